@@ -1,0 +1,32 @@
+/* alloc.h: the only caller of malloc. Counts, and can fail the n-th call so that tests can walk
+ * every out-of-memory path. Thread-safe. Blocks are aligned to CB_ALIGN and carry their size. */
+#ifndef CB_BASE_ALLOC_H
+#define CB_BASE_ALLOC_H
+
+#include <stdatomic.h>
+
+#include "status.h"
+
+#define CB_ALIGN 64 /* bytes: a cache line, the widest vector, and the arena's grain */
+
+typedef struct cb_alloc {
+    atomic_uint_fast64_t n_alloc;    /* successful allocations so far */
+    atomic_uint_fast64_t live_bytes; /* requested bytes held now */
+    atomic_uint_fast64_t peak_bytes;
+    atomic_uint_fast64_t fail_in; /* fail when this reaches 1; 0: off */
+} cb_alloc;
+
+void cb_alloc_init(cb_alloc *a);
+/* NULL: out of memory. bytes == 0 gives a valid block. */
+void *cb_malloc(cb_alloc *a, size_t bytes);
+void cb_free(cb_alloc *a, void *block); /* NULL is fine */
+cb_memory_stats cb_alloc_stats(const cb_alloc *a);
+void cb_alloc_fail(cb_alloc *a, uint64_t nth);
+
+/* Checked size arithmetic: false on overflow, `out` untouched. */
+bool cb_mul_size(size_t a, size_t b, size_t *out);
+bool cb_add_size(size_t a, size_t b, size_t *out);
+bool cb_mul_i64(int64_t a, int64_t b, int64_t *out); /* for a, b >= 0 */
+size_t cb_align_up(size_t n); /* to CB_ALIGN; the caller knows that n is far from SIZE_MAX */
+
+#endif

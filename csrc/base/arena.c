@@ -1,0 +1,85 @@
+/* Chunks form a list, newest first; only the head has room. Sizes double from 4 KiB to 1 MiB, and a
+ * request that would not fit a fresh chunk gets one of its own, put behind the head so that the
+ * head's room stays in use.
+ *
+ *     | header (one cache line) | item | item | room ... |
+ *
+ * Under AddressSanitizer the room is poisoned and items stand apart, so that an overrun inside an
+ * arena is found as one of malloc's would be. */
+#include "arena.h"
+
+#include "sanitize.h"
+
+#define FIRST_CHUNK ((size_t)4096)
+#define LARGEST_CHUNK ((size_t)1 << 20)
+#define GRAIN ((size_t)16)             /* alignment of items */
+#define RED_ZONE (CB_ASAN ? GRAIN : 0) /* poisoned bytes after each item */
+
+struct cb_arena_chunk {
+    cb_arena_chunk *next;
+    size_t room; /* bytes behind the header */
+    size_t used;
+};
+_Static_assert(sizeof(cb_arena_chunk) <= CB_ALIGN, "the header takes one cache line");
+
+static char *data_of(cb_arena_chunk *chunk) { return (char *)chunk + CB_ALIGN; }
+
+void cb_arena_init(cb_arena *a, cb_alloc *alloc) { *a = (cb_arena){.alloc = alloc}; }
+
+void cb_arena_free(cb_arena *a) {
+    while (a->head) {
+        cb_arena_chunk *chunk = a->head;
+        a->head = chunk->next;
+        CB_UNPOISON(data_of(chunk), chunk->room);
+        cb_free(a->alloc, chunk);
+    }
+}
+
+/* Room behind the header of the next ordinary chunk. */
+static size_t next_room(const cb_arena *a) {
+    size_t whole = a->head ? 2 * (a->head->room + CB_ALIGN) : FIRST_CHUNK;
+    if (whole < FIRST_CHUNK) whole = FIRST_CHUNK;
+    if (whole > LARGEST_CHUNK) whole = LARGEST_CHUNK;
+    return whole - CB_ALIGN;
+}
+
+/* A chunk with room for `need` bytes, linked into the list. */
+static cb_arena_chunk *add_chunk(cb_arena *a, size_t need) {
+    size_t room = next_room(a);
+    bool own = need > room;
+    if (own) room = need;
+    cb_arena_chunk *chunk = cb_malloc(a->alloc, CB_ALIGN + room);
+    if (!chunk) return NULL;
+    *chunk = (cb_arena_chunk){.room = room};
+    CB_POISON(data_of(chunk), room);
+    if (own && a->head) {
+        chunk->next = a->head->next;
+        a->head->next = chunk;
+    } else {
+        chunk->next = a->head;
+        a->head = chunk;
+    }
+    return chunk;
+}
+
+void *cb_arena_get(cb_arena *a, size_t count, size_t size) {
+    size_t bytes, need;
+    if (!cb_mul_size(count, size, &bytes) || !cb_add_size(bytes, 2 * CB_ALIGN, &need)) return NULL;
+    need = (bytes + GRAIN - 1) / GRAIN * GRAIN + RED_ZONE;
+    cb_arena_chunk *chunk = a->head;
+    if (!chunk || chunk->room - chunk->used < need) chunk = add_chunk(a, need);
+    if (!chunk) return NULL;
+    char *item = data_of(chunk) + chunk->used;
+    chunk->used += need;
+    CB_UNPOISON(item, bytes);
+    memset(item, 0, bytes);
+    return item;
+}
+
+char *cb_arena_strdup(cb_arena *a, const char *text, size_t length) {
+    size_t room;
+    if (!cb_add_size(length, 1, &room)) return NULL;
+    char *copy = cb_arena_get(a, room, 1);
+    if (copy && length) memcpy(copy, text, length);
+    return copy;
+}

@@ -1,0 +1,29 @@
+/* arena.h: bump allocation with one bulk free. Every stage puts its result in an arena of its own
+ * and its scratch in a local one, so that an error path is one cb_arena_free.
+ *
+ *     cb_arena a;  cb_arena_init(&a, alloc);
+ *     uint32_t *order = CB_NEW(&a, uint32_t, n);   // NULL: out of memory
+ *     cb_arena_free(&a);
+ */
+#ifndef CB_BASE_ARENA_H
+#define CB_BASE_ARENA_H
+
+#include <string.h>
+
+#include "alloc.h"
+
+typedef struct cb_arena_chunk cb_arena_chunk;
+typedef struct cb_arena {
+    cb_alloc *alloc;
+    cb_arena_chunk *head; /* newest chunk */
+} cb_arena;
+
+void cb_arena_init(cb_arena *a, cb_alloc *alloc);
+void cb_arena_free(cb_arena *a); /* twice is fine */
+/* `count` items of `size` bytes, 16-byte aligned, zeroed. NULL on overflow or out of memory. */
+void *cb_arena_get(cb_arena *a, size_t count, size_t size);
+char *cb_arena_strdup(cb_arena *a, const char *text, size_t length); /* adds the final 0 */
+
+#define CB_NEW(arena, type, count) ((type *)cb_arena_get((arena), (size_t)(count), sizeof(type)))
+
+#endif

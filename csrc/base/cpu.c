@@ -1,0 +1,36 @@
+#include "cpu.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* f16c has no name in clang 14's __builtin_cpu_supports; the operating system's part (saving the
+ * wide registers) is covered by the check for avx2. */
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+cb_isa cb_cpu_isa(void) {
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) {
+        return CB_ISA_BASELINE;
+    }
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        return CB_ISA_AVX512;
+    }
+    return CB_ISA_AVX2;
+}
+#else
+cb_isa cb_cpu_isa(void) { return CB_ISA_BASELINE; }
+#endif
+
+const char *cb_isa_name(cb_isa isa) {
+    switch (isa) {
+        case CB_ISA_BASELINE: return "baseline";
+        case CB_ISA_AVX2: return "avx2";
+        case CB_ISA_AVX512: return "avx512";
+        case CB_ISA_COUNT: break;
+    }
+    return "unknown";
+}

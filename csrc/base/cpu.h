@@ -1,0 +1,13 @@
+/* cpu.h: which instruction set the kernels may use. */
+#ifndef CB_BASE_CPU_H
+#define CB_BASE_CPU_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum cb_isa { CB_ISA_BASELINE = 0, CB_ISA_AVX2, CB_ISA_AVX512, CB_ISA_COUNT } cb_isa;
+
+cb_isa cb_cpu_isa(void);             /* the best this processor and operating system support */
+const char *cb_isa_name(cb_isa isa); /* "baseline", "avx2", "avx512" */
+
+#endif

@@ -1,0 +1,68 @@
+/* json.h: RFC 8259 reader and writer. The reader treats its input as hostile: bounded depth and
+ * size, errors with line and column, duplicate keys refused, no recursion. */
+#ifndef CB_BASE_JSON_H
+#define CB_BASE_JSON_H
+
+#include "vec.h"
+
+typedef enum cb_json_kind {
+    CB_JSON_NULL = 0,
+    CB_JSON_BOOL,
+    CB_JSON_INT,
+    CB_JSON_DOUBLE,
+    CB_JSON_STRING,
+    CB_JSON_ARRAY,
+    CB_JSON_OBJECT
+} cb_json_kind;
+
+/* A node of the document; children of one parent form a list. It lives in the arena it was parsed
+ * into. */
+typedef struct cb_json {
+    cb_json_kind kind;
+    uint32_t n;      /* children, or bytes of the string */
+    const char *key; /* name inside an object, NULL otherwise; 0-terminated */
+    union {
+        bool boolean;
+        int64_t integer; /* a number without '.', 'e' that fits; larger ones become doubles */
+        double number;
+        const char *string; /* UTF-8, 0-terminated; an embedded 0 is refused */
+        const struct cb_json *child;
+    } as;
+    const struct cb_json *next; /* sibling */
+    uint32_t line;
+} cb_json;
+
+CB_MUST_CHECK cb_status cb_json_parse(cb_arena *arena, const char *text, size_t length,
+                                      const cb_json **out, cb_error *err);
+/* NULL: not an object or no such key. */
+const cb_json *cb_json_get(const cb_json *object, const char *key);
+const char *cb_json_kind_name(cb_json_kind kind);
+
+/* Typed access with an error that names the key, what was found and where. Where a number is wanted
+ * (CB_JSON_DOUBLE, cb_json_as_double) an integer will do; where an integer is, so will 1e9. */
+CB_MUST_CHECK cb_status cb_json_want(const cb_json *object, const char *key, cb_json_kind kind,
+                                     const cb_json **out, cb_error *err);
+CB_MUST_CHECK cb_status cb_json_as_u64(const cb_json *node, const char *what, uint64_t max,
+                                       uint64_t *out, cb_error *err);
+CB_MUST_CHECK cb_status cb_json_as_i64(const cb_json *node, const char *what, int64_t *out,
+                                       cb_error *err);
+CB_MUST_CHECK cb_status cb_json_as_double(const cb_json *node, const char *what, double *out,
+                                          cb_error *err);
+
+/* Writer: commas and quotes are its own business. Errors are the string's (`failed`). */
+typedef struct cb_json_writer {
+    cb_str *out;
+    bool need_comma;
+} cb_json_writer;
+/* The bracket is '{' or '[', at the end '}' or ']'; `key` is NULL inside arrays. */
+void cb_json_begin(cb_json_writer *w, const char *key, char bracket);
+void cb_json_end(cb_json_writer *w, char bracket);
+void cb_json_put_int(cb_json_writer *w, const char *key, int64_t v);
+void cb_json_put_u64(cb_json_writer *w, const char *key, uint64_t v);
+/* The shortest text that reads back as the same double; NaN and infinities become null. */
+void cb_json_put_double(cb_json_writer *w, const char *key, double v);
+void cb_json_put_string(cb_json_writer *w, const char *key, const char *v); /* NULL becomes null */
+void cb_json_put_bool(cb_json_writer *w, const char *key, bool v);
+void cb_json_put_null(cb_json_writer *w, const char *key);
+
+#endif

@@ -1,0 +1,300 @@
+/* How a region runs. One word of state says which region is open and how many workers are inside:
+ *
+ *     63 ............ 18 | 17   | 16   | 15 ....... 0
+ *     number of region   | stop | open | workers inside
+ *
+ * The caller takes the pool (`busy`), writes the job, opens the region and works as thread 0. A
+ * worker that sees an open region it has not been in enters by adding one to the word. Tasks are
+ * claimed from one counter. Out of tasks, the caller closes the region, so that nobody can enter
+ * any more, and waits until those inside have left. A worker that wakes too late just finds the
+ * region closed: the caller never waits for a thread that has done nothing, which is what keeps
+ * short regions short on a busy machine.
+ *
+ * Who waits spins for some microseconds and then sleeps; with more threads than processors it
+ * sleeps at once. A caller that finds the pool taken (a region inside a region, or another user
+ * thread) runs its tasks itself.
+ *
+ * The one global of the library is the registry of live pools below. fork() copies a pool but not
+ * its threads: the child's handler walks the registry and puts every pool back to the state before
+ * its first region, and workers start again when a region needs them. A task must not fork. */
+#include "threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#define MOST_THREADS 1024
+#define SPIN_ROUNDS 2000
+
+#define INSIDE UINT64_C(0xFFFF)
+#define OPEN (UINT64_C(1) << 16)
+#define STOP (UINT64_C(1) << 17)
+#define REGION (UINT64_C(1) << 18) /* one step of the number */
+
+typedef struct worker {
+    cb_pool *pool;
+    int number; /* 1 .. n_threads - 1; the caller is 0 */
+    pthread_t thread;
+} worker;
+
+struct cb_pool {
+    cb_alloc *alloc;
+    cb_pool *next, *previous; /* the registry */
+    int n_threads;
+    int spin_rounds;
+    worker *workers; /* [n_threads - 1] */
+    int n_started;   /* written under `lock` by who holds `busy` */
+    pthread_mutex_t lock;
+    pthread_cond_t opened, left;
+    int n_sleeping; /* under `lock` */
+    atomic_bool busy;
+
+    cb_task_fn fn; /* the job: written by who holds `busy` while the region is closed */
+    void *user;
+    int64_t n_tasks;
+
+    _Alignas(CB_ALIGN) _Atomic(uint64_t) state;
+    _Alignas(CB_ALIGN) _Atomic(int64_t) next_task;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_once_t handlers;
+    cb_pool *first;
+} registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .handlers = PTHREAD_ONCE_INIT};
+
+#if defined(__x86_64__) || defined(__i386__)
+static void relax(void) { __builtin_ia32_pause(); }
+#elif defined(__aarch64__)
+static void relax(void) { __asm__ volatile("yield"); }
+#else
+static void relax(void) {}
+#endif
+
+#if defined(__linux__)
+int cb_cpu_count(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than a cpu_set_t holds */
+    return online > 0 ? (int)online : 1;
+}
+#else
+int cb_cpu_count(void) {
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+#endif
+
+/* ---- fork ------------------------------------------------------------------------------------ */
+
+static void before_fork(void) {
+    pthread_mutex_lock(&registry.lock);
+    for (cb_pool *p = registry.first; p; p = p->next) pthread_mutex_lock(&p->lock);
+}
+
+static void after_fork_in_parent(void) {
+    for (cb_pool *p = registry.first; p; p = p->next) pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&registry.lock);
+}
+
+static void make_idle(cb_pool *p) {
+    p->n_started = 0;
+    p->n_sleeping = 0;
+    atomic_init(&p->busy, false);
+    atomic_init(&p->state, 0);
+    atomic_init(&p->next_task, 0);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->opened, NULL);
+    pthread_cond_init(&p->left, NULL);
+}
+
+static void after_fork_in_child(void) {
+    for (cb_pool *p = registry.first; p; p = p->next) make_idle(p);
+    pthread_mutex_init(&registry.lock, NULL);
+}
+
+static void add_handlers(void) {
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static void enroll(cb_pool *p) {
+    pthread_once(&registry.handlers, add_handlers);
+    pthread_mutex_lock(&registry.lock);
+    p->next = registry.first;
+    if (p->next) p->next->previous = p;
+    registry.first = p;
+    pthread_mutex_unlock(&registry.lock);
+}
+
+static void remove_from_registry(cb_pool *p) {
+    pthread_mutex_lock(&registry.lock);
+    if (p->next) p->next->previous = p->previous;
+    if (p->previous) p->previous->next = p->next;
+    else registry.first = p->next;
+    pthread_mutex_unlock(&registry.lock);
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+static void run_tasks(cb_pool *p, int thread) {
+    for (;;) {
+        int64_t task = atomic_fetch_add_explicit(&p->next_task, 1, memory_order_relaxed);
+        if (task >= p->n_tasks) return;
+        p->fn(p->user, task, thread);
+    }
+}
+
+/* An open region other than `last`, or the end of the pool. */
+static bool is_news(uint64_t state, uint64_t last) {
+    return (state & STOP) || ((state & OPEN) && state / REGION != last);
+}
+
+static uint64_t wait_for_news(cb_pool *p, uint64_t last) {
+    for (int i = 0; i < p->spin_rounds; i++) {
+        uint64_t state = atomic_load_explicit(&p->state, memory_order_acquire);
+        if (is_news(state, last)) return state;
+        relax();
+    }
+    pthread_mutex_lock(&p->lock);
+    uint64_t state = atomic_load(&p->state);
+    while (!is_news(state, last)) {
+        p->n_sleeping++;
+        pthread_cond_wait(&p->opened, &p->lock);
+        p->n_sleeping--;
+        state = atomic_load(&p->state);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return state;
+}
+
+static void leave(cb_pool *p) {
+    uint64_t before = atomic_fetch_sub(&p->state, 1);
+    if ((before & OPEN) || (before & INSIDE) != 1) return;
+    pthread_mutex_lock(
+        &p->lock); /* the last one out of a closed region: its caller may be asleep */
+    pthread_cond_signal(&p->left);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void *run_worker(void *argument) {
+    worker *self = argument;
+    cb_pool *p = self->pool;
+    uint64_t last = 0; /* regions are numbered from 1 */
+    for (;;) {
+        uint64_t state = wait_for_news(p, last);
+        if (state & STOP) return NULL;
+        if (!atomic_compare_exchange_strong(&p->state, &state, state + 1)) continue;
+        last = state / REGION;
+        run_tasks(p, self->number);
+        leave(p);
+    }
+}
+
+/* Workers take no signals: those are for the program's own threads. A thread that cannot be had is
+ * done without; the region runs on those there are. */
+static void start_workers(cb_pool *p) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_mutex_lock(&p->lock);
+    while (p->n_started < p->n_threads - 1) {
+        worker *w = &p->workers[p->n_started];
+        *w = (worker){.pool = p, .number = p->n_started + 1};
+        if (pthread_create(&w->thread, NULL, run_worker, w) != 0) break;
+        p->n_started++;
+    }
+    pthread_mutex_unlock(&p->lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* ---- the caller ------------------------------------------------------------------------------ */
+
+cb_status cb_pool_new(cb_alloc *alloc, int n_threads, cb_pool **out, cb_error *err) {
+    if (n_threads < 1 || n_threads > MOST_THREADS) {
+        return cb_fail(err, CB_INVALID, "threads: %d is not in 1..%d", n_threads, MOST_THREADS);
+    }
+    cb_pool *p = cb_malloc(alloc, sizeof *p);
+    worker *workers = cb_malloc(alloc, (size_t)n_threads * sizeof *workers);
+    if (!p || !workers) {
+        cb_free(alloc, p);
+        cb_free(alloc, workers);
+        return cb_no_memory(err);
+    }
+    *p = (cb_pool){.alloc = alloc, .n_threads = n_threads, .workers = workers};
+    p->spin_rounds = n_threads <= cb_cpu_count() ? SPIN_ROUNDS : 0;
+    make_idle(p);
+    enroll(p);
+    *out = p;
+    return CB_OK;
+}
+
+void cb_pool_free(cb_pool *pool) {
+    if (!pool) return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_or(&pool->state, STOP);
+    pthread_cond_broadcast(&pool->opened);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
+    remove_from_registry(pool);
+    pthread_cond_destroy(&pool->opened);
+    pthread_cond_destroy(&pool->left);
+    pthread_mutex_destroy(&pool->lock);
+    cb_alloc *alloc = pool->alloc;
+    cb_free(alloc, pool->workers);
+    cb_free(alloc, pool);
+}
+
+int cb_pool_size(const cb_pool *pool) { return pool ? pool->n_threads : 1; }
+
+static void open_region(cb_pool *p) {
+    atomic_store_explicit(&p->next_task, 0, memory_order_relaxed);
+    pthread_mutex_lock(&p->lock);
+    uint64_t region = atomic_load(&p->state) / REGION + 1;
+    atomic_store(&p->state, region * REGION | OPEN);
+    int64_t n_wake = p->n_tasks - 1 < p->n_sleeping ? p->n_tasks - 1 : p->n_sleeping;
+    for (int64_t i = 0; i < n_wake; i++) pthread_cond_signal(&p->opened);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void close_region(cb_pool *p) {
+    uint64_t state = atomic_fetch_and(&p->state, ~OPEN);
+    for (int i = 0; (state & INSIDE) && i < p->spin_rounds; i++) {
+        relax();
+        state = atomic_load_explicit(&p->state, memory_order_acquire);
+    }
+    if (!(state & INSIDE)) return;
+    pthread_mutex_lock(&p->lock);
+    while (atomic_load(&p->state) & INSIDE) pthread_cond_wait(&p->left, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* The number under which the calling thread may run tasks of its own while the pool is taken:
+ * inside a task that of the task's thread, so that it stays the only one with this number. */
+static int own_number(cb_pool *p) {
+    int number = 0;
+    pthread_t self = pthread_self();
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < p->n_started; i++) {
+        if (pthread_equal(p->workers[i].thread, self)) number = p->workers[i].number;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return number;
+}
+
+void cb_parallel(cb_pool *pool, int64_t n_tasks, cb_task_fn fn, void *user) {
+    bool alone = !pool || pool->n_threads == 1;
+    if (alone || n_tasks <= 1 || atomic_exchange(&pool->busy, true)) {
+        int thread = alone || !atomic_load(&pool->busy) ? 0 : own_number(pool);
+        for (int64_t task = 0; task < n_tasks; task++) fn(user, task, thread);
+        return;
+    }
+    if (pool->n_started < pool->n_threads - 1) start_workers(pool);
+    pool->fn = fn;
+    pool->user = user;
+    pool->n_tasks = n_tasks;
+    open_region(pool);
+    run_tasks(pool, 0);
+    close_region(pool);
+    atomic_store(&pool->busy, false);
+}

@@ -1,0 +1,22 @@
+/* threads.h: a small pool. One parallel region at a time; a region started inside another runs
+ * inline. Survives fork: the child gets a pool without workers and starts its own when it needs
+ * them. */
+#ifndef CB_BASE_THREADS_H
+#define CB_BASE_THREADS_H
+
+#include "alloc.h"
+
+typedef struct cb_pool cb_pool;
+
+/* Task i of n; `thread` is in [0, cb_pool_size) and one thread runs one task at a time. */
+typedef void (*cb_task_fn)(void *user, int64_t task, int thread);
+
+int cb_cpu_count(void); /* processors in the affinity mask, at least 1 */
+CB_MUST_CHECK cb_status cb_pool_new(cb_alloc *alloc, int n_threads, cb_pool **out, cb_error *err);
+void cb_pool_free(cb_pool *pool);
+int cb_pool_size(const cb_pool *pool);
+/* Runs fn(user, 0..n_tasks-1) and returns when all are done. Which thread runs which task is not
+ * fixed, so a task's result must depend on its number alone. `pool` may be NULL: runs inline. */
+void cb_parallel(cb_pool *pool, int64_t n_tasks, cb_task_fn fn, void *user);
+
+#endif

@@ -1,0 +1,68 @@
+#include "vec.h"
+
+#include <locale.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define FIRST_CAP 8
+
+bool cb_vec_reserve(cb_arena *arena, void **data, size_t len, size_t *cap, size_t extra,
+                    size_t size) {
+    size_t need;
+    if (!cb_add_size(len, extra, &need)) return false;
+    if (need <= *cap) return true;
+    size_t grown = *cap < FIRST_CAP / 2 ? FIRST_CAP : 2 * *cap;
+    if (grown < need) grown = need;
+    void *fresh = cb_arena_get(arena, grown, size), *old;
+    if (!fresh) return false;
+    /* `data` really points at a T *, which only a copy of bytes may read and write as a void *. */
+    memcpy(&old, (const void *)data, sizeof old);
+    if (len) memcpy(fresh, old, len * size);
+    memcpy((void *)data, &fresh, sizeof fresh);
+    *cap = grown;
+    return true;
+}
+
+void cb_str_init(cb_str *s, cb_arena *arena) { *s = (cb_str){.arena = arena}; }
+
+/* Room for `extra` more bytes and the final 0. */
+static bool reserve_text(cb_str *s, size_t extra) {
+    if (s->failed) return false;
+    void *data = s->at;
+    s->failed =
+        extra == SIZE_MAX || !cb_vec_reserve(s->arena, &data, s->len, &s->cap, extra + 1, 1);
+    s->at = data;
+    return !s->failed;
+}
+
+void cb_str_add(cb_str *s, const char *text, size_t length) {
+    if (!reserve_text(s, length)) return;
+    if (length) memcpy(s->at + s->len, text, length);
+    s->len += length;
+    s->at[s->len] = '\0';
+}
+
+/* Formats in the C locale, so that text is the same wherever the program runs: a decimal point is a
+ * point. glibc, musl and macOS answer newlocale("C") with a constant, at no cost. */
+void cb_str_addf(cb_str *s, const char *format, ...) {
+    char small[256];
+    va_list args, again;
+    if (s->failed) return;
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    locale_t before = uselocale(plain);
+    va_start(args, format);
+    va_copy(again, args);
+    int length = vsnprintf(small, sizeof small, format, args);
+    va_end(args);
+    if (length < 0) {
+        s->failed = true;
+    } else if ((size_t)length < sizeof small) {
+        cb_str_add(s, small, (size_t)length);
+    } else if (reserve_text(s, (size_t)length)) {
+        (void)vsnprintf(s->at + s->len, (size_t)length + 1, format, again);
+        s->len += (size_t)length;
+    }
+    va_end(again);
+    uselocale(before);
+    if (plain) freelocale(plain);
+}

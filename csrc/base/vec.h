@@ -1,0 +1,44 @@
+/* vec.h: growable arrays that live in an arena (growth leaves the old block behind; at most twice
+ * the final size is spent).
+ *
+ *     CB_VEC(uint32_t) ids = {0};
+ *     if (!CB_PUSH(&arena, ids, 7)) return cb_no_memory(err);
+ *     for (size_t i = 0; i < ids.len; i++) use(ids.at[i]);
+ */
+#ifndef CB_BASE_VEC_H
+#define CB_BASE_VEC_H
+
+#include "arena.h"
+
+#define CB_VEC(type) \
+    struct {         \
+        type *at;    \
+        size_t len;  \
+        size_t cap;  \
+    }
+
+/* True when there is room for `extra` more items. */
+#define CB_RESERVE(arena, vec, extra)                                                   \
+    cb_vec_reserve((arena), (void **)&(vec).at, (vec).len, &(vec).cap, (size_t)(extra), \
+                   sizeof *(vec).at)
+
+#define CB_PUSH(arena, vec, ...) \
+    (CB_RESERVE(arena, vec, 1) ? ((vec).at[(vec).len++] = __VA_ARGS__, true) : false)
+
+bool cb_vec_reserve(cb_arena *arena, void **data, size_t len, size_t *cap, size_t extra,
+                    size_t size);
+
+/* Text that grows; always 0-terminated once something was added. */
+typedef struct cb_str {
+    cb_arena *arena;
+    char *at;
+    size_t len;
+    size_t cap;
+    bool failed; /* an addition ran out of memory; later additions do nothing. Check once, at the
+                    end */
+} cb_str;
+void cb_str_init(cb_str *s, cb_arena *arena);
+void cb_str_add(cb_str *s, const char *text, size_t length);
+void cb_str_addf(cb_str *s, const char *format, ...) CB_PRINTF(2, 3);
+
+#endif

@@ -1,0 +1,307 @@
+/* cutback.h: the public C API.
+ *
+ * Cutback takes a forward graph, builds the joint forward/backward graph, decides what to save and
+ * what to recompute, and runs the training step in one planned block of memory.
+ *
+ * Rules that hold for every function here:
+ *   - A function that can fail returns cb_status and takes a cb_error last (NULL is allowed). On
+ *     failure every output is untouched and nothing is leaked; the error text names the thing.
+ *   - Handles are opaque. `_new` gives one to the caller, who frees it with `_free` (NULL is fine).
+ *     A context must outlive the graphs and steps made from it.
+ *   - One handle is used by one thread at a time; different handles by different threads freely.
+ *   - Nothing prints, exits or aborts.
+ */
+#ifndef CUTBACK_H
+#define CUTBACK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CB_VERSION_MAJOR 0
+#define CB_VERSION_MINOR 1
+#define CB_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define CB_MUST_CHECK __attribute__((warn_unused_result))
+#define CB_API __attribute__((visibility("default")))
+#define CB_PRINTF(fmt_index, first_arg) __attribute__((format(printf, fmt_index, first_arg)))
+#else
+#define CB_MUST_CHECK
+#define CB_API
+#define CB_PRINTF(fmt_index, first_arg)
+#endif
+
+/* ---- status -------------------------------------------------------------------------------- */
+
+typedef enum cb_status {
+    CB_OK = 0,
+    CB_INVALID,     /* a value that cannot be right (Python: ValueError) */
+    CB_TYPE,        /* a dtype or kind that does not fit (TypeError) */
+    CB_NOMEM,       /* out of memory; everything is as before (MemoryError) */
+    CB_INFEASIBLE,  /* no plan meets the budget (cutback.BudgetError) */
+    CB_UNSUPPORTED, /* not built yet, or not by this backend (NotImplementedError) */
+    CB_CANCELLED,   /* the caller's poll function asked to stop (KeyboardInterrupt) */
+    CB_INTERNAL     /* a broken invariant: a bug in cutback (RuntimeError) */
+} cb_status;
+
+#define CB_ERROR_TEXT 1024
+typedef struct cb_error {
+    cb_status status;
+    char text[CB_ERROR_TEXT];
+} cb_error;
+
+CB_API const char *cb_status_name(cb_status status);
+
+/* ---- element types and shapes --------------------------------------------------------------- */
+
+typedef enum cb_dtype {
+    CB_BOOL = 0,
+    CB_U8,
+    CB_I32,
+    CB_I64,
+    CB_F16,  /* storage only: computed in f32, rounded at every op */
+    CB_BF16, /* likewise */
+    CB_F32,
+    CB_F64,
+    CB_DTYPE_COUNT
+} cb_dtype;
+
+#define CB_MAX_RANK 8
+typedef struct cb_shape {
+    int32_t rank;
+    int64_t dim[CB_MAX_RANK]; /* [rank], each >= 0 */
+} cb_shape;
+
+/* ---- context: allocator and thread pool ------------------------------------------------------ */
+
+typedef struct cb_context cb_context;
+
+/* Matrix products are done by a BLAS that the caller hands in (the Python module passes the one that
+ * NumPy has loaded). Fortran-free CBLAS signatures; `int_bits` says which integer it was built with. */
+typedef struct cb_blas {
+    const char *name;       /* for reports, e.g. "scipy-openblas 0.3.31"; NULL: none, use our own kernel */
+    int int_bits;           /* 32 or 64 */
+    void *sgemm;            /* cblas_sgemm, NULL: own kernel */
+    void *dgemm;            /* cblas_dgemm, NULL: own kernel */
+    void *set_threads_local; /* int f(int): threads for the calling thread, returns the old; may be NULL */
+    void *set_threads;      /* void f(int); may be NULL */
+    void *get_threads;      /* int f(void); may be NULL */
+} cb_blas;
+
+typedef struct cb_context_options {
+    int n_threads; /* 0: one for each processor in the affinity mask */
+    cb_blas blas;
+} cb_context_options;
+
+CB_API CB_MUST_CHECK cb_status cb_context_new(const cb_context_options *options, cb_context **out,
+                                              cb_error *err);
+CB_API void cb_context_free(cb_context *ctx);
+CB_API int cb_context_threads(const cb_context *ctx);
+CB_API CB_MUST_CHECK cb_status cb_context_set_threads(cb_context *ctx, int n_threads, cb_error *err);
+
+typedef struct cb_memory_stats {
+    uint64_t n_alloc;    /* allocations so far */
+    uint64_t live_bytes; /* held now */
+    uint64_t peak_bytes; /* largest held */
+} cb_memory_stats;
+CB_API cb_memory_stats cb_context_memory(const cb_context *ctx);
+/* For tests: the n-th allocation from now fails (1: the next); 0 turns it off. */
+CB_API void cb_context_fail_alloc(cb_context *ctx, uint64_t nth);
+
+/* ---- graph ----------------------------------------------------------------------------------- */
+
+typedef struct cb_graph cb_graph;
+typedef uint32_t cb_value_id;
+#define CB_NONE UINT32_MAX
+
+typedef enum cb_role {
+    CB_ROLE_DATA = 0, /* an input without gradient by default */
+    CB_ROLE_PARAM,    /* a parameter */
+    CB_ROLE_TANGENT,  /* input of the backward */
+    CB_ROLE_STATE     /* an input that an output replaces after the step (running statistics) */
+} cb_role;
+
+/* What a user may say about saving a value; PyTorch's vocabulary. */
+typedef enum cb_constraint {
+    CB_FREE = 0,
+    CB_MUST_SAVE,
+    CB_PREFER_SAVE,
+    CB_MUST_RECOMPUTE,
+    CB_PREFER_RECOMPUTE,
+    CB_MUST_OFFLOAD,
+    CB_PREFER_OFFLOAD,
+    CB_CONSTRAINT_COUNT
+} cb_constraint;
+
+/* Scalar attributes of an op. Which slot means what is in the op's row of ir/ops.def. */
+typedef struct cb_attrs {
+    double f[2];
+    int64_t i[8];
+    cb_shape dims; /* axes, a permutation or a target shape */
+    cb_dtype dtype;
+} cb_attrs;
+
+CB_API CB_MUST_CHECK cb_status cb_graph_new(cb_context *ctx, cb_graph **out, cb_error *err);
+CB_API void cb_graph_free(cb_graph *g);
+CB_API CB_MUST_CHECK cb_status cb_graph_add_input(cb_graph *g, const char *name, cb_role role,
+                                                  cb_dtype dtype, cb_shape shape, cb_value_id *out,
+                                                  cb_error *err);
+/* Adds op `name` ("matmul", "add", ... see docs/ops.md) with NumPy broadcasting; `attrs` may be NULL
+ * where the op has none. `outs` has room for `n_outs` ids, as many as the op has outputs. */
+CB_API CB_MUST_CHECK cb_status cb_graph_add_op(cb_graph *g, const char *name, uint32_t n_ins,
+                                               const cb_value_id *ins, const cb_attrs *attrs,
+                                               uint32_t n_outs, cb_value_id *outs, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_add_output(cb_graph *g, cb_value_id value, const char *name,
+                                                   cb_error *err);
+/* What ops added from now on carry: source place ("model.py:12", NULL: none), checkpoint region (CB_NONE: none),
+ * and what the user says about saving their outputs. */
+CB_API CB_MUST_CHECK cb_status cb_graph_set_location(cb_graph *g, const char *location, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_add_region(cb_graph *g, const char *name, uint32_t parent, uint64_t saved_limit,
+                                                   uint32_t *out, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_set_region(cb_graph *g, uint32_t region, cb_error *err);
+CB_API void cb_graph_set_constraint(cb_graph *g, cb_constraint constraint);
+/* The same, for one value that is there already. */
+CB_API CB_MUST_CHECK cb_status cb_graph_constrain(cb_graph *g, cb_value_id value, cb_constraint constraint, cb_error *err);
+/* An output that replaces an input of role STATE after the step. */
+CB_API CB_MUST_CHECK cb_status cb_graph_add_state(cb_graph *g, uint32_t input, cb_value_id value, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_value_info(const cb_graph *g, cb_value_id value, cb_dtype *dtype, cb_shape *shape, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_to_text(const cb_graph *g, char **out, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_from_text(cb_context *ctx, const char *text, size_t length,
+                                                  cb_graph **out, cb_error *err);
+/* The JSON form, with the same content as the text form. */
+CB_API CB_MUST_CHECK cb_status cb_graph_save_json(const cb_graph *g, char **out, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_load_json(cb_context *ctx, const char *text, size_t length,
+                                                  cb_graph **out, cb_error *err);
+CB_API void cb_text_free(const cb_context *ctx, char *text);
+
+/* ---- planning and compiling ------------------------------------------------------------------ */
+
+typedef enum cb_preset {
+    CB_PRESET_AUTOGRAD = 0,  /* save what the backward reads */
+    CB_PRESET_RECOMPUTE_ALL, /* save only inputs: plain checkpointing */
+    CB_PRESET_CONSERVATIVE,  /* recompute what fuses */
+    CB_PRESET_AGGRESSIVE,    /* recompute anything but compute-intensive and random ops */
+    CB_PRESET_COUNT
+} cb_preset;
+
+typedef enum cb_measure {
+    CB_MEASURE_ARENA = 0, /* peak with offsets and alignment: what is really allocated */
+    CB_MEASURE_LIVE,      /* liveness peak of what the step allocates */
+    CB_MEASURE_SAVED,     /* bytes alive between forward and backward */
+    CB_MEASURE_TOTAL,     /* live plus parameters, gradients and optimizer states */
+    CB_MEASURE_COUNT
+} cb_measure;
+
+typedef struct cb_budget {
+    enum { CB_BUDGET_NONE = 0, CB_BUDGET_BYTES, CB_BUDGET_SHARE, CB_BUDGET_MIN } kind;
+    uint64_t bytes;     /* CB_BUDGET_BYTES */
+    double share;       /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra time */
+    cb_measure measure;
+} cb_budget;
+
+/* Called from the working thread now and then; nonzero asks to stop (CB_CANCELLED). */
+typedef int (*cb_poll_fn)(void *user);
+
+/* ---- the compiled step ------------------------------------------------------------------------ */
+
+typedef struct cb_step cb_step;
+
+/* Called with the text of each stage: "forward", "joint", "problem", "plan", "split", "program". */
+typedef void (*cb_dump_fn)(void *user, const char *stage, const char *text);
+
+typedef struct cb_compile_options {
+    const uint32_t *wrt;   /* positions of the inputs whose gradients are wanted */
+    uint32_t n_wrt;        /* 0: forward only */
+    cb_preset preset;
+    cb_budget budget;
+    const char *backend;   /* "cpu" (also when NULL), "debug", "ref", "null" */
+    const char *device;    /* cost row, NULL: "cpu" */
+    bool keep_gradients;   /* gradients stay in the arena for cb_step_adamw; else they are outputs of the caller */
+    uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
+    const char *plan_json; /* use this plan instead of making one; NULL: make one */
+    cb_dump_fn dump;       /* may be NULL */
+    void *dump_user;
+    cb_poll_fn poll;       /* may be NULL */
+    void *poll_user;
+} cb_compile_options;
+
+/* The whole way: joint graph, problem, plan, program, backend. The graph is not kept. */
+CB_API CB_MUST_CHECK cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *options,
+                                          cb_step **out, cb_error *err);
+CB_API void cb_step_free(cb_step *step);
+
+typedef struct cb_argument_info {
+    const char *name; /* lives as long as the step */
+    cb_dtype dtype;
+    cb_shape shape;
+    uint64_t bytes;
+    int role_or_kind; /* inputs: cb_role; outputs: 0 result, 1 state, 2 gradient */
+    uint32_t input;   /* outputs that are states or gradients: the input they belong to */
+    bool inside;      /* outputs: kept in the arena, no buffer is passed */
+} cb_argument_info;
+
+CB_API uint32_t cb_step_n_inputs(const cb_step *step);
+CB_API uint32_t cb_step_n_outputs(const cb_step *step);
+CB_API cb_argument_info cb_step_input(const cb_step *step, uint32_t i);
+CB_API cb_argument_info cb_step_output(const cb_step *step, uint32_t i);
+
+typedef struct cb_step_numbers {
+    uint64_t arena_bytes, live_bytes, saved_bytes, total_bytes; /* planned */
+    uint64_t save_all_arena_bytes, save_all_live_bytes, save_all_saved_bytes;
+    uint64_t budget_bytes; /* UINT64_MAX: none */
+    int64_t time_ps, once_ps, lower_bound_ps; /* modelled; bound -1: none */
+    uint32_t n_groups, n_recomputed;
+} cb_step_numbers;
+CB_API cb_step_numbers cb_step_get_numbers(const cb_step *step);
+
+/* Step of the plan at which each group starts: [n_groups]. */
+CB_API void cb_step_group_steps(const cb_step *step, uint32_t *out);
+
+/* Texts of the compiled step: "joint", "forward", "backward" (graph text), "program", "explain" (text), "problem",
+ * "plan" (JSON). Free with cb_text_free. */
+CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out, cb_error *err);
+
+typedef struct cb_run {
+    void *const *inputs;  /* [n_inputs] contiguous, aligned to their element */
+    void *const *outputs; /* [n_outputs] NULL for outputs kept inside */
+    uint64_t seed;
+    uint32_t random_step;
+    cb_poll_fn poll;
+    void *poll_user;
+    double *group_seconds; /* [n_groups], may be NULL */
+    uint64_t *group_bytes; /* [n_groups] measured bytes in use while each group ran; may be NULL */
+} cb_run;
+typedef struct cb_run_result {
+    uint64_t peak_bytes; /* measured: see cb_step_numbers for the planned ones */
+    uint64_t n_alloc;    /* heap allocations of this run */
+} cb_run_result;
+
+/* Forward and backward. After a failure or a cancel, inputs are unchanged and outputs undefined. States are copied
+ * into the inputs they belong to as the last action. */
+CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, cb_error *err);
+
+typedef struct cb_adamw_options {
+    double lr, beta1, beta2, eps, weight_decay;
+} cb_adamw_options;
+/* One AdamW step (t counts from 1) on the parameters `wrt` of the step that has just run with keep_gradients:
+ * params[k], m[k], v[k] belong to wrt[k] and are updated in place; group[k] indexes `groups`. Not interruptible. */
+CB_API CB_MUST_CHECK cb_status cb_step_adamw(cb_step *step, void *const *params, void *const *m, void *const *v,
+                                             const uint32_t *group, const cb_adamw_options *groups, uint32_t n_groups,
+                                             int64_t t, cb_error *err);
+
+/* ---- planning from files ---------------------------------------------------------------------- */
+
+/* Problem JSON (docs/problem.md) -> plan JSON. */
+CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *problem, size_t length, cb_preset preset,
+                                            const cb_budget *budget, const char *device, cb_poll_fn poll, void *poll_user,
+                                            char **out, cb_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* CUTBACK_H */

@@ -1,0 +1,64 @@
+/* check.h: the whole C test framework. A test program defines TESTs and runs them in main:
+ *
+ *     TEST(adds) { CHECK(1 + 1 == 2); CHECK_OK(cb_do(&err)); }
+ *     int main(void) { RUN(adds); return check_report(); }
+ */
+#ifndef CB_TESTS_CHECK_H
+#define CB_TESTS_CHECK_H
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+
+static int check_failures, check_count;
+static cb_error err; /* pass &err to whatever CHECK_OK and CHECK_FAIL judge */
+
+#define TEST(name) static void test_##name(void)
+#define RUN(name)                                                                   \
+    do {                                                                            \
+        int check_before = check_failures;                                          \
+        test_##name();                                                              \
+        printf("%s %s\n", check_failures == check_before ? "ok  " : "FAIL", #name); \
+    } while (0)
+
+#define CHECK(condition)                                                  \
+    do {                                                                  \
+        check_count++;                                                    \
+        if (!(condition)) {                                               \
+            check_failures++;                                             \
+            printf("%s:%d: CHECK(%s)\n", __FILE__, __LINE__, #condition); \
+        }                                                                 \
+    } while (0)
+
+#define CHECK_OK(expression)                                                 \
+    do {                                                                     \
+        cb_status check_status = (expression);                               \
+        check_count++;                                                       \
+        if (check_status != CB_OK) {                                         \
+            check_failures++;                                                \
+            printf("%s:%d: %s -> %s: %s\n", __FILE__, __LINE__, #expression, \
+                   cb_status_name(check_status), err.text);                  \
+        }                                                                    \
+    } while (0)
+
+/* The call fails with `want`, and the error text contains `part`. */
+#define CHECK_FAIL(expression, want, part)                                   \
+    do {                                                                     \
+        cb_status check_status = (expression);                               \
+        check_count++;                                                       \
+        if (check_status != (want) || !strstr(err.text, (part))) {           \
+            check_failures++;                                                \
+            printf("%s:%d: %s -> %s: %s\n", __FILE__, __LINE__, #expression, \
+                   cb_status_name(check_status), err.text);                  \
+        }                                                                    \
+    } while (0)
+
+static inline int check_report(void) {
+    (void)err;
+    printf("%d checks, %d failed\n", check_count, check_failures);
+    return check_failures != 0;
+}
+
+#endif

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Checks that includes go one way, and that the core calls nothing it should not.
+
+    tools/check_layers.py              report every violation as file:line, exit 1 if there is one
+    tools/check_layers.py --self-test  check the checker
+
+A file may include from its own layer and from the layers left of it. LEFT names the direct left
+neighbours; what they may include is allowed too.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+# layer -> its direct left neighbours
+LEFT: dict[str, tuple[str, ...]] = {
+    "include": (),
+    "base": ("include",),
+    "flow": ("base",),
+    "plan": ("flow",),
+    "ir": ("base",),
+    "ad": ("ir",),
+    "lower": ("plan", "ad"),
+    "exec": ("lower",),
+    "optim": ("base",),
+    "core": ("exec", "optim"),  # csrc/*.c and csrc/*.h: the pipeline
+    "native": ("core",),
+}
+
+# What the core may not call, and the only files that may.
+FORBIDDEN: dict[str, tuple[str, ...]] = {
+    "malloc": ("csrc/base/alloc.c",),
+    "calloc": (),
+    "realloc": (),
+    "aligned_alloc": ("csrc/base/alloc.c",),
+    "free": ("csrc/base/alloc.c",),
+    "strdup": (),
+    "alloca": (),
+    "abort": (),
+    "exit": (),
+    "printf": (),
+    "puts": (),
+    "rand": (),
+    "srand": (),
+    "strtok": (),
+    "qsort": (),  # glibc's takes memory of its own, and ties depend on it
+}
+
+SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+CALL = re.compile(rf"(?<![\w.>])({'|'.join(FORBIDDEN)})\s*\(")
+NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+
+
+def allowed_of(layer: str) -> set[str]:
+    """The layer itself and everything left of it."""
+    allowed = {layer}
+    for neighbour in LEFT[layer]:
+        allowed |= allowed_of(neighbour)
+    return allowed
+
+
+def layer_of(root: Path, path: Path) -> str | None:
+    """Which layer a file stands in; None: in none that the table knows."""
+    parts = path.relative_to(root).parts
+    if parts[0] == "csrc":
+        return "core" if len(parts) == 2 else parts[1] if parts[1] in LEFT else None
+    if parts[:2] == ("python", "native"):
+        return "native"
+    if parts[:2] == ("tests", "c"):
+        # The headers of the test framework serve every layer, so they stand on the lowest.
+        return "base" if len(parts) == 3 else parts[2] if parts[2] in LEFT else None
+    if parts[:2] == ("examples", "c"):
+        return "include"
+    return None
+
+
+def sources(root: Path) -> Iterator[Path]:
+    for folder in ("csrc", "python/native", "tests/c", "examples/c"):
+        yield from (p for p in sorted((root / folder).rglob("*")) if p.suffix in SUFFIXES)
+
+
+def resolve(root: Path, path: Path, name: str) -> Path | None:
+    """The file that `#include "name"` means, as the compiler looks for it."""
+    for folder in (path.parent, root / "csrc", root / "csrc/include", root / "tests/c"):
+        candidate = (folder / name).resolve()
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def check_include(root: Path, path: Path, layer: str, quote: str, name: str) -> str | None:
+    if quote == "<":
+        if re.match(r"(Python|numpy/)", name) and layer != "native":
+            return f"<{name}> belongs to python/native; the core knows no Python"
+        return None
+    target = resolve(root, path, name)
+    if target is None:
+        return f'"{name}" is nowhere to be found'
+    is_test = path.is_relative_to(root / "tests")
+    if target.is_relative_to(root / "tests"):
+        return None if is_test else f'"{name}" belongs to the tests'
+    other = layer_of(root, target)
+    if other is None or other not in allowed_of(layer):
+        return f'{layer} may not include "{name}": {other} is not left of it'
+    return None
+
+
+def blank_noise(text: str) -> str:
+    """Comments and literals replaced by spaces; line numbers stay."""
+    return NOISE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+
+
+def check_file(root: Path, path: Path) -> Iterator[tuple[int, str]]:
+    layer = layer_of(root, path)
+    if layer is None:
+        yield (
+            1,
+            "stands in a folder that the table in tools/check_layers.py does not know",
+        )
+        return
+    text = path.read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := INCLUDE.match(line):
+            problem = check_include(root, path, layer, *found.groups())
+            if problem:
+                yield number, problem
+    name = path.relative_to(root).as_posix()
+    if not name.startswith("csrc/"):
+        return
+    for number, line in enumerate(blank_noise(text).splitlines(), 1):
+        for function in CALL.findall(line):
+            if name not in FORBIDDEN[function]:
+                yield number, f"the core may not call {function}()"
+
+
+def check_tree(root: Path) -> list[str]:
+    root = root.resolve()
+    return [
+        f"{path.relative_to(root)}:{number}: {problem}"
+        for path in sources(root)
+        for number, problem in check_file(root, path)
+    ]
+
+
+def self_test() -> None:
+    files = {
+        "csrc/include/cutback.h": "",
+        "csrc/base/alloc.c": '#include "../include/cutback.h"\nvoid *p = malloc(1);\n',
+        "csrc/base/vec.h": '#include "ir/op.h"\n',  # to the right
+        "csrc/ir/op.h": '#include "base/vec.h"\n',
+        "csrc/ir/op.c": '#include "op.h"\n/* free(x) */ char *s = "abort()";\nx->free(y); cb_free(z);\n',
+        "csrc/plan/cut.c": '\n#include "ir/op.h"\n',  # two layers that do not know each other
+        "csrc/exec/run.c": '#include "plan/missing.h"\n#include <Python.h>\nvoid f(void) { free (0); }\n',
+        "csrc/odd/x.c": "",
+        "csrc/pipeline.c": '#include "ir/op.h"\n',
+        "python/native/mod.c": '#include <Python.h>\n#include "ir/op.h"\nvoid *p = malloc(1);\n',
+        "tests/c/check.h": '#include "base/vec.h"\n',
+        "tests/c/flow/test_x.c": '#include "check.h"\n#include "ir/op.h"\n',
+        "examples/c/train.c": '#include "cutback.h"\n#include "base/vec.h"\n',
+    }
+    want = [
+        "csrc/base/vec.h:1",
+        "csrc/exec/run.c:1",
+        "csrc/exec/run.c:2",
+        "csrc/exec/run.c:3",
+        "csrc/odd/x.c:1",
+        "csrc/plan/cut.c:2",
+        "tests/c/flow/test_x.c:2",
+        "examples/c/train.c:2",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        got = [line.split(": ")[0] for line in check_tree(root)]
+    if sorted(got) != sorted(want):
+        sys.exit(f"self-test: expected {sorted(want)}, got {sorted(got)}")
+    print("self-test: ok")
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--self-test"]:
+        self_test()
+        return 0
+    root = Path(__file__).resolve().parent.parent
+    problems = check_tree(root)
+    print("\n".join(problems) if problems else f"layers: {len(list(sources(root)))} files in order")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
