@@ -1,0 +1,131 @@
+/* Copies of a graph, whole or without what nobody needs. Names and regions are copied as they are,
+ * so their ids stay; ops, values and storages are renumbered densely in their old order. */
+#include "../base/bitset.h"
+#include "graph.h"
+
+/* Old id -> new id. */
+typedef struct renumbering {
+    uint32_t *value, *storage;
+} renumbering;
+
+/* Inputs, what makes the outputs, and what that reads. One walk backwards: readers have larger ids.
+ */
+static void mark_needed(const cb_graph *g, cb_bitset *keep) {
+    for (size_t i = 0; i < g->inputs.len; i++) cb_bitset_add(keep, g->inputs.at[i]);
+    for (size_t i = 0; i < g->outputs.len; i++) {
+        cb_bitset_add(keep, g->values.at[g->outputs.at[i].value].producer);
+    }
+    for (size_t op = g->ops.len; op-- > 0;) {
+        if (!cb_bitset_has(keep, op)) continue;
+        const cb_value_id *ins = cb_op_ins(g, (cb_op_id)op);
+        for (uint32_t i = 0; i < g->ops.at[op].n_in; i++)
+            cb_bitset_add(keep, g->values.at[ins[i]].producer);
+    }
+}
+
+static cb_status copy_tables(const cb_graph *g, cb_graph *to, cb_error *err) {
+    uint32_t id;
+    for (size_t i = 0; i < g->names.len; i++)
+        CB_TRY(cb_graph_intern(to, g->names.text[i], &id, err));
+    if (!CB_RESERVE(&to->arena, to->regions, g->regions.len)) return cb_no_memory(err);
+    for (size_t i = 0; i < g->regions.len; i++)
+        to->regions.at[to->regions.len++] = g->regions.at[i];
+    to->location = g->location;
+    to->region = g->region;
+    to->phase = g->phase;
+    to->constraint = g->constraint;
+    return CB_OK;
+}
+
+/* Room for everything: afterwards copying cannot fail. */
+static bool reserve_all(const cb_graph *g, cb_graph *to) {
+    return CB_RESERVE(&to->arena, to->ops, g->ops.len) &&
+           CB_RESERVE(&to->arena, to->values, g->values.len) &&
+           CB_RESERVE(&to->arena, to->storages, g->storages.len) &&
+           CB_RESERVE(&to->arena, to->in_value, g->in_value.len) &&
+           CB_RESERVE(&to->arena, to->attrs, g->attrs.len) &&
+           CB_RESERVE(&to->arena, to->inputs, g->inputs.len) &&
+           CB_RESERVE(&to->arena, to->outputs, g->outputs.len);
+}
+
+static void copy_values(const cb_graph *g, const cb_op *op, cb_graph *to, const renumbering *map) {
+    for (uint32_t k = 0; k < op->n_out; k++) {
+        cb_value value = g->values.at[op->out_begin + k];
+        uint32_t id = (uint32_t)to->values.len;
+        const cb_storage *storage = &g->storages.at[value.storage];
+        map->value[op->out_begin + k] = id;
+        if (storage->root == op->out_begin + k) { /* else a view, whose root came before */
+            map->storage[value.storage] = (uint32_t)to->storages.len;
+            to->storages.at[to->storages.len++] = (cb_storage){.bytes = storage->bytes, .root = id};
+        }
+        value.storage = map->storage[value.storage];
+        value.producer = (cb_op_id)to->ops.len;
+        to->values.at[to->values.len++] = value;
+    }
+}
+
+static void copy_op(const cb_graph *g, cb_op_id id, cb_graph *to, const renumbering *map) {
+    cb_op op = g->ops.at[id];
+    const cb_value_id *ins = cb_op_ins(g, id);
+    op.in_begin = (uint32_t)to->in_value.len;
+    for (uint32_t i = 0; i < op.n_in; i++) to->in_value.at[to->in_value.len++] = map->value[ins[i]];
+    op.attrs = (uint32_t)to->attrs.len;
+    to->attrs.at[to->attrs.len++] = *cb_op_attrs(g, id);
+    op.out_begin = (cb_value_id)to->values.len;
+    copy_values(g, &g->ops.at[id], to, map);
+    if (op.code == CB_OP_INPUT) to->inputs.at[to->inputs.len++] = (cb_op_id)to->ops.len;
+    to->ops.at[to->ops.len++] = op;
+}
+
+/* The ops in `keep`, or all when it is NULL. */
+static cb_status copy_graph(const cb_graph *g, const cb_bitset *keep, cb_arena *scratch,
+                            cb_graph *to, cb_error *err) {
+    renumbering map = {.value = CB_NEW(scratch, uint32_t, g->values.len),
+                       .storage = CB_NEW(scratch, uint32_t, g->storages.len)};
+    if (!map.value || !map.storage || !reserve_all(g, to)) return cb_no_memory(err);
+    CB_TRY(copy_tables(g, to, err));
+    to->backward_starts = 0;
+    for (size_t op = 0; op < g->ops.len; op++) {
+        if (keep && !cb_bitset_has(keep, op)) continue;
+        copy_op(g, (cb_op_id)op, to, &map);
+        if (op < g->backward_starts) to->backward_starts = (cb_op_id)to->ops.len;
+    }
+    for (size_t i = 0; i < g->outputs.len; i++) {
+        cb_output output = g->outputs.at[i];
+        output.value = map.value[output.value];
+        to->outputs.at[to->outputs.len++] = output;
+    }
+    return CB_OK;
+}
+
+static cb_status copy_some(const cb_graph *g, bool needed_only, cb_alloc *alloc, cb_graph **out,
+                           cb_error *err) {
+    cb_graph *to = NULL;
+    cb_arena scratch;
+    cb_bitset keep;
+    cb_status status;
+    cb_arena_init(&scratch, alloc);
+    CB_TRY_DONE(cb_graph_create(alloc, &to, err));
+    if (needed_only) {
+        if (!cb_bitset_init(&keep, &scratch, g->ops.len)) {
+            status = cb_no_memory(err);
+            goto done;
+        }
+        mark_needed(g, &keep);
+    }
+    CB_TRY_DONE(copy_graph(g, needed_only ? &keep : NULL, &scratch, to, err));
+    *out = to;
+    to = NULL;
+done:
+    cb_graph_free(to);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+cb_status cb_graph_prune(const cb_graph *g, cb_alloc *alloc, cb_graph **out, cb_error *err) {
+    return copy_some(g, true, alloc, out, err);
+}
+
+cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_graph **out, cb_error *err) {
+    return copy_some(g, false, alloc, out, err);
+}

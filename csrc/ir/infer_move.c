@@ -1,0 +1,198 @@
+/* Shape rules: views and data movement. A view says which elements of the input's storage it shows.
+ */
+#include <inttypes.h>
+
+#include "infer_rules.h"
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+/* Output 0 starts where the input does; the caller goes on from there. */
+static cb_value *view_of(cb_infer *x, const cb_shape *shape) {
+    cb_infer_set(x, 0, x->in[0]->dtype, shape);
+    x->out[0].offset = x->in[0]->offset;
+    return &x->out[0];
+}
+
+cb_status cb_infer_reshape(cb_infer *x, cb_error *err) {
+    char from[CB_SHAPE_TEXT], to[CB_SHAPE_TEXT];
+    const cb_value *in = x->in[0];
+    const cb_shape *shape = &x->attrs->dims;
+    CB_TRY(cb_want_dims(x, err));
+    if (cb_numel(shape) != cb_numel(&in->shape)) {
+        return cb_fail(err, CB_INVALID, "reshape: %s has %" PRId64 " elements, %s has %" PRId64,
+                       cb_shape_text(&in->shape, from), cb_numel(&in->shape),
+                       cb_shape_text(shape, to), cb_numel(shape));
+    }
+    cb_value *out = view_of(x, shape);
+    if (cb_view_strides(&in->shape, in->stride, shape, out->stride)) return CB_OK;
+    return cb_fail(err, CB_INVALID,
+                   "reshape: a strided %s cannot be seen as %s; add `contiguous` first",
+                   cb_shape_text(&in->shape, from), cb_shape_text(shape, to));
+}
+
+cb_status cb_infer_transpose(cb_infer *x, cb_error *err) {
+    char text[CB_SHAPE_TEXT], have[CB_SHAPE_TEXT];
+    const cb_value *in = x->in[0];
+    const cb_shape *axes = &x->attrs->dims;
+    unsigned seen = 0;
+    bool permutation = axes->rank == in->shape.rank;
+    for (int32_t k = 0; permutation && k < axes->rank; k++) {
+        int64_t axis = axes->dim[k];
+        permutation = axis >= 0 && axis < axes->rank && !(seen >> axis & 1);
+        if (permutation) seen |= 1u << axis;
+    }
+    if (!permutation) {
+        cb_shape shown = *axes; /* an absurd rank must not be walked */
+        if (shown.rank < 0 || shown.rank > CB_MAX_RANK) shown.rank = 0;
+        return cb_fail(err, CB_INVALID, "transpose: %s is not a permutation of the axes of %s",
+                       cb_shape_text(&shown, text), cb_shape_text(&in->shape, have));
+    }
+    cb_value *out = view_of(x, axes);
+    for (int32_t k = 0; k < axes->rank; k++) {
+        out->shape.dim[k] = in->shape.dim[axes->dim[k]];
+        out->stride[k] = in->stride[axes->dim[k]];
+    }
+    return CB_OK;
+}
+
+cb_status cb_infer_expand(cb_infer *x, cb_error *err) {
+    char from[CB_SHAPE_TEXT], to[CB_SHAPE_TEXT];
+    const cb_value *in = x->in[0];
+    const cb_shape *shape = &x->attrs->dims;
+    CB_TRY(cb_want_dims(x, err));
+    int32_t fresh = shape->rank - in->shape.rank;
+    bool fits = fresh >= 0;
+    cb_value *out = view_of(x, shape);
+    for (int32_t k = 0; fits && k < shape->rank; k++) {
+        int64_t have = k < fresh ? 1 : in->shape.dim[k - fresh];
+        bool repeat = have != shape->dim[k];
+        fits = !repeat || have == 1;
+        out->stride[k] = k < fresh || repeat ? 0 : in->stride[k - fresh];
+    }
+    if (fits) return CB_OK;
+    return cb_fail(err, CB_INVALID, "expand: cannot broadcast %s to %s",
+                   cb_shape_text(&in->shape, from), cb_shape_text(shape, to));
+}
+
+cb_status cb_infer_slice(cb_infer *x, cb_error *err) {
+    char text[CB_SHAPE_TEXT];
+    const cb_value *in = x->in[0];
+    int64_t axis = x->attrs->i[0], start = x->attrs->i[1], stop = x->attrs->i[2],
+            step = x->attrs->i[3];
+    CB_TRY(cb_want_axis(x, 0, &in->shape, err));
+    int64_t n = in->shape.dim[axis];
+    if (start < 0 || stop < start || stop > n || step < 1) {
+        return cb_fail(err, CB_INVALID,
+                       "slice: %" PRId64 ":%" PRId64 ":%" PRId64 " of axis %" PRId64
+                       " of %s; needs 0 <= start <= stop <= %" PRId64 " and step >= 1",
+                       start, stop, step, axis, cb_shape_text(&in->shape, text), n);
+    }
+    cb_value *out = view_of(x, &in->shape);
+    int64_t count = stop == start ? 0 : (stop - start - 1) / step + 1;
+    out->shape.dim[axis] = count;
+    for (int32_t k = 0; k < in->shape.rank; k++) out->stride[k] = in->stride[k];
+    if (count > 1) out->stride[axis] *= step; /* else the step may be anything, also absurd */
+    if (cb_numel(&out->shape) > 0) out->offset += start * in->stride[axis];
+    return CB_OK;
+}
+
+/* ---- data movement --------------------------------------------------------------------------- */
+
+/* Equal shapes except along `axis`. */
+static bool equal_but(const cb_shape *a, const cb_shape *b, int64_t axis) {
+    bool equal = a->rank == b->rank;
+    for (int32_t k = 0; equal && k < a->rank; k++) equal = k == axis || a->dim[k] == b->dim[k];
+    return equal;
+}
+
+cb_status cb_infer_concat(cb_infer *x, cb_error *err) {
+    char first[CB_SHAPE_TEXT], other[CB_SHAPE_TEXT];
+    cb_shape shape = x->in[0]->shape;
+    int64_t axis = x->attrs->i[0];
+    CB_TRY(cb_want_axis(x, 0, &shape, err));
+    for (uint32_t i = 1; i < x->n_ins; i++) {
+        const cb_shape *in = &x->in[i]->shape;
+        CB_TRY(cb_want_same_dtype(x, 0, i, err));
+        if (!equal_but(&shape, in, axis)) {
+            return cb_fail(err, CB_INVALID, "concat: %s and %s differ outside axis %" PRId64,
+                           cb_shape_text(&x->in[0]->shape, first), cb_shape_text(in, other), axis);
+        }
+        /* Dims are at most 2^62, so one sum of two cannot wrap; the limit is checked each time. */
+        shape.dim[axis] += in->dim[axis];
+        if (shape.dim[axis] > INT64_C(1) << 62) {
+            return cb_fail(err, CB_INVALID, "concat: axis %" PRId64 " grows past 2^62 elements",
+                           axis);
+        }
+    }
+    cb_infer_set(x, 0, x->in[0]->dtype, &shape);
+    return CB_OK;
+}
+
+cb_status cb_infer_pad(cb_infer *x, cb_error *err) {
+    const int64_t most = INT64_C(1) << 60;
+    cb_shape shape = x->in[0]->shape;
+    CB_TRY(cb_want_axis(x, 0, &shape, err));
+    CB_TRY(cb_want_range(x, 1, "low", 0, most, err));
+    CB_TRY(cb_want_range(x, 2, "high", 0, most, err));
+    CB_TRY(cb_want_range(x, 3, "interior", 0, most, err));
+    int64_t *n = &shape.dim[x->attrs->i[0]], between = 0;
+    if (*n > most ||
+        (*n > 1 && (!cb_mul_i64(*n - 1, x->attrs->i[3], &between) || between > most))) {
+        return cb_fail(err, CB_INVALID, "pad: axis %" PRId64 " grows past 2^60 elements",
+                       x->attrs->i[0]);
+    }
+    *n += x->attrs->i[1] + between + x->attrs->i[2];
+    cb_infer_set(x, 0, x->in[0]->dtype, &shape);
+    return CB_OK;
+}
+
+/* x (or base) and index have equal shapes except along the axis. */
+static cb_status check_index(const cb_infer *x, cb_error *err) {
+    char left[CB_SHAPE_TEXT], right[CB_SHAPE_TEXT];
+    const cb_shape *a = &x->in[0]->shape, *index = &x->in[1]->shape;
+    CB_TRY(cb_want_index(x, 1, err));
+    CB_TRY(cb_want_axis(x, 0, a, err));
+    if (equal_but(a, index, x->attrs->i[0])) return CB_OK;
+    return cb_fail(
+        err, CB_INVALID, "%s: %s and index %s differ outside axis %" PRId64 "; slice or expand one",
+        cb_infer_name(x), cb_shape_text(a, left), cb_shape_text(index, right), x->attrs->i[0]);
+}
+
+cb_status cb_infer_gather(cb_infer *x, cb_error *err) {
+    CB_TRY(check_index(x, err));
+    cb_infer_set(x, 0, x->in[0]->dtype, &x->in[1]->shape);
+    return CB_OK;
+}
+
+cb_status cb_infer_scatter_add(cb_infer *x, cb_error *err) {
+    CB_TRY(cb_want_number(x, 0, err));
+    CB_TRY(cb_want_same_dtype(x, 0, 2, err));
+    CB_TRY(check_index(x, err));
+    CB_TRY(cb_want_same_shape(x, 1, 2, err));
+    cb_infer_set(x, 0, x->in[0]->dtype, &x->in[0]->shape);
+    return CB_OK;
+}
+
+cb_status cb_infer_embedding(cb_infer *x, cb_error *err) {
+    CB_TRY(cb_want_rank(x, 0, 2, 2, err));
+    CB_TRY(cb_want_index(x, 1, err));
+    CB_TRY(cb_want_rank(x, 1, 0, CB_MAX_RANK - 1, err));
+    cb_shape shape = x->in[1]->shape;
+    shape.dim[shape.rank++] = x->in[0]->shape.dim[1];
+    cb_infer_set(x, 0, x->in[0]->dtype, &shape);
+    return CB_OK;
+}
+
+cb_status cb_infer_embedding_bwd(cb_infer *x, cb_error *err) {
+    const cb_shape *g = &x->in[0]->shape;
+    CB_TRY(cb_want_float(x, 0, err));
+    CB_TRY(cb_want_rank(x, 0, 1, CB_MAX_RANK, err));
+    CB_TRY(cb_want_index(x, 1, err));
+    CB_TRY(cb_want_range(x, 0, "rows", 0, INT64_C(1) << 62, err));
+    cb_shape index = *g;
+    index.rank--;
+    CB_TRY(cb_want_shape(x, 1, &index, err));
+    cb_shape shape = {.rank = 2, .dim = {x->attrs->i[0], g->dim[g->rank - 1]}};
+    cb_infer_set(x, 0, x->in[0]->dtype, &shape);
+    return CB_OK;
+}

@@ -1,0 +1,51 @@
+#include "op.h"
+
+#include <string.h>
+
+static const cb_op_def defs[CB_OP_COUNT] = {
+#define CB_OP(id, text, least, most, outs, flag_set, infer, gradient, attributes, meaning) \
+    [CB_OP_##id] = {.name = (text),                                                        \
+                    .min_ins = (least),                                                    \
+                    .max_ins = (most),                                                     \
+                    .n_outs = (outs),                                                      \
+                    .flags = (flag_set),                                                   \
+                    .attrs = (attributes),                                                 \
+                    .doc = (meaning),                                                      \
+                    .vjp = #gradient},
+#include "ops.def"
+#undef CB_OP
+};
+
+const cb_op_def *cb_op_def_of(cb_opcode code) { return &defs[code]; }
+
+/* About a hundred short names: a walk costs less than keeping a table for it. */
+bool cb_op_find(const char *name, size_t length, cb_opcode *out) {
+    for (int code = 0; code < CB_OP_COUNT; code++) {
+        if (strlen(defs[code].name) == length && memcmp(defs[code].name, name, length) == 0) {
+            *out = (cb_opcode)code;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Walks "name=slot name=slot": rows are short, and only text forms and the builder ask. */
+bool cb_op_attr(cb_opcode code, int index, cb_attr_slot *out) {
+    const char *at = defs[code].attrs;
+    for (; *at && index > 0; index--) {
+        at += strcspn(at, " ");
+        at += strspn(at, " ");
+    }
+    if (!*at || index < 0) return false;
+    out->name = at;
+    out->name_length = strcspn(at, "=");
+    const char *slot = at + out->name_length + 1;
+    switch (slot[0]) {
+        case 'f': out->kind = CB_ATTR_F; break;
+        case 'i': out->kind = CB_ATTR_I; break;
+        case 'd': out->kind = CB_ATTR_DIMS; break;
+        default: out->kind = CB_ATTR_DTYPE; break;
+    }
+    out->index = out->kind == CB_ATTR_F || out->kind == CB_ATTR_I ? slot[1] - '0' : 0;
+    return true;
+}

@@ -1,0 +1,226 @@
+/* Sizes aim at the caches: a slot of scratch is at most 512 KiB (second level), a block that one
+ * BLAS call works on is large enough that packing it does not show. Where an op is worth several
+ * threads it is cut into at least MIN_TASKS pieces, whether or not there are that many threads: the
+ * cut must not depend on them. */
+#include "tiles.h"
+
+#include "../base/alloc.h"
+
+#define MIN_TASKS 4
+#define MAX_SLOTS 8
+#define SLOT_BYTES (CB_WORKSPACE_MAX / MAX_SLOTS)
+#define WORTH_SPLITTING 2e6 /* flops */
+
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t div_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/* The edge that cuts n >= 1 into the fewest pieces of at most `most`, all about equal, in multiples
+ * of `grain`. */
+static int64_t even_split(int64_t n, int64_t most, int64_t grain) {
+    if (n <= most) return n;
+    int64_t edge = div_up(n, div_up(n, most));
+    return min_i64(div_up(edge, grain) * grain, most);
+}
+
+static bool is_half(cb_dtype dtype) { return dtype == CB_F16 || dtype == CB_BF16; }
+static size_t compute_size(cb_dtype dtype) {
+    return dtype == CB_F64 ? sizeof(double) : sizeof(float);
+}
+
+/* ---- matrix product -------------------------------------------------------------------------- */
+
+#define MATMUL_EDGE 1024
+#define MATMUL_SMALLEST 128  /* edges are not halved below this */
+#define MATMUL_HALF_EDGE 128 /* 16-bit types: three blocks of this edge in f32 are 192 KiB */
+#define MATMUL_MANY_SLOTS \
+    1e9 /* flops from which scratch for MAX_SLOTS is small beside the operands */
+
+static int64_t count_tiles(const cb_matmul_tiles *t, int64_t batch, int64_t n, int64_t m) {
+    return batch * div_up(n, t->rows) * div_up(m, t->columns);
+}
+
+cb_matmul_tiles cb_matmul_tiles_of(int64_t batch, int64_t n, int64_t k, int64_t m, cb_dtype dtype) {
+    double item_flops = 2.0 * (double)n * (double)m * (double)k;
+    if (batch == 0 || n == 0 || m == 0)
+        return (cb_matmul_tiles){.rows = 1, .columns = 1, .inner = 1, .batches = 1};
+    if (is_half(dtype)) {
+        cb_matmul_tiles t = {.rows = even_split(n, MATMUL_HALF_EDGE, 16),
+                             .columns = even_split(m, MATMUL_HALF_EDGE, 16),
+                             .inner = even_split(max_i64(k, 1), MATMUL_HALF_EDGE, 16),
+                             .batches = 1};
+        int64_t elements = t.rows * t.inner + t.inner * t.columns + t.rows * t.columns;
+        t.slot_bytes = cb_align_up((size_t)elements * sizeof(float));
+        bool is_large = (double)batch * item_flops > MATMUL_MANY_SLOTS;
+        t.slots = min_i64(count_tiles(&t, batch, n, m), is_large ? MAX_SLOTS : MAX_SLOTS / 2);
+        return t;
+    }
+    cb_matmul_tiles t = {.rows = even_split(n, MATMUL_EDGE, 16),
+                         .columns = even_split(m, MATMUL_EDGE, 16),
+                         .inner = k,
+                         .batches = 1};
+    bool is_worth_splitting = (double)batch * item_flops > WORTH_SPLITTING;
+    while (is_worth_splitting && count_tiles(&t, batch, n, m) < MIN_TASKS) {
+        int64_t *edge = t.rows >= t.columns ? &t.rows : &t.columns;
+        if (*edge < 2 * MATMUL_SMALLEST) break;
+        *edge = div_up(div_up(*edge, 2), 16) * 16;
+    }
+    if (t.rows >= n && t.columns >= m && batch > 1) {
+        double items = item_flops > 0 ? WORTH_SPLITTING / 2 / item_flops : (double)batch;
+        int64_t most = is_worth_splitting ? div_up(batch, MIN_TASKS) : batch;
+        t.batches = items >= (double)most ? most : max_i64((int64_t)items, 1);
+    }
+    return t;
+}
+
+uint64_t cb_matmul_scratch(const cb_matmul_tiles *t) { return (uint64_t)t->slots * t->slot_bytes; }
+
+/* ---- convolution ----------------------------------------------------------------------------- */
+
+#define POINTWISE_PIXELS 64 /* smaller images are batched even where im2col is only a copy */
+#define TILE_COLUMNS 1024
+#define CONV_LEAST_SCRATCH ((uint64_t)512 << 10)
+
+typedef struct conv_size {
+    int64_t n, groups, channels, window, area,
+        pixels; /* channels: output channels of a group; area: kh * kw */
+    bool is_pointwise;
+    size_t element;
+    uint64_t scratch; /* bytes for all: a quarter of the data, within limits, so that scratch does
+                         not set the peak */
+    int64_t slots;
+} conv_size;
+
+static uint64_t clamp_u64(uint64_t x, uint64_t low, uint64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+static conv_size conv_size_of(const cb_shape *x, const cb_shape *w, const cb_shape *y,
+                              const cb_attrs *a, cb_dtype dtype) {
+    conv_size s = {.n = x->dim[0],
+                   .groups = a->i[6],
+                   .channels = w->dim[0] / a->i[6],
+                   .area = w->dim[2] * w->dim[3],
+                   .pixels = y->dim[2] * y->dim[3],
+                   .element = compute_size(dtype)};
+    s.window = w->dim[1] * s.area;
+    s.is_pointwise = s.area == 1 && a->i[0] == 1 && a->i[1] == 1 && a->i[2] == 0 && a->i[3] == 0 &&
+                     s.pixels >= POINTWISE_PIXELS && !is_half(dtype);
+    uint64_t data = (uint64_t)(cb_numel(x) + cb_numel(y)) * s.element;
+    s.scratch = clamp_u64(data / 4, CONV_LEAST_SCRATCH, CB_WORKSPACE_MAX);
+    s.slots = s.scratch >= CB_WORKSPACE_MAX / 2 ? MAX_SLOTS : MAX_SLOTS / 2;
+    return s;
+}
+
+/* Columns of a tile: part of an image, or several whole images, few enough that MIN_TASKS tiles
+ * remain. */
+static void set_columns(cb_conv_tiles *t, const conv_size *s, int64_t columns) {
+    columns = min_i64(max_i64(columns, 1), TILE_COLUMNS);
+    t->pixels = even_split(s->pixels, columns, columns >= 64 ? 16 : 1);
+    int64_t images = min_i64(columns / s->pixels, div_up(s->n * s->groups, MIN_TASKS));
+    t->images = s->is_pointwise ? 1 : max_i64(min_i64(images, s->n), 1);
+}
+
+/* `units` tasks at most, each with scratch for its blocks; the blocks' edges are set. */
+static void set_slots(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype, int64_t units) {
+    int64_t columns = t->pixels * t->images;
+    int64_t elements =
+        (t->window + t->channels) * columns + (is_half(dtype) ? t->window * t->channels : 0);
+    t->slots = min_i64(units, s->slots);
+    t->slot_bytes = cb_align_up((size_t)elements * s->element);
+}
+
+/* How many columns fit a slot beside what does not grow with them. */
+static int64_t columns_that_fit(const cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
+    uint64_t slot = (s->scratch - t->shared_bytes) / (uint64_t)s->slots - CB_ALIGN;
+    int64_t elements =
+        (int64_t)(slot / s->element) - (is_half(dtype) ? t->window * t->channels : 0);
+    return elements / (t->window + t->channels);
+}
+
+static void cut_forward(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
+    t->window = even_split(s->window, is_half(dtype) ? 128 : 1152, 1);
+    t->channels = even_split(s->channels, is_half(dtype) ? 64 : 512, 16);
+    set_columns(t, s, columns_that_fit(t, s, dtype));
+    set_slots(t, s, dtype, s->groups * div_up(s->n, t->images) * div_up(s->pixels, t->pixels));
+}
+
+/* Input channels are cut so that a task owns all windows of its channels: what it adds to, no one
+ * else does. */
+static void cut_data_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
+    int64_t inputs = s->window / s->area, most = max_i64(1152 / s->area, 1);
+    t->channels = even_split(s->channels, 512, 16);
+    int64_t block = even_split(inputs, most, 1);
+    int64_t images = s->n * s->groups;
+    if (images < MIN_TASKS) block = min_i64(block, max_i64(inputs * images / MIN_TASKS, 1));
+    t->window = min_i64(block * s->area, 1152);
+    set_columns(t, s, columns_that_fit(t, s, dtype));
+    set_slots(t, s, dtype, s->groups * div_up(s->n, t->images) * div_up(inputs, block));
+}
+
+/* A task owns a block of the gradient and walks all tiles; a small gradient is summed in `splits`
+ * runs of tiles. */
+static void cut_weight_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
+    t->channels = even_split(s->channels, is_half(dtype) ? 64 : 256, 16);
+    t->window = even_split(s->window, is_half(dtype) ? 128 : 256, 1);
+    int64_t rest = s->groups * div_up(s->channels, t->channels);
+    if (rest * div_up(s->window, t->window) < MIN_TASKS && t->window >= 64) {
+        t->window = div_up(s->window, div_up(MIN_TASKS, rest));
+    }
+    int64_t units = rest * div_up(s->window, t->window);
+    uint64_t bytes = (uint64_t)(s->groups * s->channels * s->window) * s->element;
+    int64_t splits = min_i64(max_i64(s->slots / units, 1), s->n);
+    if (bytes > s->scratch / 4 / (uint64_t)splits) splits = 1;
+    t->splits = splits;
+    t->shared_bytes = splits > 1 ? cb_align_up((size_t)bytes * (size_t)splits) : 0;
+    set_columns(t, s, columns_that_fit(t, s, dtype));
+    set_slots(t, s, dtype, units * splits);
+}
+
+cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape *w,
+                              const cb_shape *y, const cb_attrs *attrs, cb_dtype dtype) {
+    cb_conv_tiles t = {.pixels = 1, .images = 1, .window = 1, .channels = 1, .splits = 1};
+    if (cb_numel(x) == 0 || cb_numel(w) == 0 || cb_numel(y) == 0) return t;
+    conv_size s = conv_size_of(x, w, y, attrs, dtype);
+    t.is_pointwise = s.is_pointwise;
+    if (code == CB_OP_CONV2D) cut_forward(&t, &s, dtype);
+    if (code == CB_OP_CONV2D_DGRAD) cut_data_gradient(&t, &s, dtype);
+    if (code == CB_OP_CONV2D_WGRAD) cut_weight_gradient(&t, &s, dtype);
+    bool is_direct =
+        code == CB_OP_CONV2D_DGRAD && is_half(dtype); /* sums each element in a register */
+    if (s.is_pointwise || is_direct) t.slots = 0, t.slot_bytes = 0;
+    return t;
+}
+
+uint64_t cb_conv2d_scratch(const cb_conv_tiles *t) {
+    return (uint64_t)t->slots * t->slot_bytes + t->shared_bytes;
+}
+
+/* ---- scatter --------------------------------------------------------------------------------- */
+
+#define SCATTER_BLOCK ((int64_t)1 << 14) /* elements of the destination worth a task */
+
+cb_scatter_tiles cb_scatter_tiles_of(int64_t outer, int64_t rows, int64_t inner, cb_dtype dtype) {
+    if (outer == 0 || rows == 0 || inner == 0)
+        return (cb_scatter_tiles){.outer = 1, .rows = 1, .inner = 1};
+    /* Cache lines of the inner axis, 16 tasks of it at most. */
+    cb_scatter_tiles t = {.rows = rows,
+                          .inner = min_i64(div_up(div_up(inner, 16), 16) * 16, inner)};
+    if (is_half(dtype)) {
+        int64_t room = (int64_t)(SLOT_BYTES / sizeof(float));
+        t.inner = min_i64(t.inner, room);
+        t.rows = even_split(t.rows, room / t.inner, 1);
+    }
+    int64_t lines = SCATTER_BLOCK / t.inner / t.rows;
+    t.outer = max_i64(min_i64(lines, outer), 1);
+    if (is_half(dtype)) {
+        int64_t units = div_up(outer, t.outer) * div_up(rows, t.rows) * div_up(inner, t.inner);
+        t.slots = min_i64(units, MAX_SLOTS);
+        t.slot_bytes = cb_align_up((size_t)(t.rows * t.inner) * sizeof(float));
+    }
+    return t;
+}
+
+uint64_t cb_scatter_scratch(const cb_scatter_tiles *t) {
+    return (uint64_t)t->slots * t->slot_bytes;
+}

@@ -1,0 +1,60 @@
+/* tiles.h: how the kernels that need scratch cut their work. Shapes and dtypes alone decide, so
+ * results do not depend on the number of threads. Shared by cb_op_work (how much scratch) and the
+ * kernels (how it is used).
+ *
+ * Work is handed out as tasks. Where a task needs scratch there are `slots` tasks, each with
+ * `slot_bytes` of it, and each walks every slots-th unit of work; with `slots` 0 every unit is a
+ * task of its own. */
+#ifndef CB_IR_TILES_H
+#define CB_IR_TILES_H
+
+#include "op.h"
+
+#define CB_WORKSPACE_MAX ((uint64_t)4 << 20) /* bytes of scratch an op may have */
+
+/* x[batch,n,k] @ y[batch,k,m]: the output in tiles of rows x columns, the inner axis never across
+ * tiles. */
+typedef struct cb_matmul_tiles {
+    int64_t rows, columns;
+    int64_t batches; /* items of the batch in one task */
+    int64_t inner;   /* 16-bit types: how much of k is widened to f32 at a time; else k */
+    int64_t slots;
+    uint64_t slot_bytes; /* 16-bit types: widened x[rows,inner], y[inner,columns] and the f32 sums
+                            [rows,columns] */
+} cb_matmul_tiles;
+cb_matmul_tiles cb_matmul_tiles_of(int64_t batch, int64_t n, int64_t k, int64_t m, cb_dtype dtype);
+
+/* Convolution as matrix products over im2col. `column` stands for one output pixel of one image. */
+typedef struct cb_conv_tiles {
+    bool is_pointwise; /* 1x1, stride 1, no padding, large image: x itself is the im2col matrix, no
+                          scratch */
+    int64_t pixels;    /* of one image in a tile */
+    int64_t images;    /* in a tile; more than 1 only when `pixels` is a whole image */
+    int64_t window;    /* rows of the im2col matrix (elements under a window) at a time */
+    int64_t channels;  /* output channels of a group at a time */
+    int64_t splits;    /* weight gradient: partial sums over tiles, added in order */
+    int64_t slots;
+    uint64_t slot_bytes;   /* [window,columns], [channels,columns] and for 16-bit types
+                              [channels,window] */
+    uint64_t shared_bytes; /* weight gradient: the partial sums, after the slots */
+} cb_conv_tiles;
+/* Where x, w or y is empty there is nothing to cut: no scratch. `code` is CONV2D, CONV2D_DGRAD or
+ * CONV2D_WGRAD; x[n,c,h,w], w[o,c/groups,kh,kw], y[n,o,oh,ow]. */
+cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape *w,
+                              const cb_shape *y, const cb_attrs *attrs, cb_dtype dtype);
+
+/* scatter_add and embedding_bwd add into [outer,rows,inner]; a task owns a block of the
+ * destination. */
+typedef struct cb_scatter_tiles {
+    int64_t outer, rows, inner; /* edges of a block */
+    int64_t slots; /* 16-bit types: blocks are summed in f32 in scratch and rounded once */
+    uint64_t slot_bytes;
+} cb_scatter_tiles;
+cb_scatter_tiles cb_scatter_tiles_of(int64_t outer, int64_t rows, int64_t inner, cb_dtype dtype);
+
+/* Scratch for each of the above. */
+uint64_t cb_matmul_scratch(const cb_matmul_tiles *t);
+uint64_t cb_conv2d_scratch(const cb_conv_tiles *t);
+uint64_t cb_scatter_scratch(const cb_scatter_tiles *t);
+
+#endif
