@@ -1,0 +1,39 @@
+/* Roofline: an op takes what its arithmetic or its traffic takes, whichever is more, and a launch.
+ * The rows are dense peaks and bandwidths of the vendors' data sheets, in decimal units. */
+#include "cost.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PS_PER_S 1e12
+#define MOST_PS 1e15 /* of one op: as long as verified measured times may be */
+
+_Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the table");
+
+/* f32 on a GPU means TF32 matrix units, as deep-learning frameworks run f32 products there. The cpu
+ * row is a guess for two cores of a server: no row can be right for all; a profile replaces it. */
+static const cb_device devices[] = {
+    /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch */
+    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6},
+    {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6},
+    {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6},
+    {"h200", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 4.8e12, 2e-6},
+    {"b200", {1100e12, 37e12, 2250e12, 2250e12, 37e12}, 7.7e12, 2e-6},
+    {"rtx4090", {82.6e12, 1.29e12, 165.2e12, 165.2e12, 41.3e12}, 1.008e12, 2e-6},
+};
+
+const cb_device *cb_device_find(const char *name) {
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        if (strcmp(devices[i].name, name) == 0) return &devices[i];
+    }
+    return NULL;
+}
+
+int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device) {
+    if (p->op_flags[op] & (CB_POP_VIEW | CB_POP_PLACEHOLDER)) return 0;
+    if (p->op_time_ps[op] >= 0) return p->op_time_ps[op];
+    double arithmetic = p->op_flops[op] / device->flops_per_s[p->op_class[op]];
+    double traffic = (double)p->op_bytes[op] / device->bytes_per_s;
+    double ps = (fmax(arithmetic, traffic) + device->launch_s) * PS_PER_S;
+    return (int64_t)fmin(ps + 0.5, MOST_PS);
+}

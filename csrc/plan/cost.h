@@ -1,0 +1,19 @@
+/* cost.h: the one place where work becomes time, in integer picoseconds. */
+#ifndef CB_PLAN_COST_H
+#define CB_PLAN_COST_H
+
+#include "problem.h"
+
+typedef struct cb_device {
+    const char *name;
+    double flops_per_s[CB_WORK_CLASS_COUNT];
+    double bytes_per_s;
+    double launch_s;
+} cb_device;
+
+/* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090" (data sheets). NULL: unknown name. */
+const cb_device *cb_device_find(const char *name);
+/* max(flops / peak, bytes / bandwidth) + launch; views and placeholders 0; a measured time wins. */
+int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
+
+#endif

@@ -1,0 +1,217 @@
+/* See facts.h. Constraints of all views of a storage meet at the op that allocates it: MUST beats
+ * PREFER, two MUSTs of different sides are an error, and of two PREFERs saving wins, as it can
+ * always be done. */
+#include "facts.h"
+
+#include <stdio.h>
+
+const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]) {
+    const char *location = p->op_location[op];
+    (void)snprintf(buffer, CB_OP_TEXT, location[0] ? "%.80s (%.70s)" : "%.80s", p->op_name[op],
+                   location);
+    return buffer;
+}
+
+static bool is_static(const cb_problem *p, uint32_t storage) {
+    return p->storage_flags[storage] & CB_STORE_STATIC;
+}
+
+/* ---- needed ops and the base order ----------------------------------------------------------- */
+
+static void find_roots(const cb_problem *p, uint32_t *root) {
+    for (uint32_t s = 0; s < p->n_storage; s++) root[s] = CB_NONE;
+    for (uint32_t v = p->n_value; v-- > 0;) {
+        uint32_t s = p->value_storage[v];
+        if (!is_static(p, s)) root[s] = p->value_op[v];
+    }
+}
+
+/* An op is needed when an end of the problem, or a needed op, reads what it makes; or when it acts.
+ */
+static void mark_needed(const cb_problem *p, const uint32_t *root, bool *needed) {
+    for (uint32_t i = 0; i < p->n_forward_output; i++)
+        needed[p->value_op[p->forward_output[i]]] = true;
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        needed[p->value_op[p->backward_output[i]]] = true;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        bool hold = p->storage_flags[s] & (CB_STORE_HOLD_FORWARD | CB_STORE_HOLD_END);
+        if (hold && root[s] != CB_NONE) needed[root[s]] = true;
+    }
+    for (uint32_t op = p->n_op; op-- > 0;) {
+        if (p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN)) needed[op] = true;
+        if (!needed[op]) continue;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
+            needed[p->value_op[p->in_value[j]]] = true;
+    }
+}
+
+static void set_order(cb_facts *f, const bool *needed) {
+    const cb_problem *p = f->p;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        if (op == p->backward_starts) f->base_backward = f->n_base;
+        f->position[op] = CB_NONE;
+        if (!needed[op] || (p->op_flags[op] & CB_POP_PLACEHOLDER)) continue;
+        f->position[op] = f->n_base;
+        f->base[f->n_base++] = op;
+        f->once_ps += f->time_ps[op];
+    }
+    if (p->backward_starts == p->n_op) f->base_backward = f->n_base;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (f->root[s] != CB_NONE && f->position[f->root[s]] == CB_NONE) f->root[s] = CB_NONE;
+    }
+}
+
+/* ---- what may run twice ---------------------------------------------------------------------- */
+
+/* An op that reads memory before someone writes into it, or allocates such memory, would see or
+ * make something else the second time. `mutator` [n_storage]: last op that writes into it. */
+static void mark_once(cb_facts *f, uint32_t *mutator) {
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) mutator[s] = CB_NONE;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        if (!(p->op_flags[op] & CB_POP_MUTATES)) continue;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            if (f->root[p->value_storage[v]] != op) mutator[p->value_storage[v]] = op;
+        }
+    }
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        f->once[op] = p->op_flags[op] & (CB_POP_ONCE | CB_POP_PLACEHOLDER);
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !f->once[op]; j++) {
+            uint32_t writer = mutator[p->value_storage[p->in_value[j]]];
+            f->once[op] = writer != CB_NONE && writer > op;
+        }
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1] && !f->once[op]; v++) {
+            f->once[op] = mutator[p->value_storage[v]] != CB_NONE;
+        }
+    }
+}
+
+static void mark_held(cb_facts *f) {
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        f->held[s] = p->storage_flags[s] & (CB_STORE_HOLD_FORWARD | CB_STORE_HOLD_END);
+    }
+    for (uint32_t i = 0; i < p->n_forward_output; i++)
+        f->held[p->value_storage[p->forward_output[i]]] = true;
+}
+
+/* ---- what the user wants --------------------------------------------------------------------- */
+
+static bool is_must(uint8_t wish) { return wish == CB_MUST_SAVE || wish == CB_MUST_RECOMPUTE; }
+static bool is_save(uint8_t wish) { return wish == CB_MUST_SAVE || wish == CB_PREFER_SAVE; }
+
+static cb_status add_wish(cb_facts *f, uint32_t op, uint32_t value, cb_error *err) {
+    const cb_problem *p = f->p;
+    uint8_t wish = p->value_constraint[value], before = f->wish[op];
+    char a[CB_OP_TEXT], b[CB_OP_TEXT];
+    if (wish == CB_MUST_OFFLOAD || wish == CB_PREFER_OFFLOAD) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: value %u is to be offloaded; this version saves or recomputes, use "
+                       "SAVE or RECOMPUTE",
+                       cb_op_text(p, p->value_op[value], a), value);
+    }
+    if (is_must(wish) && is_must(before) && wish != before) {
+        uint32_t other = f->wish_value[op];
+        return cb_fail(err, CB_INVALID,
+                       "%s of %s and %s of %s contradict each other: both values lie in memory "
+                       "that %s allocates",
+                       is_save(before) ? "MUST_SAVE" : "MUST_RECOMPUTE",
+                       cb_op_text(p, p->value_op[other], a),
+                       is_save(wish) ? "MUST_SAVE" : "MUST_RECOMPUTE",
+                       cb_op_text(p, p->value_op[value], b), p->op_name[op]);
+    }
+    if (f->once[op] && wish == CB_MUST_RECOMPUTE) {
+        return cb_fail(
+            err, CB_INVALID,
+            "MUST_RECOMPUTE of %s contradicts %s, which may run only once (%s): save it instead",
+            cb_op_text(p, p->value_op[value], a), cb_op_text(p, op, b),
+            p->op_flags[op] & CB_POP_RANDOM_STATEFUL ? "it draws from a hidden random state"
+            : p->op_flags[op] & CB_POP_UNKNOWN       ? "it is unknown to the planner"
+            : p->op_flags[op] & CB_POP_COLLECTIVE    ? "it communicates"
+                                                     : "it, or an op after it, changes memory");
+    }
+    if (f->once[op] && wish == CB_PREFER_RECOMPUTE) return CB_OK;
+    bool wins = before == CB_FREE || (is_must(wish) && !is_must(before)) ||
+                (is_must(wish) == is_must(before) && is_save(wish));
+    if (!wins) return CB_OK;
+    f->wish[op] = wish;
+    f->wish_value[op] = value;
+    return CB_OK;
+}
+
+static cb_status gather_wishes(cb_facts *f, cb_error *err) {
+    const cb_problem *p = f->p;
+    for (uint32_t op = 0; op < p->n_op; op++) f->wish_value[op] = CB_NONE;
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        uint32_t op = f->root[p->value_storage[v]];
+        if (p->value_constraint[v] == CB_FREE || op == CB_NONE ||
+            f->position[op] >= f->base_backward)
+            continue;
+        CB_TRY(add_wish(f, op, v, err));
+    }
+    return CB_OK;
+}
+
+/* ---- regions --------------------------------------------------------------------------------- */
+
+/* The innermost region around both. A parent's id is smaller than its children's. */
+static uint32_t common_region(const cb_problem *p, uint32_t a, uint32_t b) {
+    while (a != b) {
+        if (a == CB_NONE || b == CB_NONE) return CB_NONE;
+        if (a > b) a = p->region_parent[a];
+        else b = p->region_parent[b];
+    }
+    return a;
+}
+
+/* A storage counts in the regions that hold its op and all its forward readers. */
+static void find_scopes(cb_facts *f) {
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        bool counts = f->root[s] != CB_NONE && !f->held[s];
+        f->scope[s] = counts ? p->op_region[f->root[s]] : CB_NONE;
+    }
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]];
+            f->scope[s] = common_region(p, f->scope[s], p->op_region[op]);
+        }
+    }
+}
+
+bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region) {
+    uint32_t r = f->scope[storage];
+    while (r != CB_NONE && r > region) r = f->p->region_parent[r];
+    return r == region;
+}
+
+cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *arena,
+                        cb_facts *out, cb_error *err) {
+    cb_facts f = {.p = p, .device = device, .alloc = arena->alloc};
+    f.time_ps = CB_NEW(arena, int64_t, p->n_op);
+    f.root = CB_NEW(arena, uint32_t, p->n_storage);
+    f.once = CB_NEW(arena, bool, p->n_op);
+    f.held = CB_NEW(arena, bool, p->n_storage);
+    f.scope = CB_NEW(arena, uint32_t, p->n_storage);
+    f.wish = CB_NEW(arena, uint8_t, p->n_op);
+    f.wish_value = CB_NEW(arena, uint32_t, p->n_op);
+    f.base = CB_NEW(arena, uint32_t, p->n_op);
+    f.position = CB_NEW(arena, uint32_t, p->n_op);
+    bool *needed = CB_NEW(arena, bool, p->n_op);
+    uint32_t *mutator = CB_NEW(arena, uint32_t, p->n_storage);
+    if (!f.time_ps || !f.root || !f.once || !f.held || !f.scope || !f.wish || !f.wish_value ||
+        !f.base || !f.position || !needed || !mutator) {
+        return cb_no_memory(err);
+    }
+    for (uint32_t op = 0; op < p->n_op; op++) f.time_ps[op] = cb_op_time_ps(p, op, device);
+    find_roots(p, f.root);
+    mark_needed(p, f.root, needed);
+    set_order(&f, needed);
+    mark_once(&f, mutator);
+    mark_held(&f);
+    find_scopes(&f);
+    CB_TRY(gather_wishes(&f, err));
+    *out = f;
+    return CB_OK;
+}

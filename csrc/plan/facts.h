@@ -1,0 +1,45 @@
+/* facts.h: what every part of the planner asks of a problem again and again, worked out once: which
+ * op allocates a storage, what may run twice, what the user wants, and the base order. Internal.
+ *
+ * The base order is the given order without the ops that nobody needs: placeholders excluded,
+ * forward first. A position is an index into it. */
+#ifndef CB_PLAN_FACTS_H
+#define CB_PLAN_FACTS_H
+
+#include "cost.h"
+
+typedef struct cb_facts {
+    const cb_problem *p;
+    const cb_device *device;
+    cb_alloc *alloc;  /* for scratch of whoever works with the facts */
+    int64_t *time_ps; /* [n_op] of one run */
+    int64_t once_ps;  /* of the base order */
+    uint32_t
+        *root; /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
+    bool
+        *once; /* [n_op] may not run twice: by its flags, or as it touches memory that is mutated */
+    bool *held;      /* [n_storage] alive when the backward starts whatever the plan */
+    uint32_t *scope; /* [n_storage] innermost region that holds its op and all its forward readers,
+                        CB_NONE: none */
+    uint8_t *wish;   /* [n_op] cb_constraint of what it allocates, all views considered */
+    uint32_t *wish_value; /* [n_op] the value that says so, CB_NONE: none */
+    uint32_t n_base;
+    uint32_t *base;         /* [n_base] ops */
+    uint32_t *position;     /* [n_op] CB_NONE: dropped or a placeholder */
+    uint32_t base_backward; /* position of the first backward op */
+} cb_facts;
+
+/* CB_INVALID: constraints contradict each other; the text names both sides. */
+CB_MUST_CHECK cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *arena,
+                                      cb_facts *out, cb_error *err);
+
+/* Does `storage` count against the limit of `region`? It does when its op and all its forward
+ * readers lie in the region (or regions inside it) and it is not held: what leaves a region is its
+ * caller's business. */
+bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
+
+#define CB_OP_TEXT 160
+/* "matmul_12 (model.py:3)" */
+const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]);
+
+#endif

@@ -1,0 +1,185 @@
+/* Two ways from seen schedules to better ones. Plans are sets of pairs and any set is a plan, so
+ * each way just edits sets and asks the simulator.
+ *
+ * Prices move identical layers together, so what fits under a budget is often far too small:
+ * crossover at one threshold, found by bisection, lets some layers recompute and others not. */
+#include "improve.h"
+
+#include <stdlib.h>
+
+#define SMALL_PLANS 2 /* of the pool, tried in a crossover for one target */
+#define FAST_PLANS 3
+#define MIX_STEPS 7 /* of bisection: 1 part in 128 of the forward */
+#define REMOVAL_TRIALS 64
+#define FIRST_BLOCKS 16
+
+/* A copy of a candidate's pairs: the pool may drop it while we work. */
+typedef struct pair_list {
+    cb_pair *at;
+    size_t n;
+} pair_list;
+
+static bool copy_pairs(cb_arena *a, const cb_candidate *c, pair_list *out) {
+    *out = (pair_list){CB_NEW(a, cb_pair, c->n_pair), c->n_pair};
+    if (out->at && c->n_pair > 0) memcpy(out->at, c->pair, c->n_pair * sizeof *c->pair);
+    return out->at;
+}
+
+static int compare_pairs(const void *a, const void *b) {
+    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* ---- crossover ------------------------------------------------------------------------------- */
+
+/* Ops below `split` decide as in `low`, the others as in `high`; both lists are sorted. */
+static size_t mix(const pair_list *low, const pair_list *high, uint32_t split, cb_pair *out) {
+    size_t n = 0;
+    for (size_t i = 0, j = 0; i < low->n || j < high->n;) {
+        bool take_low = j == high->n || (i < low->n && low->at[i] <= high->at[j]);
+        cb_pair pair = take_low ? low->at[i++] : high->at[j++];
+        if ((cb_pair_op(pair) < split) == take_low) out[n++] = pair;
+    }
+    return n;
+}
+
+/* `fast` is over the target and `small` is under it. The more of `fast` the better while it fits.
+ */
+static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *small, bool fast_first,
+                       uint64_t target, cb_pair *buffer, cb_error *err) {
+    uint32_t low = 0, high = t->f->base_backward; /* positions; one end is all of `small`, the other
+                                                     all of `fast` */
+    for (int step = 0; step < MIX_STEPS && high - low > 1; step++) {
+        uint32_t middle = low + (high - low) / 2, split = t->f->base[middle];
+        size_t n = fast_first ? mix(fast, small, split, buffer) : mix(small, fast, split, buffer);
+        CB_TRY(cb_try_pairs(t, buffer, n, err));
+        bool fits = t->lawful && t->size <= target;
+        if (fits == fast_first) low = middle;
+        else high = middle;
+    }
+    return CB_OK;
+}
+
+cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, cb_error *err) {
+    pair_list small[SMALL_PLANS], fast[FAST_PLANS];
+    uint32_t n_small = 0, n_fast = 0, at = cb_pool_fitting(t->pool, target);
+    cb_status status = CB_OK;
+    if (at == CB_NONE) return CB_OK;
+    cb_arena scratch;
+    cb_arena_init(&scratch, t->scratch->alloc);
+    size_t longest = 0;
+    for (uint32_t i = at + 1; i-- > 0 && n_small < SMALL_PLANS; n_small++) {
+        if (!copy_pairs(&scratch, &t->pool->at[i], &small[n_small])) goto no_memory;
+    }
+    /* The nearest above the target, then others further away: near ones fit almost, far ones are
+     * fast. */
+    for (uint32_t ahead = 1; n_fast < FAST_PLANS && at + ahead < t->pool->n; ahead *= 3, n_fast++) {
+        if (!copy_pairs(&scratch, &t->pool->at[at + ahead], &fast[n_fast])) goto no_memory;
+        if (fast[n_fast].n > longest) longest = fast[n_fast].n;
+    }
+    for (uint32_t i = 0; i < n_small; i++) {
+        cb_pair *buffer = CB_NEW(&scratch, cb_pair, small[i].n + longest);
+        if (!buffer) goto no_memory;
+        for (uint32_t j = 0; j < n_fast; j++) {
+            CB_TRY_DONE(cross(t, &fast[j], &small[i], true, target, buffer, err));
+            CB_TRY_DONE(cross(t, &fast[j], &small[i], false, target, buffer, err));
+        }
+    }
+    goto done;
+no_memory:
+    status = cb_no_memory(err);
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
+/* ---- removal --------------------------------------------------------------------------------- */
+
+typedef struct rerun {
+    double worth; /* picoseconds a byte: the dearest go first */
+    cb_pair pair;
+} rerun;
+
+typedef struct block {
+    uint32_t begin, end; /* of `rerun` */
+} block;
+
+static int compare_reruns(const void *a, const void *b) {
+    const rerun *x = a, *y = b;
+    if (x->worth < y->worth || x->worth > y->worth) return x->worth > y->worth ? -1 : 1;
+    return x->pair < y->pair ? -1 : x->pair > y->pair;
+}
+
+static double worth_of(const cb_facts *f, uint32_t op) {
+    double bytes = 1;
+    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
+        bytes += (double)f->p->storage_bytes[f->p->value_storage[v]];
+    }
+    return (double)f->time_ps[op] / bytes;
+}
+
+typedef struct remover {
+    cb_trial *t;
+    uint32_t n;
+    rerun *order; /* [n] */
+    bool *gone;   /* [n] */
+    cb_pair *buffer;
+    int64_t time_ps; /* of the best so far */
+} remover;
+
+static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, cb_error *err) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < r->n; i++) {
+        if (!r->gone[i] && (i < b.begin || i >= b.end)) r->buffer[n++] = r->order[i].pair;
+    }
+    if (n > 0) qsort(r->buffer, n, sizeof *r->buffer, compare_pairs);
+    CB_TRY(cb_try_pairs(r->t, r->buffer, n, err));
+    *fits = r->t->lawful && r->t->size <= target && r->t->time_ps < r->time_ps;
+    if (!*fits) return CB_OK;
+    r->time_ps = r->t->time_ps;
+    for (uint32_t i = b.begin; i < b.end; i++) r->gone[i] = true;
+    return CB_OK;
+}
+
+/* Blocks first, halves of those that could not go. */
+static cb_status remove_blocks(remover *r, uint64_t target, cb_arena *scratch, cb_error *err) {
+    CB_VEC(block) queue = {0};
+    uint32_t width = (r->n + FIRST_BLOCKS - 1) / FIRST_BLOCKS;
+    for (uint32_t i = 0; i < r->n; i += width) {
+        if (!CB_PUSH(scratch, queue, (block){i, i + width < r->n ? i + width : r->n}))
+            return cb_no_memory(err);
+    }
+    for (size_t next = 0; next < queue.len && next < REMOVAL_TRIALS; next++) {
+        block b = queue.at[next];
+        bool fits;
+        CB_TRY(try_without(r, b, target, &fits, err));
+        if (fits || b.end - b.begin < 2) continue;
+        uint32_t middle = b.begin + (b.end - b.begin) / 2;
+        if (!CB_PUSH(scratch, queue, (block){b.begin, middle}) ||
+            !CB_PUSH(scratch, queue, (block){middle, b.end})) {
+            return cb_no_memory(err);
+        }
+    }
+    return CB_OK;
+}
+
+cb_status cb_improve_by_removal(cb_trial *t, uint64_t target, cb_error *err) {
+    uint32_t at = cb_pool_fitting(t->pool, target);
+    if (at == CB_NONE || t->pool->at[at].n_pair == 0) return CB_OK;
+    const cb_candidate *c = &t->pool->at[at];
+    cb_arena scratch;
+    cb_arena_init(&scratch, t->scratch->alloc);
+    remover r = {.t = t, .n = (uint32_t)c->n_pair, .time_ps = c->time_ps};
+    r.order = CB_NEW(&scratch, rerun, r.n);
+    r.gone = CB_NEW(&scratch, bool, r.n);
+    r.buffer = CB_NEW(&scratch, cb_pair, r.n);
+    cb_status status = r.order && r.gone && r.buffer ? CB_OK : cb_no_memory(err);
+    if (status == CB_OK) {
+        for (uint32_t i = 0; i < r.n; i++)
+            r.order[i] = (rerun){worth_of(t->f, cb_pair_op(c->pair[i])), c->pair[i]};
+        qsort(r.order, r.n, sizeof *r.order, compare_reruns);
+        status = remove_blocks(&r, target, &scratch, err);
+    }
+    cb_arena_free(&scratch);
+    return status;
+}

@@ -1,0 +1,16 @@
+/* improve.h: better schedules from those in the pool. Internal. All results end up in the pool. */
+#ifndef CB_PLAN_IMPROVE_H
+#define CB_PLAN_IMPROVE_H
+
+#include "trial.h"
+
+/* Crossover: a fast plan over `target` bytes in one part of the graph, a small one under it in the
+ * rest. */
+CB_MUST_CHECK cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, cb_error *err);
+/* Reruns that the fastest plan under `target` can do without. */
+CB_MUST_CHECK cb_status cb_improve_by_removal(cb_trial *t, uint64_t target, cb_error *err);
+/* When no plan is under `target`: recomputes what is alive at the peak of a promising one, again
+ * and again. */
+CB_MUST_CHECK cb_status cb_improve_at_peak(cb_trial *t, uint64_t target, cb_error *err);
+
+#endif

@@ -1,0 +1,130 @@
+/* Offsets in the arena: dynamic storage allocation, which is NP-hard. One greedy pass an order:
+ * take the lives in that order and give each the smallest gap that holds it among the lives it
+ * overlaps in time (those placed so far, kept sorted by offset). Four orders, the smallest arena
+ * wins.
+ *
+ *   offset |  [--- saved ---------------]          long and large lives first: short ones fill
+ *          |  [tmp] [tmp]   [tmp] [tmp]            the gaps that are left
+ *          +---------------------------- step
+ *
+ * A pass scans placed lives linearly, n^2 / 2 steps of one comparison; from PATIENT_LIVES on one
+ * order must do. */
+#include <stdlib.h>
+
+#include "schedule.h"
+
+#define PATIENT_LIVES 6000
+
+typedef enum order { BY_SIZE = 0, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
+
+typedef struct item {
+    uint64_t bytes; /* rounded up to the grain */
+    uint64_t key;   /* larger first */
+    uint32_t made, last;
+    uint32_t id;
+} item;
+
+typedef struct placed {
+    uint64_t begin, end;
+    uint32_t made, last;
+} placed;
+
+static int compare_items(const void *a, const void *b) {
+    const item *x = a, *y = b;
+    if (x->key != y->key) return x->key > y->key ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static uint64_t key_of(const item *it, order by) {
+    uint64_t length = (uint64_t)it->last - it->made + 1;
+    switch (by) {
+        case BY_SIZE: return it->bytes;
+        case BY_AREA: return it->bytes > UINT64_MAX / length ? UINT64_MAX : it->bytes * length;
+        case BY_LENGTH: return length;
+        case BY_START:
+        case ORDER_COUNT: break;
+    }
+    return UINT64_MAX - it->made;
+}
+
+/* The lowest of the smallest gaps; behind everything when none is wide enough. */
+static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t *top) {
+    uint64_t end = 0, best = UINT64_MAX, best_width = UINT64_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        if (at[i].made > it->last || it->made > at[i].last) continue;
+        if (at[i].begin > end && at[i].begin - end >= it->bytes && at[i].begin - end < best_width) {
+            best = end;
+            best_width = at[i].begin - end;
+            if (best_width == it->bytes) break;
+        }
+        if (at[i].end > end) end = at[i].end;
+    }
+    uint64_t begin = best == UINT64_MAX ? end : best;
+    if (begin + it->bytes > *top) *top = begin + it->bytes;
+    return begin;
+}
+
+/* Places all items in one order; returns the bytes needed. */
+static uint64_t place_in_order(item *items, uint32_t n, order by, placed *at, uint64_t *offset) {
+    uint64_t top = 0;
+    for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], by);
+    qsort(items, n, sizeof *items, compare_items);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t begin = find_gap(&items[i], at, i, &top);
+        uint32_t low = 0, high = i;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (at[middle].begin <= begin) low = middle + 1;
+            else high = middle;
+        }
+        memmove(at + low + 1, at + low, (i - low) * sizeof *at);
+        at[low] = (placed){begin, begin + items[i].bytes, items[i].made, items[i].last};
+        offset[items[i].id] = begin;
+    }
+    return top;
+}
+
+/* No arena can be smaller than what lives at one moment. */
+static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uint32_t n_moment) {
+    uint64_t live = 0, most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        change[items[i].made] += items[i].bytes;
+        change[items[i].last + 1] -= items[i].bytes;
+    }
+    for (uint32_t t = 0; t < n_moment; t++) {
+        live += change[t];
+        if (live > most) most = live;
+    }
+    return most;
+}
+
+cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, uint64_t *arena_bytes,
+                   cb_error *err) {
+    uint32_t n = 0, n_moment = 1;
+    item *items = CB_NEW(scratch, item, lives->n_instance);
+    placed *at = CB_NEW(scratch, placed, lives->n_instance);
+    uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
+    uint64_t *best = CB_NEW(scratch, uint64_t, lives->n_instance);
+    if (!items || !at || !offset || !best) return cb_no_memory(err);
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        uint64_t bytes = (life->bytes + p->align - 1) & ~(p->align - 1);
+        if (life->last + 2 > n_moment) n_moment = life->last + 2;
+        if (bytes > 0)
+            items[n++] = (item){.bytes = bytes, .made = life->made, .last = life->last, .id = i};
+    }
+    uint64_t *change = CB_NEW(scratch, uint64_t, n_moment);
+    if (!change) return cb_no_memory(err);
+    uint64_t floor = floor_bytes(items, n, change, n_moment), smallest = UINT64_MAX;
+    order last = n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
+    for (order by = BY_SIZE; by <= last && smallest > floor; by++) {
+        uint64_t bytes = place_in_order(items, n, by, at, offset);
+        if (bytes >= smallest) continue;
+        smallest = bytes;
+        memcpy(best, offset, lives->n_instance * sizeof *best);
+    }
+    for (uint32_t i = 0; i < lives->n_instance; i++) lives->instance[i].offset = best[i];
+    *arena_bytes = smallest;
+    return CB_OK;
+}

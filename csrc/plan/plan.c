@@ -1,0 +1,167 @@
+/* The planner in one screen: facts, the save-everything reference, the schedule (a preset's cut or
+ * the search for a budget), then evaluation, offsets and reasons. */
+#include "plan.h"
+
+#include "adopt.h"
+#include "decide.h"
+#include "mincut.h"
+#include "search.h"
+#include "sim.h"
+
+static cb_status check_options(const cb_plan_options *o, cb_error *err) {
+    const cb_budget *b = &o->budget;
+    if ((unsigned)o->preset >= CB_PRESET_COUNT)
+        return cb_fail(err, CB_INVALID, "plan: unknown preset %d", (int)o->preset);
+    if ((unsigned)b->kind > CB_BUDGET_MIN)
+        return cb_fail(err, CB_INVALID, "plan: unknown kind of budget %d", (int)b->kind);
+    if ((unsigned)b->measure >= CB_MEASURE_COUNT)
+        return cb_fail(err, CB_INVALID, "plan: unknown measure %d", (int)b->measure);
+    if (b->kind == CB_BUDGET_SHARE && !(b->share > 0 && b->share <= 1)) {
+        return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
+                       b->share);
+    }
+    if (b->kind == CB_BUDGET_MIN && !(b->share >= 0 && b->share <= 100)) {
+        return cb_fail(err, CB_INVALID,
+                       "budget: an extra time of %g; it must be a share from 0 to 100", b->share);
+    }
+    return CB_OK;
+}
+
+uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *lives,
+                     uint64_t arena_bytes) {
+    switch (measure) {
+        case CB_MEASURE_LIVE: return lives->peak_bytes;
+        case CB_MEASURE_SAVED: return lives->saved_bytes;
+        case CB_MEASURE_TOTAL: return lives->peak_bytes + p->static_bytes;
+        case CB_MEASURE_ARENA:
+        case CB_MEASURE_COUNT: break;
+    }
+    return arena_bytes;
+}
+
+/* The save-everything plan: its numbers go into `plan`, its lives into `lives`. */
+static cb_status set_reference(const cb_facts *f, cb_sim *sim, cb_arena *arena, cb_plan *plan,
+                               cb_lives *lives, cb_error *err) {
+    cb_schedule schedule;
+    CB_TRY(cb_sim_run(sim, NULL, 0, err));
+    CB_TRY(cb_sim_schedule(sim, arena, &schedule, err));
+    CB_TRY(cb_schedule_walk(f->p, &schedule, f->device, arena, lives, err));
+    CB_TRY(cb_place(f->p, lives, arena, &plan->save_all_arena_bytes, err));
+    plan->save_all_live_bytes = lives->peak_bytes;
+    plan->save_all_saved_bytes = lives->saved_bytes;
+    return CB_OK;
+}
+
+static cb_goal make_goal(const cb_facts *f, const cb_plan_options *o, const cb_plan *plan,
+                         const cb_lives *save_all) {
+    const cb_budget *b = &o->budget;
+    cb_goal goal = {
+        .measure = b->measure, .bytes = b->bytes, .poll = o->poll, .poll_user = o->poll_user};
+    if (b->kind == CB_BUDGET_SHARE) {
+        uint64_t whole = cb_measured(f->p, b->measure, save_all, plan->save_all_arena_bytes);
+        goal.bytes = (uint64_t)(b->share * (double)whole);
+    } else if (b->kind == CB_BUDGET_MIN) {
+        goal.smallest = true;
+        goal.share = b->share > 0 ? b->share : 0.4;
+    }
+    return goal;
+}
+
+static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_sim *sim,
+                              cb_arena *arena, cb_plan *plan, const cb_lives *save_all,
+                              cb_pairs *pairs, cb_error *err) {
+    cb_cut cut;
+    CB_TRY(cb_cut_init(&cut, f, arena, err));
+    if (o->budget.kind == CB_BUDGET_NONE) {
+        CB_TRY(cb_cut_preset(&cut, o->preset, err));
+        return cb_recompute_lazily(f, cut.recompute, NULL, pairs, err);
+    }
+    cb_goal goal = make_goal(f, o, plan, save_all);
+    if (!goal.smallest) plan->budget_bytes = goal.bytes;
+    return cb_search(f, &cut, sim, &goal, pairs, err);
+}
+
+/* Walks and places plan->schedule and fills in what follows from it. */
+static cb_status finish_plan(const cb_facts *f, const cb_lives *save_all, cb_arena *scratch,
+                             cb_plan *plan, cb_error *err) {
+    const cb_problem *p = f->p;
+    CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
+    CB_TRY(cb_place(p, &plan->lives, scratch, &plan->arena_bytes, err));
+    plan->device = f->device;
+    plan->fingerprint = cb_problem_fingerprint(p);
+    plan->live_bytes = plan->lives.peak_bytes;
+    plan->saved_bytes = plan->lives.saved_bytes;
+    plan->total_bytes = plan->live_bytes + p->static_bytes;
+    plan->time_ps = plan->lives.time_ps;
+    plan->once_ps = plan->lives.once_ps;
+    plan->lower_bound_ps = plan->lives.n_recomputed == 0 ? plan->once_ps : -1;
+    return cb_decide(f, save_all, plan, err);
+}
+
+static cb_status make_plan(const cb_problem *p, const cb_plan_options *o, cb_arena *arena,
+                           cb_sim *sim, cb_plan *plan, cb_error *err) {
+    cb_facts facts;
+    cb_lives save_all;
+    cb_pairs pairs = {.arena = arena};
+    CB_TRY(cb_facts_make(p, o->device ? o->device : cb_device_find("cpu"), arena, &facts, err));
+    CB_TRY(cb_sim_init(sim, &facts, arena->alloc, err));
+    CB_TRY(set_reference(&facts, sim, arena, plan, &save_all, err));
+    CB_TRY(choose_pairs(&facts, o, sim, arena, plan, &save_all, &pairs, err));
+    CB_TRY(cb_sim_run(sim, pairs.list.at, pairs.list.len, err));
+    CB_TRY(cb_sim_schedule(sim, &plan->arena, &plan->schedule, err));
+    return finish_plan(&facts, &save_all, arena, plan, err);
+}
+
+/* A plan lies in the arena it owns. */
+cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err) {
+    cb_arena arena;
+    cb_arena_init(&arena, alloc);
+    cb_plan *plan = CB_NEW(&arena, cb_plan, 1);
+    if (!plan) return cb_no_memory(err);
+    plan->arena = arena;
+    plan->budget_bytes = UINT64_MAX;
+    *out = plan;
+    return CB_OK;
+}
+
+void cb_plan_free(cb_plan *plan) {
+    if (!plan) return;
+    cb_arena arena = plan->arena;
+    cb_arena_free(&arena);
+}
+
+cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options, cb_alloc *alloc,
+                       cb_plan **out, cb_error *err) {
+    CB_TRY(check_options(options, err));
+    cb_plan *plan = NULL;
+    CB_TRY(cb_plan_new(alloc, &plan, err));
+    plan->preset = options->preset;
+    plan->measure = options->budget.measure;
+    cb_arena scratch;
+    cb_arena_init(&scratch, alloc);
+    cb_sim sim = {0};
+    cb_status status = make_plan(p, options, &scratch, &sim, plan, err);
+    cb_sim_free(&sim);
+    cb_arena_free(&scratch);
+    if (status == CB_OK) *out = plan;
+    else cb_plan_free(plan);
+    return status;
+}
+
+cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *plan,
+                        cb_error *err) {
+    cb_facts facts;
+    cb_lives save_all;
+    cb_arena scratch;
+    cb_arena_init(&scratch, plan->arena.alloc);
+    cb_sim sim = {0};
+    cb_status status;
+    CB_TRY_DONE(cb_facts_make(p, device ? device : cb_device_find("cpu"), &scratch, &facts, err));
+    CB_TRY_DONE(cb_sim_init(&sim, &facts, plan->arena.alloc, err));
+    CB_TRY_DONE(set_reference(&facts, &sim, &scratch, plan, &save_all, err));
+    CB_TRY_DONE(finish_plan(&facts, &save_all, &scratch, plan, err));
+done:
+    cb_sim_free(&sim);
+    cb_arena_free(&scratch);
+    return status;
+}

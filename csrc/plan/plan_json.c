@@ -1,0 +1,186 @@
+/* Plans as JSON; docs/problem.md states the schema. Only the schedule, the question and the
+ * decisions are read back: lives, offsets and numbers follow from the schedule and are worked out
+ * anew. */
+#include "names.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "adopt.h"
+
+#define FORMAT "cutback.plan"
+#define VERSION 1
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void put_numbers(cb_json_writer *w, const cb_plan *plan) {
+    cb_json_begin(w, "numbers", '{');
+    cb_json_put_u64(w, "arena_bytes", plan->arena_bytes);
+    cb_json_put_u64(w, "live_bytes", plan->live_bytes);
+    cb_json_put_u64(w, "saved_bytes", plan->saved_bytes);
+    cb_json_put_u64(w, "total_bytes", plan->total_bytes);
+    cb_json_put_u64(w, "save_all_arena_bytes", plan->save_all_arena_bytes);
+    cb_json_put_u64(w, "save_all_live_bytes", plan->save_all_live_bytes);
+    cb_json_put_u64(w, "save_all_saved_bytes", plan->save_all_saved_bytes);
+    cb_json_put_int(w, "time_ps", plan->time_ps);
+    cb_json_put_int(w, "once_ps", plan->once_ps);
+    if (plan->lower_bound_ps >= 0) cb_json_put_int(w, "lower_bound_ps", plan->lower_bound_ps);
+    else cb_json_put_null(w, "lower_bound_ps");
+    cb_json_put_u64(w, "recomputed", plan->lives.n_recomputed);
+    cb_json_end(w, '}');
+}
+
+static void put_decisions(cb_json_writer *w, const cb_problem *p, const cb_plan *plan) {
+    cb_json_begin(w, "decisions", '[');
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        if (plan->decision[v] == CB_DECISION_NONE) continue;
+        cb_json_begin(w, NULL, '{');
+        cb_json_put_u64(w, "value", v);
+        cb_json_put_string(w, "decision", cb_decision_names[plan->decision[v]]);
+        cb_json_put_string(w, "reason", cb_reason_names[plan->reason[v]]);
+        cb_json_end(w, '}');
+    }
+    cb_json_end(w, ']');
+}
+
+/* One row a life: storage (null: scratch of a step), first step, last step, bytes, offset. */
+static void put_lives(cb_json_writer *w, const cb_plan *plan) {
+    cb_json_begin(w, "lives", '[');
+    for (uint32_t i = 0; i < plan->lives.n_instance; i++) {
+        const cb_instance *life = &plan->lives.instance[i];
+        cb_json_begin(w, NULL, '[');
+        if (life->storage == CB_NONE) cb_json_put_null(w, NULL);
+        else cb_json_put_u64(w, NULL, life->storage);
+        cb_json_put_u64(w, NULL, life->made);
+        cb_json_put_u64(w, NULL, life->last);
+        cb_json_put_u64(w, NULL, life->bytes);
+        cb_json_put_u64(w, NULL, life->offset);
+        cb_json_end(w, ']');
+    }
+    cb_json_end(w, ']');
+}
+
+cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err) {
+    cb_json_writer w = {.out = out};
+    char fingerprint[17];
+    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, plan->fingerprint);
+    cb_json_begin(&w, NULL, '{');
+    cb_json_put_string(&w, "format", FORMAT);
+    cb_json_put_int(&w, "version", VERSION);
+    cb_json_put_string(&w, "fingerprint", fingerprint);
+    cb_json_put_string(&w, "device", plan->device->name);
+    cb_json_put_string(&w, "preset", cb_preset_names[plan->preset]);
+    cb_json_put_string(&w, "measure", cb_measure_names[plan->measure]);
+    if (plan->budget_bytes == UINT64_MAX) cb_json_put_null(&w, "budget_bytes");
+    else cb_json_put_u64(&w, "budget_bytes", plan->budget_bytes);
+    put_numbers(&w, plan);
+    cb_json_put_u64(&w, "backward_starts", plan->schedule.backward_starts);
+    cb_json_begin(&w, "steps", '[');
+    for (uint32_t t = 0; t < plan->schedule.n_step; t++)
+        cb_json_put_u64(&w, NULL, plan->schedule.step[t]);
+    cb_json_end(&w, ']');
+    put_decisions(&w, p, plan);
+    put_lives(&w, plan);
+    cb_json_end(&w, '}');
+    return out->failed ? cb_no_memory(err) : CB_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static cb_status check_fingerprint(const cb_problem *p, const cb_json *root, cb_error *err) {
+    const cb_json *node;
+    char own[17];
+    CB_TRY(cb_json_want(root, "fingerprint", CB_JSON_STRING, &node, err));
+    (void)snprintf(own, sizeof own, "%016" PRIx64, cb_problem_fingerprint(p));
+    if (strcmp(own, node->as.string) == 0) return CB_OK;
+    return cb_fail(err, CB_INVALID,
+                   "plan: made for the problem with fingerprint %.32s, but this one has %s",
+                   node->as.string, own);
+}
+
+static cb_status read_steps(const cb_problem *p, const cb_json *root, cb_plan *plan,
+                            cb_error *err) {
+    const cb_json *list, *starts;
+    uint64_t number;
+    CB_TRY(cb_json_want(root, "steps", CB_JSON_ARRAY, &list, err));
+    CB_TRY(cb_json_want(root, "backward_starts", CB_JSON_INT, &starts, err));
+    CB_TRY(cb_json_as_u64(starts, "backward_starts", list->n, &number, err));
+    uint32_t *step = CB_NEW(&plan->arena, uint32_t, list->n), t = 0;
+    if (!step) return cb_no_memory(err);
+    plan->schedule =
+        (cb_schedule){.n_step = list->n, .step = step, .backward_starts = (uint32_t)number};
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        if (p->n_op == 0)
+            return cb_fail(err, CB_INVALID, "line %u: a step, but the problem has no ops", c->line);
+        CB_TRY(cb_json_as_u64(c, "step", p->n_op - 1, &number, err));
+        step[t++] = (uint32_t)number;
+    }
+    return CB_OK;
+}
+
+static cb_status read_question(const cb_json *root, cb_plan *plan, cb_error *err) {
+    const cb_json *node;
+    uint32_t index;
+    CB_TRY(cb_json_want(root, "preset", CB_JSON_STRING, &node, err));
+    CB_TRY(cb_name_index(node, "preset", cb_preset_names, CB_PRESET_COUNT, &index, err));
+    plan->preset = (cb_preset)index;
+    CB_TRY(cb_json_want(root, "measure", CB_JSON_STRING, &node, err));
+    CB_TRY(cb_name_index(node, "measure", cb_measure_names, CB_MEASURE_COUNT, &index, err));
+    plan->measure = (cb_measure)index;
+    node = cb_json_get(root, "budget_bytes");
+    plan->budget_bytes = UINT64_MAX;
+    if (!node || node->kind == CB_JSON_NULL) return CB_OK;
+    return cb_json_as_u64(node, "budget_bytes", INT64_MAX, &plan->budget_bytes, err);
+}
+
+/* Reasons are the planner's word and cannot be derived again; decisions can, and must agree. */
+static cb_status read_reasons(const cb_problem *p, const cb_json *root, cb_plan *plan,
+                              cb_error *err) {
+    const cb_json *list, *node;
+    if (!cb_json_get(root, "decisions")) return CB_OK;
+    CB_TRY(cb_json_want(root, "decisions", CB_JSON_ARRAY, &list, err));
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        uint64_t value;
+        uint32_t decision, reason;
+        if (c->kind != CB_JSON_OBJECT)
+            return cb_fail(err, CB_INVALID, "line %u: a decision must be an object", c->line);
+        CB_TRY(cb_json_want(c, "value", CB_JSON_INT, &node, err));
+        CB_TRY(cb_json_as_u64(node, "value", CB_NONE - 1, &value, err));
+        CB_TRY(cb_json_want(c, "decision", CB_JSON_STRING, &node, err));
+        CB_TRY(cb_name_index(node, "decision", cb_decision_names, CB_DECISION_OFFLOAD + 1,
+                             &decision, err));
+        CB_TRY(cb_json_want(c, "reason", CB_JSON_STRING, &node, err));
+        CB_TRY(cb_name_index(node, "reason", cb_reason_names, CB_REASON_PRESET + 1, &reason, err));
+        if (value >= p->n_value || plan->decision[value] != decision) {
+            return cb_fail(err, CB_INVALID, "line %u: value %llu is not what the steps do with it",
+                           c->line, (unsigned long long)value);
+        }
+        plan->reason[value] = (uint8_t)reason;
+    }
+    return CB_OK;
+}
+
+static cb_status read_plan(const cb_problem *p, const cb_device *device, const cb_json *root,
+                           cb_plan *plan, cb_error *err) {
+    CB_TRY(cb_check_format(root, FORMAT, VERSION, err));
+    CB_TRY(check_fingerprint(p, root, err));
+    CB_TRY(read_steps(p, root, plan, err));
+    CB_TRY(read_question(root, plan, err));
+    CB_TRY(cb_plan_adopt(p, device, plan, err));
+    return read_reasons(p, root, plan, err);
+}
+
+cb_status cb_plan_from_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc,
+                            const char *text, size_t length, cb_plan **out, cb_error *err) {
+    const cb_json *root;
+    cb_arena scratch;
+    cb_plan *plan = NULL;
+    CB_TRY(cb_plan_new(alloc, &plan, err));
+    cb_arena_init(&scratch, alloc);
+    cb_status status = cb_json_parse(&scratch, text, length, &root, err);
+    if (status == CB_OK) status = read_plan(p, device, root, plan, err);
+    cb_arena_free(&scratch);
+    if (status == CB_OK) *out = plan;
+    else cb_plan_free(plan);
+    return status;
+}

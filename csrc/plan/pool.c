@@ -1,0 +1,52 @@
+/* A full pool gives up the candidate whose neighbours are closest in size: the front stays evenly
+ * covered and its ends stay. */
+#include "pool.h"
+
+static void drop(cb_pool_of_plans *pool, uint32_t i) {
+    cb_arena_free(&pool->at[i].arena);
+    pool->n--;
+    memmove(&pool->at[i], &pool->at[i + 1], (pool->n - i) * sizeof *pool->at);
+}
+
+static void thin(cb_pool_of_plans *pool) {
+    uint32_t closest = 1;
+    double least = 1e300;
+    for (uint32_t i = 1; i + 1 < pool->n; i++) {
+        double ratio = (double)pool->at[i + 1].size / ((double)pool->at[i - 1].size + 1);
+        if (ratio >= least) continue;
+        least = ratio;
+        closest = i;
+    }
+    drop(pool, closest);
+}
+
+void cb_pool_of_plans_free(cb_pool_of_plans *pool) {
+    while (pool->n > 0) drop(pool, pool->n - 1);
+}
+
+uint32_t cb_pool_fitting(const cb_pool_of_plans *pool, uint64_t size) {
+    uint32_t n = 0;
+    while (n < pool->n && pool->at[n].size <= size) n++;
+    return n > 0 ? n - 1 : CB_NONE;
+}
+
+cb_status cb_pool_offer(cb_pool_of_plans *pool, uint64_t size, int64_t time_ps, const cb_pair *pair,
+                        size_t n_pair, cb_error *err) {
+    uint32_t rival = cb_pool_fitting(pool, size);
+    if (rival != CB_NONE && pool->at[rival].time_ps <= time_ps) return CB_OK;
+    cb_candidate c = {.size = size, .time_ps = time_ps, .n_pair = n_pair};
+    cb_arena_init(&c.arena, pool->alloc);
+    c.pair = CB_NEW(&c.arena, cb_pair, n_pair);
+    if (!c.pair) return cb_no_memory(err);
+    if (n_pair > 0) memcpy(c.pair, pair, n_pair * sizeof *pair);
+    for (uint32_t i = pool->n; i-- > 0;) {
+        if (pool->at[i].size >= size && pool->at[i].time_ps >= time_ps) drop(pool, i);
+    }
+    uint32_t place = 0;
+    while (place < pool->n && pool->at[place].size < size) place++;
+    memmove(&pool->at[place + 1], &pool->at[place], (pool->n - place) * sizeof *pool->at);
+    pool->at[place] = c;
+    pool->n++;
+    if (pool->n > CB_POOL_MOST) thin(pool);
+    return CB_OK;
+}

@@ -1,0 +1,147 @@
+/* Keeping a value from its last forward use to its first use in the backward costs its bytes times
+ * the prices of the moments between; running its op again costs the op's time. The cut takes the
+ * cheaper of the two for all values at once, chains included. Its schedule is built lazily and
+ * measured, and each moment's price moves by the factor exp(eta x excess): multiplicative weights
+ * on the dual of the budget.
+ *
+ * The need of a value is where the last schedule needed it, as a value at the end of a chain is
+ * needed when the chain's first reader is, not when its own is. */
+#include "prices.h"
+
+#include <math.h>
+
+#define CUT_UNITS                                                                                  \
+    6.8719476736e10 /* 2^36: the dearest plan in units of the cut, so that sums stay far from 2^62 \
+                     */
+#define FIRST_ETA 2.0
+#define ETA_DECAY 0.03
+#define AGAINST_PREFERENCE 4
+#define AIM 0.98 /* prices swing around the target; most swings should fit */
+
+static void find_uses(cb_prices *z) {
+    const cb_facts *f = z->trial->f;
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        z->earliest[s] = CB_NONE;
+        z->last_forward[s] = f->root[s] == CB_NONE ? 0 : f->position[f->root[s]];
+        if (f->held[s]) z->last_forward[s] = f->base_backward;
+    }
+    for (uint32_t op = 0; op < p->n_op; op++) z->unused_forward[op] = true;
+    for (uint32_t k = f->n_base; k-- > 0;) {
+        uint32_t op = f->base[k], when = k;
+        if (k < f->base_backward) { /* a forward op is needed when the first of its outputs is */
+            when = CB_NONE;
+            for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+                uint32_t s = p->value_storage[v];
+                if (z->earliest[s] < when) when = z->earliest[s];
+                if (f->held[s]) z->unused_forward[op] = false;
+            }
+        }
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]];
+            if (when < z->earliest[s]) z->earliest[s] = when;
+            if (k >= f->base_backward) continue;
+            if (k > z->last_forward[s]) z->last_forward[s] = k;
+            if (f->root[s] != CB_NONE && !(p->op_flags[op] & CB_POP_VIEW))
+                z->unused_forward[f->root[s]] = false;
+        }
+    }
+}
+
+cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *err) {
+    const cb_facts *f = trial->f;
+    cb_arena *a = trial->scratch;
+    *z = (cb_prices){.cut = cut, .trial = trial, .pairs = {.arena = a}};
+    z->price = CB_NEW(a, double, f->n_base);
+    z->sum = CB_NEW(a, double, (size_t)f->n_base + 1);
+    z->last_forward = CB_NEW(a, uint32_t, f->p->n_storage);
+    z->earliest = CB_NEW(a, uint32_t, f->p->n_storage);
+    z->need = CB_NEW(a, uint32_t, f->p->n_storage);
+    z->unused_forward = CB_NEW(a, bool, f->p->n_op);
+    z->first_moment = CB_NEW(a, uint64_t, f->n_base);
+    if (!z->first_moment || !z->price || !z->sum || !z->last_forward || !z->earliest || !z->need ||
+        !z->unused_forward)
+        return cb_no_memory(err);
+    find_uses(z);
+    memcpy(z->first_moment, trial->sim->moment, f->n_base * sizeof *z->first_moment);
+    /* A start at which holding all of save-everything's peak for the whole step costs 2 % of the
+     * step. */
+    double once = (double)f->once_ps + 1, bytes = (double)trial->size + 1;
+    z->start = 0.02 * once / bytes / (double)(f->n_base + 1);
+    z->lowest = z->start * 1e-6;
+    z->highest = z->start * 1e7;
+    z->scale = CUT_UNITS / once;
+    return CB_OK;
+}
+
+/* Only moments that are over the target when everything is saved have a price at first. Every
+ * target starts afresh: prices carried over from the one before lead to worse schedules. */
+static void reset_prices(cb_prices *z, uint64_t target) {
+    const cb_facts *f = z->trial->f;
+    bool saved = z->trial->goal->measure == CB_MEASURE_SAVED;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        z->price[k] = saved || z->first_moment[k] > target ? z->start : z->start * 1e-3;
+    }
+    memcpy(z->need, z->earliest, f->p->n_storage * sizeof *z->need);
+}
+
+/* Picoseconds for holding a byte of `storage` over its gap. */
+static double gap_price(const cb_prices *z, uint32_t storage) {
+    const cb_facts *f = z->trial->f;
+    uint32_t from = z->last_forward[storage] + 1, to = z->need[storage];
+    if (z->trial->goal->measure == CB_MEASURE_SAVED)
+        return f->held[storage] ? 0 : z->price[f->base_backward];
+    if (to == CB_NONE) to = z->earliest[storage];
+    return to == CB_NONE || to <= from ? 0 : z->sum[to] - z->sum[from];
+}
+
+static void set_costs(cb_prices *z) {
+    const cb_facts *f = z->trial->f;
+    cb_cut *cut = z->cut;
+    z->sum[0] = 0;
+    for (uint32_t k = 0; k < f->n_base; k++) z->sum[k + 1] = z->sum[k] + z->price[k];
+    for (uint32_t i = 0; i < cut->n_run; i++) {
+        uint32_t op = cut->run_op[i];
+        double cost = z->unused_forward[op] ? 0 : (double)f->time_ps[op] * z->scale;
+        if (f->wish[op] == CB_PREFER_SAVE) cost *= AGAINST_PREFERENCE;
+        bool never = f->once[op] || f->wish[op] == CB_MUST_SAVE;
+        cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CUT_UNITS);
+    }
+    for (uint32_t i = 0; i < cut->n_save; i++) {
+        uint32_t s = cut->save_storage[i], op = f->root[s];
+        double cost = (double)f->p->storage_bytes[s] * gap_price(z, s) * z->scale;
+        if (f->wish[op] == CB_PREFER_RECOMPUTE) cost *= AGAINST_PREFERENCE;
+        bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
+        cut->save_cost[i] = stays                                 ? 0
+                            : z->trial->forced[op] && !f->held[s] ? CB_FLOW_INF
+                                                                  : (int64_t)fmin(cost, CUT_UNITS);
+    }
+}
+
+static void move_prices(cb_prices *z, double target, double eta) {
+    const cb_trial *t = z->trial;
+    const cb_facts *f = t->f;
+    if (t->goal->measure == CB_MEASURE_SAVED) {
+        double *price = &z->price[f->base_backward];
+        double excess = fmax(-1, fmin(1, ((double)t->sim->saved - target) / target));
+        *price = fmax(z->lowest, fmin(z->highest * f->n_base, *price * exp(eta * excess)));
+        return;
+    }
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        double excess = fmax(-1, fmin(1, ((double)t->sim->moment[k] - target) / target));
+        z->price[k] = fmax(z->lowest, fmin(z->highest, z->price[k] * exp(eta * excess)));
+    }
+}
+
+cb_status cb_prices_aim(cb_prices *z, uint64_t target, int steps, cb_error *err) {
+    cb_trial *t = z->trial;
+    reset_prices(z, target);
+    for (int i = 0; i < steps; i++) {
+        set_costs(z);
+        CB_TRY(cb_cut_solve(z->cut, err));
+        CB_TRY(cb_recompute_lazily(t->f, z->cut->recompute, z->need, &z->pairs, err));
+        CB_TRY(cb_try_pairs(t, z->pairs.list.at, z->pairs.list.len, err));
+        move_prices(z, AIM * (double)target + 1, FIRST_ETA / (1 + ETA_DECAY * i));
+    }
+    return CB_OK;
+}

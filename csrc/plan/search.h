@@ -1,0 +1,28 @@
+/* search.h: the fastest schedule found that keeps a budget. Internal. */
+#ifndef CB_PLAN_SEARCH_H
+#define CB_PLAN_SEARCH_H
+
+#include "../include/cutback.h"
+#include "mincut.h"
+#include "sim.h"
+
+typedef struct cb_goal {
+    cb_measure measure;
+    uint64_t bytes; /* most bytes allowed */
+    bool smallest; /* CB_BUDGET_MIN: ignore `bytes`, take the smallest whose extra time stays within
+                      `share` */
+    double share;  /* of once_ps */
+    cb_poll_fn poll; /* may be NULL */
+    void *poll_user;
+} cb_goal;
+
+/* What a measure counts in a walked and placed schedule. */
+uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *lives,
+                     uint64_t arena_bytes);
+
+/* Pairs of the answer into `out`. CB_INFEASIBLE states the smallest schedule found and the op at
+ * its peak. */
+CB_MUST_CHECK cb_status cb_search(const cb_facts *f, cb_cut *cut, cb_sim *sim, const cb_goal *goal,
+                                  cb_pairs *out, cb_error *err);
+
+#endif

@@ -1,0 +1,331 @@
+/* Three passes, each linear: build the steps with what each reads; mark from the ends what anybody
+ * needs; sum up lives over the steps that are kept. */
+#include "sim.h"
+
+#include <stdlib.h>
+
+static void fill_none(uint32_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
+}
+
+cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error *err) {
+    const cb_problem *p = f->p;
+    *sim = (cb_sim){.f = f};
+    cb_arena_init(&sim->arena, alloc);
+    sim->value_step = CB_NEW(&sim->arena, uint32_t, p->n_value);
+    sim->value_life = CB_NEW(&sim->arena, uint32_t, p->n_value);
+    sim->latest = CB_NEW(&sim->arena, uint32_t, p->n_storage);
+    sim->marked = CB_NEW(&sim->arena, uint32_t, p->n_op);
+    sim->done = CB_NEW(&sim->arena, uint32_t, p->n_op);
+    sim->moment = CB_NEW(&sim->arena, uint64_t, f->n_base);
+    if (sim->value_step && sim->value_life && sim->latest && sim->marked && sim->done &&
+        sim->moment)
+        return CB_OK;
+    cb_sim_free(sim);
+    return cb_no_memory(err);
+}
+
+void cb_sim_free(cb_sim *sim) { cb_arena_free(&sim->arena); }
+
+/* ---- building -------------------------------------------------------------------------------- */
+
+static bool hold(cb_sim *sim, uint32_t value_step, uint32_t life) {
+    return CB_PUSH(&sim->arena, sim->hold, (cb_sim_read){value_step, life});
+}
+
+static bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor) {
+    const cb_problem *p = sim->f->p;
+    uint32_t step = (uint32_t)sim->step.len;
+    uint32_t n_in = p->in_begin[op + 1] - p->in_begin[op],
+             n_out = p->out_begin[op + 1] - p->out_begin[op];
+    if (!CB_PUSH(&sim->arena, sim->step, (cb_sim_step){op, anchor, (uint32_t)sim->read.len}) ||
+        !CB_RESERVE(&sim->arena, sim->read, n_in) || !CB_RESERVE(&sim->arena, sim->life, n_out)) {
+        return false;
+    }
+    const uint32_t *in = p->in_value + p->in_begin[op];
+    for (uint32_t j = 0; j < n_in; j++) {
+        sim->read.at[sim->read.len++] =
+            (cb_sim_read){sim->value_step[in[j]], sim->value_life[in[j]]};
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        sim->value_step[v] = step;
+        if (sim->f->root[s] != op) continue;
+        if (sim->latest[s] == CB_NONE || sim->life.at[sim->latest[s]].made != step) {
+            sim->latest[s] = (uint32_t)sim->life.len;
+            sim->life.at[sim->life.len++] = (cb_sim_life){s, step, step};
+        }
+    }
+    /* Views see what their storage's latest run has made: their inputs have just been brought up to
+     * it. */
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+        sim->value_life[v] = sim->latest[p->value_storage[v]];
+    sim->done[op] = anchor;
+    return true;
+}
+
+/* Must the op that makes `value` run again before `anchor` may read it? */
+static bool is_due(const cb_sim *sim, uint32_t value, uint32_t anchor) {
+    const cb_problem *p = sim->f->p;
+    uint32_t op = p->value_op[value], s = p->value_storage[value], root = sim->f->root[s];
+    if (root == CB_NONE || (p->op_flags[op] & CB_POP_PLACEHOLDER)) return false;
+    if (sim->marked[root] == anchor && sim->done[root] != anchor) return true;
+    return op != root && sim->value_life[value] != sim->latest[s];
+}
+
+/* Runs what is due for the inputs of `op`, then `op` itself; depth first with an own stack, two
+ * entries a level: op and next input. */
+static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
+    const cb_problem *p = sim->f->p;
+    sim->stack.len = 0;
+    if (!CB_PUSH(&sim->arena, sim->stack, top) ||
+        !CB_PUSH(&sim->arena, sim->stack, p->in_begin[top]))
+        return false;
+    while (sim->stack.len > 0) {
+        uint32_t op = sim->stack.at[sim->stack.len - 2], j = sim->stack.at[sim->stack.len - 1]++;
+        if (j < p->in_begin[op + 1]) {
+            if (!is_due(sim, p->in_value[j], anchor)) continue;
+            uint32_t maker = p->value_op[p->in_value[j]];
+            sim->stack.at[sim->stack.len - 1] =
+                j; /* look again: a view's own inputs may have been due first */
+            if (!CB_PUSH(&sim->arena, sim->stack, maker) ||
+                !CB_PUSH(&sim->arena, sim->stack, p->in_begin[maker]))
+                return false;
+        } else {
+            sim->stack.len -= 2;
+            if (!run_op(sim, op, anchor)) return false;
+        }
+    }
+    return true;
+}
+
+static bool cross_to_backward(cb_sim *sim) {
+    const cb_problem *p = sim->f->p;
+    sim->crossing = (uint32_t)sim->step.len;
+    for (uint32_t i = 0; i < p->n_forward_output; i++) {
+        uint32_t v = p->forward_output[i];
+        if (!hold(sim, sim->value_step[v], sim->value_life[v])) return false;
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (!(p->storage_flags[s] & CB_STORE_HOLD_FORWARD) || sim->latest[s] == CB_NONE) continue;
+        if (!hold(sim, sim->life.at[sim->latest[s]].made, sim->latest[s])) return false;
+    }
+    return true;
+}
+
+static bool reach_end(cb_sim *sim) {
+    const cb_problem *p = sim->f->p;
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t v = p->backward_output[i];
+        if (!hold(sim, sim->value_step[v], sim->value_life[v])) return false;
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (!(p->storage_flags[s] & CB_STORE_HOLD_END) || sim->latest[s] == CB_NONE) continue;
+        if (!hold(sim, sim->life.at[sim->latest[s]].made, sim->latest[s])) return false;
+    }
+    return true;
+}
+
+static bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_forward_hold) {
+    const cb_facts *f = sim->f;
+    size_t next = 0;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        if (k == f->base_backward) {
+            if (!cross_to_backward(sim)) return false;
+            *n_forward_hold = sim->hold.len;
+        }
+        for (; next < n_pair && cb_pair_anchor(pair[next]) <= k; next++) {
+            if (cb_pair_anchor(pair[next]) == k) sim->marked[cb_pair_op(pair[next])] = k;
+        }
+        if (!run_with_inputs(sim, f->base[k], k)) return false;
+    }
+    if (f->base_backward == f->n_base) {
+        if (!cross_to_backward(sim)) return false;
+        *n_forward_hold = sim->hold.len;
+    }
+    return reach_end(sim);
+}
+
+/* ---- what is needed, and its measures -------------------------------------------------------- */
+
+static void mark_kept(cb_sim *sim) {
+    const cb_problem *p = sim->f->p;
+    for (size_t t = 0; t < sim->step.len; t++) {
+        sim->keep.at[t] = p->op_flags[sim->step.at[t].op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
+    }
+    for (size_t i = 0; i < sim->hold.len; i++) {
+        if (sim->hold.at[i].step != CB_NONE) sim->keep.at[sim->hold.at[i].step] = true;
+    }
+    for (size_t t = sim->step.len; t-- > 0;) {
+        if (!sim->keep.at[t]) continue;
+        size_t end = t + 1 < sim->step.len ? sim->step.at[t + 1].reads : sim->read.len;
+        for (size_t j = sim->step.at[t].reads; j < end; j++) {
+            if (sim->read.at[j].step != CB_NONE) sim->keep.at[sim->read.at[j].step] = true;
+        }
+    }
+    uint32_t n = 0;
+    for (size_t t = 0; t < sim->step.len; t++) {
+        sim->new_index.at[t] = n;
+        n += sim->keep.at[t];
+    }
+    sim->new_index.at[sim->step.len] = n;
+    sim->n_step = n;
+    sim->backward_starts = sim->new_index.at[sim->crossing];
+}
+
+/* Lives of dropped steps end up with no bytes: made == CB_NONE. */
+static void set_lives(cb_sim *sim, size_t n_forward_hold) {
+    const cb_problem *p = sim->f->p;
+    for (size_t i = 0; i < sim->life.len; i++) {
+        cb_sim_life *life = &sim->life.at[i];
+        bool kept = sim->keep.at[life->made];
+        life->made = life->last = kept ? sim->new_index.at[life->made] : CB_NONE;
+    }
+    for (size_t t = 0; t < sim->step.len; t++) {
+        if (!sim->keep.at[t]) continue;
+        size_t end = t + 1 < sim->step.len ? sim->step.at[t + 1].reads : sim->read.len;
+        for (size_t j = sim->step.at[t].reads; j < end; j++) {
+            if (sim->read.at[j].life != CB_NONE)
+                sim->life.at[sim->read.at[j].life].last = sim->new_index.at[t];
+        }
+    }
+    for (size_t i = 0; i < sim->hold.len; i++) {
+        if (sim->hold.at[i].life == CB_NONE) continue;
+        cb_sim_life *life = &sim->life.at[sim->hold.at[i].life];
+        bool end = i >= n_forward_hold || (p->storage_flags[life->storage] & CB_STORE_HOLD_END);
+        uint32_t until = end ? sim->n_step : sim->backward_starts;
+        if (life->last < until) life->last = until;
+    }
+}
+
+static void measure(cb_sim *sim) {
+    const cb_facts *f = sim->f;
+    uint64_t *live = sim->live.at, now = 0;
+    sim->peak = sim->saved = 0;
+    sim->time_ps = 0;
+    memset(sim->moment, 0, f->n_base * sizeof *sim->moment);
+    memset(live, 0, ((size_t)sim->n_step + 1) * sizeof *live);
+    for (size_t i = 0; i < sim->life.len; i++) {
+        const cb_sim_life *life = &sim->life.at[i];
+        if (life->made == CB_NONE) continue;
+        uint64_t bytes = f->p->storage_bytes[life->storage];
+        live[life->made] += bytes;
+        if (life->last < sim->n_step) live[life->last + 1] -= bytes;
+        if (life->made < sim->backward_starts && life->last >= sim->backward_starts)
+            sim->saved += bytes;
+    }
+    for (size_t t = 0; t < sim->step.len; t++) {
+        if (!sim->keep.at[t]) continue;
+        const cb_sim_step *step = &sim->step.at[t];
+        now += live[sim->new_index.at[t]];
+        uint64_t bytes = now + f->p->op_workspace[step->op];
+        if (bytes > sim->moment[step->anchor]) sim->moment[step->anchor] = bytes;
+        if (bytes > sim->peak) sim->peak = bytes;
+        sim->time_ps += f->time_ps[step->op];
+    }
+}
+
+cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pair, cb_error *err) {
+    const cb_problem *p = sim->f->p;
+    size_t n_forward_hold = 0;
+    sim->step.len = sim->read.len = sim->life.len = sim->hold.len = 0;
+    fill_none(sim->value_step, p->n_value);
+    fill_none(sim->value_life, p->n_value);
+    fill_none(sim->latest, p->n_storage);
+    fill_none(sim->marked, p->n_op);
+    fill_none(sim->done, p->n_op);
+    if (!build(sim, pair, n_pair, &n_forward_hold)) return cb_no_memory(err);
+    sim->new_index.len = sim->keep.len = sim->live.len = 0;
+    size_t n = sim->step.len + 1;
+    if (!CB_RESERVE(&sim->arena, sim->new_index, n) || !CB_RESERVE(&sim->arena, sim->keep, n) ||
+        !CB_RESERVE(&sim->arena, sim->live, n + 1)) {
+        return cb_no_memory(err);
+    }
+    mark_kept(sim);
+    set_lives(sim, n_forward_hold);
+    measure(sim);
+    return CB_OK;
+}
+
+cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out, cb_error *err) {
+    uint32_t *step = CB_NEW(arena, uint32_t, sim->n_step), n = 0;
+    if (!step) return cb_no_memory(err);
+    for (size_t t = 0; t < sim->step.len; t++) {
+        if (sim->keep.at[t]) step[n++] = sim->step.at[t].op;
+    }
+    *out = (cb_schedule){.n_step = n, .step = step, .backward_starts = sim->backward_starts};
+    return CB_OK;
+}
+
+uint64_t cb_sim_saved_inside(const cb_sim *sim, uint32_t region) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < sim->life.len; i++) {
+        const cb_sim_life *life = &sim->life.at[i];
+        if (life->made == CB_NONE || life->made >= sim->backward_starts ||
+            life->last < sim->backward_starts)
+            continue;
+        if (cb_inside_region(sim->f, life->storage, region))
+            bytes += sim->f->p->storage_bytes[life->storage];
+    }
+    return bytes;
+}
+
+/* ---- the lazy backward ----------------------------------------------------------------------- */
+
+static int compare_pairs(const void *a, const void *b) {
+    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
+    return x < y ? -1 : x > y;
+}
+
+typedef struct lazy {
+    const cb_facts *f;
+    const bool *recompute;
+    uint32_t *need; /* [n_storage] */
+    cb_arena *scratch;
+    CB_VEC(uint32_t) stack; /* ops whose inputs are needed */
+    cb_pairs *out;
+} lazy;
+
+/* Notes the inputs of the ops on the stack as needed at `anchor`, and of those that run again for
+ * it. */
+static bool spread_need(lazy *z, bool *again, uint32_t anchor) {
+    const cb_problem *p = z->f->p;
+    while (z->stack.len > 0) {
+        uint32_t reader = z->stack.at[--z->stack.len];
+        for (uint32_t j = p->in_begin[reader]; j < p->in_begin[reader + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]], op = z->f->root[s];
+            if (op == CB_NONE || z->f->position[op] >= z->f->base_backward) continue;
+            if (z->need[s] == CB_NONE) z->need[s] = anchor;
+            if (!z->recompute[op] || again[op]) continue;
+            again[op] = true;
+            if (!CB_PUSH(z->out->arena, z->out->list, cb_pair_make(anchor, op)) ||
+                !CB_PUSH(z->scratch, z->stack, op))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool find_pairs(lazy *z, bool *again) {
+    const cb_facts *f = z->f;
+    fill_none(z->need, f->p->n_storage);
+    z->out->list.len = 0;
+    for (uint32_t k = f->base_backward; k < f->n_base; k++) {
+        if (!CB_PUSH(z->scratch, z->stack, f->base[k]) || !spread_need(z, again, k)) return false;
+    }
+    if (z->out->list.len > 0)
+        qsort(z->out->list.at, z->out->list.len, sizeof(cb_pair), compare_pairs);
+    return true;
+}
+
+cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute, uint32_t *need,
+                              cb_pairs *out, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    bool *again = CB_NEW(&scratch, bool, f->p->n_op);
+    lazy z = {.f = f, .recompute = recompute, .scratch = &scratch, .out = out};
+    z.need = need ? need : CB_NEW(&scratch, uint32_t, f->p->n_storage);
+    bool ok = again && z.need && find_pairs(&z, again);
+    cb_arena_free(&scratch);
+    return ok ? CB_OK : cb_no_memory(err);
+}

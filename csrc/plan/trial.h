@@ -1,0 +1,27 @@
+/* trial.h: one schedule tried: simulated, judged and offered to the pool. Internal. */
+#ifndef CB_PLAN_TRIAL_H
+#define CB_PLAN_TRIAL_H
+
+#include "pool.h"
+#include "search.h"
+
+typedef struct cb_trial {
+    const cb_facts *f;
+    const cb_goal *goal;
+    cb_sim *sim;
+    cb_pool_of_plans *pool;
+    cb_arena *scratch;
+    const bool *forced; /* [n_op] the user, or a region's limit, wants it recomputed */
+    bool has_demands;   /* some constraint can be broken by a schedule */
+    uint32_t count;
+    /* of the last trial */
+    uint64_t size;
+    int64_t time_ps;
+    bool lawful; /* MUST_RECOMPUTE and limits of regions hold */
+} cb_trial;
+
+/* CB_CANCELLED when the caller's poll function says so. */
+CB_MUST_CHECK cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair,
+                                     cb_error *err);
+
+#endif

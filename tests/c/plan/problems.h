@@ -1,0 +1,192 @@
+/* problems.h: problems for tests, made op by op or at random.
+ *
+ *     maker m = {0};
+ *     uint32_t x = make_input(&m, 64), y = make_op(&m, CB_POP_FUSIBLE, 1, &x, 64);
+ *     m.backward_starts = m.n_op;  ...  m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, ...);
+ *     cb_problem *p = make_problem(&m, &alloc);   NULL: out of memory */
+#ifndef CB_TESTS_PLAN_PROBLEMS_H
+#define CB_TESTS_PLAN_PROBLEMS_H
+
+#include <stdio.h>
+
+#include "plan/problem.h"
+
+#define MAKER_MOST 512
+
+typedef struct maker {
+    uint32_t n_op, n_in, n_value, n_storage, n_result, n_grad, backward_starts;
+    uint32_t flags[MAKER_MOST], in_begin[MAKER_MOST + 1], in[4 * MAKER_MOST],
+        out_begin[MAKER_MOST + 1];
+    uint32_t storage[MAKER_MOST], result[8], grad[64];
+    uint8_t constraint[MAKER_MOST], storage_flags[MAKER_MOST];
+    uint64_t bytes[MAKER_MOST], workspace[MAKER_MOST];
+    double flops[MAKER_MOST];
+    uint32_t region[MAKER_MOST]; /* 0: none, else region id + 1 */
+    uint64_t limit[4];           /* of region id; all regions are siblings */
+    uint32_t n_region;
+} maker;
+
+static inline uint32_t make_storage(maker *m, uint64_t bytes, uint8_t flags) {
+    m->bytes[m->n_storage] = bytes;
+    m->storage_flags[m->n_storage] = flags;
+    return m->n_storage++;
+}
+
+/* Ends an op whose outputs have been added; returns its first output. */
+static inline uint32_t end_op(maker *m, uint32_t flags, uint32_t n_in, const uint32_t *in,
+                              uint32_t n_out) {
+    m->flags[m->n_op] = flags;
+    for (uint32_t j = 0; j < n_in; j++) m->in[m->n_in++] = in[j];
+    m->n_value += n_out;
+    m->n_op++;
+    m->in_begin[m->n_op] = m->n_in;
+    m->out_begin[m->n_op] = m->n_value;
+    return m->n_value - n_out;
+}
+
+static inline uint32_t make_input(maker *m, uint64_t bytes) {
+    m->storage[m->n_value] = make_storage(m, bytes, CB_STORE_STATIC);
+    return end_op(m, CB_POP_PLACEHOLDER, 0, NULL, 1);
+}
+
+static inline uint32_t make_op(maker *m, uint32_t flags, uint32_t n_in, const uint32_t *in,
+                               uint64_t bytes) {
+    m->storage[m->n_value] = make_storage(m, bytes, 0);
+    m->flops[m->n_op] = flags & CB_POP_COMPUTE ? 1e6 : 1e3;
+    return end_op(m, flags, n_in, in, 1);
+}
+
+static inline uint32_t make_pair_op(maker *m, uint32_t flags, uint32_t n_in, const uint32_t *in,
+                                    uint64_t a, uint64_t b) {
+    m->storage[m->n_value] = make_storage(m, a, 0);
+    m->storage[m->n_value + 1] = make_storage(m, b, 0);
+    m->flops[m->n_op] = 5e3;
+    return end_op(m, flags, n_in, in, 2);
+}
+
+static inline uint32_t make_view(maker *m, uint32_t flags, uint32_t of) {
+    m->storage[m->n_value] = m->storage[of];
+    return end_op(m, flags | CB_POP_VIEW, 1, &of, 1);
+}
+
+static inline bool copy_ids(cb_arena *a, const uint32_t *from, uint32_t n, uint32_t **to) {
+    *to = CB_NEW(a, uint32_t, n);
+    if (*to && n > 0) memcpy(*to, from, n * sizeof *from);
+    return *to;
+}
+
+static inline bool fill_regions(const maker *m, cb_problem *p) {
+    p->n_region = m->n_region;
+    p->region_name = CB_NEW(&p->arena, const char *, m->n_region);
+    p->region_parent = CB_NEW(&p->arena, uint32_t, m->n_region);
+    p->region_limit = CB_NEW(&p->arena, uint64_t, m->n_region);
+    if (!p->region_name || !p->region_parent || !p->region_limit) return false;
+    for (uint32_t r = 0; r < m->n_region; r++) {
+        p->region_name[r] = "block";
+        p->region_parent[r] = CB_NONE;
+        p->region_limit[r] = m->limit[r];
+    }
+    return true;
+}
+
+static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
+    cb_problem *p;
+    if (cb_problem_create(alloc, m->n_op, m->n_in, m->n_value, m->n_storage, &p, NULL) != CB_OK)
+        return NULL;
+    bool ok = fill_regions(m, p);
+    memcpy(p->in_begin, m->in_begin, (m->n_op + 1) * sizeof *p->in_begin);
+    memcpy(p->out_begin, m->out_begin, (m->n_op + 1) * sizeof *p->out_begin);
+    memcpy(p->in_value, m->in, m->n_in * sizeof *p->in_value);
+    memcpy(p->value_storage, m->storage, m->n_value * sizeof *p->value_storage);
+    memcpy(p->value_constraint, m->constraint, m->n_value);
+    memcpy(p->storage_bytes, m->bytes, m->n_storage * sizeof *p->storage_bytes);
+    memcpy(p->storage_flags, m->storage_flags, m->n_storage);
+    for (uint32_t op = 0; op < m->n_op; op++) {
+        char name[32];
+        int length = snprintf(name, sizeof name, "op_%u", op);
+        p->op_flags[op] = m->flags[op];
+        p->op_flops[op] = m->flops[op];
+        p->op_workspace[op] = m->workspace[op];
+        p->op_region[op] = m->region[op] ? m->region[op] - 1 : CB_NONE;
+        p->op_name[op] = cb_arena_strdup(&p->arena, name, (size_t)length);
+        ok &= p->op_name[op] != NULL;
+        p->op_location[op] = "model.py:7";
+        for (uint32_t v = m->out_begin[op]; v < m->out_begin[op + 1]; v++) {
+            p->value_op[v] = op;
+            p->value_type[v] = "f32[4]";
+            p->op_bytes[op] += m->bytes[m->storage[v]];
+        }
+    }
+    p->backward_starts = m->backward_starts;
+    p->n_forward_output = m->n_result;
+    p->n_backward_output = m->n_grad;
+    ok &= copy_ids(&p->arena, m->result, m->n_result, &p->forward_output) &&
+          copy_ids(&p->arena, m->grad, m->n_grad, &p->backward_output);
+    if (ok) return p;
+    cb_problem_free(p);
+    return NULL;
+}
+
+/* ---- at random ------------------------------------------------------------------------------- */
+
+static inline uint32_t maker_draw(uint64_t *state, uint32_t n) {
+    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return (uint32_t)((x ^ x >> 31) % n);
+}
+
+/* A forward value, more likely a recent one. */
+static inline uint32_t recent_value(uint64_t *state, uint32_t n) {
+    uint32_t back = maker_draw(state, maker_draw(state, 4) ? (n < 4 ? n : 4) : n);
+    return n - 1 - back;
+}
+
+/* A chain with skips and everything a problem may hold: views, ops with two outputs, values of no
+ * bytes, ops that run once, scratch, a result; then a backward that reads them last to first. */
+static inline void make_random(maker *m, uint64_t seed, uint32_t n_forward) {
+    static const uint32_t kinds[] = {CB_POP_FUSIBLE,
+                                     CB_POP_FUSIBLE,
+                                     CB_POP_FUSIBLE,
+                                     CB_POP_COMPUTE,
+                                     CB_POP_COMPUTE,
+                                     0,
+                                     CB_POP_FUSIBLE | CB_POP_RANDOM_COUNTER,
+                                     CB_POP_FUSIBLE | CB_POP_REDUCTION,
+                                     CB_POP_RANDOM_STATEFUL,
+                                     CB_POP_UNKNOWN};
+    uint64_t s = seed * 977 + 1;
+    memset(m, 0, sizeof *m);
+    make_input(m, 1000);
+    make_input(m, 64);
+    for (uint32_t i = 0; i < n_forward; i++) {
+        uint32_t in[2] = {recent_value(&s, m->n_value), recent_value(&s, m->n_value)};
+        uint32_t n_in = 1 + maker_draw(&s, 2),
+                 kind = kinds[maker_draw(&s, maker_draw(&s, 6) ? 8 : 10)];
+        uint64_t bytes = maker_draw(&s, 12) ? 64 * (1 + maker_draw(&s, 40)) + maker_draw(&s, 3) : 0;
+        if (maker_draw(&s, 12) == 0) m->workspace[m->n_op] = maker_draw(&s, 2000);
+        uint32_t choice = maker_draw(&s, 8);
+        if (choice == 0) make_view(m, 0, in[0]);
+        else if (choice == 1) make_pair_op(m, kind, n_in, in, bytes, 64 * (1 + maker_draw(&s, 10)));
+        else make_op(m, kind, n_in, in, bytes);
+    }
+    m->backward_starts = m->n_op;
+    m->result[m->n_result++] = m->n_value - 1;
+    if (maker_draw(&s, 2)) m->storage_flags[m->storage[m->n_value - 1]] |= CB_STORE_HOLD_END;
+    uint32_t last = m->n_value, gradient = make_input(m, 64);
+    m->flags[m->n_op - 1] |= CB_POP_BACKWARD;
+    for (uint32_t v = last; v-- > 0;) {
+        uint32_t in[3] = {gradient, v, recent_value(&s, last)};
+        if (maker_draw(&s, 4) == 0) continue;
+        uint64_t bytes = 64 * (1 + maker_draw(&s, 30));
+        if (maker_draw(&s, 10) == 0)
+            in[1] = make_view(m, 0, v); /* a forward op that stands in the backward */
+        uint32_t next = make_op(m, CB_POP_BACKWARD, 2 + maker_draw(&s, 2), in, bytes);
+        if (maker_draw(&s, 6) == 0 && m->n_grad < 60) m->grad[m->n_grad++] = next;
+        if (maker_draw(&s, 5)) gradient = next;
+    }
+    m->grad[m->n_grad++] = gradient;
+    if (maker_draw(&s, 2)) m->storage_flags[m->storage[gradient]] |= CB_STORE_HOLD_END;
+}
+
+#endif

@@ -1,0 +1,273 @@
+/* Presets, wishes and limits of regions: by hand, and against all subsets on small random problems.
+ */
+#include "plan/mincut.h"
+
+#include "check.h"
+#include "oom.h"
+#include "plan/sim.h"
+#include "problems.h"
+
+static cb_alloc alloc;
+
+typedef struct fixture {
+    cb_problem *p;
+    cb_arena arena;
+    cb_facts f;
+    cb_cut cut;
+} fixture;
+
+static cb_status set_up(fixture *x, const maker *m) {
+    x->p = make_problem(m, &alloc);
+    cb_arena_init(&x->arena, &alloc);
+    CB_TRY(cb_problem_verify(x->p, &err));
+    CB_TRY(cb_facts_make(x->p, cb_device_find("cpu"), &x->arena, &x->f, &err));
+    return cb_cut_init(&x->cut, &x->f, &x->arena, &err);
+}
+
+static void tear_down(fixture *x) {
+    cb_arena_free(&x->arena);
+    cb_problem_free(x->p);
+}
+
+static uint64_t saved_bytes(const fixture *x) {
+    uint64_t sum = 0;
+    for (uint32_t s = 0; s < x->p->n_storage; s++)
+        sum += x->cut.saved[s] && !x->f.held[s] ? x->p->storage_bytes[s] : 0;
+    return sum;
+}
+
+/* matmul (100) -> gelu (100) -> sum (4): the backward reads all three. */
+static maker block(void) {
+    maker m = {0};
+    uint32_t x = make_input(&m, 8), a = make_op(&m, CB_POP_COMPUTE, 1, &x, 100),
+             b = make_op(&m, CB_POP_FUSIBLE, 1, &a, 100);
+    uint32_t c = make_op(&m, CB_POP_FUSIBLE | CB_POP_REDUCTION, 1, &b, 4);
+    m.backward_starts = m.n_op;
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 3, (const uint32_t[]){a, b, c}, 8);
+    return m;
+}
+enum { MATMUL = 1, GELU, SUM }; /* op and storage ids of `block` */
+
+TEST(presets_allow_what_they_say) {
+    static const bool expected[CB_PRESET_COUNT][3] = {
+        /* is it recomputed: matmul, gelu, sum */
+        [CB_PRESET_AUTOGRAD] = {false, false, false},
+        [CB_PRESET_RECOMPUTE_ALL] = {true, true, true},
+        [CB_PRESET_CONSERVATIVE] = {false, true, false},
+        [CB_PRESET_AGGRESSIVE] = {false, true, true},
+    };
+    maker m = block();
+    fixture x;
+    CHECK_OK(set_up(&x, &m));
+    for (cb_preset preset = CB_PRESET_AUTOGRAD; preset < CB_PRESET_COUNT; preset++) {
+        CHECK_OK(cb_cut_preset(&x.cut, preset, &err));
+        for (uint32_t op = MATMUL; op <= SUM; op++) {
+            CHECK(x.cut.recompute[op] == expected[preset][op - 1]);
+            CHECK(x.cut.saved[op] == !expected[preset][op - 1]);
+        }
+    }
+    tear_down(&x);
+}
+
+TEST(wishes_go_before_presets) {
+    maker m = block();
+    fixture x;
+    m.constraint[MATMUL] = CB_MUST_RECOMPUTE;
+    m.constraint[GELU] = CB_PREFER_SAVE;
+    CHECK_OK(set_up(&x, &m));
+    for (cb_preset preset = CB_PRESET_AUTOGRAD; preset < CB_PRESET_COUNT; preset++) {
+        CHECK_OK(cb_cut_preset(&x.cut, preset, &err));
+        CHECK(x.cut.recompute[MATMUL] && !x.cut.recompute[GELU] && x.cut.saved[GELU]);
+    }
+    tear_down(&x);
+}
+
+static void expect_refusal(const maker *m, cb_status status, const char *part) {
+    fixture x;
+    CHECK_FAIL(set_up(&x, m), status, part);
+    tear_down(&x);
+}
+
+TEST(contradictions_name_both_sides) {
+    maker m = block();
+    m.flags[GELU] |= CB_POP_RANDOM_STATEFUL;
+    m.constraint[GELU] = CB_MUST_RECOMPUTE;
+    expect_refusal(&m, CB_INVALID,
+                   "MUST_RECOMPUTE of op_2 (model.py:7) contradicts op_2 (model.py:7), which may "
+                   "run only once (it draws from a hidden");
+    m.constraint[GELU] = CB_MUST_OFFLOAD;
+    expect_refusal(&m, CB_UNSUPPORTED, "op_2 (model.py:7): value 2 is to be offloaded");
+    m.constraint[GELU] = CB_PREFER_RECOMPUTE; /* yields */
+    fixture x;
+    CHECK_OK(set_up(&x, &m));
+    CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_RECOMPUTE_ALL, &err));
+    CHECK(!x.cut.recompute[GELU] && x.cut.saved[GELU]);
+    tear_down(&x);
+    m = (maker){0};
+    uint32_t in = make_input(&m, 8), a = make_op(&m, CB_POP_FUSIBLE, 1, &in, 100),
+             v = make_view(&m, 0, a);
+    m.backward_starts = m.n_op;
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 1, &v, 8);
+    m.constraint[a] = CB_MUST_SAVE;
+    m.constraint[v] = CB_MUST_RECOMPUTE;
+    expect_refusal(&m, CB_INVALID,
+                   "MUST_SAVE of op_1 (model.py:7) and MUST_RECOMPUTE of op_2 (model.py:7) "
+                   "contradict each other");
+    m.constraint[a] = CB_PREFER_SAVE;
+    CHECK_OK(set_up(&x, &m));
+    CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AUTOGRAD, &err));
+    CHECK(x.cut.recompute[1]);
+    tear_down(&x);
+}
+
+/* Four equal layers in a region: the limit decides how many outputs may stay. */
+TEST(regions_keep_their_limits) {
+    maker m = {0};
+    uint32_t value = make_input(&m, 8), layer[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        m.region[m.n_op] = 1;
+        layer[i] = value = make_op(&m, CB_POP_COMPUTE, 1, &value, 100);
+    }
+    value = make_op(&m, CB_POP_COMPUTE, 1, &value,
+                    10); /* reads the last layer from outside: that one leaves the region */
+    m.backward_starts = m.n_op;
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 4, layer, 8);
+    m.result[m.n_result++] = value;
+    m.n_region = 1;
+    fixture x;
+    for (uint64_t limit = 0; limit <= 300; limit += 100) {
+        m.limit[0] = limit;
+        CHECK_OK(set_up(&x, &m));
+        CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AUTOGRAD, &err));
+        CHECK(saved_bytes(&x) - 100 <= limit && x.cut.saved[x.p->value_storage[layer[3]]]);
+        tear_down(&x);
+    }
+    m.constraint[layer[1]] = CB_MUST_SAVE;
+    m.limit[0] = 60;
+    CHECK_OK(set_up(&x, &m));
+    CHECK_FAIL(cb_cut_preset(&x.cut, CB_PRESET_AUTOGRAD, &err), CB_INFEASIBLE,
+               "region block may save 60 bytes; the least it can save is 100");
+    tear_down(&x);
+}
+
+/* ---- all subsets ----------------------------------------------------------------------------- */
+
+/* Bytes saved when the backward recomputes the forward ops of `set` that it needs (bits count
+ * cut.run_op). */
+static uint64_t bytes_of(const fixture *x, uint32_t set) {
+    const cb_problem *p = x->p;
+    bool need[MAKER_MOST] = {0}, again[MAKER_MOST] = {0};
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < x->cut.n_run; i++) again[x->cut.run_op[i]] = set >> i & 1;
+    for (uint32_t k = x->f.n_base; k-- > 0;) {
+        uint32_t op = x->f.base[k];
+        bool runs = k >= x->f.base_backward;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            runs |= again[op] && x->f.root[p->value_storage[v]] == op && need[p->value_storage[v]];
+        }
+        for (uint32_t j = p->in_begin[op]; runs && j < p->in_begin[op + 1]; j++)
+            need[p->value_storage[p->in_value[j]]] = true;
+    }
+    for (uint32_t i = 0; i < x->cut.n_save; i++) {
+        uint32_t s = x->cut.save_storage[i];
+        if (need[s] && !again[x->f.root[s]] && !x->f.held[s]) sum += p->storage_bytes[s];
+    }
+    return sum;
+}
+
+TEST(aggressive_cut_saves_least) {
+    static maker m;
+    uint32_t n_tried = 0;
+    for (uint64_t seed = 0; seed < 150; seed++) {
+        fixture x;
+        make_random(&m, seed, 10);
+        CHECK_OK(set_up(&x, &m));
+        CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AGGRESSIVE, &err));
+        uint64_t best = UINT64_MAX;
+        for (uint32_t set = 0; set < 1u << x.cut.n_run; set++) {
+            bool allowed = true;
+            for (uint32_t i = 0; i < x.cut.n_run; i++)
+                allowed &= !(set >> i & 1) || x.cut.run_cost[i] != CB_FLOW_INF;
+            uint64_t bytes = allowed ? bytes_of(&x, set) : UINT64_MAX;
+            if (bytes < best) best = bytes;
+        }
+        CHECK(saved_bytes(&x) == best);
+        n_tried += best > 0;
+        tear_down(&x);
+    }
+    CHECK(n_tried > 50);
+}
+
+/* ---- decisions and their simulator ----------------------------------------------------------- */
+
+/* Any set of pairs is a schedule that the evaluator accepts, with the numbers the simulator gave.
+ */
+TEST(simulator_agrees_with_the_evaluator) {
+    static maker m;
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        fixture x;
+        cb_sim sim;
+        cb_pair pair[80];
+        size_t n = 0;
+        uint64_t state = seed;
+        make_random(&m, seed, 5 + maker_draw(&state, 40));
+        CHECK_OK(set_up(&x, &m));
+        CHECK_OK(cb_sim_init(&sim, &x.f, &alloc, &err));
+        for (uint32_t k = 0; k < x.f.n_base; k++) {
+            for (uint32_t op = 0; op < x.p->backward_starts && n < 80; op++) {
+                bool may = !x.f.once[op] && x.f.position[op] != CB_NONE && x.f.position[op] < k;
+                if (may && maker_draw(&state, 12) == 0) pair[n++] = cb_pair_make(k, op);
+            }
+        }
+        CHECK_OK(cb_sim_run(&sim, pair, n, &err));
+        cb_schedule schedule;
+        cb_lives lives = {0};
+        CHECK_OK(cb_sim_schedule(&sim, &x.arena, &schedule, &err));
+        CHECK_OK(cb_schedule_walk(x.p, &schedule, x.f.device, &x.arena, &lives, &err));
+        CHECK(lives.peak_bytes == sim.peak && lives.saved_bytes == sim.saved &&
+              lives.time_ps == sim.time_ps);
+        CHECK(lives.once_ps == x.f.once_ps);
+        cb_sim_free(&sim);
+        tear_down(&x);
+    }
+}
+
+static cb_status cut_and_simulate(cb_alloc *a, void *user) {
+    const cb_problem *p = user;
+    cb_arena arena;
+    cb_facts f;
+    cb_cut cut;
+    cb_sim sim = {0};
+    cb_arena_init(&arena, a);
+    cb_pairs pairs = {.arena = &arena};
+    cb_status status = cb_facts_make(p, cb_device_find("cpu"), &arena, &f, &err);
+    if (status == CB_OK) status = cb_cut_init(&cut, &f, &arena, &err);
+    if (status == CB_OK) status = cb_sim_init(&sim, &f, a, &err);
+    if (status == CB_OK) status = cb_cut_preset(&cut, CB_PRESET_AGGRESSIVE, &err);
+    if (status == CB_OK) status = cb_recompute_lazily(&f, cut.recompute, NULL, &pairs, &err);
+    if (status == CB_OK) status = cb_sim_run(&sim, pairs.list.at, pairs.list.len, &err);
+    cb_sim_free(&sim);
+    cb_arena_free(&arena);
+    return status;
+}
+
+TEST(out_of_memory) {
+    static maker m;
+    make_random(&m, 4, 60);
+    cb_problem *p = make_problem(&m, &alloc);
+    check_oom(cut_and_simulate, p);
+    cb_problem_free(p);
+}
+
+int main(void) {
+    cb_alloc_init(&alloc);
+    RUN(presets_allow_what_they_say);
+    RUN(wishes_go_before_presets);
+    RUN(contradictions_name_both_sides);
+    RUN(regions_keep_their_limits);
+    RUN(aggressive_cut_saves_least);
+    RUN(simulator_agrees_with_the_evaluator);
+    RUN(out_of_memory);
+    CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
+    return check_report();
+}

@@ -1,0 +1,246 @@
+/* The evaluator on schedules small enough to count by hand, each of its rules broken once, and
+ * offsets. */
+#include "plan/schedule.h"
+
+#include "check.h"
+#include "oom.h"
+#include "problems.h"
+
+static cb_alloc alloc;
+
+/* x -> a (100) -> b (200) -> c (300); backward: g = f(tangent, b), h = f(g, a). Ops 0..5 are x a b
+ * c tangent g h. */
+static cb_problem *chain(void) {
+    static maker m;
+    memset(&m, 0, sizeof m);
+    uint32_t x = make_input(&m, 1000), a = make_op(&m, CB_POP_FUSIBLE, 1, &x, 100),
+             b = make_op(&m, CB_POP_FUSIBLE, 1, &a, 200);
+    uint32_t c = make_op(&m, CB_POP_FUSIBLE, 1, &b, 300);
+    m.backward_starts = m.n_op;
+    m.result[m.n_result++] = c;
+    uint32_t t = make_input(&m, 8);
+    m.flags[m.n_op - 1] |= CB_POP_BACKWARD;
+    uint32_t g = make_op(&m, CB_POP_BACKWARD, 2, (const uint32_t[]){t, b}, 10);
+    m.workspace[m.n_op] = 7;
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 2, (const uint32_t[]){g, a}, 20);
+    return make_problem(&m, &alloc);
+}
+
+static cb_status walk(const cb_problem *p, cb_arena *arena, uint32_t n, const uint32_t *steps,
+                      uint32_t starts, cb_lives *lives) {
+    cb_schedule s = {.n_step = n, .step = steps, .backward_starts = starts};
+    return cb_schedule_walk(p, &s, cb_device_find("cpu"), arena, lives, &err);
+}
+
+TEST(counts_bytes_and_steps) {
+    cb_problem *p = chain();
+    cb_arena arena;
+    cb_lives lives;
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_problem_verify(p, &err));
+    CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){1, 2, 3, 5, 6}, 3, &lives));
+    /* a | a b | a b c | a b c g: the result lives until the backward starts | a g h and 7 of
+     * scratch */
+    CHECK(lives.live_bytes[0] == 100 && lives.live_bytes[1] == 300 && lives.live_bytes[2] == 600);
+    CHECK(lives.live_bytes[3] == 610 && lives.live_bytes[4] == 137);
+    CHECK(lives.peak_bytes == 610 && lives.peak_step == 3 && lives.saved_bytes == 600);
+    CHECK(lives.n_recomputed == 0 && lives.time_ps == lives.once_ps && lives.n_instance == 6);
+    CHECK(lives.instance[lives.value_instance_out[lives.out_begin[4]]].last ==
+          5); /* a gradient lives to the end */
+    CHECK(lives.scratch_instance[4] != CB_NONE && lives.scratch_instance[3] == CB_NONE);
+    /* a runs again for h: its first run ends with b. */
+    CHECK_OK(walk(p, &arena, 6, (const uint32_t[]){1, 2, 3, 5, 1, 6}, 3, &lives));
+    CHECK(lives.saved_bytes == 500 && lives.n_recomputed == 1 && lives.time_ps > lives.once_ps);
+    CHECK(lives.live_bytes[3] == 510 && lives.live_bytes[4] == 110 && lives.live_bytes[5] == 137);
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
+TEST(names_the_broken_rule) {
+    cb_problem *p = chain();
+    cb_arena arena;
+    cb_lives lives;
+    cb_arena_init(&arena, &alloc);
+    CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){9}, 0, &lives), CB_INVALID, "op 9 of 7");
+    CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){0}, 0, &lives), CB_INVALID,
+               "op_0 is a placeholder");
+    CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){2}, 1, &lives), CB_INVALID,
+               "op_2 needs value 1 of op_1");
+    CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){1}, 2, &lives), CB_INVALID,
+               "starts at step 2 of 1");
+    CHECK_FAIL(walk(p, &arena, 5, (const uint32_t[]){1, 2, 3, 5, 6}, 4, &lives), CB_INVALID,
+               "op_5 depends on a tangent");
+    CHECK_FAIL(walk(p, &arena, 4, (const uint32_t[]){1, 2, 5, 6}, 2, &lives), CB_INVALID,
+               "forward output 0 of op_3");
+    CHECK_FAIL(walk(p, &arena, 4, (const uint32_t[]){1, 2, 3, 5}, 3, &lives), CB_INVALID,
+               "backward output 0 of op_6");
+    p->op_flags[1] |= CB_POP_UNKNOWN;
+    CHECK_FAIL(walk(p, &arena, 6, (const uint32_t[]){1, 2, 3, 5, 1, 6}, 3, &lives), CB_INVALID,
+               "op_1 may run only once");
+    p->op_flags[1] = CB_POP_EFFECT;
+    CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){1, 2, 3, 5, 6}, 3, &lives));
+    p->op_flags[4] = CB_POP_PLACEHOLDER | CB_POP_BACKWARD;
+    p->storage_flags[1] = CB_STORE_HOLD_END;
+    p->storage_flags[2] = CB_STORE_HOLD_FORWARD;
+    CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){1, 2, 3, 5, 6}, 3, &lives));
+    CHECK(lives.instance[0].last == 5);
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
+TEST(views_hold_their_storage) {
+    static maker m;
+    memset(&m, 0, sizeof m);
+    uint32_t x = make_input(&m, 8), a = make_op(&m, 0, 1, &x, 100), v = make_view(&m, 0, a),
+             w = make_view(&m, 0, x);
+    make_op(&m, 0, 2, (const uint32_t[]){v, w}, 10);
+    m.backward_starts = m.n_op;
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 1, &v, 1);
+    cb_problem *p = make_problem(&m, &alloc);
+    cb_arena arena;
+    cb_lives lives;
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_problem_verify(p, &err));
+    CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){1, 2, 3, 4, 5}, 4, &lives));
+    CHECK(lives.n_instance == 3 && lives.saved_bytes == 100 && lives.peak_bytes == 110);
+    CHECK(lives.value_instance_out[lives.out_begin[1]] == 0 &&
+          lives.value_instance_out[lives.out_begin[2]] == CB_NONE);
+    /* The op runs again but not its view: what the backward reads is the view of the first run. */
+    CHECK_OK(walk(p, &arena, 6, (const uint32_t[]){1, 2, 3, 4, 1, 5}, 4, &lives));
+    CHECK(lives.saved_bytes == 100 && lives.live_bytes[4] == 200);
+    CHECK_OK(walk(p, &arena, 7, (const uint32_t[]){1, 2, 3, 4, 1, 2, 5}, 4, &lives));
+    CHECK(lives.saved_bytes == 0 && lives.live_bytes[4] == 100);
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
+TEST(mutation_pins_its_readers) {
+    static maker m;
+    memset(&m, 0, sizeof m);
+    uint32_t x = make_input(&m, 8), a = make_op(&m, 0, 1, &x, 100),
+             before = make_op(&m, 0, 1, &a, 10);
+    m.storage[m.n_value] = m.storage[a];
+    uint32_t changed = end_op(&m, CB_POP_MUTATES, 1, &a, 1);
+    m.backward_starts = m.n_op;
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 2, (const uint32_t[]){before, changed}, 1);
+    cb_problem *p = make_problem(&m, &alloc);
+    cb_arena arena;
+    cb_lives lives;
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_problem_verify(p, &err));
+    CHECK_OK(walk(p, &arena, 4, (const uint32_t[]){1, 2, 3, 4}, 3, &lives));
+    CHECK(lives.n_instance == 3);
+    CHECK_FAIL(walk(p, &arena, 5, (const uint32_t[]){1, 2, 3, 2, 4}, 3, &lives), CB_INVALID,
+               "op_2 reads storage 1 after op_3");
+    CHECK_FAIL(walk(p, &arena, 3, (const uint32_t[]){1, 2, 4}, 2, &lives), CB_INVALID,
+               "op_4 needs value 3 of op_3");
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
+static bool overlap(const cb_instance *a, const cb_instance *b) {
+    bool in_time = a->made <= b->last && b->made <= a->last;
+    return in_time && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+TEST(offsets_never_overlap) {
+    for (uint64_t round = 0; round < 300; round++) {
+        uint64_t state = round;
+        uint32_t n = maker_draw(&state, 120);
+        cb_instance life[120];
+        cb_problem p = {.align = UINT64_C(1) << maker_draw(&state, 9)};
+        cb_lives lives = {.n_instance = n, .instance = life};
+        uint64_t bytes, again;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t made = maker_draw(&state, 60);
+            life[i] = (cb_instance){.storage = i,
+                                    .made = made,
+                                    .last = made + maker_draw(&state, 30),
+                                    .bytes = maker_draw(&state, 3000)};
+            if (maker_draw(&state, 9) == 0) life[i].bytes = 0;
+        }
+        cb_arena arena;
+        cb_arena_init(&arena, &alloc);
+        CHECK_OK(cb_place(&p, &lives, &arena, &bytes, &err));
+        CHECK(bytes % p.align == 0);
+        for (uint32_t i = 0; i < n; i++) {
+            CHECK(life[i].offset % p.align == 0 && life[i].offset + life[i].bytes <= bytes);
+            for (uint32_t j = 0; j < i; j++) CHECK(!overlap(&life[i], &life[j]));
+        }
+        cb_instance first[120];
+        memcpy(first, life, sizeof first);
+        CHECK_OK(cb_place(&p, &lives, &arena, &again, &err));
+        for (uint32_t i = 0; i < n; i++) CHECK(again == bytes && first[i].offset == life[i].offset);
+        cb_arena_free(&arena);
+    }
+}
+
+/* Saved values that are freed in the reverse order need no more than the peak. */
+TEST(stacks_fit_exactly) {
+    cb_instance life[40];
+    cb_problem p = {.align = 64};
+    cb_lives lives = {.n_instance = 40, .instance = life};
+    uint64_t bytes, peak = 0;
+    for (uint32_t i = 0; i < 40; i++) {
+        life[i] =
+            (cb_instance){.storage = i, .made = i, .last = 99 - i, .bytes = 64 * (1 + i * 7 % 11)};
+        peak += life[i].bytes;
+    }
+    cb_arena arena;
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_place(&p, &lives, &arena, &bytes, &err));
+    CHECK(bytes == peak);
+    cb_arena_free(&arena);
+}
+
+static cb_status walk_and_place(cb_alloc *a, void *user) {
+    const cb_problem *p = user;
+    uint64_t bytes;
+    cb_lives lives;
+    cb_arena arena;
+    cb_arena_init(&arena, a);
+    cb_schedule s = {.n_step = 5, .step = (const uint32_t[]){1, 2, 3, 5, 6}, .backward_starts = 3};
+    cb_status status = cb_schedule_walk(p, &s, cb_device_find("cpu"), &arena, &lives, &err);
+    if (status == CB_OK) status = cb_place(p, &lives, &arena, &bytes, &err);
+    cb_arena_free(&arena);
+    return status;
+}
+
+TEST(out_of_memory) {
+    cb_problem *p = chain();
+    check_oom(walk_and_place, p);
+    cb_problem_free(p);
+}
+
+TEST(time_is_the_roofline) {
+    cb_problem *p = chain();
+    const cb_device *a100 = cb_device_find("a100");
+    CHECK(cb_device_find("abacus") == NULL && cb_device_find("cpu") && cb_device_find("h100") &&
+          cb_device_find("rtx4090"));
+    CHECK(a100->flops_per_s[CB_WORK_F32] == 156e12 && a100->bytes_per_s == 1.555e12 &&
+          a100->launch_s == 2e-6);
+    p->op_flops[1] = 156e9; /* a millisecond */
+    p->op_bytes[1] = 1555;
+    CHECK(cb_op_time_ps(p, 1, a100) == 1002000000);
+    p->op_bytes[1] = UINT64_C(3110000000); /* two */
+    CHECK(cb_op_time_ps(p, 1, a100) == 2002000000);
+    p->op_time_ps[1] = 5;
+    CHECK(cb_op_time_ps(p, 1, a100) == 5);
+    p->op_flags[1] = CB_POP_VIEW;
+    CHECK(cb_op_time_ps(p, 1, a100) == 0 && cb_op_time_ps(p, 0, a100) == 0);
+    cb_problem_free(p);
+}
+
+int main(void) {
+    cb_alloc_init(&alloc);
+    RUN(counts_bytes_and_steps);
+    RUN(names_the_broken_rule);
+    RUN(views_hold_their_storage);
+    RUN(mutation_pins_its_readers);
+    RUN(offsets_never_overlap);
+    RUN(stacks_fit_exactly);
+    RUN(out_of_memory);
+    RUN(time_is_the_roofline);
+    CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
+    return check_report();
+}
