@@ -1,0 +1,35 @@
+/* vjp_matrix.c: gradients of what is bilinear: matrix products and convolutions. The three convolution ops are
+ * each other's gradients: with the form <conv2d(x, w), g>, dgrad is its derivative in x and wgrad in w. */
+#include "vjp.h"
+
+/* y = a b: da = dy b^T, db = a^T dy. The transposes are views; a product takes either order of its last two axes. */
+void cb_vjp_matmul(cb_vjp *x) {
+    const cb_value_id g = x->dout[0];
+    if (x->needs[0]) x->din[0] = cb_emit2(&x->e, CB_OP_MATMUL, g, cb_emit_swap_last(&x->e, x->in[1]));
+    if (x->needs[1]) x->din[1] = cb_emit2(&x->e, CB_OP_MATMUL, cb_emit_swap_last(&x->e, x->in[0]), g);
+}
+
+/* A convolution op with the window of `x`; `shape` is what the gradient ops are told to make, NULL for conv2d. */
+static cb_value_id convolve(cb_vjp *x, cb_opcode code, cb_value_id a, cb_value_id b, const cb_shape *shape) {
+    cb_attrs attrs = x->attrs;
+    attrs.dims = shape ? *shape : (cb_shape){0};
+    return cb_emit2_with(&x->e, code, a, b, &attrs);
+}
+
+void cb_vjp_conv2d(cb_vjp *x) {
+    const cb_shape image = cb_vjp_in(x, 0).shape, filter = cb_vjp_in(x, 1).shape;
+    if (x->needs[0]) x->din[0] = convolve(x, CB_OP_CONV2D_DGRAD, x->dout[0], x->in[1], &image);
+    if (x->needs[1]) x->din[1] = convolve(x, CB_OP_CONV2D_WGRAD, x->dout[0], x->in[0], &filter);
+}
+
+void cb_vjp_conv2d_dgrad(cb_vjp *x) { /* inputs (g, w) */
+    const cb_shape filter = cb_vjp_in(x, 1).shape;
+    if (x->needs[0]) x->din[0] = convolve(x, CB_OP_CONV2D, x->dout[0], x->in[1], NULL);
+    if (x->needs[1]) x->din[1] = convolve(x, CB_OP_CONV2D_WGRAD, x->in[0], x->dout[0], &filter);
+}
+
+void cb_vjp_conv2d_wgrad(cb_vjp *x) { /* inputs (g, x) */
+    const cb_shape image = cb_vjp_in(x, 1).shape;
+    if (x->needs[0]) x->din[0] = convolve(x, CB_OP_CONV2D, x->in[1], x->dout[0], NULL);
+    if (x->needs[1]) x->din[1] = convolve(x, CB_OP_CONV2D_DGRAD, x->in[0], x->dout[0], &image);
+}

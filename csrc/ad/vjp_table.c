@@ -1,0 +1,14 @@
+/* vjp_table.c: the rules by opcode, and the two of them that are answers rather than formulas. */
+#include "vjp.h"
+
+static const cb_vjp_fn rules[CB_OP_COUNT] = {
+#define CB_OP(id, name, min_ins, max_ins, n_outs, flags, infer, vjp, attrs, doc) [CB_OP_##id] = cb_vjp_##vjp,
+#include "../ir/ops.def"
+#undef CB_OP
+};
+
+cb_vjp_fn cb_vjp_of(cb_opcode code) { return rules[code]; }
+
+void cb_vjp_zero(cb_vjp *x) { (void)x; }
+
+void cb_vjp_expand(cb_vjp *x) { x->expand = true; }
