@@ -1,0 +1,278 @@
+/* A plan's schedule becomes a program. Steps that are views vanish (they are operands with other
+ * strides); every other step becomes one instruction in a group of its own. What the plan calls an
+ * instance is here a buffer, with the offset the plan gave it: nothing is placed again, so the
+ * arena is the plan's to the byte.
+ *
+ *     step      0 matmul   1 reshape   2 relu   3 transpose   4 matmul
+ *     group     0          -           1        -             2
+ *
+ * Lives are remapped from steps to groups. A life that ends at a view step whose result nobody
+ * reads ends with the last group before it. A view step holds nothing that the group before it did
+ * not hold, so leaving it out does not change the peak. */
+#include "program.h"
+
+typedef struct lowering {
+    const cb_graph *g;
+    const cb_problem *p;
+    const cb_plan *plan;
+    cb_program *program;
+    cb_arena scratch;
+    cb_error *err;
+    uint32_t *first_group;    /* [n_step + 1] groups before this step */
+    uint32_t *storage_input;  /* [n_storage] argument that is this storage, CB_NONE */
+    uint32_t *storage_output; /* [n_storage] likewise */
+    uint32_t *storage_buffer; /* [n_storage] its newest life so far, CB_NONE */
+    uint32_t *value_operand;  /* [n_value] newest operand that shows it, CB_NONE */
+    uint8_t *ran;             /* [n_op] */
+    const char **location;    /* [names] copies in the program's arena, NULL: not yet */
+    uint32_t n_operand_id;
+} lowering;
+
+static uint32_t *new_ids(cb_arena *arena, size_t n) {
+    uint32_t *ids = CB_NEW(arena, uint32_t, n);
+    for (size_t i = 0; ids && i < n; i++) ids[i] = CB_NONE;
+    return ids;
+}
+
+static bool is_view(const lowering *x, cb_op_id op) {
+    return (x->p->op_flags[op] & CB_POP_VIEW) != 0;
+}
+
+/* Counts, so that every table of the program is allocated once. */
+static cb_status make_tables(lowering *x) {
+    const cb_graph *g = x->g;
+    const cb_schedule *s = &x->plan->schedule;
+    cb_program *program = x->program;
+    size_t n_ids = 0;
+    for (uint32_t i = 0; i < s->n_step; i++) {
+        x->first_group[i] = program->n_group;
+        if (is_view(x, s->step[i])) continue;
+        const cb_op *op = &g->ops.at[s->step[i]];
+        n_ids += op->n_in + op->n_out;
+        program->n_group++;
+    }
+    x->first_group[s->n_step] = program->n_group;
+    program->n_instr = program->n_group;
+    program->n_buffer = x->plan->lives.n_instance;
+    program->n_input = (uint32_t)g->inputs.len;
+    program->n_output = (uint32_t)g->outputs.len;
+    size_t n_operands = n_ids + program->n_input + program->n_output; /* at most: some are shared */
+    cb_arena *arena = &program->arena;
+    program->group = CB_NEW(arena, cb_group, program->n_group);
+    program->instr = CB_NEW(arena, cb_instr, program->n_instr);
+    program->operand = CB_NEW(arena, cb_operand, n_operands);
+    program->operand_id = CB_NEW(arena, uint32_t, n_ids);
+    program->buffer = CB_NEW(arena, cb_buffer, program->n_buffer);
+    program->input = CB_NEW(arena, cb_argument, program->n_input);
+    program->output = CB_NEW(arena, cb_argument, program->n_output);
+    if (!program->group || !program->instr || !program->operand || !program->operand_id ||
+        !program->buffer || !program->input || !program->output) {
+        return cb_no_memory(x->err);
+    }
+    return CB_OK;
+}
+
+static cb_status make_scratch(lowering *x) {
+    const cb_graph *g = x->g;
+    x->first_group = CB_NEW(&x->scratch, uint32_t, x->plan->schedule.n_step + (size_t)1);
+    x->storage_input = new_ids(&x->scratch, g->storages.len);
+    x->storage_output = new_ids(&x->scratch, g->storages.len);
+    x->storage_buffer = new_ids(&x->scratch, g->storages.len);
+    x->value_operand = new_ids(&x->scratch, g->values.len);
+    x->ran = CB_NEW(&x->scratch, uint8_t, g->ops.len);
+    x->location = CB_NEW(&x->scratch, const char *, g->names.len);
+    if (!x->first_group || !x->storage_input || !x->storage_output || !x->storage_buffer ||
+        !x->value_operand || !x->ran || !x->location) {
+        return cb_no_memory(x->err);
+    }
+    for (size_t i = 0; i < g->inputs.len; i++) {
+        cb_value_id value = g->ops.at[g->inputs.at[i]].out_begin;
+        x->storage_input[g->values.at[value].storage] = (uint32_t)i;
+    }
+    for (size_t i = 0; i < g->outputs.len; i++) {
+        x->storage_output[g->values.at[g->outputs.at[i].value].storage] = (uint32_t)i;
+    }
+    return CB_OK;
+}
+
+static void lower_buffers(lowering *x) {
+    const cb_lives *lives = &x->plan->lives;
+    uint32_t n_step = x->plan->schedule.n_step;
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        bool held = life->last == n_step;
+        x->program->buffer[i] = (cb_buffer){
+            .bytes = life->bytes,
+            .offset = life->offset,
+            .made = x->first_group[life->made],
+            .last = held ? x->program->n_group : x->first_group[life->last + 1] - 1,
+        };
+    }
+}
+
+/* The operand that shows `value` in the life `instance` of its storage; CB_NONE: in an argument's
+ * memory. The same value in the same memory is one operand. */
+static uint32_t operand_of(lowering *x, cb_value_id value, uint32_t instance) {
+    const cb_value *v = &x->g->values.at[value];
+    cb_operand operand = {.dtype = v->dtype, .shape = v->shape, .offset = v->offset};
+    memcpy(operand.stride, v->stride, sizeof operand.stride);
+    if (instance != CB_NONE) {
+        operand.space = CB_SPACE_ARENA;
+        operand.buffer = instance;
+    } else if (x->storage_input[v->storage] != CB_NONE) {
+        operand.space = CB_SPACE_INPUT;
+        operand.buffer = x->storage_input[v->storage];
+    } else {
+        operand.space = CB_SPACE_OUTPUT;
+        operand.buffer = x->storage_output[v->storage];
+    }
+    uint32_t known = x->value_operand[value];
+    if (known != CB_NONE && x->program->operand[known].buffer == operand.buffer) return known;
+    x->value_operand[value] = x->program->n_operand;
+    x->program->operand[x->program->n_operand] = operand;
+    return x->program->n_operand++;
+}
+
+static const char *location_of(lowering *x, const cb_op *op) {
+    if (op->location == CB_NONE) return "";
+    if (!x->location[op->location]) {
+        const char *text = cb_graph_name(x->g, op->location);
+        x->location[op->location] = cb_arena_strdup(&x->program->arena, text, strlen(text));
+    }
+    return x->location[op->location];
+}
+
+static cb_status lower_step(lowering *x, uint32_t step) {
+    const cb_lives *lives = &x->plan->lives;
+    cb_program *program = x->program;
+    cb_op_id id = x->plan->schedule.step[step];
+    const cb_op *op = &x->g->ops.at[id];
+    if (is_view(x, id)) return CB_OK;
+    cb_instr instr = {
+        .code = op->code,
+        .attrs = *cb_op_attrs(x->g, id),
+        .n_in = op->n_in,
+        .n_out = op->n_out,
+        .op = id,
+        .recomputed = x->ran[id],
+        .location = location_of(x, op),
+    };
+    if (!instr.location) return cb_no_memory(x->err);
+    x->ran[id] = 1;
+    instr.in_begin = x->n_operand_id;
+    for (uint32_t k = 0; k < op->n_in; k++) {
+        uint32_t instance = lives->value_instance_in[lives->in_begin[step] + k];
+        program->operand_id[x->n_operand_id++] = operand_of(x, cb_op_ins(x->g, id)[k], instance);
+    }
+    instr.out_begin = x->n_operand_id;
+    for (uint32_t k = 0; k < op->n_out; k++) {
+        cb_value_id value = op->out_begin + k;
+        uint32_t instance = lives->value_instance_out[lives->out_begin[step] + k];
+        x->storage_buffer[x->g->values.at[value].storage] = instance;
+        program->operand_id[x->n_operand_id++] = operand_of(x, value, instance);
+    }
+    uint32_t group = x->first_group[step];
+    program->instr[group] = instr;
+    program->group[group] = (cb_group){
+        .instr_begin = group, .n_instr = 1, .scratch = lives->scratch_instance[step], .step = step};
+    return CB_OK;
+}
+
+static cb_status lower_argument(lowering *x, cb_value_id value, uint32_t name, cb_argument *out) {
+    const cb_value *v = &x->g->values.at[value];
+    const char *text = cb_graph_name(x->g, name);
+    *out = (cb_argument){
+        .name = cb_arena_strdup(&x->program->arena, text, strlen(text)),
+        .dtype = v->dtype,
+        .shape = v->shape,
+        .bytes = (uint64_t)cb_numel(&v->shape) * cb_dtype_size(v->dtype),
+        .input = CB_NONE,
+        .operand = operand_of(x, value, x->storage_buffer[v->storage]),
+    };
+    return out->name ? CB_OK : cb_no_memory(x->err);
+}
+
+static cb_status lower_arguments(lowering *x) {
+    const cb_graph *g = x->g;
+    for (size_t i = 0; i < g->inputs.len; i++) {
+        const cb_op *op = &g->ops.at[g->inputs.at[i]];
+        cb_argument *input = &x->program->input[i];
+        CB_TRY(lower_argument(x, op->out_begin, op->name, input));
+        input->role_or_kind = (uint32_t)g->attrs.at[op->attrs].i[0];
+    }
+    for (size_t i = 0; i < g->outputs.len; i++) {
+        const cb_output *from = &g->outputs.at[i];
+        cb_argument *output = &x->program->output[i];
+        CB_TRY(lower_argument(x, from->value, from->name, output));
+        output->role_or_kind = from->kind;
+        output->input = from->input;
+    }
+    return CB_OK;
+}
+
+/* The liveness peak over groups and the arena's end, from the buffers alone. */
+static cb_status measure(lowering *x) {
+    cb_program *program = x->program;
+    uint64_t *starts = CB_NEW(&x->scratch, uint64_t, program->n_group + (size_t)1);
+    uint64_t *ends = CB_NEW(&x->scratch, uint64_t, program->n_group + (size_t)1);
+    if (!starts || !ends) return cb_no_memory(x->err);
+    for (uint32_t b = 0; b < program->n_buffer; b++) {
+        const cb_buffer *buffer = &program->buffer[b];
+        starts[buffer->made] += buffer->bytes;
+        ends[buffer->last] += buffer->bytes;
+        uint64_t end = cb_align_up(buffer->offset + buffer->bytes);
+        if (end > program->arena_bytes) program->arena_bytes = end;
+    }
+    uint64_t live = 0;
+    for (uint32_t group = 0; group < program->n_group; group++) {
+        live += starts[group];
+        if (live > program->live_bytes) program->live_bytes = live;
+        live -= ends[group];
+    }
+    if (program->live_bytes != x->plan->live_bytes || program->arena_bytes > x->plan->arena_bytes) {
+        return cb_fail(
+            x->err, CB_INTERNAL,
+            "lower: live %llu and arena %llu bytes; the plan says %llu and %llu",
+            (unsigned long long)program->live_bytes, (unsigned long long)program->arena_bytes,
+            (unsigned long long)x->plan->live_bytes, (unsigned long long)x->plan->arena_bytes);
+    }
+    return CB_OK;
+}
+
+static cb_status lower_all(lowering *x) {
+    CB_TRY(make_scratch(x));
+    CB_TRY(make_tables(x));
+    lower_buffers(x);
+    for (uint32_t step = 0; step < x->plan->schedule.n_step; step++) CB_TRY(lower_step(x, step));
+    CB_TRY(lower_arguments(x));
+    x->program->backward_starts = x->first_group[x->plan->schedule.backward_starts];
+    return measure(x);
+}
+
+cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan, cb_alloc *alloc,
+                   cb_program **out, cb_error *err) {
+    cb_arena arena;
+    cb_arena_init(&arena, alloc);
+    lowering x = {
+        .g = joint, .p = p, .plan = plan, .program = CB_NEW(&arena, cb_program, 1), .err = err};
+    if (!x.program) {
+        cb_arena_free(&arena);
+        return cb_no_memory(err);
+    }
+    x.program->arena = arena;
+    cb_arena_init(&x.scratch, alloc);
+    cb_status status = lower_all(&x);
+    cb_arena_free(&x.scratch);
+    if (status != CB_OK) {
+        cb_program_free(x.program);
+        return status;
+    }
+    *out = x.program;
+    return CB_OK;
+}
+
+void cb_program_free(cb_program *program) {
+    if (!program) return;
+    cb_arena arena = program->arena; /* the program lives in it */
+    cb_arena_free(&arena);
+}

@@ -1,0 +1,84 @@
+/* program.h: the flat program a backend runs: groups of instructions over operands whose bytes have
+ * an address before anything runs. It owns its memory: graph, problem and plan may be freed.
+ *
+ * A group is what one kernel runs: instructions in order, with the buffers it reads and writes and
+ * its scratch. In this version every group holds one instruction; backends do not rely on that.
+ * Views are no instructions: they are operands with other strides.
+ *
+ *   operand.space  address of its first element
+ *   ARENA          arena + buffers[operand.buffer].offset + operand.offset * element size
+ *   INPUT          bindings.inputs[operand.buffer] + ...
+ *   OUTPUT         bindings.outputs[operand.buffer] + ... */
+#ifndef CB_LOWER_PROGRAM_H
+#define CB_LOWER_PROGRAM_H
+
+#include "../ir/graph.h"
+#include "../plan/plan.h"
+
+typedef enum cb_space { CB_SPACE_ARENA = 0, CB_SPACE_INPUT, CB_SPACE_OUTPUT } cb_space;
+
+typedef struct cb_operand {
+    cb_dtype dtype;
+    cb_shape shape;
+    int64_t stride[CB_MAX_RANK]; /* elements */
+    int64_t offset;              /* elements */
+    cb_space space;
+    uint32_t buffer; /* ARENA: index into buffers; INPUT, OUTPUT: position of the argument */
+} cb_operand;
+
+typedef struct cb_instr {
+    cb_opcode code;
+    cb_attrs attrs;
+    uint32_t in_begin, n_in;   /* operand ids, in program->operand_id */
+    uint32_t out_begin, n_out; /* likewise; an output nobody reads has an operand all the same */
+    uint32_t op;               /* op of the joint graph */
+    bool recomputed;
+    const char *location; /* user's source line, "" unknown */
+} cb_instr;
+
+typedef struct cb_group {
+    uint32_t instr_begin, n_instr;
+    uint32_t scratch; /* buffer id, CB_NONE: none */
+    uint32_t step;    /* first step of the plan in this group */
+} cb_group;
+
+/* One allocation: a life of a storage, or scratch. Alive while groups made..last run. */
+typedef struct cb_buffer {
+    uint64_t bytes;
+    uint64_t offset;     /* in the arena */
+    uint32_t made, last; /* group indices; last == n_group: held to the end */
+} cb_buffer;
+
+typedef struct cb_argument { /* an input or an output of the compiled step */
+    const char *name;
+    cb_dtype dtype;
+    cb_shape shape;
+    uint64_t bytes;
+    uint32_t role_or_kind; /* inputs: cb_role; outputs: cb_output_kind */
+    uint32_t input;        /* outputs of kind STATE and GRAD: the input they belong to */
+    uint32_t operand;      /* where it is; outputs: OUTPUT space, or ARENA when kept inside */
+} cb_argument;
+
+typedef struct cb_program {
+    cb_arena arena;
+    uint32_t n_group, n_instr, n_operand, n_buffer, n_input, n_output;
+    cb_group *group;
+    cb_instr *instr;
+    cb_operand *operand;
+    uint32_t *operand_id; /* lists that instr.in_begin and out_begin point into */
+    cb_buffer *buffer;
+    cb_argument *input;
+    cb_argument *output;
+    uint32_t backward_starts; /* group index */
+    uint64_t arena_bytes;     /* <= the plan's */
+    uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
+} cb_program;
+
+CB_MUST_CHECK cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
+                                 cb_alloc *alloc, cb_program **out, cb_error *err);
+void cb_program_free(cb_program *program);
+/* Every operand inside its buffer, no two live buffers overlap, every read after a write. */
+CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);
+CB_MUST_CHECK cb_status cb_program_print(const cb_program *program, cb_str *out, cb_error *err);
+
+#endif

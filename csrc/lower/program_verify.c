@@ -1,0 +1,280 @@
+/* What must hold before a program may touch memory. Everything is recomputed from the program
+ * alone, so a mistake of the planner, of placement or of lowering is found here rather than as a
+ * wrong number. */
+#include <inttypes.h>
+
+#include "program.h"
+
+typedef struct check {
+    const cb_program *p;
+    cb_arena scratch;
+    cb_error *err;
+    uint8_t *written;                  /* [n_buffer] */
+    uint8_t *output_written;           /* [n_output] */
+    uint32_t *by_made, *by_last;       /* buffers in order of made, last */
+    uint32_t *made_begin, *last_begin; /* [n_group + 2] */
+    uint32_t *active;                  /* [n_active] live buffers with bytes, by offset */
+    uint32_t n_active;
+} check;
+
+/* Bytes of the memory that the operand shows a part of. */
+static cb_status room_of(const check *c, uint32_t id, const cb_operand *x, uint64_t *room) {
+    const cb_program *p = c->p;
+    uint32_t n = x->space == CB_SPACE_ARENA   ? p->n_buffer
+                 : x->space == CB_SPACE_INPUT ? p->n_input
+                                              : p->n_output;
+    if (x->buffer >= n) {
+        return cb_fail(c->err, CB_INTERNAL,
+                       "program: operand %" PRIu32 " refers to memory %" PRIu32 " of %" PRIu32, id,
+                       x->buffer, n);
+    }
+    *room = x->space == CB_SPACE_ARENA   ? p->buffer[x->buffer].bytes
+            : x->space == CB_SPACE_INPUT ? p->input[x->buffer].bytes
+                                         : p->output[x->buffer].bytes;
+    return CB_OK;
+}
+
+static cb_status check_operand(const check *c, uint32_t id) {
+    const cb_operand *x = &c->p->operand[id];
+    uint64_t room = 0;
+    CB_TRY(room_of(c, id, x, &room));
+    int64_t low = x->offset, high = x->offset, reach;
+    if (cb_numel(&x->shape) == 0) return CB_OK;
+    for (int32_t k = 0; k < x->shape.rank; k++) {
+        if (__builtin_mul_overflow(x->shape.dim[k] - 1, x->stride[k], &reach) ||
+            (reach < 0 ? __builtin_add_overflow(low, reach, &low)
+                       : __builtin_add_overflow(high, reach, &high))) {
+            return cb_fail(c->err, CB_INTERNAL, "program: operand %" PRIu32 " has absurd strides",
+                           id);
+        }
+    }
+    uint64_t elements = room / cb_dtype_size(x->dtype);
+    if (low >= 0 && high >= 0 && (uint64_t)high < elements) return CB_OK;
+    return cb_fail(c->err, CB_INTERNAL,
+                   "program: operand %" PRIu32 " shows elements %" PRId64 "..%" PRId64
+                   " of memory with %" PRIu64,
+                   id, low, high, elements);
+}
+
+/* Lists the buffers by their group `of`, with a counting sort. */
+static void list_by(const cb_program *p, bool last, uint32_t *begin, uint32_t *order) {
+    for (uint32_t b = 0; b < p->n_buffer; b++) {
+        begin[(last ? p->buffer[b].last : p->buffer[b].made) + 1]++;
+    }
+    for (uint32_t g = 0; g <= p->n_group; g++) begin[g + 1] += begin[g];
+    for (uint32_t b = p->n_buffer; b-- > 0;) {
+        uint32_t g = last ? p->buffer[b].last : p->buffer[b].made;
+        order[--begin[g + 1]] = b;
+    }
+    /* Filling from the back has turned each end into the beginning of its own group. */
+    for (uint32_t g = 0; g <= p->n_group; g++) begin[g] = begin[g + 1];
+    begin[p->n_group + 1] = p->n_buffer;
+}
+
+static cb_status check_buffers(check *c) {
+    const cb_program *p = c->p;
+    for (uint32_t b = 0; b < p->n_buffer; b++) {
+        const cb_buffer *x = &p->buffer[b];
+        if (x->made >= p->n_group || x->last < x->made || x->last > p->n_group) {
+            return cb_fail(c->err, CB_INTERNAL,
+                           "program: buffer %" PRIu32 " lives in groups %" PRIu32 "..%" PRIu32
+                           " of %" PRIu32,
+                           b, x->made, x->last, p->n_group);
+        }
+        if (x->offset % CB_ALIGN || x->bytes > p->arena_bytes ||
+            x->offset > p->arena_bytes - x->bytes) {
+            return cb_fail(c->err, CB_INTERNAL,
+                           "program: buffer %" PRIu32 " of %" PRIu64 " bytes at %" PRIu64
+                           " is not in the arena of %" PRIu64,
+                           b, x->bytes, x->offset, p->arena_bytes);
+        }
+    }
+    return CB_OK;
+}
+
+/* Where `buffer` belongs among the active ones. */
+static uint32_t place_in(const check *c, uint32_t buffer) {
+    uint64_t offset = c->p->buffer[buffer].offset;
+    uint32_t low = 0, high = c->n_active;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (c->p->buffer[c->active[middle]].offset < offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static cb_status overlap(const check *c, uint32_t a, uint32_t b) {
+    const cb_buffer *x = &c->p->buffer[a], *y = &c->p->buffer[b];
+    return cb_fail(c->err, CB_INTERNAL,
+                   "program: buffers %" PRIu32 " (%" PRIu64 " bytes at %" PRIu64 ") and %" PRIu32
+                   " (%" PRIu64 " bytes at %" PRIu64 ") live together and overlap",
+                   a, x->bytes, x->offset, b, y->bytes, y->offset);
+}
+
+/* Time sweeps forward; the live buffers stay sorted by offset, so a new one meets its two
+ * neighbours only. */
+static cb_status enter(check *c, uint32_t buffer) {
+    const cb_buffer *x = &c->p->buffer[buffer];
+    if (x->bytes == 0) return CB_OK;
+    uint32_t at = place_in(c, buffer);
+    if (at < c->n_active && c->p->buffer[c->active[at]].offset < x->offset + x->bytes) {
+        return overlap(c, buffer, c->active[at]);
+    }
+    if (at > 0) {
+        const cb_buffer *below = &c->p->buffer[c->active[at - 1]];
+        if (below->offset + below->bytes > x->offset) return overlap(c, buffer, c->active[at - 1]);
+    }
+    memmove(c->active + at + 1, c->active + at, (c->n_active - at) * sizeof *c->active);
+    c->active[at] = buffer;
+    c->n_active++;
+    return CB_OK;
+}
+
+static void leave(check *c, uint32_t buffer) {
+    if (c->p->buffer[buffer].bytes == 0) return;
+    uint32_t at = place_in(c, buffer);
+    c->n_active--;
+    memmove(c->active + at, c->active + at + 1, (c->n_active - at) * sizeof *c->active);
+}
+
+static cb_status check_overlaps(check *c) {
+    const cb_program *p = c->p;
+    uint64_t live = 0, peak = 0;
+    list_by(p, false, c->made_begin, c->by_made);
+    list_by(p, true, c->last_begin, c->by_last);
+    for (uint32_t g = 0; g < p->n_group; g++) {
+        for (uint32_t i = c->made_begin[g]; i < c->made_begin[g + 1]; i++) {
+            CB_TRY(enter(c, c->by_made[i]));
+            live += p->buffer[c->by_made[i]].bytes;
+        }
+        if (live > peak) peak = live;
+        for (uint32_t i = c->last_begin[g]; i < c->last_begin[g + 1]; i++) {
+            leave(c, c->by_last[i]);
+            live -= p->buffer[c->by_last[i]].bytes;
+        }
+    }
+    if (peak == p->live_bytes) return CB_OK;
+    return cb_fail(c->err, CB_INTERNAL,
+                   "program: at most %" PRIu64 " bytes live together, it states %" PRIu64, peak,
+                   p->live_bytes);
+}
+
+static bool lives_in(const cb_buffer *x, uint32_t group) {
+    return x->made <= group && group <= x->last;
+}
+
+static cb_status check_read(const check *c, uint32_t group, uint32_t id) {
+    const cb_operand *x = &c->p->operand[id];
+    bool good = true;
+    if (x->space == CB_SPACE_ARENA) {
+        good = lives_in(&c->p->buffer[x->buffer], group) && c->written[x->buffer];
+    }
+    if (x->space == CB_SPACE_OUTPUT) good = c->output_written[x->buffer];
+    if (good) return CB_OK;
+    return cb_fail(c->err, CB_INTERNAL,
+                   "program: group %" PRIu32 " reads operand %" PRIu32 ", which is not there",
+                   group, id);
+}
+
+static cb_status check_write(check *c, uint32_t group, uint32_t id) {
+    const cb_operand *x = &c->p->operand[id];
+    bool good = x->space != CB_SPACE_INPUT;
+    if (x->space == CB_SPACE_ARENA) {
+        good = lives_in(&c->p->buffer[x->buffer], group);
+        c->written[x->buffer] = 1;
+    } else if (x->space == CB_SPACE_OUTPUT) {
+        c->output_written[x->buffer] = 1;
+    }
+    if (good && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;
+    return cb_fail(c->err, CB_INTERNAL, "program: group %" PRIu32 " may not write operand %" PRIu32,
+                   group, id);
+}
+
+static cb_status check_instr(check *c, uint32_t group, const cb_instr *instr) {
+    const uint32_t *ins = c->p->operand_id + instr->in_begin,
+                   *outs = c->p->operand_id + instr->out_begin;
+    for (uint32_t k = 0; k < instr->n_in; k++) CB_TRY(check_read(c, group, ins[k]));
+    for (uint32_t k = 0; k < instr->n_out; k++) {
+        CB_TRY(check_write(c, group, outs[k]));
+        for (uint32_t j = 0; j < instr->n_in; j++) {
+            const cb_operand *in = &c->p->operand[ins[j]], *out = &c->p->operand[outs[k]];
+            if (in->space != out->space || in->buffer != out->buffer) continue;
+            return cb_fail(c->err, CB_INTERNAL,
+                           "program: group %" PRIu32 " reads and writes the same memory", group);
+        }
+    }
+    return CB_OK;
+}
+
+static cb_status check_groups(check *c) {
+    const cb_program *p = c->p;
+    uint32_t next = 0;
+    for (uint32_t g = 0; g < p->n_group; g++) {
+        const cb_group *group = &p->group[g];
+        if (group->instr_begin != next || group->n_instr == 0 ||
+            group->n_instr > p->n_instr - next) {
+            return cb_fail(c->err, CB_INTERNAL,
+                           "program: group %" PRIu32 " does not follow the one before it", g);
+        }
+        if (group->scratch != CB_NONE &&
+            (group->scratch >= p->n_buffer || !lives_in(&p->buffer[group->scratch], g))) {
+            return cb_fail(c->err, CB_INTERNAL,
+                           "program: the scratch of group %" PRIu32 " is not there", g);
+        }
+        for (uint32_t i = 0; i < group->n_instr; i++) {
+            CB_TRY(check_instr(c, g, &p->instr[next + i]));
+        }
+        next += group->n_instr;
+    }
+    if (next == p->n_instr) return CB_OK;
+    return cb_fail(c->err, CB_INTERNAL,
+                   "program: %" PRIu32 " instructions, %" PRIu32 " of them in groups", p->n_instr,
+                   next);
+}
+
+/* What the caller is promised is there at the end. */
+static cb_status check_outputs(const check *c) {
+    const cb_program *p = c->p;
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        const cb_operand *x = &p->operand[p->output[i].operand];
+        bool kept = x->space == CB_SPACE_ARENA && c->written[x->buffer] &&
+                    p->buffer[x->buffer].last == p->n_group;
+        bool given = x->space == CB_SPACE_OUTPUT && x->buffer == i && c->output_written[i];
+        if ((kept || given) && cb_is_contiguous(&x->shape, x->stride) && x->offset == 0) continue;
+        return cb_fail(c->err, CB_INTERNAL, "program: output %" PRIu32 " (%s) is never made", i,
+                       p->output[i].name);
+    }
+    return CB_OK;
+}
+
+static cb_status check_all(check *c) {
+    const cb_program *p = c->p;
+    c->written = CB_NEW(&c->scratch, uint8_t, p->n_buffer);
+    c->output_written = CB_NEW(&c->scratch, uint8_t, p->n_output);
+    c->by_made = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
+    c->by_last = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
+    c->made_begin = CB_NEW(&c->scratch, uint32_t, p->n_group + (size_t)2);
+    c->last_begin = CB_NEW(&c->scratch, uint32_t, p->n_group + (size_t)2);
+    c->active = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
+    if (!c->written || !c->output_written || !c->by_made || !c->by_last || !c->made_begin ||
+        !c->last_begin || !c->active) {
+        return cb_no_memory(c->err);
+    }
+    for (uint32_t i = 0; i < p->n_operand; i++) CB_TRY(check_operand(c, i));
+    CB_TRY(check_buffers(c));
+    CB_TRY(check_overlaps(c));
+    CB_TRY(check_groups(c));
+    return check_outputs(c);
+}
+
+cb_status cb_program_verify(const cb_program *program, cb_error *err) {
+    check c = {.p = program, .err = err};
+    cb_arena_init(&c.scratch, program->arena.alloc);
+    cb_status status = check_all(&c);
+    cb_arena_free(&c.scratch);
+    return status;
+}

@@ -1,0 +1,21 @@
+/* split.h: joint graph + plan -> forward graph and backward graph. Saved values are outputs of the
+ * one and inputs of the other; a recomputed op is a clone (its `origin` names the op of the joint
+ * graph). Arguments that the backward reads are inputs of both. For people, dumps and tests; the
+ * program is lowered from the same plan. */
+#ifndef CB_LOWER_SPLIT_H
+#define CB_LOWER_SPLIT_H
+
+#include "../ir/graph.h"
+#include "../plan/plan.h"
+
+typedef struct cb_split {
+    cb_graph *forward, *backward; /* op order = step order; views of saved storages are cloned where
+                                     they are read */
+    uint32_t n_saved; /* the forward's last n_saved outputs = the backward's first n_saved inputs */
+} cb_split;
+
+CB_MUST_CHECK cb_status cb_split_make(const cb_graph *joint, const cb_plan *plan, cb_alloc *alloc,
+                                      cb_split *out, cb_error *err);
+void cb_split_free(cb_split *s);
+
+#endif
