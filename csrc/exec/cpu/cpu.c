@@ -1,0 +1,111 @@
+/* The cpu backend: one arena, allocated by the first run and kept, with every buffer at the offset
+ * that the plan gave it. After that first run a run allocates nothing. */
+#include "../executable.h"
+
+typedef struct state {
+    cb_executable x;
+    char *arena; /* NULL until the first run */
+    uint64_t
+        *top; /* [n_group] end of the highest buffer that the group touches, scratch included */
+} state;
+
+typedef struct run {
+    state *s;
+    const cb_bindings *bindings;
+    uint64_t peak; /* high-water mark of what the groups so far have touched */
+} run;
+
+/* A buffer takes its bytes rounded up to the arena's grain, as it does in the plan. */
+static void touch(const cb_program *p, uint32_t buffer, uint64_t *top) {
+    uint64_t end = cb_align_up(p->buffer[buffer].offset + p->buffer[buffer].bytes);
+    if (end > *top) *top = end;
+}
+
+static uint64_t group_top(const cb_program *p, const cb_group *g) {
+    uint64_t top = 0;
+    if (g->scratch != CB_NONE) touch(p, g->scratch, &top);
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+        const cb_instr *instr = &p->instr[i];
+        for (uint32_t k = 0; k < instr->n_in + instr->n_out; k++) {
+            uint32_t at =
+                k < instr->n_in ? instr->in_begin + k : instr->out_begin + k - instr->n_in;
+            const cb_operand *operand = &p->operand[p->operand_id[at]];
+            if (operand->space == CB_SPACE_ARENA) touch(p, operand->buffer, &top);
+        }
+    }
+    return top;
+}
+
+static void cpu_destroy(void *handle) {
+    state *s = handle;
+    if (!s) return;
+    cb_alloc *alloc = s->x.runtime->alloc;
+    cb_executable_free(&s->x);
+    cb_free(alloc, s->arena);
+    cb_free(alloc, s);
+}
+
+static cb_status cpu_compile(const cb_program *program, const cb_runtime *runtime, void **out,
+                             cb_error *err) {
+    state *s = cb_malloc(runtime->alloc, sizeof *s);
+    if (!s) return cb_no_memory(err);
+    *s = (state){0};
+    cb_status status = cb_executable_init(&s->x, program, runtime, err);
+    if (status != CB_OK) {
+        cb_free(runtime->alloc, s);
+        return status;
+    }
+    s->top = CB_NEW(&s->x.memory, uint64_t, program->n_group);
+    if (!s->top) {
+        cpu_destroy(s);
+        return cb_no_memory(err);
+    }
+    for (uint32_t g = 0; g < program->n_group; g++)
+        s->top[g] = group_top(program, &program->group[g]);
+    *out = s;
+    return CB_OK;
+}
+
+static cb_status make_arena(state *s, cb_error *err) {
+    const cb_program *p = s->x.program;
+    s->arena = cb_malloc(s->x.runtime->alloc, (size_t)p->arena_bytes);
+    if (!s->arena) return cb_no_memory(err);
+    for (uint32_t b = 0; b < p->n_buffer; b++) s->x.address[b] = s->arena + p->buffer[b].offset;
+    for (uint32_t g = 0; g < p->n_group; g++) cb_executable_place(&s->x, g);
+    return CB_OK;
+}
+
+static cb_status run_group(void *user, uint32_t group, cb_error *err) {
+    run *r = user;
+    if (r->s->top[group] > r->peak) r->peak = r->s->top[group];
+    return cb_executable_run_group(&r->s->x, group, r->bindings, err);
+}
+
+static cb_status cpu_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,
+                         cb_error *err) {
+    state *s = handle;
+    run r = {.s = s, .bindings = bindings};
+    uint64_t n_alloc = cb_alloc_stats(s->x.runtime->alloc).n_alloc;
+    if (!s->arena) CB_TRY(make_arena(s, err));
+    CB_TRY(cb_executable_bind(&s->x, bindings, err));
+    CB_TRY(cb_run_groups(s->x.program->n_group, bindings, run_group, &r, err));
+    if (stats) {
+        *stats = (cb_run_stats){.peak_bytes = r.peak,
+                                .n_group = s->x.program->n_group,
+                                .n_alloc = cb_alloc_stats(s->x.runtime->alloc).n_alloc - n_alloc};
+    }
+    return CB_OK;
+}
+
+static void *cpu_address(void *handle, uint32_t operand) {
+    return cb_executable_address(&((state *)handle)->x, operand);
+}
+
+const cb_backend cb_backend_cpu = {
+    .name = "cpu",
+    .supports = cb_executable_supports,
+    .compile = cpu_compile,
+    .run = cpu_run,
+    .address = cpu_address,
+    .destroy = cpu_destroy,
+};

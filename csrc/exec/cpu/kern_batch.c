@@ -1,0 +1,87 @@
+/* batch_norm and its gradient: x is [images, channels, plane], statistics are of a channel.
+ *
+ * Long planes: a task is a channel, walked in pieces of at most CB_TILE elements of one plane.
+ * Short planes: a task is GROUP channels, which lie side by side in an image, walked in pieces of
+ * several images: a channel alone would use a few bytes of each cache line. */
+#include "kern_copy.h"
+
+#define GROUP 8
+#define SHORT_PLANE 64
+#define SHORT_PIECE 256 /* elements of a channel gathered at a time */
+_Static_assert(CB_TILE <= GROUP * SHORT_PIECE, "a long piece fits the tile of a task");
+
+typedef struct batch {
+    const cb_kernel_args *args;
+    int64_t images, channels, plane;
+    int64_t image; /* elements of one */
+    int64_t count; /* elements of a channel */
+    bool is_short;
+    int64_t group;          /* channels of a task */
+    int64_t pieces, planes; /* pieces of a channel; planes in a piece */
+} batch;
+
+typedef struct place { /* of piece p of the channels from `channel` on */
+    int64_t first;     /* element of the tensor */
+    int64_t channels, planes;
+    int64_t run; /* elements of one channel in one plane */
+} place;
+
+static place place_of(const batch *m, int64_t channel, int64_t p) {
+    if (m->is_short) {
+        int64_t image = p * m->planes;
+        return (place){.first = image * m->image + channel * m->plane,
+                       .channels = min_i64(m->group, m->channels - channel),
+                       .planes = min_i64(m->planes, m->images - image),
+                       .run = m->plane};
+    }
+    int64_t in_plane = div_up(m->plane, CB_TILE), at = p % in_plane * CB_TILE;
+    return (place){.first = p / in_plane * m->image + channel * m->plane + at,
+                   .channels = 1,
+                   .planes = 1,
+                   .run = min_i64(CB_TILE, m->plane - at)};
+}
+
+#define REAL_BITS 32
+#include "kern_batch_rows.h"
+#undef REAL_BITS
+#define REAL_BITS 64
+#include "kern_batch_rows.h"
+
+static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
+    batch m = {.args = args, .images = x->dim[0], .channels = x->dim[1], .plane = 1, .planes = 1};
+    for (int32_t k = 2; k < x->rank; k++) m.plane *= x->dim[k];
+    m.image = m.channels * m.plane;
+    m.count = m.images * m.plane;
+    m.is_short = m.plane > 0 && m.plane < SHORT_PLANE;
+    m.group = m.is_short ? GROUP : 1;
+    if (m.is_short) m.planes = SHORT_PIECE / m.plane;
+    m.pieces = m.is_short ? div_up(m.images, m.planes) : m.images * div_up(m.plane, CB_TILE);
+    return m;
+}
+
+static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn task) {
+    batch m = batch_of(args, x);
+    cb_parallel(args->pool, div_up(m.channels, m.group), task, &m);
+    return CB_OK;
+}
+
+static cb_status run_batch(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    const cb_tensor *x = &args->in[0];
+    return run(args, &x->shape, x->dtype == CB_F64 ? batch_task_f64 : batch_task_f32);
+}
+
+static cb_status run_batch_bwd(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    const cb_tensor *x = &args->in[1];
+    return run(args, &x->shape, x->dtype == CB_F64 ? batch_bwd_task_f64 : batch_bwd_task_f32);
+}
+
+cb_kernel_fn CB_KERN(batch)(cb_opcode code, cb_dtype dtype) {
+    if (!cb_dtype_is_float(dtype)) return NULL;
+    switch (code) {
+        case CB_OP_BATCH_NORM: return run_batch;
+        case CB_OP_BATCH_NORM_BWD: return run_batch_bwd;
+        default: return NULL;
+    }
+}

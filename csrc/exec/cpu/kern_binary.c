@@ -1,0 +1,156 @@
+/* Pointwise ops of two and three inputs, as kern_unary.c: expressions of `x` and `y`, one loop for
+ * each type. */
+#include "kern_map.h"
+
+/* clang-format off */
+/* Gradients have g = x and, as y, the output (tanh, sigmoid, relu) or the input of the forward op. */
+#define BINARY_FLOAT(X)                                                             \
+    X(ADD, x + y)                                                                   \
+    X(SUB, x - y)                                                                   \
+    X(MUL, x * y)                                                                   \
+    X(DIV, x / y)                                                                   \
+    X(POW, F(pow)(x, y))                                                            \
+    X(MAXIMUM, x > y || x != x ? x : y)                                             \
+    X(MINIMUM, x < y || x != x ? x : y)                                             \
+    X(TANH_BWD, x * ((real)1 - y * y))                                              \
+    X(SIGMOID_BWD, x * (y * ((real)1 - y)))                                         \
+    X(RELU_BWD, y > 0 ? x : (real)0)                                                \
+    X(GELU_BWD, x * F(gelu_slope)(y))                                               \
+    X(GELU_TANH_BWD, x * F(gelu_tanh_slope)(y))                                     \
+    X(SILU_BWD, x * F(silu_slope)(y))
+
+#define BINARY_INT(X)                                                               \
+    X(ADD, (real)((uint64_t)x + (uint64_t)y))                                       \
+    X(SUB, (real)((uint64_t)x - (uint64_t)y))                                       \
+    X(MUL, (real)((uint64_t)x * (uint64_t)y))                                       \
+    X(MAXIMUM, x > y ? x : y)                                                       \
+    X(MINIMUM, x < y ? x : y)                                                       \
+    X(RELU_BWD, y > 0 ? x : (real)0)
+
+#define COMPARE(X)                                                                  \
+    X(EQ, x == y)                                                                   \
+    X(NE, x != y)                                                                   \
+    X(LT, x < y)                                                                    \
+    X(LE, x <= y)                                                                   \
+    X(GT, x > y)                                                                    \
+    X(GE, x >= y)
+
+#define LOGICAL(X)                                                                  \
+    X(LOGICAL_AND, (x != 0) & (y != 0))                                             \
+    X(LOGICAL_OR, (x != 0) | (y != 0))
+/* clang-format on */
+
+#define LOOP(name, type, out_type, expression)                      \
+    static void name(const void *const *in, void *out, int64_t n) { \
+        typedef type real;                                          \
+        const real *restrict a = in[0];                             \
+        const real *restrict b = in[1];                             \
+        out_type *restrict o = out;                                 \
+        for (int64_t i = 0; i < n; i++) {                           \
+            real x = a[i], y = b[i];                                \
+            o[i] = expression;                                      \
+        }                                                           \
+    }
+#define LOOP_F32(id, expression) LOOP(id##_f32, float, real, expression)
+#define LOOP_F64(id, expression) LOOP(id##_f64, double, real, expression)
+#define LOOP_U8(id, expression) LOOP(id##_u8, uint8_t, real, expression)
+#define LOOP_I32(id, expression) LOOP(id##_i32, int32_t, real, expression)
+#define LOOP_I64(id, expression) LOOP(id##_i64, int64_t, real, expression)
+#define LOOP_COMPARE(id, expression)             \
+    LOOP(id##_f32, float, uint8_t, expression)   \
+    LOOP(id##_f64, double, uint8_t, expression)  \
+    LOOP(id##_u8, uint8_t, uint8_t, expression)  \
+    LOOP(id##_i32, int32_t, uint8_t, expression) \
+    LOOP(id##_i64, int64_t, uint8_t, expression)
+
+#define F(function) cb_##function##_f32
+BINARY_FLOAT(LOOP_F32)
+#undef F
+#define F(function) cb_##function##_f64
+BINARY_FLOAT(LOOP_F64)
+#undef F
+BINARY_INT(LOOP_U8)
+BINARY_INT(LOOP_I32)
+BINARY_INT(LOOP_I64)
+COMPARE(LOOP_COMPARE)
+LOGICAL(LOOP_U8)
+
+/* `where` moves elements without looking at them: one loop for each size. */
+#define LOOP_WHERE(name, type)                                      \
+    static void name(const void *const *in, void *out, int64_t n) { \
+        const uint8_t *restrict c = in[0];                          \
+        const type *restrict a = in[1];                             \
+        const type *restrict b = in[2];                             \
+        type *restrict o = out;                                     \
+        for (int64_t i = 0; i < n; i++) o[i] = c[i] ? a[i] : b[i];  \
+    }
+LOOP_WHERE(where_1, uint8_t)
+LOOP_WHERE(where_2, uint16_t)
+LOOP_WHERE(where_4, uint32_t)
+LOOP_WHERE(where_8, uint64_t)
+
+/* clang-format off */
+#define CASE_FLOAT(id, expression) case CB_OP_##id: return dtype == CB_F64 ? id##_f64 : id##_f32;
+#define CASE_U8(id, expression) case CB_OP_##id: return id##_u8;
+#define CASE_I32(id, expression) case CB_OP_##id: return id##_i32;
+#define CASE_I64(id, expression) case CB_OP_##id: return id##_i64;
+/* clang-format on */
+
+static cb_loop_fn loop_of(cb_opcode code, cb_dtype dtype) {
+    switch (dtype) {
+        case CB_F16:
+        case CB_BF16:
+        case CB_F32:
+        case CB_F64:
+            switch (code) {
+                BINARY_FLOAT(CASE_FLOAT)
+                COMPARE(CASE_FLOAT)
+                default: return NULL;
+            }
+        case CB_BOOL:
+        case CB_U8: /* a bool is 0 or 1: as a number it compares as it should */
+            switch (code) {
+                BINARY_INT(CASE_U8)
+                COMPARE(CASE_U8)
+                LOGICAL(CASE_U8)
+                default: return NULL;
+            }
+        case CB_I32:
+            switch (code) {
+                BINARY_INT(CASE_I32)
+                COMPARE(CASE_I32)
+                default: return NULL;
+            }
+        case CB_I64:
+            switch (code) {
+                BINARY_INT(CASE_I64)
+                COMPARE(CASE_I64)
+                default: return NULL;
+            }
+        case CB_DTYPE_COUNT: break;
+    }
+    return NULL;
+}
+
+static cb_status run_binary(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    return cb_map_run(args, loop_of(args->code, args->in[0].dtype), false, false);
+}
+
+static cb_status run_where(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    switch (cb_dtype_size(args->out[0].dtype)) {
+        case 1: return cb_map_run(args, where_1, true, true);
+        case 2: return cb_map_run(args, where_2, true, true);
+        case 4: return cb_map_run(args, where_4, true, true);
+        default: return cb_map_run(args, where_8, true, true);
+    }
+}
+
+cb_kernel_fn CB_KERN(binary)(cb_opcode code, cb_dtype dtype) {
+    if (code == CB_OP_WHERE) return run_where;
+    bool compares = code >= CB_OP_EQ && code <= CB_OP_LOGICAL_OR;
+    if (compares && dtype == CB_BOOL)
+        return run_binary; /* the dtype of the result: any input will do */
+    return loop_of(code, dtype) ? run_binary : NULL;
+}

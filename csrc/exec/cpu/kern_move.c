@@ -1,0 +1,244 @@
+/* Data movement: contiguous, concat, pad, tril. Elements are moved by their size alone. Each kernel
+ * cuts its longest tensor into tasks of CB_CHUNK elements and copies runs. */
+#include "kern_copy.h"
+
+typedef struct move {
+    const cb_kernel_args *args;
+    const cb_tensor *in, *out;
+    cb_walk walk; /* of `in` */
+    size_t size;
+    uint64_t fill;
+} move;
+
+static move move_of(const cb_kernel_args *args, const cb_tensor *in, double fill) {
+    const cb_tensor *tensors[1] = {in};
+    return (move){.args = args,
+                  .in = in,
+                  .out = &args->out[0],
+                  .walk = cb_walk_of(tensors, 1),
+                  .size = cb_dtype_size(in->dtype),
+                  .fill = cb_element_of(in->dtype, fill)};
+}
+
+/* n elements of the input, from its element `from` on, to element `to` of the output. */
+static void copy(const move *m, int64_t from, int64_t to, int64_t n) {
+    cb_walk_copy(&m->walk, cb_walk_to(&m->walk, from), 0, m->in->data, m->size, cb_at(m->out, to),
+                 n);
+}
+
+static void fill(const move *m, int64_t to, int64_t n) {
+    cb_copy_run(&m->fill, 0, m->size, cb_at(m->out, to), n);
+}
+
+/* ---- contiguous ------------------------------------------------------------------------------ */
+
+static void copy_chunk(void *user, int64_t task, int thread) {
+    (void)thread;
+    const move *m = user;
+    int64_t at = task * CB_CHUNK;
+    copy(m, at, at, min_i64(CB_CHUNK, m->walk.count - at));
+}
+
+/* A transposed copy: rows of the output lie across the input, while another axis `k` runs along it.
+ * Blocks of EDGE x EDGE in these axes read whole cache lines and stay in the first-level cache. */
+#define EDGE 32
+
+typedef struct transposed {
+    move m;
+    int k;          /* the axis along which the input is contiguous; the last axis is the other */
+    int64_t across; /* elements of the output from one step of axis k to the next */
+    int64_t n_k, n_last; /* blocks along each */
+} transposed;
+
+#define BLOCK(type)                                                              \
+    for (int64_t i = 0; i < rows; i++) {                                         \
+        for (int64_t j = 0; j < columns; j++) {                                  \
+            ((type *)to)[i * across + j] = ((const type *)from)[i + j * stride]; \
+        }                                                                        \
+    }                                                                            \
+    break;
+
+static void copy_block(void *user, int64_t task, int thread) {
+    (void)thread;
+    const transposed *t = user;
+    const cb_walk *w = &t->m.walk;
+    int last = w->rank - 1;
+    int64_t column = task % t->n_last * EDGE, row = task / t->n_last % t->n_k * EDGE;
+    int64_t rest = task / t->n_last / t->n_k, in = row + column * w->stride[0][last];
+    int64_t out = row * t->across + column, step = w->dim[last];
+    for (int a = last - 1; a >= 0; a--) { /* the other axes */
+        if (a != t->k) {
+            in += rest % w->dim[a] * w->stride[0][a];
+            out += rest % w->dim[a] * step;
+            rest /= w->dim[a];
+        }
+        step *= w->dim[a];
+    }
+    int64_t rows = min_i64(EDGE, w->dim[t->k] - row),
+            columns = min_i64(EDGE, w->dim[last] - column);
+    int64_t across = t->across, stride = w->stride[0][last];
+    const void *from = cb_at(t->m.in, in);
+    void *to = cb_at(t->m.out, out);
+    switch (t->m.size) {
+        case 1: BLOCK(uint8_t)
+        case 2: BLOCK(uint16_t)
+        case 4: BLOCK(uint32_t)
+        default: BLOCK(uint64_t)
+    }
+}
+
+static cb_status run_contiguous(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    transposed t = {.m = move_of(args, &args->in[0], 0), .k = -1, .across = 1};
+    const cb_walk *w = &t.m.walk;
+    int last = w->rank - 1;
+    for (int a = 0; a < last; a++) {
+        if (w->stride[0][a] == 1 && w->stride[0][last] != 0 && w->dim[a] >= 4) t.k = a;
+    }
+    if (t.k < 0 || w->count == 0) {
+        cb_parallel(args->pool, div_up(w->count, CB_CHUNK), copy_chunk, &t.m);
+        return CB_OK;
+    }
+    for (int a = last; a > t.k; a--) t.across *= w->dim[a];
+    t.n_k = div_up(w->dim[t.k], EDGE);
+    t.n_last = div_up(w->dim[last], EDGE);
+    int64_t rest = w->count / w->dim[t.k] / w->dim[last];
+    cb_parallel(args->pool, rest * t.n_k * t.n_last, copy_block, &t);
+    return CB_OK;
+}
+
+/* ---- concat ---------------------------------------------------------------------------------- */
+
+typedef struct concat {
+    move m;
+    /* Elements of one row of the output: before this input, all, of this input. */
+    int64_t start, total, length;
+} concat;
+
+static void concat_chunk(void *user, int64_t task, int thread) {
+    (void)thread;
+    const concat *c = user;
+    int64_t at = task * CB_CHUNK, end = min_i64(at + CB_CHUNK, c->m.walk.count);
+    while (at < end) {
+        int64_t column = at % c->length, n = min_i64(end - at, c->length - column);
+        copy(&c->m, at, at / c->length * c->total + c->start + column, n);
+        at += n;
+    }
+}
+
+static int64_t inner_of(const cb_shape *s, int64_t axis) {
+    int64_t inner = 1;
+    for (int32_t k = (int32_t)axis + 1; k < s->rank; k++) inner *= s->dim[k];
+    return inner;
+}
+
+static cb_status run_concat(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    int64_t axis = args->attrs->i[0], inner = inner_of(&args->out[0].shape, axis), start = 0;
+    for (uint32_t i = 0; i < args->n_in; i++) {
+        concat c = {.m = move_of(args, &args->in[i], 0),
+                    .start = start,
+                    .total = args->out[0].shape.dim[axis] * inner,
+                    .length = args->in[i].shape.dim[axis] * inner};
+        cb_parallel(args->pool, div_up(c.m.walk.count, CB_CHUNK), concat_chunk, &c);
+        start += c.length;
+    }
+    return CB_OK;
+}
+
+/* ---- pad ------------------------------------------------------------------------------------- */
+
+/* A row of the output (the axis and those inside it), in elements:
+ *
+ *     |<-- low -->|<-- body: item, gap, item, gap, item -->|<-- high -->|      item + gap = period
+ *
+ * Without gaps the body is one item. */
+typedef struct pad {
+    move m;
+    int64_t row, low, body, item, period, in_row;
+} pad;
+
+/* The piece of the output from `at` on: its length, and where it comes from (-1: the fill). */
+static int64_t piece_at(const pad *p, int64_t at, int64_t *from) {
+    int64_t column = at % p->row, place = column - p->low;
+    *from = -1;
+    if (place < 0) return -place;
+    if (place >= p->body) return p->row - column;
+    int64_t inside = place % p->period;
+    if (inside >= p->item) return p->period - inside;
+    *from = at / p->row * p->in_row + place / p->period * p->item + inside;
+    return p->item - inside;
+}
+
+static void pad_chunk(void *user, int64_t task, int thread) {
+    (void)thread;
+    const pad *p = user;
+    int64_t at = task * CB_CHUNK, end = min_i64(at + CB_CHUNK, cb_numel(&p->m.out->shape));
+    while (at < end) {
+        int64_t from, n = min_i64(end - at, piece_at(p, at, &from));
+        if (from < 0) fill(&p->m, at, n);
+        else copy(&p->m, from, at, n);
+        at += n;
+    }
+}
+
+static cb_status run_pad(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    const cb_attrs *a = args->attrs;
+    const cb_shape *in = &args->in[0].shape, *out = &args->out[0].shape;
+    int64_t inner = inner_of(in, a->i[0]), n = in->dim[a->i[0]];
+    bool gaps = a->i[3] > 0 && n > 1;
+    pad p = {.m = move_of(args, &args->in[0], a->f[0]),
+             .row = out->dim[a->i[0]] * inner,
+             .low = a->i[1] * inner,
+             .body = (out->dim[a->i[0]] - a->i[1] - a->i[2]) * inner,
+             .item = gaps ? inner : n * inner,
+             .period = gaps ? (1 + a->i[3]) * inner : n * inner,
+             .in_row = n * inner};
+    cb_parallel(args->pool, div_up(cb_numel(out), CB_CHUNK), pad_chunk, &p);
+    return CB_OK;
+}
+
+/* ---- tril ------------------------------------------------------------------------------------ */
+
+typedef struct tril {
+    move m;
+    int64_t rows, columns, k, rows_in_task; /* rows: of one matrix */
+} tril;
+
+static void tril_rows(void *user, int64_t task, int thread) {
+    (void)thread;
+    const tril *t = user;
+    int64_t first = task * t->rows_in_task;
+    int64_t end = min_i64(first + t->rows_in_task, t->m.walk.count / t->columns);
+    for (int64_t r = first; r < end; r++) {
+        int64_t kept = r % t->rows + t->k + 1;
+        kept = kept < 0 ? 0 : min_i64(kept, t->columns);
+        if (kept > 0) copy(&t->m, r * t->columns, r * t->columns, kept);
+        if (kept < t->columns) fill(&t->m, r * t->columns + kept, t->columns - kept);
+    }
+}
+
+static cb_status run_tril(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    const cb_shape *s = &args->in[0].shape;
+    tril t = {.m = move_of(args, &args->in[0], args->attrs->f[0]),
+              .rows = s->dim[s->rank - 2],
+              .columns = s->dim[s->rank - 1],
+              .k = args->attrs->i[0]};
+    if (t.m.walk.count == 0) return CB_OK;
+    t.rows_in_task = div_up(CB_CHUNK, t.columns);
+    cb_parallel(args->pool, div_up(t.m.walk.count / t.columns, t.rows_in_task), tril_rows, &t);
+    return CB_OK;
+}
+
+cb_kernel_fn CB_KERN(move)(cb_opcode code, cb_dtype dtype) {
+    (void)dtype;
+    switch (code) {
+        case CB_OP_CONTIGUOUS: return run_contiguous;
+        case CB_OP_CONCAT: return run_concat;
+        case CB_OP_PAD: return run_pad;
+        case CB_OP_TRIL: return run_tril;
+        default: return NULL;
+    }
+}

@@ -1,0 +1,182 @@
+/* The debug backend: the cpu kernels without the arena. Each buffer is a block of its own, made at
+ * its first group and freed after its last, so that a sanitizer sees every access outside it and
+ * the counted peak is the liveness peak that the plan promised.
+ *
+ *     | guard | bytes, rounded up to a cache line | guard |
+ *
+ * A fresh buffer is all ones: a NaN in every float type, so that reading what nobody wrote shows.
+ * The guards (the rounding included) hold a pattern that is checked when the buffer is freed: that
+ * also catches code that no sanitizer watches, such as a BLAS. */
+#include "../../base/sanitize.h"
+#include "../executable.h"
+
+#define GUARD CB_ALIGN
+#define GUARD_BYTE 0xA5
+
+typedef struct state {
+    cb_executable x;
+    /* Buffers by first group, those of group g at made_begin[g] .. made_begin[g + 1]; and by last.
+     */
+    uint32_t *made_begin, *made;
+    uint32_t *last_begin, *last;
+    uint64_t live, peak; /* bytes */
+    const cb_bindings *bindings;
+} state;
+
+/* ---- one buffer ------------------------------------------------------------------------------ */
+
+static size_t tail_bytes(uint64_t bytes) {
+    return cb_align_up((size_t)bytes) - (size_t)bytes + GUARD;
+}
+
+static cb_status make_buffer(state *s, uint32_t buffer, cb_error *err) {
+    uint64_t bytes = s->x.program->buffer[buffer].bytes;
+    size_t tail = tail_bytes(bytes), total;
+    if (!cb_add_size((size_t)bytes, GUARD + tail, &total)) return cb_no_memory(err);
+    char *block = cb_malloc(s->x.runtime->alloc, total);
+    if (!block) return cb_no_memory(err);
+    char *data = block + GUARD;
+    memset(block, GUARD_BYTE, GUARD);
+    memset(data, 0xFF, (size_t)bytes);
+    memset(data + bytes, GUARD_BYTE, tail);
+    CB_POISON(block, GUARD);
+    CB_POISON(data + bytes, tail);
+    s->x.address[buffer] = data;
+    s->live += bytes;
+    if (s->live > s->peak) s->peak = s->live;
+    return CB_OK;
+}
+
+static bool is_pattern(const char *at, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if ((unsigned char)at[i] != GUARD_BYTE) return false;
+    }
+    return true;
+}
+
+/* Frees a buffer that is there; false: somebody wrote past its ends. */
+static bool free_buffer(state *s, uint32_t buffer) {
+    char *data = s->x.address[buffer];
+    uint64_t bytes = s->x.program->buffer[buffer].bytes;
+    CB_UNPOISON(data - GUARD, GUARD);
+    CB_UNPOISON(data + bytes, tail_bytes(bytes));
+    bool is_whole = is_pattern(data - GUARD, GUARD) && is_pattern(data + bytes, tail_bytes(bytes));
+    cb_free(s->x.runtime->alloc, data - GUARD);
+    s->x.address[buffer] = NULL;
+    s->live -= bytes;
+    return is_whole;
+}
+
+static void free_all(state *s) {
+    for (uint32_t b = 0; b < s->x.program->n_buffer; b++) {
+        if (s->x.address[b]) free_buffer(s, b);
+    }
+}
+
+/* ---- life of the state ----------------------------------------------------------------------- */
+
+static void debug_destroy(void *handle) {
+    state *s = handle;
+    if (!s) return;
+    cb_alloc *alloc = s->x.runtime->alloc;
+    free_all(s);
+    cb_executable_free(&s->x);
+    cb_free(alloc, s);
+}
+
+static uint32_t key_of(const cb_buffer *b, bool by_last) { return by_last ? b->last : b->made; }
+
+/* Buffers in order of their first or last group, by counting; what is held to the end (last ==
+ * n_group) has a range of its own. */
+static cb_status sort_buffers(state *s, bool by_last, uint32_t **begin_out, uint32_t **list_out,
+                              cb_error *err) {
+    const cb_program *p = s->x.program;
+    uint32_t *begin = CB_NEW(&s->x.memory, uint32_t, (size_t)p->n_group + 3);
+    uint32_t *list = CB_NEW(&s->x.memory, uint32_t, p->n_buffer);
+    if (!begin || !list) return cb_no_memory(err);
+    for (uint32_t b = 0; b < p->n_buffer; b++) begin[key_of(&p->buffer[b], by_last) + 2]++;
+    for (uint32_t g = 0; g <= p->n_group; g++) begin[g + 2] += begin[g + 1];
+    for (uint32_t b = 0; b < p->n_buffer; b++)
+        list[begin[key_of(&p->buffer[b], by_last) + 1]++] = b;
+    *begin_out = begin;
+    *list_out = list;
+    return CB_OK;
+}
+
+static cb_status debug_compile(const cb_program *program, const cb_runtime *runtime, void **out,
+                               cb_error *err) {
+    state *s = cb_malloc(runtime->alloc, sizeof *s);
+    if (!s) return cb_no_memory(err);
+    *s = (state){0};
+    cb_status status = cb_executable_init(&s->x, program, runtime, err);
+    if (status != CB_OK) {
+        cb_free(runtime->alloc, s);
+        return status;
+    }
+    CB_TRY_DONE(sort_buffers(s, false, &s->made_begin, &s->made, err));
+    CB_TRY_DONE(sort_buffers(s, true, &s->last_begin, &s->last, err));
+    *out = s;
+done:
+    if (status != CB_OK) debug_destroy(s);
+    return status;
+}
+
+/* ---- run ------------------------------------------------------------------------------------- */
+
+static cb_status report_overrun(const state *s, uint32_t buffer, uint32_t group, cb_error *err) {
+    const cb_program *p = s->x.program;
+    const cb_instr *instr = &p->instr[p->group[group].instr_begin];
+    return cb_fail(err, CB_INTERNAL,
+                   "%s: something wrote past the ends of buffer %u (%llu bytes) while it lived; "
+                   "found after group %u",
+                   cb_op_def_of(instr->code)->name, buffer,
+                   (unsigned long long)p->buffer[buffer].bytes, group);
+}
+
+static cb_status run_group(void *user, uint32_t group, cb_error *err) {
+    state *s = user;
+    for (uint32_t i = s->made_begin[group]; i < s->made_begin[group + 1]; i++) {
+        CB_TRY(make_buffer(s, s->made[i], err));
+    }
+    cb_executable_place(&s->x, group);
+    CB_TRY(cb_executable_run_group(&s->x, group, s->bindings, err));
+    for (uint32_t i = s->last_begin[group]; i < s->last_begin[group + 1]; i++) {
+        if (!free_buffer(s, s->last[i])) return report_overrun(s, s->last[i], group, err);
+    }
+    return CB_OK;
+}
+
+/* What is held to the end stays until the next run, for cb_backend.address. */
+static cb_status debug_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,
+                           cb_error *err) {
+    state *s = handle;
+    uint64_t n_alloc = cb_alloc_stats(s->x.runtime->alloc).n_alloc;
+    free_all(s);
+    s->peak = 0;
+    s->bindings = bindings;
+    CB_TRY(cb_executable_bind(&s->x, bindings, err));
+    cb_status status = cb_run_groups(s->x.program->n_group, bindings, run_group, s, err);
+    if (status != CB_OK) {
+        free_all(s);
+        return status;
+    }
+    if (stats) {
+        *stats = (cb_run_stats){.peak_bytes = s->peak,
+                                .n_group = s->x.program->n_group,
+                                .n_alloc = cb_alloc_stats(s->x.runtime->alloc).n_alloc - n_alloc};
+    }
+    return CB_OK;
+}
+
+static void *debug_address(void *handle, uint32_t operand) {
+    return cb_executable_address(&((state *)handle)->x, operand);
+}
+
+const cb_backend cb_backend_debug = {
+    .name = "debug",
+    .supports = cb_executable_supports,
+    .compile = debug_compile,
+    .run = debug_run,
+    .address = debug_address,
+    .destroy = debug_destroy,
+};

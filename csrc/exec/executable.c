@@ -1,0 +1,202 @@
+/* What a run must not do, the lookup does once: finding kernels, copying shapes and strides,
+ * listing which tensors point into the caller's buffers. What is left for each group is a struct on
+ * the stack and one call an instruction. */
+#include "executable.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define POLL_SECONDS 5e-3
+
+/* ---- finding kernels ------------------------------------------------------------------------- */
+
+/* A kernel is found by the dtype of its first floating operand, or of its first operand where all
+ * are integers. */
+static cb_dtype kernel_dtype(const cb_program *p, const cb_instr *instr) {
+    uint32_t begin[2] = {instr->in_begin, instr->out_begin}, n[2] = {instr->n_in, instr->n_out};
+    for (int side = 0; side < 2; side++) {
+        for (uint32_t k = 0; k < n[side]; k++) {
+            cb_dtype dtype = p->operand[p->operand_id[begin[side] + k]].dtype;
+            if (cb_dtype_is_float(dtype)) return dtype;
+        }
+    }
+    return p->operand[p->operand_id[instr->n_in ? instr->in_begin : instr->out_begin]].dtype;
+}
+
+static cb_status find_kernel(const cb_program *p, const cb_instr *instr, cb_kernel_fn *out,
+                             cb_error *err) {
+    cb_dtype dtype = kernel_dtype(p, instr);
+    *out = cb_cpu_kernel(instr->code, dtype);
+    if (*out) return CB_OK;
+    bool is_placed = instr->location && instr->location[0];
+    return cb_fail(err, CB_UNSUPPORTED, "%s: no cpu kernel for %s%s%s",
+                   cb_op_def_of(instr->code)->name, cb_dtype_name(dtype), is_placed ? " at " : "",
+                   is_placed ? instr->location : "");
+}
+
+cb_status cb_executable_supports(const cb_program *program, cb_error *err) {
+    for (uint32_t i = 0; i < program->n_instr; i++) {
+        cb_kernel_fn kernel;
+        CB_TRY(find_kernel(program, &program->instr[i], &kernel, err));
+    }
+    return CB_OK;
+}
+
+/* ---- making ready ---------------------------------------------------------------------------- */
+
+static const cb_operand *operand_of(const cb_executable *x, uint32_t tensor) {
+    return &x->program->operand[x->program->operand_id[tensor]];
+}
+
+static uint32_t count_tensors(const cb_program *p) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_instr; i++) {
+        const cb_instr *instr = &p->instr[i];
+        if (instr->in_begin + instr->n_in > n) n = instr->in_begin + instr->n_in;
+        if (instr->out_begin + instr->n_out > n) n = instr->out_begin + instr->n_out;
+    }
+    return n;
+}
+
+static void describe_tensors(cb_executable *x) {
+    for (uint32_t i = 0; i < x->n_tensor; i++) {
+        const cb_operand *operand = operand_of(x, i);
+        cb_tensor *t = &x->tensor[i];
+        *t = (cb_tensor){.dtype = operand->dtype, .shape = operand->shape};
+        memcpy(t->stride, operand->stride, sizeof t->stride);
+        if (operand->space != CB_SPACE_ARENA) x->bound[x->n_bound++] = i;
+    }
+}
+
+cb_status cb_executable_init(cb_executable *x, const cb_program *program, const cb_runtime *runtime,
+                             cb_error *err) {
+    *x =
+        (cb_executable){.program = program, .runtime = runtime, .n_tensor = count_tensors(program)};
+    cb_arena_init(&x->memory, runtime->alloc);
+    cb_status status = CB_OK;
+    x->kernel = CB_NEW(&x->memory, cb_kernel_fn, program->n_instr);
+    x->tensor = CB_NEW(&x->memory, cb_tensor, x->n_tensor);
+    x->bound = CB_NEW(&x->memory, uint32_t, x->n_tensor);
+    x->address = CB_NEW(&x->memory, char *, program->n_buffer);
+    if (!x->kernel || !x->tensor || !x->bound || !x->address) {
+        status = cb_no_memory(err);
+        goto done;
+    }
+    for (uint32_t i = 0; i < program->n_instr; i++) {
+        CB_TRY_DONE(find_kernel(program, &program->instr[i], &x->kernel[i], err));
+    }
+    describe_tensors(x);
+done:
+    if (status != CB_OK) cb_arena_free(&x->memory);
+    return status;
+}
+
+void cb_executable_free(cb_executable *x) { cb_arena_free(&x->memory); }
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+static void *element_of(char *base, const cb_operand *operand) {
+    return base ? base + operand->offset * (int64_t)cb_dtype_size(operand->dtype) : NULL;
+}
+
+static void place_range(cb_executable *x, uint32_t begin, uint32_t n) {
+    for (uint32_t i = begin; i < begin + n; i++) {
+        const cb_operand *operand = operand_of(x, i);
+        if (operand->space == CB_SPACE_ARENA)
+            x->tensor[i].data = element_of(x->address[operand->buffer], operand);
+    }
+}
+
+void cb_executable_place(cb_executable *x, uint32_t group) {
+    const cb_group *g = &x->program->group[group];
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+        const cb_instr *instr = &x->program->instr[i];
+        place_range(x, instr->in_begin, instr->n_in);
+        place_range(x, instr->out_begin, instr->n_out);
+    }
+}
+
+void *cb_executable_address(const cb_executable *x, uint32_t operand) {
+    const cb_operand *o = &x->program->operand[operand];
+    return o->space == CB_SPACE_ARENA ? element_of(x->address[o->buffer], o) : NULL;
+}
+
+cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings, cb_error *err) {
+    for (uint32_t i = 0; i < x->n_bound; i++) {
+        const cb_operand *operand = operand_of(x, x->bound[i]);
+        bool is_input = operand->space == CB_SPACE_INPUT;
+        char *base =
+            is_input ? bindings->inputs[operand->buffer] : bindings->outputs[operand->buffer];
+        const cb_argument *a =
+            is_input ? &x->program->input[operand->buffer] : &x->program->output[operand->buffer];
+        if (!base && a->bytes > 0) {
+            return cb_fail(err, CB_INVALID, "run: no buffer was given for %s %u (\"%s\")",
+                           is_input ? "input" : "output", operand->buffer, a->name ? a->name : "");
+        }
+        x->tensor[x->bound[i]].data = element_of(base, operand);
+    }
+    return CB_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static void add_location(const cb_instr *instr, cb_error *err) {
+    if (!err || !instr->location || !instr->location[0]) return;
+    size_t length = strlen(err->text);
+    snprintf(err->text + length, sizeof err->text - length, " at %s", instr->location);
+}
+
+cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
+                                  const cb_bindings *bindings, cb_error *err) {
+    const cb_program *p = x->program;
+    const cb_group *g = &p->group[group];
+    cb_kernel_args args = {.pool = x->runtime->pool,
+                           .blas = &x->runtime->blas,
+                           .random = {.seed = bindings->seed, .step = bindings->step}};
+    if (g->scratch != CB_NONE) {
+        args.scratch = x->address[g->scratch];
+        args.scratch_bytes = (size_t)p->buffer[g->scratch].bytes;
+    }
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+        const cb_instr *instr = &p->instr[i];
+        args.code = instr->code;
+        args.attrs = &instr->attrs;
+        args.in = x->tensor + instr->in_begin;
+        args.out = x->tensor + instr->out_begin;
+        args.n_in = instr->n_in;
+        args.n_out = instr->n_out;
+        if (cb_op_def_of(instr->code)->flags & CB_OPF_RANDOM)
+            args.random.stream = (uint32_t)instr->attrs.i[0];
+        cb_status status = x->kernel[i](&args, err);
+        if (status == CB_OK) continue;
+        add_location(instr, err);
+        return status;
+    }
+    return CB_OK;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+cb_status cb_run_groups(uint32_t n_group, const cb_bindings *bindings, cb_run_group_fn run_group,
+                        void *user, cb_error *err) {
+    bool needs_clock = bindings->poll || bindings->group_seconds;
+    double start = needs_clock ? now() : 0, polled = start - POLL_SECONDS;
+    for (uint32_t g = 0; g < n_group; g++) {
+        if (bindings->poll && start - polled >= POLL_SECONDS) {
+            polled = start;
+            if (bindings->poll(bindings->poll_user))
+                return cb_fail(err, CB_CANCELLED, "run: cancelled by the caller");
+        }
+        CB_TRY(run_group(user, g, err));
+        if (!needs_clock) continue;
+        double end = now();
+        if (bindings->group_seconds) bindings->group_seconds[g] = end - start;
+        start = end;
+    }
+    return CB_OK;
+}

@@ -1,0 +1,49 @@
+/* executable.h: a program made ready to run by kernels: each instruction's function and tensors are
+ * looked up once, so that a run only fills in addresses. Shared by the backends that run kernels.
+ * Program and runtime must outlive it.
+ *
+ * Addresses come from two sides: ARENA operands are placed by the backend, wherever it keeps the
+ * buffers (cb_executable_place), INPUT and OUTPUT operands by cb_executable_bind at the start of a
+ * run. */
+#ifndef CB_EXEC_EXECUTABLE_H
+#define CB_EXEC_EXECUTABLE_H
+
+#include "backend.h"
+#include "kernel.h"
+
+typedef struct cb_executable {
+    const cb_program *program;
+    const cb_runtime *runtime;
+    cb_arena memory;
+    cb_kernel_fn *kernel; /* [n_instr] */
+    cb_tensor *tensor;    /* [n_tensor] beside program->operand_id */
+    uint32_t *bound;      /* [n_bound] tensors in the caller's buffers: indices into `tensor` */
+    char **address;       /* [n_buffer] of each buffer, NULL: not there; the backend's to fill */
+    uint32_t n_tensor, n_bound;
+} cb_executable;
+
+/* CB_UNSUPPORTED names the first instruction without a kernel. */
+CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, cb_error *err);
+/* On failure nothing is left behind. */
+CB_MUST_CHECK cb_status cb_executable_init(cb_executable *x, const cb_program *program,
+                                           const cb_runtime *runtime, cb_error *err);
+void cb_executable_free(cb_executable *x);
+
+/* Points the ARENA tensors of one group at x->address. */
+void cb_executable_place(cb_executable *x, uint32_t group);
+/* Points the others at the caller's buffers; CB_INVALID: one is missing. */
+CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings,
+                                           cb_error *err);
+/* Runs a group whose tensors are placed and bound. Errors end in the user's source line. */
+CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
+                                                const cb_bindings *bindings, cb_error *err);
+/* Where an operand is kept inside, NULL: it is the caller's, or its buffer is not there. */
+void *cb_executable_address(const cb_executable *x, uint32_t operand);
+
+/* The run loop: `run_group` for each group in order; asks `poll` before the first group and then
+ * about every 5 ms of work (CB_CANCELLED), and fills group_seconds. */
+typedef cb_status (*cb_run_group_fn)(void *user, uint32_t group, cb_error *err);
+CB_MUST_CHECK cb_status cb_run_groups(uint32_t n_group, const cb_bindings *bindings,
+                                      cb_run_group_fn run_group, void *user, cb_error *err);
+
+#endif

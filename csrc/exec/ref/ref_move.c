@@ -1,0 +1,128 @@
+/* ref_move.c: joining, padding and indexing. */
+#include "ref_ops.h"
+
+#include <inttypes.h>
+
+/* Bit for bit, whatever the dtype: integers as integers, numbers as numbers. */
+static void move(const cb_tensor *to, int64_t i, const cb_tensor *from, int64_t k) {
+    if (cb_dtype_is_float(from->dtype)) cb_ref_put(to, i, cb_ref_get(from, k));
+    else cb_ref_put_int(to, i, cb_ref_get_int(from, k));
+}
+
+void cb_ref_concat(const cb_ref_call *c) {
+    const int64_t axis = c->attrs->i[0];
+    int64_t start = 0;
+    for (uint32_t k = 0; k < c->n_in; k++) {
+        const cb_tensor *in = &c->in[k];
+        const int64_t n = cb_numel(&in->shape);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t index[CB_MAX_RANK];
+            cb_ref_index(&in->shape, i, index);
+            index[axis] += start;
+            move(&c->out[0], cb_ref_number(&c->out[0].shape, index), in, i);
+        }
+        start += in->shape.dim[axis];
+    }
+}
+
+void cb_ref_pad(const cb_ref_call *c) {
+    const int64_t axis = c->attrs->i[0], low = c->attrs->i[1], step = c->attrs->i[3] + 1;
+    const int64_t n_out = cb_numel(&c->out[0].shape), n_in = cb_numel(&c->in[0].shape);
+    for (int64_t i = 0; i < n_out; i++) cb_ref_put(&c->out[0], i, c->attrs->f[0]);
+    for (int64_t i = 0; i < n_in; i++) {
+        int64_t index[CB_MAX_RANK];
+        cb_ref_index(&c->in[0].shape, i, index);
+        index[axis] = low + index[axis] * step;
+        move(&c->out[0], cb_ref_number(&c->out[0].shape, index), &c->in[0], i);
+    }
+}
+
+/* Entry i of an index tensor, which selects from an axis of `size`. */
+static cb_status selected(const cb_ref_call *c, const cb_tensor *index, int64_t i, int64_t axis, int64_t size,
+                          int64_t *out, cb_error *err) {
+    *out = cb_ref_get_int(index, i);
+    if (*out >= 0 && *out < size) return CB_OK;
+    return cb_fail(err, CB_INVALID, "%s: index %" PRId64 " out of range for axis %" PRId64 " of size %" PRId64,
+                   cb_op_def_of(c->code)->name, *out, axis, size);
+}
+
+/* The element of `table` that entry i of `index` stands for: its own place, with the entry along `axis`. */
+static cb_status place_of(const cb_ref_call *c, const cb_tensor *index, int64_t i, const cb_tensor *table,
+                          int64_t *element, cb_error *err) {
+    const int64_t axis = c->attrs->i[0];
+    int64_t at[CB_MAX_RANK], entry;
+    CB_TRY(selected(c, index, i, axis, table->shape.dim[axis], &entry, err));
+    cb_ref_index(&index->shape, i, at);
+    at[axis] = entry;
+    *element = cb_ref_number(&table->shape, at);
+    return CB_OK;
+}
+
+cb_status cb_ref_gather(const cb_ref_call *c, cb_error *err) {
+    const int64_t n = cb_numel(&c->out[0].shape);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t from;
+        CB_TRY(place_of(c, &c->in[1], i, &c->in[0], &from, err));
+        move(&c->out[0], i, &c->in[0], from);
+    }
+    return CB_OK;
+}
+
+/* Output element `i`: the base, and what lands on it from the entries of its own line along the axis, in their
+ * order. The sum is rounded once. */
+static void scatter_one(const cb_ref_call *c, int64_t i) {
+    const cb_tensor *base = &c->in[0], *index = &c->in[1], *src = &c->in[2];
+    const int64_t axis = c->attrs->i[0];
+    const bool is_float = cb_dtype_is_float(base->dtype);
+    int64_t at[CB_MAX_RANK];
+    double sum = cb_ref_get(base, i);
+    uint64_t sum_int = is_float ? 0 : (uint64_t)cb_ref_get_int(base, i);
+    cb_ref_index(&base->shape, i, at);
+    const int64_t me = at[axis];
+    for (int64_t k = 0; k < index->shape.dim[axis]; k++) {
+        at[axis] = k;
+        const int64_t from = cb_ref_number(&index->shape, at);
+        if (cb_ref_get_int(index, from) != me) continue;
+        if (is_float) sum += cb_ref_get(src, from);
+        else sum_int += (uint64_t)cb_ref_get_int(src, from);
+    }
+    if (is_float) cb_ref_put(&c->out[0], i, sum);
+    else cb_ref_put_int(&c->out[0], i, (int64_t)sum_int);
+}
+
+cb_status cb_ref_scatter_add(const cb_ref_call *c, cb_error *err) {
+    const int64_t n_out = cb_numel(&c->out[0].shape), n = cb_numel(&c->in[1].shape);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t to;
+        CB_TRY(place_of(c, &c->in[1], i, &c->out[0], &to, err));
+    }
+    for (int64_t i = 0; i < n_out; i++) scatter_one(c, i);
+    return CB_OK;
+}
+
+cb_status cb_ref_embedding(const cb_ref_call *c, cb_error *err) {
+    const int64_t n = cb_numel(&c->out[0].shape), columns = c->in[0].shape.dim[1];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row;
+        CB_TRY(selected(c, &c->in[1], i / columns, 0, c->in[0].shape.dim[0], &row, err));
+        move(&c->out[0], i, &c->in[0], row * columns + i % columns);
+    }
+    return CB_OK;
+}
+
+cb_status cb_ref_embedding_bwd(const cb_ref_call *c, cb_error *err) {
+    const int64_t rows = c->out[0].shape.dim[0], columns = c->out[0].shape.dim[1];
+    const int64_t n = cb_numel(&c->in[1].shape);
+    for (int64_t k = 0; k < n; k++) {
+        int64_t row;
+        CB_TRY(selected(c, &c->in[1], k, 0, rows, &row, err));
+    }
+    for (int64_t i = 0; i < rows * columns; i++) {
+        double sum = 0.0;
+        for (int64_t k = 0; k < n; k++) {
+            if (cb_ref_get_int(&c->in[1], k) == i / columns) sum += cb_ref_get(&c->in[0], k * columns + i % columns);
+        }
+        cb_ref_put(&c->out[0], i, sum);
+    }
+    return CB_OK;
+}

@@ -1,0 +1,174 @@
+/* matmul against a plain loop in long double; bits for any number of threads; the BLAS's thread
+ * setting. */
+#include <pthread.h>
+
+#include "kernel_test.h"
+
+/* A matrix [batch, rows, columns]: in memory column-major, with a gap after each line, or with one
+ * matrix for the whole batch. */
+typedef struct layout {
+    bool is_transposed, is_padded, is_repeated;
+} layout;
+
+static cb_tensor make_matrix(cb_dtype dtype, int64_t batch, int64_t rows, int64_t columns,
+                             layout how) {
+    int64_t lines = how.is_transposed ? columns : rows, length = how.is_transposed ? rows : columns;
+    int64_t ld = length + (how.is_padded ? 3 : 0), copies = how.is_repeated ? 1 : batch;
+    cb_tensor all = TENSOR(dtype, copies, lines, ld);
+    fill_random(&all);
+    cb_tensor t = all;
+    t.shape = cb_shape_make(3, (int64_t[]){batch, rows, columns});
+    t.stride[0] = how.is_repeated ? 0 : lines * ld;
+    t.stride[1] = how.is_transposed ? 1 : ld;
+    t.stride[2] = how.is_transposed ? ld : 1;
+    return t;
+}
+
+static void check_product(const test_op *op) {
+    const cb_tensor *x = &op->in[0], *y = &op->in[1], *out = &op->out[0];
+    int64_t batch = x->shape.dim[0], n = x->shape.dim[1], k = x->shape.dim[2], m = y->shape.dim[2],
+            wrong = 0;
+    for (int64_t i = 0; i < batch * n * m; i++) {
+        int64_t b = i / m / n, row = i / m % n, column = i % m;
+        long double sum = 0, size = 0;
+        for (int64_t p = 0; p < k; p++) {
+            long double term = (long double)get(x, (b * n + row) * k + p) *
+                               (long double)get(y, (b * k + p) * m + column);
+            sum += term;
+            size += fabsl(term);
+        }
+        wrong += !is_close(out->dtype, get(out, i), (double)sum, (double)size);
+    }
+    CHECK(wrong == 0);
+}
+
+static void check_layouts(cb_dtype dtype, int64_t batch, int64_t n, int64_t k, int64_t m,
+                          const cb_blas *blas) {
+    for (int how = 0; how < 16; how++) {
+        test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
+        op.in[0] =
+            make_matrix(dtype, batch, n, k, (layout){how & 1, how & 4, (how & 8) && !(how & 1)});
+        op.in[1] =
+            make_matrix(dtype, batch, k, m, (layout){how & 2, how & 4, (how & 8) && (how & 1)});
+        check_threads(&op, blas);
+        check_product(&op);
+        free_tensors();
+    }
+}
+
+static void check_sizes(const cb_blas *blas) {
+    static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
+    for (int d = 0; d < 4; d++) {
+        check_layouts(dtypes[d], 1, 1, 1, 1, blas);
+        check_layouts(dtypes[d], 3, 5, 7, 2, blas);
+        check_layouts(dtypes[d], 2, 17, 0, 9, blas);
+        check_layouts(dtypes[d], 1, 0, 4, 3, blas);
+        check_layouts(dtypes[d], 0, 2, 4, 3, blas);
+        check_layouts(dtypes[d], 1, 1, 300, 33, blas);
+        check_layouts(dtypes[d], 1, 33, 259, 1, blas);
+        check_layouts(dtypes[d], 7, 19, 64, 16, blas);
+        check_layouts(dtypes[d], 1, random_int(1, 40), random_int(1, 600), random_int(1, 40), blas);
+    }
+    check_layouts(CB_F32, 1, 259, 20, 270, blas); /* several tiles */
+    check_layouts(CB_BF16, 1, 200, 210, 5, blas);
+}
+
+TEST(own) { check_sizes(test_blas(false)); }
+
+TEST(with_blas) {
+    if (have_blas("with_blas")) check_sizes(test_blas(true));
+}
+
+/* One product with more than one 1024-wide tile, checked on a sample. */
+TEST(large) {
+    for (int blas = 0; blas < 2; blas++) {
+        test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
+        op.in[0] = make_matrix(CB_F32, 1, 1030, 8, (layout){0});
+        op.in[1] = make_matrix(CB_F32, 1, 8, 1100, (layout){.is_transposed = true});
+        check_threads(&op, test_blas(blas));
+        check_product(&op);
+        free_tensors();
+    }
+}
+
+/* Outputs hold NaN bytes before the kernel runs (infer_outputs), so a product that reads them would
+ * show. */
+TEST(special_values) {
+    for (int blas = 0; blas < 2; blas++) {
+        test_op op = {
+            .code = CB_OP_MATMUL, .n_in = 2, .in = {TENSOR(CB_F32, 2, 2), TENSOR(CB_F32, 2, 2)}};
+        const double x[4] = {NAN, 1, 0, INFINITY}, y[4] = {0, 1, 1, 0};
+        for (int i = 0; i < 4; i++) set(&op.in[0], i, x[i]), set(&op.in[1], i, y[i]);
+        CHECK_OK(run_op(&op, 1, test_blas(blas)));
+        CHECK(isnan(get(&op.out[0], 0)) && isnan(get(&op.out[0], 1)));
+        CHECK(isinf(get(&op.out[0], 2)) && isnan(get(&op.out[0], 3)));
+        free_tensors();
+    }
+}
+
+TEST(rounds_once) { /* 1 + 255 * 2^-9 in bf16: adding one by one in bf16 would stay at 1 */
+    test_op op = {
+        .code = CB_OP_MATMUL, .n_in = 2, .in = {TENSOR(CB_BF16, 1, 256), TENSOR(CB_BF16, 256, 1)}};
+    for (int i = 0; i < 256; i++) set(&op.in[0], i, i == 0 ? 1 : 0x1p-9), set(&op.in[1], i, 1);
+    CHECK_OK(run_op(&op, 1, test_blas(false)));
+    CHECK(get(&op.out[0], 0) == 1.5); /* 1.498 */
+    free_tensors();
+}
+
+typedef int (*get_fn)(void);
+typedef void (*set_fn)(int);
+
+static void *multiply_often(void *arg) {
+    (void)arg;
+    cb_alloc alloc;
+    cb_pool *pool = NULL;
+    cb_alloc_init(&alloc);
+    if (cb_pool_new(&alloc, 2, &pool, NULL) != CB_OK) return NULL;
+    float x[64 * 64] = {0}, out[64 * 64];
+    cb_tensor t = {.data = x,
+                   .dtype = CB_F32,
+                   .shape = {.rank = 2, .dim = {64, 64}},
+                   .stride = {64, 1}},
+              o = t;
+    const cb_tensor in[2] = {t, t};
+    cb_attrs attrs = {0};
+    o.data = out;
+    const cb_kernel_args args = {.in = in,
+                                 .out = &o,
+                                 .n_in = 2,
+                                 .n_out = 1,
+                                 .attrs = &attrs,
+                                 .code = CB_OP_MATMUL,
+                                 .pool = pool,
+                                 .blas = test_blas(true)};
+    cb_kernel_fn kernel = cb_cpu_kernel(CB_OP_MATMUL, CB_F32);
+    bool failed = false;
+    for (int i = 0; i < 200; i++) failed |= kernel(&args, NULL) != CB_OK;
+    cb_pool_free(pool);
+    return failed ? NULL : &random_state;
+}
+
+/* Whoever calls the BLAS next finds the number of threads it had set, also when two contexts run at
+ * once. */
+TEST(blas_setting_is_kept) {
+    const cb_blas *b = test_blas(true);
+    if (!have_blas("blas_setting_is_kept") || !b->get_threads || !b->set_threads) return;
+    ((set_fn)b->set_threads)(2);
+    pthread_t other;
+    void *result = NULL;
+    CHECK(pthread_create(&other, NULL, multiply_often, NULL) == 0);
+    CHECK(multiply_often(NULL) != NULL);
+    pthread_join(other, &result);
+    CHECK(result != NULL);
+    CHECK(((get_fn)b->get_threads)() == 2);
+}
+
+int main(void) {
+    RUN(own);
+    RUN(with_blas);
+    RUN(large);
+    RUN(special_values);
+    RUN(rounds_once);
+    RUN(blas_setting_is_kept);
+    return check_report();
+}
