@@ -91,6 +91,7 @@ typedef struct cb_blas {
     void *set_threads_local; /* int f(int): threads for the calling thread, returns the old; may be NULL */
     void *set_threads;      /* void f(int); may be NULL */
     void *get_threads;      /* int f(void); may be NULL */
+    int vector_bits;        /* widest vectors its kernels use here; 0: unknown. Below ours: own kernel */
 } cb_blas;
 
 typedef struct cb_context_options {
@@ -167,7 +168,7 @@ CB_API CB_MUST_CHECK cb_status cb_graph_set_region(cb_graph *g, uint32_t region,
 CB_API void cb_graph_set_constraint(cb_graph *g, cb_constraint constraint);
 /* The same, for one value that is there already. */
 CB_API CB_MUST_CHECK cb_status cb_graph_constrain(cb_graph *g, cb_value_id value, cb_constraint constraint, cb_error *err);
-/* An output that replaces an input of role STATE after the step. */
+/* An output that replaces an input after the step; the input takes the role STATE. */
 CB_API CB_MUST_CHECK cb_status cb_graph_add_state(cb_graph *g, uint32_t input, cb_value_id value, cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_value_info(const cb_graph *g, cb_value_id value, cb_dtype *dtype, cb_shape *shape, cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_to_text(const cb_graph *g, char **out, cb_error *err);
@@ -300,6 +301,11 @@ CB_API CB_MUST_CHECK cb_status cb_step_adamw(cb_step *step, void *const *params,
 CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *problem, size_t length, cb_preset preset,
                                             const cb_budget *budget, const char *device, cb_poll_fn poll, void *poll_user,
                                             char **out, cb_error *err);
+
+/* What cb_step_text calls "explain", for a plan of a problem, both as JSON. */
+CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *problem, size_t problem_length,
+                                                    const char *plan, size_t plan_length, const char *device,
+                                                    char **out, cb_error *err);
 
 #ifdef __cplusplus
 }

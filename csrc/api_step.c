@@ -1,0 +1,265 @@
+/* The public face of a compiled step. Pointers from outside are checked before anything runs: what
+ * is missing, misaligned or overlapping is named. Neither a run nor an optimizer step allocates. */
+#include "pipeline.h"
+
+/* ---- what a step is ------------------------------------------------------------------------- */
+
+static cb_argument_info info_of(const cb_program *p, const cb_argument *a) {
+    return (cb_argument_info){
+        .name = a->name,
+        .dtype = a->dtype,
+        .shape = a->shape,
+        .bytes = a->bytes,
+        .role_or_kind = (int)a->role_or_kind,
+        .input = a->input,
+        .inside = p->operand[a->operand].space == CB_SPACE_ARENA,
+    };
+}
+
+uint32_t cb_step_n_inputs(const cb_step *step) { return step->program->n_input; }
+uint32_t cb_step_n_outputs(const cb_step *step) { return step->program->n_output; }
+
+cb_argument_info cb_step_input(const cb_step *step, uint32_t i) {
+    if (i >= step->program->n_input) return (cb_argument_info){0};
+    return info_of(step->program, &step->program->input[i]);
+}
+
+cb_argument_info cb_step_output(const cb_step *step, uint32_t i) {
+    if (i >= step->program->n_output) return (cb_argument_info){0};
+    return info_of(step->program, &step->program->output[i]);
+}
+
+cb_step_numbers cb_step_get_numbers(const cb_step *step) {
+    const cb_plan *plan = step->plan;
+    return (cb_step_numbers){
+        .arena_bytes = plan->arena_bytes,
+        .live_bytes = plan->live_bytes,
+        .saved_bytes = plan->saved_bytes,
+        .total_bytes = plan->total_bytes,
+        .save_all_arena_bytes = plan->save_all_arena_bytes,
+        .save_all_live_bytes = plan->save_all_live_bytes,
+        .save_all_saved_bytes = plan->save_all_saved_bytes,
+        .budget_bytes = plan->budget_bytes,
+        .time_ps = plan->time_ps,
+        .once_ps = plan->once_ps,
+        .lower_bound_ps = plan->lower_bound_ps,
+        .n_groups = step->program->n_group,
+        .n_recomputed = plan->lives.n_recomputed,
+    };
+}
+
+/* ---- checking memory ------------------------------------------------------------------------ */
+
+/* Adds one argument's memory to the step's list; empty arguments need none. */
+static cb_status add_range(cb_step *step, uint32_t *n, const char *kind, const cb_argument *a,
+                           const void *data, bool written, cb_error *err) {
+    uintptr_t begin = (uintptr_t)data;
+    size_t size = cb_dtype_size(a->dtype);
+    if (a->bytes == 0) return CB_OK;
+    if (!data) {
+        return cb_fail(err, CB_INVALID, "%s \"%s\": no memory given (NULL), %llu bytes needed",
+                       kind, a->name, (unsigned long long)a->bytes);
+    }
+    if (begin % size) {
+        return cb_fail(err, CB_INVALID, "%s \"%s\": %s at an address that is not a multiple of %zu",
+                       kind, a->name, cb_dtype_name(a->dtype), size);
+    }
+    if (begin > UINTPTR_MAX - a->bytes) {
+        return cb_fail(err, CB_INVALID, "%s \"%s\": ends past all memory", kind, a->name);
+    }
+    step->ranges[(*n)++] = (cb_range){
+        .begin = begin, .end = begin + a->bytes, .kind = kind, .name = a->name, .written = written};
+    return CB_OK;
+}
+
+/* Shell sort by address: in place, and quick on lists of this length. */
+static void sort_ranges(cb_range *at, uint32_t n) {
+    for (uint32_t gap = n / 2; gap > 0; gap /= 2) {
+        for (uint32_t i = gap; i < n; i++) {
+            cb_range moved = at[i];
+            uint32_t j = i;
+            for (; j >= gap && at[j - gap].begin > moved.begin; j -= gap) at[j] = at[j - gap];
+            at[j] = moved;
+        }
+    }
+}
+
+/* What is written must have memory of its own; what is only read may be shared. */
+static cb_status check_ranges(cb_range *at, uint32_t n, cb_error *err) {
+    const cb_range *any = NULL, *written = NULL; /* those that reach furthest so far */
+    sort_ranges(at, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const cb_range *before = at[i].written ? any : written;
+        if (before && before->end > at[i].begin) {
+            return cb_fail(err, CB_INVALID,
+                           "%s \"%s\" and %s \"%s\" overlap in memory; what is written needs "
+                           "memory of its own",
+                           before->kind, before->name, at[i].kind, at[i].name);
+        }
+        if (!any || at[i].end > any->end) any = &at[i];
+        if (at[i].written && (!written || at[i].end > written->end)) written = &at[i];
+    }
+    return CB_OK;
+}
+
+static cb_status check_run(cb_step *step, const cb_run *run, cb_error *err) {
+    const cb_program *p = step->program;
+    uint32_t n = 0;
+    if ((p->n_input && !run->inputs) || (p->n_output && !run->outputs)) {
+        return cb_fail(err, CB_INVALID, "run: takes %u inputs and %u outputs; a list is NULL",
+                       p->n_input, p->n_output);
+    }
+    for (uint32_t i = 0; i < p->n_input; i++) {
+        bool written = p->input[i].role_or_kind == CB_ROLE_STATE;
+        CB_TRY(add_range(step, &n, "input", &p->input[i], run->inputs[i], written, err));
+    }
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        if (p->operand[p->output[i].operand].space != CB_SPACE_OUTPUT) continue;
+        CB_TRY(add_range(step, &n, "output", &p->output[i], run->outputs[i], true, err));
+    }
+    return check_ranges(step->ranges, n, err);
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+/* New states replace the old ones when nothing can fail any more. The null backend has none. */
+static void copy_states(const cb_step *step, const cb_run *run) {
+    const cb_program *p = step->program;
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        const cb_argument *a = &p->output[i];
+        if (a->role_or_kind != CB_OUTPUT_STATE || a->bytes == 0) continue;
+        const void *from = step->backend->address(step->state, a->operand);
+        if (from) memcpy(run->inputs[a->input], from, a->bytes);
+    }
+}
+
+cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, cb_error *err) {
+    if (!run) return cb_fail(err, CB_INVALID, "run: no bindings given (NULL)");
+    CB_TRY(check_run(step, run, err));
+    const cb_bindings bindings = {
+        .inputs = run->inputs,
+        .outputs = run->outputs,
+        .seed = run->seed,
+        .step = run->random_step,
+        .poll = run->poll,
+        .poll_user = run->poll_user,
+        .group_seconds = run->group_seconds,
+    };
+    cb_run_stats stats = {0};
+    step->has_run = false;
+    CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
+    copy_states(step, run);
+    step->has_run = true;
+    if (result) *result = (cb_run_result){.peak_bytes = stats.peak_bytes, .n_alloc = stats.n_alloc};
+    return CB_OK;
+}
+
+/* ---- the optimizer -------------------------------------------------------------------------- */
+
+/* The table of tensors, with every pointer checked. */
+static cb_status fill_rows(cb_step *step, void *const *params, void *const *m, void *const *v,
+                           const uint32_t *group, cb_error *err) {
+    const cb_program *p = step->program;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < step->n_gradients; k++) {
+        const cb_argument *gradient = &p->output[p->n_output - step->n_gradients + k];
+        if (gradient->dtype != CB_F32 && gradient->dtype != CB_F64) {
+            return cb_fail(err, CB_UNSUPPORTED,
+                           "adamw: parameter \"%s\" is %s; only f32 and f64 are stepped, so keep "
+                           "it in f32 and cast it in the model",
+                           gradient->name, cb_dtype_name(gradient->dtype));
+        }
+        CB_TRY(add_range(step, &n, "parameter", gradient, params[k], true, err));
+        CB_TRY(add_range(step, &n, "first moment of", gradient, m[k], true, err));
+        CB_TRY(add_range(step, &n, "second moment of", gradient, v[k], true, err));
+        const void *grad = step->backend->address(step->state, gradient->operand);
+        if (!grad && gradient->bytes) {
+            return cb_fail(err, CB_UNSUPPORTED, "adamw: the backend \"%s\" has no gradients",
+                           step->backend->name);
+        }
+        step->rows[k] = (cb_adamw_row){.param = params[k],
+                                       .grad = grad,
+                                       .m = m[k],
+                                       .v = v[k],
+                                       .n = cb_numel(&gradient->shape),
+                                       .dtype = gradient->dtype,
+                                       .group = group[k]};
+    }
+    return check_ranges(step->ranges, n, err);
+}
+
+cb_status cb_step_adamw(cb_step *step, void *const *params, void *const *m, void *const *v,
+                        const uint32_t *group, const cb_adamw_options *groups, uint32_t n_groups,
+                        int64_t t, cb_error *err) {
+    if (!step->keep_gradients) {
+        return cb_fail(err, CB_INVALID, "adamw: the step was compiled without keep_gradients");
+    }
+    if (!step->has_run) {
+        return cb_fail(err, CB_INVALID, "adamw: there are no gradients yet; run the step first");
+    }
+    if (step->n_gradients && (!params || !m || !v || !group)) {
+        return cb_fail(err, CB_INVALID, "adamw: a list is NULL");
+    }
+    if (n_groups && !groups) {
+        return cb_fail(err, CB_INVALID, "adamw: n_groups is %u and groups is NULL", n_groups);
+    }
+    CB_TRY(fill_rows(step, params, m, v, group, err));
+    return cb_adamw_step(step->ctx->runtime.pool, groups, n_groups, step->rows, step->n_gradients,
+                         t, err);
+}
+
+/* ---- planning from files -------------------------------------------------------------------- */
+
+cb_status cb_plan_json(cb_context *ctx, const char *problem, size_t length, cb_preset preset,
+                       const cb_budget *budget, const char *device, cb_poll_fn poll,
+                       void *poll_user, char **out, cb_error *err) {
+    cb_plan_options options = {.preset = preset,
+                               .device = cb_device_find(device ? device : "cpu"),
+                               .poll = poll,
+                               .poll_user = poll_user};
+    if (budget) options.budget = *budget;
+    if (!options.device) {
+        return cb_fail(err, CB_INVALID, "plan: no device is called \"%s\"", device);
+    }
+    if ((int)preset < 0 || preset >= CB_PRESET_COUNT) {
+        return cb_fail(err, CB_INVALID, "plan: no preset has the number %d", (int)preset);
+    }
+    cb_problem *p = NULL;
+    cb_plan *plan = NULL;
+    cb_arena scratch;
+    cb_str text;
+    cb_status status;
+    cb_arena_init(&scratch, &ctx->alloc);
+    cb_str_init(&text, &scratch);
+    CB_TRY_DONE(cb_problem_from_json(&ctx->alloc, problem, length, &p, err));
+    CB_TRY_DONE(cb_plan_make(p, &options, &ctx->alloc, &plan, err));
+    CB_TRY_DONE(cb_plan_to_json(p, plan, &text, err));
+    CB_TRY_DONE(cb_text_give(&ctx->alloc, &text, out, err));
+done:
+    cb_plan_free(plan);
+    cb_problem_free(p);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+cb_status cb_plan_explain_json(cb_context *ctx, const char *problem, size_t problem_length, const char *plan_text,
+                               size_t plan_length, const char *device, char **out, cb_error *err) {
+    const cb_device *row = cb_device_find(device ? device : "cpu");
+    if (!row) return cb_fail(err, CB_INVALID, "explain: no device is called \"%s\"", device);
+    cb_problem *p = NULL;
+    cb_plan *plan = NULL;
+    cb_arena scratch;
+    cb_str text;
+    cb_status status;
+    cb_arena_init(&scratch, &ctx->alloc);
+    cb_str_init(&text, &scratch);
+    CB_TRY_DONE(cb_problem_from_json(&ctx->alloc, problem, problem_length, &p, err));
+    CB_TRY_DONE(cb_plan_from_json(p, row, &ctx->alloc, plan_text, plan_length, &plan, err));
+    CB_TRY_DONE(cb_plan_explain(p, plan, &text, err));
+    CB_TRY_DONE(cb_text_give(&ctx->alloc, &text, out, err));
+done:
+    cb_plan_free(plan);
+    cb_problem_free(p);
+    cb_arena_free(&scratch);
+    return status;
+}

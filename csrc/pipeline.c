@@ -1,0 +1,222 @@
+/* The whole way from a forward graph to something that runs. Each stage takes what the one before
+ * it made and returns something new; what comes out is verified before it goes on, always: the
+ * verifiers are linear and cheap next to planning, and a mistake is named where it was made. */
+#include "pipeline.h"
+
+#include "ad/joint.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+#include "lower/annotate.h"
+#include "lower/split.h"
+
+typedef cb_status (*print_fn)(const cb_step *step, const void *stage, cb_str *out, cb_error *err);
+
+static cb_status print_graph(const cb_step *step, const void *graph, cb_str *out, cb_error *err) {
+    (void)step;
+    return cb_graph_print(graph, out, err);
+}
+
+static cb_status print_problem(const cb_step *step, const void *problem, cb_str *out,
+                               cb_error *err) {
+    (void)step;
+    return cb_problem_to_json(problem, out, err);
+}
+
+static cb_status print_plan(const cb_step *step, const void *plan, cb_str *out, cb_error *err) {
+    return cb_plan_to_json(step->problem, plan, out, err);
+}
+
+static cb_status print_split(const cb_step *step, const void *split, cb_str *out, cb_error *err) {
+    (void)step;
+    CB_TRY(cb_graph_print(((const cb_split *)split)->forward, out, err));
+    return cb_graph_print(((const cb_split *)split)->backward, out, err);
+}
+
+static cb_status print_program(const cb_step *step, const void *program, cb_str *out,
+                               cb_error *err) {
+    (void)step;
+    return cb_program_print(program, out, err);
+}
+
+/* Hands the text of a stage to the caller's hook, if there is one. */
+static cb_status dump(const cb_step *step, const cb_compile_options *o, const char *stage,
+                      print_fn print, const void *made, cb_error *err) {
+    if (!o->dump) return CB_OK;
+    cb_arena scratch;
+    cb_str text;
+    cb_arena_init(&scratch, &step->ctx->alloc);
+    cb_str_init(&text, &scratch);
+    cb_status status = print(step, made, &text, err);
+    if (status == CB_OK) o->dump(o->dump_user, stage, text.at);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+static cb_status check_options(const cb_compile_options *o, cb_error *err) {
+    if (!o) return cb_fail(err, CB_INVALID, "compile: no options given (NULL)");
+    if (o->n_wrt && !o->wrt) {
+        return cb_fail(err, CB_INVALID, "compile: n_wrt is %u and wrt is NULL", o->n_wrt);
+    }
+    if ((int)o->preset < 0 || o->preset >= CB_PRESET_COUNT) {
+        return cb_fail(err, CB_INVALID, "compile: no preset has the number %d", (int)o->preset);
+    }
+    if ((int)o->budget.measure < 0 || o->budget.measure >= CB_MEASURE_COUNT) {
+        return cb_fail(err, CB_INVALID, "compile: no measure has the number %d",
+                       (int)o->budget.measure);
+    }
+    return CB_OK;
+}
+
+static cb_status step_new(cb_context *ctx, const cb_compile_options *o, cb_step **out,
+                          cb_error *err) {
+    const char *name = o->backend ? o->backend : "cpu";
+    const cb_backend *backend = cb_backend_find(name);
+    if (!backend) {
+        return cb_fail(err, CB_INVALID,
+                       "compile: no backend is called \"%s\"; there are cpu, debug, ref and null",
+                       name);
+    }
+    cb_arena arena;
+    cb_arena_init(&arena, &ctx->alloc);
+    cb_step *step = CB_NEW(&arena, cb_step, 1);
+    if (!step) return cb_no_memory(err);
+    *step = (cb_step){.arena = arena,
+                      .ctx = ctx,
+                      .backend = backend,
+                      .n_gradients = o->n_wrt,
+                      .keep_gradients = o->keep_gradients};
+    *out = step;
+    return CB_OK;
+}
+
+static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
+                            cb_error *err) {
+    const cb_joint_options options = {.wrt = o->wrt, .n_wrt = o->n_wrt};
+    CB_TRY(cb_joint_build(forward, &options, &step->ctx->alloc, &step->joint, err));
+    return cb_graph_verify(step->joint, CB_SPEC_JOINT, err);
+}
+
+static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
+    const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
+                                         .static_bytes = o->static_bytes};
+    CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
+    return cb_problem_verify(step->problem, err);
+}
+
+/* Makes a plan, or reads the one that the caller brought. Both have been walked by the evaluator.
+ */
+static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error *err) {
+    const char *name = o->device ? o->device : "cpu";
+    const cb_device *device = cb_device_find(name);
+    if (!device) return cb_fail(err, CB_INVALID, "compile: no device is called \"%s\"", name);
+    if (o->plan_json) {
+        return cb_plan_from_json(step->problem, device, &step->ctx->alloc, o->plan_json,
+                                 strlen(o->plan_json), &step->plan, err);
+    }
+    const cb_plan_options options = {.preset = o->preset,
+                                     .budget = o->budget,
+                                     .device = device,
+                                     .poll = o->poll,
+                                     .poll_user = o->poll_user};
+    return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
+}
+
+static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err) {
+    CB_TRY(cb_split_make(step->joint, step->plan, &step->ctx->alloc, split, err));
+    CB_TRY(cb_graph_verify(split->forward, CB_SPEC_SPLIT, err));
+    return cb_graph_verify(split->backward, CB_SPEC_SPLIT, err);
+}
+
+static cb_status make_program(cb_step *step, cb_error *err) {
+    CB_TRY(
+        cb_lower(step->joint, step->problem, step->plan, &step->ctx->alloc, &step->program, err));
+    return cb_program_verify(step->program, err);
+}
+
+static cb_status make_executable(cb_step *step, cb_error *err) {
+    const cb_program *p = step->program;
+    CB_TRY(step->backend->supports(p, err));
+    CB_TRY(step->backend->compile(p, &step->ctx->runtime, &step->state, err));
+    step->ranges = CB_NEW(&step->arena, cb_range,
+                          p->n_input + (size_t)p->n_output + 3 * (size_t)step->n_gradients);
+    step->rows = CB_NEW(&step->arena, cb_adamw_row, step->n_gradients);
+    return step->ranges && step->rows ? CB_OK : cb_no_memory(err);
+}
+
+cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                     cb_step **out, cb_error *err) {
+    cb_split split = {0};
+    cb_step *step = NULL;
+    cb_status status;
+    CB_TRY_DONE(check_options(o, err));
+    CB_TRY_DONE(step_new(ctx, o, &step, err));
+
+    CB_TRY_DONE(cb_graph_verify(forward, CB_SPEC_FORWARD, err));
+    CB_TRY_DONE(dump(step, o, "forward", print_graph, forward, err));
+
+    CB_TRY_DONE(make_joint(step, forward, o, err));
+    CB_TRY_DONE(dump(step, o, "joint", print_graph, step->joint, err));
+
+    CB_TRY_DONE(make_problem(step, o, err));
+    CB_TRY_DONE(dump(step, o, "problem", print_problem, step->problem, err));
+
+    CB_TRY_DONE(make_plan(step, o, err));
+    CB_TRY_DONE(dump(step, o, "plan", print_plan, step->plan, err));
+
+    CB_TRY_DONE(make_split(step, &split, err));
+    CB_TRY_DONE(dump(step, o, "split", print_split, &split, err));
+
+    CB_TRY_DONE(make_program(step, err));
+    CB_TRY_DONE(dump(step, o, "program", print_program, step->program, err));
+
+    CB_TRY_DONE(make_executable(step, err));
+    *out = step;
+done:
+    cb_split_free(&split);
+    if (status != CB_OK) cb_step_free(step);
+    return status;
+}
+
+void cb_step_free(cb_step *step) {
+    if (!step) return;
+    if (step->state) step->backend->destroy(step->state);
+    cb_program_free(step->program);
+    cb_plan_free(step->plan);
+    cb_problem_free(step->problem);
+    cb_graph_free(step->joint);
+    cb_arena arena = step->arena; /* the step lies in it */
+    cb_arena_free(&arena);
+}
+
+static cb_status print_half(const cb_step *step, bool backward, cb_str *out, cb_error *err) {
+    cb_split split;
+    CB_TRY(cb_split_make(step->joint, step->plan, &step->ctx->alloc, &split, err));
+    cb_status status = cb_graph_print(backward ? split.backward : split.forward, out, err);
+    cb_split_free(&split);
+    return status;
+}
+
+static cb_status print_named(const cb_step *step, const char *what, cb_str *out, cb_error *err) {
+    if (strcmp(what, "joint") == 0) return cb_graph_print(step->joint, out, err);
+    if (strcmp(what, "forward") == 0) return print_half(step, false, out, err);
+    if (strcmp(what, "backward") == 0) return print_half(step, true, out, err);
+    if (strcmp(what, "problem") == 0) return cb_problem_to_json(step->problem, out, err);
+    if (strcmp(what, "plan") == 0) return cb_plan_to_json(step->problem, step->plan, out, err);
+    if (strcmp(what, "explain") == 0) return cb_plan_explain(step->problem, step->plan, out, err);
+    if (strcmp(what, "program") == 0) return cb_program_print(step->program, out, err);
+    return cb_fail(err, CB_INVALID,
+                   "text: nothing is called \"%s\"; there are joint, forward, backward, problem, "
+                   "plan, explain and program",
+                   what);
+}
+
+cb_status cb_step_text(const cb_step *step, const char *what, char **out, cb_error *err) {
+    cb_arena scratch;
+    cb_str text;
+    cb_arena_init(&scratch, &step->ctx->alloc);
+    cb_str_init(&text, &scratch);
+    cb_status status = print_named(step, what, &text, err);
+    if (status == CB_OK) status = cb_text_give(&step->ctx->alloc, &text, out, err);
+    cb_arena_free(&scratch);
+    return status;
+}

@@ -1,0 +1,44 @@
+/* pipeline.h: the insides of the public handles cb_context and cb_step, for pipeline.c and api_*.c
+ * alone. */
+#ifndef CB_PIPELINE_H
+#define CB_PIPELINE_H
+
+#include "exec/backend.h"
+#include "optim/adamw.h"
+
+#define CB_BLAS_NAME 96
+
+struct cb_context {
+    cb_alloc alloc;
+    cb_runtime runtime; /* backends keep a pointer to it, so its pool may change between runs */
+    char blas_name[CB_BLAS_NAME];
+};
+
+/* Memory of one argument of a call, to find what overlaps. */
+typedef struct cb_range {
+    uintptr_t begin, end;
+    const char *kind, *name; /* "output", "loss" */
+    bool written;
+} cb_range;
+
+struct cb_step {
+    cb_arena arena; /* the step lies in it */
+    cb_context *ctx;
+    cb_graph *joint;
+    cb_problem *problem;
+    cb_plan *plan;
+    cb_program *program;
+    const cb_backend *backend;
+    void *state;          /* of the backend */
+    uint32_t n_gradients; /* the last outputs are gradients */
+    bool keep_gradients;
+    bool has_run;       /* the gradients inside are those of a finished run */
+    cb_range *ranges;   /* room for the checks of a run or an optimizer step: neither allocates */
+    cb_adamw_row *rows; /* [n_gradients] */
+};
+
+/* A copy of `text` for the caller, freed with cb_text_free. */
+CB_MUST_CHECK cb_status cb_text_give(cb_alloc *alloc, const cb_str *text, char **out,
+                                     cb_error *err);
+
+#endif

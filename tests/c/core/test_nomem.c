@@ -1,0 +1,102 @@
+/* Every allocation of the whole way fails once: the error is clean, nothing leaks, and what exists
+ * stays usable. */
+#include "mlp.h"
+
+static const mlp_size size = {.batch = 4, .width = 8, .depth = 2};
+
+static cb_context *new_context(void) {
+    const cb_context_options options = {.n_threads = 1};
+    cb_context *ctx = NULL;
+    CHECK_OK(cb_context_new(&options, &ctx, &err));
+    return ctx;
+}
+
+static void sweep(cb_compile_options options) {
+    cb_context *ctx = new_context();
+    uint64_t before = cb_context_memory(ctx).live_bytes, n = 0;
+    cb_status status = CB_NOMEM;
+    while (status == CB_NOMEM && n < 100000) {
+        cb_step *step = NULL;
+        cb_context_fail_alloc(ctx, ++n);
+        status = mlp_compile(ctx, size, options, &step, &err);
+        cb_context_fail_alloc(ctx, 0);
+        CHECK(status == CB_OK || status == CB_NOMEM);
+        CHECK((step != NULL) == (status == CB_OK));
+        cb_step_free(step);
+        CHECK(cb_context_memory(ctx).live_bytes == before);
+    }
+    CHECK(status == CB_OK && n > 20);
+    cb_context_free(ctx);
+}
+
+static void ignore_text(void *user, const char *stage, const char *text) {
+    (void)user;
+    (void)stage;
+    (void)text;
+}
+
+TEST(graph_and_compile) {
+    sweep((cb_compile_options){.preset = CB_PRESET_AUTOGRAD});
+    sweep((cb_compile_options){
+        .preset = CB_PRESET_AGGRESSIVE, .keep_gradients = true, .dump = ignore_text});
+    sweep((cb_compile_options){.budget = {.kind = CB_BUDGET_SHARE, .share = 0.8},
+                               .backend = "debug"});
+    sweep((cb_compile_options){.preset = CB_PRESET_RECOMPUTE_ALL, .backend = "ref"});
+}
+
+TEST(texts) {
+    static const char *const texts[] = {"joint", "forward", "backward", "problem",
+                                        "plan",  "explain", "program"};
+    cb_context *ctx = new_context();
+    cb_step *step = NULL;
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &step, &err));
+    uint64_t before = cb_context_memory(ctx).live_bytes;
+    for (int k = 0; k < 7; k++) {
+        cb_status status = CB_NOMEM;
+        for (uint64_t n = 1; status == CB_NOMEM; n++) {
+            char *text = NULL;
+            cb_context_fail_alloc(ctx, n);
+            status = cb_step_text(step, texts[k], &text, &err);
+            cb_context_fail_alloc(ctx, 0);
+            CHECK(status == CB_OK || (status == CB_NOMEM && !text));
+            cb_text_free(ctx, text);
+            CHECK(cb_context_memory(ctx).live_bytes == before);
+        }
+    }
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
+TEST(run) {
+    static const char *const backends[] = {"cpu", "debug", "ref"};
+    for (int k = 0; k < 3; k++) {
+        cb_context *ctx = new_context();
+        cb_step *step = NULL;
+        mlp_memory memory;
+        CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){.backend = backends[k]}, &step, &err));
+        mlp_memory_init(&memory, step);
+        cb_run run = mlp_run(&memory);
+        float *state = memory.inputs[cb_step_output(step, 1).input], before = *state;
+        CHECK_OK(cb_step_run(step, &run, NULL, &err));
+        uint64_t want = mlp_hash(&memory, step), held = cb_context_memory(ctx).live_bytes;
+        cb_status status = CB_NOMEM;
+        for (uint64_t n = 1; status == CB_NOMEM; n++) {
+            *state = before;
+            cb_context_fail_alloc(ctx, n);
+            status = cb_step_run(step, &run, NULL, &err);
+            cb_context_fail_alloc(ctx, 0);
+            CHECK(status == CB_OK || (status == CB_NOMEM && *state == before));
+        }
+        CHECK(mlp_hash(&memory, step) == want && cb_context_memory(ctx).live_bytes == held);
+        mlp_memory_free(&memory);
+        cb_step_free(step);
+        cb_context_free(ctx);
+    }
+}
+
+int main(void) {
+    RUN(graph_and_compile);
+    RUN(texts);
+    RUN(run);
+    return check_report();
+}

@@ -1,0 +1,230 @@
+/* From a graph to gradients, through the public API: any plan, any number of threads and any
+ * backend that shares kernels gives the same bits, in exactly the memory that was promised. */
+#include "mlp.h"
+
+static const mlp_size size = {.batch = 24, .width = 16, .depth = 5};
+
+static cb_context *new_context(int n_threads) {
+    const cb_context_options options = {.n_threads = n_threads};
+    cb_context *ctx = NULL;
+    CHECK_OK(cb_context_new(&options, &ctx, &err));
+    return ctx;
+}
+
+typedef struct outcome {
+    uint64_t hash;
+    float loss;
+    cb_step_numbers numbers;
+    cb_run_result result;
+} outcome;
+
+static outcome run_once(cb_context *ctx, cb_compile_options options) {
+    outcome out = {0};
+    cb_step *step = NULL;
+    mlp_memory memory;
+    CHECK_OK(mlp_compile(ctx, size, options, &step, &err));
+    if (!step) return out;
+    mlp_memory_init(&memory, step);
+    cb_run run = mlp_run(&memory);
+    float *state = memory.inputs[cb_step_output(step, 1).input], before = *state;
+    CHECK_OK(cb_step_run(step, &run, NULL, &err)); /* the first run may allocate */
+    *state = before;
+    CHECK_OK(cb_step_run(step, &run, &out.result, &err));
+    out.numbers = cb_step_get_numbers(step);
+    out.hash = mlp_hash(&memory, step);
+    out.loss = *(float *)memory.outputs[0];
+    mlp_memory_free(&memory);
+    cb_step_free(step);
+    return out;
+}
+
+TEST(every_plan_gives_the_same_bits) {
+    const double shares[] = {0.5, 0.7, 1.0};
+    uint64_t want = 0;
+    for (int n_threads = 1; n_threads <= 2; n_threads++) {
+        cb_context *ctx = new_context(n_threads);
+        for (int preset = 0; preset < CB_PRESET_COUNT; preset++) {
+            outcome out = run_once(ctx, (cb_compile_options){.preset = (cb_preset)preset});
+            if (!want) want = out.hash;
+            CHECK(out.hash == want && isfinite(out.loss) && out.loss > 0);
+        }
+        for (int k = 0; k < 3; k++) {
+            const cb_budget budget = {.kind = CB_BUDGET_SHARE, .share = shares[k]};
+            outcome out = run_once(ctx, (cb_compile_options){.budget = budget});
+            CHECK(out.hash == want && out.numbers.arena_bytes <= out.numbers.budget_bytes);
+        }
+        const cb_budget least = {.kind = CB_BUDGET_MIN, .share = 0.4};
+        outcome out = run_once(ctx, (cb_compile_options){.budget = least});
+        CHECK(out.hash == want && out.numbers.arena_bytes < out.numbers.save_all_arena_bytes);
+        cb_context_free(ctx);
+    }
+}
+
+TEST(measured_peak_is_the_planned_one) {
+    cb_context *ctx = new_context(1);
+    for (int preset = 0; preset < CB_PRESET_COUNT; preset++) {
+        for (int keep = 0; keep < 2; keep++) {
+            outcome cpu = run_once(
+                ctx, (cb_compile_options){.preset = (cb_preset)preset, .keep_gradients = keep});
+            CHECK(cpu.result.peak_bytes == cpu.numbers.arena_bytes && cpu.result.n_alloc == 0);
+            outcome debug = run_once(ctx, (cb_compile_options){.preset = (cb_preset)preset,
+                                                               .keep_gradients = keep,
+                                                               .backend = "debug"});
+            CHECK(debug.result.peak_bytes == debug.numbers.live_bytes && debug.hash == cpu.hash);
+        }
+    }
+    cb_context_free(ctx);
+}
+
+TEST(presets_order_as_their_names_say) {
+    cb_context *ctx = new_context(1);
+    outcome all = run_once(ctx, (cb_compile_options){.preset = CB_PRESET_AUTOGRAD});
+    outcome least = run_once(ctx, (cb_compile_options){.preset = CB_PRESET_RECOMPUTE_ALL});
+    outcome fused = run_once(ctx, (cb_compile_options){.preset = CB_PRESET_CONSERVATIVE});
+    CHECK(all.numbers.n_recomputed == 0 &&
+          all.numbers.saved_bytes == all.numbers.save_all_saved_bytes);
+    CHECK(all.numbers.time_ps == all.numbers.once_ps);
+    CHECK(least.numbers.saved_bytes < fused.numbers.saved_bytes &&
+          fused.numbers.saved_bytes < all.numbers.saved_bytes);
+    CHECK(least.numbers.n_recomputed > fused.numbers.n_recomputed);
+    cb_context_free(ctx);
+}
+
+TEST(slow_twin_agrees) {
+    cb_context *ctx = new_context(1);
+    outcome cpu = run_once(ctx, (cb_compile_options){0});
+    outcome ref = run_once(ctx, (cb_compile_options){.backend = "ref"});
+    CHECK(fabsf(cpu.loss - ref.loss) < 1e-5f * cpu.loss);
+    run_once(ctx, (cb_compile_options){.backend = "null"});
+    cb_context_free(ctx);
+}
+
+TEST(a_run_repeats_and_does_not_allocate) {
+    cb_context *ctx = new_context(2);
+    cb_step *step = NULL;
+    mlp_memory memory;
+    double seconds[400];
+    CHECK_OK(
+        mlp_compile(ctx, size, (cb_compile_options){.preset = CB_PRESET_AGGRESSIVE}, &step, &err));
+    mlp_memory_init(&memory, step);
+    CHECK(cb_step_get_numbers(step).n_groups <= 400);
+    cb_run run = mlp_run(&memory);
+    run.group_seconds = seconds;
+    cb_argument_info state = cb_step_output(step, 1);
+    float *s = memory.inputs[state.input], before = *s;
+    CHECK_OK(cb_step_run(step, &run, NULL, &err));
+    uint64_t first = mlp_hash(&memory, step), n_alloc = cb_context_memory(ctx).n_alloc;
+    CHECK(state.role_or_kind == 1 && state.inside && *s != before);
+    *s = before;
+    CHECK_OK(cb_step_run(step, &run, NULL, &err));
+    CHECK(mlp_hash(&memory, step) == first && cb_context_memory(ctx).n_alloc == n_alloc);
+    *s = before;
+    run.random_step++; /* other masks */
+    CHECK_OK(cb_step_run(step, &run, NULL, &err));
+    CHECK(mlp_hash(&memory, step) != first);
+    *s = before;
+    run.random_step--;
+    CHECK_OK(cb_context_set_threads(ctx, 1, &err)); /* while a step is alive */
+    CHECK_OK(cb_step_run(step, &run, NULL, &err));
+    CHECK(mlp_hash(&memory, step) == first);
+    mlp_memory_free(&memory);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
+static int stop_at_once(void *user) {
+    ++*(int *)user;
+    return 1;
+}
+
+TEST(cancel_leaves_inputs_alone) {
+    cb_context *ctx = new_context(1);
+    cb_step *step = NULL;
+    mlp_memory memory;
+    int asked = 0;
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &step, &err));
+    mlp_memory_init(&memory, step);
+    float before = *(float *)memory.inputs[cb_step_output(step, 1).input];
+    cb_run run = mlp_run(&memory);
+    run.poll = stop_at_once;
+    run.poll_user = &asked;
+    CHECK_FAIL(cb_step_run(step, &run, NULL, &err), CB_CANCELLED, "");
+    CHECK(asked == 1 && *(float *)memory.inputs[cb_step_output(step, 1).input] == before);
+    mlp_memory_free(&memory);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
+TEST(a_plan_read_back_is_the_same_step) {
+    cb_context *ctx = new_context(1);
+    cb_step *step = NULL, *again = NULL;
+    char *plan = NULL, *problem = NULL, *remade = NULL, *program = NULL, *program2 = NULL;
+    const cb_budget budget = {.kind = CB_BUDGET_SHARE, .share = 0.6};
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){.budget = budget}, &step, &err));
+    CHECK_OK(cb_step_text(step, "plan", &plan, &err));
+    CHECK_OK(cb_step_text(step, "problem", &problem, &err));
+    CHECK_OK(cb_step_text(step, "program", &program, &err));
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){.plan_json = plan}, &again, &err));
+    CHECK_OK(cb_step_text(again, "program", &program2, &err));
+    CHECK(strcmp(program, program2) == 0);
+    /* and the planner alone, from the file, makes the same plan */
+    CHECK_OK(cb_plan_json(ctx, problem, strlen(problem), CB_PRESET_AUTOGRAD, &budget, NULL, NULL,
+                          NULL, &remade, &err));
+    CHECK(strcmp(plan, remade) == 0);
+    cb_text_free(ctx, plan);
+    cb_text_free(ctx, problem);
+    cb_text_free(ctx, remade);
+    cb_text_free(ctx, program);
+    cb_text_free(ctx, program2);
+    cb_step_free(step);
+    cb_step_free(again);
+    cb_context_free(ctx);
+}
+
+static void note_stage(void *user, const char *stage, const char *text) {
+    char *seen = user;
+    CHECK(strlen(text) > 20);
+    strcat(strcat(seen, stage), " ");
+}
+
+TEST(stages_can_be_watched) {
+    cb_context *ctx = new_context(1);
+    cb_step *step = NULL;
+    char seen[200] = "";
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){.dump = note_stage, .dump_user = seen},
+                         &step, &err));
+    CHECK(strcmp(seen, "forward joint problem plan split program ") == 0);
+    const char *const texts[] = {"joint", "forward", "backward", "problem",
+                                 "plan",  "explain", "program"};
+    for (int k = 0; k < 7; k++) {
+        char *text = NULL;
+        CHECK_OK(cb_step_text(step, texts[k], &text, &err));
+        CHECK(text && strlen(text) > 20);
+        cb_text_free(ctx, text);
+    }
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
+TEST(budget_that_cannot_be_met) {
+    cb_context *ctx = new_context(1);
+    cb_step *step = NULL;
+    const cb_budget budget = {.kind = CB_BUDGET_BYTES, .bytes = 64};
+    CHECK_FAIL(mlp_compile(ctx, size, (cb_compile_options){.budget = budget}, &step, &err),
+               CB_INFEASIBLE, "");
+    CHECK(step == NULL);
+    cb_context_free(ctx);
+}
+
+int main(void) {
+    RUN(every_plan_gives_the_same_bits);
+    RUN(measured_peak_is_the_planned_one);
+    RUN(presets_order_as_their_names_say);
+    RUN(slow_twin_agrees);
+    RUN(a_run_repeats_and_does_not_allocate);
+    RUN(cancel_leaves_inputs_alone);
+    RUN(a_plan_read_back_is_the_same_step);
+    RUN(stages_can_be_watched);
+    RUN(budget_that_cannot_be_met);
+    return check_report();
+}
