@@ -1,0 +1,58 @@
+"""Cutback: decide what a training step saves and what it recomputes, and run it in one planned
+block of memory.
+
+>>> import numpy as np, cutback
+>>> def loss(params, x, y):
+...     h = cutback.tanh(x @ params["w1"])
+...     return ((h @ params["w2"] - y) ** 2).mean()
+>>> step = cutback.compile(loss, budget=0.5, optimizer=cutback.optim.AdamW(lr=1e-3))
+>>> value = step(params, x, y)  # parameters are updated in place
+>>> print(step.plan)
+
+Functions of arrays are traced once for each combination of shapes and dtypes; inside them use
+operators and the operations of this package (NumPy's names, :mod:`cutback.ops`; PyTorch's
+functional names, :mod:`cutback.nn.functional`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import functional, nn, ops, optim, policies, tree
+from ._native import BudgetError, __version__, get_num_threads, set_num_threads
+from .arrays import RawArray
+from .executable import Executable, Planned, Stats
+from .graph import Graph
+from .ops import *  # noqa: F403
+from .ops import __all__ as _operations
+from .policies import CheckpointPolicy
+from .regions import checkpoint, checkpoint_name
+from .tracer import Array
+from .tracing import Traced
+from .training import Step, compile, example, grad, trace, value_and_grad
+
+if TYPE_CHECKING:
+    from .planning import Plan, min_cut, plan
+
+__all__ = [
+    "Array", "BudgetError", "CheckpointPolicy", "Executable", "Graph", "Plan", "Planned",
+    "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint", "checkpoint_name",
+    "compile", "example", "functional", "get_num_threads", "grad", "min_cut", "nn", "ops", "optim",
+    "plan", "policies", "set_num_threads", "trace", "value_and_grad", *_operations,
+
+]  # fmt: skip
+
+_LAZY = ("Plan", "min_cut", "plan")  # they read JSON, which not every program needs
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from . import planning
+
+        value = globals()[name] = getattr(planning, name)
+        return value
+    raise AttributeError(f"module 'cutback' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

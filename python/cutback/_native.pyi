@@ -1,0 +1,101 @@
+"""The extension module. The package is its only user; see the classes and functions there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+__version__: str
+
+class BudgetError(ValueError):
+    """No plan meets the budget; the text states the smallest peak found."""
+
+_ValueRow = tuple[int, str, tuple[int, ...]]  # (id, dtype, shape)
+_ArgumentRow = tuple[
+    str, str, tuple[int, ...], int, int, int, bool
+]  # (name, dtype, shape, bytes, role or kind, input, inside)
+_Budget = tuple[int, int, float, int]  # (kind, bytes, share, measure)
+
+@final
+class Graph:
+    def __new__(cls) -> Graph: ...
+    def input(self, name: str, shape: Sequence[int], dtype: str, role: int, /) -> int: ...
+    def op(
+        self,
+        name: str,
+        ins: Sequence[int],
+        attrs: Mapping[str, Any] | None,
+        location: str | None,
+        constraint: int,
+        region: int | None,
+        /,
+    ) -> tuple[_ValueRow, ...]: ...
+    def output(self, name: str, value: int, /) -> None: ...
+    def state(self, input: int, value: int, /) -> None: ...
+    def region(self, name: str, parent: int | None, saved_limit: int | None, /) -> int: ...
+    def constrain(self, value: int, constraint: int, /) -> None: ...
+    def info(self, value: int, /) -> _ValueRow: ...
+    def inputs(self) -> tuple[tuple[str, int], ...]: ...
+    def text(self) -> str: ...
+    def json(self) -> str: ...
+    @classmethod
+    def from_text(cls, text: str, /) -> Graph: ...
+    @classmethod
+    def from_json(cls, text: str, /) -> Graph: ...
+    def compile(
+        self,
+        wrt: Sequence[int],
+        *,
+        preset: int = 0,
+        budget: _Budget | None = None,
+        backend: str | None = None,
+        device: str | None = None,
+        keep_gradients: bool = False,
+        static_bytes: int = 0,
+        plan_json: str | None = None,
+        dump: Callable[[str, str], object] | None = None,
+    ) -> Step: ...
+
+@final
+class Step:
+    @property
+    def inputs(self) -> tuple[_ArgumentRow, ...]: ...
+    @property
+    def outputs(self) -> tuple[_ArgumentRow, ...]: ...
+    @property
+    def numbers(self) -> dict[str, Any]: ...
+    def text(self, what: str, /) -> str: ...
+    def run(
+        self,
+        inputs: Sequence[np.ndarray[Any, Any]],
+        outputs: Sequence[np.ndarray[Any, Any] | None],
+        seed: int,
+        random_step: int,
+        /,
+    ) -> tuple[int, int, float]: ...
+    def train(
+        self,
+        inputs: Sequence[np.ndarray[Any, Any]],
+        outputs: Sequence[np.ndarray[Any, Any] | None],
+        seed: int,
+        random_step: int,
+        m: Sequence[np.ndarray[Any, Any]],
+        v: Sequence[np.ndarray[Any, Any]],
+        group_of: Sequence[int],
+        groups: Sequence[tuple[float, float, float, float, float]],
+        t: int,
+        /,
+    ) -> tuple[int, int, float]: ...
+
+def get_num_threads() -> int: ...
+def set_num_threads(n: int, /) -> None: ...
+def memory() -> dict[str, int]: ...
+def fail_alloc(n: int, /) -> None: ...
+def op_table() -> tuple[tuple[str, int, int, int, int, str, str, bool], ...]: ...
+def machine() -> dict[str, Any]: ...
+def plan_json(
+    problem: str, /, *, preset: int = 0, budget: _Budget | None = None, device: str | None = None
+) -> str: ...
+def explain_json(problem: str, plan: str, /) -> str: ...
+def from_dlpack(tensor: Any, name: str, /) -> tuple[np.ndarray[Any, Any], str]: ...
+def to_dlpack(array: np.ndarray[Any, Any], dtype: str, /) -> Any: ...

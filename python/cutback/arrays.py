@@ -1,0 +1,85 @@
+"""Arrays on the way in and out: NumPy's, DLPack tensors, and bf16 where NumPy has no such dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _native, dtypes
+
+_BITS16 = np.dtype(np.uint16)
+
+
+class RawArray:
+    """A bf16 array where ``ml_dtypes`` is not installed: its bits, its shape, and DLPack.
+
+    ``torch.from_dlpack(x)`` reads it without a copy; ``x.astype(np.float32)`` converts it.
+    """
+
+    def __init__(self, bits: np.ndarray[Any, Any]) -> None:
+        if bits.dtype != _BITS16:
+            raise TypeError(f"the bits of bf16 are uint16, not {bits.dtype}")
+        self.bits = bits
+        self.dtype = "bf16"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(self.bits.shape)
+
+    def astype(self, dtype: Any) -> np.ndarray[Any, Any]:
+        """A copy as a NumPy array of another dtype."""
+        wide = self.bits.astype(np.uint32) << np.uint32(16)
+        return wide.view(np.float32).astype(dtype)
+
+    def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
+        return _native.to_dlpack(self.bits, "bf16")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __repr__(self) -> str:
+        return f"RawArray(bf16, shape={self.shape})"
+
+
+def as_array(value: Any, name: str) -> tuple[np.ndarray[Any, Any], str]:
+    """A NumPy array, NumPy scalar, RawArray or DLPack CPU tensor as (ndarray over the same memory,
+    dtype name).
+
+    Raises:
+        TypeError: something else, or a dtype that is not supported.
+        ValueError: a tensor on another device, or one that its library does not hand out.
+    """
+    if isinstance(value, RawArray):
+        return value.bits, "bf16"
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray):
+        dtype = dtypes.from_numpy(value.dtype)
+        if dtype is None:
+            raise TypeError(
+                f"{name}: dtype {value.dtype} is not supported; convert it with .astype(...) to "
+                f"one of {', '.join(dtypes.NAMES)}"
+            )
+        return value, dtype
+    if hasattr(value, "__dlpack__"):
+        try:
+            return _native.from_dlpack(value, name)
+        except (BufferError, RuntimeError) as error:
+            raise ValueError(f"{name}: {error}") from error
+    raise TypeError(
+        f"{name}: expected a NumPy array or a DLPack tensor, got {type(value).__name__}"
+    )
+
+
+def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+    """An uninitialised array to be written; of bf16 without ``ml_dtypes``, its bits."""
+    return np.empty(shape, dtypes.to_numpy(dtype))
+
+
+def wrap(array: np.ndarray[Any, Any], dtype: str) -> Any:
+    """An array as users get it."""
+    if dtype == "bf16" and array.dtype == _BITS16:
+        return RawArray(array)
+    return array

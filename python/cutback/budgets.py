@@ -1,0 +1,102 @@
+"""Budgets: how much memory a step may use, in the ways people write it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+MEASURES = ("arena", "live", "saved", "total")
+PRESETS = ("autograd", "recompute_all", "conservative", "aggressive")
+
+_NONE, _BYTES, _SHARE, _MIN = range(4)
+_UNITS = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_MIN_EXTRA_TIME = 0.4  # what "min" may cost beside the save-everything time
+
+NativeBudget = tuple[int, int, float, int]
+"""(kind, bytes, share, measure) as the core takes it."""
+
+
+def parse_bytes(spec: int | str) -> int:
+    """``3_000_000``, ``"3MB"`` or ``"2.5GiB"`` in bytes.
+
+    Raises:
+        ValueError, TypeError: not a size.
+    """
+    if isinstance(spec, int) and not isinstance(spec, bool):
+        if not 0 <= spec < 2**63:
+            raise ValueError(f"{spec} is not a number of bytes")
+        return spec
+    if not isinstance(spec, str):
+        raise TypeError(f"a size is an int (bytes) or a string such as '6GiB', not {spec!r}")
+    match = _SIZE.fullmatch(spec)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"{spec!r} is not a size; write bytes, '500MB' or '6GiB'")
+    size = int(float(match[1]) * unit)
+    if size >= 2**63:
+        raise ValueError(f"{spec!r} is more bytes than any memory has")
+    return size
+
+
+def parse(budget: int | float | str | None, measure: str = "arena") -> NativeBudget | None:
+    """A budget as users write it to the core's form; None stays None.
+
+    ``int``: bytes. ``"6GiB"``, ``"500MB"``: with a unit. ``0.4`` or ``"0.4x"``: a share of what
+    saving everything takes, in (0, 1]. ``"min"``: the smallest peak that costs at most 40 % more
+    time.
+
+    Raises:
+        ValueError, TypeError: not a budget, or no such measure.
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"measure={measure!r} is not one of {', '.join(MEASURES)}")
+    number = MEASURES.index(measure)
+    if budget is None:
+        return None
+    if budget == "min":
+        return _MIN, 0, _MIN_EXTRA_TIME, number
+    share: Any = budget
+    if isinstance(budget, str) and budget.strip().lower().endswith("x"):
+        try:
+            share = float(budget.strip()[:-1])
+        except ValueError:
+            raise ValueError(f"budget={budget!r} is not a share such as '0.4x'") from None
+    if isinstance(share, float):
+        if not 0 < share <= 1:
+            raise ValueError(
+                f"budget={budget!r}: a share lies in (0, 1]; for bytes pass an int or '6GiB'"
+            )
+        return _SHARE, 0, share, number
+    try:
+        return _BYTES, parse_bytes(share), 0.0, number
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"budget={budget!r}: {error}") from None
+
+
+def parse_preset(preset: str | None) -> int:
+    """Number of a preset; None is ``autograd``, which saves what the backward reads.
+
+    Raises:
+        ValueError: no such preset.
+    """
+    if preset is None:
+        return 0
+    if preset not in PRESETS:
+        raise ValueError(f"preset={preset!r} is not one of {', '.join(PRESETS)}")
+    return PRESETS.index(preset)
+
+
+def text(n: int | None) -> str:
+    """Bytes for people: ``"1.50 MiB"``."""
+    if n is None:
+        return "none"
+    size = float(n)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{n} B" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")

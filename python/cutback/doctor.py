@@ -1,0 +1,80 @@
+"""``cutback doctor``: what this installation consists of, and whether it works."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from . import __version__, _native
+
+_OPTIONAL = ("ml_dtypes", "torch", "tqdm", "scipy")
+
+
+def _optional(name: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _training_step() -> str:
+    """Trains a tiny model for a few steps under a budget and without, which must agree to the
+    bit."""
+    from . import Array, compile, ops, optim
+
+    def loss(params: dict[str, Array], x: Array) -> Array:
+        for i in range(4):
+            x = ops.tanh(x @ params[f"w{i}"])
+        return ops.mean(x * x)
+
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.standard_normal((32, 32), np.float32) / 6 for i in range(4)}
+    x = rng.standard_normal((64, 32), np.float32)
+    ends = []
+    for budget in (None, "min"):
+        params = {name: w.copy() for name, w in weights.items()}
+        step = compile(loss, budget=budget, optimizer=optim.AdamW(lr=1e-2))
+        for _ in range(3):
+            value = step(params, x)
+        if not np.isfinite(value):
+            return f"FAILED: loss {value}"
+        if step.stats is None or step.stats.peak_bytes != step.planned.arena_bytes:
+            return f"FAILED: planned {step.planned.arena_bytes} bytes, measured {step.stats}"
+        ends.append(params)
+    same = all(np.array_equal(ends[0][name], ends[1][name]) for name in weights)
+    return "ok" if same else "FAILED: a budget changed the result"
+
+
+def lines() -> Iterator[tuple[str, str]]:
+    """(what, value) for each thing worth knowing; the last is the result of a training step."""
+    machine = _native.machine()
+    yield "cutback", f"{__version__} in {os.path.dirname(os.path.abspath(__file__))}"
+    yield "python", f"{platform.python_version()} ({sys.executable})"
+    yield "numpy", np.__version__
+    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield "instructions", machine["isa"]
+    yield "threads", str(machine["threads"])
+    yield (
+        "matrix product",
+        f"{machine['blas']} in {machine['blas_path']}"
+        if machine["blas"]
+        else "own (no BLAS found)",
+    )
+    yield "kernel cache", "not used: kernels are compiled into the package"
+    for name in _OPTIONAL:
+        yield name, _optional(name)
+    yield "training step", _training_step()
+
+
+def main() -> int:
+    """Prints the lines; 0 when the training step works, else 1."""
+    result = ""
+    for what, result in lines():
+        sys.stdout.write(f"{what:15} {result}\n")
+    return 0 if result == "ok" else 1

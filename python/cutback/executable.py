@@ -1,0 +1,224 @@
+"""A compiled graph: planned, lowered, and ready to run on arrays in the order of the graph's
+arguments."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import budgets
+from .arrays import as_array, empty, wrap
+
+if TYPE_CHECKING:
+    from .graph import Graph
+    from .optim import AdamW
+    from .planning import Plan
+
+_RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
+
+
+class Planned(NamedTuple):
+    """What the plan predicts. Bytes, except for times in picoseconds of the cost model."""
+
+    arena_bytes: int  # allocated for the step: peak with offsets and alignment
+    live_bytes: int  # liveness peak
+    saved_bytes: int  # alive between forward and backward
+    total_bytes: int  # live, parameters, gradients and optimizer states
+    save_all_arena_bytes: int  # the same for saving everything
+    save_all_live_bytes: int
+    save_all_saved_bytes: int
+    budget_bytes: int | None  # None: no budget
+    time_ps: int  # the step
+    once_ps: int  # every operation once: the step without recomputation
+    lower_bound_ps: int | None  # None: not known
+    n_groups: int  # kernels of a step
+    n_recomputed: int  # values computed again
+
+    @property
+    def recompute_share(self) -> float:
+        """Modelled time spent on recomputation, as a share of the step without it."""
+        return (self.time_ps - self.once_ps) / self.once_ps if self.once_ps else 0.0
+
+
+class Stats(NamedTuple):
+    """What a run measured."""
+
+    peak_bytes: int  # largest number of bytes in use in the arena
+    n_alloc: int  # heap allocations of the core during the run
+    seconds: float  # forward, backward and optimizer
+
+
+def _dump_function() -> Any:
+    """``CB_DUMP=joint,plan`` in the environment prints these stages to stderr."""
+    wanted = {stage for stage in os.environ.get("CB_DUMP", "").split(",") if stage}
+    if not wanted:
+        return None
+
+    def dump(stage: str, text: str) -> None:
+        if stage in wanted or "all" in wanted:
+            sys.stderr.write(f"--- {stage}\n{text.rstrip()}\n")
+
+    return dump
+
+
+class Executable:
+    """A graph compiled for a budget; made by :meth:`cutback.Graph.compile`.
+
+    Args:
+        graph: what to run; later changes to it have no effect.
+        wrt: positions of the arguments whose gradients are wanted. With any, result 0 must be a
+        scalar. budget, measure: how much memory a step may take, see :func:`cutback.compile`.
+        preset: what is saved where there is no budget: ``"autograd"`` (what the backward reads),
+        ``"conservative"``,
+            ``"aggressive"`` or ``"recompute_all"``.
+        backend: ``"cpu"``, ``"debug"`` (each storage allocated by itself), ``"ref"`` (slow, f64) or
+        ``"null"``. device: row of the cost model; ``"cpu"``. plan: JSON of a plan for this graph,
+        to use instead of making one.
+
+    Raises:
+        BudgetError: no plan meets the budget.
+        ValueError, TypeError, NotImplementedError: as the core finds them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        wrt: Sequence[int] = (),
+        *,
+        budget: int | float | str | None = None,
+        measure: str = "arena",
+        preset: str | None = None,
+        backend: str = "cpu",
+        device: str | None = None,
+        plan: str | None = None,
+        keep_gradients: bool = False,
+        static_bytes: int = 0,
+    ) -> None:
+        self.native = graph._native.compile(
+            wrt,
+            preset=budgets.parse_preset(preset),
+            budget=budgets.parse(budget, measure),
+            backend=backend,
+            device=device,
+            keep_gradients=keep_gradients,
+            static_bytes=static_bytes,
+            plan_json=plan,
+            dump=_dump_function(),
+        )
+        self.names = [name for name, _ in graph._inputs]
+        self._template = [
+            value for _, value in graph._inputs
+        ]  # arrays of constants, None for arguments
+        self._arguments = [i for i, value in enumerate(self._template) if value is None]
+        self._outputs = self.native.outputs
+        self.stats: Stats | None = None
+        self._plan: Plan | None = None
+
+    @property
+    def planned(self) -> Planned:
+        """Bytes and times of the plan."""
+        numbers = self.native.numbers
+        if numbers["lower_bound_ps"] < 0:
+            numbers["lower_bound_ps"] = None
+        return Planned(**numbers)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan: what is saved, what is recomputed, and why."""
+        if self._plan is None:
+            from .planning import Plan
+
+            self._plan = Plan.of_step(self)
+        return self._plan
+
+    def text(self, what: str) -> str:
+        """``"joint"``, ``"forward"``, ``"backward"``, ``"program"``, ``"explain"``, ``"problem"``
+        or ``"plan"``."""
+        return self.native.text(what)
+
+    def inputs(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
+        """All inputs of the core: these arguments, in order, with the constants between them."""
+        if len(arrays) != len(self._arguments):
+            raise ValueError(f"expected {len(self._arguments)} arrays, got {len(arrays)}")
+        inputs: list[Any] = list(self._template)
+        for position, array in zip(self._arguments, arrays, strict=True):
+            inputs[position] = array
+        return inputs
+
+    def outputs(self, out: Sequence[Any] | None = None) -> list[Any]:
+        """Arrays for the results and gradients, None for what stays inside. ``out``: arrays for the
+        gradients."""
+        given = iter(out) if out is not None else None
+        arrays: list[Any] = []
+        for _, dtype, shape, _, kind, _, inside in self._outputs:
+            if inside or kind == _STATE:
+                arrays.append(None)
+            elif kind == _GRADIENT and given is not None:
+                arrays.append(as_array(next(given), "out")[0])
+            else:
+                arrays.append(empty(shape, dtype))
+        return arrays
+
+    def split(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """(results, gradients) among the outputs, as users get them."""
+        results, gradients = [], []
+        for array, row in zip(arrays, self._outputs, strict=True):
+            if row[4] == _RESULT:
+                results.append(wrap(array, row[1]))
+            elif row[4] == _GRADIENT and array is not None:
+                gradients.append(wrap(array, row[1]))
+        return results, gradients
+
+    def run(
+        self,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        seed: int,
+        rng_step: int,
+        out: Sequence[Any] | None = None,
+        optimizer: AdamW | None = None,
+        wrt: Sequence[int] = (),
+    ) -> tuple[list[Any], list[Any]]:
+        """One step on checked arguments: (results, gradients). With an optimizer the arguments at
+        ``wrt`` are updated in place and there are no gradients."""
+        inputs, outputs = self.inputs(arrays), self.outputs(out)
+        seed, rng_step = seed & (2**64 - 1), rng_step & (2**32 - 1)
+        if optimizer is None:
+            measured = self.native.run(inputs, outputs, seed, rng_step)
+        else:
+            group_of = optimizer.prepare([self.names[i] for i in wrt], [inputs[i] for i in wrt])
+            t = optimizer.t + 1
+            measured = self.native.train(
+                inputs,
+                outputs,
+                seed,
+                rng_step,
+                optimizer.m,
+                optimizer.v,
+                group_of,
+                optimizer.options(),
+                t,
+            )
+            optimizer.t = t
+        self.stats = Stats(*measured)
+        return self.split(outputs)
+
+    def __call__(
+        self, *arrays: Any, seed: int = 0, rng_step: int = 0, out: Sequence[Any] | None = None
+    ) -> tuple[list[Any], list[Any]]:
+        """Runs on arrays in the order of the graph's arguments: (results, gradients).
+
+        Raises:
+            ValueError, TypeError: an array that does not fit, is not contiguous, or overlaps one
+            that is written.
+        """
+        named = zip(arrays, (self.names[i] for i in self._arguments), strict=False)
+        checked = [as_array(value, name)[0] for value, name in named]
+        return self.run(checked, seed, rng_step, out)
+
+    def __repr__(self) -> str:
+        size = budgets.text(self.planned.arena_bytes)
+        return f"<cutback.Executable of {len(self.names)} inputs in {size}>"

@@ -1,0 +1,361 @@
+"""A graph built node by node, and the trace that the functional operations append to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _native, dtypes
+from .policies import OPS, CheckpointPolicy, Op, PolicyContext, PolicyFunction
+from .source import located, location
+from .tracer import Array
+
+if TYPE_CHECKING:
+    from .executable import Executable
+
+ROLES = ("data", "param", "tangent", "state")
+_Call = tuple[str, tuple[Array, ...], dict[str, Any], str | None]
+_VIEW = 1 << 3  # flag of an operation whose result shares its input's storage
+_KEEPS = (
+    CheckpointPolicy.MUST_SAVE,
+    CheckpointPolicy.PREFER_SAVE,
+    CheckpointPolicy.MUST_OFFLOAD,
+    CheckpointPolicy.PREFER_OFFLOAD,
+)
+
+
+class Graph:
+    """A forward graph under construction: the face of the core's graph builder.
+
+    >>> g = Graph()
+    >>> x = g.input("x", (8, 4))
+    >>> w = g.input("w", (4, 2), role="param")
+    >>> y = g.op("matmul", x, w)
+    >>> g.output(g.op("sum", y * y))
+    >>> run = g.compile(wrt=["w"])
+
+    Values are :class:`cutback.Array`, so operators work on them too. ``cutback ops`` lists the
+    operations. Arrays that are not values of the graph become constants: they are copied, and
+    handed to each run.
+    """
+
+    def __init__(self) -> None:
+        self._native = _native.Graph()
+        self._inputs: list[
+            tuple[str, np.ndarray[Any, Any] | None]
+        ] = []  # name, value of a constant
+        self._input_of: dict[int, int] = {}  # value id -> position of the argument
+        self._constants: dict[
+            int, tuple[Any, Array]
+        ] = {}  # id(object) -> the object, kept, and its value
+        self._states: dict[int, int] = {}  # position of the argument -> value id
+        self._constraints: dict[int, CheckpointPolicy] = {}  # value id, where not FREE
+        self._made: dict[int, _Call] = {}  # value id -> the operation that made it, under a policy
+        self._base: dict[int, int] = {}  # value id of a view -> the value it views
+        self._regions: list[tuple[int, str]] = []  # id and name, innermost last
+        self._policies: list[PolicyFunction] = []
+        self._n_streams = 0
+        self._n_outputs = 0
+
+    # ---- building --------------------------------------------------------------------------------
+
+    def input(
+        self, name: str, shape: Sequence[int], dtype: Any = "f32", role: str = "data"
+    ) -> Array:
+        """An argument. ``role``: ``"data"``, ``"param"`` or ``"state"``.
+
+        Raises:
+            ValueError, TypeError: no such role or dtype, or a shape that cannot be.
+        """
+        if role not in ROLES:
+            raise ValueError(
+                located(f"input {name!r}: role={role!r} is not one of {', '.join(ROLES)}")
+            )
+        return self._add_input(name, tuple(shape), dtypes.parse(dtype), role, None)
+
+    def _add_input(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        role: str,
+        value: np.ndarray[Any, Any] | None,
+    ) -> Array:
+        number = self._native.input(name, shape, dtype, ROLES.index(role))
+        self._input_of[number] = len(self._inputs)
+        self._inputs.append((name, value))
+        return Array(self, number, dtype, tuple(int(n) for n in shape))
+
+    def constant(self, value: Any) -> Array:
+        """A NumPy array, NumPy scalar or DLPack tensor as a value of this graph; it is copied.
+
+        Raises:
+            TypeError: its dtype is not supported.
+        """
+        known = self._constants.get(id(value))
+        if known is not None:
+            return known[1]
+        from .arrays import as_array
+
+        array, dtype = as_array(value, "a constant of the traced function")
+        if array.ndim == 0 and dtype != "bf16":
+            result = self.full((), array.item(), dtype)
+        else:
+            name = f"constant{len(self._constants)}"
+            result = self._add_input(name, array.shape, dtype, "data", np.array(array, order="C"))
+        self._constants[id(value)] = (value, result)
+        return result
+
+    def full(self, shape: tuple[int, ...], value: bool | int | float, dtype: str) -> Array:
+        """An array of ``shape`` filled with ``value``.
+
+        Raises:
+            OverflowError, ValueError: an integer that the dtype, or a double on the way to it,
+            cannot hold.
+        """
+        number = float(value)
+        if isinstance(value, int) and dtype in dtypes.INTS:
+            limits = np.iinfo(dtypes.to_numpy(dtype))
+            if not limits.min <= value <= limits.max:
+                raise OverflowError(located(f"the integer {value} does not fit into {dtype}"))
+            if int(number) != value:
+                raise ValueError(
+                    located(f"the constant {value} needs more than 53 bits; pass it as an argument")
+                )
+        (result,) = self.apply("full", (), {"value": number, "shape": shape, "dtype": dtype})
+        return result
+
+    def op(self, name: str, *ins: Any, **attrs: Any) -> Any:
+        """Adds one operation, with NumPy broadcasting; inputs must agree in dtype.
+
+        Returns:
+            An :class:`Array`, or a tuple of them for an operation with several outputs.
+
+        Raises:
+            ValueError, TypeError: no such operation or attribute, or inputs that do not fit.
+        """
+        results = self.apply(name, tuple(self.lift(x) for x in ins), attrs)
+        return results[0] if len(results) == 1 else results
+
+    def apply(self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any]) -> tuple[Array, ...]:
+        """Adds one operation on values of this graph, as the policies in force decide; all its
+        outputs."""
+        for x in ins:
+            if x.graph is not self:
+                raise ValueError(
+                    located(
+                        f"{name}: an input belongs to another trace; a traced array cannot be kept "
+                        "from one call to the next, return it from the function instead"
+                    )
+                )
+        where = location()
+        decision = self._decide(name, ins, attrs, where) if self._policies else None
+        region = self._regions[-1][0] if self._regions else None
+        rows = self._native.op(name, [x.id for x in ins], attrs, where, decision or 0, region)
+        if decision:
+            for row in rows:
+                self._constraints[row[0]] = decision
+                self._made[row[0]] = (name, ins, attrs, where)
+        if OPS[name][4] & _VIEW:
+            self._base[rows[0][0]] = ins[0].id
+        return tuple(Array(self, *row) for row in rows)
+
+    def lift(self, x: Any) -> Array:
+        """``x`` as a value of this graph: itself, a Python scalar (bool, i64, f64) or a
+        constant."""
+        if isinstance(x, Array):
+            return x
+        if isinstance(x, bool):
+            return self.full((), x, "bool")
+        if isinstance(x, int):
+            return self.full((), x, "i64")
+        if isinstance(x, float):
+            return self.full((), x, "f64")
+        return self.constant(x)
+
+    def output(self, value: Array, name: str | None = None) -> None:
+        """Makes ``value`` a result; with gradients, the first result must be a scalar, the loss."""
+        self._native.output(name or f"output{self._n_outputs}", self._own(value).id)
+        self._n_outputs += 1
+
+    def state(self, argument: Array, value: Array) -> None:
+        """After a step, ``value`` replaces what is in the array that was passed for ``argument``.
+
+        Raises:
+            ValueError: ``argument`` is no argument of the graph, or has a new value already.
+        """
+        position = self._input_of.get(self._own(argument).id)
+        if position is None or self._inputs[position][1] is not None:
+            raise ValueError(
+                located("a state to be updated must be an argument of the traced function itself")
+            )
+        if position in self._states:
+            raise ValueError(located(f"{self._inputs[position][0]} is updated twice in one step"))
+        self._native.state(position, self._own(value).id)
+        self._states[position] = value.id
+
+    def next_stream(self) -> int:
+        """Number of the next random operation, in program order: its part of the generator's
+        counter."""
+        self._n_streams += 1
+        return self._n_streams - 1
+
+    def _own(self, value: Array) -> Array:
+        if not isinstance(value, Array) or value.graph is not self:
+            raise ValueError(located(f"{value!r} is not a value of this graph"))
+        return value
+
+    # ---- what to save ----------------------------------------------------------------------------
+
+    def _decide(
+        self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any], where: str | None
+    ) -> CheckpointPolicy | None:
+        context = PolicyContext(self._regions[-1][1] if self._regions else None, where)
+        for policy in reversed(self._policies):
+            decision = policy(context, Op(name), *ins, **attrs)
+            if decision is None:
+                continue
+            if not isinstance(decision, CheckpointPolicy):
+                raise TypeError(
+                    located(f"the policy returned {decision!r} for {name}, not a CheckpointPolicy")
+                )
+            return decision
+        return None
+
+    @contextmanager
+    def policy(self, policy: PolicyFunction | None) -> Iterator[None]:
+        """Operations added inside are decided by ``policy`` (then by those around it)."""
+        if policy is None:
+            yield
+            return
+        self._policies.append(policy)
+        try:
+            yield
+        finally:
+            self._policies.pop()
+
+    @contextmanager
+    def region(self, name: str, saved_limit: int | None = None) -> Iterator[None]:
+        """Operations added inside belong to a checkpoint region; at most ``saved_limit`` bytes of
+        them are saved."""
+        parent = self._regions[-1][0] if self._regions else None
+        self._regions.append((self._native.region(name, parent, saved_limit), name))
+        try:
+            yield
+        finally:
+            self._regions.pop()
+
+    def constrain(self, value: Array, decision: CheckpointPolicy) -> None:
+        """Sets what is to happen with a value that is there already."""
+        self._native.constrain(self._own(value).id, decision)
+        self._constraints[value.id] = decision
+
+    def release(self, value: Array) -> None:
+        """The value leaves the region that was to recompute it; so does what it is a view of. The
+        policies around that region decide about it instead."""
+        number: int | None = self._own(value).id
+        recompute = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+        while number is not None:
+            if self._constraints.get(number) in recompute and number in self._made:
+                decision = self._decide(*self._made[number]) or CheckpointPolicy.FREE
+                self._native.constrain(number, decision)
+                self._constraints[number] = decision
+            number = self._base.get(number)
+
+    def mark(self, value: Array, name: str) -> None:
+        """Tells the policies the name of a value; one that says save or offload overrides what was
+        decided for the operation that made it."""
+        decision = self._decide("checkpoint_name", (self._own(value),), {"name": name}, location())
+        if decision in _KEEPS:
+            self.constrain(value, decision)
+
+    # ---- looking and running ---------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The text form, one line an operation; :meth:`from_text` reads it."""
+        return self._native.text()
+
+    def to_json(self) -> str:
+        """The JSON form, with the same content."""
+        return self._native.json()
+
+    @classmethod
+    def from_text(cls, text: str) -> Graph:
+        """Reads :meth:`text`'s form.
+
+        Raises:
+            ValueError, TypeError: a mistake in the text, with its line.
+        """
+        return cls._adopt(_native.Graph.from_text(text))
+
+    @classmethod
+    def from_json(cls, text: str) -> Graph:
+        """Reads :meth:`to_json`'s form.
+
+        Raises:
+            ValueError, TypeError: a mistake in the text.
+        """
+        return cls._adopt(_native.Graph.from_json(text))
+
+    @classmethod
+    def _adopt(cls, native: _native.Graph) -> Graph:
+        graph = cls()
+        graph._native = native
+        for position, (name, number) in enumerate(native.inputs()):
+            graph._inputs.append((name, None))
+            graph._input_of[number] = position
+        return graph
+
+    def compile(self, wrt: Iterable[str] = (), **options: Any) -> Executable:
+        """Compiles the graph; ``wrt`` names the arguments whose gradients are wanted.
+
+        Options are those of :class:`cutback.Executable`: ``budget``, ``measure``, ``preset``,
+        ``backend``, ...
+        """
+        from .executable import Executable
+
+        positions = {name: i for i, (name, _) in enumerate(self._inputs)}
+        missing = [name for name in wrt if name not in positions]
+        if missing:
+            raise ValueError(
+                f"wrt names {missing[0]!r}, but the arguments are {', '.join(positions)}"
+            )
+        return Executable(self, [positions[name] for name in wrt], **options)
+
+    def __repr__(self) -> str:
+        return f"<cutback.Graph with {len(self._inputs)} inputs>"
+
+
+_active = threading.local()
+
+
+def current() -> Graph:
+    """The graph being traced on this thread.
+
+    Raises:
+        TypeError: none is; a functional operation was called outside a traced function.
+    """
+    stack = getattr(_active, "stack", None)
+    if not stack:
+        raise TypeError(
+            located(
+                "no function is being traced: cutback's operations work on traced arrays, "
+                "use NumPy outside"
+            )
+        )
+    return stack[-1]  # type: ignore[no-any-return]
+
+
+@contextmanager
+def tracing(graph: Graph) -> Iterator[Graph]:
+    """Makes ``graph`` the current one."""
+    stack = _active.__dict__.setdefault("stack", [])
+    stack.append(graph)
+    try:
+        yield graph
+    finally:
+        stack.pop()

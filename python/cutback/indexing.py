@@ -1,0 +1,201 @@
+"""``x[...]`` of a traced array: NumPy's basic indexing as slices and reshapes, integer arrays as
+row lookups.
+
+An index is brought into one item an axis first; then slices are applied axis by axis, and all
+integer-array axes together become one lookup of rows, the way NumPy's rules put them into the
+result.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import dtypes
+from .source import located
+
+if TYPE_CHECKING:
+    from .tracer import Array
+
+_OUTSIDE = 2**31 - 1  # a row that no table has: the lookup reports it
+
+
+def getitem(x: Array, key: Any) -> Array:
+    """``x[key]`` for ints, slices, None, Ellipsis and integer arrays.
+
+    Raises:
+        IndexError: too many items, or an int out of range.
+        TypeError: an item of another kind, such as a boolean mask, whose result has no fixed shape.
+    """
+    from .tracer import Array
+
+    items = [_item(x, item) for item in (key if isinstance(key, tuple) else (key,))]
+    items = _expand_ellipsis(x, items)
+    x = x.reshape(_with_new_axes(x.shape, items))
+    items = [slice(None) if item is None else item for item in items]
+    if not any(isinstance(item, (Array, np.ndarray)) for item in items):
+        return _basic(x, items)
+    for axis, item in enumerate(items):
+        if isinstance(item, slice):
+            x = _slice(x, axis, item)
+    return _lookup(x, items)
+
+
+def _item(x: Array, item: Any) -> Any:
+    """One index as int, slice, None, Ellipsis, or an integer array (NumPy's or traced)."""
+    from .tracer import Array
+
+    if item is None or item is Ellipsis or isinstance(item, slice):
+        return item
+    if isinstance(item, (list, tuple)):
+        item = np.asarray(item, dtype=None if item else np.int64)
+    if isinstance(item, (bool, np.bool_)) or getattr(item, "dtype", None) in (
+        np.dtype(bool),
+        "bool",
+    ):
+        raise TypeError(
+            located(
+                "a boolean mask selects a number of elements that is not known; "
+                "use cutback.where(mask, x, 0)"
+            )
+        )
+    if isinstance(item, Array):
+        if item.dtype not in dtypes.INTS:
+            raise TypeError(located(f"an index array must hold integers, not {item.dtype}"))
+        return item
+    if isinstance(item, np.ndarray) and item.ndim > 0:
+        if item.dtype.kind not in "iu":
+            raise TypeError(located(f"an index array must hold integers, not {item.dtype}"))
+        return item.astype(np.int64)
+    try:
+        return operator.index(item)
+    except TypeError:
+        raise TypeError(
+            located(f"{item!r} is no index; there are ints, slices, None, ... and integer arrays")
+        ) from None
+
+
+def _expand_ellipsis(x: Array, items: list[Any]) -> list[Any]:
+    n_axes = sum(item is not None and item is not Ellipsis for item in items)
+    if n_axes > x.ndim:
+        raise IndexError(located(f"{n_axes} indices for an array of shape {x.shape}"))
+    ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError(located("an index has one ellipsis (...) at most"))
+    at = ellipses[0] if ellipses else len(items)
+    return items[:at] + [slice(None)] * (x.ndim - n_axes) + items[at + 1 :]
+
+
+def _with_new_axes(shape: tuple[int, ...], items: list[Any]) -> tuple[int, ...]:
+    sizes = iter(shape)
+    return tuple(1 if item is None else next(sizes) for item in items)
+
+
+def _position(shape: tuple[int, ...], axis: int, index: int) -> int:
+    n = shape[axis]
+    if not -n <= index < n:
+        raise IndexError(located(f"index {index} is out of bounds for axis {axis} with size {n}"))
+    return index % n
+
+
+def _basic(x: Array, items: list[Any]) -> Array:
+    kept = [axis for axis, item in enumerate(items) if isinstance(item, slice)]
+    for axis, item in enumerate(items):
+        if not isinstance(item, slice):
+            at = _position(x.shape, axis, item)
+            item = slice(at, at + 1)
+        x = _slice(x, axis, item)
+    return x.reshape(tuple(x.shape[axis] for axis in kept))
+
+
+def _slice(x: Array, axis: int, item: slice) -> Array:
+    try:
+        start, stop, step = item.indices(x.shape[axis])
+    except (TypeError, ValueError) as error:
+        raise type(error)(located(f"slice {item}: {error}")) from None
+    if step < 0:
+        rows = np.arange(start, stop, step)
+        return _lookup(x, [rows if a == axis else slice(None) for a in range(x.ndim)])
+    stop = max(start, stop)
+    if (start, stop, step) == (0, x.shape[axis], 1):
+        return x
+    return x.graph.apply("slice", (x,), {"axis": axis, "start": start, "stop": stop, "step": step})[
+        0
+    ]
+
+
+def _lookup(x: Array, items: list[Any]) -> Array:
+    """Integer arrays (and ints, which count as arrays here) on some axes, everything on the
+    others."""
+    chosen = [axis for axis, item in enumerate(items) if not isinstance(item, slice)]
+    rest = [axis for axis in range(x.ndim) if axis not in chosen]
+    rows = _row_numbers(x, [(axis, items[axis]) for axis in chosen])
+    sizes = [x.shape[axis] for axis in rest]
+    n_rows = int(np.prod([x.shape[axis] for axis in chosen]))
+    table = x.transpose(chosen + rest).reshape((n_rows, int(np.prod(sizes))))
+    found = x.graph.apply("embedding", (table, rows), {})[0].reshape(rows.shape + tuple(sizes))
+    if chosen != list(range(chosen[0], chosen[-1] + 1)):
+        return found  # separated by slices: the looked-up axes come first
+    n, before = rows.ndim, chosen[0]
+    return found.transpose(
+        [n + i for i in range(before)] + list(range(n)) + [n + i for i in range(before, len(rest))]
+    )
+
+
+def _row_numbers(x: Array, chosen: list[tuple[int, Any]]) -> Array:
+    """Row-major number of the element that the index arrays select, in the axes they index."""
+    from .tracer import Array
+
+    if not any(isinstance(item, Array) for _, item in chosen):
+        return x.graph.constant(_known_numbers(x.shape, chosen))
+    total: Array | None = None
+    for axis, item in chosen:
+        part = _wrapped(x, axis, item, alone=len(chosen) == 1)
+        total = part if total is None else _outside_or(total, part, total * x.shape[axis] + part)
+    assert total is not None
+    return total
+
+
+def _known_numbers(shape: tuple[int, ...], chosen: list[tuple[int, Any]]) -> np.ndarray[Any, Any]:
+    """The same for index arrays whose entries are known now: checked, counted and numbered by
+    NumPy."""
+    arrays = [np.asarray(item) for _, item in chosen]
+    for (axis, _), array in zip(chosen, arrays, strict=True):
+        for extreme in (array.min(), array.max()) if array.size else ():
+            _position(shape, axis, int(extreme))
+    try:
+        broadcast = np.broadcast_arrays(
+            *(a % max(shape[axis], 1) for (axis, _), a in zip(chosen, arrays, strict=True))
+        )
+    except ValueError as error:
+        raise IndexError(located(f"index arrays: {error}")) from None
+    number = np.zeros(broadcast[0].shape, np.int64)
+    for (axis, _), array in zip(chosen, broadcast, strict=True):
+        number = number * shape[axis] + array
+    return number
+
+
+def _wrapped(x: Array, axis: int, item: Any, *, alone: bool) -> Array:
+    """Index array with negative entries counted from the end. Of several, each entry out of range
+    becomes ``_OUTSIDE``, because the number made of them could fall on a row that exists."""
+    from .tracer import Array
+
+    n = x.shape[axis]
+    if isinstance(item, int):
+        _position(x.shape, axis, item)
+    index = item if isinstance(item, Array) else x.graph.lift(np.asarray(item, dtype=np.int64))
+    if not alone:
+        index = index.astype("i64")
+    if index.dtype != "u8":
+        index = x.graph.apply("where", (index < 0, index + n, index), {})[0]
+    if alone:
+        return index
+    good = (index >= 0) & (index < n)
+    return x.graph.apply("where", (good, index, x.graph.full((), _OUTSIDE, "i64")), {})[0]
+
+
+def _outside_or(a: Array, b: Array, number: Array) -> Array:
+    good = (a < _OUTSIDE) & (b < _OUTSIDE)
+    return a.graph.apply("where", (good, number, a.graph.full((), _OUTSIDE, "i64")), {})[0]

@@ -1,0 +1,242 @@
+"""Plans: what a step saves and recomputes, why, and what it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _native, budgets
+from .policies import Policy, resolve
+from .tracing import Call, Traced
+from .training import ArgNums, _argnums
+
+if TYPE_CHECKING:
+    from .executable import Executable, Stats
+
+Problem = Mapping[str, Any] | str | os.PathLike[str]
+
+
+class Entry(NamedTuple):
+    """One value that the backward needs, and what is done about it."""
+
+    value: int  # id in problem and plan
+    name: str  # of the operation that makes it: "matmul_12"
+    kind: str  # "matmul"
+    type: str  # "f32[8,32]"
+    bytes: int  # of its storage
+    location: str  # "model.py:12", "" when not known
+    decision: str  # "save", "recompute" or "offload"
+    reason: str  # "cut", "policy", "peak", ...
+
+
+class Plan:
+    """A plan with the problem it answers.
+
+    ``print(plan)`` summarises it, ``plan.explain()`` lists every decision with its reason, and in a
+    notebook it shows as a picture.
+    """
+
+    def __init__(self, problem: str, plan: str, step: Executable | None = None) -> None:
+        self._problem_text = problem
+        self._text = plan
+        self._step = step
+        self._parsed: tuple[dict[str, Any], dict[str, Any]] | None = None
+
+    @classmethod
+    def of_step(cls, step: Executable) -> Plan:
+        """The plan of a compiled graph."""
+        return cls(step.text("problem"), step.text("plan"), step)
+
+    def _documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._parsed is None:
+            self._parsed = json.loads(self._problem_text), json.loads(self._text)
+        return self._parsed
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The planner's input, as ``docs/problem.md`` describes it."""
+        return self._documents()[0]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The plan, as ``docs/problem.md`` describes it."""
+        return self._documents()[1]
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Planned bytes and modelled picoseconds; ``save_all_*`` are those of saving everything."""
+        return {**self.document["numbers"], "budget_bytes": self.document["budget_bytes"]}
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Every value that the backward needs, in the order of the program."""
+        problem, plan = self._documents()
+        makers = [(op, out) for op in problem["ops"] for out in op["out"]]
+        rows = []
+        for row in plan["decisions"]:
+            op, out = makers[row["value"]]
+            rows.append(
+                Entry(
+                    value=row["value"],
+                    name=op.get("name", ""),
+                    kind=op.get("kind", ""),
+                    type=out.get("type", ""),
+                    bytes=problem["storages"][out["storage"]]["bytes"],
+                    location=op.get("at", ""),
+                    decision=row["decision"],
+                    reason=row["reason"],
+                )
+            )
+        return rows
+
+    @property
+    def saved(self) -> list[Entry]:
+        """Values that are kept from the forward to the backward."""
+        return [e for e in self.entries if e.decision == "save"]
+
+    @property
+    def recomputed(self) -> list[Entry]:
+        """Values that are computed again in the backward."""
+        return [e for e in self.entries if e.decision == "recompute"]
+
+    def explain(self) -> str:
+        """One line for each value with shape, bytes, source line, decision and reason; then
+        totals."""
+        return _native.explain_json(self._problem_text, self._text)
+
+    def to_json(self) -> str:
+        """The plan as JSON; ``compile(plan=...)`` takes it."""
+        return self._text
+
+    def timeline(self) -> list[int]:
+        """Bytes that are live during each step of the schedule."""
+        n = len(self.document["steps"])
+        change = [0] * (n + 1)
+        for _, made, last, size, _ in self.document["lives"]:
+            change[made] += size
+            change[min(last + 1, n)] -= size
+        live, total = [], 0
+        for delta in change[:-1]:
+            total += delta
+            live.append(total)
+        return live
+
+    def _measured(self) -> dict[str, Any]:
+        stats: Stats | None = None if self._step is None else self._step.stats
+        return {} if stats is None else {"peak_bytes": stats.peak_bytes, "ms": stats.seconds * 1e3}
+
+    def report(self, path: str | os.PathLike[str], title: str = "Cutback plan") -> None:
+        """Writes a self-contained HTML page: graph, memory timeline, and what is saved and why."""
+        from .report import render_html
+
+        page = render_html(self.problem, self.document, self._measured(), title)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
+
+    def __str__(self) -> str:
+        n = self.numbers
+        extra = 100 * (n["time_ps"] - n["once_ps"]) / n["once_ps"] if n["once_ps"] else 0.0
+        size = budgets.text
+        return (
+            f"arena {size(n['arena_bytes'])} (save everything: {size(n['save_all_arena_bytes'])}), "
+            f"budget {size(n['budget_bytes'])}\n"
+            f"saved {len(self.saved)} values, {size(n['saved_bytes'])} "
+            f"(save everything: {size(n['save_all_saved_bytes'])})\n"
+            f"recomputed {n['recomputed']} values, {extra:.1f} % more time"
+        )
+
+    def __repr__(self) -> str:
+        n = self.numbers
+        return f"<cutback.Plan {budgets.text(n['arena_bytes'])}, {n['recomputed']} recomputed>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        from .report import render_fragment
+
+        return {"text/plain": str(self), "text/html": render_fragment(self.problem, self.document)}
+
+
+def read_problem(problem: Problem) -> str:
+    """The text of a problem: a document, JSON text, or the path of a ``.json`` or ``.json.gz``
+    file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if isinstance(problem, Mapping):
+        return json.dumps(problem)
+    if isinstance(problem, str) and problem.lstrip().startswith("{"):
+        return problem
+    if str(problem).endswith(".gz"):
+        import gzip
+
+        with gzip.open(problem, "rt", encoding="utf-8") as file:
+            return file.read()
+    with open(problem, encoding="utf-8") as file:
+        return file.read()
+
+
+def plan(
+    what: Callable[..., Any] | Problem,
+    *args: Any,
+    budget: int | float | str | None = None,
+    measure: str | None = None,
+    preset: str | None = None,
+    policy: Policy | None = None,
+    argnums: ArgNums = 0,
+    device: str | None = None,
+) -> Plan:
+    """Plans the step of a function on arguments like these, or a problem from elsewhere, without
+    running anything.
+
+    Args:
+        what: a loss function, whose arguments follow; or a problem: a document (dict), its JSON, or
+            the path of a file with it (``docs/problem.md``).
+        budget, preset, policy, argnums, device: as for :func:`cutback.compile`.
+        measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
+
+    Raises:
+        BudgetError: no plan meets the budget; the text states the smallest peak found.
+        ValueError, TypeError: a mistake in the problem or the function.
+    """
+    if not callable(what):
+        text = read_problem(what)
+        answer = _native.plan_json(
+            text,
+            preset=budgets.parse_preset(preset),
+            budget=budgets.parse(budget, measure or "live"),
+            device=device,
+        )
+        return Plan(text, answer)
+    from .executable import Executable
+
+    numbers = _argnums(argnums)
+    traced = Traced(Call(what, args, {}), numbers, None if policy is None else resolve(policy))
+    traced.finish(with_loss=bool(numbers))
+    step = Executable(
+        traced.graph,
+        traced.wrt_positions,
+        budget=budget,
+        measure=measure or "arena",
+        preset=preset,
+        backend="null",
+        device=device,
+    )
+    return step.plan
+
+
+def min_cut(
+    f: Callable[..., Any],
+    *args: Any,
+    preset: str = "conservative",
+    policy: Policy | None = None,
+    argnums: ArgNums = 0,
+) -> Plan:
+    """The plan that a minimum cut gives without a budget: least memory traffic, given what may be
+    recomputed.
+
+    ``preset``: ``"conservative"`` (recompute what fuses), ``"aggressive"`` (anything but
+    compute-intensive and random operations), ``"recompute_all"`` or ``"autograd"``.
+    """
+    return plan(f, *args, preset=preset, policy=policy, argnums=argnums)

@@ -1,0 +1,72 @@
+"""Small helpers for drawing SVG by hand: no dependency, selectable text, dark mode by CSS."""
+
+from __future__ import annotations
+
+from html import escape
+
+STYLE = """
+.cb { font: 12px system-ui, sans-serif; color: #1d2733; background: #ffffff; }
+.cb svg { max-width: 100%; height: auto; }
+.cb text { fill: currentColor; }
+.cb .axis { stroke: currentColor; stroke-opacity: .35; stroke-width: 1; fill: none; }
+.cb .grid { stroke: currentColor; stroke-opacity: .12; stroke-width: 1; }
+.cb .note { fill-opacity: .65; }
+.cb .saved { --c: #2f6fde; } .cb .recomputed { --c: #e07b1a; } .cb .temporary { --c: #9aa7b5; }
+.cb .gradient { --c: #2a9d62; } .cb .scratch { --c: #8d6cc9; } .cb .offloaded { --c: #b0413e; }
+.cb .area { fill: var(--c); fill-opacity: .75; } .cb .box { fill: var(--c); fill-opacity: .18; stroke: var(--c); }
+.cb .line { stroke: var(--c); fill: none; }
+.cb .budget { stroke: #c62f2f; stroke-dasharray: 6 4; fill: none; }
+.cb .measured { stroke: #111827; fill: none; stroke-width: 1.2; stroke-dasharray: 2 2; }
+@media (prefers-color-scheme: dark) {
+  .cb { color: #d7dee7; background: #14181d; } .cb .measured { stroke: #f2f4f7; }
+}
+"""
+
+
+def text(x: float, y: float, label: str, anchor: str = "start", css: str = "") -> str:
+    """One line of text; `anchor` is start, middle or end."""
+    attribute = f' class="{css}"' if css else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{attribute}>{escape(label)}</text>'
+
+
+def tag(name: str, title: str = "", **attributes: object) -> str:
+    """An element with a tooltip; underscores in attribute names become dashes, `css` becomes class."""
+    parts = []
+    for key, value in attributes.items():
+        shown = f"{value:.1f}" if isinstance(value, float) else escape(str(value))
+        parts.append(f'{"class" if key == "css" else key.replace("_", "-")}="{shown}"')
+    opening = f"<{name} {' '.join(parts)}"
+    return f"{opening}><title>{escape(title)}</title></{name}>" if title else f"{opening}/>"
+
+
+def document(width: float, height: float, body: list[str], label: str) -> str:
+    """An <svg> that carries its own style, so that it can be shown or saved alone."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="cb" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(label)}">'
+        f"<style>{STYLE}</style>{''.join(body)}</svg>"
+    )
+
+
+def human_bytes(n: float) -> str:
+    """1536 -> "1.50 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n) < 1024:
+            return f"{n:.0f} B" if unit == "B" else f"{n:.2f} {unit}"
+        n /= 1024
+    return f"{n:.2f} TiB"
+
+
+def nice_ticks(top: float, about: int = 5) -> list[float]:
+    """Round numbers (of a power-of-two unit) from 0 to at most `top`."""
+    if top <= 0:
+        return [0.0]
+    unit = 1.0
+    while top / unit >= 1024:
+        unit *= 1024
+    step = unit
+    for factor in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500):
+        step = factor * unit
+        if top / step <= about:
+            break
+    return [i * step for i in range(int(top / step) + 1)]

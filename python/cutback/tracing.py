@@ -1,0 +1,210 @@
+"""From a Python function and example arguments to a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import dtypes, tree
+from .arrays import as_array
+from .graph import Graph, tracing
+from .policies import PolicyFunction
+from .tracer import Array
+
+Spec = tuple[Any, ...]
+"""What a leaf means to a trace: (dtype, shape) of an array, (type, text) of a constant."""
+
+_CONSTANT = (bool, int, float, complex, str, bytes)
+
+
+class Call:
+    """The arguments of one call: arrays, and what the trace depends on.
+
+    Leaves that are arrays become arguments of the graph. Python numbers, strings and functions are
+    constants of the trace: another value traces again. ``np.float32(x)`` is an array.
+    """
+
+    __slots__ = ("arrays", "function", "key", "leaves", "tree")
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.function = function
+        self.leaves, self.tree = tree.flatten((args, kwargs))
+        self.arrays: list[np.ndarray[Any, Any] | None] = []  # for each leaf; None: a constant
+        specs: list[Spec] = []
+        for i, leaf in enumerate(self.leaves):
+            if type(leaf) is np.ndarray and (known := dtypes.from_numpy(leaf.dtype)) is not None:
+                self.arrays.append(leaf)
+                specs.append((known, leaf.shape))
+            else:
+                specs.append(self._read(i, leaf))
+        self.key = (self.tree, tuple(specs))
+
+    def _read(self, i: int, leaf: Any) -> Spec:
+        if not isinstance(leaf, np.generic) and (isinstance(leaf, _CONSTANT) or callable(leaf)):
+            self.arrays.append(None)
+            return type(leaf), leaf if callable(leaf) else repr(leaf)
+        if isinstance(leaf, Array):
+            raise TypeError(
+                f"{self.names()[i]} is a traced array: a compiled function cannot be called "
+                "inside a trace"
+            )
+        array, dtype = as_array(leaf, self.names()[i])
+        self.arrays.append(array)
+        return dtype, array.shape
+
+    def names(self) -> list[str]:
+        """A readable name for each leaf, from the function's parameters: ``"params['w']"``."""
+        args_tree, kwargs_tree = self.tree[3]
+        code = getattr(self.function, "__code__", None)
+        parameters = code.co_varnames[: code.co_argcount] if code is not None else ()
+        if getattr(self.function, "__self__", None) is not None:
+            parameters = parameters[1:]
+        result = []
+        for i, child in enumerate(args_tree[3]):
+            result += tree.names(child, parameters[i] if i < len(parameters) else f"arg{i}")
+        for key, child in zip(kwargs_tree[2], kwargs_tree[3], strict=True):
+            result += tree.names(child, str(key))
+        return result
+
+    def leaves_of(self, argnum: int) -> range:
+        """The leaves that belong to a positional argument.
+
+        Raises:
+            ValueError: there is no such argument.
+        """
+        children = self.tree[3][0][3]
+        if not 0 <= argnum < len(children):
+            raise ValueError(
+                f"argnums={argnum}, but the function was called with {len(children)} "
+                "positional arguments"
+            )
+        before = sum(tree.count(child) for child in children[:argnum])
+        return range(before, before + tree.count(children[argnum]))
+
+
+class Traced:
+    """A traced function: its graph and how arguments and results are nested.
+
+    ``print(traced)`` shows the forward graph, ``print(traced.joint())`` forward and backward.
+    """
+
+    def __init__(self, call: Call, argnums: Sequence[int], policy: PolicyFunction | None) -> None:
+        self.graph = Graph()
+        self.names = call.names()
+        self.wrt = [
+            i for argnum in argnums for i in call.leaves_of(argnum) if call.arrays[i] is not None
+        ]
+        _check_wrt(call, argnums, self.names)
+        arrays = [i for i, array in enumerate(call.arrays) if array is not None]
+        self._position = {leaf: n for n, leaf in enumerate(arrays)}  # leaf -> argument of the graph
+        self._leaves_of = [call.leaves_of(n) for n in range(len(call.tree[3][0][3]))]
+        self.wrt_positions = [self._position[i] for i in self.wrt]
+        traced = self._inputs(call)
+        args, kwargs = tree.unflatten(call.tree, traced)
+        with tracing(self.graph), self.graph.policy(policy):
+            self.result = call.function(*args, **kwargs)
+
+    def _inputs(self, call: Call) -> list[Any]:
+        """A traced value for each array, the leaf itself for each constant."""
+        wrt = set(self.wrt)
+        values: list[Any] = []
+        for i, (leaf, array, spec) in enumerate(
+            zip(call.leaves, call.arrays, call.key[1], strict=True)
+        ):
+            if array is None:
+                values.append(leaf)
+            else:
+                role = "param" if i in wrt else "data"
+                values.append(self.graph.input(self.names[i], array.shape, spec[0], role))
+        return values
+
+    def finish(self, with_loss: bool, has_aux: bool = False) -> None:
+        """Declares the results as outputs of the graph; of a loss, the loss first.
+
+        Raises:
+            ValueError, TypeError: the function did not return a scalar loss, or returned what is no
+            array.
+        """
+        if with_loss:
+            self._check_loss(has_aux)
+        leaves, self.out_tree = tree.flatten(self.result)
+        with tracing(self.graph):
+            for i, leaf in enumerate(leaves):
+                if isinstance(leaf, (str, bytes)) or callable(leaf):
+                    raise TypeError(
+                        f"the traced function returned {leaf!r}; results must be arrays or numbers"
+                    )
+                name = "loss" if with_loss and i == 0 else f"output{i}"
+                self.graph.output(self.graph.lift(leaf), name)
+        for i, position in zip(self.wrt, self.wrt_positions, strict=True):
+            if position in self.graph._states:
+                raise ValueError(
+                    f"{self.names[i]} is both a parameter and a running statistic that the step "
+                    "updates; pass the statistics as another argument, which is not in argnums"
+                )
+
+    def _check_loss(self, has_aux: bool) -> None:
+        loss = self.result
+        if has_aux:
+            if not isinstance(loss, tuple) or len(loss) != 2:
+                raise TypeError("with has_aux=True the function returns a pair (loss, aux)")
+            loss = loss[0]
+        if not isinstance(loss, Array):
+            kind = type(loss).__name__
+            hint = (
+                "; with more results than the loss pass has_aux=True"
+                if isinstance(loss, tuple)
+                else ""
+            )
+            raise TypeError(
+                f"the function must return a traced scalar, the loss, not a {kind}{hint}"
+            )
+        if loss.shape or loss.dtype not in dtypes.FLOATS:
+            raise ValueError(
+                "gradients need a floating-point scalar loss, but the function returned "
+                f"{loss.dtype}{list(loss.shape)}; reduce it, as with .mean() or .sum()"
+            )
+
+    def text(self) -> str:
+        """The forward graph."""
+        return self.graph.text()
+
+    def joint(self, argnums: int | Sequence[int] = 0) -> str:
+        """The joint graph: forward, and backward of the first result with respect to the arguments
+        ``argnums``.
+
+        Raises:
+            ValueError, TypeError: the first result is no scalar, or an argument has no gradient.
+        """
+        from .executable import Executable
+
+        numbers = (argnums,) if isinstance(argnums, int) else argnums
+        wrt = [
+            self._position[i] for n in numbers for i in self._leaves_of[n] if i in self._position
+        ]
+        return Executable(self.graph, wrt, backend="null").text("joint")
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<cutback.Traced with {len(self.names)} arguments>"
+
+
+def _check_wrt(call: Call, argnums: Sequence[int], names: list[str]) -> None:
+    for argnum in argnums:
+        arrays = [i for i in call.leaves_of(argnum) if call.arrays[i] is not None]
+        if not arrays:
+            raise TypeError(
+                f"argnums={argnum}: that argument holds no arrays; pass np.asarray(x) for a number"
+            )
+        for i in arrays:
+            dtype = call.key[1][i][0]
+            if dtype not in dtypes.FLOATS:
+                raise TypeError(
+                    f"argnums={argnum}: {names[i]} is {dtype}; gradients need floating-point arrays"
+                )

@@ -1,0 +1,313 @@
+"""Compiled functions: gradients and whole training steps.
+
+A :class:`Step` traces its function at the first call, plans and compiles it for the shapes and
+dtypes it was called with, and from then on runs the compiled program. A call with other shapes,
+dtypes, structure or Python constants compiles once more; each such specialisation is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import budgets, tree
+from .executable import Executable, Planned, Stats
+from .policies import Policy, PolicyFunction, resolve
+from .tracing import Call, Traced
+
+if TYPE_CHECKING:
+    from .optim import AdamW
+    from .planning import Plan
+
+ArgNums = int | Sequence[int] | None
+
+
+def _argnums(argnums: ArgNums) -> tuple[int, ...]:
+    if argnums is None:
+        return ()
+    return (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+
+class _Specialisation:
+    """The function compiled for one set of shapes, dtypes and constants."""
+
+    def __init__(self, step: Step, call: Call) -> None:
+        argnums = _argnums(step.argnums)
+        self.traced = Traced(call, argnums, step._policy)
+        self.traced.finish(bool(argnums), step.has_aux)
+        self.argnums = argnums
+        self.arg_trees = call.tree[3][0][3]
+        self.constant = [array is None for array in call.arrays]
+        self.ranges = [call.leaves_of(argnum) for argnum in argnums]
+        params = [call.arrays[i] for i in self.traced.wrt]
+        static = (
+            3 * sum(a.nbytes for a in params if a is not None) if step.optimizer is not None else 0
+        )
+        self.run = Executable(
+            self.traced.graph,
+            self.traced.wrt_positions,
+            keep_gradients=step.optimizer is not None,
+            static_bytes=static,
+            **step._options,
+        )
+
+    def gradient_tree(self, gradients: list[Any], single: bool) -> Any:
+        """Gradients nested like their arguments; None where an argument holds a Python constant."""
+        source = iter(gradients)
+        trees = []
+        for argnum, leaves in zip(self.argnums, self.ranges, strict=True):
+            values = [None if self.constant[i] else next(source) for i in leaves]
+            trees.append(tree.unflatten(self.arg_trees[argnum], values))
+        return trees[0] if single else tuple(trees)
+
+    def gradient_leaves(self, out: Any, single: bool) -> list[Any]:
+        """The arrays of ``out``, which is nested like the gradients.
+
+        Raises:
+            ValueError: it is nested differently.
+        """
+        leaves: list[Any] = []
+        for argnum, given in zip(self.argnums, (out,) if single else out, strict=True):
+            more, structure = tree.flatten(given)
+            if structure != self.arg_trees[argnum]:
+                raise ValueError(f"out: not nested like argument {argnum}")
+            leaves += more
+        return leaves
+
+
+class Step:
+    """A compiled function; made by :func:`compile`, :func:`value_and_grad` and :func:`grad`.
+
+    Calling it runs one step. Besides the arguments of the function it takes
+
+    - ``out=``: arrays that receive the gradients, nested like them;
+    - ``rng_step=``: number of the step for random operations; otherwise calls are counted from 0.
+
+    Raises on a call:
+        ValueError, TypeError: arguments that do not fit each other or the function; arrays that are
+            not contiguous, that overlap one that is written, or are read-only where the step
+            writes.
+        BudgetError: no plan meets the budget.
+        MemoryError, KeyboardInterrupt: nothing has changed.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        argnums: ArgNums,
+        has_aux: bool,
+        returns: str,
+        policy: Policy | None,
+        optimizer: AdamW | None,
+        seed: int,
+        **options: Any,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"expected a function, got {function!r}")
+        budgets.parse(
+            options["budget"], options["measure"]
+        )  # mistakes show here, not at the first call
+        budgets.parse_preset(options["preset"])
+        self.function = function
+        self.argnums = argnums
+        self.has_aux = has_aux
+        self.optimizer = optimizer
+        self.seed = seed
+        self.rng_step = 0
+        self._returns = returns
+        self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
+        self._options = options
+        self._known: dict[Any, _Specialisation] = {}
+        self._last: _Specialisation | None = None
+        self._lock = threading.RLock()
+        self.__doc__ = function.__doc__
+
+    def __call__(
+        self, *args: Any, out: Any = None, rng_step: int | None = None, **kwargs: Any
+    ) -> Any:
+        """Runs one step."""
+        with self._lock:
+            call = Call(self.function, args, kwargs)
+            spec = self._specialise(call)
+            number = self.rng_step if rng_step is None else rng_step
+            single = isinstance(self.argnums, int)
+            results, gradients = spec.run.run(
+                [array for array in call.arrays if array is not None],
+                self.seed,
+                number,
+                None if out is None else spec.gradient_leaves(out, single),
+                self.optimizer,
+                spec.traced.wrt_positions,
+            )
+            self.rng_step = number + 1
+        value = tree.unflatten(spec.traced.out_tree, results)
+        if self._returns == "value":
+            return value
+        nested = spec.gradient_tree(gradients, single)
+        if self._returns == "gradients":
+            return (nested, value[1]) if self.has_aux else nested
+        return value, nested
+
+    def _specialise(self, call: Call) -> _Specialisation:
+        spec = self._known.get(call.key)
+        if spec is None:
+            spec = self._known[call.key] = _Specialisation(self, call)
+        self._last = spec
+        return spec
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Step:
+        """Traces, plans and compiles for these arguments without running; returns the step
+        itself."""
+        with self._lock:
+            self._specialise(Call(self.function, args, kwargs))
+        return self
+
+    @property
+    def _compiled(self) -> _Specialisation:
+        if self._last is None:
+            raise ValueError(
+                "the step is not compiled yet: call it, or prepare(...) it, with its arguments"
+            )
+        return self._last
+
+    @property
+    def executable(self) -> Executable:
+        """The program of the latest call."""
+        return self._compiled.run
+
+    @property
+    def traced(self) -> Traced:
+        """The traced function of the latest call."""
+        return self._compiled.traced
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the latest call: what is saved, what is recomputed, and why."""
+        return self._compiled.run.plan
+
+    @property
+    def planned(self) -> Planned:
+        """Bytes and times that the plan of the latest call predicts."""
+        return self._compiled.run.planned
+
+    @property
+    def stats(self) -> Stats | None:
+        """What the latest run measured; None before it."""
+        return self._compiled.run.stats
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__name__", repr(self.function))
+        return f"<cutback.Step of {name}, {len(self._known)} compiled>"
+
+
+def compile(
+    loss: Callable[..., Any],
+    *,
+    budget: int | float | str | None = None,
+    measure: str = "arena",
+    policy: Policy | None = None,
+    preset: str | None = None,
+    optimizer: AdamW | None = None,
+    argnums: ArgNums = 0,
+    has_aux: bool = False,
+    backend: str = "cpu",
+    device: str | None = None,
+    plan: str | None = None,
+    seed: int = 0,
+) -> Step:
+    """A training step of ``loss(params, *data)`` under a memory budget.
+
+    With ``optimizer`` a call updates the arrays of argument ``argnums`` **in place** and returns
+    the loss. Without one it returns (loss, gradients). With ``argnums=None`` it returns what the
+    function returns, without gradients.
+
+    Args:
+        loss: function of pytrees of arrays that returns a scalar, or with ``has_aux`` a pair
+        (scalar, more results). budget: bytes as an int, ``"6GiB"`` or ``"500MB"``; a share of what
+        saving everything takes, as a float in
+            (0, 1] or ``"0.4x"``; ``"min"``, the smallest peak that costs at most 40 % more time;
+            None, no budget: what the backward reads is saved.
+        measure: what the budget bounds: ``"arena"`` (bytes really allocated for the step),
+            ``"live"`` (liveness peak), ``"saved"`` (bytes alive between forward and backward) or
+            ``"total"`` (live, plus parameters, gradients and optimizer states). Arguments and
+            results belong to the caller and count in "total" only.
+        policy: what to save, see :mod:`cutback.policies`.
+        preset: what to save without a budget: ``"autograd"`` (default), ``"conservative"``,
+            ``"aggressive"``, ``"recompute_all"``.
+        optimizer: a :class:`cutback.optim.AdamW`.
+        argnums: positional arguments to differentiate by.
+        backend, device, plan: as for :class:`cutback.Executable`.
+        seed: 64 bits; with the number of the call it determines every random value, so that the
+            same seed repeats a run bit for bit, under any budget and any number of threads.
+
+    Raises:
+        ValueError, TypeError: a budget, preset or policy that is none.
+    """
+    if optimizer is not None and argnums is None:
+        raise ValueError("an optimizer needs argnums: the arguments that hold parameters")
+    returns = "value" if optimizer is not None or argnums is None else "both"
+    return Step(
+        loss,
+        argnums=argnums,
+        has_aux=has_aux,
+        returns=returns,
+        policy=policy,
+        optimizer=optimizer,
+        seed=seed,
+        budget=budget,
+        measure=measure,
+        preset=preset,
+        backend=backend,
+        device=device,
+        plan=plan,
+    )
+
+
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
+) -> Step:
+    """A function that returns ``(f(*args), gradients)``; gradients are nested like argument
+    ``argnums``.
+
+    ``argnums`` may be a sequence, then gradients are a tuple. With ``has_aux``, ``f`` returns
+    (loss, aux) and the value is that pair. Options (``budget``, ``policy``, ``preset``, ``seed``,
+    ...) are those of :func:`compile`; without a budget or preset everything that the backward reads
+    is saved.
+    """
+    return compile(f, argnums=argnums, has_aux=has_aux, **options)
+
+
+def grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
+) -> Step:
+    """A function that returns the gradients of ``f`` alone, or with ``has_aux`` (gradients,
+    aux)."""
+    step = compile(f, argnums=argnums, has_aux=has_aux, **options)
+    step._returns = "gradients"
+    return step
+
+
+def trace(
+    f: Callable[..., Any], *args: Any, argnums: ArgNums = None, policy: Policy | None = None
+) -> Traced:
+    """The graph of ``f`` on arguments like these, whose elements are not read.
+
+    ``f`` may return any pytree of arrays. ``print(traced)`` shows the forward graph;
+    ``traced.joint()`` is forward and backward, for which the first result must be a scalar.
+    ``argnums`` marks arguments as parameters.
+    """
+    traced = Traced(
+        Call(f, args, {}), _argnums(argnums), None if policy is None else resolve(policy)
+    )
+    traced.finish(with_loss=False)
+    return traced
+
+
+def example(shape: Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    """An array of this shape that takes no memory, for ``trace``, ``plan`` and ``prepare``: one
+    zero, repeated."""
+    return np.broadcast_to(np.zeros((), dtype), tuple(shape))

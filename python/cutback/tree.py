@@ -1,0 +1,135 @@
+"""Pytrees: nested dicts, lists, tuples, named tuples and dataclasses with arrays as leaves.
+
+    leaves, tree = flatten({"w": w, "b": [b1, b2]})     # dicts in sorted key order
+    names(tree, "params")                               # ["params['b'][0]", "params['b'][1]",
+    "params['w']"] unflatten(tree, leaves)
+
+``None`` is a tree without leaves. A tree is hashable, so it can be part of a cache key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Tree = tuple[Any, ...]
+"""``("leaf",)``, ``("none",)``, or ``(kind, type, keys, children)``."""
+
+LEAF: Tree = ("leaf",)
+NONE: Tree = ("none",)
+
+
+_kinds: dict[
+    type, str
+] = {}  # of the types met so far: flattening asks for every leaf of every call
+
+
+def _kind(cls: type) -> str:
+    if cls is type(None):
+        return "none"
+    if issubclass(cls, dict):
+        return "dict"
+    if issubclass(cls, tuple):
+        return "named" if hasattr(cls, "_fields") else "tuple"
+    if issubclass(cls, list):
+        return "list"
+    return "dataclass" if hasattr(cls, "__dataclass_fields__") else "leaf"
+
+
+def _parts(kind: str, x: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """(keys, children) of a container."""
+    if kind == "dict":
+        try:
+            keys = tuple(sorted(x))
+        except TypeError:
+            keys = tuple(x)
+        return keys, [x[k] for k in keys]
+    if kind == "dataclass":
+        keys = tuple(type(x).__dataclass_fields__)
+        return keys, [getattr(x, k) for k in keys]
+    return (tuple(x._fields) if kind == "named" else tuple(range(len(x)))), list(x)
+
+
+def flatten(x: Any) -> tuple[list[Any], Tree]:
+    """The leaves of ``x`` in a fixed order, and the tree that puts them back."""
+    leaves: list[Any] = []
+    return leaves, _flatten(x, leaves)
+
+
+def _flatten(x: Any, leaves: list[Any]) -> Tree:
+    cls = type(x)
+    kind = _kinds.get(cls) or _kinds.setdefault(cls, _kind(cls))
+    if kind == "leaf":
+        leaves.append(x)
+        return LEAF
+    if kind == "none":
+        return NONE
+    keys, children = _parts(kind, x)
+    return kind, cls, keys, tuple([_flatten(child, leaves) for child in children])
+
+
+def unflatten(tree: Tree, leaves: Any) -> Any:
+    """The nested value whose leaves, in order, are ``leaves``."""
+    source = iter(leaves)
+    value = _unflatten(tree, source)
+    if next(source, LEAF) is not LEAF:
+        raise ValueError("more leaves than the tree has places")
+    return value
+
+
+def _unflatten(tree: Tree, source: Iterator[Any]) -> Any:
+    if tree == NONE:
+        return None
+    if tree == LEAF:
+        try:
+            return next(source)
+        except StopIteration:
+            raise ValueError("fewer leaves than the tree has places") from None
+    kind, cls, keys, children = tree
+    values = [_unflatten(child, source) for child in children]
+    if kind == "dict":
+        return dict(zip(keys, values, strict=True))
+    if kind == "named":
+        return cls(*values)
+    if kind == "dataclass":
+        return cls(**dict(zip(keys, values, strict=True)))
+    return cls(values)
+
+
+def count(tree: Tree) -> int:
+    """Number of leaves."""
+    if len(tree) == 1:
+        return int(tree == LEAF)
+    return sum(count(child) for child in tree[3])
+
+
+def names(tree: Tree, prefix: str) -> list[str]:
+    """A readable name for each leaf: ``"params['w1']"``, ``"state.mean"``, ``"layers[0]"``."""
+    if len(tree) == 1:
+        return [prefix] if tree == LEAF else []
+    kind, _, keys, children = tree
+    spell: Callable[[Any], str]
+    if kind in ("named", "dataclass"):
+        spell = lambda key: f"{prefix}.{key}"  # noqa: E731
+    else:
+        spell = lambda key: f"{prefix}[{key!r}]"  # noqa: E731
+    return [
+        name for key, child in zip(keys, children, strict=True) for name in names(child, spell(key))
+    ]
+
+
+def map_leaves(function: Callable[..., Any], x: Any, *others: Any) -> Any:
+    """``function`` on each leaf of ``x`` (and on the leaves of ``others``, which must have the same
+    tree).
+
+    Raises:
+        ValueError: the trees differ.
+    """
+    leaves, tree = flatten(x)
+    columns = [leaves]
+    for other in others:
+        more, other_tree = flatten(other)
+        if other_tree != tree:
+            raise ValueError("the trees differ in structure")
+        columns.append(more)
+    return unflatten(tree, [function(*row) for row in zip(*columns, strict=True)])

@@ -1,0 +1,221 @@
+/* dlpack_bridge.c: arrays from and to other libraries without copies, by DLPack.
+ *
+ * The structs below are DLPack's ABI (dlpack.h 1.0,
+ * https://dmlc.github.io/dlpack/latest/c_api.html), declared here because they are all that is
+ * needed. A capsule is consumed by renaming it; from then on we call its deleter. */
+#include "state.h"
+
+#include "base/dtype.h"
+
+typedef struct dl_device {
+    int32_t type, id; /* type 1: CPU, 3: page-locked host memory */
+} dl_device;
+
+typedef struct dl_dtype {
+    uint8_t code, bits; /* codes: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool */
+    uint16_t lanes;
+} dl_dtype;
+
+typedef struct dl_tensor {
+    void *data;
+    dl_device device;
+    int32_t ndim;
+    dl_dtype dtype;
+    int64_t *shape;
+    int64_t *strides; /* elements, NULL: row-major */
+    uint64_t byte_offset;
+} dl_tensor;
+
+typedef struct dl_managed {
+    dl_tensor tensor;
+    void *manager;
+    void (*deleter)(struct dl_managed *);
+} dl_managed;
+
+typedef struct dl_managed_versioned {
+    uint32_t major, minor;
+    void *manager;
+    void (*deleter)(struct dl_managed_versioned *);
+    uint64_t flags; /* bit 0: read-only */
+    dl_tensor tensor;
+} dl_managed_versioned;
+
+#define OLD_NAME "dltensor"
+#define NEW_NAME "dltensor_versioned"
+#define OWNED_OLD "cutback.dltensor"
+#define OWNED_NEW "cutback.dltensor_versioned"
+
+/* ---- import
+ * ---------------------------------------------------------------------------------------------- */
+
+static void release_import(PyObject *capsule) {
+    const char *name = PyCapsule_GetName(capsule);
+    void *pointer = PyCapsule_GetPointer(capsule, name);
+    if (strcmp(name, OWNED_NEW) == 0) {
+        dl_managed_versioned *managed = pointer;
+        if (managed->deleter) managed->deleter(managed);
+    } else {
+        dl_managed *managed = pointer;
+        if (managed->deleter) managed->deleter(managed);
+    }
+}
+
+static bool dtype_of(dl_dtype type, cb_dtype *out) {
+    static const struct {
+        uint8_t code, bits;
+        cb_dtype dtype;
+    } rows[] = {{0, 32, CB_I32}, {0, 64, CB_I64}, {1, 8, CB_U8},    {2, 16, CB_F16},
+                {2, 32, CB_F32}, {2, 64, CB_F64}, {4, 16, CB_BF16}, {6, 8, CB_BOOL}};
+    for (size_t i = 0; type.lanes == 1 && i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].code == type.code && rows[i].bits == type.bits) {
+            *out = rows[i].dtype;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Asks for a capsule that may say read-only; exporters from before 2024 do not know the argument.
+ */
+static PyObject *request(PyObject *object) {
+    PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
+    if (!method) return NULL;
+    PyObject *none = PyTuple_New(0), *version = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
+    PyObject *capsule = none && version ? PyObject_Call(method, none, version) : NULL;
+    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        capsule = PyObject_CallNoArgs(method);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(version);
+    Py_DECREF(method);
+    return capsule;
+}
+
+/* Takes the tensor out of the capsule; `owner` is a new capsule that will call its deleter. */
+static const dl_tensor *consume(PyObject *capsule, bool *writable, PyObject **owner) {
+    if (PyCapsule_IsValid(capsule, NEW_NAME)) {
+        dl_managed_versioned *managed = PyCapsule_GetPointer(capsule, NEW_NAME);
+        if (managed->major != 1) {
+            PyErr_Format(PyExc_BufferError, "DLPack version %u is not known, only 1",
+                         managed->major);
+            return NULL;
+        }
+        if (!(*owner = PyCapsule_New(managed, OWNED_NEW, release_import))) return NULL;
+        PyCapsule_SetName(capsule, "used_" NEW_NAME);
+        *writable = !(managed->flags & 1);
+        return &managed->tensor;
+    }
+    dl_managed *managed = PyCapsule_GetPointer(capsule, OLD_NAME);
+    if (!managed || !(*owner = PyCapsule_New(managed, OWNED_OLD, release_import))) return NULL;
+    PyCapsule_SetName(capsule, "used_" OLD_NAME);
+    *writable = true;
+    return &managed->tensor;
+}
+
+static PyObject *view_tensor(const dl_tensor *t, const char *name, bool writable, PyObject *owner) {
+    cb_dtype dtype;
+    if (t->device.type != 1 && t->device.type != 3) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the tensor lives on device (%d, %d); move it to the CPU first", name,
+                     t->device.type, t->device.id);
+    } else if (!dtype_of(t->dtype, &dtype)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: DLPack type (code %d, %d bits, %d lanes) is not supported", name,
+                     t->dtype.code, t->dtype.bits, t->dtype.lanes);
+    } else if (t->ndim < 0 || t->ndim > CB_MAX_RANK) {
+        PyErr_Format(PyExc_ValueError, "%s: %d dimensions, at most %d are supported", name, t->ndim,
+                     CB_MAX_RANK);
+    }
+    if (PyErr_Occurred()) {
+        Py_DECREF(owner);
+        return NULL;
+    }
+    cb_shape shape = {.rank = t->ndim};
+    int64_t strides[CB_MAX_RANK];
+    for (int32_t i = 0; i < t->ndim; i++) {
+        shape.dim[i] = t->shape[i];
+        if (t->strides) strides[i] = t->strides[i] * (int64_t)cb_dtype_size(dtype);
+    }
+    char *data = t->data ? (char *)t->data + t->byte_offset : NULL;
+    PyObject *array =
+        cb_py_array_over(dtype, &shape, t->strides ? strides : NULL, data, writable, owner);
+    return array ? Py_BuildValue("(Ns)", array, cb_dtype_name(dtype)) : NULL;
+}
+
+PyObject *cb_py_from_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *object, *owner;
+    const char *name;
+    bool writable;
+    if (!PyArg_ParseTuple(args, "Os:from_dlpack", &object, &name)) return NULL;
+    PyObject *capsule = request(object);
+    if (!capsule) return NULL;
+    const dl_tensor *tensor = consume(capsule, &writable, &owner);
+    Py_DECREF(capsule);
+    return tensor ? view_tensor(tensor, name, writable, owner) : NULL;
+}
+
+/* ---- export
+ * ---------------------------------------------------------------------------------------------- */
+
+/* An exported tensor and what its pointers point to, in one block. */
+typedef struct exported {
+    dl_managed managed;
+    int64_t shape[CB_MAX_RANK];
+    PyObject *array;
+} exported;
+
+static void release_export(dl_managed *managed) {
+    exported *e = managed->manager;
+    PyGILState_STATE gil = PyGILState_Ensure(); /* the consumer may call from any thread */
+    Py_DECREF(e->array);
+    PyMem_Free(e);
+    PyGILState_Release(gil);
+}
+
+static void release_unused(PyObject *capsule) {
+    if (!PyCapsule_IsValid(capsule, OLD_NAME)) return; /* consumed */
+    dl_managed *managed = PyCapsule_GetPointer(capsule, OLD_NAME);
+    managed->deleter(managed);
+}
+
+static dl_dtype type_of(cb_dtype dtype) {
+    uint8_t bits = (uint8_t)(8 * cb_dtype_size(dtype));
+    uint8_t code = dtype == CB_BOOL           ? 6
+                   : dtype == CB_U8           ? 1
+                   : dtype == CB_BF16         ? 4
+                   : cb_dtype_is_float(dtype) ? 2
+                                              : 0;
+    return (dl_dtype){code, bits, 1};
+}
+
+PyObject *cb_py_to_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *array, *dtype_name;
+    cb_dtype dtype;
+    cb_py_view view;
+    if (!PyArg_ParseTuple(args, "OO:to_dlpack", &array, &dtype_name)) return NULL;
+    if (cb_py_parse_dtype(dtype_name, &dtype) < 0 || cb_py_view_of(array, "to_dlpack", &view) < 0)
+        return NULL;
+    bool same = view.known_dtype ? view.dtype == dtype : view.is_bits16 && dtype == CB_BF16;
+    if (!same || !view.contiguous) {
+        PyErr_SetString(PyExc_BufferError,
+                        "to_dlpack needs a contiguous array of the dtype it is exported as");
+        return NULL;
+    }
+    exported *e = PyMem_Calloc(1, sizeof *e);
+    if (!e) return PyErr_NoMemory();
+    memcpy(e->shape, view.shape.dim, sizeof e->shape);
+    e->array = Py_NewRef(array);
+    e->managed.manager = e;
+    e->managed.deleter = release_export;
+    e->managed.tensor = (dl_tensor){
+        .data = view.data,
+        .device = {1, 0},
+        .ndim = view.shape.rank,
+        .dtype = type_of(dtype),
+        .shape = e->shape,
+    };
+    PyObject *capsule = PyCapsule_New(&e->managed, OLD_NAME, release_unused);
+    if (!capsule) release_export(&e->managed);
+    return capsule;
+}

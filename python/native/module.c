@@ -1,0 +1,164 @@
+/* module.c: the module cutback._native: its state, its types and the functions about the process.
+ */
+#include "state.h"
+
+#include "base/cpu.h"
+#include "ir/op.h"
+
+#define TEXT(x) #x
+#define VERSION_TEXT(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
+
+cb_py_state *cb_py_state_of(PyObject *module) { return PyModule_GetState(module); }
+cb_py_state *cb_py_state_of_object(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
+
+static PyObject *get_num_threads(PyObject *module, PyObject *Py_UNUSED(none)) {
+    cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
+    return context ? PyLong_FromLong(cb_context_threads(context->core)) : NULL;
+}
+
+static PyObject *set_num_threads(PyObject *module, PyObject *number) {
+    cb_py_state *state = cb_py_state_of(module);
+    long n = PyLong_AsLong(number);
+    if (PyErr_Occurred()) return NULL;
+    if (n < 0 || n > 4096)
+        return PyErr_Format(PyExc_ValueError, "set_num_threads: %ld is not in 0..4096", n);
+    cb_py_context *context = cb_py_context_get(state);
+    if (!context) return NULL;
+    if (cb_py_context_set_threads(state, context, (int)n) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *memory_stats(PyObject *module, PyObject *Py_UNUSED(none)) {
+    cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
+    if (!context) return NULL;
+    cb_memory_stats stats = cb_context_memory(context->core);
+    return Py_BuildValue("{sKsKsK}", "n_alloc", stats.n_alloc, "live_bytes", stats.live_bytes,
+                         "peak_bytes", stats.peak_bytes);
+}
+
+static PyObject *fail_alloc(PyObject *module, PyObject *nth) {
+    unsigned long long n = PyLong_AsUnsignedLongLong(nth);
+    if (PyErr_Occurred()) return NULL;
+    cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
+    if (!context) return NULL;
+    cb_context_fail_alloc(context->core, n);
+    Py_RETURN_NONE;
+}
+
+static PyObject *op_row(const cb_op_def *def) {
+    return Py_BuildValue("(siiikssO)", def->name, def->min_ins, def->max_ins, def->n_outs,
+                         (unsigned long)def->flags, def->attrs, def->doc,
+                         strcmp(def->vjp, "zero") == 0 ? Py_False : Py_True);
+}
+
+static PyObject *op_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    PyObject *rows = PyTuple_New(CB_OP_COUNT);
+    for (int code = 0; rows && code < CB_OP_COUNT; code++) {
+        PyObject *row = op_row(cb_op_def_of((cb_opcode)code));
+        if (!row) Py_CLEAR(rows);
+        else PyTuple_SET_ITEM(rows, code, row);
+    }
+    return rows;
+}
+
+static PyObject *machine(PyObject *module, PyObject *Py_UNUSED(none)) {
+    cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
+    if (!context) return NULL;
+    return Py_BuildValue("{sssssssi}", "isa", cb_isa_name(cb_cpu_isa()), "blas", context->blas_name,
+                         "blas_path", context->blas_path, "threads",
+                         cb_context_threads(context->core));
+}
+
+static PyMethodDef module_methods[] = {
+    {"get_num_threads", get_num_threads, METH_NOARGS, "get_num_threads() -> int"},
+    {"set_num_threads", set_num_threads, METH_O,
+     "set_num_threads(n, /); 0: one for each processor"},
+    {"memory", memory_stats, METH_NOARGS,
+     "memory() -> {n_alloc, live_bytes, peak_bytes} of the core's allocator"},
+    {"fail_alloc", fail_alloc, METH_O,
+     "fail_alloc(n, /): for tests, the n-th allocation from now fails; 0: off"},
+    {"op_table", op_table, METH_NOARGS,
+     "op_table() -> ((name, min_ins, max_ins, n_outs, flags, attrs, doc, differentiable), ...)"},
+    {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, threads}"},
+    {"plan_json", (PyCFunction)(void (*)(void))cb_py_plan_json, METH_VARARGS | METH_KEYWORDS,
+     "plan_json(problem, /, *, preset, budget, device) -> plan JSON"},
+    {"explain_json", cb_py_explain_json, METH_VARARGS,
+     "explain_json(problem, plan, /) -> text for people"},
+    {"from_dlpack", cb_py_from_dlpack, METH_VARARGS,
+     "from_dlpack(tensor, name, /) -> (ndarray, dtype)"},
+    {"to_dlpack", cb_py_to_dlpack, METH_VARARGS, "to_dlpack(array, dtype, /) -> capsule"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **out) {
+    *out = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *out ? PyModule_AddType(module, *out) : -1;
+}
+
+static int module_exec(PyObject *module) {
+    cb_py_state *state = cb_py_state_of(module);
+    if (cb_py_numpy_init() < 0) return -1;
+    state->lock = PyThread_allocate_lock();
+    if (!state->lock) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    state->budget_error = PyErr_NewExceptionWithDoc(
+        "cutback.BudgetError", "No plan meets the budget; the text states the smallest peak found.",
+        PyExc_ValueError, NULL);
+    if (!state->budget_error ||
+        PyModule_AddObjectRef(module, "BudgetError", state->budget_error) < 0)
+        return -1;
+    if (add_type(module, &cb_py_graph_spec, &state->graph_type) < 0) return -1;
+    if (add_type(module, &cb_py_step_spec, &state->step_type) < 0) return -1;
+    const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
+    return PyModule_AddStringConstant(module, "__version__", version);
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg) {
+    cb_py_state *state = cb_py_state_of(module);
+    Py_VISIT(state->graph_type);
+    Py_VISIT(state->step_type);
+    Py_VISIT(state->budget_error);
+    return 0;
+}
+
+static int module_clear(PyObject *module) {
+    cb_py_state *state = cb_py_state_of(module);
+    Py_CLEAR(state->graph_type);
+    Py_CLEAR(state->step_type);
+    Py_CLEAR(state->budget_error);
+    return 0;
+}
+
+static void module_free(void *module) {
+    cb_py_state *state = cb_py_state_of(module);
+    module_clear(module);
+    cb_py_context_release(state->context);
+    state->context = NULL;
+    if (state->lock) PyThread_free_lock(state->lock);
+    state->lock = NULL;
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, module_exec},
+#ifdef Py_MOD_GIL_NOT_USED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "cutback._native",
+    .m_doc = "The core of cutback; the package is its only user.",
+    .m_size = sizeof(cb_py_state),
+    .m_methods = module_methods,
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC PyInit__native(void);
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module_def); }

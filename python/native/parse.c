@@ -1,0 +1,101 @@
+/* parse.c: Python values to the core's small structs, and back. */
+#include "state.h"
+
+#include "base/dtype.h"
+#include "ir/op.h"
+
+int cb_py_parse_dtype(PyObject *name, cb_dtype *out) {
+    Py_ssize_t length = 0;
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &length) : NULL;
+    if (text && cb_dtype_parse(text, (size_t)length, out)) return 0;
+    if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError,
+                     "%R is no dtype; there are bool, u8, i32, i64, f16, bf16, f32, f64", name);
+    }
+    return -1;
+}
+
+int cb_py_parse_shape(PyObject *sequence, const char *what, cb_shape *out) {
+    PyObject *items = PySequence_Tuple(sequence);
+    if (!items) return -1;
+    cb_shape shape = {0};
+    Py_ssize_t rank = PyTuple_GET_SIZE(items);
+    if (rank > CB_MAX_RANK) {
+        PyErr_Format(PyExc_ValueError, "%s: %zd dimensions, at most %d are supported", what, rank,
+                     CB_MAX_RANK);
+    }
+    for (Py_ssize_t i = 0; i < rank && !PyErr_Occurred(); i++) {
+        PyObject *index = PyNumber_Index(PyTuple_GET_ITEM(items, i));
+        if (!index) break;
+        shape.dim[i] = PyLong_AsLongLong(index);
+        Py_DECREF(index);
+    }
+    Py_DECREF(items);
+    if (PyErr_Occurred()) return -1;
+    shape.rank = (int32_t)rank;
+    *out = shape;
+    return 0;
+}
+
+static int set_attr(const char *what, const cb_attr_slot *slot, PyObject *value, cb_attrs *out) {
+    switch (slot->kind) {
+        case CB_ATTR_F:
+            out->f[slot->index] = PyFloat_AsDouble(value);
+            return PyErr_Occurred() ? -1 : 0;
+        case CB_ATTR_I:
+            out->i[slot->index] = PyLong_AsLongLong(value);
+            return PyErr_Occurred() ? -1 : 0;
+        case CB_ATTR_DIMS: return cb_py_parse_shape(value, what, &out->dims);
+        case CB_ATTR_DTYPE: return cb_py_parse_dtype(value, &out->dtype);
+    }
+    return -1;
+}
+
+/* The slot called `key` among the attributes of the op's row; false: there is none. */
+static bool find_slot(cb_opcode code, const char *key, cb_attr_slot *out) {
+    for (int i = 0; cb_op_attr(code, i, out); i++) {
+        if (out->name_length == strlen(key) && memcmp(out->name, key, out->name_length) == 0)
+            return true;
+    }
+    return false;
+}
+
+int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out) {
+    memset(out, 0, sizeof *out);
+    if (!dict || dict == Py_None) return 0;
+    if (!PyDict_Check(dict)) {
+        PyErr_Format(PyExc_TypeError, "%s: attributes must be a dict, not %R", op, dict);
+        return -1;
+    }
+    cb_opcode code;
+    if (!cb_op_find(op, strlen(op), &code)) return 0; /* the core names the unknown op */
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);) {
+        const char *name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : NULL;
+        cb_attr_slot slot;
+        if (!name || !find_slot(code, name, &slot)) {
+            if (!PyErr_Occurred()) {
+                const char *has = cb_op_def_of(code)->attrs;
+                PyErr_Format(PyExc_TypeError, "%s: no attribute %R; its row has: %s", op, key,
+                             *has ? has : "none");
+            }
+            return -1;
+        }
+        if (set_attr(op, &slot, value, out) < 0) return -1;
+    }
+    return 0;
+}
+
+PyObject *cb_py_shape_tuple(const cb_shape *shape) {
+    PyObject *tuple = PyTuple_New(shape->rank);
+    for (int32_t i = 0; tuple && i < shape->rank; i++) {
+        PyObject *dim = PyLong_FromLongLong(shape->dim[i]);
+        if (!dim) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, i, dim);
+    }
+    return tuple;
+}
+
+PyObject *cb_py_value_tuple(cb_dtype dtype, const cb_shape *shape) {
+    return Py_BuildValue("(sN)", cb_dtype_name(dtype), cb_py_shape_tuple(shape));
+}

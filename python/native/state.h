@@ -1,0 +1,152 @@
+/* state.h: what the files of the extension share.
+ *
+ * A binding function has four lines of thought: parse, convert to views, release the GIL and call,
+ * translate the status. Shape rules, loops over elements and policy live in the core or in Python,
+ * never here. */
+#ifndef CB_PY_STATE_H
+#define CB_PY_STATE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdatomic.h>
+
+#include "include/cutback.h"
+
+/* ---- context.c
+ * ------------------------------------------------------------------------------------------- */
+
+/* The core's context with a reference count: graphs and steps may outlive the module at interpreter
+ * exit. */
+typedef struct cb_py_context {
+    atomic_size_t refs;
+    cb_context *core;
+    PyThread_type_lock lock; /* guards n_working */
+    size_t
+        n_working; /* calls inside the core with the GIL released: the pool may not be exchanged */
+    char blas_name[64];   /* "scipy-openblas 0.3.31", "" when none was found */
+    char blas_path[1024]; /* file it was found in */
+} cb_py_context;
+
+typedef struct cb_py_state {
+    PyTypeObject *graph_type, *step_type;
+    PyObject *budget_error;
+    PyThread_type_lock lock; /* guards `context` */
+    cb_py_context *context;  /* NULL until first use */
+} cb_py_state;
+
+cb_py_state *cb_py_state_of(PyObject *module);
+cb_py_state *cb_py_state_of_object(PyObject *self); /* of an instance of one of our types */
+
+/* The module's context, made at first use; borrowed. NULL with an exception set. */
+cb_py_context *cb_py_context_get(cb_py_state *state);
+cb_py_context *cb_py_context_retain(cb_py_context *context);
+void cb_py_context_release(cb_py_context *context); /* NULL is fine */
+/* Exchanges the thread pool; RuntimeError (and -1) while another thread is at work. */
+int cb_py_context_set_threads(cb_py_state *state, cb_py_context *context, int n_threads);
+
+/* ---- errors.c
+ * -------------------------------------------------------------------------------------------- */
+
+/* Sets the Python exception for a failed call and returns NULL. `location` ("model.py:12", may be
+ * NULL) is put after the text. A CB_CANCELLED whose exception the poll function has already set
+ * keeps that exception. */
+PyObject *cb_py_raise(const cb_py_state *state, const cb_error *error, const char *location);
+
+/* ---- work.c: the GIL around long work
+ * -------------------------------------------------------------------- */
+
+/*     cb_py_work work;
+ *     cb_py_work_begin(&work, context);     GIL released
+ *     status = cb_compile(..., cb_py_poll, &work, ...);
+ *     cb_py_work_end(&work);                GIL held; an exception may be set by a signal handler
+ */
+typedef struct cb_py_work {
+    PyThreadState *thread;
+    cb_py_context *context;
+    int64_t next_check_ns; /* monotonic clock */
+} cb_py_work;
+void cb_py_work_begin(cb_py_work *work, cb_py_context *context);
+void cb_py_work_end(cb_py_work *work);
+int cb_py_poll(void *work); /* a cb_poll_fn: looks for signals every 50 ms, on the thread that began
+                               the work */
+int64_t cb_py_now_ns(void);
+
+/* ---- parse.c
+ * --------------------------------------------------------------------------------------------- */
+
+int cb_py_parse_dtype(PyObject *name, cb_dtype *out); /* "f32"; -1: exception set */
+int cb_py_parse_shape(PyObject *sequence, const char *what, cb_shape *out);
+int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out); /* NULL or None: all zero */
+PyObject *cb_py_shape_tuple(const cb_shape *shape);
+PyObject *cb_py_value_tuple(cb_dtype dtype, const cb_shape *shape); /* ("f32", (8, 32)) */
+
+/* ---- graph_type.c, step_type.c, compile.c
+ * ---------------------------------------------------------------- */
+
+typedef struct cb_py_graph {
+    PyObject_HEAD cb_py_context *context;
+    cb_graph *core;
+    atomic_bool busy; /* in use by a call; see cb_py_graph_enter */
+} cb_py_graph;
+
+/* A graph is used by one thread at a time: a second user, or a signal handler that meets a compile,
+ * gets a RuntimeError (and -1). */
+int cb_py_graph_enter(cb_py_graph *graph);
+void cb_py_graph_leave(cb_py_graph *graph);
+
+typedef struct cb_py_step {
+    PyObject_HEAD cb_py_context *context;
+    cb_step *core;
+    uint32_t n_wrt;
+    uint32_t *wrt;           /* [n_wrt] positions of the inputs that have gradients */
+    void **pointers;         /* [n_inputs + n_outputs + 3 n_wrt] scratch of a run */
+    PyThread_type_lock lock; /* one run at a time */
+    atomic_ulong owner;      /* thread that holds the lock, 0: none */
+} cb_py_step;
+
+extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
+
+/* A Step of the graph; `args` and `kwargs` as Graph.compile takes them. */
+PyObject *cb_py_compile(PyObject *graph, PyObject *args, PyObject *kwargs);
+PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
+                          const uint32_t *wrt, uint32_t n_wrt); /* takes `core`, also on failure */
+PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
+
+/* ---- numpy_bridge.c: the only file that sees NumPy's headers
+ * --------------------------------------------- */
+
+typedef struct cb_py_view {
+    char *data;
+    cb_shape shape;
+    size_t bytes;
+    cb_dtype dtype;
+    bool known_dtype; /* false: a dtype that the core does not have */
+    bool is_bits16;   /* uint16: stands for bf16 where ml_dtypes is absent */
+    bool contiguous, aligned, writable;
+} cb_py_view;
+
+int cb_py_numpy_init(void); /* once a process; -1: exception set */
+int cb_py_view_of(PyObject *array, const char *name,
+                  cb_py_view *out);            /* TypeError when it is no ndarray */
+PyObject *cb_py_strides_text(PyObject *array); /* "(8, 4)" */
+/* An array over foreign memory; steals `owner`. strides in bytes, NULL: row-major. */
+PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t *byte_strides,
+                           void *data, bool writable, PyObject *owner);
+
+/* ---- dlpack_bridge.c: the only file that knows DLPack's layout
+ * ------------------------------------------- */
+
+PyObject *cb_py_from_dlpack(PyObject *module,
+                            PyObject *args); /* (object, name) -> (ndarray, dtype name) */
+PyObject *cb_py_to_dlpack(PyObject *module, PyObject *args); /* (ndarray, dtype name) -> capsule */
+
+/* ---- blas.c
+ * ---------------------------------------------------------------------------------------------- */
+
+/* The matrix product of a BLAS that is mapped into the process already; all NULL when there is
+ * none. The library stays loaded. `out->name` points into `name`. */
+void cb_py_find_blas(cb_blas *out, char *name, size_t name_size, char *path, size_t path_size);
+
+#endif

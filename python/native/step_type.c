@@ -1,0 +1,412 @@
+/* step_type.c: the type _native.Step, a compiled training step, and the checks of the arrays it
+ * runs on. */
+#include "state.h"
+
+#include "base/dtype.h"
+#include "base/shape.h"
+
+static PyObject *raise(cb_py_step *self, const cb_error *error) {
+    return cb_py_raise(cb_py_state_of_object((PyObject *)self), error, NULL);
+}
+
+PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
+                          const uint32_t *wrt, uint32_t n_wrt) {
+    cb_py_step *self = (cb_py_step *)state->step_type->tp_alloc(state->step_type, 0);
+    if (!self) {
+        cb_step_free(core);
+        return NULL;
+    }
+    self->core = core;
+    self->context = cb_py_context_retain(context);
+    size_t n_pointers = cb_step_n_inputs(core) + cb_step_n_outputs(core) + 3 * (size_t)n_wrt;
+    self->n_wrt = n_wrt;
+    self->wrt = PyMem_New(uint32_t, (size_t)n_wrt + 1);
+    self->pointers = PyMem_New(void *, n_pointers + 1);
+    self->lock = PyThread_allocate_lock();
+    if (!self->wrt || !self->pointers || !self->lock) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    if (n_wrt) memcpy(self->wrt, wrt, n_wrt * sizeof *wrt);
+    return (PyObject *)self;
+}
+
+static int step_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static void step_dealloc(cb_py_step *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    cb_step_free(self->core);
+    cb_py_context_release(self->context);
+    PyMem_Free(self->wrt);
+    PyMem_Free(self->pointers);
+    if (self->lock) PyThread_free_lock(self->lock);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* ---- checks of arrays
+ * ------------------------------------------------------------------------------------ */
+
+static int check_type(const cb_argument_info *info, const char *name, const cb_py_view *view) {
+    bool stands_in = view->is_bits16 && info->dtype == CB_BF16;
+    bool same_dtype = stands_in || (view->known_dtype && view->dtype == info->dtype);
+    if (same_dtype && cb_shape_equal(&view->shape, &info->shape)) return 0;
+    char wanted[CB_SHAPE_TEXT], given[CB_SHAPE_TEXT];
+    PyErr_Format(same_dtype ? PyExc_ValueError : PyExc_TypeError, "%s: expected %s %s, got %s %s",
+                 name, cb_dtype_name(info->dtype), cb_shape_text(&info->shape, wanted),
+                 view->known_dtype ? cb_dtype_name(view->dtype) : "an unsupported dtype",
+                 cb_shape_text(&view->shape, given));
+    return -1;
+}
+
+static int check_layout(PyObject *array, const char *name, const cb_py_view *view, bool written) {
+    if (!view->contiguous) {
+        PyObject *strides = cb_py_strides_text(array);
+        if (strides) {
+            char shape[CB_SHAPE_TEXT];
+            PyErr_Format(PyExc_ValueError,
+                         "%s: an array of shape %s with strides %U (bytes) is not contiguous; pass "
+                         "np.ascontiguousarray(x)",
+                         name, cb_shape_text(&view->shape, shape), strides);
+            Py_DECREF(strides);
+        }
+        return -1;
+    }
+    if (!view->aligned) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the array is not aligned to its elements; pass np.array(x)", name);
+        return -1;
+    }
+    if (written && !view->writable) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the array is read-only, but the step updates it in place; pass x.copy()",
+                     name);
+        return -1;
+    }
+    return 0;
+}
+
+/* What one run needs; tuples keep the arrays alive while the GIL is released. */
+typedef struct run_arrays {
+    PyObject *inputs, *outputs, *m, *v; /* tuples; m and v NULL without an optimizer */
+} run_arrays;
+
+/* Checks one array and takes its address. Overlaps are found by the core. */
+static int take(PyObject *array, const cb_argument_info *info, const char *name, bool written,
+                void **out) {
+    cb_py_view view;
+    if (cb_py_view_of(array, name, &view) < 0) return -1;
+    if (check_type(info, name, &view) < 0 || check_layout(array, name, &view, written) < 0)
+        return -1;
+    *out = view.data;
+    return 0;
+}
+
+static bool is_wrt(const cb_py_step *self, uint32_t input) {
+    for (uint32_t k = 0; k < self->n_wrt; k++) {
+        if (self->wrt[k] == input) return true;
+    }
+    return false;
+}
+
+static bool has_state(const cb_py_step *self, uint32_t input) {
+    for (uint32_t i = 0; i < cb_step_n_outputs(self->core); i++) {
+        cb_argument_info info = cb_step_output(self->core, i);
+        if (info.role_or_kind == 1 && info.input == input) return true;
+    }
+    return false;
+}
+
+static int check_count(PyObject *tuple, size_t wanted, const char *what) {
+    if ((size_t)PyTuple_GET_SIZE(tuple) == wanted) return 0;
+    PyErr_Format(PyExc_ValueError, "expected %zu %s, got %zd", wanted, what,
+                 PyTuple_GET_SIZE(tuple));
+    return -1;
+}
+
+/* Checks every array and fills self->pointers: inputs, outputs, then parameters, m and v for an
+ * optimizer. */
+static int bind(cb_py_step *self, run_arrays *run) {
+    uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
+    void **outputs = self->pointers + n_in, **params = outputs + n_out;
+    if (check_count(run->inputs, n_in, "inputs") < 0 ||
+        check_count(run->outputs, n_out, "outputs") < 0)
+        return -1;
+    for (uint32_t i = 0; i < n_in; i++) {
+        cb_argument_info info = cb_step_input(self->core, i);
+        bool written = has_state(self, i) || (run->m && is_wrt(self, i));
+        PyObject *array = PyTuple_GET_ITEM(run->inputs, i);
+        if (take(array, &info, info.name, written, &self->pointers[i]) < 0) return -1;
+    }
+    for (uint32_t i = 0; i < n_out; i++) {
+        cb_argument_info info = cb_step_output(self->core, i);
+        PyObject *array = PyTuple_GET_ITEM(run->outputs, i);
+        outputs[i] = NULL;
+        if (array == Py_None && (info.inside || info.role_or_kind == 1)) continue;
+        if (take(array, &info, info.name, true, &outputs[i]) < 0) return -1;
+    }
+    if (run->m) {
+        if (check_count(run->m, self->n_wrt, "first moments") < 0) return -1;
+        if (check_count(run->v, self->n_wrt, "second moments") < 0) return -1;
+        for (uint32_t k = 0; k < self->n_wrt; k++) {
+            cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
+            params[k] = self->pointers[self->wrt[k]];
+            void **m = &params[self->n_wrt + k], **v = &params[2 * self->n_wrt + k];
+            if (take(PyTuple_GET_ITEM(run->m, k), &info, "optimizer state m", true, m) < 0)
+                return -1;
+            if (take(PyTuple_GET_ITEM(run->v, k), &info, "optimizer state v", true, v) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- running
+ * --------------------------------------------------------------------------------------------- */
+
+/* One run of a step at a time. Waiting lets other threads and Ctrl-C through; a signal handler that
+ * calls the step it has interrupted would wait for itself and is refused. */
+static int lock(cb_py_step *self) {
+    unsigned long me = PyThread_get_thread_ident();
+    if (atomic_load(&self->owner) == me) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this step is running already, further up this thread's stack");
+        return -1;
+    }
+    PyLockStatus got = PyThread_acquire_lock_timed(self->lock, 0, 0);
+    while (got != PY_LOCK_ACQUIRED) {
+        Py_BEGIN_ALLOW_THREADS got = PyThread_acquire_lock_timed(self->lock, 50000, 0);
+        Py_END_ALLOW_THREADS if (got != PY_LOCK_ACQUIRED && PyErr_CheckSignals() < 0) return -1;
+    }
+    atomic_store(&self->owner, me);
+    return 0;
+}
+
+static void unlock(cb_py_step *self) {
+    atomic_store(&self->owner, 0);
+    PyThread_release_lock(self->lock);
+}
+
+typedef struct adamw {         /* the optimizer's part of a call */
+    uint32_t *group;           /* [n_wrt] */
+    cb_adamw_options *options; /* [n_groups] */
+    uint32_t n_groups;
+    long long t;
+} adamw;
+
+static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *opt) {
+    uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
+    void **params = self->pointers + n_in + n_out;
+    cb_run run = *settings;
+    run.inputs = self->pointers;
+    run.outputs = self->pointers + n_in;
+    run.poll = cb_py_poll;
+    cb_run_result result = {0};
+    cb_error error = {0};
+
+    int64_t began = cb_py_now_ns();
+    cb_py_work work;
+    cb_py_work_begin(&work, self->context);
+    run.poll_user = &work;
+    cb_status status = cb_step_run(self->core, &run, &result, &error);
+    if (status == CB_OK && opt) {
+        status = cb_step_adamw(self->core, params, params + self->n_wrt, params + 2 * self->n_wrt,
+                               opt->group, opt->options, opt->n_groups, opt->t, &error);
+    }
+    cb_py_work_end(&work);
+    if (status != CB_OK) return raise(self, &error);
+    return Py_BuildValue("(KKd)", (unsigned long long)result.peak_bytes,
+                         (unsigned long long)result.n_alloc,
+                         (double)(cb_py_now_ns() - began) * 1e-9);
+}
+
+static PyObject *bind_and_execute(cb_py_step *self, run_arrays *run, const cb_run *settings,
+                                  const adamw *opt) {
+    if (lock(self) < 0) return NULL;
+    PyObject *result = bind(self, run) == 0 ? execute(self, settings, opt) : NULL;
+    unlock(self);
+    return result;
+}
+
+static void drop_arrays(run_arrays *run) {
+    Py_XDECREF(run->inputs);
+    Py_XDECREF(run->outputs);
+    Py_XDECREF(run->m);
+    Py_XDECREF(run->v);
+}
+
+/* run(inputs, outputs, seed, random_step) -> (peak_bytes, n_alloc, seconds) */
+static PyObject *step_run(cb_py_step *self, PyObject *args) {
+    PyObject *inputs, *outputs;
+    unsigned long long seed;
+    unsigned int random_step;
+    if (!PyArg_ParseTuple(args, "OOKI:run", &inputs, &outputs, &seed, &random_step)) return NULL;
+    run_arrays run = {.inputs = PySequence_Tuple(inputs)};
+    run.outputs = run.inputs ? PySequence_Tuple(outputs) : NULL;
+    cb_run settings = {.seed = seed, .random_step = random_step};
+    PyObject *result = run.outputs ? bind_and_execute(self, &run, &settings, NULL) : NULL;
+    drop_arrays(&run);
+    return result;
+}
+
+static int parse_groups(PyObject *groups, adamw *out) {
+    PyObject *rows = PySequence_Tuple(groups);
+    if (!rows) return -1;
+    size_t n = (size_t)PyTuple_GET_SIZE(rows);
+    out->n_groups = (uint32_t)n;
+    out->options = PyMem_New(cb_adamw_options, n + 1);
+    if (!out->options) PyErr_NoMemory();
+    for (size_t i = 0; !PyErr_Occurred() && i < n; i++) {
+        cb_adamw_options *o = &out->options[i];
+        PyObject *row = PyTuple_GET_ITEM(rows, (Py_ssize_t)i);
+        if (!PyTuple_Check(row))
+            PyErr_SetString(PyExc_TypeError, "an optimizer group is a tuple of five floats");
+        else if (!PyArg_ParseTuple(row, "ddddd", &o->lr, &o->beta1, &o->beta2, &o->eps,
+                                   &o->weight_decay))
+            break;
+    }
+    Py_DECREF(rows);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int parse_group_ids(cb_py_step *self, PyObject *ids, adamw *out) {
+    PyObject *items = PySequence_Tuple(ids);
+    if (!items) return -1;
+    out->group = PyMem_New(uint32_t, (size_t)self->n_wrt + 1);
+    if (!out->group) PyErr_NoMemory();
+    else if (check_count(items, self->n_wrt, "group numbers") == 0) {
+        for (uint32_t k = 0; k < self->n_wrt && !PyErr_Occurred(); k++) {
+            unsigned long id = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(items, k));
+            if (!PyErr_Occurred() && id >= out->n_groups) {
+                PyErr_Format(PyExc_ValueError, "group %lu, but there are %u groups", id,
+                             out->n_groups);
+            }
+            out->group[k] = (uint32_t)id;
+        }
+    }
+    Py_DECREF(items);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* train(inputs, outputs, seed, random_step, m, v, group_of, groups, t) -> (peak_bytes, n_alloc,
+ * seconds) */
+static PyObject *step_train(cb_py_step *self, PyObject *args) {
+    PyObject *inputs, *outputs, *m, *v, *group_of, *groups, *result = NULL;
+    unsigned long long seed;
+    unsigned int random_step;
+    adamw opt = {0};
+    if (!PyArg_ParseTuple(args, "OOKIOOOOL:train", &inputs, &outputs, &seed, &random_step, &m, &v,
+                          &group_of, &groups, &opt.t)) {
+        return NULL;
+    }
+    cb_run settings = {.seed = seed, .random_step = random_step};
+    run_arrays run = {0};
+    if (parse_groups(groups, &opt) < 0 || parse_group_ids(self, group_of, &opt) < 0) goto done;
+    if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))
+        goto done;
+    if (!(run.m = PySequence_Tuple(m)) || !(run.v = PySequence_Tuple(v))) goto done;
+    result = bind_and_execute(self, &run, &settings, &opt);
+done:
+    drop_arrays(&run);
+    PyMem_Free(opt.group);
+    PyMem_Free(opt.options);
+    return result;
+}
+
+/* ---- looking at a step
+ * ----------------------------------------------------------------------------------- */
+
+static PyObject *step_text(cb_py_step *self, PyObject *what) {
+    const char *name = PyUnicode_AsUTF8(what);
+    if (!name) return NULL;
+    cb_error error = {0};
+    char *text = NULL;
+    if (cb_step_text(self->core, name, &text, &error) != CB_OK) return raise(self, &error);
+    PyObject *result = PyUnicode_FromString(text);
+    cb_text_free(self->context->core, text);
+    return result;
+}
+
+static PyObject *argument_row(const cb_argument_info *a) {
+    return Py_BuildValue("(ssNKikO)", a->name, cb_dtype_name(a->dtype),
+                         cb_py_shape_tuple(&a->shape), (unsigned long long)a->bytes,
+                         a->role_or_kind, (unsigned long)a->input, a->inside ? Py_True : Py_False);
+}
+
+static PyObject *argument_rows(const cb_py_step *self, uint32_t n,
+                               cb_argument_info (*get)(const cb_step *, uint32_t)) {
+    PyObject *rows = PyTuple_New((Py_ssize_t)n);
+    for (uint32_t i = 0; rows && i < n; i++) {
+        cb_argument_info info = get(self->core, i);
+        PyObject *row = argument_row(&info);
+        if (!row) Py_CLEAR(rows);
+        else PyTuple_SET_ITEM(rows, (Py_ssize_t)i, row);
+    }
+    return rows;
+}
+
+static PyObject *step_inputs(cb_py_step *self, void *Py_UNUSED(closure)) {
+    return argument_rows(self, cb_step_n_inputs(self->core), cb_step_input);
+}
+
+static PyObject *step_outputs(cb_py_step *self, void *Py_UNUSED(closure)) {
+    return argument_rows(self, cb_step_n_outputs(self->core), cb_step_output);
+}
+
+static PyObject *bytes_or_none(uint64_t bytes) {
+    if (bytes == UINT64_MAX) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(bytes);
+}
+
+static PyObject *step_numbers(cb_py_step *self, void *Py_UNUSED(closure)) {
+    cb_step_numbers n = cb_step_get_numbers(self->core);
+    return Py_BuildValue("{sK sK sK sK sK sK sK sN sL sL sL sk sk}", "arena_bytes", n.arena_bytes,
+                         "live_bytes", n.live_bytes, "saved_bytes", n.saved_bytes, "total_bytes",
+                         n.total_bytes, "save_all_arena_bytes", n.save_all_arena_bytes,
+                         "save_all_live_bytes", n.save_all_live_bytes, "save_all_saved_bytes",
+                         n.save_all_saved_bytes, "budget_bytes", bytes_or_none(n.budget_bytes),
+                         "time_ps", n.time_ps, "once_ps", n.once_ps, "lower_bound_ps",
+                         n.lower_bound_ps, "n_groups", (unsigned long)n.n_groups, "n_recomputed",
+                         (unsigned long)n.n_recomputed);
+}
+
+static PyMethodDef step_methods[] = {
+    {"run", (PyCFunction)step_run, METH_VARARGS,
+     "run(inputs, outputs, seed, random_step, /) -> (peak_bytes, n_alloc, seconds)"},
+    {"train", (PyCFunction)step_train, METH_VARARGS,
+     "train(inputs, outputs, seed, random_step, m, v, group_of, groups, t, /) -> (peak_bytes, "
+     "n_alloc, seconds)"},
+    {"text", (PyCFunction)step_text, METH_O,
+     "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef step_getset[] = {
+    {"inputs", (getter)step_inputs, NULL, "((name, dtype, shape, bytes, role, input, inside), ...)",
+     NULL},
+    {"outputs", (getter)step_outputs, NULL,
+     "((name, dtype, shape, bytes, kind, input, inside), ...)", NULL},
+    {"numbers", (getter)step_numbers, NULL, "planned bytes and modelled times", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot step_slots[] = {
+    {Py_tp_doc, "A compiled training step; made by Graph.compile."},
+    {Py_tp_dealloc, step_dealloc},
+    {Py_tp_traverse, step_traverse},
+    {Py_tp_methods, step_methods},
+    {Py_tp_getset, step_getset},
+    {0, NULL},
+};
+
+PyType_Spec cb_py_step_spec = {
+    .name = "cutback._native.Step",
+    .basicsize = sizeof(cb_py_step),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = step_slots,
+};

@@ -1,0 +1,42 @@
+/* work.c: releases the GIL around work in the core and lets signals through.
+ *
+ * The core calls the poll function on the thread that started the work, so that thread's own state
+ * is what has to be restored; this is right in any interpreter. PyErr_CheckSignals runs handlers on
+ * the main thread only. */
+#include "state.h"
+
+#include <time.h>
+
+#define CHECK_EVERY_NS 50000000 /* 50 ms: prompt to a person, free to the work */
+
+int64_t cb_py_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void cb_py_work_begin(cb_py_work *work, cb_py_context *context) {
+    PyThread_acquire_lock(context->lock, WAIT_LOCK);
+    context->n_working++;
+    PyThread_release_lock(context->lock);
+    work->context = context;
+    work->next_check_ns = cb_py_now_ns() + CHECK_EVERY_NS;
+    work->thread = PyEval_SaveThread();
+}
+
+void cb_py_work_end(cb_py_work *work) {
+    PyEval_RestoreThread(work->thread);
+    PyThread_acquire_lock(work->context->lock, WAIT_LOCK);
+    work->context->n_working--;
+    PyThread_release_lock(work->context->lock);
+}
+
+int cb_py_poll(void *user) {
+    cb_py_work *work = user;
+    if (cb_py_now_ns() < work->next_check_ns) return 0;
+    PyEval_RestoreThread(work->thread);
+    int stop = PyErr_CheckSignals();
+    work->thread = PyEval_SaveThread();
+    work->next_check_ns = cb_py_now_ns() + CHECK_EVERY_NS;
+    return stop;
+}

@@ -1,0 +1,88 @@
+"""What the tests share: running a traced expression, finite differences, and a quiet core after
+each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback import _native
+
+
+@pytest.fixture(autouse=True)
+def no_armed_failure() -> Iterator[None]:
+    """A test that lets allocations fail must not leave the next one with it."""
+    yield
+    _native.fail_alloc(0)
+
+
+@pytest.fixture
+def run() -> Callable[..., Any]:
+    """run(f, *arrays): what f computes, through trace, plan and the CPU backend."""
+
+    def evaluate(f: Callable[..., Any], *arrays: Any) -> Any:
+        return cutback.compile(f, argnums=None)(*arrays)
+
+    return evaluate
+
+
+@pytest.fixture
+def check_grad() -> Callable[..., None]:
+    """check_grad(f, *arrays): gradients of sum(f * fixed weights) against central differences in
+    f64."""
+
+    def check(f: Callable[..., Any], *arrays: Any, eps: float = 1e-6, tol: float = 1e-6) -> None:
+        arrays = tuple(np.array(a, np.float64, order="C") for a in arrays)
+        shape = cutback.compile(f, argnums=None)(*arrays).shape
+        weights = np.random.default_rng(7).standard_normal(shape)
+
+        def loss(xs: list[Any]) -> Any:
+            return (f(*xs) * weights).sum()
+
+        evaluate = cutback.compile(loss, argnums=None)
+        _, gradients = cutback.value_and_grad(loss)(list(arrays))
+        for k, gradient in enumerate(gradients):
+            numeric = np.zeros_like(arrays[k])
+            for at in np.ndindex(arrays[k].shape):
+                ends = []
+                for sign in (1, -1):
+                    moved = [a.copy() for a in arrays]
+                    moved[k][at] += sign * eps
+                    ends.append(float(evaluate(moved)))
+                numeric[at] = (ends[0] - ends[1]) / (2 * eps)
+            np.testing.assert_allclose(gradient, numeric, rtol=tol * 100, atol=tol)
+
+    return check
+
+
+def mlp(params: Any, x: Any, y: Any) -> Any:
+    """Six layers with dropout, a loss with something to recompute in it."""
+    for w in params["layers"]:
+        x = cutback.functional.dropout(cutback.functional.gelu(x @ w), 0.1)
+    return ((x @ params["head"] - y) ** 2).mean()
+
+
+class Model:
+    """A loss with parameters and data, new arrays at each call."""
+
+    loss = staticmethod(mlp)
+
+    @staticmethod
+    def params() -> dict[str, Any]:
+        rng = np.random.default_rng(1)
+        layers = [rng.standard_normal((32, 32), np.float32) * 0.3 for _ in range(6)]
+        return {"layers": layers, "head": rng.standard_normal((32, 3), np.float32)}
+
+    @staticmethod
+    def data() -> tuple[Any, Any]:
+        rng = np.random.default_rng(2)
+        return rng.standard_normal((64, 32), np.float32), rng.standard_normal((64, 3), np.float32)
+
+
+@pytest.fixture
+def model() -> type[Model]:
+    return Model

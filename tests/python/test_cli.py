@@ -1,0 +1,114 @@
+"""The command line, and that the stubs fit the extension."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback import cli
+
+
+@pytest.fixture
+def problem(tmp_path):
+    plan = cutback.plan(
+        lambda w, x: cutback.tanh(cutback.exp(x @ w)).mean(), np.ones((8, 8)), np.ones((8, 8))
+    )
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(plan.problem))
+    return str(path)
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"cutback {cutback.__version__}\n"
+
+
+def test_doctor(capsys):
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for word in (
+        "cutback",
+        "python",
+        "numpy",
+        "instructions",
+        "threads",
+        "matrix product",
+        "ml_dtypes",
+    ):
+        assert word in out
+    assert out.rstrip().endswith("ok")
+
+
+def test_ops(capsys):
+    assert cli.main(["ops"]) == 0
+    out = capsys.readouterr().out
+    assert "layer_norm" in out and "stride_h=i0" in out
+
+
+def test_plan(problem, capsys, tmp_path):
+    assert cli.main(["plan", problem, "--budget", "1.0x"]) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "cutback.plan"
+    out, page = tmp_path / "plan.json", tmp_path / "page.html"
+    assert (
+        cli.main(
+            ["plan", problem, "--preset", "conservative", "-o", str(out), "--report", str(page)]
+        )
+        == 0
+    )
+    assert json.loads(out.read_text())["preset"] == "conservative" and "<svg" in page.read_text()
+    assert cli.main(["plan", problem, "--explain"]) == 0
+    assert "test_cli.py" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--budget", "10"], ["--budget", "7 apples"], ["--device", "abacus"]]
+)
+def test_a_mistake_is_one_line(problem, arguments, capsys):
+    assert cli.main(["plan", problem, *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("cutback: ") and err.count("\n") == 1
+
+
+def test_a_file_that_is_not_there(capsys, tmp_path):
+    assert cli.main(["plan", str(tmp_path / "no.json")]) == 2
+    (tmp_path / "bad.json").write_text('{"format": "cutback.pro')
+    assert cli.main(["plan", str(tmp_path / "bad.json")]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_an_unknown_command(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["dance"])
+    assert end.value.code == 2
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in cutback.__all__:
+        thing = getattr(cutback, name)
+        assert thing.__doc__, name
+    assert set(cutback.__all__) <= set(dir(cutback))
+    with pytest.raises(AttributeError, match="no attribute 'dance'"):
+        cutback.dance  # noqa: B018
+
+
+@pytest.mark.slow
+def test_stubs_fit_the_extension(tmp_path):
+    pytest.importorskip("mypy")
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy.stubtest", "cutback._native"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

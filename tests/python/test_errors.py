@@ -1,0 +1,194 @@
+"""Mistakes of users: the right exception, both values, the way out, and the line of the program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cutback
+
+A = np.ones((4, 3))
+B = np.ones((5, 3))
+
+
+def test_shapes_that_do_not_broadcast():
+    with pytest.raises(ValueError, match=r"\(4,3\).*\(5,3\).*\[test_errors.py:16\]"):
+        cutback.trace(lambda a, b: a + b, A, B)
+
+
+@pytest.mark.parametrize(
+    ("f", "error", "text"),
+    [
+        (lambda a, b: a @ b, ValueError, r"matmul"),
+        (lambda a, b: a.reshape(5), ValueError, r"\(4,3\)"),
+        (lambda a, b: a.sum(axis=2), ValueError, "axis 2 is out of bounds"),
+        (lambda a, b: a.sum(axis=(0, 0)), ValueError, "twice"),
+        (lambda a, b: a.sum(axis=1.5), TypeError, "1.5"),
+        (lambda a, b: a.transpose(0, 0), ValueError, r"axes \(0, 0\)"),
+        (lambda a, b: a.squeeze(0), ValueError, "size 4, not 1"),
+        (lambda a, b: cutback.concatenate([a, b], axis=1), ValueError, "concat"),
+        (lambda a, b: cutback.stack([a, b]), ValueError, r"\(4, 3\), \(5, 3\)"),
+        (lambda a, b: cutback.where(a, 1.0, 2.0), TypeError, "must be bool, not f64"),
+        (lambda a, b: ~a, TypeError, "bool array, got f64"),
+        (lambda a, b: a & a, TypeError, "two bool arrays"),
+        (lambda a, b: a.astype("f8x"), TypeError, "f8x"),
+        (lambda a, b: 1 if a.sum() > 0 else 2, TypeError, "truth value of a traced array"),
+        (lambda a, b: float(a.sum()), TypeError, "float"),
+        (lambda a, b: [1, 2][a.sum()], TypeError, "use as an index"),
+        (lambda a, b: np.exp(a), TypeError, "use cutback.exp"),
+        (lambda a, b: np.concatenate([a, a]), TypeError, "use cutback.concatenate"),
+        (lambda a, b: np.add.reduce(a), TypeError, "np.add.reduce"),
+        (lambda a, b: np.asarray(a), TypeError, "conversion to NumPy"),
+        (lambda a, b: a.__setitem__(0, 1), TypeError, "cannot be assigned"),
+        (lambda a, b: cutback.exp("x"), TypeError, "str"),
+    ],
+)
+def test_mistakes_in_a_traced_function(f, error, text):
+    with pytest.raises(error, match=text) as caught:
+        cutback.trace(f, A, B)
+    if "str" not in text:
+        assert "[test_errors.py:" in str(caught.value)
+
+
+def test_operands_of_another_kind():
+    for f in (lambda a: a + "x", lambda a: None * a, lambda a: a @ object(), lambda a: a < "x"):
+        with pytest.raises(TypeError):
+            cutback.trace(f, A)
+
+
+def test_bf16_with_integers_says_what_to_do():
+    ml = pytest.importorskip("ml_dtypes")
+    with pytest.raises(
+        TypeError, match=r"bf16 and i32 have no common type; convert.*\[test_errors.py:"
+    ):
+        cutback.trace(lambda a, b: a + b, np.ones(3, ml.bfloat16), np.ones(3, np.int32))
+
+
+def test_outside_a_trace():
+    with pytest.raises(TypeError, match=r"no function is being traced.*\[test_errors.py:"):
+        cutback.exp(A)
+
+
+def test_a_value_kept_from_another_trace():
+    kept = []
+    cutback.trace(lambda a: kept.append(a) or a * 2, A)
+    with pytest.raises(ValueError, match="another trace"):
+        cutback.trace(lambda a: a + kept[0], A)
+    with pytest.raises(TypeError, match="inside a trace"):
+        cutback.trace(lambda a: cutback.grad(lambda x: x.sum())(a), A)
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "text"),
+    [
+        (lambda a: a, ValueError, r"f64\[4, 3\]; reduce it"),
+        (lambda a: (a > 0).sum(), ValueError, r"i64\[\]"),
+        (lambda a: (a.sum(), a), TypeError, "has_aux=True"),
+        (lambda a: 3.0, TypeError, "float"),
+        (lambda a: None, TypeError, "NoneType"),
+    ],
+)
+def test_losses_that_have_no_gradient(loss, error, text):
+    with pytest.raises(error, match=text):
+        cutback.value_and_grad(loss)(A)
+
+
+@pytest.mark.parametrize(
+    ("args", "argnums", "error", "text"),
+    [
+        ((A, 1), 1, TypeError, "argnums=1: that argument holds no arrays"),
+        ((A, np.arange(3)), 1, TypeError, "argnums=1: x is i64"),
+        ((A, 1), 2, ValueError, "argnums=2"),
+        ((np.ones(3, np.int16), 1), 0, TypeError, "dtype int16 is not supported"),
+        ((np.ones(3, ">f8"), 1), 0, TypeError, "dtype >f8 is not supported"),
+        ((object(), 1), 0, TypeError, "a: expected a NumPy array or a DLPack tensor, got object"),
+        ((np.array(["x"]), 1), 0, TypeError, "<U1"),
+    ],
+)
+def test_arguments(args, argnums, error, text):
+    with pytest.raises(error, match=text):
+        cutback.value_and_grad(lambda a, x: a.sum(), argnums=argnums)(*args)
+
+
+def test_layouts_are_not_copied_silently():
+    f = cutback.value_and_grad(lambda p, x: (p["w"] * x).sum())
+    with pytest.raises(
+        ValueError, match=r"p\['w'\].*strides \(8, 24\).*not contiguous.*ascontiguousarray"
+    ):
+        f({"w": A.T}, A.T.copy())
+    with pytest.raises(ValueError, match=r"x: .*not contiguous"):
+        f({"w": np.ones(2)}, np.ones(4)[::2])
+    unaligned = np.frombuffer(bytearray(8 * 3 + 1), np.float64, 3, offset=1)
+    with pytest.raises(ValueError, match="not aligned"):
+        f({"w": unaligned}, np.ones(3))
+    with pytest.raises(ValueError, match="9 dimensions"):
+        f({"w": np.ones((1,) * 9)}, np.ones(3))
+
+
+def test_what_is_written_must_not_overlap_or_be_read_only():
+    step = cutback.compile(
+        lambda p, x: (p["a"] * p["b"] * x).sum(), optimizer=cutback.optim.AdamW()
+    )
+    base = np.ones(6)
+    with pytest.raises(ValueError, match="overlap"):
+        step({"a": base[:3], "b": base[2:5]}, np.ones(3))
+    np.testing.assert_array_equal(base, 1)
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match=r"p\['b'\]: the array is read-only.*copy"):
+        step({"a": np.ones(3), "b": frozen}, np.ones(3))
+    vg = cutback.value_and_grad(lambda p: (p * p).sum())
+    with pytest.raises(ValueError, match="overlap"):
+        vg(base, out=base)
+    with pytest.raises(ValueError, match=r"expected f64 \(6,\), got f64 \(3,\)"):
+        vg(base, out=np.ones(3))
+    with pytest.raises(TypeError, match=r"expected f64 \(6,\), got f32 \(6,\)"):
+        vg(base, out=np.ones(6, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("budget", "error", "text"),
+    [
+        (0.0, ValueError, r"\(0, 1\]"),
+        (1.5, ValueError, r"\(0, 1\]"),
+        ("1.5x", ValueError, r"\(0, 1\]"),
+        ("x", ValueError, "not a share"),
+        ("6 gigs", ValueError, "not a size"),
+        (-1, ValueError, "not a number of bytes"),
+        ([1], TypeError, "a size is an int"),
+        (True, TypeError, "a size is an int"),
+        ("99999999999 TiB", ValueError, "more bytes"),
+    ],
+)
+def test_budgets(budget, error, text):
+    with pytest.raises(error, match=text):
+        cutback.compile(lambda a: a.sum(), budget=budget)
+
+
+def test_names_of_options():
+    for options, text in (
+        ({"measure": "peak"}, "measure='peak' is not one of arena, live, saved, total"),
+        ({"preset": "best"}, "preset='best' is not one of autograd"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            cutback.compile(lambda a: a.sum(), **options)
+    with pytest.raises(ValueError, match=r"backend|tpu"):
+        cutback.compile(lambda a: a.sum(), backend="tpu")(A)
+    with pytest.raises(ValueError, match="device"):
+        cutback.compile(lambda a: a.sum(), device="abacus")(A)
+    with pytest.raises(ValueError, match="needs argnums"):
+        cutback.compile(lambda a: a.sum(), argnums=None, optimizer=cutback.optim.AdamW())
+
+
+def test_a_failed_step_leaves_everything_as_it_was():
+    params = {"w": np.ones((4, 3))}
+    optimizer = cutback.optim.AdamW(lr=0.1)
+    step = cutback.compile(lambda p, i: p["w"][i].sum(), optimizer=optimizer)
+    step(params, np.array([0, 3]))
+    before = params["w"].copy()
+    with pytest.raises(ValueError):
+        step(params, np.array([0, 4]))
+    np.testing.assert_array_equal(params["w"], before)
+    assert optimizer.t == 1
+    step(params, np.array([0, 3]))
+    assert optimizer.t == 2

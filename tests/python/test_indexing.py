@@ -1,0 +1,84 @@
+"""Indexing of traced arrays against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import cutback
+
+
+@settings(max_examples=120, deadline=None)
+@given(hnp.array_shapes(max_dims=4, max_side=4), st.data())
+def test_basic_indexing_is_numpys(shape, data):
+    a = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+    key = data.draw(hnp.basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))
+    got = cutback.compile(lambda x: x[key], argnums=None)(a)
+    np.testing.assert_array_equal(got, a[key])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        np.array([2, 0, -1]),
+        [1, 1],
+        (slice(None), np.array([[0, 1], [1, 0]])),
+        (np.array([0, 2]), np.array([1, -1])),
+        (np.array([[0], [2]]), np.array([1, 0])),
+        (np.array([0, 2]), slice(1, None), np.array([3, 1])),
+        (slice(None), np.array([0, 1]), np.array([3, -4])),
+        (0, np.array([0, 1])),
+        (..., np.array([3, 3])),
+        (np.array([1]), None),
+        (slice(None, None, -1), np.array([0, 1])),
+        np.zeros((0,), np.int64),
+    ],
+)
+def test_integer_arrays(key, run):
+    a = np.arange(24.0).reshape(3, 2, 4)
+    np.testing.assert_array_equal(run(lambda x: x[key], a), a[key])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_traced_index_arrays(run, dtype):
+    a = np.arange(12.0).reshape(4, 3)
+    i, j = np.array([3, -1, 0], dtype), np.array([2, 0, -3], dtype)
+    np.testing.assert_array_equal(run(lambda x, i: x[i], a, i), a[i])
+    np.testing.assert_array_equal(run(lambda x, i, j: x[i, j], a, i, j), a[i, j])
+    np.testing.assert_array_equal(run(lambda x, j: x[:, j], a, j), a[:, j])
+    np.testing.assert_array_equal(run(lambda x, j: x[np.arange(3), j], a, j), a[np.arange(3), j])
+
+
+def test_an_index_out_of_range_is_an_error(run):
+    a = np.arange(12.0).reshape(4, 3)
+    with pytest.raises(IndexError, match="index 4 is out of bounds for axis 0"):
+        run(lambda x: x[4], a)
+    with pytest.raises(IndexError, match="index 3 is out of bounds for axis 1"):
+        run(lambda x: x[:, np.array([0, 3])], a)
+    with pytest.raises(ValueError, match="4"):
+        run(lambda x, i: x[i], a, np.array([4]))
+    with pytest.raises(ValueError):  # on its own axis, although row 1 would have it
+        run(lambda x, i, j: x[i, j], a, np.array([0]), np.array([3]))
+
+
+def test_what_has_no_fixed_shape_is_refused():
+    a = np.arange(6.0).reshape(2, 3)
+    with pytest.raises(TypeError, match="boolean mask"):
+        cutback.trace(lambda x: x[x > 2], a)
+    with pytest.raises(TypeError, match="must hold integers"):
+        cutback.trace(lambda x: x[x], a)
+    with pytest.raises(IndexError, match="3 indices"):
+        cutback.trace(lambda x: x[0, 0, 0], a)
+    with pytest.raises(TypeError, match="is no index"):
+        cutback.trace(lambda x: x["a"], a)
+
+
+def test_gradients_of_indexing(check_grad):
+    a = np.random.default_rng(0).standard_normal((4, 3))
+    check_grad(lambda x: x[1:, ::2] * 2, a)
+    check_grad(lambda x: x[::-1], a)
+    check_grad(lambda x: x[np.array([0, 0, 3])] * x[1], a)
+    check_grad(lambda x: x[np.array([0, 0, 3]), np.array([1, 1, 2])], a)

@@ -1,0 +1,153 @@
+"""Out of memory: whichever allocation fails, the error is MemoryError and everything is as
+before."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import cutback
+import cutback.functional as F  # noqa: N812
+from cutback import _native
+
+
+def loss(params, x, y):
+    h = cutback.checkpoint(lambda h: F.gelu(F.layer_norm(h @ params["w"])))(x)
+    h = F.max_pool2d(h.reshape(1, 1, 4, 4), 2).reshape(4)
+    return ((h - y) ** 2).mean()
+
+
+PARAMS = {"w": np.arange(16.0).reshape(4, 4) / 9}
+X, Y = np.arange(16.0).reshape(4, 4), np.ones(4)
+
+
+def live_bytes():
+    gc.collect()
+    return _native.memory()["live_bytes"]
+
+
+def sweep(work):
+    """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... until none does; how many
+    failed."""
+    work()
+    before = live_bytes()
+    for n in range(1, 100_000):
+        _native.fail_alloc(n)
+        try:
+            work()
+        except MemoryError:
+            failed = True
+        else:
+            failed = False
+        _native.fail_alloc(0)
+        work()  # and all is well again
+        assert live_bytes() == before, f"allocation {n} failed and something was kept"
+        if not failed:
+            return n - 1
+    raise AssertionError("allocations without end")
+
+
+def test_trace():
+    assert sweep(lambda: cutback.trace(loss, PARAMS, X, Y).text()) > 3
+
+
+@pytest.mark.parametrize("budget", [None, "min"])
+def test_plan_and_lower(budget):
+    traced = cutback.trace(loss, PARAMS, X, Y)
+
+    def work():
+        step = cutback.Executable(traced.graph, [0], budget=budget, keep_gradients=True)
+        step.text("plan")
+
+    assert sweep(work) > 50
+
+
+def test_plan_of_a_problem():
+    plan = cutback.plan(loss, PARAMS, X, Y, budget="min")
+    assert sweep(lambda: cutback.plan(plan.problem, budget="min").explain()) > 50
+
+
+@pytest.mark.parametrize("backend", ["cpu", "debug", "ref"])
+def test_a_step(backend):
+    params = {"w": PARAMS["w"].copy()}
+    optimizer = cutback.optim.AdamW(lr=0.1)
+    step = cutback.compile(loss, optimizer=optimizer, backend=backend)
+    step(params, X, Y)
+
+    def work():
+        before, t = params["w"].copy(), optimizer.t
+        try:
+            step(params, X, Y)
+        except MemoryError:
+            np.testing.assert_array_equal(params["w"], before)
+            assert optimizer.t == t
+            raise
+
+    failures = sweep(work)
+    assert failures > 0 if backend == "debug" else failures == 0
+
+
+def test_text_and_json():
+    graph = cutback.trace(loss, PARAMS, X, Y).graph
+    text, json = graph.text(), graph.to_json()
+    assert sweep(lambda: cutback.Graph.from_text(text).text()) > 3
+    assert sweep(lambda: cutback.Graph.from_json(json).to_json()) > 3
+
+
+def test_threads():
+    n = cutback.get_num_threads()
+    sweep(lambda: cutback.set_num_threads(n))
+    assert cutback.get_num_threads() == n
+
+
+def test_nothing_is_kept_after_use():
+    before = live_bytes()
+    step = cutback.compile(loss, optimizer=cutback.optim.AdamW())
+    step({"w": PARAMS["w"].copy()}, X, Y)
+    assert live_bytes() > before
+    del step
+    assert live_bytes() == before
+
+
+def mistakes():
+    """Calls of the extension, right and wrong, each of which must give back what it took."""
+    graph = cutback.Graph()
+    x = graph.input("x", (2, 3), "f64")
+    array = np.ones((2, 3))
+    for bad in (
+        lambda: graph.op("sum", x, axes=(0, "a")),
+        lambda: graph.op("sum", x, wrong=1),
+        lambda: graph.op("nothing", x),
+        lambda: graph._native.op("add", (0, "x"), None, None, 0, None),
+        lambda: graph._native.compile((0, -1)),
+        lambda: graph._native.compile((), budget=(9, 0, 0.0, 0)),
+        lambda: graph._native.compile((), backend="abacus"),
+        lambda: graph.compile()(np.ones((3, 2))),
+        lambda: graph.compile()(array.T),
+        lambda: _native.plan_json("{"),
+        lambda: _native.from_dlpack(3, "x"),
+    ):
+        with pytest.raises((ValueError, TypeError, AttributeError, OverflowError)):
+            bad()
+    _native.from_dlpack(array, "x")
+    cutback.RawArray(np.zeros(3, np.uint16)).__dlpack__()
+    cutback.value_and_grad(lambda w: (w * w).sum(), optimizer=None)(array)
+    _native.op_table(), _native.machine(), _native.memory()
+
+
+def test_the_extension_gives_everything_back():
+    for _ in range(3):
+        mistakes()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        start = tracemalloc.get_traced_memory()[0]
+        for _ in range(20):
+            mistakes()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - start < 20_000  # 50 bytes a call
+    finally:
+        tracemalloc.stop()

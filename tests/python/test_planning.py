@@ -1,0 +1,114 @@
+"""Plans as users see them: entries, texts, timeline, report, problems from files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+import cutback
+
+
+@pytest.fixture(params=[None, 0.6, "min"])
+def plan(request, model):
+    return cutback.plan(model.loss, model.params(), *model.data(), budget=request.param)
+
+
+def test_numbers_entries_and_timeline_agree(plan):
+    numbers = plan.numbers
+    assert max(plan.timeline()) == numbers["live_bytes"] <= numbers["arena_bytes"]
+    assert {e.decision for e in plan.entries} <= {"save", "recompute", "offload"}
+    assert plan.saved and all(e.location.startswith("conftest.py:") for e in plan.saved)
+    assert sum({e.value: e.bytes for e in plan.saved}.values()) >= numbers["saved_bytes"] > 0
+    assert (numbers["recomputed"] > 0) == bool(plan.recomputed)
+
+
+def test_texts(plan):
+    text = plan.explain()
+    assert "conftest.py:" in text and "arena" in text
+    for entry in plan.saved:
+        assert entry.name in text
+    assert "save everything" in str(plan) and "cutback.Plan" in repr(plan)
+    bundle = plan._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html"} and "<svg" in bundle["text/html"]
+
+
+def test_report(plan, tmp_path):
+    path = tmp_path / "out.html"
+    plan.report(path, title="A <title>")
+    page = path.read_text()
+    assert (
+        "A &lt;title&gt;" in page
+        and "<svg" in page
+        and "http" not in page.replace("http://www.w3.org", "")
+    )
+
+
+def test_min_cut_saves_less_than_autograd(model):
+    args = (model.params(), *model.data())
+    everything = cutback.plan(model.loss, *args)
+    for preset in ("conservative", "aggressive", "recompute_all"):
+        cut = cutback.min_cut(model.loss, *args, preset=preset)
+        assert cut.numbers["saved_bytes"] <= everything.numbers["saved_bytes"]
+        assert cut.document["preset"] == preset
+
+
+def test_arguments_may_be_examples_without_memory():
+    x = cutback.example((10_000, 10_000))
+    assert x.nbytes == 400_000_000 and x.strides == (0, 0)
+    plan = cutback.plan(lambda w, x: cutback.tanh(x @ w).mean(), x, x)
+    assert plan.numbers["saved_bytes"] == 400_000_000
+
+
+def test_problems_from_files(model, tmp_path):
+    made = cutback.plan(model.loss, model.params(), *model.data(), budget="0.6x")
+    (tmp_path / "p.json").write_text(json.dumps(made.problem))
+    with gzip.open(tmp_path / "p.json.gz", "wt") as file:
+        json.dump(made.problem, file)
+    forms = [
+        made.problem,
+        json.dumps(made.problem),
+        tmp_path / "p.json",
+        str(tmp_path / "p.json.gz"),
+    ]
+    plans = [cutback.plan(form, budget="0.6x", measure="arena") for form in forms]
+    for plan in plans:
+        assert plan.to_json() == made.to_json()
+        assert plan.explain() == made.explain()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "{}", '{"format": "cutback.problem"}', '{"format": "cutback.problem", "version": 99}'],
+)
+def test_problems_that_are_wrong(text):
+    with pytest.raises((ValueError, TypeError)):
+        cutback.plan(text)
+
+
+def test_a_plan_of_another_problem_is_refused(model):
+    made = cutback.plan(lambda w: (w * w).sum(), np.ones(3))
+    with pytest.raises(ValueError, match="fingerprint"):
+        cutback.value_and_grad(model.loss, plan=made.to_json())(model.params(), *model.data())
+
+
+def test_budgets_are_monotone(model):
+    args = (model.params(), *model.data())
+    last = None
+    for share in (1.0, 0.9, 0.8, 0.7, 0.6):
+        numbers = cutback.plan(model.loss, *args, budget=share).numbers
+        assert numbers["arena_bytes"] <= share * numbers["save_all_arena_bytes"]
+        if last is not None:
+            assert numbers["time_ps"] >= last["time_ps"]
+        last = numbers
+
+
+def test_trace_shows_both_graphs(model):
+    traced = cutback.trace(model.loss, model.params(), *model.data(), argnums=0)
+    assert "role=param" in str(traced) and "--- backward" not in str(traced)
+    assert "--- backward" in traced.joint()
+    assert traced.names[:2] == ["params['head']", "params['layers'][0]"]
+    several = cutback.trace(lambda x: {"a": x * 2, "b": [x.sum()]}, np.ones(3))
+    assert several.out_tree[0] == "dict" and 'output "output1"' in str(several)

@@ -1,0 +1,193 @@
+"""Checkpoint regions and policies: what the plan does with the values, and that no bit changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback import CheckpointPolicy, policies
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((16, 8))
+W = {f"w{i}": RNG.standard_normal((8, 8)) / 3 for i in range(3)}
+
+
+def block(x, w):
+    return cutback.tanh(cutback.exp(cutback.sin(x @ w)))
+
+
+def loss_with(wrap):
+    def loss(params, x):
+        for w in params.values():
+            x = wrap(block)(x, w)
+        return (x * x).mean()
+
+    return loss
+
+
+def kinds(plan, decision):
+    return sorted(e.kind for e in plan.entries if e.decision == decision)
+
+
+def gradients(loss, **options):
+    vg = cutback.value_and_grad(loss, **options)
+    value, grads = vg(W, X)
+    return vg.plan, [value, *grads.values()]
+
+
+def assert_same(a, b):
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+PLAIN, REFERENCE = gradients(loss_with(lambda f: f))
+
+
+def test_a_region_recomputes_what_it_makes_but_not_what_it_returns():
+    plan, values = gradients(loss_with(cutback.checkpoint))
+    assert_same(values, REFERENCE)
+    assert kinds(PLAIN, "recompute") == []
+    assert set(kinds(plan, "save")) == {"tanh"}
+    assert {"matmul", "sin", "exp"} <= set(kinds(plan, "recompute"))
+    assert plan.numbers["saved_bytes"] < PLAIN.numbers["saved_bytes"]
+
+
+def test_a_list_of_operations_to_save():
+    plan, values = gradients(loss_with(lambda f: cutback.checkpoint(f, policy=["matmul"])))
+    assert_same(values, REFERENCE)
+    assert kinds(plan, "save").count("matmul") == 3
+    assert {"sin", "exp"} <= set(kinds(plan, "recompute"))
+
+
+def test_a_function_sees_operation_arguments_and_place():
+    seen = []
+
+    def policy(ctx, op, *args, **kwargs):
+        seen.append((str(op), ctx.region, ctx.location, [a.shape for a in args], kwargs))
+        return CheckpointPolicy.MUST_SAVE if op == "exp" else CheckpointPolicy.MUST_RECOMPUTE
+
+    plan, values = gradients(loss_with(lambda f: cutback.checkpoint(f, policy=policy)))
+    assert_same(values, REFERENCE)
+    assert kinds(plan, "save").count("exp") == 3
+    assert "matmul" in kinds(plan, "recompute")
+    name, region, location, shapes, _ = seen[0]
+    assert (name, region, shapes) == ("matmul", "block", [(16, 8), (8, 8)])
+    assert location.startswith("test_policies.py:")
+
+
+def test_names():
+    def named(x, w):
+        h = cutback.checkpoint_name(cutback.sin(x @ w), "sine")
+        return cutback.tanh(cutback.exp(h))
+
+    def loss(params, x):
+        for w in params.values():
+            x = cutback.checkpoint(named, policy=policies.save_only_these_names("sine"))(x, w)
+        return (x * x).mean()
+
+    plan, values = gradients(loss)
+    assert_same(values, REFERENCE)
+    assert kinds(plan, "save").count("sin") == 3
+    assert {"matmul", "exp"} <= set(kinds(plan, "recompute"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "saved"),
+    [
+        (policies.dots_saveable, {"matmul"}),
+        (policies.nothing_saveable, set()),
+        (["matmul", "tanh"], {"matmul", "tanh"}),
+    ],
+)
+def test_a_policy_for_the_whole_function(policy, saved):
+    plan, values = gradients(loss_with(lambda f: f), policy=policy)
+    assert_same(values, REFERENCE)
+    assert set(kinds(plan, "save")) <= saved
+
+
+def test_the_inner_region_decides_first():
+    @cutback.checkpoint(policy=["sin"])
+    def inner(x, w):
+        return cutback.exp(cutback.sin(x @ w))
+
+    def outer(x, w):
+        return cutback.tanh(inner(x, w))
+
+    plan, values = gradients(loss_with(lambda f: cutback.checkpoint(outer)))
+    assert_same(values, REFERENCE)
+    assert kinds(plan, "save").count("sin") == 3
+
+
+@pytest.mark.parametrize("size", [0, 16 * 8 * 8])
+def test_a_budget_for_a_region(size):
+    plan, values = gradients(loss_with(lambda f: cutback.checkpoint(f, budget=size)))
+    assert_same(values, REFERENCE)
+    problem = plan.problem
+    for region in range(3):
+        inside = [
+            e
+            for e in plan.saved
+            if problem["ops"][_op_of(problem, e.value)].get("region") == region
+        ]
+        assert sum(e.bytes for e in inside if e.kind != "tanh") <= size  # tanh is what it returns
+
+
+def _op_of(problem, value):
+    for i, op in enumerate(problem["ops"]):
+        value -= len(op["out"])
+        if value < 0:
+            return i
+    raise AssertionError
+
+
+@pytest.mark.parametrize("budget", [0.8, "min"])
+def test_policies_and_budgets_together(budget):
+    _, values = gradients(loss_with(cutback.checkpoint), budget=budget)
+    assert_same(values, REFERENCE)
+
+
+def test_dropout_in_a_region_has_one_mask():
+    drop = cutback.functional.dropout
+
+    def loss(params, x):
+        for w in params.values():
+            x = wrap(lambda x, w: drop(cutback.tanh(x @ w), 0.5))(x, w)
+        return (x * x).mean()
+
+    wrap = lambda f: f  # noqa: E731
+    _, plain = gradients(loss, seed=3)
+    wrap = cutback.checkpoint
+    _, recomputed = gradients(loss, seed=3)
+    assert_same(plain, recomputed)
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "text"),
+    [
+        ("matmul", TypeError, "neither a CheckpointPolicy"),
+        (3, TypeError, "neither a CheckpointPolicy"),
+        (["matmull"], ValueError, "'matmull', which does not exist"),
+    ],
+)
+def test_mistakes(policy, error, text):
+    with pytest.raises(error, match=text):
+        cutback.checkpoint(block, policy=policy)
+
+
+def test_a_policy_must_return_a_policy():
+    with pytest.raises(TypeError, match=r"returned 'save' for matmul.*\[test_policies.py:"):
+        gradients(
+            loss_with(lambda f: cutback.checkpoint(f, policy=lambda ctx, op, *a, **k: "save"))
+        )
+
+
+def test_contradictions_name_both_sides():
+    def loss(params, x):
+        h = x @ params["w0"]
+        return (cutback.functional.dropout(h, 0.5) ** 2).mean()
+
+    always = CheckpointPolicy.MUST_RECOMPUTE
+    _, values = gradients(loss, policy=always)
+    _, plain = gradients(loss)
+    assert_same(values, plain)

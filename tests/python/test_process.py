@@ -1,0 +1,258 @@
+"""Threads, fork, Ctrl-C, and what an import costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import cutback
+
+
+def python(code, *options, timeout=120):
+    """Runs a program in a fresh interpreter that finds the same package; its standard output."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, *options, "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, env=env, timeout=timeout, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train(model, n=3):
+    params = model.params()
+    step = cutback.compile(model.loss, optimizer=cutback.optim.AdamW(lr=1e-2), budget=0.7)
+    for _ in range(n):
+        step(params, *model.data())
+    return np.concatenate([w.ravel() for w in cutback.tree.flatten(params)[0]])
+
+
+def test_the_number_of_threads_changes_no_bit(model):
+    before = cutback.get_num_threads()
+    try:
+        results = []
+        for n in (1, 2, 3, 5):
+            cutback.set_num_threads(n)
+            assert cutback.get_num_threads() == n
+            results.append(train(model))
+        for other in results[1:]:
+            np.testing.assert_array_equal(other, results[0])
+        cutback.set_num_threads(0)
+        assert cutback.get_num_threads() == len(os.sched_getaffinity(0))
+        with pytest.raises(ValueError, match="-1"):
+            cutback.set_num_threads(-1)
+    finally:
+        cutback.set_num_threads(before)
+
+
+def test_steps_on_several_threads(model):
+    expected = train(model)
+    results = [None] * 4
+
+    def work(i):
+        results[i] = train(model)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(results))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_one_step_shared_by_threads():
+    step = cutback.compile(lambda x: (x @ x).sum(), argnums=None)
+    x = np.random.default_rng(0).standard_normal((64, 64))
+    expected = step(x)
+    failures = []
+
+    def work():
+        for _ in range(50):
+            if step(x) != expected:
+                failures.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("when", ["after import", "after a step"])
+def test_fork(when):
+    out = python(
+        f"""
+        import os, sys, numpy as np, cutback
+        rng = np.random.default_rng(0)
+        a, b = rng.standard_normal((300, 300)), rng.standard_normal((300, 300))
+        f = cutback.compile(lambda a, b: cutback.tanh(a @ b).sum(), argnums=None)
+        if {when == "after a step"}:
+            f(a, b)
+        children = []
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0:
+                value = float(f(a, b))
+                os._exit(0 if abs(value - np.tanh(a @ b).sum()) < 1e-6 else 1)
+            children.append(pid)
+        codes = [os.waitpid(pid, 0)[1] for pid in children]
+        value = float(f(a, b))
+        print(codes, abs(value - np.tanh(a @ b).sum()) < 1e-6)
+        """
+    )
+    assert out.strip() == "[0, 0] True"
+
+
+def interrupt_after(seconds):
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+def test_ctrl_c_during_a_step():
+    n = 400
+    params = {"w": np.eye(n)}
+    before = params["w"].copy()
+
+    def loss(p, x):
+        for _ in range(400):
+            x = cutback.sin(x @ p["w"])
+        return x.mean()
+
+    x = np.random.default_rng(0).standard_normal((4 * n, n))
+    step = cutback.compile(loss, optimizer=cutback.optim.AdamW(lr=0.1)).prepare(params, x)
+    timer = interrupt_after(0.3)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        step(params, x)
+    assert time.monotonic() - began < 3
+    timer.join()
+    np.testing.assert_array_equal(params["w"], before)
+    assert step.optimizer.t == 0
+
+
+def test_ctrl_c_during_a_plan():
+    def loss(p, x):
+        for w in p:
+            x = x + cutback.tanh(cutback.exp(cutback.sin(x @ w)) * x) @ w.T
+        return x.mean()
+
+    params = [cutback.example((64, 64))] * 400
+    traced = cutback.trace(loss, params, cutback.example((256, 64)))
+    timer = interrupt_after(0.2)
+    began = time.monotonic()
+    try:
+        while time.monotonic() - began < 20:
+            cutback.Executable(traced.graph, list(range(400)), budget="0.3x", backend="null")
+    except KeyboardInterrupt:
+        pass
+    except cutback.BudgetError:
+        timer.cancel()
+        pytest.skip("the plan was done before the interrupt")
+    assert time.monotonic() - began < 3
+    timer.join()
+
+
+def test_a_signal_handler_may_raise_its_own_exception():
+    class AlarmError(Exception):
+        pass
+
+    def handler(number, frame):
+        raise AlarmError
+
+    def loss(x):
+        for _ in range(300):
+            x = cutback.sin(x @ x)
+        return x.mean()
+
+    x = np.eye(500)
+    step = cutback.compile(loss, argnums=None).prepare(x)
+    previous = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(AlarmError):
+            for _ in range(100):
+                step(x)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_threads_cannot_change_during_a_step():
+    started, seen = threading.Event(), []
+
+    def loss(x):
+        for _ in range(200):
+            x = cutback.sin(x @ x)
+        return x.mean()
+
+    x = np.eye(500)
+    step = cutback.compile(loss, argnums=None).prepare(x)
+
+    def work():
+        started.set()
+        step(x)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    while thread.is_alive() and not seen:
+        try:
+            cutback.set_num_threads(cutback.get_num_threads())
+        except RuntimeError as error:
+            seen.append(str(error))
+    thread.join()
+    assert seen and "while a step" in seen[0]
+
+
+def test_import_is_cheap_and_quiet():
+    out = python(
+        """
+        import sys, threading, time, numpy, numpy.linalg
+        before = set(sys.modules)
+        start = time.perf_counter()
+        import cutback
+        seconds = time.perf_counter() - start
+        heavy = {"json", "argparse", "gzip", "cutback.report", "cutback.planning", "scipy", "torch",
+        "ml_dtypes"} print(seconds < 0.25, sorted(heavy & (set(sys.modules) - before)),
+        threading.active_count())
+        """
+    )
+    assert out.strip() == "True [] 1"
+
+
+def test_a_process_ends_cleanly_with_objects_alive():
+    python(
+        """
+        import numpy as np, cutback
+        step = cutback.compile(lambda x: x.sum(), argnums=None)
+        step(np.ones(3))
+        graph = step.traced.graph
+        cutback.keep = (step, graph)
+        """
+    )
+
+
+def test_python_in_development_mode_finds_nothing():
+    out = python(
+        """
+        import numpy as np, cutback
+        vg = cutback.value_and_grad(lambda x: (x @ x).sum())
+        for _ in range(3):
+            vg(np.ones((3, 3)))
+        print("fine")
+        """,
+        "-X", "dev", "-W", "error",
+    )  # fmt: skip
+    assert out.strip() == "fine"
