@@ -1,0 +1,90 @@
+# Everything a newcomer needs, from nothing but Python >= 3.11, make and a C compiler:
+#
+#   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
+#   make test    C tests, Python tests, sanitizers, layer check, notebook             (< 20 minutes)
+#   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
+#   make lint    formatter, linters, types
+#   make clean   remove everything the targets above made
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
+
+.PHONY: demo test test-c test-clang test-python test-sanitize test-notebooks check bench lint wheel clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/demo/run.py --out demo
+
+test: check test-c test-python test-sanitize test-notebooks
+	@echo "all tests passed"
+
+check:
+	$(PYTHON) tools/check_layers.py
+	$(PYTHON) tools/loc.py
+	$(PYTHON) tools/gen_docs.py --check
+
+test-c: $(VENV)/.build-tools
+	$(BIN)/cmake --preset release
+	$(BIN)/cmake --build --preset release
+	$(BIN)/ctest --preset release
+
+# The same with clang, whose warnings differ; not part of `make test`, since it needs clang.
+test-clang: $(VENV)/.build-tools
+	$(BIN)/cmake --preset release-clang
+	$(BIN)/cmake --build --preset release-clang
+	$(BIN)/ctest --preset release-clang
+
+test-python: $(VENV)/.test
+	$(BIN)/python -m pytest tests
+
+# The whole core and the extension under AddressSanitizer and UBSan, the thread pool under ThreadSanitizer.
+test-sanitize: $(VENV)/.test
+	tools/sanitize.sh $(BIN)
+
+test-notebooks: $(VENV)/.test
+	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/run.py
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check python tests tools benchmarks examples
+	$(BIN)/ruff format --check python tests tools benchmarks examples
+	$(BIN)/mypy
+
+wheel: $(VENV)/.build-tools
+	$(BIN)/python -m pip wheel --no-deps -w dist .
+
+# One virtual environment; each stamp adds what its target needs. The package is rebuilt when a source changes.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+
+$(VENV)/.build-tools: $(BIN)/python requirements/build.txt
+	$(BIN)/python -m pip install -q -r requirements/build.txt
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.build-tools pyproject.toml CMakeLists.txt $(SOURCES)
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.package requirements/demo.txt
+	$(BIN)/python -m pip install -q -r requirements/demo.txt
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.package requirements/test.txt
+	$(BIN)/python -m pip install -q -r requirements/test.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.demo requirements/bench.txt
+	$(BIN)/python -m pip install -q -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/.lint: $(BIN)/python requirements/lint.txt
+	$(BIN)/python -m pip install -q -r requirements/lint.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build demo dist

@@ -1,0 +1,98 @@
+"""What every benchmark shares: interleaved timing, machine and versions, JSON rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def _first_line(path: str, key: str) -> str:
+    try:
+        for line in Path(path).read_text().splitlines():
+            if line.startswith(key):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return "unknown"
+
+
+def commit() -> str:
+    """Short hash of the checkout, with "+" when files differ from it."""
+    root = Path(__file__).parent
+    try:
+        head = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=root, text=True).strip()
+        dirty = subprocess.check_output(["git", "status", "--porcelain", "-uno"], cwd=root, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+" if dirty.strip() else "")
+
+
+def machine() -> dict[str, Any]:
+    """Where a row was measured."""
+    return {
+        "cpu": _first_line("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.platform(terse=True),
+    }
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Versions of Python and of installed distributions."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 3
+) -> dict[str, dict[str, float]]:
+    """Time each candidate once a round, so that a noisy neighbour hits all alike. Milliseconds."""
+    for run in candidates.values():
+        for _ in range(warmup):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            begin = time.perf_counter()
+            run()
+            times[name].append(1e3 * (time.perf_counter() - begin))
+    return {name: summary(row) for name, row in times.items()}
+
+
+def summary(ms: list[float]) -> dict[str, float]:
+    """Median with minimum and maximum."""
+    return {"median": statistics.median(ms), "min": min(ms), "max": max(ms)}
+
+
+def save(name: str, command: str, rows: list[dict[str, Any]], *packages: str) -> Path:
+    """Write results/NAME.json: the rows, and everything needed to repeat them."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    document = {
+        "benchmark": name,
+        "command": command,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions("cutback", "numpy", *packages),
+        "rows": rows,
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"wrote {path}")
+    return path

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The C tests under AddressSanitizer + UBSan and (those with threads) under ThreadSanitizer, then the Python
+# tests against an extension built with ASan + UBSan.
+#
+#     tools/sanitize.sh [BIN]      BIN: folder of the python and cmake to use (default: those on PATH)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=${1:-}
+python=${bin:+$bin/}python
+cmake=${bin:+$bin/}cmake
+ctest=${bin:+$bin/}ctest
+
+for preset in asan-ubsan tsan; do
+  $cmake --preset $preset
+  $cmake --build --preset $preset
+  $ctest --preset $preset
+done
+
+# The readers of text, on many more mutated inputs than the tests try.
+for fuzz in build/asan-ubsan/test_*_fuzz_*; do
+  "$fuzz" 200000
+done
+
+# The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
+stage=build/asan-python
+$cmake -S . -B $stage -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCB_SANITIZE=ON -DCB_PYTHON=ON -DCB_TESTS=OFF \
+  -DPython_EXECUTABLE="$(command -v "$python")"
+$cmake --build $stage
+rm -rf $stage/package && mkdir -p $stage/package
+cp -r python/cutback $stage/package/cutback
+cp "$(find $stage -name '_native*.so' -not -path '*/package/*' | head -1)" $stage/package/cutback/
+LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
+  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage/package \
+  $python -m pytest -q -m "not slow and not nosan" tests/python
