@@ -6,6 +6,8 @@ from html import escape
 
 STYLE = """
 .cb { font: 12px system-ui, sans-serif; color: #1d2733; background: #ffffff; }
+.cb table { border-collapse: collapse; font-size: 13px; } .cb td, .cb th { padding: .15rem .8rem .15rem 0; text-align: left; }
+.cb td.n, .cb th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .cb svg { max-width: 100%; height: auto; }
 .cb text { fill: currentColor; }
 .cb .axis { stroke: currentColor; stroke-opacity: .35; stroke-width: 1; fill: none; }
