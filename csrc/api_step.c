@@ -120,6 +120,11 @@ static cb_status check_run(cb_step *step, const cb_run *run, cb_error *err) {
     return check_ranges(step->ranges, n, err);
 }
 
+void cb_step_group_steps(const cb_step *step, uint32_t *out) {
+    const cb_program *p = step->program;
+    for (uint32_t g = 0; g < p->n_group; g++) out[g] = p->group[g].step;
+}
+
 /* ---- running -------------------------------------------------------------------------------- */
 
 /* New states replace the old ones when nothing can fail any more. The null backend has none. */
@@ -144,6 +149,7 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
         .poll = run->poll,
         .poll_user = run->poll_user,
         .group_seconds = run->group_seconds,
+        .group_bytes = run->group_bytes,
     };
     cb_run_stats stats = {0};
     step->has_run = false;
@@ -242,8 +248,9 @@ done:
     return status;
 }
 
-cb_status cb_plan_explain_json(cb_context *ctx, const char *problem, size_t problem_length, const char *plan_text,
-                               size_t plan_length, const char *device, char **out, cb_error *err) {
+cb_status cb_plan_explain_json(cb_context *ctx, const char *problem, size_t problem_length,
+                               const char *plan_text, size_t plan_length, const char *device,
+                               char **out, cb_error *err) {
     const cb_device *row = cb_device_find(device ? device : "cpu");
     if (!row) return cb_fail(err, CB_INVALID, "explain: no device is called \"%s\"", device);
     cb_problem *p = NULL;

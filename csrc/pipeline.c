@@ -67,26 +67,24 @@ static cb_status check_options(const cb_compile_options *o, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status step_new(cb_context *ctx, const cb_compile_options *o, cb_step **out,
-                          cb_error *err) {
-    const char *name = o->backend ? o->backend : "cpu";
-    const cb_backend *backend = cb_backend_find(name);
-    if (!backend) {
-        return cb_fail(err, CB_INVALID,
-                       "compile: no backend is called \"%s\"; there are cpu, debug, ref and null",
-                       name);
-    }
+/* NULL: out of memory. */
+static cb_step *step_new(cb_context *ctx, const cb_compile_options *o) {
     cb_arena arena;
     cb_arena_init(&arena, &ctx->alloc);
     cb_step *step = CB_NEW(&arena, cb_step, 1);
-    if (!step) return cb_no_memory(err);
-    *step = (cb_step){.arena = arena,
-                      .ctx = ctx,
-                      .backend = backend,
-                      .n_gradients = o->n_wrt,
-                      .keep_gradients = o->keep_gradients};
-    *out = step;
-    return CB_OK;
+    if (!step) return NULL;
+    *step = (cb_step){
+        .arena = arena, .ctx = ctx, .n_gradients = o->n_wrt, .keep_gradients = o->keep_gradients};
+    return step;
+}
+
+static cb_status choose_backend(cb_step *step, const cb_compile_options *o, cb_error *err) {
+    const char *name = o->backend ? o->backend : "cpu";
+    step->backend = cb_backend_find(name);
+    if (step->backend) return CB_OK;
+    return cb_fail(err, CB_INVALID,
+                   "compile: no backend is called \"%s\"; there are cpu, debug, ref and null",
+                   name);
 }
 
 static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
@@ -146,10 +144,11 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
 cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
                      cb_step **out, cb_error *err) {
     cb_split split = {0};
-    cb_step *step = NULL;
     cb_status status;
-    CB_TRY_DONE(check_options(o, err));
-    CB_TRY_DONE(step_new(ctx, o, &step, err));
+    CB_TRY(check_options(o, err));
+    cb_step *step = step_new(ctx, o);
+    if (!step) return cb_no_memory(err);
+    CB_TRY_DONE(choose_backend(step, o, err));
 
     CB_TRY_DONE(cb_graph_verify(forward, CB_SPEC_FORWARD, err));
     CB_TRY_DONE(dump(step, o, "forward", print_graph, forward, err));

@@ -1,19 +1,19 @@
 /* emit.c: the builder's functions behind one sticky status.
  *
- * `status` is both the guard (nothing is appended after a failure) and the result, so a formula of ten ops
- * has one check instead of ten; the cost of a failure is a few skipped calls. */
+ * `status` is both the guard (nothing is appended after a failure) and the result, so a formula of
+ * ten ops has one check instead of ten; the cost of a failure is a few skipped calls. */
 #include "emit.h"
 
 /* Runs a builder call unless the formula has failed before; on failure the result stays CB_NONE. */
-#define EMIT(call)                                            \
-    do {                                                      \
-        cb_value_id out = CB_NONE;                            \
-        if (e->status == CB_OK) e->status = (call);           \
-        return e->status == CB_OK ? out : CB_NONE;            \
+#define EMIT(call)                                  \
+    do {                                            \
+        cb_value_id out = CB_NONE;                  \
+        if (e->status == CB_OK) e->status = (call); \
+        return e->status == CB_OK ? out : CB_NONE;  \
     } while (0)
 
-void cb_emit_op(cb_emit *e, cb_opcode code, uint32_t n_ins, const cb_value_id *ins, const cb_attrs *attrs,
-                cb_value_id *outs) {
+void cb_emit_op(cb_emit *e, cb_opcode code, uint32_t n_ins, const cb_value_id *ins,
+                const cb_attrs *attrs, cb_value_id *outs) {
     if (e->status == CB_OK) e->status = cb_build(e->graph, code, n_ins, ins, attrs, outs, e->err);
     if (e->status == CB_OK) return;
     for (int i = 0; i < cb_op_def_of(code)->n_outs; i++) outs[i] = CB_NONE;
@@ -31,7 +31,8 @@ cb_value_id cb_emit1_with(cb_emit *e, cb_opcode code, cb_value_id x, const cb_at
     EMIT(cb_build(e->graph, code, 1, &x, attrs, &out, e->err));
 }
 
-cb_value_id cb_emit2_with(cb_emit *e, cb_opcode code, cb_value_id x, cb_value_id y, const cb_attrs *attrs) {
+cb_value_id cb_emit2_with(cb_emit *e, cb_opcode code, cb_value_id x, cb_value_id y,
+                          const cb_attrs *attrs) {
     const cb_value_id ins[] = {x, y};
     EMIT(cb_build(e->graph, code, 2, ins, attrs, &out, e->err));
 }
@@ -80,7 +81,8 @@ cb_value_id cb_emit_swap_last(cb_emit *e, cb_value_id x) {
     EMIT(cb_build_swap_last(e->graph, x, &out, e->err));
 }
 
-cb_value_id cb_emit_sum(cb_emit *e, cb_value_id x, int32_t n_axes, const int64_t *axes, bool keepdims) {
+cb_value_id cb_emit_sum(cb_emit *e, cb_value_id x, int32_t n_axes, const int64_t *axes,
+                        bool keepdims) {
     EMIT(cb_build_sum(e->graph, x, n_axes, axes, keepdims, &out, e->err));
 }
 

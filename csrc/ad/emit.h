@@ -4,8 +4,9 @@
  *     cb_value_id dx = cb_emit2(&e, CB_OP_MUL, dy, cb_emit1(&e, CB_OP_COS, x));
  *     if (e.status != CB_OK) return e.status;
  *
- * The first failure sticks: later calls do nothing and give CB_NONE, so a formula is checked once, at
- * its end. Every call appends ordinary ops through ir/builder.h. Operands have equal shapes and dtypes. */
+ * The first failure sticks: later calls do nothing and give CB_NONE, so a formula is checked once,
+ * at its end. Every call appends ordinary ops through ir/builder.h. Operands have equal shapes and
+ * dtypes. */
 #ifndef CB_AD_EMIT_H
 #define CB_AD_EMIT_H
 
@@ -18,25 +19,28 @@ typedef struct cb_emit {
 } cb_emit;
 
 /* Any op; `outs` has room for its outputs, which are all CB_NONE after a failure. */
-void cb_emit_op(cb_emit *e, cb_opcode code, uint32_t n_ins, const cb_value_id *ins, const cb_attrs *attrs,
-                cb_value_id *outs);
+void cb_emit_op(cb_emit *e, cb_opcode code, uint32_t n_ins, const cb_value_id *ins,
+                const cb_attrs *attrs, cb_value_id *outs);
 cb_value_id cb_emit1(cb_emit *e, cb_opcode code, cb_value_id x);
 cb_value_id cb_emit2(cb_emit *e, cb_opcode code, cb_value_id x, cb_value_id y);
 cb_value_id cb_emit1_with(cb_emit *e, cb_opcode code, cb_value_id x, const cb_attrs *attrs);
-cb_value_id cb_emit2_with(cb_emit *e, cb_opcode code, cb_value_id x, cb_value_id y, const cb_attrs *attrs);
+cb_value_id cb_emit2_with(cb_emit *e, cb_opcode code, cb_value_id x, cb_value_id y,
+                          const cb_attrs *attrs);
 cb_value_id cb_emit_where(cb_emit *e, cb_value_id condition, cb_value_id x, cb_value_id y);
 
-cb_value_id cb_emit_full_like(cb_emit *e, cb_value_id like, double value);                        /* a view of one scalar */
-cb_value_id cb_emit_full(cb_emit *e, const cb_shape *shape, cb_dtype dtype, double value);       /* dense, owned */
-cb_value_id cb_emit_scale(cb_emit *e, cb_value_id x, double factor);                              /* x * factor */
-cb_value_id cb_emit_shift(cb_emit *e, cb_value_id x, double term);                                /* x + term */
+/* A view of one scalar; and a tensor of its own. */
+cb_value_id cb_emit_full_like(cb_emit *e, cb_value_id like, double value);
+cb_value_id cb_emit_full(cb_emit *e, const cb_shape *shape, cb_dtype dtype, double value);
+cb_value_id cb_emit_scale(cb_emit *e, cb_value_id x, double factor); /* x * factor */
+cb_value_id cb_emit_shift(cb_emit *e, cb_value_id x, double term);   /* x + term */
 
 cb_value_id cb_emit_cast(cb_emit *e, cb_value_id x, cb_dtype dtype);
 cb_value_id cb_emit_reshape(cb_emit *e, cb_value_id x, const cb_shape *shape);
 cb_value_id cb_emit_expand(cb_emit *e, cb_value_id x, const cb_shape *shape);
 cb_value_id cb_emit_transpose(cb_emit *e, cb_value_id x, const int64_t *axes);
 cb_value_id cb_emit_swap_last(cb_emit *e, cb_value_id x);
-cb_value_id cb_emit_sum(cb_emit *e, cb_value_id x, int32_t n_axes, const int64_t *axes, bool keepdims);
+cb_value_id cb_emit_sum(cb_emit *e, cb_value_id x, int32_t n_axes, const int64_t *axes,
+                        bool keepdims);
 cb_value_id cb_emit_sum_to(cb_emit *e, cb_value_id x, const cb_shape *shape);
 /* x[..] as [.., 1] repeated to `shape`: what a row statistic looks like beside its rows. */
 cb_value_id cb_emit_spread_last(cb_emit *e, cb_value_id x, const cb_shape *shape);

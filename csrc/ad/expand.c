@@ -1,8 +1,10 @@
-/* expand.c: ops as primitives, for when their fused gradient does not exist: second derivatives (the *_bwd ops)
- * and norms whose statistics carry gradients. Each function states the formula of its row in ops.def; what it
- * computes is never run unless its gradient needs it (the joint graph is pruned).
+/* expand.c: ops as primitives, for when their fused gradient does not exist: second derivatives
+ * (the *_bwd ops) and norms whose statistics carry gradients. Each function states the formula of
+ * its row in ops.def; what it computes is never run unless its gradient needs it (the joint graph
+ * is pruned).
  *
- * Norms and the loss compute in the dtype of their statistics (f32 for f16 and bf16), as their kernels do. */
+ * Norms and the loss compute in the dtype of their statistics (f32 for f16 and bf16), as their
+ * kernels do. */
 #include "vjp.h"
 
 #define INV_SQRT_2 0.70710678118654752
@@ -10,9 +12,12 @@
 #define SQRT_2_OVER_PI 0.79788456080286536
 #define GELU_CUBIC 0.044715
 
-/* ---- pointwise: every input is (g, x) or (g, y) ------------------------------------------------ */
+/* ---- pointwise: every input is (g, x) or (g, y) ------------------------------------------------
+ */
 
-static cb_value_id one_minus(cb_emit *e, cb_value_id x) { return cb_emit_shift(e, cb_emit1(e, CB_OP_NEG, x), 1.0); }
+static cb_value_id one_minus(cb_emit *e, cb_value_id x) {
+    return cb_emit_shift(e, cb_emit1(e, CB_OP_NEG, x), 1.0);
+}
 
 static cb_value_id tanh_bwd(cb_emit *e, cb_value_id g, cb_value_id y) {
     return cb_emit2(e, CB_OP_MUL, g, one_minus(e, cb_emit1(e, CB_OP_SQUARE, y)));
@@ -27,9 +32,11 @@ static cb_value_id relu_bwd(cb_emit *e, cb_value_id g, cb_value_id y) {
     return cb_emit_where(e, cb_emit2(e, CB_OP_GT, y, zero), g, zero);
 }
 
-/* Phi(x) + x phi(x), with Phi(x) = (1 + erf(x / sqrt 2)) / 2 and phi(x) = e^(-x^2 / 2) / sqrt(2 pi) */
+/* Phi(x) + x phi(x), with Phi(x) = (1 + erf(x / sqrt 2)) / 2 and phi(x) = e^(-x^2 / 2) / sqrt(2 pi)
+ */
 static cb_value_id gelu_bwd(cb_emit *e, cb_value_id g, cb_value_id x) {
-    cb_value_id tail = cb_emit_shift(e, cb_emit1(e, CB_OP_ERF, cb_emit_scale(e, x, INV_SQRT_2)), 1.0);
+    cb_value_id tail =
+        cb_emit_shift(e, cb_emit1(e, CB_OP_ERF, cb_emit_scale(e, x, INV_SQRT_2)), 1.0);
     cb_value_id bell = cb_emit1(e, CB_OP_EXP, cb_emit_scale(e, cb_emit1(e, CB_OP_SQUARE, x), -0.5));
     cb_value_id slope = cb_emit2(e, CB_OP_MUL, x, cb_emit_scale(e, bell, INV_SQRT_2PI));
     return cb_emit2(e, CB_OP_MUL, g, cb_emit2(e, CB_OP_ADD, cb_emit_scale(e, tail, 0.5), slope));
@@ -39,10 +46,12 @@ static cb_value_id gelu_bwd(cb_emit *e, cb_value_id g, cb_value_id x) {
 static cb_value_id gelu_tanh_bwd(cb_emit *e, cb_value_id g, cb_value_id x) {
     cb_value_id x2 = cb_emit1(e, CB_OP_SQUARE, x);
     cb_value_id bend = cb_emit_shift(e, cb_emit_scale(e, x2, GELU_CUBIC), 1.0);
-    cb_value_id t = cb_emit1(e, CB_OP_TANH, cb_emit_scale(e, cb_emit2(e, CB_OP_MUL, x, bend), SQRT_2_OVER_PI));
+    cb_value_id t =
+        cb_emit1(e, CB_OP_TANH, cb_emit_scale(e, cb_emit2(e, CB_OP_MUL, x, bend), SQRT_2_OVER_PI));
     cb_value_id du = cb_emit_shift(e, cb_emit_scale(e, x2, 3.0 * GELU_CUBIC), 1.0);
     cb_value_id flat = one_minus(e, cb_emit1(e, CB_OP_SQUARE, t));
-    cb_value_id slope = cb_emit2(e, CB_OP_MUL, cb_emit2(e, CB_OP_MUL, x, flat), cb_emit_scale(e, du, SQRT_2_OVER_PI));
+    cb_value_id slope = cb_emit2(e, CB_OP_MUL, cb_emit2(e, CB_OP_MUL, x, flat),
+                                 cb_emit_scale(e, du, SQRT_2_OVER_PI));
     cb_value_id twice = cb_emit2(e, CB_OP_ADD, cb_emit_shift(e, t, 1.0), slope);
     return cb_emit2(e, CB_OP_MUL, g, cb_emit_scale(e, twice, 0.5));
 }
@@ -54,9 +63,11 @@ static cb_value_id silu_bwd(cb_emit *e, cb_value_id g, cb_value_id x) {
     return cb_emit2(e, CB_OP_MUL, g, cb_emit2(e, CB_OP_MUL, s, slope));
 }
 
-/* ---- statistics: one number for several elements ---------------------------------------------- */
+/* ---- statistics: one number for several elements ----------------------------------------------
+ */
 
-/* Numbers of shape `stat` that each stand for the elements of `full` along the axes where `kept` is 1. */
+/* Numbers of shape `stat` that each stand for the elements of `full` along the axes where `kept`
+ * is 1. */
 typedef struct spread {
     cb_shape full, kept, stat;
 } spread;
@@ -97,13 +108,15 @@ static cb_value_id softmax_bwd(cb_emit *e, const cb_shape *shape, cb_value_id g,
 }
 
 /* g - exp(y) * sum(g) */
-static cb_value_id log_softmax_bwd(cb_emit *e, const cb_shape *shape, cb_value_id g, cb_value_id y) {
+static cb_value_id log_softmax_bwd(cb_emit *e, const cb_shape *shape, cb_value_id g,
+                                   cb_value_id y) {
     const spread rows = spread_rows(shape);
     cb_value_id sums = repeat(e, &rows, total(e, &rows, g));
     return cb_emit2(e, CB_OP_SUB, g, cb_emit2(e, CB_OP_MUL, cb_emit1(e, CB_OP_EXP, y), sums));
 }
 
-/* ---- norms ------------------------------------------------------------------------------------ */
+/* ---- norms ------------------------------------------------------------------------------------
+ */
 
 /* What a norm averages over and where its parameters apply. For batch norm both are the channel. */
 typedef struct norm {
@@ -120,7 +133,8 @@ static norm norm_of(const cb_vjp *x, uint32_t input, cb_dtype wide) {
                   .wide = wide};
 }
 
-/* (y, mean, rstd) or, for batch norm, (y, mean, var, rstd); rms norm has (y, rstd) and neither mean nor bias. */
+/* (y, mean, rstd) or, for batch norm, (y, mean, var, rstd); rms norm has (y, rstd) and neither mean
+ * nor bias. */
 static void norm_forward(cb_vjp *x, cb_value_id *outs) {
     cb_emit *e = &x->e;
     const norm n = norm_of(x, 0, cb_vjp_out(x, 1).dtype);
@@ -134,7 +148,8 @@ static void norm_forward(cb_vjp *x, cb_value_id *outs) {
     cb_value_id rstd = cb_emit1(e, CB_OP_RSQRT, cb_emit_shift(e, var, x->attrs.f[0]));
     cb_value_id y = cb_emit2(e, CB_OP_MUL, v, repeat(e, &n.stats, rstd));
     y = cb_emit2(e, CB_OP_MUL, y, repeat(e, &n.params, cb_emit_cast(e, x->in[1], n.wide)));
-    if (centred) y = cb_emit2(e, CB_OP_ADD, y, repeat(e, &n.params, cb_emit_cast(e, x->in[2], n.wide)));
+    if (centred)
+        y = cb_emit2(e, CB_OP_ADD, y, repeat(e, &n.params, cb_emit_cast(e, x->in[2], n.wide)));
     outs[0] = cb_emit_cast(e, y, n.dtype);
     outs[x->n_out - 1] = rstd;
     if (centred) outs[1] = mean;
@@ -142,7 +157,8 @@ static void norm_forward(cb_vjp *x, cb_value_id *outs) {
 }
 
 /* With h = (x - mean) rstd and k = g weight:  dx = rstd (k - average(k) - h average(k h)),
- * dweight = total(g h), dbias = total(g). Rms norm has no mean, hence neither average(k) nor dbias. */
+ * dweight = total(g h), dbias = total(g). Rms norm has no mean, hence neither average(k) nor dbias.
+ */
 static void norm_backward(cb_vjp *x, cb_value_id *outs) {
     cb_emit *e = &x->e;
     const bool centred = x->code != CB_OP_RMS_NORM_BWD;
@@ -151,27 +167,33 @@ static void norm_backward(cb_vjp *x, cb_value_id *outs) {
     cb_value_id g = cb_emit_cast(e, x->in[0], n.wide), h = cb_emit_cast(e, x->in[1], n.wide);
     if (centred) h = cb_emit2(e, CB_OP_SUB, h, repeat(e, &n.stats, x->in[3]));
     h = cb_emit2(e, CB_OP_MUL, h, repeat(e, &n.stats, rstd));
-    cb_value_id k = cb_emit2(e, CB_OP_MUL, g, repeat(e, &n.params, cb_emit_cast(e, x->in[2], n.wide)));
+    cb_value_id k =
+        cb_emit2(e, CB_OP_MUL, g, repeat(e, &n.params, cb_emit_cast(e, x->in[2], n.wide)));
     cb_value_id along = average(e, &n.stats, cb_emit2(e, CB_OP_MUL, k, h));
-    cb_value_id dx = cb_emit2(e, CB_OP_SUB, k, cb_emit2(e, CB_OP_MUL, h, repeat(e, &n.stats, along)));
+    cb_value_id dx =
+        cb_emit2(e, CB_OP_SUB, k, cb_emit2(e, CB_OP_MUL, h, repeat(e, &n.stats, along)));
     if (centred) dx = cb_emit2(e, CB_OP_SUB, dx, repeat(e, &n.stats, average(e, &n.stats, k)));
     outs[0] = cb_emit_cast(e, cb_emit2(e, CB_OP_MUL, dx, repeat(e, &n.stats, rstd)), n.dtype);
     outs[1] = cb_emit_cast(e, total(e, &n.params, cb_emit2(e, CB_OP_MUL, g, h)), n.dtype);
     if (centred) outs[2] = cb_emit_cast(e, total(e, &n.params, g), n.dtype);
 }
 
-/* g * (softmax(logits) - onehot(label)), with g zero in the rows to ignore. Inputs g, logits, label, logsumexp. */
+/* g * (softmax(logits) - onehot(label)), with g zero in the rows to ignore. Inputs g, logits,
+ * label, logsumexp. */
 static cb_value_id cross_entropy_bwd(cb_vjp *x) {
     cb_emit *e = &x->e;
     const cb_value logits = cb_vjp_in(x, 1), label = cb_vjp_in(x, 2), g = cb_vjp_in(x, 0);
     const spread rows = spread_rows(&logits.shape);
-    const cb_attrs column = {.i = {logits.shape.rank - 1}, .dims = logits.shape, .dtype = label.dtype};
+    const cb_attrs column = {
+        .i = {logits.shape.rank - 1}, .dims = logits.shape, .dtype = label.dtype};
     cb_value_id columns = CB_NONE;
     cb_emit_op(e, CB_OP_IOTA, 0, NULL, &column, &columns);
     cb_value_id hit = cb_emit2(e, CB_OP_EQ, columns, repeat(e, &rows, x->in[2]));
-    cb_value_id p = cb_emit2(e, CB_OP_SUB, cb_emit_cast(e, x->in[1], g.dtype), repeat(e, &rows, x->in[3]));
+    cb_value_id p =
+        cb_emit2(e, CB_OP_SUB, cb_emit_cast(e, x->in[1], g.dtype), repeat(e, &rows, x->in[3]));
     p = cb_emit2(e, CB_OP_SUB, cb_emit1(e, CB_OP_EXP, p), cb_emit_cast(e, hit, g.dtype));
-    cb_value_id ignored = cb_emit2(e, CB_OP_EQ, x->in[2], cb_emit_full_like(e, x->in[2], (double)x->attrs.i[0]));
+    cb_value_id ignored =
+        cb_emit2(e, CB_OP_EQ, x->in[2], cb_emit_full_like(e, x->in[2], (double)x->attrs.i[0]));
     cb_value_id kept = cb_emit_where(e, ignored, cb_emit_full_like(e, x->in[0], 0.0), x->in[0]);
     return cb_emit_cast(e, cb_emit2(e, CB_OP_MUL, repeat(e, &rows, kept), p), logits.dtype);
 }
@@ -198,6 +220,7 @@ void cb_expand_op(cb_vjp *x, cb_value_id *outs) {
         case CB_OP_RMS_NORM_BWD:
         case CB_OP_BATCH_NORM_BWD: norm_backward(x, outs); break;
         default:
-            e->status = cb_fail(e->err, CB_UNSUPPORTED, "%s: has no gradient yet", cb_op_def_of(x->code)->name);
+            e->status = cb_fail(e->err, CB_UNSUPPORTED, "%s: has no gradient yet",
+                                cb_op_def_of(x->code)->name);
     }
 }

@@ -1,16 +1,18 @@
 /* joint.c: reverse-mode differentiation on a copy of the forward graph.
  *
- *   forward ops (copied) | copies that results need | seeds | gradient ops | copies that gradients need
- *                                                   ^ backward_starts
+ *   forward ops (copied) | copies that results need | seeds | gradient ops | copies that gradients
+ * need ^ backward_starts
  *
- * Ops are visited in reverse order of their ids. An op is differentiated when one of its outputs has a gradient
- * and one of its inputs is active: depends on an input of `wrt` through floating values and ops with a gradient.
- * So the ops that are appended lie on paths from `wrt` to the loss. A value that several ops read gets its
- * gradient by `add`, in the order of the visit. Ops of rule `expand` are rewritten into primitives, which stand
- * behind everything so far; these are visited in reverse right away and leave their gradients on the op's inputs.
+ * Ops are visited in reverse order of their ids. An op is differentiated when one of its outputs
+ * has a gradient and one of its inputs is active: depends on an input of `wrt` through floating
+ * values and ops with a gradient. So the ops that are appended lie on paths from `wrt` to the loss.
+ * A value that several ops read gets its gradient by `add`, in the order of the visit. Ops of rule
+ * `expand` are rewritten into primitives, which stand behind everything so far; these are visited
+ * in reverse right away and leave their gradients on the op's inputs.
  *
- * A gradient op runs in the backward exactly when it depends on a tangent: phases are set at the end, by one
- * walk over what was appended. A mask or another helper that depends on forward values alone stays FORWARD. */
+ * A gradient op runs in the backward exactly when it depends on a tangent: phases are set at the
+ * end, by one walk over what was appended. A mask or another helper that depends on forward values
+ * alone stays FORWARD. */
 #include "joint.h"
 
 #include <inttypes.h>
@@ -39,7 +41,8 @@ static cb_value_id input_value(const cb_graph *g, uint32_t position) {
 /* Room in both tables for every value there is. */
 static cb_status cover_values(joint *j, cb_error *err) {
     const size_t have = j->grad.len, want = j->g->values.len;
-    if (!CB_RESERVE(&j->scratch, j->grad, want - have) || !CB_RESERVE(&j->scratch, j->active, want - have)) {
+    if (!CB_RESERVE(&j->scratch, j->grad, want - have) ||
+        !CB_RESERVE(&j->scratch, j->active, want - have)) {
         return cb_no_memory(err);
     }
     for (size_t i = have; i < want; i++) {
@@ -72,7 +75,8 @@ static cb_status add_gradient(joint *j, cb_value_id value, cb_value_id gradient,
         char want[CB_SHAPE_TEXT], got[CB_SHAPE_TEXT];
         return cb_fail(err, CB_INTERNAL, "gradient of %s's output is %s %s, not %s %s",
                        cb_op_def_of(g->ops.at[v->producer].code)->name, cb_dtype_name(dv->dtype),
-                       cb_shape_text(&dv->shape, got), cb_dtype_name(v->dtype), cb_shape_text(&v->shape, want));
+                       cb_shape_text(&dv->shape, got), cb_dtype_name(v->dtype),
+                       cb_shape_text(&v->shape, want));
     }
     cb_value_id *sum = &j->grad.at[value];
     if (*sum == CB_NONE) {
@@ -114,7 +118,8 @@ static cb_status describe(joint *j, cb_op_id id, cb_vjp *x, cb_error *err) {
 static bool is_on_path(const joint *j, cb_op_id id) {
     const cb_op *op = &j->g->ops.at[id];
     bool reached = false, wanted = false;
-    for (uint32_t i = 0; i < op->n_out; i++) reached = reached || j->grad.at[op->out_begin + i] != CB_NONE;
+    for (uint32_t i = 0; i < op->n_out; i++)
+        reached = reached || j->grad.at[op->out_begin + i] != CB_NONE;
     for (uint32_t i = 0; i < op->n_in; i++) wanted = wanted || j->active.at[cb_op_ins(j->g, id)[i]];
     return reached && wanted;
 }
@@ -130,7 +135,8 @@ static cb_status apply_rule(joint *j, cb_op_id id, cb_vjp *x, cb_error *err) {
     return CB_OK;
 }
 
-/* Differentiates primitives that compute the same as the op. They have direct rules: this does not nest. */
+/* Differentiates primitives that compute the same as the op. They have direct rules: this does not
+ * nest. */
 static cb_status apply_expansion(joint *j, cb_vjp *x, cb_error *err) {
     const cb_op_id begin = (cb_op_id)j->g->ops.len;
     cb_value_id *outs = CB_NEW(&j->scratch, cb_value_id, x->n_out);
@@ -174,14 +180,17 @@ static cb_status seed_loss(joint *j, cb_error *err) {
     for (size_t i = g->outputs.len; i-- > 0;) {
         if (g->outputs.at[i].kind == CB_OUTPUT_RESULT) loss = &g->outputs.at[i];
     }
-    if (!loss) return cb_fail(err, CB_INVALID, "gradient: the graph has no result; add the loss as its first result");
+    if (!loss)
+        return cb_fail(err, CB_INVALID,
+                       "gradient: the graph has no result; add the loss as its first result");
     const cb_value v = g->values.at[loss->value];
     if (!cb_dtype_is_float(v.dtype)) {
         return cb_fail(err, CB_TYPE, "gradient: the loss '%s' has dtype %s; it must be floating",
                        cb_graph_name(g, loss->name), cb_dtype_name(v.dtype));
     }
     if (cb_numel(&v.shape) != 1) {
-        return cb_fail(err, CB_INVALID, "gradient: the loss '%s' has shape %s; reduce it to one number (sum, mean)",
+        return cb_fail(err, CB_INVALID,
+                       "gradient: the loss '%s' has shape %s; reduce it to one number (sum, mean)",
                        cb_graph_name(g, loss->name), cb_shape_text(&v.shape, text));
     }
     cb_op_id op;
@@ -212,14 +221,18 @@ static cb_status seed_tangents(joint *j, cb_error *err) {
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-/* A value that is a whole storage of its own: the value itself when nobody else has it. */
-static cb_status own(joint *j, cb_bitset *taken, cb_value_id value, cb_value_id *out, cb_error *err) {
+/* A value that fills a storage which no input and no other output has: the value itself if it is
+ * one, else a copy. */
+static cb_status own(joint *j, cb_bitset *taken, cb_value_id value, cb_value_id *out,
+                     cb_error *err) {
     cb_graph *g = j->g;
     const cb_value v = g->values.at[value];
-    const bool is_root = g->storages.at[v.storage].root == value;
-    const bool is_input = g->ops.at[v.producer].code == CB_OP_INPUT;
+    const cb_storage *storage = &g->storages.at[v.storage];
+    const bool fills = cb_is_contiguous(&v.shape, v.stride) &&
+                       (uint64_t)cb_numel(&v.shape) * cb_dtype_size(v.dtype) == storage->bytes;
+    const bool is_input = g->ops.at[g->values.at[storage->root].producer].code == CB_OP_INPUT;
     *out = value;
-    if (is_root && !is_input && !cb_bitset_has(taken, v.storage)) {
+    if (fills && !is_input && !cb_bitset_has(taken, v.storage)) {
         cb_bitset_add(taken, v.storage);
         return CB_OK;
     }
@@ -230,7 +243,8 @@ static cb_status own(joint *j, cb_bitset *taken, cb_value_id value, cb_value_id 
     return CB_OK;
 }
 
-/* Copies stand before the seeds, so that a result never keeps its source alive through the backward. */
+/* Copies stand before the seeds, so that a result never keeps its source alive through the
+ * backward. */
 static cb_status own_results(joint *j, cb_error *err) {
     cb_graph *g = j->g;
     cb_bitset taken;
@@ -244,7 +258,8 @@ static cb_status own_results(joint *j, cb_error *err) {
 static cb_status append_gradients(joint *j, const cb_joint_options *options, cb_error *err) {
     cb_graph *g = j->g;
     cb_bitset taken;
-    for (uint32_t i = 0; i < options->n_wrt; i++) { /* zeros first, so that `taken` covers every storage */
+    for (uint32_t i = 0; i < options->n_wrt;
+         i++) { /* zeros first, so that `taken` covers every storage */
         const cb_value v = g->values.at[input_value(g, options->wrt[i])];
         cb_op_id op;
         if (j->grad.at[input_value(g, options->wrt[i])] != CB_NONE) continue;
@@ -254,7 +269,8 @@ static cb_status append_gradients(joint *j, const cb_joint_options *options, cb_
         j->grad.at[input_value(g, options->wrt[i])] = g->ops.at[op].out_begin;
     }
     if (!cb_bitset_init(&taken, &j->scratch, g->storages.len)) return cb_no_memory(err);
-    for (size_t i = 0; i < g->outputs.len; i++) cb_bitset_add(&taken, g->values.at[g->outputs.at[i].value].storage);
+    for (size_t i = 0; i < g->outputs.len; i++)
+        cb_bitset_add(&taken, g->values.at[g->outputs.at[i].value].storage);
     for (uint32_t i = 0; i < options->n_wrt; i++) {
         const cb_op input = g->ops.at[g->inputs.at[options->wrt[i]]];
         const char *name = input.name == CB_NONE ? NULL : cb_graph_name(g, input.name);
@@ -271,7 +287,8 @@ static void set_phases(joint *j) {
     for (cb_op_id i = j->starts; i < g->ops.len; i++) {
         cb_op *op = &g->ops.at[i];
         for (uint32_t k = 0; k < op->n_in; k++) {
-            if (g->ops.at[g->values.at[cb_op_ins(g, i)[k]].producer].phase == CB_BACKWARD) op->phase = CB_BACKWARD;
+            if (g->ops.at[g->values.at[cb_op_ins(g, i)[k]].producer].phase == CB_BACKWARD)
+                op->phase = CB_BACKWARD;
         }
     }
 }
@@ -282,13 +299,16 @@ static cb_status check_wrt(const cb_graph *g, const cb_joint_options *options, c
     for (uint32_t i = 0; i < options->n_wrt; i++) {
         const uint32_t position = options->wrt[i];
         if (position >= g->inputs.len) {
-            return cb_fail(err, CB_INVALID, "gradient asked for input %" PRIu32 ", but the graph has %zu inputs",
+            return cb_fail(err, CB_INVALID,
+                           "gradient asked for input %" PRIu32 ", but the graph has %zu inputs",
                            position, g->inputs.len);
         }
         const cb_value *v = &g->values.at[input_value(g, position)];
         if (cb_dtype_is_float(v->dtype)) continue;
-        return cb_fail(err, CB_TYPE, "gradient asked for input '%s' of dtype %s; only floating inputs have one",
-                       cb_graph_name(g, g->ops.at[g->inputs.at[position]].name), cb_dtype_name(v->dtype));
+        return cb_fail(err, CB_TYPE,
+                       "gradient asked for input '%s' of dtype %s; only floating inputs have one",
+                       cb_graph_name(g, g->ops.at[g->inputs.at[position]].name),
+                       cb_dtype_name(v->dtype));
     }
     return CB_OK;
 }
@@ -299,7 +319,8 @@ static cb_status differentiate(joint *j, const cb_joint_options *options, cb_err
     j->starts = (cb_op_id)g->ops.len;
     if (options->n_wrt > 0) {
         CB_TRY(cover_values(j, err));
-        for (uint32_t i = 0; i < options->n_wrt; i++) j->active.at[input_value(g, options->wrt[i])] = 1;
+        for (uint32_t i = 0; i < options->n_wrt; i++)
+            j->active.at[input_value(g, options->wrt[i])] = 1;
         mark_active(j, 0, j->starts);
         CB_TRY(options->tangent_inputs ? seed_tangents(j, err) : seed_loss(j, err));
         CB_TRY(walk_back(j, err));

@@ -1,16 +1,33 @@
-/* vjp_matrix.c: gradients of what is bilinear: matrix products and convolutions. The three convolution ops are
- * each other's gradients: with the form <conv2d(x, w), g>, dgrad is its derivative in x and wgrad in w. */
+/* vjp_matrix.c: gradients of what is bilinear: matrix products and convolutions. The three
+ * convolution ops are each other's gradients: with the form <conv2d(x, w), g>, dgrad is its
+ * derivative in x and wgrad in w. */
 #include "vjp.h"
 
-/* y = a b: da = dy b^T, db = a^T dy. The transposes are views; a product takes either order of its last two axes. */
-void cb_vjp_matmul(cb_vjp *x) {
-    const cb_value_id g = x->dout[0];
-    if (x->needs[0]) x->din[0] = cb_emit2(&x->e, CB_OP_MATMUL, g, cb_emit_swap_last(&x->e, x->in[1]));
-    if (x->needs[1]) x->din[1] = cb_emit2(&x->e, CB_OP_MATMUL, cb_emit_swap_last(&x->e, x->in[0]), g);
+static bool is_column_major(const cb_value *v) {
+    return v->stride[v->shape.rank - 2] == 1 && v->stride[v->shape.rank - 1] > 1;
 }
 
-/* A convolution op with the window of `x`; `shape` is what the gradient ops are told to make, NULL for conv2d. */
-static cb_value_id convolve(cb_vjp *x, cb_opcode code, cb_value_id a, cb_value_id b, const cb_shape *shape) {
+/* a b, laid out as `like`, whose gradient it is: for the transposed weight of a linear layer it is
+ * (b^T a^T)^T, so that the weight's gradient comes out in row-major order. All transposes are
+ * views. */
+static cb_value_id product(cb_vjp *x, const cb_value *like, cb_value_id a, cb_value_id b) {
+    cb_emit *e = &x->e;
+    if (!is_column_major(like)) return cb_emit2(e, CB_OP_MATMUL, a, b);
+    return cb_emit_swap_last(
+        e, cb_emit2(e, CB_OP_MATMUL, cb_emit_swap_last(e, b), cb_emit_swap_last(e, a)));
+}
+
+/* y = a b: da = dy b^T, db = a^T dy */
+void cb_vjp_matmul(cb_vjp *x) {
+    const cb_value a = cb_vjp_in(x, 0), b = cb_vjp_in(x, 1);
+    if (x->needs[0]) x->din[0] = product(x, &a, x->dout[0], cb_emit_swap_last(&x->e, x->in[1]));
+    if (x->needs[1]) x->din[1] = product(x, &b, cb_emit_swap_last(&x->e, x->in[0]), x->dout[0]);
+}
+
+/* A convolution op with the window of `x`; `shape` is what the gradient ops are told to make, NULL
+ * for conv2d. */
+static cb_value_id convolve(cb_vjp *x, cb_opcode code, cb_value_id a, cb_value_id b,
+                            const cb_shape *shape) {
     cb_attrs attrs = x->attrs;
     attrs.dims = shape ? *shape : (cb_shape){0};
     return cb_emit2_with(&x->e, code, a, b, &attrs);

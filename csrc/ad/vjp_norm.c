@@ -1,11 +1,17 @@
-/* vjp_norm.c: gradients of softmax, norms and the loss: one fused op each, from the statistics the forward made.
+/* vjp_norm.c: gradients of softmax, norms and the loss: one fused op each, from the statistics the
+ * forward made.
  *
- * The fused ops take the gradient of y alone. Where a statistic (mean, rstd, ...) has a gradient of its own, which
- * only happens when a program uses it, the op is differentiated through its primitives instead: slower, exact. */
+ * The fused ops take the gradient of y alone. Where a statistic (mean, rstd, ...) has a gradient of
+ * its own, which only happens when a program uses it, the op is differentiated through its
+ * primitives instead: slower, exact. */
 #include "vjp.h"
 
-void cb_vjp_softmax(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_SOFTMAX_BWD, x->dout[0], x->out[0]); }
-void cb_vjp_log_softmax(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_LOG_SOFTMAX_BWD, x->dout[0], x->out[0]); }
+void cb_vjp_softmax(cb_vjp *x) {
+    x->din[0] = cb_emit2(&x->e, CB_OP_SOFTMAX_BWD, x->dout[0], x->out[0]);
+}
+void cb_vjp_log_softmax(cb_vjp *x) {
+    x->din[0] = cb_emit2(&x->e, CB_OP_LOG_SOFTMAX_BWD, x->dout[0], x->out[0]);
+}
 
 static bool statistics_have_gradients(const cb_vjp *x) {
     for (uint32_t i = 1; i < x->n_out; i++) {
@@ -33,7 +39,8 @@ void cb_vjp_batch_norm(cb_vjp *x) {
     norm(x, CB_OP_BATCH_NORM_BWD, 2, stats);
 }
 
-/* From nll: g (softmax - onehot), fused. From logsumexp, whose slope is softmax: g exp(logits - logsumexp). */
+/* From nll: g (softmax - onehot), fused. From logsumexp, whose slope is softmax: g exp(logits -
+ * logsumexp). */
 void cb_vjp_cross_entropy(cb_vjp *x) {
     const cb_value logits = cb_vjp_in(x, 0);
     if (x->dout[0] != CB_NONE) {
@@ -42,9 +49,11 @@ void cb_vjp_cross_entropy(cb_vjp *x) {
     }
     if (x->dout[1] == CB_NONE) return;
     cb_value_id wide = cb_emit_cast(&x->e, x->in[0], cb_vjp_out(x, 1).dtype);
-    cb_value_id below = cb_emit2(&x->e, CB_OP_SUB, wide, cb_emit_spread_last(&x->e, x->out[1], &logits.shape));
-    cb_value_id g = cb_emit2(&x->e, CB_OP_MUL, cb_emit_spread_last(&x->e, x->dout[1], &logits.shape),
-                             cb_emit1(&x->e, CB_OP_EXP, below));
+    cb_value_id below =
+        cb_emit2(&x->e, CB_OP_SUB, wide, cb_emit_spread_last(&x->e, x->out[1], &logits.shape));
+    cb_value_id g =
+        cb_emit2(&x->e, CB_OP_MUL, cb_emit_spread_last(&x->e, x->dout[1], &logits.shape),
+                 cb_emit1(&x->e, CB_OP_EXP, below));
     g = cb_emit_cast(&x->e, g, logits.dtype);
     x->din[0] = x->dout[0] == CB_NONE ? g : cb_emit2(&x->e, CB_OP_ADD, x->din[0], g);
 }

@@ -1,4 +1,5 @@
-/* vjp_point.c: gradients of pointwise ops: dx = dy * f'(x), from y instead of x where that is cheaper. */
+/* vjp_point.c: gradients of pointwise ops: dx = dy * f'(x), from y instead of x where that is
+ * cheaper. */
 #include "vjp.h"
 
 #define TWO_OVER_SQRT_PI 1.1283791670955126
@@ -49,22 +50,30 @@ void cb_vjp_cos(cb_vjp *x) {
 void cb_vjp_erf(cb_vjp *x) { /* dy 2/sqrt(pi) e^(-x^2) */
     cb_value_id x2 = cb_emit1(&x->e, CB_OP_SQUARE, x->in[0]);
     cb_value_id bell = cb_emit1(&x->e, CB_OP_EXP, cb_emit1(&x->e, CB_OP_NEG, x2));
-    x->din[0] = cb_emit2(&x->e, CB_OP_MUL, cb_emit_scale(&x->e, x->dout[0], TWO_OVER_SQRT_PI), bell);
+    x->din[0] =
+        cb_emit2(&x->e, CB_OP_MUL, cb_emit_scale(&x->e, x->dout[0], TWO_OVER_SQRT_PI), bell);
 }
 
 void cb_vjp_tanh(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_TANH_BWD, x->dout[0], x->out[0]); }
-void cb_vjp_sigmoid(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_SIGMOID_BWD, x->dout[0], x->out[0]); }
+void cb_vjp_sigmoid(cb_vjp *x) {
+    x->din[0] = cb_emit2(&x->e, CB_OP_SIGMOID_BWD, x->dout[0], x->out[0]);
+}
 void cb_vjp_relu(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_RELU_BWD, x->dout[0], x->out[0]); }
 void cb_vjp_gelu(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_GELU_BWD, x->dout[0], x->in[0]); }
-void cb_vjp_gelu_tanh(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_GELU_TANH_BWD, x->dout[0], x->in[0]); }
+void cb_vjp_gelu_tanh(cb_vjp *x) {
+    x->din[0] = cb_emit2(&x->e, CB_OP_GELU_TANH_BWD, x->dout[0], x->in[0]);
+}
 void cb_vjp_silu(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_SILU_BWD, x->dout[0], x->in[0]); }
 
 void cb_vjp_cast(cb_vjp *x) { x->din[0] = cb_emit_cast(&x->e, x->dout[0], cb_vjp_in(x, 0).dtype); }
 
 void cb_vjp_contiguous(cb_vjp *x) { x->din[0] = x->dout[0]; }
 
-/* Linear for a given mask, and the mask is a function of (seed, stream, step, element): the same op again. */
-void cb_vjp_dropout(cb_vjp *x) { x->din[0] = cb_emit1_with(&x->e, CB_OP_DROPOUT, x->dout[0], &x->attrs); }
+/* Linear for a given mask, and the mask is a function of (seed, stream, step, element): the same op
+ * again. */
+void cb_vjp_dropout(cb_vjp *x) {
+    x->din[0] = cb_emit1_with(&x->e, CB_OP_DROPOUT, x->dout[0], &x->attrs);
+}
 
 void cb_vjp_tril(cb_vjp *x) {
     cb_attrs attrs = x->attrs;
@@ -89,7 +98,8 @@ void cb_vjp_mul(cb_vjp *x) {
 void cb_vjp_div(cb_vjp *x) { /* y = a/b: da = dy/b, db = -da y */
     cb_value_id da = cb_emit2(&x->e, CB_OP_DIV, x->dout[0], x->in[1]);
     x->din[0] = da;
-    if (x->needs[1]) x->din[1] = cb_emit1(&x->e, CB_OP_NEG, cb_emit2(&x->e, CB_OP_MUL, da, x->out[0]));
+    if (x->needs[1])
+        x->din[1] = cb_emit1(&x->e, CB_OP_NEG, cb_emit2(&x->e, CB_OP_MUL, da, x->out[0]));
 }
 
 /* The number that every element of `id` is, when it is a view of a `full`. */
@@ -114,7 +124,8 @@ static cb_value_id pow_base(cb_vjp *x) {
         return cb_emit2(&x->e, CB_OP_MUL, gb, lower);
     }
     cb_value_id lower = cb_emit2(&x->e, CB_OP_POW, a, cb_emit_shift(&x->e, b, -1.0));
-    cb_value_id slope = cb_emit2(&x->e, CB_OP_MUL, cb_emit2(&x->e, CB_OP_MUL, x->dout[0], b), lower);
+    cb_value_id slope =
+        cb_emit2(&x->e, CB_OP_MUL, cb_emit2(&x->e, CB_OP_MUL, x->dout[0], b), lower);
     cb_value_id zero = cb_emit_full_like(&x->e, b, 0.0);
     return cb_emit_where(&x->e, cb_emit2(&x->e, CB_OP_EQ, b, zero), zero, slope);
 }
@@ -135,11 +146,13 @@ void cb_vjp_pow(cb_vjp *x) {
     if (x->needs[1]) x->din[1] = pow_exponent(x);
 }
 
-/* The winner takes the gradient; equals take half each. `wins` is the comparison that makes input 0 the winner. */
+/* The winner takes the gradient; equals take half each. `wins` is the comparison that makes input 0
+ * the winner. */
 static void choose(cb_vjp *x, cb_opcode wins, cb_opcode loses) {
     const cb_value_id a = x->in[0], b = x->in[1], g = x->dout[0];
     cb_value_id zero = cb_emit_full_like(&x->e, g, 0.0);
-    cb_value_id shared = cb_emit_where(&x->e, cb_emit2(&x->e, CB_OP_EQ, a, b), cb_emit_scale(&x->e, g, 0.5), zero);
+    cb_value_id shared =
+        cb_emit_where(&x->e, cb_emit2(&x->e, CB_OP_EQ, a, b), cb_emit_scale(&x->e, g, 0.5), zero);
     if (x->needs[0]) x->din[0] = cb_emit_where(&x->e, cb_emit2(&x->e, wins, a, b), g, shared);
     if (x->needs[1]) x->din[1] = cb_emit_where(&x->e, cb_emit2(&x->e, loses, a, b), g, shared);
 }

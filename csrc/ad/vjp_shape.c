@@ -70,7 +70,8 @@ void cb_vjp_slice(cb_vjp *x) {
 
 /* ---- data movement --------------------------------------------------------------------------- */
 
-static cb_value_id slice_of(cb_vjp *x, cb_value_id g, int64_t axis, int64_t start, int64_t stop, int64_t step) {
+static cb_value_id slice_of(cb_vjp *x, cb_value_id g, int64_t axis, int64_t start, int64_t stop,
+                            int64_t step) {
     const cb_attrs slice = {.i = {axis, start, stop, step}};
     return cb_emit1_with(&x->e, CB_OP_SLICE, g, &slice);
 }
@@ -87,12 +88,14 @@ void cb_vjp_concat(cb_vjp *x) {
 
 void cb_vjp_pad(cb_vjp *x) {
     const int64_t axis = x->attrs.i[0];
-    const int64_t n = cb_vjp_in(x, 0).shape.dim[axis], low = x->attrs.i[1], step = x->attrs.i[3] + 1;
+    const int64_t n = cb_vjp_in(x, 0).shape.dim[axis], low = x->attrs.i[1],
+                  step = x->attrs.i[3] + 1;
     const int64_t stop = low + (n == 0 ? 0 : (n - 1) * step + 1);
     x->din[0] = slice_of(x, x->dout[0], axis, low, stop, step);
 }
 
-static cb_value_id scatter_into_zeros(cb_vjp *x, const cb_shape *shape, cb_value_id index, cb_value_id src, int64_t axis) {
+static cb_value_id scatter_into_zeros(cb_vjp *x, const cb_shape *shape, cb_value_id index,
+                                      cb_value_id src, int64_t axis) {
     const cb_attrs attrs = {.i = {axis}};
     const cb_dtype dtype = cb_vjp_in(x, 0).dtype;
     const cb_value_id ins[] = {cb_emit_full(&x->e, shape, dtype, 0.0), index, src};
@@ -108,7 +111,8 @@ void cb_vjp_gather(cb_vjp *x) {
 
 void cb_vjp_scatter_add(cb_vjp *x) {
     x->din[0] = x->dout[0];
-    if (x->needs[2]) x->din[2] = cb_emit2_with(&x->e, CB_OP_GATHER, x->dout[0], x->in[1], &x->attrs);
+    if (x->needs[2])
+        x->din[2] = cb_emit2_with(&x->e, CB_OP_GATHER, x->dout[0], x->in[1], &x->attrs);
 }
 
 void cb_vjp_embedding(cb_vjp *x) {
@@ -116,15 +120,20 @@ void cb_vjp_embedding(cb_vjp *x) {
     x->din[0] = cb_emit2_with(&x->e, CB_OP_EMBEDDING_BWD, x->dout[0], x->in[1], &attrs);
 }
 
-void cb_vjp_embedding_bwd(cb_vjp *x) { x->din[0] = cb_emit2(&x->e, CB_OP_EMBEDDING, x->dout[0], x->in[1]); }
+void cb_vjp_embedding_bwd(cb_vjp *x) {
+    x->din[0] = cb_emit2(&x->e, CB_OP_EMBEDDING, x->dout[0], x->in[1]);
+}
 
 /* y[n,c,i] = x[n,c,index[n,c,i]] over the flat plane: a gather, so its gradient is a scatter. */
 void cb_vjp_max_pool2d(cb_vjp *x) {
     const cb_shape in = cb_vjp_in(x, 0).shape, out = cb_vjp_out(x, 0).shape;
     if (x->dout[0] == CB_NONE) return; /* the index has no gradient */
-    const cb_shape plane = cb_shape_make(3, (const int64_t[]){in.dim[0], in.dim[1], in.dim[2] * in.dim[3]});
-    const cb_shape taken = cb_shape_make(3, (const int64_t[]){out.dim[0], out.dim[1], out.dim[2] * out.dim[3]});
-    cb_value_id index = cb_emit_reshape(&x->e, x->out[1], &taken), g = cb_emit_reshape(&x->e, x->dout[0], &taken);
+    const cb_shape plane =
+        cb_shape_make(3, (const int64_t[]){in.dim[0], in.dim[1], in.dim[2] * in.dim[3]});
+    const cb_shape taken =
+        cb_shape_make(3, (const int64_t[]){out.dim[0], out.dim[1], out.dim[2] * out.dim[3]});
+    cb_value_id index = cb_emit_reshape(&x->e, x->out[1], &taken),
+                g = cb_emit_reshape(&x->e, x->dout[0], &taken);
     x->din[0] = cb_emit_reshape(&x->e, scatter_into_zeros(x, &plane, index, g, 2), &in);
 }
 

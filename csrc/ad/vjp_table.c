@@ -2,7 +2,8 @@
 #include "vjp.h"
 
 static const cb_vjp_fn rules[CB_OP_COUNT] = {
-#define CB_OP(id, name, min_ins, max_ins, n_outs, flags, infer, vjp, attrs, doc) [CB_OP_##id] = cb_vjp_##vjp,
+#define CB_OP(id, name, min_ins, max_ins, n_outs, flags, infer, vjp, attrs, doc) \
+    [CB_OP_##id] = cb_vjp_##vjp,
 #include "../ir/ops.def"
 #undef CB_OP
 };

@@ -27,8 +27,8 @@ typedef struct cb_bindings {
     cb_poll_fn poll;      /* asked between groups; may be NULL */
     void *poll_user;
     double *group_seconds; /* [n_group] filled when not NULL */
-    uint64_t *group_bytes; /* [n_group] bytes in use while each group ran, filled when not NULL. cpu: of the
-                              arena's live buffers; debug: counted allocations */
+    uint64_t *group_bytes; /* [n_group] bytes allocated while each group ran, filled by the debug
+                              backend when not NULL; others leave it alone */
 } cb_bindings;
 
 typedef struct cb_run_stats {

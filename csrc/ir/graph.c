@@ -6,9 +6,8 @@
 
 #include "infer.h"
 
-#define MOST     \
-    (UINT32_C(1) \
-     << 30) /* ops, values, inputs of all ops: ids and sums of them stay far from CB_NONE */
+#define MOST (UINT32_C(1) << 30) /* ops, values, inputs: their sums stay far from CB_NONE */
+#define FEW 8                    /* inputs that most ops do with */
 
 cb_status cb_graph_create(cb_alloc *alloc, cb_graph **out, cb_error *err) {
     cb_arena arena;
@@ -16,6 +15,11 @@ cb_status cb_graph_create(cb_alloc *alloc, cb_graph **out, cb_error *err) {
     cb_graph *g = CB_NEW(&arena, cb_graph, 1);
     if (!g) return cb_no_memory(err);
     g->arena = arena; /* the graph lies in the arena it owns */
+    /* Room from the start: `at` is never NULL, to which not even 0 may be added. */
+    if (!CB_RESERVE(&g->arena, g->in_value, 1)) {
+        cb_graph_free(g);
+        return cb_no_memory(err);
+    }
     cb_names_init(&g->names, &g->arena);
     g->location = CB_NONE;
     g->region = CB_NONE;
@@ -81,15 +85,16 @@ static cb_status check_call(const cb_graph *g, cb_opcode code, uint32_t n_ins,
 /* Runs the shape rule. `scratch` is for the inputs of an op with many. */
 static cb_status infer(const cb_graph *g, const cb_value_id *ins, cb_arena *scratch, cb_infer *x,
                        cb_error *err) {
-    const cb_value *few[8];
+    const cb_value *few[FEW];
     const cb_value **in = few;
-    if (x->n_ins > sizeof few / sizeof *few) {
+    if (x->n_ins > FEW) {
         in = CB_NEW(scratch, const cb_value *, x->n_ins);
         if (!in) return cb_no_memory(err);
     }
     for (uint32_t i = 0; i < x->n_ins; i++) in[i] = &g->values.at[ins[i]];
     x->in = in;
     cb_status status = cb_infer_outputs(x, err);
+    if (cb_op_def_of(x->code)->flags & CB_OPF_VIEW) x->out[0].storage = in[0]->storage;
     x->in = NULL;
     return status;
 }
@@ -102,14 +107,14 @@ static bool reserve(cb_graph *g, uint32_t n_ins, uint32_t n_outs) {
 }
 
 /* Room is reserved; nothing here can fail. */
-static cb_op_id commit(cb_graph *g, const cb_infer *x, const cb_value_id *ins) {
+static cb_op_id commit(cb_graph *g, const cb_infer *x, uint32_t n_ins, const cb_value_id *ins) {
     const cb_op_def *def = cb_op_def_of(x->code);
     cb_op_id id = (cb_op_id)g->ops.len;
     cb_op op = {.code = x->code,
                 .phase = g->phase,
                 .constraint = g->constraint,
                 .in_begin = (uint32_t)g->in_value.len,
-                .n_in = x->n_ins,
+                .n_in = n_ins,
                 .out_begin = (cb_value_id)g->values.len,
                 .n_out = (uint32_t)def->n_outs,
                 .attrs = (uint32_t)g->attrs.len,
@@ -120,14 +125,12 @@ static cb_op_id commit(cb_graph *g, const cb_infer *x, const cb_value_id *ins) {
     if (g->backward_starts == id) g->backward_starts = id + 1; /* still a forward graph */
     g->ops.at[g->ops.len++] = op;
     g->attrs.at[g->attrs.len++] = *x->attrs;
-    for (uint32_t i = 0; i < x->n_ins; i++) g->in_value.at[g->in_value.len++] = ins[i];
+    for (uint32_t i = 0; i < n_ins; i++) g->in_value.at[g->in_value.len++] = ins[i];
     for (int k = 0; k < def->n_outs; k++) {
         cb_value value = x->out[k];
         value.producer = id;
         value.out_index = (uint32_t)k;
-        if (k == 0 && (def->flags & CB_OPF_VIEW)) {
-            value.storage = g->values.at[ins[0]].storage;
-        } else {
+        if (k > 0 || !(def->flags & CB_OPF_VIEW)) { /* a view has its input's */
             uint64_t bytes = (uint64_t)cb_numel(&value.shape) * cb_dtype_size(value.dtype);
             value.storage = (cb_storage_id)g->storages.len;
             g->storages.at[g->storages.len++] =
@@ -150,14 +153,14 @@ cb_status cb_graph_append(cb_graph *g, cb_opcode code, uint32_t n_ins, const cb_
     cb_arena_free(&scratch);
     if (status != CB_OK) return status;
     if (!reserve(g, n_ins, (uint32_t)cb_op_def_of(code)->n_outs)) return cb_no_memory(err);
-    *out = commit(g, &x, ins);
+    *out = commit(g, &x, n_ins, ins);
     return CB_OK;
 }
 
 cb_status cb_graph_append_input(cb_graph *g, const char *name, cb_role role, cb_dtype dtype,
                                 const cb_shape *shape, cb_value_id *out, cb_error *err) {
     uint32_t name_id = CB_NONE;
-    cb_op_id op;
+    cb_op_id op = CB_NONE;
     if (name) CB_TRY(cb_graph_intern(g, name, &name_id, err));
     const cb_attrs attrs = {.i = {role}, .dims = *shape, .dtype = dtype};
     CB_TRY(cb_graph_append(g, CB_OP_INPUT, 0, NULL, &attrs, &op, err));

@@ -94,7 +94,6 @@ struct cb_graph {
 };
 
 CB_MUST_CHECK cb_status cb_graph_create(cb_alloc *alloc, cb_graph **out, cb_error *err);
-void cb_graph_free(cb_graph *g);
 
 static inline const cb_value_id *cb_op_ins(const cb_graph *g, cb_op_id op) {
     return g->in_value.at + g->ops.at[op].in_begin;

@@ -373,7 +373,7 @@ static cb_status read_mark_of_backward(parser *p) {
 }
 
 static cb_status read_header(parser *p) {
-    int64_t version;
+    int64_t version = 0;
     if (!same(word(p), CB_FORM_NAME))
         return bad(p, "not a graph: the first line must be 'cutback.graph 1'");
     CB_TRY(read_int(p, &version));

@@ -13,7 +13,7 @@ typedef struct cb_work {
                            function of shapes alone */
 } cb_work;
 
-cb_work cb_op_work(const cb_graph *g, cb_op_id op);
+cb_work cb_op_work(const cb_graph *g, cb_op_id id);
 
 /* How kernels cut their work, fixed by shape so that results do not depend on the thread count.
  * Shared by cb_op_work (how much scratch) and the kernels (how it is used). */

@@ -44,19 +44,19 @@ static factors factors_of(const cb_adamw_group *group, int64_t t) {
     };
 }
 
-#define DEFINE_UPDATE(name, real, square_root)                                                \
-    static void name(const factors *f, int64_t n, real *restrict p, const real *restrict g,   \
-                     real *restrict m, real *restrict v) {                                    \
-        const real keep = (real)f->keep, b1 = (real)f->b1, a1 = (real)f->a1, b2 = (real)f->b2;\
-        const real a2 = (real)f->a2, rate = (real)f->rate, root = (real)f->root,              \
-                   eps = (real)f->eps;                                                        \
-        for (int64_t i = 0; i < n; i++) {                                                     \
-            real m_new = b1 * m[i] + a1 * g[i];                                               \
-            real v_new = b2 * v[i] + a2 * g[i] * g[i];                                        \
-            m[i] = m_new;                                                                     \
-            v[i] = v_new;                                                                     \
-            p[i] = p[i] * keep - rate * m_new / (square_root(v_new) * root + eps);            \
-        }                                                                                     \
+#define DEFINE_UPDATE(name, real, square_root)                                                 \
+    static void name(const factors *f, int64_t n, real *restrict p, const real *restrict g,    \
+                     real *restrict m, real *restrict v) {                                     \
+        const real keep = (real)f->keep, b1 = (real)f->b1, a1 = (real)f->a1, b2 = (real)f->b2; \
+        const real a2 = (real)f->a2, rate = (real)f->rate, root = (real)f->root,               \
+                   eps = (real)f->eps;                                                         \
+        for (int64_t i = 0; i < n; i++) {                                                      \
+            real m_new = b1 * m[i] + a1 * g[i];                                                \
+            real v_new = b2 * v[i] + a2 * g[i] * g[i];                                         \
+            m[i] = m_new;                                                                      \
+            v[i] = v_new;                                                                      \
+            p[i] = p[i] * keep - rate * m_new / (square_root(v_new) * root + eps);             \
+        }                                                                                      \
     }
 DEFINE_UPDATE(update_f32, float, sqrtf)
 DEFINE_UPDATE(update_f64, double, sqrt)

@@ -3,8 +3,8 @@
  * one's bytes. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
+#include "../base/sort.h"
 #include "names.h"
 
 #define MOST_LINES 400 /* the rest is summed up; the JSON has all of it */
@@ -29,7 +29,7 @@ static uint32_t collect(const cb_problem *p, const cb_plan *plan, bool *seen, li
         seen[s] = true;
         lines[n++] = (line){p->storage_bytes[s], v};
     }
-    qsort(lines, n, sizeof *lines, compare_lines);
+    cb_sort(lines, n, sizeof *lines, compare_lines);
     return n;
 }
 
@@ -88,11 +88,12 @@ static void put_totals(cb_str *out, const cb_problem *p, const cb_plan *plan) {
     char a[32], b[32];
     int64_t extra = plan->time_ps - plan->once_ps;
     uint32_t peak = plan->lives.peak_step;
-    cb_str_addf(out, "plan: preset %s, ", cb_preset_names[plan->preset]);
-    if (plan->budget_bytes == UINT64_MAX) cb_str_addf(out, "no budget\n");
-    else
-        cb_str_addf(out, "budget %" PRIu64 " bytes (%s)\n", plan->budget_bytes,
+    if (plan->budget_bytes == UINT64_MAX) {
+        cb_str_addf(out, "plan: preset %s, no budget\n", cb_preset_names[plan->preset]);
+    } else {
+        cb_str_addf(out, "plan: budget %" PRIu64 " bytes (%s)\n", plan->budget_bytes,
                     cb_measure_names[plan->measure]);
+    }
     put_measure(out, "arena", plan->arena_bytes, plan->save_all_arena_bytes);
     put_measure(out, "live", plan->live_bytes, plan->save_all_live_bytes);
     put_measure(out, "saved", plan->saved_bytes, plan->save_all_saved_bytes);

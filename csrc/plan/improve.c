@@ -4,8 +4,7 @@
  * Prices move identical layers together, so what fits under a budget is often far too small:
  * crossover at one threshold, found by bisection, lets some layers recompute and others not. */
 #include "improve.h"
-
-#include <stdlib.h>
+#include "../base/sort.h"
 
 #define SMALL_PLANS 2 /* of the pool, tried in a crossover for one target */
 #define FAST_PLANS 3
@@ -132,7 +131,7 @@ static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, c
     for (uint32_t i = 0; i < r->n; i++) {
         if (!r->gone[i] && (i < b.begin || i >= b.end)) r->buffer[n++] = r->order[i].pair;
     }
-    if (n > 0) qsort(r->buffer, n, sizeof *r->buffer, compare_pairs);
+    if (n > 0) cb_sort(r->buffer, n, sizeof *r->buffer, compare_pairs);
     CB_TRY(cb_try_pairs(r->t, r->buffer, n, err));
     *fits = r->t->lawful && r->t->size <= target && r->t->time_ps < r->time_ps;
     if (!*fits) return CB_OK;
@@ -177,7 +176,7 @@ cb_status cb_improve_by_removal(cb_trial *t, uint64_t target, cb_error *err) {
     if (status == CB_OK) {
         for (uint32_t i = 0; i < r.n; i++)
             r.order[i] = (rerun){worth_of(t->f, cb_pair_op(c->pair[i])), c->pair[i]};
-        qsort(r.order, r.n, sizeof *r.order, compare_reruns);
+        cb_sort(r.order, r.n, sizeof *r.order, compare_reruns);
         status = remove_blocks(&r, target, &scratch, err);
     }
     cb_arena_free(&scratch);

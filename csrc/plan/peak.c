@@ -3,10 +3,9 @@
  * then), and see. A move is kept when the bytes over the target, summed over all moments, become
  * fewer: that falls even while one of several equal peaks is left. This finds second recomputes and
  * drops inside the forward, which no cut does. */
-#include <math.h>
-#include <stdlib.h>
-
+#include "../base/sort.h"
 #include "improve.h"
+#include <math.h>
 
 #define MOST_MOVES 200
 #define TRIALS 3      /* values tried for one move */
@@ -126,7 +125,7 @@ static bool grow(digger *d, const choice *c) {
             d->grown.at[d->grown.len++] = cb_pair_make(c->anchor, f->root[s]);
         }
     }
-    qsort(d->grown.at, d->grown.len, sizeof(cb_pair), compare_pairs);
+    cb_sort(d->grown.at, d->grown.len, sizeof(cb_pair), compare_pairs);
     size_t n = 0;
     for (size_t i = 0; i < d->grown.len; i++) {
         if (i == 0 || d->grown.at[i] != d->grown.at[i - 1]) d->grown.at[n++] = d->grown.at[i];

@@ -9,8 +9,7 @@
  *
  * A pass scans placed lives linearly, n^2 / 2 steps of one comparison; from PATIENT_LIVES on one
  * order must do. */
-#include <stdlib.h>
-
+#include "../base/sort.h"
 #include "schedule.h"
 
 #define PATIENT_LIVES 6000
@@ -69,7 +68,7 @@ static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t 
 static uint64_t place_in_order(item *items, uint32_t n, order by, placed *at, uint64_t *offset) {
     uint64_t top = 0;
     for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], by);
-    qsort(items, n, sizeof *items, compare_items);
+    cb_sort(items, n, sizeof *items, compare_items);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t begin = find_gap(&items[i], at, i, &top);
         uint32_t low = 0, high = i;

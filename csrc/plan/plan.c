@@ -77,7 +77,7 @@ static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_si
         return cb_recompute_lazily(f, cut.recompute, NULL, pairs, err);
     }
     cb_goal goal = make_goal(f, o, plan, save_all);
-    if (!goal.smallest) plan->budget_bytes = goal.bytes;
+    plan->budget_bytes = goal.bytes;
     return cb_search(f, &cut, sim, &goal, pairs, err);
 }
 
@@ -109,7 +109,11 @@ static cb_status make_plan(const cb_problem *p, const cb_plan_options *o, cb_are
     CB_TRY(choose_pairs(&facts, o, sim, arena, plan, &save_all, &pairs, err));
     CB_TRY(cb_sim_run(sim, pairs.list.at, pairs.list.len, err));
     CB_TRY(cb_sim_schedule(sim, &plan->arena, &plan->schedule, err));
-    return finish_plan(&facts, &save_all, arena, plan, err);
+    CB_TRY(finish_plan(&facts, &save_all, arena, plan, err));
+    if (o->budget.kind == CB_BUDGET_MIN) { /* the budget that this turned out to be */
+        plan->budget_bytes = cb_measured(p, plan->measure, &plan->lives, plan->arena_bytes);
+    }
+    return CB_OK;
 }
 
 /* A plan lies in the arena it owns. */

@@ -1,12 +1,11 @@
 /* Plans as JSON; docs/problem.md states the schema. Only the schedule, the question and the
  * decisions are read back: lives, offsets and numbers follow from the schedule and are worked out
  * anew. */
-#include "names.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "adopt.h"
+#include "names.h"
 
 #define FORMAT "cutback.plan"
 #define VERSION 1

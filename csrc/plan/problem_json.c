@@ -1,10 +1,10 @@
 /* Problems as JSON; docs/problem.md states the schema. What is at its default is left out. The
  * reader trusts nothing: it builds what the text says and cb_problem_verify judges it. */
-#include "../base/map.h"
-#include "names.h"
-
 #include <inttypes.h>
 #include <stdio.h>
+
+#include "../base/map.h"
+#include "names.h"
 
 #define FORMAT "cutback.problem"
 #define VERSION 1

@@ -4,11 +4,9 @@
  * Nothing that fills the pool depends on the budget asked for. So a smaller budget never gives a
  * larger schedule and a larger one never a slower, in one process or in several: the answer is the
  * fastest of a fixed set that fits. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "improve.h"
 #include "prices.h"
+#include <math.h>
 
 #define RUNGS 19     /* targets 0.95, 0.90 ... 0.05 of save-everything's bytes */
 #define STEPS 24     /* price steps for a target */

@@ -1,8 +1,7 @@
 /* Three passes, each linear: build the steps with what each reads; mark from the ends what anybody
  * needs; sum up lives over the steps that are kept. */
 #include "sim.h"
-
-#include <stdlib.h>
+#include "../base/sort.h"
 
 static void fill_none(uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
@@ -56,8 +55,7 @@ static bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor) {
             sim->life.at[sim->life.len++] = (cb_sim_life){s, step, step};
         }
     }
-    /* Views see what their storage's latest run has made: their inputs have just been brought up to
-     * it. */
+    /* A view sees its storage's latest run: its inputs have just been brought up to that. */
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
         sim->value_life[v] = sim->latest[p->value_storage[v]];
     sim->done[op] = anchor;
@@ -73,10 +71,20 @@ static bool is_due(const cb_sim *sim, uint32_t value, uint32_t anchor) {
     return op != root && sim->value_life[value] != sim->latest[s];
 }
 
-/* Runs what is due for the inputs of `op`, then `op` itself; depth first with an own stack, two
+static bool any_input_due(const cb_sim *sim, uint32_t op, uint32_t anchor) {
+    const cb_problem *p = sim->f->p;
+    bool due = false;
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !due; j++) {
+        due = is_due(sim, p->in_value[j], anchor);
+    }
+    return due;
+}
+
+/* Runs what is due for the inputs of `top`, then `top` itself; depth first with an own stack, two
  * entries a level: op and next input. */
 static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
     const cb_problem *p = sim->f->p;
+    if (!any_input_due(sim, top, anchor)) return run_op(sim, top, anchor); /* nearly always */
     sim->stack.len = 0;
     if (!CB_PUSH(&sim->arena, sim->stack, top) ||
         !CB_PUSH(&sim->arena, sim->stack, p->in_begin[top]))
@@ -86,8 +94,7 @@ static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
         if (j < p->in_begin[op + 1]) {
             if (!is_due(sim, p->in_value[j], anchor)) continue;
             uint32_t maker = p->value_op[p->in_value[j]];
-            sim->stack.at[sim->stack.len - 1] =
-                j; /* look again: a view's own inputs may have been due first */
+            sim->stack.at[sim->stack.len - 1] = j; /* look again when the maker has run */
             if (!CB_PUSH(&sim->arena, sim->stack, maker) ||
                 !CB_PUSH(&sim->arena, sim->stack, p->in_begin[maker]))
                 return false;
@@ -314,7 +321,7 @@ static bool find_pairs(lazy *z, bool *again) {
         if (!CB_PUSH(z->scratch, z->stack, f->base[k]) || !spread_need(z, again, k)) return false;
     }
     if (z->out->list.len > 0)
-        qsort(z->out->list.at, z->out->list.len, sizeof(cb_pair), compare_pairs);
+        cb_sort(z->out->list.at, z->out->list.len, sizeof(cb_pair), compare_pairs);
     return true;
 }
 

@@ -50,6 +50,7 @@ class Result:
     params: Any
     ms: float
     score: str
+    timeline: list[int]  # bytes measured during each step of the schedule
     same: str = ""
 
 
@@ -78,7 +79,9 @@ def train(task: Task, plan: str, **options: Any) -> Result:
         losses.append(float(step(params, *extra, x, y)))
         times.append(time.perf_counter() - begin)
     recent = float(np.mean(losses[-min(20, len(losses)) :]))
-    return Result(plan, step, params, 1e3 * float(np.median(times)), task.score(params, extra, recent))
+    timeline = step.profile(params, *extra, x, y).timeline()
+    score = task.score(params, extra, recent)
+    return Result(plan, step, params, 1e3 * float(np.median(times)), score, timeline)
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -187,7 +190,11 @@ def write_report(path: Path, rows: list[tuple[str, ...]], results: list[tuple[st
     body = [report.table(HEADERS, rows, numeric=(2, 3, 4, 5, 6))]
     for task, result in results:
         plan = result.step.plan
-        measured = {"peak_bytes": result.step.stats.peak_bytes, "ms": result.ms}
+        measured = {
+            "peak_bytes": result.step.stats.peak_bytes,
+            "ms": result.ms,
+            "timeline": result.timeline,
+        }
         body.append(report.section(f"{task}: {result.plan}", plan.problem, plan.document, measured))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report.page("Cutback demo: two models, three plans each", "".join(body)), encoding="utf-8")

@@ -73,6 +73,14 @@ class Step:
         random_step: int,
         /,
     ) -> tuple[int, int, float]: ...
+    def profile(
+        self,
+        inputs: Sequence[np.ndarray[Any, Any]],
+        outputs: Sequence[np.ndarray[Any, Any] | None],
+        seed: int,
+        random_step: int,
+        /,
+    ) -> tuple[tuple[int, float, int], ...]: ...
     def train(
         self,
         inputs: Sequence[np.ndarray[Any, Any]],
@@ -83,7 +91,7 @@ class Step:
         v: Sequence[np.ndarray[Any, Any]],
         group_of: Sequence[int],
         groups: Sequence[tuple[float, float, float, float, float]],
-        t: int,
+        t: np.ndarray[Any, Any],
         /,
     ) -> tuple[int, int, float]: ...
 

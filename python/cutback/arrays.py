@@ -56,6 +56,8 @@ def as_array(value: Any, name: str) -> tuple[np.ndarray[Any, Any], str]:
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
+        if hasattr(value, "mask"):
+            raise TypeError(f"{name}: masked arrays are not supported; pass x.filled(...)")
         dtype = dtypes.from_numpy(value.dtype)
         if dtype is None:
             raise TypeError(

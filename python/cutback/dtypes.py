@@ -79,7 +79,7 @@ def promote(a: str, b: str) -> str:
 
     Raises:
         TypeError: NumPy (with ``ml_dtypes``) has no common type for the two, such as bf16 with f16
-        or i32.
+            or i32.
     """
     if a == b:
         return a

@@ -70,14 +70,17 @@ class Executable:
 
     Args:
         graph: what to run; later changes to it have no effect.
-        wrt: positions of the arguments whose gradients are wanted. With any, result 0 must be a
-        scalar. budget, measure: how much memory a step may take, see :func:`cutback.compile`.
+        wrt: positions of the arguments whose gradients are wanted. With any, the first result must
+            be a scalar.
+        budget, measure: how much memory a step may take, see :func:`cutback.compile`.
         preset: what is saved where there is no budget: ``"autograd"`` (what the backward reads),
-        ``"conservative"``,
-            ``"aggressive"`` or ``"recompute_all"``.
+            ``"conservative"``, ``"aggressive"`` or ``"recompute_all"``.
         backend: ``"cpu"``, ``"debug"`` (each storage allocated by itself), ``"ref"`` (slow, f64) or
-        ``"null"``. device: row of the cost model; ``"cpu"``. plan: JSON of a plan for this graph,
-        to use instead of making one.
+            ``"null"`` (nothing runs).
+        device: row of the cost model; ``"cpu"``.
+        plan: JSON of a plan for this graph, to use instead of making one.
+        keep_gradients: gradients stay in the arena, for an optimizer.
+        static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
     Raises:
         BudgetError: no plan meets the budget.
@@ -109,6 +112,7 @@ class Executable:
             plan_json=plan,
             dump=_dump_function(),
         )
+        self.keeps_gradients = keep_gradients
         self.names = [name for name, _ in graph._inputs]
         self._template = [
             value for _, value in graph._inputs
@@ -190,7 +194,6 @@ class Executable:
             measured = self.native.run(inputs, outputs, seed, rng_step)
         else:
             group_of = optimizer.prepare([self.names[i] for i in wrt], [inputs[i] for i in wrt])
-            t = optimizer.t + 1
             measured = self.native.train(
                 inputs,
                 outputs,
@@ -200,9 +203,8 @@ class Executable:
                 optimizer.v,
                 group_of,
                 optimizer.options(),
-                t,
+                optimizer.counter,
             )
-            optimizer.t = t
         self.stats = Stats(*measured)
         return self.split(outputs)
 
@@ -213,7 +215,7 @@ class Executable:
 
         Raises:
             ValueError, TypeError: an array that does not fit, is not contiguous, or overlaps one
-            that is written.
+                that is written.
         """
         named = zip(arrays, (self.names[i] for i in self._arguments), strict=False)
         checked = [as_array(value, name)[0] for value, name in named]

@@ -115,7 +115,7 @@ class Graph:
 
         Raises:
             OverflowError, ValueError: an integer that the dtype, or a double on the way to it,
-            cannot hold.
+                cannot hold.
         """
         number = float(value)
         if isinstance(value, int) and dtype in dtypes.INTS:

@@ -58,13 +58,18 @@ class AdamW:
                     "a group has 'names' and any of lr, betas, eps, weight_decay; "
                     f"got {sorted(group)}"
                 )
-        self.t = 0  # steps taken
+        self.counter = np.zeros((), np.int64)  # steps taken; a step counts itself
         self.names: list[str] = []
         self.m: list[np.ndarray[Any, Any]] = []
         self.v: list[np.ndarray[Any, Any]] = []
         self._group_of: list[int] = []
         self._loaded: dict[str, Any] | None = None
         self.options()
+
+    @property
+    def t(self) -> int:
+        """Number of steps taken."""
+        return int(self.counter)
 
     def options(self) -> list[Options]:
         """The hyper-parameters now: those of the optimizer, then those of each group.
@@ -149,7 +154,7 @@ class AdamW:
         """
         if not self.names:
             self._loaded = state
-            self.t = int(state["t"])
+            self.counter[...] = int(state["t"])
         else:
             self._fill(state, self.names)
 
@@ -170,7 +175,7 @@ class AdamW:
         for key, arrays in (("m", self.m), ("v", self.v)):
             for name, array in zip(names, arrays, strict=True):
                 array[...] = state[key][name]
-        self.t = int(state["t"])
+        self.counter[...] = int(state["t"])
 
     def __repr__(self) -> str:
         return (

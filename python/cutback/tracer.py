@@ -106,7 +106,6 @@ class Array:
     elements."""
 
     __slots__ = ("dtype", "graph", "id", "shape")
-    __array_priority__ = 1000
     __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays: == compares elements
 
     def __init__(self, graph: Graph, number: int, dtype: str, shape: tuple[int, ...]) -> None:

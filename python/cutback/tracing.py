@@ -127,7 +127,7 @@ class Traced:
 
         Raises:
             ValueError, TypeError: the function did not return a scalar loss, or returned what is no
-            array.
+                array.
         """
         if with_loss:
             self._check_loss(has_aux)

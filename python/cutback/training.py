@@ -21,6 +21,7 @@ from .tracing import Call, Traced
 if TYPE_CHECKING:
     from .optim import AdamW
     from .planning import Plan
+    from .profiling import Profile
 
 ArgNums = int | Sequence[int] | None
 
@@ -67,14 +68,14 @@ class _Specialisation:
         """The arrays of ``out``, which is nested like the gradients.
 
         Raises:
-            ValueError: it is nested differently.
+            ValueError: it is nested differently, or gradients stay inside for an optimizer.
         """
-        leaves: list[Any] = []
-        for argnum, given in zip(self.argnums, (out,) if single else out, strict=True):
-            more, structure = tree.flatten(given)
-            if structure != self.arg_trees[argnum]:
-                raise ValueError(f"out: not nested like argument {argnum}")
-            leaves += more
+        if self.run.keeps_gradients:
+            raise ValueError("out= has no use here: gradients stay inside, for the optimizer")
+        n = sum(not self.constant[i] for leaves in self.ranges for i in leaves)
+        leaves, structure = tree.flatten(out)
+        if structure != tree.flatten(self.gradient_tree([0] * n, single))[1]:
+            raise ValueError("out: not nested like the gradients")
         return leaves
 
 
@@ -118,7 +119,7 @@ class Step:
         self.optimizer = optimizer
         self.seed = seed
         self.rng_step = 0
-        self._returns = returns
+        self.returns = returns  # "value", "gradients" or "both"
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
         self._options = options
         self._known: dict[Any, _Specialisation] = {}
@@ -145,10 +146,10 @@ class Step:
             )
             self.rng_step = number + 1
         value = tree.unflatten(spec.traced.out_tree, results)
-        if self._returns == "value":
+        if self.returns == "value":
             return value
         nested = spec.gradient_tree(gradients, single)
-        if self._returns == "gradients":
+        if self.returns == "gradients":
             return (nested, value[1]) if self.has_aux else nested
         return value, nested
 
@@ -165,6 +166,19 @@ class Step:
         with self._lock:
             self._specialise(Call(self.function, args, kwargs))
         return self
+
+    def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> Profile:
+        """Runs the step on copies of the arguments and measures each kernel: its time, and the
+        bytes that are allocated while it runs when each storage is allocated by itself. Nothing
+        is updated. ``print(step.profile(params, x, y))`` sums up by kind."""
+        from .profiling import profile
+
+        with self._lock:
+            call = Call(self.function, args, kwargs)
+            spec = self._specialise(call)
+            arrays = [array for array in call.arrays if array is not None]
+            wrt = spec.traced.wrt_positions
+            return profile(spec.traced.graph, spec.run, wrt, arrays, self.seed, rng_step)
 
     @property
     def _compiled(self) -> _Specialisation:
@@ -227,10 +241,10 @@ def compile(
 
     Args:
         loss: function of pytrees of arrays that returns a scalar, or with ``has_aux`` a pair
-        (scalar, more results). budget: bytes as an int, ``"6GiB"`` or ``"500MB"``; a share of what
-        saving everything takes, as a float in
-            (0, 1] or ``"0.4x"``; ``"min"``, the smallest peak that costs at most 40 % more time;
-            None, no budget: what the backward reads is saved.
+            (scalar, more results).
+        budget: bytes as an int, ``"6GiB"`` or ``"500MB"``; a share of what saving everything takes,
+            as a float in (0, 1] or ``"0.4x"``; ``"min"``, the smallest peak that costs at most 40 %
+            more time; None, no budget: what the backward reads is saved.
         measure: what the budget bounds: ``"arena"`` (bytes really allocated for the step),
             ``"live"`` (liveness peak), ``"saved"`` (bytes alive between forward and backward) or
             ``"total"`` (live, plus parameters, gradients and optimizer states). Arguments and
@@ -278,6 +292,10 @@ def value_and_grad(
     ...) are those of :func:`compile`; without a budget or preset everything that the backward reads
     is saved.
     """
+    if options.get("optimizer") is not None:
+        raise ValueError(
+            "an optimizer belongs to cutback.compile, which steps the parameters itself"
+        )
     return compile(f, argnums=argnums, has_aux=has_aux, **options)
 
 
@@ -286,8 +304,8 @@ def grad(
 ) -> Step:
     """A function that returns the gradients of ``f`` alone, or with ``has_aux`` (gradients,
     aux)."""
-    step = compile(f, argnums=argnums, has_aux=has_aux, **options)
-    step._returns = "gradients"
+    step = value_and_grad(f, argnums, has_aux, **options)
+    step.returns = "gradients"
     return step
 
 

@@ -1,8 +1,8 @@
 """Pytrees: nested dicts, lists, tuples, named tuples and dataclasses with arrays as leaves.
 
-    leaves, tree = flatten({"w": w, "b": [b1, b2]})     # dicts in sorted key order
-    names(tree, "params")                               # ["params['b'][0]", "params['b'][1]",
-    "params['w']"] unflatten(tree, leaves)
+    leaves, tree = flatten({"w": w, "b": [b1, b2]})  # [b1, b2, w]: dicts in the order of their keys
+    names(tree, "params")  # ["params['b'][0]", "params['b'][1]", "params['w']"]
+    unflatten(tree, leaves)
 
 ``None`` is a tree without leaves. A tree is hashable, so it can be part of a cache key.
 """

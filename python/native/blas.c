@@ -28,11 +28,13 @@ static int rank_of(const char *path) {
 
 static int look_at(struct dl_phdr_info *object, size_t Py_UNUSED(size), void *user) {
     search *best = user;
-    if (!object->dlpi_name) return 0;
-    int rank = rank_of(object->dlpi_name);
-    if (rank <= best->rank || strlen(object->dlpi_name) >= best->size) return 0;
+    const char *path = object->dlpi_name;
+    if (!path) return 0;
+    int rank = rank_of(path);
+    size_t length = strlen(path) + 1;
+    if (rank <= best->rank || length > best->size) return 0;
     best->rank = rank;
-    strcpy(best->path, object->dlpi_name);
+    memcpy(best->path, path, length);
     return 0;
 }
 

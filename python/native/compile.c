@@ -57,25 +57,6 @@ static void call_dump(void *user, const char *stage, const char *text) {
     d->work->thread = PyEval_SaveThread();
 }
 
-static int parse_wrt(PyObject *sequence, uint32_t **out, uint32_t *n) {
-    PyObject *items = PySequence_Tuple(sequence);
-    if (!items) return -1;
-    Py_ssize_t count = PyTuple_GET_SIZE(items);
-    uint32_t *wrt = PyMem_New(uint32_t, (size_t)count + 1);
-    if (!wrt) PyErr_NoMemory();
-    for (Py_ssize_t i = 0; wrt && i < count && !PyErr_Occurred(); i++) {
-        wrt[i] = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(items, i));
-    }
-    Py_DECREF(items);
-    if (PyErr_Occurred()) {
-        PyMem_Free(wrt);
-        return -1;
-    }
-    *out = wrt;
-    *n = (uint32_t)count;
-    return 0;
-}
-
 static PyObject *compile_graph(cb_py_graph *graph, cb_compile_options *options,
                                PyObject *dump_function) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)graph);
@@ -119,7 +100,7 @@ PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
     if (parse_preset(preset, &options.preset) < 0 || parse_budget(budget, &options.budget) < 0)
         return NULL;
     uint32_t *wrt;
-    if (parse_wrt(wrt_items, &wrt, &options.n_wrt) < 0) return NULL;
+    if (cb_py_parse_ids(wrt_items, &wrt, &options.n_wrt) < 0) return NULL;
     options.wrt = wrt;
     PyObject *step = NULL;
     if (cb_py_graph_enter((cb_py_graph *)self) == 0) {

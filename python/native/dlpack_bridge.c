@@ -114,7 +114,7 @@ static const dl_tensor *consume(PyObject *capsule, bool *writable, PyObject **ow
 }
 
 static PyObject *view_tensor(const dl_tensor *t, const char *name, bool writable, PyObject *owner) {
-    cb_dtype dtype;
+    cb_dtype dtype = CB_BOOL;
     if (t->device.type != 1 && t->device.type != 3) {
         PyErr_Format(PyExc_ValueError,
                      "%s: the tensor lives on device (%d, %d); move it to the CPU first", name,

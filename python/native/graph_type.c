@@ -78,27 +78,6 @@ static PyObject *graph_input(cb_py_graph *self, PyObject *args) {
     return PyLong_FromUnsignedLong(id);
 }
 
-static int parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n) {
-    PyObject *items = PySequence_Tuple(sequence);
-    if (!items) return -1;
-    Py_ssize_t count = PyTuple_GET_SIZE(items);
-    uint32_t *ids = PyMem_New(uint32_t, (size_t)count + 1);
-    if (!ids) PyErr_NoMemory();
-    for (Py_ssize_t i = 0; ids && i < count; i++) {
-        unsigned long id = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(items, i));
-        if (PyErr_Occurred()) break;
-        ids[i] = id < CB_NONE ? (uint32_t)id : CB_NONE;
-    }
-    Py_DECREF(items);
-    if (PyErr_Occurred()) {
-        PyMem_Free(ids);
-        return -1;
-    }
-    *out = ids;
-    *n = (uint32_t)count;
-    return 0;
-}
-
 static PyObject *value_row(cb_py_graph *self, cb_value_id id) {
     cb_error error = {0};
     cb_dtype dtype;
@@ -133,7 +112,7 @@ static PyObject *graph_op(cb_py_graph *self, PyObject *args) {
     if (cb_py_parse_attrs(name, attr_dict, &attrs) < 0) return NULL;
     uint32_t n_ins;
     uint32_t *in_ids;
-    if (parse_ids(ins, &in_ids, &n_ins) < 0) return NULL;
+    if (cb_py_parse_ids(ins, &in_ids, &n_ins) < 0) return NULL;
 
     cb_opcode code;
     uint32_t n_outs =

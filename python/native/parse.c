@@ -86,6 +86,27 @@ int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out) {
     return 0;
 }
 
+int cb_py_parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n) {
+    PyObject *items = PySequence_Tuple(sequence);
+    if (!items) return -1;
+    Py_ssize_t count = PyTuple_GET_SIZE(items);
+    uint32_t *ids = PyMem_New(uint32_t, (size_t)count + 1);
+    if (!ids) PyErr_NoMemory();
+    for (Py_ssize_t i = 0; ids && i < count; i++) {
+        unsigned long id = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(items, i));
+        if (PyErr_Occurred()) break;
+        ids[i] = id < CB_NONE ? (uint32_t)id : CB_NONE;
+    }
+    Py_DECREF(items);
+    if (PyErr_Occurred()) {
+        PyMem_Free(ids);
+        return -1;
+    }
+    *out = ids;
+    *n = (uint32_t)count;
+    return 0;
+}
+
 PyObject *cb_py_shape_tuple(const cb_shape *shape) {
     PyObject *tuple = PyTuple_New(shape->rank);
     for (int32_t i = 0; tuple && i < shape->rank; i++) {
@@ -94,8 +115,4 @@ PyObject *cb_py_shape_tuple(const cb_shape *shape) {
         else PyTuple_SET_ITEM(tuple, i, dim);
     }
     return tuple;
-}
-
-PyObject *cb_py_value_tuple(cb_dtype dtype, const cb_shape *shape) {
-    return Py_BuildValue("(sN)", cb_dtype_name(dtype), cb_py_shape_tuple(shape));
 }

@@ -68,7 +68,7 @@ typedef struct cb_py_work {
 } cb_py_work;
 void cb_py_work_begin(cb_py_work *work, cb_py_context *context);
 void cb_py_work_end(cb_py_work *work);
-int cb_py_poll(void *work); /* a cb_poll_fn: looks for signals every 50 ms, on the thread that began
+int cb_py_poll(void *user); /* a cb_poll_fn: looks for signals every 50 ms, on the thread that began
                                the work */
 int64_t cb_py_now_ns(void);
 
@@ -78,8 +78,9 @@ int64_t cb_py_now_ns(void);
 int cb_py_parse_dtype(PyObject *name, cb_dtype *out); /* "f32"; -1: exception set */
 int cb_py_parse_shape(PyObject *sequence, const char *what, cb_shape *out);
 int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out); /* NULL or None: all zero */
+/* A sequence of ids; one too large for an id becomes CB_NONE. Free `*out` with PyMem_Free. */
+int cb_py_parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n);
 PyObject *cb_py_shape_tuple(const cb_shape *shape);
-PyObject *cb_py_value_tuple(cb_dtype dtype, const cb_shape *shape); /* ("f32", (8, 32)) */
 
 /* ---- graph_type.c, step_type.c, compile.c
  * ---------------------------------------------------------------- */
@@ -108,7 +109,7 @@ typedef struct cb_py_step {
 extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
 
 /* A Step of the graph; `args` and `kwargs` as Graph.compile takes them. */
-PyObject *cb_py_compile(PyObject *graph, PyObject *args, PyObject *kwargs);
+PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt); /* takes `core`, also on failure */
 PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs);
@@ -128,7 +129,7 @@ typedef struct cb_py_view {
 } cb_py_view;
 
 int cb_py_numpy_init(void); /* once a process; -1: exception set */
-int cb_py_view_of(PyObject *array, const char *name,
+int cb_py_view_of(PyObject *object, const char *name,
                   cb_py_view *out);            /* TypeError when it is no ndarray */
 PyObject *cb_py_strides_text(PyObject *array); /* "(8, 4)" */
 /* An array over foreign memory; steals `owner`. strides in bytes, NULL: row-major. */

@@ -195,7 +195,8 @@ typedef struct adamw {         /* the optimizer's part of a call */
     uint32_t *group;           /* [n_wrt] */
     cb_adamw_options *options; /* [n_groups] */
     uint32_t n_groups;
-    long long t;
+    int64_t
+        *t; /* steps taken so far; counted here, so that no signal comes between step and count */
 } adamw;
 
 static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *opt) {
@@ -215,7 +216,8 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
     cb_status status = cb_step_run(self->core, &run, &result, &error);
     if (status == CB_OK && opt) {
         status = cb_step_adamw(self->core, params, params + self->n_wrt, params + 2 * self->n_wrt,
-                               opt->group, opt->options, opt->n_groups, opt->t, &error);
+                               opt->group, opt->options, opt->n_groups, *opt->t + 1, &error);
+        if (status == CB_OK) ++*opt->t;
     }
     cb_py_work_end(&work);
     if (status != CB_OK) return raise(self, &error);
@@ -251,6 +253,47 @@ static PyObject *step_run(cb_py_step *self, PyObject *args) {
     PyObject *result = run.outputs ? bind_and_execute(self, &run, &settings, NULL) : NULL;
     drop_arrays(&run);
     return result;
+}
+
+static PyObject *profile_rows(const uint32_t *step, const double *seconds, const uint64_t *bytes,
+                              uint32_t n) {
+    PyObject *rows = PyTuple_New((Py_ssize_t)n);
+    for (uint32_t g = 0; rows && g < n; g++) {
+        PyObject *row = Py_BuildValue("(kdK)", (unsigned long)step[g], seconds[g],
+                                      (unsigned long long)bytes[g]);
+        if (!row) Py_CLEAR(rows);
+        else PyTuple_SET_ITEM(rows, (Py_ssize_t)g, row);
+    }
+    return rows;
+}
+
+/* profile(inputs, outputs, seed, random_step) -> ((step, seconds, bytes), ...) a group */
+static PyObject *step_profile(cb_py_step *self, PyObject *args) {
+    PyObject *inputs, *outputs, *ran = NULL, *rows = NULL;
+    unsigned long long seed;
+    unsigned int random_step;
+    if (!PyArg_ParseTuple(args, "OOKI:profile", &inputs, &outputs, &seed, &random_step))
+        return NULL;
+    uint32_t n = cb_step_get_numbers(self->core).n_groups;
+    run_arrays run = {.inputs = PySequence_Tuple(inputs)};
+    run.outputs = run.inputs ? PySequence_Tuple(outputs) : NULL;
+    uint32_t *step = PyMem_New(uint32_t, (size_t)n + 1);
+    double *seconds = PyMem_New(double, (size_t)n + 1);
+    uint64_t *bytes = PyMem_Calloc((size_t)n + 1, sizeof *bytes);
+    if (!step || !seconds || !bytes) PyErr_NoMemory();
+    cb_run settings = {
+        .seed = seed, .random_step = random_step, .group_seconds = seconds, .group_bytes = bytes};
+    if (run.outputs && !PyErr_Occurred()) ran = bind_and_execute(self, &run, &settings, NULL);
+    if (ran) {
+        cb_step_group_steps(self->core, step);
+        rows = profile_rows(step, seconds, bytes, n);
+    }
+    Py_XDECREF(ran);
+    PyMem_Free(step);
+    PyMem_Free(seconds);
+    PyMem_Free(bytes);
+    drop_arrays(&run);
+    return rows;
 }
 
 static int parse_groups(PyObject *groups, adamw *out) {
@@ -292,20 +335,33 @@ static int parse_group_ids(cb_py_step *self, PyObject *ids, adamw *out) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
+static int parse_counter(PyObject *array, adamw *out) {
+    cb_py_view view;
+    if (cb_py_view_of(array, "t", &view) < 0) return -1;
+    bool is_count = view.known_dtype && view.dtype == CB_I64 && view.shape.rank == 0;
+    if (!is_count || !view.aligned || !view.writable) {
+        PyErr_SetString(PyExc_TypeError, "t: expected a writable array of one i64, without axes");
+        return -1;
+    }
+    out->t = (int64_t *)(void *)view.data;
+    return 0;
+}
+
 /* train(inputs, outputs, seed, random_step, m, v, group_of, groups, t) -> (peak_bytes, n_alloc,
  * seconds) */
 static PyObject *step_train(cb_py_step *self, PyObject *args) {
-    PyObject *inputs, *outputs, *m, *v, *group_of, *groups, *result = NULL;
+    PyObject *inputs, *outputs, *m, *v, *group_of, *groups, *t, *result = NULL;
     unsigned long long seed;
     unsigned int random_step;
     adamw opt = {0};
-    if (!PyArg_ParseTuple(args, "OOKIOOOOL:train", &inputs, &outputs, &seed, &random_step, &m, &v,
-                          &group_of, &groups, &opt.t)) {
+    if (!PyArg_ParseTuple(args, "OOKIOOOOO:train", &inputs, &outputs, &seed, &random_step, &m, &v,
+                          &group_of, &groups, &t)) {
         return NULL;
     }
     cb_run settings = {.seed = seed, .random_step = random_step};
     run_arrays run = {0};
     if (parse_groups(groups, &opt) < 0 || parse_group_ids(self, group_of, &opt) < 0) goto done;
+    if (parse_counter(t, &opt) < 0) goto done;
     if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))
         goto done;
     if (!(run.m = PySequence_Tuple(m)) || !(run.v = PySequence_Tuple(v))) goto done;
@@ -377,6 +433,9 @@ static PyObject *step_numbers(cb_py_step *self, void *Py_UNUSED(closure)) {
 static PyMethodDef step_methods[] = {
     {"run", (PyCFunction)step_run, METH_VARARGS,
      "run(inputs, outputs, seed, random_step, /) -> (peak_bytes, n_alloc, seconds)"},
+    {"profile", (PyCFunction)step_profile, METH_VARARGS,
+     "profile(inputs, outputs, seed, random_step, /) -> ((step, seconds, bytes), ...): one row a "
+     "kernel; bytes are counted by the debug backend"},
     {"train", (PyCFunction)step_train, METH_VARARGS,
      "train(inputs, outputs, seed, random_step, m, v, group_of, groups, t, /) -> (peak_bytes, "
      "n_alloc, seconds)"},

@@ -6,11 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 
 import cutback
 from cutback import _native
+
+# A loaded machine is no reason to fail, and a test leaves nothing in the tree.
+hypothesis.settings.register_profile("house", deadline=None, database=None)
+hypothesis.settings.load_profile("house")
 
 
 @pytest.fixture(autouse=True)

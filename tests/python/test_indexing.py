@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 import cutback
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(hnp.array_shapes(max_dims=4, max_side=4), st.data())
 def test_basic_indexing_is_numpys(shape, data):
     a = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)

@@ -60,7 +60,7 @@ def test_bf16_promotes_as_ml_dtypes_does():
         dtypes.promote("bf16", "f16")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4),
     st.sampled_from([operator.add, operator.mul, operator.lt, np.maximum]),
@@ -73,7 +73,7 @@ def test_broadcasting_is_numpys(shapes, op):
     np.testing.assert_array_equal(got, op(a, b))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(hnp.array_shapes(max_dims=3, max_side=4), st.data())
 def test_reductions_are_numpys(shape, data):
     a = np.random.default_rng(0).standard_normal(shape)

@@ -193,6 +193,16 @@ def test_out_reuses_arrays():
     np.testing.assert_array_equal(out["w"], [0, 2, 4])
     with pytest.raises(ValueError, match="nested"):
         vg({"w": np.arange(3.0)}, out=[np.zeros(3)])
+    vg = cutback.value_and_grad(lambda p, q: (p["w"] ** p["n"] * q).sum(), argnums=(0, 1))
+    args = ({"w": np.arange(3.0), "n": 2}, np.ones(3))
+    _, first = vg(*args)
+    _, second = vg(*args, out=first)
+    assert second[0]["w"] is first[0]["w"] and second[0]["n"] is None
+    step = cutback.compile(lambda w: (w * w).sum(), optimizer=cutback.optim.AdamW())
+    with pytest.raises(ValueError, match="no use"):
+        step(np.ones(3), out=np.zeros(3))
+    with pytest.raises(ValueError, match=r"belongs to cutback.compile"):
+        cutback.value_and_grad(lambda w: w.sum(), optimizer=cutback.optim.AdamW())
 
 
 def test_other_shapes_types_and_constants_compile_again():

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Independent evaluator of plans: what the planner's C code claims, worked out again in plain Python.
+"""Independent evaluator of plans: what the C planner claims, worked out again in plain Python.
 
     evaluate.py PROBLEM.json[.gz] PLAN.json[.gz] [DEVICE]
 
-It knows the two file formats of docs/problem.md and shares no code with the library. It is written to be read, and
-is slow. ``evaluate`` raises ``BrokenPlan`` naming the first broken rule and returns peak bytes, saved bytes and time; ``check_plan``
-compares them with the numbers the plan carries and checks that no two lives overlap in the arena.
+It knows the two file formats of docs/problem.md and shares no code with the library. It is written
+to be read, and is slow. ``evaluate`` raises ``BrokenPlanError`` naming the first broken rule and
+returns peak bytes, saved bytes and time; ``check_plan`` compares them with the numbers the plan
+carries and checks that no two lives overlap in the arena.
 """
 
 from __future__ import annotations
@@ -14,23 +15,28 @@ import gzip
 import json
 import sys
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
 DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/cost.c
     "cpu": ({"f32": 100e9, "f64": 50e9, "f16": 100e9, "bf16": 100e9, "int": 50e9}, 20e9, 1e-6),
-    "a100": ({"f32": 156e12, "f64": 19.5e12, "f16": 312e12, "bf16": 312e12, "int": 19.5e12}, 1.555e12, 2e-6),
+    "a100": (
+        {"f32": 156e12, "f64": 19.5e12, "f16": 312e12, "bf16": 312e12, "int": 19.5e12},
+        1.555e12,
+        2e-6,
+    ),
 }
 
 
-class BrokenPlan(ValueError):
+class BrokenPlanError(ValueError):
     """The plan breaks a rule; the text names the step or the value."""
 
 
 @dataclass
 class Life:
-    """One life of one storage (or of a step's scratch, ``storage`` None): bytes from step ``made`` to step ``last``."""
+    """One life of one storage (``storage`` None: a step's scratch), steps ``made`` to ``last``."""
 
     storage: int | None
     made: int
@@ -71,20 +77,20 @@ def op_seconds(op: dict[str, Any], device: str) -> float:
     return float(max(arithmetic, op.get("bytes", 0) / bandwidth) + launch)
 
 
-def evaluate(problem: dict[str, Any], steps: list[int], backward_starts: int, device: str = "cpu") -> Evaluation:
-    """Walks ``steps`` (op ids; the backward begins at index ``backward_starts``) and checks every rule."""
+def evaluate(
+    problem: dict[str, Any], steps: list[int], backward_starts: int, device: str = "cpu"
+) -> Evaluation:
+    """Walks ``steps`` (op ids; the backward is from ``backward_starts`` on); checks all rules."""
     ops, storages = problem["ops"], problem["storages"]
     storage_of = [out["storage"] for op in ops for out in op["out"]]
     maker = [i for i, op in enumerate(ops) for _ in op["out"]]
-    first_value: list[int] = []
-    for op in ops:
-        first_value.append(first_value[-1] + len(ops[len(first_value) - 1]["out"]) if first_value else 0)
+    first_value = list(accumulate((len(op["out"]) for op in ops), initial=0))
     flags = [set(op.get("flags", [])) for op in ops]
     held = [set(s.get("flags", [])) for s in storages]
     end = len(steps)
 
     lives: list[Life] = []
-    value_life: dict[int, Life | None] = {}  # value -> life of its storage as its op last saw it; None: static
+    value_life: dict[int, Life | None] = {}  # value -> life its op last saw; None: static
     newest: dict[int, Life] = {}  # storage -> its latest life
     written_by: dict[int, int] = {}  # storage -> last op that mutated it
     runs: dict[int, int] = {}
@@ -101,33 +107,37 @@ def evaluate(problem: dict[str, Any], steps: list[int], backward_starts: int, de
     def enter_backward() -> None:
         for v in problem["forward_outputs"]:
             if v not in value_life:
-                raise BrokenPlan(f"forward output {v} does not exist when the backward starts")
+                raise BrokenPlanError(f"forward output {v} does not exist when the backward starts")
             hold(value_life[v], end if "hold_end" in held[storage_of[v]] else backward_starts)
         for s, kinds in enumerate(held):
             if "hold_forward" in kinds and "static" not in kinds:
                 if s not in newest:
-                    raise BrokenPlan(f"storage {s} is not alive when the backward starts")
+                    raise BrokenPlanError(f"storage {s} is not alive when the backward starts")
                 hold(newest[s], backward_starts)
 
     if not 0 <= backward_starts <= end:
-        raise BrokenPlan(f"backward starts at {backward_starts} of {end} steps")
+        raise BrokenPlanError(f"backward starts at {backward_starts} of {end} steps")
     for t, i in enumerate(steps):
         if t == backward_starts:
             enter_backward()
         if not 0 <= i < len(ops) or "placeholder" in flags[i]:
-            raise BrokenPlan(f"step {t}: {i} is not the id of an op that runs")
+            raise BrokenPlanError(f"step {t}: {i} is not the id of an op that runs")
         op = ops[i]
         if "backward" in flags[i] and t < backward_starts:
-            raise BrokenPlan(f"step {t}: op {i} depends on a tangent and runs in the forward")
+            raise BrokenPlanError(f"step {t}: op {i} depends on a tangent and runs in the forward")
         if flags[i] & ONCE and i in runs:
-            raise BrokenPlan(f"step {t}: op {i} may run only once")
+            raise BrokenPlanError(f"step {t}: op {i} may run only once")
         seen: dict[int, Life | None] = {}
         for v in op["in"]:
             s = storage_of[v]
             if v not in value_life:
-                raise BrokenPlan(f"step {t}: op {i} needs value {v} of op {maker[v]}, which has not been made")
+                raise BrokenPlanError(
+                    f"step {t}: op {i} needs value {v} of op {maker[v]}, not made yet"
+                )
             if written_by.get(s, -1) > i:
-                raise BrokenPlan(f"step {t}: op {i} reads storage {s} after op {written_by[s]} has written into it")
+                raise BrokenPlanError(
+                    f"step {t}: op {i} reads storage {s} after op {written_by[s]} wrote it"
+                )
             hold(value_life[v], t)
             seen[s] = value_life[v]
         for k, out in enumerate(op["out"]):
@@ -151,16 +161,16 @@ def evaluate(problem: dict[str, Any], steps: list[int], backward_starts: int, de
         enter_backward()
     for v in problem["backward_outputs"]:
         if v not in value_life:
-            raise BrokenPlan(f"backward output {v} does not exist at the end")
+            raise BrokenPlanError(f"backward output {v} does not exist at the end")
         hold(value_life[v], end)
     for s, kinds in enumerate(held):
         if "hold_end" in kinds and "static" not in kinds:
             if s not in newest:
-                raise BrokenPlan(f"storage {s} is not alive at the end")
+                raise BrokenPlanError(f"storage {s} is not alive at the end")
             hold(newest[s], end)
     for i in range(len(ops)):
         if flags[i] & (ONCE - {"unknown"}) and "placeholder" not in flags[i] and i not in runs:
-            raise BrokenPlan(f"op {i} must run once and does not run")
+            raise BrokenPlanError(f"op {i} must run once and does not run")
 
     change = [0] * (end + 2)
     for life in lives:
@@ -175,23 +185,25 @@ def evaluate(problem: dict[str, Any], steps: list[int], backward_starts: int, de
 
 
 def check_arena(lives: list[Life], rows: list[list[Any]], align: int, arena_bytes: int) -> None:
-    """The plan's rows (storage, made, last, bytes, offset) are these lives, inside the arena, and none overlap."""
+    """Rows (storage, made, last, bytes, offset) are these lives, in the arena, without overlap."""
     if [[x.storage, x.made, x.last, x.bytes] for x in lives] != [row[:4] for row in rows]:
-        raise BrokenPlan("the lives in the plan are not those of its steps")
+        raise BrokenPlanError("the lives in the plan are not those of its steps")
     alive: list[list[Any]] = []
     for row in sorted(rows, key=lambda r: int(r[1])):
         _, made, _, size, offset = row
         if offset % align or offset + size > arena_bytes:
-            raise BrokenPlan(f"life {row} is not aligned or leaves the arena of {arena_bytes} bytes")
+            raise BrokenPlanError(
+                f"life {row} is not aligned or leaves the arena of {arena_bytes} bytes"
+            )
         alive = [other for other in alive if other[2] >= made]
         for other in alive:
             if size and other[3] and offset < other[4] + other[3] and other[4] < offset + size:
-                raise BrokenPlan(f"lives {other} and {row} overlap")
+                raise BrokenPlanError(f"lives {other} and {row} overlap")
         alive.append(row)
 
 
 def check_plan(problem: dict[str, Any], plan: dict[str, Any], device: str = "cpu") -> Evaluation:
-    """Evaluates the plan's steps and compares all numbers it carries; bytes to the byte, times to a picosecond an op."""
+    """Compares all numbers of a plan with its steps: to the byte, and to a picosecond an op."""
     result = evaluate(problem, plan["steps"], plan["backward_starts"], device)
     numbers = plan["numbers"]
     for key, own in (
@@ -201,14 +213,18 @@ def check_plan(problem: dict[str, Any], plan: dict[str, Any], device: str = "cpu
         ("recomputed", result.recomputed),
     ):
         if numbers[key] != own:
-            raise BrokenPlan(f"the plan says {key} {numbers[key]}, its steps give {own}")
+            raise BrokenPlanError(f"the plan says {key} {numbers[key]}, its steps give {own}")
     for key, seconds in (("time_ps", result.seconds), ("once_ps", result.once_seconds)):
         if abs(numbers[key] - seconds * 1e12) > len(plan["steps"]) + 1:
-            raise BrokenPlan(f"the plan says {key} {numbers[key]}, its steps take {seconds * 1e12:.0f}")
+            raise BrokenPlanError(
+                f"the plan says {key} {numbers[key]}, its steps take {seconds * 1e12:.0f}"
+            )
     check_arena(result.lives, plan["lives"], problem.get("align", 64), numbers["arena_bytes"])
     budget = plan.get("budget_bytes")
     if budget is not None and numbers[f"{plan['measure']}_bytes"] > budget:
-        raise BrokenPlan(f"the plan needs {numbers[plan['measure'] + '_bytes']} bytes, its budget is {budget}")
+        raise BrokenPlanError(
+            f"the plan needs {numbers[plan['measure'] + '_bytes']} bytes, its budget is {budget}"
+        )
     return result
 
 
@@ -219,11 +235,11 @@ def main(argv: list[str]) -> int:
         return 2
     try:
         result = check_plan(load(argv[1]), load(argv[2]), argv[3] if len(argv) == 4 else "cpu")
-    except BrokenPlan as broken:
+    except BrokenPlanError as broken:
         print(f"broken: {broken}", file=sys.stderr)
         return 1
     extra = result.seconds / result.once_seconds - 1 if result.once_seconds else 0.0
-    print(f"peak {result.peak_bytes} saved {result.saved_bytes} recomputed {result.recomputed} extra time {extra:.4%}")
+    print(f"peak {result.peak_bytes} saved {result.saved_bytes} bytes, extra time {extra:.4%}")
     return 0
 
 

@@ -20,20 +20,40 @@ typedef struct best_tile {
     int64_t key[CB_TILE], index[CB_TILE];
 } best_tile;
 
-/* Rows first.. of the axis, `step` elements apart, n columns of each. */
-#define LOOP(name, type, lift)                                                           \
-    static void name(best_tile *best, const void *elements, int64_t step, int64_t first, \
-                     int64_t rows, int64_t n) {                                          \
-        for (int64_t r = 0; r < rows; r++) {                                             \
-            const type *restrict from = (const type *)elements + r * step;               \
-            for (int64_t i = 0; i < n; i++) {                                            \
-                type x = from[i];                                                        \
-                int64_t key = lift;                                                      \
-                bool larger = key > best->key[i];                                        \
-                best->key[i] = larger ? key : best->key[i];                              \
-                best->index[i] = larger ? first + r : best->index[i];                    \
-            }                                                                            \
-        }                                                                                \
+/* `see`: rows first.. of the axis, `step` elements apart, n columns of each. Along a contiguous
+ * axis (one column) the largest key of a tile is found first, by a loop that vectorises, and then
+ * the first place where it stands. */
+#define LOOP(see, type, lift)                                                                    \
+    static void see##_line(best_tile *best, const type *from, int64_t first, int64_t n) {        \
+        int64_t largest = INT64_MIN, i = 0;                                                      \
+        for (int64_t j = 0; j < n; j++) {                                                        \
+            type x = from[j];                                                                    \
+            int64_t key = lift;                                                                  \
+            largest = key > largest ? key : largest;                                             \
+        }                                                                                        \
+        if (first > 0 && largest <= best->key[0]) return;                                        \
+        for (; i < n - 1; i++) {                                                                 \
+            type x = from[i];                                                                    \
+            if (lift == largest) break;                                                          \
+        }                                                                                        \
+        best->key[0] = largest;                                                                  \
+        best->index[0] = first + i;                                                              \
+    }                                                                                            \
+    static void see(best_tile *best, const void *elements, int64_t step, int64_t first,          \
+                    int64_t rows, int64_t n) {                                                   \
+        for (int64_t r = 0; step == 1 && r < rows; r += CB_TILE) {                               \
+            see##_line(best, (const type *)elements + r, first + r, min_i64(CB_TILE, rows - r)); \
+        }                                                                                        \
+        for (int64_t r = 0; step != 1 && r < rows; r++) {                                        \
+            const type *restrict from = (const type *)elements + r * step;                       \
+            for (int64_t i = 0; i < n; i++) {                                                    \
+                type x = from[i];                                                                \
+                int64_t key = lift;                                                              \
+                bool larger = key > best->key[i];                                                \
+                best->key[i] = larger ? key : best->key[i];                                      \
+                best->index[i] = larger ? first + r : best->index[i];                            \
+            }                                                                                    \
+        }                                                                                        \
     }
 LOOP(see_f32, float, key_f32(x + 0.0f))
 LOOP(see_f64, double, key_f64(x + 0.0))
@@ -56,7 +76,7 @@ static void see(const argmax *a, best_tile *best, int64_t at, int64_t first, int
                 float wide[CB_TILE];
                 int64_t count = a->inner == 1 ? min_i64(CB_TILE, rows - r) : 1;
                 half_widen(a->in->dtype, cb_at(a->in, at + r * a->inner), wide, count * n);
-                see_f32(best, wide, n, first + r, count, n);
+                see_f32(best, wide, a->inner, first + r, count, n);
                 r += count;
             }
     }

@@ -138,6 +138,7 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     for (uint32_t i = s->made_begin[group]; i < s->made_begin[group + 1]; i++) {
         CB_TRY(make_buffer(s, s->made[i], err));
     }
+    if (s->bindings->group_bytes) s->bindings->group_bytes[group] = s->live;
     cb_executable_place(&s->x, group);
     CB_TRY(cb_executable_run_group(&s->x, group, s->bindings, err));
     for (uint32_t i = s->last_begin[group]; i < s->last_begin[group + 1]; i++) {

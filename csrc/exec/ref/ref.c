@@ -1,5 +1,6 @@
-/* ref.c: the reference backend. Every buffer of the program is a block of its own, held as long as the executable:
- * offsets and lives do not matter here, so a mistake in them shows as a difference from the cpu backend. */
+/* ref.c: the reference backend. Every buffer of the program is a block of its own, held as long as
+ * the executable: offsets and lives do not matter here, so a mistake in them shows as a difference
+ * from the cpu backend. */
 #include "ref.h"
 
 #include <stdio.h>
@@ -20,7 +21,8 @@ static cb_status ref_supports(const cb_program *program, cb_error *err) {
     for (uint32_t i = 0; i < program->n_instr; i++) {
         const cb_op_def *def = cb_op_def_of(program->instr[i].code);
         if (!(def->flags & (CB_OPF_VIEW | CB_OPF_SOURCE))) continue;
-        return cb_fail(err, CB_UNSUPPORTED, "%s: views and inputs are operands, not instructions", def->name);
+        return cb_fail(err, CB_UNSUPPORTED, "%s: views and inputs are operands, not instructions",
+                       def->name);
     }
     return CB_OK;
 }
@@ -28,12 +30,14 @@ static cb_status ref_supports(const cb_program *program, cb_error *err) {
 static void ref_destroy(void *opaque) {
     ref_state *s = opaque;
     if (!s) return;
-    for (uint32_t i = 0; s->buffer && i < s->program->n_buffer; i++) cb_free(s->alloc, s->buffer[i]);
+    for (uint32_t i = 0; s->buffer && i < s->program->n_buffer; i++)
+        cb_free(s->alloc, s->buffer[i]);
     cb_arena_free(&s->memory);
     cb_free(s->alloc, s);
 }
 
-static cb_status ref_compile(const cb_program *program, const cb_runtime *runtime, void **state, cb_error *err) {
+static cb_status ref_compile(const cb_program *program, const cb_runtime *runtime, void **state,
+                             cb_error *err) {
     uint32_t most = 0;
     CB_TRY(ref_supports(program, err));
     ref_state *s = cb_malloc(runtime->alloc, sizeof *s);
@@ -60,7 +64,8 @@ static cb_status ref_compile(const cb_program *program, const cb_runtime *runtim
     return CB_OK;
 }
 
-static cb_status describe(const ref_state *s, const cb_bindings *b, uint32_t id, cb_tensor *out, cb_error *err) {
+static cb_status describe(const ref_state *s, const cb_bindings *b, uint32_t id, cb_tensor *out,
+                          cb_error *err) {
     const cb_operand *o = &s->program->operand[id];
     char *base = NULL;
     switch (o->space) {
@@ -78,12 +83,15 @@ static cb_status describe(const ref_state *s, const cb_bindings *b, uint32_t id,
     return CB_OK;
 }
 
-static cb_status run_instr(const ref_state *s, const cb_bindings *b, const cb_instr *instr, cb_error *err) {
+static cb_status run_instr(const ref_state *s, const cb_bindings *b, const cb_instr *instr,
+                           cb_error *err) {
     const cb_philox random = {.seed = b->seed, .step = b->step};
     const uint32_t *ids = s->program->operand_id;
     cb_tensor *in = s->tensor, *out = s->tensor + instr->n_in;
-    for (uint32_t i = 0; i < instr->n_in; i++) CB_TRY(describe(s, b, ids[instr->in_begin + i], &in[i], err));
-    for (uint32_t i = 0; i < instr->n_out; i++) CB_TRY(describe(s, b, ids[instr->out_begin + i], &out[i], err));
+    for (uint32_t i = 0; i < instr->n_in; i++)
+        CB_TRY(describe(s, b, ids[instr->in_begin + i], &in[i], err));
+    for (uint32_t i = 0; i < instr->n_out; i++)
+        CB_TRY(describe(s, b, ids[instr->out_begin + i], &out[i], err));
     const cb_status status =
         cb_ref_op(instr->code, &instr->attrs, instr->n_in, in, instr->n_out, out, &random, err);
     if (status != CB_OK && err && instr->location && instr->location[0]) {
@@ -108,11 +116,13 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status ref_run(void *opaque, const cb_bindings *bindings, cb_run_stats *stats, cb_error *err) {
+static cb_status ref_run(void *opaque, const cb_bindings *bindings, cb_run_stats *stats,
+                         cb_error *err) {
     ref_state *s = opaque;
     ref_run_call call = {s, bindings};
     /* NaN in every float, so that reading what was not written shows */
-    for (uint32_t i = 0; i < s->program->n_buffer; i++) memset(s->buffer[i], 0xFF, (size_t)s->program->buffer[i].bytes);
+    for (uint32_t i = 0; i < s->program->n_buffer; i++)
+        memset(s->buffer[i], 0xFF, (size_t)s->program->buffer[i].bytes);
     CB_TRY(cb_run_groups(s->program->n_group, bindings, run_group, &call, err));
     if (stats) *stats = (cb_run_stats){.peak_bytes = s->bytes, .n_group = s->program->n_group};
     return CB_OK;

@@ -1,17 +1,19 @@
 /* ref.h: the slow twin of the kernels: each op as its definition says, one element at a time.
  *
- * Any strides on any operand; f64 inside, rounded to the output's dtype once; integers in 64 bits, wrapping. No
- * code is shared with exec/cpu. Graphs in f64 run here are the oracle for finite differences. */
+ * Any strides on any operand; f64 inside, rounded to the output's dtype once; integers in 64 bits,
+ * wrapping. No code is shared with exec/cpu. Graphs in f64 run here are the oracle for finite
+ * differences. */
 #ifndef CB_EXEC_REF_REF_H
 #define CB_EXEC_REF_REF_H
 
 #include "../../base/philox.h"
 #include "../kernel.h"
 
-/* Computes all outputs of one op. `random` has the seed and step of the run; the stream is the op's own.
- * CB_INVALID for data-dependent mistakes; outputs are then undefined. Inputs of the graph and views have nothing
- * to compute and are CB_INTERNAL here. */
-CB_MUST_CHECK cb_status cb_ref_op(cb_opcode code, const cb_attrs *attrs, uint32_t n_in, const cb_tensor *in,
-                                  uint32_t n_out, const cb_tensor *out, const cb_philox *random, cb_error *err);
+/* Computes all outputs of one op. `random` has the seed and step of the run; the stream is the op's
+ * own. CB_INVALID for data-dependent mistakes; outputs are then undefined. Inputs of the graph and
+ * views have nothing to compute and are CB_INTERNAL here. */
+CB_MUST_CHECK cb_status cb_ref_op(cb_opcode code, const cb_attrs *attrs, uint32_t n_in,
+                                  const cb_tensor *in, uint32_t n_out, const cb_tensor *out,
+                                  const cb_philox *random, cb_error *err);
 
 #endif

@@ -14,7 +14,8 @@ void cb_ref_matmul(const cb_ref_call *c) {
         cb_ref_index(sy, i, at_b);
         for (int64_t k = 0; k < inner; k++) {
             at_a[column] = at_b[row] = k;
-            sum += cb_ref_get(&c->in[0], cb_ref_number(sa, at_a)) * cb_ref_get(&c->in[1], cb_ref_number(sb, at_b));
+            sum += cb_ref_get(&c->in[0], cb_ref_number(sa, at_a)) *
+                   cb_ref_get(&c->in[1], cb_ref_number(sb, at_b));
         }
         cb_ref_put(&c->out[0], i, sum);
     }
@@ -24,9 +25,11 @@ void cb_ref_matmul(const cb_ref_call *c) {
 
 /* conv2d pairs image pixels, filter taps and output pixels:
  *
- *     y[n, o, p, q] += x[n, first_channel(o) + c, p * stride + i * dilation - pad, ...] * w[o, c, i, j]
+ *     y[n, o, p, q] += x[n, first_channel(o) + c, p * stride + i * dilation - pad, ...] * w[o, c,
+ * i, j]
  *
- * All three ops sum the product of two members of the triple over the third member's free indices. */
+ * All three ops sum the product of two members of the triple over the third member's free indices.
+ */
 typedef struct conv {
     const int64_t *a; /* attributes: strides, pads, dilations, groups */
     cb_shape x, w, y;
@@ -34,13 +37,17 @@ typedef struct conv {
 
 static conv conv_of(const cb_ref_call *c) {
     switch (c->code) {
-        case CB_OP_CONV2D: return (conv){c->attrs->i, c->in[0].shape, c->in[1].shape, c->out[0].shape};
-        case CB_OP_CONV2D_DGRAD: return (conv){c->attrs->i, c->out[0].shape, c->in[1].shape, c->in[0].shape};
-        default: return (conv){c->attrs->i, c->in[1].shape, c->out[0].shape, c->in[0].shape}; /* wgrad */
+        case CB_OP_CONV2D:
+            return (conv){c->attrs->i, c->in[0].shape, c->in[1].shape, c->out[0].shape};
+        case CB_OP_CONV2D_DGRAD:
+            return (conv){c->attrs->i, c->out[0].shape, c->in[1].shape, c->in[0].shape};
+        default:
+            return (conv){c->attrs->i, c->in[1].shape, c->out[0].shape, c->in[0].shape}; /* wgrad */
     }
 }
 
-/* The image element under tap (c, i, j) of output channel o at output pixel (p, q); false: in the padding. */
+/* The image element under tap (c, i, j) of output channel o at output pixel (p, q); false: in the
+ * padding. */
 static bool pixel(const conv *v, const int64_t *y, const int64_t *w, int64_t *x) {
     const int64_t channels_of_group = v->y.dim[1] / v->a[6];
     x[0] = y[0];
@@ -58,12 +65,14 @@ static double conv_output(const cb_ref_call *c, const conv *v, int64_t element) 
     for (int64_t t = 0; t < taps; t++) {
         cb_ref_index(&v->w, y[1] * taps + t, w);
         if (!pixel(v, y, w, x)) continue;
-        sum += cb_ref_get(&c->in[0], cb_ref_number(&v->x, x)) * cb_ref_get(&c->in[1], cb_ref_number(&v->w, w));
+        sum += cb_ref_get(&c->in[0], cb_ref_number(&v->x, x)) *
+               cb_ref_get(&c->in[1], cb_ref_number(&v->w, w));
     }
     return sum;
 }
 
-/* Every (output pixel, tap) whose pixel is this one: the output pixel follows from the tap, if it exists. */
+/* Every (output pixel, tap) whose pixel is this one: the output pixel follows from the tap, if it
+ * exists. */
 static double conv_dgrad(const cb_ref_call *c, const conv *v, int64_t element) {
     int64_t x[4], w[4], y[4], hit[4];
     double sum = 0.0;
@@ -95,7 +104,8 @@ static double conv_wgrad(const cb_ref_call *c, const conv *v, int64_t element) {
         y[2] = i % pixels / v->y.dim[3];
         y[3] = i % v->y.dim[3];
         if (!pixel(v, y, w, x)) continue;
-        sum += cb_ref_get(&c->in[0], cb_ref_number(&v->y, y)) * cb_ref_get(&c->in[1], cb_ref_number(&v->x, x));
+        sum += cb_ref_get(&c->in[0], cb_ref_number(&v->y, y)) *
+               cb_ref_get(&c->in[1], cb_ref_number(&v->x, x));
     }
     return sum;
 }
@@ -104,16 +114,19 @@ void cb_ref_conv2d(const cb_ref_call *c) {
     const conv v = conv_of(c);
     const int64_t n = cb_numel(&c->out[0].shape);
     for (int64_t i = 0; i < n; i++) {
-        cb_ref_put(&c->out[0], i, c->code == CB_OP_CONV2D         ? conv_output(c, &v, i)
-                                  : c->code == CB_OP_CONV2D_DGRAD ? conv_dgrad(c, &v, i)
-                                                                  : conv_wgrad(c, &v, i));
+        cb_ref_put(&c->out[0], i,
+                   c->code == CB_OP_CONV2D         ? conv_output(c, &v, i)
+                   : c->code == CB_OP_CONV2D_DGRAD ? conv_dgrad(c, &v, i)
+                                                   : conv_wgrad(c, &v, i));
     }
 }
 
-/* ---- pooling: kernel i0 i1, stride i2 i3, pad i4 i5 ------------------------------------------- */
+/* ---- pooling: kernel i0 i1, stride i2 i3, pad i4 i5 -------------------------------------------
+ */
 
 /* Element number of plane (n, c) at tap (i, j) of window (p, q); -1: in the padding. */
-static int64_t under_window(const cb_ref_call *c, const cb_shape *image, const int64_t *y, int64_t i, int64_t j) {
+static int64_t under_window(const cb_ref_call *c, const cb_shape *image, const int64_t *y,
+                            int64_t i, int64_t j) {
     const int64_t *a = c->attrs->i;
     const int64_t h = y[2] * a[2] + i - a[4], w = y[3] * a[3] + j - a[5];
     if (h < 0 || h >= image->dim[2] || w < 0 || w >= image->dim[3]) return -1;
@@ -147,7 +160,8 @@ void cb_ref_avg_pool2d(const cb_ref_call *c) {
         double sum = 0.0;
         cb_ref_index(&c->out[0].shape, k, y);
         for (int64_t t = 0; t < taps; t++) {
-            const int64_t at = under_window(c, &c->in[0].shape, y, t / c->attrs->i[1], t % c->attrs->i[1]);
+            const int64_t at =
+                under_window(c, &c->in[0].shape, y, t / c->attrs->i[1], t % c->attrs->i[1]);
             if (at >= 0) sum += cb_ref_get(&c->in[0], at);
         }
         cb_ref_put(&c->out[0], k, sum / (double)taps);
@@ -157,7 +171,8 @@ void cb_ref_avg_pool2d(const cb_ref_call *c) {
 /* One element of the image: every window of its plane that covers it. */
 static double avg_pool2d_grad(const cb_ref_call *c, int64_t element) {
     const cb_shape *image = &c->out[0].shape, *windows = &c->in[0].shape;
-    const int64_t taps = c->attrs->i[0] * c->attrs->i[1], per_plane = windows->dim[2] * windows->dim[3];
+    const int64_t taps = c->attrs->i[0] * c->attrs->i[1],
+                  per_plane = windows->dim[2] * windows->dim[3];
     int64_t x[4];
     double sum = 0.0;
     cb_ref_index(image, element, x);

@@ -38,17 +38,19 @@ void cb_ref_pad(const cb_ref_call *c) {
 }
 
 /* Entry i of an index tensor, which selects from an axis of `size`. */
-static cb_status selected(const cb_ref_call *c, const cb_tensor *index, int64_t i, int64_t axis, int64_t size,
-                          int64_t *out, cb_error *err) {
+static cb_status selected(const cb_ref_call *c, const cb_tensor *index, int64_t i, int64_t axis,
+                          int64_t size, int64_t *out, cb_error *err) {
     *out = cb_ref_get_int(index, i);
     if (*out >= 0 && *out < size) return CB_OK;
-    return cb_fail(err, CB_INVALID, "%s: index %" PRId64 " out of range for axis %" PRId64 " of size %" PRId64,
+    return cb_fail(err, CB_INVALID,
+                   "%s: index %" PRId64 " out of range for axis %" PRId64 " of size %" PRId64,
                    cb_op_def_of(c->code)->name, *out, axis, size);
 }
 
-/* The element of `table` that entry i of `index` stands for: its own place, with the entry along `axis`. */
-static cb_status place_of(const cb_ref_call *c, const cb_tensor *index, int64_t i, const cb_tensor *table,
-                          int64_t *element, cb_error *err) {
+/* The element of `table` that entry i of `index` stands for: its own place, with the entry along
+ * `axis`. */
+static cb_status place_of(const cb_ref_call *c, const cb_tensor *index, int64_t i,
+                          const cb_tensor *table, int64_t *element, cb_error *err) {
     const int64_t axis = c->attrs->i[0];
     int64_t at[CB_MAX_RANK], entry;
     CB_TRY(selected(c, index, i, axis, table->shape.dim[axis], &entry, err));
@@ -68,8 +70,8 @@ cb_status cb_ref_gather(const cb_ref_call *c, cb_error *err) {
     return CB_OK;
 }
 
-/* Output element `i`: the base, and what lands on it from the entries of its own line along the axis, in their
- * order. The sum is rounded once. */
+/* Output element `i`: the base, and what lands on it from the entries of its own line along the
+ * axis, in their order. The sum is rounded once. */
 static void scatter_one(const cb_ref_call *c, int64_t i) {
     const cb_tensor *base = &c->in[0], *index = &c->in[1], *src = &c->in[2];
     const int64_t axis = c->attrs->i[0];
@@ -120,7 +122,8 @@ cb_status cb_ref_embedding_bwd(const cb_ref_call *c, cb_error *err) {
     for (int64_t i = 0; i < rows * columns; i++) {
         double sum = 0.0;
         for (int64_t k = 0; k < n; k++) {
-            if (cb_ref_get_int(&c->in[1], k) == i / columns) sum += cb_ref_get(&c->in[0], k * columns + i % columns);
+            if (cb_ref_get_int(&c->in[1], k) == i / columns)
+                sum += cb_ref_get(&c->in[0], k * columns + i % columns);
         }
         cb_ref_put(&c->out[0], i, sum);
     }

@@ -15,7 +15,8 @@ static int64_t rows_of(const cb_tensor *t) {
     return rows;
 }
 
-/* log(sum(exp(row))), from the largest element so that nothing overflows; -inf for a row of -inf. */
+/* log(sum(exp(row))), from the largest element so that nothing overflows; -inf for a row of -inf.
+ */
 static double log_sum_exp(const cb_tensor *t, int64_t row, double *largest) {
     const int64_t n = columns_of(t);
     double sum = 0.0;
@@ -38,7 +39,8 @@ void cb_ref_softmax(const cb_ref_call *c) {
         for (int64_t k = 0; k < n; k++) sum += exp(cb_ref_get(&c->in[0], r * n + k) - largest);
         for (int64_t k = 0; k < n; k++) {
             const double above = cb_ref_get(&c->in[0], r * n + k) - largest;
-            cb_ref_put(&c->out[0], r * n + k, c->code == CB_OP_SOFTMAX ? exp(above) / sum : above - log(sum));
+            cb_ref_put(&c->out[0], r * n + k,
+                       c->code == CB_OP_SOFTMAX ? exp(above) / sum : above - log(sum));
         }
     }
 }
@@ -61,11 +63,11 @@ void cb_ref_softmax_bwd(const cb_ref_call *c) {
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
-/* The elements that share statistic `s`: a row of the last axis, or, for batch norm, channel s of every image.
- * Element k of them is x[number] and is scaled by weight[channel]. */
+/* The elements that share statistic `s`: a row of the last axis, or, for batch norm, channel s of
+ * every image. Element k of them is x[number] and is scaled by weight[channel]. */
 typedef struct sample {
     bool batch;
-    int64_t n_stats, size; /* statistics; elements of each */
+    int64_t n_stats, size;   /* statistics; elements of each */
     int64_t channels, inner; /* batch norm: x is [size / inner, channels, inner] */
 } sample;
 
@@ -84,7 +86,8 @@ static sample sample_of(const cb_ref_call *c, const cb_tensor *x) {
 }
 
 static int64_t number(const sample *s, int64_t stat, int64_t k) {
-    return s->batch ? (k / s->inner * s->channels + stat) * s->inner + k % s->inner : stat * s->size + k;
+    return s->batch ? (k / s->inner * s->channels + stat) * s->inner + k % s->inner
+                    : stat * s->size + k;
 }
 
 static int64_t channel(const sample *s, int64_t stat, int64_t k) { return s->batch ? stat : k; }
@@ -96,7 +99,8 @@ void cb_ref_norm(const cb_ref_call *c) {
     const bool centred = c->code != CB_OP_RMS_NORM;
     for (int64_t i = 0; i < s.n_stats; i++) {
         double mean = 0.0, var = 0.0;
-        for (int64_t k = 0; k < s.size && centred; k++) mean += cb_ref_get(x, number(&s, i, k)) / (double)s.size;
+        for (int64_t k = 0; k < s.size && centred; k++)
+            mean += cb_ref_get(x, number(&s, i, k)) / (double)s.size;
         for (int64_t k = 0; k < s.size; k++) {
             const double d = cb_ref_get(x, number(&s, i, k)) - mean;
             var += d * d / (double)s.size;
@@ -116,7 +120,8 @@ void cb_ref_norm(const cb_ref_call *c) {
 /* Inputs g, x, weight, (mean,) rstd. */
 static double normed(const cb_ref_call *c, const sample *s, int64_t stat, int64_t k) {
     const double mean = c->n_in == 5 ? cb_ref_get(&c->in[3], stat) : 0.0;
-    return (cb_ref_get(&c->in[1], number(s, stat, k)) - mean) * cb_ref_get(&c->in[c->n_in - 1], stat);
+    return (cb_ref_get(&c->in[1], number(s, stat, k)) - mean) *
+           cb_ref_get(&c->in[c->n_in - 1], stat);
 }
 
 static double weighted(const cb_ref_call *c, const sample *s, int64_t stat, int64_t k) {
@@ -157,8 +162,8 @@ void cb_ref_norm_bwd(const cb_ref_call *c) {
 /* ---- cross-entropy --------------------------------------------------------------------------- */
 
 /* The class of row r; -1: the row is ignored. */
-static cb_status label_of(const cb_ref_call *c, const cb_tensor *labels, int64_t r, int64_t classes, int64_t *out,
-                          cb_error *err) {
+static cb_status label_of(const cb_ref_call *c, const cb_tensor *labels, int64_t r, int64_t classes,
+                          int64_t *out, cb_error *err) {
     *out = cb_ref_get_int(labels, r);
     if (*out == c->attrs->i[0]) {
         *out = -1;

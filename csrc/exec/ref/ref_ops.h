@@ -1,7 +1,7 @@
 /* ref_ops.h: inside the reference backend: how elements are read and written, and the op families.
  *
- * Elements are numbered in row-major order of the tensor's shape, whatever its strides: cb_ref_get(t, 5) is the
- * sixth element. */
+ * Elements are numbered in row-major order of the tensor's shape, whatever its strides:
+ * cb_ref_get(t, 5) is the sixth element. */
 #ifndef CB_EXEC_REF_OPS_H
 #define CB_EXEC_REF_OPS_H
 
@@ -16,11 +16,13 @@ typedef struct cb_ref_call {
 } cb_ref_call;
 
 double cb_ref_get(const cb_tensor *t, int64_t element);
-void cb_ref_put(const cb_tensor *t, int64_t element, double x);      /* rounded; integers: truncated and saturated, NaN is 0 */
-int64_t cb_ref_get_int(const cb_tensor *t, int64_t element);         /* bool and integer dtypes */
-void cb_ref_put_int(const cb_tensor *t, int64_t element, int64_t x); /* bool: x != 0; narrower integers wrap */
+/* Rounded to the dtype; integers: truncated and saturated, NaN is 0. */
+void cb_ref_put(const cb_tensor *t, int64_t element, double x);
+/* For bool and integer dtypes. A put wraps to the dtype's width; bool is x != 0. */
+int64_t cb_ref_get_int(const cb_tensor *t, int64_t element);
+void cb_ref_put_int(const cb_tensor *t, int64_t element, int64_t x);
 
-int64_t cb_ref_number(const cb_shape *s, const int64_t *index);          /* of the element at index */
+int64_t cb_ref_number(const cb_shape *s, const int64_t *index);        /* of the element at index */
 void cb_ref_index(const cb_shape *s, int64_t element, int64_t *index); /* [rank] */
 
 /* One function a family. */

@@ -1,4 +1,5 @@
-/* ref_point.c: pointwise ops. Floating dtypes compute in double, the others in 64-bit integers that wrap. */
+/* ref_point.c: pointwise ops. Floating dtypes compute in double, the others in 64-bit integers that
+ * wrap. */
 #include "ref_ops.h"
 
 #include <math.h>
@@ -19,7 +20,9 @@ void cb_ref_source(const cb_ref_call *c) {
         switch (c->code) {
             case CB_OP_FULL: cb_ref_put(&c->out[0], i, c->attrs->f[0]); break;
             case CB_OP_IOTA: cb_ref_put_int(&c->out[0], i, index[c->attrs->i[0]]); break;
-            default: cb_ref_put(&c->out[0], i, cb_philox_u16(&c->random, (uint64_t)i) / 65536.0); /* uniform */
+            default:
+                cb_ref_put(&c->out[0], i,
+                           cb_philox_u16(&c->random, (uint64_t)i) / 65536.0); /* uniform */
         }
     }
 }
@@ -119,12 +122,11 @@ static double slope(cb_opcode code, double x) {
         case CB_OP_SIGMOID_BWD: return x * (1.0 - x);
         case CB_OP_GELU_BWD: return 0.5 * erfc(-x / SQRT_2) + x * exp(-0.5 * x * x) / SQRT_2PI;
         case CB_OP_GELU_TANH_BWD: {
-            const double t = tanh(gelu_tanh_inner(x)), du = SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * x * x);
+            const double t = tanh(gelu_tanh_inner(x)),
+                         du = SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * x * x);
             return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du;
         }
-        default: { /* silu */
-            const double s = sigmoid(x);
-            return s * (1.0 + x * (1.0 - s));
+        default: { /* silu */ const double s = sigmoid(x); return s * (1.0 + x * (1.0 - s));
         }
     }
 }
@@ -167,8 +169,11 @@ void cb_ref_binary(const cb_ref_call *c) {
     const cb_tensor *a = &c->in[0], *b = &c->in[1];
     const int64_t n = count_of(c);
     for (int64_t i = 0; i < n; i++) {
-        if (is_float) cb_ref_put(&c->out[0], i, binary(c->code, cb_ref_get(a, i), cb_ref_get(b, i)));
-        else cb_ref_put_int(&c->out[0], i, binary_int(c->code, cb_ref_get_int(a, i), cb_ref_get_int(b, i)));
+        if (is_float)
+            cb_ref_put(&c->out[0], i, binary(c->code, cb_ref_get(a, i), cb_ref_get(b, i)));
+        else
+            cb_ref_put_int(&c->out[0], i,
+                           binary_int(c->code, cb_ref_get_int(a, i), cb_ref_get_int(b, i)));
     }
 }
 
@@ -192,10 +197,10 @@ void cb_ref_compare(const cb_ref_call *c) {
         bool result;
         if (is_float) {
             const double x = cb_ref_get(a, i), y = cb_ref_get(b, i);
-            result = compare(c->code, x < y, x == y, x > y);
+            result = compare(c->code, x<y, x == y, x> y);
         } else {
             const int64_t x = cb_ref_get_int(a, i), y = cb_ref_get_int(b, i);
-            result = compare(c->code, x < y, x == y, x > y);
+            result = compare(c->code, x<y, x == y, x> y);
         }
         cb_ref_put_int(&c->out[0], i, result);
     }
@@ -211,5 +216,6 @@ void cb_ref_logical(const cb_ref_call *c) {
 
 void cb_ref_where(const cb_ref_call *c) {
     const int64_t n = count_of(c);
-    for (int64_t i = 0; i < n; i++) copy_element(&c->out[0], i, &c->in[cb_ref_get_int(&c->in[0], i) ? 1 : 2], i);
+    for (int64_t i = 0; i < n; i++)
+        copy_element(&c->out[0], i, &c->in[cb_ref_get_int(&c->in[0], i) ? 1 : 2], i);
 }

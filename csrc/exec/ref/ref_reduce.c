@@ -1,19 +1,20 @@
-/* ref_reduce.c: reductions, gathering one output element at a time: the elements of the input whose index agrees
- * with it outside the reduced axes, in row-major order. */
+/* ref_reduce.c: reductions, gathering one output element at a time: the elements of the input whose
+ * index agrees with it outside the reduced axes, in row-major order. */
 #include "ref_ops.h"
 
 #include <math.h>
 
-typedef struct cell { /* one output element and the axes it is made over */
-    cb_shape in;               /* shape of the input */
-    bool reduced[CB_MAX_RANK]; /* [in.rank] */
+typedef struct cell {           /* one output element and the axes it is made over */
+    cb_shape in;                /* shape of the input */
+    bool reduced[CB_MAX_RANK];  /* [in.rank] */
     int64_t index[CB_MAX_RANK]; /* of the current input element */
 } cell;
 
 static cell cell_of(const cb_ref_call *c) {
     cell r = {.in = c->in[0].shape};
     if (c->code == CB_OP_ARGMAX) r.reduced[c->attrs->i[0]] = true;
-    else for (int32_t k = 0; k < c->attrs->dims.rank; k++) r.reduced[c->attrs->dims.dim[k]] = true;
+    else
+        for (int32_t k = 0; k < c->attrs->dims.rank; k++) r.reduced[c->attrs->dims.dim[k]] = true;
     return r;
 }
 

@@ -236,7 +236,8 @@ def evonorm_s0(
 
     Args:
         x: ``[n, c, h, w]``; the standard deviation is that of each sample's group of c / groups
-        channels. v, gamma, beta: ``[c]``.
+            channels.
+        v, gamma, beta: ``[c]``.
 
     Raises:
         ValueError: ``groups`` does not divide c.
@@ -423,7 +424,7 @@ def cross_entropy(
 
     Raises:
         ValueError, TypeError: another reduction, shapes that do not fit, labels that are no
-        integers.
+            integers.
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(

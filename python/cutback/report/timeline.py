@@ -108,6 +108,9 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
     body += _arena(picture, base + GAP)
     height = base + GAP + ARENA + 50
     body += _legend(picture, height - 12)
+    if measured:
+        note = f"dotted: measured, peak {human_bytes(max(measured))}, every storage allocated by itself"
+        body.append(text(WIDTH - RIGHT, height - 12, note, "end", "note"))
     return document(WIDTH, height, body, "memory timeline")
 
 

@@ -1,7 +1,9 @@
-/* recipes.h: for every op of ops.def a small graph that uses it, for tests that go through the whole table.
+/* recipes.h: for every op of ops.def a small graph that uses it, for tests that go through the
+ * whole table.
  *
- * A recipe appends the inputs it wants, each with the range its values are drawn from, and the op. `n` is a size that
- * tests vary (2, 1, 3 and 0), `turn` an attribute that changes along with it, `dtype` the floating dtype. */
+ * A recipe appends the inputs it wants, each with the range its values are drawn from, and the op.
+ * `n` is a size that tests vary (2, 1, 3 and 0), `turn` an attribute that changes along with it,
+ * `dtype` the floating dtype. */
 #ifndef CB_TESTS_RECIPES_H
 #define CB_TESTS_RECIPES_H
 
@@ -35,19 +37,25 @@ static inline cb_shape recipe_shape(int32_t rank, int64_t a, int64_t b, int64_t 
 #define S3(a, b, c) recipe_shape(3, a, b, c, 0)
 #define S4(a, b, c, d) recipe_shape(4, a, b, c, d)
 
-static inline cb_value_id recipe_input(recipe *r, cb_dtype dtype, cb_shape shape, double low, double high) {
+static inline cb_value_id recipe_input(recipe *r, cb_dtype dtype, cb_shape shape, double low,
+                                       double high) {
     char name[8] = {'x', (char)('0' + r->n_inputs), 0};
     cb_value_id out = CB_NONE;
     r->range[r->n_inputs].low = low;
     r->range[r->n_inputs].high = high;
     r->range[r->n_inputs].is_int = !cb_dtype_is_float(dtype);
     r->n_inputs++;
-    if (r->status == CB_OK) r->status = cb_graph_append_input(r->g, name, CB_ROLE_PARAM, dtype, &shape, &out, r->err);
+    if (r->status == CB_OK)
+        r->status = cb_graph_append_input(r->g, name, CB_ROLE_PARAM, dtype, &shape, &out, r->err);
     return r->status == CB_OK ? out : 0;
 }
 
-static inline cb_value_id floats(recipe *r, cb_shape shape) { return recipe_input(r, r->dtype, shape, -1.93, 2.11); }
-static inline cb_value_id positive(recipe *r, cb_shape shape) { return recipe_input(r, r->dtype, shape, 0.41, 1.87); }
+static inline cb_value_id floats(recipe *r, cb_shape shape) {
+    return recipe_input(r, r->dtype, shape, -1.93, 2.11);
+}
+static inline cb_value_id positive(recipe *r, cb_shape shape) {
+    return recipe_input(r, r->dtype, shape, 0.41, 1.87);
+}
 static inline cb_value_id statistic(recipe *r, cb_shape shape) {
     return recipe_input(r, r->dtype == CB_F64 ? CB_F64 : CB_F32, shape, 0.31, 1.27);
 }
@@ -55,7 +63,8 @@ static inline cb_value_id indices(recipe *r, cb_shape shape, int64_t size) {
     return recipe_input(r, r->turn % 2 ? CB_I32 : CB_I64, shape, 0, (double)size);
 }
 
-static inline void recipe_op(recipe *r, uint32_t n_ins, const cb_value_id *ins, const cb_attrs *attrs) {
+static inline void recipe_op(recipe *r, uint32_t n_ins, const cb_value_id *ins,
+                             const cb_attrs *attrs) {
     if (r->status == CB_OK) r->status = cb_build(r->g, r->code, n_ins, ins, attrs, r->outs, r->err);
 }
 #define OP0(...) recipe_op(r, 0, NULL, &(cb_attrs){__VA_ARGS__})
@@ -77,9 +86,11 @@ static inline void recipe_pointwise(recipe *r) {
     const cb_shape others[] = {S1(3), S2(1, 1), S2(r->n, 3), S2(1, 3)}, other = others[r->turn % 4];
     cb_value_id a, b;
     switch (r->code) {
-        case CB_OP_LOG: case CB_OP_SQRT: case CB_OP_RSQRT: case CB_OP_RECIPROCAL: case CB_OP_LOG1P:
-            OP1(positive(r, two), .f = {0});
-            break;
+        case CB_OP_LOG:
+        case CB_OP_SQRT:
+        case CB_OP_RSQRT:
+        case CB_OP_RECIPROCAL:
+        case CB_OP_LOG1P: OP1(positive(r, two), .f = {0}); break;
         case CB_OP_LOGICAL_NOT: OP1(condition(r, floats(r, two)), .f = {0}); break;
         case CB_OP_CAST: OP1(floats(r, two), .dtype = r->turn % 2 ? CB_F32 : CB_F64); break;
         case CB_OP_DROPOUT: OP1(floats(r, two), .f = {0.4}, .i = {5}); break;
@@ -92,7 +103,8 @@ static inline void recipe_pointwise(recipe *r) {
             a = floats(r, two);
             OP2(a, positive(r, other), .f = {0});
             break;
-        case CB_OP_LOGICAL_AND: case CB_OP_LOGICAL_OR:
+        case CB_OP_LOGICAL_AND:
+        case CB_OP_LOGICAL_OR:
             a = condition(r, floats(r, two));
             OP2(a, condition(r, floats(r, other)), .f = {0});
             break;
@@ -114,19 +126,29 @@ static inline void recipe_shapes(recipe *r) {
     cb_value_id a, b;
     switch (r->code) {
         case CB_OP_FULL: OP0(.f = {1.5}, .dims = S2(n, 2), .dtype = r->dtype); break;
-        case CB_OP_IOTA: OP0(.i = {turn}, .dims = S2(n, 2), .dtype = turn ? CB_I64 : r->dtype); break;
+        case CB_OP_IOTA:
+            OP0(.i = {turn}, .dims = S2(n, 2), .dtype = turn ? CB_I64 : r->dtype);
+            break;
         case CB_OP_UNIFORM: OP0(.i = {3}, .dims = S2(n, 2), .dtype = r->dtype); break;
-        case CB_OP_SUM: case CB_OP_MEAN: OP1(floats(r, S3(n, 2, 3)), .i = {turn}, .dims = turn ? S2(0, -1) : S0); break;
-        case CB_OP_AMAX: case CB_OP_AMIN:
+        case CB_OP_SUM:
+        case CB_OP_MEAN:
+            OP1(floats(r, S3(n, 2, 3)), .i = {turn}, .dims = turn ? S2(0, -1) : S0);
+            break;
+        case CB_OP_AMAX:
+        case CB_OP_AMIN:
             OP1(floats(r, S3(n, 2, 3)), .i = {turn}, .dims = turn ? S1(1) : S2(1, 2));
             break;
         case CB_OP_ARGMAX: OP1(floats(r, S3(n, 2, 3)), .i = {1 + turn, turn}); break;
-        case CB_OP_RESHAPE: OP1(floats(r, S3(n, 2, 3)), .dims = turn ? S2(3 * n, 2) : S4(n, 3, 1, 2)); break;
-        case CB_OP_TRANSPOSE: OP1(floats(r, S3(n, 2, 3)), .dims = turn ? S3(2, 0, 1) : S3(0, 2, 1)); break;
-        case CB_OP_EXPAND: OP1(floats(r, turn ? S2(3, 1) : S2(n, 1)), .dims = turn ? S3(n, 3, 2) : S2(n, 3)); break;
-        case CB_OP_SLICE:
-            OP1(floats(r, S2(n, 5)), .i = {1, turn, turn ? 5 : 3, 1 + turn});
+        case CB_OP_RESHAPE:
+            OP1(floats(r, S3(n, 2, 3)), .dims = turn ? S2(3 * n, 2) : S4(n, 3, 1, 2));
             break;
+        case CB_OP_TRANSPOSE:
+            OP1(floats(r, S3(n, 2, 3)), .dims = turn ? S3(2, 0, 1) : S3(0, 2, 1));
+            break;
+        case CB_OP_EXPAND:
+            OP1(floats(r, turn ? S2(3, 1) : S2(n, 1)), .dims = turn ? S3(n, 3, 2) : S2(n, 3));
+            break;
+        case CB_OP_SLICE: OP1(floats(r, S2(n, 5)), .i = {1, turn, turn ? 5 : 3, 1 + turn}); break;
         case CB_OP_CONCAT:
             a = floats(r, S2(n, 2));
             b = floats(r, S2(n, 1));
@@ -179,8 +201,15 @@ static inline void recipe_windows(recipe *r) {
             a = floats(r, y);
             recipe_op(r, 2, (cb_value_id[]){a, floats(r, x)}, &conv);
             break;
-        case CB_OP_MAX_POOL2D: case CB_OP_AVG_POOL2D: a = floats(r, x); recipe_op(r, 1, &a, &pool); break;
-        case CB_OP_AVG_POOL2D_BWD: a = floats(r, pooled); recipe_op(r, 1, &a, &pool); break;
+        case CB_OP_MAX_POOL2D:
+        case CB_OP_AVG_POOL2D:
+            a = floats(r, x);
+            recipe_op(r, 1, &a, &pool);
+            break;
+        case CB_OP_AVG_POOL2D_BWD:
+            a = floats(r, pooled);
+            recipe_op(r, 1, &a, &pool);
+            break;
         default: r->is_missing = true;
     }
 }
@@ -205,8 +234,10 @@ static inline void recipe_rows(recipe *r) {
             a = floats(r, r->turn % 2 ? S3(2, n, 3) : S2(n, 3));
             OP2(a, floats(r, r->turn % 2 ? S3(1, 3, 2) : S2(3, 2)), .f = {0});
             break;
-        case CB_OP_SOFTMAX: case CB_OP_LOG_SOFTMAX: OP1(floats(r, S2(n, 4)), .f = {0}); break;
-        case CB_OP_SOFTMAX_BWD: case CB_OP_LOG_SOFTMAX_BWD:
+        case CB_OP_SOFTMAX:
+        case CB_OP_LOG_SOFTMAX: OP1(floats(r, S2(n, 4)), .f = {0}); break;
+        case CB_OP_SOFTMAX_BWD:
+        case CB_OP_LOG_SOFTMAX_BWD:
             a = floats(r, S2(n, 4));
             OP2(a, floats(r, S2(n, 4)), .f = {0});
             break;
@@ -243,7 +274,8 @@ static inline void recipe_rows(recipe *r) {
     }
 }
 
-/* `r` has graph, code, dtype, n, turn and err; outs are left in r->outs. The graph's inputs are the recipe's. */
+/* `r` has graph, code, dtype, n, turn and err; outs are left in r->outs. The graph's inputs are the
+ * recipe's. */
 static inline cb_status recipe_build(recipe *r) {
     const uint32_t flags = cb_op_def_of(r->code)->flags;
     const bool has_inputs = cb_op_def_of(r->code)->min_ins > 0;

@@ -106,6 +106,38 @@ TEST(special_values) {
     }
 }
 
+/* The own kernel adds in one order, whatever the width of the vectors. */
+TEST(instruction_sets) {
+    static const char *const names[] = {"baseline", "avx2", "avx512"};
+    static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_BF16};
+    for (int d = 0; d < 3; d++) {
+        test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
+        op.in[0] = make_matrix(dtypes[d], 2, 45, 700, (layout){.is_transposed = true});
+        op.in[1] = make_matrix(dtypes[d], 2, 700, 53, (layout){0});
+        CHECK_OK(run_op(&op, 1, test_blas(false)));
+        cb_tensor first = op.out[0];
+        for (int i = 0; i < 3; i++) {
+            setenv("CUTBACK_ISA", names[i], 1);
+            CHECK_OK(run_op(&op, 1, test_blas(false)));
+            CHECK(same_bits(&first, &op.out[0]));
+        }
+        unsetenv("CUTBACK_ISA");
+        free_tensors();
+    }
+}
+
+/* A BLAS whose kernels are older than ours is not called. */
+TEST(outdated_blas) {
+    test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
+    op.in[0] = make_matrix(CB_F32, 1, 20, 30, (layout){0});
+    op.in[1] = make_matrix(CB_F32, 1, 30, 40, (layout){0});
+    cb_blas old = {.int_bits = 32, .vector_bits = 64}; /* calling its sgemm would crash */
+    old.sgemm = &old;
+    check_threads(&op, &old);
+    check_product(&op);
+    free_tensors();
+}
+
 TEST(rounds_once) { /* 1 + 255 * 2^-9 in bf16: adding one by one in bf16 would stay at 1 */
     test_op op = {
         .code = CB_OP_MATMUL, .n_in = 2, .in = {TENSOR(CB_BF16, 1, 256), TENSOR(CB_BF16, 256, 1)}};
@@ -168,6 +200,8 @@ int main(void) {
     RUN(with_blas);
     RUN(large);
     RUN(special_values);
+    RUN(instruction_sets);
+    RUN(outdated_blas);
     RUN(rounds_once);
     RUN(blas_setting_is_kept);
     return check_report();

@@ -1,9 +1,9 @@
-/* Every op's gradient, and the gradient of its gradient, against central differences in f64. The table drives the
- * test: an op without a recipe fails it. */
+/* Every op's gradient, and the gradient of its gradient, against central differences in f64. The
+ * table drives the test: an op without a recipe fails it. */
 #include "ad/joint.h"
 
-#include "ad/graph_eval.h"
 #include "check.h"
+#include "exec/graph_eval.h"
 #include "exec/recipes.h"
 #include "ir/text.h"
 #include "ir/verify.h"
@@ -19,7 +19,8 @@ static uint32_t random_u32(void) { /* PCG */
     return (uint32_t)(random_state >> 33);
 }
 
-/* A graph under test: inputs with ranges, output 0 a scalar loss. Ranges: of the recipe, then weights. */
+/* A graph under test: inputs with ranges, output 0 a scalar loss. Ranges: of the recipe, then
+ * weights. */
 typedef struct subject {
     cb_graph *g;
     recipe r;
@@ -51,7 +52,8 @@ static cb_status build_subject(subject *s, cb_opcode code, cb_dtype dtype, int64
     CB_TRY(recipe_build(&s->r));
     if (s->r.is_missing) return cb_fail(&err, CB_INTERNAL, "no recipe");
     const bool flat = strcmp(cb_op_def_of(code)->vjp, "zero") == 0;
-    for (int i = 0; i < cb_op_def_of(code)->n_outs; i++) CB_TRY(weigh(s->g, s->r.outs[i], true, &loss));
+    for (int i = 0; i < cb_op_def_of(code)->n_outs; i++)
+        CB_TRY(weigh(s->g, s->r.outs[i], true, &loss));
     if (flat) {
         cb_value_id sum = CB_NONE, x = s->r.n_inputs ? 0 : floats(&s->r, S1(2));
         if (s->r.status != CB_OK) return s->r.status;
@@ -82,11 +84,14 @@ static cb_status build_second(const subject *s, const cb_graph *joint, cb_graph 
         cb_value_id ins[16];
         cb_op_id copy;
         for (uint32_t k = 0; k < op->n_in; k++) ins[k] = map[cb_op_ins(joint, i)[k]];
-        CB_TRY_DONE(cb_graph_append(g, op->code, op->n_in, ins, cb_op_attrs(joint, i), &copy, &err));
-        for (uint32_t k = 0; k < op->n_out; k++) map[op->out_begin + k] = g->ops.at[copy].out_begin + k;
+        CB_TRY_DONE(
+            cb_graph_append(g, op->code, op->n_in, ins, cb_op_attrs(joint, i), &copy, &err));
+        for (uint32_t k = 0; k < op->n_out; k++)
+            map[op->out_begin + k] = g->ops.at[copy].out_begin + k;
     }
     for (uint32_t i = 0; i < s->n_wrt; i++) {
-        CB_TRY_DONE(weigh(g, map[joint->outputs.at[joint->outputs.len - s->n_wrt + i].value], false, &loss));
+        CB_TRY_DONE(weigh(g, map[joint->outputs.at[joint->outputs.len - s->n_wrt + i].value], false,
+                          &loss));
     }
     CB_TRY_DONE(cb_graph_append_output(g, loss, "loss", CB_OUTPUT_RESULT, CB_NONE, &err));
 done:
@@ -101,7 +106,8 @@ static void fill_input(eval *e, const subject *s, uint32_t position) {
     const cb_value_id value = eval_input(e, position);
     const int64_t n = cb_numel(&e->g->values.at[value].shape);
     const bool is_weight = position >= s->r.n_inputs;
-    double low = is_weight ? 0.3 : s->r.range[position].low, high = is_weight ? 1.4 : s->r.range[position].high;
+    double low = is_weight ? 0.3 : s->r.range[position].low,
+           high = is_weight ? 1.4 : s->r.range[position].high;
     int64_t order[256];
     for (int64_t i = 0; i < n; i++) {
         const int64_t k = random_u32() % (i + 1);
@@ -109,8 +115,11 @@ static void fill_input(eval *e, const subject *s, uint32_t position) {
         order[k] = i;
     }
     for (int64_t i = 0; i < n; i++) {
-        if (!is_weight && s->r.range[position].is_int) eval_put(e, value, i, low + random_u32() % (uint32_t)(high - low));
-        else eval_put(e, value, i, low + (high - low) * ((double)order[i] + 0.3 + 0.04 * position) / (double)n);
+        if (!is_weight && s->r.range[position].is_int)
+            eval_put(e, value, i, low + random_u32() % (uint32_t)(high - low));
+        else
+            eval_put(e, value, i,
+                     low + (high - low) * ((double)order[i] + 0.3 + 0.04 * position) / (double)n);
     }
 }
 
@@ -136,19 +145,24 @@ static bool is_rounded(const cb_graph *g) {
     return false;
 }
 
-static void compare_element(const subject *s, eval *f, cb_value_id x, int64_t i, double got, const char *what) {
+static void compare_element(const subject *s, eval *f, cb_value_id x, int64_t i, double got,
+                            const char *what) {
     const bool rounded = is_rounded(f->g);
-    const double step = rounded ? 1e-2 : STEP, tolerance = rounded ? 1e-3 : TOLERANCE, at = eval_get(f, x, i);
+    const double step = rounded ? 1e-2 : STEP, tolerance = rounded ? 1e-3 : TOLERANCE,
+                 at = eval_get(f, x, i);
     const double slope = (loss_at(f, x, i, at + step) - loss_at(f, x, i, at - step)) / (2 * step);
     const bool close = fabs(got - slope) <= tolerance * (1 + fabs(slope));
     CHECK(close);
     if (close) return;
-    printf("  %s n=%d turn=%d %s: %s[%d]: %.9g, differences say %.9g\n", cb_op_def_of(s->r.code)->name, (int)s->r.n,
-           s->r.turn, what, cb_graph_name(f->g, f->g->ops.at[f->g->values.at[x].producer].name), (int)i, got, slope);
+    printf("  %s n=%d turn=%d %s: %s[%d]: %.9g, differences say %.9g\n",
+           cb_op_def_of(s->r.code)->name, (int)s->r.n, s->r.turn, what,
+           cb_graph_name(f->g, f->g->ops.at[f->g->values.at[x].producer].name), (int)i, got, slope);
 }
 
-/* Runs the joint graph at random inputs; with `what`, compares its gradients with differences of `forward`. */
-static void compare_gradients(const subject *s, const cb_graph *forward, const cb_graph *joint, const char *what) {
+/* Runs the joint graph at random inputs; with `what`, compares its gradients with differences of
+ * `forward`. */
+static void compare_gradients(const subject *s, const cb_graph *forward, const cb_graph *joint,
+                              const char *what) {
     eval f, j;
     CHECK_OK(eval_init(&f, forward, &alloc, &err));
     CHECK_OK(eval_init(&j, joint, &alloc, &err));
@@ -167,7 +181,8 @@ static void compare_gradients(const subject *s, const cb_graph *forward, const c
     eval_free(&j);
 }
 
-/* First and second derivatives of one op; differences only where `compare`, else it must build and run. */
+/* First and second derivatives of one op; differences only where `compare`, else it must build and
+ * run. */
 static void check_op(cb_opcode code, cb_dtype dtype, int64_t n, int turn, bool compare) {
     subject s = {0};
     cb_graph *joint = NULL, *second = NULL, *joint2 = NULL;
@@ -180,7 +195,8 @@ static void check_op(cb_opcode code, cb_dtype dtype, int64_t n, int turn, bool c
     if (second) CHECK_OK(cb_joint_build(second, &options, &alloc, &joint2, &err));
     if (joint2) compare_gradients(&s, second, joint2, compare ? "second" : NULL);
     if (check_failures > failures) {
-        printf("  %s %s n=%d turn=%d\n", cb_op_def_of(code)->name, cb_dtype_name(dtype), (int)n, turn);
+        printf("  %s %s n=%d turn=%d\n", cb_op_def_of(code)->name, cb_dtype_name(dtype), (int)n,
+               turn);
     }
     cb_graph_free(joint2);
     cb_graph_free(second);

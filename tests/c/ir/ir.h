@@ -7,11 +7,14 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 
-#define DIMS(...)                                                               \
+#define DIMS(...)                                                                      \
     ((cb_shape){.rank = (int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
                 .dim = {__VA_ARGS__}})
 #define SCALAR ((cb_shape){0})
-#define INS(...) (uint32_t)(sizeof((cb_value_id[]){__VA_ARGS__}) / sizeof(cb_value_id)), (cb_value_id[]){__VA_ARGS__}
+#define INS(...)                                                                              \
+    (uint32_t)(sizeof((cb_value_id[]){__VA_ARGS__}) / sizeof(cb_value_id)), (cb_value_id[]) { \
+        __VA_ARGS__                                                                           \
+    }
 
 static cb_alloc ir_alloc;
 

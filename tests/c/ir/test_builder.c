@@ -1,5 +1,5 @@
-/* The builder: broadcasting, copies where an op needs them, reshapes, matmul's rules, and that a failed
- * call leaves nothing behind. */
+/* The builder: broadcasting, copies where an op needs them, reshapes, matmul's rules, and that a
+ * failed call leaves nothing behind. */
 #include "ir.h"
 #include "ir/infer.h"
 
@@ -27,20 +27,26 @@ TEST(failures_leave_nothing) {
     cb_graph *g = ir_graph();
     cb_value_id out = 77, x = ir_input(g, CB_F32, DIMS(4, 3)), y = ir_input(g, CB_F32, DIMS(5, 3)),
                 n = ir_input(g, CB_I64, DIMS(3));
-    CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, y, &out, &err), CB_INVALID, "add: cannot broadcast (4,3) with (5,3)");
+    CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, y, &out, &err), CB_INVALID,
+               "add: cannot broadcast (4,3) with (5,3)");
     /* n is expanded before the dtypes are looked at; the view is taken back */
-    CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, n, &out, &err), CB_TYPE, "add: dtypes differ: f32 and i64; cast one");
-    CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, 99, &out, &err), CB_INVALID, "add: the graph has no value %99");
+    CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, n, &out, &err), CB_TYPE,
+               "add: dtypes differ: f32 and i64; cast one");
+    CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, 99, &out, &err), CB_INVALID,
+               "add: the graph has no value %99");
     CHECK_FAIL(cb_build2(g, CB_OP_MATMUL, x, n, &out, &err), CB_TYPE, "matmul: dtypes differ");
     CHECK_FAIL(cb_build1(g, CB_OP_ADD, x, &out, &err), CB_INVALID, "add: takes 2 inputs, got 1");
-    CHECK_FAIL(cb_build_reshape(g, x, &DIMS(5, -1), &out, &err), CB_INVALID, "12 elements of (4,3)");
+    CHECK_FAIL(cb_build_reshape(g, x, &DIMS(5, -1), &out, &err), CB_INVALID,
+               "12 elements of (4,3)");
     CHECK_FAIL(cb_build_reshape(g, x, &DIMS(-1, -1), &out, &err), CB_INVALID, "cannot become");
     CHECK_FAIL(cb_build_reshape(g, x, &DIMS(0, -1), &out, &err), CB_INVALID, "no size for the -1");
     CHECK_FAIL(cb_build_reshape(g, x, &DIMS(7), &out, &err), CB_INVALID, "has 12 elements");
     CHECK_FAIL(cb_build_full(g, &DIMS(-1), CB_F32, 1, &out, &err), CB_INVALID, "negative");
     CHECK_FAIL(cb_build_sum(g, x, 1, (int64_t[]){2}, false, &out, &err), CB_INVALID, "no axis 2");
-    CHECK_FAIL(cb_build_sum(g, x, 2, (int64_t[]){0, -2}, false, &out, &err), CB_INVALID, "count up");
-    CHECK_FAIL(cb_build_sum_to(g, x, &DIMS(2, 3), &out, &err), CB_INVALID, "did not come from broadcasting");
+    CHECK_FAIL(cb_build_sum(g, x, 2, (int64_t[]){0, -2}, false, &out, &err), CB_INVALID,
+               "count up");
+    CHECK_FAIL(cb_build_sum_to(g, x, &DIMS(2, 3), &out, &err), CB_INVALID,
+               "did not come from broadcasting");
     CHECK_FAIL(cb_build_swap_last(g, n, &out, &err), CB_INVALID, "no two axes");
     CHECK(out == 77 && g->ops.len == 3 && g->values.len == 3 && g->storages.len == 3);
     CHECK(g->in_value.len == 0 && g->attrs.len == 3 && g->backward_starts == 3);
@@ -52,7 +58,8 @@ TEST(views) {
     cb_graph *g = ir_graph();
     cb_value_id y, z, x = ir_input(g, CB_F32, DIMS(4, 6));
     CHECK_OK(cb_build_transpose(g, x, (int64_t[]){-1, 0}, &y, &err));
-    CHECK(ir_shape_is(g, y, DIMS(6, 4)) && g->values.at[y].stride[0] == 1 && g->values.at[y].stride[1] == 6);
+    CHECK(ir_shape_is(g, y, DIMS(6, 4)) && g->values.at[y].stride[0] == 1 &&
+          g->values.at[y].stride[1] == 6);
     CHECK_OK(cb_build_reshape(g, x, &DIMS(2, -1), &z, &err));
     CHECK(ir_shape_is(g, z, DIMS(2, 12)) && g->values.at[z].storage == g->values.at[x].storage);
     CHECK_OK(cb_build_reshape(g, y, &DIMS(24), &z, &err)); /* not a view: a copy comes between */
@@ -62,7 +69,8 @@ TEST(views) {
     CHECK(z == x);
     cb_attrs a = {.i = {-1, 1, 6, 2}};
     CHECK_OK(cb_build(g, CB_OP_SLICE, INS(x), &a, &z, &err));
-    CHECK(ir_shape_is(g, z, DIMS(4, 3)) && g->values.at[z].stride[1] == 2 && g->values.at[z].offset == 1);
+    CHECK(ir_shape_is(g, z, DIMS(4, 3)) && g->values.at[z].stride[1] == 2 &&
+          g->values.at[z].offset == 1);
     a = (cb_attrs){.i = {0, 1, 3, 1}};
     CHECK_OK(cb_build(g, CB_OP_SLICE, INS(z), &a, &z, &err));
     CHECK(g->values.at[z].offset == 7 && g->values.at[z].stride[0] == 6);
@@ -87,9 +95,10 @@ TEST(copies_where_needed) {
     cb_value_id t, y, x = ir_input(g, CB_F32, DIMS(4, 6));
     cb_op_id op;
     CHECK_OK(cb_build_swap_last(g, x, &t, &err));
-    CHECK_FAIL(cb_graph_append(g, CB_OP_SOFTMAX, INS(t), NULL, &op, &err), CB_INVALID, "softmax: input 0 is not contiguous");
-    CHECK_FAIL(cb_graph_append(g, CB_OP_RESHAPE, INS(t), &(cb_attrs){.dims = DIMS(24)}, &op, &err), CB_INVALID,
-               "a strided (6,4) cannot be seen as (24,)");
+    CHECK_FAIL(cb_graph_append(g, CB_OP_SOFTMAX, INS(t), NULL, &op, &err), CB_INVALID,
+               "softmax: input 0 is not contiguous");
+    CHECK_FAIL(cb_graph_append(g, CB_OP_RESHAPE, INS(t), &(cb_attrs){.dims = DIMS(24)}, &op, &err),
+               CB_INVALID, "a strided (6,4) cannot be seen as (24,)");
     CHECK_OK(cb_build1(g, CB_OP_SOFTMAX, t, &y, &err));
     CHECK(ir_code(g, cb_op_ins(g, g->values.at[y].producer)[0]) == CB_OP_CONTIGUOUS);
     CHECK_OK(cb_build1(g, CB_OP_EXP, t, &y, &err)); /* reads any strides */
@@ -101,10 +110,12 @@ TEST(copies_where_needed) {
 TEST(reductions) {
     cb_graph *g = ir_graph();
     cb_value_id y, x = ir_input(g, CB_F32, DIMS(2, 3, 4));
-    CHECK_OK(cb_build_sum(g, x, 2, (int64_t[]){-1, 0}, false, &y, &err)); /* sorted and counted from 0 */
+    CHECK_OK(
+        cb_build_sum(g, x, 2, (int64_t[]){-1, 0}, false, &y, &err)); /* sorted and counted from 0 */
     CHECK(ir_shape_is(g, y, DIMS(3)));
     CHECK_OK(cb_build_sum(g, x, 0, NULL, true, &y, &err)); /* none named: all of them */
-    CHECK(ir_shape_is(g, y, DIMS(1, 1, 1)) && cb_op_attrs(g, g->values.at[y].producer)->dims.rank == 3);
+    CHECK(ir_shape_is(g, y, DIMS(1, 1, 1)) &&
+          cb_op_attrs(g, g->values.at[y].producer)->dims.rank == 3);
     CHECK_OK(cb_build(g, CB_OP_ARGMAX, INS(x), &(cb_attrs){.i = {-2, 0}}, &y, &err));
     CHECK(ir_shape_is(g, y, DIMS(2, 4)));
     CHECK_OK(cb_build_sum_to(g, x, &DIMS(3, 1), &y, &err));
@@ -159,8 +170,10 @@ TEST(matmul) {
     CHECK_OK(cb_build(g, CB_OP_SLICE, INS(x), &(cb_attrs){.i = {2, 0, 8, 2}}, &t, &err));
     CHECK_OK(cb_build_matmul(g, w, t, &y, &err));
     CHECK(ir_shape_is(g, y, DIMS(5, 8, 4)) && count(g, CB_OP_CONTIGUOUS) == 1);
-    CHECK_FAIL(cb_build_matmul(g, x, ir_input(g, CB_F32, DIMS(7, 8)), &y, &err), CB_INVALID, "matmul: (5,8,8) @ (7,8)");
-    CHECK_FAIL(cb_build_matmul(g, x, ir_input(g, CB_F32, SCALAR), &y, &err), CB_INVALID, "matmul: (5,8,8) @ ()");
+    CHECK_FAIL(cb_build_matmul(g, x, ir_input(g, CB_F32, DIMS(7, 8)), &y, &err), CB_INVALID,
+               "matmul: (5,8,8) @ (7,8)");
+    CHECK_FAIL(cb_build_matmul(g, x, ir_input(g, CB_F32, SCALAR), &y, &err), CB_INVALID,
+               "matmul: (5,8,8) @ ()");
     CHECK_FAIL(cb_build_matmul(g, x, ir_input(g, CB_F32, DIMS(4, 8, 8)), &y, &err), CB_INVALID,
                "matmul: batch axes: cannot broadcast (5,) with (4,)");
     CHECK_OK(cb_graph_verify(g, CB_SPEC_FORWARD, &err));
@@ -168,10 +181,14 @@ TEST(matmul) {
 }
 
 TEST(matrix_layouts) {
-    struct { int64_t n, m, down, right; bool is; } rows[] = {
-        {3, 4, 4, 1, true},  {3, 4, 9, 1, true},  {3, 4, 3, 1, false}, {3, 4, 1, 3, true}, {3, 4, 1, 2, false},
-        {3, 4, 8, 2, false}, {3, 4, 0, 1, false}, {1, 4, 0, 1, true},  {3, 1, 1, 0, true}, {3, 1, 0, 1, false},
-        {1, 1, 0, 0, true},  {0, 4, 0, 0, true},  {1, 4, 7, 2, true},
+    struct {
+        int64_t n, m, down, right;
+        bool is;
+    } rows[] = {
+        {3, 4, 4, 1, true},  {3, 4, 9, 1, true},  {3, 4, 3, 1, false}, {3, 4, 1, 3, true},
+        {3, 4, 1, 2, false}, {3, 4, 8, 2, false}, {3, 4, 0, 1, false}, {1, 4, 0, 1, true},
+        {3, 1, 1, 0, true},  {3, 1, 0, 1, false}, {1, 1, 0, 0, true},  {0, 4, 0, 0, true},
+        {1, 4, 7, 2, true},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         cb_shape s = DIMS(2, rows[i].n, rows[i].m);
@@ -181,7 +198,8 @@ TEST(matrix_layouts) {
     }
 }
 
-/* Everything that one call appends, views too, carries the current place, region, phase and constraint. */
+/* Everything that one call appends, views too, carries the current place, region, phase and
+ * constraint. */
 TEST(current_marks) {
     cb_graph *g = ir_graph();
     cb_value_id y, x = ir_input(g, CB_F32, DIMS(4, 1)), b = ir_input(g, CB_F32, DIMS(3));

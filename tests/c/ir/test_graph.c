@@ -1,4 +1,5 @@
-/* The graph itself: appending, outputs, regions, copies and prunes; out of memory at every allocation. */
+/* The graph itself: appending, outputs, regions, copies and prunes; out of memory at every
+ * allocation. */
 #include "ir.h"
 #include "ir/graph_json.h"
 #include "ir/infer.h"
@@ -17,7 +18,8 @@ TEST(op_table) {
         CHECK(def->doc[0] && def->vjp[0]);
         CHECK(!(def->flags & CB_OPF_VIEW) || def->n_outs == 1);
         for (int k = 0; cb_op_attr((cb_opcode)i, k, &slot); k++) {
-            static const int first_bit[] = {[CB_ATTR_F] = 0, [CB_ATTR_I] = 2, [CB_ATTR_DIMS] = 10, [CB_ATTR_DTYPE] = 11};
+            static const int first_bit[] = {
+                [CB_ATTR_F] = 0, [CB_ATTR_I] = 2, [CB_ATTR_DIMS] = 10, [CB_ATTR_DTYPE] = 11};
             unsigned bit = 1u << (first_bit[slot.kind] + slot.index);
             CHECK(slot.name_length > 0 && slot.name_length < 32);
             CHECK(slot.index < (slot.kind == CB_ATTR_F ? 2 : slot.kind == CB_ATTR_I ? 8 : 1));
@@ -27,7 +29,8 @@ TEST(op_table) {
         CHECK(!cb_op_attr((cb_opcode)i, -1, &slot));
     }
     cb_opcode none;
-    CHECK(!cb_op_find("ad", 2, &none) && !cb_op_find("adds", 4, &none) && !cb_op_find("", 0, &none));
+    CHECK(!cb_op_find("ad", 2, &none) && !cb_op_find("adds", 4, &none) &&
+          !cb_op_find("", 0, &none));
 }
 
 TEST(appends) {
@@ -43,10 +46,14 @@ TEST(appends) {
     const cb_attrs *a = cb_op_attrs(g, op);
     CHECK(op == 1 && a->f[0] == 0 && a->i[0] == 0 && a->dims.rank == 0 && a->dtype == CB_BOOL);
     op = 77;
-    CHECK_FAIL(cb_graph_append(g, CB_OP_NEG, INS(5), NULL, &op, &err), CB_INVALID, "neg: input 0: the graph has no value %5");
-    CHECK_FAIL(cb_graph_append_input(g, "w", (cb_role)9, CB_F32, &DIMS(2), &x, &err), CB_INVALID, "role is 9");
-    CHECK_FAIL(cb_graph_append_input(g, "w", CB_ROLE_DATA, (cb_dtype)99, &DIMS(2), &x, &err), CB_TYPE, "number 99");
-    CHECK_FAIL(cb_graph_append_input(g, "w", CB_ROLE_DATA, CB_F32, &DIMS(2, -1), &x, &err), CB_INVALID, "negative");
+    CHECK_FAIL(cb_graph_append(g, CB_OP_NEG, INS(5), NULL, &op, &err), CB_INVALID,
+               "neg: input 0: the graph has no value %5");
+    CHECK_FAIL(cb_graph_append_input(g, "w", (cb_role)9, CB_F32, &DIMS(2), &x, &err), CB_INVALID,
+               "role is 9");
+    CHECK_FAIL(cb_graph_append_input(g, "w", CB_ROLE_DATA, (cb_dtype)99, &DIMS(2), &x, &err),
+               CB_TYPE, "number 99");
+    CHECK_FAIL(cb_graph_append_input(g, "w", CB_ROLE_DATA, CB_F32, &DIMS(2, -1), &x, &err),
+               CB_INVALID, "negative");
     CHECK(op == 77 && x == 0 && g->ops.len == 2 && g->values.len == 2 && g->inputs.len == 1);
     cb_value_id many[40];
     for (int i = 0; i < 40; i++) many[i] = x;
@@ -63,12 +70,18 @@ TEST(outputs_and_regions) {
     uint32_t r;
     CHECK_OK(cb_graph_append_input(g, "running", CB_ROLE_STATE, CB_F32, &DIMS(2), &s, &err));
     CHECK_OK(cb_build1(g, CB_OP_NEG, x, &y, &err));
-    CHECK_FAIL(cb_graph_append_output(g, 9, "y", CB_OUTPUT_RESULT, CB_NONE, &err), CB_INVALID, "no value %9");
-    CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_RESULT, 0, &err), CB_INVALID, "belongs to no input");
-    CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_STATE, 0, &err), CB_INVALID, "give it the role state");
-    CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_STATE, 1, &err), CB_INVALID, "state is f32 (3,), its input 1 is f32 (2,)");
-    CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_GRAD, 2, &err), CB_INVALID, "has 2 inputs");
-    CHECK_FAIL(cb_graph_append_output(g, y, "y", (cb_output_kind)7, 0, &err), CB_INVALID, "no kind");
+    CHECK_FAIL(cb_graph_append_output(g, 9, "y", CB_OUTPUT_RESULT, CB_NONE, &err), CB_INVALID,
+               "no value %9");
+    CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_RESULT, 0, &err), CB_INVALID,
+               "belongs to no input");
+    CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_STATE, 0, &err), CB_INVALID,
+               "give it the role state");
+    CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_STATE, 1, &err), CB_INVALID,
+               "state is f32 (3,), its input 1 is f32 (2,)");
+    CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_GRAD, 2, &err), CB_INVALID,
+               "has 2 inputs");
+    CHECK_FAIL(cb_graph_append_output(g, y, "y", (cb_output_kind)7, 0, &err), CB_INVALID,
+               "no kind");
     CHECK(g->outputs.len == 0);
     CHECK_OK(cb_graph_append_output(g, y, "y", CB_OUTPUT_RESULT, CB_NONE, &err));
     CHECK_OK(cb_graph_append_output(g, y, NULL, CB_OUTPUT_GRAD, 0, &err));
@@ -144,7 +157,8 @@ TEST(prune_moves_the_start_of_the_backward) {
     cb_graph_free(less);
 }
 
-/* ---- out of memory ----------------------------------------------------------------------------- */
+/* ---- out of memory -----------------------------------------------------------------------------
+ */
 
 static cb_status make_and_free(cb_alloc *alloc, void *user) {
     cb_graph *g = NULL;
@@ -204,7 +218,8 @@ TEST(goes_on_after_out_of_memory) {
         cb_status status = cb_build2(g, CB_OP_ADD, i % 2 ? y : x, b, &y, &err);
         cb_alloc_fail(&ir_alloc, 0);
         if (status == CB_OK) continue;
-        CHECK(status == CB_NOMEM && g->ops.len == ops && g->values.len == values && g->in_value.len == ins);
+        CHECK(status == CB_NOMEM && g->ops.len == ops && g->values.len == values &&
+              g->in_value.len == ins);
         n_failed++;
         CHECK_OK(cb_build2(g, CB_OP_ADD, x, b, &y, &err));
     }

@@ -1,5 +1,5 @@
-/* Shape rules, one row a case: types of the inputs, the op as the text form writes it, and the types of
- * the outputs, or part of the error. A row for every op is asserted. */
+/* Shape rules, one row a case: types of the inputs, the op as the text form writes it, and the
+ * types of the outputs, or part of the error. A row for every op is asserted. */
 #include "ir.h"
 #include "ir/infer.h"
 
@@ -13,12 +13,14 @@ static void text_of(const row *r, const char *outs, char *text, size_t room) {
     int id = 0;
     for (const char *at = r->ins; *at;) {
         size_t one = strcspn(at, " ");
-        length += (size_t)snprintf(text + length, room - length, "%%%d = input {role=data} : %.*s\n", id++, (int)one, at);
+        length += (size_t)snprintf(text + length, room - length,
+                                   "%%%d = input {role=data} : %.*s\n", id++, (int)one, at);
         at += one + (at[one] == ' ');
     }
     int n_outs = 0;
     for (const char *at = outs; (at = strchr(at, ']')); at++) {
-        length += (size_t)snprintf(text + length, room - length, "%s%%%d", n_outs++ ? ", " : "", id++);
+        length +=
+            (size_t)snprintf(text + length, room - length, "%s%%%d", n_outs++ ? ", " : "", id++);
     }
     snprintf(text + length, room - length, " = %s : %s\n", r->op, outs);
 }
@@ -110,25 +112,32 @@ static const row good[] = {
     {"f32[2,3] f32[3,4]", "matmul(%0, %1)", "f32[2,4]"},
     {"f64[5,2,0] f64[5,0,4]", "matmul(%0, %1)", "f64[5,2,4]"},
     {"f32[2,4,7,8] f32[6,2,3,3]",
-     "conv2d(%0, %1) {stride_h=2, stride_w=1, pad_h=1, pad_w=0, dilation_h=1, dilation_w=2, groups=2}",
+     "conv2d(%0, %1) {stride_h=2, stride_w=1, pad_h=1, pad_w=0, dilation_h=1, dilation_w=2, "
+     "groups=2}",
      "f32[2,6,4,4]"},
     {"f32[0,4,7,8] f32[6,4,1,1]",
-     "conv2d(%0, %1) {stride_h=1, stride_w=1, pad_h=0, pad_w=0, dilation_h=1, dilation_w=1, groups=1}",
+     "conv2d(%0, %1) {stride_h=1, stride_w=1, pad_h=0, pad_w=0, dilation_h=1, dilation_w=1, "
+     "groups=1}",
      "f32[0,6,7,8]"},
     {"f32[2,6,4,4] f32[6,2,3,3]",
-     "conv2d_dgrad(%0, %1) {stride_h=2, stride_w=1, pad_h=1, pad_w=0, dilation_h=1, dilation_w=2, groups=2, "
+     "conv2d_dgrad(%0, %1) {stride_h=2, stride_w=1, pad_h=1, pad_w=0, dilation_h=1, dilation_w=2, "
+     "groups=2, "
      "shape=[2,4,7,8]}",
      "f32[2,4,7,8]"},
     {"f32[2,6,4,4] f32[2,4,7,8]",
-     "conv2d_wgrad(%0, %1) {stride_h=2, stride_w=1, pad_h=1, pad_w=0, dilation_h=1, dilation_w=2, groups=2, "
+     "conv2d_wgrad(%0, %1) {stride_h=2, stride_w=1, pad_h=1, pad_w=0, dilation_h=1, dilation_w=2, "
+     "groups=2, "
      "shape=[6,2,3,3]}",
      "f32[6,2,3,3]"},
-    {"f32[2,3,5,6]", "max_pool2d(%0) {kernel_h=2, kernel_w=3, stride_h=2, stride_w=1, pad_h=1, pad_w=1}",
+    {"f32[2,3,5,6]",
+     "max_pool2d(%0) {kernel_h=2, kernel_w=3, stride_h=2, stride_w=1, pad_h=1, pad_w=1}",
      "f32[2,3,3,6], i32[2,3,3,6]"},
-    {"bf16[2,3,5,6]", "avg_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=2, stride_w=2, pad_h=0, pad_w=0}",
+    {"bf16[2,3,5,6]",
+     "avg_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=2, stride_w=2, pad_h=0, pad_w=0}",
      "bf16[2,3,2,3]"},
     {"f32[2,3,2,3]",
-     "avg_pool2d_bwd(%0) {kernel_h=2, kernel_w=2, stride_h=2, stride_w=2, pad_h=0, pad_w=0, shape=[2,3,5,6]}",
+     "avg_pool2d_bwd(%0) {kernel_h=2, kernel_w=2, stride_h=2, stride_w=2, pad_h=0, pad_w=0, "
+     "shape=[2,3,5,6]}",
      "f32[2,3,5,6]"},
     /* rows */
     {"f32[2,3]", "softmax(%0)", "f32[2,3]"},
@@ -141,8 +150,10 @@ static const row good[] = {
     {"f16[2,3] f16[3] f32[2]", "layer_norm_bwd(%0, %0, %1, %2, %2)", "f16[2,3], f16[3], f16[3]"},
     {"bf16[2,3] bf16[3]", "rms_norm(%0, %1) {eps=0}", "bf16[2,3], f32[2]"},
     {"bf16[2,3] bf16[3] f32[2]", "rms_norm_bwd(%0, %0, %1, %2)", "bf16[2,3], bf16[3]"},
-    {"f32[2,3,4,4] f32[3]", "batch_norm(%0, %1, %1) {eps=0.001}", "f32[2,3,4,4], f32[3], f32[3], f32[3]"},
-    {"bf16[2,3] bf16[3] f32[3]", "batch_norm_bwd(%0, %0, %1, %2, %2)", "bf16[2,3], bf16[3], bf16[3]"},
+    {"f32[2,3,4,4] f32[3]", "batch_norm(%0, %1, %1) {eps=0.001}",
+     "f32[2,3,4,4], f32[3], f32[3], f32[3]"},
+    {"bf16[2,3] bf16[3] f32[3]", "batch_norm_bwd(%0, %0, %1, %2, %2)",
+     "bf16[2,3], bf16[3], bf16[3]"},
     {"bf16[2,5,9] i64[2,5]", "cross_entropy(%0, %1) {ignore=-100}", "f32[2,5], f32[2,5]"},
     {"f32[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2, %0) {ignore=-100}", "bf16[2,9]"},
 };
@@ -193,12 +204,14 @@ static const row bad[] = {
     {"f32[2,3]", "sum(%0) {axes=[], keepdims=0}", "sum: 0 axes named"},
     {"f32[2,3]", "sum(%0) {axes=[0], keepdims=2}", "keepdims is 2"},
     {"i32[2,3]", "mean(%0) {axes=[0], keepdims=0}", "mean: needs a float dtype"},
-    {"f32[2,0]", "amax(%0) {axes=[1], keepdims=0}", "amax: nothing to choose from along an empty axis of (2,0)"},
+    {"f32[2,0]", "amax(%0) {axes=[1], keepdims=0}",
+     "amax: nothing to choose from along an empty axis of (2,0)"},
     {"f32[2,0]", "argmax(%0) {axis=1, keepdims=0}", "argmax: nothing to choose"},
     {"f32[2,3]", "argmax(%0) {axis=2, keepdims=0}", "no axis 2"},
     {"f32[2,3]", "reshape(%0) {shape=[4]}", "reshape: (2,3) has 6 elements, (4,) has 4"},
     {"f32[2,3]", "reshape(%0) {shape=[-1]}", "negative"},
-    {"f32[2,3]", "transpose(%0) {axes=[0,0]}", "transpose: (0,0) is not a permutation of the axes of (2,3)"},
+    {"f32[2,3]", "transpose(%0) {axes=[0,0]}",
+     "transpose: (0,0) is not a permutation of the axes of (2,3)"},
     {"f32[2,3]", "transpose(%0) {axes=[0]}", "not a permutation"},
     {"f32[2,3]", "transpose(%0) {axes=[0,64]}", "not a permutation"},
     {"f32[2,3]", "expand(%0) {shape=[2,4]}", "expand: cannot broadcast (2,3) to (2,4)"},
@@ -208,15 +221,18 @@ static const row bad[] = {
     {"f32[4]", "slice(%0) {axis=0, start=0, stop=5, step=1}", "needs 0 <= start <= stop <= 4"},
     {"f32[4]", "slice(%0) {axis=0, start=0, stop=4, step=0}", "step >= 1"},
     {"f32[4]", "slice(%0) {axis=1, start=0, stop=4, step=1}", "no axis 1"},
-    {"f32[2,3] f32[3,3]", "concat(%0, %1) {axis=1}", "concat: (2,3) and (3,3) differ outside axis 1"},
+    {"f32[2,3] f32[3,3]", "concat(%0, %1) {axis=1}",
+     "concat: (2,3) and (3,3) differ outside axis 1"},
     {"f32[2,3] f64[2,3]", "concat(%0, %1) {axis=1}", "dtypes differ"},
     {"f32[3]", "pad(%0) {axis=0, low=-1, high=0, interior=0, value=0}", "low is -1"},
     {"f32[3]", "pad(%0) {axis=0, low=0, high=0, interior=1152921504606846976, value=0}", "2^60"},
     {"f32[3]", "tril(%0) {k=0, fill=0}", "tril: input 0 must have 2 to 8 axes"},
-    {"f32[2,3] f32[2,5]", "gather(%0, %1) {axis=1}", "indices (input 1) must be i32 or i64, not f32"},
+    {"f32[2,3] f32[2,5]", "gather(%0, %1) {axis=1}",
+     "indices (input 1) must be i32 or i64, not f32"},
     {"f32[2,3] i32[4,5]", "gather(%0, %1) {axis=1}", "differ outside axis 1"},
     {"f32[2,3] i32[2]", "gather(%0, %1) {axis=1}", "differ outside axis 1"},
-    {"f32[2,3] i32[2,5] f32[2,4]", "scatter_add(%0, %1, %2) {axis=1}", "shapes differ: (2,5) and (2,4)"},
+    {"f32[2,3] i32[2,5] f32[2,4]", "scatter_add(%0, %1, %2) {axis=1}",
+     "shapes differ: (2,5) and (2,4)"},
     {"f32[2,3] i32[2,5] f64[2,5]", "scatter_add(%0, %1, %2) {axis=1}", "dtypes differ"},
     {"f32[2] i32[2]", "embedding(%0, %1)", "must have 2 axes, shape (2,) has 1"},
     {"f32[2,3] u8[2]", "embedding(%0, %1)", "i32 or i64, not u8"},
@@ -229,22 +245,32 @@ static const row bad[] = {
     {"i32[2,2]", "matmul(%0, %0)", "needs a float dtype"},
     {"f32[1,4,5,5] f32[2,4,3,3]", "conv2d(%0, %1) {" CONV ", groups=3}", "in 3 groups"},
     {"f32[1,4,5,5] f32[2,4,3,3]", "conv2d(%0, %1) {" CONV ", groups=0}", "groups is 0"},
-    {"f32[1,4,5,5] f32[2,2,3,3]", "conv2d(%0, %1) {" CONV ", groups=1}", "weight (2,2,3,3) does not fit x (1,4,5,5)"},
-    {"f32[1,4,2,5] f32[2,4,3,3]", "conv2d(%0, %1) {" CONV ", groups=1}", "does not fit in padded x"},
+    {"f32[1,4,5,5] f32[2,2,3,3]", "conv2d(%0, %1) {" CONV ", groups=1}",
+     "weight (2,2,3,3) does not fit x (1,4,5,5)"},
+    {"f32[1,4,2,5] f32[2,4,3,3]", "conv2d(%0, %1) {" CONV ", groups=1}",
+     "does not fit in padded x"},
     {"f32[1,4,5] f32[2,4,3,3]", "conv2d(%0, %1) {" CONV ", groups=1}", "must have 4 axes"},
     {"f32[1,1048576,1,1] f32[2,1048576,1,1]", "conv2d(%0, %1) {" CONV ", groups=1}", "2^19"},
-    {"f32[1,2,3,4] f32[2,4,3,3]", "conv2d_dgrad(%0, %1) {" CONV ", groups=1, shape=[1,4,5,5]}", "must have (1,2,3,3)"},
-    {"f32[1,2,3,3] f32[2,4,3,3]", "conv2d_dgrad(%0, %1) {" CONV ", groups=1, shape=[4,5,5]}", "must have 4 axes"},
-    {"f32[1,2,3,3] f32[1,4,5,6]", "conv2d_wgrad(%0, %1) {" CONV ", groups=1, shape=[2,4,3,3]}", "must have (1,2,3,4)"},
-    {"f32[1,1,4,4]", "max_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=0, stride_w=1, pad_h=0, pad_w=0}", "stride_h is 0"},
-    {"f32[1,1,4,4]", "max_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=1, stride_w=1, pad_h=2, pad_w=0}",
+    {"f32[1,2,3,4] f32[2,4,3,3]", "conv2d_dgrad(%0, %1) {" CONV ", groups=1, shape=[1,4,5,5]}",
+     "must have (1,2,3,3)"},
+    {"f32[1,2,3,3] f32[2,4,3,3]", "conv2d_dgrad(%0, %1) {" CONV ", groups=1, shape=[4,5,5]}",
+     "must have 4 axes"},
+    {"f32[1,2,3,3] f32[1,4,5,6]", "conv2d_wgrad(%0, %1) {" CONV ", groups=1, shape=[2,4,3,3]}",
+     "must have (1,2,3,4)"},
+    {"f32[1,1,4,4]",
+     "max_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=0, stride_w=1, pad_h=0, pad_w=0}",
+     "stride_h is 0"},
+    {"f32[1,1,4,4]",
+     "max_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=1, stride_w=1, pad_h=2, pad_w=0}",
      "pad_h is 2, must be in 0..1"},
-    {"f32[1,1,0,4]", "max_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=1, stride_w=1, pad_h=1, pad_w=0}",
+    {"f32[1,1,0,4]",
+     "max_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=1, stride_w=1, pad_h=1, pad_w=0}",
      "does not fit in padded x"},
-    {"f32[1,1,1048576,4096]", "max_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=1, stride_w=1, pad_h=1, pad_w=0}",
-     "2^31"},
+    {"f32[1,1,1048576,4096]",
+     "max_pool2d(%0) {kernel_h=2, kernel_w=2, stride_h=1, stride_w=1, pad_h=1, pad_w=0}", "2^31"},
     {"f32[1,1,2,2]",
-     "avg_pool2d_bwd(%0) {kernel_h=2, kernel_w=2, stride_h=2, stride_w=2, pad_h=0, pad_w=0, shape=[1,1,6,6]}",
+     "avg_pool2d_bwd(%0) {kernel_h=2, kernel_w=2, stride_h=2, stride_w=2, pad_h=0, pad_w=0, "
+     "shape=[1,1,6,6]}",
      "must have (1,1,3,3)"},
     {"f32[]", "softmax(%0)", "must have 1 to 8 axes"},
     {"i32[2]", "log_softmax(%0)", "needs a float dtype"},
@@ -252,15 +278,18 @@ static const row bad[] = {
     {"f32[2,3] f32[3]", "layer_norm(%0, %1, %1) {eps=inf}", "eps is inf"},
     {"f32[2,3] f32[2]", "layer_norm(%0, %1, %1) {eps=0}", "input 1 has shape (2,), must have (3,)"},
     {"bf16[2,3] f32[3]", "layer_norm(%0, %1, %1) {eps=0}", "dtypes differ: bf16 and f32"},
-    {"bf16[2,3] bf16[3] bf16[2]", "layer_norm_bwd(%0, %0, %1, %2, %2)", "input 3 must be f32, not bf16"},
+    {"bf16[2,3] bf16[3] bf16[2]", "layer_norm_bwd(%0, %0, %1, %2, %2)",
+     "input 3 must be f32, not bf16"},
     {"f32[2,3] f32[3]", "rms_norm_bwd(%0, %0, %1, %1)", "input 3 has shape (3,), must have (2,)"},
     {"f32[3] f32[3]", "batch_norm(%0, %1, %1) {eps=0}", "must have 2 to 8 axes"},
     {"f32[2,5] f32[2]", "cross_entropy(%0, %1) {ignore=0}", "must be i32 or i64"},
     {"f32[2,5] i32[5]", "cross_entropy(%0, %1) {ignore=0}", "must have (2,)"},
-    {"bf16[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2, %0) {ignore=0}", "input 0 must be f32, not bf16"},
+    {"bf16[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2, %0) {ignore=0}",
+     "input 0 must be f32, not bf16"},
 };
 
-/* As many types as the op has outputs: which ones does not matter where the rule refuses the inputs. */
+/* As many types as the op has outputs: which ones does not matter where the rule refuses the
+ * inputs. */
 static const char *any_types(const char *op) {
     static const char most[] = "f32[2], f32[2], f32[2], f32[2]";
     cb_opcode code = CB_OP_COUNT;
@@ -288,19 +317,25 @@ TEST(absurd_sizes) {
     cb_op_id op;
     cb_value_id big, x = ir_input(g, CB_F32, DIMS(1));
     cb_shape huge = DIMS(INT64_C(1) << 61), table = DIMS(INT64_C(1) << 40, INT64_C(1) << 40);
-    CHECK_FAIL(cb_graph_append_input(g, "h", CB_ROLE_DATA, CB_F32, &huge, &big, &err), CB_INVALID, "2^62 bytes");
-    CHECK_OK(cb_build_expand(g, x, &huge, &big, &err)); /* a view may repeat one element that often */
+    CHECK_FAIL(cb_graph_append_input(g, "h", CB_ROLE_DATA, CB_F32, &huge, &big, &err), CB_INVALID,
+               "2^62 bytes");
+    CHECK_OK(
+        cb_build_expand(g, x, &huge, &big, &err)); /* a view may repeat one element that often */
     CHECK_FAIL(cb_build1(g, CB_OP_NEG, big, &big, &err), CB_INVALID, "neg: shape: ");
-    CHECK_FAIL(cb_graph_append(g, CB_OP_CONCAT, INS(big, big, big), &(cb_attrs){0}, &op, &err), CB_INVALID, "2^62");
+    CHECK_FAIL(cb_graph_append(g, CB_OP_CONCAT, INS(big, big, big), &(cb_attrs){0}, &op, &err),
+               CB_INVALID, "2^62");
     CHECK_FAIL(cb_build_expand(g, x, &table, &big, &err), CB_INVALID, "2^62");
     cb_attrs rank = {.dims = {.rank = 9}};
     CHECK_FAIL(cb_graph_append(g, CB_OP_SUM, INS(x), &rank, &op, &err), CB_INVALID, "sum");
     CHECK_FAIL(cb_graph_append(g, CB_OP_RESHAPE, INS(x), &rank, &op, &err), CB_INVALID, "rank");
-    CHECK_FAIL(cb_graph_append(g, CB_OP_TRANSPOSE, INS(x), &rank, &op, &err), CB_INVALID, "transpose");
+    CHECK_FAIL(cb_graph_append(g, CB_OP_TRANSPOSE, INS(x), &rank, &op, &err), CB_INVALID,
+               "transpose");
     CHECK_FAIL(cb_graph_append(g, CB_OP_FULL, 0, NULL, &rank, &op, &err), CB_INVALID, "rank");
     rank.dims.rank = -1;
     CHECK_FAIL(cb_graph_append(g, CB_OP_EXPAND, INS(x), &rank, &op, &err), CB_INVALID, "rank");
-    CHECK_FAIL(cb_graph_append(g, CB_OP_CAST, INS(x), &(cb_attrs){.dtype = CB_DTYPE_COUNT}, &op, &err), CB_TYPE, "cast");
+    CHECK_FAIL(
+        cb_graph_append(g, CB_OP_CAST, INS(x), &(cb_attrs){.dtype = CB_DTYPE_COUNT}, &op, &err),
+        CB_TYPE, "cast");
     CHECK_FAIL(cb_graph_append(g, (cb_opcode)1000, 0, NULL, NULL, &op, &err), CB_INVALID, "no op");
     cb_graph_free(g);
 }

@@ -15,24 +15,29 @@ TEST(figures) {
     CHECK(work_of(g, x).bytes == 0);
     CHECK_OK(cb_build_matmul(g, x, w, &y, &err));
     CHECK(work_of(g, y).flops == 2.0 * 8 * 16 * 4 && work_of(g, y).bytes == 4 * (128 + 64 + 32));
-    CHECK_OK(cb_build2(g, CB_OP_ADD, x, b, &y, &err)); /* b is read once, however often it repeats */
+    CHECK_OK(
+        cb_build2(g, CB_OP_ADD, x, b, &y, &err)); /* b is read once, however often it repeats */
     CHECK(work_of(g, y).flops == 128 && work_of(g, y).bytes == 4 * (128 + 16 + 128));
     CHECK_OK(cb_build2(g, CB_OP_MUL, x, x, &y, &err)); /* x is read once */
     CHECK(work_of(g, y).bytes == 4 * 256);
     CHECK_OK(cb_build_swap_last(g, x, &y, &err));
     CHECK(work_of(g, y).bytes == 0 && work_of(g, y).flops == 0);
     CHECK_OK(cb_build_sum(g, x, 1, (int64_t[]){1}, false, &y, &err));
-    CHECK(work_of(g, y).flops == 128 && work_of(g, y).bytes == 4 * (128 + 8) && work_of(g, y).workspace == 0);
+    CHECK(work_of(g, y).flops == 128 && work_of(g, y).bytes == 4 * (128 + 8) &&
+          work_of(g, y).workspace == 0);
     cb_value_id index = ir_input(g, CB_I32, DIMS(3)), table = ir_input(g, CB_F32, DIMS(1000, 4));
     CHECK_OK(cb_build2(g, CB_OP_EMBEDDING, table, index, &y, &err)); /* three rows in, three out */
     CHECK(work_of(g, y).bytes == 4 * 3 + 2 * 4 * 12);
-    cb_value_id image = ir_input(g, CB_F32, DIMS(2, 3, 8, 8)), kernel = ir_input(g, CB_F32, DIMS(5, 3, 3, 3));
-    CHECK_OK(cb_build(g, CB_OP_CONV2D, INS(image, kernel), &(cb_attrs){.i = {1, 1, 1, 1, 1, 1, 1}}, &y, &err));
+    cb_value_id image = ir_input(g, CB_F32, DIMS(2, 3, 8, 8)),
+                kernel = ir_input(g, CB_F32, DIMS(5, 3, 3, 3));
+    CHECK_OK(cb_build(g, CB_OP_CONV2D, INS(image, kernel), &(cb_attrs){.i = {1, 1, 1, 1, 1, 1, 1}},
+                      &y, &err));
     CHECK(work_of(g, y).flops == 2.0 * (2 * 5 * 64) * 27);
     cb_graph_free(g);
 }
 
-/* Sums over columns, the backwards of norms: scratch of whole blocks, within the limit, none for few rows. */
+/* Sums over columns, the backwards of norms: scratch of whole blocks, within the limit, none for
+ * few rows. */
 TEST(column_workspace) {
     static const int64_t sizes[] = {0, 1, 3, 16, 31, 64, 1000, 4096, 100000, 1 << 20};
     const size_t n = sizeof sizes / sizeof *sizes;
@@ -42,7 +47,8 @@ TEST(column_workspace) {
             CHECK(blocks >= 1 && blocks <= 64 && (blocks == 1 || blocks * 16 <= sizes[i]));
             cb_graph *g = ir_graph();
             cb_value_id y, outs[3], x = ir_input(g, CB_F64, DIMS(sizes[i], sizes[k])),
-                           c = ir_input(g, CB_F64, DIMS(sizes[k])), r = ir_input(g, CB_F64, DIMS(sizes[i]));
+                                    c = ir_input(g, CB_F64, DIMS(sizes[k])),
+                                    r = ir_input(g, CB_F64, DIMS(sizes[i]));
             CHECK_OK(cb_build_sum(g, x, 1, (int64_t[]){0}, false, &y, &err));
             uint64_t want = blocks == 1 ? 0 : (uint64_t)(blocks * sizes[k]) * 8;
             CHECK(work_of(g, y).workspace == want);
@@ -54,13 +60,15 @@ TEST(column_workspace) {
 }
 
 TEST(conv_workspace) {
-    static const int64_t sides[] = {1, 2, 7, 64, 300}, channels[] = {1, 4, 512}, kernels[] = {1, 3, 7};
+    static const int64_t sides[] = {1, 2, 7, 64, 300}, channels[] = {1, 4, 512},
+                         kernels[] = {1, 3, 7};
     static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_BF16};
     for (int i = 0; i < 5 * 3 * 3 * 3; i++) {
         int64_t side = sides[i % 5], c = channels[i / 5 % 3], k = kernels[i / 15 % 3];
         cb_dtype dtype = dtypes[i / 45];
         cb_graph *g = ir_graph();
-        cb_value_id y, d, x = ir_input(g, dtype, DIMS(3, c, side, side)), w = ir_input(g, dtype, DIMS(c, c, k, k));
+        cb_value_id y, d, x = ir_input(g, dtype, DIMS(3, c, side, side)),
+                          w = ir_input(g, dtype, DIMS(c, c, k, k));
         cb_attrs a = {.i = {1, 1, k / 2, k / 2, 1, 1, 1}};
         CHECK_OK(cb_build(g, CB_OP_CONV2D, INS(x, w), &a, &y, &err));
         work_of(g, y);

@@ -155,6 +155,7 @@ TEST(half_the_memory_of_a_chain) {
     CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));
     CHECK((double)plan->time_ps <= 1.4 * (double)plan->once_ps &&
           2 * plan->arena_bytes < plan->save_all_arena_bytes);
+    CHECK(plan->budget_bytes == plan->arena_bytes);
     cb_plan_free(plan);
     o.budget.share = 0.01; /* one layer or so */
     CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));

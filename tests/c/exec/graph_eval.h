@@ -1,5 +1,5 @@
-/* graph_eval.h: runs a graph op by op in the order of ids on the reference kernels, for tests. Every storage is a
- * block of its own; views share it.
+/* graph_eval.h: runs a graph op by op in the order of ids on the reference kernels, for tests.
+ * Every storage is a block of its own; views share it.
  *
  *     eval e;
  *     CHECK_OK(eval_init(&e, graph, &alloc, &err));
@@ -62,8 +62,8 @@ static inline cb_status eval_run(eval *e, cb_error *error) {
         if (cb_op_flags(e->g, i) & (CB_OPF_VIEW | CB_OPF_SOURCE)) continue;
         if (op->n_in > 16) return cb_fail(error, CB_UNSUPPORTED, "eval: more than 16 inputs");
         for (uint32_t k = 0; k < op->n_in; k++) in[k] = e->tensor[cb_op_ins(e->g, i)[k]];
-        CB_TRY(cb_ref_op(op->code, cb_op_attrs(e->g, i), op->n_in, in, op->n_out, e->tensor + op->out_begin,
-                         &e->random, error));
+        CB_TRY(cb_ref_op(op->code, cb_op_attrs(e->g, i), op->n_in, in, op->n_out,
+                         e->tensor + op->out_begin, &e->random, error));
     }
     return CB_OK;
 }

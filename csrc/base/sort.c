@@ -1,0 +1,32 @@
+/* Heapsort: n log n whatever the input, which may be hostile, and no recursion. */
+#include "sort.h"
+
+#include <stdint.h>
+
+static void swap(uint8_t *a, uint8_t *b, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        uint8_t byte = a[i];
+        a[i] = b[i];
+        b[i] = byte;
+    }
+}
+
+/* Moves items[at] down to its place in a heap of n items with the largest at the top. */
+static void sift(uint8_t *items, size_t at, size_t n, size_t size,
+                 int (*compare)(const void *, const void *)) {
+    for (size_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && compare(items + child * size, items + (child + 1) * size) < 0) child++;
+        if (compare(items + at * size, items + child * size) >= 0) return;
+        swap(items + at * size, items + child * size, size);
+    }
+}
+
+void cb_sort(void *items, size_t n, size_t size, int (*compare)(const void *a, const void *b)) {
+    uint8_t *bytes = items;
+    for (size_t i = n / 2; i-- > 0;) sift(bytes, i, n, size, compare);
+    while (n > 1) {
+        n--;
+        swap(bytes, bytes + n * size, size);
+        sift(bytes, 0, n, size, compare);
+    }
+}

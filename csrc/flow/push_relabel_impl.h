@@ -1,0 +1,181 @@
+/* push_relabel_impl.h: the source of push_relabel.c and push_relabel128.c.
+ *
+ * Goldberg and Tarjan (1988), highest label first (Cheriyan and Maheshwari 1989: O(n^2 sqrt m)),
+ * with the two habits that make it fast (Cherkassky and Goldberg 1997): labels are set to true
+ * distances once every n relabels, and when a label has no node left, all nodes above it are given
+ * up, for they cannot reach a demand. Excess that cannot be delivered is not sent back: the cut
+ * does not need it.
+ *
+ * A node with excess and a label is active. Each label has two lists: its active nodes, a stack,
+ * and all its nodes, linked both ways for the moment when they are given up. */
+#include "maxflow_bits.h"
+
+typedef struct pusher {
+    FLOW *f;
+    uint32_t *active, *below;       /* [n] by label: top of the stack; by node: next one down */
+    uint32_t *member, *next, *prev; /* [n] by label: a node; by node: its neighbours */
+    uint32_t highest;               /* no active node has a larger label */
+    uint32_t n_relabel;             /* since labels were distances */
+    bool overflows;                 /* or would, with the next push */
+} pusher;
+
+static void activate(pusher *p, uint32_t v) {
+    uint32_t label = p->f->level[v];
+    p->below[v] = p->active[label];
+    p->active[label] = v;
+    if (label > p->highest) p->highest = label;
+}
+
+static void link_node(pusher *p, uint32_t v) {
+    uint32_t old = p->member[p->f->level[v]];
+    p->next[v] = old;
+    p->prev[v] = CB_NONE;
+    if (old != CB_NONE) p->prev[old] = v;
+    p->member[p->f->level[v]] = v;
+}
+
+static void unlink_node(pusher *p, uint32_t v) {
+    uint32_t next = p->next[v], prev = p->prev[v];
+    if (next != CB_NONE) p->prev[next] = prev;
+    if (prev != CB_NONE) p->next[prev] = next;
+    else p->member[p->f->level[v]] = next;
+}
+
+/* Labels become distances to the nearest demand. Labels never fall by this, so the nodes without
+ * one keep none. */
+static void measure(pusher *p) {
+    FLOW *f = p->f;
+    uint32_t head = 0, tail = 0, *queue = p->below; /* free until nodes are activated */
+    size_t bytes = f->n_node * sizeof(uint32_t);
+    memset(f->level, 0xFF, bytes);
+    for (uint32_t v = 0; v < f->n_node; v++) {
+        if (f->excess[v] >= 0) continue;
+        f->level[v] = 0;
+        queue[tail++] = v;
+    }
+    while (head < tail) {
+        uint32_t v = queue[head++];
+        for (uint32_t e = f->first[v]; e < f->first[v + 1]; e++) {
+            uint32_t u = f->arc[e].to;
+            if (f->level[u] != CB_NONE || f->residual[f->arc[e].pair] == 0) continue;
+            f->level[u] = f->level[v] + 1;
+            queue[tail++] = u;
+        }
+    }
+    memset(p->active, 0xFF, bytes);
+    memset(p->member, 0xFF, bytes);
+    memcpy(f->current, f->first, bytes);
+    p->highest = p->n_relabel = 0;
+    for (uint32_t v = 0; v < f->n_node; v++) {
+        if (f->level[v] == CB_NONE) continue;
+        link_node(p, v);
+        if (f->excess[v] > 0) activate(p, v);
+    }
+}
+
+/* An infinite arc keeps in its other half what it carries. A unit may come round again and again
+ * over a circle of such arcs, so this is where sums could overflow. */
+static void push_along(pusher *p, uint32_t v, uint32_t e) {
+    FLOW *f = p->f;
+    uint32_t u = f->arc[e].to, back = f->arc[e].pair;
+    CAPACITY amount = f->excess[v] < f->residual[e] ? f->excess[v] : f->residual[e];
+    CAPACITY before = f->excess[u];
+    if (f->residual[e] == INF && f->residual[back] != INF && f->residual[back] >= MOST - amount) {
+        p->overflows = true;
+        return;
+    }
+    if (f->residual[e] != INF) f->residual[e] -= amount;
+    if (f->residual[back] != INF) f->residual[back] += amount;
+    f->excess[v] -= amount;
+    f->excess[u] += amount;
+    if (before < 0) f->value += amount < -before ? amount : -before;
+    if (before <= 0 && f->excess[u] > 0) activate(p, u);
+}
+
+/* No node is left at `label`: those above it cannot reach a demand. Only members are listed, and
+ * none of those above is active, as the highest are served first. */
+static void give_up_above(pusher *p, uint32_t label) {
+    for (uint32_t k = label + 1; k < p->f->n_node && p->member[k] != CB_NONE; k++) {
+        for (uint32_t v = p->member[k]; v != CB_NONE; v = p->next[v]) p->f->level[v] = CB_NONE;
+        p->member[k] = CB_NONE;
+    }
+}
+
+static void relabel(pusher *p, uint32_t v) {
+    FLOW *f = p->f;
+    uint32_t lowest = CB_NONE, old = f->level[v];
+    for (uint32_t e = f->first[v]; e < f->first[v + 1]; e++) {
+        if (f->residual[e] == 0 || f->level[f->arc[e].to] >= lowest) continue;
+        lowest = f->level[f->arc[e].to];
+        f->current[v] = e;
+    }
+    unlink_node(p, v);
+    p->n_relabel++;
+    if (p->member[old] == CB_NONE) {
+        give_up_above(p, old);
+        lowest = CB_NONE;
+    }
+    f->level[v] = lowest == CB_NONE || lowest + 1 >= f->n_node ? CB_NONE : lowest + 1;
+    if (f->level[v] != CB_NONE) link_node(p, v);
+}
+
+/* Sends the excess of v downhill until none is left or v must rise. */
+static void discharge(pusher *p, uint32_t v) {
+    FLOW *f = p->f;
+    uint32_t label = f->level[v], *e = &f->current[v];
+    for (; label > 0 && *e < f->first[v + 1]; ++*e) {
+        if (f->residual[*e] == 0 || f->level[f->arc[*e].to] != label - 1) continue;
+        push_along(p, v, *e);
+        if (f->excess[v] == 0 || p->overflows) return;
+    }
+    relabel(p, v);
+    if (f->level[v] != CB_NONE) activate(p, v);
+}
+
+/* A node never holds more than all supply, which must stay below MOST: no ban is in force. */
+static bool fits(const FLOW *f) {
+    CAPACITY left = MOST;
+    for (uint32_t v = 0; v < f->n_node; v++) {
+        if (f->excess[v] <= 0) continue;
+        if (f->excess[v] >= left) return false;
+        left -= f->excess[v];
+    }
+    return true;
+}
+
+bool FLOW_FN(push)(FLOW *f) {
+    pusher p = {.f = f,
+                .active = f->stack,
+                .below = f->queue,
+                .member = f->list[0],
+                .next = f->list[1],
+                .prev = f->list[2]};
+    if (f->n_node == 0) return true;
+    if (!fits(f)) return false;
+    measure(&p);
+    while (!p.overflows) {
+        uint32_t v = p.active[p.highest];
+        if (v == CB_NONE) {
+            if (p.highest == 0) return true;
+            p.highest--;
+            continue;
+        }
+        p.active[p.highest] = p.below[v];
+        discharge(&p, v);
+        if (p.n_relabel > f->n_node) measure(&p);
+    }
+    return false;
+}
+
+cb_status FLOW_FN(solve_by_push)(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
+                                 cb_error *err) {
+    CB_TRY(FLOW_FN(load)(f, source, sink, capacity, err));
+    f->n_phase = 0;
+    if (!FLOW_FN(push)(f)) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "network: push-relabel cannot hold a supply this large in %d bits",
+                       CB_FLOW_BITS);
+    }
+    FLOW_FN(settle)(f);
+    return CB_OK;
+}

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Documents that come from the code: docs/ops.md from csrc/ir/ops.def.
+
+    tools/gen_docs.py            writes them
+    tools/gen_docs.py --check    exit 1 and a diff when what is there is not what would be written
+
+To be run after a change of the table; `make check` sees to it that nobody forgets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "csrc/ir/ops.def"
+OPS = ROOT / "docs/ops.md"
+
+# Flags worth telling, in this order. What kernels read (STRIDED, MATRIX) is the builder's affair.
+KINDS = {
+    "SOURCE": "argument",
+    "POINTWISE": "pointwise",
+    "REDUCE": "reduction",
+    "VIEW": "view",
+    "COMPUTE": "compute",
+    "RANDOM": "random",
+    "GRAD": "made by autodiff",
+}
+
+HEAD = """\
+# Operations
+
+Written by `tools/gen_docs.py` from the op table, `csrc/ir/ops.def`; edit that. The names are those
+of `cb_graph_add_op`, of `cutback.Graph` and of the text form of a graph.
+
+Inputs of pointwise operations broadcast as in NumPy; their dtypes must agree. An operation with
+several outputs lists them behind `->`. Attributes are integers, numbers, lists of integers (`[]`)
+or element types.
+
+*Kind*: a **view** shows elements of its input and costs nothing; **pointwise** operations and
+**reductions** are bound by memory and cheap to compute again; **compute** ones are dear; **random**
+ones draw from the counter-based generator, so that computing one again gives the same numbers.
+*Gradient*: `yes`; `no` where none passes by definition; `expanded` where the operation is rewritten
+into others and those are differentiated.
+"""
+
+ROW = re.compile(
+    r'CB_OP\((?P<id>\w+), "(?P<name>\w+)", (?P<least>\d+), (?P<most>-?\d+), (?P<outs>\d+), '
+    r'(?P<flags>[\w |]+), (?P<infer>\w+), (?P<vjp>\w+), "(?P<attrs>[^"]*)", "(?P<doc>[^"]*)"\)$'
+)
+HEADING = re.compile(r"/\* (?P<text>.*) \*/$")
+
+
+@dataclass
+class Op:
+    """One row of the table."""
+
+    name: str
+    inputs: str
+    outputs: str
+    kind: str
+    attrs: str
+    gradient: str
+    doc: str
+
+
+@dataclass
+class Section:
+    """The rows under one comment."""
+
+    heading: str
+    ops: list[Op] = field(default_factory=list)
+
+
+def attribute(item: str) -> str:
+    """`axes=d` as a reader wants it: `axes []`."""
+    name, slot = item.split("=")
+    return f"`{name}`" + {"d": " []", "t": " type", "f": " number"}.get(slot[0], "")
+
+
+def read_row(match: re.Match[str]) -> Op:
+    """A row in a reader's words."""
+    least, most = match["least"], match["most"]
+    flags = {flag.strip().removeprefix("CB_OPF_") for flag in match["flags"].split("|")}
+    gradient = {"zero": "no", "expand": "expanded"}.get(match["vjp"], "yes")
+    return Op(
+        name=match["name"],
+        inputs=least if least == most else f"{least}.." + ("" if most == "-1" else most),
+        outputs=match["outs"],
+        kind=", ".join(word for flag, word in KINDS.items() if flag in flags),
+        attrs=", ".join(attribute(item) for item in match["attrs"].split()),
+        gradient=gradient,
+        doc=match["doc"],
+    )
+
+
+def read_table(text: str) -> list[Section]:
+    """The table by sections. Raises ValueError, with the line, for a row that is not understood."""
+    body = text[text.index("*/") + 2 :]
+    first_line = text[: len(text) - len(body)].count("\n") + 1
+    sections: list[Section] = []
+    for number, line in enumerate(body.splitlines(), first_line):
+        if heading := HEADING.match(line):
+            sections.append(Section(heading["text"]))
+        elif row := ROW.match(line):
+            sections[-1].ops.append(read_row(row))
+        elif line.strip():
+            raise ValueError(f"{TABLE.name}:{number}: not a row of the table: {line}")
+    return sections
+
+
+def cell(text: str) -> str:
+    """`text` as the inside of a table cell."""
+    return text.replace("|", "\\|") or " "
+
+
+def write_ops(sections: list[Section]) -> str:
+    """The text of docs/ops.md."""
+    lines = [HEAD]
+    for section in sections:
+        heading, _, rest = section.heading.partition(": ")
+        lines.append(f"## {heading[:1].upper()}{heading[1:]}\n")
+        if rest:
+            lines.append(f"({rest}.)\n")
+        lines.append("| op | in | out | attributes | kind | gradient | meaning |")
+        lines.append("|---|---|---|---|---|---|---|")
+        for op in section.ops:
+            cells = (
+                f"`{op.name}`", op.inputs, op.outputs, op.attrs, op.kind, op.gradient,
+                op.doc,
+            )  # fmt: skip
+            lines.append("| " + " | ".join(cell(text) for text in cells) + " |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> int:
+    """Writes or checks; the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    check: bool = parser.parse_args().check
+    fresh = write_ops(read_table(TABLE.read_text(encoding="utf-8")))
+    if not check:
+        OPS.write_text(fresh, encoding="utf-8")
+        return 0
+    there = OPS.read_text(encoding="utf-8") if OPS.exists() else ""
+    if there == fresh:
+        return 0
+    diff = difflib.unified_diff(
+        there.splitlines(True), fresh.splitlines(True), "docs/ops.md", "from ops.def"
+    )
+    sys.stdout.writelines(diff)
+    print("docs/ops.md is out of date: run tools/gen_docs.py")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
