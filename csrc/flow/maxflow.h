@@ -25,9 +25,9 @@ __extension__ typedef __int128 cb_int128;
 #define CB_FLOW128_MOST ((cb_int128)1 << 126)
 #define CB_FLOW128_INF (CB_FLOW128_MOST - 1 + CB_FLOW128_MOST)
 
-/* Phases of Dinic before push-relabel takes over. Training graphs take one to three; what takes
- * more is done sooner by push-relabel (bench_flow: random graphs, grids). */
-#define CB_FLOW_PATIENCE 6
+/* Phases of Dinic before push-relabel takes over. Traced training graphs take one or two; what
+ * takes more is done sooner by push-relabel (bench_flow: random graphs, grids). */
+#define CB_FLOW_PATIENCE 4
 
 /* An arc stands at both its ends: one half leads forward, the other back. */
 typedef struct cb_half_arc {

@@ -78,6 +78,30 @@ TEST(series_of_huge_flows_do_not_overflow) {
     }
 }
 
+/* Each turn sends the same huge flow once more round a circle of infinite arcs. */
+TEST(flows_in_circles_do_not_overflow) {
+    cb_arena arena;
+    cb_flow f;
+    cb_session s;
+    int64_t huge = INT64_C(1) << 61;
+    uint32_t from[] = {2, 4, 3, 4}, to[] = {3, 2, 4, 1};
+    int64_t capacity[] = {CB_FLOW_INF, CB_FLOW_INF, CB_FLOW_INF, huge};
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_flow_build(&f, &arena, 5, 4, from, to, &err));
+    CHECK_OK(cb_session_open(&s, &f, 0, 1, capacity, &arena, &err));
+    int64_t most = 0;
+    for (int i = 0; i < 20; i++) {
+        uint32_t v = i % 2 ? 4 : 2;
+        CHECK_OK(cb_session_ban(&s, v, &err));
+        CHECK(f.value == huge && !f.sink_side[4]);
+        if (s.pushed > most) most = s.pushed;
+        cb_session_unban(&s, v);
+        CHECK(f.value == 0);
+    }
+    CHECK(most >= CB_FLOW_MOST);
+    cb_arena_free(&arena);
+}
+
 /* On large networks against the solver itself. */
 TEST(large_networks) {
     for (uint64_t kind = 0; kind < 5; kind++) {
@@ -171,6 +195,7 @@ int main(void) {
     cb_alloc_init(&alloc);
     RUN(equals_cold_solves);
     RUN(series_of_huge_flows_do_not_overflow);
+    RUN(flows_in_circles_do_not_overflow);
     RUN(large_networks);
     RUN(refuses_what_cannot_be);
     RUN(out_of_memory);
