@@ -24,7 +24,18 @@ def wheel_bytes() -> int:
     """Size of a wheel built from this checkout."""
     root = Path(__file__).parent.parent
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, str(root)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            folder,
+            str(root),
+        ]
         subprocess.check_call(command)
         return next(Path(folder).glob("*.whl")).stat().st_size
 

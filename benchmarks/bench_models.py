@@ -2,9 +2,10 @@
 
     python benchmarks/bench_models.py [--rounds N]
 
-Both run forward, backward and AdamW (PyTorch's with fused=True) on the same parameters, the same batch and the
-same number of threads, in turns. PyTorch's peak is the largest sum of live allocations that its profiler sees in
-a step, over what was there before it; cutback's is the measured arena.
+Both run forward, backward and AdamW (PyTorch's with fused=True) on the same parameters, the same
+batch and the same number of threads, in turns. PyTorch's peak is the largest sum of live
+allocations that its profiler sees in a step, over what was there before it; cutback's is the
+measured arena.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import cutback as cb
 
 
 def torch_peak(step: Callable[[], Any]) -> int:
-    """Largest number of live bytes that one step allocates, from the profiler's allocation records."""
+    """Most live bytes that one step allocates, from the profiler's allocation records."""
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     live = peak = 0
@@ -57,7 +58,9 @@ def torch_step(loss: Callable[[], torch.Tensor], params: list[torch.Tensor]) -> 
     return step
 
 
-def cutback_step(loss: Any, args: tuple[Any, ...], **options: Any) -> tuple[Callable[[], float], Any, float]:
+def cutback_step(
+    loss: Any, args: tuple[Any, ...], **options: Any
+) -> tuple[Callable[[], float], Any, float]:
     """-> (step, compiled, seconds that tracing, planning and the first step took)."""
     step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), seed=0, **options)
     begin = time.perf_counter()
@@ -74,7 +77,9 @@ def gpt_case() -> tuple[Any, tuple[Any, ...], Callable[[], float]]:
     x, y = next(data.text_batches(text, 16, config.context, seed=2))
     twin = torch_models.to_torch(params)
     tx, ty = torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64))
-    peer = torch_step(lambda: torch_models.gpt_loss(twin, tx, ty, config), torch_models.leaves(twin))
+    peer = torch_step(
+        lambda: torch_models.gpt_loss(twin, tx, ty, config), torch_models.leaves(twin)
+    )
     return (lambda p, a, b: gpt.loss(p, a, b, config)), (params, x, y), peer
 
 
@@ -83,7 +88,10 @@ def conv_case() -> tuple[Any, tuple[Any, ...], Callable[[], float]]:
     config = convnet.ConvConfig()
     params, states = convnet.init(config, np.random.default_rng(3))
     x, y = next(data.digit_batches(data.digits(), 128, seed=4))
-    twin, twin_states = torch_models.to_torch(params), torch_models.to_torch(states, requires_grad=False)
+    twin, twin_states = (
+        torch_models.to_torch(params),
+        torch_models.to_torch(states, requires_grad=False),
+    )
     tx, ty = torch.from_numpy(x), torch.from_numpy(y.astype(np.int64))
     peer = torch_step(
         lambda: torch_models.conv_loss(twin, twin_states, tx, ty, config), torch_models.leaves(twin)
@@ -100,21 +108,57 @@ def measure(name: str, case: Callable[[], Any], rounds: int) -> list[dict[str, A
     halved, half_step, half_seconds = cutback_step(loss, args, budget=half)
     plans = {"save everything": first_step, "min-cut": least_step, "half the memory": half_step}
     times = interleave(
-        {"PyTorch eager": peer, "save everything": everything, "min-cut": least, "half the memory": halved}, rounds
+        {
+            "PyTorch eager": peer,
+            "save everything": everything,
+            "min-cut": least,
+            "half the memory": halved,
+        },
+        rounds,
     )
     eager = times["PyTorch eager"]["median"]
-    rows = [{"model": name, "what": "PyTorch eager", "peak_bytes": torch_peak(peer), "ratio": 1.0, **times["PyTorch eager"]}]
+    rows = [
+        {
+            "model": name,
+            "what": "PyTorch eager",
+            "peak_bytes": torch_peak(peer),
+            "ratio": 1.0,
+            **times["PyTorch eager"],
+        }
+    ]
     for plan, step in plans.items():
         peak = step.stats.peak_bytes
-        rows.append({"model": name, "what": plan, "peak_bytes": peak, "ratio": times[plan]["median"] / eager, **times[plan]})
-    rows.append({"model": name, "what": "trace, plan, first step (save everything)", "median": 1e3 * first_seconds})
-    rows.append({"model": name, "what": "trace, plan, first step (half the memory)", "median": 1e3 * half_seconds})
+        rows.append(
+            {
+                "model": name,
+                "what": plan,
+                "peak_bytes": peak,
+                "ratio": times[plan]["median"] / eager,
+                **times[plan],
+            }
+        )
+    rows.append(
+        {
+            "model": name,
+            "what": "trace, plan, first step (save everything)",
+            "median": 1e3 * first_seconds,
+        }
+    )
+    rows.append(
+        {
+            "model": name,
+            "what": "trace, plan, first step (half the memory)",
+            "median": 1e3 * half_seconds,
+        }
+    )
     return rows
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
     threads = len(os.sched_getaffinity(0))
@@ -123,7 +167,12 @@ def main() -> None:
     rows = measure("GPT", gpt_case, rounds) + measure("ConvNet", conv_case, rounds)
     for row in rows:
         row["unit"], row["threads"] = "ms", threads
-        print({key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()})
+        print(
+            {
+                key: round(value, 2) if isinstance(value, float) else value
+                for key, value in row.items()
+            }
+        )
     save("models", "python benchmarks/bench_models.py", rows, "torch")
 
 

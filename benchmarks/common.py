@@ -30,8 +30,12 @@ def commit() -> str:
     """Short hash of the checkout, with "+" when files differ from it."""
     root = Path(__file__).parent
     try:
-        head = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=root, text=True).strip()
-        dirty = subprocess.check_output(["git", "status", "--porcelain", "-uno"], cwd=root, text=True)
+        head = subprocess.check_output(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=root, text=True
+        ).strip()
+        dirty = subprocess.check_output(
+            ["git", "status", "--porcelain", "-uno"], cwd=root, text=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head + ("+" if dirty.strip() else "")

@@ -18,7 +18,9 @@ def key(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     args = parser.parse_args()
@@ -29,7 +31,10 @@ def main() -> None:
         if before is None:
             print(f"{name}: {row.get('median'):.4g} (new row)")
         elif before.get("median"):
-            print(f"{name}: {before['median']:.4g} -> {row['median']:.4g}, x{row['median'] / before['median']:.3f}")
+            print(
+                f"{name}: {before['median']:.4g} -> {row['median']:.4g}, "
+                f"x{row['median'] / before['median']:.3f}"
+            )
 
 
 if __name__ == "__main__":

@@ -36,11 +36,20 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 def report() -> None:
     """RESULTS.md from results/*.json: nothing in it is written by hand."""
-    lines = ["# Results", "", "Written by `python benchmarks/run.py` from `benchmarks/results/*.json`.", ""]
+    lines = [
+        "# Results",
+        "",
+        "Written by `python benchmarks/run.py` from `benchmarks/results/*.json`.",
+        "",
+    ]
     for path in sorted((HERE / "results").glob("*.json")):
         document = json.loads(path.read_text())
         machine, versions = document["machine"], document["versions"]
-        lines += [f"## {document['benchmark']}", "", f"`{document['command']}`, {document['date']}, commit {document['commit']}"]
+        lines += [
+            f"## {document['benchmark']}",
+            "",
+            f"`{document['command']}`, {document['date']}, commit {document['commit']}",
+        ]
         lines += [f"on {machine['cpu']}, {machine['cores']} cores, {machine['system']};"]
         lines += [", ".join(f"{name} {version}" for name, version in versions.items()) + ".", ""]
         lines += [*table(document["rows"]), ""]
@@ -51,14 +60,20 @@ def report() -> None:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", choices=sorted(scripts()), help="benchmarks to run (default: all)")
+    parser.add_argument(
+        "--only", nargs="*", choices=sorted(scripts()), help="benchmarks to run (default: all)"
+    )
     parser.add_argument("--report", action="store_true", help="only write RESULTS.md")
     args = parser.parse_args()
     failed = []
     if not args.report:
         for name, path in scripts().items():
             if args.only is None or name in args.only:
-                failed += [name] if subprocess.run([sys.executable, str(path)], check=False).returncode else []
+                failed += (
+                    [name]
+                    if subprocess.run([sys.executable, str(path)], check=False).returncode
+                    else []
+                )
     report()
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The demo models in PyTorch eager, op for op: the peer that step time and peak are measured against."""
+"""The demo models in PyTorch eager, op for op: the peer of step time and peak."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def gpt_loss(params: Any, tokens: torch.Tensor, labels: torch.Tensor, config: An
     """The twin of examples/demo/gpt.py."""
 
     def dense(p: Any, x: torch.Tensor) -> torch.Tensor:
-        return torch.addmm(p["bias"], x.reshape(-1, x.shape[-1]), p["weight"]).reshape(*x.shape[:-1], -1)
+        return torch.addmm(p["bias"], x.reshape(-1, x.shape[-1]), p["weight"]).reshape(
+            *x.shape[:-1], -1
+        )
 
     def norm(p: Any, x: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(x, (config.width,), p["weight"], p["bias"])
@@ -49,12 +51,16 @@ def gpt_loss(params: Any, tokens: torch.Tensor, labels: torch.Tensor, config: An
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
 
-def conv_loss(params: Any, states: Any, images: torch.Tensor, labels: torch.Tensor, config: Any) -> torch.Tensor:
+def conv_loss(
+    params: Any, states: Any, images: torch.Tensor, labels: torch.Tensor, config: Any
+) -> torch.Tensor:
     """The twin of examples/demo/convnet.py."""
     x = images
     for i, (layer, state) in enumerate(zip(params["layers"], states, strict=True)):
         x = F.conv2d(x, layer["weight"], padding=1)
-        x = F.batch_norm(x, state["mean"], state["var"], layer["gamma"], layer["beta"], training=True)
+        x = F.batch_norm(
+            x, state["mean"], state["var"], layer["gamma"], layer["beta"], training=True
+        )
         x = F.relu(x)
         if i + 1 == len(config.channels) // 2:
             x = F.max_pool2d(x, 2)

@@ -153,9 +153,11 @@ def self_test() -> None:
         "csrc/base/alloc.c": '#include "../include/cutback.h"\nvoid *p = malloc(1);\n',
         "csrc/base/vec.h": '#include "ir/op.h"\n',  # to the right
         "csrc/ir/op.h": '#include "base/vec.h"\n',
-        "csrc/ir/op.c": '#include "op.h"\n/* free(x) */ char *s = "abort()";\nx->free(y); cb_free(z);\n',
+        "csrc/ir/op.c": '#include "op.h"\n/* free(x) */ char *s = "abort()";\n'
+        "x->free(y); cb_free(z);\n",
         "csrc/plan/cut.c": '\n#include "ir/op.h"\n',  # two layers that do not know each other
-        "csrc/exec/run.c": '#include "plan/missing.h"\n#include <Python.h>\nvoid f(void) { free (0); }\n',
+        "csrc/exec/run.c": '#include "plan/missing.h"\n#include <Python.h>\n'
+        "void f(void) { free (0); }\n",
         "csrc/odd/x.c": "",
         "csrc/pipeline.c": '#include "ir/op.h"\n',
         "python/native/mod.c": '#include <Python.h>\n#include "ir/op.h"\nvoid *p = malloc(1);\n',

@@ -1,4 +1,4 @@
-"""Execute notebooks in place of a reader: every cell must run. Writes nothing unless --inplace is given."""
+"""Execute notebooks in place of a reader: every cell must run. Writes only with --inplace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ def execute(path: Path, inplace: bool) -> bool:
     """Run one notebook in its own folder; return whether every cell ran."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
     )
     try:
         client.execute()

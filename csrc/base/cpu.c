@@ -5,9 +5,9 @@
 #include <cpuid.h>
 #endif
 
-/* The operating system's part (saving the wide registers) is covered by the check for avx2. f16c has
- * no name in clang 14's __builtin_cpu_supports, which reads what was asked once; asking the processor
- * itself takes tens of microseconds on a virtual machine. */
+/* The operating system's part (saving the wide registers) is covered by the check for avx2. f16c
+ * has no name in clang 14's __builtin_cpu_supports, which reads what was asked once; asking the
+ * processor itself takes tens of microseconds on a virtual machine. */
 #if defined(__clang__)
 static bool has_f16c(void) {
     unsigned a, b, c, d;

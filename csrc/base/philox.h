@@ -54,7 +54,10 @@ static inline uint32_t cb_philox_u16(const cb_philox *p, uint64_t element) {
 
 /* Dropout keeps an element when its 16 bits are >= this: p rounded to a multiple of 2^-16. */
 static inline uint32_t cb_dropout_threshold(double p) { return (uint32_t)(p * 65536.0 + 0.5); }
-/* What a kept element is multiplied by: 1 / (1 - p) with the rounded p, so that the expectation is exact. */
-static inline double cb_dropout_scale(double p) { return 65536.0 / (65536.0 - (double)cb_dropout_threshold(p)); }
+/* What a kept element is multiplied by: 1 / (1 - p) with the rounded p, so that the expectation is
+ * exact. */
+static inline double cb_dropout_scale(double p) {
+    return 65536.0 / (65536.0 - (double)cb_dropout_threshold(p));
+}
 
 #endif

@@ -81,17 +81,20 @@ typedef struct cb_shape {
 
 typedef struct cb_context cb_context;
 
-/* Matrix products are done by a BLAS that the caller hands in (the Python module passes the one that
- * NumPy has loaded). Fortran-free CBLAS signatures; `int_bits` says which integer it was built with. */
+/* Matrix products are done by a BLAS that the caller hands in (the Python module passes the one
+ * that NumPy has loaded). Fortran-free CBLAS signatures; `int_bits` says which integer it was built
+ * with. */
 typedef struct cb_blas {
-    const char *name;       /* for reports, e.g. "scipy-openblas 0.3.31"; NULL: none, use our own kernel */
-    int int_bits;           /* 32 or 64 */
-    void *sgemm;            /* cblas_sgemm, NULL: own kernel */
-    void *dgemm;            /* cblas_dgemm, NULL: own kernel */
-    void *set_threads_local; /* int f(int): threads for the calling thread, returns the old; may be NULL */
-    void *set_threads;      /* void f(int); may be NULL */
-    void *get_threads;      /* int f(void); may be NULL */
-    int vector_bits;        /* widest vectors its kernels use here; 0: unknown. Below ours: own kernel */
+    const char
+        *name;    /* for reports, e.g. "scipy-openblas 0.3.31"; NULL: none, use our own kernel */
+    int int_bits; /* 32 or 64 */
+    void *sgemm;  /* cblas_sgemm, NULL: own kernel */
+    void *dgemm;  /* cblas_dgemm, NULL: own kernel */
+    void *set_threads_local; /* int f(int): threads for the calling thread, returns the old; may be
+                                NULL */
+    void *set_threads;       /* void f(int); may be NULL */
+    void *get_threads;       /* int f(void); may be NULL */
+    int vector_bits; /* widest vectors its kernels use here; 0: unknown. Below ours: own kernel */
 } cb_blas;
 
 typedef struct cb_context_options {
@@ -103,7 +106,8 @@ CB_API CB_MUST_CHECK cb_status cb_context_new(const cb_context_options *options,
                                               cb_error *err);
 CB_API void cb_context_free(cb_context *ctx);
 CB_API int cb_context_threads(const cb_context *ctx);
-CB_API CB_MUST_CHECK cb_status cb_context_set_threads(cb_context *ctx, int n_threads, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_context_set_threads(cb_context *ctx, int n_threads,
+                                                      cb_error *err);
 
 typedef struct cb_memory_stats {
     uint64_t n_alloc;    /* allocations so far */
@@ -152,25 +156,30 @@ CB_API void cb_graph_free(cb_graph *g);
 CB_API CB_MUST_CHECK cb_status cb_graph_add_input(cb_graph *g, const char *name, cb_role role,
                                                   cb_dtype dtype, cb_shape shape, cb_value_id *out,
                                                   cb_error *err);
-/* Adds op `name` ("matmul", "add", ... see docs/ops.md) with NumPy broadcasting; `attrs` may be NULL
- * where the op has none. `outs` has room for `n_outs` ids, as many as the op has outputs. */
+/* Adds op `name` ("matmul", "add", ... see docs/ops.md) with NumPy broadcasting; `attrs` may be
+ * NULL where the op has none. `outs` has room for `n_outs` ids, as many as the op has outputs. */
 CB_API CB_MUST_CHECK cb_status cb_graph_add_op(cb_graph *g, const char *name, uint32_t n_ins,
                                                const cb_value_id *ins, const cb_attrs *attrs,
                                                uint32_t n_outs, cb_value_id *outs, cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_add_output(cb_graph *g, cb_value_id value, const char *name,
                                                    cb_error *err);
-/* What ops added from now on carry: source place ("model.py:12", NULL: none), checkpoint region (CB_NONE: none),
- * and what the user says about saving their outputs. */
-CB_API CB_MUST_CHECK cb_status cb_graph_set_location(cb_graph *g, const char *location, cb_error *err);
-CB_API CB_MUST_CHECK cb_status cb_graph_add_region(cb_graph *g, const char *name, uint32_t parent, uint64_t saved_limit,
-                                                   uint32_t *out, cb_error *err);
+/* What ops added from now on carry: source place ("model.py:12", NULL: none), checkpoint region
+ * (CB_NONE: none), and what the user says about saving their outputs. */
+CB_API CB_MUST_CHECK cb_status cb_graph_set_location(cb_graph *g, const char *location,
+                                                     cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_add_region(cb_graph *g, const char *name, uint32_t parent,
+                                                   uint64_t saved_limit, uint32_t *out,
+                                                   cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_set_region(cb_graph *g, uint32_t region, cb_error *err);
 CB_API void cb_graph_set_constraint(cb_graph *g, cb_constraint constraint);
 /* The same, for one value that is there already. */
-CB_API CB_MUST_CHECK cb_status cb_graph_constrain(cb_graph *g, cb_value_id value, cb_constraint constraint, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_constrain(cb_graph *g, cb_value_id value,
+                                                  cb_constraint constraint, cb_error *err);
 /* An output that replaces an input after the step; the input takes the role STATE. */
-CB_API CB_MUST_CHECK cb_status cb_graph_add_state(cb_graph *g, uint32_t input, cb_value_id value, cb_error *err);
-CB_API CB_MUST_CHECK cb_status cb_graph_value_info(const cb_graph *g, cb_value_id value, cb_dtype *dtype, cb_shape *shape, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_add_state(cb_graph *g, uint32_t input, cb_value_id value,
+                                                  cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_graph_value_info(const cb_graph *g, cb_value_id value,
+                                                   cb_dtype *dtype, cb_shape *shape, cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_to_text(const cb_graph *g, char **out, cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_from_text(cb_context *ctx, const char *text, size_t length,
                                                   cb_graph **out, cb_error *err);
@@ -200,15 +209,17 @@ typedef enum cb_measure {
 
 typedef struct cb_budget {
     enum { CB_BUDGET_NONE = 0, CB_BUDGET_BYTES, CB_BUDGET_SHARE, CB_BUDGET_MIN } kind;
-    uint64_t bytes;     /* CB_BUDGET_BYTES */
-    double share;       /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra time */
+    uint64_t bytes; /* CB_BUDGET_BYTES */
+    double share;   /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra
+                       time */
     cb_measure measure;
 } cb_budget;
 
 /* Called from the working thread now and then; nonzero asks to stop (CB_CANCELLED). */
 typedef int (*cb_poll_fn)(void *user);
 
-/* ---- the compiled step ------------------------------------------------------------------------ */
+/* ---- the compiled step ------------------------------------------------------------------------
+ */
 
 typedef struct cb_step cb_step;
 
@@ -216,24 +227,26 @@ typedef struct cb_step cb_step;
 typedef void (*cb_dump_fn)(void *user, const char *stage, const char *text);
 
 typedef struct cb_compile_options {
-    const uint32_t *wrt;   /* positions of the inputs whose gradients are wanted */
-    uint32_t n_wrt;        /* 0: forward only */
+    const uint32_t *wrt; /* positions of the inputs whose gradients are wanted */
+    uint32_t n_wrt;      /* 0: forward only */
     cb_preset preset;
     cb_budget budget;
-    const char *backend;   /* "cpu" (also when NULL), "debug", "ref", "null" */
-    const char *device;    /* cost row, NULL: "cpu" */
-    bool keep_gradients;   /* gradients stay in the arena for cb_step_adamw; else they are outputs of the caller */
+    const char *backend; /* "cpu" (also when NULL), "debug", "ref", "null" */
+    const char *device;  /* cost row, NULL: "cpu" */
+    bool keep_gradients; /* gradients stay in the arena for cb_step_adamw; else they are outputs of
+                            the caller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan instead of making one; NULL: make one */
     cb_dump_fn dump;       /* may be NULL */
     void *dump_user;
-    cb_poll_fn poll;       /* may be NULL */
+    cb_poll_fn poll; /* may be NULL */
     void *poll_user;
 } cb_compile_options;
 
 /* The whole way: joint graph, problem, plan, program, backend. The graph is not kept. */
-CB_API CB_MUST_CHECK cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *options,
-                                          cb_step **out, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_compile(cb_context *ctx, const cb_graph *forward,
+                                          const cb_compile_options *options, cb_step **out,
+                                          cb_error *err);
 CB_API void cb_step_free(cb_step *step);
 
 typedef struct cb_argument_info {
@@ -254,7 +267,7 @@ CB_API cb_argument_info cb_step_output(const cb_step *step, uint32_t i);
 typedef struct cb_step_numbers {
     uint64_t arena_bytes, live_bytes, saved_bytes, total_bytes; /* planned */
     uint64_t save_all_arena_bytes, save_all_live_bytes, save_all_saved_bytes;
-    uint64_t budget_bytes; /* UINT64_MAX: none */
+    uint64_t budget_bytes;                    /* UINT64_MAX: none */
     int64_t time_ps, once_ps, lower_bound_ps; /* modelled; bound -1: none */
     uint32_t n_groups, n_recomputed;
 } cb_step_numbers;
@@ -263,9 +276,10 @@ CB_API cb_step_numbers cb_step_get_numbers(const cb_step *step);
 /* Step of the plan at which each group starts: [n_groups]. */
 CB_API void cb_step_group_steps(const cb_step *step, uint32_t *out);
 
-/* Texts of the compiled step: "joint", "forward", "backward" (graph text), "program", "explain" (text), "problem",
- * "plan" (JSON). Free with cb_text_free. */
-CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out, cb_error *err);
+/* Texts of the compiled step: "joint", "forward", "backward" (graph text), "program", "explain"
+ * (text), "problem", "plan" (JSON). Free with cb_text_free. */
+CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
+                                            cb_error *err);
 
 typedef struct cb_run {
     void *const *inputs;  /* [n_inputs] contiguous, aligned to their element */
@@ -283,29 +297,35 @@ typedef struct cb_run_result {
     uint64_t n_alloc;    /* heap allocations of this run */
 } cb_run_result;
 
-/* Forward and backward. After a failure or a cancel, inputs are unchanged and outputs undefined. States are copied
- * into the inputs they belong to as the last action. */
-CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, cb_error *err);
+/* Forward and backward. After a failure or a cancel, inputs are unchanged and outputs undefined.
+ * States are copied into the inputs they belong to as the last action. */
+CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result,
+                                           cb_error *err);
 
 typedef struct cb_adamw_options {
     double lr, beta1, beta2, eps, weight_decay;
 } cb_adamw_options;
-/* One AdamW step (t counts from 1) on the parameters `wrt` of the step that has just run with keep_gradients:
- * params[k], m[k], v[k] belong to wrt[k] and are updated in place; group[k] indexes `groups`. Not interruptible. */
-CB_API CB_MUST_CHECK cb_status cb_step_adamw(cb_step *step, void *const *params, void *const *m, void *const *v,
-                                             const uint32_t *group, const cb_adamw_options *groups, uint32_t n_groups,
+/* One AdamW step (t counts from 1) on the parameters `wrt` of the step that has just run with
+ * keep_gradients: params[k], m[k], v[k] belong to wrt[k] and are updated in place; group[k] indexes
+ * `groups`. Not interruptible. */
+CB_API CB_MUST_CHECK cb_status cb_step_adamw(cb_step *step, void *const *params, void *const *m,
+                                             void *const *v, const uint32_t *group,
+                                             const cb_adamw_options *groups, uint32_t n_groups,
                                              int64_t t, cb_error *err);
 
-/* ---- planning from files ---------------------------------------------------------------------- */
+/* ---- planning from files ----------------------------------------------------------------------
+ */
 
 /* Problem JSON (docs/problem.md) -> plan JSON. */
-CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *problem, size_t length, cb_preset preset,
-                                            const cb_budget *budget, const char *device, cb_poll_fn poll, void *poll_user,
+CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *problem, size_t length,
+                                            cb_preset preset, const cb_budget *budget,
+                                            const char *device, cb_poll_fn poll, void *poll_user,
                                             char **out, cb_error *err);
 
 /* What cb_step_text calls "explain", for a plan of a problem, both as JSON. */
-CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *problem, size_t problem_length,
-                                                    const char *plan, size_t plan_length, const char *device,
+CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *problem,
+                                                    size_t problem_length, const char *plan,
+                                                    size_t plan_length, const char *device,
                                                     char **out, cb_error *err);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-"""A small convolutional net with batch norm and dropout for 8x8 digits, written with cutback's functional ops."""
+"""A small convolutional net with batch norm and dropout for 8x8 digits, in functional ops."""
 
 from __future__ import annotations
 
@@ -31,15 +31,21 @@ def init(config: ConvConfig, rng: np.random.Generator) -> tuple[Params, list[Par
         scale = np.sqrt(2.0 / (before * 9))
         layers.append(
             {
-                "weight": (rng.standard_normal((channels, before, 3, 3)) * scale).astype(np.float32),
+                "weight": (rng.standard_normal((channels, before, 3, 3)) * scale).astype(
+                    np.float32
+                ),
                 "gamma": np.ones(channels, np.float32),
                 "beta": np.zeros(channels, np.float32),
             }
         )
-        states.append({"mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)})
+        states.append(
+            {"mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)}
+        )
         before = channels
     head = {
-        "weight": (rng.standard_normal((before, config.classes)) / np.sqrt(before)).astype(np.float32),
+        "weight": (rng.standard_normal((before, config.classes)) / np.sqrt(before)).astype(
+            np.float32
+        ),
         "bias": np.zeros(config.classes, np.float32),
     }
     return {"layers": layers, "head": head}, states
@@ -52,7 +58,9 @@ def logits(
     x = images
     for i, (layer, state) in enumerate(zip(params["layers"], states, strict=True)):
         x = F.conv2d(x, layer["weight"], padding=1)
-        x = F.batch_norm(x, state["mean"], state["var"], layer["gamma"], layer["beta"], training=training)
+        x = F.batch_norm(
+            x, state["mean"], state["var"], layer["gamma"], layer["beta"], training=training
+        )
         x = F.relu(x)
         if i + 1 == len(config.channels) // 2:
             x = F.max_pool2d(x, 2)

@@ -1,4 +1,4 @@
-"""Real data that needs no download: the Python standard library's text, and scikit-learn's digits."""
+"""Real data that needs no download: the standard library's text, and scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Text:
 
 
 def stdlib_text(limit: int = 2_000_000) -> Text:
-    """The first `limit` characters of the standard library's top-level modules, non-ASCII as "?"."""
+    """The first `limit` characters of the standard library's modules, non-ASCII as "?"."""
     parts: list[str] = []
     size = 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):

@@ -1,4 +1,4 @@
-"""A character-level GPT, written with cutback's functional ops: parameters are a plain dict of NumPy arrays."""
+"""A character-level GPT in functional ops: parameters are a plain dict of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def init(config: GPTConfig, rng: np.random.Generator) -> Params:
         return (rng.standard_normal(shape) * scale).astype(np.float32)
 
     def norm() -> Params:
-        return {"weight": np.ones(config.width, np.float32), "bias": np.zeros(config.width, np.float32)}
+        return {
+            "weight": np.ones(config.width, np.float32),
+            "bias": np.zeros(config.width, np.float32),
+        }
 
     width, residual = config.width, 0.02 / np.sqrt(2 * config.layers)
 
@@ -40,10 +43,16 @@ def init(config: GPTConfig, rng: np.random.Generator) -> Params:
         return {
             "norm1": norm(),
             "qkv": {"weight": normal(width, 3 * width), "bias": np.zeros(3 * width, np.float32)},
-            "proj": {"weight": normal(width, width, scale=residual), "bias": np.zeros(width, np.float32)},
+            "proj": {
+                "weight": normal(width, width, scale=residual),
+                "bias": np.zeros(width, np.float32),
+            },
             "norm2": norm(),
             "up": {"weight": normal(width, 4 * width), "bias": np.zeros(4 * width, np.float32)},
-            "down": {"weight": normal(4 * width, width, scale=residual), "bias": np.zeros(width, np.float32)},
+            "down": {
+                "weight": normal(4 * width, width, scale=residual),
+                "bias": np.zeros(width, np.float32),
+            },
         }
 
     return {
@@ -76,7 +85,7 @@ def _norm(p: Params, x: cb.Array) -> cb.Array:
 
 
 def loss(params: Params, tokens: cb.Array, labels: cb.Array, config: GPTConfig) -> cb.Array:
-    """Mean cross-entropy in nats of `labels` [batch, time] given `tokens` [batch, time] (both integer)."""
+    """Mean cross-entropy in nats of `labels` given `tokens`, both integers [batch, time]."""
     x = F.embedding(tokens, params["token"]) + params["position"]
     x = F.dropout(x, config.dropout)
     for block in params["blocks"]:

@@ -33,7 +33,9 @@ class Task:
     """A model to train: fresh parameters, batches, and what to say of the result."""
 
     name: str
-    start: Callable[[], tuple[Any, tuple[Any, ...]]]  # -> parameters, further arguments before the batch
+    start: Callable[
+        [], tuple[Any, tuple[Any, ...]]
+    ]  # -> parameters, further arguments before the batch
     loss: Callable[..., Any]
     batches: Callable[[], Batches]
     score: Callable[[Any, tuple[Any, ...], float], str]
@@ -158,7 +160,8 @@ def conv_task(steps: int) -> Task:
 
 
 HEADERS = (
-    "model", "plan", "planned peak", "measured peak", "saved", "ms/step", "recompute", "result", "same bits",
+    "model", "plan", "planned peak", "measured peak", "saved", "ms/step", "recompute", "result",
+    "same bits",
 )  # fmt: skip
 
 
@@ -182,10 +185,14 @@ def print_table(rows: list[tuple[str, ...]]) -> None:
     """Aligned columns on standard output."""
     widths = [max(len(line[i]) for line in [HEADERS, *rows]) for i in range(len(HEADERS))]
     for line in [HEADERS, tuple("-" * width for width in widths), *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
 
 
-def write_report(path: Path, rows: list[tuple[str, ...]], results: list[tuple[str, Result]]) -> None:
+def write_report(
+    path: Path, rows: list[tuple[str, ...]], results: list[tuple[str, Result]]
+) -> None:
     """One page: the table, then every plan with its pictures."""
     body = [report.table(HEADERS, rows, numeric=(2, 3, 4, 5, 6))]
     for task, result in results:
@@ -197,12 +204,16 @@ def write_report(path: Path, rows: list[tuple[str, ...]], results: list[tuple[st
         }
         body.append(report.section(f"{task}: {result.plan}", plan.problem, plan.document, measured))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report.page("Cutback demo: two models, three plans each", "".join(body)), encoding="utf-8")
+    path.write_text(
+        report.page("Cutback demo: two models, three plans each", "".join(body)), encoding="utf-8"
+    )
 
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for report.html")
     parser.add_argument("--steps-gpt", type=int, default=250)
     parser.add_argument("--steps-conv", type=int, default=330)

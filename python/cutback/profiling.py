@@ -1,7 +1,8 @@
-"""Profiles: what each kernel of a step took, in time and in memory, measured rather than modelled."""
+"""Profiles: what each kernel of a step took in time and in memory, measured, not modelled."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,7 @@ class Profile:
 
 
 def profile(
-    graph: Graph, run: Executable, wrt: tuple[int, ...], arrays: list[Any], seed: int, rng_step: int
+    graph: Graph, run: Executable, wrt: Sequence[int], arrays: list[Any], seed: int, rng_step: int
 ) -> Profile:
     """Runs a compiled graph twice on copies of ``arrays``: as it is, for the times, and under the
     same plan on the debug backend, for the bytes."""

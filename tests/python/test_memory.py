@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F  # noqa: N812
+import cutback.functional as F
 from cutback import _native
 
 

@@ -1,7 +1,8 @@
-"""Pictures of plans: the memory timeline, the joint graph as a ladder, the table of saved values, the HTML report.
+"""Pictures of plans: the memory timeline, the joint graph as a ladder, the table of saved values,
+the HTML report.
 
-Everything is drawn from the JSON documents of a problem and a plan (`docs/problem.md`), so a plan made elsewhere
-can be looked at too. Nothing here needs more than NumPy.
+Everything is drawn from the JSON documents of a problem and a plan (`docs/problem.md`), so a plan
+made elsewhere can be looked at too. Nothing here needs more than NumPy.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class Fold:
 def best_fold(signatures: Sequence[Hashable], min_period: int = 3) -> Fold | None:
     """The tandem repeat that hides the most items, or None.
 
-    For every period p the longest run of i with s[i] == s[i + p] gives a repeat of run // p + 1 copies.
-    O(n^2 / 2) comparisons, vectorised: a few milliseconds for a thousand items.
+    For every period p the longest run of i with s[i] == s[i + p] gives a repeat of
+    run // p + 1 copies. O(n^2 / 2) comparisons, vectorised: milliseconds for a thousand items.
     """
     index: dict[Hashable, int] = {}
     codes = np.array([index.setdefault(s, len(index)) for s in signatures], dtype=np.int64)

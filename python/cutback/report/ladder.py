@@ -1,5 +1,5 @@
-"""The joint graph as a ladder: the forward runs down the left side, the backward up the right side, and every
-saved value is a rung. Repeated blocks are folded into one, marked "x6"."""
+"""The joint graph as a ladder: the forward runs down the left side, the backward up the right side,
+and every saved value is a rung. Repeated blocks are folded into one, marked "x6"."""
 
 from __future__ import annotations
 
@@ -30,11 +30,16 @@ def _signature(picture: Picture, step: int) -> tuple[object, ...]:
     """What makes two steps alike: the op, its types, and what the plan does with its outputs."""
     op = picture.ops[picture.steps[step]]
     decisions = tuple(picture.values[v].decision for v in op.outputs)
-    return op.kind, tuple(picture.values[v].type for v in op.outputs), decisions, _is_rerun(picture, step)
+    return (
+        op.kind,
+        tuple(picture.values[v].type for v in op.outputs),
+        decisions,
+        _is_rerun(picture, step),
+    )
 
 
 def _side(picture: Picture, steps: list[int]) -> list[Row]:
-    """Rows of one side in execution order, repeats folded. Views are left out: they cost nothing."""
+    """Rows of one side in execution order, repeats folded; views, which cost nothing, left out."""
     shown = [s for s in steps if not picture.ops[picture.steps[s]].view]
     pending = {fold.start: fold for fold in folds([_signature(picture, step) for step in shown])}
     rows: list[Row] = []
@@ -75,7 +80,7 @@ def _is_saved(picture: Picture, value: int) -> bool:
 
 
 def _rungs(picture: Picture, left: list[Row], right: list[Row]) -> list[str]:
-    """A line from the forward op that made a storage to each backward op that reads that life of it."""
+    """A line from the forward op that made a storage to each backward op that reads that life."""
     row_of = {step: row for row in left + right for step in [row.step, *row.aliases]}
     maker: dict[int, int] = {}  # storage -> the step that made its present life
     body: list[str] = []
@@ -100,9 +105,13 @@ def _rungs(picture: Picture, left: list[Row], right: list[Row]) -> list[str]:
 def _rung(picture: Picture, source: Row, sink: Row, storage: int) -> str:
     x1, x2 = LEFT_X + BOX, RIGHT_X
     middle = (x1 + x2) / 2
-    path = f"M{x1:.0f} {source.y + 7:.1f} C{middle:.0f} {source.y + 7:.1f} {middle:.0f} {sink.y + 7:.1f} {x2:.0f} {sink.y + 7:.1f}"
-    title = f"{source.title} is kept for {sink.title}: {human_bytes(picture.storage_bytes[storage])}"
-    return f'<g class="saved">{tag("path", title, css="line", d=path, stroke_opacity=0.55, stroke_width=1.2)}</g>'
+    y1, y2 = source.y + 7, sink.y + 7
+    path = f"M{x1:.0f} {y1:.1f} C{middle:.0f} {y1:.1f} {middle:.0f} {y2:.1f} {x2:.0f} {y2:.1f}"
+    title = (
+        f"{source.title} is kept for {sink.title}: {human_bytes(picture.storage_bytes[storage])}"
+    )
+    line = tag("path", title, css="line", d=path, stroke_opacity=0.55, stroke_width=1.2)
+    return f'<g class="saved">{line}</g>'
 
 
 def _draw(row: Row, x: float) -> str:
@@ -147,4 +156,3 @@ def graph_svg(picture: Picture) -> str:
         body.append(_draw(row, RIGHT_X))
         body += _fold_mark(row, RIGHT_X, upwards=True) if row.fold else []
     return document(WIDTH, TOP + rows * ROW + 10, body, "joint graph")
-

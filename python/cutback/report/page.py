@@ -14,13 +14,20 @@ from .svg import STYLE, human_bytes
 from .timeline import timeline_svg
 
 PAGE_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1d2733; }
+body {
+  font: 15px/1.5 system-ui, sans-serif; color: #1d2733;
+  margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
+}
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; }
-th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid #8884; vertical-align: top; }
+th, td {
+  text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid #8884;
+}
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 code { font-size: 12px; } summary { cursor: pointer; }
-@media (prefers-color-scheme: dark) { body { color: #d7dee7; background: #14181d; } a { color: #8ab4f8; } }
+@media (prefers-color-scheme: dark) {
+  body { color: #d7dee7; background: #14181d; } a { color: #8ab4f8; }
+}
 """
 
 WHY = {
@@ -35,12 +42,15 @@ WHY = {
 }
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Sequence[int] = ()) -> str:
+def table(
+    headers: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Sequence[int] = ()
+) -> str:
     """An HTML table; columns in `numeric` are right-aligned. Cells are escaped."""
 
     def cells(row: Sequence[Any], name: str) -> str:
         return "".join(
-            f"<{name}{' class=n' if i in numeric else ''}>{escape(str(cell))}</{name}>" for i, cell in enumerate(row)
+            f"<{name}{' class=n' if i in numeric else ''}>{escape(str(cell))}</{name}>"
+            for i, cell in enumerate(row)
         )
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
@@ -51,9 +61,17 @@ def _numbers(picture: Picture, measured: Mapping[str, Any]) -> str:
     n = picture.numbers
     once = max(1, n["once_ps"])
     rows = [
-        ("arena peak (offsets, alignment)", human_bytes(n["arena_bytes"]), human_bytes(n["save_all_arena_bytes"])),
+        (
+            "arena peak (offsets, alignment)",
+            human_bytes(n["arena_bytes"]),
+            human_bytes(n["save_all_arena_bytes"]),
+        ),
         ("live peak", human_bytes(n["live_bytes"]), human_bytes(n["save_all_live_bytes"])),
-        ("saved between forward and backward", human_bytes(n["saved_bytes"]), human_bytes(n["save_all_saved_bytes"])),
+        (
+            "saved between forward and backward",
+            human_bytes(n["saved_bytes"]),
+            human_bytes(n["save_all_saved_bytes"]),
+        ),
         ("modelled extra time", f"{100 * (n['time_ps'] - n['once_ps']) / once:.1f} %", "0.0 %"),
     ]
     if n.get("budget_bytes") is not None:
@@ -69,11 +87,18 @@ def _value_row(picture: Picture, value: Value) -> tuple[str, ...]:
     op = picture.ops[value.op]
     size = picture.storage_bytes[value.storage]
     return (
-        value.type, human_bytes(size), op.name, op.location, value.decision, WHY.get(value.reason, value.reason),
+        value.type,
+        human_bytes(size),
+        op.name,
+        op.location,
+        value.decision,
+        WHY.get(value.reason, value.reason),
     )
 
 
-def values_table(picture: Picture, decisions: Sequence[str] = ("save", "recompute", "offload")) -> str:
+def values_table(
+    picture: Picture, decisions: Sequence[str] = ("save", "recompute", "offload")
+) -> str:
     """One row a value that the backward needs, largest first; each storage once."""
     chosen: dict[int, Value] = {}
     for value in picture.values:
@@ -85,7 +110,9 @@ def values_table(picture: Picture, decisions: Sequence[str] = ("save", "recomput
 
 
 def _details(title: str, body: str, is_open: bool = False) -> str:
-    return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{body}</details>"
+    return (
+        f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{body}</details>"
+    )
 
 
 def _download(name: str, content: str) -> str:
@@ -93,7 +120,9 @@ def _download(name: str, content: str) -> str:
     return f'<a download="{name}" href="data:application/json;base64,{data}">{name}</a>'
 
 
-def section(title: str, problem: Mapping[str, Any], plan: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+def section(
+    title: str, problem: Mapping[str, Any], plan: Mapping[str, Any], measured: Mapping[str, Any]
+) -> str:
     """Everything about one plan, as a fragment of a page."""
     picture = read(problem, plan)
     return "".join(
@@ -103,7 +132,8 @@ def section(title: str, problem: Mapping[str, Any], plan: Mapping[str, Any], mea
             timeline_svg(picture, measured.get("timeline")),
             _details("joint graph: what is saved for what", graph_svg(picture)),
             _details("what is saved, what is recomputed, and why", values_table(picture)),
-            f"<p>{_download('problem.json', json.dumps(problem))} {_download('plan.json', json.dumps(plan))}</p>",
+            f"<p>{_download('problem.json', json.dumps(problem))} ",
+            f"{_download('plan.json', json.dumps(plan))}</p>",
         ]
     )
 
@@ -112,8 +142,9 @@ def page(title: str, body: str) -> str:
     """A whole document around `body`."""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{PAGE_STYLE}{STYLE}</style></head>'
-        f'<body><h1>{escape(title)}</h1>{body}</body></html>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{PAGE_STYLE}{STYLE}</style></head>"
+        f"<body><h1>{escape(title)}</h1>{body}</body></html>"
     )
 
 
@@ -123,14 +154,14 @@ def render_html(
     measured: Mapping[str, Any] | None = None,
     title: str = "Cutback plan",
 ) -> str:
-    """The report of one plan. `measured` may hold peak_bytes, ms and timeline (bytes while each step ran)."""
+    """The report of one plan. `measured` may hold peak_bytes, ms, and timeline: the bytes in use
+    while each step ran."""
     return page(title, section("Plan", problem, plan, measured or {}))
 
 
 def render_fragment(problem: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     """What a notebook shows: numbers, timeline, and the tables folded away."""
     picture = read(problem, plan)
-    return (
-        f'<div class="cb">{_numbers(picture, {})}{timeline_svg(picture)}'
-        f"{_details('joint graph', graph_svg(picture))}{_details('saved and recomputed values', values_table(picture))}</div>"
-    )
+    graph = _details("joint graph", graph_svg(picture))
+    values = _details("saved and recomputed values", values_table(picture))
+    return f'<div class="cb">{_numbers(picture, {})}{timeline_svg(picture)}{graph}{values}</div>'

@@ -6,7 +6,8 @@ from html import escape
 
 STYLE = """
 .cb { font: 12px system-ui, sans-serif; color: #1d2733; background: #ffffff; }
-.cb table { border-collapse: collapse; font-size: 13px; } .cb td, .cb th { padding: .15rem .8rem .15rem 0; text-align: left; }
+.cb table { border-collapse: collapse; font-size: 13px; }
+.cb td, .cb th { padding: .15rem .8rem .15rem 0; text-align: left; }
 .cb td.n, .cb th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .cb svg { max-width: 100%; height: auto; }
 .cb text { fill: currentColor; }
@@ -15,7 +16,8 @@ STYLE = """
 .cb .note { fill-opacity: .65; }
 .cb .saved { --c: #2f6fde; } .cb .recomputed { --c: #e07b1a; } .cb .temporary { --c: #9aa7b5; }
 .cb .gradient { --c: #2a9d62; } .cb .scratch { --c: #8d6cc9; } .cb .offloaded { --c: #b0413e; }
-.cb .area { fill: var(--c); fill-opacity: .75; } .cb .box { fill: var(--c); fill-opacity: .18; stroke: var(--c); }
+.cb .area { fill: var(--c); fill-opacity: .75; }
+.cb .box { fill: var(--c); fill-opacity: .18; stroke: var(--c); }
 .cb .line { stroke: var(--c); fill: none; }
 .cb .budget { stroke: #c62f2f; stroke-dasharray: 6 4; fill: none; }
 .cb .measured { stroke: #111827; fill: none; stroke-width: 1.2; stroke-dasharray: 2 2; }
@@ -32,7 +34,7 @@ def text(x: float, y: float, label: str, anchor: str = "start", css: str = "") -
 
 
 def tag(name: str, title: str = "", **attributes: object) -> str:
-    """An element with a tooltip; underscores in attribute names become dashes, `css` becomes class."""
+    """An element with a tooltip; underscores in names become dashes, `css` becomes class."""
     parts = []
     for key, value in attributes.items():
         shown = f"{value:.1f}" if isinstance(value, float) else escape(str(value))
@@ -44,7 +46,8 @@ def tag(name: str, title: str = "", **attributes: object) -> str:
 def document(width: float, height: float, body: list[str], label: str) -> str:
     """An <svg> that carries its own style, so that it can be shown or saved alone."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="cb" viewBox="0 0 {width:.0f} {height:.0f}" '
+        '<svg xmlns="http://www.w3.org/2000/svg" class="cb" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" '
         f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(label)}">'
         f"<style>{STYLE}</style>{''.join(body)}</svg>"
     )

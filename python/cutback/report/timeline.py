@@ -33,7 +33,9 @@ def _x(picture: Picture, step: float) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * step / max(1, picture.n_step)
 
 
-def _steps_path(picture: Picture, values: Sequence[float], top: float, base: float, height: float) -> str:
+def _steps_path(
+    picture: Picture, values: Sequence[float], top: float, base: float, height: float
+) -> str:
     """A staircase through one value a step."""
     points = []
     for i, value in enumerate(values):
@@ -53,7 +55,8 @@ def _areas(picture: Picture, top: float, base: float) -> list[str]:
         lower = " ".join(reversed(_steps_path(picture, below, top, base, AREA).split()))
         title = f"{category}: up to {human_bytes(max(row))}"
         body.append(
-            f'<g class="{category}">{tag("polygon", title, css="area", points=f"{upper} {lower}")}</g>'
+            f'<g class="{category}">'
+            f"{tag('polygon', title, css='area', points=f'{upper} {lower}')}</g>"
         )
         below = above
     return body
@@ -77,14 +80,18 @@ def _legend(picture: Picture, y: float) -> list[str]:
     present = {life.category for life in picture.lives}
     for category in CATEGORIES:
         if category in present:
-            body.append(f'<g class="{category}">{tag("rect", css="area", x=x, y=y - 9, width=11, height=11)}</g>')
+            body.append(
+                f'<g class="{category}">'
+                f"{tag('rect', css='area', x=x, y=y - 9, width=11, height=11)}</g>"
+            )
             body.append(text(x + 16, y, category))
             x += 34 + 7 * len(category)
     return body
 
 
 def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str:
-    """Planned bytes by category and step, the peak, the budget, and `measured` bytes at each step if given."""
+    """Planned bytes by category and step, the peak, the budget, and, if given, `measured` bytes
+    at each step."""
     top = 1.08 * max([1, *picture.live, *(measured or ())])
     base = TOP + AREA
     body = _axes(picture, top, base, AREA, "live bytes while each step runs")
@@ -93,10 +100,21 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
         peak = max(range(picture.n_step), key=lambda i: picture.live[i])
         x, y = _x(picture, peak + 0.5), base - AREA * picture.live[peak] / top
         op = picture.ops[picture.steps[peak]]
-        body.append(tag("circle", f"step {peak}: {op.name} {op.location}", cx=x, cy=y, r=4, fill="currentColor"))
+        body.append(
+            tag(
+                "circle",
+                f"step {peak}: {op.name} {op.location}",
+                cx=x,
+                cy=y,
+                r=4,
+                fill="currentColor",
+            )
+        )
         anchor = "end" if x > WIDTH * 0.6 else "start"
         shift = -8 if anchor == "end" else 8
-        body.append(text(x + shift, y - 6, f"peak {human_bytes(picture.live[peak])} at {op.name}", anchor))
+        body.append(
+            text(x + shift, y - 6, f"peak {human_bytes(picture.live[peak])} at {op.name}", anchor)
+        )
     budget = picture.numbers.get("budget_bytes")
     if budget is not None and budget <= top:
         y = base - AREA * budget / top
@@ -109,7 +127,8 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
     height = base + GAP + ARENA + 50
     body += _legend(picture, height - 12)
     if measured:
-        note = f"dotted: measured, peak {human_bytes(max(measured))}, every storage allocated by itself"
+        peak_bytes = human_bytes(max(measured))
+        note = f"dotted: measured, peak {peak_bytes}, every storage allocated by itself"
         body.append(text(WIDTH - RIGHT, height - 12, note, "end", "note"))
     return document(WIDTH, height, body, "memory timeline")
 
@@ -125,10 +144,18 @@ def _arena(picture: Picture, top_edge: float) -> list[str]:
         last = min(life.last + 1, picture.n_step)
         x, width = _x(picture, life.made), _x(picture, last) - _x(picture, life.made)
         height = ARENA * life.bytes / arena
-        title = f"{life.label}: {human_bytes(life.bytes)} at {life.offset}, steps {life.made}-{last - 1} ({life.category})"
+        title = (
+            f"{life.label}: {human_bytes(life.bytes)} at {life.offset}, "
+            f"steps {life.made}-{last - 1} ({life.category})"
+        )
         box = tag(
-            "rect", title, css="box", x=x, y=base - ARENA * (life.offset + life.bytes) / arena,
-            width=max(width, 0.5), height=max(height, 0.3),
+            "rect",
+            title,
+            css="box",
+            x=x,
+            y=base - ARENA * (life.offset + life.bytes) / arena,
+            width=max(width, 0.5),
+            height=max(height, 0.3),
         )
         body.append(f'<g class="{life.category}">{box}</g>')
     return body
