@@ -93,7 +93,7 @@ TEST(verifier_finds_what_is_wrong) {
     cb_program *p = NULL;
     CHECK_OK(model_make(&alloc, true, true, CB_PRESET_AUTOGRAD, &m, &err));
     CHECK_OK(cb_lower(m.joint, m.problem, m.plan, &alloc, &p, &err));
-    uint32_t a, b;
+    uint32_t a = 0, b = 0;
     CHECK(find_pair(p, &a, &b));
     cb_buffer kept = p->buffer[a];
     p->buffer[a].offset = p->buffer[b].offset;
