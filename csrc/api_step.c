@@ -110,7 +110,7 @@ static cb_status check_run(cb_step *step, const cb_run *run, cb_error *err) {
                        p->n_input, p->n_output);
     }
     for (uint32_t i = 0; i < p->n_input; i++) {
-        bool written = p->input[i].role_or_kind == CB_ROLE_STATE;
+        bool written = p->input[i].role_or_kind == CB_ROLE_STATE || step->is_stepped[i];
         CB_TRY(add_range(step, &n, "input", &p->input[i], run->inputs[i], written, err));
     }
     for (uint32_t i = 0; i < p->n_output; i++) {
@@ -162,22 +162,59 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
 
 /* ---- the optimizer -------------------------------------------------------------------------- */
 
-/* The table of tensors, with every pointer checked. */
-static cb_status fill_rows(cb_step *step, void *const *params, void *const *m, void *const *v,
-                           const uint32_t *group, cb_error *err) {
+static const cb_argument *gradient_of(const cb_step *step, uint32_t k) {
     const cb_program *p = step->program;
+    return &p->output[p->n_output - step->n_gradients + k];
+}
+
+static cb_status check_rows(cb_step *step, void *const *params, void *const *m, void *const *v,
+                            const uint32_t *group, uint32_t n_groups, cb_error *err) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < step->n_gradients; k++) {
-        const cb_argument *gradient = &p->output[p->n_output - step->n_gradients + k];
+        const cb_argument *gradient = gradient_of(step, k);
         if (gradient->dtype != CB_F32 && gradient->dtype != CB_F64) {
             return cb_fail(err, CB_UNSUPPORTED,
                            "adamw: parameter \"%s\" is %s; only f32 and f64 are stepped, so keep "
                            "it in f32 and cast it in the model",
                            gradient->name, cb_dtype_name(gradient->dtype));
         }
+        if (group[k] >= n_groups) {
+            return cb_fail(err, CB_INVALID,
+                           "adamw: parameter \"%s\" is in group %u, and there are %u groups",
+                           gradient->name, group[k], n_groups);
+        }
         CB_TRY(add_range(step, &n, "parameter", gradient, params[k], true, err));
         CB_TRY(add_range(step, &n, "first moment of", gradient, m[k], true, err));
         CB_TRY(add_range(step, &n, "second moment of", gradient, v[k], true, err));
+    }
+    return check_ranges(step->ranges, n, err);
+}
+
+cb_status cb_step_check_adamw(cb_step *step, void *const *params, void *const *m, void *const *v,
+                              const uint32_t *group, const cb_adamw_options *groups,
+                              uint32_t n_groups, cb_error *err) {
+    if (!step->keep_gradients) {
+        return cb_fail(err, CB_INVALID, "adamw: the step was compiled without keep_gradients");
+    }
+    if (step->n_gradients && (!params || !m || !v || !group)) {
+        return cb_fail(err, CB_INVALID, "adamw: a list is NULL");
+    }
+    if (n_groups && !groups) {
+        return cb_fail(err, CB_INVALID, "adamw: n_groups is %u and groups is NULL", n_groups);
+    }
+    CB_TRY(cb_adamw_check(groups, n_groups, err));
+    return check_rows(step, params, m, v, group, n_groups, err);
+}
+
+cb_status cb_step_adamw(cb_step *step, void *const *params, void *const *m, void *const *v,
+                        const uint32_t *group, const cb_adamw_options *groups, uint32_t n_groups,
+                        int64_t t, cb_error *err) {
+    CB_TRY(cb_step_check_adamw(step, params, m, v, group, groups, n_groups, err));
+    if (!step->has_run) {
+        return cb_fail(err, CB_INVALID, "adamw: there are no gradients yet; run the step first");
+    }
+    for (uint32_t k = 0; k < step->n_gradients; k++) {
+        const cb_argument *gradient = gradient_of(step, k);
         const void *grad = step->backend->address(step->state, gradient->operand);
         if (!grad && gradient->bytes) {
             return cb_fail(err, CB_UNSUPPORTED, "adamw: the backend \"%s\" has no gradients",
@@ -191,25 +228,6 @@ static cb_status fill_rows(cb_step *step, void *const *params, void *const *m, v
                                        .dtype = gradient->dtype,
                                        .group = group[k]};
     }
-    return check_ranges(step->ranges, n, err);
-}
-
-cb_status cb_step_adamw(cb_step *step, void *const *params, void *const *m, void *const *v,
-                        const uint32_t *group, const cb_adamw_options *groups, uint32_t n_groups,
-                        int64_t t, cb_error *err) {
-    if (!step->keep_gradients) {
-        return cb_fail(err, CB_INVALID, "adamw: the step was compiled without keep_gradients");
-    }
-    if (!step->has_run) {
-        return cb_fail(err, CB_INVALID, "adamw: there are no gradients yet; run the step first");
-    }
-    if (step->n_gradients && (!params || !m || !v || !group)) {
-        return cb_fail(err, CB_INVALID, "adamw: a list is NULL");
-    }
-    if (n_groups && !groups) {
-        return cb_fail(err, CB_INVALID, "adamw: n_groups is %u and groups is NULL", n_groups);
-    }
-    CB_TRY(fill_rows(step, params, m, v, group, err));
     return cb_adamw_step(step->ctx->runtime.pool, groups, n_groups, step->rows, step->n_gradients,
                          t, err);
 }

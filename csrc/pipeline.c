@@ -138,7 +138,12 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
     step->ranges = CB_NEW(&step->arena, cb_range,
                           p->n_input + (size_t)p->n_output + 3 * (size_t)step->n_gradients);
     step->rows = CB_NEW(&step->arena, cb_adamw_row, step->n_gradients);
-    return step->ranges && step->rows ? CB_OK : cb_no_memory(err);
+    step->is_stepped = CB_NEW(&step->arena, bool, p->n_input);
+    if (!step->ranges || !step->rows || !step->is_stepped) return cb_no_memory(err);
+    if (!step->keep_gradients) return CB_OK;
+    for (uint32_t k = 0; k < step->n_gradients; k++)
+        step->is_stepped[p->output[p->n_output - step->n_gradients + k].input] = true;
+    return CB_OK;
 }
 
 cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,

@@ -32,6 +32,7 @@ struct cb_step {
     void *state;          /* of the backend */
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
+    bool *is_stepped;   /* [n_input] an optimizer updates it after the run */
     bool has_run;       /* the gradients inside are those of a finished run */
     cb_range *ranges;   /* room for the checks of a run or an optimizer step: neither allocates */
     cb_adamw_row *rows; /* [n_gradients] */

@@ -305,6 +305,13 @@ CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_
 typedef struct cb_adamw_options {
     double lr, beta1, beta2, eps, weight_decay;
 } cb_adamw_options;
+/* Whether cb_step_adamw will take these after the next run; a run may have replaced states that it
+ * could not give back. */
+CB_API CB_MUST_CHECK cb_status cb_step_check_adamw(cb_step *step, void *const *params,
+                                                   void *const *m, void *const *v,
+                                                   const uint32_t *group,
+                                                   const cb_adamw_options *groups,
+                                                   uint32_t n_groups, cb_error *err);
 /* One AdamW step (t counts from 1) on the parameters `wrt` of the step that has just run with
  * keep_gradients: params[k], m[k], v[k] belong to wrt[k] and are updated in place; group[k] indexes
  * `groups`. Not interruptible. */

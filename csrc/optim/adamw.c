@@ -121,6 +121,11 @@ static cb_status check_group(const cb_adamw_group *group, uint32_t i, cb_error *
     return CB_OK;
 }
 
+cb_status cb_adamw_check(const cb_adamw_group *groups, uint32_t n_groups, cb_error *err) {
+    for (uint32_t i = 0; i < n_groups; i++) CB_TRY(check_group(&groups[i], i, err));
+    return CB_OK;
+}
+
 static cb_status check_row(const cb_adamw_row *row, uint32_t i, uint32_t n_groups, cb_error *err) {
     static const char *const names[4] = {"param", "grad", "m", "v"};
     if (row->dtype != CB_F32 && row->dtype != CB_F64) {
@@ -173,7 +178,7 @@ cb_status cb_adamw_step(cb_pool *pool, const cb_adamw_group *groups, uint32_t n_
         return cb_fail(err, CB_INVALID, "adamw: step number t=%lld; it counts from 1",
                        (long long)t);
     }
-    for (uint32_t i = 0; i < n_groups; i++) CB_TRY(check_group(&groups[i], i, err));
+    CB_TRY(cb_adamw_check(groups, n_groups, err));
     for (uint32_t i = 0; i < n_rows; i++) CB_TRY(check_row(&rows[i], i, n_groups, err));
     table x = {.groups = groups, .rows = rows, .n_rows = n_rows, .t = t};
     CB_TRY(measure(&x, err));

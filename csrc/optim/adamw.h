@@ -24,6 +24,10 @@ typedef struct cb_adamw_row { /* one tensor, all arrays contiguous, of `n` eleme
     uint32_t group;
 } cb_adamw_row;
 
+/* Whether every hyper-parameter is in its range. */
+CB_MUST_CHECK cb_status cb_adamw_check(const cb_adamw_group *groups, uint32_t n_groups,
+                                       cb_error *err);
+
 /* Step number `t` counts from 1. The same bits for any number of threads. */
 CB_MUST_CHECK cb_status cb_adamw_step(cb_pool *pool, const cb_adamw_group *groups,
                                       uint32_t n_groups, const cb_adamw_row *rows, uint32_t n_rows,

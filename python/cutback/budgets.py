@@ -57,6 +57,8 @@ def parse(budget: int | float | str | None, measure: str = "arena") -> NativeBud
     number = MEASURES.index(measure)
     if budget is None:
         return None
+    if hasattr(budget, "item"):  # a NumPy number
+        budget = budget.item()
     if budget == "min":
         return _MIN, 0, _MIN_EXTRA_TIME, number
     share: Any = budget

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import budgets
 from .arrays import as_array, empty, wrap
+from .source import place
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -78,7 +79,7 @@ class Executable:
         backend: ``"cpu"``, ``"debug"`` (each storage allocated by itself), ``"ref"`` (slow, f64) or
             ``"null"`` (nothing runs).
         device: row of the cost model; ``"cpu"``.
-        plan: JSON of a plan for this graph, to use instead of making one.
+        plan: a plan for this graph, or its JSON, to use instead of making one.
         keep_gradients: gradients stay in the arena, for an optimizer.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
@@ -97,7 +98,7 @@ class Executable:
         preset: str | None = None,
         backend: str = "cpu",
         device: str | None = None,
-        plan: str | None = None,
+        plan: Plan | str | None = None,
         keep_gradients: bool = False,
         static_bytes: int = 0,
     ) -> None:
@@ -109,7 +110,7 @@ class Executable:
             device=device,
             keep_gradients=keep_gradients,
             static_bytes=static_bytes,
-            plan_json=plan,
+            plan_json=plan if plan is None or isinstance(plan, str) else plan.to_json(),
             dump=_dump_function(),
         )
         self.keeps_gradients = keep_gradients
@@ -218,8 +219,12 @@ class Executable:
                 that is written.
         """
         named = zip(arrays, (self.names[i] for i in self._arguments), strict=False)
-        checked = [as_array(value, name)[0] for value, name in named]
-        return self.run(checked, seed, rng_step, out)
+        try:
+            checked = [as_array(value, name)[0] for value, name in named]
+            return self.run(checked, seed, rng_step, out)
+        except (ValueError, TypeError) as error:
+            place(error)
+            raise
 
     def __repr__(self) -> str:
         size = budgets.text(self.planned.arena_bytes)

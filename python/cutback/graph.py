@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _native, dtypes
 from .policies import OPS, CheckpointPolicy, Op, PolicyContext, PolicyFunction
-from .source import located, location
+from .source import located, location, place
 from .tracer import Array
 
 if TYPE_CHECKING:
@@ -155,7 +155,11 @@ class Graph:
         where = location()
         decision = self._decide(name, ins, attrs, where) if self._policies else None
         region = self._regions[-1][0] if self._regions else None
-        rows = self._native.op(name, [x.id for x in ins], attrs, where, decision or 0, region)
+        try:
+            rows = self._native.op(name, [x.id for x in ins], attrs, where, decision or 0, region)
+        except (ValueError, TypeError, OverflowError) as error:
+            place(error)
+            raise
         if decision:
             for row in rows:
                 self._constraints[row[0]] = decision
@@ -319,6 +323,7 @@ class Graph:
         from .executable import Executable
 
         positions = {name: i for i, (name, _) in enumerate(self._inputs)}
+        wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
         missing = [name for name in wrt if name not in positions]
         if missing:
             raise ValueError(

@@ -33,10 +33,10 @@ def getitem(x: Array, key: Any) -> Array:
 
     items = [_item(x, item) for item in (key if isinstance(key, tuple) else (key,))]
     items = _expand_ellipsis(x, items)
-    x = x.reshape(_with_new_axes(x.shape, items))
-    items = [slice(None) if item is None else item for item in items]
     if not any(isinstance(item, (Array, np.ndarray)) for item in items):
         return _basic(x, items)
+    x = x.reshape(_with_new_axes(x.shape, items))
+    items = [slice(None) if item is None else item for item in items]
     for axis, item in enumerate(items):
         if isinstance(item, slice):
             x = _slice(x, axis, item)
@@ -101,13 +101,21 @@ def _position(shape: tuple[int, ...], axis: int, index: int) -> int:
 
 
 def _basic(x: Array, items: list[Any]) -> Array:
-    kept = [axis for axis, item in enumerate(items) if isinstance(item, slice)]
-    for axis, item in enumerate(items):
-        if not isinstance(item, slice):
+    """Slices axis by axis; one reshape at the end drops the axes of ints and adds those of None."""
+    shape: list[int] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        if isinstance(item, slice):
+            x = _slice(x, axis, item)
+            shape.append(x.shape[axis])
+        else:
             at = _position(x.shape, axis, item)
-            item = slice(at, at + 1)
-        x = _slice(x, axis, item)
-    return x.reshape(tuple(x.shape[axis] for axis in kept))
+            x = _slice(x, axis, slice(at, at + 1))
+        axis += 1
+    return x.reshape(tuple(shape))
 
 
 def _slice(x: Array, axis: int, item: slice) -> Array:

@@ -76,7 +76,9 @@ def profile(
 ) -> Profile:
     """Runs a compiled graph twice on copies of ``arrays``: as it is, for the times, and under the
     same plan on the debug backend, for the bytes."""
-    debug = Executable(graph, wrt, backend="debug", plan=run.text("plan"), keep_gradients=True)
+    debug = Executable(
+        graph, wrt, backend="debug", plan=run.text("plan"), keep_gradients=run.keeps_gradients
+    )
     times = _rows(run, arrays, seed, rng_step)
     sizes = _rows(debug, arrays, seed, rng_step)
     document = run.plan.document
@@ -93,7 +95,7 @@ def profile(
 
 
 def _rows(
-    run: Executable, arrays: list[Any], seed: int, rng_step: int
+    run: Executable, arrays: Sequence[np.ndarray[Any, Any]], seed: int, rng_step: int
 ) -> tuple[tuple[int, float, int], ...]:
     copies = [np.array(array) for array in arrays]
     return run.native.profile(run.inputs(copies), run.outputs(), seed, rng_step)

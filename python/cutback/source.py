@@ -29,3 +29,10 @@ def located(text: str) -> str:
     """``text`` with the user's source line after it, for an error message."""
     where = location()
     return f"{text} [{where}]" if where else text
+
+
+def place(error: Exception) -> None:
+    """Adds the user's source line to the text of an error, unless it is there already."""
+    where = location()
+    if where and f"[{where}]" not in str(error):
+        error.args = (f"{error} [{where}]",)

@@ -11,6 +11,7 @@ from . import dtypes, tree
 from .arrays import as_array
 from .graph import Graph, tracing
 from .policies import PolicyFunction
+from .source import located
 from .tracer import Array
 
 Spec = tuple[Any, ...]
@@ -79,8 +80,10 @@ class Call:
         children = self.tree[3][0][3]
         if not 0 <= argnum < len(children):
             raise ValueError(
-                f"argnums={argnum}, but the function was called with {len(children)} "
-                "positional arguments"
+                located(
+                    f"argnums={argnum}, but the function was called with {len(children)} "
+                    "positional arguments"
+                )
             )
         before = sum(tree.count(child) for child in children[:argnum])
         return range(before, before + tree.count(children[argnum]))
@@ -136,7 +139,10 @@ class Traced:
             for i, leaf in enumerate(leaves):
                 if isinstance(leaf, (str, bytes)) or callable(leaf):
                     raise TypeError(
-                        f"the traced function returned {leaf!r}; results must be arrays or numbers"
+                        located(
+                            f"the traced function returned {leaf!r}; results must be arrays or "
+                            "numbers"
+                        )
                     )
                 name = "loss" if with_loss and i == 0 else f"output{i}"
                 self.graph.output(self.graph.lift(leaf), name)
@@ -151,7 +157,9 @@ class Traced:
         loss = self.result
         if has_aux:
             if not isinstance(loss, tuple) or len(loss) != 2:
-                raise TypeError("with has_aux=True the function returns a pair (loss, aux)")
+                raise TypeError(
+                    located("with has_aux=True the function returns a pair (loss, aux)")
+                )
             loss = loss[0]
         if not isinstance(loss, Array):
             kind = type(loss).__name__
@@ -161,12 +169,14 @@ class Traced:
                 else ""
             )
             raise TypeError(
-                f"the function must return a traced scalar, the loss, not a {kind}{hint}"
+                located(f"the function must return a traced scalar, the loss, not a {kind}{hint}")
             )
         if loss.shape or loss.dtype not in dtypes.FLOATS:
             raise ValueError(
-                "gradients need a floating-point scalar loss, but the function returned "
-                f"{loss.dtype}{list(loss.shape)}; reduce it, as with .mean() or .sum()"
+                located(
+                    "gradients need a floating-point scalar loss, but the function returned "
+                    f"{loss.dtype}{list(loss.shape)}; reduce it, as with .mean() or .sum()"
+                )
             )
 
     def text(self) -> str:
@@ -200,11 +210,17 @@ def _check_wrt(call: Call, argnums: Sequence[int], names: list[str]) -> None:
         arrays = [i for i in call.leaves_of(argnum) if call.arrays[i] is not None]
         if not arrays:
             raise TypeError(
-                f"argnums={argnum}: that argument holds no arrays; pass np.asarray(x) for a number"
+                located(
+                    f"argnums={argnum}: that argument holds no arrays; pass np.asarray(x) for a "
+                    "number"
+                )
             )
         for i in arrays:
             dtype = call.key[1][i][0]
             if dtype not in dtypes.FLOATS:
                 raise TypeError(
-                    f"argnums={argnum}: {names[i]} is {dtype}; gradients need floating-point arrays"
+                    located(
+                        f"argnums={argnum}: {names[i]} is {dtype}; gradients need floating-point "
+                        "arrays"
+                    )
                 )

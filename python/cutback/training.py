@@ -7,6 +7,7 @@ dtypes, structure or Python constants compiles once more; each such specialisati
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import numpy as np
 from . import budgets, tree
 from .executable import Executable, Planned, Stats
 from .policies import Policy, PolicyFunction, resolve
+from .source import place
 from .tracing import Call, Traced
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class Step:
         self.argnums = argnums
         self.has_aux = has_aux
         self.optimizer = optimizer
-        self.seed = seed
+        self.seed = operator.index(seed)
         self.rng_step = 0
         self.returns = returns  # "value", "gradients" or "both"
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
@@ -132,18 +134,22 @@ class Step:
     ) -> Any:
         """Runs one step."""
         with self._lock:
-            call = Call(self.function, args, kwargs)
+            call = self._read(args, kwargs)
             spec = self._specialise(call)
             number = self.rng_step if rng_step is None else rng_step
             single = isinstance(self.argnums, int)
-            results, gradients = spec.run.run(
-                [array for array in call.arrays if array is not None],
-                self.seed,
-                number,
-                None if out is None else spec.gradient_leaves(out, single),
-                self.optimizer,
-                spec.traced.wrt_positions,
-            )
+            try:
+                results, gradients = spec.run.run(
+                    [array for array in call.arrays if array is not None],
+                    self.seed,
+                    number,
+                    None if out is None else spec.gradient_leaves(out, single),
+                    self.optimizer,
+                    spec.traced.wrt_positions,
+                )
+            except (ValueError, TypeError) as error:
+                place(error)
+                raise
             self.rng_step = number + 1
         value = tree.unflatten(spec.traced.out_tree, results)
         if self.returns == "value":
@@ -152,6 +158,13 @@ class Step:
         if self.returns == "gradients":
             return (nested, value[1]) if self.has_aux else nested
         return value, nested
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        try:
+            return Call(self.function, args, kwargs)
+        except (ValueError, TypeError) as error:
+            place(error)
+            raise
 
     def _specialise(self, call: Call) -> _Specialisation:
         spec = self._known.get(call.key)
@@ -164,7 +177,7 @@ class Step:
         """Traces, plans and compiles for these arguments without running; returns the step
         itself."""
         with self._lock:
-            self._specialise(Call(self.function, args, kwargs))
+            self._specialise(self._read(args, kwargs))
         return self
 
     def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> Profile:
@@ -174,7 +187,7 @@ class Step:
         from .profiling import profile
 
         with self._lock:
-            call = Call(self.function, args, kwargs)
+            call = self._read(args, kwargs)
             spec = self._specialise(call)
             arrays = [array for array in call.arrays if array is not None]
             wrt = spec.traced.wrt_positions
@@ -230,7 +243,7 @@ def compile(
     has_aux: bool = False,
     backend: str = "cpu",
     device: str | None = None,
-    plan: str | None = None,
+    plan: Plan | str | None = None,
     seed: int = 0,
 ) -> Step:
     """A training step of ``loss(params, *data)`` under a memory budget.

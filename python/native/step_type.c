@@ -213,7 +213,13 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
     cb_py_work work;
     cb_py_work_begin(&work, self->context);
     run.poll_user = &work;
-    cb_status status = cb_step_run(self->core, &run, &result, &error);
+    cb_status status = CB_OK;
+    if (opt) {
+        status = cb_step_check_adamw(self->core, params, params + self->n_wrt,
+                                     params + 2 * self->n_wrt, opt->group, opt->options,
+                                     opt->n_groups, &error);
+    }
+    if (status == CB_OK) status = cb_step_run(self->core, &run, &result, &error);
     if (status == CB_OK && opt) {
         status = cb_step_adamw(self->core, params, params + self->n_wrt, params + 2 * self->n_wrt,
                                opt->group, opt->options, opt->n_groups, *opt->t + 1, &error);

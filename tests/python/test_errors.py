@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import cutback
+import cutback.functional as F  # noqa: N812
 
 A = np.ones((4, 3))
 B = np.ones((5, 3))
 
 
 def test_shapes_that_do_not_broadcast():
-    with pytest.raises(ValueError, match=r"\(4,3\).*\(5,3\).*\[test_errors.py:16\]"):
+    with pytest.raises(ValueError, match=r"\(4,3\).*\(5,3\).*\[test_errors.py:17\]"):
         cutback.trace(lambda a, b: a + b, A, B)
 
 
@@ -133,6 +134,8 @@ def test_what_is_written_must_not_overlap_or_be_read_only():
     with pytest.raises(ValueError, match="overlap"):
         step({"a": base[:3], "b": base[2:5]}, np.ones(3))
     np.testing.assert_array_equal(base, 1)
+    with pytest.raises(ValueError, match=r"p\['a'\].*\"x\" overlap"):
+        step({"a": base[:3], "b": np.ones(3)}, base[2:5])
     frozen = np.ones(3)
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match=r"p\['b'\]: the array is read-only.*copy"):
@@ -144,6 +147,25 @@ def test_what_is_written_must_not_overlap_or_be_read_only():
         vg(base, out=np.ones(3))
     with pytest.raises(TypeError, match=r"expected f64 \(6,\), got f32 \(6,\)"):
         vg(base, out=np.ones(6, np.float32))
+
+
+def test_mistakes_in_a_call_name_the_line_of_the_call():
+    f = cutback.value_and_grad(lambda p, x: (p * x).sum())
+    for args, options in (
+        ((A, A[:, ::-1]), {}),
+        ((A, object()), {}),
+        ((A.astype(int), A), {}),
+        ((A, A), {"out": A}),
+        ((A, A), {"out": [A]}),
+    ):
+        with pytest.raises((ValueError, TypeError)) as caught:
+            f(*args, **options)
+        assert "[test_errors.py:" in str(caught.value)
+    run = f.prepare(A, A).executable
+    with pytest.raises(ValueError, match=r"not contiguous.*\[test_errors.py:"):
+        run(A, A[:, ::-1])
+    with pytest.raises(ValueError, match=r"9 dimensions.*\[test_errors.py:"):
+        cutback.trace(lambda a: a.reshape((1,) * 7 + (4, 3)), A)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +200,22 @@ def test_names_of_options():
         cutback.compile(lambda a: a.sum(), device="abacus")(A)
     with pytest.raises(ValueError, match="needs argnums"):
         cutback.compile(lambda a: a.sum(), argnums=None, optimizer=cutback.optim.AdamW())
+
+
+def test_an_optimizer_that_cannot_step_stops_the_run_before_it_starts():
+    optimizer = cutback.optim.AdamW()
+    step = cutback.compile(
+        lambda p, x, m, v: F.batch_norm(x * p, m, v, training=True).sum(), optimizer=optimizer
+    )
+    p, x, mean, var = np.ones(2), np.arange(12.0).reshape(3, 2, 2), np.zeros(2), np.ones(2)
+    optimizer.lr = float("inf")
+    with pytest.raises(ValueError, match="lr=inf"):
+        step(p, x, mean, var)
+    np.testing.assert_array_equal((p, mean, var), ([1, 1], [0, 0], [1, 1]))
+    assert optimizer.t == 0
+    optimizer.lr = 0.1
+    step(p, x, mean, var)
+    assert mean.all() and optimizer.t == 1
 
 
 def test_a_failed_step_leaves_everything_as_it_was():

@@ -7,6 +7,7 @@ traced function. Class scores lie in the last axis everywhere (PyTorch has them 
 from __future__ import annotations
 
 import math
+import operator
 
 from .. import dtypes
 from ..ops import _array, expand_dims
@@ -44,10 +45,13 @@ def _like(
 
 
 def _pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or not all(isinstance(n, int) for n in pair):
-        raise ValueError(located(f"{what} is an integer or a pair of them, not {value!r}"))
-    return pair
+    pair = value if isinstance(value, (tuple, list)) else (value, value)
+    try:
+        first, second = (operator.index(n) for n in pair)
+    except (TypeError, ValueError) as error:
+        kind = type(error)
+        raise kind(located(f"{what} is an integer or a pair of them, not {value!r}")) from None
+    return first, second
 
 
 def _images(x: ArrayLike, what: str) -> Array:

@@ -213,8 +213,11 @@ TEST(optimizer_step) {
                "run the step first");
     CHECK_OK(cb_step_run(outside, &run, NULL, &err));
     CHECK_OK(cb_step_run(inside, &run2, NULL, &err));
+    CHECK_OK(cb_step_check_adamw(inside, params, m, v, group, groups, 2, &err));
     void *kept = m[2];
     m[2] = m[1];
+    CHECK_FAIL(cb_step_check_adamw(inside, params, m, v, group, groups, 2, &err), CB_INVALID,
+               "overlap in memory");
     CHECK_FAIL(cb_step_adamw(inside, params, m, v, group, groups, 2, 1, &err), CB_INVALID,
                "overlap in memory");
     m[2] = kept;
@@ -259,6 +262,8 @@ TEST(half_precision_parameters_are_not_stepped) {
     void *inputs[] = {data}, *outputs[] = {&out, NULL}, *ms[] = {m}, *vs[] = {v};
     const cb_run run = {.inputs = inputs, .outputs = outputs};
     const cb_adamw_options options = {1e-2, 0.9, 0.999, 1e-8, 0.1};
+    CHECK_FAIL(cb_step_check_adamw(step, inputs, ms, vs, group, &options, 1, &err), CB_UNSUPPORTED,
+               "parameter \"w\" is bf16");
     CHECK_OK(cb_step_run(step, &run, NULL, &err));
     CHECK_FAIL(cb_step_adamw(step, inputs, ms, vs, group, &options, 1, 1, &err), CB_UNSUPPORTED,
                "parameter \"w\" is bf16");
