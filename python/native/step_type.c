@@ -215,9 +215,9 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
     run.poll_user = &work;
     cb_status status = CB_OK;
     if (opt) {
-        status = cb_step_check_adamw(self->core, params, params + self->n_wrt,
-                                     params + 2 * self->n_wrt, opt->group, opt->options,
-                                     opt->n_groups, &error);
+        status =
+            cb_step_check_adamw(self->core, params, params + self->n_wrt, params + 2 * self->n_wrt,
+                                opt->group, opt->options, opt->n_groups, &error);
     }
     if (status == CB_OK) status = cb_step_run(self->core, &run, &result, &error);
     if (status == CB_OK && opt) {

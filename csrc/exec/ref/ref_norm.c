@@ -99,12 +99,13 @@ void cb_ref_norm(const cb_ref_call *c) {
     const bool centred = c->code != CB_OP_RMS_NORM;
     for (int64_t i = 0; i < s.n_stats; i++) {
         double mean = 0.0, var = 0.0;
-        for (int64_t k = 0; k < s.size && centred; k++)
-            mean += cb_ref_get(x, number(&s, i, k)) / (double)s.size;
+        for (int64_t k = 0; k < s.size && centred; k++) mean += cb_ref_get(x, number(&s, i, k));
+        if (centred) mean /= (double)s.size; /* of nothing: NaN, as in NumPy */
         for (int64_t k = 0; k < s.size; k++) {
             const double d = cb_ref_get(x, number(&s, i, k)) - mean;
-            var += d * d / (double)s.size;
+            var += d * d;
         }
+        var /= (double)s.size;
         const double rstd = 1.0 / sqrt(var + c->attrs->f[0]);
         for (int64_t k = 0; k < s.size; k++) {
             const int64_t at = number(&s, i, k), p = channel(&s, i, k);

@@ -3,7 +3,7 @@
  *
  * A recipe appends the inputs it wants, each with the range its values are drawn from, and the op.
  * `n` is a size that tests vary (2, 1, 3 and 0), `turn` an attribute that changes along with it,
- * `dtype` the floating dtype. */
+ * `dtype` the floating dtype. With `strided` the op reads views that are not contiguous. */
 #ifndef CB_TESTS_RECIPES_H
 #define CB_TESTS_RECIPES_H
 
@@ -17,6 +17,7 @@ typedef struct recipe {
     cb_dtype dtype;
     int64_t n;
     int turn;
+    bool strided;
     struct {
         double low, high; /* open range; integers: low..high-1 */
         bool is_int;
@@ -37,6 +38,26 @@ static inline cb_shape recipe_shape(int32_t rank, int64_t a, int64_t b, int64_t 
 #define S3(a, b, c) recipe_shape(3, a, b, c, 0)
 #define S4(a, b, c, d) recipe_shape(4, a, b, c, d)
 
+/* A view of this shape: every other element of an input that is twice as wide, or, at odd turns,
+ * its transpose. */
+static inline cb_status recipe_view(recipe *r, const char *name, cb_dtype dtype, cb_shape shape,
+                                    cb_value_id *out) {
+    const int32_t last = shape.rank - 1;
+    cb_shape storage = shape;
+    cb_attrs view = {.dims = {.rank = shape.rank}};
+    const bool transposed = r->turn % 2 && last > 0;
+    for (int32_t k = 0; transposed && k <= last; k++) {
+        storage.dim[k] = shape.dim[last - k];
+        view.dims.dim[k] = last - k;
+    }
+    if (!transposed) {
+        storage.dim[last] = 2 * shape.dim[last] + 1;
+        view = (cb_attrs){.i = {last, 1, storage.dim[last], 2}};
+    }
+    CB_TRY(cb_graph_append_input(r->g, name, CB_ROLE_PARAM, dtype, &storage, out, r->err));
+    return cb_build(r->g, transposed ? CB_OP_TRANSPOSE : CB_OP_SLICE, 1, out, &view, out, r->err);
+}
+
 static inline cb_value_id recipe_input(recipe *r, cb_dtype dtype, cb_shape shape, double low,
                                        double high) {
     char name[8] = {'x', (char)('0' + r->n_inputs), 0};
@@ -45,7 +66,9 @@ static inline cb_value_id recipe_input(recipe *r, cb_dtype dtype, cb_shape shape
     r->range[r->n_inputs].high = high;
     r->range[r->n_inputs].is_int = !cb_dtype_is_float(dtype);
     r->n_inputs++;
-    if (r->status == CB_OK)
+    if (r->status == CB_OK && r->strided && shape.rank > 0)
+        r->status = recipe_view(r, name, dtype, shape, &out);
+    else if (r->status == CB_OK)
         r->status = cb_graph_append_input(r->g, name, CB_ROLE_PARAM, dtype, &shape, &out, r->err);
     return r->status == CB_OK ? out : 0;
 }
