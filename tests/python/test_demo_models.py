@@ -1,0 +1,94 @@
+"""What the demo claims of its two models, in a few steps: the same bits under three plans and any
+number of threads, and the peak that was planned, to the byte."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo"
+STEPS = 4
+PLANS = {
+    "save everything": {"preset": "autograd"},
+    "min-cut": {"preset": "aggressive"},
+    "half the memory": {"budget": 0.5},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def demo_on_the_path() -> Iterator[None]:
+    sys.path.insert(0, str(DEMO))
+    yield
+    sys.path.remove(str(DEMO))
+
+
+def gpt_case() -> tuple[Callable[..., Any], Callable[[], list[Any]]]:
+    """(loss, fresh arguments) of the GPT in the demo's sizes, on random tokens."""
+    import gpt
+
+    config = gpt.GPTConfig(vocab=96)
+    rng = np.random.default_rng(5)
+    tokens = rng.integers(0, config.vocab, (4, config.context + 1)).astype(np.int32)
+    x, y = np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+    return (
+        lambda params, x, y: gpt.loss(params, x, y, config),
+        lambda: [gpt.init(config, np.random.default_rng(1)), x, y],
+    )
+
+
+def conv_case() -> tuple[Callable[..., Any], Callable[[], list[Any]]]:
+    """(loss, fresh arguments) of the convolutional net, on random images."""
+    import convnet
+
+    config = convnet.ConvConfig()
+    rng = np.random.default_rng(6)
+    x = rng.random((128, 1, 8, 8), np.float32)
+    y = rng.integers(0, config.classes, 128).astype(np.int32)
+    return (
+        lambda params, states, x, y: convnet.loss(params, states, x, y, config),
+        lambda: [*convnet.init(config, np.random.default_rng(3)), x, y],
+    )
+
+
+def train(case: Any, backend: str, **options: Any) -> tuple[list[bytes], cutback.Step]:
+    """Every array of the arguments after a few steps (parameters and running statistics), and the
+    step."""
+    loss, arguments = case
+    step = cutback.compile(
+        loss, optimizer=cutback.optim.AdamW(lr=1e-3), seed=7, backend=backend, **options
+    )
+    args = arguments()
+    values = [float(step(*args)) for _ in range(STEPS)]
+    assert np.isfinite(values).all()
+    return [array.tobytes() for array in cutback.tree.flatten(args)[0]], step
+
+
+@pytest.mark.parametrize("make", [gpt_case, conv_case])
+def test_three_plans_one_result(make):
+    case, threads = make(), cutback.get_num_threads()
+    wanted, everything = None, None
+    try:
+        for options in PLANS.values():
+            for n in (1, 2):
+                cutback.set_num_threads(n)
+                arrays, step = train(case, "cpu", **options)
+                wanted = wanted or arrays
+                everything = everything or step.planned
+                assert arrays == wanted
+                assert step.stats.peak_bytes == step.planned.arena_bytes
+                assert step.stats.n_alloc == 0
+            plan = step.plan.to_json()
+            arrays, debug = train(case, "debug", plan=plan)
+            assert arrays == wanted
+            assert debug.stats.peak_bytes == debug.planned.live_bytes == step.planned.live_bytes
+    finally:
+        cutback.set_num_threads(threads)
+    assert step.planned.arena_bytes <= everything.arena_bytes // 2
+    assert step.planned.saved_bytes < everything.saved_bytes

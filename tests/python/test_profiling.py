@@ -1,0 +1,58 @@
+"""Profiles: kernels in the order of the plan, with the bytes that the plan says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback.profiling import Kernel, Profile
+
+
+@pytest.mark.parametrize("budget", [None, 0.7])
+@pytest.mark.parametrize("with_optimizer", [True, False])
+def test_a_profile_follows_the_plan(model, budget, with_optimizer):
+    optimizer = cutback.optim.AdamW() if with_optimizer else None
+    step = cutback.compile(model.loss, budget=budget, optimizer=optimizer)
+    params = model.params()
+    before = [w.copy() for w in cutback.tree.flatten(params)[0]]
+    profile = step.profile(params, *model.data())
+    for w, old in zip(cutback.tree.flatten(params)[0], before, strict=True):
+        np.testing.assert_array_equal(w, old)
+    assert step.rng_step == 0
+
+    plan = step.plan
+    ops = plan.problem["ops"]
+    steps = plan.document["steps"]
+    assert [k.step for k in profile.kernels] == sorted(k.step for k in profile.kernels)
+    for kernel in profile.kernels:
+        op = ops[steps[kernel.step]]
+        assert (kernel.name, kernel.kind) == (op["name"], op["kind"])
+        assert kernel.seconds >= 0
+    assert {k.location.split(":")[0] for k in profile.kernels} <= {"conftest.py", ""}
+    again = [k for k in profile.kernels if k.recomputed]
+    assert bool(again) == (budget is not None)
+    assert profile.peak_bytes == max(plan.timeline()) == step.planned.live_bytes
+    assert len(profile.timeline()) == len(steps)
+
+
+def test_a_function_without_gradients(model):
+    step = cutback.compile(lambda x: cutback.exp(x).sum(), argnums=None)
+    profile = step.profile(np.ones((8, 8)))
+    assert [k.kind for k in profile.kernels] == ["exp", "sum"]
+
+
+def test_sums_and_timeline():
+    kernels = [
+        Kernel(0, "exp", "exp_0", "a.py:1", False, 1e-3, 100),
+        Kernel(2, "matmul", "matmul_1", "a.py:2", False, 3e-3, 300),
+        Kernel(3, "exp", "exp_0", "a.py:1", True, 1e-3, 200),
+    ]
+    profile = Profile(kernels, 5)
+    assert profile.seconds == pytest.approx(5e-3)
+    assert profile.peak_bytes == 300
+    assert profile.timeline() == [100, 100, 300, 200, 200]
+    assert profile.by_kind() == [("matmul", 1, 3e-3), ("exp", 2, 2e-3)]
+    lines = str(profile).splitlines()
+    assert lines[1].split() == ["matmul", "1", "3.000", "60.0%"]
+    assert str(Profile([], 0)).startswith("kernel")
