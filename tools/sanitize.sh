@@ -31,4 +31,4 @@ cp -r python/cutback $stage/package/cutback
 cp "$(find $stage -name '_native*.so' -not -path '*/package/*' | head -1)" $stage/package/cutback/
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage/package \
-  $python -m pytest -q -m "not slow and not nosan" tests/python
+  $python -m pytest -q -m "not slow" tests/python
