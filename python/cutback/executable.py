@@ -121,6 +121,7 @@ class Executable:
         self._arguments = [i for i, value in enumerate(self._template) if value is None]
         self._outputs = self.native.outputs
         self.stats: Stats | None = None
+        self.timeline: list[int] | None = None  # bytes that a profile measured during each step
         self._plan: Plan | None = None
 
     @property

@@ -13,7 +13,7 @@ from .tracing import Call, Traced
 from .training import ArgNums, _argnums
 
 if TYPE_CHECKING:
-    from .executable import Executable, Stats
+    from .executable import Executable
 
 Problem = Mapping[str, Any] | str | os.PathLike[str]
 
@@ -124,11 +124,18 @@ class Plan:
         return live
 
     def _measured(self) -> dict[str, Any]:
-        stats: Stats | None = None if self._step is None else self._step.stats
-        return {} if stats is None else {"peak_bytes": stats.peak_bytes, "ms": stats.seconds * 1e3}
+        measured: dict[str, Any] = {}
+        if self._step is not None:
+            measured["timeline"] = self._step.timeline
+            stats = self._step.stats
+            if stats is not None:
+                measured.update(peak_bytes=stats.peak_bytes, ms=stats.seconds * 1e3)
+        return measured
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plan") -> None:
-        """Writes a self-contained HTML page: graph, memory timeline, and what is saved and why."""
+        """Writes a self-contained HTML page: graph, memory timeline, and what is saved and why.
+
+        After ``step.profile(...)`` the timeline shows what was measured beside what was planned."""
         from .report import render_html
 
         page = render_html(self.problem, self.document, self._measured(), title)

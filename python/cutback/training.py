@@ -183,7 +183,8 @@ class Step:
     def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> Profile:
         """Runs the step on copies of the arguments and measures each kernel: its time, and the
         bytes that are allocated while it runs when each storage is allocated by itself. Nothing
-        is updated. ``print(step.profile(params, x, y))`` sums up by kind."""
+        is updated. ``print(step.profile(params, x, y))`` sums up by kind; from then on
+        ``step.plan.report`` shows the measured bytes beside the planned ones."""
         from .profiling import profile
 
         with self._lock:
@@ -191,7 +192,9 @@ class Step:
             spec = self._specialise(call)
             arrays = [array for array in call.arrays if array is not None]
             wrt = spec.traced.wrt_positions
-            return profile(spec.traced.graph, spec.run, wrt, arrays, self.seed, rng_step)
+            result = profile(spec.traced.graph, spec.run, wrt, arrays, self.seed, rng_step)
+            spec.run.timeline = result.timeline()
+            return result
 
     @property
     def _compiled(self) -> _Specialisation:

@@ -26,31 +26,40 @@ class Row:
     aliases: list[int] = field(default_factory=list)  # steps of the folded copies drawn by this row
 
 
-def _signature(picture: Picture, step: int) -> tuple[object, ...]:
+def _signature(picture: Picture, step: int, css: str) -> tuple[object, ...]:
     """What makes two steps alike: the op, its types, and what the plan does with its outputs."""
     op = picture.ops[picture.steps[step]]
-    decisions = tuple(picture.values[v].decision for v in op.outputs)
-    return (
-        op.kind,
-        tuple(picture.values[v].type for v in op.outputs),
-        decisions,
-        _is_rerun(picture, step),
-    )
+    return op.kind, tuple(picture.values[v].type for v in op.outputs), css
+
+
+def _colours(picture: Picture, steps: list[int]) -> dict[int, str]:
+    """Class of each step: it makes bytes that the backward finds, it runs again, or neither."""
+    saved = {life.made for life in picture.lives if life.category == "saved"}
+    return {
+        step: "recomputed"
+        if _is_rerun(picture, step)
+        else "saved"
+        if step in saved
+        else "temporary"
+        for step in steps
+    }
 
 
 def _side(picture: Picture, steps: list[int]) -> list[Row]:
     """Rows of one side in execution order, repeats folded; views, which cost nothing, left out."""
     shown = [s for s in steps if not picture.ops[picture.steps[s]].view]
-    pending = {fold.start: fold for fold in folds([_signature(picture, step) for step in shown])}
+    css = _colours(picture, shown)
+    found = folds([_signature(picture, step, css[step]) for step in shown])
+    pending = {fold.start: fold for fold in found}
     rows: list[Row] = []
     i = 0
     while i < len(shown):
         fold = pending.get(i)
         if fold is None:
-            rows.append(_row(picture, shown[i]))
+            rows.append(_row(picture, shown[i], css[shown[i]]))
             i += 1
             continue
-        block = [_row(picture, shown[i + k]) for k in range(fold.period)]
+        block = [_row(picture, step, css[step]) for step in shown[i : i + fold.period]]
         for k, row in enumerate(block):
             row.aliases = [shown[i + k + c * fold.period] for c in range(1, fold.count)]
         block[0].fold = fold
@@ -63,20 +72,11 @@ def _is_rerun(picture: Picture, step: int) -> bool:
     return step >= picture.backward_starts and not picture.ops[picture.steps[step]].backward
 
 
-def _row(picture: Picture, step: int) -> Row:
+def _row(picture: Picture, step: int, css: str) -> Row:
     op = picture.ops[picture.steps[step]]
-    css = "temporary"
-    if _is_rerun(picture, step):
-        css = "recomputed"
-    elif any(_is_saved(picture, value) for value in op.outputs) and not op.backward:
-        css = "saved"
     types = ", ".join(picture.values[v].type for v in op.outputs)
     size = sum(picture.storage_bytes[picture.values[v].storage] for v in op.outputs)
     return Row(f"{op.kind}  {types}", css, f"{op.name} {op.location} {human_bytes(size)}", step)
-
-
-def _is_saved(picture: Picture, value: int) -> bool:
-    return picture.values[value].decision == "save"
 
 
 def _rungs(picture: Picture, left: list[Row], right: list[Row]) -> list[str]:

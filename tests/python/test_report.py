@@ -1,0 +1,240 @@
+"""Pictures: well-formed, self-contained, and saying what the plan says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cutback
+from cutback import report
+from cutback.report.folding import Fold, best_fold, folds
+from cutback.report.model import CATEGORIES
+from cutback.report.svg import nice_ticks
+
+SVG = "{http://www.w3.org/2000/svg}"
+VOID = {"meta", "br", "img", "link"}
+
+
+def layers(params, x):
+    for w in params:
+        x = cutback.functional.gelu(cutback.functional.layer_norm(x) @ w)
+    return (x * x).mean()
+
+
+@pytest.fixture(scope="module")
+def step():
+    rng = np.random.default_rng(0)
+    params = [rng.standard_normal((16, 16)) for _ in range(8)]
+    x = rng.standard_normal((64, 16))
+    step = cutback.compile(layers, budget=0.6, optimizer=cutback.optim.AdamW())
+    step(params, x)
+    step.profile(params, x)
+    return step
+
+
+@pytest.fixture(scope="module")
+def picture(step):
+    return report.read(step.plan.problem, step.plan.document)
+
+
+# ---- folding -------------------------------------------------------------------------------------
+
+
+def is_repeat(items, fold):
+    copies = [
+        items[fold.start + c * fold.period : fold.start + (c + 1) * fold.period]
+        for c in range(fold.count)
+    ]
+    return fold.stop <= len(items) and all(copy == copies[0] for copy in copies)
+
+
+def most_hidden(items, min_period):
+    """Items that the best repeat hides, by trying all of them."""
+    best = 0
+    for start in range(len(items)):
+        for period in range(min_period, (len(items) - start) // 2 + 1):
+            count = 2
+            while is_repeat(items, Fold(start, period, count)):
+                best = max(best, (count - 1) * period)
+                count += 1
+    return best
+
+
+sequences = st.lists(st.integers(0, 2), max_size=24)
+repeated = st.builds(
+    lambda a, b, n, c: a + b * n + c,
+    st.lists(st.integers(0, 2), max_size=4),
+    st.lists(st.integers(0, 2), min_size=1, max_size=5),
+    st.integers(1, 4),
+    st.lists(st.integers(0, 2), max_size=4),
+)
+
+
+@given(sequences | repeated, st.integers(1, 3))
+def test_the_best_fold_hides_most(items, min_period):
+    fold = best_fold(items, min_period)
+    if fold is None:
+        assert most_hidden(items, min_period) == 0
+    else:
+        assert fold.period >= min_period and fold.count >= 2
+        assert is_repeat(items, fold)
+        assert (fold.count - 1) * fold.period == most_hidden(items, min_period)
+
+
+@given(sequences | repeated)
+def test_folds_do_not_overlap(items):
+    found = folds(items, min_period=1, limit=3)
+    assert len(found) <= 3
+    assert all(is_repeat(items, fold) for fold in found)
+    assert all(a.stop <= b.start for a, b in pairwise(found))
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def test_the_graph_draws_every_step_once(picture):
+    svg = ET.fromstring(report.graph_svg(picture))
+    width, height = (float(svg.get(key)) for key in ("width", "height"))
+    boxes = svg.findall(f".//{SVG}rect")
+    drawn = sum(1 for step in picture.steps if not picture.ops[step].view)
+    assert 0 < len(boxes) < drawn  # repeated layers are folded
+    for box in boxes:
+        x, y, w, h = (float(box.get(key)) for key in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + w <= width and 0 <= y <= y + h <= height
+    marks = [t.text for t in svg.iter(f"{SVG}text") if t.text.startswith("\N{MULTIPLICATION SIGN}")]
+    assert marks
+    assert len(svg.findall(f".//{SVG}g[@class='recomputed']")) > 0
+    assert len(svg.findall(f".//{SVG}path")) > 0  # rungs
+
+
+def test_what_is_kept_has_the_colour_of_what_is_saved(picture):
+    svg = ET.fromstring(report.graph_svg(picture))
+    y_of = {
+        float(box.get("y")): group.get("class")
+        for group in svg.iter(f"{SVG}g")
+        for box in group.findall(f"{SVG}rect")
+        if float(box.get("x")) < 300
+    }
+    for rung in svg.iter(f"{SVG}path"):
+        y = float(re.match(r"M\S+ (\S+)", rung.get("d"))[1]) - 7
+        assert y_of[y] == "saved"
+
+
+def test_the_timeline_adds_up(picture, step):
+    by_category = {c: [0] * picture.n_step for c in CATEGORIES}
+    for life in picture.lives:
+        for at in range(life.made, min(life.last + 1, picture.n_step)):
+            by_category[life.category][at] += life.bytes
+    total = [sum(row) for row in zip(*by_category.values(), strict=True)]
+    assert total == picture.live == step.plan.timeline()
+    assert max(total) == step.planned.live_bytes
+
+    svg = ET.fromstring(report.timeline_svg(picture, step.executable.timeline))
+    areas = svg.findall(f".//{SVG}polygon")
+    assert len(areas) == sum(any(row) for row in by_category.values())
+    assert len(svg.findall(f".//{SVG}polyline")) == 1  # what was measured
+    rectangles = [r for r in svg.iter(f"{SVG}rect") if r.get("class") == "box"]
+    assert len(rectangles) == sum(life.bytes > 0 for life in picture.lives)
+    texts = " ".join(t.text for t in svg.iter(f"{SVG}text"))
+    assert "peak" in texts and "budget" in texts
+    alone = ET.fromstring(report.timeline_svg(picture))
+    assert not alone.findall(f".//{SVG}polyline")
+
+
+def test_measured_is_planned(step):
+    planned = step.plan.timeline()
+    measured = step.executable.timeline
+    assert len(measured) == len(planned)
+    assert max(measured) == max(planned)
+
+
+# ---- pages ---------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Checks that elements nest; collects text, links and whatever is loaded from elsewhere."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.stack, self.text, self.links, self.loads = [], "", {}, []
+        self.feed(text)
+        self.close()
+        assert not self.stack
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag not in VOID:
+            self.stack.append(tag)
+        if tag == "a":
+            self.links[attributes["download"]] = attributes["href"]
+        self.loads += [attributes[key] for key in ("src", "srcset") if key in attributes]
+        assert tag not in ("script", "link", "iframe")
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_stands_alone(step, tmp_path):
+    path = tmp_path / "plan.html"
+    step.plan.report(path, title="a <b> & c")
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert "a <b> & c" in page.text and "a <b>" not in text
+    assert not page.loads and "url(" not in text and "@import" not in text
+    for name, document in (("problem.json", step.plan.problem), ("plan.json", step.plan.document)):
+        data = page.links[name].removeprefix("data:application/json;base64,")
+        assert json.loads(base64.b64decode(data)) == document
+    for entry in step.plan.saved:
+        assert entry.name in page.text
+    assert "measured peak" in page.text and "dotted: measured" in page.text
+
+
+def test_notebooks_get_a_fragment(step):
+    bundle = step.plan._repr_mimebundle_()
+    assert bundle["text/plain"] == str(step.plan)
+    page = Page(bundle["text/html"])
+    assert "save everything" in page.text and not page.loads and not page.links
+
+
+@pytest.mark.parametrize("f", [lambda x: (x * x).sum(), lambda x: x, lambda x: x.reshape(-1)])
+@pytest.mark.parametrize("shape", [(3,), (0, 2)])
+def test_plans_with_next_to_nothing_in_them(f, shape, tmp_path):
+    for argnums in (0, None):
+        if argnums == 0 and f(np.ones(shape)).shape:
+            continue
+        step = cutback.compile(f, argnums=argnums)
+        step(np.ones(shape))
+        step.plan.report(tmp_path / "plan.html")
+        Page((tmp_path / "plan.html").read_text(encoding="utf-8"))
+        Page(step.plan._repr_mimebundle_()["text/html"])
+
+
+def test_a_table_escapes_its_cells():
+    page = Page(report.table(("<a>", "n"), [("x & y", 3)], numeric=(1,)))
+    assert page.text == "<a>nx & y3"
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (2**30, "1.00 GiB"), (2**41, "2.00 TiB")],
+)
+def test_human_bytes(n, text):
+    assert report.human_bytes(n) == text
+
+
+@given(st.floats(0, 2**50, allow_nan=False))
+def test_ticks(top):
+    ticks = nice_ticks(top)
+    assert ticks[0] == 0 and ticks[-1] <= max(top, 0) and 1 <= len(ticks) <= 6
