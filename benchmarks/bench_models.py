@@ -53,7 +53,7 @@ def torch_step(loss: Callable[[], torch.Tensor], params: list[torch.Tensor]) -> 
         value = loss()
         value.backward()
         optimizer.step()
-        return float(value)
+        return float(value.detach())
 
     return step
 
