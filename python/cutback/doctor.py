@@ -6,11 +6,13 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from . import __version__, _native
 
+_VECTOR_BITS = {"baseline": 128, "avx2": 256, "avx512": 512}  # of the core's own kernel
 _OPTIONAL = ("ml_dtypes", "torch", "tqdm", "scipy")
 
 
@@ -21,6 +23,17 @@ def _optional(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _matrix_product(machine: dict[str, Any]) -> str:
+    """Who multiplies matrices: the BLAS of NumPy, unless its vectors are narrower than ours."""
+    if not machine["blas"]:
+        return "own kernel: NumPy's BLAS was not found"
+    where = f"{machine['blas']} in {machine['blas_path']}"
+    own = _VECTOR_BITS.get(machine["isa"], 0)
+    if machine["blas_bits"] and machine["blas_bits"] < own:
+        return f"own kernel with {own}-bit vectors; not {where}, which uses {machine['blas_bits']}"
+    return where
 
 
 def _training_step() -> str:
@@ -60,12 +73,7 @@ def lines() -> Iterator[tuple[str, str]]:
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "instructions", machine["isa"]
     yield "threads", str(machine["threads"])
-    yield (
-        "matrix product",
-        f"{machine['blas']} in {machine['blas_path']}"
-        if machine["blas"]
-        else "own (no BLAS found)",
-    )
+    yield "matrix product", _matrix_product(machine)
     yield "kernel cache", "not used: kernels are compiled into the package"
     for name in _OPTIONAL:
         yield name, _optional(name)

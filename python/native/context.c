@@ -7,6 +7,7 @@ static cb_py_context *context_new(const cb_py_state *state) {
     cb_context_options options = {.n_threads = 0};
     cb_py_find_blas(&options.blas, context->blas_name, sizeof context->blas_name,
                     context->blas_path, sizeof context->blas_path);
+    context->blas_bits = options.blas.vector_bits;
     cb_error error = {0};
     context->lock = PyThread_allocate_lock();
     if (!context->lock) {

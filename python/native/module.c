@@ -64,9 +64,9 @@ static PyObject *op_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)
 static PyObject *machine(PyObject *module, PyObject *Py_UNUSED(none)) {
     cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
     if (!context) return NULL;
-    return Py_BuildValue("{sssssssi}", "isa", cb_isa_name(cb_cpu_isa()), "blas", context->blas_name,
-                         "blas_path", context->blas_path, "threads",
-                         cb_context_threads(context->core));
+    return Py_BuildValue("{sssssssisi}", "isa", cb_isa_name(cb_cpu_isa()), "blas",
+                         context->blas_name, "blas_path", context->blas_path, "blas_bits",
+                         context->blas_bits, "threads", cb_context_threads(context->core));
 }
 
 static PyMethodDef module_methods[] = {
@@ -79,7 +79,7 @@ static PyMethodDef module_methods[] = {
      "fail_alloc(n, /): for tests, the n-th allocation from now fails; 0: off"},
     {"op_table", op_table, METH_NOARGS,
      "op_table() -> ((name, min_ins, max_ins, n_outs, flags, attrs, doc, differentiable), ...)"},
-    {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, threads}"},
+    {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
     {"plan_json", (PyCFunction)(void (*)(void))cb_py_plan_json, METH_VARARGS | METH_KEYWORDS,
      "plan_json(problem, /, *, preset, budget, device) -> plan JSON"},
     {"explain_json", cb_py_explain_json, METH_VARARGS,

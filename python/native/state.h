@@ -26,6 +26,7 @@ typedef struct cb_py_context {
         n_working; /* calls inside the core with the GIL released: the pool may not be exchanged */
     char blas_name[64];   /* "scipy-openblas 0.3.31", "" when none was found */
     char blas_path[1024]; /* file it was found in */
+    int blas_bits;        /* widest vectors its kernels use; 0: unknown */
 } cb_py_context;
 
 typedef struct cb_py_state {
