@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -82,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .doctor import main as doctor
 
         return doctor()
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
         sys.stderr.write(f"cutback: {' '.join(str(error).split())}\n")
         return 2

@@ -142,6 +142,9 @@ class Plan:
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)
 
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind
+        return Plan, (self._problem_text, self._text)
+
     def __str__(self) -> str:
         n = self.numbers
         extra = 100 * (n["time_ps"] - n["once_ps"]) / n["once_ps"] if n["once_ps"] else 0.0

@@ -9,6 +9,17 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _inside: dict[str, bool] = {}
 
 
+def _file(path: str) -> str:
+    """A file as people know it: its name, or ``In[3]`` for a notebook's cell."""
+    ipython = sys.modules.get("IPython")
+    if ipython is not None:
+        compiler = getattr(ipython.get_ipython(), "compile", None)
+        number = getattr(compiler, "_filename_map", {}).get(path)  # of cells, in IPython >= 7.21
+        if number is not None:
+            return f"In[{number}]"
+    return os.path.basename(path)
+
+
 def location() -> str | None:
     """``"model.py:12"``: the innermost frame outside this package, or None when there is none."""
     frame = sys._getframe(1)
@@ -18,7 +29,7 @@ def location() -> str | None:
         if inside is None:
             inside = _inside[name] = os.path.abspath(name).startswith(_PACKAGE)
         if not inside:
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
+            return f"{_file(name)}:{frame.f_lineno}"
         if frame.f_back is None:
             return None
         frame = frame.f_back

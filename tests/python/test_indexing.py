@@ -82,3 +82,11 @@ def test_gradients_of_indexing(check_grad):
     check_grad(lambda x: x[::-1], a)
     check_grad(lambda x: x[np.array([0, 0, 3])] * x[1], a)
     check_grad(lambda x: x[np.array([0, 0, 3]), np.array([1, 1, 2])], a)
+
+
+def test_new_axes_up_to_eight(run):
+    a = np.arange(24.0).reshape(2, 3, 4)
+    key = (None, 0, None, 1, None, slice(None), None, None, None, None)
+    np.testing.assert_array_equal(run(lambda x: x[key], a), a[key])
+    with pytest.raises(ValueError, match=r"9 dimensions.*\[test_indexing.py:"):
+        cutback.trace(lambda x: x[(None,) * 6], a)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -112,3 +114,13 @@ def test_trace_shows_both_graphs(model):
     assert traced.names[:2] == ["params['head']", "params['layers'][0]"]
     several = cutback.trace(lambda x: {"a": x * 2, "b": [x.sum()]}, np.ones(3))
     assert several.out_tree[0] == "dict" and 'output "output1"' in str(several)
+
+
+def test_plans_can_be_copied_and_pickled():
+    step = cutback.value_and_grad(lambda x: (cutback.tanh(x) ** 2).sum())
+    step(np.ones(3))
+    for plan in (copy.deepcopy(step.plan), pickle.loads(pickle.dumps(step.plan))):
+        assert plan.explain() == step.plan.explain()
+        assert plan.entries == step.plan.entries
+    again = cutback.value_and_grad(step.function, plan=pickle.loads(pickle.dumps(step.plan)))
+    np.testing.assert_array_equal(again(np.ones(3))[1], step(np.ones(3))[1])
