@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import dtypes
-from .source import located
+from .source import located, place
 
 if TYPE_CHECKING:
     from .tracer import Array
@@ -122,7 +122,8 @@ def _slice(x: Array, axis: int, item: slice) -> Array:
     try:
         start, stop, step = item.indices(x.shape[axis])
     except (TypeError, ValueError) as error:
-        raise type(error)(located(f"slice {item}: {error}")) from None
+        place(error)
+        raise
     if step < 0:
         rows = np.arange(start, stop, step)
         return _lookup(x, [rows if a == axis else slice(None) for a in range(x.ndim)])

@@ -89,10 +89,13 @@ def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = "i64
 
     Raises:
         TypeError: a bound or step that is no integer.
+        ValueError: a step of 0.
     """
     if stop is None:
         start, stop = 0, start
     start, stop, step = (operator.index(n) for n in (start, stop, step))
+    if step == 0:
+        raise ValueError(located("arange: the step is 0"))
     n = len(range(start, stop, step))
     name = dtypes.parse(dtype)
     (count,) = current().apply("iota", (), {"axis": 0, "shape": (n,), "dtype": name})

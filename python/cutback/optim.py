@@ -150,8 +150,13 @@ class AdamW:
         """Takes over (copies) what :meth:`state_dict` gave.
 
         Raises:
-            ValueError: the names or shapes are those of other parameters.
+            ValueError: not such a state, or its names or shapes are those of other parameters.
         """
+        missing = [key for key in ("t", "m", "v") if key not in state]
+        if missing:
+            raise ValueError(
+                f"the state of an AdamW has 't', 'm' and 'v'; {missing[0]!r} is missing"
+            )
         if not self.names:
             self._loaded = state
             self.counter[...] = int(state["t"])

@@ -175,17 +175,17 @@ class Array:
         apply = _OPERATORS.get(ufunc.__name__)
         if apply is None or method != "__call__" or kwargs or len(inputs) != 2:
             name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-            raise TypeError(
-                located(f"np.{name} cannot work on a traced array; use cutback.{ufunc.__name__}")
-            )
+            self._not_numpy(name, ufunc.__name__)
         return apply(*(self.graph.lift(x) for x in inputs))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
-        raise TypeError(
-            located(
-                f"np.{func.__name__} cannot work on a traced array; use cutback.{func.__name__}"
-            )
-        )
+        self._not_numpy(func.__name__, func.__name__)
+
+    def _not_numpy(self, name: str, ours: str) -> NoReturn:
+        from . import ops
+
+        hint = f"use cutback.{ours}" if ours in ops.__all__ else f"cutback has no {ours}"
+        raise TypeError(located(f"np.{name} cannot work on a traced array; {hint}"))
 
     # ---- arithmetic ------------------------------------------------------------------------------
 

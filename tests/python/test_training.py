@@ -279,3 +279,10 @@ def test_dump(model, monkeypatch, capfd):
     monkeypatch.setenv("CB_DUMP", "joint,explain")
     train(model, steps=1)
     assert "--- joint\ncutback.graph 1" in capfd.readouterr().err
+
+
+def test_a_state_that_is_none():
+    optimizer = cutback.optim.AdamW()
+    with pytest.raises(ValueError, match="'m' is missing"):
+        optimizer.load_state_dict({"t": 3})
+    assert optimizer.t == 0
