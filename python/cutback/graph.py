@@ -322,8 +322,14 @@ class Graph:
         """
         from .executable import Executable
 
-        positions = {name: i for i, (name, _) in enumerate(self._inputs)}
+        names = [name for name, _ in self._inputs]
+        positions = {name: i for i, name in enumerate(names)}
         wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+        for name in wrt:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"wrt names {name!r}, and {names.count(name)} inputs have that name"
+                )
         missing = [name for name in wrt if name not in positions]
         if missing:
             raise ValueError(

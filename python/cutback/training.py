@@ -17,7 +17,7 @@ import numpy as np
 from . import budgets, tree
 from .executable import Executable, Planned, Stats
 from .policies import Policy, PolicyFunction, resolve
-from .source import place
+from .source import located, place
 from .tracing import Call, Traced
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .profiling import Profile
 
 ArgNums = int | Sequence[int] | None
+_MANY = 64  # compiled specialisations of a step that look like a mistake
 
 
 def _argnums(argnums: ArgNums) -> tuple[int, ...]:
@@ -170,8 +171,19 @@ class Step:
         spec = self._known.get(call.key)
         if spec is None:
             spec = self._known[call.key] = _Specialisation(self, call)
+            if len(self._known) == _MANY:
+                self._warn_of_many()
         self._last = spec
         return spec
+
+    def _warn_of_many(self) -> None:
+        import warnings
+
+        text = (
+            f"{self!r}: every new shape, dtype or Python constant compiles once more; "
+            "pass a number that changes as np.float32(x), and pad to few shapes"
+        )
+        warnings.warn(located(text), RuntimeWarning, stacklevel=4)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Step:
         """Traces, plans and compiles for these arguments without running; returns the step

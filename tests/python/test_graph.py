@@ -135,3 +135,13 @@ def test_values_of_numpy_become_constants_once():
 def test_a_wrong_number_of_arrays():
     with pytest.raises(ValueError, match="expected 2 arrays, got 1"):
         build().compile()(np.ones((4, 3)))
+
+
+def test_wrt_names_one_input():
+    g = cutback.Graph()
+    x, y = g.input("weight", (3,)), g.input("other", (3,))
+    g.output((x * y).sum())
+    assert len(g.compile("weight")(np.ones(3, np.float32), np.ones(3, np.float32))[1]) == 1
+    g.input("other", (2,))
+    with pytest.raises(ValueError, match="wrt names 'other', and 2 inputs"):
+        g.compile(["other"])

@@ -286,3 +286,13 @@ def test_a_state_that_is_none():
     with pytest.raises(ValueError, match="'m' is missing"):
         optimizer.load_state_dict({"t": 3})
     assert optimizer.t == 0
+
+
+def test_a_step_that_compiles_again_and_again_warns_once():
+    step = cutback.compile(lambda p, rate: (p * rate).sum(), argnums=None)
+    with pytest.warns(
+        RuntimeWarning, match=r"64 compiled.*np.float32.*\[test_training.py:"
+    ) as seen:
+        for i in range(70):
+            step(np.ones(2), float(i))
+    assert len(seen) == 1 and seen[0].filename == __file__
