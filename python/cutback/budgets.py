@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 MEASURES = ("arena", "live", "saved", "total")
-PRESETS = ("autograd", "recompute_all", "conservative", "aggressive")
+PRESETS = ("autograd", "recompute_all", "conservative", "aggressive", "torch-compat")
 
 _NONE, _BYTES, _SHARE, _MIN = range(4)
 _UNITS = {
