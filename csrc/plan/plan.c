@@ -4,6 +4,7 @@
 
 #include "adopt.h"
 #include "decide.h"
+#include "frontier.h"
 #include "mincut.h"
 #include "search.h"
 #include "sim.h"
@@ -80,6 +81,14 @@ static cb_status check_regions(const cb_problem *p, const cb_plan_options *o, cb
     return CB_OK;
 }
 
+/* The frontier answers, exactly on its hull; but it knows limits of regions only afterwards. */
+static bool ask_frontier(const cb_problem *p, const cb_goal *goal) {
+    for (uint32_t r = 0; r < p->n_region; r++) {
+        if (p->region_limit[r] != UINT64_MAX) return false;
+    }
+    return goal->measure == CB_MEASURE_SAVED;
+}
+
 static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_sim *sim,
                               cb_arena *arena, cb_plan *plan, const cb_lives *save_all,
                               cb_pairs *pairs, cb_error *err) {
@@ -92,7 +101,11 @@ static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_si
     cb_goal goal = make_goal(f, o, plan, save_all);
     plan->budget_bytes = goal.bytes;
     cb_found found = {.pairs = *pairs};
-    CB_TRY(cb_search(f, &cut, sim, &goal, &found, err));
+    if (ask_frontier(f->p, &goal)) {
+        CB_TRY(cb_search_saved(f, &cut, o->preset, &goal, &found, err));
+    } else {
+        CB_TRY(cb_search(f, &cut, sim, &goal, &found, err));
+    }
     *pairs = found.pairs;
     if (found.least_extra_ps >= 0) plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
     return CB_OK;
