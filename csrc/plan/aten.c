@@ -18,7 +18,8 @@ enum {
     F = CB_ATEN_FUSE
 };
 
-static const aten_row table[] = { /* sorted by name */
+static const aten_row table[] = {
+    /* sorted by name */
     {"_operator.getitem", CB_ATEN_RECOMPUTE | CB_ATEN_GETITEM},
     {"aten.__and__", R},
     {"aten.__lshift__", R},

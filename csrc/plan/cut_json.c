@@ -15,7 +15,8 @@ typedef struct answer {
     uint64_t saved_bytes;
 } answer;
 
-/* A storage counts once, however many saved values lie in it; what belongs to the caller does not. */
+/* A storage counts once, however many saved values lie in it; what belongs to the caller does not.
+ */
 static cb_status count_bytes(const cb_problem *p, cb_arena *arena, answer *a, cb_error *err) {
     bool *counted = CB_NEW(arena, bool, p->n_storage);
     if (!counted) return cb_no_memory(err);
@@ -59,7 +60,8 @@ static cb_status solve_own(const cb_facts *f, cb_preset preset, cb_arena *arena,
 
 static cb_status write_network(const answer *a, cb_arena *arena, cb_str *out, cb_error *err) {
     const cb_flow *flow = a->flow;
-    uint32_t *from = CB_NEW(arena, uint32_t, flow->n_arc), *to = CB_NEW(arena, uint32_t, flow->n_arc);
+    uint32_t *from = CB_NEW(arena, uint32_t, flow->n_arc),
+             *to = CB_NEW(arena, uint32_t, flow->n_arc);
     if (!from || !to) return cb_no_memory(err);
     for (uint32_t i = 0; i < flow->n_arc; i++) {
         const cb_half_arc *half = &flow->arc[flow->half[i]];
@@ -69,8 +71,8 @@ static cb_status write_network(const answer *a, cb_arena *arena, cb_str *out, cb
     return cb_dimacs_write(out, flow->n_node, flow->n_arc, from, to, a->capacity, 0, 1, err);
 }
 
-static cb_status write_answer(const cb_problem *p, cb_preset preset, const answer *a, double seconds,
-                              cb_str *out, cb_error *err) {
+static cb_status write_answer(const cb_problem *p, cb_preset preset, const answer *a,
+                              double seconds, cb_str *out, cb_error *err) {
     cb_json_writer w = {.out = out};
     char fingerprint[17];
     (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, cb_problem_fingerprint(p));

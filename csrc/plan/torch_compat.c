@@ -13,11 +13,11 @@
 #include "aten.h"
 
 static const struct {
-    double growth;       /* of the weight with each op between a value and the backward */
-    uint32_t farthest;   /* distance at which the growth ends */
-    double unwritten;    /* factor for a value that fusion would keep out of memory */
-    double shrink;       /* results this many times smaller than their inputs are saved */
-    uint32_t chain;      /* longest fused chain, in forward ops */
+    double growth;     /* of the weight with each op between a value and the backward */
+    uint32_t farthest; /* distance at which the growth ends */
+    double unwritten;  /* factor for a value that fusion would keep out of memory */
+    double shrink;     /* results this many times smaller than their inputs are saved */
+    uint32_t chain;    /* longest fused chain, in forward ops */
 } rules = {1.1, 100, 2, 4, 100};
 
 typedef struct torch_graph {
@@ -46,7 +46,8 @@ static bool is_argument(const torch_graph *g, uint32_t op) {
 
 static bool fuses(const torch_graph *g, uint32_t from, uint32_t to) {
     const uint32_t any = CB_ATEN_RECOMPUTE | CB_ATEN_RANDOM;
-    return (g->class_of[to] & CB_ATEN_JOIN) || ((g->class_of[from] & any) && (g->class_of[to] & any));
+    return (g->class_of[to] & CB_ATEN_JOIN) ||
+           ((g->class_of[from] & any) && (g->class_of[to] & any));
 }
 
 static bool wants_save(uint8_t wish) { return wish == CB_MUST_SAVE || wish == CB_PREFER_SAVE; }

@@ -36,10 +36,11 @@ typedef struct reader {
     uint32_t n_node, n_tensor, n_read, n_file_storage, n_storage;
     node *nodes;
     tensor *tensors;
-    uint64_t *file_bytes;     /* [n_file_storage] */
-    bool *is_static;          /* [n_file_storage] of a placeholder */
-    uint32_t *seen, *seen_as; /* [n_file_storage] last node that reads or makes it, and its storage */
-    uint32_t *source;         /* [n_file_storage + n_tensor] file storage of each storage */
+    uint64_t *file_bytes; /* [n_file_storage] */
+    bool *is_static;      /* [n_file_storage] of a placeholder */
+    uint32_t *seen,
+        *seen_as;     /* [n_file_storage] last node that reads or makes it, and its storage */
+    uint32_t *source; /* [n_file_storage + n_tensor] file storage of each storage */
     cb_problem *p;
 } reader;
 
@@ -106,7 +107,8 @@ static cb_status read_input(const reader *r, uint32_t i, const cb_json *json, ui
     uint64_t id;
     if (i == 0 || json->kind != CB_JSON_INT || json->as.integer >= (int64_t)i) {
         return cb_fail(r->err, CB_INVALID,
-                       "line %u: node %u reads what is not the id of an earlier node", json->line, i);
+                       "line %u: node %u reads what is not the id of an earlier node", json->line,
+                       i);
     }
     CB_TRY(cb_json_as_u64(json, "input", i - 1, &id, r->err));
     *out = (uint32_t)id;

@@ -1,5 +1,5 @@
-/* traced.h: joint graphs as a tracer of PyTorch writes them (docs/problem.md, "Traced graphs"), read
- * into problems. Op ids are node ids, so steps of a plan are node ids of the file. */
+/* traced.h: joint graphs as a tracer of PyTorch writes them (docs/problem.md, "Traced graphs"),
+ * read into problems. Op ids are node ids, so steps of a plan are node ids of the file. */
 #ifndef CB_PLAN_TRACED_H
 #define CB_PLAN_TRACED_H
 

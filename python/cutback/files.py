@@ -76,9 +76,7 @@ def _chooser(policy: str) -> Callable[[Mapping[str, Any]], str | None]:
     if policy == "nothing_saveable":
         return lambda op: "prefer_recompute"
     if policy == "dots_saveable":
-        return lambda op: (
-            "must_save" if "compute" in op.get("flags", ()) else "prefer_recompute"
-        )
+        return lambda op: "must_save" if "compute" in op.get("flags", ()) else "prefer_recompute"
     if policy.startswith("save:"):
         names = [name for name in policy[5:].split(",") if name]
         return _by_table({**dict.fromkeys(names, "must_save"), "*": "prefer_recompute"})
