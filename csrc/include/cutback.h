@@ -196,6 +196,7 @@ typedef enum cb_preset {
     CB_PRESET_RECOMPUTE_ALL, /* save only inputs: plain checkpointing */
     CB_PRESET_CONSERVATIVE,  /* recompute what fuses */
     CB_PRESET_AGGRESSIVE,    /* recompute anything but compute-intensive and random ops */
+    CB_PRESET_TORCH_COMPAT,  /* what PyTorch's default partitioner saves */
     CB_PRESET_COUNT
 } cb_preset;
 
@@ -215,7 +216,10 @@ typedef struct cb_budget {
     cb_measure measure;
 } cb_budget;
 
-/* Called from the working thread now and then; nonzero asks to stop (CB_CANCELLED). */
+/* Called from the working thread now and then. FINISH ends a search for a plan with the best found
+ * so far; where there is nothing yet, and in all other work, it is CANCEL. It has to be repeated
+ * when asked again. */
+enum { CB_POLL_GO = 0, CB_POLL_CANCEL = 1 /* CB_CANCELLED */, CB_POLL_FINISH = 2 };
 typedef int (*cb_poll_fn)(void *user);
 
 /* ---- the compiled step ------------------------------------------------------------------------
@@ -323,17 +327,32 @@ CB_API CB_MUST_CHECK cb_status cb_step_adamw(cb_step *step, void *const *params,
 /* ---- planning from files ----------------------------------------------------------------------
  */
 
-/* Problem JSON (docs/problem.md) -> plan JSON. */
-CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *problem, size_t length,
+/* Each takes a problem or a traced graph, both as JSON (docs/problem.md); `device` NULL: "cpu", or
+ * the one a plan was made for. The text they give belongs to the caller: cb_text_free. */
+
+/* -> the same as a problem. */
+CB_API CB_MUST_CHECK cb_status cb_problem_json(cb_context *ctx, const char *graph, size_t length,
+                                               char **out, cb_error *err);
+/* -> a plan. */
+CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length,
                                             cb_preset preset, const cb_budget *budget,
                                             const char *device, cb_poll_fn poll, void *poll_user,
                                             char **out, cb_error *err);
-
-/* What cb_step_text calls "explain", for a plan of a problem, both as JSON. */
-CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *problem,
-                                                    size_t problem_length, const char *plan,
+/* -> the minimum cut of a preset, and its network in DIMACS form (`network` may be NULL: not
+ * wanted). */
+CB_API CB_MUST_CHECK cb_status cb_cut_json(cb_context *ctx, const char *graph, size_t length,
+                                           cb_preset preset, char **out, char **network,
+                                           cb_error *err);
+/* A graph and a plan -> what cb_step_text calls "explain". */
+CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *graph,
+                                                    size_t graph_length, const char *plan,
                                                     size_t plan_length, const char *device,
                                                     char **out, cb_error *err);
+/* A graph and any document with `steps` and `backward_starts` -> bytes and times. */
+CB_API CB_MUST_CHECK cb_status cb_evaluate_json(cb_context *ctx, const char *graph,
+                                                size_t graph_length, const char *plan,
+                                                size_t plan_length, const char *device, char **out,
+                                                cb_error *err);
 
 #ifdef __cplusplus
 }

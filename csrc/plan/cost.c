@@ -29,6 +29,16 @@ const cb_device *cb_device_find(const char *name) {
     return NULL;
 }
 
+cb_status cb_unknown_device(const char *name, cb_error *err) {
+    char list[128] = "";
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        if (strlen(list) + strlen(devices[i].name) + 3 > sizeof list) break;
+        if (i > 0) strcat(list, ", ");
+        strcat(list, devices[i].name);
+    }
+    return cb_fail(err, CB_INVALID, "no device is called \"%.40s\"; there are %s", name, list);
+}
+
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device) {
     if (p->op_flags[op] & (CB_POP_VIEW | CB_POP_PLACEHOLDER)) return 0;
     if (p->op_time_ps[op] >= 0) return p->op_time_ps[op];

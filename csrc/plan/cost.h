@@ -13,6 +13,8 @@ typedef struct cb_device {
 
 /* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090" (data sheets). NULL: unknown name. */
 const cb_device *cb_device_find(const char *name);
+/* CB_INVALID with the names there are. */
+CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);
 /* max(flops / peak, bytes / bandwidth) + launch; views and placeholders 0; a measured time wins. */
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
 

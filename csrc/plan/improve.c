@@ -6,9 +6,10 @@
 #include "improve.h"
 #include "../base/sort.h"
 
-#define SMALL_PLANS 2 /* of the pool, tried in a crossover for one target */
-#define FAST_PLANS 3
-#define MIX_STEPS 7 /* of bisection: 1 part in 128 of the forward */
+#define SMALL_PLANS 4 /* of the pool, tried in a crossover for one target */
+#define FAST_PLANS 8
+#define MIX_STEPS 8 /* of bisection: 1 part in 256 of the forward */
+#define SIZE_WEIGHT 2 /* bytes over the target, as a share of it, against time, likewise */
 #define REMOVAL_TRIALS 64
 #define FIRST_BLOCKS 16
 
@@ -59,9 +60,32 @@ static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *smal
     return CB_OK;
 }
 
+/* The most promising plans over the target: little over it, and fast. Indices, best first. */
+static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target,
+                            uint32_t chosen[FAST_PLANS]) {
+    double score[FAST_PLANS];
+    uint32_t n = 0;
+    for (uint32_t i = first; i < t->pool->n; i++) {
+        const cb_candidate *c = &t->pool->at[i];
+        double own = (double)c->time_ps / ((double)t->f->once_ps + 1) +
+                     SIZE_WEIGHT * (double)(c->size - target) / (double)t->pool->at[t->pool->n - 1].size;
+        uint32_t place = n;
+        while (place > 0 && score[place - 1] > own) place--;
+        if (place == FAST_PLANS) continue;
+        if (n < FAST_PLANS) n++;
+        for (uint32_t k = n - 1; k > place; k--) {
+            score[k] = score[k - 1];
+            chosen[k] = chosen[k - 1];
+        }
+        score[place] = own;
+        chosen[place] = i;
+    }
+    return n;
+}
+
 cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, cb_error *err) {
     pair_list small[SMALL_PLANS], fast[FAST_PLANS];
-    uint32_t n_small = 0, n_fast = 0, at = cb_pool_fitting(t->pool, target);
+    uint32_t n_small = 0, n_fast = 0, at = cb_pool_fitting(t->pool, target), chosen[FAST_PLANS];
     cb_status status = CB_OK;
     if (at == CB_NONE) return CB_OK;
     cb_arena scratch;
@@ -70,10 +94,8 @@ cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, cb_error *err) {
     for (uint32_t i = at + 1; i-- > 0 && n_small < SMALL_PLANS; n_small++) {
         if (!copy_pairs(&scratch, &t->pool->at[i], &small[n_small])) goto no_memory;
     }
-    /* The nearest above the target, then others further away: near ones fit almost, far ones are
-     * fast. */
-    for (uint32_t ahead = 1; n_fast < FAST_PLANS && at + ahead < t->pool->n; ahead *= 3, n_fast++) {
-        if (!copy_pairs(&scratch, &t->pool->at[at + ahead], &fast[n_fast])) goto no_memory;
+    for (uint32_t n = choose_fast(t, at + 1, target, chosen); n_fast < n; n_fast++) {
+        if (!copy_pairs(&scratch, &t->pool->at[chosen[n_fast]], &fast[n_fast])) goto no_memory;
         if (fast[n_fast].n > longest) longest = fast[n_fast].n;
     }
     for (uint32_t i = 0; i < n_small; i++) {

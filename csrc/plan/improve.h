@@ -9,8 +9,5 @@
 CB_MUST_CHECK cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, cb_error *err);
 /* Reruns that the fastest plan under `target` can do without. */
 CB_MUST_CHECK cb_status cb_improve_by_removal(cb_trial *t, uint64_t target, cb_error *err);
-/* When no plan is under `target`: recomputes what is alive at the peak of a promising one, again
- * and again. */
-CB_MUST_CHECK cb_status cb_improve_at_peak(cb_trial *t, uint64_t target, cb_error *err);
 
 #endif

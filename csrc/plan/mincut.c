@@ -5,6 +5,9 @@
 
 #include "mincut.h"
 
+#include "aten.h"
+#include "torch_compat.h"
+
 /* ---- network --------------------------------------------------------------------------------- */
 
 typedef struct arcs {
@@ -148,6 +151,7 @@ bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
         case CB_PRESET_CONSERVATIVE:
             return (flags & CB_POP_FUSIBLE) && !((flags & CB_POP_REDUCTION) && shrinks(f->p, op));
         case CB_PRESET_AGGRESSIVE: return !(flags & CB_POP_COMPUTE);
+        case CB_PRESET_TORCH_COMPAT: return cb_aten_class(f->p, op) & CB_ATEN_RECOMPUTE;
         case CB_PRESET_AUTOGRAD:
         case CB_PRESET_COUNT: break;
     }
@@ -267,7 +271,39 @@ static cb_status meet_regions(cb_cut *cut, int64_t *floor, cb_error *err) {
     return CB_OK;
 }
 
+/* PyTorch saves tensors, we allocations: an op whose memory a saved view keeps alive does not run
+ * again. Limits of regions do not count here: PyTorch has none. */
+static cb_status solve_torch(cb_cut *cut, cb_error *err) {
+    const cb_facts *f = cut->f;
+    const cb_problem *p = f->p;
+    cb_torch_cut torch;
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    cb_status status = cb_torch_cut_solve(f, &scratch, &torch, err);
+    if (status == CB_OK) {
+        memset(cut->saved, 0, p->n_storage * sizeof *cut->saved);
+        for (uint32_t i = 0; i < torch.n_saved; i++) {
+            uint32_t op = torch.saved[i];
+            for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+                cut->saved[p->value_storage[v]] = true;
+        }
+        for (uint32_t i = 0; i < cut->n_run; i++) {
+            uint32_t op = cut->run_op[i];
+            cut->recompute[op] = torch.again[op] && !f->once[op];
+        }
+        for (uint32_t i = 0; i < cut->n_save; i++) {
+            uint32_t op = cut->run_op[cut->save_run[i]];
+            if (!cut->saved[cut->save_storage[i]]) continue;
+            if (wants_recompute(f->wish[op])) cut->saved[cut->save_storage[i]] = false;
+            else cut->recompute[op] = false;
+        }
+    }
+    cb_arena_free(&scratch);
+    return status;
+}
+
 cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err) {
+    if (preset == CB_PRESET_TORCH_COMPAT) return solve_torch(cut, err);
     cb_arena scratch;
     cb_arena_init(&scratch, cut->f->alloc);
     bool *read_outside = CB_NEW(&scratch, bool, cut->f->p->n_storage);

@@ -4,21 +4,22 @@
 
 const char *const cb_op_flag_names[CB_OP_FLAG_COUNT] = {
     "placeholder",     "backward", "view",       "fusible", "compute", "random_counter",
-    "random_stateful", "effect",   "collective", "mutates", "unknown", "reduction"};
+    "random_stateful", "effect",   "collective", "mutates", "unknown", "reduction",
+    "parameter"};
 const char *const cb_store_flag_names[CB_STORE_FLAG_COUNT] = {"static", "hold_forward", "hold_end"};
 const char *const cb_work_class_names[CB_WORK_CLASS_COUNT] = {"f32", "f64", "f16", "bf16", "int"};
 const char *const cb_constraint_names[CB_CONSTRAINT_COUNT] = {
     "free",         "must_save",     "prefer_save", "must_recompute", "prefer_recompute",
     "must_offload", "prefer_offload"};
 const char *const cb_preset_names[CB_PRESET_COUNT] = {"autograd", "recompute_all", "conservative",
-                                                      "aggressive"};
+                                                      "aggressive", "torch-compat"};
 const char *const cb_measure_names[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
 const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1] = {"none", "save", "recompute",
                                                                 "offload"};
 const char *const cb_reason_names[CB_REASON_PRESET + 1] = {"none", "cut",   "forbidden", "policy",
                                                            "held", "cheap", "peak",      "preset"};
 
-_Static_assert(CB_POP_REDUCTION == 1 << (CB_OP_FLAG_COUNT - 1), "every op flag has a name");
+_Static_assert(CB_POP_PARAMETER == 1 << (CB_OP_FLAG_COUNT - 1), "every op flag has a name");
 _Static_assert(CB_STORE_HOLD_END == 1 << (CB_STORE_FLAG_COUNT - 1),
                "every storage flag has a name");
 

@@ -13,7 +13,7 @@ extern const char *const cb_measure_names[CB_MEASURE_COUNT];
 extern const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1];
 extern const char *const cb_reason_names[CB_REASON_PRESET + 1];
 
-enum { CB_OP_FLAG_COUNT = 12, CB_STORE_FLAG_COUNT = 3 };
+enum { CB_OP_FLAG_COUNT = 13, CB_STORE_FLAG_COUNT = 3 };
 
 /* The index of the string `node` in `names`; CB_INVALID lists the names. */
 CB_MUST_CHECK cb_status cb_name_index(const cb_json *node, const char *what,
@@ -25,5 +25,8 @@ CB_MUST_CHECK cb_status cb_known_keys(const cb_json *object, const char *what,
 /* The document is an object with this `format` and `version`. */
 CB_MUST_CHECK cb_status cb_check_format(const cb_json *root, const char *format, int64_t version,
                                         cb_error *err);
+/* cb_problem_from_json, of a text that is parsed already. */
+CB_MUST_CHECK cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root,
+                                                 cb_problem **out, cb_error *err);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "adopt.h"
 #include "decide.h"
+#include "frontier.h"
 #include "mincut.h"
 #include "search.h"
 #include "sim.h"
@@ -67,6 +68,27 @@ static cb_goal make_goal(const cb_facts *f, const cb_plan_options *o, const cb_p
     return goal;
 }
 
+/* PyTorch's partitioner knows no such limits. */
+static cb_status check_regions(const cb_problem *p, const cb_plan_options *o, cb_error *err) {
+    bool torch = o->preset == CB_PRESET_TORCH_COMPAT && o->budget.kind == CB_BUDGET_NONE;
+    for (uint32_t r = 0; torch && r < p->n_region; r++) {
+        if (p->region_limit[r] == UINT64_MAX) continue;
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "torch-compat: region %s has a limit, which PyTorch does not know; choose "
+                       "another preset or a budget",
+                       p->region_name[r]);
+    }
+    return CB_OK;
+}
+
+/* The frontier answers, exactly on its hull; but it knows limits of regions only afterwards. */
+static bool ask_frontier(const cb_problem *p, const cb_goal *goal) {
+    for (uint32_t r = 0; r < p->n_region; r++) {
+        if (p->region_limit[r] != UINT64_MAX) return false;
+    }
+    return goal->measure == CB_MEASURE_SAVED;
+}
+
 static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_sim *sim,
                               cb_arena *arena, cb_plan *plan, const cb_lives *save_all,
                               cb_pairs *pairs, cb_error *err) {
@@ -78,7 +100,15 @@ static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_si
     }
     cb_goal goal = make_goal(f, o, plan, save_all);
     plan->budget_bytes = goal.bytes;
-    return cb_search(f, &cut, sim, &goal, pairs, err);
+    cb_found found = {.pairs = *pairs};
+    if (ask_frontier(f->p, &goal)) {
+        CB_TRY(cb_search_saved(f, &cut, o->preset, &goal, &found, err));
+    } else {
+        CB_TRY(cb_search(f, &cut, sim, &goal, &found, err));
+    }
+    *pairs = found.pairs;
+    if (found.least_extra_ps >= 0) plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
+    return CB_OK;
 }
 
 /* Walks and places plan->schedule and fills in what follows from it. */
@@ -94,7 +124,7 @@ static cb_status finish_plan(const cb_facts *f, const cb_lives *save_all, cb_are
     plan->total_bytes = plan->live_bytes + p->static_bytes;
     plan->time_ps = plan->lives.time_ps;
     plan->once_ps = plan->lives.once_ps;
-    plan->lower_bound_ps = plan->lives.n_recomputed == 0 ? plan->once_ps : -1;
+    if (plan->lives.n_recomputed == 0) plan->lower_bound_ps = plan->once_ps;
     return cb_decide(f, save_all, plan, err);
 }
 
@@ -103,6 +133,7 @@ static cb_status make_plan(const cb_problem *p, const cb_plan_options *o, cb_are
     cb_facts facts;
     cb_lives save_all;
     cb_pairs pairs = {.arena = arena};
+    CB_TRY(check_regions(p, o, err));
     CB_TRY(cb_facts_make(p, o->device ? o->device : cb_device_find("cpu"), arena, &facts, err));
     CB_TRY(cb_sim_init(sim, &facts, arena->alloc, err));
     CB_TRY(set_reference(&facts, sim, arena, plan, &save_all, err));
@@ -124,6 +155,7 @@ cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err) {
     if (!plan) return cb_no_memory(err);
     plan->arena = arena;
     plan->budget_bytes = UINT64_MAX;
+    plan->lower_bound_ps = -1;
     *out = plan;
     return CB_OK;
 }

@@ -44,8 +44,10 @@ typedef struct cb_plan {
 CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options, cb_alloc *alloc, cb_plan **out, cb_error *err);
 void cb_plan_free(cb_plan *plan);
 CB_MUST_CHECK cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err);
-/* Reads a plan for `p` (fingerprints must agree), walks it and places it anew. */
+/* Reads a plan for `p` (fingerprints must agree), walks it and places it anew. `device` NULL: the one it names. */
 CB_MUST_CHECK cb_status cb_plan_from_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc, const char *text, size_t length, cb_plan **out, cb_error *err);
+/* Bytes and times of any document with `steps` and `backward_starts`. `device` NULL: the one it names, or "cpu". */
+CB_MUST_CHECK cb_status cb_evaluate_to_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc, const char *text, size_t length, cb_str *out, cb_error *err);
 /* For people: one line a saved, recomputed or offloaded value, with the reason; and totals. */
 CB_MUST_CHECK cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err);
 

@@ -159,14 +159,66 @@ static cb_status read_reasons(const cb_problem *p, const cb_json *root, cb_plan 
     return CB_OK;
 }
 
+static cb_status read_device(const cb_json *root, const cb_device **out, cb_error *err) {
+    const cb_json *node;
+    CB_TRY(cb_json_want(root, "device", CB_JSON_STRING, &node, err));
+    *out = cb_device_find(node->as.string);
+    return *out ? CB_OK : cb_unknown_device(node->as.string, err);
+}
+
 static cb_status read_plan(const cb_problem *p, const cb_device *device, const cb_json *root,
                            cb_plan *plan, cb_error *err) {
     CB_TRY(cb_check_format(root, FORMAT, VERSION, err));
     CB_TRY(check_fingerprint(p, root, err));
+    if (!device) CB_TRY(read_device(root, &device, err));
     CB_TRY(read_steps(p, root, plan, err));
     CB_TRY(read_question(root, plan, err));
     CB_TRY(cb_plan_adopt(p, device, plan, err));
     return read_reasons(p, root, plan, err);
+}
+
+/* A schedule from anywhere: a plan of ours, of PyTorch or written by hand. The fingerprint counts
+ * where there is one. */
+static cb_status evaluate(const cb_problem *p, const cb_device *device, const cb_json *root,
+                          cb_arena *arena, cb_str *out, cb_error *err) {
+    cb_plan plan = {.arena = *arena};
+    cb_lives lives;
+    uint64_t arena_bytes;
+    if (root->kind != CB_JSON_OBJECT)
+        return cb_fail(err, CB_INVALID, "plan: the document must be an object, not of kind %s",
+                       cb_json_kind_name(root->kind));
+    if (cb_json_get(root, "fingerprint")) CB_TRY(check_fingerprint(p, root, err));
+    cb_status status = read_steps(p, root, &plan, err);
+    *arena = plan.arena;
+    if (status != CB_OK) return status;
+    CB_TRY(cb_schedule_walk(p, &plan.schedule, device, arena, &lives, err));
+    CB_TRY(cb_place(p, &lives, arena, &arena_bytes, err));
+    cb_json_writer w = {.out = out};
+    cb_json_begin(&w, NULL, '{');
+    cb_json_put_string(&w, "device", device->name);
+    cb_json_put_u64(&w, "peak_bytes", lives.peak_bytes);
+    cb_json_put_u64(&w, "arena_bytes", arena_bytes);
+    cb_json_put_u64(&w, "saved_bytes", lives.saved_bytes);
+    cb_json_put_int(&w, "time_ps", lives.time_ps);
+    cb_json_put_int(&w, "once_ps", lives.once_ps);
+    cb_json_put_u64(&w, "runs", plan.schedule.n_step);
+    cb_json_put_u64(&w, "recomputed", lives.n_recomputed);
+    cb_json_end(&w, '}');
+    return out->failed ? cb_no_memory(err) : CB_OK;
+}
+
+cb_status cb_evaluate_to_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc,
+                              const char *text, size_t length, cb_str *out, cb_error *err) {
+    const cb_json *root;
+    cb_arena scratch;
+    cb_arena_init(&scratch, alloc);
+    cb_status status = cb_json_parse(&scratch, text, length, &root, err);
+    if (status == CB_OK && !device && cb_json_get(root, "device"))
+        status = read_device(root, &device, err);
+    if (status == CB_OK)
+        status = evaluate(p, device ? device : cb_device_find("cpu"), root, &scratch, out, err);
+    cb_arena_free(&scratch);
+    return status;
 }
 
 cb_status cb_plan_from_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc,

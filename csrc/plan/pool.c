@@ -30,23 +30,41 @@ uint32_t cb_pool_fitting(const cb_pool_of_plans *pool, uint64_t size) {
     return n > 0 ? n - 1 : CB_NONE;
 }
 
+/* Puts `c` in its place; it then belongs to the pool. */
+static void insert(cb_pool_of_plans *pool, cb_candidate c) {
+    for (uint32_t i = pool->n; i-- > 0;) {
+        if (pool->at[i].size >= c.size && pool->at[i].time_ps >= c.time_ps) drop(pool, i);
+    }
+    uint32_t place = 0;
+    while (place < pool->n && pool->at[place].size < c.size) place++;
+    memmove(&pool->at[place + 1], &pool->at[place], (pool->n - place) * sizeof *pool->at);
+    pool->at[place] = c;
+    pool->n++;
+    if (pool->n > CB_POOL_MOST) thin(pool);
+}
+
+static bool is_beaten(const cb_pool_of_plans *pool, uint64_t size, int64_t time_ps) {
+    uint32_t rival = cb_pool_fitting(pool, size);
+    return rival != CB_NONE && pool->at[rival].time_ps <= time_ps;
+}
+
 cb_status cb_pool_offer(cb_pool_of_plans *pool, uint64_t size, int64_t time_ps, const cb_pair *pair,
                         size_t n_pair, cb_error *err) {
-    uint32_t rival = cb_pool_fitting(pool, size);
-    if (rival != CB_NONE && pool->at[rival].time_ps <= time_ps) return CB_OK;
+    if (is_beaten(pool, size, time_ps)) return CB_OK;
     cb_candidate c = {.size = size, .time_ps = time_ps, .n_pair = n_pair};
     cb_arena_init(&c.arena, pool->alloc);
     c.pair = CB_NEW(&c.arena, cb_pair, n_pair);
     if (!c.pair) return cb_no_memory(err);
     if (n_pair > 0) memcpy(c.pair, pair, n_pair * sizeof *pair);
-    for (uint32_t i = pool->n; i-- > 0;) {
-        if (pool->at[i].size >= size && pool->at[i].time_ps >= time_ps) drop(pool, i);
-    }
-    uint32_t place = 0;
-    while (place < pool->n && pool->at[place].size < size) place++;
-    memmove(&pool->at[place + 1], &pool->at[place], (pool->n - place) * sizeof *pool->at);
-    pool->at[place] = c;
-    pool->n++;
-    if (pool->n > CB_POOL_MOST) thin(pool);
+    insert(pool, c);
     return CB_OK;
+}
+
+void cb_pool_borrow(cb_pool_of_plans *pool, const cb_pool_of_plans *from) {
+    for (uint32_t i = 0; i < from->n; i++) {
+        cb_candidate c = from->at[i];
+        if (is_beaten(pool, c.size, c.time_ps)) continue;
+        cb_arena_init(&c.arena, pool->alloc); /* owns nothing */
+        insert(pool, c);
+    }
 }

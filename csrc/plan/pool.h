@@ -12,7 +12,7 @@ typedef struct cb_candidate {
     size_t n_pair;
 } cb_candidate;
 
-#define CB_POOL_MOST 320
+#define CB_POOL_MOST 640
 
 typedef struct cb_pool_of_plans {
     cb_alloc *alloc;
@@ -24,6 +24,8 @@ void cb_pool_of_plans_free(cb_pool_of_plans *pool);
 /* Keeps a copy if nothing in the pool is as small and as fast; throws out what it beats. */
 CB_MUST_CHECK cb_status cb_pool_offer(cb_pool_of_plans *pool, uint64_t size, int64_t time_ps,
                                       const cb_pair *pair, size_t n_pair, cb_error *err);
+/* Adds what `from` has. The pairs stay those of `from`, which must outlive this pool. */
+void cb_pool_borrow(cb_pool_of_plans *pool, const cb_pool_of_plans *from);
 /* Index of the fastest candidate of at most `size` bytes, CB_NONE: none. */
 uint32_t cb_pool_fitting(const cb_pool_of_plans *pool, uint64_t size);
 

@@ -16,6 +16,8 @@
 #define FIRST_ETA 2.0
 #define ETA_DECAY 0.03
 #define AGAINST_PREFERENCE 4
+#define PATIENCE 12 /* Polyak steps without progress */
+#define AIM_DIRECT 0.97
 #define AIM 0.98 /* prices swing around the target; most swings should fit */
 
 static void find_uses(cb_prices *z) {
@@ -41,10 +43,55 @@ static void find_uses(cb_prices *z) {
             uint32_t s = p->value_storage[p->in_value[j]];
             if (when < z->earliest[s]) z->earliest[s] = when;
             if (k >= f->base_backward) continue;
+            if (f->root[s] == CB_NONE || (p->op_flags[op] & CB_POP_VIEW)) continue;
             if (k > z->last_forward[s]) z->last_forward[s] = k;
-            if (f->root[s] != CB_NONE && !(p->op_flags[op] & CB_POP_VIEW))
-                z->unused_forward[f->root[s]] = false;
+            z->unused_forward[f->root[s]] = false;
         }
+    }
+}
+
+/* What lives whatever a plan of the bound's class does: values of the backward all their life,
+ * those of the forward while the forward uses them and from the first to the last read of the
+ * backward. Views are seen through. */
+static void find_least(cb_prices *z, uint32_t *last) {
+    const cb_facts *f = z->trial->f;
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        bool held_to_end = f->root[s] != CB_NONE && (p->storage_flags[s] & CB_STORE_HOLD_END);
+        z->direct[s] = CB_NONE;
+        last[s] = held_to_end ? f->n_base : 0;
+    }
+    for (uint32_t k = f->n_base; k-- > f->base_backward;) {
+        uint32_t op = f->base[k];
+        if (p->op_flags[op] & CB_POP_VIEW) continue;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]];
+            if (f->root[s] == CB_NONE) continue;
+            z->direct[s] = k;
+            if (k > last[s]) last[s] = k;
+        }
+    }
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        last[p->value_storage[p->backward_output[i]]] = f->n_base;
+    double *change = z->relaxed, now = 0;
+    memset(change, 0, ((size_t)f->n_base + 1) * sizeof *change);
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (f->root[s] == CB_NONE) continue;
+        double bytes = (double)p->storage_bytes[s];
+        uint32_t made = f->position[f->root[s]], end = z->last_forward[s], from = z->direct[s];
+        if (made >= f->base_backward) end = last[s] > made ? last[s] : made;
+        bool always = last[s] == f->n_base;
+        if (always) end = f->n_base;
+        change[made] += bytes;
+        if (end < f->n_base) change[end + 1] -= bytes;
+        if (made >= f->base_backward || always || from == CB_NONE || last[s] <= end) continue;
+        if (from <= end) from = end + 1;
+        change[from] += bytes;
+        change[last[s] + 1] -= bytes;
+    }
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        now += change[k];
+        z->least[k] = now + (double)p->op_workspace[f->base[k]];
     }
 }
 
@@ -55,14 +102,19 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     z->price = CB_NEW(a, double, f->n_base);
     z->sum = CB_NEW(a, double, (size_t)f->n_base + 1);
     z->last_forward = CB_NEW(a, uint32_t, f->p->n_storage);
+    z->best = CB_NEW(a, double, f->n_base);
+    z->least = CB_NEW(a, double, f->n_base);
+    z->relaxed = CB_NEW(a, double, (size_t)f->n_base + 1);
+    z->direct = CB_NEW(a, uint32_t, f->p->n_storage);
     z->earliest = CB_NEW(a, uint32_t, f->p->n_storage);
     z->need = CB_NEW(a, uint32_t, f->p->n_storage);
     z->unused_forward = CB_NEW(a, bool, f->p->n_op);
     z->first_moment = CB_NEW(a, uint64_t, f->n_base);
     if (!z->first_moment || !z->price || !z->sum || !z->last_forward || !z->earliest || !z->need ||
-        !z->unused_forward)
+        !z->unused_forward || !z->best || !z->least || !z->relaxed || !z->direct)
         return cb_no_memory(err);
     find_uses(z);
+    find_least(z, z->need);
     memcpy(z->first_moment, trial->sim->moment, f->n_base * sizeof *z->first_moment);
     /* A start at which holding all of save-everything's peak for the whole step costs 2 % of the
      * step. */
@@ -85,14 +137,22 @@ static void reset_prices(cb_prices *z, uint64_t target) {
     memcpy(z->need, z->earliest, f->p->n_storage * sizeof *z->need);
 }
 
+/* The positions [from, to) at which keeping the storage costs room. */
+static void find_gap(const cb_prices *z, uint32_t storage, uint32_t *from, uint32_t *to) {
+    uint32_t end = z->rule == CB_PRICE_DIRECT ? z->direct[storage] : z->need[storage];
+    *from = z->last_forward[storage] + 1;
+    *to = end == CB_NONE ? z->earliest[storage] : end;
+    if (*to == CB_NONE || *to < *from) *to = *from;
+}
+
 /* Picoseconds for holding a byte of `storage` over its gap. */
 static double gap_price(const cb_prices *z, uint32_t storage) {
     const cb_facts *f = z->trial->f;
-    uint32_t from = z->last_forward[storage] + 1, to = z->need[storage];
+    uint32_t from, to;
     if (z->trial->goal->measure == CB_MEASURE_SAVED)
         return f->held[storage] ? 0 : z->price[f->base_backward];
-    if (to == CB_NONE) to = z->earliest[storage];
-    return to == CB_NONE || to <= from ? 0 : z->sum[to] - z->sum[from];
+    find_gap(z, storage, &from, &to);
+    return to > from ? z->sum[to] - z->sum[from] : 0;
 }
 
 static void set_costs(cb_prices *z) {
@@ -133,15 +193,106 @@ static void move_prices(cb_prices *z, double target, double eta) {
     }
 }
 
-cb_status cb_prices_aim(cb_prices *z, uint64_t target, int steps, cb_error *err) {
-    cb_trial *t = z->trial;
+static cb_status solve(cb_prices *z, cb_error *err) {
+    set_costs(z);
+    CB_TRY(cb_cut_solve(z->cut, err));
+    CB_TRY(cb_recompute_lazily(z->trial->f, z->cut->recompute, z->need, &z->pairs, err));
+    return cb_try_pairs(z->trial, z->pairs.list.at, z->pairs.list.len, err);
+}
+
+cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
+                        cb_error *err) {
+    double aim = rule == CB_PRICE_DIRECT ? AIM_DIRECT : AIM;
+    z->rule = rule;
     reset_prices(z, target);
     for (int i = 0; i < steps; i++) {
-        set_costs(z);
-        CB_TRY(cb_cut_solve(z->cut, err));
-        CB_TRY(cb_recompute_lazily(t->f, z->cut->recompute, z->need, &z->pairs, err));
-        CB_TRY(cb_try_pairs(t, z->pairs.list.at, z->pairs.list.len, err));
-        move_prices(z, AIM * (double)target + 1, FIRST_ETA / (1 + ETA_DECAY * i));
+        CB_TRY(solve(z, err));
+        move_prices(z, aim * (double)target + 1, FIRST_ETA / (1 + ETA_DECAY * i));
     }
     return CB_OK;
+}
+
+/* ---- the bound ------------------------------------------------------------------------------- */
+
+/* Bytes of the relaxed plan at each position: least, and the gaps of what the cut keeps. */
+static void relax(cb_prices *z) {
+    const cb_facts *f = z->trial->f;
+    double *change = z->relaxed, now = 0;
+    memset(change, 0, ((size_t)f->n_base + 1) * sizeof *change);
+    for (uint32_t i = 0; i < z->cut->n_save; i++) {
+        uint32_t s = z->cut->save_storage[i], from, to;
+        if (!z->cut->saved[s] || (f->p->storage_flags[s] & CB_STORE_HOLD_END)) continue;
+        find_gap(z, s, &from, &to);
+        change[from < f->n_base ? from : f->n_base] += (double)f->p->storage_bytes[s];
+        change[to < f->n_base ? to : f->n_base] -= (double)f->p->storage_bytes[s];
+    }
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        now += change[k];
+        change[k] = now + z->least[k];
+    }
+}
+
+static cb_tangent tangent_here(const cb_prices *z) {
+    cb_tangent line = {(double)z->cut->flow.value / z->scale, 0};
+    for (uint32_t k = 0; k < z->trial->f->n_base; k++) {
+        line.constant += z->price[k] * z->least[k];
+        line.slope += z->price[k];
+    }
+    return line;
+}
+
+/* One step along what the relaxed plan holds over the target. False: it holds nothing over it. */
+static bool step_up(cb_prices *z, double target, double gap, double theta) {
+    double norm = 0;
+    for (uint32_t k = 0; k < z->trial->f->n_base; k++) {
+        double over = z->relaxed[k] - target;
+        if (over > 0 || z->price[k] > 0) norm += over * over;
+    }
+    if (norm <= 0) return false;
+    for (uint32_t k = 0; k < z->trial->f->n_base; k++)
+        z->price[k] = fmax(0, z->price[k] + theta * gap / norm * (z->relaxed[k] - target));
+    return true;
+}
+
+cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, double extra_ps,
+                           int steps, cb_error *err) {
+    const cb_trial *t = z->trial;
+    const cb_facts *f = t->f;
+    double bytes = (double)target, best = -INFINITY, theta = 1, once = (double)f->once_ps;
+    double whole = z->start * 0x1p-40;
+    int stale = 0;
+    cb_tangent top = {0, 0};
+    z->rule = CB_PRICE_DIRECT;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        double over = (double)z->first_moment[k] - bytes;
+        z->price[k] = from ? from[k] : over > 0 ? z->start * over / (bytes + 1) : 0;
+        if (z->price[k] < whole) z->price[k] = 0;
+    }
+    memcpy(z->best, z->price, f->n_base * sizeof *z->best);
+    for (int i = 0; i < steps; i++) {
+        CB_TRY(solve(z, err));
+        cb_tangent line = tangent_here(z);
+        double bound = line.constant - line.slope * bytes;
+        if (bound > best + 1e-9 * once) {
+            best = bound;
+            top = line;
+            stale = 0;
+            memcpy(z->best, z->price, f->n_base * sizeof *z->best);
+        } else if (++stale > PATIENCE) {
+            theta *= 0.6;
+            stale = 0;
+            memcpy(z->price, z->best, f->n_base * sizeof *z->best);
+            continue;
+        }
+        relax(z);
+        if (!step_up(z, bytes, fmax(1e-9 * once, extra_ps - bound), theta)) break;
+    }
+    return CB_PUSH(t->scratch, z->tangent, top) ? CB_OK : cb_no_memory(err);
+}
+
+double cb_prices_bound(const cb_prices *z, double bytes) {
+    double best = 0;
+    for (size_t i = 0; i < z->tangent.len; i++)
+        best = fmax(best, z->tangent.at[i].constant - z->tangent.at[i].slope * bytes);
+    return best;
 }

@@ -10,7 +10,7 @@
 #define MOST_BYTES (UINT64_C(1) << 60) /* of all storages and scratch together */
 #define MOST_TIME (INT64_C(1) << 50)   /* picoseconds of one op: 18 minutes */
 #define MOST_ALIGN (UINT64_C(1) << 20)
-#define KNOWN_FLAGS ((uint32_t)(CB_POP_REDUCTION << 1) - 1)
+#define KNOWN_FLAGS ((uint32_t)(CB_POP_PARAMETER << 1) - 1)
 #define KNOWN_STORE (CB_STORE_STATIC | CB_STORE_HOLD_FORWARD | CB_STORE_HOLD_END)
 
 static void fill_ids(uint32_t *ids, uint32_t n) {
@@ -60,13 +60,15 @@ static bool create_values(cb_problem *p, uint32_t n_value, uint32_t n_storage) {
     p->value_op = CB_NEW(a, uint32_t, n_value);
     p->value_storage = CB_NEW(a, uint32_t, n_value);
     p->value_constraint = CB_NEW(a, uint8_t, n_value);
+    p->value_bytes = CB_NEW(a, uint64_t, n_value);
     p->value_type = CB_NEW(a, const char *, n_value);
     p->storage_bytes = CB_NEW(a, uint64_t, n_storage);
     p->storage_flags = CB_NEW(a, uint8_t, n_storage);
-    if (!p->value_op || !p->value_storage || !p->value_constraint || !p->value_type ||
-        !p->storage_bytes || !p->storage_flags) {
+    if (!p->value_op || !p->value_storage || !p->value_constraint || !p->value_bytes ||
+        !p->value_type || !p->storage_bytes || !p->storage_flags) {
         return false;
     }
+    for (uint32_t v = 0; v < n_value; v++) p->value_bytes[v] = UINT64_MAX;
     fill_ids(p->value_op, n_value);
     fill_ids(p->value_storage, n_value);
     fill_text(p->value_type, n_value);
@@ -232,6 +234,9 @@ static cb_status verify_outputs(const cb_problem *p, uint32_t op, storage_facts 
         if (s >= p->n_storage)
             return cb_fail(err, CB_INVALID, "value %u of %s: storage %u of %u", v, p->op_name[op],
                            s, p->n_storage);
+        if (p->value_bytes[v] != UINT64_MAX && p->value_bytes[v] > MOST_BYTES)
+            return cb_fail(err, CB_INVALID, "value %u of %s: %llu bytes; the limit is 2^60", v,
+                           p->op_name[op], (unsigned long long)p->value_bytes[v]);
         if (p->value_constraint[v] >= CB_CONSTRAINT_COUNT)
             return cb_fail(err, CB_INVALID, "value %u of %s: unknown constraint", v,
                            p->op_name[op]);

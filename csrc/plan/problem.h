@@ -22,7 +22,8 @@ enum { /* op flags */
     CB_POP_COLLECTIVE = 1 << 8,      /* communicates: runs exactly once */
     CB_POP_MUTATES = 1 << 9,         /* writes an input: runs exactly once */
     CB_POP_UNKNOWN = 1 << 10,        /* unknown or custom op: expensive, not recomputable */
-    CB_POP_REDUCTION = 1 << 11       /* with FUSIBLE: output much smaller than the input */
+    CB_POP_REDUCTION = 1 << 11,      /* with FUSIBLE: output much smaller than the input */
+    CB_POP_PARAMETER = 1 << 12       /* with PLACEHOLDER: parameter or buffer, there in every step anyway */
 };
 #define CB_POP_ONCE (CB_POP_RANDOM_STATEFUL | CB_POP_EFFECT | CB_POP_COLLECTIVE | CB_POP_MUTATES | CB_POP_UNKNOWN)
 
@@ -57,6 +58,7 @@ typedef struct cb_problem {
     uint32_t *value_op;        /* [n_value] producer */
     uint32_t *value_storage;   /* [n_value] */
     uint8_t *value_constraint; /* [n_value] cb_constraint */
+    uint64_t *value_bytes;     /* [n_value] of its elements, UINT64_MAX: as many as its storage; views may have fewer or more */
     const char **value_type;   /* [n_value] "f32[8,32]", for people */
 
     uint32_t n_storage;
@@ -79,6 +81,9 @@ typedef struct cb_problem {
 CB_MUST_CHECK cb_status cb_problem_create(cb_alloc *alloc, uint32_t n_op, uint32_t n_in, uint32_t n_value,
                                           uint32_t n_storage, cb_problem **out, cb_error *err); /* zeroed arrays; constraints FREE, times -1, ids CB_NONE */
 void cb_problem_free(cb_problem *p);
+static inline uint64_t cb_value_bytes(const cb_problem *p, uint32_t value) {
+    return p->value_bytes[value] == UINT64_MAX ? p->storage_bytes[p->value_storage[value]] : p->value_bytes[value];
+}
 /* Everything the planner relies on; run on every problem from outside. */
 CB_MUST_CHECK cb_status cb_problem_verify(const cb_problem *p, cb_error *err);
 /* Hash of structure, sizes and flags; not of costs, names or source lines. */

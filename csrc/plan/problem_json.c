@@ -48,6 +48,8 @@ static void put_outputs(cb_json_writer *w, const cb_problem *p, uint32_t op) {
         cb_json_begin(w, NULL, '{');
         cb_json_put_u64(w, "storage", p->value_storage[v]);
         put_text_unless_empty(w, "type", p->value_type[v]);
+        if (cb_value_bytes(p, v) != p->storage_bytes[p->value_storage[v]])
+            cb_json_put_u64(w, "bytes", p->value_bytes[v]);
         if (p->value_constraint[v] != CB_FREE)
             cb_json_put_string(w, "constraint", cb_constraint_names[p->value_constraint[v]]);
         cb_json_end(w, '}');
@@ -199,15 +201,16 @@ static cb_status read_storages(const reader *r, const cb_json *list) {
 }
 
 static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op) {
-    static const char *const known[] = {"storage", "type", "constraint"};
+    static const char *const known[] = {"storage", "type", "constraint", "bytes"};
     cb_problem *p = r->p;
     uint32_t v = p->out_begin[op];
     for (const cb_json *c = list->as.child; c; c = c->next, v++) {
         CB_TRY(want_object(r, c, "value"));
-        CB_TRY(cb_known_keys(c, "value", known, 3, r->err));
+        CB_TRY(cb_known_keys(c, "value", known, 4, r->err));
         p->value_op[v] = op;
         CB_TRY(read_u32(r, c, "storage", &p->value_storage[v]));
         CB_TRY(read_text(r, c, "type", &p->value_type[v]));
+        CB_TRY(read_u64(r, c, "bytes", MOST_WHOLE, &p->value_bytes[v]));
         CB_TRY(read_name(r, c, "constraint", cb_constraint_names, CB_CONSTRAINT_COUNT,
                          &p->value_constraint[v]));
     }
@@ -326,8 +329,8 @@ static cb_status count_items(const cb_json *ops, uint32_t *n_in, uint32_t *n_val
     return CB_OK;
 }
 
-static cb_status read_problem(cb_alloc *alloc, const cb_json *root, cb_problem **out,
-                              cb_error *err) {
+cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_problem **out,
+                                   cb_error *err) {
     static const char *const known[] = {"format",
                                         "version",
                                         "fingerprint",
@@ -365,7 +368,7 @@ cb_status cb_problem_from_json(cb_alloc *alloc, const char *text, size_t length,
     cb_arena scratch;
     cb_arena_init(&scratch, alloc);
     cb_status status = cb_json_parse(&scratch, text, length, &root, err);
-    if (status == CB_OK) status = read_problem(alloc, root, out, err);
+    if (status == CB_OK) status = cb_problem_from_document(alloc, root, out, err);
     cb_arena_free(&scratch);
     return status;
 }

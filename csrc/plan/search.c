@@ -1,17 +1,16 @@
-/* The search for a budget. It fills a pool of schedules, none of which another beats in both bytes
- * and time, by aiming at a fixed ladder of targets; then the budget picks from the pool.
- *
- * Nothing that fills the pool depends on the budget asked for. So a smaller budget never gives a
- * larger schedule and a larger one never a slower, in one process or in several: the answer is the
- * fastest of a fixed set that fits. */
-#include "improve.h"
-#include "prices.h"
-#include <math.h>
+/* The search for a budget. For peaks it is a ladder of targets (ladder.h), of which it climbs the
+ * rungs that may hold the answer; for saved bytes, which have one moment only, a pool of plans.
+ * Nothing that makes candidates depends on the budget asked for. */
+#include "search.h"
 
-#define RUNGS 19     /* targets 0.95, 0.90 ... 0.05 of save-everything's bytes */
-#define STEPS 24     /* price steps for a target */
-#define DEEPER 4     /* bisections between the smallest schedule and the largest target missed */
-#define HOPELESS 0.8 /* a target this far below the smallest schedule ends the ladder */
+#include <math.h>
+#include <stdio.h>
+
+#include "improve.h"
+#include "ladder.h"
+
+#define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
+#define SAVED_STEPS 24 /* price steps for a target */
 
 /* ---- filling the pool ------------------------------------------------------------------------ */
 
@@ -37,46 +36,19 @@ static cb_status try_presets(cb_trial *t, cb_cut *cut, cb_error *err) {
     return CB_OK;
 }
 
-/* Schedules around one target, from prices; deeper ones where prices do not get there. */
-static cb_status aim(cb_trial *t, cb_prices *prices, uint64_t target, cb_error *err) {
-    CB_TRY(cb_prices_aim(prices, target, STEPS, err));
-    return cb_pool_fitting(t->pool, target) == CB_NONE ? cb_improve_at_peak(t, target, err) : CB_OK;
-}
-
-static cb_status improve(cb_trial *t, uint64_t target, cb_error *err) {
-    CB_TRY(cb_improve_by_mixing(t, target, err));
-    return cb_improve_by_removal(t, target, err);
-}
-
-static bool is_missed(const cb_pool_of_plans *pool, uint64_t target) {
-    return pool->n > 0 && pool->at[0].size > target;
-}
-
-static uint64_t rung_target(uint64_t whole, int rung) {
-    return (uint64_t)((double)whole * (1 - rung / (double)(RUNGS + 1)));
-}
-
-/* First all targets are aimed at, so that a crossover finds partners on both sides of its own. */
-static cb_status fill_pool(cb_trial *t, cb_cut *cut, cb_error *err) {
+/* Saved bytes have one moment and one price: all targets are aimed at, and the budget picks. */
+static cb_status fill_for_saved(cb_trial *t, cb_cut *cut, cb_error *err) {
     cb_prices prices;
-    const cb_pool_of_plans *pool = t->pool;
-    CB_TRY(cb_try_pairs(t, NULL, 0, err));
-    uint64_t whole = t->size, missed = 0;
-    int last = 0;
+    uint64_t whole = t->size;
     CB_TRY(cb_prices_init(&prices, t, cut, err));
-    CB_TRY(try_presets(t, cut, err));
-    for (bool hopeless = false; last < RUNGS && !hopeless;) {
-        uint64_t target = rung_target(whole, ++last);
-        CB_TRY(aim(t, &prices, target, err));
-        if (is_missed(pool, target) && missed == 0) missed = target;
-        hopeless = pool->n > 0 && (double)target < HOPELESS * (double)pool->at[0].size;
+    for (int rung = 1; rung <= SAVED_RUNGS; rung++) {
+        uint64_t target = (uint64_t)((double)whole * (1 - rung / (SAVED_RUNGS + 1.0)));
+        CB_TRY(cb_prices_aim(&prices, target, CB_PRICE_NEED, SAVED_STEPS, err));
     }
-    for (int rung = 1; rung <= last; rung++) CB_TRY(improve(t, rung_target(whole, rung), err));
-    for (int i = 0; i < DEEPER && is_missed(pool, missed); i++) {
-        uint64_t target = missed + (pool->at[0].size - missed) / 2;
-        CB_TRY(aim(t, &prices, target, err));
-        CB_TRY(improve(t, target, err));
-        if (is_missed(pool, target)) missed = target;
+    for (int rung = 1; rung <= SAVED_RUNGS; rung++) {
+        uint64_t target = (uint64_t)((double)whole * (1 - rung / (SAVED_RUNGS + 1.0)));
+        CB_TRY(cb_improve_by_mixing(t, target, err));
+        CB_TRY(cb_improve_by_removal(t, target, err));
     }
     return CB_OK;
 }
@@ -85,16 +57,16 @@ static cb_status fill_pool(cb_trial *t, cb_cut *cut, cb_error *err) {
 
 typedef struct picker {
     cb_trial *t;
-    uint32_t best; /* CB_NONE: nothing fits */
+    cb_arena *arena;
+    cb_candidate best; /* pairs in `arena`; size 0: nothing fits so far */
     uint64_t best_bytes;
     uint64_t smallest; /* least bytes measured, and the op at its peak */
     uint32_t smallest_op;
 } picker;
 
-/* The measure of candidate `i`, offsets and all. */
-static cb_status weigh(picker *k, uint32_t i, uint64_t *bytes, cb_error *err) {
+/* The measure of a candidate, offsets and all. */
+static cb_status weigh(picker *k, const cb_candidate *c, uint64_t *bytes, cb_error *err) {
     cb_trial *t = k->t;
-    const cb_candidate *c = &t->pool->at[i];
     cb_arena scratch;
     cb_arena_init(&scratch, t->scratch->alloc);
     cb_schedule schedule;
@@ -115,90 +87,181 @@ done:
     return status;
 }
 
-/* Could candidate `i` fit `bytes`? Its own size is a floor for what it measures in the end. */
-static bool may_fit(const cb_trial *t, uint32_t i, uint64_t bytes) {
-    uint64_t floor =
-        t->pool->at[i].size + (t->goal->measure == CB_MEASURE_TOTAL ? t->f->p->static_bytes : 0);
-    return floor <= bytes;
+static uint64_t beside_size(const cb_trial *t) {
+    return t->goal->measure == CB_MEASURE_TOTAL ? t->f->p->static_bytes : 0;
+}
+
+/* Its own size is a floor for what a candidate measures in the end. */
+static bool may_fit(const cb_trial *t, const cb_candidate *c, uint64_t bytes) {
+    return c->size + beside_size(t) <= bytes;
+}
+
+static cb_status take(picker *k, const cb_candidate *c, uint64_t bytes, cb_error *err) {
+    k->best = *c;
+    k->best_bytes = bytes;
+    k->best.pair = CB_NEW(k->arena, cb_pair, c->n_pair);
+    if (!k->best.pair) return cb_no_memory(err);
+    if (c->n_pair > 0) memcpy(k->best.pair, c->pair, c->n_pair * sizeof *c->pair);
+    return CB_OK;
+}
+
+static bool has_best(const picker *k) { return k->best.pair != NULL; }
+
+/* Takes the candidate if it fits the budget and is faster, or as fast and smaller. */
+static cb_status consider(picker *k, const cb_candidate *c, cb_error *err) {
+    uint64_t bytes;
+    if (!may_fit(k->t, c, k->t->goal->bytes)) return CB_OK;
+    if (has_best(k) && c->time_ps > k->best.time_ps) return CB_OK;
+    CB_TRY(weigh(k, c, &bytes, err));
+    if (bytes > k->t->goal->bytes) return CB_OK;
+    if (has_best(k) && c->time_ps == k->best.time_ps && bytes >= k->best_bytes) return CB_OK;
+    return take(k, c, bytes, err);
 }
 
 /* Fastest first: sizes fall from the end of the pool. */
-static cb_status pick_fastest(picker *k, cb_error *err) {
-    const cb_trial *t = k->t;
-    for (uint32_t i = t->pool->n; i-- > 0;) {
-        if (!may_fit(t, i, t->goal->bytes)) continue;
-        CB_TRY(weigh(k, i, &k->best_bytes, err));
-        if (k->best_bytes > t->goal->bytes) continue;
-        k->best = i;
-        return CB_OK;
+static cb_status consider_pool(picker *k, cb_error *err) {
+    const cb_pool_of_plans *pool = k->t->pool;
+    for (uint32_t i = pool->n; i-- > 0;) {
+        if (has_best(k) && pool->at[i].time_ps > k->best.time_ps) return CB_OK;
+        CB_TRY(consider(k, &pool->at[i], err));
     }
     return CB_OK;
 }
 
-/* The smallest among those fast enough. */
-static cb_status pick_smallest(picker *k, double most_ps, cb_error *err) {
-    const cb_trial *t = k->t;
-    for (uint32_t i = 0; i < t->pool->n; i++) {
-        uint64_t bytes;
-        if ((double)t->pool->at[i].time_ps > most_ps || !may_fit(t, i, k->best_bytes)) continue;
-        CB_TRY(weigh(k, i, &bytes, err));
-        if (k->best != CB_NONE && bytes >= k->best_bytes) continue;
-        k->best = i;
-        k->best_bytes = bytes;
+/* The rungs that may hold the answer: from the first that may fit, until no later one can be faster
+ * than what we have. */
+static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
+    uint64_t bytes = k->t->goal->bytes, beside = beside_size(k->t);
+    double once = (double)k->t->f->once_ps;
+    bytes = bytes > beside ? bytes - beside : 0;
+    for (uint32_t r = cb_ladder_first(d, bytes); r < d->n_rung; r++) {
+        const cb_candidate *c;
+        if (d->target[r] < d->floor_bytes) return CB_OK;
+        if (has_best(k) && once + d->least_ps[r] >= (double)k->best.time_ps) return CB_OK;
+        CB_TRY(cb_ladder_climb(d, r, &c, err));
+        if (c) CB_TRY(consider(k, c, err));
     }
     return CB_OK;
 }
 
-static cb_status fail_budget(picker *k, cb_error *err) {
+/* ---- the smallest ---------------------------------------------------------------------------- */
+
+/* Takes the candidate if it is smaller than the best. */
+static cb_status consider_small(picker *k, const cb_candidate *c, cb_error *err) {
+    uint64_t bytes;
+    if (has_best(k) && !may_fit(k->t, c, k->best_bytes)) return CB_OK;
+    CB_TRY(weigh(k, c, &bytes, err));
+    if (has_best(k) && bytes >= k->best_bytes) return CB_OK;
+    return take(k, c, bytes, err);
+}
+
+static cb_status consider_small_pool(picker *k, double most_ps, cb_error *err) {
+    const cb_pool_of_plans *pool = k->t->pool;
+    for (uint32_t i = 0; i < pool->n; i++) {
+        if ((double)pool->at[i].time_ps <= most_ps) CB_TRY(consider_small(k, &pool->at[i], err));
+    }
+    return CB_OK;
+}
+
+/* Down the rungs, until two in a row have no plan that is fast enough. */
+static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, cb_error *err) {
+    double once = (double)k->t->f->once_ps;
+    uint64_t from = has_best(k) ? k->best.size : d->whole;
+    int failed = 0;
+    for (uint32_t r = cb_ladder_first(d, from); r < d->n_rung && failed < 2; r++) {
+        const cb_candidate *c;
+        if (d->target[r] < d->floor_bytes || once + d->least_ps[r] > most_ps) return CB_OK;
+        CB_TRY(cb_ladder_climb(d, r, &c, err));
+        bool fast = c && (double)c->time_ps <= most_ps;
+        failed = fast ? 0 : failed + 1;
+        if (fast) CB_TRY(consider_small(k, c, err));
+    }
+    return CB_OK;
+}
+
+/* ---- answer ---------------------------------------------------------------------------------- */
+
+static cb_status fail_budget(picker *k, const cb_ladder *d, cb_error *err) {
     const cb_trial *t = k->t;
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
-    char op[CB_OP_TEXT];
+    char op[CB_OP_TEXT], at[CB_OP_TEXT], floor[256] = "";
     if (t->pool->n == 0) {
         return cb_fail(err, CB_INFEASIBLE,
                        "no plan found that keeps all constraints: free some values of their "
                        "MUST_RECOMPUTE or widen a region's limit");
     }
-    k->best_bytes = UINT64_MAX;
-    CB_TRY(pick_smallest(k, INFINITY, err));
+    if (d && d->floor_op != CB_NONE) {
+        (void)snprintf(floor, sizeof floor, "; no plan in this order of ops is below %llu bytes, "
+                       "which %s needs",
+                       (unsigned long long)(d->floor_bytes + beside_size(t)),
+                       cb_op_text(t->f->p, d->floor_op, at));
+    }
     return cb_fail(err, CB_INFEASIBLE,
-                   "no plan fits %llu bytes (%s): the smallest found needs %llu bytes, at op %s; "
+                   "no plan fits %llu bytes (%s): the smallest found needs %llu bytes, at op %s%s; "
                    "raise the budget, "
                    "use a smaller batch, or relax MUST_SAVE constraints",
                    (unsigned long long)t->goal->bytes, measure[t->goal->measure],
                    (unsigned long long)k->smallest,
-                   k->smallest_op == CB_NONE ? "none" : cb_op_text(t->f->p, k->smallest_op, op));
+                   k->smallest_op == CB_NONE ? "none" : cb_op_text(t->f->p, k->smallest_op, op),
+                   floor);
 }
 
-static cb_status pick(cb_trial *t, cb_pairs *out, cb_error *err) {
-    picker k = {.t = t,
-                .best = CB_NONE,
-                .best_bytes = UINT64_MAX,
-                .smallest = UINT64_MAX,
-                .smallest_op = CB_NONE};
-    if (t->goal->smallest)
-        CB_TRY(pick_smallest(&k, (double)t->f->once_ps * (1 + t->goal->share), err));
-    else CB_TRY(pick_fastest(&k, err));
-    if (k.best == CB_NONE) return fail_budget(&k, err);
-    const cb_candidate *c = &t->pool->at[k.best];
-    if (!CB_RESERVE(out->arena, out->list, c->n_pair)) return cb_no_memory(err);
-    for (size_t i = 0; i < c->n_pair; i++) out->list.at[i] = c->pair[i];
-    out->list.len = c->n_pair;
+/* The smallest of all, for the error: whoever asks for that much gets it. */
+static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
+    *k = (picker){.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    CB_TRY(consider_small_pool(k, INFINITY, err));
+    for (uint32_t r = d ? d->n_near : 0; d && r < d->n_rung; r++) {
+        const cb_candidate *c;
+        CB_TRY(cb_ladder_climb(d, r, &c, err));
+        if (c) CB_TRY(consider_small(k, c, err));
+    }
     return CB_OK;
 }
 
-cb_status cb_search(const cb_facts *f, cb_cut *cut, cb_sim *sim, const cb_goal *goal, cb_pairs *out,
+static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
+    cb_trial *t = k->t;
+    if (t->goal->smallest) {
+        double most_ps = (double)t->f->once_ps * (1 + t->goal->share);
+        CB_TRY(consider_small_pool(k, most_ps, err));
+        if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
+    } else {
+        CB_TRY(consider_pool(k, err));
+        if (d) CB_TRY(consider_rungs(k, d, err));
+    }
+    if (has_best(k)) return CB_OK;
+    CB_TRY(find_smallest(k, d, err));
+    return fail_budget(k, d, err);
+}
+
+static cb_status search(cb_trial *t, cb_cut *cut, cb_ladder *d, cb_found *out, cb_error *err) {
+    picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    bool saved = t->goal->measure == CB_MEASURE_SAVED;
+    CB_TRY(cb_try_pairs(t, NULL, 0, err));
+    if (saved) CB_TRY(fill_for_saved(t, cut, err));
+    else CB_TRY(cb_ladder_init(d, t, cut, err));
+    CB_TRY(try_presets(t, cut, err));
+    CB_TRY(pick(&k, saved ? NULL : d, err));
+    out->pairs.list.at = k.best.pair;
+    out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;
+    double bytes = (double)(t->goal->smallest ? k.best.size : t->goal->bytes - beside_size(t));
+    out->least_extra_ps = saved ? -1 : cb_ladder_bound(d, bytes);
+    return CB_OK;
+}
+
+cb_status cb_search(const cb_facts *f, cb_cut *cut, cb_sim *sim, const cb_goal *goal, cb_found *out,
                     cb_error *err) {
-    cb_alloc *alloc = out->arena->alloc;
-    cb_pool_of_plans *pool = CB_NEW(out->arena, cb_pool_of_plans, 1);
-    bool *forced = CB_NEW(out->arena, bool, f->p->n_op);
+    cb_arena *arena = out->pairs.arena;
+    cb_pool_of_plans *pool = CB_NEW(arena, cb_pool_of_plans, 1);
+    bool *forced = CB_NEW(arena, bool, f->p->n_op);
     if (!pool || !forced) return cb_no_memory(err);
-    pool->alloc = alloc;
+    pool->alloc = arena->alloc;
+    cb_ladder ladder = {0};
     cb_trial t = {
-        .f = f, .goal = goal, .sim = sim, .pool = pool, .scratch = out->arena, .forced = forced};
+        .f = f, .goal = goal, .sim = sim, .pool = pool, .scratch = arena, .forced = forced};
     cb_status status = force_recompute(f, cut, forced, err);
     for (uint32_t op = 0; op < f->p->n_op; op++) t.has_demands |= forced[op];
-    if (status == CB_OK) status = fill_pool(&t, cut, err);
-    if (status == CB_OK) status = pick(&t, out, err);
+    if (status == CB_OK) status = search(&t, cut, &ladder, out, err);
+    cb_ladder_free(&ladder);
     cb_pool_of_plans_free(pool);
     return status;
 }

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 MEASURES = ("arena", "live", "saved", "total")
-PRESETS = ("autograd", "recompute_all", "conservative", "aggressive")
+PRESETS = ("autograd", "recompute_all", "conservative", "aggressive", "torch-compat")
 
 _NONE, _BYTES, _SHARE, _MIN = range(4)
 _UNITS = {
@@ -42,12 +42,14 @@ def parse_bytes(spec: int | str) -> int:
     return size
 
 
-def parse(budget: int | float | str | None, measure: str = "arena") -> NativeBudget | None:
+def parse(
+    budget: int | float | str | None, measure: str = "arena", max_extra: float | None = None
+) -> NativeBudget | None:
     """A budget as users write it to the core's form; None stays None.
 
     ``int``: bytes. ``"6GiB"``, ``"500MB"``: with a unit. ``0.4`` or ``"0.4x"``: a share of what
     saving everything takes, in (0, 1]. ``"min"``: the smallest peak that costs at most 40 % more
-    time.
+    time, or the share ``max_extra``.
 
     Raises:
         ValueError, TypeError: not a budget, or no such measure.
@@ -55,12 +57,17 @@ def parse(budget: int | float | str | None, measure: str = "arena") -> NativeBud
     if measure not in MEASURES:
         raise ValueError(f"measure={measure!r} is not one of {', '.join(MEASURES)}")
     number = MEASURES.index(measure)
-    if budget is None:
+    if budget is None and max_extra is None:
         return None
     if hasattr(budget, "item"):  # a NumPy number
         budget = budget.item()
     if budget == "min":
-        return _MIN, 0, _MIN_EXTRA_TIME, number
+        extra = _MIN_EXTRA_TIME if max_extra is None else max_extra
+        if not 0 < extra <= 100:
+            raise ValueError(f"max_extra={max_extra!r} is not a share of time in (0, 100]")
+        return _MIN, 0, extra, number
+    if max_extra is not None:
+        raise ValueError(f"max_extra goes with budget='min', not with {budget!r}")
     share: Any = budget
     if isinstance(budget, str) and budget.strip().lower().endswith("x"):
         try:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _native, budgets
+from . import _native, budgets, files
 from .policies import Policy, resolve
 from .tracing import Call, Traced
 from .training import ArgNums, _argnums
@@ -168,23 +168,19 @@ class Plan:
 
 
 def read_problem(problem: Problem) -> str:
-    """The text of a problem: a document, JSON text, or the path of a ``.json`` or ``.json.gz``
-    file.
+    """The text of a problem: a document, JSON text, or the path of a file, gzipped or not. A traced
+    graph becomes a problem.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read. ValueError: it holds neither.
     """
     if isinstance(problem, Mapping):
-        return json.dumps(problem)
-    if isinstance(problem, str) and problem.lstrip().startswith("{"):
-        return problem
-    if str(problem).endswith(".gz"):
-        import gzip
-
-        with gzip.open(problem, "rt", encoding="utf-8") as file:
-            return file.read()
-    with open(problem, encoding="utf-8") as file:
-        return file.read()
+        text = json.dumps(problem)
+    elif isinstance(problem, str) and problem.lstrip().startswith("{"):
+        text = problem
+    else:
+        text = files.read_text(problem)
+    return _native.problem_json(text)
 
 
 def plan(
@@ -193,9 +189,12 @@ def plan(
     budget: int | float | str | None = None,
     measure: str | None = None,
     preset: str | None = None,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     argnums: ArgNums = 0,
     device: str | None = None,
+    max_extra: float | None = None,
+    time_limit: float = 0.0,
+    progress: Callable[[float], object] | None = None,
 ) -> Plan:
     """Plans the step of a function on arguments like these, or a problem from elsewhere, without
     running anything.
@@ -205,6 +204,10 @@ def plan(
             the path of a file with it (``docs/problem.md``).
         budget, preset, policy, argnums, device: as for :func:`cutback.compile`.
         measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
+        max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
+        time_limit, progress: for problems; seconds after which the search ends with the best plan
+            found (0: it ends when it is done), and a function that is told the seconds so far and
+            may answer True to end it. Plans of a search ended early need not repeat.
 
     Raises:
         BudgetError: no plan meets the budget; the text states the smallest peak found.
@@ -212,11 +215,17 @@ def plan(
     """
     if not callable(what):
         text = read_problem(what)
+        if policy is not None:
+            if not isinstance(policy, str):
+                raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
+            text = files.constrain(text, policy)
         answer = _native.plan_json(
             text,
             preset=budgets.parse_preset(preset),
-            budget=budgets.parse(budget, measure or "live"),
+            budget=budgets.parse(budget, measure or "live", max_extra),
             device=device,
+            time_limit=time_limit,
+            progress=progress,
         )
         return Plan(text, answer)
     from .executable import Executable

@@ -113,8 +113,17 @@ extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
 PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt); /* takes `core`, also on failure */
+
+/* ---- planning.c
+ * ----------------------------------------------------------------------------------------- */
+
+int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, measure) or None */
+int cb_py_parse_preset(int number, cb_preset *out);
+PyObject *cb_py_problem_json(PyObject *module, PyObject *args);
 PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *cb_py_cut_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
+PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);
 
 /* ---- numpy_bridge.c: the only file that sees NumPy's headers
  * --------------------------------------------- */

@@ -55,6 +55,8 @@ TEST(presets_allow_what_they_say) {
         [CB_PRESET_RECOMPUTE_ALL] = {true, true, true},
         [CB_PRESET_CONSERVATIVE] = {false, true, false},
         [CB_PRESET_AGGRESSIVE] = {false, true, true},
+        /* nothing in the forward asks for them, so PyTorch runs them in the backward */
+        [CB_PRESET_TORCH_COMPAT] = {true, true, true},
     };
     maker m = block();
     fixture x;

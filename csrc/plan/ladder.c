@@ -1,0 +1,184 @@
+/* The base of the ladder: prices at nine shares of the save-everything peak. They give plans for
+ * every rung's pool, a start for its prices, and tangents that bound its plans' times from below.
+ *
+ * The bound holds for a class of plans only, and a search may leave the class. So a rung's plans are
+ * held to it, with a little slack: that way "this rung cannot win" is true of the set by definition,
+ * at the price of a better plan missed now and then. */
+#include "ladder.h"
+
+#include <math.h>
+
+#define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
+#define NEXT_STEPS 30
+#define EFFORT 250000.0 /* steps times base ops: large graphs take fewer */
+#define SLACK 0.97      /* of the bound */
+#define LEAST_SHARE 0.25
+#define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
+
+static void set_targets(cb_ladder *d) {
+    for (int percent = 98; percent >= 3; percent -= percent > 12 ? 2 : 1) {
+        uint64_t target = (uint64_t)((double)d->whole * (percent / 100.0));
+        if (d->n_rung > 0 && target >= d->target[d->n_rung - 1]) continue;
+        d->target[d->n_rung++] = target;
+    }
+    d->target[d->n_rung] = 0;
+}
+
+static void set_least(cb_ladder *d) {
+    double least = 0;
+    for (uint32_t r = 0; r < d->n_rung; r++) {
+        bool reached = cb_pool_fitting(d->base, d->target[r]) != CB_NONE;
+        double bound = SLACK * cb_prices_bound(&d->prices, (double)d->target[r]);
+        if (reached) d->n_near = r + 1;
+        if (reached) least = fmax(least, bound);
+        else least = fmin(fmax(least, bound), least * GROWTH);
+        d->least_ps[r] = least;
+    }
+}
+
+static cb_status build_base(cb_ladder *d, cb_error *err) {
+    cb_trial *t = d->t;
+    const double *from = NULL;
+    double once = (double)t->f->once_ps, scale = fmin(1, EFFORT / (NEXT_STEPS * (t->f->n_base + 1.0)));
+    for (int i = 0; i < CB_LADDER_STARTS; i++) {
+        uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
+        int steps = (int)fmax(6, scale * (i == 0 ? FIRST_STEPS : NEXT_STEPS));
+        uint32_t at = cb_pool_fitting(t->pool, target);
+        double known = at == CB_NONE ? once / 2 : (double)t->pool->at[at].time_ps - once;
+        CB_TRY(cb_prices_polyak(&d->prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
+        memcpy(d->start[i], d->prices.best, t->f->n_base * sizeof **d->start);
+        from = d->start[i];
+    }
+    d->n_tangent = d->prices.tangent.len;
+    return CB_OK;
+}
+
+/* Ops that a search may run again where it likes: of the forward, free to run twice, and with
+ * nothing that is held anyway. */
+static void mark_free(cb_ladder *d) {
+    const cb_facts *f = d->t->f;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        bool view = f->p->op_flags[op] & CB_POP_VIEW;
+        d->may_rerun[op] = !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
+    }
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        if (f->root[s] != CB_NONE && f->held[s]) d->may_rerun[f->root[s]] = false;
+    }
+}
+
+cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
+    const cb_facts *f = t->f;
+    cb_arena *a = t->scratch;
+    *d = (cb_ladder){.t = t, .base = t->pool, .whole = t->size, .floor_op = CB_NONE};
+    d->work = CB_NEW(a, cb_pool_of_plans, 1);
+    d->may_rerun = CB_NEW(a, bool, f->p->n_op);
+    if (!d->work || !d->may_rerun) return cb_no_memory(err);
+    d->work->alloc = a->alloc;
+    for (int i = 0; i < CB_LADDER_STARTS; i++) {
+        d->start[i] = CB_NEW(a, double, f->n_base);
+        if (!d->start[i]) return cb_no_memory(err);
+    }
+    mark_free(d);
+    set_targets(d);
+    CB_TRY(cb_prices_init(&d->prices, t, cut, err));
+    CB_TRY(cb_ledger_init(&d->ledger, f, d->may_rerun, a->alloc, err));
+    CB_TRY(cb_moves_init(&d->moves, t, &d->ledger, a, d->whole, err));
+    CB_TRY(build_base(d, err));
+    set_least(d);
+    return CB_OK;
+}
+
+void cb_ladder_free(cb_ladder *d) {
+    cb_ledger_free(&d->ledger);
+    if (d->work) cb_pool_of_plans_free(d->work);
+}
+
+uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes) {
+    uint32_t r = 0;
+    while (r < d->n_rung && d->target[r + 1] >= bytes) r++;
+    return r;
+}
+
+/* The fastest plan of the pool in use that counts for rung `r`. */
+static const cb_candidate *find_winner(const cb_ladder *d, uint32_t r) {
+    const cb_pool_of_plans *pool = d->t->pool;
+    double least = (double)d->t->f->once_ps + d->least_ps[r];
+    uint32_t i = cb_pool_fitting(pool, d->target[r]);
+    if (i == CB_NONE) return NULL;
+    while (i > 0 && (double)pool->at[i].time_ps < least) i--;
+    const cb_candidate *c = &pool->at[i];
+    return c->size > d->target[r + 1] && (double)c->time_ps >= least ? c : NULL;
+}
+
+/* The nearest share at or above the target has prices to start from. */
+static const double *start_of(const cb_ladder *d, uint64_t target) {
+    double tenths = 10 * (double)target / ((double)d->whole + 1);
+    int i = CB_LADDER_STARTS - (int)ceil(tenths - 1e-6);
+    return d->start[i < 0 ? 0 : i >= CB_LADDER_STARTS ? CB_LADDER_STARTS - 1 : i];
+}
+
+static cb_status keep(const cb_ladder *d, const cb_candidate *c, cb_candidate *out, cb_error *err) {
+    *out = *c;
+    out->pair = CB_NEW(d->t->scratch, cb_pair, c->n_pair);
+    if (!out->pair) return cb_no_memory(err);
+    if (c->n_pair > 0) memcpy(out->pair, c->pair, c->n_pair * sizeof *c->pair);
+    return CB_OK;
+}
+
+static cb_status search_near(cb_ladder *d, uint32_t r, cb_error *err) {
+    d->prices.tangent.len = d->n_tangent; /* what other rungs proved is no part of this one */
+    CB_TRY(cb_search_rung(&d->moves, &d->prices, start_of(d, d->target[r]), d->target[r],
+                          d->least_ps[r], err));
+    return d->prices.tangent.len == d->n_tangent ||
+                   CB_PUSH(d->t->scratch, d->seen, d->prices.tangent.at[d->n_tangent])
+               ? CB_OK
+               : cb_no_memory(err);
+}
+
+static cb_status search_deep(cb_ladder *d, uint32_t r, cb_error *err) {
+    const cb_pool_of_plans *pool = d->t->pool;
+    bool first = r == d->n_near;
+    if (!first && d->last_deep.size == 0) return CB_OK;
+    if (first) CB_TRY(search_near(d, r, err)); /* more steps may reach what the base did not */
+    double share = fmax(LEAST_SHARE, 1 / (1.0 + r - d->n_near)); /* the first is the hardest */
+    CB_TRY(cb_search_deep_rung(&d->moves, first ? NULL : &d->last_deep, d->target[r], share,
+                               d->least_ps[r], err));
+    uint32_t at = cb_pool_fitting(pool, d->target[r]);
+    d->last_deep = (cb_candidate){0};
+    if (at == CB_NONE) return CB_OK;
+    double extra = (double)(pool->at[at].time_ps - d->t->f->once_ps);
+    for (uint32_t i = r + 1; i < d->n_rung; i++) d->least_ps[i] = fmax(d->least_ps[i], extra);
+    return keep(d, &pool->at[at], &d->last_deep, err);
+}
+
+static cb_status climb_one(cb_ladder *d, uint32_t r, cb_error *err) {
+    cb_trial *t = d->t;
+    cb_pool_of_plans_free(d->work);
+    cb_pool_borrow(d->work, d->base);
+    t->pool = d->work;
+    cb_status status = r < d->n_near ? search_near(d, r, err) : search_deep(d, r, err);
+    const cb_candidate *winner = status == CB_OK ? find_winner(d, r) : NULL;
+    if (winner) status = keep(d, winner, &d->plan[r], err);
+    t->pool = d->base;
+    d->searched[r] = true;
+    if (d->last_deep.size == 0 && r >= d->n_near) d->n_rung = r + 1;
+    return status;
+}
+
+cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, cb_error *err) {
+    for (uint32_t i = r < d->n_near ? r : d->n_near; i <= r; i++) {
+        if (!d->searched[i]) CB_TRY(climb_one(d, i, err));
+    }
+    *best = d->plan[r].size > 0 ? &d->plan[r] : NULL;
+    return CB_OK;
+}
+
+double cb_ladder_bound(const cb_ladder *d, double bytes) {
+    double best = 0;
+    for (size_t i = 0; i < d->n_tangent; i++)
+        best = fmax(best, d->prices.tangent.at[i].constant - d->prices.tangent.at[i].slope * bytes);
+    for (size_t i = 0; i < d->seen.len; i++)
+        best = fmax(best, d->seen.at[i].constant - d->seen.at[i].slope * bytes);
+    return best;
+}

@@ -1,0 +1,53 @@
+/* ladder.h: the fixed set of plans that budgets choose from. Internal.
+ *
+ * A rung is a target in bytes and the fastest plan that a search at that target finds. Targets and
+ * searches depend on the problem alone, so the set does, and the answer to a budget is the fastest
+ * of the set that fits: a smaller budget never gives a larger plan and a larger one never a slower,
+ * in one process or in several. Only rungs that may hold the answer are searched: the plan of rung r
+ * is larger than the target of rung r + 1 and takes at least `least_ps[r]`, or it does not count. Deep rungs,
+ * which prices do not reach, start from the plan of the one before, are no faster than it, and end
+ * with the first that has none. */
+#ifndef CB_PLAN_LADDER_H
+#define CB_PLAN_LADDER_H
+
+#include "rung.h"
+
+#define CB_RUNGS_MOST 64
+#define CB_LADDER_STARTS 9
+
+typedef struct cb_ladder {
+    cb_trial *t; /* its pool is the one in use */
+    cb_prices prices;
+    cb_ledger ledger;
+    cb_moves moves;
+    cb_pool_of_plans *base; /* plans of all searches that every budget does first */
+    cb_pool_of_plans *work; /* those of one rung */
+    bool *may_rerun;
+    uint64_t whole; /* save-everything's bytes */
+    uint32_t n_rung;
+    uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 behind the last */
+    double least_ps[CB_RUNGS_MOST];     /* rising (and with each deep rung searched): no plan of the rung counts that has less extra time */
+    uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
+    bool searched[CB_RUNGS_MOST];
+    cb_candidate plan[CB_RUNGS_MOST]; /* size 0: none that counts */
+    cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
+    double *start[CB_LADDER_STARTS];    /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
+    uint64_t floor_bytes;               /* no plan is below it, because of floor_op; 0, CB_NONE */
+    uint32_t floor_op;
+    size_t n_tangent;                   /* of the base */
+    CB_VEC(cb_tangent) seen;            /* of the rungs searched */
+} cb_ladder;
+
+/* After cb_try_pairs of the save-everything plan. */
+CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err);
+void cb_ladder_free(cb_ladder *d);
+/* The first rung whose plan may be as small as `bytes`. */
+uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
+/* Searches rung `r` and, from the first deep one on, all before it; `best` is NULL when the rung
+ * has no plan. */
+CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
+                                        cb_error *err);
+/* Bound on the extra time of plans of `bytes`, of the class that prices.h states. */
+double cb_ladder_bound(const cb_ladder *d, double bytes);
+
+#endif

@@ -1,0 +1,489 @@
+/* Per storage: the anchors that make it (those at which its op runs), the anchors that read it, and
+ * the spans these two give. Per anchor: moment = load when entered + local, the rise inside its own
+ * steps. A move undoes the runs and reads of one chain and does those of the new one; settling then
+ * works out the spans of the storages touched, adds what changed to the moments between, and walks
+ * the chains at old and new ends again.
+ *
+ * Views are seen through: reading a view is reading its storage's latest run, as the simulator
+ * refreshes views for free. A pair at a view's position moves on to the next reader. */
+#include "ledger.h"
+
+#include <math.h>
+
+#include "../base/sort.h"
+
+/* ---- tables of the problem ------------------------------------------------------------------- */
+
+static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
+
+/* Storages that the base ops read, each once; `seen` [n_storage] is scratch. */
+static void list_reads(cb_ledger *l, uint32_t *seen) {
+    const cb_facts *f = l->f;
+    const cb_problem *p = f->p;
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < p->n_storage; s++) seen[s] = CB_NONE;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        l->read_begin[op] = n;
+        if (f->position[op] == CB_NONE || is_view(f, op)) continue;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]];
+            if (f->root[s] == CB_NONE || seen[s] == op) continue;
+            seen[s] = op;
+            l->read[n++] = s;
+        }
+    }
+    l->read_begin[p->n_op] = n;
+}
+
+static void list_made(cb_ledger *l, uint32_t *seen) {
+    const cb_facts *f = l->f;
+    const cb_problem *p = f->p;
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < p->n_storage; s++) seen[s] = CB_NONE;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        l->made_begin[op] = n;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            if (f->root[s] != op || seen[s] == op) continue;
+            seen[s] = op;
+            uint32_t at = n++;
+            for (; at > l->made_begin[op] &&
+                   p->storage_bytes[l->made[at - 1]] < p->storage_bytes[s];
+                 at--)
+                l->made[at] = l->made[at - 1];
+            l->made[at] = s;
+        }
+    }
+    l->made_begin[p->n_op] = n;
+}
+
+cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun, cb_alloc *alloc,
+                         cb_error *err) {
+    const cb_problem *p = f->p;
+    *l = (cb_ledger){.f = f, .n = f->n_base, .may_rerun = may_rerun};
+    cb_arena *a = &l->arena;
+    cb_arena_init(a, alloc);
+    l->read_begin = CB_NEW(a, uint32_t, (size_t)p->n_op + 1);
+    l->read = CB_NEW(a, uint32_t, p->in_begin[p->n_op]);
+    l->made_begin = CB_NEW(a, uint32_t, (size_t)p->n_op + 1);
+    l->made = CB_NEW(a, uint32_t, p->n_storage);
+    l->chain = CB_NEW(a, cb_ledger_ids, l->n);
+    l->runs = CB_NEW(a, cb_ledger_ids, p->n_op);
+    l->idle = CB_NEW(a, bool, p->n_op);
+    l->use = CB_NEW(a, cb_ledger_uses, p->n_storage);
+    l->span = CB_NEW(a, cb_ledger_spans, p->n_storage);
+    l->busy_at = CB_NEW(a, uint32_t, l->n);
+    l->moment = CB_NEW(a, double, (size_t)l->n + 1);
+    l->local = CB_NEW(a, double, l->n);
+    l->touched_in = CB_NEW(a, uint32_t, p->n_storage);
+    l->marked_in = CB_NEW(a, uint32_t, l->n);
+    l->wanted = CB_NEW(a, uint32_t, p->n_op);
+    l->done = CB_NEW(a, uint32_t, p->n_op);
+    l->left = CB_NEW(a, uint32_t, p->n_storage);
+    if (l->read_begin && l->read && l->made_begin && l->made && l->chain && l->runs && l->idle && l->use &&
+        l->span && l->busy_at && l->moment && l->local && l->touched_in && l->marked_in &&
+        l->wanted && l->done && l->left) {
+        list_reads(l, l->left);
+        list_made(l, l->left);
+        memset(l->left, 0, p->n_storage * sizeof *l->left);
+        l->round = l->visit = 1;
+        return CB_OK;
+    }
+    cb_ledger_free(l);
+    return cb_no_memory(err);
+}
+
+void cb_ledger_free(cb_ledger *l) { cb_arena_free(&l->arena); }
+
+/* ---- runs and reads -------------------------------------------------------------------------- */
+
+static bool touch(cb_ledger *l, uint32_t storage) {
+    if (l->touched_in[storage] == l->round) return true;
+    l->touched_in[storage] = l->round;
+    return CB_PUSH(&l->arena, l->touched, storage);
+}
+
+static bool mark(cb_ledger *l, uint32_t anchor) {
+    if (anchor >= l->n || l->marked_in[anchor] == l->round) return true;
+    l->marked_in[anchor] = l->round;
+    return CB_PUSH(&l->arena, l->marked, anchor);
+}
+
+static size_t find_use(const cb_ledger_uses *u, uint32_t anchor) {
+    size_t low = 0, high = u->len;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (u->at[middle].anchor < anchor) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static bool add_use(cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    cb_ledger_uses *u = &l->use[storage];
+    size_t i = find_use(u, anchor);
+    if (i < u->len && u->at[i].anchor == anchor) {
+        u->at[i].count++;
+    } else {
+        if (!CB_RESERVE(&l->arena, *u, 1)) return false;
+        memmove(u->at + i + 1, u->at + i, (u->len++ - i) * sizeof *u->at);
+        u->at[i] = (cb_ledger_use){anchor, 1};
+    }
+    return touch(l, storage);
+}
+
+static bool drop_use(cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    cb_ledger_uses *u = &l->use[storage];
+    size_t i = find_use(u, anchor);
+    if (--u->at[i].count == 0) memmove(u->at + i, u->at + i + 1, (--u->len - i) * sizeof *u->at);
+    return touch(l, storage);
+}
+
+static bool note_op(cb_ledger *l, uint32_t op, uint32_t anchor, bool (*note)(cb_ledger *, uint32_t, uint32_t)) {
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
+        if (!touch(l, l->made[j])) return false;
+    }
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
+        if (!note(l, l->read[j], anchor)) return false;
+    }
+    return true;
+}
+
+static bool add_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
+    cb_ledger_ids *r = &l->runs[op];
+    if (!CB_RESERVE(&l->arena, *r, 1)) return false;
+    size_t i = r->len++;
+    for (; i > 0 && r->at[i - 1] > anchor; i--) r->at[i] = r->at[i - 1];
+    r->at[i] = anchor;
+    l->extra_ps += l->f->time_ps[op];
+    return note_op(l, op, anchor, add_use);
+}
+
+static bool drop_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
+    cb_ledger_ids *r = &l->runs[op];
+    size_t i = 0;
+    while (r->at[i] != anchor) i++;
+    memmove(r->at + i, r->at + i + 1, (--r->len - i) * sizeof *r->at);
+    l->extra_ps -= l->f->time_ps[op];
+    return note_op(l, op, anchor, drop_use);
+}
+
+/* Wanted ops that `op` needs, inputs first: depth first, two entries a level, op and next read. */
+static bool grow_chain(cb_ledger *l, uint32_t top, uint32_t anchor) {
+    cb_ledger_ids *path = &l->path;
+    path->len = 0;
+    if (!CB_PUSH(&l->arena, *path, top) || !CB_PUSH(&l->arena, *path, l->read_begin[top]))
+        return false;
+    while (path->len > 0) {
+        uint32_t op = path->at[path->len - 2], j = path->at[path->len - 1]++;
+        if (j < l->read_begin[op + 1]) {
+            uint32_t maker = l->f->root[l->read[j]];
+            if (l->wanted[maker] != l->visit || l->done[maker] == l->visit) continue;
+            l->done[maker] = l->visit;
+            if (!CB_PUSH(&l->arena, *path, maker) ||
+                !CB_PUSH(&l->arena, *path, l->read_begin[maker]))
+                return false;
+        } else {
+            path->len -= 2;
+            if (op != top && !CB_PUSH(&l->arena, l->chain[anchor], op)) return false;
+        }
+    }
+    return true;
+}
+
+static bool note_busy(cb_ledger *l, uint32_t anchor, bool was) {
+    bool is = l->chain[anchor].len > 0;
+    if (is && !was) {
+        l->busy_at[anchor] = (uint32_t)l->busy.len;
+        return CB_PUSH(&l->arena, l->busy, anchor);
+    }
+    if (was && !is) {
+        uint32_t last = l->busy.at[--l->busy.len];
+        l->busy.at[l->busy_at[anchor]] = last;
+        l->busy_at[last] = l->busy_at[anchor];
+    }
+    return true;
+}
+
+bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) {
+    cb_ledger_ids *chain = &l->chain[anchor];
+    bool was = chain->len > 0;
+    l->visit++;
+    for (size_t i = 0; i < n; i++) l->wanted[op[i]] = l->visit;
+    for (size_t i = 0; i < chain->len; i++) {
+        if (!drop_run(l, chain->at[i], anchor)) return false;
+    }
+    chain->len = 0;
+    if (n > 0 && !grow_chain(l, l->f->base[anchor], anchor)) return false;
+    for (size_t i = 0; i < chain->len; i++) {
+        if (!add_run(l, chain->at[i], anchor)) return false;
+    }
+    return mark(l, anchor) && note_busy(l, anchor, was);
+}
+
+/* ---- settling -------------------------------------------------------------------------------- */
+
+static void add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+    double *moment = l->moment;
+    for (uint32_t k = from; k <= to; k++) moment[k] += bytes;
+}
+
+static bool mark_ends(cb_ledger *l, cb_ledger_span span) {
+    return mark(l, span.made) && mark(l, span.last);
+}
+
+static bool list_spans(cb_ledger *l, uint32_t storage) {
+    uint32_t op = l->f->root[storage];
+    const cb_ledger_ids *runs = &l->runs[op];
+    const cb_ledger_uses *use = &l->use[storage];
+    l->fresh.len = 0;
+    if (!CB_RESERVE(&l->arena, l->fresh, runs->len)) return false;
+    for (size_t i = l->idle[op], j = 0; i < runs->len; i++) {
+        uint32_t made = runs->at[i], next = i + 1 < runs->len ? runs->at[i + 1] : CB_NONE;
+        uint32_t last = made;
+        for (; j < use->len && use->at[j].anchor < next; j++) {
+            if (use->at[j].anchor > last) last = use->at[j].anchor;
+        }
+        l->fresh.at[l->fresh.len++] = (cb_ledger_span){made, last};
+    }
+    return true;
+}
+
+/* The moments between change by the difference of old and new spans. */
+static bool respan(cb_ledger *l, uint32_t storage) {
+    if (!list_spans(l, storage)) return false;
+    cb_ledger_spans *old = &l->span[storage];
+    const cb_ledger_spans *now = &l->fresh;
+    double bytes = (double)l->f->p->storage_bytes[storage];
+    for (size_t i = 0, j = 0; i < old->len || j < now->len;) {
+        bool take_old = i < old->len && (j == now->len || old->at[i].made <= now->at[j].made);
+        bool take_new = j < now->len && (i == old->len || now->at[j].made <= old->at[i].made);
+        cb_ledger_span a = take_old ? old->at[i++] : now->at[j];
+        cb_ledger_span b = take_new ? now->at[j++] : a;
+        if (take_old && take_new) {
+            if (a.last == b.last) continue;
+            if (b.last > a.last) add_load(l, a.last + 1, b.last, bytes);
+            else add_load(l, b.last + 1, a.last, -bytes);
+            if (!mark(l, a.made) || !mark(l, a.last) || !mark(l, b.last)) return false;
+        } else {
+            add_load(l, a.made + 1, a.last, take_old ? -bytes : bytes);
+            if (!mark_ends(l, a)) return false;
+        }
+    }
+    old->len = 0;
+    if (!CB_RESERVE(&l->arena, *old, now->len)) return false;
+    memcpy(old->at, now->at, now->len * sizeof *now->at);
+    old->len = now->len;
+    return true;
+}
+
+static uint32_t last_of(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    const cb_ledger_spans *spans = &l->span[storage];
+    size_t i = spans->len;
+    while (i > 0 && spans->at[i - 1].made > anchor) i--;
+    return i > 0 ? spans->at[i - 1].last : CB_NONE;
+}
+
+static void count_reads(cb_ledger *l, uint32_t op) {
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) l->left[l->read[j]]++;
+}
+
+/* One step: what it makes comes, what it reads last goes. */
+static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, double *most) {
+    const cb_problem *p = l->f->p;
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)
+        *now += (double)p->storage_bytes[l->made[j]];
+    double during = *now + (double)p->op_workspace[op];
+    if (during > *most) *most = during;
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
+        uint32_t s = l->made[j];
+        if (l->left[s] == 0 && last_of(l, s, anchor) == anchor)
+            *now -= (double)p->storage_bytes[s];
+    }
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
+        uint32_t s = l->read[j];
+        if (--l->left[s] == 0 && last_of(l, s, anchor) == anchor)
+            *now -= (double)p->storage_bytes[s];
+    }
+}
+
+static void walk_anchor(cb_ledger *l, uint32_t anchor) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    uint32_t base = l->f->base[anchor];
+    double now = 0, most = 0;
+    bool idle = l->idle[base];
+    for (size_t i = 0; i < chain->len; i++) count_reads(l, chain->at[i]);
+    if (!idle) count_reads(l, base);
+    for (size_t i = 0; i < chain->len; i++) run_step(l, chain->at[i], anchor, &now, &most);
+    if (!idle) run_step(l, base, anchor, &now, &most);
+    l->moment[anchor] += most - l->local[anchor];
+    l->local[anchor] = most;
+}
+
+/* Four lanes, as a maximum of doubles waits for the one before it. */
+static void sum_up(cb_ledger *l) {
+    double peak[4] = {0}, area[4] = {0};
+    for (uint32_t k = 0; k < l->n; k++) {
+        double bytes = l->moment[k], over = bytes - l->target;
+        peak[k & 3] = bytes > peak[k & 3] ? bytes : peak[k & 3];
+        area[k & 3] += over > 0 ? over : 0;
+    }
+    l->peak = fmax(fmax(peak[0], peak[1]), fmax(peak[2], peak[3]));
+    l->area = (area[0] + area[1]) + (area[2] + area[3]);
+}
+
+static bool is_idle(const cb_ledger *l, uint32_t op) {
+    const cb_ledger_ids *runs = &l->runs[op];
+    if (runs->len < 2) return false;
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
+        const cb_ledger_uses *u = &l->use[l->made[j]];
+        if (u->len > 0 && u->at[0].anchor < runs->at[1]) return false;
+    }
+    return true;
+}
+
+/* An op's base run goes or comes back, and with it its reads; what it reads may follow. */
+static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
+    bool idle = is_idle(l, op);
+    if (idle == l->idle[op]) return true;
+    *changed = true;
+    uint32_t anchor = l->f->position[op];
+    l->idle[op] = idle;
+    l->extra_ps += idle ? -l->f->time_ps[op] : l->f->time_ps[op];
+    return note_op(l, op, anchor, idle ? drop_use : add_use) && mark(l, anchor);
+}
+
+bool cb_ledger_settle(cb_ledger *l) {
+    for (bool changed = true; changed;) { /* readers before what they read: few rounds */
+        changed = false;
+        for (size_t i = l->touched.len; i-- > 0;) {
+            if (!review_idle(l, l->f->root[l->touched.at[i]], &changed)) return false;
+        }
+    }
+    for (size_t i = 0; i < l->touched.len; i++) {
+        if (!respan(l, l->touched.at[i])) return false;
+    }
+    for (size_t i = 0; i < l->marked.len; i++) walk_anchor(l, l->marked.at[i]);
+    l->touched.len = l->marked.len = 0;
+    l->round++;
+    sum_up(l);
+    return true;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static bool add_ends(cb_ledger *l) {
+    const cb_facts *f = l->f;
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (f->root[s] == CB_NONE) continue;
+        bool end = p->storage_flags[s] & CB_STORE_HOLD_END;
+        if (f->held[s] && !add_use(l, s, f->base_backward)) return false;
+        if (end && !add_use(l, s, l->n)) return false;
+    }
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t s = p->value_storage[p->backward_output[i]];
+        if (f->root[s] != CB_NONE && !add_use(l, s, l->n)) return false;
+    }
+    return true;
+}
+
+static bool load_base(cb_ledger *l) {
+    const cb_facts *f = l->f;
+    for (uint32_t k = 0; k < l->n; k++) {
+        if (is_view(f, f->base[k])) continue;
+        if (!add_run(l, f->base[k], k)) return false;
+    }
+    l->extra_ps = 0;
+    return add_ends(l);
+}
+
+/* Where the pairs of `anchor` take effect: at the next reader of what a view shows. */
+static uint32_t real_anchor(const cb_ledger *l, uint32_t anchor) {
+    const cb_facts *f = l->f;
+    uint32_t op = f->base[anchor];
+    if (!is_view(f, op)) return anchor;
+    const cb_problem *p = f->p;
+    uint32_t s = p->value_storage[p->out_begin[op]];
+    const cb_ledger_uses *u = &l->use[s];
+    size_t i = find_use(u, anchor);
+    return i < u->len && u->at[i].anchor < l->n ? u->at[i].anchor : CB_NONE;
+}
+
+static int compare_pairs(const void *a, const void *b) {
+    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool load_pairs(cb_ledger *l, const cb_pair *pair, size_t n_pair) {
+    CB_VEC(cb_pair) moved = {0};
+    cb_ledger_ids ops = {0};
+    if (!CB_RESERVE(&l->arena, moved, n_pair)) return false;
+    for (size_t i = 0; i < n_pair; i++) {
+        uint32_t anchor = real_anchor(l, cb_pair_anchor(pair[i])), op = cb_pair_op(pair[i]);
+        if (anchor == CB_NONE || !l->may_rerun[op] || l->f->position[op] >= anchor) continue;
+        moved.at[moved.len++] = cb_pair_make(anchor, op);
+    }
+    if (moved.len > 0) cb_sort(moved.at, moved.len, sizeof *moved.at, compare_pairs);
+    for (size_t i = 0; i < moved.len;) {
+        uint32_t anchor = cb_pair_anchor(moved.at[i]);
+        ops.len = 0;
+        for (; i < moved.len && cb_pair_anchor(moved.at[i]) == anchor; i++) {
+            if (!CB_PUSH(&l->arena, ops, cb_pair_op(moved.at[i]))) return false;
+        }
+        if (!cb_ledger_set(l, anchor, ops.at, ops.len)) return false;
+    }
+    return true;
+}
+
+cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, double target,
+                         cb_error *err) {
+    const cb_problem *p = l->f->p;
+    for (uint32_t k = 0; k < l->n; k++) l->chain[k].len = 0;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        l->runs[op].len = 0;
+        l->idle[op] = false;
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) l->use[s].len = l->span[s].len = 0;
+    memset(l->moment, 0, ((size_t)l->n + 1) * sizeof *l->moment);
+    memset(l->local, 0, l->n * sizeof *l->local);
+    l->busy.len = l->touched.len = l->marked.len = 0;
+    l->round++;
+    l->target = target;
+    if (!load_base(l)) return cb_no_memory(err);
+    for (uint32_t k = 0; k < l->n; k++) {
+        if (!mark(l, k)) return cb_no_memory(err);
+    }
+    return load_pairs(l, pair, n_pair) && cb_ledger_settle(l) ? CB_OK : cb_no_memory(err);
+}
+
+bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out) {
+    size_t begin = out->list.len;
+    for (uint32_t k = 0; k < l->n; k++) {
+        for (size_t i = 0; i < l->chain[k].len; i++) {
+            if (!CB_PUSH(out->arena, out->list, cb_pair_make(k, l->chain[k].at[i]))) return false;
+        }
+    }
+    if (out->list.len > begin)
+        cb_sort(out->list.at + begin, out->list.len - begin, sizeof(cb_pair), compare_pairs);
+    return true;
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    const cb_ledger_spans *spans = &l->span[storage];
+    size_t i = spans->len;
+    while (i > 0 && spans->at[i - 1].made >= anchor) i--;
+    return i > 0 && spans->at[i - 1].last >= anchor;
+}
+
+bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next) {
+    uint32_t last = last_of(l, storage, anchor);
+    if (last == CB_NONE || last <= anchor) return false;
+    const cb_ledger_uses *u = &l->use[storage];
+    size_t i = find_use(u, anchor + 1);
+    if (i == u->len) return false;
+    *next = u->at[i].anchor;
+    return *next < l->n;
+}

@@ -1,0 +1,172 @@
+/* See moves.h. Chance is splitmix64: the same seed gives the same plan on every machine. */
+#include "moves.h"
+
+#define POLL_EVERY 256 /* settlings */
+#define LONGEST_CHAIN 80 /* ops that one proposal adds */
+#define CANDIDATES 4
+#define CANDIDATE_DRAWS 200
+#define BLIND_SHARE 0.1 /* of proposals that ignore size: bytes a picosecond never picks the small */
+
+cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch, uint64_t whole,
+                        cb_error *err) {
+    const cb_facts *f = t->f;
+    *m = (cb_moves){.trial = t, .l = l, .scratch = scratch};
+    m->may_rerun = l->may_rerun;
+    m->seen = CB_NEW(scratch, uint32_t, f->p->n_op);
+    if (!m->seen) return cb_no_memory(err);
+    m->once = (double)f->once_ps + 1;
+    m->whole = (double)whole + 1;
+    return CB_OK;
+}
+
+static uint64_t draw_bits(cb_moves *m) {
+    uint64_t x = m->chance += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+uint32_t cb_moves_draw(cb_moves *m, uint32_t n) {
+    return (uint32_t)((draw_bits(m) >> 32) * n >> 32);
+}
+
+double cb_moves_chance(cb_moves *m) { return (double)(draw_bits(m) >> 11) * 0x1p-53; }
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+bool cb_moves_settle(cb_moves *m) {
+    m->settled++;
+    return cb_ledger_settle(m->l);
+}
+
+bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op, size_t n) {
+    bool noted = false;
+    for (size_t i = 0; i < m->change.len && !noted; i++) noted = m->change.at[i].anchor == anchor;
+    if (!noted) {
+        const cb_ledger_ids *chain = &m->l->chain[anchor];
+        uint32_t begin = (uint32_t)m->before.len;
+        if (!CB_RESERVE(m->scratch, m->before, chain->len)) return false;
+        if (chain->len > 0)
+            memcpy(m->before.at + begin, chain->at, chain->len * sizeof *chain->at);
+        m->before.len += chain->len;
+        if (!CB_PUSH(m->scratch, m->change, (cb_change){anchor, begin, (uint32_t)m->before.len}))
+            return false;
+    }
+    return cb_ledger_set(m->l, anchor, op, n);
+}
+
+void cb_moves_forget(cb_moves *m) { m->change.len = m->before.len = 0; }
+
+bool cb_moves_undo(cb_moves *m) {
+    for (size_t i = 0; i < m->change.len; i++) {
+        cb_change c = m->change.at[i];
+        if (!cb_ledger_set(m->l, c.anchor, m->before.at + c.begin, c.end - c.begin)) return false;
+    }
+    cb_moves_forget(m);
+    return cb_moves_settle(m);
+}
+
+/* ---- choices --------------------------------------------------------------------------------- */
+
+bool cb_moves_pick(cb_moves *m, uint32_t *anchor, uint32_t *op) {
+    const cb_ledger *l = m->l;
+    if (l->busy.len == 0) return false;
+    for (int i = 0; i < 4; i++) {
+        *anchor = l->busy.at[cb_moves_draw(m, (uint32_t)l->busy.len)];
+        double length = (double)l->chain[*anchor].len;
+        if (cb_moves_chance(m) < length / (length + 3)) break;
+    }
+    const cb_ledger_ids *chain = &l->chain[*anchor];
+    *op = chain->at[cb_moves_draw(m, (uint32_t)chain->len)];
+    return !m->trial->forced[*op];
+}
+
+bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op) {
+    const cb_ledger_ids *chain = &m->l->chain[anchor];
+    m->next.len = 0;
+    if (!CB_RESERVE(m->scratch, m->next, chain->len)) return false;
+    for (size_t i = 0; i < chain->len; i++) {
+        if (chain->at[i] != op) m->next.at[m->next.len++] = chain->at[i];
+    }
+    return true;
+}
+
+uint32_t cb_moves_hot(cb_moves *m, double bytes) {
+    uint32_t n = m->l->n, k = cb_moves_draw(m, n);
+    for (uint32_t i = 0; i < n && m->l->moment[k] <= bytes; i++) k = k + 1 == n ? 0 : k + 1;
+    return k;
+}
+
+/* The op to recompute, and where: a tournament of a few drawn at random. */
+static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
+    const cb_ledger *l = m->l;
+    const cb_facts *f = l->f;
+    uint32_t best = CB_NONE, found = 0;
+    double most = -1;
+    bool blind = cb_moves_chance(m) < BLIND_SHARE;
+    for (int i = 0; i < CANDIDATE_DRAWS && found < CANDIDATES; i++) {
+        uint32_t op = f->base[cb_moves_draw(m, hot + 1)], next;
+        if (!m->may_rerun[op] || l->made_begin[op] == l->made_begin[op + 1]) continue;
+        uint32_t s = l->made[l->made_begin[op]];
+        if (f->p->storage_bytes[s] == 0 || !cb_ledger_crosses(l, s, hot, &next)) continue;
+        found++;
+        double worth = blind ? 1 : (double)f->p->storage_bytes[s] / ((double)f->time_ps[op] + 1);
+        double score = worth * cb_moves_chance(m);
+        if (score <= most) continue;
+        most = score;
+        best = op;
+        *anchor = next;
+    }
+    return best;
+}
+
+bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
+                      uint32_t *anchor) {
+    const cb_ledger *l = m->l;
+    uint32_t op = choose_op(m, hot, anchor);
+    *found = op != CB_NONE;
+    if (!*found) return true;
+    const cb_ledger_ids *chain = &l->chain[*anchor];
+    double deep = cb_moves_chance(m) < deep_share ? 1 : cb_moves_chance(m);
+    m->stamp++;
+    m->next.len = 0;
+    if (!CB_RESERVE(m->scratch, m->next, chain->len + LONGEST_CHAIN)) return false;
+    for (size_t i = 0; i < chain->len; i++) {
+        m->seen[chain->at[i]] = m->stamp;
+        m->next.at[m->next.len++] = chain->at[i];
+    }
+    if (m->seen[op] != m->stamp) m->next.at[m->next.len++] = op;
+    m->seen[op] = m->stamp;
+    for (size_t i = chain->len; i < m->next.len; i++) {
+        uint32_t reader = m->next.at[i];
+        for (uint32_t j = l->read_begin[reader]; j < l->read_begin[reader + 1]; j++) {
+            uint32_t maker = l->f->root[l->read[j]];
+            if (m->next.len == chain->len + LONGEST_CHAIN) return true;
+            if (m->seen[maker] == m->stamp || !m->may_rerun[maker] ||
+                cb_ledger_alive(l, l->read[j], *anchor) || cb_moves_chance(m) >= deep)
+                continue;
+            m->seen[maker] = m->stamp;
+            m->next.at[m->next.len++] = maker;
+        }
+    }
+    return true;
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+cb_status cb_moves_poll(cb_moves *m, cb_error *err) {
+    const cb_goal *goal = m->trial->goal;
+    if (!goal->poll || m->settled - m->polled < POLL_EVERY) return CB_OK;
+    m->polled = m->settled;
+    return goal->poll(goal->poll_user) ? cb_fail(err, CB_CANCELLED, "plan: cancelled") : CB_OK;
+}
+
+cb_status cb_moves_offer(cb_moves *m, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, m->scratch->alloc);
+    cb_pairs pairs = {.arena = &scratch};
+    cb_status status = cb_ledger_pairs(m->l, &pairs) ? CB_OK : cb_no_memory(err);
+    if (status == CB_OK) status = cb_try_pairs(m->trial, pairs.list.at, pairs.list.len, err);
+    cb_arena_free(&scratch);
+    return status;
+}

@@ -1,0 +1,128 @@
+/* In order of worth (measured on traced graphs): Polyak steps on the bound for prices, crossover of
+ * plans on both sides of the target, removal, ruin and recreate. Work is counted in moves, never in
+ * seconds, so that results repeat. */
+#include "rung.h"
+
+#include <math.h>
+
+#include "improve.h"
+
+#define AIM_STEPS 20
+#define POLYAK_STEPS 100
+#define MIX_ROUNDS 2
+#define TRIMMED_PLANS 4
+#define WALK_MOVES 5000
+#define EFFORT 1.2e8 /* settlings of ruin and recreate, times ops */
+#define SMALL_EFFORT 60.0 /* at most so many an op */
+#define DESCENT_SHARE 0.5 /* of that effort, to get under a deep target */
+#define NEAR 1.01 /* of the bound: good enough */
+
+static int64_t fastest_fitting(const cb_pool_of_plans *pool, uint64_t target) {
+    uint32_t i = cb_pool_fitting(pool, target);
+    return i == CB_NONE ? INT64_MAX : pool->at[i].time_ps;
+}
+
+static cb_status load(cb_moves *m, const cb_candidate *c, uint64_t target, cb_error *err) {
+    return cb_ledger_load(m->l, c->pair, c->n_pair, (double)target, err);
+}
+
+/* Removal on the fastest few that fit. The pool shifts while we work, so they are copied first. */
+static cb_status trim_fastest(cb_moves *m, uint64_t target, double least_ps, cb_error *err) {
+    cb_pool_of_plans *pool = m->trial->pool;
+    cb_pairs copy[TRIMMED_PLANS];
+    cb_arena scratch;
+    cb_status status = CB_OK;
+    uint32_t n = 0;
+    cb_arena_init(&scratch, m->scratch->alloc);
+    uint32_t at = cb_pool_fitting(pool, target);
+    for (uint32_t i = at == CB_NONE ? 0 : at + 1; i-- > 0 && n < TRIMMED_PLANS; n++) {
+        copy[n] = (cb_pairs){.arena = &scratch};
+        if (!CB_RESERVE(&scratch, copy[n].list, pool->at[i].n_pair)) {
+            status = cb_no_memory(err);
+            goto done;
+        }
+        copy[n].list.len = pool->at[i].n_pair;
+        if (copy[n].list.len > 0)
+            memcpy(copy[n].list.at, pool->at[i].pair, copy[n].list.len * sizeof(cb_pair));
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        CB_TRY_DONE(cb_ledger_load(m->l, copy[i].list.at, copy[i].list.len, (double)target, err));
+        if (m->l->peak <= m->l->target) CB_TRY_DONE(cb_trim(m, least_ps, err));
+    }
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
+/* The most promising start of a walk: near the target, and fast. */
+static const cb_candidate *find_start(const cb_moves *m, uint64_t target) {
+    const cb_pool_of_plans *pool = m->trial->pool;
+    const cb_candidate *best = NULL;
+    double least = INFINITY;
+    for (uint32_t i = 0; i < pool->n; i++) {
+        const cb_candidate *c = &pool->at[i];
+        double over = c->size > target ? (double)(c->size - target) : 0;
+        double score = (double)c->time_ps / m->once + 3 * over / m->whole;
+        if (score >= least) continue;
+        least = score;
+        best = c;
+    }
+    return best;
+}
+
+static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
+    int64_t before = INT64_MAX;
+    for (int i = 0; i < MIX_ROUNDS && fastest_fitting(t->pool, target) < before; i++) {
+        before = fastest_fitting(t->pool, target);
+        CB_TRY(cb_improve_by_mixing(t, target, err));
+    }
+    return CB_OK;
+}
+
+static uint32_t effort(const cb_moves *m, double share) {
+    double n = m->l->n + 1.0;
+    return (uint32_t)(share * fmin(EFFORT / n, SMALL_EFFORT * n));
+}
+
+/* From the fastest plan that fits. */
+static cb_status ruin(cb_moves *m, uint64_t target, double share, double least_ps, cb_error *err) {
+    uint32_t at = cb_pool_fitting(m->trial->pool, target);
+    if (at == CB_NONE) return CB_OK;
+    CB_TRY(load(m, &m->trial->pool->at[at], target, err));
+    if (m->l->peak > m->l->target) return CB_OK;
+    CB_TRY(cb_ruin_and_recreate(m, effort(m, share), least_ps, err));
+    return cb_trim(m, least_ps, err);
+}
+
+cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_price,
+                         uint64_t target, double least_ps, cb_error *err) {
+    cb_trial *t = m->trial;
+    double once = (double)t->f->once_ps;
+    m->chance = target;
+    CB_TRY(cb_prices_aim(prices, target, CB_PRICE_NEED, AIM_STEPS, err));
+    double known = (double)fastest_fitting(t->pool, target) - once;
+    CB_TRY(cb_prices_polyak(prices, target, start_price, fmin(known, once / 2) * 1.02,
+                            POLYAK_STEPS, err));
+    CB_TRY(mix(t, target, err));
+    CB_TRY(trim_fastest(m, target, least_ps, err));
+    known = (double)fastest_fitting(t->pool, target) - once;
+    if (known <= NEAR * cb_prices_bound(prices, (double)target)) return CB_OK;
+    return ruin(m, target, 1, least_ps, err);
+}
+
+cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
+                              double share, double least_ps, cb_error *err) {
+    cb_trial *t = m->trial;
+    m->chance = target;
+    if (!from) from = find_start(m, target);
+    if (!from) return CB_OK;
+    if (cb_pool_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
+    CB_TRY(load(m, from, target, err));
+    CB_TRY(cb_walk_down(m, WALK_MOVES, err));
+    if (m->l->peak > m->l->target)
+        CB_TRY(cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE), least_ps, err));
+    if (m->l->peak > m->l->target) return CB_OK;
+    CB_TRY(cb_trim(m, least_ps, err));
+    CB_TRY(mix(t, target, err));
+    return ruin(m, target, share, least_ps, err);
+}

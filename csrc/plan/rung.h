@@ -1,0 +1,17 @@
+/* rung.h: the search at one target. Internal. */
+#ifndef CB_PLAN_RUNG_H
+#define CB_PLAN_RUNG_H
+
+#include "moves.h"
+#include "prices.h"
+
+/* Prices, crossover, removal, and ruin and recreate at `target`. All plans end up in the trial's
+ * pool. No search goes below `least_ps` of extra time. */
+CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_price,
+                                       uint64_t target, double least_ps, cb_error *err);
+/* Where prices reach no plan: from `from` (NULL: the most promising of the pool) by a penalty walk,
+ * then ruin and recreate with this share of the usual effort. */
+CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
+                                            double share, double least_ps, cb_error *err);
+
+#endif
