@@ -3,7 +3,10 @@ each test."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -12,6 +15,12 @@ import pytest
 
 import cutback
 from cutback import _native
+from cutback.executable import Executable
+from cutback.planning import Plan
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
+
+from evaluate import check_plan
 
 # A loaded machine is no reason to fail, and a test leaves nothing in the tree.
 hypothesis.settings.register_profile("house", deadline=None, database=None)
@@ -23,6 +32,32 @@ def no_armed_failure() -> Iterator[None]:
     """A test that lets allocations fail must not leave the next one with it."""
     yield
     _native.fail_alloc(0)
+
+
+@pytest.fixture(autouse=True)
+def every_plan_is_checked(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Each plan that a test compiles, or makes from a file, goes through the independent evaluator.
+    Tests that count the core's allocations are marked ``plans_unchecked``."""
+    if request.node.get_closest_marker("plans_unchecked"):
+        yield
+        return
+    compile_graph, take_plan = Executable.__init__, Plan.__init__
+
+    def compile_and_check(self: Executable, *args: Any, **options: Any) -> None:
+        compile_graph(self, *args, **options)
+        plan = json.loads(self.text("plan"))
+        check_plan(json.loads(self.text("problem")), plan, plan["device"])
+
+    def take_and_check(self: Plan, problem: str, plan: str, step: Any = None) -> None:
+        take_plan(self, problem, plan, step)
+        if step is None:
+            check_plan(self.problem, self.document, self.document["device"])
+
+    monkeypatch.setattr(Executable, "__init__", compile_and_check)
+    monkeypatch.setattr(Plan, "__init__", take_and_check)
+    yield
 
 
 @pytest.fixture

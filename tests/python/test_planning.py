@@ -6,6 +6,7 @@ import copy
 import gzip
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,3 +125,16 @@ def test_plans_can_be_copied_and_pickled():
         assert plan.entries == step.plan.entries
     again = cutback.value_and_grad(step.function, plan=pickle.loads(pickle.dumps(step.plan)))
     np.testing.assert_array_equal(again(np.ones(3))[1], step(np.ones(3))[1])
+
+
+PROBLEMS = sorted((Path(__file__).parents[1] / "data" / "problems").glob("*.json.gz"))
+
+
+@pytest.mark.parametrize("path", PROBLEMS, ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize("options", [{"budget": 0.85}, {"budget": "min"}, {"preset": "aggressive"}])
+def test_problems_of_real_models(path, options):
+    plan = cutback.plan(str(path), **options)  # and the evaluator agrees with it
+    numbers = plan.numbers
+    assert numbers["live_bytes"] <= numbers["save_all_live_bytes"]
+    assert numbers["saved_bytes"] < numbers["save_all_saved_bytes"]
+    assert plan.recomputed and plan.explain()

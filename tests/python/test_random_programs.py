@@ -1,0 +1,100 @@
+"""Random programs: the same bits under every plan, in the memory that was planned, with gradients
+that agree with finite differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cutback
+import cutback.functional as F
+
+POINTWISE = ("tanh", "sigmoid", "sin", "exp", "erf", "square", "absolute")
+PLANS = (
+    {"preset": "autograd"},
+    {"preset": "conservative"},
+    {"preset": "aggressive"},
+    {"preset": "recompute_all"},
+    {"budget": 0.75},
+    {"budget": 0.5},
+    {"budget": "min"},
+    {"budget": 0.7, "measure": "saved"},
+    {"budget": 0.8, "backend": "debug"},
+)
+
+
+@cutback.checkpoint
+def region(x):
+    return F.layer_norm(cutback.tanh(x) @ x.T)
+
+
+def one_step(rng, a, b):
+    """One more square matrix from two."""
+    axis = int(rng.integers(2))
+    choices = (
+        lambda: getattr(cutback, POINTWISE[rng.integers(len(POINTWISE))])(a * 0.5),
+        lambda: a + b,
+        lambda: a * b,
+        lambda: a @ b,
+        lambda: a.T,
+        lambda: a - a.mean(axis=axis, keepdims=True),
+        lambda: F.softmax(a, axis=axis),
+        lambda: cutback.concatenate([a[:2], b[2:]]),
+        lambda: cutback.where(a > b, a, b * 0.3),
+        lambda: a[::-1],
+        lambda: region(a),
+    )
+    return choices[rng.integers(len(choices))]()
+
+
+def program(seed):
+    """A loss of square matrices; the same one at each trace."""
+
+    def loss(params, x):
+        rng = np.random.default_rng(seed)
+        values = [x, *params]
+        for _ in range(rng.integers(4, 16)):
+            a, b = (values[i] for i in rng.integers(len(values), size=2))
+            y = one_step(rng, a, b)
+            values.append(3 * y / (1 + cutback.square(y)).sum())  # stays of order 1
+        return (values[-1] * values[-1]).sum() + values[-2].mean()
+
+    return loss
+
+
+def slope(loss, params, x, k, at, eps=1e-6):
+    """Central difference by one element of one parameter."""
+    ends = []
+    for sign in (1, -1):
+        moved = [p.copy() for p in params]
+        moved[k][at] += sign * eps
+        ends.append(float(loss(moved, x)))
+    return (ends[0] - ends[1]) / (2 * eps)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 6))
+    params, x = [rng.standard_normal((n, n)) for _ in range(3)], rng.standard_normal((n, n))
+    loss = program(seed)
+    expected = None
+    for options in PLANS:
+        step = cutback.value_and_grad(loss, **options)
+        try:
+            value, gradients = step(params, x)
+        except cutback.BudgetError:
+            continue
+        bits = [np.asarray(a).tobytes() for a in (value, *gradients)]
+        expected = expected or bits
+        assert bits == expected, options
+        planned = step.planned
+        is_debug = options.get("backend") == "debug"
+        wanted = planned.live_bytes if is_debug else planned.arena_bytes
+        assert step.stats.peak_bytes == wanted
+
+    evaluate = cutback.compile(loss, argnums=None)
+    _, gradients = cutback.value_and_grad(loss)(params, x)
+    for k, gradient in enumerate(gradients):
+        at = tuple(rng.integers(n, size=2))
+        assert gradient[at] == pytest.approx(slope(evaluate, params, x, k, at), rel=1e-4, abs=1e-6)
