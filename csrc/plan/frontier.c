@@ -300,7 +300,7 @@ static cb_status keep_best(maker *m, cb_error *err) {
     cb_tradeoffs *t = m->t;
     size_t n = m->found.len;
     if (n == 0) {
-        return cb_fail(err, CB_INFEASIBLE,
+        return cb_fail(err, CB_UNSUPPORTED,
                        "frontier: no point keeps the limits of all regions; plan without it, or "
                        "raise a saved_limit");
     }

@@ -44,7 +44,7 @@ typedef struct cb_tradeoffs {
 } cb_tradeoffs;
 
 /* `preset` says which ops may run again: CB_PRESET_RECOMPUTE_ALL, all that may run twice; others as
- * cb_preset_allows, wishes first. CB_INFEASIBLE: no point keeps the limits of all regions. `cut` is
+ * cb_preset_allows, wishes first. CB_UNSUPPORTED: no point keeps the limits of all regions. `cut` is
  * borrowed; its costs are not changed. */
 CB_MUST_CHECK cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset,
                                           cb_arena *arena, cb_error *err);
