@@ -233,18 +233,46 @@ static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
     return fail_budget(k, d, err);
 }
 
-static cb_status search(cb_trial *t, cb_cut *cut, cb_ladder *d, cb_found *out, cb_error *err) {
-    picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+static cb_status search_all(picker *k, cb_cut *cut, cb_ladder *d, cb_error *err) {
+    cb_trial *t = k->t;
     bool saved = t->goal->measure == CB_MEASURE_SAVED;
     CB_TRY(cb_try_pairs(t, NULL, 0, err));
     if (saved) CB_TRY(fill_for_saved(t, cut, err));
     else CB_TRY(cb_ladder_init(d, t, cut, err));
     CB_TRY(try_presets(t, cut, err));
-    CB_TRY(pick(&k, saved ? NULL : d, err));
+    return pick(k, saved ? NULL : d, err);
+}
+
+/* The caller has ended the search: the best of all plans seen so far, rungs or not. */
+static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
+    cb_trial *t = k->t;
+    cb_pool_of_plans *pools[] = {t->pool, d->base, d->work};
+    double most_ps = (double)t->f->once_ps * (1 + t->goal->share);
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
+        if (!pools[i]) continue;
+        t->pool = pools[i];
+        if (t->goal->smallest) CB_TRY(consider_small_pool(k, most_ps, err));
+        else CB_TRY(consider_pool(k, err));
+    }
+    if (has_best(k)) return CB_OK;
+    return cb_fail(err, CB_INFEASIBLE,
+                   "the search was ended before a plan fitted %llu bytes; give it more time or "
+                   "raise the budget",
+                   (unsigned long long)t->goal->bytes);
+}
+
+static cb_status search(cb_trial *t, cb_cut *cut, cb_ladder *d, cb_found *out, cb_error *err) {
+    picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    cb_status status = search_all(&k, cut, d, err);
+    bool early =
+        status == CB_CANCELLED && t->goal->poll(t->goal->poll_user) == CB_POLL_FINISH;
+    if (early) status = settle(&k, d, err);
+    if (status != CB_OK) return status;
     out->pairs.list.at = k.best.pair;
     out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;
     double bytes = (double)(t->goal->smallest ? k.best.size : t->goal->bytes - beside_size(t));
-    out->least_extra_ps = saved ? -1 : cb_ladder_bound(d, bytes);
+    bool known = !early && t->goal->measure != CB_MEASURE_SAVED;
+    out->least_extra_ps = known ? cb_ladder_bound(d, bytes) : -1;
     return CB_OK;
 }
 
