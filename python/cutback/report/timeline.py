@@ -126,8 +126,9 @@ def _arena(picture: Picture, top_edge: float) -> list[str]:
         x, width = _x(picture, life.made), _x(picture, last) - _x(picture, life.made)
         height = ARENA * life.bytes / arena
         title = f"{life.label}: {human_bytes(life.bytes)} at {life.offset}, steps {life.made}-{last - 1} ({life.category})"
+        shown = "box" if min(width, height) > 3 else "area"  # outlines would drown small ones
         box = tag(
-            "rect", title, css="box", x=x, y=base - ARENA * (life.offset + life.bytes) / arena,
+            "rect", title, css=shown, x=x, y=base - ARENA * (life.offset + life.bytes) / arena,
             width=max(width, 0.5), height=max(height, 0.3),
         )
         body.append(f'<g class="{life.category}">{box}</g>')
