@@ -28,7 +28,7 @@ extern const char *const cb_tradeoff_names[CB_TRADEOFF_KINDS];
 typedef struct cb_tradeoff {
     uint64_t saved_bytes;
     int64_t time_ps;  /* of the whole step */
-    int64_t bound_ps; /* no schedule that saves no more, and runs again only what may, takes less */
+    int64_t bound_ps; /* no schedule that saves as little takes less (docs/planner.md) */
     cb_tradeoff_kind kind;
     uint32_t step;    /* of the frontier */
     const bool *runs; /* [n_run] of a fill: what runs again; else NULL */
