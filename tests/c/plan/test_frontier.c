@@ -4,7 +4,7 @@
 
 #include "check.h"
 #include "oom.h"
-#include "plan/plan.h"
+#include "plan/frontier_json.h"
 #include "plan/sim.h"
 #include "problems.h"
 
@@ -239,11 +239,22 @@ static cb_status make_points(cb_alloc *a, void *user) {
     return status;
 }
 
+static cb_status write_document(cb_alloc *a, void *user) {
+    cb_arena arena;
+    cb_str text;
+    cb_arena_init(&arena, a);
+    cb_str_init(&text, &arena);
+    cb_status status = cb_frontier_to_json(user, CB_PRESET_CONSERVATIVE, NULL, a, &text, &err);
+    cb_arena_free(&arena);
+    return status;
+}
+
 TEST(out_of_memory) {
     static maker m;
     make_random(&m, 4, 60);
     cb_problem *p = make_problem(&m, &alloc);
     check_oom(make_points, p);
+    check_oom(write_document, p);
     cb_problem_free(p);
 }
 
