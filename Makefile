@@ -3,6 +3,7 @@
 #   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
 #   make test    C tests, Python tests, sanitizers, layer check, notebook             (< 20 minutes)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
+#   make bench-planner   the planner's part of it
 #   make lint    formatter, linters, types
 #   make clean   remove everything the targets above made
 
@@ -12,7 +13,7 @@ BIN    := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-python test-sanitize test-notebooks check bench lint wheel clean
+.PHONY: demo test test-c test-clang test-python test-sanitize test-notebooks check bench bench-planner lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
@@ -48,6 +49,11 @@ test-notebooks: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py
+
+# The planner alone; needs no PyTorch.
+bench-planner: $(VENV)/.package
+	for script in benchmarks/planner/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/run.py --report
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check python tests tools benchmarks examples

@@ -1,6 +1,8 @@
-/* Planning from files: each function parses the graph, asks the planner one thing and gives a text. */
+/* Planning from files: each function parses the graph, asks the planner one thing and gives a text.
+ */
 #include "pipeline.h"
 #include "plan/cut_json.h"
+#include "plan/frontier_json.h"
 #include "plan/traced.h"
 
 #include <time.h>
@@ -94,6 +96,21 @@ done:
     return status;
 }
 
+cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
+                           const char *device, char **out, cb_error *err) {
+    const cb_device *row;
+    session s;
+    cb_status status;
+    CB_TRY(find_device(device, &row, err));
+    CB_TRY(check_preset(preset, err));
+    CB_TRY_DONE(open_session(&s, ctx, graph, length, err));
+    CB_TRY_DONE(cb_frontier_to_json(s.problem, preset, row, &ctx->alloc, &s.text, err));
+    CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
+done:
+    close_session(&s);
+    return status;
+}
+
 cb_status cb_plan_explain_json(cb_context *ctx, const char *graph, size_t graph_length,
                                const char *plan, size_t plan_length, const char *device, char **out,
                                cb_error *err) {
@@ -102,8 +119,7 @@ cb_status cb_plan_explain_json(cb_context *ctx, const char *graph, size_t graph_
     cb_status status;
     CB_TRY(find_device(device, &row, err));
     CB_TRY_DONE(open_session(&s, ctx, graph, graph_length, err));
-    CB_TRY_DONE(
-        cb_plan_from_json(s.problem, row, &ctx->alloc, plan, plan_length, &s.plan, err));
+    CB_TRY_DONE(cb_plan_from_json(s.problem, row, &ctx->alloc, plan, plan_length, &s.plan, err));
     CB_TRY_DONE(cb_plan_explain(s.problem, s.plan, &s.text, err));
     CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
 done:
@@ -119,8 +135,7 @@ cb_status cb_evaluate_json(cb_context *ctx, const char *graph, size_t graph_leng
     cb_status status;
     CB_TRY(find_device(device, &row, err));
     CB_TRY_DONE(open_session(&s, ctx, graph, graph_length, err));
-    CB_TRY_DONE(
-        cb_evaluate_to_json(s.problem, row, &ctx->alloc, plan, plan_length, &s.text, err));
+    CB_TRY_DONE(cb_evaluate_to_json(s.problem, row, &ctx->alloc, plan, plan_length, &s.text, err));
     CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
 done:
     close_session(&s);

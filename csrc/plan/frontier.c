@@ -1,5 +1,5 @@
 /* Three parts: the network with times on it, what a family of nested sets really costs, and the
- * greedy fill.
+ * fill between the steps: greedily, and by mixing what is before a large step with what is after.
  *
  * The network has one time for each op that runs again. That is right but for an op that only the
  * backward, or other such ops, have a use for: run again, its first run may fall away, and then
@@ -9,7 +9,9 @@
 
 #include "../base/sort.h"
 
-#define FILLS 128 /* targets of the greedy fill, evenly spaced over the saved bytes */
+#define FILLS_LEAST 16 /* targets of the fill */
+#define FILLS_MOST 128
+#define FILL_WORK (4 << 20) /* targets times ops: some 0.1 s */
 #define AGAINST_PREFERENCE 4
 
 const char *const cb_tradeoff_names[CB_TRADEOFF_KINDS] = {"hull", "step", "fill"};
@@ -300,7 +302,7 @@ static cb_status keep_best(maker *m, cb_error *err) {
     cb_tradeoffs *t = m->t;
     size_t n = m->found.len;
     if (n == 0) {
-        return cb_fail(err, CB_INFEASIBLE,
+        return cb_fail(err, CB_UNSUPPORTED,
                        "frontier: no point keeps the limits of all regions; plan without it, or "
                        "raise a saved_limit");
     }
@@ -315,7 +317,7 @@ static cb_status keep_best(maker *m, cb_error *err) {
     return CB_OK;
 }
 
-/* ---- the greedy fill ------------------------------------------------------------------------- */
+/* ---- the fill -------------------------------------------------------------------------------- */
 
 /* The nodes that leave at each step, side by side. */
 static cb_status sort_nodes(maker *m, cb_error *err) {
@@ -381,43 +383,93 @@ static void fill_to(maker *m, uint32_t start, int64_t room) {
     }
 }
 
-static cb_status add_fill(maker *m, changes *c, uint32_t *until, uint32_t start, cb_error *err) {
+typedef struct filler {
+    changes c; /* of the one set at hand */
+    uint32_t *until;
+    int64_t n; /* targets, evenly spaced between the least and the most bytes */
+    int64_t low, high;
+} filler;
+
+/* What is in the set `m->in` as a point. */
+static cb_status add_fill(maker *m, filler *l, uint32_t start, cb_error *err) {
     bool *runs = CB_NEW(m->arena, bool, m->cut->n_run);
     if (!runs) return cb_no_memory(err);
     for (uint32_t i = 0; i < m->cut->n_run; i++) {
         runs[i] = m->in[node_of_run(i)];
-        until[i] = runs[i] ? 1 : 0;
+        l->until[i] = runs[i] ? 1 : 0;
     }
-    follow(m, until);
-    measure(m, c);
-    if (!c->lawful[0]) return CB_OK;
+    follow(m, l->until);
+    measure(m, &l->c);
+    if (!l->c.lawful[0]) return CB_OK;
     return add_point(m,
-                     (cb_tradeoff){.saved_bytes = (uint64_t)c->bytes[0],
-                                   .time_ps = c->time[0],
+                     (cb_tradeoff){.saved_bytes = (uint64_t)l->c.bytes[0],
+                                   .time_ps = l->c.time[0],
                                    .kind = CB_TRADEOFF_FILL,
                                    .step = start,
                                    .runs = runs},
                      err);
 }
 
-/* Targets lie on a fixed grid, so that what is found does not depend on any budget. Preferences
- * make bytes of the network and bytes of memory two things; then there is no fill. */
-static cb_status add_fills(maker *m, cb_error *err) {
+static cb_status add_greedy(maker *m, filler *l, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
-    int64_t low = f->step[0].bytes, high = f->step[f->n_step - 1].bytes;
-    uint32_t *until = CB_NEW(m->scratch, uint32_t, m->cut->n_run);
-    changes c;
-    if (!until || !changes_init(&c, m->scratch, 1)) return cb_no_memory(err);
-    CB_TRY(sort_nodes(m, err));
-    for (int64_t i = 1; i < FILLS && m->t->has_bound; i++) {
-        int64_t target = low + (high - low) / FILLS * i;
+    for (int64_t i = 1; i < l->n; i++) {
+        int64_t target = l->low + (l->high - l->low) / l->n * i;
         uint32_t k;
         CB_TRY(cb_frontier_at(f, target, &k, err));
         if (k + 1 == f->n_step || f->step[k].bytes == target) continue;
         fill_to(m, k, target - f->step[k].bytes);
-        CB_TRY(add_fill(m, &c, until, k, err));
+        CB_TRY(add_fill(m, l, k, err));
     }
     return CB_OK;
+}
+
+/* The set after step k, and of the runs that leave at it the first `n` in program order, or the
+ * others. */
+static void mix(maker *m, uint32_t k, uint32_t n, bool others) {
+    uint32_t end = m->begin[k + 1], first_save = node_of_save(m->cut, 0);
+    for (uint32_t v = FIRST_RUN; v < first_save; v++)
+        m->in[v] = cb_frontier_has(&m->t->frontier, v, k);
+    for (uint32_t i = m->begin[k], seen = 0; i < end && m->node[i] < first_save; i++, seen++)
+        m->in[m->node[i]] = (seen < n) != others;
+}
+
+/* A large step is a chain of layers that leave together. Up to some layer they leave, from there on
+ * they stay, or the other way round. */
+static cb_status add_mixtures(maker *m, filler *l, cb_error *err) {
+    const cb_frontier *f = &m->t->frontier;
+    uint32_t first_save = node_of_save(m->cut, 0);
+    int64_t grain = (l->high - l->low) / l->n + 1;
+    for (uint32_t k = 1; k < f->n_step; k++) {
+        int64_t n = (f->step[k].bytes - f->step[k - 1].bytes) / grain;
+        uint32_t n_run = 0;
+        for (uint32_t i = m->begin[k]; i < m->begin[k + 1]; i++) n_run += m->node[i] < first_save;
+        for (int64_t j = 1; j <= n && n_run > 1; j++) {
+            uint32_t part = (uint32_t)(n_run * j / (n + 1));
+            mix(m, k, part, false);
+            CB_TRY(add_fill(m, l, k, err));
+            mix(m, k, part, true);
+            CB_TRY(add_fill(m, l, k, err));
+        }
+    }
+    return CB_OK;
+}
+
+/* Targets lie on a fixed grid, so that what is found does not depend on any budget. Preferences
+ * make bytes of the network and bytes of memory two things; then there is no fill. */
+static cb_status add_fills(maker *m, cb_error *err) {
+    const cb_frontier *f = &m->t->frontier;
+    int64_t n = FILL_WORK / (m->f->p->n_op + 1);
+    filler l = {.n = n < FILLS_LEAST  ? FILLS_LEAST
+                     : n > FILLS_MOST ? FILLS_MOST
+                                      : n,
+                .low = f->step[0].bytes,
+                .high = f->step[f->n_step - 1].bytes};
+    if (!m->t->has_bound) return CB_OK;
+    l.until = CB_NEW(m->scratch, uint32_t, m->cut->n_run);
+    if (!l.until || !changes_init(&l.c, m->scratch, 1)) return cb_no_memory(err);
+    CB_TRY(sort_nodes(m, err));
+    CB_TRY(add_greedy(m, &l, err));
+    return add_mixtures(m, &l, err);
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
  *
  * Saved bytes are what is alive between forward and backward, and that has one moment only; so the
  * network of mincut.h with a price on time gives all cuts at once (flow/frontier.h), nested. Points
- * are its corners and steps, and between them what a greedy fill finds. Their bytes and times are
+ * are its corners and steps, and between large steps what two fills find. Their bytes and times are
  * those of the schedule that cb_recompute_lazily makes, to the byte and the picosecond. */
 #ifndef CB_PLAN_FRONTIER_H
 #define CB_PLAN_FRONTIER_H
@@ -20,7 +20,7 @@
 typedef enum cb_tradeoff_kind {
     CB_TRADEOFF_HULL = 0, /* a corner of the lower hull of all (bytes, time) */
     CB_TRADEOFF_STEP,     /* between two corners, at their price */
-    CB_TRADEOFF_FILL,     /* off the hull, by the greedy fill */
+    CB_TRADEOFF_FILL,     /* off the hull */
     CB_TRADEOFF_KINDS
 } cb_tradeoff_kind;
 extern const char *const cb_tradeoff_names[CB_TRADEOFF_KINDS];
@@ -28,7 +28,7 @@ extern const char *const cb_tradeoff_names[CB_TRADEOFF_KINDS];
 typedef struct cb_tradeoff {
     uint64_t saved_bytes;
     int64_t time_ps;  /* of the whole step */
-    int64_t bound_ps; /* no schedule that saves no more, and runs again only what may, takes less */
+    int64_t bound_ps; /* no schedule that saves as little takes less (docs/planner.md) */
     cb_tradeoff_kind kind;
     uint32_t step;    /* of the frontier */
     const bool *runs; /* [n_run] of a fill: what runs again; else NULL */
@@ -44,8 +44,8 @@ typedef struct cb_tradeoffs {
 } cb_tradeoffs;
 
 /* `preset` says which ops may run again: CB_PRESET_RECOMPUTE_ALL, all that may run twice; others as
- * cb_preset_allows, wishes first. CB_INFEASIBLE: no point keeps the limits of all regions. `cut` is
- * borrowed; its costs are not changed. */
+ * cb_preset_allows, wishes first. CB_UNSUPPORTED: no point keeps the limits of all regions. `cut`
+ * is borrowed; its costs are not changed. */
 CB_MUST_CHECK cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset,
                                           cb_arena *arena, cb_error *err);
 /* The fastest point that saves at most so many bytes. */

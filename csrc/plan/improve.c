@@ -4,6 +4,9 @@
  * Prices move identical layers together, so what fits under a budget is often far too small:
  * crossover at one threshold, found by bisection, lets some layers recompute and others not. */
 #include "improve.h"
+
+#include <math.h>
+
 #include "../base/sort.h"
 
 #define SMALL_PLANS 4 /* of the pool, tried in a crossover for one target */
@@ -61,7 +64,7 @@ static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *smal
 }
 
 /* The most promising plans over the target: little over it, and fast. Indices, best first. */
-static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target,
+static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, uint32_t most,
                             uint32_t chosen[FAST_PLANS]) {
     double score[FAST_PLANS];
     uint32_t n = 0;
@@ -71,8 +74,8 @@ static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target,
                      SIZE_WEIGHT * (double)(c->size - target) / (double)t->pool->at[t->pool->n - 1].size;
         uint32_t place = n;
         while (place > 0 && score[place - 1] > own) place--;
-        if (place == FAST_PLANS) continue;
-        if (n < FAST_PLANS) n++;
+        if (place == most) continue;
+        if (n < most) n++;
         for (uint32_t k = n - 1; k > place; k--) {
             score[k] = score[k - 1];
             chosen[k] = chosen[k - 1];
@@ -83,7 +86,9 @@ static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target,
     return n;
 }
 
-cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, cb_error *err) {
+cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_error *err) {
+    uint32_t most_small = (uint32_t)fmax(1, pace * SMALL_PLANS);
+    uint32_t most_fast = (uint32_t)fmax(2, pace * FAST_PLANS);
     pair_list small[SMALL_PLANS], fast[FAST_PLANS];
     uint32_t n_small = 0, n_fast = 0, at = cb_pool_fitting(t->pool, target), chosen[FAST_PLANS];
     cb_status status = CB_OK;
@@ -91,10 +96,10 @@ cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, t->scratch->alloc);
     size_t longest = 0;
-    for (uint32_t i = at + 1; i-- > 0 && n_small < SMALL_PLANS; n_small++) {
+    for (uint32_t i = at + 1; i-- > 0 && n_small < most_small; n_small++) {
         if (!copy_pairs(&scratch, &t->pool->at[i], &small[n_small])) goto no_memory;
     }
-    for (uint32_t n = choose_fast(t, at + 1, target, chosen); n_fast < n; n_fast++) {
+    for (uint32_t n = choose_fast(t, at + 1, target, most_fast, chosen); n_fast < n; n_fast++) {
         if (!copy_pairs(&scratch, &t->pool->at[chosen[n_fast]], &fast[n_fast])) goto no_memory;
         if (fast[n_fast].n > longest) longest = fast[n_fast].n;
     }

@@ -70,7 +70,7 @@ static void mark_free(cb_ladder *d) {
 cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
-    *d = (cb_ladder){.t = t, .base = t->pool, .whole = t->size, .floor_op = CB_NONE};
+    *d = (cb_ladder){.t = t, .base = t->pool, .whole = t->size};
     d->work = CB_NEW(a, cb_pool_of_plans, 1);
     d->may_rerun = CB_NEW(a, bool, f->p->n_op);
     if (!d->work || !d->may_rerun) return cb_no_memory(err);

@@ -32,8 +32,6 @@ typedef struct cb_ladder {
     cb_candidate plan[CB_RUNGS_MOST]; /* size 0: none that counts */
     cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
     double *start[CB_LADDER_STARTS];    /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
-    uint64_t floor_bytes;               /* no plan is below it, because of floor_op; 0, CB_NONE */
-    uint32_t floor_op;
     size_t n_tangent;                   /* of the base */
     CB_VEC(cb_tangent) seen;            /* of the rungs searched */
 } cb_ladder;

@@ -1,6 +1,7 @@
 /* Per storage: the anchors that make it (those at which its op runs), the anchors that read it, and
  * the spans these two give. Per anchor: moment = load when entered + local, the rise inside its own
- * steps. A move undoes the runs and reads of one chain and does those of the new one; settling then
+ * steps (whole blocks of moments share a lift, so that long
+ * lives cost little). A move undoes the runs and reads of one chain and does those of the new one; settling then
  * works out the spans of the storages touched, adds what changed to the moments between, and walks
  * the chains at old and new ends again.
  *
@@ -74,6 +75,11 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->span = CB_NEW(a, cb_ledger_spans, p->n_storage);
     l->busy_at = CB_NEW(a, uint32_t, l->n);
     l->moment = CB_NEW(a, double, (size_t)l->n + 1);
+    l->n_block = (l->n >> CB_LEDGER_BLOCK) + 1;
+    l->lift = CB_NEW(a, double, (size_t)l->n_block + 1);
+    l->block_peak = CB_NEW(a, double, l->n_block);
+    l->block_area = CB_NEW(a, double, l->n_block);
+    l->stale = CB_NEW(a, bool, l->n_block);
     l->local = CB_NEW(a, double, l->n);
     l->touched_in = CB_NEW(a, uint32_t, p->n_storage);
     l->marked_in = CB_NEW(a, uint32_t, l->n);
@@ -82,7 +88,8 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->left = CB_NEW(a, uint32_t, p->n_storage);
     if (l->read_begin && l->read && l->made_begin && l->made && l->chain && l->runs && l->idle && l->use &&
         l->span && l->busy_at && l->moment && l->local && l->touched_in && l->marked_in &&
-        l->wanted && l->done && l->left) {
+        l->wanted && l->done && l->left && l->lift && l->block_peak &&
+        l->block_area && l->stale) {
         list_reads(l, l->left);
         list_made(l, l->left);
         memset(l->left, 0, p->n_storage * sizeof *l->left);
@@ -223,9 +230,26 @@ bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) 
 
 /* ---- settling -------------------------------------------------------------------------------- */
 
+static void add_in_block(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+    for (uint32_t k = from; k <= to; k++) l->moment[k] += bytes;
+    l->stale[from >> CB_LEDGER_BLOCK] = true;
+}
+
+/* Whole blocks are lifted; only the two at the ends are gone through. */
 static void add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
-    double *moment = l->moment;
-    for (uint32_t k = from; k <= to; k++) moment[k] += bytes;
+    if (from > to) return;
+    uint32_t first = from >> CB_LEDGER_BLOCK, last = to >> CB_LEDGER_BLOCK;
+    if (first == last) {
+        add_in_block(l, from, to, bytes);
+        return;
+    }
+    add_in_block(l, from, ((first + 1) << CB_LEDGER_BLOCK) - 1, bytes);
+    for (uint32_t b = first + 1; b < last; b++) {
+        l->lift[b] += bytes;
+        l->block_peak[b] += bytes;
+        l->stale[b] |= l->block_peak[b] > l->target || l->block_area[b] > 0;
+    }
+    add_in_block(l, last << CB_LEDGER_BLOCK, to, bytes);
 }
 
 static bool mark_ends(cb_ledger *l, cb_ledger_span span) {
@@ -317,19 +341,32 @@ static void walk_anchor(cb_ledger *l, uint32_t anchor) {
     for (size_t i = 0; i < chain->len; i++) run_step(l, chain->at[i], anchor, &now, &most);
     if (!idle) run_step(l, base, anchor, &now, &most);
     l->moment[anchor] += most - l->local[anchor];
+    l->stale[anchor >> CB_LEDGER_BLOCK] = true;
     l->local[anchor] = most;
 }
 
 /* Four lanes, as a maximum of doubles waits for the one before it. */
-static void sum_up(cb_ledger *l) {
-    double peak[4] = {0}, area[4] = {0};
-    for (uint32_t k = 0; k < l->n; k++) {
-        double bytes = l->moment[k], over = bytes - l->target;
+static void sum_up_block(cb_ledger *l, uint32_t block) {
+    double peak[4] = {0}, area[4] = {0}, lift = l->lift[block];
+    uint32_t begin = block << CB_LEDGER_BLOCK, end = begin + (1u << CB_LEDGER_BLOCK);
+    if (end > l->n) end = l->n;
+    for (uint32_t k = begin; k < end; k++) {
+        double bytes = l->moment[k] + lift, over = bytes - l->target;
         peak[k & 3] = bytes > peak[k & 3] ? bytes : peak[k & 3];
         area[k & 3] += over > 0 ? over : 0;
     }
-    l->peak = fmax(fmax(peak[0], peak[1]), fmax(peak[2], peak[3]));
-    l->area = (area[0] + area[1]) + (area[2] + area[3]);
+    l->block_peak[block] = fmax(fmax(peak[0], peak[1]), fmax(peak[2], peak[3]));
+    l->block_area[block] = (area[0] + area[1]) + (area[2] + area[3]);
+    l->stale[block] = false;
+}
+
+static void sum_up(cb_ledger *l) {
+    l->peak = l->area = 0;
+    for (uint32_t b = 0; b < l->n_block; b++) {
+        if (l->stale[b]) sum_up_block(l, b);
+        if (l->block_peak[b] > l->peak) l->peak = l->block_peak[b];
+        l->area += l->block_area[b];
+    }
 }
 
 static bool is_idle(const cb_ledger *l, uint32_t op) {
@@ -447,6 +484,8 @@ cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, doubl
     for (uint32_t s = 0; s < p->n_storage; s++) l->use[s].len = l->span[s].len = 0;
     memset(l->moment, 0, ((size_t)l->n + 1) * sizeof *l->moment);
     memset(l->local, 0, l->n * sizeof *l->local);
+    memset(l->lift, 0, ((size_t)l->n_block + 1) * sizeof *l->lift);
+    for (uint32_t b = 0; b < l->n_block; b++) l->stale[b] = true;
     l->busy.len = l->touched.len = l->marked.len = 0;
     l->round++;
     l->target = target;

@@ -42,7 +42,12 @@ typedef struct cb_ledger {
     cb_ledger_spans *span;    /* [n_storage] rising */
     cb_ledger_ids busy;       /* anchors with a chain, in any order */
     uint32_t *busy_at;        /* [n] index in `busy` */
-    double *moment;           /* [n + 1] most bytes alive while an anchor's steps run */
+    double *moment;           /* [n + 1] see cb_ledger_moment */
+    double *lift;             /* [n_block + 1] added to all moments of a block */
+    double *block_peak;       /* [n_block] largest `moment` of a block */
+    double *block_area;       /* [n_block] */
+    bool *stale;              /* [n_block] the two are out of date */
+    uint32_t n_block;
     double *local;            /* [n] part of it above what is alive when the anchor is entered */
     double target;
     /* results of cb_ledger_settle */
@@ -70,6 +75,12 @@ CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
 /* Appends the plan, sorted. */
 CB_MUST_CHECK bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out);
+
+#define CB_LEDGER_BLOCK 7 /* log2 of the anchors whose moments are summed up together */
+/* Most bytes alive while an anchor's steps run. */
+static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
+    return l->moment[anchor] + l->lift[anchor >> CB_LEDGER_BLOCK];
+}
 
 /* Is the storage alive when `anchor` is entered and still when it ends? `next` gets the anchor that
  * reads it next. */

@@ -93,7 +93,7 @@ bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op) {
 
 uint32_t cb_moves_hot(cb_moves *m, double bytes) {
     uint32_t n = m->l->n, k = cb_moves_draw(m, n);
-    for (uint32_t i = 0; i < n && m->l->moment[k] <= bytes; i++) k = k + 1 == n ? 0 : k + 1;
+    for (uint32_t i = 0; i < n && cb_ledger_moment(m->l, k) <= bytes; i++) k = k + 1 == n ? 0 : k + 1;
     return k;
 }
 

@@ -8,13 +8,15 @@
  *          +---------------------------- step
  *
  * A pass scans placed lives linearly, n^2 / 2 steps of one comparison; from PATIENT_LIVES on one
- * order must do. */
+ * order must do, and from SWEPT_LIVES on a sweep through time, as an allocator that runs with the
+ * schedule: each life takes the smallest gap that is free when it begins. Only gaps are looked at. */
 #include "../base/sort.h"
 #include "schedule.h"
 
 #define PATIENT_LIVES 6000
+#define SWEPT_LIVES 40000
 
-typedef enum order { BY_SIZE = 0, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
+typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
 
 typedef struct item {
     uint64_t bytes; /* rounded up to the grain */
@@ -84,6 +86,90 @@ static uint64_t place_in_order(item *items, uint32_t n, order by, placed *at, ui
     return top;
 }
 
+/* ---- the sweep ------------------------------------------------------------------------------- */
+
+typedef struct gap {
+    uint64_t begin, end;
+} gap;
+
+typedef struct sweep {
+    gap *at; /* sorted, apart */
+    uint32_t n;
+    uint64_t top; /* all above is free */
+} sweep;
+
+static void close_gap(sweep *w, uint32_t i) {
+    memmove(w->at + i, w->at + i + 1, (--w->n - i) * sizeof *w->at);
+}
+
+static uint64_t take_gap(sweep *w, uint64_t bytes) {
+    uint32_t best = CB_NONE;
+    for (uint32_t i = 0; i < w->n; i++) {
+        uint64_t width = w->at[i].end - w->at[i].begin;
+        if (width < bytes || (best != CB_NONE && width >= w->at[best].end - w->at[best].begin))
+            continue;
+        best = i;
+        if (width == bytes) break;
+    }
+    if (best == CB_NONE) { /* on top, from where a last gap that touches it begins */
+        uint64_t begin = w->top;
+        if (w->n > 0 && w->at[w->n - 1].end == w->top) begin = w->at[--w->n].begin;
+        w->top = begin + bytes;
+        return begin;
+    }
+    uint64_t begin = w->at[best].begin;
+    w->at[best].begin += bytes;
+    if (w->at[best].begin == w->at[best].end) close_gap(w, best);
+    return begin;
+}
+
+static void give_gap(sweep *w, uint64_t begin, uint64_t end) {
+    uint32_t low = 0, high = w->n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (w->at[middle].begin < begin) low = middle + 1;
+        else high = middle;
+    }
+    bool joins_left = low > 0 && w->at[low - 1].end == begin;
+    bool joins_right = low < w->n && w->at[low].begin == end;
+    if (joins_left && joins_right) {
+        w->at[low - 1].end = w->at[low].end;
+        close_gap(w, low);
+    } else if (joins_left) {
+        w->at[low - 1].end = end;
+    } else if (joins_right) {
+        w->at[low].begin = begin;
+    } else {
+        memmove(w->at + low + 1, w->at + low, (w->n++ - low) * sizeof *w->at);
+        w->at[low] = (gap){begin, end};
+    }
+}
+
+static int compare_ends(const void *a, const void *b) {
+    const item *x = a, *y = b;
+    if (x->last != y->last) return x->last < y->last ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* `ending` [n] and `gaps` [n + 1] are scratch. */
+static uint64_t place_in_sweep(item *items, uint32_t n, item *ending, gap *gaps, uint64_t *offset) {
+    sweep w = {.at = gaps};
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], BY_START);
+    memcpy(ending, items, n * sizeof *items);
+    cb_sort(items, n, sizeof *items, compare_items);
+    cb_sort(ending, n, sizeof *ending, compare_ends);
+    for (uint32_t i = 0, gone = 0; i < n; i++) {
+        for (; ending[gone].last < items[i].made; gone++) {
+            uint64_t begin = offset[ending[gone].id];
+            give_gap(&w, begin, begin + ending[gone].bytes);
+        }
+        offset[items[i].id] = take_gap(&w, items[i].bytes);
+        if (w.top > most) most = w.top;
+    }
+    return most;
+}
+
 /* No arena can be smaller than what lives at one moment. */
 static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uint32_t n_moment) {
     uint64_t live = 0, most = 0;
@@ -116,9 +202,15 @@ cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, uint
     uint64_t *change = CB_NEW(scratch, uint64_t, n_moment);
     if (!change) return cb_no_memory(err);
     uint64_t floor = floor_bytes(items, n, change, n_moment), smallest = UINT64_MAX;
-    order last = n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
-    for (order by = BY_SIZE; by <= last && smallest > floor; by++) {
-        uint64_t bytes = place_in_order(items, n, by, at, offset);
+    if (n > SWEPT_LIVES) {
+        item *ending = CB_NEW(scratch, item, n);
+        gap *gaps = CB_NEW(scratch, gap, (size_t)n + 1);
+        if (!ending || !gaps) return cb_no_memory(err);
+        smallest = place_in_sweep(items, n, ending, gaps, best);
+    }
+    int last = n > SWEPT_LIVES ? 0 : n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
+    for (int by = BY_SIZE; by <= last && smallest > floor; by++) {
+        uint64_t bytes = place_in_order(items, n, (order)by, at, offset);
         if (bytes >= smallest) continue;
         smallest = bytes;
         memcpy(best, offset, lives->n_instance * sizeof *best);

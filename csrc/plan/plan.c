@@ -81,12 +81,13 @@ static cb_status check_regions(const cb_problem *p, const cb_plan_options *o, cb
     return CB_OK;
 }
 
-/* The frontier answers, exactly on its hull; but it knows limits of regions only afterwards. */
-static bool ask_frontier(const cb_problem *p, const cb_goal *goal) {
-    for (uint32_t r = 0; r < p->n_region; r++) {
-        if (p->region_limit[r] != UINT64_MAX) return false;
-    }
-    return goal->measure == CB_MEASURE_SAVED;
+/* The frontier answers about saved bytes, unless limits of regions leave nothing of it. */
+static cb_status find_pairs(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_preset preset,
+                            const cb_goal *goal, cb_found *found, cb_error *err) {
+    cb_status status = CB_UNSUPPORTED;
+    if (goal->measure == CB_MEASURE_SAVED)
+        status = cb_search_saved(f, cut, preset, goal, found, err);
+    return status == CB_UNSUPPORTED ? cb_search(f, cut, sim, goal, found, err) : status;
 }
 
 static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_sim *sim,
@@ -101,11 +102,7 @@ static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_si
     cb_goal goal = make_goal(f, o, plan, save_all);
     plan->budget_bytes = goal.bytes;
     cb_found found = {.pairs = *pairs};
-    if (ask_frontier(f->p, &goal)) {
-        CB_TRY(cb_search_saved(f, &cut, o->preset, &goal, &found, err));
-    } else {
-        CB_TRY(cb_search(f, &cut, sim, &goal, &found, err));
-    }
+    CB_TRY(find_pairs(f, &cut, sim, o->preset, &goal, &found, err));
     *pairs = found.pairs;
     if (found.least_extra_ps >= 0) plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
     return CB_OK;

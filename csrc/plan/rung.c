@@ -7,6 +7,7 @@
 
 #include "improve.h"
 
+#define UNHURRIED 12000.0 /* ops of the largest graph that takes all steps */
 #define AIM_STEPS 20
 #define POLYAK_STEPS 100
 #define MIX_ROUNDS 2
@@ -16,6 +17,13 @@
 #define SMALL_EFFORT 60.0 /* at most so many an op */
 #define DESCENT_SHARE 0.5 /* of that effort, to get under a deep target */
 #define NEAR 1.01 /* of the bound: good enough */
+
+/* Shares of the steps below that a large graph takes: each costs its size. */
+static double pace_of(const cb_trial *t) { return fmin(1, UNHURRIED / (t->f->n_base + 1.0)); }
+
+static int paced(const cb_trial *t, int steps, int least) {
+    return (int)fmax(least, pace_of(t) * steps);
+}
 
 static int64_t fastest_fitting(const cb_pool_of_plans *pool, uint64_t target) {
     uint32_t i = cb_pool_fitting(pool, target);
@@ -32,10 +40,10 @@ static cb_status trim_fastest(cb_moves *m, uint64_t target, double least_ps, cb_
     cb_pairs copy[TRIMMED_PLANS];
     cb_arena scratch;
     cb_status status = CB_OK;
-    uint32_t n = 0;
+    uint32_t n = 0, most = (uint32_t)paced(m->trial, TRIMMED_PLANS, 1);
     cb_arena_init(&scratch, m->scratch->alloc);
     uint32_t at = cb_pool_fitting(pool, target);
-    for (uint32_t i = at == CB_NONE ? 0 : at + 1; i-- > 0 && n < TRIMMED_PLANS; n++) {
+    for (uint32_t i = at == CB_NONE ? 0 : at + 1; i-- > 0 && n < most; n++) {
         copy[n] = (cb_pairs){.arena = &scratch};
         if (!CB_RESERVE(&scratch, copy[n].list, pool->at[i].n_pair)) {
             status = cb_no_memory(err);
@@ -74,7 +82,7 @@ static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
     int64_t before = INT64_MAX;
     for (int i = 0; i < MIX_ROUNDS && fastest_fitting(t->pool, target) < before; i++) {
         before = fastest_fitting(t->pool, target);
-        CB_TRY(cb_improve_by_mixing(t, target, err));
+        CB_TRY(cb_improve_by_mixing(t, target, pace_of(t), err));
     }
     return CB_OK;
 }
@@ -99,10 +107,10 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_pri
     cb_trial *t = m->trial;
     double once = (double)t->f->once_ps;
     m->chance = target;
-    CB_TRY(cb_prices_aim(prices, target, CB_PRICE_NEED, AIM_STEPS, err));
+    CB_TRY(cb_prices_aim(prices, target, CB_PRICE_NEED, paced(t, AIM_STEPS, 3), err));
     double known = (double)fastest_fitting(t->pool, target) - once;
     CB_TRY(cb_prices_polyak(prices, target, start_price, fmin(known, once / 2) * 1.02,
-                            POLYAK_STEPS, err));
+                            paced(t, POLYAK_STEPS, 8), err));
     CB_TRY(mix(t, target, err));
     CB_TRY(trim_fastest(m, target, least_ps, err));
     known = (double)fastest_fitting(t->pool, target) - once;

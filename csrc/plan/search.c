@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "floor.h"
 #include "improve.h"
 #include "ladder.h"
 
@@ -47,7 +48,7 @@ static cb_status fill_for_saved(cb_trial *t, cb_cut *cut, cb_error *err) {
     }
     for (int rung = 1; rung <= SAVED_RUNGS; rung++) {
         uint64_t target = (uint64_t)((double)whole * (1 - rung / (SAVED_RUNGS + 1.0)));
-        CB_TRY(cb_improve_by_mixing(t, target, err));
+        CB_TRY(cb_improve_by_mixing(t, target, 1, err));
         CB_TRY(cb_improve_by_removal(t, target, err));
     }
     return CB_OK;
@@ -136,7 +137,6 @@ static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
     bytes = bytes > beside ? bytes - beside : 0;
     for (uint32_t r = cb_ladder_first(d, bytes); r < d->n_rung; r++) {
         const cb_candidate *c;
-        if (d->target[r] < d->floor_bytes) return CB_OK;
         if (has_best(k) && once + d->least_ps[r] >= (double)k->best.time_ps) return CB_OK;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
         if (c) CB_TRY(consider(k, c, err));
@@ -170,7 +170,7 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
     int failed = 0;
     for (uint32_t r = cb_ladder_first(d, from); r < d->n_rung && failed < 2; r++) {
         const cb_candidate *c;
-        if (d->target[r] < d->floor_bytes || once + d->least_ps[r] > most_ps) return CB_OK;
+        if (once + d->least_ps[r] > most_ps) return CB_OK;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
         bool fast = c && (double)c->time_ps <= most_ps;
         failed = fast ? 0 : failed + 1;
@@ -181,25 +181,35 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
 
 /* ---- answer ---------------------------------------------------------------------------------- */
 
-static cb_status fail_budget(picker *k, const cb_ladder *d, cb_error *err) {
+/* "; no plan of this order of ops is below ..." */
+static cb_status put_floor(const picker *k, const cb_ladder *d, char *text, size_t room,
+                           cb_error *err) {
+    const cb_trial *t = k->t;
+    char op[CB_OP_TEXT];
+    cb_floor floor;
+    text[0] = 0;
+    if (!d) return CB_OK;
+    CB_TRY(cb_find_floor(&d->ledger, t->scratch, &floor, err));
+    if (floor.op == CB_NONE) return CB_OK;
+    (void)snprintf(text, room, "; in this order of ops none is below %llu bytes, set by op %s",
+                   (unsigned long long)(floor.bytes + beside_size(t)),
+                   cb_op_text(t->f->p, floor.op, op));
+    return CB_OK;
+}
+
+static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err) {
     const cb_trial *t = k->t;
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
-    char op[CB_OP_TEXT], at[CB_OP_TEXT], floor[256] = "";
+    char op[CB_OP_TEXT], floor[CB_OP_TEXT + 100];
     if (t->pool->n == 0) {
         return cb_fail(err, CB_INFEASIBLE,
                        "no plan found that keeps all constraints: free some values of their "
                        "MUST_RECOMPUTE or widen a region's limit");
     }
-    if (d && d->floor_op != CB_NONE) {
-        (void)snprintf(floor, sizeof floor, "; no plan in this order of ops is below %llu bytes, "
-                       "which %s needs",
-                       (unsigned long long)(d->floor_bytes + beside_size(t)),
-                       cb_op_text(t->f->p, d->floor_op, at));
-    }
+    CB_TRY(put_floor(k, d, floor, sizeof floor, err));
     return cb_fail(err, CB_INFEASIBLE,
                    "no plan fits %llu bytes (%s): the smallest found needs %llu bytes, at op %s%s; "
-                   "raise the budget, "
-                   "use a smaller batch, or relax MUST_SAVE constraints",
+                   "raise the budget, use a smaller batch, or relax MUST_SAVE constraints",
                    (unsigned long long)t->goal->bytes, measure[t->goal->measure],
                    (unsigned long long)k->smallest,
                    k->smallest_op == CB_NONE ? "none" : cb_op_text(t->f->p, k->smallest_op, op),
@@ -233,18 +243,46 @@ static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
     return fail_budget(k, d, err);
 }
 
-static cb_status search(cb_trial *t, cb_cut *cut, cb_ladder *d, cb_found *out, cb_error *err) {
-    picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+static cb_status search_all(picker *k, cb_cut *cut, cb_ladder *d, cb_error *err) {
+    cb_trial *t = k->t;
     bool saved = t->goal->measure == CB_MEASURE_SAVED;
     CB_TRY(cb_try_pairs(t, NULL, 0, err));
     if (saved) CB_TRY(fill_for_saved(t, cut, err));
     else CB_TRY(cb_ladder_init(d, t, cut, err));
     CB_TRY(try_presets(t, cut, err));
-    CB_TRY(pick(&k, saved ? NULL : d, err));
+    return pick(k, saved ? NULL : d, err);
+}
+
+/* The caller has ended the search: the best of all plans seen so far, rungs or not. */
+static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
+    cb_trial *t = k->t;
+    cb_pool_of_plans *pools[] = {t->pool, d->base, d->work};
+    double most_ps = (double)t->f->once_ps * (1 + t->goal->share);
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
+        if (!pools[i]) continue;
+        t->pool = pools[i];
+        if (t->goal->smallest) CB_TRY(consider_small_pool(k, most_ps, err));
+        else CB_TRY(consider_pool(k, err));
+    }
+    if (has_best(k)) return CB_OK;
+    return cb_fail(err, CB_INFEASIBLE,
+                   "the search was ended before a plan fitted %llu bytes; give it more time or "
+                   "raise the budget",
+                   (unsigned long long)t->goal->bytes);
+}
+
+static cb_status search(cb_trial *t, cb_cut *cut, cb_ladder *d, cb_found *out, cb_error *err) {
+    picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    cb_status status = search_all(&k, cut, d, err);
+    bool early =
+        status == CB_CANCELLED && t->goal->poll(t->goal->poll_user) == CB_POLL_FINISH;
+    if (early) status = settle(&k, d, err);
+    if (status != CB_OK) return status;
     out->pairs.list.at = k.best.pair;
     out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;
     double bytes = (double)(t->goal->smallest ? k.best.size : t->goal->bytes - beside_size(t));
-    out->least_extra_ps = saved ? -1 : cb_ladder_bound(d, bytes);
+    bool known = !early && t->goal->measure != CB_MEASURE_SAVED;
+    out->least_extra_ps = known ? cb_ladder_bound(d, bytes) : -1;
     return CB_OK;
 }
 

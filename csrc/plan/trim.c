@@ -4,6 +4,7 @@
 #include "moves.h"
 
 #define PASSES 3
+#define EFFORT 3e8 /* trials times ops, at most */
 
 typedef struct rerun {
     double worth; /* picoseconds a byte and moment: the dearest go first */
@@ -53,13 +54,13 @@ static bool stands(const cb_moves *m, uint32_t anchor, uint32_t op) {
     return false;
 }
 
-static bool trim_once(cb_moves *m, double least_ps, cb_arena *scratch, bool *any) {
+static bool trim_once(cb_moves *m, double least_ps, cb_arena *scratch, uint32_t *left, bool *any) {
     cb_ledger *l = m->l;
     rerun *list;
     size_t n;
     *any = false;
     if (!list_reruns(m, scratch, &list, &n)) return false;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && *left > 0; i++, --*left) {
         uint32_t anchor = cb_pair_anchor(list[i].pair), op = cb_pair_op(list[i].pair);
         int64_t before = l->extra_ps;
         if (!stands(m, anchor, op)) continue;
@@ -80,8 +81,10 @@ cb_status cb_trim(cb_moves *m, double least_ps, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, m->scratch->alloc);
     bool ok = true, any = true;
+    uint32_t left = (uint32_t)(EFFORT / (m->l->n + 1.0)) + 1;
     cb_moves_forget(m);
-    for (int pass = 0; pass < PASSES && ok && any; pass++) ok = trim_once(m, least_ps, &scratch, &any);
+    for (int pass = 0; pass < PASSES && ok && any; pass++)
+        ok = trim_once(m, least_ps, &scratch, &left, &any);
     cb_arena_free(&scratch);
     return ok ? cb_moves_offer(m, err) : cb_no_memory(err);
 }

@@ -33,23 +33,29 @@ from .training import Step, compile, example, grad, trace, value_and_grad
 
 if TYPE_CHECKING:
     from .planning import Plan, min_cut, plan
+    from .tradeoffs import Frontier, frontier
 
 __all__ = [
-    "Array", "BudgetError", "CheckpointPolicy", "Executable", "Graph", "Plan", "Planned",
-    "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint", "checkpoint_name",
-    "compile", "example", "functional", "get_num_threads", "grad", "min_cut", "nn", "ops", "optim",
-    "plan", "policies", "set_num_threads", "trace", "value_and_grad", *_operations,
+    "Array", "BudgetError", "CheckpointPolicy", "Executable", "Frontier", "Graph", "Plan",
+    "Planned", "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint",
+    "checkpoint_name", "compile", "example", "frontier", "functional", "get_num_threads", "grad",
+    "min_cut", "nn", "ops", "optim", "plan", "policies", "set_num_threads", "trace",
+    "value_and_grad", *_operations,
 
 ]  # fmt: skip
 
-_LAZY = ("Plan", "min_cut", "plan")  # they read JSON, which not every program needs
+_LAZY = {  # they read JSON, which not every program needs
+    "Plan": "planning", "min_cut": "planning", "plan": "planning",
+    "Frontier": "tradeoffs", "frontier": "tradeoffs",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from . import planning
+        from importlib import import_module
 
-        value = globals()[name] = getattr(planning, name)
+        module = import_module(f".{_LAZY[name]}", __name__)
+        value = globals()[name] = getattr(module, name)
         return value
     raise AttributeError(f"module 'cutback' has no attribute {name!r}")
 

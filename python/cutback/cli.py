@@ -1,4 +1,5 @@
-"""The command line: ``cutback plan FILE``, ``cut``, ``explain``, ``evaluate``, ``doctor``, ``ops``.
+"""The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``evaluate``,
+``doctor``, ``ops``.
 
 Files are problems or traced graphs, gzipped or not. A mistake is one line on standard error and
 exit code 2."""
@@ -62,6 +63,17 @@ def _parser() -> argparse.ArgumentParser:
     cut.add_argument("--preset", choices=PRESETS, default="conservative")
     cut.add_argument("--json", action="store_true", help="ids of what is saved, value and time")
     cut.add_argument("--dump-network", metavar="FILE", help="write the network in DIMACS form")
+
+    frontier = commands.add_parser("frontier", help="every trade-off of saved bytes and time")
+    frontier.add_argument("file", help=_FILE)
+    frontier.add_argument(
+        "--preset", choices=PRESETS[1:], default="recompute_all", help="what may run again"
+    )
+    frontier.add_argument(
+        "--device", help="row of the cost model; a100 for traced graphs, else cpu, unless given"
+    )
+    frontier.add_argument("--json", action="store_true", help="all points (docs/planner.md)")
+    frontier.add_argument("--report", metavar="FILE", help="write an HTML page as well")
 
     explain = commands.add_parser("explain", help="what a plan does, and why")
     explain.add_argument("plan", help="a plan file")
@@ -165,6 +177,19 @@ def _cut(options: argparse.Namespace) -> int:
     return 0
 
 
+def _frontier(options: argparse.Namespace) -> int:
+    from . import files
+    from .tradeoffs import frontier
+
+    graph = files.read_text(options.file)
+    device = options.device or ("a100" if files.is_traced(graph) else None)
+    answer = frontier(graph, preset=options.preset, device=device)
+    if options.report:
+        answer.report(options.report, title=f"Frontier of {Path(options.file).name}")
+    _print(answer.to_json() if options.json else str(answer))
+    return 0
+
+
 def _graph_of(options: argparse.Namespace, plan: str) -> str:
     """The file of the graph that a plan is for."""
     if options.file:
@@ -211,7 +236,13 @@ def _ops() -> int:
     return 0
 
 
-_COMMANDS = {"plan": _plan, "cut": _cut, "explain": _explain, "evaluate": _evaluate}
+_COMMANDS = {
+    "plan": _plan,
+    "cut": _cut,
+    "frontier": _frontier,
+    "explain": _explain,
+    "evaluate": _evaluate,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -147,14 +147,17 @@ class Plan:
 
     def __str__(self) -> str:
         n = self.numbers
-        extra = 100 * (n["time_ps"] - n["once_ps"]) / n["once_ps"] if n["once_ps"] else 0.0
+        once = n["once_ps"]
+        extra = 100 * (n["time_ps"] - once) / max(1, once)
         size = budgets.text
+        bound = n["lower_bound_ps"]
+        least = "" if bound is None else f" (at least {100 * (bound - once) / max(1, once):.1f} %)"
         return (
             f"arena {size(n['arena_bytes'])} (save everything: {size(n['save_all_arena_bytes'])}), "
             f"budget {size(n['budget_bytes'])}\n"
             f"saved {len(self.saved)} values, {size(n['saved_bytes'])} "
             f"(save everything: {size(n['save_all_saved_bytes'])})\n"
-            f"recomputed {n['recomputed']} values, {extra:.1f} % more time"
+            f"recomputed {n['recomputed']} values, {extra:.1f} % more time{least}"
         )
 
     def __repr__(self) -> str:

@@ -86,6 +86,8 @@ static PyMethodDef module_methods[] = {
      "problem_json(graph, /) -> problem JSON, also of a traced graph"},
     {"cut_json", cb_py_cut_json, METH_VARARGS,
      "cut_json(graph, preset, with_network, /) -> (cut JSON, DIMACS network or None)"},
+    {"frontier_json", cb_py_frontier_json, METH_VARARGS,
+     "frontier_json(graph, preset, device=None, /) -> frontier JSON"},
     {"explain_json", cb_py_explain_json, METH_VARARGS,
      "explain_json(graph, plan, device=None, /) -> text for people"},
     {"evaluate_json", cb_py_evaluate_json, METH_VARARGS,

@@ -38,7 +38,8 @@ int cb_py_parse_preset(int number, cb_preset *out) {
     return 0;
 }
 
-/* ---- plan_json --------------------------------------------------------------------------------- */
+/* ---- plan_json ---------------------------------------------------------------------------------
+ */
 
 /* A search that may be ended early: by the clock, or by what `progress` answers. */
 typedef struct search {
@@ -104,7 +105,8 @@ PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs) {
     cb_py_context *context = cb_py_context_get(state);
     if (!context) return NULL;
     s.start_ns = s.next_report_ns = cb_py_now_ns();
-    if (time_limit > 0 && time_limit < 1e6) s.deadline_ns = s.start_ns + (int64_t)(time_limit * 1e9);
+    if (time_limit > 0 && time_limit < 1e6)
+        s.deadline_ns = s.start_ns + (int64_t)(time_limit * 1e9);
     cb_error error = {0};
     char *text = NULL;
     cb_py_work_begin(&s.work, context);
@@ -119,7 +121,8 @@ PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs) {
     return give_text(context, text);
 }
 
-/* ---- the others -------------------------------------------------------------------------------- */
+/* ---- the others --------------------------------------------------------------------------------
+ */
 
 PyObject *cb_py_problem_json(PyObject *module, PyObject *args) {
     const char *graph;
@@ -161,10 +164,30 @@ PyObject *cb_py_cut_json(PyObject *module, PyObject *args) {
     return Py_BuildValue("(NN)", answer, dimacs);
 }
 
+PyObject *cb_py_frontier_json(PyObject *module, PyObject *args) {
+    const char *graph, *device = NULL;
+    Py_ssize_t length;
+    int number;
+    cb_preset preset;
+    if (!PyArg_ParseTuple(args, "s#i|z:frontier_json", &graph, &length, &number, &device))
+        return NULL;
+    if (cb_py_parse_preset(number, &preset) < 0) return NULL;
+    cb_py_state *state = cb_py_state_of(module);
+    cb_py_context *context = cb_py_context_get(state);
+    if (!context) return NULL;
+    cb_error error = {0};
+    char *text = NULL;
+    if (cb_frontier_json(context->core, graph, (size_t)length, preset, device, &text, &error) !=
+        CB_OK)
+        return cb_py_raise(state, &error, NULL);
+    return give_text(context, text);
+}
+
 typedef cb_status (*two_texts_fn)(cb_context *, const char *, size_t, const char *, size_t,
                                   const char *, char **, cb_error *);
 
-static PyObject *answer_two(PyObject *module, PyObject *args, const char *format, two_texts_fn ask) {
+static PyObject *answer_two(PyObject *module, PyObject *args, const char *format,
+                            two_texts_fn ask) {
     const char *graph, *plan, *device = NULL;
     Py_ssize_t graph_length, plan_length;
     if (!PyArg_ParseTuple(args, format, &graph, &graph_length, &plan, &plan_length, &device))

@@ -7,6 +7,11 @@ import gzip
 import importlib.util
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -260,3 +265,24 @@ def test_mistakes_are_one_line(tmp_path, capsys):
         assert cli.main(arguments) == 2, arguments
         said = capsys.readouterr().err  # also keeps a plan out of the report of a failure
         assert said.startswith("cutback: ") and said.count("\n") == 1, (arguments, said)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
+def test_interrupt_keeps_the_best(tmp_path):
+    plan = tmp_path / "plan.json"
+    graph = str(path_of("gpt_96layers_plain"))
+    command = [sys.executable, "-m", "cutback", "plan", graph, "--budget", "0.2x", "-o", str(plan)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    if process.returncode == 0:
+        numbers = json.loads(plan.read_text())["numbers"]
+        assert numbers["live_bytes"] <= 0.2 * numbers["save_all_live_bytes"]
+    else:  # too early for any plan
+        assert process.returncode in (2, 130, -signal.SIGINT), said
+        assert not plan.exists()

@@ -74,6 +74,9 @@ def _numbers(picture: Picture, measured: Mapping[str, Any]) -> str:
         ),
         ("modelled extra time", f"{100 * (n['time_ps'] - n['once_ps']) / once:.1f} %", "0.0 %"),
     ]
+    if n.get("lower_bound_ps") is not None:
+        bound = 100 * (n["lower_bound_ps"] - n["once_ps"]) / once
+        rows.append(("least extra time that such plans can take", f"{bound:.1f} %", ""))
     if n.get("budget_bytes") is not None:
         rows.append(("budget", human_bytes(n["budget_bytes"]), ""))
     if measured.get("peak_bytes") is not None:

@@ -148,10 +148,11 @@ def _arena(picture: Picture, top_edge: float) -> list[str]:
             f"{life.label}: {human_bytes(life.bytes)} at {life.offset}, "
             f"steps {life.made}-{last - 1} ({life.category})"
         )
+        shown = "box" if min(width, height) > 3 else "area"  # outlines would drown small ones
         box = tag(
             "rect",
             title,
-            css="box",
+            css=shown,
             x=x,
             y=base - ARENA * (life.offset + life.bytes) / arena,
             width=max(width, 0.5),

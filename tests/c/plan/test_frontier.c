@@ -4,7 +4,7 @@
 
 #include "check.h"
 #include "oom.h"
-#include "plan/plan.h"
+#include "plan/frontier_json.h"
 #include "plan/sim.h"
 #include "problems.h"
 
@@ -200,7 +200,7 @@ TEST(regions_keep_their_limits) {
     tear_down(&x);
     m.limit[0] = 1;
     for (uint32_t v = 2; v <= 15; v++) m.constraint[v] = CB_MUST_SAVE;
-    CHECK_FAIL(set_up(&x, &m, CB_PRESET_RECOMPUTE_ALL), CB_INFEASIBLE, "limits of all regions");
+    CHECK_FAIL(set_up(&x, &m, CB_PRESET_RECOMPUTE_ALL), CB_UNSUPPORTED, "limits of all regions");
     tear_down(&x);
 }
 
@@ -239,11 +239,22 @@ static cb_status make_points(cb_alloc *a, void *user) {
     return status;
 }
 
+static cb_status write_document(cb_alloc *a, void *user) {
+    cb_arena arena;
+    cb_str text;
+    cb_arena_init(&arena, a);
+    cb_str_init(&text, &arena);
+    cb_status status = cb_frontier_to_json(user, CB_PRESET_CONSERVATIVE, NULL, a, &text, &err);
+    cb_arena_free(&arena);
+    return status;
+}
+
 TEST(out_of_memory) {
     static maker m;
     make_random(&m, 4, 60);
     cb_problem *p = make_problem(&m, &alloc);
     check_oom(make_points, p);
+    check_oom(write_document, p);
     cb_problem_free(p);
 }
 

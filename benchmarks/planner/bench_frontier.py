@@ -1,0 +1,79 @@
+"""Claim: the whole frontier of a traced graph takes milliseconds; a cut of it less than 10 ms.
+
+python benchmarks/planner/bench_frontier.py [GRAPH ...]
+
+Graphs are problems or traced graphs; those of tests/data/graphs unless given. `cut_ms` counts from
+the parsed problem on: facts, network, flow; the other times from the text of a problem to the text
+of the answer, of which reading takes the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from common import interleave, save  # noqa: E402
+
+from cutback import _native, budgets, files  # noqa: E402
+
+GRAPHS = HERE.parents[1] / "tests" / "data" / "graphs"
+
+
+def cut_ms(text: str, preset: int, rounds: int) -> float:
+    """Facts, network and flow of a preset, as the library itself measures them: the best."""
+    answers = [json.loads(_native.cut_json(text, preset, False)[0]) for _ in range(rounds)]
+    return float(min(answer["solve_ms"] for answer in answers))
+
+
+def measure(path: Path, rounds: int) -> dict[str, Any]:
+    """One row: sizes, times in milliseconds, and how far points are from the bound."""
+    traced = files.read_text(path)
+    text = _native.problem_json(traced)
+    every = budgets.parse_preset("recompute_all")
+    times = interleave(
+        {
+            "cut": lambda: _native.cut_json(text, 0, False),
+            "frontier": lambda: _native.frontier_json(text, every, "a100"),
+        },
+        rounds,
+        warmup=1,
+    )
+    front = json.loads(_native.frontier_json(text, every, "a100"))
+    once = max(1, front["once_ps"])
+    gaps = [(t - b) / once for t, b in zip(front["time_ps"], front["bound_ps"], strict=True)]
+    saved = front["saved_bytes"]
+    steps = [b - a for a, b in pairwise(saved)]
+    return {
+        "graph": path.name.split(".")[0],
+        "ops": len(json.loads(text)["ops"]),
+        "cut_ms": cut_ms(text, budgets.parse_preset("conservative"), rounds),
+        "cut_from_text_ms": times["cut"]["min"],
+        "frontier_ms": times["frontier"]["min"],
+        "points": len(saved),
+        "corners": front["kind"].count("hull"),
+        "largest_gap_%": 100 * max(steps, default=0) / max(1, saved[-1] - saved[0]),
+        "over_bound_mean_%": 100 * sum(gaps) / len(gaps),
+        "over_bound_max_%": 100 * max(gaps),
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("graphs", nargs="*", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    paths = options.graphs or sorted(GRAPHS.glob("*.json.gz"))
+    rows = [measure(path, options.rounds) for path in paths]
+    save("planner_frontier", "python benchmarks/planner/bench_frontier.py", rows)
+
+
+if __name__ == "__main__":
+    main()

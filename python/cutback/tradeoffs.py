@@ -1,0 +1,158 @@
+"""The frontier: every trade-off between saved bytes and time of one step, at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from . import _native, budgets, files
+from .planning import Plan, Problem, plan, read_problem
+from .policies import Policy
+from .training import ArgNums
+
+
+class Baseline(NamedTuple):
+    """What a preset saves and takes."""
+
+    saved_bytes: int
+    time_ps: int
+
+
+class Frontier:
+    """Points of falling time and rising saved bytes, each with its plan.
+
+    ``saved_bytes``, ``time_ps``, ``bound_ps`` and ``kind`` are lists with one entry a point, ready
+    for NumPy: bytes alive between forward and backward, modelled picoseconds of the step, the time
+    below which no plan with as few bytes can come, and ``"hull"`` (a corner of the lower hull:
+    exact, no plan is better), ``"step"`` (on the way from one corner to the next, where equal parts
+    leave one by one) or ``"fill"`` (between those, greedily).
+
+    In a notebook it shows as a picture.
+    """
+
+    def __init__(self, problem: str, answer: str) -> None:
+        document = json.loads(answer)
+        self._problem_text = problem
+        self._text = answer
+        self._plans: dict[int, Plan] = {}
+        self.saved_bytes: list[int] = document["saved_bytes"]
+        self.time_ps: list[int] = document["time_ps"]
+        self.bound_ps: list[int] = document["bound_ps"]
+        self.kind: list[str] = document["kind"]
+        self.once_ps: int = document["once_ps"]
+        self.device: str = document["device"]
+        self.preset: str = document["preset"]
+        self.baselines: dict[str, Baseline] = {
+            name: Baseline(**row) for name, row in document["baselines"].items()
+        }
+
+    def __len__(self) -> int:
+        return len(self.saved_bytes)
+
+    @property
+    def extra(self) -> list[float]:
+        """Time beyond running everything once, as a share of it."""
+        once = max(1, self.once_ps)
+        return [(time - self.once_ps) / once for time in self.time_ps]
+
+    def at(self, saved_bytes: int | str) -> int:
+        """The fastest point that saves at most so many bytes (``"3GiB"`` is fine too).
+
+        Raises:
+            BudgetError: even the first point saves more.
+        """
+        limit = budgets.parse_bytes(saved_bytes)
+        i = bisect_right(self.saved_bytes, limit) - 1
+        if i < 0:
+            raise _native.BudgetError(
+                f"no point saves at most {budgets.text(limit)}; the first saves "
+                f"{budgets.text(self.saved_bytes[0])}"
+            )
+        return i
+
+    def plan(self, point: int) -> Plan:
+        """The plan of a point, made when it is first asked for.
+
+        Raises:
+            IndexError: no such point.
+        """
+        i = range(len(self))[point]
+        if i not in self._plans:
+            answer = _native.plan_json(
+                self._problem_text,
+                preset=budgets.parse_preset(self.preset),
+                budget=budgets.parse(self.saved_bytes[i], "saved"),
+                device=self.device,
+            )
+            self._plans[i] = Plan(self._problem_text, answer)
+        return self._plans[i]
+
+    def to_json(self) -> str:
+        """The frontier as JSON (``docs/planner.md``)."""
+        return self._text
+
+    def svg(self) -> str:
+        """The picture: points, hull and baselines, with a tooltip on each."""
+        from .report.frontier import frontier_svg
+
+        return frontier_svg(json.loads(self._text))
+
+    def report(self, path: str | os.PathLike[str], title: str = "Cutback frontier") -> None:
+        """Writes a self-contained HTML page: the picture, and the points as a table."""
+        from .report.frontier import render_frontier
+
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(render_frontier(json.loads(self._text), title))
+
+    def __str__(self) -> str:
+        rows = [f"{len(self)} points, {self.kind.count('hull')} of them exact; {self.device}"]
+        marks = [(f"point {i}", self.saved_bytes[i], self.time_ps[i]) for i in self._shown()]
+        marks += [(name, b.saved_bytes, b.time_ps) for name, b in self.baselines.items()]
+        for name, saved, time in marks:
+            extra = 100 * (time - self.once_ps) / max(1, self.once_ps)
+            rows.append(f"{name:>14}: saves {budgets.text(saved):>10}, {extra:6.2f} % more time")
+        return "\n".join(rows)
+
+    def _shown(self, about: int = 9) -> list[int]:
+        last = len(self) - 1
+        return sorted({round(last * i / (about - 1)) for i in range(about)})
+
+    def __repr__(self) -> str:
+        low, high = budgets.text(self.saved_bytes[0]), budgets.text(self.saved_bytes[-1])
+        return f"<cutback.Frontier {len(self)} points, {low} to {high}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": str(self), "image/svg+xml": self.svg()}
+
+
+def frontier(
+    what: Callable[..., Any] | Problem,
+    *args: Any,
+    preset: str = "recompute_all",
+    policy: Policy | str | None = None,
+    argnums: ArgNums = 0,
+    device: str | None = None,
+) -> Frontier:
+    """Every trade-off between bytes saved for the backward and time, in milliseconds.
+
+    Args:
+        what, args, policy, argnums, device: as for :func:`cutback.plan`.
+        preset: what may run again: ``"recompute_all"`` (whatever may run twice), ``"aggressive"``
+            (nothing compute-intensive), ``"conservative"`` (what fuses) or ``"torch-compat"``.
+
+    Raises:
+        ValueError, TypeError: a mistake in the problem or the function.
+        NotImplementedError: limits of regions leave no point of it.
+    """
+    if callable(what):
+        text = json.dumps(plan(what, *args, policy=policy, argnums=argnums).problem)
+    else:
+        text = read_problem(what)
+        if policy is not None:
+            if not isinstance(policy, str):
+                raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
+            text = files.constrain(text, policy)
+    return Frontier(text, _native.frontier_json(text, budgets.parse_preset(preset), device))
