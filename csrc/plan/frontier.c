@@ -459,12 +459,10 @@ static cb_status add_mixtures(maker *m, filler *l, cb_error *err) {
 static cb_status add_fills(maker *m, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
     int64_t n = FILL_WORK / (m->f->p->n_op + 1);
-    filler l = {.n = n < FILLS_LEAST  ? FILLS_LEAST
-                     : n > FILLS_MOST ? FILLS_MOST
-                                      : n,
-                .low = f->step[0].bytes,
-                .high = f->step[f->n_step - 1].bytes};
-    if (!m->t->has_bound) return CB_OK;
+    if (!m->t->has_bound || f->n_step < 2) return CB_OK;
+    filler l = {.n = n, .low = f->step[0].bytes, .high = f->step[f->n_step - 1].bytes};
+    if (l.n < FILLS_LEAST) l.n = FILLS_LEAST;
+    if (l.n > FILLS_MOST) l.n = FILLS_MOST;
     l.until = CB_NEW(m->scratch, uint32_t, m->cut->n_run);
     if (!l.until || !changes_init(&l.c, m->scratch, 1)) return cb_no_memory(err);
     CB_TRY(sort_nodes(m, err));
