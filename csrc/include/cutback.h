@@ -338,13 +338,17 @@ CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *graph, 
                                             cb_preset preset, const cb_budget *budget,
                                             const char *device, cb_poll_fn poll, void *poll_user,
                                             char **out, cb_error *err);
-/* -> the minimum cut of a preset, and its network in DIMACS form (`network` may be NULL: not wanted). */
-CB_API CB_MUST_CHECK cb_status cb_cut_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
-                                           char **out, char **network, cb_error *err);
-/* -> every trade-off between saved bytes and time (docs/planner.md); a budget on the measure `saved` with the same
- * preset gives the plan of a point. The preset says what may run again; CB_PRESET_AUTOGRAD: all that may. */
-CB_API CB_MUST_CHECK cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
-                                                const char *device, char **out, cb_error *err);
+/* -> the minimum cut of a preset, and its network in DIMACS form (`network` may be NULL: not
+ * wanted). */
+CB_API CB_MUST_CHECK cb_status cb_cut_json(cb_context *ctx, const char *graph, size_t length,
+                                           cb_preset preset, char **out, char **network,
+                                           cb_error *err);
+/* -> every trade-off between saved bytes and time (docs/planner.md); a budget on the measure
+ * `saved` with the same preset gives the plan of a point. The preset says what may run again;
+ * CB_PRESET_AUTOGRAD: all that may. */
+CB_API CB_MUST_CHECK cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length,
+                                                cb_preset preset, const char *device, char **out,
+                                                cb_error *err);
 /* A graph and a plan -> what cb_step_text calls "explain". */
 CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *graph,
                                                     size_t graph_length, const char *plan,

@@ -11,10 +11,10 @@
 _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the table");
 
 /* f32 on a GPU means TF32 matrix units, as deep-learning frameworks run f32 products there; no row
- * counts sparsity. int is that of the vector units. Sources: NVIDIA's data sheets "A100 40GB" (SXM),
- * "H100 Tensor Core GPU" (SXM), "H200 Tensor Core GPU" (SXM), "HGX B200" (one of eight) and "Ada GPU
- * architecture" (GeForce RTX 4090, f32 accumulation); a launch is 2 us everywhere. The cpu row is
- * a guess for two cores of a server: no row can be right for all; a profile replaces it. */
+ * counts sparsity. int is that of the vector units. Sources: NVIDIA's data sheets "A100 40GB"
+ * (SXM), "H100 Tensor Core GPU" (SXM), "H200 Tensor Core GPU" (SXM), "HGX B200" (one of eight) and
+ * "Ada GPU architecture" (GeForce RTX 4090, f32 accumulation); a launch is 2 us everywhere. The cpu
+ * row is a guess for two cores of a server: no row can be right for all; a profile replaces it. */
 static const cb_device devices[] = {
     /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch */
     {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6},

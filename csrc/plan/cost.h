@@ -11,7 +11,8 @@ typedef struct cb_device {
     double launch_s;
 } cb_device;
 
-/* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090" (data sheets). NULL: unknown name. */
+/* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090"
+ * (data sheets). NULL: unknown name. */
 const cb_device *cb_device_find(const char *name);
 /* CB_INVALID with the names there are. */
 CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);

@@ -3,9 +3,9 @@
 #include <string.h>
 
 const char *const cb_op_flag_names[CB_OP_FLAG_COUNT] = {
-    "placeholder",     "backward", "view",       "fusible", "compute", "random_counter",
-    "random_stateful", "effect",   "collective", "mutates", "unknown", "reduction",
-    "parameter"};
+    "placeholder",    "backward",        "view",     "fusible",    "compute",
+    "random_counter", "random_stateful", "effect",   "collective", "mutates",
+    "unknown",        "reduction",       "parameter"};
 const char *const cb_store_flag_names[CB_STORE_FLAG_COUNT] = {"static", "hold_forward", "hold_end"};
 const char *const cb_work_class_names[CB_WORK_CLASS_COUNT] = {"f32", "f64", "f16", "bf16", "int"};
 const char *const cb_constraint_names[CB_CONSTRAINT_COUNT] = {

@@ -104,7 +104,8 @@ static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_si
     cb_found found = {.pairs = *pairs};
     CB_TRY(find_pairs(f, &cut, sim, o->preset, &goal, &found, err));
     *pairs = found.pairs;
-    if (found.least_extra_ps >= 0) plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
+    if (found.least_extra_ps >= 0)
+        plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
     return CB_OK;
 }
 

@@ -1,54 +1,71 @@
-/* plan.h: the planner's question and answer. Pure: the same problem and options give the same plan, bit for bit. */
+/* plan.h: the planner's question and answer. Pure: the same problem and options give the same plan,
+ * bit for bit. */
 #ifndef CB_PLAN_PLAN_H
 #define CB_PLAN_PLAN_H
 
 #include "schedule.h"
 
 typedef struct cb_plan_options {
-    cb_preset preset;         /* answer when there is no budget */
+    cb_preset preset; /* answer when there is no budget */
     cb_budget budget;
-    const cb_device *device;  /* NULL: "cpu" */
-    cb_poll_fn poll;          /* may be NULL */
+    const cb_device *device; /* NULL: "cpu" */
+    cb_poll_fn poll;         /* may be NULL */
     void *poll_user;
 } cb_plan_options;
 
-typedef enum cb_decision { CB_DECISION_NONE = 0, CB_DECISION_SAVE, CB_DECISION_RECOMPUTE, CB_DECISION_OFFLOAD } cb_decision;
+typedef enum cb_decision {
+    CB_DECISION_NONE = 0,
+    CB_DECISION_SAVE,
+    CB_DECISION_RECOMPUTE,
+    CB_DECISION_OFFLOAD
+} cb_decision;
 typedef enum cb_reason {
     CB_REASON_NONE = 0,
-    CB_REASON_CUT,        /* on the minimum cut: the cheapest place to save */
-    CB_REASON_FORBIDDEN,  /* may not be recomputed (compute-intensive under the preset, stateful, unknown) */
-    CB_REASON_POLICY,     /* the user said so */
-    CB_REASON_HELD,       /* an output, alive anyway */
-    CB_REASON_CHEAP,      /* recomputed: cheaper than keeping it */
-    CB_REASON_PEAK,       /* recomputed: it was alive at the peak and the budget needed the room */
-    CB_REASON_PRESET      /* the preset saves or recomputes all such values */
+    CB_REASON_CUT,       /* on the minimum cut: the cheapest place to save */
+    CB_REASON_FORBIDDEN, /* may not be recomputed (compute-intensive under the preset, stateful,
+                            unknown) */
+    CB_REASON_POLICY,    /* the user said so */
+    CB_REASON_HELD,      /* an output, alive anyway */
+    CB_REASON_CHEAP,     /* recomputed: cheaper than keeping it */
+    CB_REASON_PEAK,      /* recomputed: it was alive at the peak and the budget needed the room */
+    CB_REASON_PRESET     /* the preset saves or recomputes all such values */
 } cb_reason;
 
 typedef struct cb_plan {
     cb_arena arena;
     cb_schedule schedule;
     const cb_device *device; /* row the times are of */
-    uint8_t *decision;      /* [n_value] cb_decision; NONE: the backward does not need it */
-    uint8_t *reason;        /* [n_value] cb_reason */
-    cb_lives lives;         /* with offsets */
-    uint64_t fingerprint;   /* of the problem */
+    uint8_t *decision;       /* [n_value] cb_decision; NONE: the backward does not need it */
+    uint8_t *reason;         /* [n_value] cb_reason */
+    cb_lives lives;          /* with offsets */
+    uint64_t fingerprint;    /* of the problem */
     uint64_t arena_bytes, live_bytes, saved_bytes, total_bytes;
-    uint64_t save_all_arena_bytes, save_all_live_bytes, save_all_saved_bytes; /* the save-everything plan of the same problem */
+    uint64_t save_all_arena_bytes, save_all_live_bytes,
+        save_all_saved_bytes;                 /* the save-everything plan of the same problem */
     int64_t time_ps, once_ps, lower_bound_ps; /* lower_bound_ps -1: none known */
-    uint64_t budget_bytes;  /* the resolved budget, UINT64_MAX: none */
+    uint64_t budget_bytes;                    /* the resolved budget, UINT64_MAX: none */
     cb_measure measure;
     cb_preset preset;
 } cb_plan;
 
 /* CB_INFEASIBLE: the text states the smallest peak found and the op at it. */
-CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options, cb_alloc *alloc, cb_plan **out, cb_error *err);
+CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options,
+                                     cb_alloc *alloc, cb_plan **out, cb_error *err);
 void cb_plan_free(cb_plan *plan);
-CB_MUST_CHECK cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err);
-/* Reads a plan for `p` (fingerprints must agree), walks it and places it anew. `device` NULL: the one it names. */
-CB_MUST_CHECK cb_status cb_plan_from_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc, const char *text, size_t length, cb_plan **out, cb_error *err);
-/* Bytes and times of any document with `steps` and `backward_starts`. `device` NULL: the one it names, or "cpu". */
-CB_MUST_CHECK cb_status cb_evaluate_to_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc, const char *text, size_t length, cb_str *out, cb_error *err);
+CB_MUST_CHECK cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
+                                        cb_error *err);
+/* Reads a plan for `p` (fingerprints must agree), walks it and places it anew. `device` NULL: the
+ * one it names. */
+CB_MUST_CHECK cb_status cb_plan_from_json(const cb_problem *p, const cb_device *device,
+                                          cb_alloc *alloc, const char *text, size_t length,
+                                          cb_plan **out, cb_error *err);
+/* Bytes and times of any document with `steps` and `backward_starts`. `device` NULL: the one it
+ * names, or "cpu". */
+CB_MUST_CHECK cb_status cb_evaluate_to_json(const cb_problem *p, const cb_device *device,
+                                            cb_alloc *alloc, const char *text, size_t length,
+                                            cb_str *out, cb_error *err);
 /* For people: one line a saved, recomputed or offloaded value, with the reason; and totals. */
-CB_MUST_CHECK cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err);
+CB_MUST_CHECK cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out,
+                                        cb_error *err);
 
 #endif

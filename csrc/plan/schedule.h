@@ -1,6 +1,6 @@
-/* schedule.h: a schedule is the list of ops to run, in order; everything else follows from it. The evaluator:
- * lives, peak, saved bytes, time; and where each storage instance lies in the arena. Used by the planner
- * and again by lowering, so that what was planned is what runs. */
+/* schedule.h: a schedule is the list of ops to run, in order; everything else follows from it. The
+ * evaluator: lives, peak, saved bytes, time; and where each storage instance lies in the arena.
+ * Used by the planner and again by lowering, so that what was planned is what runs. */
 #ifndef CB_PLAN_SCHEDULE_H
 #define CB_PLAN_SCHEDULE_H
 
@@ -8,11 +8,12 @@
 
 typedef struct cb_schedule {
     uint32_t n_step;
-    const uint32_t *step;      /* [n_step] op ids; an op that occurs again is recomputed */
-    uint32_t backward_starts;  /* index of the first step of the backward */
+    const uint32_t *step;     /* [n_step] op ids; an op that occurs again is recomputed */
+    uint32_t backward_starts; /* index of the first step of the backward */
 } cb_schedule;
 
-/* One life of one storage, or the scratch of one step (storage CB_NONE). Alive while steps made..last run. */
+/* One life of one storage, or the scratch of one step (storage CB_NONE). Alive while steps
+ * made..last run. */
 typedef struct cb_instance {
     uint32_t storage;
     uint32_t made; /* step */
@@ -24,25 +25,30 @@ typedef struct cb_instance {
 typedef struct cb_lives {
     uint32_t n_instance;
     cb_instance *instance;        /* in order of `made`; statics have none */
-    uint32_t *value_instance_in;  /* per step input, aligned with the walk order: instance read, CB_NONE: static */
+    uint32_t *value_instance_in;  /* per step input, aligned with the walk order: instance read,
+                                     CB_NONE: static */
     uint32_t *in_begin;           /* [n_step + 1] into value_instance_in */
     uint32_t *value_instance_out; /* per step output likewise */
     uint32_t *out_begin;          /* [n_step + 1] */
     uint32_t *scratch_instance;   /* [n_step] CB_NONE: no scratch */
-    uint64_t peak_bytes;          /* liveness peak: inputs, outputs and scratch of a running step live together */
+    uint64_t
+        peak_bytes; /* liveness peak: inputs, outputs and scratch of a running step live together */
     uint32_t peak_step;
-    uint64_t saved_bytes;         /* alive between forward and backward */
+    uint64_t saved_bytes; /* alive between forward and backward */
     int64_t time_ps;
-    int64_t once_ps;              /* everything that runs, run once */
+    int64_t once_ps; /* everything that runs, run once */
     uint32_t n_recomputed;
-    uint64_t *live_bytes;         /* [n_step] while the step runs */
+    uint64_t *live_bytes; /* [n_step] while the step runs */
 } cb_lives;
 
-/* Checks every rule (inputs live, backward ops after the start, run-once ops once, outputs exist) and fills `out`
- * from `arena`. CB_INVALID names the first broken rule. */
-CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s, const cb_device *device,
-                                         cb_arena *arena, cb_lives *out, cb_error *err);
-/* Offsets without overlap for lives that overlap; deterministic. Returns the arena's bytes (a multiple of p->align). */
-CB_MUST_CHECK cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, uint64_t *arena_bytes, cb_error *err);
+/* Checks every rule (inputs live, backward ops after the start, run-once ops once, outputs exist)
+ * and fills `out` from `arena`. CB_INVALID names the first broken rule. */
+CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s,
+                                         const cb_device *device, cb_arena *arena, cb_lives *out,
+                                         cb_error *err);
+/* Offsets without overlap for lives that overlap; deterministic. Returns the arena's bytes (a
+ * multiple of p->align). */
+CB_MUST_CHECK cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
+                                 uint64_t *arena_bytes, cb_error *err);
 
 #endif

@@ -57,7 +57,8 @@ PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
     }
     options.keep_gradients = keep_gradients;
     options.static_bytes = static_bytes;
-    if (cb_py_parse_preset(preset, &options.preset) < 0 || cb_py_parse_budget(budget, &options.budget) < 0)
+    if (cb_py_parse_preset(preset, &options.preset) < 0 ||
+        cb_py_parse_budget(budget, &options.budget) < 0)
         return NULL;
     uint32_t *wrt;
     if (cb_py_parse_ids(wrt_items, &wrt, &options.n_wrt) < 0) return NULL;
