@@ -59,7 +59,7 @@ def parse(
     number = MEASURES.index(measure)
     if budget is None and max_extra is None:
         return None
-    if hasattr(budget, "item"):  # a NumPy number
+    if budget is not None and hasattr(budget, "item"):  # a NumPy number
         budget = budget.item()
     if budget == "min":
         extra = _MIN_EXTRA_TIME if max_extra is None else max_extra
