@@ -9,9 +9,9 @@
 
 #include "../base/sort.h"
 
-#define SMALL_PLANS 4 /* of the pool, tried in a crossover for one target */
+#define SMALL_PLANS 6 /* of the pool, tried in a crossover for one target */
 #define FAST_PLANS 8
-#define MIX_STEPS 8 /* of bisection: 1 part in 256 of the forward */
+#define MIX_STEPS 9 /* of bisection: 1 part in 512 of the forward */
 #define SIZE_WEIGHT 2 /* bytes over the target, as a share of it, against time, likewise */
 #define REMOVAL_TRIALS 64
 #define FIRST_BLOCKS 16

@@ -12,7 +12,9 @@
 #define NEXT_STEPS 30
 #define EFFORT 250000.0 /* steps times base ops: large graphs take fewer */
 #define SLACK 0.97      /* of the bound */
-#define LEAST_SHARE 0.25
+#define FIRST_SHARE 2.0  /* of the usual effort, for the first deep rung: it starts from no plan */
+#define LEAST_SHARE 0.25 /* and for those far behind it */
+#define DIG_SHARE 0.3
 #define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
 
 static void set_targets(cb_ladder *d) {
@@ -141,7 +143,8 @@ static cb_status search_deep(cb_ladder *d, uint32_t r, cb_error *err) {
     bool first = r == d->n_near;
     if (!first && d->last_deep.size == 0) return CB_OK;
     if (first) CB_TRY(search_near(d, r, err)); /* more steps may reach what the base did not */
-    double share = fmax(LEAST_SHARE, 1 / (1.0 + r - d->n_near)); /* the first is the hardest */
+    double depth = 1.0 + r - d->n_near;
+    double share = fmax(LEAST_SHARE, FIRST_SHARE / depth);
     CB_TRY(cb_search_deep_rung(&d->moves, first ? NULL : &d->last_deep, d->target[r], share,
                                d->least_ps[r], err));
     uint32_t at = cb_pool_fitting(pool, d->target[r]);
@@ -172,6 +175,20 @@ cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, c
     }
     *best = d->plan[r].size > 0 ? &d->plan[r] : NULL;
     return CB_OK;
+}
+
+cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target, cb_candidate *out,
+                        cb_error *err) {
+    cb_trial *t = d->t;
+    *out = (cb_candidate){0};
+    cb_pool_of_plans_free(d->work);
+    cb_pool_borrow(d->work, d->base);
+    t->pool = d->work;
+    cb_status status = cb_search_deep_rung(&d->moves, from, target, DIG_SHARE, 0, err);
+    uint32_t at = status == CB_OK ? cb_pool_fitting(t->pool, target) : CB_NONE;
+    if (at != CB_NONE) status = keep(d, &t->pool->at[at], out, err);
+    t->pool = d->base;
+    return status;
 }
 
 double cb_ladder_bound(const cb_ladder *d, double bytes) {

@@ -45,6 +45,9 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
  * has no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
                                         cb_error *err);
+/* A plan under `target`, which is no rung, starting from `from`; size 0: none found. */
+CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
+                                      cb_candidate *out, cb_error *err);
 /* Bound on the extra time of plans of `bytes`, of the class that prices.h states. */
 double cb_ladder_bound(const cb_ladder *d, double bytes);
 
