@@ -1,21 +1,21 @@
 /* The base of the ladder: prices at nine shares of the save-everything peak. They give plans for
  * every rung's pool, a start for its prices, and tangents that bound its plans' times from below.
  *
- * The bound holds for a class of plans only, and a search may leave the class. So a rung's plans are
- * held to it, with a little slack: that way "this rung cannot win" is true of the set by definition,
- * at the price of a better plan missed now and then. */
+ * The bound holds for a class of plans only, and a search may leave the class. So a rung's plans
+ * are held to it, with a little slack: that way "this rung cannot win" is true of the set by
+ * definition, at the price of a better plan missed now and then. */
 #include "ladder.h"
 
 #include <math.h>
 
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
-#define EFFORT 250000.0 /* steps times base ops: large graphs take fewer */
-#define SLACK 0.97      /* of the bound */
+#define EFFORT 250000.0  /* steps times base ops: large graphs take fewer */
+#define SLACK 0.97       /* of the bound */
 #define FIRST_SHARE 2.0  /* of the usual effort, for the first deep rung: it starts from no plan */
 #define LEAST_SHARE 0.25 /* and for those far behind it */
 #define DIG_SHARE 0.3
-#define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
+#define GROWTH 1.03 /* of the least time, a rung, where the class has no plan */
 
 static void set_targets(cb_ladder *d) {
     for (int percent = 98; percent >= 3; percent -= percent > 12 ? 2 : 1) {
@@ -41,13 +41,15 @@ static void set_least(cb_ladder *d) {
 static cb_status build_base(cb_ladder *d, cb_error *err) {
     cb_trial *t = d->t;
     const double *from = NULL;
-    double once = (double)t->f->once_ps, scale = fmin(1, EFFORT / (NEXT_STEPS * (t->f->n_base + 1.0)));
+    double once = (double)t->f->once_ps,
+           scale = fmin(1, EFFORT / (NEXT_STEPS * (t->f->n_base + 1.0)));
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
         int steps = (int)fmax(6, scale * (i == 0 ? FIRST_STEPS : NEXT_STEPS));
         uint32_t at = cb_pool_fitting(t->pool, target);
         double known = at == CB_NONE ? once / 2 : (double)t->pool->at[at].time_ps - once;
-        CB_TRY(cb_prices_polyak(&d->prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
+        CB_TRY(
+            cb_prices_polyak(&d->prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
         memcpy(d->start[i], d->prices.best, t->f->n_base * sizeof **d->start);
         from = d->start[i];
     }

@@ -1,9 +1,9 @@
 /* Per storage: the anchors that make it (those at which its op runs), the anchors that read it, and
  * the spans these two give. Per anchor: moment = load when entered + local, the rise inside its own
  * steps (whole blocks of moments share a lift, so that long
- * lives cost little). A move undoes the runs and reads of one chain and does those of the new one; settling then
- * works out the spans of the storages touched, adds what changed to the moments between, and walks
- * the chains at old and new ends again.
+ * lives cost little). A move undoes the runs and reads of one chain and does those of the new one;
+ * settling then works out the spans of the storages touched, adds what changed to the moments
+ * between, and walks the chains at old and new ends again.
  *
  * Views are seen through: reading a view is reading its storage's latest run, as the simulator
  * refreshes views for free. A pair at a view's position moves on to the next reader. */
@@ -48,8 +48,8 @@ static void list_made(cb_ledger *l, uint32_t *seen) {
             if (f->root[s] != op || seen[s] == op) continue;
             seen[s] = op;
             uint32_t at = n++;
-            for (; at > l->made_begin[op] &&
-                   p->storage_bytes[l->made[at - 1]] < p->storage_bytes[s];
+            for (;
+                 at > l->made_begin[op] && p->storage_bytes[l->made[at - 1]] < p->storage_bytes[s];
                  at--)
                 l->made[at] = l->made[at - 1];
             l->made[at] = s;
@@ -86,10 +86,9 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->wanted = CB_NEW(a, uint32_t, p->n_op);
     l->done = CB_NEW(a, uint32_t, p->n_op);
     l->left = CB_NEW(a, uint32_t, p->n_storage);
-    if (l->read_begin && l->read && l->made_begin && l->made && l->chain && l->runs && l->idle && l->use &&
-        l->span && l->busy_at && l->moment && l->local && l->touched_in && l->marked_in &&
-        l->wanted && l->done && l->left && l->lift && l->block_peak &&
-        l->block_area && l->stale) {
+    if (l->read_begin && l->read && l->made_begin && l->made && l->chain && l->runs && l->idle &&
+        l->use && l->span && l->busy_at && l->moment && l->local && l->touched_in && l->marked_in &&
+        l->wanted && l->done && l->left && l->lift && l->block_peak && l->block_area && l->stale) {
         list_reads(l, l->left);
         list_made(l, l->left);
         memset(l->left, 0, p->n_storage * sizeof *l->left);
@@ -146,7 +145,8 @@ static bool drop_use(cb_ledger *l, uint32_t storage, uint32_t anchor) {
     return touch(l, storage);
 }
 
-static bool note_op(cb_ledger *l, uint32_t op, uint32_t anchor, bool (*note)(cb_ledger *, uint32_t, uint32_t)) {
+static bool note_op(cb_ledger *l, uint32_t op, uint32_t anchor,
+                    bool (*note)(cb_ledger *, uint32_t, uint32_t)) {
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
         if (!touch(l, l->made[j])) return false;
     }
@@ -321,8 +321,7 @@ static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, do
     if (during > *most) *most = during;
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
         uint32_t s = l->made[j];
-        if (l->left[s] == 0 && last_of(l, s, anchor) == anchor)
-            *now -= (double)p->storage_bytes[s];
+        if (l->left[s] == 0 && last_of(l, s, anchor) == anchor) *now -= (double)p->storage_bytes[s];
     }
     for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
         uint32_t s = l->read[j];

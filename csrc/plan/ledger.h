@@ -29,26 +29,26 @@ typedef CB_VEC(cb_ledger_span) cb_ledger_spans;
 typedef struct cb_ledger {
     const cb_facts *f;
     cb_arena arena;
-    uint32_t n;               /* anchors: f->n_base */
-    const bool *may_rerun;    /* [n_op] */
-    uint32_t *read_begin;     /* [n_op + 1] into `read` */
-    uint32_t *read;           /* storages an op reads, views seen through, each once */
-    uint32_t *made_begin;     /* [n_op + 1] into `made` */
-    uint32_t *made;           /* storages an op allocates, the largest first */
-    cb_ledger_ids *chain;     /* [n] ops that run again at an anchor, in running order */
-    cb_ledger_ids *runs;      /* [n_op] anchors at which an op runs, rising */
-    bool *idle;               /* [n_op] the base run is left out */
-    cb_ledger_uses *use;      /* [n_storage] rising */
-    cb_ledger_spans *span;    /* [n_storage] rising */
-    cb_ledger_ids busy;       /* anchors with a chain, in any order */
-    uint32_t *busy_at;        /* [n] index in `busy` */
-    double *moment;           /* [n + 1] see cb_ledger_moment */
-    double *lift;             /* [n_block + 1] added to all moments of a block */
-    double *block_peak;       /* [n_block] largest `moment` of a block */
-    double *block_area;       /* [n_block] */
-    bool *stale;              /* [n_block] the two are out of date */
+    uint32_t n;            /* anchors: f->n_base */
+    const bool *may_rerun; /* [n_op] */
+    uint32_t *read_begin;  /* [n_op + 1] into `read` */
+    uint32_t *read;        /* storages an op reads, views seen through, each once */
+    uint32_t *made_begin;  /* [n_op + 1] into `made` */
+    uint32_t *made;        /* storages an op allocates, the largest first */
+    cb_ledger_ids *chain;  /* [n] ops that run again at an anchor, in running order */
+    cb_ledger_ids *runs;   /* [n_op] anchors at which an op runs, rising */
+    bool *idle;            /* [n_op] the base run is left out */
+    cb_ledger_uses *use;   /* [n_storage] rising */
+    cb_ledger_spans *span; /* [n_storage] rising */
+    cb_ledger_ids busy;    /* anchors with a chain, in any order */
+    uint32_t *busy_at;     /* [n] index in `busy` */
+    double *moment;        /* [n + 1] see cb_ledger_moment */
+    double *lift;          /* [n_block + 1] added to all moments of a block */
+    double *block_peak;    /* [n_block] largest `moment` of a block */
+    double *block_area;    /* [n_block] */
+    bool *stale;           /* [n_block] the two are out of date */
     uint32_t n_block;
-    double *local;            /* [n] part of it above what is alive when the anchor is entered */
+    double *local; /* [n] part of it above what is alive when the anchor is entered */
     double target;
     /* results of cb_ledger_settle */
     double peak;

@@ -1,11 +1,12 @@
 /* See moves.h. Chance is splitmix64: the same seed gives the same plan on every machine. */
 #include "moves.h"
 
-#define POLL_EVERY 256 /* settlings */
+#define POLL_EVERY 256   /* settlings */
 #define LONGEST_CHAIN 80 /* ops that one proposal adds */
 #define CANDIDATES 4
 #define CANDIDATE_DRAWS 200
-#define BLIND_SHARE 0.1 /* of proposals that ignore size: bytes a picosecond never picks the small */
+#define BLIND_SHARE \
+    0.1 /* of proposals that ignore size: bytes a picosecond never picks the small */
 
 cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch, uint64_t whole,
                         cb_error *err) {
@@ -46,8 +47,7 @@ bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op, size_t n) {
         const cb_ledger_ids *chain = &m->l->chain[anchor];
         uint32_t begin = (uint32_t)m->before.len;
         if (!CB_RESERVE(m->scratch, m->before, chain->len)) return false;
-        if (chain->len > 0)
-            memcpy(m->before.at + begin, chain->at, chain->len * sizeof *chain->at);
+        if (chain->len > 0) memcpy(m->before.at + begin, chain->at, chain->len * sizeof *chain->at);
         m->before.len += chain->len;
         if (!CB_PUSH(m->scratch, m->change, (cb_change){anchor, begin, (uint32_t)m->before.len}))
             return false;
@@ -93,7 +93,8 @@ bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op) {
 
 uint32_t cb_moves_hot(cb_moves *m, double bytes) {
     uint32_t n = m->l->n, k = cb_moves_draw(m, n);
-    for (uint32_t i = 0; i < n && cb_ledger_moment(m->l, k) <= bytes; i++) k = k + 1 == n ? 0 : k + 1;
+    for (uint32_t i = 0; i < n && cb_ledger_moment(m->l, k) <= bytes; i++)
+        k = k + 1 == n ? 0 : k + 1;
     return k;
 }
 
@@ -120,8 +121,7 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     return best;
 }
 
-bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
-                      uint32_t *anchor) {
+bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found, uint32_t *anchor) {
     const cb_ledger *l = m->l;
     uint32_t op = choose_op(m, hot, anchor);
     *found = op != CB_NONE;

@@ -6,7 +6,7 @@
 #include "ledger.h"
 #include "trial.h"
 
-typedef struct cb_change { /* what an anchor's chain was */
+typedef struct cb_change {       /* what an anchor's chain was */
     uint32_t anchor, begin, end; /* into `before` */
 } cb_change;
 
@@ -14,9 +14,9 @@ typedef struct cb_moves {
     cb_trial *trial;
     cb_ledger *l;
     cb_arena *scratch;
-    uint64_t chance;          /* state of the generator */
-    const bool *may_rerun;    /* [n_op] */
-    uint32_t *seen;           /* [n_op] stamps */
+    uint64_t chance;       /* state of the generator */
+    const bool *may_rerun; /* [n_op] */
+    uint32_t *seen;        /* [n_op] stamps */
     uint32_t stamp;
     CB_VEC(cb_change) change; /* since cb_moves_forget */
     cb_ledger_ids before;
@@ -36,9 +36,10 @@ double cb_moves_chance(cb_moves *m);             /* [0, 1) */
 
 /* All of these are false when memory runs out. */
 CB_MUST_CHECK bool cb_moves_settle(cb_moves *m);
-CB_MUST_CHECK bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op, size_t n); /* noted, not settled */
-CB_MUST_CHECK bool cb_moves_undo(cb_moves *m);   /* all noted changes; settled */
-void cb_moves_forget(cb_moves *m);               /* the changes stay */
+CB_MUST_CHECK bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op,
+                                size_t n);     /* noted, not settled */
+CB_MUST_CHECK bool cb_moves_undo(cb_moves *m); /* all noted changes; settled */
+void cb_moves_forget(cb_moves *m);             /* the changes stay */
 
 /* A busy anchor, rather one with many reruns, and one of its ops. False: there is none. */
 bool cb_moves_pick(cb_moves *m, uint32_t *anchor, uint32_t *op);

@@ -9,7 +9,8 @@
  *
  * A pass scans placed lives linearly, n^2 / 2 steps of one comparison; from PATIENT_LIVES on one
  * order must do, and from SWEPT_LIVES on a sweep through time, as an allocator that runs with the
- * schedule: each life takes the smallest gap that is free when it begins. Only gaps are looked at. */
+ * schedule: each life takes the smallest gap that is free when it begins. Only gaps are looked at.
+ */
 #include "../base/sort.h"
 #include "schedule.h"
 

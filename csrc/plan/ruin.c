@@ -5,20 +5,20 @@
 
 #include "moves.h"
 
-#define PROPOSALS 5      /* tried for one step of recreating */
-#define STEPS 60         /* of recreating */
-#define WARM 2e-4        /* slower by this share of the step is accepted at first */
-#define GIVE_UP 0.004     /* slower by this share while recreating */
+#define PROPOSALS 5   /* tried for one step of recreating */
+#define STEPS 60      /* of recreating */
+#define WARM 2e-4     /* slower by this share of the step is accepted at first */
+#define GIVE_UP 0.004 /* slower by this share while recreating */
 #define EXCESS_WEIGHT 0.3
 #define LEVEL 1.0005 /* peaks this far above count as level on the way down */
-#define TRIMMED 20       /* reruns drawn for trimming beside the chains touched */
-#define LONGEST 40       /* of a chain that is trimmed */
+#define TRIMMED 20   /* reruns drawn for trimming beside the chains touched */
+#define LONGEST 40   /* of a chain that is trimmed */
 #define DEEP_SHARE 0.6
 
 typedef struct ruiner {
     cb_moves *m;
     double least_ps;
-    int64_t now_ps;       /* of the plan we came from; INT64_MAX: it is over the target */
+    int64_t now_ps; /* of the plan we came from; INT64_MAX: it is over the target */
     double now_peak;
     bool ok;              /* memory did not run out */
     cb_ledger_ids anchor; /* scratch */
@@ -161,8 +161,7 @@ static void trim_one(ruiner *r, uint32_t anchor, uint32_t op, bool *removed) {
     if (!r->ok) return;
     bool fits = l->peak <= l->target || (l->peak <= peak && l->area <= area);
     *removed = fits && l->extra_ps < time;
-    if (!*removed)
-        r->ok = cb_ledger_set(l, anchor, r->copy.at, r->copy.len) && cb_moves_settle(m);
+    if (!*removed) r->ok = cb_ledger_set(l, anchor, r->copy.at, r->copy.len) && cb_moves_settle(m);
 }
 
 /* The chains that changed, and a few reruns drawn from all. */

@@ -10,7 +10,7 @@
 #include "improve.h"
 #include "ladder.h"
 
-#define HALVES 2 /* of the last gap, for the smallest plan */
+#define HALVES 2       /* of the last gap, for the smallest plan */
 #define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
 #define SAVED_STEPS 24 /* price steps for a target */
 
@@ -290,8 +290,7 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
 static cb_status search(cb_trial *t, cb_cut *cut, cb_ladder *d, cb_found *out, cb_error *err) {
     picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = search_all(&k, cut, d, err);
-    bool early =
-        status == CB_CANCELLED && t->goal->poll(t->goal->poll_user) == CB_POLL_FINISH;
+    bool early = status == CB_CANCELLED && t->goal->poll(t->goal->poll_user) == CB_POLL_FINISH;
     if (early) status = settle(&k, d, err);
     if (status != CB_OK) return status;
     out->pairs.list.at = k.best.pair;

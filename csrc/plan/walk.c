@@ -10,7 +10,7 @@
 #define MOST_PENALTY 1000.0
 #define LEAST_PENALTY 5.0
 #define REVIEW_EVERY 300 /* moves */
-#define WARM 3e-4 /* temperature, as a share of the step's time */
+#define WARM 3e-4        /* temperature, as a share of the step's time */
 #define COLD 3e-6
 #define DEEP_SHARE 0.75
 #define HOT_SHARE 0.97
@@ -90,8 +90,8 @@ static void shift(walker *w) {
     m->next.len = 0;
     for (size_t i = 0; i < l->chain[to].len && w->ok; i++)
         w->ok = CB_PUSH(m->scratch, m->next, l->chain[to].at[i]);
-    w->ok = w->ok && CB_PUSH(m->scratch, m->next, op) &&
-            cb_moves_set(m, to, m->next.at, m->next.len);
+    w->ok =
+        w->ok && CB_PUSH(m->scratch, m->next, op) && cb_moves_set(m, to, m->next.at, m->next.len);
 }
 
 static void move(walker *w) {
@@ -122,7 +122,8 @@ static void judge(walker *w) {
 
 static void review_penalty(walker *w) {
     bool over = w->m->l->peak > w->m->l->target;
-    w->penalty = over ? fmin(MOST_PENALTY, w->penalty * 1.25) : fmax(LEAST_PENALTY, w->penalty * 0.9);
+    w->penalty =
+        over ? fmin(MOST_PENALTY, w->penalty * 1.25) : fmax(LEAST_PENALTY, w->penalty * 0.9);
     w->score = score_of(w);
 }
 

@@ -100,14 +100,17 @@ TEST(plans_repeat) {
     for (uint64_t seed = 0; seed < 6; seed++) {
         make_random(&m, seed + 40, 24);
         cb_problem *p = make_problem(&m, &alloc);
-        cb_plan_options o = {.budget = {.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_LIVE, .share = 0.8}};
+        cb_plan_options o = {
+            .budget = {.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_LIVE, .share = 0.8}};
         cb_plan *a = NULL, *b = NULL;
         cb_status status = cb_plan_make(p, &o, &alloc, &a, &err);
         CHECK(status == CB_OK || status == CB_INFEASIBLE);
         CHECK(cb_plan_make(p, &o, &alloc, &b, &err) == status);
         if (status == CB_OK) {
-            CHECK(a->schedule.n_step == b->schedule.n_step && a->lower_bound_ps == b->lower_bound_ps);
-            CHECK(memcmp(a->schedule.step, b->schedule.step, a->schedule.n_step * sizeof(uint32_t)) == 0);
+            CHECK(a->schedule.n_step == b->schedule.n_step &&
+                  a->lower_bound_ps == b->lower_bound_ps);
+            CHECK(memcmp(a->schedule.step, b->schedule.step,
+                         a->schedule.n_step * sizeof(uint32_t)) == 0);
             CHECK(a->lower_bound_ps <= a->time_ps && a->live_bytes <= a->budget_bytes);
         }
         cb_plan_free(a);
