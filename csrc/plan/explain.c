@@ -101,6 +101,12 @@ static void put_totals(cb_str *out, const cb_problem *p, const cb_plan *plan) {
                 time_text(plan->time_ps, a), time_text(extra, b),
                 plan->once_ps > 0 ? 100.0 * (double)extra / (double)plan->once_ps : 0.0,
                 plan->lives.n_recomputed);
+    if (plan->lower_bound_ps >= 0) {
+        cb_str_addf(out,
+                    "  %-8s %12s  at least, of plans that keep the order of ops and are without a "
+                    "forward value once at most\n",
+                    "bound", time_text(plan->lower_bound_ps, a));
+    }
     if (peak < plan->schedule.n_step) {
         uint32_t op = plan->schedule.step[peak];
         cb_str_addf(out, "  %-8s step %u of %u, %s%s%s\n", "peak at", peak, plan->schedule.n_step,

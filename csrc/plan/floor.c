@@ -88,7 +88,8 @@ static bool build(network *w, uint32_t at) {
             if (!add(w, in, out, bytes)) return false;
             if (!l->may_rerun[op] && !add(w, SOURCE, in, CB_FLOW_INF)) return false;
             if (w->last[s] > at && !add(w, out, SINK, CB_FLOW_INF)) return false;
-            for (uint32_t i = l->read_begin[op]; l->may_rerun[op] && i < l->read_begin[op + 1]; i++) {
+            for (uint32_t i = l->read_begin[op]; l->may_rerun[op] && i < l->read_begin[op + 1];
+                 i++) {
                 if (!add(w, FIRST + n_storage + l->read[i], in, CB_FLOW_INF)) return false;
             }
         }

@@ -9,9 +9,9 @@
 
 #include "../base/sort.h"
 
-#define SMALL_PLANS 4 /* of the pool, tried in a crossover for one target */
+#define SMALL_PLANS 6 /* of the pool, tried in a crossover for one target */
 #define FAST_PLANS 8
-#define MIX_STEPS 8 /* of bisection: 1 part in 256 of the forward */
+#define MIX_STEPS 9   /* of bisection: 1 part in 512 of the forward */
 #define SIZE_WEIGHT 2 /* bytes over the target, as a share of it, against time, likewise */
 #define REMOVAL_TRIALS 64
 #define FIRST_BLOCKS 16
@@ -70,8 +70,9 @@ static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, 
     uint32_t n = 0;
     for (uint32_t i = first; i < t->pool->n; i++) {
         const cb_candidate *c = &t->pool->at[i];
-        double own = (double)c->time_ps / ((double)t->f->once_ps + 1) +
-                     SIZE_WEIGHT * (double)(c->size - target) / (double)t->pool->at[t->pool->n - 1].size;
+        double own =
+            (double)c->time_ps / ((double)t->f->once_ps + 1) +
+            SIZE_WEIGHT * (double)(c->size - target) / (double)t->pool->at[t->pool->n - 1].size;
         uint32_t place = n;
         while (place > 0 && score[place - 1] > own) place--;
         if (place == most) continue;

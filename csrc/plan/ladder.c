@@ -1,19 +1,21 @@
 /* The base of the ladder: prices at nine shares of the save-everything peak. They give plans for
  * every rung's pool, a start for its prices, and tangents that bound its plans' times from below.
  *
- * The bound holds for a class of plans only, and a search may leave the class. So a rung's plans are
- * held to it, with a little slack: that way "this rung cannot win" is true of the set by definition,
- * at the price of a better plan missed now and then. */
+ * The bound holds for a class of plans only, and a search may leave the class. So a rung's plans
+ * are held to it, with a little slack: that way "this rung cannot win" is true of the set by
+ * definition, at the price of a better plan missed now and then. */
 #include "ladder.h"
 
 #include <math.h>
 
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
-#define EFFORT 250000.0 /* steps times base ops: large graphs take fewer */
-#define SLACK 0.97      /* of the bound */
-#define LEAST_SHARE 0.25
-#define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
+#define EFFORT 250000.0  /* steps times base ops: large graphs take fewer */
+#define SLACK 0.97       /* of the bound */
+#define FIRST_SHARE 2.0  /* of the usual effort, for the first deep rung: it starts from no plan */
+#define LEAST_SHARE 0.25 /* and for those far behind it */
+#define DIG_SHARE 0.3
+#define GROWTH 1.03 /* of the least time, a rung, where the class has no plan */
 
 static void set_targets(cb_ladder *d) {
     for (int percent = 98; percent >= 3; percent -= percent > 12 ? 2 : 1) {
@@ -39,13 +41,15 @@ static void set_least(cb_ladder *d) {
 static cb_status build_base(cb_ladder *d, cb_error *err) {
     cb_trial *t = d->t;
     const double *from = NULL;
-    double once = (double)t->f->once_ps, scale = fmin(1, EFFORT / (NEXT_STEPS * (t->f->n_base + 1.0)));
+    double once = (double)t->f->once_ps,
+           scale = fmin(1, EFFORT / (NEXT_STEPS * (t->f->n_base + 1.0)));
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
         int steps = (int)fmax(6, scale * (i == 0 ? FIRST_STEPS : NEXT_STEPS));
         uint32_t at = cb_pool_fitting(t->pool, target);
         double known = at == CB_NONE ? once / 2 : (double)t->pool->at[at].time_ps - once;
-        CB_TRY(cb_prices_polyak(&d->prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
+        CB_TRY(
+            cb_prices_polyak(&d->prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
         memcpy(d->start[i], d->prices.best, t->f->n_base * sizeof **d->start);
         from = d->start[i];
     }
@@ -141,7 +145,8 @@ static cb_status search_deep(cb_ladder *d, uint32_t r, cb_error *err) {
     bool first = r == d->n_near;
     if (!first && d->last_deep.size == 0) return CB_OK;
     if (first) CB_TRY(search_near(d, r, err)); /* more steps may reach what the base did not */
-    double share = fmax(LEAST_SHARE, 1 / (1.0 + r - d->n_near)); /* the first is the hardest */
+    double depth = 1.0 + r - d->n_near;
+    double share = fmax(LEAST_SHARE, FIRST_SHARE / depth);
     CB_TRY(cb_search_deep_rung(&d->moves, first ? NULL : &d->last_deep, d->target[r], share,
                                d->least_ps[r], err));
     uint32_t at = cb_pool_fitting(pool, d->target[r]);
@@ -172,6 +177,20 @@ cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, c
     }
     *best = d->plan[r].size > 0 ? &d->plan[r] : NULL;
     return CB_OK;
+}
+
+cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target, cb_candidate *out,
+                        cb_error *err) {
+    cb_trial *t = d->t;
+    *out = (cb_candidate){0};
+    cb_pool_of_plans_free(d->work);
+    cb_pool_borrow(d->work, d->base);
+    t->pool = d->work;
+    cb_status status = cb_search_deep_rung(&d->moves, from, target, DIG_SHARE, 0, err);
+    uint32_t at = status == CB_OK ? cb_pool_fitting(t->pool, target) : CB_NONE;
+    if (at != CB_NONE) status = keep(d, &t->pool->at[at], out, err);
+    t->pool = d->base;
+    return status;
 }
 
 double cb_ladder_bound(const cb_ladder *d, double bytes) {

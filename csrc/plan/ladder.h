@@ -3,10 +3,10 @@
  * A rung is a target in bytes and the fastest plan that a search at that target finds. Targets and
  * searches depend on the problem alone, so the set does, and the answer to a budget is the fastest
  * of the set that fits: a smaller budget never gives a larger plan and a larger one never a slower,
- * in one process or in several. Only rungs that may hold the answer are searched: the plan of rung r
- * is larger than the target of rung r + 1 and takes at least `least_ps[r]`, or it does not count. Deep rungs,
- * which prices do not reach, start from the plan of the one before, are no faster than it, and end
- * with the first that has none. */
+ * in one process or in several. Only rungs that may hold the answer are searched: the plan of rung
+ * r is larger than the target of rung r + 1 and takes at least `least_ps[r]`, or it does not count.
+ * Deep rungs, which prices do not reach, start from the plan of the one before, are no faster than
+ * it, and end with the first that has none. */
 #ifndef CB_PLAN_LADDER_H
 #define CB_PLAN_LADDER_H
 
@@ -26,14 +26,15 @@ typedef struct cb_ladder {
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
     uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 behind the last */
-    double least_ps[CB_RUNGS_MOST];     /* rising (and with each deep rung searched): no plan of the rung counts that has less extra time */
+    double least_ps[CB_RUNGS_MOST];     /* rising (and with each deep rung searched): no plan of the
+                                           rung counts that has less extra time */
     uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
     bool searched[CB_RUNGS_MOST];
     cb_candidate plan[CB_RUNGS_MOST]; /* size 0: none that counts */
     cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
-    double *start[CB_LADDER_STARTS];    /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
-    size_t n_tangent;                   /* of the base */
-    CB_VEC(cb_tangent) seen;            /* of the rungs searched */
+    double *start[CB_LADDER_STARTS];  /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
+    size_t n_tangent;                 /* of the base */
+    CB_VEC(cb_tangent) seen;          /* of the rungs searched */
 } cb_ladder;
 
 /* After cb_try_pairs of the save-everything plan. */
@@ -45,6 +46,9 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
  * has no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
                                         cb_error *err);
+/* A plan under `target`, which is no rung, starting from `from`; size 0: none found. */
+CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
+                                      cb_candidate *out, cb_error *err);
 /* Bound on the extra time of plans of `bytes`, of the class that prices.h states. */
 double cb_ladder_bound(const cb_ladder *d, double bytes);
 

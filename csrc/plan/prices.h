@@ -26,14 +26,14 @@ typedef enum cb_price_rule {
 typedef struct cb_prices {
     cb_cut *cut;
     cb_trial *trial;
-    double *price;        /* [n_base] picoseconds for a byte held while that base op runs */
-    double *best;         /* [n_base] prices of the best bound of the last cb_prices_polyak */
-    double *sum;          /* [n_base + 1] running sum of `price` */
-    double *least;        /* [n_base] bytes that no plan of the bound's class is without */
-    double *relaxed;      /* [n_base + 1] bytes of the last cut's plan, transients aside */
+    double *price;          /* [n_base] picoseconds for a byte held while that base op runs */
+    double *best;           /* [n_base] prices of the best bound of the last cb_prices_polyak */
+    double *sum;            /* [n_base + 1] running sum of `price` */
+    double *least;          /* [n_base] bytes that no plan of the bound's class is without */
+    double *relaxed;        /* [n_base + 1] bytes of the last cut's plan, transients aside */
     uint64_t *first_moment; /* [n_base] most bytes alive when everything is saved */
     double start, lowest, highest; /* first price of a crowded moment, and bounds on all prices */
-    double scale;           /* cut units a picosecond */
+    double scale;                  /* cut units a picosecond */
     cb_price_rule rule;
     uint32_t *last_forward; /* [n_storage] position of the last forward use */
     uint32_t *earliest;     /* [n_storage] first position in the backward that could need it,
@@ -52,9 +52,9 @@ CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cu
  * bytes. */
 CB_MUST_CHECK cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
                                       cb_error *err);
-/* `steps` of Polyak's method on the bound at `target`, from `from` [n_base] (NULL: from what is over
- * the target when everything is saved), with `extra_ps` a guess from above of the least extra time.
- * The best tangent is noted, its prices stay in `best`. */
+/* `steps` of Polyak's method on the bound at `target`, from `from` [n_base] (NULL: from what is
+ * over the target when everything is saved), with `extra_ps` a guess from above of the least extra
+ * time. The best tangent is noted, its prices stay in `best`. */
 CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from,
                                          double extra_ps, int steps, cb_error *err);
 /* The best bound of all tangents at `bytes`; at least 0. */

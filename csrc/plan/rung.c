@@ -8,15 +8,15 @@
 #include "improve.h"
 
 #define UNHURRIED 12000.0 /* ops of the largest graph that takes all steps */
-#define AIM_STEPS 20
+#define AIM_STEPS 60
 #define POLYAK_STEPS 100
 #define MIX_ROUNDS 2
 #define TRIMMED_PLANS 4
 #define WALK_MOVES 5000
-#define EFFORT 1.2e8 /* settlings of ruin and recreate, times ops */
-#define SMALL_EFFORT 60.0 /* at most so many an op */
-#define DESCENT_SHARE 0.5 /* of that effort, to get under a deep target */
-#define NEAR 1.01 /* of the bound: good enough */
+#define EFFORT 2.5e8       /* settlings of ruin and recreate, times ops */
+#define SMALL_EFFORT 100.0 /* at most so many an op */
+#define DESCENT_SHARE 0.5  /* of that effort, to get under a deep target */
+#define NEAR 1.01          /* of the bound: good enough */
 
 /* Shares of the steps below that a large graph takes: each costs its size. */
 static double pace_of(const cb_trial *t) { return fmin(1, UNHURRIED / (t->f->n_base + 1.0)); }
@@ -102,8 +102,8 @@ static cb_status ruin(cb_moves *m, uint64_t target, double share, double least_p
     return cb_trim(m, least_ps, err);
 }
 
-cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_price,
-                         uint64_t target, double least_ps, cb_error *err) {
+cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_price, uint64_t target,
+                         double least_ps, cb_error *err) {
     cb_trial *t = m->trial;
     double once = (double)t->f->once_ps;
     m->chance = target;
@@ -118,8 +118,8 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_pri
     return ruin(m, target, 1, least_ps, err);
 }
 
-cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
-                              double share, double least_ps, cb_error *err) {
+cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target, double share,
+                              double least_ps, cb_error *err) {
     cb_trial *t = m->trial;
     m->chance = target;
     if (!from) from = find_start(m, target);
@@ -128,7 +128,8 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t ta
     CB_TRY(load(m, from, target, err));
     CB_TRY(cb_walk_down(m, WALK_MOVES, err));
     if (m->l->peak > m->l->target)
-        CB_TRY(cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE), least_ps, err));
+        CB_TRY(
+            cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE * fmin(1, 2 * share)), least_ps, err));
     if (m->l->peak > m->l->target) return CB_OK;
     CB_TRY(cb_trim(m, least_ps, err));
     CB_TRY(mix(t, target, err));

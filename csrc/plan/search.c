@@ -10,6 +10,7 @@
 #include "improve.h"
 #include "ladder.h"
 
+#define HALVES 2       /* of the last gap, for the smallest plan */
 #define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
 #define SAVED_STEPS 24 /* price steps for a target */
 
@@ -163,20 +164,35 @@ static cb_status consider_small_pool(picker *k, double most_ps, cb_error *err) {
     return CB_OK;
 }
 
+/* Between the smallest plan so far and the first target missed: halves. */
+static cb_status consider_between(picker *k, cb_ladder *d, uint64_t missed, double most_ps,
+                                  cb_error *err) {
+    for (int i = 0; i < HALVES && has_best(k) && k->best.size > missed + 1; i++) {
+        uint64_t target = missed + (k->best.size - missed) / 2;
+        cb_candidate c;
+        CB_TRY(cb_ladder_dig(d, &k->best, target, &c, err));
+        bool fast = c.size > 0 && (double)c.time_ps <= most_ps;
+        if (fast) CB_TRY(consider_small(k, &c, err));
+        if (!fast || k->best.size > target) missed = target;
+    }
+    return CB_OK;
+}
+
 /* Down the rungs, until two in a row have no plan that is fast enough. */
 static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, cb_error *err) {
     double once = (double)k->t->f->once_ps;
-    uint64_t from = has_best(k) ? k->best.size : d->whole;
+    uint64_t from = has_best(k) ? k->best.size : d->whole, missed = 0;
     int failed = 0;
     for (uint32_t r = cb_ladder_first(d, from); r < d->n_rung && failed < 2; r++) {
         const cb_candidate *c;
-        if (once + d->least_ps[r] > most_ps) return CB_OK;
+        if (once + d->least_ps[r] > most_ps) break;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
         bool fast = c && (double)c->time_ps <= most_ps;
         failed = fast ? 0 : failed + 1;
+        if (failed == 1) missed = d->target[r];
         if (fast) CB_TRY(consider_small(k, c, err));
     }
-    return CB_OK;
+    return consider_between(k, d, missed, most_ps, err);
 }
 
 /* ---- answer ---------------------------------------------------------------------------------- */
@@ -274,8 +290,7 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
 static cb_status search(cb_trial *t, cb_cut *cut, cb_ladder *d, cb_found *out, cb_error *err) {
     picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = search_all(&k, cut, d, err);
-    bool early =
-        status == CB_CANCELLED && t->goal->poll(t->goal->poll_user) == CB_POLL_FINISH;
+    bool early = status == CB_CANCELLED && t->goal->poll(t->goal->poll_user) == CB_POLL_FINISH;
     if (early) status = settle(&k, d, err);
     if (status != CB_OK) return status;
     out->pairs.list.at = k.best.pair;

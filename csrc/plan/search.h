@@ -21,13 +21,13 @@ uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *li
                      uint64_t arena_bytes);
 
 typedef struct cb_found {
-    cb_pairs pairs;          /* of the answer */
-    double least_extra_ps;   /* no plan of the bound's class (prices.h) that fits takes less; < 0:
-                                not known */
+    cb_pairs pairs;        /* of the answer */
+    double least_extra_ps; /* no plan of the bound's class (prices.h) that fits takes less; < 0:
+                              not known */
 } cb_found;
 
-/* The answer into `out`, whose arena is given. CB_INFEASIBLE states the smallest schedule found and the op at
- * its peak. */
+/* The answer into `out`, whose arena is given. CB_INFEASIBLE states the smallest schedule found and
+ * the op at its peak. */
 CB_MUST_CHECK cb_status cb_search(const cb_facts *f, cb_cut *cut, cb_sim *sim, const cb_goal *goal,
                                   cb_found *out, cb_error *err);
 
