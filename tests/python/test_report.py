@@ -142,7 +142,7 @@ def test_the_timeline_adds_up(picture, step):
     areas = svg.findall(f".//{SVG}polygon")
     assert len(areas) == sum(any(row) for row in by_category.values())
     assert len(svg.findall(f".//{SVG}polyline")) == 1  # what was measured
-    rectangles = [r for r in svg.iter(f"{SVG}rect") if r.get("class") == "box"]
+    rectangles = [r for r in svg.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
     assert len(rectangles) == sum(life.bytes > 0 for life in picture.lives)
     texts = " ".join(t.text for t in svg.iter(f"{SVG}text"))
     assert "peak" in texts and "budget" in texts
