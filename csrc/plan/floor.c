@@ -7,8 +7,14 @@
  *   out(s) --inf--> in(s')             making s' again reads s
  *   out(s) --inf--> sink               an op after t reads s, or it is an output
  *
- * Every t gives a floor, so any choice of t does: those with the largest working sets, and others
- * evenly spread. Only ops that run exactly once count, as others may run at other times as well. */
+ * Why: take a plan, and what it has in memory both when t runs and after. On every path there is a
+ * storage of it or one that t reads: otherwise the last one of the path, which an op after t reads,
+ * has to be made after t, so the one before it is read after t, and so on to the first, which
+ * cannot be made any more. Every t gives a floor, so any choice of t does: those with the largest
+ * working sets, and others evenly spread. Only ops that run exactly once count, as others may run
+ * at other times as well.
+ *
+ * It holds for plans that keep the base order and run only forward ops again. */
 #include "floor.h"
 
 #include "../base/sort.h"
@@ -38,6 +44,12 @@ static int compare_moments(const void *a, const void *b) {
     const moment *x = a, *y = b;
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
     return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* More than the ledger allows: cuts recompute forward outputs as well, once they have been handed
+ * over. */
+static bool may_rerun(const cb_facts *f, uint32_t op) {
+    return f->position[op] < f->base_backward && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
 }
 
 static bool add(network *w, uint32_t from, uint32_t to, int64_t capacity) {
@@ -86,9 +98,9 @@ static bool build(network *w, uint32_t at) {
             bool read = is_read_at(l, s, f->base[at]);
             int64_t bytes = read ? 0 : (int64_t)f->p->storage_bytes[s];
             if (!add(w, in, out, bytes)) return false;
-            if (!l->may_rerun[op] && !add(w, SOURCE, in, CB_FLOW_INF)) return false;
+            if (!may_rerun(f, op) && !add(w, SOURCE, in, CB_FLOW_INF)) return false;
             if (w->last[s] > at && !add(w, out, SINK, CB_FLOW_INF)) return false;
-            for (uint32_t i = l->read_begin[op]; l->may_rerun[op] && i < l->read_begin[op + 1];
+            for (uint32_t i = l->read_begin[op]; may_rerun(f, op) && i < l->read_begin[op + 1];
                  i++) {
                 if (!add(w, FIRST + n_storage + l->read[i], in, CB_FLOW_INF)) return false;
             }
@@ -122,7 +134,7 @@ static uint32_t choose(const cb_ledger *l, moment *list, uint32_t *n_list) {
     for (uint32_t k = 0; k < l->n; k++) {
         uint32_t op = l->f->base[k];
         bool view = l->f->p->op_flags[op] & CB_POP_VIEW;
-        if (!l->may_rerun[op] && !view) list[n++] = (moment){working_set(l, op), k};
+        if (!may_rerun(l->f, op) && !view) list[n++] = (moment){working_set(l, op), k};
     }
     *n_list = n;
     if (n == 0) return 0;

@@ -1,4 +1,5 @@
-/* floor.h: bytes that no plan of this order of ops can be below. Internal. */
+/* floor.h: bytes that no plan can be below which keeps the base order and runs only forward ops
+ * again. Internal. */
 #ifndef CB_PLAN_FLOOR_H
 #define CB_PLAN_FLOOR_H
 

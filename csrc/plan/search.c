@@ -207,7 +207,9 @@ static cb_status put_floor(const picker *k, const cb_ladder *d, char *text, size
     if (!d) return CB_OK;
     CB_TRY(cb_find_floor(&d->ledger, t->scratch, &floor, err));
     if (floor.op == CB_NONE) return CB_OK;
-    (void)snprintf(text, room, "; in this order of ops none is below %llu bytes, set by op %s",
+    (void)snprintf(text, room,
+                   "; in this order of ops, and running only forward ops again, none is below %llu "
+                   "bytes, set by op %s",
                    (unsigned long long)(floor.bytes + beside_size(t)),
                    cb_op_text(t->f->p, floor.op, op));
     return CB_OK;
@@ -216,7 +218,7 @@ static cb_status put_floor(const picker *k, const cb_ladder *d, char *text, size
 static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err) {
     const cb_trial *t = k->t;
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
-    char op[CB_OP_TEXT], floor[CB_OP_TEXT + 100];
+    char op[CB_OP_TEXT], floor[CB_OP_TEXT + 160];
     if (t->pool->n == 0) {
         return cb_fail(err, CB_INFEASIBLE,
                        "no plan found that keeps all constraints: free some values of their "

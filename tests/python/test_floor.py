@@ -1,0 +1,158 @@
+"""The floor that an error of a budget states, against every schedule there is."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+import cutback
+
+GRAPHS = Path(__file__).parents[1] / "data" / "graphs"
+
+
+def small_problem(seed):
+    """A forward of a few ops of all kinds, a backward that reads it; held and returned values."""
+    rng = random.Random(seed)
+    ops = [{"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}]
+    storages, values = [{"bytes": 64, "flags": ["static"]}], [0]  # storage of each value
+
+    def add(reads, flags):
+        outs = []
+        for _ in range(1 if "view" in flags else rng.choice([1, 1, 1, 2])):
+            if "view" in flags:
+                outs.append(values[reads[0]])
+            else:
+                storages.append({"bytes": rng.choice([0, 1, 2, 3, 5, 8, 13, 21, 34])})
+                outs.append(len(storages) - 1)
+        ops.append(
+            {
+                "name": f"op_{len(ops)}",
+                "in": reads,
+                "out": [{"storage": s} for s in outs],
+                "flags": flags,
+                "time_ps": 10**6,
+                "workspace": rng.choice([0, 0, 0, 7]),
+            }
+        )
+        values.extend(outs)
+        return len(values) - len(outs)
+
+    forward = []
+    for i in range(rng.randint(3, 5)):
+        near = forward[-1:] or [0]
+        far = [rng.randrange(len(values))] if rng.random() < 0.4 else []
+        kind = rng.choice([[], [], [], [], ["view"], ["random_stateful"]]) if i else []
+        forward.append(add(sorted(set(near + far)), kind))
+    starts, outputs = len(ops), [v for v in range(1, len(values)) if rng.random() < 0.15]
+    for s in storages:
+        if rng.random() < 0.05 and "flags" not in s:
+            s["flags"] = [rng.choice(["hold_forward", "hold_end"])]
+    gradient = forward[-1]
+    for value in reversed(forward):
+        gradient = add(sorted({gradient, value, rng.choice(forward)}), ["backward"])
+    return {
+        "format": "cutback.problem",
+        "version": 1,
+        "backward_starts": starts,
+        "forward_outputs": outputs,
+        "backward_outputs": [gradient],
+        "storages": storages,
+        "ops": ops,
+    }
+
+
+def least_peak(problem):
+    """The smallest peak of all schedules: ops that may not run again in the given order, the others
+    as often as they like once their turn has come, or never. A shortest path over what is alive."""
+    ops, size = problem["ops"], [s["bytes"] for s in problem["storages"]]
+    kinds = [set(s.get("flags", ())) for s in problem["storages"]]
+    storage_of = [out["storage"] for op in ops for out in op["out"]]
+    root = {}
+    for i, op in enumerate(ops):
+        for out in op["out"]:
+            root.setdefault(out["storage"], i)
+    flags = [set(op.get("flags", ())) for op in ops]
+    reads = [{storage_of[v] for v in op["in"]} - {0} for op in ops]
+    makes = [{s for s, r in root.items() if r == i} - {0} for i in range(len(ops))]
+    ends = {storage_of[v] for v in problem["backward_outputs"]}
+    ends |= {s for s in root if "hold_end" in kinds[s]}
+    crossing = {storage_of[v] for v in problem["forward_outputs"]} - {0}
+    crossing |= {s for s in root if kinds[s] & {"hold_forward", "hold_end"}}
+    starts = problem["backward_starts"]
+    again = [
+        i < starts and not flags[i] & {"placeholder", "view", "random_stateful"}
+        for i in range(len(ops))
+    ]
+    # state: next op of the order, 0 forward, 1 just crossed, 2 backward, what is alive
+    first = (1, 0, frozenset())
+    best, queue, count = {first: 0}, [(0, 0, first)], 0
+
+    def step(op, peak, at, phase, alive):
+        """Bytes and state after running an op; None: something is missing."""
+        if not reads[op] <= alive:
+            return None
+        during = alive | makes[op]
+        bytes_ = sum(size[s] for s in during) + ops[op].get("workspace", 0)
+        return max(peak, bytes_), (at, min(2, phase * 2), during)
+
+    while queue:
+        peak, _, state = heapq.heappop(queue)
+        if peak > best[state]:
+            continue
+        at, phase, alive = state
+        if at == len(ops) and ends <= alive:
+            return peak
+        moves = []
+        if at == starts and phase == 0:
+            if crossing <= alive:
+                moves.append((peak, (at, 1, alive)))
+        elif at < len(ops):
+            if again[at] or "view" in flags[at]:  # it may run later, or not at all
+                moves.append((peak, (at + 1, phase, alive)))
+            if "view" not in flags[at]:
+                moves.append(step(at, peak, at + 1, phase, alive))
+        moves += [step(op, peak, at, phase, alive) for op in range(1, at) if again[op]]
+        for s in alive:
+            if not (phase == 1 and s in crossing):
+                moves.append((peak, (at, phase, alive - {s})))
+        for move in moves:
+            if move and move[0] < best.get(move[1], 1 << 62):
+                best[move[1]] = move[0]
+                count += 1
+                heapq.heappush(queue, (move[0], count, move[1]))
+    raise AssertionError("no schedule at all")
+
+
+def floor_and_smallest(problem):
+    """What the error of an impossible budget says; None: there is no floor."""
+    with pytest.raises(cutback.BudgetError) as error:
+        cutback.plan(problem, budget=1, device="cpu")
+    text = str(error.value)
+    floor = re.search(r"none is below (\d+) bytes", text)
+    smallest = re.search(r"smallest found needs (\d+) bytes", text)
+    return floor and int(floor[1]), int(smallest[1])
+
+
+def test_floor_against_all_schedules():
+    tight = 0
+    for seed in range(60):
+        problem = small_problem(seed)
+        least = least_peak(problem)
+        if least <= 1:
+            continue
+        floor, smallest = floor_and_smallest(problem)
+        assert floor is not None and floor <= least <= smallest, (seed, floor, least, smallest)
+        tight += floor == least
+    assert tight >= 15
+
+
+@pytest.mark.parametrize("name", ["evonorm_s0", pytest.param("unet", marks=pytest.mark.slow)])
+def test_floor_against_plans_of_graphs(name):
+    graph = GRAPHS / f"{name}.json.gz"
+    floor, smallest = floor_and_smallest(graph)
+    plan = cutback.plan(graph, budget="min", max_extra=1.0)
+    assert 0 < floor <= smallest <= plan.numbers["live_bytes"]
