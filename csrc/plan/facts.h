@@ -33,6 +33,12 @@ typedef struct cb_facts {
 CB_MUST_CHECK cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *arena,
                                       cb_facts *out, cb_error *err);
 
+/* Moves ops of the backward that no tangent reaches to the end of the forward, in place: those in
+ * `hoist` [n_op] and what they need. Ops that may run only once, and ops beside memory that the
+ * backward writes into, stay where they are, and so does whatever needs them. Wishes and regions
+ * stay those of the given order. */
+CB_MUST_CHECK cb_status cb_facts_hoist(cb_facts *f, const bool *hoist, cb_error *err);
+
 /* Does `storage` count against the limit of `region`? It does when its op and all its forward
  * readers lie in the region (or regions inside it) and it is not held: what leaves a region is its
  * caller's business. */

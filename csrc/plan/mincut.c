@@ -84,7 +84,8 @@ static cb_status build_network(cb_cut *cut, cb_arena *arena, cb_arena *scratch, 
     cut->capacity = CB_NEW(arena, int64_t, n_arc);
     cut->recompute = CB_NEW(arena, bool, p->n_op);
     cut->saved = CB_NEW(arena, bool, p->n_storage);
-    if (!cut->capacity || !cut->recompute || !cut->saved) return cb_no_memory(err);
+    cut->hoist = CB_NEW(arena, bool, p->n_op);
+    if (!cut->capacity || !cut->recompute || !cut->saved || !cut->hoist) return cb_no_memory(err);
     cut->run_cost = cut->capacity;
     cut->save_cost = cut->capacity + cut->n_run;
     for (uint32_t i = cut->n_run + cut->n_save; i < n_arc; i++) cut->capacity[i] = CB_FLOW_INF;
@@ -284,11 +285,12 @@ static cb_status solve_torch(cb_cut *cut, cb_error *err) {
         memset(cut->saved, 0, p->n_storage * sizeof *cut->saved);
         for (uint32_t i = 0; i < torch.n_saved; i++) {
             uint32_t op = torch.saved[i];
+            cut->hoist[op] = f->position[op] != CB_NONE && f->position[op] >= f->base_backward;
             for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
                 cut->saved[p->value_storage[v]] = true;
         }
-        for (uint32_t i = 0; i < cut->n_run; i++) {
-            uint32_t op = cut->run_op[i];
+        for (uint32_t k = 0; k < f->n_base; k++) {
+            uint32_t op = f->base[k];
             cut->recompute[op] = torch.again[op] && !f->once[op];
         }
         for (uint32_t i = 0; i < cut->n_save; i++) {
@@ -303,6 +305,7 @@ static cb_status solve_torch(cb_cut *cut, cb_error *err) {
 }
 
 cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err) {
+    if (cut->f->p->n_op > 0) memset(cut->hoist, 0, cut->f->p->n_op * sizeof *cut->hoist);
     if (preset == CB_PRESET_TORCH_COMPAT) return solve_torch(cut, err);
     cb_arena scratch;
     cb_arena_init(&scratch, cut->f->alloc);

@@ -90,13 +90,14 @@ static cb_status find_pairs(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_pres
     return status == CB_UNSUPPORTED ? cb_search(f, cut, sim, goal, found, err) : status;
 }
 
-static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_sim *sim,
-                              cb_arena *arena, cb_plan *plan, const cb_lives *save_all,
-                              cb_pairs *pairs, cb_error *err) {
+static cb_status choose_pairs(cb_facts *f, const cb_plan_options *o, cb_sim *sim, cb_arena *arena,
+                              cb_plan *plan, const cb_lives *save_all, cb_pairs *pairs,
+                              cb_error *err) {
     cb_cut cut;
     CB_TRY(cb_cut_init(&cut, f, arena, err));
     if (o->budget.kind == CB_BUDGET_NONE) {
         CB_TRY(cb_cut_preset(&cut, o->preset, err));
+        CB_TRY(cb_facts_hoist(f, cut.hoist, err));
         return cb_recompute_lazily(f, cut.recompute, NULL, pairs, err);
     }
     cb_goal goal = make_goal(f, o, plan, save_all);
@@ -143,6 +144,20 @@ static cb_status make_plan(const cb_problem *p, const cb_plan_options *o, cb_are
         plan->budget_bytes = cb_measured(p, plan->measure, &plan->lives, plan->arena_bytes);
     }
     return CB_OK;
+}
+
+/* The base order that a schedule from elsewhere follows. */
+static cb_status hoist_as_scheduled(cb_facts *f, const cb_schedule *s, cb_arena *scratch,
+                                    cb_error *err) {
+    bool *hoist = CB_NEW(scratch, bool, f->p->n_op);
+    if (!hoist) return cb_no_memory(err);
+    uint32_t n = s->backward_starts < s->n_step ? s->backward_starts : s->n_step;
+    for (uint32_t t = 0; t < n; t++) {
+        if (s->step[t] >= f->p->n_op) continue; /* the walk will refuse it */
+        uint32_t at = f->position[s->step[t]];
+        hoist[s->step[t]] = at != CB_NONE && at >= f->base_backward;
+    }
+    return cb_facts_hoist(f, hoist, err);
 }
 
 /* A plan lies in the arena it owns. */
@@ -193,6 +208,7 @@ cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *p
     CB_TRY_DONE(cb_facts_make(p, device ? device : cb_device_find("cpu"), &scratch, &facts, err));
     CB_TRY_DONE(cb_sim_init(&sim, &facts, plan->arena.alloc, err));
     CB_TRY_DONE(set_reference(&facts, &sim, &scratch, plan, &save_all, err));
+    CB_TRY_DONE(hoist_as_scheduled(&facts, &plan->schedule, &scratch, err));
     CB_TRY_DONE(finish_plan(&facts, &save_all, &scratch, plan, err));
 done:
     cb_sim_free(&sim);

@@ -103,6 +103,19 @@ def test_torch_compat_saves_what_torch_saves(name):
     assert cut["solve_ms"] >= 0
 
 
+@pytest.mark.parametrize("name", MARKED)
+def test_torch_compat_takes_what_torch_takes(name):
+    """Ops that no tangent reaches run where PyTorch runs them, also those that the given order has
+    in the backward."""
+    graph = referee.load(path_of(name))
+    plan = cutback.plan(path_of(name), preset="torch-compat", device="a100")
+    theirs = referee.reference(graph, graph["reference"]["sweep"][0])
+    own = referee.evaluate(graph, plan.document["steps"], plan.document["backward_starts"])
+    for key in ("saved_bytes", "peak_bytes", "seconds"):
+        assert math.isclose(own[key], theirs[key], rel_tol=1e-9), key
+    assert plan.explain()  # reads the plan back: its decisions must follow from its steps
+
+
 def test_presets_save_little():
     ratios = {"conservative": [], "aggressive": []}
     for name in NAMES:
