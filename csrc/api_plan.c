@@ -2,6 +2,7 @@
  */
 #include "pipeline.h"
 #include "plan/cut_json.h"
+#include "plan/device.h"
 #include "plan/frontier_json.h"
 #include "plan/traced.h"
 
@@ -29,11 +30,6 @@ static void close_session(session *s) {
     cb_arena_free(&s->scratch);
 }
 
-static cb_status find_device(const char *name, const cb_device **out, cb_error *err) {
-    *out = name ? cb_device_find(name) : NULL;
-    return name && !*out ? cb_unknown_device(name, err) : CB_OK;
-}
-
 static cb_status check_preset(cb_preset preset, cb_error *err) {
     if ((int)preset >= 0 && preset < CB_PRESET_COUNT) return CB_OK;
     return cb_fail(err, CB_INVALID, "plan: no preset has the number %d", (int)preset);
@@ -58,9 +54,9 @@ cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length, cb_pre
     session s;
     cb_status status;
     if (budget) options.budget = *budget;
-    CB_TRY(find_device(device, &options.device, err));
     CB_TRY(check_preset(preset, err));
     CB_TRY_DONE(open_session(&s, ctx, graph, length, err));
+    CB_TRY_DONE(cb_device_parse(device, &s.scratch, &options.device, err));
     CB_TRY_DONE(cb_plan_make(s.problem, &options, &ctx->alloc, &s.plan, err));
     CB_TRY_DONE(cb_plan_to_json(s.problem, s.plan, &s.text, err));
     CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
@@ -101,9 +97,9 @@ cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length, cb
     const cb_device *row;
     session s;
     cb_status status;
-    CB_TRY(find_device(device, &row, err));
     CB_TRY(check_preset(preset, err));
     CB_TRY_DONE(open_session(&s, ctx, graph, length, err));
+    CB_TRY_DONE(cb_device_parse(device, &s.scratch, &row, err));
     CB_TRY_DONE(cb_frontier_to_json(s.problem, preset, row, &ctx->alloc, &s.text, err));
     CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
 done:
@@ -117,8 +113,8 @@ cb_status cb_plan_explain_json(cb_context *ctx, const char *graph, size_t graph_
     const cb_device *row;
     session s;
     cb_status status;
-    CB_TRY(find_device(device, &row, err));
     CB_TRY_DONE(open_session(&s, ctx, graph, graph_length, err));
+    CB_TRY_DONE(cb_device_parse(device, &s.scratch, &row, err));
     CB_TRY_DONE(cb_plan_from_json(s.problem, row, &ctx->alloc, plan, plan_length, &s.plan, err));
     CB_TRY_DONE(cb_plan_explain(s.problem, s.plan, &s.text, err));
     CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
@@ -133,8 +129,8 @@ cb_status cb_evaluate_json(cb_context *ctx, const char *graph, size_t graph_leng
     const cb_device *row;
     session s;
     cb_status status;
-    CB_TRY(find_device(device, &row, err));
     CB_TRY_DONE(open_session(&s, ctx, graph, graph_length, err));
+    CB_TRY_DONE(cb_device_parse(device, &s.scratch, &row, err));
     CB_TRY_DONE(cb_evaluate_to_json(s.problem, row, &ctx->alloc, plan, plan_length, &s.text, err));
     CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
 done:

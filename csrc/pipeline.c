@@ -8,6 +8,7 @@
 #include "ir/verify.h"
 #include "lower/annotate.h"
 #include "lower/split.h"
+#include "plan/device.h"
 
 typedef cb_status (*print_fn)(const cb_step *step, const void *stage, cb_str *out, cb_error *err);
 
@@ -104,9 +105,8 @@ static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_err
 /* Makes a plan, or reads the one that the caller brought. Both have been walked by the evaluator.
  */
 static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error *err) {
-    const char *name = o->device ? o->device : "cpu";
-    const cb_device *device = cb_device_find(name);
-    if (!device) return cb_fail(err, CB_INVALID, "compile: no device is called \"%s\"", name);
+    const cb_device *device;
+    CB_TRY(cb_device_parse(o->device ? o->device : "cpu", &step->arena, &device, err));
     if (o->plan_json) {
         return cb_plan_from_json(step->problem, device, &step->ctx->alloc, o->plan_json,
                                  strlen(o->plan_json), &step->plan, err);

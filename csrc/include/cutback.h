@@ -236,7 +236,7 @@ typedef struct cb_compile_options {
     cb_preset preset;
     cb_budget budget;
     const char *backend; /* "cpu" (also when NULL), "debug", "ref", "null" */
-    const char *device;  /* cost row, NULL: "cpu" */
+    const char *device;  /* row of the cost model: a name, or JSON (plan/device.h); NULL: "cpu" */
     bool keep_gradients; /* gradients stay in the arena for cb_step_adamw; else they are outputs of
                             the caller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */

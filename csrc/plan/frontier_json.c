@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "device.h"
 #include "frontier.h"
 #include "names.h"
 #include "sim.h"
@@ -62,7 +63,7 @@ static cb_status write(const cb_tradeoffs *t, cb_preset preset, const baseline *
     cb_json_put_string(&w, "format", "cutback.frontier");
     cb_json_put_int(&w, "version", 1);
     cb_json_put_string(&w, "fingerprint", fingerprint);
-    cb_json_put_string(&w, "device", f->device->name);
+    cb_device_put(&w, "device", f->device);
     cb_json_put_string(&w, "preset", cb_preset_names[preset]);
     cb_json_put_int(&w, "once_ps", f->once_ps);
     put_points(&w, t);

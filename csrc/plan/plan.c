@@ -4,6 +4,7 @@
 
 #include "adopt.h"
 #include "decide.h"
+#include "device.h"
 #include "frontier.h"
 #include "mincut.h"
 #include "search.h"
@@ -116,7 +117,7 @@ static cb_status finish_plan(const cb_facts *f, const cb_lives *save_all, cb_are
     const cb_problem *p = f->p;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
     CB_TRY(cb_place(p, &plan->lives, scratch, &plan->arena_bytes, err));
-    plan->device = f->device;
+    CB_TRY(cb_device_copy(f->device, &plan->arena, &plan->device, err));
     plan->fingerprint = cb_problem_fingerprint(p);
     plan->live_bytes = plan->lives.peak_bytes;
     plan->saved_bytes = plan->lives.saved_bytes;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "adopt.h"
+#include "device.h"
 #include "names.h"
 
 #define FORMAT "cutback.plan"
@@ -67,7 +68,7 @@ cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
     cb_json_put_string(&w, "format", FORMAT);
     cb_json_put_int(&w, "version", VERSION);
     cb_json_put_string(&w, "fingerprint", fingerprint);
-    cb_json_put_string(&w, "device", plan->device->name);
+    cb_device_put(&w, "device", plan->device);
     cb_json_put_string(&w, "preset", cb_preset_names[plan->preset]);
     cb_json_put_string(&w, "measure", cb_measure_names[plan->measure]);
     if (plan->budget_bytes == UINT64_MAX) cb_json_put_null(&w, "budget_bytes");
@@ -159,18 +160,18 @@ static cb_status read_reasons(const cb_problem *p, const cb_json *root, cb_plan 
     return CB_OK;
 }
 
-static cb_status read_device(const cb_json *root, const cb_device **out, cb_error *err) {
-    const cb_json *node;
-    CB_TRY(cb_json_want(root, "device", CB_JSON_STRING, &node, err));
-    *out = cb_device_find(node->as.string);
-    return *out ? CB_OK : cb_unknown_device(node->as.string, err);
+static cb_status read_device(const cb_json *root, cb_arena *arena, const cb_device **out,
+                             cb_error *err) {
+    const cb_json *node = cb_json_get(root, "device");
+    if (!node) return cb_fail(err, CB_INVALID, "plan: \"device\" is missing");
+    return cb_device_from_json(node, arena, out, err);
 }
 
 static cb_status read_plan(const cb_problem *p, const cb_device *device, const cb_json *root,
                            cb_plan *plan, cb_error *err) {
     CB_TRY(cb_check_format(root, FORMAT, VERSION, err));
     CB_TRY(check_fingerprint(p, root, err));
-    if (!device) CB_TRY(read_device(root, &device, err));
+    if (!device) CB_TRY(read_device(root, &plan->arena, &device, err));
     CB_TRY(read_steps(p, root, plan, err));
     CB_TRY(read_question(root, plan, err));
     CB_TRY(cb_plan_adopt(p, device, plan, err));
@@ -195,7 +196,7 @@ static cb_status evaluate(const cb_problem *p, const cb_device *device, const cb
     CB_TRY(cb_place(p, &lives, arena, &arena_bytes, err));
     cb_json_writer w = {.out = out};
     cb_json_begin(&w, NULL, '{');
-    cb_json_put_string(&w, "device", device->name);
+    cb_device_put(&w, "device", device);
     cb_json_put_u64(&w, "peak_bytes", lives.peak_bytes);
     cb_json_put_u64(&w, "arena_bytes", arena_bytes);
     cb_json_put_u64(&w, "saved_bytes", lives.saved_bytes);
@@ -214,7 +215,7 @@ cb_status cb_evaluate_to_json(const cb_problem *p, const cb_device *device, cb_a
     cb_arena_init(&scratch, alloc);
     cb_status status = cb_json_parse(&scratch, text, length, &root, err);
     if (status == CB_OK && !device && cb_json_get(root, "device"))
-        status = read_device(root, &device, err);
+        status = read_device(root, &scratch, &device, err);
     if (status == CB_OK)
         status = evaluate(p, device ? device : cb_device_find("cpu"), root, &scratch, out, err);
     cb_arena_free(&scratch);

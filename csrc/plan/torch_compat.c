@@ -34,6 +34,7 @@ typedef struct torch_graph {
     uint32_t *distance;          /* [n_op] to the backward; CB_NONE: it does not lead there */
     uint32_t *order;             /* [n_op] place among the forward ops */
     uint32_t n_forward, *forward_op;
+    double scale; /* of all weights: 1, less only where their sum would pass 2^61 */
 } torch_graph;
 
 static bool is_tangent(const torch_graph *g, uint32_t op) {
@@ -292,15 +293,28 @@ static bool is_tuple(const torch_graph *g, uint32_t op) {
     return g->user_begin[op] < g->user_begin[op + 1] && !g->output[op];
 }
 
-static int64_t weigh(const torch_graph *g, uint32_t op) {
+static double weigh(const torch_graph *g, uint32_t op) {
     bool argument = is_argument(g, op), written = argument || g->output[op];
     if (argument && (g->f->p->op_flags[op] & CB_POP_PARAMETER)) return 0;
-    if (is_tuple(g, op)) return CB_FLOW_INF;
     for (uint32_t k = g->user_begin[op]; k < g->user_begin[op + 1] && !written; k++)
         written = !fuses(g, op, g->user[k]);
     uint32_t distance = g->distance[op] < rules.farthest ? g->distance[op] : rules.farthest;
     double weight = floor((double)g->bytes[op] * pow(rules.growth, distance > 1 ? distance : 1));
-    return (int64_t)fmin(written ? weight : rules.unwritten * weight, (double)(CB_FLOW_MOST - 1));
+    return written ? weight : rules.unwritten * weight;
+}
+
+/* Weights are bytes times up to 2 x 1.1^100, and bytes may be as many as 2^60. */
+static void set_scale(torch_graph *g) {
+    double sum = 0;
+    for (uint32_t op = 0; op < g->f->p->n_op; op++) {
+        if (g->part[op]) sum += weigh(g, op);
+    }
+    g->scale = sum > 0x1p61 ? 0x1p61 / sum : 1;
+}
+
+static int64_t capacity_of(const torch_graph *g, uint32_t op) {
+    bool parameter = is_argument(g, op) && (g->f->p->op_flags[op] & CB_POP_PARAMETER);
+    return is_tuple(g, op) && !parameter ? CB_FLOW_INF : (int64_t)(g->scale * weigh(g, op));
 }
 
 typedef struct network {
@@ -324,7 +338,7 @@ static bool add_op(const torch_graph *g, network *n, uint32_t op) {
     if (g->gradient[op] && !add_arc(n, out_of(op), CB_TORCH_SINK, CB_FLOW_INF)) return false;
     if (wants_recompute(g->f->wish[op])) return add_arc(n, in_of(op), CB_TORCH_SINK, CB_FLOW_INF);
     if (g->banned[op] && !add_arc(n, CB_TORCH_SOURCE, in_of(op), CB_FLOW_INF)) return false;
-    if (!add_arc(n, in_of(op), out_of(op), weigh(g, op))) return false;
+    if (!add_arc(n, in_of(op), out_of(op), capacity_of(g, op))) return false;
     for (uint32_t k = g->user_begin[op]; k < g->user_begin[op + 1]; k++) {
         if (!add_arc(n, out_of(op), in_of(g->user[k]), CB_FLOW_INF)) return false;
     }
@@ -353,6 +367,7 @@ static cb_status solve(torch_graph *g, cb_arena *arena, cb_torch_cut *out, cb_er
     if (!find_users(g)) return cb_no_memory(err);
     find_distances(g);
     if (!find_bans(g)) return cb_no_memory(err);
+    set_scale(g);
     for (uint32_t op = 0; op < p->n_op; op++) {
         if (!add_op(g, &n, op)) return cb_no_memory(err);
     }

@@ -17,7 +17,12 @@ from pathlib import Path
 
 from . import __version__
 from .budgets import MEASURES, PRESETS, parse_preset, text
+from .devices import resolve
 
+_DEVICE = (
+    "row of the cost model: a name, measured (this CPU) or FILE.json; a100 for traced graphs, else "
+    "cpu, unless given"
+)
 _FILE = "a problem or a traced graph, as JSON or gzipped JSON (docs/problem.md)"
 
 
@@ -33,9 +38,7 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
         "--policy",
         help="dots_saveable, everything_saveable, nothing_saveable, save:OP,OP,... or a JSON table",
     )
-    plan.add_argument(
-        "--device", help="row of the cost model; a100 for traced graphs, else cpu, unless given"
-    )
+    plan.add_argument("--device", help=_DEVICE)
     plan.add_argument(
         "--time-limit", type=float, default=0.0, metavar="S", help="end the search after S seconds"
     )
@@ -69,9 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     frontier.add_argument(
         "--preset", choices=PRESETS[1:], default="recompute_all", help="what may run again"
     )
-    frontier.add_argument(
-        "--device", help="row of the cost model; a100 for traced graphs, else cpu, unless given"
-    )
+    frontier.add_argument("--device", help=_DEVICE)
     frontier.add_argument("--json", action="store_true", help="all points (docs/planner.md)")
     frontier.add_argument("--report", metavar="FILE", help="write an HTML page as well")
 
@@ -217,7 +218,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from . import _native, files
 
     graph, plan = files.read_text(options.file), files.read_text(options.plan)
-    device = options.device
+    device = resolve(options.device)
     if device is None and files.is_traced(graph) and '"device"' not in plan:
         device = "a100"
     _print(_native.evaluate_json(graph, plan, device))

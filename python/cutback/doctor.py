@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import __version__, _native
+from . import __version__, _native, devices
 
 _VECTOR_BITS = {"baseline": 128, "avx2": 256, "avx512": 512}  # of the core's own kernel
 _OPTIONAL = ("ml_dtypes", "torch", "tqdm", "scipy")
@@ -74,6 +74,9 @@ def lines() -> Iterator[tuple[str, str]]:
     yield "instructions", machine["isa"]
     yield "threads", str(machine["threads"])
     yield "matrix product", _matrix_product(machine)
+    row = devices.measured()
+    yield "cost model", f"device cpu, a fixed guess; measured: {devices.text(row)}"
+    yield "measured row", f"{devices.cache_file()} (taken with device='measured')"
     yield "kernel cache", "not used: kernels are compiled into the package"
     for name in _OPTIONAL:
         yield name, _optional(name)

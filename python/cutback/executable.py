@@ -12,6 +12,7 @@ import numpy as np
 
 from . import budgets
 from .arrays import as_array, empty, wrap
+from .devices import Device, resolve
 from .source import place
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Executable:
             ``"conservative"``, ``"aggressive"`` or ``"recompute_all"``.
         backend: ``"cpu"``, ``"debug"`` (each storage allocated by itself), ``"ref"`` (slow, f64) or
             ``"null"`` (nothing runs).
-        device: row of the cost model; ``"cpu"``.
+        device: row of the cost model, ``"cpu"`` unless given; see :func:`cutback.devices.resolve`.
         plan: a plan for this graph, or its JSON, to use instead of making one.
         keep_gradients: gradients stay in the arena, for an optimizer.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
@@ -97,7 +98,7 @@ class Executable:
         measure: str = "arena",
         preset: str | None = None,
         backend: str = "cpu",
-        device: str | None = None,
+        device: Device | None = None,
         plan: Plan | str | None = None,
         keep_gradients: bool = False,
         static_bytes: int = 0,
@@ -107,7 +108,7 @@ class Executable:
             preset=budgets.parse_preset(preset),
             budget=budgets.parse(budget, measure),
             backend=backend,
-            device=device,
+            device=resolve(device),
             keep_gradients=keep_gradients,
             static_bytes=static_bytes,
             plan_json=plan if plan is None or isinstance(plan, str) else plan.to_json(),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _native, budgets, files
+from . import _native, budgets, devices, files
 from .policies import Policy, resolve
 from .tracing import Call, Traced
 from .training import ArgNums, _argnums
@@ -194,7 +194,7 @@ def plan(
     preset: str | None = None,
     policy: Policy | str | None = None,
     argnums: ArgNums = 0,
-    device: str | None = None,
+    device: devices.Device | None = None,
     max_extra: float | None = None,
     time_limit: float = 0.0,
     progress: Callable[[float], object] | None = None,
@@ -226,7 +226,7 @@ def plan(
             text,
             preset=budgets.parse_preset(preset),
             budget=budgets.parse(budget, measure or "live", max_extra),
-            device=device,
+            device=devices.resolve(device),
             time_limit=time_limit,
             progress=progress,
         )

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import _native, budgets, files
+from . import _native, budgets, devices, files
 from .planning import Plan, Problem, plan, read_problem
 from .policies import Policy
 from .training import ArgNums
@@ -43,7 +43,7 @@ class Frontier:
         self.bound_ps: list[int] = document["bound_ps"]
         self.kind: list[str] = document["kind"]
         self.once_ps: int = document["once_ps"]
-        self.device: str = document["device"]
+        self.device: devices.Device = document["device"]
         self.preset: str = document["preset"]
         self.baselines: dict[str, Baseline] = {
             name: Baseline(**row) for name, row in document["baselines"].items()
@@ -85,7 +85,7 @@ class Frontier:
                 self._problem_text,
                 preset=budgets.parse_preset(self.preset),
                 budget=budgets.parse(self.saved_bytes[i], "saved"),
-                device=self.device,
+                device=devices.resolve(self.device),
             )
             self._plans[i] = Plan(self._problem_text, answer)
         return self._plans[i]
@@ -108,7 +108,8 @@ class Frontier:
             file.write(render_frontier(json.loads(self._text), title))
 
     def __str__(self) -> str:
-        rows = [f"{len(self)} points, {self.kind.count('hull')} of them exact; {self.device}"]
+        device = devices.name(self.device)
+        rows = [f"{len(self)} points, {self.kind.count('hull')} of them exact; {device}"]
         marks = [(f"point {i}", self.saved_bytes[i], self.time_ps[i]) for i in self._shown()]
         marks += [(name, b.saved_bytes, b.time_ps) for name, b in self.baselines.items()]
         for name, saved, time in marks:
@@ -134,7 +135,7 @@ def frontier(
     preset: str = "recompute_all",
     policy: Policy | str | None = None,
     argnums: ArgNums = 0,
-    device: str | None = None,
+    device: devices.Device | None = None,
 ) -> Frontier:
     """Every trade-off between bytes saved for the backward and time, in milliseconds.
 
@@ -155,4 +156,6 @@ def frontier(
             if not isinstance(policy, str):
                 raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
             text = files.constrain(text, policy)
-    return Frontier(text, _native.frontier_json(text, budgets.parse_preset(preset), device))
+    return Frontier(
+        text, _native.frontier_json(text, budgets.parse_preset(preset), devices.resolve(device))
+    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import budgets, tree
+from .devices import Device
 from .executable import Executable, Planned, Stats
 from .policies import Policy, PolicyFunction, resolve
 from .source import located, place
@@ -257,7 +258,7 @@ def compile(
     argnums: ArgNums = 0,
     has_aux: bool = False,
     backend: str = "cpu",
-    device: str | None = None,
+    device: Device | None = None,
     plan: Plan | str | None = None,
     seed: int = 0,
 ) -> Step:

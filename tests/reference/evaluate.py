@@ -65,20 +65,26 @@ def load(path: str | Path) -> dict[str, Any]:
     return loaded
 
 
-def op_seconds(op: dict[str, Any], device: str) -> float:
+def op_seconds(op: dict[str, Any], device: str | dict[str, Any]) -> float:
     """Roofline time of one run of an op."""
     flags = op.get("flags", [])
     if "view" in flags or "placeholder" in flags:
         return 0.0
     if op.get("time_ps", -1) >= 0:
         return float(op["time_ps"]) * 1e-12
-    flops, bandwidth, launch = DEVICES[device]
+    if isinstance(device, str):
+        flops, bandwidth, launch = DEVICES[device]
+    else:
+        flops, bandwidth, launch = (device[k] for k in ("flops_per_s", "bytes_per_s", "launch_s"))
     arithmetic = op.get("flops", 0.0) / flops[op.get("class", "f32")]
     return float(max(arithmetic, op.get("bytes", 0) / bandwidth) + launch)
 
 
 def evaluate(
-    problem: dict[str, Any], steps: list[int], backward_starts: int, device: str = "cpu"
+    problem: dict[str, Any],
+    steps: list[int],
+    backward_starts: int,
+    device: str | dict[str, Any] = "cpu",
 ) -> Evaluation:
     """Walks ``steps`` (op ids; the backward is from ``backward_starts`` on); checks all rules."""
     ops, storages = problem["ops"], problem["storages"]
@@ -202,7 +208,9 @@ def check_arena(lives: list[Life], rows: list[list[Any]], align: int, arena_byte
         alive.append(row)
 
 
-def check_plan(problem: dict[str, Any], plan: dict[str, Any], device: str = "cpu") -> Evaluation:
+def check_plan(
+    problem: dict[str, Any], plan: dict[str, Any], device: str | dict[str, Any] = "cpu"
+) -> Evaluation:
     """Compares all numbers of a plan with its steps: to the byte, and to a picosecond an op."""
     result = evaluate(problem, plan["steps"], plan["backward_starts"], device)
     numbers = plan["numbers"]

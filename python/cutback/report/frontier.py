@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import devices
 from .page import page, table
 from .svg import document, human_bytes, nice_ticks, tag, text
 
@@ -161,9 +162,10 @@ def render_frontier(frontier: Mapping[str, Any], title: str = "Cutback frontier"
         if kind == "hull"
     ]
     headers = ("", "saved", "extra time")
+    device = devices.name(frontier["device"])
     return page(
         title,
         f"{frontier_svg(frontier)}<p>{len(frontier['kind'])} points; times by the cost model of "
-        f"{frontier['device']}.</p><h2>Presets</h2>{table(headers, presets, numeric=(1, 2))}"
+        f"{device}.</p><h2>Presets</h2>{table(headers, presets, numeric=(1, 2))}"
         f"<h2>Exact points</h2>{table(headers, exact, numeric=(1, 2))}",
     )

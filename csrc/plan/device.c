@@ -1,0 +1,116 @@
+#include "device.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "names.h"
+
+#define LONGEST_NAME 80
+#define LONGEST_LAUNCH 1.0 /* seconds */
+#define LEAST_RATE 1.0     /* a second: a time of one op stays a finite number */
+#define MOST_RATE 1e30
+
+static bool is_row_of_table(const cb_device *d) {
+    const cb_device *row = cb_device_find(d->name);
+    if (!row) return false;
+    for (int i = 0; i < CB_WORK_CLASS_COUNT; i++) {
+        if (row->flops_per_s[i] != d->flops_per_s[i]) return false;
+    }
+    return row->bytes_per_s == d->bytes_per_s && row->launch_s == d->launch_s;
+}
+
+static cb_status read_rate(const cb_json *object, const char *key, double *out, cb_error *err) {
+    const cb_json *node;
+    CB_TRY(cb_json_want(object, key, CB_JSON_DOUBLE, &node, err));
+    CB_TRY(cb_json_as_double(node, key, out, err));
+    if (*out >= LEAST_RATE && *out <= MOST_RATE) return CB_OK;
+    return cb_fail(err, CB_INVALID, "device: %s is %g; it must be from %g to %g", key, *out,
+                   LEAST_RATE, MOST_RATE);
+}
+
+static cb_status read_flops(const cb_json *root, cb_device *d, cb_error *err) {
+    const cb_json *object;
+    CB_TRY(cb_json_want(root, "flops_per_s", CB_JSON_OBJECT, &object, err));
+    CB_TRY(cb_known_keys(object, "flops_per_s", cb_work_class_names, CB_WORK_CLASS_COUNT, err));
+    CB_TRY(read_rate(object, "f32", &d->flops_per_s[CB_WORK_F32], err));
+    for (int i = 0; i < CB_WORK_CLASS_COUNT; i++) {
+        d->flops_per_s[i] = d->flops_per_s[CB_WORK_F32];
+        if (cb_json_get(object, cb_work_class_names[i]))
+            CB_TRY(read_rate(object, cb_work_class_names[i], &d->flops_per_s[i], err));
+    }
+    return CB_OK;
+}
+
+static cb_status read_row(const cb_json *root, cb_device *d, cb_error *err) {
+    static const char *const known[] = {"name", "flops_per_s", "bytes_per_s", "launch_s"};
+    const cb_json *node;
+    CB_TRY(cb_known_keys(root, "device", known, sizeof known / sizeof *known, err));
+    CB_TRY(cb_json_want(root, "name", CB_JSON_STRING, &node, err));
+    if (node->n == 0 || node->n > LONGEST_NAME)
+        return cb_fail(err, CB_INVALID, "device: a name has 1 to %d bytes, not %u", LONGEST_NAME,
+                       node->n);
+    d->name = node->as.string;
+    CB_TRY(read_flops(root, d, err));
+    CB_TRY(read_rate(root, "bytes_per_s", &d->bytes_per_s, err));
+    CB_TRY(cb_json_want(root, "launch_s", CB_JSON_DOUBLE, &node, err));
+    CB_TRY(cb_json_as_double(node, "launch_s", &d->launch_s, err));
+    if (!(d->launch_s >= 0 && d->launch_s <= LONGEST_LAUNCH))
+        return cb_fail(err, CB_INVALID, "device: launch_s is %g; it must be from 0 to %g seconds",
+                       d->launch_s, LONGEST_LAUNCH);
+    if (cb_device_find(d->name) && !is_row_of_table(d))
+        return cb_fail(err, CB_INVALID,
+                       "device: \"%s\" is a row of the table with other numbers; choose another "
+                       "name",
+                       d->name);
+    return CB_OK;
+}
+
+cb_status cb_device_copy(const cb_device *device, cb_arena *arena, const cb_device **out,
+                         cb_error *err) {
+    cb_device *copy = CB_NEW(arena, cb_device, 1);
+    const char *name = cb_arena_strdup(arena, device->name, strlen(device->name));
+    if (!copy || !name) return cb_no_memory(err);
+    *copy = *device;
+    copy->name = name;
+    *out = copy;
+    return CB_OK;
+}
+
+cb_status cb_device_from_json(const cb_json *node, cb_arena *arena, const cb_device **out,
+                              cb_error *err) {
+    cb_device row = {0};
+    if (node->kind == CB_JSON_STRING) {
+        *out = cb_device_find(node->as.string);
+        return *out ? CB_OK : cb_unknown_device(node->as.string, err);
+    }
+    if (node->kind != CB_JSON_OBJECT)
+        return cb_fail(err, CB_INVALID, "device: a name or an object is wanted, not of kind %s",
+                       cb_json_kind_name(node->kind));
+    CB_TRY(read_row(node, &row, err));
+    return cb_device_copy(&row, arena, out, err);
+}
+
+cb_status cb_device_parse(const char *text, cb_arena *arena, const cb_device **out, cb_error *err) {
+    *out = text ? cb_device_find(text) : NULL;
+    if (!text || *out) return CB_OK;
+    if (text[0] != '{') return cb_unknown_device(text, err);
+    const cb_json *root;
+    CB_TRY(cb_json_parse(arena, text, strlen(text), &root, err));
+    return cb_device_from_json(root, arena, out, err);
+}
+
+void cb_device_put(cb_json_writer *w, const char *key, const cb_device *device) {
+    if (is_row_of_table(device)) {
+        cb_json_put_string(w, key, device->name);
+        return;
+    }
+    cb_json_begin(w, key, '{');
+    cb_json_put_string(w, "name", device->name);
+    cb_json_begin(w, "flops_per_s", '{');
+    for (int i = 0; i < CB_WORK_CLASS_COUNT; i++)
+        cb_json_put_double(w, cb_work_class_names[i], device->flops_per_s[i]);
+    cb_json_end(w, '}');
+    cb_json_put_double(w, "bytes_per_s", device->bytes_per_s);
+    cb_json_put_double(w, "launch_s", device->launch_s);
+    cb_json_end(w, '}');
+}

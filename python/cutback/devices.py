@@ -1,0 +1,178 @@
+"""Devices of the cost model: rows of its table by name, rows with numbers of their own, and this
+machine's CPU, measured.
+
+The table's rows depend on nothing, so plans made with them are the same on every machine. A
+measured row is taken only by name (``device="measured"``), and a plan made with it carries its
+numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _native, dtypes, files
+
+Device = str | Mapping[str, Any]
+
+MEASURED = "measured"
+_PRODUCTS = {"f32": 512, "f64": 384, "f16": 256, "bf16": 256}  # rows of square matrices
+_STREAM = 1 << 22  # elements of f32: three arrays of 16 MiB
+_INTS = 1 << 16  # elements of i32 that stay in a core's cache
+_TINY = 24  # operations on one element: what is left is the launch
+_ROUNDS = 3  # the fastest counts
+
+
+def resolve(device: Device | None) -> str | None:
+    """What the core takes: a name of its table, or a row as JSON.
+
+    ``device``: a name; ``"measured"``; the path of a ``.json`` file with a row; or a row, a mapping
+    with ``name``, ``flops_per_s`` (by class: ``f32`` and, where they differ from it, ``f64``,
+    ``f16``, ``bf16``, ``int``), ``bytes_per_s`` and ``launch_s`` (seconds).
+
+    Raises:
+        OSError: the file cannot be read. TypeError: none of these. Names and numbers are checked by
+        the core.
+    """
+    if device is None or isinstance(device, str):
+        if device == MEASURED:
+            return json.dumps(measured())
+        if device is not None and device.endswith(".json"):
+            return files.read_text(device)
+        return device
+    if isinstance(device, Mapping):
+        return json.dumps(dict(device))
+    raise TypeError(f"a device is a name or a row, not {type(device).__name__}")
+
+
+def _model() -> str:
+    """The CPU's name, as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except (OSError, UnicodeDecodeError):
+        pass
+    return platform.processor() or platform.machine() or "cpu"
+
+
+def _key() -> dict[str, Any]:
+    """What a measurement depends on."""
+    from . import __version__
+
+    machine = _native.machine()
+    parts = {name: machine[name] for name in ("isa", "threads", "blas")}
+    return {"cpu": _model(), "cutback": __version__, **parts}
+
+
+def cache_file() -> Path:
+    """Where this machine's row is kept: in ``$XDG_CACHE_HOME/cutback``, or ``~/.cache/cutback``."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    digest = hashlib.sha256(json.dumps(_key(), sort_keys=True).encode()).hexdigest()
+    return folder / "cutback" / f"device-{digest[:16]}.json"
+
+
+def _trusted(path: Path) -> bool:
+    """A plain file that is ours and that nobody else may write."""
+    status = path.lstat()
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return stat.S_ISREG(status.st_mode) and own and not others
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        if not _trusted(path):
+            return None
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(document, dict) or document.get("key") != _key():
+        return None
+    row = document.get("row")
+    return row if isinstance(row, dict) else None
+
+
+def _write(path: Path, row: dict[str, Any]) -> None:
+    """Whole or not at all; without a place to write, the next process measures again."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)  # readable by its owner alone
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"key": _key(), "row": row}, file, indent=1)
+        os.replace(name, path)
+    except OSError:
+        pass
+
+
+def measured(fresh: bool = False) -> dict[str, Any]:
+    """This machine's CPU as a row: measured at first use (some 0.2 s), then read from
+    :func:`cache_file`. ``fresh``: measures again."""
+    path = cache_file()
+    row = None if fresh else _read(path)
+    if row is None:
+        row = measure()
+        _write(path, row)
+    return row
+
+
+def measure() -> dict[str, Any]:
+    """Measures a row with the core's own kernels: matrix products, a sum of two long arrays,
+    integer products in the cache, and operations on one element. Rates a second, seconds."""
+    from .graph import Graph
+
+    graph, arrays = Graph(), []
+
+    def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        arrays.append(np.zeros(shape, dtypes.to_numpy(dtype)))
+        return graph.input(name, shape, dtype)
+
+    for dtype, n in _PRODUCTS.items():
+        a, b = (argument(f"{side}_{dtype}", (n, n), dtype) for side in "ab")
+        graph.output(graph.op("matmul", a, b))
+    x, y = (argument(name, (_STREAM,), "f32") for name in "xy")
+    graph.output(graph.op("add", x, y))
+    whole = argument("whole", (_INTS,), "i32")
+    graph.output(graph.op("mul", whole, whole))
+    value = argument("one", (1,), "f32")
+    for _ in range(_TINY):
+        value = graph.op("tanh", value)
+        graph.output(value)
+    run = graph.compile()
+    rounds = [
+        [row[1] for row in run.native.profile(run.inputs(arrays), run.outputs(), 0, 0)]
+        for _ in range(_ROUNDS)
+    ]
+    seconds = [max(min(times), 1e-9) for times in zip(*rounds, strict=True)]
+    assert len(seconds) == len(_PRODUCTS) + 2 + _TINY, "a kernel each"
+    n = len(_PRODUCTS)
+    flops = {d: 2.0 * m**3 / t for (d, m), t in zip(_PRODUCTS.items(), seconds, strict=False)}
+    flops["int"] = _INTS / seconds[n + 1]
+    return {
+        "name": f"measured {_model()}".encode()[:80].decode(errors="ignore"),
+        "flops_per_s": {name: float(f"{rate:.4g}") for name, rate in flops.items()},
+        "bytes_per_s": float(f"{12.0 * _STREAM / seconds[n]:.4g}"),
+        "launch_s": float(f"{sorted(seconds[n + 2 :])[_TINY // 2]:.4g}"),
+    }
+
+
+def name(device: Device) -> str:
+    """What a device is called."""
+    return device if isinstance(device, str) else str(device["name"])
+
+
+def text(row: Mapping[str, Any]) -> str:
+    """A row in one line for people."""
+    rates = ", ".join(f"{key} {rate / 1e9:.4g}" for key, rate in row["flops_per_s"].items())
+    stream, launch = row["bytes_per_s"] / 1e9, row["launch_s"] * 1e6
+    return f"{rates} Gflop/s, {stream:.4g} GB/s, launch {launch:.2g} us"

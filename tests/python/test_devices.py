@@ -1,0 +1,153 @@
+"""Devices with numbers of their own: read, written, evaluated alike; and this machine, measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback import _native, cli, devices
+
+TESTS = Path(__file__).parents[1]
+PROBLEMS = sorted((TESTS / "data" / "problems").glob("*.json*"))
+ROW = {
+    "name": "mine",
+    "flops_per_s": {"f32": 2e12, "bf16": 4e12},
+    "bytes_per_s": 5e10,
+    "launch_s": 3e-6,
+}
+
+
+def load_evaluate():
+    spec = importlib.util.spec_from_file_location("evaluate", TESTS / "reference" / "evaluate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["evaluate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_row_is_carried_by_the_plan():
+    plan = cutback.plan(PROBLEMS[0], device=ROW, budget=0.9)
+    row = plan.document["device"]
+    assert row["name"] == "mine" and row["bytes_per_s"] == 5e10 and row["launch_s"] == 3e-6
+    assert row["flops_per_s"] == {"f32": 2e12, "f64": 2e12, "f16": 2e12, "bf16": 4e12, "int": 2e12}
+    load_evaluate().check_plan(plan.problem, plan.document, row)
+    problem = json.dumps(plan.problem)
+    again = json.loads(_native.evaluate_json(problem, plan.to_json()))  # the plan's own row
+    assert again["time_ps"] == plan.numbers["time_ps"] and again["device"] == row
+    other = json.loads(_native.evaluate_json(problem, plan.to_json(), "cpu"))
+    assert other["time_ps"] != plan.numbers["time_ps"]
+    assert plan.explain()
+    frontier = cutback.frontier(PROBLEMS[0], device=ROW)
+    assert devices.name(frontier.device) == "mine" and "mine" in str(frontier)
+    assert frontier.plan(0).document["device"] == row
+
+
+def test_rows_of_the_table_stay_names(tmp_path, capsys):
+    cpu = {
+        "name": "cpu",
+        "flops_per_s": {"f32": 1e11, "f64": 5e10, "f16": 1e11, "bf16": 1e11, "int": 5e10},
+        "bytes_per_s": 2e10,
+        "launch_s": 1e-6,
+    }
+    plan = cutback.plan(PROBLEMS[0], device=cpu)
+    assert plan.document == cutback.plan(PROBLEMS[0], device="cpu").document
+    file = tmp_path / "row.json"
+    file.write_text(json.dumps(ROW))
+    assert cli.main(["plan", str(PROBLEMS[0]), "--device", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["device"]["name"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"bytes_per_s": 0}, "bytes_per_s is 0"),
+        ({"bytes_per_s": -1.0}, "bytes_per_s is -1"),
+        ({"bytes_per_s": "fast"}, "bytes_per_s"),
+        ({"launch_s": 2}, "launch_s is 2"),
+        ({"launch_s": -1e-9}, "launch_s"),
+        ({"flops_per_s": {}}, "f32"),
+        ({"flops_per_s": {"f32": 1e12, "f8": 1e12}}, "f8"),
+        ({"flops_per_s": {"f32": 1e99}}, "f32 is 1e\\+99"),
+        ({"name": ""}, "1 to 80 bytes"),
+        ({"name": "x" * 81}, "1 to 80 bytes"),
+        ({"name": "a100"}, "row of the table with other numbers"),
+        ({"speed": 1}, "speed"),
+    ],
+)
+def test_bad_rows(change, text):
+    with pytest.raises(ValueError, match=text):
+        cutback.plan(PROBLEMS[0], device={**ROW, **change})
+
+
+def test_bad_devices(tmp_path):
+    with pytest.raises(TypeError, match="int"):
+        cutback.plan(PROBLEMS[0], device=7)
+    with pytest.raises(ValueError, match="bytes_per_s"):
+        cutback.plan(PROBLEMS[0], device={"name": "x", "flops_per_s": {"f32": 1}, "launch_s": 0})
+    with pytest.raises(ValueError):
+        cutback.plan(PROBLEMS[0], device='{"name": ')
+    with pytest.raises(OSError):
+        cutback.plan(PROBLEMS[0], device=str(tmp_path / "none.json"))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_this_machine_is_measured_once(cache, monkeypatch):
+    row = devices.measured()
+    assert min(*row["flops_per_s"].values(), row["bytes_per_s"], row["launch_s"]) > 0
+    file = devices.cache_file()
+    assert file.parent.parent == cache
+    assert file.stat().st_mode & 0o077 == 0 and file.parent.stat().st_mode & 0o077 == 0
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+    monkeypatch.setattr(devices, "measure", lambda: pytest.fail("measured again"))
+    assert devices.measured() == row
+    plan = cutback.plan(PROBLEMS[0], device="measured")
+    assert plan.document["device"]["bytes_per_s"] == row["bytes_per_s"]
+    step = cutback.compile(lambda a: (a * a).sum(), device="measured")
+    step(np.ones(4, np.float32))
+    assert step.plan.document["device"]["name"] == row["name"]
+
+
+@pytest.mark.parametrize("damage", ["text", "list", "key", "open", "link"])
+def test_a_damaged_cache_is_not_used(cache, monkeypatch, damage):
+    good = {**ROW, "name": "from the cache"}
+    monkeypatch.setattr(devices, "measure", lambda: good)
+    assert devices.measured() == good
+    file = devices.cache_file()
+    document = json.loads(file.read_text())
+    monkeypatch.setattr(devices, "measure", lambda: ROW)
+    assert devices.measured() == good
+    if damage == "text":
+        file.write_text("{")
+    elif damage == "list":
+        file.write_text("[]")
+    elif damage == "key":
+        file.write_text(json.dumps({**document, "key": {**document["key"], "cutback": "0.0"}}))
+    elif damage == "open":
+        os.chmod(file, 0o666)
+    else:
+        file.rename(cache / "elsewhere")
+        file.symlink_to(cache / "elsewhere")
+    assert devices.measured() == ROW
+    assert devices.measured() == ROW
+    assert devices.measured(fresh=True) == ROW
+
+
+def test_no_place_for_a_cache(monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    monkeypatch.setattr(devices, "measure", lambda: ROW)
+    assert devices.measured() == ROW
