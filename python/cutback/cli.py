@@ -40,6 +40,9 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     )
     plan.add_argument("--device", help=_DEVICE)
     plan.add_argument(
+        "--profile", metavar="FILE", help="measured seconds by operation, before the cost model"
+    )
+    plan.add_argument(
         "--time-limit", type=float, default=0.0, metavar="S", help="end the search after S seconds"
     )
     plan.add_argument(
@@ -139,6 +142,7 @@ def _plan(options: argparse.Namespace) -> int:
             preset=options.preset,
             policy=options.policy,
             device=device,
+            profile=options.profile,
             time_limit=options.time_limit,
             progress=progress,
         )

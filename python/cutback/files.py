@@ -1,4 +1,4 @@
-"""Graphs and plans in files: reading them, and laying a policy over a graph.
+"""Graphs and plans in files: reading them, and laying a policy or measured times over a graph.
 
 A graph file holds a problem (``docs/problem.md``) or a joint graph as a tracer of PyTorch writes
 it, as JSON, gzipped or not.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
@@ -117,5 +118,66 @@ def constrain(problem: str, policy: str) -> str:
         word = choose(op)
         for out in op["out"] if word is not None else ():
             out["constraint"] = word
+    document.pop("fingerprint", None)
+    return _native.problem_json(json.dumps(document))
+
+
+# ---- measured times ------------------------------------------------------------------------------
+
+MOST_SECONDS = 2.0**50 * 1e-12
+"""Longest time of one operation: 18 minutes."""
+
+
+def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The seconds by operation in a file: an object ``{"matmul_12": 1.5e-5, ...}``, or one with
+    ``format`` "cutback.times", ``version`` 1 and that object under ``seconds``.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: it holds something else.
+    """
+    document = json.loads(read_text(path))
+    if isinstance(document, dict) and document.get("format") == "cutback.times":
+        if document.get("version") != 1:
+            raise ValueError(f"{os.fspath(path)}: version {document.get('version')!r}, not 1")
+        document = document.get("seconds")
+    if not isinstance(document, dict):
+        raise ValueError(f"{os.fspath(path)}: a profile is an object of operation: seconds")
+    return document
+
+
+def _ids_by_name(ops: list[dict[str, Any]]) -> dict[str, list[int]]:
+    table: dict[str, list[int]] = {}
+    for i, op in enumerate(ops):
+        if op.get("name"):
+            table.setdefault(op["name"], []).append(i)
+    return table
+
+
+def with_times(problem: str, times: Mapping[Any, Any]) -> str:
+    """The problem (JSON) with measured times: seconds by operation, named by its name or its id.
+    Those go before the cost model; operations that are not among them keep the model's time, which
+    is not scaled. Views and placeholders take no time whatever is said of them.
+
+    Raises:
+        ValueError: no such operation, a name that several have, or a time that is no number from 0
+            to :data:`MOST_SECONDS`.
+    """
+    document = json.loads(problem)
+    ops = document["ops"]
+    names = _ids_by_name(ops)
+    for key, seconds in times.items():
+        found = names.get(str(key), [])
+        if not found and str(key).isdecimal() and int(key) < len(ops):
+            found = [int(key)]
+        if len(found) != 1:
+            what = "several operations are called" if found else "the graph has no operation"
+            raise ValueError(f"profile: {what} {str(key)!r}" + (f": {found}" if found else ""))
+        number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not number or not math.isfinite(seconds) or not 0 <= seconds <= MOST_SECONDS:
+            raise ValueError(
+                f"profile: {key!r} takes {seconds!r} seconds; a time is a number from 0 to "
+                f"{MOST_SECONDS:.0f}"
+            )
+        ops[found[0]]["time_ps"] = round(seconds * 1e12)
     document.pop("fingerprint", None)
     return _native.problem_json(json.dumps(document))

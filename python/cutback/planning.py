@@ -14,8 +14,10 @@ from .training import ArgNums, _argnums
 
 if TYPE_CHECKING:
     from .executable import Executable
+    from .profiling import Profile
 
 Problem = Mapping[str, Any] | str | os.PathLike[str]
+Times = Mapping[Any, float]  # seconds by operation, its name or id
 
 
 class Entry(NamedTuple):
@@ -186,6 +188,13 @@ def read_problem(problem: Problem) -> str:
     return _native.problem_json(text)
 
 
+def _times(profile: Profile | Times | str | os.PathLike[str]) -> Times:
+    """Seconds by operation."""
+    if isinstance(profile, (str, os.PathLike)):
+        return files.read_times(profile)
+    return profile if isinstance(profile, Mapping) else profile.times()
+
+
 def plan(
     what: Callable[..., Any] | Problem,
     *args: Any,
@@ -195,6 +204,7 @@ def plan(
     policy: Policy | str | None = None,
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
+    profile: Profile | Times | str | os.PathLike[str] | None = None,
     max_extra: float | None = None,
     time_limit: float = 0.0,
     progress: Callable[[float], object] | None = None,
@@ -207,6 +217,9 @@ def plan(
             the path of a file with it (``docs/problem.md``).
         budget, preset, policy, argnums, device: as for :func:`cutback.compile`.
         measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
+        profile: for problems, measured times that go before the cost model: what ``step.profile``
+            returned, seconds by operation, or the path of a file with them; see
+            :func:`cutback.files.with_times`.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
         time_limit, progress: for problems; seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and
@@ -222,6 +235,8 @@ def plan(
             if not isinstance(policy, str):
                 raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
             text = files.constrain(text, policy)
+        if profile is not None:
+            text = files.with_times(text, _times(profile))
         answer = _native.plan_json(
             text,
             preset=budgets.parse_preset(preset),
@@ -231,6 +246,10 @@ def plan(
             progress=progress,
         )
         return Plan(text, answer)
+    if profile is not None:
+        raise TypeError(
+            "a profile needs a problem: cutback.plan(step.plan.problem, profile=step.profile(...))"
+        )
     from .executable import Executable
 
     numbers = _argnums(argnums)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,6 +62,21 @@ class Profile:
             table[kernel.kind] = count + 1, seconds + kernel.seconds
         rows = [(kind, count, seconds) for kind, (count, seconds) in table.items()]
         return sorted(rows, key=lambda row: -row[2])
+
+    def times(self) -> dict[str, float]:
+        """Seconds by operation, the mean of its runs: what ``cutback.plan(..., profile=...)``
+        takes."""
+        runs: dict[str, list[float]] = {}
+        for kernel in self.kernels:
+            runs.setdefault(kernel.name, []).append(kernel.seconds)
+        return {name: sum(seconds) / len(seconds) for name, seconds in runs.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the times into a file for ``cutback plan --profile`` and
+        :func:`cutback.files.read_times`."""
+        document = {"format": "cutback.times", "version": 1, "seconds": self.times()}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
 
     def __str__(self) -> str:
         total = self.seconds or 1.0
