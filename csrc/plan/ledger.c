@@ -13,6 +13,9 @@
 
 #include "../base/sort.h"
 
+#define BLOCK (1u << CB_LEDGER_BLOCK)
+#define LANES 4 /* pairs of doubles in flight: a maximum waits for the one before it */
+
 /* ---- tables of the problem ------------------------------------------------------------------- */
 
 static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
@@ -74,8 +77,8 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->use = CB_NEW(a, cb_ledger_uses, p->n_storage);
     l->span = CB_NEW(a, cb_ledger_spans, p->n_storage);
     l->busy_at = CB_NEW(a, uint32_t, l->n);
-    l->moment = CB_NEW(a, double, (size_t)l->n + 1);
     l->n_block = (l->n >> CB_LEDGER_BLOCK) + 1;
+    l->moment = CB_NEW(a, double, (size_t)l->n_block << CB_LEDGER_BLOCK);
     l->lift = CB_NEW(a, double, (size_t)l->n_block + 1);
     l->block_peak = CB_NEW(a, double, l->n_block);
     l->block_area = CB_NEW(a, double, l->n_block);
@@ -237,6 +240,7 @@ static void add_in_block(cb_ledger *l, uint32_t from, uint32_t to, double bytes)
 
 /* Whole blocks are lifted; only the two at the ends are gone through. */
 static void add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+    if (to >= l->n) to = l->n - 1; /* held to the end */
     if (from > to) return;
     uint32_t first = from >> CB_LEDGER_BLOCK, last = to >> CB_LEDGER_BLOCK;
     if (first == last) {
@@ -344,18 +348,48 @@ static void walk_anchor(cb_ledger *l, uint32_t anchor) {
     l->local[anchor] = most;
 }
 
-/* Four lanes, as a maximum of doubles waits for the one before it. */
-static void sum_up_block(cb_ledger *l, uint32_t block) {
-    double peak[4] = {0}, area[4] = {0}, lift = l->lift[block];
-    uint32_t begin = block << CB_LEDGER_BLOCK, end = begin + (1u << CB_LEDGER_BLOCK);
-    if (end > l->n) end = l->n;
-    for (uint32_t k = begin; k < end; k++) {
-        double bytes = l->moment[k] + lift, over = bytes - l->target;
-        peak[k & 3] = bytes > peak[k & 3] ? bytes : peak[k & 3];
-        area[k & 3] += over > 0 ? over : 0;
+typedef double two __attribute__((vector_size(16)));
+typedef int64_t two_masks __attribute__((vector_size(16)));
+
+static two larger(two a, two b) {
+    two_masks first = a > b;
+    return (two)(((two_masks)a & first) | ((two_masks)b & ~first));
+}
+
+static two load_two(const double *at) {
+    two both;
+    memcpy(&both, at, sizeof both);
+    return both;
+}
+
+/* Moments behind the last anchor are 0. */
+static double peak_of(const double *moment) {
+    two peak[LANES];
+    for (uint32_t j = 0; j < LANES; j++) peak[j] = load_two(moment + 2 * j);
+    for (uint32_t k = 2 * LANES; k < BLOCK; k += 2 * LANES) {
+        for (uint32_t j = 0; j < LANES; j++)
+            peak[j] = larger(load_two(moment + k + 2 * j), peak[j]);
     }
-    l->block_peak[block] = fmax(fmax(peak[0], peak[1]), fmax(peak[2], peak[3]));
-    l->block_area[block] = (area[0] + area[1]) + (area[2] + area[3]);
+    two most = larger(larger(peak[0], peak[1]), larger(peak[2], peak[3]));
+    return most[0] > most[1] ? most[0] : most[1];
+}
+
+static double area_above(const double *moment, double level) {
+    two area[LANES] = {0}, zero = {0}, from = {level, level};
+    for (uint32_t k = 0; k < BLOCK; k += 2 * LANES) {
+        for (uint32_t j = 0; j < LANES; j++)
+            area[j] += larger(load_two(moment + k + 2 * j) - from, zero);
+    }
+    two all = (area[0] + area[1]) + (area[2] + area[3]);
+    return all[0] + all[1];
+}
+
+/* Most blocks are not over the target: their area needs no look. */
+static void sum_up_block(cb_ledger *l, uint32_t block) {
+    const double *moment = l->moment + ((size_t)block << CB_LEDGER_BLOCK);
+    double lift = l->lift[block], peak = peak_of(moment) + lift;
+    l->block_peak[block] = peak;
+    l->block_area[block] = peak > l->target ? area_above(moment, l->target - lift) : 0;
     l->stale[block] = false;
 }
 
@@ -481,7 +515,7 @@ cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, doubl
         l->idle[op] = false;
     }
     for (uint32_t s = 0; s < p->n_storage; s++) l->use[s].len = l->span[s].len = 0;
-    memset(l->moment, 0, ((size_t)l->n + 1) * sizeof *l->moment);
+    memset(l->moment, 0, ((size_t)l->n_block << CB_LEDGER_BLOCK) * sizeof *l->moment);
     memset(l->local, 0, l->n * sizeof *l->local);
     memset(l->lift, 0, ((size_t)l->n_block + 1) * sizeof *l->lift);
     for (uint32_t b = 0; b < l->n_block; b++) l->stale[b] = true;
@@ -508,6 +542,76 @@ bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out) {
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
+
+/* Of the anchors in [from, to). */
+static double peak_between(const cb_ledger *l, uint32_t from, uint32_t to) {
+    double most = 0;
+    for (uint32_t k = from; k < to;) {
+        uint32_t b = k >> CB_LEDGER_BLOCK, end = (b + 1) << CB_LEDGER_BLOCK;
+        bool whole = (k & (BLOCK - 1)) == 0 && end <= to;
+        if (whole && l->block_peak[b] > most) most = l->block_peak[b];
+        if (whole) {
+            k = end;
+            continue;
+        }
+        for (; k < end && k < to; k++) most = fmax(most, cb_ledger_moment(l, k));
+    }
+    return most;
+}
+
+/* Bytes that may go from the moments before `anchor` when `op` no longer reads them there; false
+ * when more may follow, as a base run falls idle. */
+static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double *bytes) {
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
+        uint32_t s = l->read[j], maker = l->f->root[s];
+        const cb_ledger_spans *spans = &l->span[s];
+        size_t i = spans->len;
+        while (i > 0 && spans->at[i - 1].made >= anchor) i--;
+        if (i == 0 || spans->at[i - 1].last != anchor) continue;
+        bool lone = i == 1 && l->use[s].at[0].anchor == anchor;
+        if (lone && !l->idle[maker] && l->runs[maker].len > 1) return false;
+        *bytes += (double)l->f->p->storage_bytes[s];
+    }
+    return true;
+}
+
+/* What the chain would lose beside `op`: those that only it needs. Marks the others in `done`. */
+static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *bytes) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    uint32_t reader = l->f->base[anchor];
+    l->visit++;
+    for (size_t i = chain->len + 1; i-- > 0;) {
+        if (i < chain->len) reader = chain->at[i];
+        bool stays = i == chain->len || (reader != op && l->done[reader] == l->visit);
+        if (!stays && !may_shorten(l, reader, anchor, bytes)) return false;
+        for (uint32_t j = l->read_begin[reader]; stays && j < l->read_begin[reader + 1]; j++)
+            l->done[l->f->root[l->read[j]]] = l->visit;
+    }
+    return true;
+}
+
+/* Where the rise begins that makes up for the run of a storage's op at `anchor`; `anchor`: there is
+ * none, as nobody reads that run. */
+static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    const cb_ledger_spans *spans = &l->span[storage];
+    const cb_ledger_uses *u = &l->use[storage];
+    size_t i = spans->len, at = find_use(u, anchor);
+    while (i > 0 && spans->at[i - 1].made > anchor) i--;
+    if (i == 0 || spans->at[i - 1].made != anchor) return anchor;
+    if (at == u->len || u->at[at].anchor > spans->at[i - 1].last) return anchor;
+    return 1 + (i > 1 ? spans->at[i - 2].last : l->f->position[l->f->root[storage]]);
+}
+
+double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op) {
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) { /* the largest first */
+        uint32_t s = l->made[j], from = rise_from(l, s, anchor);
+        double freed = 0, bytes = (double)l->f->p->storage_bytes[s];
+        if (from >= anchor) continue;
+        if (!shorten_chain(l, anchor, op, &freed) || freed >= bytes) return 0;
+        return peak_between(l, from, anchor) + bytes - freed;
+    }
+    return 0;
+}
 
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
     const cb_ledger_spans *spans = &l->span[storage];

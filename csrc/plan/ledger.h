@@ -42,7 +42,7 @@ typedef struct cb_ledger {
     cb_ledger_spans *span; /* [n_storage] rising */
     cb_ledger_ids busy;    /* anchors with a chain, in any order */
     uint32_t *busy_at;     /* [n] index in `busy` */
-    double *moment;        /* [n + 1] see cb_ledger_moment */
+    double *moment;        /* [n, up to whole blocks] see cb_ledger_moment */
     double *lift;          /* [n_block + 1] added to all moments of a block */
     double *block_peak;    /* [n_block] largest `moment` of a block */
     double *block_area;    /* [n_block] */
@@ -87,6 +87,9 @@ static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);
 /* Is it alive when `anchor` is entered? */
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor);
+/* No less than this is the peak when `op` no longer runs at `anchor`; 0: nothing is known without
+ * trying. Between settlings, at a small part of their cost. */
+double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op);
 static inline uint64_t cb_ledger_bytes(const cb_ledger *l, uint32_t op) {
     uint64_t bytes = 0;
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)

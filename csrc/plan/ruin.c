@@ -153,6 +153,10 @@ static void trim_one(ruiner *r, uint32_t anchor, uint32_t op, bool *removed) {
     double peak = l->peak, area = l->area;
     *removed = false;
     if (m->trial->forced[op]) return;
+    if (cb_ledger_peak_without(l, anchor, op) > fmax(peak, l->target)) { /* most cases */
+        m->settled += 2;
+        return;
+    }
     r->copy.len = 0;
     for (size_t j = 0; j < chain->len && r->ok; j++)
         r->ok = CB_PUSH(m->scratch, r->copy, chain->at[j]);
