@@ -14,6 +14,7 @@
 #include "../base/sort.h"
 
 #define BLOCK (1u << CB_LEDGER_BLOCK)
+#define BLOCK_NOTE (BLOCK + 3)
 #define LANES 4 /* pairs of doubles in flight: a maximum waits for the one before it */
 
 /* ---- tables of the problem ------------------------------------------------------------------- */
@@ -83,6 +84,7 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->block_peak = CB_NEW(a, double, l->n_block);
     l->block_area = CB_NEW(a, double, l->n_block);
     l->stale = CB_NEW(a, bool, l->n_block);
+    l->notes.noted_in = CB_NEW(a, uint32_t, l->n_block);
     l->local = CB_NEW(a, double, l->n);
     l->touched_in = CB_NEW(a, uint32_t, p->n_storage);
     l->marked_in = CB_NEW(a, uint32_t, l->n);
@@ -91,7 +93,8 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->left = CB_NEW(a, uint32_t, p->n_storage);
     if (l->read_begin && l->read && l->made_begin && l->made && l->chain && l->runs && l->idle &&
         l->use && l->span && l->busy_at && l->moment && l->local && l->touched_in && l->marked_in &&
-        l->wanted && l->done && l->left && l->lift && l->block_peak && l->block_area && l->stale) {
+        l->wanted && l->done && l->left && l->lift && l->block_peak && l->block_area && l->stale &&
+        l->notes.noted_in) {
         list_reads(l, l->left);
         list_made(l, l->left);
         memset(l->left, 0, p->n_storage * sizeof *l->left);
@@ -233,27 +236,44 @@ bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) 
 
 /* ---- settling -------------------------------------------------------------------------------- */
 
-static void add_in_block(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+/* Before a block changes for the first time in a probe. */
+static bool note_block(cb_ledger *l, uint32_t block) {
+    cb_ledger_notes *notes = &l->notes;
+    if (!notes->on || notes->noted_in[block] == l->round) return true;
+    notes->noted_in[block] = l->round;
+    if (!CB_PUSH(&l->arena, notes->block, block) ||
+        !CB_RESERVE(&l->arena, notes->of_block, BLOCK_NOTE))
+        return false;
+    double *note = notes->of_block.at + notes->of_block.len;
+    notes->of_block.len += BLOCK_NOTE;
+    memcpy(note, l->moment + ((size_t)block << CB_LEDGER_BLOCK), BLOCK * sizeof *note);
+    note[BLOCK] = l->lift[block];
+    note[BLOCK + 1] = l->block_peak[block];
+    note[BLOCK + 2] = l->block_area[block];
+    return true;
+}
+
+static bool add_in_block(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+    if (!note_block(l, from >> CB_LEDGER_BLOCK)) return false;
     for (uint32_t k = from; k <= to; k++) l->moment[k] += bytes;
     l->stale[from >> CB_LEDGER_BLOCK] = true;
+    return true;
 }
 
 /* Whole blocks are lifted; only the two at the ends are gone through. */
-static void add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+static bool add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
     if (to >= l->n) to = l->n - 1; /* held to the end */
-    if (from > to) return;
+    if (from > to) return true;
     uint32_t first = from >> CB_LEDGER_BLOCK, last = to >> CB_LEDGER_BLOCK;
-    if (first == last) {
-        add_in_block(l, from, to, bytes);
-        return;
-    }
-    add_in_block(l, from, ((first + 1) << CB_LEDGER_BLOCK) - 1, bytes);
+    if (first == last) return add_in_block(l, from, to, bytes);
+    if (!add_in_block(l, from, ((first + 1) << CB_LEDGER_BLOCK) - 1, bytes)) return false;
     for (uint32_t b = first + 1; b < last; b++) {
+        if (!note_block(l, b)) return false;
         l->lift[b] += bytes;
         l->block_peak[b] += bytes;
         l->stale[b] |= l->block_peak[b] > l->target || l->block_area[b] > 0;
     }
-    add_in_block(l, last << CB_LEDGER_BLOCK, to, bytes);
+    return add_in_block(l, last << CB_LEDGER_BLOCK, to, bytes);
 }
 
 static bool mark_ends(cb_ledger *l, cb_ledger_span span) {
@@ -277,6 +297,20 @@ static bool list_spans(cb_ledger *l, uint32_t storage) {
     return true;
 }
 
+static bool note_spans(cb_ledger *l, uint32_t storage) {
+    cb_ledger_notes *notes = &l->notes;
+    const cb_ledger_spans *spans = &l->span[storage];
+    if (!notes->on) return true;
+    if (!CB_PUSH(&l->arena, notes->storage, storage) ||
+        !CB_PUSH(&l->arena, notes->n_span, (uint32_t)spans->len) ||
+        !CB_RESERVE(&l->arena, notes->span, spans->len))
+        return false;
+    if (spans->len > 0)
+        memcpy(notes->span.at + notes->span.len, spans->at, spans->len * sizeof *spans->at);
+    notes->span.len += spans->len;
+    return true;
+}
+
 /* The moments between change by the difference of old and new spans. */
 static bool respan(cb_ledger *l, uint32_t storage) {
     if (!list_spans(l, storage)) return false;
@@ -290,14 +324,17 @@ static bool respan(cb_ledger *l, uint32_t storage) {
         cb_ledger_span b = take_new ? now->at[j++] : a;
         if (take_old && take_new) {
             if (a.last == b.last) continue;
-            if (b.last > a.last) add_load(l, a.last + 1, b.last, bytes);
-            else add_load(l, b.last + 1, a.last, -bytes);
-            if (!mark(l, a.made) || !mark(l, a.last) || !mark(l, b.last)) return false;
-        } else {
-            add_load(l, a.made + 1, a.last, take_old ? -bytes : bytes);
-            if (!mark_ends(l, a)) return false;
+            bool longer = b.last > a.last;
+            uint32_t from = longer ? a.last : b.last, to = longer ? b.last : a.last;
+            if (!add_load(l, from + 1, to, longer ? bytes : -bytes) || !mark(l, a.made) ||
+                !mark(l, a.last) || !mark(l, b.last))
+                return false;
+        } else if (!add_load(l, a.made + 1, a.last, take_old ? -bytes : bytes) ||
+                   !mark_ends(l, a)) {
+            return false;
         }
     }
+    if (!note_spans(l, storage)) return false;
     old->len = 0;
     if (!CB_RESERVE(&l->arena, *old, now->len)) return false;
     memcpy(old->at, now->at, now->len * sizeof *now->at);
@@ -334,7 +371,7 @@ static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, do
     }
 }
 
-static void walk_anchor(cb_ledger *l, uint32_t anchor) {
+static bool walk_anchor(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
     double now = 0, most = 0;
@@ -343,9 +380,13 @@ static void walk_anchor(cb_ledger *l, uint32_t anchor) {
     if (!idle) count_reads(l, base);
     for (size_t i = 0; i < chain->len; i++) run_step(l, chain->at[i], anchor, &now, &most);
     if (!idle) run_step(l, base, anchor, &now, &most);
-    l->moment[anchor] += most - l->local[anchor];
-    l->stale[anchor >> CB_LEDGER_BLOCK] = true;
+    if (most == l->local[anchor]) return true;
+    if (l->notes.on && (!CB_PUSH(&l->arena, l->notes.anchor, anchor) ||
+                        !CB_PUSH(&l->arena, l->notes.local, l->local[anchor])))
+        return false;
+    if (!add_in_block(l, anchor, anchor, most - l->local[anchor])) return false;
     l->local[anchor] = most;
+    return true;
 }
 
 typedef double two __attribute__((vector_size(16)));
@@ -419,6 +460,7 @@ static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
     *changed = true;
     uint32_t anchor = l->f->position[op];
     l->idle[op] = idle;
+    if (l->notes.on && !CB_PUSH(&l->arena, l->notes.idle, op)) return false;
     l->extra_ps += idle ? -l->f->time_ps[op] : l->f->time_ps[op];
     return note_op(l, op, anchor, idle ? drop_use : add_use) && mark(l, anchor);
 }
@@ -433,10 +475,72 @@ bool cb_ledger_settle(cb_ledger *l) {
     for (size_t i = 0; i < l->touched.len; i++) {
         if (!respan(l, l->touched.at[i])) return false;
     }
-    for (size_t i = 0; i < l->marked.len; i++) walk_anchor(l, l->marked.at[i]);
+    for (size_t i = 0; i < l->marked.len; i++) {
+        if (!walk_anchor(l, l->marked.at[i])) return false;
+    }
     l->touched.len = l->marked.len = 0;
     l->round++;
     sum_up(l);
+    return true;
+}
+
+/* ---- probing --------------------------------------------------------------------------------- */
+
+static void restore(cb_ledger *l) {
+    cb_ledger_notes *notes = &l->notes;
+    for (size_t i = 0; i < notes->block.len; i++) {
+        uint32_t b = notes->block.at[i];
+        const double *note = notes->of_block.at + i * BLOCK_NOTE;
+        memcpy(l->moment + ((size_t)b << CB_LEDGER_BLOCK), note, BLOCK * sizeof *note);
+        l->lift[b] = note[BLOCK];
+        l->block_peak[b] = note[BLOCK + 1];
+        l->block_area[b] = note[BLOCK + 2];
+        l->stale[b] = false;
+    }
+    for (size_t i = notes->anchor.len; i-- > 0;) l->local[notes->anchor.at[i]] = notes->local.at[i];
+    const cb_ledger_span *span = notes->span.at;
+    for (size_t i = 0; i < notes->storage.len; i++) {
+        cb_ledger_spans *spans = &l->span[notes->storage.at[i]]; /* has had room for so many */
+        spans->len = notes->n_span.at[i];
+        if (spans->len > 0) memcpy(spans->at, span, spans->len * sizeof *span);
+        if (spans->len > 0) span += spans->len;
+    }
+}
+
+/* Runs and reads go back one by one; what settling works out from them is put back whole. */
+static bool take_back(cb_ledger *l, uint32_t anchor) {
+    cb_ledger_notes *notes = &l->notes;
+    for (size_t i = notes->idle.len; i-- > 0;) {
+        uint32_t op = notes->idle.at[i];
+        l->idle[op] = !l->idle[op];
+        if (!note_op(l, op, l->f->position[op], l->idle[op] ? drop_use : add_use)) return false;
+    }
+    if (!cb_ledger_set(l, anchor, notes->chain.at, notes->chain.len)) return false;
+    restore(l);
+    l->touched.len = l->marked.len = 0;
+    l->round++;
+    return true;
+}
+
+bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
+                     cb_ledger_sums *out) {
+    cb_ledger_notes *notes = &l->notes;
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    cb_ledger_sums before = {l->peak, l->area, l->extra_ps};
+    notes->block.len = notes->anchor.len = notes->storage.len = notes->idle.len = 0;
+    notes->of_block.len = notes->local.len = notes->n_span.len = notes->span.len = 0;
+    notes->chain.len = 0;
+    if (!CB_RESERVE(&l->arena, notes->chain, chain->len)) return false;
+    if (chain->len > 0) memcpy(notes->chain.at, chain->at, chain->len * sizeof *chain->at);
+    notes->chain.len = chain->len;
+    notes->on = true;
+    bool ok = cb_ledger_set(l, anchor, op, n) && cb_ledger_settle(l);
+    notes->on = false;
+    *out = (cb_ledger_sums){l->peak, l->area, l->extra_ps};
+    if (!ok || !take_back(l, anchor)) return false;
+    l->peak = before.peak;
+    l->area = before.area;
+    l->extra_ps = before.extra_ps;
     return true;
 }
 
