@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-python test-sanitize test-notebooks check bench bench-planner lint wheel clean
+.PHONY: demo test test-c test-clang test-python test-slow test-sanitize test-notebooks check bench bench-planner lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
@@ -43,6 +43,10 @@ test-python: $(VENV)/.test
 # The whole core and the extension under AddressSanitizer and UBSan, the thread pool under ThreadSanitizer.
 test-sanitize: $(VENV)/.test
 	tools/sanitize.sh $(BIN)
+
+# What takes too long for every change: the planner's limits on all traced graphs. About 40 minutes.
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest tests -m very_slow
 
 test-notebooks: $(VENV)/.test
 	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb

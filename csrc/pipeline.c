@@ -102,6 +102,19 @@ static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_err
     return cb_problem_verify(step->problem, err);
 }
 
+/* Backends know no copies to the host. */
+static cb_status check_moves(const cb_step *step, cb_error *err) {
+    const cb_schedule *s = &step->plan->schedule;
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        if (cb_action_at(s, t) == CB_ACTION_RUN) continue;
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "compile: step %u of the plan moves %s to the host or back, which backend "
+                       "%s cannot run; plan without offload",
+                       t, step->problem->op_name[s->step[t]], step->backend->name);
+    }
+    return CB_OK;
+}
+
 /* Makes a plan, or reads the one that the caller brought. Both have been walked by the evaluator.
  */
 static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error *err) {
@@ -165,6 +178,7 @@ cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_
     CB_TRY_DONE(dump(step, o, "problem", print_problem, step->problem, err));
 
     CB_TRY_DONE(make_plan(step, o, err));
+    CB_TRY_DONE(check_moves(step, err));
     CB_TRY_DONE(dump(step, o, "plan", print_plan, step->plan, err));
 
     CB_TRY_DONE(make_split(step, &split, err));

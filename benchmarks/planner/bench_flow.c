@@ -1,16 +1,19 @@
 /* bench_flow: what minimum cuts, frontiers and warm bans cost on generated networks.
  *
  *     cmake -S . -B build/bench -DCMAKE_BUILD_TYPE=Release -DCB_BENCH=ON
- *     cmake --build build/bench --target bench_flow && build/bench/bench_flow [rounds [largest]]
+ *     cmake --build build/bench --target bench_flow && build/bench/bench_flow [rounds [largest
+ * [folder]]]
  *
  * Prints one JSON row a line: the best of `rounds` (default 5) over networks of 1k nodes up to
- * `largest` (default 1M). `nodes` are those of the split network, two for each forward op; a joint
+ * `largest` (default 1M); networks of up to 100k nodes are written to `folder` as DIMACS files that
+ * other solvers read. `nodes` are those of the split network, two for each forward op; a joint
  * graph of that many forward ops has about 2.5 ops for each. Times in milliseconds, of a ban in
  * microseconds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "flow/dimacs.h"
 #include "flow/generate.h"
 #include "flow/push_relabel.h"
 #include "flow/session.h"
@@ -25,6 +28,7 @@ typedef struct row {
     const char *graph;
     uint32_t nodes, arcs;
     uint32_t phases, points, steps, bans;
+    int64_t value; /* of the cut */
     double build, solve, push, frontier, ban, unban, settle;
     cb_frontier_point price; /* in the middle of the frontier */
 } row;
@@ -46,6 +50,7 @@ static cb_status time_cut(row *r, const cb_priced_network *n, cb_alloc *alloc) {
     keep_least(&r->build, built - begin);
     keep_least(&r->solve, solved - built);
     r->phases = f.n_phase;
+    r->value = f.value;
     begin = now_ms();
     CB_TRY_DONE(cb_flow_solve_by_push(&f, n->source, n->sink, n->bytes, NULL));
     keep_least(&r->push, now_ms() - begin);
@@ -101,9 +106,24 @@ done:
     return status;
 }
 
+/* FOLDER/GRAPH-NODES.txt */
+static cb_status write_network(const char *folder, const char *graph, uint32_t n_node,
+                               const cb_priced_network *n, cb_arena *arena) {
+    char path[1024];
+    cb_str text;
+    cb_str_init(&text, arena);
+    CB_TRY(cb_dimacs_write(&text, n->n_node, n->n_arc, n->from, n->to, n->bytes, n->source, n->sink,
+                           NULL));
+    snprintf(path, sizeof path, "%s/%s-%u.txt", folder, graph, n_node);
+    FILE *file = fopen(path, "w");
+    if (file == NULL) return CB_INVALID;
+    size_t written = fwrite(text.at, 1, text.len, file);
+    return fclose(file) == 0 && written == text.len ? CB_OK : CB_INVALID;
+}
+
 /* The cut has its matrix products banned and recompute for nothing; frontier and bans work on the
  * network without, the bans at a price from the middle of the frontier. */
-static cb_status measure(const char *graph, uint32_t n_node, int rounds) {
+static cb_status measure(const char *graph, uint32_t n_node, int rounds, const char *folder) {
     cb_alloc alloc;
     cb_arena arena;
     made_network cut, free_cut;
@@ -132,6 +152,7 @@ static cb_status measure(const char *graph, uint32_t n_node, int rounds) {
     }
     cb_priced_network n = made_view(&cut), m = made_view(&free_cut);
     uint32_t n_arc = m.n_arc;
+    if (folder && n_node <= 100000) status = write_network(folder, graph, n_node, &n, &arena);
     for (int i = 0; i < rounds && status == CB_OK; i++) {
         status = time_cut(&r, &n, &alloc);
         if (status == CB_OK) status = time_frontier(&r, &m, &alloc);
@@ -143,12 +164,13 @@ static cb_status measure(const char *graph, uint32_t n_node, int rounds) {
     cb_priced_network priced = made_view(&free_cut);
     for (int i = 0; i < rounds && status == CB_OK; i++) status = time_bans(&r, &priced, &alloc);
     printf(
-        "{\"graph\": \"%s\", \"nodes\": %u, \"arcs\": %u, \"build_ms\": %.3f, \"solve_ms\": %.3f, "
+        "{\"graph\": \"%s\", \"size\": %u, \"nodes\": %u, \"arcs\": %u, \"cut\": %lld, "
+        "\"build_ms\": %.3f, \"solve_ms\": %.3f, "
         "\"phases\": %u, \"push_relabel_ms\": %.3f, \"frontier_ms\": %.3f, \"frontier_arcs\": %u, "
         "\"points\": %u, \"steps\": %u, \"bans\": %u, \"ban_us\": %.3f, \"unban_us\": %.3f, "
         "\"settle_ms\": %.3f}\n",
-        graph, n.n_node, n.n_arc, r.build, r.solve, r.phases, r.push, r.frontier, n_arc, r.points,
-        r.steps, r.bans, r.ban, r.unban, r.settle);
+        graph, n_node, n.n_node, n.n_arc, (long long)r.value, r.build, r.solve, r.phases, r.push,
+        r.frontier, n_arc, r.points, r.steps, r.bans, r.ban, r.unban, r.settle);
     fflush(stdout);
     cb_arena_free(&arena);
     return status;
@@ -158,9 +180,10 @@ int main(int argc, char **argv) {
     static const char *const GRAPHS[] = {"gpt", "gpt, times +-2%", "resnet", "random", "grid"};
     int rounds = argc > 1 ? atoi(argv[1]) : 5;
     long largest = argc > 2 ? atol(argv[2]) : 1000000;
+    const char *folder = argc > 3 ? argv[3] : NULL;
     for (uint32_t n = 1000; n <= (uint32_t)largest; n *= 10) {
         for (size_t i = 0; i < sizeof GRAPHS / sizeof *GRAPHS; i++) {
-            cb_status status = measure(GRAPHS[i], n, rounds);
+            cb_status status = measure(GRAPHS[i], n, rounds, folder);
             if (status != CB_OK) {
                 fprintf(stderr, "%s of %u nodes: %s\n", GRAPHS[i], n, cb_status_name(status));
                 return 1;

@@ -18,9 +18,10 @@
     }
 
 /* True when there is room for `extra` more items. */
-#define CB_RESERVE(arena, vec, extra)                                                   \
-    cb_vec_reserve((arena), (void **)&(vec).at, (vec).len, &(vec).cap, (size_t)(extra), \
-                   sizeof *(vec).at)
+#define CB_RESERVE(arena, vec, extra)                                                    \
+    ((vec).cap - (vec).len >= (size_t)(extra) ||                                         \
+     cb_vec_reserve((arena), (void **)&(vec).at, (vec).len, &(vec).cap, (size_t)(extra), \
+                    sizeof *(vec).at))
 
 #define CB_PUSH(arena, vec, ...) \
     (CB_RESERVE(arena, vec, 1) ? ((vec).at[(vec).len++] = __VA_ARGS__, true) : false)

@@ -14,15 +14,20 @@ _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the
  * counts sparsity. int is that of the vector units. Sources: NVIDIA's data sheets "A100 40GB"
  * (SXM), "H100 Tensor Core GPU" (SXM), "H200 Tensor Core GPU" (SXM), "HGX B200" (one of eight) and
  * "Ada GPU architecture" (GeForce RTX 4090, f32 accumulation); a launch is 2 us everywhere. The cpu
- * row is a guess for two cores of a server: no row can be right for all; a profile replaces it. */
+ * row is a guess for two cores of a server: no row can be right for all; a profile replaces it.
+ *
+ * The link to the host is one direction of what the same sheets state: PCIe 5.0 x16, 128 GB/s both
+ * ways, for h100, h200 and b200, PCIe 4.0 x16 for rtx4090. The a100 row holds the 25 GB/s that
+ * pinned copies reach of PCIe 4.0 x16. */
 static const cb_device devices[] = {
-    /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch */
-    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6},
-    {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6},
-    {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6},
-    {"h200", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 4.8e12, 2e-6},
-    {"b200", {1100e12, 37e12, 2250e12, 2250e12, 37e12}, 7.7e12, 2e-6},
-    {"rtx4090", {82.6e12, 1.29e12, 165.2e12, 165.2e12, 41.3e12}, 1.008e12, 2e-6},
+    /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch, bytes/s of the link
+     */
+    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6, 0},
+    {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6, 25e9},
+    {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6, 64e9},
+    {"h200", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 4.8e12, 2e-6, 64e9},
+    {"b200", {1100e12, 37e12, 2250e12, 2250e12, 37e12}, 7.7e12, 2e-6, 64e9},
+    {"rtx4090", {82.6e12, 1.29e12, 165.2e12, 165.2e12, 41.3e12}, 1.008e12, 2e-6, 32e9},
 };
 
 const cb_device *cb_device_find(const char *name) {
@@ -49,4 +54,12 @@ int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device)
     double traffic = (double)p->op_bytes[op] / device->bytes_per_s;
     double ps = (fmax(arithmetic, traffic) + device->launch_s) * PS_PER_S;
     return (int64_t)fmin(ps + 0.5, MOST_PS);
+}
+
+double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device) {
+    return p->link_bytes_per_s > 0 ? p->link_bytes_per_s : device->link_bytes_per_s;
+}
+
+int64_t cb_copy_time_ps(uint64_t bytes, double link_bytes_per_s) {
+    return (int64_t)fmin((double)bytes / link_bytes_per_s * PS_PER_S + 0.5, MOST_PS);
 }

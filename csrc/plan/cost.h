@@ -9,6 +9,7 @@ typedef struct cb_device {
     double flops_per_s[CB_WORK_CLASS_COUNT];
     double bytes_per_s;
     double launch_s;
+    double link_bytes_per_s; /* to the host, one direction; 0: no offload */
 } cb_device;
 
 /* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090"
@@ -18,5 +19,9 @@ const cb_device *cb_device_find(const char *name);
 CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);
 /* max(flops / peak, bytes / bandwidth) + launch; views and placeholders 0; a measured time wins. */
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
+/* The problem's own link goes before the device's. 0: there is none. */
+double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);
+/* Of a copy over such a link, which there must be. */
+int64_t cb_copy_time_ps(uint64_t bytes, double link_bytes_per_s);
 
 #endif

@@ -1,5 +1,6 @@
 /* A forward value is SAVEd when the backward reads its run of the forward, RECOMPUTEd when its op
- * runs again (or, first of all, in the backward); neither when the backward has no use for it. */
+ * runs again (or, first of all, in the backward); neither when the backward has no use for it. It
+ * is OFFLOADed when its storage comes back from the host. */
 #include "decide.h"
 
 #include "mincut.h"
@@ -9,6 +10,7 @@ typedef struct decider {
     cb_plan *plan;
     bool *crosses; /* [n_value] made in the forward, read in the backward */
     bool *again;   /* [n_value] made in the backward or more than once */
+    bool *fetched; /* [n_storage] brought back from the host */
     bool *at_peak; /* [n_storage] alive at the peak of the save-everything schedule */
 } decider;
 
@@ -18,6 +20,11 @@ static void follow_schedule(const decider *d, uint32_t *made_at) {
     for (uint32_t v = 0; v < p->n_value; v++) made_at[v] = CB_NONE;
     for (uint32_t t = 0; t < s->n_step; t++) {
         uint32_t op = s->step[t];
+        cb_action action = cb_action_at(s, t);
+        if (action == CB_ACTION_OUT || action == CB_ACTION_WAIT) continue;
+        for (uint32_t v = p->out_begin[op]; action == CB_ACTION_IN && v < p->out_begin[op + 1]; v++)
+            d->fetched[p->value_storage[v]] = true;
+        if (action == CB_ACTION_IN) continue;
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t v = p->in_value[j];
             if (t >= s->backward_starts && made_at[v] != CB_NONE && made_at[v] < s->backward_starts)
@@ -60,6 +67,12 @@ static cb_reason reason_to_recompute(const decider *d, uint32_t op, uint32_t sto
                                                     : CB_REASON_POLICY; /* a region's limit */
 }
 
+static cb_reason reason_to_offload(const decider *d, uint32_t op, uint32_t storage) {
+    uint8_t wish = d->f->wish[op];
+    if (wish == CB_MUST_OFFLOAD || wish == CB_PREFER_OFFLOAD) return CB_REASON_POLICY;
+    return d->at_peak[storage] ? CB_REASON_PEAK : CB_REASON_CHEAP;
+}
+
 static void set_decisions(const decider *d) {
     const cb_facts *f = d->f;
     for (uint32_t v = 0; v < f->p->n_value; v++) {
@@ -68,7 +81,10 @@ static void set_decisions(const decider *d) {
         if (f->position[f->p->value_op[v]] == CB_NONE ||
             f->position[f->p->value_op[v]] >= f->base_backward)
             continue;
-        if (d->again[v]) {
+        if (d->fetched[storage]) {
+            d->plan->decision[v] = CB_DECISION_OFFLOAD;
+            d->plan->reason[v] = (uint8_t)reason_to_offload(d, op, storage);
+        } else if (d->again[v]) {
             d->plan->decision[v] = CB_DECISION_RECOMPUTE;
             d->plan->reason[v] = (uint8_t)reason_to_recompute(d, op, storage);
         } else if (d->crosses[v]) {
@@ -86,10 +102,12 @@ cb_status cb_decide(const cb_facts *f, const cb_lives *save_all, cb_plan *plan, 
     d.crosses = CB_NEW(&scratch, bool, f->p->n_value);
     d.again = CB_NEW(&scratch, bool, f->p->n_value);
     d.at_peak = CB_NEW(&scratch, bool, f->p->n_storage);
+    d.fetched = CB_NEW(&scratch, bool, f->p->n_storage);
     uint32_t *made_at = CB_NEW(&scratch, uint32_t, f->p->n_value);
     plan->decision = CB_NEW(&plan->arena, uint8_t, f->p->n_value);
     plan->reason = CB_NEW(&plan->arena, uint8_t, f->p->n_value);
-    if (!d.crosses || !d.again || !d.at_peak || !made_at || !plan->decision || !plan->reason) {
+    if (!d.crosses || !d.again || !d.at_peak || !d.fetched || !made_at || !plan->decision ||
+        !plan->reason) {
         status = cb_no_memory(err);
         goto done;
     }

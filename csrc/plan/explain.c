@@ -85,7 +85,7 @@ static void put_measure(cb_str *out, const char *name, uint64_t bytes, uint64_t 
 }
 
 static void put_totals(cb_str *out, const cb_problem *p, const cb_plan *plan) {
-    char a[32], b[32];
+    char a[32], b[32], c[32], d[32];
     int64_t extra = plan->time_ps - plan->once_ps;
     uint32_t peak = plan->lives.peak_step;
     if (plan->budget_bytes == UINT64_MAX) {
@@ -97,10 +97,16 @@ static void put_totals(cb_str *out, const cb_problem *p, const cb_plan *plan) {
     put_measure(out, "arena", plan->arena_bytes, plan->save_all_arena_bytes);
     put_measure(out, "live", plan->live_bytes, plan->save_all_live_bytes);
     put_measure(out, "saved", plan->saved_bytes, plan->save_all_saved_bytes);
-    cb_str_addf(out, "  %-8s %12s  modelled; %s (%.2f %%) of it for %u recomputed ops\n", "time",
+    cb_str_addf(out, "  %-8s %12s  modelled; %s (%.2f %%) of it for %u recomputed ops%s\n", "time",
                 time_text(plan->time_ps, a), time_text(extra, b),
                 plan->once_ps > 0 ? 100.0 * (double)extra / (double)plan->once_ps : 0.0,
-                plan->lives.n_recomputed);
+                plan->lives.n_recomputed, plan->schedule.action ? " and waiting" : "");
+    if (plan->schedule.action) {
+        cb_str_addf(out, "  %-8s %12s  out, %s back; %s of waiting; at most %s on the host\n",
+                    "offload", bytes_text(plan->lives.out_bytes, a),
+                    bytes_text(plan->lives.in_bytes, b), time_text(plan->lives.stall_ps, c),
+                    bytes_text(plan->lives.host_bytes, d));
+    }
     if (plan->lower_bound_ps >= 0) {
         cb_str_addf(out,
                     "  %-8s %12s  at least, of plans that keep the order of ops and are without a "

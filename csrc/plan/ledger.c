@@ -13,6 +13,10 @@
 
 #include "../base/sort.h"
 
+#define BLOCK (1u << CB_LEDGER_BLOCK)
+#define BLOCK_NOTE (BLOCK + 3)
+#define LANES 4 /* pairs of doubles in flight: a maximum waits for the one before it */
+
 /* ---- tables of the problem ------------------------------------------------------------------- */
 
 static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
@@ -74,12 +78,13 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->use = CB_NEW(a, cb_ledger_uses, p->n_storage);
     l->span = CB_NEW(a, cb_ledger_spans, p->n_storage);
     l->busy_at = CB_NEW(a, uint32_t, l->n);
-    l->moment = CB_NEW(a, double, (size_t)l->n + 1);
     l->n_block = (l->n >> CB_LEDGER_BLOCK) + 1;
+    l->moment = CB_NEW(a, double, (size_t)l->n_block << CB_LEDGER_BLOCK);
     l->lift = CB_NEW(a, double, (size_t)l->n_block + 1);
     l->block_peak = CB_NEW(a, double, l->n_block);
     l->block_area = CB_NEW(a, double, l->n_block);
     l->stale = CB_NEW(a, bool, l->n_block);
+    l->notes.noted_in = CB_NEW(a, uint32_t, l->n_block);
     l->local = CB_NEW(a, double, l->n);
     l->touched_in = CB_NEW(a, uint32_t, p->n_storage);
     l->marked_in = CB_NEW(a, uint32_t, l->n);
@@ -88,7 +93,8 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->left = CB_NEW(a, uint32_t, p->n_storage);
     if (l->read_begin && l->read && l->made_begin && l->made && l->chain && l->runs && l->idle &&
         l->use && l->span && l->busy_at && l->moment && l->local && l->touched_in && l->marked_in &&
-        l->wanted && l->done && l->left && l->lift && l->block_peak && l->block_area && l->stale) {
+        l->wanted && l->done && l->left && l->lift && l->block_peak && l->block_area && l->stale &&
+        l->notes.noted_in) {
         list_reads(l, l->left);
         list_made(l, l->left);
         memset(l->left, 0, p->n_storage * sizeof *l->left);
@@ -230,26 +236,44 @@ bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) 
 
 /* ---- settling -------------------------------------------------------------------------------- */
 
-static void add_in_block(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+/* Before a block changes for the first time in a probe. */
+static bool note_block(cb_ledger *l, uint32_t block) {
+    cb_ledger_notes *notes = &l->notes;
+    if (!notes->on || notes->noted_in[block] == l->round) return true;
+    notes->noted_in[block] = l->round;
+    if (!CB_PUSH(&l->arena, notes->block, block) ||
+        !CB_RESERVE(&l->arena, notes->of_block, BLOCK_NOTE))
+        return false;
+    double *note = notes->of_block.at + notes->of_block.len;
+    notes->of_block.len += BLOCK_NOTE;
+    memcpy(note, l->moment + ((size_t)block << CB_LEDGER_BLOCK), BLOCK * sizeof *note);
+    note[BLOCK] = l->lift[block];
+    note[BLOCK + 1] = l->block_peak[block];
+    note[BLOCK + 2] = l->block_area[block];
+    return true;
+}
+
+static bool add_in_block(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+    if (!note_block(l, from >> CB_LEDGER_BLOCK)) return false;
     for (uint32_t k = from; k <= to; k++) l->moment[k] += bytes;
     l->stale[from >> CB_LEDGER_BLOCK] = true;
+    return true;
 }
 
 /* Whole blocks are lifted; only the two at the ends are gone through. */
-static void add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
-    if (from > to) return;
+static bool add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
+    if (to >= l->n) to = l->n - 1; /* held to the end */
+    if (from > to) return true;
     uint32_t first = from >> CB_LEDGER_BLOCK, last = to >> CB_LEDGER_BLOCK;
-    if (first == last) {
-        add_in_block(l, from, to, bytes);
-        return;
-    }
-    add_in_block(l, from, ((first + 1) << CB_LEDGER_BLOCK) - 1, bytes);
+    if (first == last) return add_in_block(l, from, to, bytes);
+    if (!add_in_block(l, from, ((first + 1) << CB_LEDGER_BLOCK) - 1, bytes)) return false;
     for (uint32_t b = first + 1; b < last; b++) {
+        if (!note_block(l, b)) return false;
         l->lift[b] += bytes;
         l->block_peak[b] += bytes;
         l->stale[b] |= l->block_peak[b] > l->target || l->block_area[b] > 0;
     }
-    add_in_block(l, last << CB_LEDGER_BLOCK, to, bytes);
+    return add_in_block(l, last << CB_LEDGER_BLOCK, to, bytes);
 }
 
 static bool mark_ends(cb_ledger *l, cb_ledger_span span) {
@@ -273,6 +297,20 @@ static bool list_spans(cb_ledger *l, uint32_t storage) {
     return true;
 }
 
+static bool note_spans(cb_ledger *l, uint32_t storage) {
+    cb_ledger_notes *notes = &l->notes;
+    const cb_ledger_spans *spans = &l->span[storage];
+    if (!notes->on) return true;
+    if (!CB_PUSH(&l->arena, notes->storage, storage) ||
+        !CB_PUSH(&l->arena, notes->n_span, (uint32_t)spans->len) ||
+        !CB_RESERVE(&l->arena, notes->span, spans->len))
+        return false;
+    if (spans->len > 0)
+        memcpy(notes->span.at + notes->span.len, spans->at, spans->len * sizeof *spans->at);
+    notes->span.len += spans->len;
+    return true;
+}
+
 /* The moments between change by the difference of old and new spans. */
 static bool respan(cb_ledger *l, uint32_t storage) {
     if (!list_spans(l, storage)) return false;
@@ -286,14 +324,17 @@ static bool respan(cb_ledger *l, uint32_t storage) {
         cb_ledger_span b = take_new ? now->at[j++] : a;
         if (take_old && take_new) {
             if (a.last == b.last) continue;
-            if (b.last > a.last) add_load(l, a.last + 1, b.last, bytes);
-            else add_load(l, b.last + 1, a.last, -bytes);
-            if (!mark(l, a.made) || !mark(l, a.last) || !mark(l, b.last)) return false;
-        } else {
-            add_load(l, a.made + 1, a.last, take_old ? -bytes : bytes);
-            if (!mark_ends(l, a)) return false;
+            bool longer = b.last > a.last;
+            uint32_t from = longer ? a.last : b.last, to = longer ? b.last : a.last;
+            if (!add_load(l, from + 1, to, longer ? bytes : -bytes) || !mark(l, a.made) ||
+                !mark(l, a.last) || !mark(l, b.last))
+                return false;
+        } else if (!add_load(l, a.made + 1, a.last, take_old ? -bytes : bytes) ||
+                   !mark_ends(l, a)) {
+            return false;
         }
     }
+    if (!note_spans(l, storage)) return false;
     old->len = 0;
     if (!CB_RESERVE(&l->arena, *old, now->len)) return false;
     memcpy(old->at, now->at, now->len * sizeof *now->at);
@@ -330,7 +371,7 @@ static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, do
     }
 }
 
-static void walk_anchor(cb_ledger *l, uint32_t anchor) {
+static bool walk_anchor(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
     double now = 0, most = 0;
@@ -339,23 +380,57 @@ static void walk_anchor(cb_ledger *l, uint32_t anchor) {
     if (!idle) count_reads(l, base);
     for (size_t i = 0; i < chain->len; i++) run_step(l, chain->at[i], anchor, &now, &most);
     if (!idle) run_step(l, base, anchor, &now, &most);
-    l->moment[anchor] += most - l->local[anchor];
-    l->stale[anchor >> CB_LEDGER_BLOCK] = true;
+    if (most == l->local[anchor]) return true;
+    if (l->notes.on && (!CB_PUSH(&l->arena, l->notes.anchor, anchor) ||
+                        !CB_PUSH(&l->arena, l->notes.local, l->local[anchor])))
+        return false;
+    if (!add_in_block(l, anchor, anchor, most - l->local[anchor])) return false;
     l->local[anchor] = most;
+    return true;
 }
 
-/* Four lanes, as a maximum of doubles waits for the one before it. */
-static void sum_up_block(cb_ledger *l, uint32_t block) {
-    double peak[4] = {0}, area[4] = {0}, lift = l->lift[block];
-    uint32_t begin = block << CB_LEDGER_BLOCK, end = begin + (1u << CB_LEDGER_BLOCK);
-    if (end > l->n) end = l->n;
-    for (uint32_t k = begin; k < end; k++) {
-        double bytes = l->moment[k] + lift, over = bytes - l->target;
-        peak[k & 3] = bytes > peak[k & 3] ? bytes : peak[k & 3];
-        area[k & 3] += over > 0 ? over : 0;
+typedef double two __attribute__((vector_size(16)));
+typedef int64_t two_masks __attribute__((vector_size(16)));
+
+static two larger(two a, two b) {
+    two_masks first = a > b;
+    return (two)(((two_masks)a & first) | ((two_masks)b & ~first));
+}
+
+static two load_two(const double *at) {
+    two both;
+    memcpy(&both, at, sizeof both);
+    return both;
+}
+
+/* Moments behind the last anchor are 0. */
+static double peak_of(const double *moment) {
+    two peak[LANES];
+    for (uint32_t j = 0; j < LANES; j++) peak[j] = load_two(moment + 2 * j);
+    for (uint32_t k = 2 * LANES; k < BLOCK; k += 2 * LANES) {
+        for (uint32_t j = 0; j < LANES; j++)
+            peak[j] = larger(load_two(moment + k + 2 * j), peak[j]);
     }
-    l->block_peak[block] = fmax(fmax(peak[0], peak[1]), fmax(peak[2], peak[3]));
-    l->block_area[block] = (area[0] + area[1]) + (area[2] + area[3]);
+    two most = larger(larger(peak[0], peak[1]), larger(peak[2], peak[3]));
+    return most[0] > most[1] ? most[0] : most[1];
+}
+
+static double area_above(const double *moment, double level) {
+    two area[LANES] = {0}, zero = {0}, from = {level, level};
+    for (uint32_t k = 0; k < BLOCK; k += 2 * LANES) {
+        for (uint32_t j = 0; j < LANES; j++)
+            area[j] += larger(load_two(moment + k + 2 * j) - from, zero);
+    }
+    two all = (area[0] + area[1]) + (area[2] + area[3]);
+    return all[0] + all[1];
+}
+
+/* Most blocks are not over the target: their area needs no look. */
+static void sum_up_block(cb_ledger *l, uint32_t block) {
+    const double *moment = l->moment + ((size_t)block << CB_LEDGER_BLOCK);
+    double lift = l->lift[block], peak = peak_of(moment) + lift;
+    l->block_peak[block] = peak;
+    l->block_area[block] = peak > l->target ? area_above(moment, l->target - lift) : 0;
     l->stale[block] = false;
 }
 
@@ -385,6 +460,7 @@ static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
     *changed = true;
     uint32_t anchor = l->f->position[op];
     l->idle[op] = idle;
+    if (l->notes.on && !CB_PUSH(&l->arena, l->notes.idle, op)) return false;
     l->extra_ps += idle ? -l->f->time_ps[op] : l->f->time_ps[op];
     return note_op(l, op, anchor, idle ? drop_use : add_use) && mark(l, anchor);
 }
@@ -399,10 +475,72 @@ bool cb_ledger_settle(cb_ledger *l) {
     for (size_t i = 0; i < l->touched.len; i++) {
         if (!respan(l, l->touched.at[i])) return false;
     }
-    for (size_t i = 0; i < l->marked.len; i++) walk_anchor(l, l->marked.at[i]);
+    for (size_t i = 0; i < l->marked.len; i++) {
+        if (!walk_anchor(l, l->marked.at[i])) return false;
+    }
     l->touched.len = l->marked.len = 0;
     l->round++;
     sum_up(l);
+    return true;
+}
+
+/* ---- probing --------------------------------------------------------------------------------- */
+
+static void restore(cb_ledger *l) {
+    cb_ledger_notes *notes = &l->notes;
+    for (size_t i = 0; i < notes->block.len; i++) {
+        uint32_t b = notes->block.at[i];
+        const double *note = notes->of_block.at + i * BLOCK_NOTE;
+        memcpy(l->moment + ((size_t)b << CB_LEDGER_BLOCK), note, BLOCK * sizeof *note);
+        l->lift[b] = note[BLOCK];
+        l->block_peak[b] = note[BLOCK + 1];
+        l->block_area[b] = note[BLOCK + 2];
+        l->stale[b] = false;
+    }
+    for (size_t i = notes->anchor.len; i-- > 0;) l->local[notes->anchor.at[i]] = notes->local.at[i];
+    const cb_ledger_span *span = notes->span.at;
+    for (size_t i = 0; i < notes->storage.len; i++) {
+        cb_ledger_spans *spans = &l->span[notes->storage.at[i]]; /* has had room for so many */
+        spans->len = notes->n_span.at[i];
+        if (spans->len > 0) memcpy(spans->at, span, spans->len * sizeof *span);
+        if (spans->len > 0) span += spans->len;
+    }
+}
+
+/* Runs and reads go back one by one; what settling works out from them is put back whole. */
+static bool take_back(cb_ledger *l, uint32_t anchor) {
+    cb_ledger_notes *notes = &l->notes;
+    for (size_t i = notes->idle.len; i-- > 0;) {
+        uint32_t op = notes->idle.at[i];
+        l->idle[op] = !l->idle[op];
+        if (!note_op(l, op, l->f->position[op], l->idle[op] ? drop_use : add_use)) return false;
+    }
+    if (!cb_ledger_set(l, anchor, notes->chain.at, notes->chain.len)) return false;
+    restore(l);
+    l->touched.len = l->marked.len = 0;
+    l->round++;
+    return true;
+}
+
+bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
+                     cb_ledger_sums *out) {
+    cb_ledger_notes *notes = &l->notes;
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    cb_ledger_sums before = {l->peak, l->area, l->extra_ps};
+    notes->block.len = notes->anchor.len = notes->storage.len = notes->idle.len = 0;
+    notes->of_block.len = notes->local.len = notes->n_span.len = notes->span.len = 0;
+    notes->chain.len = 0;
+    if (!CB_RESERVE(&l->arena, notes->chain, chain->len)) return false;
+    if (chain->len > 0) memcpy(notes->chain.at, chain->at, chain->len * sizeof *chain->at);
+    notes->chain.len = chain->len;
+    notes->on = true;
+    bool ok = cb_ledger_set(l, anchor, op, n) && cb_ledger_settle(l);
+    notes->on = false;
+    *out = (cb_ledger_sums){l->peak, l->area, l->extra_ps};
+    if (!ok || !take_back(l, anchor)) return false;
+    l->peak = before.peak;
+    l->area = before.area;
+    l->extra_ps = before.extra_ps;
     return true;
 }
 
@@ -481,7 +619,7 @@ cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, doubl
         l->idle[op] = false;
     }
     for (uint32_t s = 0; s < p->n_storage; s++) l->use[s].len = l->span[s].len = 0;
-    memset(l->moment, 0, ((size_t)l->n + 1) * sizeof *l->moment);
+    memset(l->moment, 0, ((size_t)l->n_block << CB_LEDGER_BLOCK) * sizeof *l->moment);
     memset(l->local, 0, l->n * sizeof *l->local);
     memset(l->lift, 0, ((size_t)l->n_block + 1) * sizeof *l->lift);
     for (uint32_t b = 0; b < l->n_block; b++) l->stale[b] = true;
@@ -508,6 +646,76 @@ bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out) {
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
+
+/* Of the anchors in [from, to). */
+static double peak_between(const cb_ledger *l, uint32_t from, uint32_t to) {
+    double most = 0;
+    for (uint32_t k = from; k < to;) {
+        uint32_t b = k >> CB_LEDGER_BLOCK, end = (b + 1) << CB_LEDGER_BLOCK;
+        bool whole = (k & (BLOCK - 1)) == 0 && end <= to;
+        if (whole && l->block_peak[b] > most) most = l->block_peak[b];
+        if (whole) {
+            k = end;
+            continue;
+        }
+        for (; k < end && k < to; k++) most = fmax(most, cb_ledger_moment(l, k));
+    }
+    return most;
+}
+
+/* Bytes that may go from the moments before `anchor` when `op` no longer reads them there; false
+ * when more may follow, as a base run falls idle. */
+static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double *bytes) {
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
+        uint32_t s = l->read[j], maker = l->f->root[s];
+        const cb_ledger_spans *spans = &l->span[s];
+        size_t i = spans->len;
+        while (i > 0 && spans->at[i - 1].made >= anchor) i--;
+        if (i == 0 || spans->at[i - 1].last != anchor) continue;
+        bool lone = i == 1 && l->use[s].at[0].anchor == anchor;
+        if (lone && !l->idle[maker] && l->runs[maker].len > 1) return false;
+        *bytes += (double)l->f->p->storage_bytes[s];
+    }
+    return true;
+}
+
+/* What the chain would lose beside `op`: those that only it needs. Marks the others in `done`. */
+static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *bytes) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    uint32_t reader = l->f->base[anchor];
+    l->visit++;
+    for (size_t i = chain->len + 1; i-- > 0;) {
+        if (i < chain->len) reader = chain->at[i];
+        bool stays = i == chain->len || (reader != op && l->done[reader] == l->visit);
+        if (!stays && !may_shorten(l, reader, anchor, bytes)) return false;
+        for (uint32_t j = l->read_begin[reader]; stays && j < l->read_begin[reader + 1]; j++)
+            l->done[l->f->root[l->read[j]]] = l->visit;
+    }
+    return true;
+}
+
+/* Where the rise begins that makes up for the run of a storage's op at `anchor`; `anchor`: there is
+ * none, as nobody reads that run. */
+static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    const cb_ledger_spans *spans = &l->span[storage];
+    const cb_ledger_uses *u = &l->use[storage];
+    size_t i = spans->len, at = find_use(u, anchor);
+    while (i > 0 && spans->at[i - 1].made > anchor) i--;
+    if (i == 0 || spans->at[i - 1].made != anchor) return anchor;
+    if (at == u->len || u->at[at].anchor > spans->at[i - 1].last) return anchor;
+    return 1 + (i > 1 ? spans->at[i - 2].last : l->f->position[l->f->root[storage]]);
+}
+
+double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op) {
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) { /* the largest first */
+        uint32_t s = l->made[j], from = rise_from(l, s, anchor);
+        double freed = 0, bytes = (double)l->f->p->storage_bytes[s];
+        if (from >= anchor) continue;
+        if (!shorten_chain(l, anchor, op, &freed) || freed >= bytes) return 0;
+        return peak_between(l, from, anchor) + bytes - freed;
+    }
+    return 0;
+}
 
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
     const cb_ledger_spans *spans = &l->span[storage];

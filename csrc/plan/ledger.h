@@ -26,6 +26,22 @@ typedef CB_VEC(uint32_t) cb_ledger_ids;
 typedef CB_VEC(cb_ledger_use) cb_ledger_uses;
 typedef CB_VEC(cb_ledger_span) cb_ledger_spans;
 
+typedef struct cb_ledger_notes { /* what a settling overwrote, so that it can be put back */
+    bool on;
+    cb_ledger_ids block, anchor, storage, idle; /* which were touched, in order */
+    CB_VEC(double) of_block;                    /* of each block: moments, lift, peak, area */
+    CB_VEC(double) local;                       /* of each anchor */
+    cb_ledger_ids n_span;                       /* of each storage, its spans in `span` */
+    cb_ledger_spans span;
+    uint32_t *noted_in; /* [n_block] stamps */
+    cb_ledger_ids chain;
+} cb_ledger_notes;
+
+typedef struct cb_ledger_sums {
+    double peak, area;
+    int64_t extra_ps;
+} cb_ledger_sums;
+
 typedef struct cb_ledger {
     const cb_facts *f;
     cb_arena arena;
@@ -42,7 +58,7 @@ typedef struct cb_ledger {
     cb_ledger_spans *span; /* [n_storage] rising */
     cb_ledger_ids busy;    /* anchors with a chain, in any order */
     uint32_t *busy_at;     /* [n] index in `busy` */
-    double *moment;        /* [n + 1] see cb_ledger_moment */
+    double *moment;        /* [n, up to whole blocks] see cb_ledger_moment */
     double *lift;          /* [n_block + 1] added to all moments of a block */
     double *block_peak;    /* [n_block] largest `moment` of a block */
     double *block_area;    /* [n_block] */
@@ -61,6 +77,7 @@ typedef struct cb_ledger {
     uint32_t *left;                   /* [n_storage] reads to come */
     uint32_t round, visit;
     cb_ledger_spans fresh;
+    cb_ledger_notes notes; /* of cb_ledger_probe */
 } cb_ledger;
 
 CB_MUST_CHECK cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
@@ -73,6 +90,10 @@ CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t
  * are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
+/* The results that cb_ledger_set and cb_ledger_settle would give; the books stay as they are. Only
+ * between settlings. */
+CB_MUST_CHECK bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
+                                   cb_ledger_sums *out);
 /* Appends the plan, sorted. */
 CB_MUST_CHECK bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out);
 
@@ -87,6 +108,9 @@ static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);
 /* Is it alive when `anchor` is entered? */
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor);
+/* No less than this is the peak when `op` no longer runs at `anchor`; 0: nothing is known without
+ * trying. Between settlings, at a small part of their cost. */
+double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op);
 static inline uint64_t cb_ledger_bytes(const cb_ledger *l, uint32_t op) {
     uint64_t bytes = 0;
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)

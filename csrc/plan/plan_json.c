@@ -13,6 +13,13 @@
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+static void put_moved(cb_json_writer *w, const cb_lives *lives) {
+    cb_json_put_int(w, "stall_ps", lives->stall_ps);
+    cb_json_put_u64(w, "out_bytes", lives->out_bytes);
+    cb_json_put_u64(w, "in_bytes", lives->in_bytes);
+    cb_json_put_u64(w, "host_bytes", lives->host_bytes);
+}
+
 static void put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_begin(w, "numbers", '{');
     cb_json_put_u64(w, "arena_bytes", plan->arena_bytes);
@@ -27,7 +34,22 @@ static void put_numbers(cb_json_writer *w, const cb_plan *plan) {
     if (plan->lower_bound_ps >= 0) cb_json_put_int(w, "lower_bound_ps", plan->lower_bound_ps);
     else cb_json_put_null(w, "lower_bound_ps");
     cb_json_put_u64(w, "recomputed", plan->lives.n_recomputed);
+    if (plan->schedule.action) put_moved(w, &plan->lives);
     cb_json_end(w, '}');
+}
+
+static void put_steps(cb_json_writer *w, const cb_schedule *s) {
+    cb_json_begin(w, "steps", '[');
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        cb_action action = cb_action_at(s, t);
+        if (action != CB_ACTION_RUN) {
+            cb_json_begin(w, NULL, '[');
+            cb_json_put_string(w, NULL, cb_action_names[action]);
+        }
+        cb_json_put_u64(w, NULL, s->step[t]);
+        if (action != CB_ACTION_RUN) cb_json_end(w, ']');
+    }
+    cb_json_end(w, ']');
 }
 
 static void put_decisions(cb_json_writer *w, const cb_problem *p, const cb_plan *plan) {
@@ -75,10 +97,7 @@ cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
     else cb_json_put_u64(&w, "budget_bytes", plan->budget_bytes);
     put_numbers(&w, plan);
     cb_json_put_u64(&w, "backward_starts", plan->schedule.backward_starts);
-    cb_json_begin(&w, "steps", '[');
-    for (uint32_t t = 0; t < plan->schedule.n_step; t++)
-        cb_json_put_u64(&w, NULL, plan->schedule.step[t]);
-    cb_json_end(&w, ']');
+    put_steps(&w, &plan->schedule);
     put_decisions(&w, p, plan);
     put_lives(&w, plan);
     cb_json_end(&w, '}');
@@ -98,22 +117,49 @@ static cb_status check_fingerprint(const cb_problem *p, const cb_json *root, cb_
                    node->as.string, own);
 }
 
+/* ["out", 7]: the action of a step that runs nothing. */
+static cb_status read_action(const cb_json *c, const cb_json **op, uint32_t *action,
+                             cb_error *err) {
+    if (c->n != 2) {
+        return cb_fail(err, CB_INVALID,
+                       "line %u: a step is the id of an op, or a list of an action and an id; this "
+                       "list has %u entries",
+                       c->line, c->n);
+    }
+    CB_TRY(cb_name_index(c->as.child, "the action of a step", cb_action_names, CB_ACTION_COUNT,
+                         action, err));
+    *op = c->as.child->next;
+    return CB_OK;
+}
+
+static bool moves_anything(const cb_json *list) {
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        if (c->kind == CB_JSON_ARRAY) return true;
+    }
+    return false;
+}
+
 static cb_status read_steps(const cb_problem *p, const cb_json *root, cb_plan *plan,
                             cb_error *err) {
-    const cb_json *list, *starts;
+    const cb_json *list, *starts, *op;
     uint64_t number;
     CB_TRY(cb_json_want(root, "steps", CB_JSON_ARRAY, &list, err));
     CB_TRY(cb_json_want(root, "backward_starts", CB_JSON_INT, &starts, err));
     CB_TRY(cb_json_as_u64(starts, "backward_starts", list->n, &number, err));
-    uint32_t *step = CB_NEW(&plan->arena, uint32_t, list->n), t = 0;
-    if (!step) return cb_no_memory(err);
-    plan->schedule =
-        (cb_schedule){.n_step = list->n, .step = step, .backward_starts = (uint32_t)number};
-    for (const cb_json *c = list->as.child; c; c = c->next) {
+    uint32_t *step = CB_NEW(&plan->arena, uint32_t, list->n), t = 0, act;
+    uint8_t *action = moves_anything(list) ? CB_NEW(&plan->arena, uint8_t, list->n) : NULL;
+    if (!step || (!action && moves_anything(list))) return cb_no_memory(err);
+    plan->schedule = (cb_schedule){
+        .n_step = list->n, .step = step, .action = action, .backward_starts = (uint32_t)number};
+    for (const cb_json *c = list->as.child; c; c = c->next, t++) {
         if (p->n_op == 0)
             return cb_fail(err, CB_INVALID, "line %u: a step, but the problem has no ops", c->line);
-        CB_TRY(cb_json_as_u64(c, "step", p->n_op - 1, &number, err));
-        step[t++] = (uint32_t)number;
+        act = CB_ACTION_RUN;
+        op = c;
+        if (c->kind == CB_JSON_ARRAY) CB_TRY(read_action(c, &op, &act, err));
+        CB_TRY(cb_json_as_u64(op, "step", p->n_op - 1, &number, err));
+        step[t] = (uint32_t)number;
+        if (action) action[t] = (uint8_t)act;
     }
     return CB_OK;
 }
@@ -178,6 +224,12 @@ static cb_status read_plan(const cb_problem *p, const cb_device *device, const c
     return read_reasons(p, root, plan, err);
 }
 
+static uint64_t count_runs(const cb_schedule *s) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < s->n_step; t++) n += cb_action_at(s, t) == CB_ACTION_RUN;
+    return n;
+}
+
 /* A schedule from anywhere: a plan of ours, of PyTorch or written by hand. The fingerprint counts
  * where there is one. */
 static cb_status evaluate(const cb_problem *p, const cb_device *device, const cb_json *root,
@@ -202,8 +254,9 @@ static cb_status evaluate(const cb_problem *p, const cb_device *device, const cb
     cb_json_put_u64(&w, "saved_bytes", lives.saved_bytes);
     cb_json_put_int(&w, "time_ps", lives.time_ps);
     cb_json_put_int(&w, "once_ps", lives.once_ps);
-    cb_json_put_u64(&w, "runs", plan.schedule.n_step);
+    cb_json_put_u64(&w, "runs", count_runs(&plan.schedule));
     cb_json_put_u64(&w, "recomputed", lives.n_recomputed);
+    if (plan.schedule.action) put_moved(&w, &lives);
     cb_json_end(&w, '}');
     return out->failed ? cb_no_memory(err) : CB_OK;
 }

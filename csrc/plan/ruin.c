@@ -85,23 +85,20 @@ static void ruin(ruiner *r) {
 
 /* ---- recreate -------------------------------------------------------------------------------- */
 
-static double need_of(const cb_ledger *l) {
-    return l->area / (double)l->n + EXCESS_WEIGHT * (l->peak - l->target);
+static double need_of(const cb_ledger *l, double peak, double area) {
+    return area / (double)l->n + EXCESS_WEIGHT * (peak - l->target);
 }
 
-/* Tries a proposal and takes it back; its score is what it frees a second. */
+/* The score of a proposal is what it frees a second. */
 static double weigh(ruiner *r, uint32_t anchor) {
     cb_moves *m = r->m;
     cb_ledger *l = m->l;
-    const cb_ledger_ids *chain = &l->chain[anchor];
-    double need = need_of(l);
-    int64_t time = l->extra_ps;
-    r->copy.len = 0;
-    for (size_t i = 0; i < chain->len && r->ok; i++)
-        r->ok = CB_PUSH(m->scratch, r->copy, chain->at[i]);
-    r->ok = r->ok && cb_ledger_set(l, anchor, m->next.at, m->next.len) && cb_moves_settle(m);
-    double freed = need - need_of(l), slower = (double)(l->extra_ps - time);
-    r->ok = r->ok && cb_ledger_set(l, anchor, r->copy.at, r->copy.len) && cb_moves_settle(m);
+    cb_ledger_sums then;
+    r->ok = r->ok && cb_ledger_probe(l, anchor, m->next.at, m->next.len, &then);
+    if (!r->ok) return 0;
+    m->settled += 2;
+    double freed = need_of(l, l->peak, l->area) - need_of(l, then.peak, then.area);
+    double slower = (double)(then.extra_ps - l->extra_ps);
     if (freed <= 0) return freed;
     return slower <= 0 ? 1e300 : freed / (slower + 1e-6 * m->once);
 }
@@ -153,6 +150,10 @@ static void trim_one(ruiner *r, uint32_t anchor, uint32_t op, bool *removed) {
     double peak = l->peak, area = l->area;
     *removed = false;
     if (m->trial->forced[op]) return;
+    if (cb_ledger_peak_without(l, anchor, op) > fmax(peak, l->target)) { /* most cases */
+        m->settled += 2;
+        return;
+    }
     r->copy.len = 0;
     for (size_t j = 0; j < chain->len && r->ok; j++)
         r->ok = CB_PUSH(m->scratch, r->copy, chain->at[j]);

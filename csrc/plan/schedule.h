@@ -6,14 +6,26 @@
 
 #include "cost.h"
 
+typedef enum cb_action {
+    CB_ACTION_RUN = 0,
+    CB_ACTION_OUT,  /* start copying what the op made to the host */
+    CB_ACTION_WAIT, /* stall until that copy has ended */
+    CB_ACTION_IN,   /* allocate, and start bringing it back */
+    CB_ACTION_COUNT
+} cb_action;
+
 typedef struct cb_schedule {
     uint32_t n_step;
     const uint32_t *step;     /* [n_step] op ids; an op that occurs again is recomputed */
+    const uint8_t *action;    /* [n_step] cb_action; NULL: all run */
     uint32_t backward_starts; /* index of the first step of the backward */
 } cb_schedule;
+static inline cb_action cb_action_at(const cb_schedule *s, uint32_t step) {
+    return s->action ? (cb_action)s->action[step] : CB_ACTION_RUN;
+}
 
 /* One life of one storage, or the scratch of one step (storage CB_NONE). Alive while steps
- * made..last run. */
+ * made..last run. A life that leaves for the host lasts until the copy has ended. */
 typedef struct cb_instance {
     uint32_t storage;
     uint32_t made; /* step */
@@ -38,11 +50,15 @@ typedef struct cb_lives {
     int64_t time_ps;
     int64_t once_ps; /* everything that runs, run once */
     uint32_t n_recomputed;
-    uint64_t *live_bytes; /* [n_step] while the step runs */
+    uint64_t *live_bytes;         /* [n_step] while the step runs */
+    int64_t stall_ps;             /* part of time_ps: waiting for copies */
+    uint64_t out_bytes, in_bytes; /* copied to the host, and back */
+    uint64_t host_bytes;          /* most held on the host at one time */
 } cb_lives;
 
-/* Checks every rule (inputs live, backward ops after the start, run-once ops once, outputs exist)
- * and fills `out` from `arena`. CB_INVALID names the first broken rule. */
+/* Checks every rule (inputs live, backward ops after the start, run-once ops once, outputs exist,
+ * nothing leaves that is shared) and fills `out` from `arena`. CB_INVALID names a broken rule;
+ * CB_UNSUPPORTED: something moves, but there is no link. */
 CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s,
                                          const cb_device *device, cb_arena *arena, cb_lives *out,
                                          cb_error *err);

@@ -64,6 +64,7 @@ static bool trim_once(cb_moves *m, double least_ps, cb_arena *scratch, uint32_t 
         uint32_t anchor = cb_pair_anchor(list[i].pair), op = cb_pair_op(list[i].pair);
         int64_t before = l->extra_ps;
         if (!stands(m, anchor, op)) continue;
+        if (cb_ledger_peak_without(l, anchor, op) > l->target) continue; /* most cases */
         if (!cb_moves_without(m, anchor, op) || !cb_moves_set(m, anchor, m->next.at, m->next.len) ||
             !cb_moves_settle(m))
             return false;

@@ -94,6 +94,39 @@ TEST(books_agree) {
     CHECK(exact > total / 2);
 }
 
+/* What is said about a rerun's removal holds when it is removed, over several blocks of moments. */
+TEST(peak_without_is_no_more) {
+    uint32_t known = 0, total = 0;
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        bench b;
+        CHECK(start(&b, 1000 + seed, seed < 16 ? 6 + 2 * (uint32_t)seed : 150));
+        uint64_t state = seed;
+        CHECK_OK(cb_ledger_load(&b.ledger, NULL, 0, 1, &err));
+        for (int i = 0; i < 200; i++) {
+            CHECK(move_at_random(&b, &state));
+            cb_pairs pairs = {.arena = &b.arena};
+            CHECK(cb_ledger_pairs(&b.ledger, &pairs));
+            for (int drawn = 0; drawn < 4 && pairs.list.len > 0; drawn++) {
+                cb_pair pair = pairs.list.at[maker_draw(&state, (uint32_t)pairs.list.len)];
+                uint32_t anchor = cb_pair_anchor(pair), op[64], n = 0;
+                double least = cb_ledger_peak_without(&b.ledger, anchor, cb_pair_op(pair));
+                for (size_t j = 0; j < pairs.list.len && n < 64; j++) {
+                    if (cb_pair_anchor(pairs.list.at[j]) == anchor && pairs.list.at[j] != pair)
+                        op[n++] = cb_pair_op(pairs.list.at[j]);
+                }
+                CHECK_OK(cb_ledger_load(&b.fresh, pairs.list.at, pairs.list.len, 1, &err));
+                CHECK(cb_ledger_set(&b.fresh, anchor, op, n) && cb_ledger_settle(&b.fresh));
+                CHECK(b.fresh.peak >= least);
+                known += least > 0;
+                total++;
+            }
+        }
+        end(&b);
+    }
+    printf("     known for %u of %u reruns\n", known, total);
+    CHECK(known > total / 4);
+}
+
 /* The same question gives the same bits, and the bound is below the answer. */
 TEST(plans_repeat) {
     static maker m;
@@ -155,6 +188,7 @@ TEST(chain_is_optimal) {
 int main(void) {
     cb_alloc_init(&alloc);
     RUN(books_agree);
+    RUN(peak_without_is_no_more);
     RUN(plans_repeat);
     RUN(chain_is_optimal);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);

@@ -138,6 +138,42 @@ TEST(mutation_pins_its_readers) {
     cb_problem_free(p);
 }
 
+/* The chain, with a away from the end of its use in the forward until h needs it. */
+enum { RUN = CB_ACTION_RUN, OUT = CB_ACTION_OUT, WAIT = CB_ACTION_WAIT, IN = CB_ACTION_IN };
+static const uint32_t moved_step[] = {1, 2, 1, 3, 5, 1, 1, 6};
+static const uint8_t moved_action[] = {RUN, RUN, OUT, RUN, RUN, WAIT, IN, RUN};
+
+static cb_status walk_moved(const cb_problem *p, cb_arena *arena, cb_lives *lives) {
+    cb_schedule s = {.n_step = 8, .step = moved_step, .action = moved_action, .backward_starts = 4};
+    return cb_schedule_walk(p, &s, cb_device_find("cpu"), arena, lives, &err);
+}
+
+TEST(copies_take_their_time) {
+    cb_problem *p = chain();
+    cb_arena arena;
+    cb_lives lives;
+    uint64_t bytes;
+    cb_arena_init(&arena, &alloc);
+    for (uint32_t op = 0; op < p->n_op; op++) p->op_time_ps[op] = 1000;
+    CHECK_FAIL(walk_moved(p, &arena, &lives), CB_UNSUPPORTED, "device cpu has none");
+    p->link_bytes_per_s = 1e9; /* 1000 ps a byte */
+    CHECK_OK(walk_moved(p, &arena, &lives));
+    /* out from 2000 to 102000: while c and g run a keeps its room; the wait ends that, and h waits
+     * for the copy back. */
+    CHECK(lives.live_bytes[2] == 300 && lives.live_bytes[3] == 600 && lives.live_bytes[4] == 610);
+    CHECK(lives.live_bytes[5] == 10 && lives.live_bytes[6] == 110 && lives.live_bytes[7] == 137);
+    CHECK(lives.time_ps == 203000 && lives.stall_ps == 198000 && lives.once_ps == 5000);
+    CHECK(lives.out_bytes == 100 && lives.in_bytes == 100 && lives.host_bytes == 100);
+    CHECK(lives.saved_bytes == 600 && lives.instance[0].last == 4 && lives.n_recomputed == 0);
+    CHECK_OK(cb_place(p, &lives, &arena, &bytes, &err));
+    p->link_bytes_per_s = 1e11; /* gone when g starts */
+    CHECK_OK(walk_moved(p, &arena, &lives));
+    CHECK(lives.live_bytes[3] == 600 && lives.live_bytes[4] == 510);
+    CHECK(lives.saved_bytes == 600 && lives.instance[0].last == 3);
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
 static bool overlap(const cb_instance *a, const cb_instance *b) {
     bool in_time = a->made <= b->last && b->made <= a->last;
     return in_time && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
@@ -206,9 +242,20 @@ static cb_status walk_and_place(cb_alloc *a, void *user) {
     return status;
 }
 
+static cb_status walk_moved_once(cb_alloc *a, void *user) {
+    cb_lives lives;
+    cb_arena arena;
+    cb_arena_init(&arena, a);
+    cb_status status = walk_moved(user, &arena, &lives);
+    cb_arena_free(&arena);
+    return status;
+}
+
 TEST(out_of_memory) {
     cb_problem *p = chain();
     check_oom(walk_and_place, p);
+    p->link_bytes_per_s = 1e9;
+    check_oom(walk_moved_once, p);
     cb_problem_free(p);
 }
 
@@ -237,6 +284,7 @@ int main(void) {
     RUN(names_the_broken_rule);
     RUN(views_hold_their_storage);
     RUN(mutation_pins_its_readers);
+    RUN(copies_take_their_time);
     RUN(offsets_never_overlap);
     RUN(stacks_fit_exactly);
     RUN(out_of_memory);

@@ -1,0 +1,257 @@
+"""Claim: plans of the traced graphs are faster than PyTorch's at its own peaks, close to the bound,
+and take a second or so to find.
+
+python benchmarks/planner/bench_limits.py [GRAPH ...]
+
+The referee of the tests judges every plan (`tests/plan/scores.py`). Results without times, the same
+on every machine: `planner_limits` (a line a limit), `planner_budgets` (a line a graph: extra time
+in % at shares of the save-all peak, "bound" the plan's own lower bound on it, "prototype" what a
+prototype of the search reached) and `planner_points` (a line a point of PyTorch's sweep). Times:
+`planner_times`. `once_ps` and peaks are those of the traced order on an A100 by its data sheet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "plan"))
+
+from common import save  # noqa: E402
+
+import scores  # noqa: E402
+from cutback import BudgetError, _native, budgets  # noqa: E402
+
+COMMAND = "python benchmarks/planner/bench_limits.py"
+LIMIT = {"conservative": 0.79, "aggressive": 0.48}  # saved bytes over autograd's, in the mean
+LADDER = 50  # budgets
+
+
+def line(what: str, value: float | None, limit: float, better: str = "at most") -> dict[str, Any]:
+    """A row of `planner_limits`."""
+    good = value is not None and (value <= limit if better == "at most" else value >= limit)
+    met = "yes" if good else "no"
+    return {"what": what, "value": value, "asked": f"{better} {limit:g}", "met": met}
+
+
+def percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 3)
+
+
+def budget_row(name: str) -> dict[str, Any]:
+    """Extra time at shares of the peak, and the smallest peak."""
+    g = scores.graph(name)
+    row: dict[str, Any] = {"graph": name, "ops": g.n_op}
+    for share, reached in zip(scores.SHARES, scores.REACHED[name], strict=True):
+        own = scores.plan_at(name, share)
+        label = f"{100 * share:.0f} %"
+        row[label] = None if own is None else percent(own.extra)
+        row[f"{label} bound"] = None if own is None else percent(own.bound)
+        row[f"{label} prototype"] = reached
+    least = scores.plan(name, "min")
+    if least is not None:
+        lowest = min(r["peak_bytes"] for r in g.sweep)
+        valid = min(r["peak_bytes"] for r in g.sweep if not r["redrawn"])
+        row |= {"min peak %": percent(least.peak / g.whole), "min extra %": percent(least.extra)}
+        row |= {"PyTorch lowest %": percent(lowest / g.whole)}
+        row |= {"PyTorch lowest valid %": percent(valid / g.whole)}
+    return row
+
+
+def point_rows(name: str) -> list[dict[str, Any]]:
+    """Ours at every Pareto point of PyTorch's sweep, also where it redraws masks."""
+    g, rows = scores.graph(name), []
+    for point in g.points():
+        own = scores.plan(name, point.peak)
+        rows.append(
+            {
+                "graph": name,
+                "peak %": percent(point.peak / g.whole),
+                "PyTorch extra %": percent(point.extra),
+                "extra %": None if own is None else percent(own.extra),
+                "ratio": None if own is None else round(own.extra / point.extra, 3),
+                "PyTorch redraws": point.redrawn,
+            }
+        )
+    return rows
+
+
+def preset_lines(names: list[str]) -> list[dict[str, Any]]:
+    """Saved bytes over autograd's; a graph that saves inputs only counts as 0."""
+    rows = []
+    for preset, limit in LIMIT.items():
+        ratio: dict[str, float] = {}
+        for name in names:
+            g = scores.graph(name)
+            whole = scores.referee.reference(g.traced, g.traced["reference"]["autograd"])
+            number = budgets.PRESETS.index(preset)
+            plan = json.loads(_native.plan_json(g.problem, preset=number, device=scores.DEVICE))
+            saved = plan["numbers"]["saved_bytes"]
+            ratio[name] = 0.0 if name == "evonorm_s0" else saved / whole["saved_bytes"]
+        rows.append(line(f"saved by {preset}, mean", sum(ratio.values()) / len(ratio), limit))
+        if "transformer_encoder" in ratio:
+            own = 0.89 if preset == "conservative" else 0.629
+            value = ratio["transformer_encoder"]
+            rows.append(line(f"saved by {preset}, transformer_encoder", value, own))
+    return rows
+
+
+def compat_line(names: list[str]) -> dict[str, Any]:
+    """Graphs on which torch-compat saves PyTorch's set."""
+    same = 0
+    for name in names:
+        text = scores.files.read_text(scores.DATA / f"{name}.json.gz")
+        cut = _native.cut_json(text, budgets.parse_preset("torch-compat"), False)[0]
+        theirs = scores.graph(name).traced["reference"]["sweep"][0]["saved"]
+        same += json.loads(cut)["saved"] == sorted(theirs)
+    return line("graphs on which torch-compat saves PyTorch's set", same, len(names), "at least")
+
+
+def point_lines(names: list[str], points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sums over PyTorch's points."""
+    right = [row for row in points if not row["PyTorch redraws"]]
+    met = [row for row in right if row["extra %"] is not None]
+    near = 100 * scores.POINT_NEAR
+    beaten = [row for row in met if row["extra %"] <= row["PyTorch extra %"] + near]
+    ratios = [ratio for _, _, ratio in scores.point_ratios(names)]
+    redrawn = [ratio for _, _, ratio in scores.point_ratios(names, redrawn=True)]
+    wrong = len(points) - len(right)
+    rows = [
+        line("PyTorch's points met with no more time", len(beaten), len(right), "at least"),
+        line("extra time over PyTorch's, mean", scores.geometric_mean(ratios), scores.POINT_MEAN),
+        line("extra time over PyTorch's, worst", max(ratios), scores.POINT_WORST),
+    ]
+    if redrawn:
+        found = f"{len(redrawn)} of {wrong}"
+        mean, worst = scores.geometric_mean(redrawn), max(redrawn)
+        rows += [
+            {"what": "points where PyTorch redraws masks, met", "value": found},
+            {"what": "extra time over PyTorch's there, mean", "value": mean},
+            {"what": "extra time over PyTorch's there, worst", "value": worst},
+        ]
+    return rows
+
+
+def budget_lines(names: list[str]) -> list[dict[str, Any]]:
+    """Sums over shares of the peak."""
+    rows = []
+    for k, share in enumerate(scores.SHARES):
+        over: list[float | None] = []
+        for name in names:
+            own, reached = scores.plan_at(name, share), scores.REACHED[name][k]
+            if reached is not None:
+                over.append(None if own is None else 100 * own.extra - reached)
+        worst = max((x for x in over if x is not None), default=0.0) if None not in over else None
+        what = f"extra time over the prototype's at {100 * share:.0f} %, points, worst"
+        rows.append(line(what, worst, 100 * scores.SLACK))
+    for share, limit in scores.OVER_BOUND.items():
+        ratios = scores.over_bound(names, share)
+        if ratios:
+            what = f"extra time over the bound at {100 * share:.0f} %, mean"
+            rows.append(line(what, scores.geometric_mean(ratios), limit))
+    least = scores.geometric_mean([scores.min_over_lowest(name) for name in names])
+    rows.append(line("smallest peak over PyTorch's lowest, mean", least, scores.MIN_MEAN))
+    above = 0
+    for name in names:
+        own = scores.plan(name, "min")
+        valid = [r["peak_bytes"] for r in scores.graph(name).sweep if not r["redrawn"]]
+        above += own is None or own.peak > min(valid)
+    rows.append(line("graphs where it is above PyTorch's lowest valid one", above, 0))
+    return rows
+
+
+def cut_ms(problem: str) -> float:
+    """From the parsed problem to the cut, as the library measures it: the best of five."""
+    number = budgets.parse_preset("torch-compat")
+    answers = [json.loads(_native.cut_json(problem, number, False)[0]) for _ in range(5)]
+    return float(min(answer["solve_ms"] for answer in answers))
+
+
+def first_plan_ms(problem: str, budget: int) -> float | None:
+    """Time of the shortest search, by doubling limits, that has a plan; None: none has."""
+    limit, asked = 0.005, budgets.parse(budget, "live")
+    while limit < 20:
+        begin = time.perf_counter()
+        try:
+            _native.plan_json(
+                problem, preset=0, budget=asked, device=scores.DEVICE, time_limit=limit
+            )
+            return 1e3 * (time.perf_counter() - begin)
+        except (BudgetError, RuntimeError):
+            limit *= 2
+    return None
+
+
+def ladder_s(name: str) -> float:
+    """Fifty budgets one after another."""
+    g = scores.graph(name)
+    begin = time.perf_counter()
+    for k in range(LADDER):
+        budget = budgets.parse(int(g.whole * (1 - 0.8 * k / (LADDER - 1))), "live")
+        try:
+            _native.plan_json(g.problem, preset=0, budget=budget, device=scores.DEVICE)
+        except BudgetError:
+            break  # smaller ones have no plan either
+    return time.perf_counter() - begin
+
+
+def time_row(name: str) -> dict[str, Any]:
+    """Milliseconds and seconds of one graph, from the text of the problem unless said."""
+    g = scores.graph(name)
+    asked = {f"{100 * share:.0f} %": scores.plan_at(name, share) for share in scores.SHARES}
+    asked["min"] = scores.plan(name, "min")
+    cut = cut_ms(scores.files.read_text(scores.DATA / f"{name}.json.gz"))
+    theirs = [row["seconds"] for row in g.traced["reference"]["sweep"] if "error" not in row]
+    begin = time.perf_counter()
+    _native.problem_json(g.problem)
+    row: dict[str, Any] = {"graph": name, "ops": g.n_op}
+    row["read and write ms"] = 1e3 * (time.perf_counter() - begin)
+    row |= {"cut ms (parsed)": cut, "PyTorch's partitioner s": theirs[0]}
+    row["PyTorch / cut"] = 1e3 * theirs[0] / cut
+    row["first plan at 50 % ms"] = first_plan_ms(g.problem, g.whole // 2)
+    return row | {f"plan {label} s": None if p is None else p.wall for label, p in asked.items()}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("graphs", nargs="*", choices=[*scores.NAMES, []])
+    parser.add_argument("--no-times", action="store_true", help="leave planner_times as it is")
+    options = parser.parse_args()
+    names = options.graphs or scores.NAMES
+    plans = [budget_row(name) for name in names]
+    points = [row for name in names for row in point_rows(name)]
+    lines = [
+        compat_line(names),
+        *preset_lines(names),
+        *point_lines(names, points),
+        *budget_lines(names),
+    ]
+    for row in lines:
+        print(row)
+    save("planner_limits", COMMAND, lines)
+    save("planner_budgets", COMMAND, plans)
+    save("planner_points", COMMAND, points)
+    if not options.no_times:
+        times = [time_row(name) for name in names]
+        middle = "resnet50_bn" if "resnet50_bn" in names else names[-1]
+        times.append(
+            {
+                "graph": f"{middle}, {LADDER} budgets one after another",
+                "ops": scores.graph(middle).n_op,
+                "plan s": ladder_s(middle),
+            }
+        )
+        save("planner_times", COMMAND, times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What plans of the traced graphs must reach: PyTorch's own points, extra time at shares of the
+save-all peak, the smallest peak. One cut's limits are in tests/python/test_traced.py."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+import scores
+
+pytestmark = pytest.mark.slow
+
+GRAPHS = [
+    name if name in scores.FAST else pytest.param(name, marks=pytest.mark.very_slow)
+    for name in scores.NAMES
+]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_points_of_torch(name):
+    """At the peak of each of PyTorch's plans with right gradients ours is faster."""
+    points = [point for point in scores.graph(name).points() if not point.redrawn]
+    assert points
+    for point in points:
+        own = scores.plan(name, point.peak)
+        assert own is not None and own.peak <= point.peak, point
+        if point.extra < scores.POINT_SMALL:
+            assert own.extra <= point.extra + scores.POINT_NEAR, (point, own)
+        else:
+            assert own.extra <= scores.POINT_WORST * point.extra, (point, own)
+
+
+@pytest.mark.very_slow
+def test_points_of_torch_in_the_mean():
+    ratios = [ratio for _, _, ratio in scores.point_ratios(scores.NAMES)]
+    assert len(ratios) >= 30
+    assert scores.geometric_mean(ratios) <= scores.POINT_MEAN
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_extra_time_at_shares_of_the_peak(name):
+    for share, reached in zip(scores.SHARES, scores.REACHED[name], strict=True):
+        own = scores.plan_at(name, share)
+        if own is not None:
+            assert own.peak <= share * scores.graph(name).whole
+        if reached is not None:
+            assert own is not None and own.extra <= reached / 100 + scores.SLACK, (share, own)
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("share", scores.OVER_BOUND)
+def test_extra_time_over_the_bound_in_the_mean(share):
+    ratios = scores.over_bound(scores.NAMES, share)
+    assert len(ratios) >= 10
+    assert scores.geometric_mean(ratios) <= scores.OVER_BOUND[share]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_smallest_peak(name):
+    own = scores.plan(name, "min")
+    assert own is not None and own.extra <= scores.MIN_EXTRA
+    valid = [row["peak_bytes"] for row in scores.graph(name).sweep if not row["redrawn"]]
+    assert own.peak <= min(valid)
+
+
+@pytest.mark.very_slow
+def test_smallest_peak_in_the_mean():
+    ratios = [scores.min_over_lowest(name) for name in scores.NAMES]
+    assert scores.geometric_mean(ratios) <= scores.MIN_MEAN
+
+
+MONOTONE = [
+    pytest.param(name, marks=() if name in scores.FAST[:2] else pytest.mark.very_slow)
+    for name in scores.NAMES
+]
+
+
+@pytest.mark.parametrize("name", MONOTONE)
+def test_budgets_are_monotone_over_processes(name, tmp_path):
+    """Fifty budgets, from the save-all peak to a little below that of `min`, each in a process
+    of its own: a smaller one never gives a larger peak, a larger one never a slower plan."""
+    plans = scores.plans_alone(name, tmp_path, 50)
+    assert sum(own is not None for _, own in plans) >= 40
+    for (budget, own), (_, smaller) in pairwise(plans):
+        if own is None:
+            assert smaller is None, budget
+        else:
+            assert own.peak <= budget
+            if smaller is not None:
+                assert smaller.peak <= own.peak and smaller.time_ps >= own.time_ps, budget
