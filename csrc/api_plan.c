@@ -4,6 +4,7 @@
 #include "plan/cut_json.h"
 #include "plan/device.h"
 #include "plan/frontier_json.h"
+#include "plan/fusion.h"
 #include "plan/traced.h"
 
 #include <time.h>
@@ -21,7 +22,8 @@ static cb_status open_session(session *s, cb_context *ctx, const char *graph, si
     *s = (session){.ctx = ctx};
     cb_arena_init(&s->scratch, &ctx->alloc);
     cb_str_init(&s->text, &s->scratch);
-    return cb_problem_read(&ctx->alloc, graph, length, &s->problem, err);
+    CB_TRY(cb_problem_read(&ctx->alloc, graph, length, &s->problem, err));
+    return cb_find_fusion(s->problem, err);
 }
 
 static void close_session(session *s) {

@@ -9,6 +9,7 @@
 #include "lower/annotate.h"
 #include "lower/split.h"
 #include "plan/device.h"
+#include "plan/fusion.h"
 
 typedef cb_status (*print_fn)(const cb_step *step, const void *stage, cb_str *out, cb_error *err);
 
@@ -99,7 +100,8 @@ static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_err
     const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
                                          .static_bytes = o->static_bytes};
     CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
-    return cb_problem_verify(step->problem, err);
+    CB_TRY(cb_problem_verify(step->problem, err));
+    return cb_find_fusion(step->problem, err);
 }
 
 /* Backends know no copies to the host. */

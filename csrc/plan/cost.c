@@ -20,14 +20,14 @@ _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the
  * ways, for h100, h200 and b200, PCIe 4.0 x16 for rtx4090. The a100 row holds the 25 GB/s that
  * pinned copies reach of PCIe 4.0 x16. */
 static const cb_device devices[] = {
-    /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch, bytes/s of the link
-     */
-    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6, 0},
-    {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6, 25e9},
-    {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6, 64e9},
-    {"h200", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 4.8e12, 2e-6, 64e9},
-    {"b200", {1100e12, 37e12, 2250e12, 2250e12, 37e12}, 7.7e12, 2e-6, 64e9},
-    {"rtx4090", {82.6e12, 1.29e12, 165.2e12, 165.2e12, 41.3e12}, 1.008e12, 2e-6, 32e9},
+    /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch, bytes/s of the link,
+     * fused? */
+    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6, 0, false},
+    {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6, 25e9, false},
+    {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6, 64e9, false},
+    {"h200", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 4.8e12, 2e-6, 64e9, false},
+    {"b200", {1100e12, 37e12, 2250e12, 2250e12, 37e12}, 7.7e12, 2e-6, 64e9, false},
+    {"rtx4090", {82.6e12, 1.29e12, 165.2e12, 165.2e12, 41.3e12}, 1.008e12, 2e-6, 32e9, false},
 };
 
 const cb_device *cb_device_find(const char *name) {
@@ -51,8 +51,10 @@ int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device)
     if (p->op_flags[op] & (CB_POP_VIEW | CB_POP_PLACEHOLDER)) return 0;
     if (p->op_time_ps[op] >= 0) return p->op_time_ps[op];
     double arithmetic = p->op_flops[op] / device->flops_per_s[p->op_class[op]];
-    double traffic = (double)p->op_bytes[op] / device->bytes_per_s;
-    double ps = (fmax(arithmetic, traffic) + device->launch_s) * PS_PER_S;
+    bool fused = device->fused && p->fused_bytes;
+    double bytes = (double)(fused ? p->fused_bytes[op] : p->op_bytes[op]);
+    double launch = fused && !p->fused_launch[op] ? 0 : device->launch_s;
+    double ps = (fmax(arithmetic, bytes / device->bytes_per_s) + launch) * PS_PER_S;
     return (int64_t)fmin(ps + 0.5, MOST_PS);
 }
 

@@ -10,14 +10,17 @@ typedef struct cb_device {
     double bytes_per_s;
     double launch_s;
     double link_bytes_per_s; /* to the host, one direction; 0: no offload */
+    bool fused;              /* pointwise chains run as one kernel (fusion.h) */
 } cb_device;
 
 /* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090"
- * (data sheets). NULL: unknown name. */
+ * (data sheets), none of them fused. NULL: unknown name. */
 const cb_device *cb_device_find(const char *name);
 /* CB_INVALID with the names there are. */
 CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);
-/* max(flops / peak, bytes / bandwidth) + launch; views and placeholders 0; a measured time wins. */
+/* max(flops / peak, bytes / bandwidth) + launch, where a fused device counts only bytes that cross
+ * the border of the op's group, and one launch a group; views and placeholders 0; a measured time
+ * wins. */
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
 /* The problem's own link goes before the device's. 0: there is none. */
 double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);

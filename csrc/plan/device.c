@@ -7,16 +7,36 @@
 
 #define LONGEST_NAME 80
 #define LONGEST_LAUNCH 1.0 /* seconds */
-#define LEAST_RATE 1.0     /* a second: a time of one op stays a finite number */
+#define FUSED "+fused"
+#define LEAST_RATE 1.0 /* a second: a time of one op stays a finite number */
 #define MOST_RATE 1e30
 
-static bool is_row_of_table(const cb_device *d) {
-    const cb_device *row = cb_device_find(d->name);
+/* The row of the table that a name stands for, "a100" or "a100+fused"; in `out` a copy that keeps
+ * `name`. */
+static bool find_row(const char *name, cb_device *out) {
+    size_t length = strlen(name), suffix = strlen(FUSED);
+    char base[LONGEST_NAME + 1];
+    bool fused = length > suffix && strcmp(name + length - suffix, FUSED) == 0;
+    if (fused) length -= suffix;
+    if (length > LONGEST_NAME) return false;
+    memcpy(base, name, length);
+    base[length] = 0;
+    const cb_device *row = cb_device_find(base);
     if (!row) return false;
+    *out = *row;
+    out->name = name;
+    out->fused = fused;
+    return true;
+}
+
+static bool is_row_of_table(const cb_device *d) {
+    cb_device found, *row = &found;
+    if (!find_row(d->name, row)) return false;
     for (int i = 0; i < CB_WORK_CLASS_COUNT; i++) {
         if (row->flops_per_s[i] != d->flops_per_s[i]) return false;
     }
-    return row->bytes_per_s == d->bytes_per_s && row->launch_s == d->launch_s;
+    return row->bytes_per_s == d->bytes_per_s && row->launch_s == d->launch_s &&
+           row->link_bytes_per_s == d->link_bytes_per_s && row->fused == d->fused;
 }
 
 static cb_status read_rate(const cb_json *object, const char *key, double *out, cb_error *err) {
@@ -42,8 +62,10 @@ static cb_status read_flops(const cb_json *root, cb_device *d, cb_error *err) {
 }
 
 static cb_status read_row(const cb_json *root, cb_device *d, cb_error *err) {
-    static const char *const known[] = {"name", "flops_per_s", "bytes_per_s", "launch_s"};
+    static const char *const known[] = {"name",     "flops_per_s",      "bytes_per_s",
+                                        "launch_s", "link_bytes_per_s", "fused"};
     const cb_json *node;
+    cb_device same;
     CB_TRY(cb_known_keys(root, "device", known, sizeof known / sizeof *known, err));
     CB_TRY(cb_json_want(root, "name", CB_JSON_STRING, &node, err));
     if (node->n == 0 || node->n > LONGEST_NAME)
@@ -57,7 +79,13 @@ static cb_status read_row(const cb_json *root, cb_device *d, cb_error *err) {
     if (!(d->launch_s >= 0 && d->launch_s <= LONGEST_LAUNCH))
         return cb_fail(err, CB_INVALID, "device: launch_s is %g; it must be from 0 to %g seconds",
                        d->launch_s, LONGEST_LAUNCH);
-    if (cb_device_find(d->name) && !is_row_of_table(d))
+    if (cb_json_get(root, "link_bytes_per_s"))
+        CB_TRY(read_rate(root, "link_bytes_per_s", &d->link_bytes_per_s, err));
+    if (cb_json_get(root, "fused")) {
+        CB_TRY(cb_json_want(root, "fused", CB_JSON_BOOL, &node, err));
+        d->fused = node->as.boolean;
+    }
+    if (find_row(d->name, &same) && !is_row_of_table(d))
         return cb_fail(err, CB_INVALID,
                        "device: \"%s\" is a row of the table with other numbers; choose another "
                        "name",
@@ -76,13 +104,17 @@ cb_status cb_device_copy(const cb_device *device, cb_arena *arena, const cb_devi
     return CB_OK;
 }
 
+static cb_status find_named(const char *name, cb_arena *arena, const cb_device **out,
+                            cb_error *err) {
+    cb_device row;
+    if (!find_row(name, &row)) return cb_unknown_device(name, err);
+    return cb_device_copy(&row, arena, out, err);
+}
+
 cb_status cb_device_from_json(const cb_json *node, cb_arena *arena, const cb_device **out,
                               cb_error *err) {
     cb_device row = {0};
-    if (node->kind == CB_JSON_STRING) {
-        *out = cb_device_find(node->as.string);
-        return *out ? CB_OK : cb_unknown_device(node->as.string, err);
-    }
+    if (node->kind == CB_JSON_STRING) return find_named(node->as.string, arena, out, err);
     if (node->kind != CB_JSON_OBJECT)
         return cb_fail(err, CB_INVALID, "device: a name or an object is wanted, not of kind %s",
                        cb_json_kind_name(node->kind));
@@ -91,9 +123,9 @@ cb_status cb_device_from_json(const cb_json *node, cb_arena *arena, const cb_dev
 }
 
 cb_status cb_device_parse(const char *text, cb_arena *arena, const cb_device **out, cb_error *err) {
-    *out = text ? cb_device_find(text) : NULL;
-    if (!text || *out) return CB_OK;
-    if (text[0] != '{') return cb_unknown_device(text, err);
+    *out = NULL;
+    if (!text) return CB_OK;
+    if (text[0] != '{') return find_named(text, arena, out, err);
     const cb_json *root;
     CB_TRY(cb_json_parse(arena, text, strlen(text), &root, err));
     return cb_device_from_json(root, arena, out, err);
@@ -112,5 +144,8 @@ void cb_device_put(cb_json_writer *w, const char *key, const cb_device *device) 
     cb_json_end(w, '}');
     cb_json_put_double(w, "bytes_per_s", device->bytes_per_s);
     cb_json_put_double(w, "launch_s", device->launch_s);
+    if (device->link_bytes_per_s > 0)
+        cb_json_put_double(w, "link_bytes_per_s", device->link_bytes_per_s);
+    if (device->fused) cb_json_put_bool(w, "fused", true);
     cb_json_end(w, '}');
 }

@@ -159,16 +159,23 @@ bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
     return false;
 }
 
+/* The fusion group of an op: a fused device's, or only what the problem says. */
+static uint32_t group_of(const cb_facts *f, uint32_t op) {
+    bool fused = f->device->fused && f->p->fused_group;
+    return fused ? f->p->fused_group[op] : f->p->op_group[op];
+}
+
 /* Is the storage written to memory anyway, as an op outside of its fusion group reads it in the
  * forward? If not, saving it costs a write as well as a read. [n_storage] does an op of another
- * group read it in the forward? */
+ * group read it in the forward? Views are seen through. */
 static void mark_read_outside(const cb_facts *f, bool *outside) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
+        if (p->op_flags[op] & CB_POP_VIEW) continue;
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]], root = f->root[s];
-            if (root != CB_NONE && p->op_group[root] != p->op_group[op]) outside[s] = true;
+            if (root != CB_NONE && group_of(f, root) != group_of(f, op)) outside[s] = true;
         }
     }
 }
@@ -192,7 +199,7 @@ static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *read_out
             wants_recompute(f->wish[op]) ||
             (preset == CB_PRESET_RECOMPUTE_ALL && cut->run_cost[cut->save_run[i]] != CB_FLOW_INF);
         int64_t bytes = (int64_t)f->p->storage_bytes[s];
-        bool written = f->p->op_group[op] == CB_NONE || read_outside[s];
+        bool written = group_of(f, op) == CB_NONE || read_outside[s];
         cut->save_cost[i] = f->held[s] ? 0 : never ? CB_FLOW_INF : written ? bytes : 2 * bytes;
     }
 }

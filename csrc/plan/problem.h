@@ -92,6 +92,11 @@ typedef struct cb_problem {
     uint64_t align;           /* arena grain in bytes, a power of two; 64 */
     uint64_t static_bytes;    /* parameters, optimizer states, ...: what `total` adds to `live` */
     double link_bytes_per_s;  /* one direction of the offload link; 0: no offload */
+
+    /* Worked out by cb_find_fusion (fusion.h); NULL before: every op is by itself. */
+    uint32_t *fused_group; /* [n_op] last op of its group */
+    uint64_t *fused_bytes; /* [n_op] bytes moved across the border of its group */
+    bool *fused_launch;    /* [n_op] is it the one that its group's launch counts for? */
 } cb_problem;
 
 CB_MUST_CHECK cb_status cb_problem_create(

@@ -25,6 +25,7 @@ from . import _native, dtypes, files
 Device = str | Mapping[str, Any]
 
 MEASURED = "measured"
+FUSED = "+fused"  # behind a name: pointwise chains run as one kernel
 _PRODUCTS = {"f32": 512, "f64": 384, "f16": 256, "bf16": 256}  # rows of square matrices
 _STREAM = 1 << 22  # elements of f32: three arrays of 16 MiB
 _INTS = 1 << 16  # elements of i32 that stay in a core's cache
@@ -37,7 +38,9 @@ def resolve(device: Device | None) -> str | None:
 
     ``device``: a name; ``"measured"``; the path of a ``.json`` file with a row; or a row, a mapping
     with ``name``, ``flops_per_s`` (by class: ``f32`` and, where they differ from it, ``f64``,
-    ``f16``, ``bf16``, ``int``), ``bytes_per_s`` and ``launch_s`` (seconds).
+    ``f16``, ``bf16``, ``int``), ``bytes_per_s``, ``launch_s`` (seconds) and, if wanted,
+    ``link_bytes_per_s`` and ``fused``. A name with ``+fused`` behind it is a machine that runs
+    pointwise chains as one kernel.
 
     Raises:
         OSError: the file cannot be read. TypeError: none of these. Names and numbers are checked by
@@ -46,6 +49,8 @@ def resolve(device: Device | None) -> str | None:
     if device is None or isinstance(device, str):
         if device == MEASURED:
             return json.dumps(measured())
+        if device == f"{MEASURED}{FUSED}":
+            return json.dumps({**measured(), "fused": True})
         if device is not None and device.endswith(".json"):
             return files.read_text(device)
         return device
