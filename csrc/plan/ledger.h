@@ -71,9 +71,9 @@ typedef struct cb_ledger {
     double area; /* bytes over the target, summed over anchors */
     int64_t extra_ps;
     /* scratch */
-    cb_ledger_ids touched, marked, path;
+    cb_ledger_ids touched, marked, path, grown;
     uint32_t *touched_in, *marked_in; /* [n_storage], [n] stamps */
-    uint32_t *wanted, *done;          /* [n_op] stamps */
+    uint32_t *wanted, *done, *stood;  /* [n_op] stamps */
     uint32_t *left;                   /* [n_storage] reads to come */
     uint32_t round, visit;
     cb_ledger_spans fresh;
