@@ -97,7 +97,7 @@ CB_MUST_CHECK bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t
 /* Appends the plan, sorted. */
 CB_MUST_CHECK bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out);
 
-#define CB_LEDGER_BLOCK 7 /* log2 of the anchors whose moments are summed up together */
+#define CB_LEDGER_BLOCK 5 /* log2 of the anchors whose moments are summed up together */
 /* Most bytes alive while an anchor's steps run. */
 static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
     return l->moment[anchor] + l->lift[anchor >> CB_LEDGER_BLOCK];
