@@ -104,10 +104,16 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes) {
     return r;
 }
 
+double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep) {
+    double least = d->least_ps[r];
+    for (uint32_t i = d->n_near; deep && i < r; i++) least = fmax(least, d->deep_ps[i]);
+    return least;
+}
+
 /* The fastest plan of the pool in use that counts for rung `r`. */
 static const cb_candidate *find_winner(const cb_ladder *d, uint32_t r) {
     const cb_pool_of_plans *pool = d->t->pool;
-    double least = (double)d->t->f->once_ps + d->least_ps[r];
+    double least = (double)d->t->f->once_ps + cb_ladder_least(d, r, true);
     uint32_t i = cb_pool_fitting(pool, d->target[r]);
     if (i == CB_NONE) return NULL;
     while (i > 0 && (double)pool->at[i].time_ps < least) i--;
@@ -134,10 +140,9 @@ static cb_status search_near(cb_ladder *d, uint32_t r, cb_error *err) {
     d->prices.tangent.len = d->n_tangent; /* what other rungs proved is no part of this one */
     CB_TRY(cb_search_rung(&d->moves, &d->prices, start_of(d, d->target[r]), d->target[r],
                           d->least_ps[r], err));
-    return d->prices.tangent.len == d->n_tangent ||
-                   CB_PUSH(d->t->scratch, d->seen, d->prices.tangent.at[d->n_tangent])
-               ? CB_OK
-               : cb_no_memory(err);
+    d->has_seen[r] = d->prices.tangent.len > d->n_tangent;
+    if (d->has_seen[r]) d->seen[r] = d->prices.tangent.at[d->n_tangent];
+    return CB_OK;
 }
 
 static cb_status search_deep(cb_ladder *d, uint32_t r, cb_error *err) {
@@ -148,12 +153,11 @@ static cb_status search_deep(cb_ladder *d, uint32_t r, cb_error *err) {
     double depth = 1.0 + r - d->n_near;
     double share = fmax(LEAST_SHARE, FIRST_SHARE / depth);
     CB_TRY(cb_search_deep_rung(&d->moves, first ? NULL : &d->last_deep, d->target[r], share,
-                               d->least_ps[r], err));
+                               cb_ladder_least(d, r, true), err));
     uint32_t at = cb_pool_fitting(pool, d->target[r]);
     d->last_deep = (cb_candidate){0};
     if (at == CB_NONE) return CB_OK;
-    double extra = (double)(pool->at[at].time_ps - d->t->f->once_ps);
-    for (uint32_t i = r + 1; i < d->n_rung; i++) d->least_ps[i] = fmax(d->least_ps[i], extra);
+    d->deep_ps[r] = (double)(pool->at[at].time_ps - d->t->f->once_ps);
     return keep(d, &pool->at[at], &d->last_deep, err);
 }
 
@@ -193,11 +197,13 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
     return status;
 }
 
-double cb_ladder_bound(const cb_ladder *d, double bytes) {
+double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to) {
     double best = 0;
     for (size_t i = 0; i < d->n_tangent; i++)
         best = fmax(best, d->prices.tangent.at[i].constant - d->prices.tangent.at[i].slope * bytes);
-    for (size_t i = 0; i < d->seen.len; i++)
-        best = fmax(best, d->seen.at[i].constant - d->seen.at[i].slope * bytes);
+    if (to > d->n_near && from > d->n_near) from = d->n_near; /* the first deep one has prices */
+    for (uint32_t r = from; r < to; r++) {
+        if (d->has_seen[r]) best = fmax(best, d->seen[r].constant - d->seen[r].slope * bytes);
+    }
     return best;
 }

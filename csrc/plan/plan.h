@@ -51,6 +51,15 @@ typedef struct cb_plan {
 /* CB_INFEASIBLE: the text states the smallest peak found and the op at it. */
 CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options,
                                      cb_alloc *alloc, cb_plan **out, cb_error *err);
+typedef struct cb_answer {
+    cb_plan *plan; /* NULL: the budget is out of reach, `why` says what is not */
+    cb_error why;
+} cb_answer;
+/* The same for `n` budgets, in one search: `out` [n] gets what each would get alone. The budget in
+ * `options` does not count. On failure there are no plans. */
+CB_MUST_CHECK cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
+                                          const cb_budget *budget, uint32_t n, cb_alloc *alloc,
+                                          cb_answer *out, cb_error *err);
 void cb_plan_free(cb_plan *plan);
 CB_MUST_CHECK cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
                                         cb_error *err);
