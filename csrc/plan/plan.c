@@ -6,6 +6,7 @@
 #include "decide.h"
 #include "frontier.h"
 #include "mincut.h"
+#include "recover.h"
 #include "search.h"
 #include "sim.h"
 
@@ -123,6 +124,7 @@ static cb_status finish_plan(const cb_facts *f, const cb_lives *save_all, cb_are
     plan->time_ps = plan->lives.time_ps;
     plan->once_ps = plan->lives.once_ps;
     if (plan->lives.n_recomputed == 0) plan->lower_bound_ps = plan->once_ps;
+    CB_TRY(cb_in_bound_class(f, &plan->schedule, &plan->lives, &plan->in_order, err));
     return cb_decide(f, save_all, plan, err);
 }
 
@@ -162,6 +164,19 @@ void cb_plan_free(cb_plan *plan) {
     if (!plan) return;
     cb_arena arena = plan->arena;
     cb_arena_free(&arena);
+}
+
+cb_bound_class cb_plan_bound_class(const cb_plan *plan) {
+    if (plan->lower_bound_ps < 0) return CB_BOUND_NONE;
+    bool any = plan->lives.n_recomputed == 0 || plan->measure == CB_MEASURE_SAVED;
+    return any ? CB_BOUND_ANY : CB_BOUND_ORDERED;
+}
+
+double cb_plan_gap(const cb_plan *plan) {
+    cb_bound_class known = cb_plan_bound_class(plan);
+    if (known == CB_BOUND_NONE || (known == CB_BOUND_ORDERED && !plan->in_order)) return -1;
+    if (plan->lower_bound_ps == 0) return plan->time_ps == 0 ? 0 : -1;
+    return (double)(plan->time_ps - plan->lower_bound_ps) / (double)plan->lower_bound_ps;
 }
 
 cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options, cb_alloc *alloc,

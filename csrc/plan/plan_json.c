@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "adopt.h"
+#include "explain.h"
 #include "names.h"
 
 #define FORMAT "cutback.plan"
@@ -12,7 +13,7 @@
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void put_numbers(cb_json_writer *w, const cb_plan *plan) {
+void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_begin(w, "numbers", '{');
     cb_json_put_u64(w, "arena_bytes", plan->arena_bytes);
     cb_json_put_u64(w, "live_bytes", plan->live_bytes);
@@ -25,8 +26,22 @@ static void put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_put_int(w, "once_ps", plan->once_ps);
     if (plan->lower_bound_ps >= 0) cb_json_put_int(w, "lower_bound_ps", plan->lower_bound_ps);
     else cb_json_put_null(w, "lower_bound_ps");
+    cb_json_put_string(w, "bound_class", cb_bound_class_names[cb_plan_bound_class(plan)]);
+    if (cb_plan_gap(plan) >= 0) cb_json_put_double(w, "gap", cb_plan_gap(plan));
+    else cb_json_put_null(w, "gap");
     cb_json_put_u64(w, "recomputed", plan->lives.n_recomputed);
     cb_json_end(w, '}');
+}
+
+void cb_plan_put_question(cb_json_writer *w, const cb_plan *plan) {
+    char fingerprint[17];
+    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, plan->fingerprint);
+    cb_json_put_string(w, "fingerprint", fingerprint);
+    cb_json_put_string(w, "device", plan->device->name);
+    cb_json_put_string(w, "preset", cb_preset_names[plan->preset]);
+    cb_json_put_string(w, "measure", cb_measure_names[plan->measure]);
+    if (plan->budget_bytes == UINT64_MAX) cb_json_put_null(w, "budget_bytes");
+    else cb_json_put_u64(w, "budget_bytes", plan->budget_bytes);
 }
 
 static void put_decisions(cb_json_writer *w, const cb_problem *p, const cb_plan *plan) {
@@ -61,18 +76,11 @@ static void put_lives(cb_json_writer *w, const cb_plan *plan) {
 
 cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err) {
     cb_json_writer w = {.out = out};
-    char fingerprint[17];
-    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, plan->fingerprint);
     cb_json_begin(&w, NULL, '{');
     cb_json_put_string(&w, "format", FORMAT);
     cb_json_put_int(&w, "version", VERSION);
-    cb_json_put_string(&w, "fingerprint", fingerprint);
-    cb_json_put_string(&w, "device", plan->device->name);
-    cb_json_put_string(&w, "preset", cb_preset_names[plan->preset]);
-    cb_json_put_string(&w, "measure", cb_measure_names[plan->measure]);
-    if (plan->budget_bytes == UINT64_MAX) cb_json_put_null(&w, "budget_bytes");
-    else cb_json_put_u64(&w, "budget_bytes", plan->budget_bytes);
-    put_numbers(&w, plan);
+    cb_plan_put_question(&w, plan);
+    cb_plan_put_numbers(&w, plan);
     cb_json_put_u64(&w, "backward_starts", plan->schedule.backward_starts);
     cb_json_begin(&w, "steps", '[');
     for (uint32_t t = 0; t < plan->schedule.n_step; t++)
@@ -159,6 +167,20 @@ static cb_status read_reasons(const cb_problem *p, const cb_json *root, cb_plan 
     return CB_OK;
 }
 
+/* So is the bound, of plans on the device that the document names. */
+static cb_status read_bound(const cb_json *root, cb_plan *plan, cb_error *err) {
+    const cb_json *numbers = cb_json_get(root, "numbers"), *device = cb_json_get(root, "device");
+    const cb_json *bound = numbers ? cb_json_get(numbers, "lower_bound_ps") : NULL;
+    bool other = device && device->kind == CB_JSON_STRING &&
+                 strcmp(device->as.string, plan->device->name) != 0;
+    uint64_t number;
+    if (!bound || bound->kind == CB_JSON_NULL || other || plan->lives.n_recomputed == 0)
+        return CB_OK;
+    CB_TRY(cb_json_as_u64(bound, "lower_bound_ps", INT64_MAX, &number, err));
+    plan->lower_bound_ps = (int64_t)number;
+    return CB_OK;
+}
+
 static cb_status read_device(const cb_json *root, const cb_device **out, cb_error *err) {
     const cb_json *node;
     CB_TRY(cb_json_want(root, "device", CB_JSON_STRING, &node, err));
@@ -174,6 +196,7 @@ static cb_status read_plan(const cb_problem *p, const cb_device *device, const c
     CB_TRY(read_steps(p, root, plan, err));
     CB_TRY(read_question(root, plan, err));
     CB_TRY(cb_plan_adopt(p, device, plan, err));
+    CB_TRY(read_bound(root, plan, err));
     return read_reasons(p, root, plan, err);
 }
 
