@@ -7,6 +7,7 @@
 #include "device.h"
 #include "frontier.h"
 #include "mincut.h"
+#include "recover.h"
 #include "search.h"
 #include "sim.h"
 
@@ -133,6 +134,7 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     plan->time_ps = plan->lives.time_ps;
     plan->once_ps = plan->lives.once_ps;
     if (plan->lives.n_recomputed == 0) plan->lower_bound_ps = plan->once_ps;
+    CB_TRY(cb_in_bound_class(f, &plan->schedule, &plan->lives, &plan->in_order, err));
     return cb_decide(f, &r->save_all, plan, err);
 }
 
@@ -149,20 +151,6 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
         plan->budget_bytes = cb_measured(r->p, plan->measure, &plan->lives, plan->arena_bytes);
     }
     return CB_OK;
-}
-
-/* The base order that a schedule from elsewhere follows. */
-static cb_status hoist_as_scheduled(cb_facts *f, const cb_schedule *s, cb_arena *scratch,
-                                    cb_error *err) {
-    bool *hoist = CB_NEW(scratch, bool, f->p->n_op);
-    if (!hoist) return cb_no_memory(err);
-    uint32_t n = s->backward_starts < s->n_step ? s->backward_starts : s->n_step;
-    for (uint32_t t = 0; t < n; t++) {
-        if (s->step[t] >= f->p->n_op) continue; /* the walk will refuse it */
-        uint32_t at = f->position[s->step[t]];
-        hoist[s->step[t]] = at != CB_NONE && at >= f->base_backward;
-    }
-    return cb_facts_hoist(f, hoist, err);
 }
 
 /* A plan lies in the arena it owns. */
@@ -182,6 +170,19 @@ void cb_plan_free(cb_plan *plan) {
     if (!plan) return;
     cb_arena arena = plan->arena;
     cb_arena_free(&arena);
+}
+
+cb_bound_class cb_plan_bound_class(const cb_plan *plan) {
+    if (plan->lower_bound_ps < 0) return CB_BOUND_NONE;
+    bool any = plan->lives.n_recomputed == 0 || plan->measure == CB_MEASURE_SAVED;
+    return any ? CB_BOUND_ANY : CB_BOUND_ORDERED;
+}
+
+double cb_plan_gap(const cb_plan *plan) {
+    cb_bound_class known = cb_plan_bound_class(plan);
+    if (known == CB_BOUND_NONE || (known == CB_BOUND_ORDERED && !plan->in_order)) return -1;
+    if (plan->lower_bound_ps == 0) return plan->time_ps == 0 ? 0 : -1;
+    return (double)(plan->time_ps - plan->lower_bound_ps) / (double)plan->lower_bound_ps;
 }
 
 static cb_status start(planner *r, const cb_problem *p, const cb_device *device, cb_arena *scratch,
@@ -259,7 +260,7 @@ cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *p
     planner r = {0};
     cb_status status;
     CB_TRY_DONE(start(&r, p, device, &scratch, err));
-    CB_TRY_DONE(hoist_as_scheduled(&r.facts, &plan->schedule, &scratch, err));
+    CB_TRY_DONE(cb_follow_schedule(&r.facts, &plan->schedule, err));
     CB_TRY_DONE(finish_plan(&r, plan, err));
 done:
     stop(&r);
