@@ -159,14 +159,14 @@ def check_all(problem, shares):
             before = plan or before
 
 
-@hypothesis.settings(max_examples=150, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 @hypothesis.given(st.data())
 def test_random_problems(data):
     problem = Maker(data.draw).problem(constrained=False)
     check_all(problem, [1.0, data.draw(st.sampled_from([0.9, 0.8, 0.5, 0.2]))])
 
 
-@hypothesis.settings(max_examples=80, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
 @hypothesis.given(st.data())
 def test_random_problems_with_wishes(data):
     problem = Maker(data.draw).problem(constrained=True)
@@ -176,7 +176,7 @@ def test_random_problems_with_wishes(data):
         assert "contradict" in str(error)
 
 
-@hypothesis.settings(max_examples=80, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
 @hypothesis.given(st.data())
 def test_huge_problems(data):
     """Up to 2^60 bytes a plan is exact; more is an error that says so, never a sum gone wrong."""
