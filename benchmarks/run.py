@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 def scripts() -> dict[str, Path]:
     """Benchmarks by name."""
-    return {path.stem.removeprefix("bench_"): path for path in sorted(HERE.glob("bench_*.py"))}
+    return {path.stem.removeprefix("bench_"): path for path in sorted(HERE.rglob("bench_*.py"))}
 
 
 def cell(value: Any) -> str:

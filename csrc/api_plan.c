@@ -12,24 +12,29 @@
 typedef struct session { /* of one call */
     cb_context *ctx;
     cb_arena scratch;
+    const cb_device *device; /* NULL: not said */
     cb_problem *problem;
     cb_plan *plan;
     cb_str text;
 } session;
 
 static cb_status open_session(session *s, cb_context *ctx, const char *graph, size_t length,
-                              cb_error *err) {
+                              const char *device, cb_error *err) {
     *s = (session){.ctx = ctx};
     cb_arena_init(&s->scratch, &ctx->alloc);
     cb_str_init(&s->text, &s->scratch);
+    CB_TRY(cb_device_parse(device, &s->scratch, &s->device, err));
     CB_TRY(cb_problem_read(&ctx->alloc, graph, length, &s->problem, err));
     return cb_find_fusion(s->problem, err);
 }
 
-static void close_session(session *s) {
+/* Gives the text, unless something has failed before, and closes the session either way. */
+static cb_status close_session(session *s, cb_status status, char **out, cb_error *err) {
+    if (status == CB_OK) status = cb_text_give(&s->ctx->alloc, &s->text, out, err);
     cb_plan_free(s->plan);
     cb_problem_free(s->problem);
     cb_arena_free(&s->scratch);
+    return status;
 }
 
 static cb_status check_preset(cb_preset preset, cb_error *err) {
@@ -41,12 +46,10 @@ cb_status cb_problem_json(cb_context *ctx, const char *graph, size_t length, cha
                           cb_error *err) {
     session s;
     cb_status status;
-    CB_TRY_DONE(open_session(&s, ctx, graph, length, err));
+    CB_TRY_DONE(open_session(&s, ctx, graph, length, NULL, err));
     CB_TRY_DONE(cb_problem_to_json(s.problem, &s.text, err));
-    CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
 done:
-    close_session(&s);
-    return status;
+    return close_session(&s, status, out, err);
 }
 
 cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
@@ -57,14 +60,12 @@ cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length, cb_pre
     cb_status status;
     if (budget) options.budget = *budget;
     CB_TRY(check_preset(preset, err));
-    CB_TRY_DONE(open_session(&s, ctx, graph, length, err));
-    CB_TRY_DONE(cb_device_parse(device, &s.scratch, &options.device, err));
+    CB_TRY_DONE(open_session(&s, ctx, graph, length, device, err));
+    options.device = s.device;
     CB_TRY_DONE(cb_plan_make(s.problem, &options, &ctx->alloc, &s.plan, err));
     CB_TRY_DONE(cb_plan_to_json(s.problem, s.plan, &s.text, err));
-    CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
 done:
-    close_session(&s);
-    return status;
+    return close_session(&s, status, out, err);
 }
 
 static double now(void) {
@@ -78,64 +79,67 @@ cb_status cb_cut_json(cb_context *ctx, const char *graph, size_t length, cb_pres
     session s;
     cb_str dimacs;
     cb_status status;
-    char *answer = NULL;
+    char *arcs = NULL;
     CB_TRY(check_preset(preset, err));
-    CB_TRY_DONE(open_session(&s, ctx, graph, length, err));
+    CB_TRY_DONE(open_session(&s, ctx, graph, length, NULL, err));
     cb_str_init(&dimacs, &s.scratch);
     CB_TRY_DONE(cb_cut_to_json(s.problem, preset, &ctx->alloc, now, &s.text,
                                network ? &dimacs : NULL, err));
-    CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, &answer, err));
-    if (network) CB_TRY_DONE(cb_text_give(&ctx->alloc, &dimacs, network, err));
-    *out = answer;
-    answer = NULL;
+    if (network) CB_TRY_DONE(cb_text_give(&ctx->alloc, &dimacs, &arcs, err));
 done:
-    cb_text_free(ctx, answer);
-    close_session(&s);
+    status = close_session(&s, status, out, err);
+    if (status == CB_OK && network) *network = arcs;
+    else cb_text_free(ctx, arcs);
     return status;
 }
 
 cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
                            const char *device, char **out, cb_error *err) {
-    const cb_device *row;
     session s;
     cb_status status;
     CB_TRY(check_preset(preset, err));
-    CB_TRY_DONE(open_session(&s, ctx, graph, length, err));
-    CB_TRY_DONE(cb_device_parse(device, &s.scratch, &row, err));
-    CB_TRY_DONE(cb_frontier_to_json(s.problem, preset, row, &ctx->alloc, &s.text, err));
-    CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
+    CB_TRY_DONE(open_session(&s, ctx, graph, length, device, err));
+    CB_TRY_DONE(cb_frontier_to_json(s.problem, preset, s.device, &ctx->alloc, &s.text, err));
 done:
-    close_session(&s);
-    return status;
+    return close_session(&s, status, out, err);
+}
+
+typedef cb_status (*tell_fn)(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err);
+
+static cb_status tell(cb_context *ctx, const char *graph, size_t graph_length, const char *plan,
+                      size_t plan_length, const char *device, tell_fn put, char **out,
+                      cb_error *err) {
+    session s;
+    cb_status status;
+    CB_TRY_DONE(open_session(&s, ctx, graph, graph_length, device, err));
+    CB_TRY_DONE(
+        cb_plan_from_json(s.problem, s.device, &ctx->alloc, plan, plan_length, &s.plan, err));
+    CB_TRY_DONE(put(s.problem, s.plan, &s.text, err));
+done:
+    return close_session(&s, status, out, err);
 }
 
 cb_status cb_plan_explain_json(cb_context *ctx, const char *graph, size_t graph_length,
                                const char *plan, size_t plan_length, const char *device, char **out,
                                cb_error *err) {
-    const cb_device *row;
-    session s;
-    cb_status status;
-    CB_TRY_DONE(open_session(&s, ctx, graph, graph_length, err));
-    CB_TRY_DONE(cb_device_parse(device, &s.scratch, &row, err));
-    CB_TRY_DONE(cb_plan_from_json(s.problem, row, &ctx->alloc, plan, plan_length, &s.plan, err));
-    CB_TRY_DONE(cb_plan_explain(s.problem, s.plan, &s.text, err));
-    CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
-done:
-    close_session(&s);
-    return status;
+    return tell(ctx, graph, graph_length, plan, plan_length, device, cb_plan_explain, out, err);
+}
+
+cb_status cb_plan_explanation_json(cb_context *ctx, const char *graph, size_t graph_length,
+                                   const char *plan, size_t plan_length, const char *device,
+                                   char **out, cb_error *err) {
+    return tell(ctx, graph, graph_length, plan, plan_length, device, cb_plan_explain_to_json, out,
+                err);
 }
 
 cb_status cb_evaluate_json(cb_context *ctx, const char *graph, size_t graph_length,
                            const char *plan, size_t plan_length, const char *device, char **out,
                            cb_error *err) {
-    const cb_device *row;
     session s;
     cb_status status;
-    CB_TRY_DONE(open_session(&s, ctx, graph, graph_length, err));
-    CB_TRY_DONE(cb_device_parse(device, &s.scratch, &row, err));
-    CB_TRY_DONE(cb_evaluate_to_json(s.problem, row, &ctx->alloc, plan, plan_length, &s.text, err));
-    CB_TRY_DONE(cb_text_give(&ctx->alloc, &s.text, out, err));
+    CB_TRY_DONE(open_session(&s, ctx, graph, graph_length, device, err));
+    CB_TRY_DONE(
+        cb_evaluate_to_json(s.problem, s.device, &ctx->alloc, plan, plan_length, &s.text, err));
 done:
-    close_session(&s);
-    return status;
+    return close_session(&s, status, out, err);
 }

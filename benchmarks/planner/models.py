@@ -377,38 +377,36 @@ def resnet50(n: int = 64) -> Problem:
 
 
 def layered(n: int, edges: int, seed: int = 1) -> Problem:
-    """``n`` nodes in layers of about sqrt(n) / 2 nodes; each reads one of the layer before, further
-    edges come from up to four layers back. The last node reads what nobody else does."""
+    """``n`` nodes in layers of about sqrt(n) / 2 nodes. Each node reads one of the layer before
+    and one of the layer behind reads it; further edges come from up to a quarter of the graph
+    back."""
     rng = random.Random(seed)
     g = Graph(f"random layered, {n} nodes, {edges} edges, re-created")
-    layers: list[list[int]] = []
-    read: set[int] = set()
-    total = 0
+    layers: list[list[int]] = [[g.input(64)]]
     mean = max(2, round(n**0.5 / 2))
-    start = g.input(64)
     while len(g.ops) < n:
-        width = min(n - len(g.ops), rng.randint(1, 2 * mean - 1))
-        layer = []
-        for _ in range(width):
-            ins = [rng.choice(layers[-1])] if layers else [start]
-            layer.append(_random_node(g, rng, ins))
-            total += bool(layers)
-            read.update(ins)
-        layers.append(layer)
-    loose = [i for i in range(1, n) if i not in read]
-    last = _random_node(g, rng, loose)
-    total += len(loose)
+        width = min(n - len(g.ops), rng.randint(mean - mean // 2, mean + mean // 2))
+        before = layers[-1]
+        layers.append([_random_node(g, rng, [rng.choice(before)]) for _ in range(width)])
+        _read_all(g, rng, before, layers[-1])
+    last = _random_node(g, rng, list(layers[-1]))
+    total = sum(len(op.ins) for op in g.ops) - len(layers[1])
     place = {i: k for k, layer in enumerate(layers) for i in layer}
     while total < edges:
         i = rng.randrange(1, n)
-        k = place[i]
-        if k == 0:
-            continue
-        a = rng.choice(layers[max(0, k - rng.randint(1, 4))])
-        if a not in g.ops[i].ins:
+        back = rng.randint(1, max(2, len(layers) // 4))
+        a = rng.choice(layers[max(1, place[i] - back)])
+        if place[a] < place[i] and a not in g.ops[i].ins:
             g.ops[i].ins.append(a)
             total += 1
     return g.problem(len(g.ops), [last], [])
+
+
+def _read_all(g: Graph, rng: random.Random, before: list[int], layer: list[int]) -> None:
+    read = {a for i in layer for a in g.ops[i].ins}
+    for a in before:
+        if a not in read:
+            g.ops[rng.choice(layer)].ins.append(a)
 
 
 def _random_node(g: Graph, rng: random.Random, ins: list[int]) -> int:

@@ -26,11 +26,6 @@
 
 enum { SOURCE = 0, SINK = 1, FIRST = 2 };
 
-typedef struct moment {
-    uint64_t bytes; /* working set */
-    uint32_t at;
-} moment;
-
 typedef struct network {
     const cb_ledger *l;
     const uint32_t *last; /* [n_storage] last position that reads it; n: output */
@@ -40,8 +35,8 @@ typedef struct network {
     CB_VEC(int64_t) capacity;
 } network;
 
-static int compare_moments(const void *a, const void *b) {
-    const moment *x = a, *y = b;
+static int compare_sets(const void *a, const void *b) {
+    const cb_working_set *x = a, *y = b;
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
     return x->at < y->at ? -1 : x->at > y->at;
 }
@@ -129,24 +124,35 @@ done:
 }
 
 /* Positions to look at: the largest working sets, and a spread over the rest. */
-static uint32_t choose(const cb_ledger *l, moment *list, uint32_t *n_list) {
+static uint32_t choose(const cb_ledger *l, cb_working_set *list, uint32_t *n_list) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < l->n; k++) {
         uint32_t op = l->f->base[k];
         bool view = l->f->p->op_flags[op] & CB_POP_VIEW;
-        if (!may_rerun(l->f, op) && !view) list[n++] = (moment){working_set(l, op), k};
+        if (!may_rerun(l->f, op) && !view) list[n++] = (cb_working_set){working_set(l, op), k};
     }
     *n_list = n;
     if (n == 0) return 0;
-    cb_sort(list, n, sizeof *list, compare_moments);
+    cb_sort(list, n, sizeof *list, compare_sets);
     double share = EFFORT / ((double)l->n * (LARGEST + SPREAD));
     uint32_t most = (uint32_t)((share < 1 ? share : 1) * (LARGEST + SPREAD));
     return most < 5 ? 5 : most;
 }
 
+void cb_mark_may_rerun(const cb_facts *f, bool *may_rerun) {
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        bool view = f->p->op_flags[op] & CB_POP_VIEW;
+        may_rerun[op] = !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
+    }
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        if (f->root[s] != CB_NONE && f->held[s]) may_rerun[f->root[s]] = false;
+    }
+}
+
 cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb_error *err) {
     *out = (cb_floor){0, CB_NONE};
-    moment *list = CB_NEW(scratch, moment, l->n);
+    cb_working_set *list = CB_NEW(scratch, cb_working_set, l->n);
     uint32_t *last = CB_NEW(scratch, uint32_t, l->f->p->n_storage), n;
     if (!list || !last) return cb_no_memory(err);
     find_last(l, last);
@@ -160,5 +166,20 @@ cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb
         if (bytes <= out->bytes && out->op != CB_NONE) continue;
         *out = (cb_floor){bytes, l->f->base[list[at].at]};
     }
+    return CB_OK;
+}
+
+cb_status cb_largest_working_sets(const cb_ledger *l, cb_arena *scratch, uint32_t most,
+                                  cb_working_set *out, uint32_t *n, cb_error *err) {
+    cb_working_set *list = CB_NEW(scratch, cb_working_set, l->n);
+    uint32_t found = 0;
+    if (!list) return cb_no_memory(err);
+    for (uint32_t k = 0; k < l->n; k++) {
+        if (!(l->f->p->op_flags[l->f->base[k]] & CB_POP_VIEW))
+            list[found++] = (cb_working_set){working_set(l, l->f->base[k]), k};
+    }
+    if (found > 0) cb_sort(list, found, sizeof *list, compare_sets);
+    *n = found < most ? found : most;
+    for (uint32_t i = 0; i < *n; i++) out[i] = list[i];
     return CB_OK;
 }

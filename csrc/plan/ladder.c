@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+#include "floor.h"
+
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
 #define EFFORT 250000.0  /* steps times base ops: large graphs take fewer */
@@ -57,20 +59,6 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* Ops that a search may run again where it likes: of the forward, free to run twice, and with
- * nothing that is held anyway. */
-static void mark_free(cb_ladder *d) {
-    const cb_facts *f = d->t->f;
-    for (uint32_t k = 0; k < f->base_backward; k++) {
-        uint32_t op = f->base[k];
-        bool view = f->p->op_flags[op] & CB_POP_VIEW;
-        d->may_rerun[op] = !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
-    }
-    for (uint32_t s = 0; s < f->p->n_storage; s++) {
-        if (f->root[s] != CB_NONE && f->held[s]) d->may_rerun[f->root[s]] = false;
-    }
-}
-
 cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
@@ -83,7 +71,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) 
         d->start[i] = CB_NEW(a, double, f->n_base);
         if (!d->start[i]) return cb_no_memory(err);
     }
-    mark_free(d);
+    cb_mark_may_rerun(f, d->may_rerun);
     set_targets(d);
     CB_TRY(cb_prices_init(&d->prices, t, cut, err));
     CB_TRY(cb_ledger_init(&d->ledger, f, d->may_rerun, a->alloc, err));
@@ -104,10 +92,16 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes) {
     return r;
 }
 
+double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep) {
+    double least = d->least_ps[r];
+    for (uint32_t i = d->n_near; deep && i < r; i++) least = fmax(least, d->deep_ps[i]);
+    return least;
+}
+
 /* The fastest plan of the pool in use that counts for rung `r`. */
 static const cb_candidate *find_winner(const cb_ladder *d, uint32_t r) {
     const cb_pool_of_plans *pool = d->t->pool;
-    double least = (double)d->t->f->once_ps + d->least_ps[r];
+    double least = (double)d->t->f->once_ps + cb_ladder_least(d, r, true);
     uint32_t i = cb_pool_fitting(pool, d->target[r]);
     if (i == CB_NONE) return NULL;
     while (i > 0 && (double)pool->at[i].time_ps < least) i--;
@@ -134,10 +128,9 @@ static cb_status search_near(cb_ladder *d, uint32_t r, cb_error *err) {
     d->prices.tangent.len = d->n_tangent; /* what other rungs proved is no part of this one */
     CB_TRY(cb_search_rung(&d->moves, &d->prices, start_of(d, d->target[r]), d->target[r],
                           d->least_ps[r], err));
-    return d->prices.tangent.len == d->n_tangent ||
-                   CB_PUSH(d->t->scratch, d->seen, d->prices.tangent.at[d->n_tangent])
-               ? CB_OK
-               : cb_no_memory(err);
+    d->has_seen[r] = d->prices.tangent.len > d->n_tangent;
+    if (d->has_seen[r]) d->seen[r] = d->prices.tangent.at[d->n_tangent];
+    return CB_OK;
 }
 
 static cb_status search_deep(cb_ladder *d, uint32_t r, cb_error *err) {
@@ -148,12 +141,11 @@ static cb_status search_deep(cb_ladder *d, uint32_t r, cb_error *err) {
     double depth = 1.0 + r - d->n_near;
     double share = fmax(LEAST_SHARE, FIRST_SHARE / depth);
     CB_TRY(cb_search_deep_rung(&d->moves, first ? NULL : &d->last_deep, d->target[r], share,
-                               d->least_ps[r], err));
+                               cb_ladder_least(d, r, true), err));
     uint32_t at = cb_pool_fitting(pool, d->target[r]);
     d->last_deep = (cb_candidate){0};
     if (at == CB_NONE) return CB_OK;
-    double extra = (double)(pool->at[at].time_ps - d->t->f->once_ps);
-    for (uint32_t i = r + 1; i < d->n_rung; i++) d->least_ps[i] = fmax(d->least_ps[i], extra);
+    d->deep_ps[r] = (double)(pool->at[at].time_ps - d->t->f->once_ps);
     return keep(d, &pool->at[at], &d->last_deep, err);
 }
 
@@ -193,11 +185,13 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
     return status;
 }
 
-double cb_ladder_bound(const cb_ladder *d, double bytes) {
+double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to) {
     double best = 0;
     for (size_t i = 0; i < d->n_tangent; i++)
         best = fmax(best, d->prices.tangent.at[i].constant - d->prices.tangent.at[i].slope * bytes);
-    for (size_t i = 0; i < d->seen.len; i++)
-        best = fmax(best, d->seen.at[i].constant - d->seen.at[i].slope * bytes);
+    if (to > d->n_near && from > d->n_near) from = d->n_near; /* the first deep one has prices */
+    for (uint32_t r = from; r < to; r++) {
+        if (d->has_seen[r]) best = fmax(best, d->seen[r].constant - d->seen[r].slope * bytes);
+    }
     return best;
 }

@@ -26,15 +26,18 @@ typedef struct cb_ladder {
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
     uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 behind the last */
-    double least_ps[CB_RUNGS_MOST];     /* rising (and with each deep rung searched): no plan of the
-                                           rung counts that has less extra time */
+    double least_ps[CB_RUNGS_MOST];     /* rising: no plan of the rung counts that has less extra
+                                           time. See cb_ladder_least */
     uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
     bool searched[CB_RUNGS_MOST];
     cb_candidate plan[CB_RUNGS_MOST]; /* size 0: none that counts */
     cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
+    double deep_ps[CB_RUNGS_MOST];    /* extra time of the deep rungs searched: later ones take no
+                                         less */
     double *start[CB_LADDER_STARTS];  /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
     size_t n_tangent;                 /* of the base */
-    CB_VEC(cb_tangent) seen;          /* of the rungs searched */
+    cb_tangent seen[CB_RUNGS_MOST];   /* of the rungs searched with prices */
+    bool has_seen[CB_RUNGS_MOST];
 } cb_ladder;
 
 /* After cb_try_pairs of the save-everything plan. */
@@ -42,6 +45,9 @@ CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, c
 void cb_ladder_free(cb_ladder *d);
 /* The first rung whose plan may be as small as `bytes`. */
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
+/* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,
+ * from the deep rungs before it, which have been searched. */
+double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
 /* Searches rung `r` and, from the first deep one on, all before it; `best` is NULL when the rung
  * has no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
@@ -49,7 +55,8 @@ CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candi
 /* A plan under `target`, which is no rung, starting from `from`; size 0: none found. */
 CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
                                       cb_candidate *out, cb_error *err);
-/* Bound on the extra time of plans of `bytes`, of the class that prices.h states. */
-double cb_ladder_bound(const cb_ladder *d, double bytes);
+/* Bound on the extra time of plans of `bytes`, of the class that prices.h states, from the base and
+ * the rungs [from, to), which have been searched. */
+double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to);
 
 #endif

@@ -90,11 +90,12 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->marked_in = CB_NEW(a, uint32_t, l->n);
     l->wanted = CB_NEW(a, uint32_t, p->n_op);
     l->done = CB_NEW(a, uint32_t, p->n_op);
+    l->stood = CB_NEW(a, uint32_t, p->n_op);
     l->left = CB_NEW(a, uint32_t, p->n_storage);
     if (l->read_begin && l->read && l->made_begin && l->made && l->chain && l->runs && l->idle &&
         l->use && l->span && l->busy_at && l->moment && l->local && l->touched_in && l->marked_in &&
-        l->wanted && l->done && l->left && l->lift && l->block_peak && l->block_area && l->stale &&
-        l->notes.noted_in) {
+        l->wanted && l->done && l->stood && l->left && l->lift && l->block_peak && l->block_area &&
+        l->stale && l->notes.noted_in) {
         list_reads(l, l->left);
         list_made(l, l->left);
         memset(l->left, 0, p->n_storage * sizeof *l->left);
@@ -182,9 +183,9 @@ static bool drop_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
 }
 
 /* Wanted ops that `op` needs, inputs first: depth first, two entries a level, op and next read. */
-static bool grow_chain(cb_ledger *l, uint32_t top, uint32_t anchor) {
+static bool grow_chain(cb_ledger *l, uint32_t top) {
     cb_ledger_ids *path = &l->path;
-    path->len = 0;
+    l->grown.len = path->len = 0;
     if (!CB_PUSH(&l->arena, *path, top) || !CB_PUSH(&l->arena, *path, l->read_begin[top]))
         return false;
     while (path->len > 0) {
@@ -198,7 +199,7 @@ static bool grow_chain(cb_ledger *l, uint32_t top, uint32_t anchor) {
                 return false;
         } else {
             path->len -= 2;
-            if (op != top && !CB_PUSH(&l->arena, l->chain[anchor], op)) return false;
+            if (op != top && !CB_PUSH(&l->arena, l->grown, op)) return false;
         }
     }
     return true;
@@ -218,19 +219,25 @@ static bool note_busy(cb_ledger *l, uint32_t anchor, bool was) {
     return true;
 }
 
+/* What stays in the chain is not touched: only the difference costs. */
 bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) {
     cb_ledger_ids *chain = &l->chain[anchor];
     bool was = chain->len > 0;
     l->visit++;
     for (size_t i = 0; i < n; i++) l->wanted[op[i]] = l->visit;
+    if (n == 0) l->grown.len = 0;
+    else if (!grow_chain(l, l->f->base[anchor])) return false;
     for (size_t i = 0; i < chain->len; i++) {
-        if (!drop_run(l, chain->at[i], anchor)) return false;
+        l->stood[chain->at[i]] = l->visit;
+        if (l->done[chain->at[i]] != l->visit && !drop_run(l, chain->at[i], anchor)) return false;
     }
-    chain->len = 0;
-    if (n > 0 && !grow_chain(l, l->f->base[anchor], anchor)) return false;
-    for (size_t i = 0; i < chain->len; i++) {
-        if (!add_run(l, chain->at[i], anchor)) return false;
+    for (size_t i = 0; i < l->grown.len; i++) {
+        if (l->stood[l->grown.at[i]] != l->visit && !add_run(l, l->grown.at[i], anchor))
+            return false;
     }
+    cb_ledger_ids old = *chain;
+    *chain = l->grown;
+    l->grown = old;
     return mark(l, anchor) && note_busy(l, anchor, was);
 }
 

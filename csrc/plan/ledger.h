@@ -71,9 +71,9 @@ typedef struct cb_ledger {
     double area; /* bytes over the target, summed over anchors */
     int64_t extra_ps;
     /* scratch */
-    cb_ledger_ids touched, marked, path;
+    cb_ledger_ids touched, marked, path, grown;
     uint32_t *touched_in, *marked_in; /* [n_storage], [n] stamps */
-    uint32_t *wanted, *done;          /* [n_op] stamps */
+    uint32_t *wanted, *done, *stood;  /* [n_op] stamps */
     uint32_t *left;                   /* [n_storage] reads to come */
     uint32_t round, visit;
     cb_ledger_spans fresh;
@@ -97,7 +97,7 @@ CB_MUST_CHECK bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t
 /* Appends the plan, sorted. */
 CB_MUST_CHECK bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out);
 
-#define CB_LEDGER_BLOCK 7 /* log2 of the anchors whose moments are summed up together */
+#define CB_LEDGER_BLOCK 5 /* log2 of the anchors whose moments are summed up together */
 /* Most bytes alive while an anchor's steps run. */
 static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
     return l->moment[anchor] + l->lift[anchor >> CB_LEDGER_BLOCK];

@@ -19,6 +19,7 @@ const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1] = {"none", "save", 
 const char *const cb_reason_names[CB_REASON_PRESET + 1] = {"none", "cut",   "forbidden", "policy",
                                                            "held", "cheap", "peak",      "preset"};
 const char *const cb_action_names[CB_ACTION_COUNT] = {"run", "out", "wait", "in"};
+const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1] = {NULL, "any", "ordered"};
 
 _Static_assert(CB_POP_PARAMETER == 1 << (CB_OP_FLAG_COUNT - 1), "every op flag has a name");
 _Static_assert(CB_STORE_HOLD_END == 1 << (CB_STORE_FLAG_COUNT - 1),

@@ -13,6 +13,7 @@ extern const char *const cb_measure_names[CB_MEASURE_COUNT];
 extern const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1];
 extern const char *const cb_reason_names[CB_REASON_PRESET + 1];
 extern const char *const cb_action_names[CB_ACTION_COUNT];
+extern const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1]; /* NULL for none */
 
 enum { CB_OP_FLAG_COUNT = 13, CB_STORE_FLAG_COUNT = 3 };
 

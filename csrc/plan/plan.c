@@ -7,13 +7,11 @@
 #include "device.h"
 #include "frontier.h"
 #include "mincut.h"
+#include "recover.h"
 #include "search.h"
 #include "sim.h"
 
-static cb_status check_options(const cb_plan_options *o, cb_error *err) {
-    const cb_budget *b = &o->budget;
-    if ((unsigned)o->preset >= CB_PRESET_COUNT)
-        return cb_fail(err, CB_INVALID, "plan: unknown preset %d", (int)o->preset);
+static cb_status check_budget(const cb_budget *b, cb_error *err) {
     if ((unsigned)b->kind > CB_BUDGET_MIN)
         return cb_fail(err, CB_INVALID, "plan: unknown kind of budget %d", (int)b->kind);
     if ((unsigned)b->measure >= CB_MEASURE_COUNT)
@@ -41,26 +39,32 @@ uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *li
     return arena_bytes;
 }
 
-/* The save-everything plan: its numbers go into `plan`, its lives into `lives`. */
-static cb_status set_reference(const cb_facts *f, cb_sim *sim, cb_arena *arena, cb_plan *plan,
-                               cb_lives *lives, cb_error *err) {
+/* What all budgets of one question share. */
+typedef struct planner {
+    const cb_problem *p;
+    const cb_plan_options *o;
+    cb_arena *scratch;
+    cb_facts facts;
+    cb_sim sim;
+    cb_cut cut;
+    cb_lives save_all; /* lives of the save-everything plan */
+    uint64_t save_all_arena_bytes;
+    cb_searcher *searcher[2]; /* for peaks, for saved bytes; NULL: not asked so far */
+} planner;
+
+static cb_status set_reference(planner *r, cb_error *err) {
     cb_schedule schedule;
-    CB_TRY(cb_sim_run(sim, NULL, 0, err));
-    CB_TRY(cb_sim_schedule(sim, arena, &schedule, err));
-    CB_TRY(cb_schedule_walk(f->p, &schedule, f->device, arena, lives, err));
-    CB_TRY(cb_place(f->p, lives, arena, &plan->save_all_arena_bytes, err));
-    plan->save_all_live_bytes = lives->peak_bytes;
-    plan->save_all_saved_bytes = lives->saved_bytes;
-    return CB_OK;
+    CB_TRY(cb_sim_run(&r->sim, NULL, 0, err));
+    CB_TRY(cb_sim_schedule(&r->sim, r->scratch, &schedule, err));
+    CB_TRY(cb_schedule_walk(r->p, &schedule, r->facts.device, r->scratch, &r->save_all, err));
+    return cb_place(r->p, &r->save_all, r->scratch, &r->save_all_arena_bytes, err);
 }
 
-static cb_goal make_goal(const cb_facts *f, const cb_plan_options *o, const cb_plan *plan,
-                         const cb_lives *save_all) {
-    const cb_budget *b = &o->budget;
+static cb_goal make_goal(const planner *r, const cb_budget *b) {
     cb_goal goal = {
-        .measure = b->measure, .bytes = b->bytes, .poll = o->poll, .poll_user = o->poll_user};
+        .measure = b->measure, .bytes = b->bytes, .poll = r->o->poll, .poll_user = r->o->poll_user};
     if (b->kind == CB_BUDGET_SHARE) {
-        uint64_t whole = cb_measured(f->p, b->measure, save_all, plan->save_all_arena_bytes);
+        uint64_t whole = cb_measured(r->p, b->measure, &r->save_all, r->save_all_arena_bytes);
         goal.bytes = (uint64_t)(b->share * (double)whole);
     } else if (b->kind == CB_BUDGET_MIN) {
         goal.smallest = true;
@@ -70,8 +74,9 @@ static cb_goal make_goal(const cb_facts *f, const cb_plan_options *o, const cb_p
 }
 
 /* PyTorch's partitioner knows no such limits. */
-static cb_status check_regions(const cb_problem *p, const cb_plan_options *o, cb_error *err) {
-    bool torch = o->preset == CB_PRESET_TORCH_COMPAT && o->budget.kind == CB_BUDGET_NONE;
+static cb_status check_regions(const cb_problem *p, cb_preset preset, const cb_budget *b,
+                               cb_error *err) {
+    bool torch = preset == CB_PRESET_TORCH_COMPAT && b->kind == CB_BUDGET_NONE;
     for (uint32_t r = 0; torch && r < p->n_region; r++) {
         if (p->region_limit[r] == UINT64_MAX) continue;
         return cb_fail(err, CB_UNSUPPORTED,
@@ -83,82 +88,69 @@ static cb_status check_regions(const cb_problem *p, const cb_plan_options *o, cb
 }
 
 /* The frontier answers about saved bytes, unless limits of regions leave nothing of it. */
-static cb_status find_pairs(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_preset preset,
-                            const cb_goal *goal, cb_found *found, cb_error *err) {
-    cb_status status = CB_UNSUPPORTED;
-    if (goal->measure == CB_MEASURE_SAVED)
-        status = cb_search_saved(f, cut, preset, goal, found, err);
-    return status == CB_UNSUPPORTED ? cb_search(f, cut, sim, goal, found, err) : status;
+static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
+    const cb_facts *f = &r->facts;
+    bool saved = goal->measure == CB_MEASURE_SAVED;
+    if (saved) {
+        cb_status status = cb_search_saved(f, &r->cut, r->o->preset, goal, found, err);
+        if (status != CB_UNSUPPORTED) return status;
+    }
+    cb_searcher **searcher = &r->searcher[saved];
+    if (!*searcher) CB_TRY(cb_searcher_new(f, &r->cut, &r->sim, r->scratch, searcher, err));
+    return cb_searcher_ask(*searcher, goal, found, err);
 }
 
-static cb_status choose_pairs(cb_facts *f, const cb_plan_options *o, cb_sim *sim, cb_arena *arena,
-                              cb_plan *plan, const cb_lives *save_all, cb_pairs *pairs,
+static cb_status choose_pairs(planner *r, const cb_budget *budget, cb_plan *plan, cb_pairs *pairs,
                               cb_error *err) {
-    cb_cut cut;
-    CB_TRY(cb_cut_init(&cut, f, arena, err));
-    if (o->budget.kind == CB_BUDGET_NONE) {
-        CB_TRY(cb_cut_preset(&cut, o->preset, err));
-        CB_TRY(cb_facts_hoist(f, cut.hoist, err));
-        return cb_recompute_lazily(f, cut.recompute, NULL, pairs, err);
+    if (budget->kind == CB_BUDGET_NONE) {
+        CB_TRY(cb_cut_preset(&r->cut, r->o->preset, err));
+        CB_TRY(cb_facts_hoist(&r->facts, r->cut.hoist, err));
+        return cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, pairs, err);
     }
-    cb_goal goal = make_goal(f, o, plan, save_all);
+    cb_goal goal = make_goal(r, budget);
     plan->budget_bytes = goal.bytes;
     cb_found found = {.pairs = *pairs};
-    CB_TRY(find_pairs(f, &cut, sim, o->preset, &goal, &found, err));
+    CB_TRY(find_pairs(r, &goal, &found, err));
     *pairs = found.pairs;
     if (found.least_extra_ps >= 0)
-        plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
+        plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     return CB_OK;
 }
 
 /* Walks and places plan->schedule and fills in what follows from it. */
-static cb_status finish_plan(const cb_facts *f, const cb_lives *save_all, cb_arena *scratch,
-                             cb_plan *plan, cb_error *err) {
-    const cb_problem *p = f->p;
+static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
+    const cb_problem *p = r->p;
+    const cb_facts *f = &r->facts;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
-    CB_TRY(cb_place(p, &plan->lives, scratch, &plan->arena_bytes, err));
+    CB_TRY(cb_place(p, &plan->lives, r->scratch, &plan->arena_bytes, err));
     CB_TRY(cb_device_copy(f->device, &plan->arena, &plan->device, err));
     plan->fingerprint = cb_problem_fingerprint(p);
     plan->live_bytes = plan->lives.peak_bytes;
     plan->saved_bytes = plan->lives.saved_bytes;
     plan->total_bytes = plan->live_bytes + p->static_bytes;
+    plan->save_all_arena_bytes = r->save_all_arena_bytes;
+    plan->save_all_live_bytes = r->save_all.peak_bytes;
+    plan->save_all_saved_bytes = r->save_all.saved_bytes;
     plan->time_ps = plan->lives.time_ps;
     plan->once_ps = plan->lives.once_ps;
     if (plan->lives.n_recomputed == 0) plan->lower_bound_ps = plan->once_ps;
-    return cb_decide(f, save_all, plan, err);
+    CB_TRY(cb_in_bound_class(f, &plan->schedule, &plan->lives, &plan->in_order, err));
+    return cb_decide(f, &r->save_all, plan, err);
 }
 
-static cb_status make_plan(const cb_problem *p, const cb_plan_options *o, cb_arena *arena,
-                           cb_sim *sim, cb_plan *plan, cb_error *err) {
-    cb_facts facts;
-    cb_lives save_all;
-    cb_pairs pairs = {.arena = arena};
-    CB_TRY(check_regions(p, o, err));
-    CB_TRY(cb_facts_make(p, o->device ? o->device : cb_device_find("cpu"), arena, &facts, err));
-    CB_TRY(cb_sim_init(sim, &facts, arena->alloc, err));
-    CB_TRY(set_reference(&facts, sim, arena, plan, &save_all, err));
-    CB_TRY(choose_pairs(&facts, o, sim, arena, plan, &save_all, &pairs, err));
-    CB_TRY(cb_sim_run(sim, pairs.list.at, pairs.list.len, err));
-    CB_TRY(cb_sim_schedule(sim, &plan->arena, &plan->schedule, err));
-    CB_TRY(finish_plan(&facts, &save_all, arena, plan, err));
-    if (o->budget.kind == CB_BUDGET_MIN) { /* the budget that this turned out to be */
-        plan->budget_bytes = cb_measured(p, plan->measure, &plan->lives, plan->arena_bytes);
+static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, cb_error *err) {
+    cb_pairs pairs = {.arena = r->scratch};
+    plan->preset = r->o->preset;
+    plan->measure = budget->measure;
+    CB_TRY(check_regions(r->p, r->o->preset, budget, err));
+    CB_TRY(choose_pairs(r, budget, plan, &pairs, err));
+    CB_TRY(cb_sim_run(&r->sim, pairs.list.at, pairs.list.len, err));
+    CB_TRY(cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err));
+    CB_TRY(finish_plan(r, plan, err));
+    if (budget->kind == CB_BUDGET_MIN) { /* the budget that this turned out to be */
+        plan->budget_bytes = cb_measured(r->p, plan->measure, &plan->lives, plan->arena_bytes);
     }
     return CB_OK;
-}
-
-/* The base order that a schedule from elsewhere follows. */
-static cb_status hoist_as_scheduled(cb_facts *f, const cb_schedule *s, cb_arena *scratch,
-                                    cb_error *err) {
-    bool *hoist = CB_NEW(scratch, bool, f->p->n_op);
-    if (!hoist) return cb_no_memory(err);
-    uint32_t n = s->backward_starts < s->n_step ? s->backward_starts : s->n_step;
-    for (uint32_t t = 0; t < n; t++) {
-        if (s->step[t] >= f->p->n_op) continue; /* the walk will refuse it */
-        uint32_t at = f->position[s->step[t]];
-        hoist[s->step[t]] = at != CB_NONE && at >= f->base_backward;
-    }
-    return cb_facts_hoist(f, hoist, err);
 }
 
 /* A plan lies in the arena it owns. */
@@ -180,39 +172,97 @@ void cb_plan_free(cb_plan *plan) {
     cb_arena_free(&arena);
 }
 
-cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options, cb_alloc *alloc,
-                       cb_plan **out, cb_error *err) {
-    CB_TRY(check_options(options, err));
+cb_bound_class cb_plan_bound_class(const cb_plan *plan) {
+    if (plan->lower_bound_ps < 0) return CB_BOUND_NONE;
+    bool any = plan->lives.n_recomputed == 0 || plan->measure == CB_MEASURE_SAVED;
+    return any ? CB_BOUND_ANY : CB_BOUND_ORDERED;
+}
+
+double cb_plan_gap(const cb_plan *plan) {
+    cb_bound_class known = cb_plan_bound_class(plan);
+    if (known == CB_BOUND_NONE || (known == CB_BOUND_ORDERED && !plan->in_order)) return -1;
+    if (plan->lower_bound_ps == 0) return plan->time_ps == 0 ? 0 : -1;
+    return (double)(plan->time_ps - plan->lower_bound_ps) / (double)plan->lower_bound_ps;
+}
+
+static cb_status start(planner *r, const cb_problem *p, const cb_device *device, cb_arena *scratch,
+                       cb_error *err) {
+    r->p = p;
+    r->scratch = scratch;
+    CB_TRY(cb_facts_make(p, device ? device : cb_device_find("cpu"), scratch, &r->facts, err));
+    CB_TRY(cb_sim_init(&r->sim, &r->facts, scratch->alloc, err));
+    return set_reference(r, err);
+}
+
+static void stop(planner *r) {
+    cb_searcher_free(r->searcher[0]);
+    cb_searcher_free(r->searcher[1]);
+    cb_sim_free(&r->sim);
+    cb_arena_free(r->scratch);
+}
+
+/* An impossible budget fails alone. */
+static cb_status make_one(planner *r, const cb_budget *budget, cb_answer *answer, cb_alloc *alloc,
+                          cb_error *err) {
     cb_plan *plan = NULL;
     CB_TRY(cb_plan_new(alloc, &plan, err));
-    plan->preset = options->preset;
-    plan->measure = options->budget.measure;
+    cb_status status = fill_plan(r, budget, plan, &answer->why);
+    if (status == CB_OK) {
+        answer->plan = plan;
+        return CB_OK;
+    }
+    cb_plan_free(plan);
+    if (status == CB_INFEASIBLE) return CB_OK;
+    return cb_fail(err, status, "%s", answer->why.text);
+}
+
+cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
+                            const cb_budget *budget, uint32_t n, cb_alloc *alloc, cb_answer *out,
+                            cb_error *err) {
+    if ((unsigned)options->preset >= CB_PRESET_COUNT)
+        return cb_fail(err, CB_INVALID, "plan: unknown preset %d", (int)options->preset);
+    for (uint32_t i = 0; i < n; i++) {
+        CB_TRY(check_budget(&budget[i], err));
+        if (n > 1 && budget[i].kind == CB_BUDGET_NONE)
+            return cb_fail(err, CB_INVALID, "plan: budget %u of %u is none; ask for it alone", i,
+                           n);
+    }
+    for (uint32_t i = 0; i < n; i++) out[i] = (cb_answer){0};
     cb_arena scratch;
     cb_arena_init(&scratch, alloc);
-    cb_sim sim = {0};
-    cb_status status = make_plan(p, options, &scratch, &sim, plan, err);
-    cb_sim_free(&sim);
-    cb_arena_free(&scratch);
-    if (status == CB_OK) *out = plan;
-    else cb_plan_free(plan);
+    planner r = {.o = options};
+    cb_status status;
+    CB_TRY_DONE(start(&r, p, options->device, &scratch, err));
+    CB_TRY_DONE(cb_cut_init(&r.cut, &r.facts, &scratch, err));
+    for (uint32_t i = 0; i < n; i++) CB_TRY_DONE(make_one(&r, &budget[i], &out[i], alloc, err));
+done:
+    stop(&r);
+    for (uint32_t i = 0; i < n && status != CB_OK; i++) {
+        cb_plan_free(out[i].plan);
+        out[i].plan = NULL;
+    }
     return status;
+}
+
+cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options, cb_alloc *alloc,
+                       cb_plan **out, cb_error *err) {
+    cb_answer answer;
+    CB_TRY(cb_plan_make_many(p, options, &options->budget, 1, alloc, &answer, err));
+    if (!answer.plan) return cb_fail(err, answer.why.status, "%s", answer.why.text);
+    *out = answer.plan;
+    return CB_OK;
 }
 
 cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *plan,
                         cb_error *err) {
-    cb_facts facts;
-    cb_lives save_all;
     cb_arena scratch;
     cb_arena_init(&scratch, plan->arena.alloc);
-    cb_sim sim = {0};
+    planner r = {0};
     cb_status status;
-    CB_TRY_DONE(cb_facts_make(p, device ? device : cb_device_find("cpu"), &scratch, &facts, err));
-    CB_TRY_DONE(cb_sim_init(&sim, &facts, plan->arena.alloc, err));
-    CB_TRY_DONE(set_reference(&facts, &sim, &scratch, plan, &save_all, err));
-    CB_TRY_DONE(hoist_as_scheduled(&facts, &plan->schedule, &scratch, err));
-    CB_TRY_DONE(finish_plan(&facts, &save_all, &scratch, plan, err));
+    CB_TRY_DONE(start(&r, p, device, &scratch, err));
+    CB_TRY_DONE(cb_follow_schedule(&r.facts, &plan->schedule, err));
+    CB_TRY_DONE(finish_plan(&r, plan, err));
 done:
-    cb_sim_free(&sim);
-    cb_arena_free(&scratch);
+    stop(&r);
     return status;
 }

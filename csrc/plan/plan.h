@@ -31,6 +31,13 @@ typedef enum cb_reason {
     CB_REASON_PRESET     /* the preset saves or recomputes all such values */
 } cb_reason;
 
+typedef enum cb_bound_class { /* of schedules that a lower bound on the time holds for */
+                              CB_BOUND_NONE = 0, /* no bound is known */
+                              CB_BOUND_ANY,      /* all that keep the budget */
+                              CB_BOUND_ORDERED /* base ops in order, a forward value absent at most
+                                                  once */
+} cb_bound_class;
+
 typedef struct cb_plan {
     cb_arena arena;
     cb_schedule schedule;
@@ -43,6 +50,7 @@ typedef struct cb_plan {
     uint64_t save_all_arena_bytes, save_all_live_bytes,
         save_all_saved_bytes;                 /* the save-everything plan of the same problem */
     int64_t time_ps, once_ps, lower_bound_ps; /* lower_bound_ps -1: none known */
+    bool in_order;                            /* of the class CB_BOUND_ORDERED */
     uint64_t budget_bytes;                    /* the resolved budget, UINT64_MAX: none */
     cb_measure measure;
     cb_preset preset;
@@ -51,7 +59,19 @@ typedef struct cb_plan {
 /* CB_INFEASIBLE: the text states the smallest peak found and the op at it. */
 CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options,
                                      cb_alloc *alloc, cb_plan **out, cb_error *err);
+typedef struct cb_answer {
+    cb_plan *plan; /* NULL: the budget is out of reach, `why` says what is not */
+    cb_error why;
+} cb_answer;
+/* The same for `n` budgets, in one search: `out` [n] gets what each would get alone. The budget in
+ * `options` does not count. On failure there are no plans. */
+CB_MUST_CHECK cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
+                                          const cb_budget *budget, uint32_t n, cb_alloc *alloc,
+                                          cb_answer *out, cb_error *err);
 void cb_plan_free(cb_plan *plan);
+cb_bound_class cb_plan_bound_class(const cb_plan *plan);
+/* (time - lower bound) / lower bound; -1: no bound is known for plans of its kind. */
+double cb_plan_gap(const cb_plan *plan);
 CB_MUST_CHECK cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
                                         cb_error *err);
 /* Reads a plan for `p` (fingerprints must agree), walks it and places it anew. `device` NULL: the
@@ -64,8 +84,12 @@ CB_MUST_CHECK cb_status cb_plan_from_json(const cb_problem *p, const cb_device *
 CB_MUST_CHECK cb_status cb_evaluate_to_json(const cb_problem *p, const cb_device *device,
                                             cb_alloc *alloc, const char *text, size_t length,
                                             cb_str *out, cb_error *err);
-/* For people: one line a saved, recomputed or offloaded value, with the reason; and totals. */
+/* For people: totals; then one line a saved, recomputed or offloaded value, with the reason and
+ * what the other choice would change. */
 CB_MUST_CHECK cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out,
                                         cb_error *err);
+/* The same as JSON (docs/problem.md, "Explanation"). */
+CB_MUST_CHECK cb_status cb_plan_explain_to_json(const cb_problem *p, const cb_plan *plan,
+                                                cb_str *out, cb_error *err);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "adopt.h"
 #include "device.h"
+#include "explain.h"
 #include "names.h"
 
 #define FORMAT "cutback.plan"
@@ -20,7 +21,7 @@ static void put_moved(cb_json_writer *w, const cb_lives *lives) {
     cb_json_put_u64(w, "host_bytes", lives->host_bytes);
 }
 
-static void put_numbers(cb_json_writer *w, const cb_plan *plan) {
+void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_begin(w, "numbers", '{');
     cb_json_put_u64(w, "arena_bytes", plan->arena_bytes);
     cb_json_put_u64(w, "live_bytes", plan->live_bytes);
@@ -33,6 +34,9 @@ static void put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_put_int(w, "once_ps", plan->once_ps);
     if (plan->lower_bound_ps >= 0) cb_json_put_int(w, "lower_bound_ps", plan->lower_bound_ps);
     else cb_json_put_null(w, "lower_bound_ps");
+    cb_json_put_string(w, "bound_class", cb_bound_class_names[cb_plan_bound_class(plan)]);
+    if (cb_plan_gap(plan) >= 0) cb_json_put_double(w, "gap", cb_plan_gap(plan));
+    else cb_json_put_null(w, "gap");
     cb_json_put_u64(w, "recomputed", plan->lives.n_recomputed);
     if (plan->schedule.action) put_moved(w, &plan->lives);
     cb_json_end(w, '}');
@@ -50,6 +54,17 @@ static void put_steps(cb_json_writer *w, const cb_schedule *s) {
         if (action != CB_ACTION_RUN) cb_json_end(w, ']');
     }
     cb_json_end(w, ']');
+}
+
+void cb_plan_put_question(cb_json_writer *w, const cb_plan *plan) {
+    char fingerprint[17];
+    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, plan->fingerprint);
+    cb_json_put_string(w, "fingerprint", fingerprint);
+    cb_device_put(w, "device", plan->device);
+    cb_json_put_string(w, "preset", cb_preset_names[plan->preset]);
+    cb_json_put_string(w, "measure", cb_measure_names[plan->measure]);
+    if (plan->budget_bytes == UINT64_MAX) cb_json_put_null(w, "budget_bytes");
+    else cb_json_put_u64(w, "budget_bytes", plan->budget_bytes);
 }
 
 static void put_decisions(cb_json_writer *w, const cb_problem *p, const cb_plan *plan) {
@@ -84,18 +99,11 @@ static void put_lives(cb_json_writer *w, const cb_plan *plan) {
 
 cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err) {
     cb_json_writer w = {.out = out};
-    char fingerprint[17];
-    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, plan->fingerprint);
     cb_json_begin(&w, NULL, '{');
     cb_json_put_string(&w, "format", FORMAT);
     cb_json_put_int(&w, "version", VERSION);
-    cb_json_put_string(&w, "fingerprint", fingerprint);
-    cb_device_put(&w, "device", plan->device);
-    cb_json_put_string(&w, "preset", cb_preset_names[plan->preset]);
-    cb_json_put_string(&w, "measure", cb_measure_names[plan->measure]);
-    if (plan->budget_bytes == UINT64_MAX) cb_json_put_null(&w, "budget_bytes");
-    else cb_json_put_u64(&w, "budget_bytes", plan->budget_bytes);
-    put_numbers(&w, plan);
+    cb_plan_put_question(&w, plan);
+    cb_plan_put_numbers(&w, plan);
     cb_json_put_u64(&w, "backward_starts", plan->schedule.backward_starts);
     put_steps(&w, &plan->schedule);
     put_decisions(&w, p, plan);
@@ -213,6 +221,20 @@ static cb_status read_device(const cb_json *root, cb_arena *arena, const cb_devi
     return cb_device_from_json(node, arena, out, err);
 }
 
+/* So is the bound, of plans on the device that the document names. */
+static cb_status read_bound(const cb_json *root, cb_plan *plan, cb_error *err) {
+    const cb_json *numbers = cb_json_get(root, "numbers");
+    const cb_json *bound = numbers ? cb_json_get(numbers, "lower_bound_ps") : NULL;
+    const cb_device *named;
+    uint64_t number;
+    if (!bound || bound->kind == CB_JSON_NULL || plan->lives.n_recomputed == 0) return CB_OK;
+    CB_TRY(read_device(root, &plan->arena, &named, err));
+    if (strcmp(named->name, plan->device->name) != 0) return CB_OK;
+    CB_TRY(cb_json_as_u64(bound, "lower_bound_ps", INT64_MAX, &number, err));
+    plan->lower_bound_ps = (int64_t)number;
+    return CB_OK;
+}
+
 static cb_status read_plan(const cb_problem *p, const cb_device *device, const cb_json *root,
                            cb_plan *plan, cb_error *err) {
     CB_TRY(cb_check_format(root, FORMAT, VERSION, err));
@@ -221,6 +243,7 @@ static cb_status read_plan(const cb_problem *p, const cb_device *device, const c
     CB_TRY(read_steps(p, root, plan, err));
     CB_TRY(read_question(root, plan, err));
     CB_TRY(cb_plan_adopt(p, device, plan, err));
+    CB_TRY(read_bound(root, plan, err));
     return read_reasons(p, root, plan, err);
 }
 

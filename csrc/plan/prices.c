@@ -42,7 +42,7 @@ static void find_uses(cb_prices *z) {
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]];
             if (when < z->earliest[s]) z->earliest[s] = when;
-            if (k >= f->base_backward) continue;
+            if (k >= f->base_backward || (z->unused_forward[op] && !f->once[op])) continue;
             if (f->root[s] == CB_NONE || (p->op_flags[op] & CB_POP_VIEW)) continue;
             if (k > z->last_forward[s]) z->last_forward[s] = k;
             z->unused_forward[f->root[s]] = false;
@@ -51,8 +51,9 @@ static void find_uses(cb_prices *z) {
 }
 
 /* What lives whatever a plan of the bound's class does: values of the backward all their life,
- * those of the forward while the forward uses them and from the first to the last read of the
- * backward. Views are seen through. */
+ * those of the forward while the forward uses them (if it does: others may be made in the backward,
+ * for the first time) and from the first to the last read of the backward. Views are seen through.
+ */
 static void find_least(cb_prices *z, uint32_t *last) {
     const cb_facts *f = z->trial->f;
     const cb_problem *p = f->p;
@@ -79,19 +80,24 @@ static void find_least(cb_prices *z, uint32_t *last) {
         if (f->root[s] == CB_NONE) continue;
         double bytes = (double)p->storage_bytes[s];
         uint32_t made = f->position[f->root[s]], end = z->last_forward[s], from = z->direct[s];
-        if (made >= f->base_backward) end = last[s] > made ? last[s] : made;
-        bool always = last[s] == f->n_base;
-        if (always) end = f->n_base;
-        change[made] += bytes;
-        if (end < f->n_base) change[end + 1] -= bytes;
-        if (made >= f->base_backward || always || from == CB_NONE || last[s] <= end) continue;
-        if (from <= end) from = end + 1;
+        bool forward = made < f->base_backward, always = last[s] == f->n_base;
+        if (!forward || !z->unused_forward[f->root[s]]) {
+            if (!forward) end = last[s] > made ? last[s] : made;
+            if (always) end = f->n_base;
+            change[made] += bytes;
+            if (end < f->n_base) change[end + 1] -= bytes;
+            if (!forward || always || last[s] <= end) continue;
+            if (from <= end) from = end + 1;
+        }
+        if (from == CB_NONE) continue;
         change[from] += bytes;
-        change[last[s] + 1] -= bytes;
+        if (!always) change[last[s] + 1] -= bytes;
     }
     for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k];
+        bool idle = k < f->base_backward && z->unused_forward[op];
         now += change[k];
-        z->least[k] = now + (double)p->op_workspace[f->base[k]];
+        z->least[k] = now + (idle ? 0.0 : (double)p->op_workspace[op]);
     }
 }
 

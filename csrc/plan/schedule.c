@@ -483,6 +483,13 @@ static cb_status enter_backward(walker *w) {
     return CB_OK;
 }
 
+/* Is it the forward's result that lives to the end, and what came back later is a copy of it? */
+static bool is_kept(const walker *w, uint32_t storage) {
+    uint32_t latest = w->latest[storage];
+    if (!w->lanes || !w->lanes->kept[storage]) return false;
+    return latest == CB_NONE || cb_action_at(w->s, w->lives->instance[latest].made) == CB_ACTION_IN;
+}
+
 static cb_status end_walk(walker *w) {
     const cb_problem *p = w->p;
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
@@ -496,7 +503,7 @@ static cb_status end_walk(walker *w) {
     }
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (!(p->storage_flags[s] & CB_STORE_HOLD_END) || is_static(p, s)) continue;
-        if (w->lanes && w->lanes->kept[s]) continue;
+        if (is_kept(w, s)) continue;
         if (w->latest[s] == CB_NONE)
             return cb_fail(w->err, CB_INVALID, "storage %u must be alive at the end, but is not",
                            s);

@@ -64,6 +64,7 @@ typedef struct picker {
     uint64_t best_bytes;
     uint64_t smallest; /* least bytes measured, and the op at its peak */
     uint32_t smallest_op;
+    uint32_t from, to; /* rungs considered */
 } picker;
 
 /* The measure of a candidate, offsets and all. */
@@ -136,10 +137,13 @@ static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, beside = beside_size(k->t);
     double once = (double)k->t->f->once_ps;
     bytes = bytes > beside ? bytes - beside : 0;
-    for (uint32_t r = cb_ladder_first(d, bytes); r < d->n_rung; r++) {
+    k->from = k->to = cb_ladder_first(d, bytes);
+    for (uint32_t r = k->from; r < d->n_rung; r++) {
         const cb_candidate *c;
-        if (has_best(k) && once + d->least_ps[r] >= (double)k->best.time_ps) return CB_OK;
+        double least = once + cb_ladder_least(d, r, r > k->from && r > d->n_near);
+        if (has_best(k) && least >= (double)k->best.time_ps) return CB_OK;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
+        k->to = r + 1;
         if (c) CB_TRY(consider(k, c, err));
     }
     return CB_OK;
@@ -183,10 +187,12 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
     double once = (double)k->t->f->once_ps;
     uint64_t from = has_best(k) ? k->best.size : d->whole, missed = 0;
     int failed = 0;
-    for (uint32_t r = cb_ladder_first(d, from); r < d->n_rung && failed < 2; r++) {
+    k->from = k->to = cb_ladder_first(d, from);
+    for (uint32_t r = k->from; r < d->n_rung && failed < 2; r++) {
         const cb_candidate *c;
-        if (once + d->least_ps[r] > most_ps) break;
+        if (once + cb_ladder_least(d, r, r > k->from && r > d->n_near) > most_ps) break;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
+        k->to = r + 1;
         bool fast = c && (double)c->time_ps <= most_ps;
         failed = fast ? 0 : failed + 1;
         if (failed == 1) missed = d->target[r];
@@ -261,14 +267,30 @@ static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
     return fail_budget(k, d, err);
 }
 
-static cb_status search_all(picker *k, cb_cut *cut, cb_ladder *d, cb_error *err) {
-    cb_trial *t = k->t;
+struct cb_searcher {
+    const cb_facts *f;
+    cb_cut *cut;
+    cb_arena *arena;
+    cb_pool_of_plans pool;
+    cb_trial t;
+    cb_goal goal; /* the one at hand */
+    cb_ladder d;
+    bool ready; /* what all goals share has been searched */
+};
+
+static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
+    cb_trial *t = &s->t;
     bool saved = t->goal->measure == CB_MEASURE_SAVED;
-    CB_TRY(cb_try_pairs(t, NULL, 0, err));
-    if (saved) CB_TRY(fill_for_saved(t, cut, err));
-    else CB_TRY(cb_ladder_init(d, t, cut, err));
-    CB_TRY(try_presets(t, cut, err));
-    return pick(k, saved ? NULL : d, err);
+    if (!s->ready) {
+        cb_ladder_free(&s->d); /* of a search that was ended early */
+        s->d = (cb_ladder){0};
+        CB_TRY(cb_try_pairs(t, NULL, 0, err));
+        if (saved) CB_TRY(fill_for_saved(t, s->cut, err));
+        else CB_TRY(cb_ladder_init(&s->d, t, s->cut, err));
+        CB_TRY(try_presets(t, s->cut, err));
+        s->ready = true;
+    }
+    return pick(k, saved ? NULL : &s->d, err);
 }
 
 /* The caller has ended the search: the best of all plans seen so far, rungs or not. */
@@ -282,6 +304,12 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
         if (t->goal->smallest) CB_TRY(consider_small_pool(k, most_ps, err));
         else CB_TRY(consider_pool(k, err));
     }
+    for (uint32_t r = 0; r < d->n_rung; r++) {
+        if (d->plan[r].size == 0) continue;
+        bool fast = (double)d->plan[r].time_ps <= most_ps;
+        if (!t->goal->smallest) CB_TRY(consider(k, &d->plan[r], err));
+        else if (fast) CB_TRY(consider_small(k, &d->plan[r], err));
+    }
     if (has_best(k)) return CB_OK;
     return cb_fail(err, CB_INFEASIBLE,
                    "the search was ended before a plan fitted %llu bytes; give it more time or "
@@ -289,34 +317,40 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
                    (unsigned long long)t->goal->bytes);
 }
 
-static cb_status search(cb_trial *t, cb_cut *cut, cb_ladder *d, cb_found *out, cb_error *err) {
+cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb_error *err) {
+    cb_trial *t = &s->t;
     picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
-    cb_status status = search_all(&k, cut, d, err);
-    bool early = status == CB_CANCELLED && t->goal->poll(t->goal->poll_user) == CB_POLL_FINISH;
-    if (early) status = settle(&k, d, err);
+    s->goal = *goal;
+    cb_status status = search_all(s, &k, err);
+    bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
+    if (early) status = settle(&k, &s->d, err);
+    t->pool = &s->pool;
     if (status != CB_OK) return status;
     out->pairs.list.at = k.best.pair;
     out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;
-    double bytes = (double)(t->goal->smallest ? k.best.size : t->goal->bytes - beside_size(t));
-    bool known = !early && t->goal->measure != CB_MEASURE_SAVED;
-    out->least_extra_ps = known ? cb_ladder_bound(d, bytes) : -1;
+    double bytes = (double)(goal->smallest ? k.best.size : goal->bytes - beside_size(t));
+    bool known = !early && goal->measure != CB_MEASURE_SAVED;
+    out->least_extra_ps = known ? cb_ladder_bound(&s->d, bytes, k.from, k.to) : -1;
     return CB_OK;
 }
 
-cb_status cb_search(const cb_facts *f, cb_cut *cut, cb_sim *sim, const cb_goal *goal, cb_found *out,
-                    cb_error *err) {
-    cb_arena *arena = out->pairs.arena;
-    cb_pool_of_plans *pool = CB_NEW(arena, cb_pool_of_plans, 1);
+cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_arena *arena,
+                          cb_searcher **out, cb_error *err) {
+    cb_searcher *s = CB_NEW(arena, cb_searcher, 1);
     bool *forced = CB_NEW(arena, bool, f->p->n_op);
-    if (!pool || !forced) return cb_no_memory(err);
-    pool->alloc = arena->alloc;
-    cb_ladder ladder = {0};
-    cb_trial t = {
-        .f = f, .goal = goal, .sim = sim, .pool = pool, .scratch = arena, .forced = forced};
-    cb_status status = force_recompute(f, cut, forced, err);
-    for (uint32_t op = 0; op < f->p->n_op; op++) t.has_demands |= forced[op];
-    if (status == CB_OK) status = search(&t, cut, &ladder, out, err);
-    cb_ladder_free(&ladder);
-    cb_pool_of_plans_free(pool);
-    return status;
+    if (!s || !forced) return cb_no_memory(err);
+    *s = (cb_searcher){.f = f, .cut = cut, .arena = arena};
+    s->pool.alloc = arena->alloc;
+    s->t = (cb_trial){
+        .f = f, .goal = &s->goal, .sim = sim, .pool = &s->pool, .scratch = arena, .forced = forced};
+    CB_TRY(force_recompute(f, cut, forced, err));
+    for (uint32_t op = 0; op < f->p->n_op; op++) s->t.has_demands |= forced[op];
+    *out = s;
+    return CB_OK;
+}
+
+void cb_searcher_free(cb_searcher *s) {
+    if (!s) return;
+    cb_ladder_free(&s->d);
+    cb_pool_of_plans_free(&s->pool);
 }

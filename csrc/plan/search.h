@@ -26,9 +26,17 @@ typedef struct cb_found {
                               not known */
 } cb_found;
 
+typedef struct cb_searcher cb_searcher; /* lies in an arena */
+
+/* A search for any number of goals, all on saved bytes or all on peaks: what one goal has found out
+ * the next need not, and each gets the answer that it would get alone. cb_searcher_free does no
+ * harm to what was found. */
+CB_MUST_CHECK cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim,
+                                        cb_arena *arena, cb_searcher **out, cb_error *err);
+void cb_searcher_free(cb_searcher *s); /* NULL is fine */
 /* The answer into `out`, whose arena is given. CB_INFEASIBLE states the smallest schedule found and
  * the op at its peak. */
-CB_MUST_CHECK cb_status cb_search(const cb_facts *f, cb_cut *cut, cb_sim *sim, const cb_goal *goal,
-                                  cb_found *out, cb_error *err);
+CB_MUST_CHECK cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out,
+                                        cb_error *err);
 
 #endif

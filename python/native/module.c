@@ -90,6 +90,8 @@ static PyMethodDef module_methods[] = {
      "frontier_json(graph, preset, device=None, /) -> frontier JSON"},
     {"explain_json", cb_py_explain_json, METH_VARARGS,
      "explain_json(graph, plan, device=None, /) -> text for people"},
+    {"explanation_json", cb_py_explanation_json, METH_VARARGS,
+     "explanation_json(graph, plan, device=None, /) -> the same as JSON"},
     {"evaluate_json", cb_py_evaluate_json, METH_VARARGS,
      "evaluate_json(graph, plan, device=None, /) -> bytes and times as JSON"},
     {"from_dlpack", cb_py_from_dlpack, METH_VARARGS,

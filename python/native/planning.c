@@ -208,6 +208,10 @@ PyObject *cb_py_explain_json(PyObject *module, PyObject *args) {
     return answer_two(module, args, "s#s#|z:explain_json", cb_plan_explain_json);
 }
 
+PyObject *cb_py_explanation_json(PyObject *module, PyObject *args) {
+    return answer_two(module, args, "s#s#|z:explanation_json", cb_plan_explanation_json);
+}
+
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args) {
     return answer_two(module, args, "s#s#|z:evaluate_json", cb_evaluate_json);
 }

@@ -1,0 +1,148 @@
+"""Claim: on re-creations of published instances plans are faster than an online greedy (DTR) and
+checkpoints at equal distances (Chen), and near the optimum where an integer program proves one.
+
+python benchmarks/planner/bench_instances.py [NAME ...] [--long]
+
+Extra time in % at budgets in % of the peak of saving everything, all judged by the evaluator of the
+tests (`tests/reference/evaluate.py`) with times of an A100 by its data sheet. models.py says what
+the instances are: made from formulas, so figures are to be compared within this table, not with
+those that papers print. "bound" is the plan's own lower bound; plans that compute a value several
+times may beat it. "Chen" is the best number of segments that fits, of all; a row of its own says
+what sqrt(n) segments take. Empty: nothing found that fits. `--long` adds "optimum": Checkmate's
+integer program (`tests/reference/milp.py`) with HiGHS, 120 s each, where it is proven.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "reference"))
+
+import chen  # noqa: E402
+import dtr  # noqa: E402
+import evaluate  # noqa: E402
+import models  # noqa: E402
+from common import save  # noqa: E402
+
+import cutback  # noqa: E402
+
+COMMAND = "python benchmarks/planner/bench_instances.py"
+DEVICE = "a100"
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+MOST_OPS = 100  # of a problem that the integer program is tried on
+SECONDS = 120.0
+
+
+def percent(seconds: float | None, once: float) -> float | None:
+    return None if seconds is None else round(100 * (seconds / once - 1), 3)
+
+
+class Instance:
+    """A problem with what does not depend on the budget."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.problem = models.make(name)
+        self.text = json.dumps(self.problem)
+        self.seconds = [evaluate.op_seconds(op, DEVICE) for op in self.problem["ops"]]
+        run = [i for i, op in enumerate(self.problem["ops"]) if "placeholder" not in op["flags"]]
+        starts = self.problem["backward_starts"]
+        self.n, self.n_forward = len(run), sum(i < starts for i in run)
+        whole = self.judge(run, self.n_forward)
+        self.whole, self.once = whole.peak_bytes, whole.once_seconds
+        least = min(self.n_forward, 100)
+        backward = self.n_forward < self.n
+        self.segments = {k: self.judge(*chen.schedule(self.problem, k)) for k in range(1, least)}
+        self.segments = self.segments if backward else {}
+
+    def judge(self, steps: list[int], starts: int) -> evaluate.Evaluation:
+        return evaluate.evaluate(self.problem, steps, starts, DEVICE)
+
+    def ours(self, budget: int) -> tuple[float | None, float | None, float]:
+        """Extra time, bound and seconds of work."""
+        begin = time.process_time()
+        try:
+            plan = cutback.plan(self.text, budget=budget, device=DEVICE)
+        except cutback.BudgetError:
+            return None, None, time.process_time() - begin
+        spent = time.process_time() - begin
+        found = evaluate.check_plan(self.problem, plan.document, DEVICE)
+        bound = plan.numbers["lower_bound_ps"]
+        low = None if bound is None else percent(bound * 1e-12, self.once)
+        return percent(found.seconds, self.once), low, spent
+
+    def greedy(self, budget: int) -> float | None:
+        """The better of DTR's two ways with released tensors."""
+        found = []
+        for eager in (True, False):
+            made = dtr.schedule(self.problem, self.seconds, budget, eager)
+            if made is not None:
+                found.append(self.judge(*made))
+                assert found[-1].peak_bytes <= budget
+        return percent(min((f.seconds for f in found), default=None), self.once)
+
+    def distances(self, budget: int) -> float | None:
+        fit = [found.seconds for found in self.segments.values() if found.peak_bytes <= budget]
+        return percent(min(fit, default=None), self.once)
+
+    def optimum(self, budget: int) -> float | str | None:
+        import milp
+
+        if self.n > MOST_OPS:
+            return None
+        best = milp.optimum(self.problem, budget, DEVICE, SECONDS)
+        if not best.proven:
+            return "not proven"
+        return "none" if best.seconds is None else percent(best.seconds, self.once)
+
+
+def rows_of(name: str, long: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows without and with times."""
+    made = Instance(name)
+    about = {"graph": name, "ops": made.n}
+    rows, times = [], []
+    for share in SHARES:
+        budget = int(share * made.whole)
+        ours, bound, spent = made.ours(budget)
+        row = {**about, "budget %": f"{100 * share:.0f}", "extra %": ours, "bound %": bound}
+        row |= {"DTR %": made.greedy(budget), "Chen %": made.distances(budget)}
+        if long:
+            row["optimum %"] = made.optimum(budget)
+        rows.append(row)
+        times.append({**about, "budget %": f"{100 * share:.0f}", "plan ms": 1e3 * spent})
+        print(row, flush=True)
+    if made.segments:
+        root = made.segments[min(max(made.segments), round(math.sqrt(made.n_forward)))]
+        peak = f"sqrt(n) segments: {100 * root.peak_bytes / made.whole:.1f}"
+        rows.append({**about, "budget %": peak, "Chen %": percent(root.seconds, made.once)})
+    return rows, times
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(models.MODELS)}, gpt:OPS")
+    parser.add_argument("--long", action="store_true", help="the integer program as well")
+    options = parser.parse_args()
+    rows, times = [], []
+    for name in options.names or models.MODELS:
+        more, spent = rows_of(name, options.long)
+        rows += more
+        times += spent
+    save("planner_instances", COMMAND + " --long" * options.long, rows, "scipy")
+    save("planner_instance_times", COMMAND, times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+#include "carry.h"
+
+enum { STAYS = 1, SEVERAL = 2 }; /* of a storage: may not move; more than one op picks it */
+
+typedef struct finder {
+    cb_mover *m;
+    const cb_problem *p;
+    uint8_t *mark;    /* [n_storage] */
+    uint32_t *picker; /* [n_storage] view that reads the op which allocates it */
+    bool *direct;     /* [n_op] something other than a view reads it */
+} finder;
+
+/* What is held, mutated, or no value of the forward does not move. */
+static void mark_staying(const finder *z) {
+    const cb_facts *f = z->m->f;
+    const cb_problem *p = z->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        uint32_t root = f->root[s];
+        bool moves = root != CB_NONE && f->position[root] < f->base_backward && !f->held[s];
+        z->mark[s] = moves ? 0 : STAYS;
+        z->picker[s] = CB_NONE;
+    }
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        z->mark[p->value_storage[p->backward_output[i]]] = STAYS;
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        uint32_t s = p->value_storage[v];
+        if ((p->op_flags[p->value_op[v]] & CB_POP_MUTATES) && f->root[s] != p->value_op[v])
+            z->mark[s] = STAYS;
+    }
+}
+
+static void find_pickers(const finder *z) {
+    const cb_facts *f = z->m->f;
+    const cb_problem *p = z->p;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k];
+        bool view = p->op_flags[op] & CB_POP_VIEW;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t root = p->value_op[p->in_value[j]];
+            if (!view || k >= f->base_backward) z->direct[root] = true;
+            for (uint32_t v = p->out_begin[op]; view && v < p->out_begin[op + 1]; v++) {
+                uint32_t s = p->value_storage[v];
+                if (f->root[s] != root) continue;
+                bool alone = z->picker[s] == CB_NONE || z->picker[s] == op;
+                alone &= p->out_begin[op + 1] - p->out_begin[op] == 1 && k < f->base_backward;
+                if (!alone) z->mark[s] |= SEVERAL;
+                z->picker[s] = op;
+            }
+        }
+    }
+}
+
+/* The storages that `op` allocates: how many, and do all of them move? */
+static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
+    const cb_problem *p = z->p;
+    uint32_t n = 0, last = CB_NONE;
+    *all_move = true;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        if (z->m->f->root[s] != op) { /* it hands on a storage of an input, or of the caller */
+            *all_move &= (p->storage_flags[s] & CB_STORE_STATIC) != 0;
+            continue;
+        }
+        n += s != last;
+        last = s;
+        *all_move &= !(z->mark[s] & STAYS);
+    }
+    return n;
+}
+
+static void choose(const finder *z) {
+    const cb_facts *f = z->m->f;
+    for (uint32_t s = 0; s < z->p->n_storage; s++) {
+        uint32_t root = f->root[s];
+        bool all_move;
+        z->m->carrier[s] = CB_NONE;
+        if (z->mark[s] & STAYS) continue;
+        bool single = count_made(z, root, &all_move) == 1;
+        bool picked = !single && !z->direct[root] && !(z->mark[s] & SEVERAL);
+        if (picked) z->m->carrier[s] = z->picker[s]; /* CB_NONE: nobody reads it */
+        else if (all_move) z->m->carrier[s] = root;
+    }
+}
+
+/* An op with several storages carries all of them or none. */
+static void drop_mixed(const finder *z) {
+    const cb_facts *f = z->m->f;
+    for (uint32_t s = 0; s < z->p->n_storage; s++) {
+        uint32_t root = f->root[s];
+        if (root == CB_NONE || z->m->carrier[s] == root) continue;
+        for (uint32_t v = z->p->out_begin[root]; v < z->p->out_begin[root + 1]; v++) {
+            uint32_t other = z->p->value_storage[v];
+            if (f->root[other] == root && z->m->carrier[other] == root)
+                z->m->carrier[other] = CB_NONE;
+        }
+    }
+}
+
+static cb_status add_wishes(const finder *z, cb_error *err) {
+    const cb_facts *f = z->m->f;
+    const cb_problem *p = z->p;
+    char text[CB_OP_TEXT];
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        uint32_t s = p->value_storage[v], root = f->root[s];
+        if (p->value_constraint[v] != CB_MUST_OFFLOAD || root == CB_NONE ||
+            f->position[root] >= f->base_backward)
+            continue;
+        if (z->m->carrier[s] == CB_NONE) {
+            return cb_fail(err, CB_INVALID,
+                           "MUST_OFFLOAD of %s: its memory cannot leave (%s); save it instead",
+                           cb_op_text(p, p->value_op[v], text),
+                           f->held[s] ? "it is an output, alive anyway"
+                                      : "it is changed in place, or handed out in pieces");
+        }
+        z->m->must[z->m->carrier[s]] = z->m->any_must = true;
+    }
+    return CB_OK;
+}
+
+cb_status cb_find_carriers(cb_mover *m, cb_error *err) {
+    const cb_problem *p = m->f->p;
+    double link = cb_link_bytes_per_s(p, m->f->device);
+    if (!(link > 0)) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "offload: device %s has no link to a host; choose another device or give "
+                       "the problem link_bytes_per_s",
+                       m->f->device->name);
+    }
+    cb_arena scratch;
+    cb_arena_init(&scratch, m->arena.alloc);
+    finder z = {.m = m, .p = p};
+    z.mark = CB_NEW(&scratch, uint8_t, p->n_storage);
+    z.picker = CB_NEW(&scratch, uint32_t, p->n_storage);
+    z.direct = CB_NEW(&scratch, bool, p->n_op);
+    uint64_t *bytes = CB_NEW(&scratch, uint64_t, p->n_op);
+    m->carrier = CB_NEW(&m->arena, uint32_t, p->n_storage);
+    m->copy_ps = CB_NEW(&m->arena, int64_t, p->n_op);
+    m->must = CB_NEW(&m->arena, bool, p->n_op);
+    cb_status status = CB_OK;
+    if (!z.mark || !z.picker || !z.direct || !bytes || !m->carrier || !m->copy_ps || !m->must) {
+        status = cb_no_memory(err);
+        goto done;
+    }
+    mark_staying(&z);
+    find_pickers(&z);
+    choose(&z);
+    drop_mixed(&z);
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (m->carrier[s] != CB_NONE) bytes[m->carrier[s]] += p->storage_bytes[s];
+    }
+    for (uint32_t op = 0; op < p->n_op; op++) m->copy_ps[op] = cb_copy_time_ps(bytes[op], link);
+    status = add_wishes(&z, err);
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
