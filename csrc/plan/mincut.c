@@ -303,7 +303,8 @@ static void set_region_price(cb_cut *cut, const int64_t *floor, uint32_t region,
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], run = cut->save_run[i], op = cut->run_op[run];
         if (!cb_inside_region(f, s, region) || f->once[op] || f->wish[op] == CB_MUST_SAVE) continue;
-        cut->run_cost[run] = f->time_ps[op] * (f->wish[op] == CB_PREFER_SAVE ? 4 : 1);
+        cut->run_cost[run] =
+            f->time_ps[op] * (f->wish[op] == CB_PREFER_SAVE ? CB_AGAINST_PREFERENCE : 1);
         if (wants_recompute(f->wish[op])) continue;
         double cost = (double)f->p->storage_bytes[s] * ldexp(1, price - LAST_PRICE / 2);
         cut->save_cost[i] =
