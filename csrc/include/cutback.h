@@ -197,6 +197,8 @@ typedef enum cb_preset {
     CB_PRESET_CONSERVATIVE,  /* recompute what fuses */
     CB_PRESET_AGGRESSIVE,    /* recompute anything but compute-intensive and random ops */
     CB_PRESET_TORCH_COMPAT,  /* what PyTorch's default partitioner saves */
+    CB_PRESET_SHAPE_AWARE,   /* as aggressive, by amounts of work: products bound by memory may run
+                                again, long chains of arithmetic may not */
     CB_PRESET_COUNT
 } cb_preset;
 

@@ -152,6 +152,19 @@ static cb_status gather_wishes(cb_facts *f, cb_error *err) {
     return CB_OK;
 }
 
+/* Saving has no time of its own, so recomputing bears both preferences: saving four times as dear
+ * is recomputing at a quarter. */
+static void bend_costs(cb_facts *f) {
+    for (uint32_t op = 0; op < f->p->n_op; op++) {
+        int64_t time = f->time_ps[op], cost = time;
+        if (f->wish[op] == CB_PREFER_SAVE) cost = time * CB_AGAINST_PREFERENCE;
+        if (f->wish[op] == CB_PREFER_RECOMPUTE && time > 0)
+            cost = (time + CB_AGAINST_PREFERENCE - 1) / CB_AGAINST_PREFERENCE;
+        f->cost_ps[op] = cost;
+        f->bent |= cost != time;
+    }
+}
+
 /* ---- regions --------------------------------------------------------------------------------- */
 
 /* The innermost region around both. A parent's id is smaller than its children's. */
@@ -257,6 +270,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
                         cb_facts *out, cb_error *err) {
     cb_facts f = {.p = p, .device = device, .alloc = arena->alloc};
     f.time_ps = CB_NEW(arena, int64_t, p->n_op);
+    f.cost_ps = CB_NEW(arena, int64_t, p->n_op);
     f.root = CB_NEW(arena, uint32_t, p->n_storage);
     f.once = CB_NEW(arena, bool, p->n_op);
     f.held = CB_NEW(arena, bool, p->n_storage);
@@ -267,8 +281,8 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     f.position = CB_NEW(arena, uint32_t, p->n_op);
     bool *needed = CB_NEW(arena, bool, p->n_op);
     uint32_t *mutator = CB_NEW(arena, uint32_t, p->n_storage);
-    if (!f.time_ps || !f.root || !f.once || !f.held || !f.scope || !f.wish || !f.wish_value ||
-        !f.base || !f.position || !needed || !mutator) {
+    if (!f.time_ps || !f.cost_ps || !f.root || !f.once || !f.held || !f.scope || !f.wish ||
+        !f.wish_value || !f.base || !f.position || !needed || !mutator) {
         return cb_no_memory(err);
     }
     for (uint32_t op = 0; op < p->n_op; op++) f.time_ps[op] = cb_op_time_ps(p, op, device);
@@ -279,6 +293,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     mark_held(&f);
     find_scopes(&f);
     CB_TRY(gather_wishes(&f, err));
+    bend_costs(&f);
     *out = f;
     return CB_OK;
 }

@@ -13,6 +13,9 @@ typedef struct cb_facts {
     const cb_device *device;
     cb_alloc *alloc;  /* for scratch of whoever works with the facts */
     int64_t *time_ps; /* [n_op] of one run */
+    int64_t *cost_ps; /* [n_op] what searches count for a run after the first: its time, more where
+                         the user prefers to save, less where the user prefers to recompute */
+    bool bent;        /* do the two differ anywhere? */
     int64_t once_ps;  /* of the base order */
     uint32_t
         *root; /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
@@ -43,6 +46,8 @@ CB_MUST_CHECK cb_status cb_facts_hoist(cb_facts *f, const bool *hoist, cb_error 
  * readers lie in the region (or regions inside it) and it is not held: what leaves a region is its
  * caller's business. */
 bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
+
+#define CB_AGAINST_PREFERENCE 4 /* factor on the cost of going against a PREFER_* */
 
 #define CB_OP_TEXT 160
 /* "matmul_12 (model.py:3)" */

@@ -12,7 +12,6 @@
 #define FILLS_LEAST 16 /* targets of the fill */
 #define FILLS_MOST 128
 #define FILL_WORK (4 << 20) /* targets times ops: some 0.1 s */
-#define AGAINST_PREFERENCE 4
 
 const char *const cb_tradeoff_names[CB_TRADEOFF_KINDS] = {"hull", "step", "fill"};
 
@@ -212,7 +211,7 @@ static cb_status set_times(maker *m, const bool *may_run, cb_error *err) {
         uint32_t op = m->cut->run_op[i];
         if (!may_run[op] || m->drop[op] > 0) continue;
         bool bent = f->wish[op] == CB_PREFER_SAVE;
-        m->time[node_of_run(i)] = f->time_ps[op] * (bent ? AGAINST_PREFERENCE : 1);
+        m->time[node_of_run(i)] = f->time_ps[op] * (bent ? CB_AGAINST_PREFERENCE : 1);
     }
     return CB_OK;
 }
@@ -222,7 +221,7 @@ static int64_t save_cost(const maker *m, uint32_t storage) {
     int64_t bytes = (int64_t)m->f->p->storage_bytes[storage];
     if (m->held[storage]) return 0;
     if (wish == CB_MUST_RECOMPUTE) return CB_FLOW_INF;
-    return wish == CB_PREFER_RECOMPUTE ? bytes * AGAINST_PREFERENCE : bytes;
+    return wish == CB_PREFER_RECOMPUTE ? bytes * CB_AGAINST_PREFERENCE : bytes;
 }
 
 static cb_status make_frontier(maker *m, const bool *may_run, cb_error *err) {

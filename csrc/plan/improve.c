@@ -142,7 +142,7 @@ static double worth_of(const cb_facts *f, uint32_t op) {
     for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
         bytes += (double)f->p->storage_bytes[f->p->value_storage[v]];
     }
-    return (double)f->time_ps[op] / bytes;
+    return (double)f->cost_ps[op] / bytes;
 }
 
 typedef struct remover {

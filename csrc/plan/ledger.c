@@ -169,7 +169,7 @@ static bool add_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     size_t i = r->len++;
     for (; i > 0 && r->at[i - 1] > anchor; i--) r->at[i] = r->at[i - 1];
     r->at[i] = anchor;
-    l->extra_ps += l->f->time_ps[op];
+    l->extra_ps += l->f->cost_ps[op];
     return note_op(l, op, anchor, add_use);
 }
 
@@ -178,7 +178,7 @@ static bool drop_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     size_t i = 0;
     while (r->at[i] != anchor) i++;
     memmove(r->at + i, r->at + i + 1, (--r->len - i) * sizeof *r->at);
-    l->extra_ps -= l->f->time_ps[op];
+    l->extra_ps -= l->f->cost_ps[op];
     return note_op(l, op, anchor, drop_use);
 }
 
@@ -468,7 +468,7 @@ static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
     uint32_t anchor = l->f->position[op];
     l->idle[op] = idle;
     if (l->notes.on && !CB_PUSH(&l->arena, l->notes.idle, op)) return false;
-    l->extra_ps += idle ? -l->f->time_ps[op] : l->f->time_ps[op];
+    l->extra_ps += idle ? -l->f->cost_ps[op] : l->f->cost_ps[op];
     return note_op(l, op, anchor, idle ? drop_use : add_use) && mark(l, anchor);
 }
 

@@ -39,7 +39,7 @@ typedef struct cb_ledger_notes { /* what a settling overwrote, so that it can be
 
 typedef struct cb_ledger_sums {
     double peak, area;
-    int64_t extra_ps;
+    int64_t extra_ps; /* in f->cost_ps */
 } cb_ledger_sums;
 
 typedef struct cb_ledger {

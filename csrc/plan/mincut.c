@@ -131,9 +131,28 @@ cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
 
 /* ---- presets --------------------------------------------------------------------------------- */
 
-/* A reduction that shrinks its largest input by more than 4x is worth saving: its result is small.
- */
-static bool shrinks(const cb_problem *p, uint32_t op) {
+/* What a preset may recompute, of ops that may run twice. */
+typedef struct preset_rules {
+    bool any;            /* false: nothing */
+    uint32_t only;       /* flags of which an op must have one; 0: any op will do */
+    uint32_t never;      /* flags of ops that are kept */
+    uint32_t most_small; /* reductions to less than this part of their largest input are kept, as
+                            their result is small; 0: none are */
+    bool slim;           /* flags in `never` do not keep a product that memory bounds */
+    bool balanced;       /* chains that fuse end where their arithmetic outweighs their traffic */
+} preset_rules;
+
+static const preset_rules rules_of[CB_PRESET_COUNT] = {
+    [CB_PRESET_RECOMPUTE_ALL] = {.any = true},
+    [CB_PRESET_CONSERVATIVE] = {.any = true, .only = CB_POP_FUSIBLE, .most_small = 4},
+    [CB_PRESET_AGGRESSIVE] = {.any = true, .never = CB_POP_COMPUTE},
+    [CB_PRESET_SHAPE_AWARE] = {.any = true,
+                               .never = CB_POP_COMPUTE,
+                               .slim = true,
+                               .balanced = true},
+};
+
+static bool shrinks(const cb_problem *p, uint32_t op, uint32_t part) {
     uint64_t largest = 0, made = 0;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint64_t bytes = p->storage_bytes[p->value_storage[p->in_value[j]]];
@@ -141,23 +160,81 @@ static bool shrinks(const cb_problem *p, uint32_t op) {
     }
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
         made += p->storage_bytes[p->value_storage[v]];
-    return made < largest / 4;
+    return made < largest / part;
+}
+
+static double arithmetic_s(const cb_facts *f, uint32_t op) {
+    return f->p->op_flops[op] / f->device->flops_per_s[f->p->op_class[op]];
+}
+
+/* A skinny product takes the time of its traffic. One of unknown arithmetic counts as none. */
+static bool is_slim(const cb_facts *f, uint32_t op) {
+    double traffic = (double)f->p->op_bytes[op] / f->device->bytes_per_s;
+    return f->p->op_flops[op] > 0 && arithmetic_s(f, op) < traffic;
 }
 
 bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
+    const preset_rules *rules = &rules_of[preset];
     uint32_t flags = f->p->op_flags[op];
     if (f->once[op]) return false;
-    switch (preset) {
-        case CB_PRESET_RECOMPUTE_ALL: return true;
-        case CB_PRESET_CONSERVATIVE:
-            return (flags & CB_POP_FUSIBLE) && !((flags & CB_POP_REDUCTION) && shrinks(f->p, op));
-        case CB_PRESET_AGGRESSIVE: return !(flags & CB_POP_COMPUTE);
-        case CB_PRESET_TORCH_COMPAT: return cb_aten_class(f->p, op) & CB_ATEN_RECOMPUTE;
-        case CB_PRESET_AUTOGRAD:
-        case CB_PRESET_COUNT: break;
-    }
-    return false;
+    if (preset == CB_PRESET_TORCH_COMPAT) return cb_aten_class(f->p, op) & CB_ATEN_RECOMPUTE;
+    if (!rules->any || (rules->only && !(flags & rules->only))) return false;
+    if ((flags & rules->never) && !(rules->slim && is_slim(f, op))) return false;
+    bool reduction = rules->most_small > 0 && (flags & CB_POP_REDUCTION);
+    return !(reduction && shrinks(f->p, op, rules->most_small));
 }
+
+/* ---- chains that outweigh their traffic ------------------------------------------------------ */
+
+typedef struct chain {
+    double work_s;  /* arithmetic of its ops, along the dearest path */
+    uint64_t bytes; /* of the largest storage that it reads from outside */
+} chain;
+
+/* The chain that ends with `op`: ops that fuse and may run again, back to what is saved. */
+static chain chain_of(const cb_facts *f, const chain *ends, const bool *may, uint32_t op) {
+    const cb_problem *p = f->p;
+    chain c = {0};
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = p->value_storage[p->in_value[j]], from = f->root[s];
+        bool inside = from != CB_NONE && may[from] && (p->op_flags[from] & CB_POP_FUSIBLE);
+        uint64_t bytes = inside ? ends[from].bytes : p->storage_bytes[s];
+        if (inside) c.work_s = fmax(c.work_s, ends[from].work_s);
+        if (bytes > c.bytes) c.bytes = bytes;
+    }
+    c.work_s += arithmetic_s(f, op);
+    return c;
+}
+
+/* A fused chain moves what enters and what leaves it. Where its arithmetic takes longer than that,
+ * its last op is saved, and the next chain starts there: so no chain's arithmetic intensity is over
+ * the device's balance point. `ends` [n_op] is scratch; `may` [n_op]. */
+static void end_dear_chains(const cb_facts *f, chain *ends, bool *may) {
+    const cb_problem *p = f->p;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        if (!may[op] || !(p->op_flags[op] & CB_POP_FUSIBLE)) continue;
+        ends[op] = chain_of(f, ends, may, op);
+        double moved = (double)ends[op].bytes;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+            moved += (double)p->storage_bytes[p->value_storage[v]];
+        if (ends[op].work_s > moved / f->device->bytes_per_s) may[op] = false;
+    }
+}
+
+/* May the preset recompute each op, its own rules and those about chains? `may` [n_op]. */
+static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb_arena *scratch,
+                              cb_error *err) {
+    for (uint32_t k = 0; k < f->base_backward; k++)
+        may[f->base[k]] = cb_preset_allows(f, preset, f->base[k]);
+    if (!rules_of[preset].balanced) return CB_OK;
+    chain *ends = CB_NEW(scratch, chain, f->p->n_op);
+    if (!ends) return cb_no_memory(err);
+    end_dear_chains(f, ends, may);
+    return CB_OK;
+}
+
+/* ---- costs ----------------------------------------------------------------------------------- */
 
 /* The fusion group of an op: a fused device's, or only what the problem says. */
 static uint32_t group_of(const cb_facts *f, uint32_t op) {
@@ -185,12 +262,12 @@ static bool wants_recompute(uint8_t wish) {
 }
 
 /* Without a budget a preference acts as a demand. */
-static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *read_outside) {
+static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *allowed,
+                             const bool *read_outside) {
     const cb_facts *f = cut->f;
     for (uint32_t i = 0; i < cut->n_run; i++) {
         uint32_t op = cut->run_op[i];
-        bool may =
-            f->wish[op] == CB_FREE ? cb_preset_allows(f, preset, op) : wants_recompute(f->wish[op]);
+        bool may = f->wish[op] == CB_FREE ? allowed[op] : wants_recompute(f->wish[op]);
         cut->run_cost[i] = may ? 0 : CB_FLOW_INF;
     }
     for (uint32_t i = 0; i < cut->n_save; i++) {
@@ -226,7 +303,8 @@ static void set_region_price(cb_cut *cut, const int64_t *floor, uint32_t region,
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], run = cut->save_run[i], op = cut->run_op[run];
         if (!cb_inside_region(f, s, region) || f->once[op] || f->wish[op] == CB_MUST_SAVE) continue;
-        cut->run_cost[run] = f->time_ps[op] * (f->wish[op] == CB_PREFER_SAVE ? 4 : 1);
+        cut->run_cost[run] =
+            f->time_ps[op] * (f->wish[op] == CB_PREFER_SAVE ? CB_AGAINST_PREFERENCE : 1);
         if (wants_recompute(f->wish[op])) continue;
         double cost = (double)f->p->storage_bytes[s] * ldexp(1, price - LAST_PRICE / 2);
         cut->save_cost[i] =
@@ -317,11 +395,13 @@ cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, cut->f->alloc);
     bool *read_outside = CB_NEW(&scratch, bool, cut->f->p->n_storage);
+    bool *allowed = CB_NEW(&scratch, bool, cut->f->p->n_op);
     int64_t *floor = CB_NEW(&scratch, int64_t, cut->n_save);
-    cb_status status = read_outside && floor ? CB_OK : cb_no_memory(err);
+    cb_status status = read_outside && allowed && floor ? CB_OK : cb_no_memory(err);
+    if (status == CB_OK) status = find_allowed(cut->f, preset, allowed, &scratch, err);
     if (status == CB_OK) {
         mark_read_outside(cut->f, read_outside);
-        set_preset_costs(cut, preset, read_outside);
+        set_preset_costs(cut, preset, allowed, read_outside);
         status = cb_cut_solve(cut, err);
     }
     if (status == CB_OK) status = meet_regions(cut, floor, err);

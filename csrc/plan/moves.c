@@ -111,7 +111,7 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
         uint32_t s = l->made[l->made_begin[op]];
         if (f->p->storage_bytes[s] == 0 || !cb_ledger_crosses(l, s, hot, &next)) continue;
         found++;
-        double worth = blind ? 1 : (double)f->p->storage_bytes[s] / ((double)f->time_ps[op] + 1);
+        double worth = blind ? 1 : (double)f->p->storage_bytes[s] / ((double)f->cost_ps[op] + 1);
         double score = worth * cb_moves_chance(m);
         if (score <= most) continue;
         most = score;

@@ -112,7 +112,7 @@ static cb_status choose_pairs(planner *r, const cb_budget *budget, cb_plan *plan
     cb_found found = {.pairs = *pairs};
     CB_TRY(find_pairs(r, &goal, &found, err));
     *pairs = found.pairs;
-    if (found.least_extra_ps >= 0)
+    if (found.least_extra_ps >= 0 && !r->facts.bent)
         plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     return CB_OK;
 }

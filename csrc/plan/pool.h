@@ -5,9 +5,9 @@
 #include "sim.h"
 
 typedef struct cb_candidate {
-    uint64_t size; /* bytes under the measure of the search: peak or saved */
-    int64_t time_ps;
-    cb_arena arena; /* owns `pair` */
+    uint64_t size;   /* bytes under the measure of the search: peak or saved */
+    int64_t time_ps; /* with preferences, see facts.h: cost_ps */
+    cb_arena arena;  /* owns `pair` */
     cb_pair *pair;
     size_t n_pair;
 } cb_candidate;

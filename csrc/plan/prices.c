@@ -15,7 +15,6 @@
                      */
 #define FIRST_ETA 2.0
 #define ETA_DECAY 0.03
-#define AGAINST_PREFERENCE 4
 #define PATIENCE 12 /* Polyak steps without progress */
 #define AIM_DIRECT 0.97
 #define AIM 0.98 /* prices swing around the target; most swings should fit */
@@ -168,15 +167,13 @@ static void set_costs(cb_prices *z) {
     for (uint32_t k = 0; k < f->n_base; k++) z->sum[k + 1] = z->sum[k] + z->price[k];
     for (uint32_t i = 0; i < cut->n_run; i++) {
         uint32_t op = cut->run_op[i];
-        double cost = z->unused_forward[op] ? 0 : (double)f->time_ps[op] * z->scale;
-        if (f->wish[op] == CB_PREFER_SAVE) cost *= AGAINST_PREFERENCE;
+        double cost = z->unused_forward[op] ? 0 : (double)f->cost_ps[op] * z->scale;
         bool never = f->once[op] || f->wish[op] == CB_MUST_SAVE;
         cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CUT_UNITS);
     }
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], op = f->root[s];
         double cost = (double)f->p->storage_bytes[s] * gap_price(z, s) * z->scale;
-        if (f->wish[op] == CB_PREFER_RECOMPUTE) cost *= AGAINST_PREFERENCE;
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
         cut->save_cost[i] = stays                                 ? 0
                             : z->trial->forced[op] && !f->held[s] ? CB_FLOW_INF

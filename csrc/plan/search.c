@@ -62,7 +62,8 @@ typedef struct picker {
     cb_arena *arena;
     cb_candidate best; /* pairs in `arena`; size 0: nothing fits so far */
     uint64_t best_bytes;
-    uint64_t smallest; /* least bytes measured, and the op at its peak */
+    int64_t weighed_ps; /* time of the last candidate weighed, preferences aside */
+    uint64_t smallest;  /* least bytes measured, and the op at its peak */
     uint32_t smallest_op;
     uint32_t from, to; /* rungs considered */
 } picker;
@@ -82,6 +83,7 @@ static cb_status weigh(picker *k, const cb_candidate *c, uint64_t *bytes, cb_err
     if (t->goal->measure == CB_MEASURE_ARENA)
         CB_TRY_DONE(cb_place(t->f->p, &lives, &scratch, &arena_bytes, err));
     *bytes = cb_measured(t->f->p, t->goal->measure, &lives, arena_bytes);
+    k->weighed_ps = lives.time_ps;
     if (*bytes >= k->smallest) goto done;
     k->smallest = *bytes;
     k->smallest_op = schedule.n_step > 0 ? schedule.step[lives.peak_step] : CB_NONE;
@@ -151,12 +153,16 @@ static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
 
 /* ---- the smallest ---------------------------------------------------------------------------- */
 
+/* Picoseconds that the goal `min` allows. */
+static double most_time(const cb_trial *t) { return (double)t->f->once_ps * (1 + t->goal->share); }
+
 /* Takes the candidate if it is smaller than the best. */
 static cb_status consider_small(picker *k, const cb_candidate *c, cb_error *err) {
     uint64_t bytes;
     if (has_best(k) && !may_fit(k->t, c, k->best_bytes)) return CB_OK;
     CB_TRY(weigh(k, c, &bytes, err));
     if (has_best(k) && bytes >= k->best_bytes) return CB_OK;
+    if (k->t->goal->smallest && (double)k->weighed_ps > most_time(k->t)) return CB_OK;
     return take(k, c, bytes, err);
 }
 
@@ -255,7 +261,7 @@ static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
 static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
     if (t->goal->smallest) {
-        double most_ps = (double)t->f->once_ps * (1 + t->goal->share);
+        double most_ps = most_time(t);
         CB_TRY(consider_small_pool(k, most_ps, err));
         if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
     } else {
@@ -297,7 +303,7 @@ static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
 static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
     cb_pool_of_plans *pools[] = {t->pool, d->base, d->work};
-    double most_ps = (double)t->f->once_ps * (1 + t->goal->share);
+    double most_ps = most_time(t);
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
         if (!pools[i]) continue;
         t->pool = pools[i];

@@ -54,6 +54,7 @@ typedef struct cb_sim {
     uint32_t n_step, backward_starts;
     uint64_t peak, saved;
     int64_t time_ps;
+    int64_t cost_ps;  /* the same with f->cost_ps for runs after the first: what searches compare */
     uint64_t *moment; /* [n_base] most bytes alive while a base op and its anchored reruns run */
 } cb_sim;
 

@@ -27,7 +27,7 @@ cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error
     }
     CB_TRY(cb_sim_run(t->sim, pair, n_pair, err));
     t->size = t->goal->measure == CB_MEASURE_SAVED ? t->sim->saved : t->sim->peak;
-    t->time_ps = t->sim->time_ps;
+    t->time_ps = t->sim->cost_ps;
     t->lawful = !t->has_demands || is_lawful(t);
     return t->lawful ? cb_pool_offer(t->pool, t->size, t->time_ps, pair, n_pair, err) : CB_OK;
 }

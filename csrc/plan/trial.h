@@ -16,8 +16,8 @@ typedef struct cb_trial {
     uint32_t count;
     /* of the last trial */
     uint64_t size;
-    int64_t time_ps;
-    bool lawful; /* MUST_RECOMPUTE and limits of regions hold */
+    int64_t time_ps; /* sim->cost_ps */
+    bool lawful;     /* MUST_RECOMPUTE and limits of regions hold */
 } cb_trial;
 
 /* CB_CANCELLED when the caller's poll function says so. */

@@ -38,7 +38,7 @@ static bool list_reruns(const cb_moves *m, cb_arena *scratch, rerun **out, size_
         for (size_t j = 0; j < l->chain[anchor].len; j++) {
             uint32_t op = l->chain[anchor].at[j];
             double freed = ((double)cb_ledger_bytes(l, op) + 1) * gap_before(l, op, anchor);
-            list[(*n)++] = (rerun){(double)l->f->time_ps[op] / freed, cb_pair_make(anchor, op)};
+            list[(*n)++] = (rerun){(double)l->f->cost_ps[op] / freed, cb_pair_make(anchor, op)};
         }
     }
     if (*n > 0) cb_sort(list, *n, sizeof *list, compare_reruns);

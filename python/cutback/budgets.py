@@ -6,7 +6,9 @@ import re
 from typing import Any
 
 MEASURES = ("arena", "live", "saved", "total")
-PRESETS = ("autograd", "recompute_all", "conservative", "aggressive", "torch-compat")
+PRESETS = (
+    "autograd", "recompute_all", "conservative", "aggressive", "torch-compat", "shape-aware",
+)  # fmt: skip
 
 _NONE, _BYTES, _SHARE, _MIN = range(4)
 _UNITS = {

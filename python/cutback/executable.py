@@ -85,7 +85,7 @@ class Executable:
             be a scalar.
         budget, measure: how much memory a step may take, see :func:`cutback.compile`.
         preset: what is saved where there is no budget: ``"autograd"`` (what the backward reads),
-            ``"conservative"``, ``"aggressive"`` or ``"recompute_all"``.
+            ``"conservative"``, ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``.
         backend: ``"cpu"``, ``"debug"`` (each storage allocated by itself), ``"ref"`` (slow, f64) or
             ``"null"`` (nothing runs).
         device: row of the cost model, ``"cpu"`` unless given; see :func:`cutback.devices.resolve`.

@@ -278,6 +278,7 @@ def min_cut(
     recomputed.
 
     ``preset``: ``"conservative"`` (recompute what fuses), ``"aggressive"`` (anything but
-    compute-intensive and random operations), ``"recompute_all"`` or ``"autograd"``.
+    compute-intensive and random operations), ``"shape-aware"`` (the same by amounts of work),
+    ``"recompute_all"`` or ``"autograd"``.
     """
     return plan(f, *args, preset=preset, policy=policy, argnums=argnums)

@@ -144,6 +144,35 @@ def checked(problem, **question):
     return plan
 
 
+def counted_time(problem, plan):
+    """Picoseconds as searches count them: a run after the first counts four times where saving is
+    preferred and a quarter where recomputing is."""
+    ops, times = problem["ops"], {}
+    wishes = {}  # of each storage, views included
+    for op in ops:
+        for out in op["out"]:
+            wishes.setdefault(out["storage"], []).append((out.get("constraint"), op))
+    roots = {s: rows[0][1] for s, rows in wishes.items()}
+    factor = {}
+    for i, op in enumerate(ops[: problem["backward_starts"]]):
+        own = {s for s, root in roots.items() if root is op}
+        words = {word for s in own for word, _ in wishes[s]}
+        once = evaluate.ONCE & set(op["flags"])
+        if words & {"must_save", "must_recompute"}:
+            continue
+        if "prefer_save" in words:
+            factor[i] = 4
+        elif "prefer_recompute" in words and not once:
+            factor[i] = 0.25
+    total, seen = 0, set()
+    device = plan.document["device"]
+    for i in plan.document["steps"]:
+        times.setdefault(i, evaluate.op_seconds(ops[i], device) * 1e12)
+        total += times[i] * (factor.get(i, 1) if i in seen else 1)
+        seen.add(i)
+    return total
+
+
 def check_all(problem, shares):
     for preset in PRESETS:
         plan = checked(problem, preset=preset)
@@ -155,18 +184,23 @@ def check_all(problem, shares):
             if before and plan:  # a smaller budget: no larger and no faster
                 key = f"{measure}_bytes"
                 assert plan.numbers[key] <= before.numbers[key]
-                assert plan.numbers["time_ps"] >= before.numbers["time_ps"]
+                slack = 2 + len(plan.document["steps"])  # the core rounds each run
+                if measure == "saved":
+                    assert plan.numbers["time_ps"] >= before.numbers["time_ps"]
+                else:
+                    times = (counted_time(problem, p) for p in (plan, before))
+                    assert next(times) + slack >= next(times)
             before = plan or before
 
 
-@hypothesis.settings(max_examples=150, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 @hypothesis.given(st.data())
 def test_random_problems(data):
     problem = Maker(data.draw).problem(constrained=False)
     check_all(problem, [1.0, data.draw(st.sampled_from([0.9, 0.8, 0.5, 0.2]))])
 
 
-@hypothesis.settings(max_examples=80, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
 @hypothesis.given(st.data())
 def test_random_problems_with_wishes(data):
     problem = Maker(data.draw).problem(constrained=True)
@@ -176,7 +210,7 @@ def test_random_problems_with_wishes(data):
         assert "contradict" in str(error)
 
 
-@hypothesis.settings(max_examples=80, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
 @hypothesis.given(st.data())
 def test_huge_problems(data):
     """Up to 2^60 bytes a plan is exact; more is an error that says so, never a sum gone wrong."""

@@ -17,6 +17,7 @@ LABELS = {
     "conservative": "min-cut, conservative",
     "aggressive": "min-cut, aggressive",
     "torch-compat": "PyTorch's min-cut",
+    "shape-aware": "min-cut, shape-aware",
 }
 MEANING = {
     "hull": "a corner of the hull: no plan is better",

@@ -57,6 +57,8 @@ TEST(presets_allow_what_they_say) {
         [CB_PRESET_AGGRESSIVE] = {false, true, true},
         /* nothing in the forward asks for them, so PyTorch runs them in the backward */
         [CB_PRESET_TORCH_COMPAT] = {true, true, true},
+        /* 1e6 operations in the product; 1e3 in the others, for which two in a row are too many */
+        [CB_PRESET_SHAPE_AWARE] = {false, true, false},
     };
     maker m = block();
     fixture x;
@@ -177,14 +179,14 @@ static uint64_t bytes_of(const fixture *x, uint32_t set) {
     return sum;
 }
 
-TEST(aggressive_cut_saves_least) {
+static uint32_t try_all_subsets(cb_preset preset) {
     static maker m;
     uint32_t n_tried = 0;
     for (uint64_t seed = 0; seed < 150; seed++) {
         fixture x;
         make_random(&m, seed, 10);
         CHECK_OK(set_up(&x, &m));
-        CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AGGRESSIVE, &err));
+        CHECK_OK(cb_cut_preset(&x.cut, preset, &err));
         uint64_t best = UINT64_MAX;
         for (uint32_t set = 0; set < 1u << x.cut.n_run; set++) {
             bool allowed = true;
@@ -197,7 +199,55 @@ TEST(aggressive_cut_saves_least) {
         n_tried += best > 0;
         tear_down(&x);
     }
-    CHECK(n_tried > 50);
+    return n_tried;
+}
+
+TEST(cuts_save_least) {
+    CHECK(try_all_subsets(CB_PRESET_AGGRESSIVE) > 50);
+    CHECK(try_all_subsets(CB_PRESET_CONSERVATIVE) > 50);
+    CHECK(try_all_subsets(CB_PRESET_SHAPE_AWARE) > 50);
+}
+
+/* On the cpu row an operation takes 10 ps and a byte 50: five operations a byte. */
+TEST(shapes_decide) {
+    static const struct {
+        uint64_t bytes;
+        double flops;
+        bool again;
+    } product[] = {{1000, 4999, true}, {1000, 5000, false}, {1000, 1e9, false}, {1000, 0, false}};
+    for (size_t i = 0; i < sizeof product / sizeof *product; i++) {
+        maker m = block();
+        fixture x;
+        CHECK_OK(set_up(&x, &m));
+        x.p->op_bytes[MATMUL] = product[i].bytes;
+        x.p->op_flops[MATMUL] = product[i].flops;
+        CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_SHAPE_AWARE, &err));
+        CHECK(x.cut.recompute[MATMUL] == product[i].again);
+        CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AGGRESSIVE, &err));
+        CHECK(!x.cut.recompute[MATMUL]);
+        tear_down(&x);
+    }
+}
+
+/* Six pointwise ops in a row on 100 bytes, 400 operations each; a chain moves 200 bytes, so it may
+ * have 1,000 operations: the third op of each chain is saved. */
+TEST(chains_end_at_the_balance_point) {
+    maker m = {0};
+    uint32_t value[7] = {make_input(&m, 100)};
+    for (uint32_t i = 1; i <= 6; i++) {
+        value[i] = make_op(&m, CB_POP_FUSIBLE, 1, &value[i - 1], 100);
+        m.flops[m.n_op - 1] = 400;
+    }
+    m.backward_starts = m.n_op;
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 6, value + 1, 8);
+    fixture x;
+    CHECK_OK(set_up(&x, &m));
+    CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_SHAPE_AWARE, &err));
+    for (uint32_t op = 1; op <= 6; op++) CHECK(x.cut.recompute[op] == (op % 3 != 0));
+    x.p->op_flops[2] = 200;
+    CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_SHAPE_AWARE, &err)); /* now the first has three */
+    for (uint32_t op = 1; op <= 6; op++) CHECK(x.cut.recompute[op] == (op != 4));
+    tear_down(&x);
 }
 
 /* ---- decisions and their simulator ----------------------------------------------------------- */
@@ -267,7 +317,9 @@ int main(void) {
     RUN(wishes_go_before_presets);
     RUN(contradictions_name_both_sides);
     RUN(regions_keep_their_limits);
-    RUN(aggressive_cut_saves_least);
+    RUN(cuts_save_least);
+    RUN(shapes_decide);
+    RUN(chains_end_at_the_balance_point);
     RUN(simulator_agrees_with_the_evaluator);
     RUN(out_of_memory);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
