@@ -6,6 +6,8 @@
 #include "decide.h"
 #include "frontier.h"
 #include "mincut.h"
+#include "move.h"
+#include "offload.h"
 #include "search.h"
 #include "sim.h"
 
@@ -17,6 +19,14 @@ static cb_status check_options(const cb_plan_options *o, cb_error *err) {
         return cb_fail(err, CB_INVALID, "plan: unknown kind of budget %d", (int)b->kind);
     if ((unsigned)b->measure >= CB_MEASURE_COUNT)
         return cb_fail(err, CB_INVALID, "plan: unknown measure %d", (int)b->measure);
+    if ((unsigned)b->offload >= CB_OFFLOAD_COUNT)
+        return cb_fail(err, CB_INVALID, "plan: unknown kind of offload %d", (int)b->offload);
+    if (b->offload != CB_OFFLOAD_ASKED && b->kind == CB_BUDGET_NONE)
+        return cb_fail(err, CB_INVALID, "plan: offload goes with a budget; give one");
+    if (b->offload != CB_OFFLOAD_ASKED && b->measure == CB_MEASURE_SAVED) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "plan: offload goes with a budget on live, arena or total, not on saved");
+    }
     if (b->kind == CB_BUDGET_SHARE && !(b->share > 0 && b->share <= 1)) {
         return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
                        b->share);
@@ -58,6 +68,8 @@ static cb_goal make_goal(const cb_facts *f, const cb_plan_options *o, const cb_p
     const cb_budget *b = &o->budget;
     cb_goal goal = {
         .measure = b->measure, .bytes = b->bytes, .poll = o->poll, .poll_user = o->poll_user};
+    goal.offload = b->offload;
+    goal.pinned_bytes = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
     if (b->kind == CB_BUDGET_SHARE) {
         uint64_t whole = cb_measured(f->p, b->measure, save_all, plan->save_all_arena_bytes);
         goal.bytes = (uint64_t)(b->share * (double)whole);
@@ -90,23 +102,56 @@ static cb_status find_pairs(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_pres
     return status == CB_UNSUPPORTED ? cb_search(f, cut, sim, goal, found, err) : status;
 }
 
-static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_sim *sim,
-                              cb_arena *arena, cb_plan *plan, const cb_lives *save_all,
-                              cb_pairs *pairs, cb_error *err) {
+/* A preset's schedule, with what is to be offloaded on the host. */
+static cb_status move_preset(const cb_facts *f, const cb_plan_options *o, const cb_pairs *pairs,
+                             cb_arena *arena, cb_schedule *out, cb_error *err) {
+    cb_mover mover;
+    uint64_t most = o->budget.pinned_bytes > 0 ? o->budget.pinned_bytes : UINT64_MAX;
+    CB_TRY(cb_mover_init(&mover, f, true, arena->alloc, err));
+    cb_status status = cb_mover_run(&mover, pairs->list.at, pairs->list.len, UINT64_MAX, err);
+    if (status == CB_OK && mover.host_bytes > most) {
+        status = cb_fail(err, CB_INFEASIBLE,
+                         "what is to be offloaded needs %llu bytes on the host at one time, the "
+                         "limit is %llu",
+                         (unsigned long long)mover.host_bytes, (unsigned long long)most);
+    }
+    if (status == CB_OK) status = cb_mover_schedule(&mover, arena, out, err);
+    cb_mover_free(&mover);
+    return status;
+}
+
+static cb_status choose_moves(const cb_facts *f, const cb_goal *goal, cb_cut *cut, cb_sim *sim,
+                              cb_arena *arena, cb_plan *plan, cb_error *err) {
+    cb_moved found;
+    CB_TRY(cb_search_offload(f, cut, sim, goal, arena, &found, err));
+    if (found.least_extra_ps >= 0)
+        plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
+    return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
+}
+
+/* The schedule, into the plan's arena. */
+static cb_status choose_schedule(const cb_facts *f, const cb_plan_options *o, cb_sim *sim,
+                                 cb_arena *arena, cb_plan *plan, const cb_lives *save_all,
+                                 cb_error *err) {
     cb_cut cut;
+    cb_found found = {.pairs = {.arena = arena}};
+    cb_schedule *out = &plan->schedule;
     CB_TRY(cb_cut_init(&cut, f, arena, err));
     if (o->budget.kind == CB_BUDGET_NONE) {
         CB_TRY(cb_cut_preset(&cut, o->preset, err));
-        return cb_recompute_lazily(f, cut.recompute, NULL, pairs, err);
+        CB_TRY(cb_recompute_lazily(f, cut.recompute, NULL, &found.pairs, err));
+        if (f->offloads) return move_preset(f, o, &found.pairs, &plan->arena, out, err);
+    } else {
+        cb_goal goal = make_goal(f, o, plan, save_all);
+        plan->budget_bytes = goal.bytes;
+        if (f->offloads || goal.offload != CB_OFFLOAD_ASKED)
+            return choose_moves(f, &goal, &cut, sim, arena, plan, err);
+        CB_TRY(find_pairs(f, &cut, sim, o->preset, &goal, &found, err));
+        if (found.least_extra_ps >= 0)
+            plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
     }
-    cb_goal goal = make_goal(f, o, plan, save_all);
-    plan->budget_bytes = goal.bytes;
-    cb_found found = {.pairs = *pairs};
-    CB_TRY(find_pairs(f, &cut, sim, o->preset, &goal, &found, err));
-    *pairs = found.pairs;
-    if (found.least_extra_ps >= 0)
-        plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
-    return CB_OK;
+    CB_TRY(cb_sim_run(sim, found.pairs.list.at, found.pairs.list.len, err));
+    return cb_sim_schedule(sim, &plan->arena, out, err);
 }
 
 /* Walks and places plan->schedule and fills in what follows from it. */
@@ -130,14 +175,11 @@ static cb_status make_plan(const cb_problem *p, const cb_plan_options *o, cb_are
                            cb_sim *sim, cb_plan *plan, cb_error *err) {
     cb_facts facts;
     cb_lives save_all;
-    cb_pairs pairs = {.arena = arena};
     CB_TRY(check_regions(p, o, err));
     CB_TRY(cb_facts_make(p, o->device ? o->device : cb_device_find("cpu"), arena, &facts, err));
     CB_TRY(cb_sim_init(sim, &facts, arena->alloc, err));
     CB_TRY(set_reference(&facts, sim, arena, plan, &save_all, err));
-    CB_TRY(choose_pairs(&facts, o, sim, arena, plan, &save_all, &pairs, err));
-    CB_TRY(cb_sim_run(sim, pairs.list.at, pairs.list.len, err));
-    CB_TRY(cb_sim_schedule(sim, &plan->arena, &plan->schedule, err));
+    CB_TRY(choose_schedule(&facts, o, sim, arena, plan, &save_all, err));
     CB_TRY(finish_plan(&facts, &save_all, arena, plan, err));
     if (o->budget.kind == CB_BUDGET_MIN) { /* the budget that this turned out to be */
         plan->budget_bytes = cb_measured(p, plan->measure, &plan->lives, plan->arena_bytes);

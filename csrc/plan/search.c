@@ -16,8 +16,7 @@
 
 /* ---- filling the pool ------------------------------------------------------------------------ */
 
-/* Inside regions with limits the search starts from what their own cut recomputes. */
-static cb_status force_recompute(const cb_facts *f, cb_cut *cut, bool *forced, cb_error *err) {
+cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced, cb_error *err) {
     bool limited = false;
     for (uint32_t r = 0; r < f->p->n_region; r++) limited |= f->p->region_limit[r] != UINT64_MAX;
     for (uint32_t op = 0; op < f->p->n_op; op++) forced[op] = f->wish[op] == CB_MUST_RECOMPUTE;
@@ -311,7 +310,7 @@ cb_status cb_search(const cb_facts *f, cb_cut *cut, cb_sim *sim, const cb_goal *
     cb_ladder ladder = {0};
     cb_trial t = {
         .f = f, .goal = goal, .sim = sim, .pool = pool, .scratch = arena, .forced = forced};
-    cb_status status = force_recompute(f, cut, forced, err);
+    cb_status status = cb_force_recompute(f, cut, forced, err);
     for (uint32_t op = 0; op < f->p->n_op; op++) t.has_demands |= forced[op];
     if (status == CB_OK) status = search(&t, cut, &ladder, out, err);
     cb_ladder_free(&ladder);

@@ -12,7 +12,9 @@ typedef struct cb_goal {
     bool smallest; /* CB_BUDGET_MIN: ignore `bytes`, take the smallest whose extra time stays within
                       `share` */
     double share;  /* of once_ps */
-    cb_poll_fn poll; /* may be NULL */
+    cb_offload offload;
+    uint64_t pinned_bytes; /* most that the host may hold */
+    cb_poll_fn poll;       /* may be NULL */
     void *poll_user;
 } cb_goal;
 
@@ -26,6 +28,10 @@ typedef struct cb_found {
                               not known */
 } cb_found;
 
+/* [n_op] what runs again in all plans: by wish, and inside regions with limits what their own cut
+ * recomputes. */
+CB_MUST_CHECK cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced,
+                                           cb_error *err);
 /* The answer into `out`, whose arena is given. CB_INFEASIBLE states the smallest schedule found and
  * the op at its peak. */
 CB_MUST_CHECK cb_status cb_search(const cb_facts *f, cb_cut *cut, cb_sim *sim, const cb_goal *goal,
