@@ -210,12 +210,21 @@ typedef enum cb_measure {
     CB_MEASURE_COUNT
 } cb_measure;
 
+typedef enum cb_offload {
+    CB_OFFLOAD_ASKED = 0, /* only values whose constraint asks for it */
+    CB_OFFLOAD_JOINT,     /* save, recompute or offload, whatever is fastest */
+    CB_OFFLOAD_ONLY,      /* save or offload: nothing runs again */
+    CB_OFFLOAD_COUNT
+} cb_offload;
+
 typedef struct cb_budget {
     enum { CB_BUDGET_NONE = 0, CB_BUDGET_BYTES, CB_BUDGET_SHARE, CB_BUDGET_MIN } kind;
     uint64_t bytes; /* CB_BUDGET_BYTES */
     double share;   /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra
                        time */
     cb_measure measure;
+    cb_offload offload;    /* goes with a budget on another measure than saved */
+    uint64_t pinned_bytes; /* most that the host may hold for it at one time; 0: no limit */
 } cb_budget;
 
 /* Called from the working thread now and then. FINISH ends a search for a plan with the best found

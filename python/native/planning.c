@@ -1,31 +1,36 @@
 /* planning.c: planning from files: texts in, texts out, the GIL released in between. */
 #include "state.h"
 
-/* (kind, bytes, share, measure): kinds and measures as in cutback.h. */
+/* (kind, bytes, share, measure, offload, pinned): as in cutback.h; the last two may be left out. */
 int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     memset(out, 0, sizeof *out);
     static const cb_budget kinds[] = {{.kind = CB_BUDGET_NONE},
                                       {.kind = CB_BUDGET_BYTES},
                                       {.kind = CB_BUDGET_SHARE},
                                       {.kind = CB_BUDGET_MIN}};
-    int kind, measure;
+    int kind, measure, offload = CB_OFFLOAD_ASKED;
     double share;
-    unsigned long long bytes;
+    unsigned long long bytes, pinned = 0;
     if (item == Py_None) return 0;
     if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "a budget is a tuple (kind, bytes, share, measure)");
+        PyErr_SetString(PyExc_TypeError,
+                        "a budget is a tuple (kind, bytes, share, measure[, offload, pinned])");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "iKdi:budget", &kind, &bytes, &share, &measure)) return -1;
+    if (!PyArg_ParseTuple(item, "iKdi|iK:budget", &kind, &bytes, &share, &measure, &offload,
+                          &pinned))
+        return -1;
     if (kind < CB_BUDGET_NONE || kind > CB_BUDGET_MIN || measure < 0 ||
-        measure >= CB_MEASURE_COUNT) {
-        PyErr_SetString(PyExc_ValueError, "no such kind or measure of a budget");
+        measure >= CB_MEASURE_COUNT || offload < 0 || offload >= CB_OFFLOAD_COUNT) {
+        PyErr_SetString(PyExc_ValueError, "no such kind, measure or offload of a budget");
         return -1;
     }
     *out = kinds[kind];
     out->bytes = bytes;
     out->share = share;
     out->measure = (cb_measure)measure;
+    out->offload = (cb_offload)offload;
+    out->pinned_bytes = pinned;
     return 0;
 }
 
