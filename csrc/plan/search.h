@@ -14,6 +14,7 @@ typedef struct cb_goal {
     double share;  /* of once_ps */
     cb_poll_fn poll; /* may be NULL */
     void *poll_user;
+    cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_goal;
 
 /* What a measure counts in a walked and placed schedule. */
