@@ -233,6 +233,14 @@ typedef struct cb_budget {
 enum { CB_POLL_GO = 0, CB_POLL_CANCEL = 1 /* CB_CANCELLED */, CB_POLL_FINISH = 2 };
 typedef int (*cb_poll_fn)(void *user);
 
+/* What a search for a plan has when it polls. */
+typedef struct cb_progress {
+    uint32_t budget;     /* which of several it is about */
+    uint64_t best_bytes; /* of the best plan that fits so far; 0: none, the others do not count */
+    double extra;        /* its extra time, as a share of running everything once */
+    double gap;          /* its time over the bound's, as a share of the latter; < 0: not known */
+} cb_progress;
+
 /* ---- the compiled step ------------------------------------------------------------------------
  */
 
@@ -349,6 +357,16 @@ CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *graph, 
                                             cb_preset preset, const cb_budget *budget,
                                             const char *device, cb_poll_fn poll, void *poll_user,
                                             char **out, cb_error *err);
+/* -> a plan for each of `n` budgets, in one search: `out` [n] gets what each would get alone. An
+ * impossible budget fails alone. `progress` (may be NULL) is filled before each poll. */
+typedef struct cb_planned {
+    char *plan;    /* NULL: the budget is out of reach */
+    char *why_not; /* NULL: there is a plan */
+} cb_planned;
+CB_API CB_MUST_CHECK cb_status cb_plans_json(cb_context *ctx, const char *graph, size_t length,
+                                             cb_preset preset, const cb_budget *budgets, uint32_t n,
+                                             const char *device, cb_poll_fn poll, void *poll_user,
+                                             cb_progress *progress, cb_planned *out, cb_error *err);
 /* -> the minimum cut of a preset, and its network in DIMACS form (`network` may be NULL: not
  * wanted). */
 CB_API CB_MUST_CHECK cb_status cb_cut_json(cb_context *ctx, const char *graph, size_t length,

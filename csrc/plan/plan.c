@@ -71,8 +71,10 @@ static cb_status set_reference(planner *r, cb_error *err) {
 }
 
 static cb_goal make_goal(const planner *r, const cb_budget *b) {
-    cb_goal goal = {
-        .measure = b->measure, .bytes = b->bytes, .poll = r->o->poll, .poll_user = r->o->poll_user};
+    const cb_plan_options *o = r->o;
+    cb_goal goal = {.measure = b->measure, .bytes = b->bytes, .progress = o->progress};
+    goal.poll = o->poll;
+    goal.poll_user = o->poll_user;
     goal.offload = b->offload;
     goal.pinned_bytes = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
     if (b->kind == CB_BUDGET_SHARE) {
@@ -277,7 +279,10 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
     cb_status status;
     CB_TRY_DONE(start(&r, p, options->device, &scratch, err));
     CB_TRY_DONE(cb_cut_init(&r.cut, &r.facts, &scratch, err));
-    for (uint32_t i = 0; i < n; i++) CB_TRY_DONE(make_one(&r, &budget[i], &out[i], alloc, err));
+    for (uint32_t i = 0; i < n; i++) {
+        if (options->progress) *options->progress = (cb_progress){.budget = i};
+        CB_TRY_DONE(make_one(&r, &budget[i], &out[i], alloc, err));
+    }
 done:
     stop(&r);
     for (uint32_t i = 0; i < n && status != CB_OK; i++) {

@@ -288,6 +288,7 @@ static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
     bool saved = t->goal->measure == CB_MEASURE_SAVED;
     if (!s->ready) {
         cb_ladder_free(&s->d); /* of a search that was ended early */
+        t->prices = NULL;
         s->d = (cb_ladder){0};
         CB_TRY(cb_try_pairs(t, NULL, 0, err));
         if (saved) CB_TRY(fill_for_saved(t, s->cut, err));

@@ -16,6 +16,7 @@ typedef struct cb_goal {
     uint64_t pinned_bytes; /* most that the host may hold */
     cb_poll_fn poll;       /* may be NULL */
     void *poll_user;
+    cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_goal;
 
 /* What a measure counts in a walked and placed schedule. */

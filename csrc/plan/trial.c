@@ -1,5 +1,7 @@
 #include "trial.h"
 
+#include "prices.h"
+
 #define POLL_EVERY 16 /* trials of some 10 to 1000 microseconds */
 
 typedef struct crossing { /* what a schedule saves: lives over the start of the backward */
@@ -33,6 +35,34 @@ static bool is_lawful(const cb_trial *t, const crossing *c) {
     return true;
 }
 
+/* The best plan of the pool in use, if it is better than the one told last. */
+static void tell(const cb_trial *t, cb_progress *told) {
+    const cb_goal *goal = t->goal;
+    const cb_pool_of_plans *pool = t->pool;
+    double once = (double)t->f->once_ps + 1, bound = -1;
+    uint32_t at = cb_pool_fitting(pool, goal->smallest ? UINT64_MAX : goal->bytes);
+    if (at == CB_NONE) return;
+    while (goal->smallest && at > 0 && (double)pool->at[at - 1].time_ps <= once * (1 + goal->share))
+        at--;
+    const cb_candidate *c = &pool->at[at];
+    double extra = (double)(c->time_ps - t->f->once_ps) / once;
+    bool worse = goal->smallest ? c->size > told->best_bytes : extra > told->extra;
+    if (told->best_bytes > 0 && worse) return;
+    if (t->prices)
+        bound = once + cb_prices_bound(t->prices, (double)(goal->smallest ? c->size : goal->bytes));
+    told->best_bytes = c->size;
+    told->extra = extra;
+    told->gap = bound > 0 ? ((double)c->time_ps - bound) / bound : -1;
+    if (bound > 0 && told->gap < 0) told->gap = 0; /* outside the bound's class */
+}
+
+cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {
+    const cb_goal *goal = t->goal;
+    if (!goal->poll) return CB_OK;
+    if (goal->progress) tell(t, goal->progress);
+    return goal->poll(goal->poll_user) ? cb_fail(err, CB_CANCELLED, "plan: cancelled") : CB_OK;
+}
+
 static cb_status try_moves(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
     cb_mover *m = t->mover;
     CB_TRY(cb_mover_run(m, pair, n_pair, t->target, err));
@@ -54,9 +84,7 @@ static cb_status try_runs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_er
 }
 
 cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
-    if (t->count++ % POLL_EVERY == 0 && t->goal->poll && t->goal->poll(t->goal->poll_user)) {
-        return cb_fail(err, CB_CANCELLED, "plan: cancelled");
-    }
+    if (t->count++ % POLL_EVERY == 0) CB_TRY(cb_trial_poll(t, err));
     CB_TRY(t->mover ? try_moves(t, pair, n_pair, err) : try_runs(t, pair, n_pair, err));
     return t->lawful ? cb_pool_offer(t->pool, t->size, t->time_ps, pair, n_pair, err) : CB_OK;
 }

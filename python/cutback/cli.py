@@ -14,10 +14,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import __version__
 from .budgets import MEASURES, PRESETS, parse_preset, text
 from .devices import resolve
+
+if TYPE_CHECKING:
+    from .planning import Best
 
 _DEVICE = (
     "row of the cost model: a name, measured (this CPU) or FILE.json; a100 for traced graphs, else "
@@ -29,6 +33,12 @@ _FILE = "a problem or a traced graph, as JSON or gzipped JSON (docs/problem.md)"
 def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("file", help=_FILE)
     plan.add_argument("--budget", help="bytes, 6GiB, 0.4x (a share of saving everything) or min")
+    plan.add_argument(
+        "--budgets",
+        metavar="LIST",
+        help="several, as 0.9x,4GiB,min, or a number of shares from 0.98x to 0.02x: a table "
+        "instead of a plan; with -o, a folder for the plans",
+    )
     plan.add_argument("--measure", choices=MEASURES, default="live", help="what the budget bounds")
     plan.add_argument(
         "--max-extra", type=float, metavar="SHARE", help="time that min may cost; 0.4 unless given"
@@ -99,10 +109,18 @@ def _print(what: str) -> None:
     sys.stdout.write(what.rstrip("\n") + "\n")
 
 
+def _budgets(spec: str) -> list[int | str | None]:
+    """``--budgets``: those it lists, or that many shares."""
+    if spec.isdecimal() and 1 <= int(spec) <= 1000:
+        n = int(spec)
+        return [f"{0.98 - 0.96 * i / max(1, n - 1):.4f}x" for i in range(n)]
+    return [_budget(part.strip()) for part in spec.split(",") if part.strip()]
+
+
 @contextmanager
-def _interruptible() -> Iterator[Callable[[float], bool]]:
-    """A progress function: shows the seconds where somebody may look, and ends the search at the
-    first Ctrl-C; a second one ends the program."""
+def _interruptible() -> Iterator[Callable[[float, Best | None], bool]]:
+    """A progress function: shows seconds and best plan where somebody may look, and ends the search
+    at the first Ctrl-C; a second one ends the program."""
     stop = False
     shown = sys.stderr.isatty()
 
@@ -112,9 +130,9 @@ def _interruptible() -> Iterator[Callable[[float], bool]]:
             raise KeyboardInterrupt
         stop = True
 
-    def progress(seconds: float) -> bool:
+    def progress(seconds: float, best: Best | None) -> bool:
         if shown and seconds >= 0.5:
-            sys.stderr.write(f"\rsearching, {seconds:.1f} s (Ctrl-C: take the best so far) ")
+            sys.stderr.write(f"\r\x1b[Ksearching, {seconds:.1f} s{_told(best)} (Ctrl-C: take it) ")
             sys.stderr.flush()
         return stop
 
@@ -127,12 +145,62 @@ def _interruptible() -> Iterator[Callable[[float], bool]]:
             sys.stderr.write("\r\x1b[K")
 
 
+def _told(best: Best | None) -> str:
+    if best is None:
+        return ""
+    gap = "" if best.gap is None else f", gap {100 * best.gap:.1f} %"
+    return f": best {text(best.bytes)}, {100 * best.extra:+.1f} %{gap}"
+
+
+def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
+    from .planning import Plan, plans
+
+    if options.budget or options.max_extra or options.explain or options.report:
+        raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
+    asked = _budgets(options.budgets)
+    with _interruptible() as progress:
+        answers = plans(
+            graph,
+            asked,
+            measure=options.measure,
+            preset=options.preset,
+            policy=options.policy,
+            device=device,
+            time_limit=options.time_limit,
+            progress=progress,
+        )
+    if options.output:
+        os.makedirs(options.output, exist_ok=True)
+    _print(f"{'budget':>12} {options.measure:>12} {'extra time':>10} {'at least':>8} recomputed")
+    for spec, answer in zip(asked, answers, strict=True):
+        if not isinstance(answer, Plan):
+            _print(f"{spec!s:>12} {'-':>12}  out of reach")
+            continue
+        n = answer.numbers
+        extra, bound = (
+            "" if n[key] is None else f"{100 * (n[key] - n['once_ps']) / max(1, n['once_ps']):.2f}%"
+            for key in ("time_ps", "lower_bound_ps")
+        )
+        size = text(n[f"{options.measure}_bytes"])
+        _print(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {n['recomputed']:>10}")
+        if options.output:
+            document = {
+                **answer.document,
+                "file": os.path.relpath(options.file, os.path.abspath(options.output)),
+            }
+            path = Path(options.output) / f"{spec}.json"
+            path.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    return 0
+
+
 def _plan(options: argparse.Namespace) -> int:
     from . import files
     from .planning import plan
 
     graph = files.read_text(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
+    if options.budgets is not None:
+        return _plan_several(options, graph, device)
     with _interruptible() as progress:
         answer = plan(
             graph,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native, budgets, devices, files
@@ -31,6 +32,19 @@ class Entry(NamedTuple):
     location: str  # "model.py:12", "" when not known
     decision: str  # "save", "recompute" or "offload"
     reason: str  # "cut", "policy", "peak", ...
+
+
+class Best(NamedTuple):
+    """The best plan that a search has so far."""
+
+    bytes: int  # under the budget's measure, before offsets
+    extra: float  # time beside running everything once, as a share of that
+    gap: float | None  # time above the lower bound, as a share of the bound; None: no bound so far
+
+
+Progress = Callable[[float], object] | Callable[[float, Best | None], object]
+"""Is told the seconds so far and, if it takes two arguments, the best plan so far; True ends the
+search."""
 
 
 class Plan:
@@ -195,6 +209,38 @@ def _times(profile: Profile | Times | str | os.PathLike[str]) -> Times:
     return profile if isinstance(profile, Mapping) else profile.times()
 
 
+def _teller(
+    progress: Progress | None,
+) -> Callable[[float, tuple[int, float, float] | None], object] | None:
+    """``progress`` as the core calls it."""
+    if progress is None:
+        return None
+    tell: Any = progress
+    try:
+        inspect.signature(tell).bind(0.0, None)
+    except TypeError:
+        return lambda seconds, best: tell(seconds)
+    except ValueError:  # a builtin without a signature
+        pass
+
+    def with_best(seconds: float, best: tuple[int, float, float] | None) -> object:
+        if best is None:
+            return tell(seconds, None)
+        size, extra, gap = best
+        return tell(seconds, Best(size, extra, gap if gap >= 0 else None))
+
+    return with_best
+
+
+def _problem_text(problem: Problem, policy: Policy | str | None) -> str:
+    text = read_problem(problem)
+    if policy is None:
+        return text
+    if not isinstance(policy, str):
+        raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
+    return files.constrain(text, policy)
+
+
 def plan(
     what: Callable[..., Any] | Problem,
     *args: Any,
@@ -207,7 +253,7 @@ def plan(
     profile: Profile | Times | str | os.PathLike[str] | None = None,
     max_extra: float | None = None,
     time_limit: float = 0.0,
-    progress: Callable[[float], object] | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Plans the step of a function on arguments like these, or a problem from elsewhere, without
     running anything.
@@ -222,19 +268,16 @@ def plan(
             :func:`cutback.files.with_times`.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
         time_limit, progress: for problems; seconds after which the search ends with the best plan
-            found (0: it ends when it is done), and a function that is told the seconds so far and
-            may answer True to end it. Plans of a search ended early need not repeat.
+            found (0: it ends when it is done), and a function that is told the seconds so far and,
+            if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
+            True to end it. Plans of a search ended early need not repeat.
 
     Raises:
         BudgetError: no plan meets the budget; the text states the smallest peak found.
         ValueError, TypeError: a mistake in the problem or the function.
     """
     if not callable(what):
-        text = read_problem(what)
-        if policy is not None:
-            if not isinstance(policy, str):
-                raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
-            text = files.constrain(text, policy)
+        text = _problem_text(what, policy)
         if profile is not None:
             text = files.with_times(text, _times(profile))
         answer = _native.plan_json(
@@ -243,7 +286,7 @@ def plan(
             budget=budgets.parse(budget, measure or "live", max_extra),
             device=devices.resolve(device),
             time_limit=time_limit,
-            progress=progress,
+            progress=_teller(progress),
         )
         return Plan(text, answer)
     if profile is not None:
@@ -265,6 +308,38 @@ def plan(
         device=device,
     )
     return step.plan
+
+
+def plans(
+    problem: Problem,
+    several: Sequence[int | float | str | None],
+    *,
+    measure: str = "live",
+    preset: str | None = None,
+    policy: str | None = None,
+    device: devices.Device | None = None,
+    time_limit: float = 0.0,
+    progress: Progress | None = None,
+) -> list[Plan | _native.BudgetError]:
+    """A plan for each of ``several`` budgets, in one search: each is what :func:`plan` gives for
+    that budget alone, bit for bit, in a fraction of the time.
+
+    The other arguments are as for :func:`plan`; ``time_limit`` and ``progress`` are about all of
+    it together. A budget that is out of reach has the error in its place.
+
+    Raises:
+        ValueError, TypeError: a mistake in the problem or a budget.
+    """
+    text = _problem_text(problem, policy)
+    answers = _native.plans_json(
+        text,
+        [budgets.parse(budget, measure) for budget in several],
+        preset=budgets.parse_preset(preset),
+        device=devices.resolve(device),
+        time_limit=time_limit,
+        progress=_teller(progress),
+    )
+    return [Plan(text, answer) if ok else _native.BudgetError(answer) for ok, answer in answers]
 
 
 def min_cut(

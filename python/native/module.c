@@ -82,6 +82,9 @@ static PyMethodDef module_methods[] = {
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
     {"plan_json", (PyCFunction)(void (*)(void))cb_py_plan_json, METH_VARARGS | METH_KEYWORDS,
      "plan_json(graph, /, *, preset, budget, device, time_limit, progress) -> plan JSON"},
+    {"plans_json", (PyCFunction)(void (*)(void))cb_py_plans_json, METH_VARARGS | METH_KEYWORDS,
+     "plans_json(graph, budgets, /, *, preset, device, time_limit, progress) -> "
+     "[(True, plan JSON) or (False, why there is none), ...]"},
     {"problem_json", cb_py_problem_json, METH_VARARGS,
      "problem_json(graph, /) -> problem JSON, also of a traced graph"},
     {"cut_json", cb_py_cut_json, METH_VARARGS,
