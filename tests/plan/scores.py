@@ -66,7 +66,7 @@ class Judged(NamedTuple):
     extra: float  # share of the time of running everything once
     bound: float | None  # the plan's lower bound on it; None: none known
     recomputed: int
-    wall: float  # seconds from the text of the problem to the text of the plan
+    spent: float  # CPU seconds from the text of the problem to that of the plan; one thread
 
 
 class Point(NamedTuple):
@@ -99,7 +99,7 @@ class Graph:
                 front.append(Point(row["peak_bytes"], row["overhead"], row["redrawn"]))
         return front
 
-    def judge(self, plan: str, wall: float = 0.0) -> Judged:
+    def judge(self, plan: str, spent: float = 0.0) -> Judged:
         """Through the referee, which refuses what breaks a rule; it must count as the plan does."""
         document = json.loads(plan)
         own, starts = document["numbers"], document["backward_starts"]
@@ -114,7 +114,7 @@ class Graph:
             extra=theirs["overhead"],
             bound=None if bound is None else bound / once - 1,
             recomputed=theirs["recomputed"],
-            wall=wall,
+            spent=spent,
         )
 
 
@@ -137,14 +137,14 @@ def graph(name: str) -> Graph:
 def plan(name: str, budget: int | str | None) -> Judged | None:
     """A plan for a budget in bytes on the peak, ``"min"`` or none; None: the planner finds none."""
     g = graph(name)
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         text = _native.plan_json(
             g.problem, preset=0, budget=budgets.parse(budget, "live"), device=DEVICE
         )
     except BudgetError:
         return None
-    return g.judge(text, time.perf_counter() - begin)
+    return g.judge(text, time.process_time() - begin)
 
 
 def plan_at(name: str, share: float) -> Judged | None:
