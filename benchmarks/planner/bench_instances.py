@@ -7,8 +7,8 @@ Extra time in % at budgets in % of the peak of saving everything, all judged by 
 tests (`tests/reference/evaluate.py`) with times of an A100 by its data sheet. models.py says what
 the instances are: made from formulas, so figures are to be compared within this table, not with
 those that papers print. "bound" is the plan's own lower bound; plans that compute a value several
-times may beat it. "Chen" is the best number of segments, up to 100, that fits; a row of its own says
-what sqrt(n) segments take. Empty: nothing found that fits. `--long` adds the two large random
+times may beat it. "Chen" is the best number of segments, up to 100, that fits; a row of its own
+says what sqrt(n) segments take. Empty: nothing found that fits. `--long` adds the two large random
 graphs and "optimum": Checkmate's integer program (`tests/reference/milp.py`) with HiGHS for at most
 120 s each, "none" where it proves that nothing fits.
 """
