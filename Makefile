@@ -4,7 +4,7 @@
 #   make test    C tests, Python tests, sanitizers, layer check, notebook             (< 20 minutes)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
-#   make test-slow       the planner's limits on every traced graph                   (40 minutes)
+#   make test-slow       the planner's limits on every traced graph                   (half an hour)
 #   make lint    formatter, linters, types
 #   make clean   remove everything the targets above made
 

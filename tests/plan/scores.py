@@ -152,7 +152,7 @@ def plan_at(name: str, share: float) -> Judged | None:
     return plan(name, int(share * graph(name).whole))
 
 
-def geometric_mean(values: Iterable[float], least: float = 0.01) -> float:
+def geometric_mean(values: Iterable[float], least: float = 0.05) -> float:
     """Values below ``least`` count as ``least``, so that one 0 does not decide the mean."""
     logs = [math.log(max(value, least)) for value in values]
     return math.exp(sum(logs) / len(logs))
