@@ -205,8 +205,12 @@ def ladder_s(name: str) -> float:
 def time_row(name: str) -> dict[str, Any]:
     """Milliseconds and seconds of one graph."""
     g = scores.graph(name)
-    asked = {f"{100 * share:.0f} %": scores.plan_at(name, share) for share in scores.SHARES}
-    asked["min"] = scores.plan(name, "min")
+    asked: dict[str, int | str] = {}
+    for share in scores.SHARES:
+        asked[f"plan {100 * share:.0f} % s"] = scores.budget_at(name, share)
+    asked["plan min s"] = "min"
+    for budget in asked.values():
+        scores.plan(name, budget)
     cut = cut_ms(scores.files.read_text(scores.DATA / f"{name}.json.gz"))
     theirs = [row["seconds"] for row in g.traced["reference"]["sweep"] if "error" not in row]
     begin = time.process_time()
@@ -216,7 +220,7 @@ def time_row(name: str) -> dict[str, Any]:
     row |= {"cut ms (parsed)": cut, "PyTorch's partitioner s": theirs[0]}
     row["PyTorch / cut"] = 1e3 * theirs[0] / cut
     row["first plan at 50 % ms"] = first_plan_ms(g.problem, g.whole // 2)
-    return row | {f"plan {label} s": None if p is None else p.spent for label, p in asked.items()}
+    return row | {label: scores.SPENT[name, budget] for label, budget in asked.items()}
 
 
 def time_lines(times: list[dict[str, Any]], fifty: float) -> list[dict[str, Any]]:
@@ -232,7 +236,7 @@ def time_lines(times: list[dict[str, Any]], fifty: float) -> list[dict[str, Any]
     ):
         group = [row for row in times if least < row["ops"] <= most]
         firsts = [row["first plan at 50 % ms"] or 0 for row in group]
-        plans = [row[key] or 0 for row in group for key in row if key.startswith("plan ")]
+        plans = [row[key] for row in group for key in row if key.startswith("plan ")]
         if group:
             rows.append(line(f"first plan at 50 %, {label}, ms, worst", max(firsts), first))
             rows.append(line(f"best plan of any budget, {label}, s, worst", max(plans), best))
