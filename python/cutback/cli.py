@@ -1,5 +1,5 @@
-"""The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``evaluate``,
-``doctor``, ``ops``.
+"""The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``diff``,
+``evaluate``, ``doctor``, ``ops``.
 
 Files are problems or traced graphs, gzipped or not. A mistake is one line on standard error and
 exit code 2."""
@@ -78,7 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="what a plan does, and why")
     explain.add_argument("plan", help="a plan file")
     explain.add_argument("file", nargs="?", help="its graph; unless given, where the plan says")
+    explain.add_argument("--json", action="store_true", help="all of it (docs/problem.md)")
     explain.add_argument("--report", metavar="FILE", help="write an HTML page as well")
+
+    diff = commands.add_parser("diff", help="what two plans of one graph do differently")
+    diff.add_argument("plan", help="a plan file")
+    diff.add_argument("other", help="another one")
+    diff.add_argument("file", nargs="?", help="their graph; unless given, where the first says")
+    diff.add_argument("--json", action="store_true", help="totals and all changes")
+    diff.add_argument("--report", metavar="FILE", help="write an HTML page as well")
 
     evaluate = commands.add_parser("evaluate", help="bytes and time of a plan")
     evaluate.add_argument("file", help=_FILE)
@@ -207,9 +215,23 @@ def _explain(options: argparse.Namespace) -> int:
 
     plan = files.read_text(options.plan)
     answer = Plan(read_problem(files.read_text(_graph_of(options, plan))), plan)
-    _print(answer.explain())
+    _print(answer.explain(as_json=options.json))
     if options.report:
         answer.report(options.report, title=f"Plan {Path(options.plan).name}")
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from . import files
+    from .planning import Plan, read_problem
+
+    first, second = files.read_text(options.plan), files.read_text(options.other)
+    problem = read_problem(files.read_text(_graph_of(options, first)))
+    answer = Plan(problem, first).diff(Plan(problem, second))
+    _print(answer.to_json() if options.json else str(answer))
+    if options.report:
+        names = f"{Path(options.plan).name} and {Path(options.other).name}"
+        answer.report(options.report, title=f"Plans {names}")
     return 0
 
 
@@ -241,6 +263,7 @@ _COMMANDS = {
     "cut": _cut,
     "frontier": _frontier,
     "explain": _explain,
+    "diff": _diff,
     "evaluate": _evaluate,
 }
 

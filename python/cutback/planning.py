@@ -13,6 +13,7 @@ from .tracing import Call, Traced
 from .training import ArgNums, _argnums
 
 if TYPE_CHECKING:
+    from .differences import Difference
     from .executable import Executable
 
 Problem = Mapping[str, Any] | str | os.PathLike[str]
@@ -43,6 +44,7 @@ class Plan:
         self._text = plan
         self._step = step
         self._parsed: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._explanation: dict[str, Any] | None = None
 
     @classmethod
     def of_step(cls, step: Executable) -> Plan:
@@ -101,10 +103,32 @@ class Plan:
         """Values that are computed again in the backward."""
         return [e for e in self.entries if e.decision == "recompute"]
 
-    def explain(self) -> str:
-        """One line for each value with shape, bytes, source line, decision and reason; then
-        totals."""
-        return _native.explain_json(self._problem_text, self._text)
+    def explain(self, as_json: bool = False) -> str:
+        """Totals, then one line for each value: shape, bytes, maker, source line, readers,
+        decision, reason, and what the peak and the time would gain or lose if only this decision
+        were the other one.
+
+        ``as_json`` gives the same as JSON (``docs/problem.md``), with all values and readers.
+        """
+        tell = _native.explanation_json if as_json else _native.explain_json
+        return tell(self._problem_text, self._text)
+
+    @property
+    def explanation(self) -> dict[str, Any]:
+        """What :meth:`explain` says, as a document."""
+        if self._explanation is None:
+            self._explanation = json.loads(self.explain(as_json=True))
+        return self._explanation
+
+    def diff(self, other: Plan) -> Difference:
+        """What ``other`` does differently, value by value, and what that comes to.
+
+        Raises:
+            ValueError: the plans are for different problems.
+        """
+        from .differences import Difference
+
+        return Difference(self, other)
 
     def to_json(self) -> str:
         """The plan as JSON; ``compile(plan=...)`` takes it."""
@@ -112,16 +136,10 @@ class Plan:
 
     def timeline(self) -> list[int]:
         """Bytes that are live during each step of the schedule."""
-        n = len(self.document["steps"])
-        change = [0] * (n + 1)
-        for _, made, last, size, _ in self.document["lives"]:
-            change[made] += size
-            change[min(last + 1, n)] -= size
-        live, total = [], 0
-        for delta in change[:-1]:
-            total += delta
-            live.append(total)
-        return live
+        from .report.model import Life, live_bytes
+
+        lives = (Life(*row) for row in self.document["lives"])
+        return live_bytes(lives, len(self.document["steps"]))
 
     def _measured(self) -> dict[str, Any]:
         measured: dict[str, Any] = {}
@@ -138,7 +156,7 @@ class Plan:
         After ``step.profile(...)`` the timeline shows what was measured beside what was planned."""
         from .report import render_html
 
-        page = render_html(self.problem, self.document, self._measured(), title)
+        page = render_html(self.problem, self.document, self._measured(), title, self.explanation)
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)
 
@@ -150,8 +168,11 @@ class Plan:
         once = n["once_ps"]
         extra = 100 * (n["time_ps"] - once) / max(1, once)
         size = budgets.text
-        bound = n["lower_bound_ps"]
-        least = "" if bound is None else f" (at least {100 * (bound - once) / max(1, once):.1f} %)"
+        bound, gap = n["lower_bound_ps"], n.get("gap")
+        least = ""
+        if bound is not None:
+            shown = "n/a" if gap is None else f"{100 * gap:.2f} %"
+            least = f" (at least {100 * (bound - once) / max(1, once):.1f} %; gap {shown})"
         return (
             f"arena {size(n['arena_bytes'])} (save everything: {size(n['save_all_arena_bytes'])}), "
             f"budget {size(n['budget_bytes'])}\n"
@@ -167,7 +188,8 @@ class Plan:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         from .report import render_fragment
 
-        return {"text/plain": str(self), "text/html": render_fragment(self.problem, self.document)}
+        html = render_fragment(self.problem, self.document, self.explanation)
+        return {"text/plain": str(self), "text/html": html}
 
 
 def read_problem(problem: Problem) -> str:

@@ -221,7 +221,9 @@ static void find_positions(const bench *b, uint32_t *position, bool *base) {
     memset(ran, 0, sizeof ran);
     for (uint32_t t = 0; t < b->schedule.n_step; t++) {
         uint32_t op = b->schedule.step[t], k = b->f.position[op];
-        base[t] = !ran[op] && k >= next;
+        if (t == b->schedule.backward_starts) next = b->f.base_backward;
+        base[t] =
+            !ran[op] && k >= next && (t < b->schedule.backward_starts) == (k < b->f.base_backward);
         ran[op] = true;
         if (base[t]) next = k + 1;
         position[t] = base[t] ? k : next;
