@@ -74,6 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     frontier.add_argument("--json", action="store_true", help="all points (docs/planner.md)")
     frontier.add_argument("--report", metavar="FILE", help="write an HTML page as well")
+    frontier.add_argument(
+        "--peaks",
+        action="store_true",
+        help="with --report: peak against time as well (a search for each budget)",
+    )
 
     explain = commands.add_parser("explain", help="what a plan does, and why")
     explain.add_argument("plan", help="a plan file")
@@ -193,7 +198,8 @@ def _frontier(options: argparse.Namespace) -> int:
     device = options.device or ("a100" if files.is_traced(graph) else None)
     answer = frontier(graph, preset=options.preset, device=device)
     if options.report:
-        answer.report(options.report, title=f"Frontier of {Path(options.file).name}")
+        title = f"Frontier of {Path(options.file).name}"
+        answer.report(options.report, title=title, peaks=options.peaks)
     _print(answer.to_json() if options.json else str(answer))
     return 0
 

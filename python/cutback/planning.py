@@ -192,20 +192,27 @@ class Plan:
         return {"text/plain": str(self), "text/html": html}
 
 
+def read_graph(problem: Problem) -> str:
+    """The text of a problem or a traced graph: a document, JSON text, or the path of a file,
+    gzipped or not.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: it is no text.
+    """
+    if isinstance(problem, Mapping):
+        return json.dumps(problem)
+    if isinstance(problem, str) and problem.lstrip().startswith("{"):
+        return problem
+    return files.read_text(problem)
+
+
 def read_problem(problem: Problem) -> str:
-    """The text of a problem: a document, JSON text, or the path of a file, gzipped or not. A traced
-    graph becomes a problem.
+    """The same as a problem's text: a traced graph becomes a problem.
 
     Raises:
         OSError: the file cannot be read. ValueError: it holds neither.
     """
-    if isinstance(problem, Mapping):
-        text = json.dumps(problem)
-    elif isinstance(problem, str) and problem.lstrip().startswith("{"):
-        text = problem
-    else:
-        text = files.read_text(problem)
-    return _native.problem_json(text)
+    return _native.problem_json(read_graph(problem))
 
 
 def plan(
