@@ -91,6 +91,14 @@ static cb_status find_pairs(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_pres
     return status == CB_UNSUPPORTED ? cb_search(f, cut, sim, goal, found, err) : status;
 }
 
+/* They bend the costs that the bound adds up. */
+static bool has_preferences(const cb_facts *f) {
+    for (uint32_t op = 0; op < f->p->n_op; op++) {
+        if (f->wish[op] == CB_PREFER_SAVE || f->wish[op] == CB_PREFER_RECOMPUTE) return true;
+    }
+    return false;
+}
+
 static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_sim *sim,
                               cb_arena *arena, cb_plan *plan, const cb_lives *save_all,
                               cb_pairs *pairs, cb_error *err) {
@@ -105,7 +113,7 @@ static cb_status choose_pairs(const cb_facts *f, const cb_plan_options *o, cb_si
     cb_found found = {.pairs = *pairs};
     CB_TRY(find_pairs(f, &cut, sim, o->preset, &goal, &found, err));
     *pairs = found.pairs;
-    if (found.least_extra_ps >= 0)
+    if (found.least_extra_ps >= 0 && (goal.measure == CB_MEASURE_SAVED || !has_preferences(f)))
         plan->lower_bound_ps = f->once_ps + (int64_t)found.least_extra_ps;
     return CB_OK;
 }

@@ -31,7 +31,8 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--preset", choices=PRESETS, help="what to save without a budget")
     plan.add_argument(
         "--policy",
-        help="dots_saveable, everything_saveable, nothing_saveable, save:OP,OP,... or a JSON table",
+        help="a name such as dots_saveable, save:OP,..., recompute:OP,..., offload:OP,..., "
+        "names:PATTERN,..., mu-two[:BYTES] or a JSON table; several with + (docs/planner.md)",
     )
     plan.add_argument(
         "--device", help="row of the cost model; a100 for traced graphs, else cpu, unless given"
@@ -208,7 +209,12 @@ def _graph_of(options: argparse.Namespace, plan: str) -> str:
     """The file of the graph that a plan is for."""
     if options.file:
         return str(options.file)
-    document = json.loads(plan)
+    try:
+        document = json.loads(plan)
+    except RecursionError:
+        raise ValueError(f"{options.plan}: nested too deeply for a plan") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{options.plan}: not JSON ({error})") from None
     named = document.get("file") if isinstance(document, dict) else None
     if not isinstance(named, str):
         raise ValueError(f"{options.plan} does not name its graph; give it as the second argument")

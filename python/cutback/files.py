@@ -1,4 +1,4 @@
-"""Graphs and plans in files: reading them, and laying a policy over a graph.
+"""Graphs and plans in files: reading them.
 
 A graph file holds a problem (``docs/problem.md``) or a joint graph as a tracer of PyTorch writes
 it, as JSON, gzipped or not.
@@ -7,24 +7,11 @@ it, as JSON, gzipped or not.
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from . import _native
 
 MOST_BYTES = 1 << 30
 """Largest text that is read, unpacked: a graph of a million operations takes half of it."""
-
-POLICIES = ("dots_saveable", "everything_saveable", "nothing_saveable")
-"""Policies by name; see :func:`constrain` for the others."""
-
-_CONSTRAINTS = {
-    "free", "must_save", "prefer_save", "must_recompute", "prefer_recompute", "must_offload",
-    "prefer_offload",
-}  # fmt: skip
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -53,69 +40,3 @@ def is_traced(text: str) -> bool:
     """Is this the text of a traced graph rather than of a problem?"""
     head = text[:4096]
     return '"cutback.problem"' not in head and '"nodes"' in text
-
-
-def _by_table(table: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], str | None]:
-    for key, word in table.items():
-        if word not in _CONSTRAINTS:
-            raise ValueError(f"policy: {key!r} is {word!r}, not one of {', '.join(_CONSTRAINTS)}")
-
-    def choose(op: Mapping[str, Any]) -> str | None:
-        kind = op.get("kind", "")
-        for key in (op.get("name", ""), kind, ".".join(kind.split(".")[:2])):
-            if key and key in table:
-                return str(table[key])
-        return None if "*" not in table else str(table["*"])
-
-    return choose
-
-
-def _chooser(policy: str) -> Callable[[Mapping[str, Any]], str | None]:
-    if policy == "everything_saveable":
-        return lambda op: "prefer_save"
-    if policy == "nothing_saveable":
-        return lambda op: "prefer_recompute"
-    if policy == "dots_saveable":
-        return lambda op: "must_save" if "compute" in op.get("flags", ()) else "prefer_recompute"
-    if policy.startswith("save:"):
-        names = [name for name in policy[5:].split(",") if name]
-        return _by_table({**dict.fromkeys(names, "must_save"), "*": "prefer_recompute"})
-    if policy.endswith(".json"):
-        table = json.loads(read_text(policy))
-        if not isinstance(table, dict):
-            raise ValueError(f"{policy}: a policy file is an object of name: constraint")
-        return _by_table(table)
-    raise ValueError(
-        f"policy {policy!r} is not one of {', '.join(POLICIES)}, save:OP,OP,... or FILE.json"
-    )
-
-
-def constrain(problem: str, policy: str) -> str:
-    """The problem (JSON) with constraints on what forward operations make.
-
-    ``policy``: one of :data:`POLICIES`; ``save:aten.mm,aten.bmm`` (save those, recompute all
-    others); or a ``.json`` file with an object ``{"aten.mm": "must_save", "add_7": "free",
-    "*": "prefer_recompute"}`` of operation names or kinds.
-
-    Raises:
-        ValueError: no such policy, or it names an operation that the graph does not have.
-    """
-    choose = _chooser(policy)
-    document = json.loads(problem)
-    ops = document["ops"]
-    if policy.startswith("save:"):
-        kinds = {op.get("kind", "") for op in ops}
-        known = kinds | {".".join(kind.split(".")[:2]) for kind in kinds}
-        known |= {op.get("name", "") for op in ops}
-        for name in policy[5:].split(","):
-            if name not in known:
-                raise ValueError(f"policy: the graph has no operation {name!r}")
-    for op in ops:
-        flags = op.get("flags", ())
-        if "placeholder" in flags or "backward" in flags or "view" in flags:
-            continue
-        word = choose(op)
-        for out in op["out"] if word is not None else ():
-            out["constraint"] = word
-    document.pop("fingerprint", None)
-    return _native.problem_json(json.dumps(document))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native, budgets, files
-from .policies import Policy, resolve
+from .constraints import constrain
+from .policies import MuTwo, Policy, resolve
 from .tracing import Call, Traced
 from .training import ArgNums, _argnums
 
@@ -221,7 +222,7 @@ def plan(
     budget: int | float | str | None = None,
     measure: str | None = None,
     preset: str | None = None,
-    policy: Policy | str | None = None,
+    policy: Policy | MuTwo | str | None = None,
     argnums: ArgNums = 0,
     device: str | None = None,
     max_extra: float | None = None,
@@ -234,7 +235,8 @@ def plan(
     Args:
         what: a loss function, whose arguments follow; or a problem: a document (dict), its JSON, or
             the path of a file with it (``docs/problem.md``).
-        budget, preset, policy, argnums, device: as for :func:`cutback.compile`.
+        budget, preset, policy, argnums, device: as for :func:`cutback.compile`. A problem takes a
+            policy as text (:mod:`cutback.constraints`); both take :func:`policies.mu_two`.
         measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
         time_limit, progress: for problems; seconds after which the search ends with the best plan
@@ -247,10 +249,12 @@ def plan(
     """
     if not callable(what):
         text = read_problem(what)
-        if policy is not None:
-            if not isinstance(policy, str):
-                raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
-            text = files.constrain(text, policy)
+        if isinstance(policy, MuTwo):
+            text = policy.constrain(text, device)
+        elif isinstance(policy, str):
+            text = constrain(text, policy, device)
+        elif policy is not None:
+            raise TypeError("a problem takes a policy by name; see cutback.constraints")
         answer = _native.plan_json(
             text,
             preset=budgets.parse_preset(preset),
@@ -262,6 +266,18 @@ def plan(
         return Plan(text, answer)
     from .executable import Executable
 
+    if isinstance(policy, MuTwo):  # it looks at the whole graph, which has to be there first
+        whole = plan(what, *args, argnums=argnums)._problem_text
+        return plan(
+            policy.constrain(whole, device),
+            budget=budget,
+            measure=measure or "arena",
+            preset=preset,
+            device=device,
+            max_extra=max_extra,
+            time_limit=time_limit,
+            progress=progress,
+        )
     numbers = _argnums(argnums)
     traced = Traced(Call(what, args, {}), numbers, None if policy is None else resolve(policy))
     traced.finish(with_loss=bool(numbers))

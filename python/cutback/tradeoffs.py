@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _native, budgets, files
+from .constraints import constrain
 from .planning import Plan, Problem, plan, read_graph, read_problem
 from .policies import Policy
 from .training import ArgNums
@@ -251,7 +252,7 @@ def frontier(
         text = read_problem(graph)
         if policy is not None:
             if not isinstance(policy, str):
-                raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
-            text = files.constrain(text, policy)
+                raise TypeError("a problem takes a policy by name; see cutback.constraints")
+            text = constrain(text, policy, device)
     answer = _native.frontier_json(text, budgets.parse_preset(preset), device)
     return Frontier(text, answer, graph)
