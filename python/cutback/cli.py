@@ -11,9 +11,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from . import __version__
 from .budgets import MEASURES, PRESETS, parse_preset, text
@@ -38,7 +39,11 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
         "--device", help="row of the cost model; a100 for traced graphs, else cpu, unless given"
     )
     plan.add_argument(
-        "--time-limit", type=float, default=0.0, metavar="S", help="end the search after S seconds"
+        "--time-limit",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="end the search after S seconds",
     )
     plan.add_argument(
         "--explain", action="store_true", help="print each decision with its reason instead of JSON"
@@ -102,7 +107,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _budget(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isdecimal() else text
+    return int(text) if text is not None and text.isdecimal() and len(text) < 20 else text
+
+
+def _seconds(text: str) -> float:
+    """A length of time for argparse."""
+    seconds = float(text)
+    if not 0 <= seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 to 1e6")
+    return seconds
+
+
+def _read_graph(path: str) -> str:
+    from . import files
+
+    graph = files.read_text(path)
+    if not graph.lstrip().startswith("{"):
+        raise ValueError(f"{path}: a graph is a JSON object, this starts with {graph[:8]!r}")
+    return graph
 
 
 def _print(what: str) -> None:
@@ -141,7 +163,7 @@ def _plan(options: argparse.Namespace) -> int:
     from . import files
     from .planning import plan
 
-    graph = files.read_text(options.file)
+    graph = _read_graph(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     with _interruptible() as progress:
         answer = plan(
@@ -171,9 +193,9 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _cut(options: argparse.Namespace) -> int:
-    from . import _native, files
+    from . import _native
 
-    graph = files.read_text(options.file)
+    graph = _read_graph(options.file)
     answer, network = _native.cut_json(
         graph, parse_preset(options.preset), options.dump_network is not None
     )
@@ -195,7 +217,7 @@ def _frontier(options: argparse.Namespace) -> int:
     from . import files
     from .tradeoffs import frontier
 
-    graph = files.read_text(options.file)
+    graph = _read_graph(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     answer = frontier(graph, preset=options.preset, device=device)
     if options.report:
@@ -205,28 +227,38 @@ def _frontier(options: argparse.Namespace) -> int:
     return 0
 
 
-def _graph_of(options: argparse.Namespace, plan: str) -> str:
-    """The file of the graph that a plan is for."""
-    if options.file:
-        return str(options.file)
+def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
+    """The text of a plan and its document, which has what a picture needs."""
+    from . import files
+
+    plan = files.read_text(path)
     try:
         document = json.loads(plan)
     except RecursionError:
-        raise ValueError(f"{options.plan}: nested too deeply for a plan") from None
+        raise ValueError(f"{path}: nested too deeply for a plan") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{options.plan}: not JSON ({error})") from None
-    named = document.get("file") if isinstance(document, dict) else None
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    for key in ("fingerprint", "numbers", "steps", "decisions", "lives"):
+        if not isinstance(document, dict) or key not in document:
+            raise ValueError(f"{path}: this is no plan: it has no {key!r}")
+    return plan, document
+
+
+def _graph_of(options: argparse.Namespace, document: Mapping[str, Any]) -> str:
+    """The graph that a plan is for."""
+    if options.file:
+        return _read_graph(options.file)
+    named = document.get("file")
     if not isinstance(named, str):
-        raise ValueError(f"{options.plan} does not name its graph; give it as the second argument")
-    return os.path.join(os.path.dirname(os.path.abspath(options.plan)), named)
+        raise ValueError(f"{options.plan} does not name its graph; give it as the last argument")
+    return _read_graph(os.path.join(os.path.dirname(os.path.abspath(options.plan)), named))
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from . import files
     from .planning import Plan, read_problem
 
-    plan = files.read_text(options.plan)
-    answer = Plan(read_problem(files.read_text(_graph_of(options, plan))), plan)
+    plan, document = _read_plan(options.plan)
+    answer = Plan(read_problem(_graph_of(options, document)), plan)
     _print(answer.explain(as_json=options.json))
     if options.report:
         answer.report(options.report, title=f"Plan {Path(options.plan).name}")
@@ -234,11 +266,10 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from . import files
     from .planning import Plan, read_problem
 
-    first, second = files.read_text(options.plan), files.read_text(options.other)
-    problem = read_problem(files.read_text(_graph_of(options, first)))
+    (first, document), (second, _) = _read_plan(options.plan), _read_plan(options.other)
+    problem = read_problem(_graph_of(options, document))
     answer = Plan(problem, first).diff(Plan(problem, second))
     _print(answer.to_json() if options.json else str(answer))
     if options.report:
@@ -250,7 +281,7 @@ def _diff(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     from . import _native, files
 
-    graph, plan = files.read_text(options.file), files.read_text(options.plan)
+    graph, plan = _read_graph(options.file), files.read_text(options.plan)
     device = options.device
     if device is None and files.is_traced(graph) and '"device"' not in plan:
         device = "a100"

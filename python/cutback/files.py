@@ -13,6 +13,12 @@ import zlib
 MOST_BYTES = 1 << 30
 """Largest text that is read, unpacked: a graph of a million operations takes half of it."""
 
+MOST_PACKED = 100
+"""A packed file of more than :data:`SMALL` bytes unpacks to at most so many times its size; graphs
+come to 30 times."""
+
+SMALL = 64 << 20
+
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file, unpacked when it is gzipped (told by its first bytes).
@@ -22,16 +28,22 @@ def read_text(path: str | os.PathLike[str]) -> str:
     """
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
+        limit = MOST_BYTES
+        if packed:
+            limit = min(limit, max(SMALL, MOST_PACKED * os.fstat(file.fileno()).st_size))
         file.seek(0)
         try:
             source = gzip.GzipFile(fileobj=file) if packed else file
-            data = source.read(MOST_BYTES + 1)
+            data = source.read(limit + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{os.fspath(path)}: damaged gzip file ({error})") from None
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{os.fspath(path)}: more than {MOST_BYTES >> 20} MiB of text")
+    if len(data) > limit:
+        what = "unpacks to" if packed else "is"
+        raise ValueError(
+            f"{os.fspath(path)}: {what} more than {limit >> 20} MiB of text, which no graph is"
+        )
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{os.fspath(path)}: no UTF-8 text (byte {error.start})") from None
 
