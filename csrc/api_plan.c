@@ -5,6 +5,7 @@
 #include "plan/device.h"
 #include "plan/frontier_json.h"
 #include "plan/fusion.h"
+#include "plan/mutwo.h"
 #include "plan/traced.h"
 
 #include <time.h>
@@ -49,6 +50,16 @@ cb_status cb_problem_json(cb_context *ctx, const char *graph, size_t length, cha
     cb_status status;
     CB_TRY_DONE(open_session(&s, ctx, graph, length, NULL, err));
     CB_TRY_DONE(cb_problem_to_json(s.problem, &s.text, err));
+done:
+    return close_session(&s, status, out, err);
+}
+
+cb_status cb_mutwo_json(cb_context *ctx, const char *graph, size_t length, const cb_budget *saved,
+                        const char *device, char **out, cb_error *err) {
+    session s;
+    cb_status status;
+    CB_TRY_DONE(open_session(&s, ctx, graph, length, device, err));
+    CB_TRY_DONE(cb_mutwo_to_json(s.problem, saved, s.device, &ctx->alloc, &s.text, err));
 done:
     return close_session(&s, status, out, err);
 }

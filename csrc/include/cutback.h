@@ -352,6 +352,12 @@ CB_API CB_MUST_CHECK cb_status cb_step_adamw(cb_step *step, void *const *params,
 /* -> the same as a problem. */
 CB_API CB_MUST_CHECK cb_status cb_problem_json(cb_context *ctx, const char *graph, size_t length,
                                                char **out, cb_error *err);
+/* -> the same as a problem whose constraints are what mu-TWO selects (docs/planner.md) so that
+ * about as many bytes as `saved` says are saved: CB_BUDGET_BYTES, or CB_BUDGET_SHARE of what saving
+ * everything saves. */
+CB_API CB_MUST_CHECK cb_status cb_mutwo_json(cb_context *ctx, const char *graph, size_t length,
+                                             const cb_budget *saved, const char *device, char **out,
+                                             cb_error *err);
 /* -> a plan. */
 CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length,
                                             cb_preset preset, const cb_budget *budget,

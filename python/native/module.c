@@ -87,6 +87,8 @@ static PyMethodDef module_methods[] = {
      "[(True, plan JSON) or (False, why there is none), ...]"},
     {"problem_json", cb_py_problem_json, METH_VARARGS,
      "problem_json(graph, /) -> problem JSON, also of a traced graph"},
+    {"mutwo_json", cb_py_mutwo_json, METH_VARARGS,
+     "mutwo_json(graph, budget, device=None, /) -> problem JSON with mu-TWO's choices"},
     {"cut_json", cb_py_cut_json, METH_VARARGS,
      "cut_json(graph, preset, with_network, /) -> (cut JSON, DIMACS network or None)"},
     {"frontier_json", cb_py_frontier_json, METH_VARARGS,

@@ -236,6 +236,23 @@ PyObject *cb_py_problem_json(PyObject *module, PyObject *args) {
     return give_text(context, text);
 }
 
+PyObject *cb_py_mutwo_json(PyObject *module, PyObject *args) {
+    const char *graph, *device = NULL;
+    Py_ssize_t length;
+    PyObject *item;
+    cb_budget saved;
+    if (!PyArg_ParseTuple(args, "s#O|z:mutwo_json", &graph, &length, &item, &device)) return NULL;
+    if (cb_py_parse_budget(item, &saved) < 0) return NULL;
+    cb_py_state *state = cb_py_state_of(module);
+    cb_py_context *context = cb_py_context_get(state);
+    if (!context) return NULL;
+    cb_error error = {0};
+    char *text = NULL;
+    if (cb_mutwo_json(context->core, graph, (size_t)length, &saved, device, &text, &error) != CB_OK)
+        return cb_py_raise(state, &error, NULL);
+    return give_text(context, text);
+}
+
 /* cut_json(graph, preset, with_network, /) -> (JSON, DIMACS or None) */
 PyObject *cb_py_cut_json(PyObject *module, PyObject *args) {
     const char *graph;

@@ -124,6 +124,7 @@ PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_plans_json(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_cut_json(PyObject *module, PyObject *args);
 PyObject *cb_py_frontier_json(PyObject *module, PyObject *args);
+PyObject *cb_py_mutwo_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explanation_json(PyObject *module, PyObject *args);
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);

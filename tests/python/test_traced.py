@@ -243,6 +243,8 @@ def mistakes(tmp_path):
         "cycle.json": b'{"nodes":[{"kind":"call_function","op":"aten.neg.default","inputs":[0],'
         b'"out":[]}],"storage_bytes":[],"forward_outputs":[],"backward_outputs":[]}',
         "negative.json": text.replace(b'"bytes":', b'"bytes":-', 1),
+        "bomb.json.gz": gzip.compress(b" " * (80 << 20)),
+        "order.json": b"\xef\xbb\xbf[]",
         "huge.json": text.replace(b'"bytes":', b'"bytes":1e300,"b":', 1),
     }
     for name, content in files.items():
@@ -254,12 +256,21 @@ def mistakes(tmp_path):
     yield ["plan", good, "--device", "abacus"]
     yield ["plan", good, "--budget", "1"]
     yield ["plan", good, "--budget=-5"]
-    yield ["plan", good, "--budget", "nanx"]
+    for budget in ("nanx", "infx", "", "9" * 400 + "GiB", "9" * 5000, "1e3", "min "):
+        yield ["plan", good, "--budget", budget]
+    yield ["plan", good, "--policy", good]
+    yield ["plan", good, "--policy", "save:aten.bmm+recompute:aten.bmm"]
+    yield ["plan", "/dev/null"]
     yield ["plan", good, "--budget", "0.5x", "--max-extra", "0.1"]
     yield ["plan", good, "--budget", "min", "--max-extra", "nan"]
     plan = tmp_path / "plan.json"
     assert cli.main(["plan", good, "-o", str(plan)]) == 0
     yield ["explain", str(plan), str(path_of("unet"))]
+    yield ["explain", str(plan), str(plan)]
+    yield ["explain", str(tmp_path / "deep.json")]
+    yield ["diff", str(plan), good]
+    yield ["diff", str(plan), str(tmp_path / "list.json")]
+    yield ["diff", str(tmp_path / "deep.json"), str(plan)]
     yield ["evaluate", str(path_of("unet")), str(plan)]
     for number, change in enumerate(
         ({"steps": [0]}, {"steps": [10**9]}, {"steps": "none"}, {"backward_starts": -1})
@@ -270,6 +281,13 @@ def mistakes(tmp_path):
         yield ["explain", str(broken), good]
     (tmp_path / "nameless.json").write_text("{}")
     yield ["explain", str(tmp_path / "nameless.json")]
+
+
+@pytest.mark.parametrize("limit", ["nan", "-1", "inf", "soon"])
+def test_a_time_limit_is_a_time(limit):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["plan", str(path_of("evonorm_s0")), f"--time-limit={limit}"])
+    assert end.value.code == 2
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
