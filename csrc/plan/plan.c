@@ -266,12 +266,7 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
                             cb_error *err) {
     if ((unsigned)options->preset >= CB_PRESET_COUNT)
         return cb_fail(err, CB_INVALID, "plan: unknown preset %d", (int)options->preset);
-    for (uint32_t i = 0; i < n; i++) {
-        CB_TRY(check_budget(&budget[i], err));
-        if (n > 1 && budget[i].kind == CB_BUDGET_NONE)
-            return cb_fail(err, CB_INVALID, "plan: budget %u of %u is none; ask for it alone", i,
-                           n);
-    }
+    for (uint32_t i = 0; i < n; i++) CB_TRY(check_budget(&budget[i], err));
     for (uint32_t i = 0; i < n; i++) out[i] = (cb_answer){0};
     cb_arena scratch;
     cb_arena_init(&scratch, alloc);
