@@ -12,13 +12,22 @@ import numpy as np
 
 from . import budgets
 from .arrays import as_array, empty, wrap
-from .devices import Device, resolve
 from .source import place
 
 if TYPE_CHECKING:
+    from .devices import Device
     from .graph import Graph
     from .optim import AdamW
     from .planning import Plan
+
+
+def _row(device: Device | None) -> str | None:
+    if device is None:
+        return None
+    from .devices import resolve  # reads files, which the import of the package need not
+
+    return resolve(device)
+
 
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 
@@ -108,7 +117,7 @@ class Executable:
             preset=budgets.parse_preset(preset),
             budget=budgets.parse(budget, measure),
             backend=backend,
-            device=resolve(device),
+            device=_row(device),
             keep_gradients=keep_gradients,
             static_bytes=static_bytes,
             plan_json=plan if plan is None or isinstance(plan, str) else plan.to_json(),

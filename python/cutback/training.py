@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import budgets, tree
-from .devices import Device
 from .executable import Executable, Planned, Stats
 from .policies import Policy, PolicyFunction, resolve
 from .source import located, place
 from .tracing import Call, Traced
 
 if TYPE_CHECKING:
+    from .devices import Device
     from .optim import AdamW
     from .planning import Plan
     from .profiling import Profile

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cutback import _native
+
 DATA = Path(__file__).parents[1] / "data" / "graphs"
 POINTWISE = {"tags": ["pointwise"]}
 
@@ -112,7 +113,11 @@ def random_steps(graph, seed):
         steps.append(i)
         live.add(i)
         for _ in range(r.randint(0, 2)):
-            j = r.choice(sorted(live)) if live and r.random() > careless else r.randrange(len(nodes))
+            j = (
+                r.choice(sorted(live))
+                if live and r.random() > careless
+                else r.randrange(len(nodes))
+            )
             kind = r.random()
             if kind < 0.35:
                 steps.append(["out", j])
