@@ -3,7 +3,8 @@
 #   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
 #   make test    C tests, Python tests, sanitizers, layer check, notebook             (< 20 minutes)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
-#   make bench-planner   the planner's part of it
+#   make bench-planner   the planner's part of it                                     (< 12 minutes)
+#   make test-slow       the planner's limits on every traced graph                   (half an hour)
 #   make lint    formatter, linters, types
 #   make clean   remove everything the targets above made
 
@@ -44,18 +45,18 @@ test-python: $(VENV)/.test
 test-sanitize: $(VENV)/.test
 	tools/sanitize.sh $(BIN)
 
-# What takes too long for every change: the planner's limits on all traced graphs. About 40 minutes.
+# What takes too long for every change.
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest tests -m very_slow
 
 test-notebooks: $(VENV)/.test
 	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench $(VENV)/.test
 	$(BIN)/python benchmarks/run.py
 
-# The planner alone; needs no PyTorch.
-bench-planner: $(VENV)/.package
+# The planner alone; needs no PyTorch, compares with it where it is installed.
+bench-planner: $(VENV)/.test
 	for script in benchmarks/planner/bench_*.py; do $(BIN)/python $$script || exit 1; done
 	$(BIN)/python benchmarks/run.py --report
 

@@ -5,6 +5,7 @@
 #include "plan/device.h"
 #include "plan/frontier_json.h"
 #include "plan/fusion.h"
+#include "plan/mutwo.h"
 #include "plan/traced.h"
 
 #include <time.h>
@@ -28,9 +29,10 @@ static cb_status open_session(session *s, cb_context *ctx, const char *graph, si
     return cb_find_fusion(s->problem, err);
 }
 
-/* Gives the text, unless something has failed before, and closes the session either way. */
+/* Gives the text if `out` is there, unless something has failed before, and closes the session
+ * either way. */
 static cb_status close_session(session *s, cb_status status, char **out, cb_error *err) {
-    if (status == CB_OK) status = cb_text_give(&s->ctx->alloc, &s->text, out, err);
+    if (status == CB_OK && out) status = cb_text_give(&s->ctx->alloc, &s->text, out, err);
     cb_plan_free(s->plan);
     cb_problem_free(s->problem);
     cb_arena_free(&s->scratch);
@@ -52,6 +54,16 @@ done:
     return close_session(&s, status, out, err);
 }
 
+cb_status cb_mutwo_json(cb_context *ctx, const char *graph, size_t length, const cb_budget *saved,
+                        const char *device, char **out, cb_error *err) {
+    session s;
+    cb_status status;
+    CB_TRY_DONE(open_session(&s, ctx, graph, length, device, err));
+    CB_TRY_DONE(cb_mutwo_to_json(s.problem, saved, s.device, &ctx->alloc, &s.text, err));
+done:
+    return close_session(&s, status, out, err);
+}
+
 cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
                        const cb_budget *budget, const char *device, cb_poll_fn poll,
                        void *poll_user, char **out, cb_error *err) {
@@ -66,6 +78,51 @@ cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length, cb_pre
     CB_TRY_DONE(cb_plan_to_json(s.problem, s.plan, &s.text, err));
 done:
     return close_session(&s, status, out, err);
+}
+
+static cb_status give_planned(session *s, const cb_answer *answer, cb_planned *out, cb_error *err) {
+    cb_arena scratch;
+    cb_str text;
+    cb_arena_init(&scratch, &s->ctx->alloc);
+    cb_str_init(&text, &scratch);
+    cb_status status;
+    if (answer->plan) CB_TRY_DONE(cb_plan_to_json(s->problem, answer->plan, &text, err));
+    else cb_str_add(&text, answer->why.text, strlen(answer->why.text));
+    CB_TRY_DONE(
+        cb_text_give(&s->ctx->alloc, &text, answer->plan ? &out->plan : &out->why_not, err));
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
+cb_status cb_plans_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
+                        const cb_budget *budgets, uint32_t n, const char *device, cb_poll_fn poll,
+                        void *poll_user, cb_progress *progress, cb_planned *out, cb_error *err) {
+    cb_plan_options options = {
+        .preset = preset, .poll = poll, .poll_user = poll_user, .progress = progress};
+    session s;
+    cb_status status;
+    uint32_t made = 0, given = 0;
+    CB_TRY(check_preset(preset, err));
+    CB_TRY_DONE(open_session(&s, ctx, graph, length, device, err));
+    options.device = s.device;
+    cb_answer *answer = CB_NEW(&s.scratch, cb_answer, n);
+    cb_planned *planned = CB_NEW(&s.scratch, cb_planned, n);
+    if (!answer || !planned) {
+        status = cb_no_memory(err);
+        goto done;
+    }
+    CB_TRY_DONE(cb_plan_make_many(s.problem, &options, budgets, n, &ctx->alloc, answer, err));
+    made = n;
+    for (; given < n; given++) CB_TRY_DONE(give_planned(&s, &answer[given], &planned[given], err));
+    for (uint32_t i = 0; i < n; i++) out[i] = planned[i];
+done:
+    for (uint32_t i = 0; i < given && status != CB_OK; i++) {
+        cb_text_free(ctx, planned[i].plan);
+        cb_text_free(ctx, planned[i].why_not);
+    }
+    for (uint32_t i = 0; i < made; i++) cb_plan_free(answer[i].plan);
+    return close_session(&s, status, NULL, err);
 }
 
 static double now(void) {

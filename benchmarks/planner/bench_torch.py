@@ -37,7 +37,8 @@ try:
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch.utils.flop_counter import flop_registry
 except ImportError as error:
-    sys.exit(print(f"skipped: {error}"))
+    print(f"skipped: {error}")
+    sys.exit(0)
 
 COMMAND = "python benchmarks/planner/bench_torch.py"
 

@@ -135,7 +135,7 @@ def schedule(
     seconds: list[float],
     budget: int,
     eager: bool = True,
-    most_runs: int = 20,
+    most_runs: int = 5,
 ) -> tuple[list[int], int] | None:
     """Steps and the place where the backward starts; None: out of memory, or ``most_runs`` times as
     many steps as ops. ``seconds``: of each op; ``budget``: bytes; ``eager``: evict what the program

@@ -210,12 +210,21 @@ typedef enum cb_measure {
     CB_MEASURE_COUNT
 } cb_measure;
 
+typedef enum cb_offload {
+    CB_OFFLOAD_ASKED = 0, /* only values whose constraint asks for it */
+    CB_OFFLOAD_JOINT,     /* save, recompute or offload, whatever is fastest */
+    CB_OFFLOAD_ONLY,      /* save or offload: nothing runs again */
+    CB_OFFLOAD_COUNT
+} cb_offload;
+
 typedef struct cb_budget {
     enum { CB_BUDGET_NONE = 0, CB_BUDGET_BYTES, CB_BUDGET_SHARE, CB_BUDGET_MIN } kind;
     uint64_t bytes; /* CB_BUDGET_BYTES */
     double share;   /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra
                        time */
     cb_measure measure;
+    cb_offload offload;    /* goes with a budget on another measure than saved */
+    uint64_t pinned_bytes; /* most that the host may hold for it at one time; 0: no limit */
 } cb_budget;
 
 /* Called from the working thread now and then. FINISH ends a search for a plan with the best found
@@ -223,6 +232,14 @@ typedef struct cb_budget {
  * when asked again. */
 enum { CB_POLL_GO = 0, CB_POLL_CANCEL = 1 /* CB_CANCELLED */, CB_POLL_FINISH = 2 };
 typedef int (*cb_poll_fn)(void *user);
+
+/* What a search for a plan has when it polls. */
+typedef struct cb_progress {
+    uint32_t budget;     /* which of several it is about */
+    uint64_t best_bytes; /* of the best plan that fits so far; 0: none, the others do not count */
+    double extra;        /* its extra time, as a share of running everything once */
+    double gap;          /* its time over the bound's, as a share of the latter; < 0: not known */
+} cb_progress;
 
 /* ---- the compiled step ------------------------------------------------------------------------
  */
@@ -335,11 +352,27 @@ CB_API CB_MUST_CHECK cb_status cb_step_adamw(cb_step *step, void *const *params,
 /* -> the same as a problem. */
 CB_API CB_MUST_CHECK cb_status cb_problem_json(cb_context *ctx, const char *graph, size_t length,
                                                char **out, cb_error *err);
+/* -> the same as a problem whose constraints are what mu-TWO selects (docs/planner.md) so that
+ * about as many bytes as `saved` says are saved: CB_BUDGET_BYTES, or CB_BUDGET_SHARE of what saving
+ * everything saves. */
+CB_API CB_MUST_CHECK cb_status cb_mutwo_json(cb_context *ctx, const char *graph, size_t length,
+                                             const cb_budget *saved, const char *device, char **out,
+                                             cb_error *err);
 /* -> a plan. */
 CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length,
                                             cb_preset preset, const cb_budget *budget,
                                             const char *device, cb_poll_fn poll, void *poll_user,
                                             char **out, cb_error *err);
+/* -> a plan for each of `n` budgets, in one search: `out` [n] gets what each would get alone. An
+ * impossible budget fails alone. `progress` (may be NULL) is filled before each poll. */
+typedef struct cb_planned {
+    char *plan;    /* NULL: the budget is out of reach */
+    char *why_not; /* NULL: there is a plan */
+} cb_planned;
+CB_API CB_MUST_CHECK cb_status cb_plans_json(cb_context *ctx, const char *graph, size_t length,
+                                             cb_preset preset, const cb_budget *budgets, uint32_t n,
+                                             const char *device, cb_poll_fn poll, void *poll_user,
+                                             cb_progress *progress, cb_planned *out, cb_error *err);
 /* -> the minimum cut of a preset, and its network in DIMACS form (`network` may be NULL: not
  * wanted). */
 CB_API CB_MUST_CHECK cb_status cb_cut_json(cb_context *ctx, const char *graph, size_t length,

@@ -1,5 +1,7 @@
 #include "carry.h"
 
+#define MOST_OUTPUTS 64 /* of a carrier */
+
 enum { STAYS = 1, SEVERAL = 2 }; /* of a storage: may not move; more than one op picks it */
 
 typedef struct finder {
@@ -54,7 +56,7 @@ static void find_pickers(const finder *z) {
 static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
     const cb_problem *p = z->p;
     uint32_t n = 0, last = CB_NONE;
-    *all_move = true;
+    *all_move = p->out_begin[op + 1] - p->out_begin[op] <= MOST_OUTPUTS;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
         if (z->m->f->root[s] != op) { /* it hands on a storage of an input, or of the caller */
@@ -96,28 +98,29 @@ static void drop_mixed(const finder *z) {
     }
 }
 
-static cb_status add_wishes(const finder *z, cb_error *err) {
+/* Without a budget (`firm`) a preference acts as a demand, where it can. */
+static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
     const cb_facts *f = z->m->f;
     const cb_problem *p = z->p;
     char text[CB_OP_TEXT];
     for (uint32_t v = 0; v < p->n_value; v++) {
         uint32_t s = p->value_storage[v], root = f->root[s];
-        if (p->value_constraint[v] != CB_MUST_OFFLOAD || root == CB_NONE ||
-            f->position[root] >= f->base_backward)
-            continue;
-        if (z->m->carrier[s] == CB_NONE) {
-            return cb_fail(err, CB_INVALID,
-                           "MUST_OFFLOAD of %s: its memory cannot leave (%s); save it instead",
-                           cb_op_text(p, p->value_op[v], text),
-                           f->held[s] ? "it is an output, alive anyway"
-                                      : "it is changed in place, or handed out in pieces");
-        }
-        z->m->must[z->m->carrier[s]] = z->m->any_must = true;
+        uint8_t wish = p->value_constraint[v];
+        bool must = wish == CB_MUST_OFFLOAD, prefers = wish == CB_PREFER_OFFLOAD;
+        if (root == CB_NONE || f->position[root] >= f->base_backward) continue;
+        if (z->m->carrier[s] != CB_NONE && (must || (prefers && firm && f->wish[root] == wish)))
+            z->m->must[z->m->carrier[s]] = true;
+        if (!must || z->m->carrier[s] != CB_NONE) continue;
+        return cb_fail(err, CB_INVALID,
+                       "MUST_OFFLOAD of %s: its memory cannot leave (%s); save it instead",
+                       cb_op_text(p, p->value_op[v], text),
+                       f->held[s] ? "it is an output, alive anyway"
+                                  : "it is changed in place, or handed out in pieces");
     }
     return CB_OK;
 }
 
-cb_status cb_find_carriers(cb_mover *m, cb_error *err) {
+cb_status cb_find_carriers(cb_mover *m, bool firm, cb_error *err) {
     const cb_problem *p = m->f->p;
     double link = cb_link_bytes_per_s(p, m->f->device);
     if (!(link > 0)) {
@@ -146,10 +149,11 @@ cb_status cb_find_carriers(cb_mover *m, cb_error *err) {
     choose(&z);
     drop_mixed(&z);
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (m->carrier[s] != CB_NONE) bytes[m->carrier[s]] += p->storage_bytes[s];
+        if (m->carrier[s] == CB_NONE) continue;
+        bytes[m->carrier[s]] += p->storage_bytes[s];
     }
     for (uint32_t op = 0; op < p->n_op; op++) m->copy_ps[op] = cb_copy_time_ps(bytes[op], link);
-    status = add_wishes(&z, err);
+    status = add_wishes(&z, firm, err);
 done:
     cb_arena_free(&scratch);
     return status;

@@ -8,7 +8,7 @@
 
 #include "move.h"
 
-/* Fills carriers, copies and musts. Fails as cb_mover_init does. */
-CB_MUST_CHECK cb_status cb_find_carriers(cb_mover *m, cb_error *err);
+/* Fills carriers, copies and musts. `firm` and failures as of cb_mover_init. */
+CB_MUST_CHECK cb_status cb_find_carriers(cb_mover *m, bool firm, cb_error *err);
 
 #endif

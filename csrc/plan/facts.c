@@ -1,6 +1,6 @@
 /* See facts.h. Constraints of all views of a storage meet at the op that allocates it: MUST beats
  * PREFER, two MUSTs of different sides are an error, and of two PREFERs saving wins, as it can
- * always be done. */
+ * always be done, and then offloading. */
 #include "facts.h"
 
 #include <stdio.h>
@@ -97,27 +97,32 @@ static void mark_held(cb_facts *f) {
 
 /* ---- what the user wants --------------------------------------------------------------------- */
 
-static bool is_must(uint8_t wish) { return wish == CB_MUST_SAVE || wish == CB_MUST_RECOMPUTE; }
-static bool is_save(uint8_t wish) { return wish == CB_MUST_SAVE || wish == CB_PREFER_SAVE; }
+static bool is_must(uint8_t wish) {
+    return wish == CB_MUST_SAVE || wish == CB_MUST_RECOMPUTE || wish == CB_MUST_OFFLOAD;
+}
+
+/* Which side wins when nothing else decides. */
+static int rank_of(uint8_t wish) {
+    if (wish == CB_MUST_SAVE || wish == CB_PREFER_SAVE) return 2;
+    return wish == CB_MUST_OFFLOAD || wish == CB_PREFER_OFFLOAD ? 1 : 0;
+}
+
+static const char *must_name(uint8_t wish) {
+    return wish == CB_MUST_SAVE        ? "MUST_SAVE"
+           : wish == CB_MUST_RECOMPUTE ? "MUST_RECOMPUTE"
+                                       : "MUST_OFFLOAD";
+}
 
 static cb_status add_wish(cb_facts *f, uint32_t op, uint32_t value, cb_error *err) {
     const cb_problem *p = f->p;
     uint8_t wish = p->value_constraint[value], before = f->wish[op];
     char a[CB_OP_TEXT], b[CB_OP_TEXT];
-    if (wish == CB_MUST_OFFLOAD || wish == CB_PREFER_OFFLOAD) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "%s: value %u is to be offloaded; this version saves or recomputes, use "
-                       "SAVE or RECOMPUTE",
-                       cb_op_text(p, p->value_op[value], a), value);
-    }
     if (is_must(wish) && is_must(before) && wish != before) {
         uint32_t other = f->wish_value[op];
         return cb_fail(err, CB_INVALID,
                        "%s of %s and %s of %s contradict each other: both values lie in memory "
                        "that %s allocates",
-                       is_save(before) ? "MUST_SAVE" : "MUST_RECOMPUTE",
-                       cb_op_text(p, p->value_op[other], a),
-                       is_save(wish) ? "MUST_SAVE" : "MUST_RECOMPUTE",
+                       must_name(before), cb_op_text(p, p->value_op[other], a), must_name(wish),
                        cb_op_text(p, p->value_op[value], b), p->op_name[op]);
     }
     if (f->once[op] && wish == CB_MUST_RECOMPUTE) {
@@ -132,7 +137,7 @@ static cb_status add_wish(cb_facts *f, uint32_t op, uint32_t value, cb_error *er
     }
     if (f->once[op] && wish == CB_PREFER_RECOMPUTE) return CB_OK;
     bool wins = before == CB_FREE || (is_must(wish) && !is_must(before)) ||
-                (is_must(wish) == is_must(before) && is_save(wish));
+                (is_must(wish) == is_must(before) && rank_of(wish) > rank_of(before));
     if (!wins) return CB_OK;
     f->wish[op] = wish;
     f->wish_value[op] = value;
@@ -141,6 +146,7 @@ static cb_status add_wish(cb_facts *f, uint32_t op, uint32_t value, cb_error *er
 
 static cb_status gather_wishes(cb_facts *f, cb_error *err) {
     const cb_problem *p = f->p;
+    f->offloads = false;
     for (uint32_t op = 0; op < p->n_op; op++) f->wish_value[op] = CB_NONE;
     for (uint32_t v = 0; v < p->n_value; v++) {
         uint32_t op = f->root[p->value_storage[v]];
@@ -149,6 +155,8 @@ static cb_status gather_wishes(cb_facts *f, cb_error *err) {
             continue;
         CB_TRY(add_wish(f, op, v, err));
     }
+    for (uint32_t op = 0; op < p->n_op; op++)
+        f->offloads |= f->wish[op] == CB_MUST_OFFLOAD || f->wish[op] == CB_PREFER_OFFLOAD;
     return CB_OK;
 }
 

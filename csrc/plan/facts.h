@@ -26,6 +26,7 @@ typedef struct cb_facts {
                         CB_NONE: none */
     uint8_t *wish;   /* [n_op] cb_constraint of what it allocates, all views considered */
     uint32_t *wish_value; /* [n_op] the value that says so, CB_NONE: none */
+    bool offloads;        /* some wish is to offload */
     uint32_t n_base;
     uint32_t *base;         /* [n_base] ops */
     uint32_t *position;     /* [n_op] CB_NONE: dropped or a placeholder */

@@ -10,19 +10,44 @@
 
 typedef struct baseline {
     bool known; /* a preset may be out of reach of what the user demands */
-    uint64_t saved_bytes;
+    uint64_t saved_bytes, peak_bytes;
     int64_t time_ps;
 } baseline;
+
+#define REGIONS CB_PRESET_COUNT /* the row behind those of the presets */
+
+static cb_status measure(const cb_facts *f, const bool *recompute, cb_sim *sim, cb_pairs *pairs,
+                         baseline *out, cb_error *err) {
+    CB_TRY(cb_recompute_lazily(f, recompute, NULL, pairs, err));
+    CB_TRY(cb_sim_run(sim, pairs->list.at, pairs->list.len, err));
+    *out = (baseline){true, sim->saved, sim->peak, sim->time_ps};
+    return CB_OK;
+}
 
 static cb_status measure_preset(cb_cut *cut, cb_preset preset, cb_sim *sim, cb_pairs *pairs,
                                 baseline *out, cb_error *err) {
     cb_status status = cb_cut_preset(cut, preset, err);
     if (status == CB_INFEASIBLE || status == CB_UNSUPPORTED) return CB_OK;
     CB_TRY(status);
-    CB_TRY(cb_recompute_lazily(cut->f, cut->recompute, NULL, pairs, err));
-    CB_TRY(cb_sim_run(sim, pairs->list.at, pairs->list.len, err));
-    *out = (baseline){true, sim->saved, sim->time_ps};
-    return CB_OK;
+    return measure(cut->f, cut->recompute, sim, pairs, out, err);
+}
+
+/* Plain checkpointing: what leaves a region is saved, what stays inside runs again. */
+static cb_status measure_regions(const cb_facts *f, cb_sim *sim, cb_pairs *pairs, baseline *out,
+                                 cb_error *err) {
+    const cb_problem *p = f->p;
+    if (p->n_region == 0) return CB_OK;
+    bool *recompute = CB_NEW(pairs->arena, bool, p->n_op);
+    if (!recompute) return cb_no_memory(err);
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        bool inside = p->op_region[op] != CB_NONE && !f->once[op] &&
+                      !(p->op_flags[op] & CB_POP_VIEW) && f->wish[op] != CB_MUST_SAVE;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+            inside &= f->scope[p->value_storage[v]] != CB_NONE;
+        recompute[op] = inside;
+    }
+    return measure(f, recompute, sim, pairs, out, err);
 }
 
 static void put_points(cb_json_writer *w, const cb_tradeoffs *t) {
@@ -43,11 +68,12 @@ static void put_points(cb_json_writer *w, const cb_tradeoffs *t) {
 
 static void put_baselines(cb_json_writer *w, const baseline *rows) {
     cb_json_begin(w, "baselines", '{');
-    for (int preset = 0; preset < CB_PRESET_COUNT; preset++) {
-        if (!rows[preset].known) continue;
-        cb_json_begin(w, cb_preset_names[preset], '{');
-        cb_json_put_u64(w, "saved_bytes", rows[preset].saved_bytes);
-        cb_json_put_int(w, "time_ps", rows[preset].time_ps);
+    for (int i = 0; i <= REGIONS; i++) {
+        if (!rows[i].known) continue;
+        cb_json_begin(w, i == REGIONS ? "regions" : cb_preset_names[i], '{');
+        cb_json_put_u64(w, "saved_bytes", rows[i].saved_bytes);
+        cb_json_put_u64(w, "peak_bytes", rows[i].peak_bytes);
+        cb_json_put_int(w, "time_ps", rows[i].time_ps);
         cb_json_end(w, '}');
     }
     cb_json_end(w, '}');
@@ -80,7 +106,7 @@ cb_status cb_frontier_to_json(const cb_problem *p, cb_preset preset, const cb_de
     cb_sim sim = {0};
     cb_arena scratch;
     cb_status status;
-    baseline rows[CB_PRESET_COUNT] = {0};
+    baseline rows[REGIONS + 1] = {0};
     cb_arena_init(&scratch, alloc);
     cb_pairs pairs = {.arena = &scratch};
     if (preset == CB_PRESET_AUTOGRAD) preset = CB_PRESET_RECOMPUTE_ALL;
@@ -90,6 +116,7 @@ cb_status cb_frontier_to_json(const cb_problem *p, cb_preset preset, const cb_de
     CB_TRY_DONE(cb_tradeoffs_make(&t, &cut, preset, &scratch, err));
     for (cb_preset i = 0; i < CB_PRESET_COUNT; i++)
         CB_TRY_DONE(measure_preset(&cut, i, &sim, &pairs, &rows[i], err));
+    CB_TRY_DONE(measure_regions(&facts, &sim, &pairs, &rows[REGIONS], err));
     CB_TRY_DONE(write(&t, preset, rows, out, err));
 done:
     cb_sim_free(&sim);

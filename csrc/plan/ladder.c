@@ -74,6 +74,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) 
     cb_mark_may_rerun(f, d->may_rerun);
     set_targets(d);
     CB_TRY(cb_prices_init(&d->prices, t, cut, err));
+    t->prices = &d->prices;
     CB_TRY(cb_ledger_init(&d->ledger, f, d->may_rerun, a->alloc, err));
     CB_TRY(cb_moves_init(&d->moves, t, &d->ledger, a, d->whole, err));
     CB_TRY(build_base(d, err));

@@ -15,7 +15,7 @@ static void fill_none(uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
 }
 
-cb_status cb_mover_init(cb_mover *m, const cb_facts *f, cb_alloc *alloc, cb_error *err) {
+cb_status cb_mover_init(cb_mover *m, const cb_facts *f, bool firm, cb_alloc *alloc, cb_error *err) {
     const cb_problem *p = f->p;
     *m = (cb_mover){.f = f};
     cb_arena *a = &m->arena;
@@ -31,7 +31,7 @@ cb_status cb_mover_init(cb_mover *m, const cb_facts *f, cb_alloc *alloc, cb_erro
     m->moment = CB_NEW(a, uint64_t, f->n_base);
     cb_status status = m->value_step && m->value_life && m->latest && m->marked && m->done &&
                                m->wanted && m->brought && m->host && m->moment
-                           ? cb_find_carriers(m, err)
+                           ? cb_find_carriers(m, firm, err)
                            : cb_no_memory(err);
     if (status != CB_OK) cb_mover_free(m);
     return status;
@@ -211,7 +211,7 @@ static bool build(cb_mover *m, const cb_pair *pair, size_t n_pair) {
         if (k == f->base_backward && !cross_to_backward(m)) return false;
         for (; next < n_pair && cb_pair_anchor(pair[next]) <= k; next++) {
             if (cb_pair_anchor(pair[next]) != k) continue;
-            uint32_t op = cb_pair_moved(pair[next]);
+            uint32_t op = cb_pair_op(pair[next]);
             if (cb_pair_fetches(pair[next])) m->wanted[op] = k;
             else m->marked[op] = k;
         }

@@ -12,13 +12,9 @@
 
 #include "sim.h"
 
-#define CB_PAIR_FETCH ((cb_pair)1 << 31)
-static inline bool cb_pair_fetches(cb_pair pair) { return pair & CB_PAIR_FETCH; }
 static inline cb_pair cb_pair_fetch(uint32_t anchor, uint32_t op) {
     return cb_pair_make(anchor, op) | CB_PAIR_FETCH;
 }
-/* The op of either kind. */
-static inline uint32_t cb_pair_moved(cb_pair pair) { return cb_pair_op(pair & ~CB_PAIR_FETCH); }
 
 typedef struct cb_move_fetch { /* a value that comes back */
     uint32_t op, step;         /* step as built */
@@ -52,7 +48,6 @@ typedef struct cb_mover {
     uint32_t *carrier; /* [n_storage] the op that moves it, CB_NONE: it stays */
     int64_t *copy_ps;  /* [n_op] a carrier's copy in one direction */
     bool *must;        /* [n_op] carriers that leave whatever the pairs say */
-    bool any_must;
 
     /* as built; see sim.h */
     CB_VEC(cb_sim_step) step;
@@ -92,8 +87,9 @@ typedef struct cb_mover {
 } cb_mover;
 #define CB_MOVE_ACTION 30
 
-/* CB_UNSUPPORTED: there is no link. CB_INVALID: what must leave cannot; the text names it. */
-CB_MUST_CHECK cb_status cb_mover_init(cb_mover *m, const cb_facts *f, cb_alloc *alloc,
+/* What must be offloaded is, whatever the pairs say; if `firm`, what should be is as well.
+ * CB_UNSUPPORTED: there is no link. CB_INVALID: what must leave cannot; the text names it. */
+CB_MUST_CHECK cb_status cb_mover_init(cb_mover *m, const cb_facts *f, bool firm, cb_alloc *alloc,
                                       cb_error *err);
 void cb_mover_free(cb_mover *m);
 /* Uses up to `target` bytes where that saves time. */

@@ -155,10 +155,9 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
 /* ---- judging --------------------------------------------------------------------------------- */
 
 cb_status cb_moves_poll(cb_moves *m, cb_error *err) {
-    const cb_goal *goal = m->trial->goal;
-    if (!goal->poll || m->settled - m->polled < POLL_EVERY) return CB_OK;
+    if (m->settled - m->polled < POLL_EVERY) return CB_OK;
     m->polled = m->settled;
-    return goal->poll(goal->poll_user) ? cb_fail(err, CB_CANCELLED, "plan: cancelled") : CB_OK;
+    return cb_trial_poll(m->trial, err);
 }
 
 cb_status cb_moves_offer(cb_moves *m, cb_error *err) {

@@ -7,6 +7,8 @@
 #include "device.h"
 #include "frontier.h"
 #include "mincut.h"
+#include "move.h"
+#include "offload.h"
 #include "recover.h"
 #include "search.h"
 #include "sim.h"
@@ -16,6 +18,14 @@ static cb_status check_budget(const cb_budget *b, cb_error *err) {
         return cb_fail(err, CB_INVALID, "plan: unknown kind of budget %d", (int)b->kind);
     if ((unsigned)b->measure >= CB_MEASURE_COUNT)
         return cb_fail(err, CB_INVALID, "plan: unknown measure %d", (int)b->measure);
+    if ((unsigned)b->offload >= CB_OFFLOAD_COUNT)
+        return cb_fail(err, CB_INVALID, "plan: unknown kind of offload %d", (int)b->offload);
+    if (b->offload != CB_OFFLOAD_ASKED && b->kind == CB_BUDGET_NONE)
+        return cb_fail(err, CB_INVALID, "plan: offload goes with a budget; give one");
+    if (b->offload != CB_OFFLOAD_ASKED && b->measure == CB_MEASURE_SAVED) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "plan: offload goes with a budget on live, arena or total, not on saved");
+    }
     if (b->kind == CB_BUDGET_SHARE && !(b->share > 0 && b->share <= 1)) {
         return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
                        b->share);
@@ -61,8 +71,12 @@ static cb_status set_reference(planner *r, cb_error *err) {
 }
 
 static cb_goal make_goal(const planner *r, const cb_budget *b) {
-    cb_goal goal = {
-        .measure = b->measure, .bytes = b->bytes, .poll = r->o->poll, .poll_user = r->o->poll_user};
+    const cb_plan_options *o = r->o;
+    cb_goal goal = {.measure = b->measure, .bytes = b->bytes, .progress = o->progress};
+    goal.poll = o->poll;
+    goal.poll_user = o->poll_user;
+    goal.offload = b->offload;
+    goal.pinned_bytes = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
     if (b->kind == CB_BUDGET_SHARE) {
         uint64_t whole = cb_measured(r->p, b->measure, &r->save_all, r->save_all_arena_bytes);
         goal.bytes = (uint64_t)(b->share * (double)whole);
@@ -100,21 +114,55 @@ static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb
     return cb_searcher_ask(*searcher, goal, found, err);
 }
 
-static cb_status choose_pairs(planner *r, const cb_budget *budget, cb_plan *plan, cb_pairs *pairs,
-                              cb_error *err) {
+/* A preset's schedule, with what is to be offloaded on the host. */
+static cb_status move_preset(planner *r, const cb_budget *b, const cb_pairs *pairs, cb_plan *plan,
+                             cb_error *err) {
+    cb_mover mover;
+    uint64_t most = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
+    CB_TRY(cb_mover_init(&mover, &r->facts, true, r->scratch->alloc, err));
+    cb_status status = cb_mover_run(&mover, pairs->list.at, pairs->list.len, UINT64_MAX, err);
+    if (status == CB_OK && mover.host_bytes > most) {
+        status = cb_fail(err, CB_INFEASIBLE,
+                         "what is to be offloaded needs %llu bytes on the host at one time, the "
+                         "limit is %llu",
+                         (unsigned long long)mover.host_bytes, (unsigned long long)most);
+    }
+    if (status == CB_OK) status = cb_mover_schedule(&mover, &plan->arena, &plan->schedule, err);
+    cb_mover_free(&mover);
+    return status;
+}
+
+static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb_error *err) {
+    cb_moved found;
+    cb_searcher **searcher = &r->searcher[goal->measure == CB_MEASURE_SAVED];
+    if (!*searcher) CB_TRY(cb_searcher_new(&r->facts, &r->cut, &r->sim, r->scratch, searcher, err));
+    CB_TRY(
+        cb_search_offload(&r->facts, &r->cut, &r->sim, *searcher, goal, r->scratch, &found, err));
+    if (found.least_extra_ps >= 0 && !r->facts.bent)
+        plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
+    return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
+}
+
+/* The schedule, into the plan's arena. */
+static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *plan,
+                                 cb_error *err) {
+    cb_found found = {.pairs = {.arena = r->scratch}};
     if (budget->kind == CB_BUDGET_NONE) {
         CB_TRY(cb_cut_preset(&r->cut, r->o->preset, err));
         CB_TRY(cb_facts_hoist(&r->facts, r->cut.hoist, err));
-        return cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, pairs, err);
+        CB_TRY(cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, &found.pairs, err));
+        if (r->facts.offloads) return move_preset(r, budget, &found.pairs, plan, err);
+    } else {
+        cb_goal goal = make_goal(r, budget);
+        plan->budget_bytes = goal.bytes;
+        if (r->facts.offloads || goal.offload != CB_OFFLOAD_ASKED)
+            return choose_moves(r, &goal, plan, err);
+        CB_TRY(find_pairs(r, &goal, &found, err));
+        if (found.least_extra_ps >= 0 && !r->facts.bent)
+            plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     }
-    cb_goal goal = make_goal(r, budget);
-    plan->budget_bytes = goal.bytes;
-    cb_found found = {.pairs = *pairs};
-    CB_TRY(find_pairs(r, &goal, &found, err));
-    *pairs = found.pairs;
-    if (found.least_extra_ps >= 0 && !r->facts.bent)
-        plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
-    return CB_OK;
+    CB_TRY(cb_sim_run(&r->sim, found.pairs.list.at, found.pairs.list.len, err));
+    return cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err);
 }
 
 /* Walks and places plan->schedule and fills in what follows from it. */
@@ -139,13 +187,10 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
 }
 
 static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, cb_error *err) {
-    cb_pairs pairs = {.arena = r->scratch};
     plan->preset = r->o->preset;
     plan->measure = budget->measure;
     CB_TRY(check_regions(r->p, r->o->preset, budget, err));
-    CB_TRY(choose_pairs(r, budget, plan, &pairs, err));
-    CB_TRY(cb_sim_run(&r->sim, pairs.list.at, pairs.list.len, err));
-    CB_TRY(cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err));
+    CB_TRY(choose_schedule(r, budget, plan, err));
     CB_TRY(finish_plan(r, plan, err));
     if (budget->kind == CB_BUDGET_MIN) { /* the budget that this turned out to be */
         plan->budget_bytes = cb_measured(r->p, plan->measure, &plan->lives, plan->arena_bytes);
@@ -234,7 +279,10 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
     cb_status status;
     CB_TRY_DONE(start(&r, p, options->device, &scratch, err));
     CB_TRY_DONE(cb_cut_init(&r.cut, &r.facts, &scratch, err));
-    for (uint32_t i = 0; i < n; i++) CB_TRY_DONE(make_one(&r, &budget[i], &out[i], alloc, err));
+    for (uint32_t i = 0; i < n; i++) {
+        if (options->progress) *options->progress = (cb_progress){.budget = i};
+        CB_TRY_DONE(make_one(&r, &budget[i], &out[i], alloc, err));
+    }
 done:
     stop(&r);
     for (uint32_t i = 0; i < n && status != CB_OK; i++) {

@@ -11,6 +11,7 @@ typedef struct cb_plan_options {
     const cb_device *device; /* NULL: "cpu" */
     cb_poll_fn poll;         /* may be NULL */
     void *poll_user;
+    cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_plan_options;
 
 typedef enum cb_decision {

@@ -1,7 +1,8 @@
-/* A step is a base step when its op has not run yet and comes later in the base order than all base
- * steps before. All others are reruns, also the first run of an op whose base run fell away. A
- * rerun belongs to the first base step that needs it, directly or through other reruns, so anchors
- * are handed on backwards from readers to what they read. */
+/* A step is a base step when its op has not run yet, comes later in the base order than all base
+ * steps before, and runs in the forward if it is of the forward. All others are reruns, also the
+ * first run of an op whose base run fell away. A rerun belongs to the first base step that needs
+ * it, directly or through other reruns, so anchors are handed on backwards from readers to what
+ * they read. */
 #include "recover.h"
 
 #include "../base/sort.h"
@@ -15,7 +16,9 @@ static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_rec
     uint32_t next = 0; /* position */
     for (uint32_t t = 0; t < s->n_step; t++) {
         uint32_t op = s->step[t], k = f->position[op];
-        out->base[t] = !ran[op] && k != CB_NONE && k >= next;
+        if (t == s->backward_starts) next = f->base_backward;
+        uint32_t end = t < s->backward_starts ? f->base_backward : f->n_base;
+        out->base[t] = !ran[op] && k >= next && k < end;
         out->anchor[t] = out->base[t] ? k : CB_NONE;
         if (out->base[t]) next = k + 1;
         ran[op] = true;

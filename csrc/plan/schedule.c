@@ -554,6 +554,18 @@ static cb_status walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     return CB_OK;
 }
 
+cb_status cb_schedule_copy(const cb_schedule *s, cb_arena *arena, cb_schedule *out, cb_error *err) {
+    uint32_t *step = CB_NEW(arena, uint32_t, s->n_step);
+    uint8_t *action = s->action ? CB_NEW(arena, uint8_t, s->n_step) : NULL;
+    if (!step || (s->action && !action)) return cb_no_memory(err);
+    if (s->n_step > 0) memcpy(step, s->step, s->n_step * sizeof *step);
+    if (s->n_step > 0 && action) memcpy(action, s->action, s->n_step);
+    *out = *s;
+    out->step = step;
+    out->action = action;
+    return CB_OK;
+}
+
 cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s, const cb_device *device,
                            cb_arena *arena, cb_lives *out, cb_error *err) {
     cb_arena scratch;

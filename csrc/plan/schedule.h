@@ -56,6 +56,8 @@ typedef struct cb_lives {
     uint64_t host_bytes;          /* most held on the host at one time */
 } cb_lives;
 
+CB_MUST_CHECK cb_status cb_schedule_copy(const cb_schedule *s, cb_arena *arena, cb_schedule *out,
+                                         cb_error *err);
 /* Checks every rule (inputs live, backward ops after the start, run-once ops once, outputs exist,
  * nothing leaves that is shared) and fills `out` from `arena`. CB_INVALID names a broken rule;
  * CB_UNSUPPORTED: something moves, but there is no link. */

@@ -16,8 +16,7 @@
 
 /* ---- filling the pool ------------------------------------------------------------------------ */
 
-/* Inside regions with limits the search starts from what their own cut recomputes. */
-static cb_status force_recompute(const cb_facts *f, cb_cut *cut, bool *forced, cb_error *err) {
+cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced, cb_error *err) {
     bool limited = false;
     for (uint32_t r = 0; r < f->p->n_region; r++) limited |= f->p->region_limit[r] != UINT64_MAX;
     for (uint32_t op = 0; op < f->p->n_op; op++) forced[op] = f->wish[op] == CB_MUST_RECOMPUTE;
@@ -289,6 +288,7 @@ static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
     bool saved = t->goal->measure == CB_MEASURE_SAVED;
     if (!s->ready) {
         cb_ladder_free(&s->d); /* of a search that was ended early */
+        t->prices = NULL;
         s->d = (cb_ladder){0};
         CB_TRY(cb_try_pairs(t, NULL, 0, err));
         if (saved) CB_TRY(fill_for_saved(t, s->cut, err));
@@ -349,7 +349,7 @@ cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_arena 
     s->pool.alloc = arena->alloc;
     s->t = (cb_trial){
         .f = f, .goal = &s->goal, .sim = sim, .pool = &s->pool, .scratch = arena, .forced = forced};
-    CB_TRY(force_recompute(f, cut, forced, err));
+    CB_TRY(cb_force_recompute(f, cut, forced, err));
     for (uint32_t op = 0; op < f->p->n_op; op++) s->t.has_demands |= forced[op];
     *out = s;
     return CB_OK;

@@ -12,8 +12,11 @@ typedef struct cb_goal {
     bool smallest; /* CB_BUDGET_MIN: ignore `bytes`, take the smallest whose extra time stays within
                       `share` */
     double share;  /* of once_ps */
-    cb_poll_fn poll; /* may be NULL */
+    cb_offload offload;
+    uint64_t pinned_bytes; /* most that the host may hold */
+    cb_poll_fn poll;       /* may be NULL */
     void *poll_user;
+    cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_goal;
 
 /* What a measure counts in a walked and placed schedule. */
@@ -25,6 +28,11 @@ typedef struct cb_found {
     double least_extra_ps; /* no plan of the bound's class (prices.h) that fits takes less; < 0:
                               not known */
 } cb_found;
+
+/* [n_op] what runs again in all plans: by wish, and inside regions with limits what their own cut
+ * recomputes. */
+CB_MUST_CHECK cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced,
+                                           cb_error *err);
 
 typedef struct cb_searcher cb_searcher; /* lies in an arena */
 

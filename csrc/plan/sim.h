@@ -16,7 +16,10 @@ static inline cb_pair cb_pair_make(uint32_t anchor, uint32_t op) {
     return (cb_pair)anchor << 32 | op;
 }
 static inline uint32_t cb_pair_anchor(cb_pair pair) { return (uint32_t)(pair >> 32); }
-static inline uint32_t cb_pair_op(cb_pair pair) { return (uint32_t)pair; }
+/* Plans that move values (move.h) have pairs of a second kind: brought back, not run again. */
+#define CB_PAIR_FETCH ((cb_pair)1 << 31)
+static inline bool cb_pair_fetches(cb_pair pair) { return pair & CB_PAIR_FETCH; }
+static inline uint32_t cb_pair_op(cb_pair pair) { return (uint32_t)(pair & ~CB_PAIR_FETCH); }
 
 typedef struct cb_sim_life { /* one life of a storage */
     uint32_t storage;

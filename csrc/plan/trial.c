@@ -1,33 +1,90 @@
 #include "trial.h"
 
+#include "prices.h"
+
 #define POLL_EVERY 16 /* trials of some 10 to 1000 microseconds */
 
-static bool is_lawful(const cb_trial *t) {
+typedef struct crossing { /* what a schedule saves: lives over the start of the backward */
+    const cb_sim_life *life;
+    size_t n;
+    uint32_t backward;
+} crossing;
+
+static bool crosses(const crossing *c, const cb_sim_life *life) {
+    return life->made != CB_NONE && life->made < c->backward && life->last != CB_NONE &&
+           life->last >= c->backward;
+}
+
+static bool is_lawful(const cb_trial *t, const crossing *c) {
     const cb_facts *f = t->f;
-    const cb_sim *sim = t->sim;
-    for (size_t i = 0; i < sim->life.len; i++) {
-        const cb_sim_life *life = &sim->life.at[i];
-        if (life->made == CB_NONE || life->made >= sim->backward_starts ||
-            life->last < sim->backward_starts)
-            continue;
+    for (size_t i = 0; i < c->n; i++) {
+        const cb_sim_life *life = &c->life[i];
+        if (!crosses(c, life)) continue;
         if (f->wish[f->root[life->storage]] == CB_MUST_RECOMPUTE && !f->held[life->storage])
             return false;
     }
     for (uint32_t r = 0; r < f->p->n_region; r++) {
-        if (f->p->region_limit[r] != UINT64_MAX &&
-            cb_sim_saved_inside(sim, r) > f->p->region_limit[r])
-            return false;
+        uint64_t bytes = 0;
+        if (f->p->region_limit[r] == UINT64_MAX) continue;
+        for (size_t i = 0; i < c->n; i++) {
+            if (crosses(c, &c->life[i]) && cb_inside_region(f, c->life[i].storage, r))
+                bytes += f->p->storage_bytes[c->life[i].storage];
+        }
+        if (bytes > f->p->region_limit[r]) return false;
     }
     return true;
 }
 
-cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
-    if (t->goal->poll && t->count++ % POLL_EVERY == 0 && t->goal->poll(t->goal->poll_user)) {
-        return cb_fail(err, CB_CANCELLED, "plan: cancelled");
-    }
+/* The best plan of the pool in use, if it is better than the one told last. */
+static void tell(const cb_trial *t, cb_progress *told) {
+    const cb_goal *goal = t->goal;
+    const cb_pool_of_plans *pool = t->pool;
+    double once = (double)t->f->once_ps + 1, bound = -1;
+    uint32_t at = cb_pool_fitting(pool, goal->smallest ? UINT64_MAX : goal->bytes);
+    if (at == CB_NONE) return;
+    while (goal->smallest && at > 0 && (double)pool->at[at - 1].time_ps <= once * (1 + goal->share))
+        at--;
+    const cb_candidate *c = &pool->at[at];
+    double extra = (double)(c->time_ps - t->f->once_ps) / once;
+    bool worse = goal->smallest ? c->size > told->best_bytes : extra > told->extra;
+    if (told->best_bytes > 0 && worse) return;
+    if (t->prices)
+        bound = once + cb_prices_bound(t->prices, (double)(goal->smallest ? c->size : goal->bytes));
+    told->best_bytes = c->size;
+    told->extra = extra;
+    told->gap = bound > 0 ? ((double)c->time_ps - bound) / bound : -1;
+    if (bound > 0 && told->gap < 0) told->gap = 0; /* outside the bound's class */
+}
+
+cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {
+    const cb_goal *goal = t->goal;
+    if (!goal->poll) return CB_OK;
+    if (goal->progress) tell(t, goal->progress);
+    return goal->poll(goal->poll_user) ? cb_fail(err, CB_CANCELLED, "plan: cancelled") : CB_OK;
+}
+
+static cb_status try_moves(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
+    cb_mover *m = t->mover;
+    CB_TRY(cb_mover_run(m, pair, n_pair, t->target, err));
+    t->size = m->peak;
+    t->time_ps = m->time_ps;
+    crossing c = {m->life.at, m->life.len, m->backward};
+    t->lawful = !m->broken && m->host_bytes <= t->goal->pinned_bytes &&
+                (!t->has_demands || is_lawful(t, &c));
+    return CB_OK;
+}
+
+static cb_status try_runs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
     CB_TRY(cb_sim_run(t->sim, pair, n_pair, err));
     t->size = t->goal->measure == CB_MEASURE_SAVED ? t->sim->saved : t->sim->peak;
     t->time_ps = t->sim->cost_ps;
-    t->lawful = !t->has_demands || is_lawful(t);
+    crossing c = {t->sim->life.at, t->sim->life.len, t->sim->backward_starts};
+    t->lawful = !t->has_demands || is_lawful(t, &c);
+    return CB_OK;
+}
+
+cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
+    if (t->count++ % POLL_EVERY == 0) CB_TRY(cb_trial_poll(t, err));
+    CB_TRY(t->mover ? try_moves(t, pair, n_pair, err) : try_runs(t, pair, n_pair, err));
     return t->lawful ? cb_pool_offer(t->pool, t->size, t->time_ps, pair, n_pair, err) : CB_OK;
 }

@@ -60,6 +60,8 @@ static cb_status take_stock(cb_whatif *w, const cb_schedule *s, cb_error *err) {
     const cb_facts *f = w->f;
     cb_recovered found;
     CB_TRY(cb_recover(f, s, &w->arena, &found, err));
+    w->schedule = *s;
+    w->base = found.base;
     w->pairs = found.pairs;
     w->other.arena = &w->arena;
     CB_TRY(cb_sim_run(&w->sim, w->pairs.list.at, w->pairs.list.len, err));
@@ -144,18 +146,53 @@ static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-static bool make_other(cb_whatif *w, uint32_t op, uint32_t anchor, bool saved) {
+/* The schedule in which `top` runs in the forward only. */
+static void drop_reruns(const cb_whatif *w, uint32_t top, uint32_t *step, cb_schedule *out) {
+    const cb_schedule *s = &w->schedule;
+    const uint32_t *position = w->f->position;
+    uint32_t n = 0;
+    bool placed = false;
+    for (uint32_t t = 0; t <= s->n_step; t++) {
+        bool behind = t < s->n_step && w->base[t] && position[s->step[t]] >= position[top];
+        if (!placed && (behind || t == s->backward_starts)) {
+            placed = true;
+            step[n++] = top;
+        }
+        if (t == s->backward_starts) out->backward_starts = n;
+        if (t < s->n_step && s->step[t] != top) step[n++] = s->step[t];
+    }
+    out->n_step = n;
+    out->step = step;
+}
+
+/* What ran again for the reruns and for others too is now for those others alone, so decisions are
+ * read off the schedule anew. */
+static cb_status save_instead(cb_whatif *w, uint32_t op, cb_error *err) {
+    cb_arena scratch;
+    cb_schedule other;
+    cb_recovered found;
+    cb_arena_init(&scratch, w->f->alloc);
+    cb_status status = CB_OK;
+    uint32_t *step = CB_NEW(&scratch, uint32_t, (size_t)w->schedule.n_step + 1);
+    if (!step) status = cb_no_memory(err);
+    if (status == CB_OK) {
+        drop_reruns(w, op, step, &other);
+        status = cb_recover(w->f, &other, &scratch, &found, err);
+    }
+    if (status == CB_OK)
+        status = cb_sim_run(&w->sim, found.pairs.list.at, found.pairs.list.len, err);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+static cb_status recompute_instead(cb_whatif *w, uint32_t op, uint32_t anchor, cb_error *err) {
     size_t n = w->pairs.list.len;
     w->other.list.len = 0;
-    if (!CB_RESERVE(&w->arena, w->other.list, n)) return false;
-    for (size_t i = 0; i < n; i++) {
-        if (saved || cb_pair_op(w->pairs.list.at[i]) != op)
-            w->other.list.at[w->other.list.len++] = w->pairs.list.at[i];
-    }
-    if (!saved) return true;
-    if (!add_chain(w, op, anchor)) return false;
+    if (!CB_RESERVE(&w->arena, w->other.list, n)) return cb_no_memory(err);
+    for (size_t i = 0; i < n; i++) w->other.list.at[w->other.list.len++] = w->pairs.list.at[i];
+    if (!add_chain(w, op, anchor)) return cb_no_memory(err);
     cb_sort(w->other.list.at, w->other.list.len, sizeof(cb_pair), compare_pairs);
-    return true;
+    return cb_sim_run(&w->sim, w->other.list.at, w->other.list.len, err);
 }
 
 cb_status cb_whatif_flip(cb_whatif *w, uint32_t storage, cb_change *out, cb_error *err) {
@@ -166,8 +203,7 @@ cb_status cb_whatif_flip(cb_whatif *w, uint32_t storage, cb_change *out, cb_erro
         return CB_OK;
     bool saved = !w->again[op];
     if (saved && (f->once[op] || anchor == CB_NONE)) return CB_OK;
-    if (!make_other(w, op, anchor, saved)) return cb_no_memory(err);
-    CB_TRY(cb_sim_run(&w->sim, w->other.list.at, w->other.list.len, err));
+    CB_TRY(saved ? recompute_instead(w, op, anchor, err) : save_instead(w, op, err));
     *out = (cb_change){.known = true,
                        .peak_bytes = (int64_t)(w->sim.peak - w->peak_bytes),
                        .saved_bytes = (int64_t)(w->sim.saved - w->saved_bytes),

@@ -32,20 +32,21 @@ from .tracing import Traced
 from .training import Step, compile, example, grad, trace, value_and_grad
 
 if TYPE_CHECKING:
-    from .planning import Plan, min_cut, plan
+    from .planning import Plan, min_cut, plan, plans
     from .tradeoffs import Frontier, frontier
 
 __all__ = [
     "Array", "BudgetError", "CheckpointPolicy", "Executable", "Frontier", "Graph", "Plan",
     "Planned", "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint",
     "checkpoint_name", "compile", "example", "frontier", "functional", "get_num_threads", "grad",
-    "min_cut", "nn", "ops", "optim", "plan", "policies", "set_num_threads", "trace",
-    "value_and_grad", *_operations,
+    "min_cut", "nn", "ops", "optim", "plan", "plans", "policies", "set_num_threads",
+    "trace", "value_and_grad", *_operations,
 
 ]  # fmt: skip
 
 _LAZY = {  # they read JSON, which not every program needs
     "Plan": "planning", "min_cut": "planning", "plan": "planning",
+    "plans": "planning",
     "Frontier": "tradeoffs", "frontier": "tradeoffs",
 }  # fmt: skip
 

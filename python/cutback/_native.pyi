@@ -110,8 +110,19 @@ def plan_json(
     budget: _Budget | None = None,
     device: str | None = None,
     time_limit: float = 0.0,
-    progress: Callable[[float], object] | None = None,
+    progress: Callable[[float, tuple[int, float, float] | None], object] | None = None,
 ) -> str: ...
+def plans_json(
+    graph: str,
+    budgets: Sequence[_Budget | None],
+    /,
+    *,
+    preset: int = 0,
+    device: str | None = None,
+    time_limit: float = 0.0,
+    progress: Callable[[float, tuple[int, float, float] | None], object] | None = None,
+) -> list[tuple[bool, str]]: ...
+def mutwo_json(graph: str, budget: _Budget, device: str | None = None, /) -> str: ...
 def cut_json(graph: str, preset: int, with_network: bool, /) -> tuple[str, str | None]: ...
 def frontier_json(graph: str, preset: int, device: str | None = None, /) -> str: ...
 def explain_json(graph: str, plan: str, device: str | None = None, /) -> str: ...

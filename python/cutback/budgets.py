@@ -38,10 +38,11 @@ def parse_bytes(spec: int | str) -> int:
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ValueError(f"{spec!r} is not a size; write bytes, '500MB' or '6GiB'")
-    size = int(float(match[1]) * unit)
+    size = float(match[1]) * unit
     if size >= 2**63:
-        raise ValueError(f"{spec!r} is more bytes than any memory has")
-    return size
+        shown = spec if len(spec) < 40 else f"{spec[:37]}..."
+        raise ValueError(f"{shown!r} is more bytes than any memory has")
+    return int(size)
 
 
 def parse(
@@ -85,7 +86,8 @@ def parse(
     try:
         return _BYTES, parse_bytes(share), 0.0, number
     except (TypeError, ValueError) as error:
-        raise type(error)(f"budget={budget!r}: {error}") from None
+        shown = repr(budget) if len(repr(budget)) < 60 else f"{repr(budget)[:57]}..."
+        raise type(error)(f"budget={shown}: {error}") from None
 
 
 def parse_preset(preset: str | None) -> int:

@@ -1,5 +1,5 @@
-"""The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``evaluate``,
-``doctor``, ``ops``.
+"""The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``diff``,
+``evaluate``, ``doctor``, ``ops``.
 
 Files are problems or traced graphs, gzipped or not. A mistake is one line on standard error and
 exit code 2."""
@@ -11,13 +11,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .budgets import MEASURES, PRESETS, parse_preset, text
 from .devices import resolve
+
+if TYPE_CHECKING:
+    from .planning import Best
 
 _DEVICE = (
     "row of the cost model: a name, measured (this CPU) or FILE.json; a100 for traced graphs, else "
@@ -29,6 +33,12 @@ _FILE = "a problem or a traced graph, as JSON or gzipped JSON (docs/problem.md)"
 def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("file", help=_FILE)
     plan.add_argument("--budget", help="bytes, 6GiB, 0.4x (a share of saving everything) or min")
+    plan.add_argument(
+        "--budgets",
+        metavar="LIST",
+        help="several, as 0.9x,4GiB,min, or a number of shares from 0.98x to 0.02x: a table "
+        "instead of a plan; with -o, a folder for the plans",
+    )
     plan.add_argument("--measure", choices=MEASURES, default="live", help="what the budget bounds")
     plan.add_argument(
         "--max-extra", type=float, metavar="SHARE", help="time that min may cost; 0.4 unless given"
@@ -36,14 +46,19 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--preset", choices=PRESETS, help="what to save without a budget")
     plan.add_argument(
         "--policy",
-        help="dots_saveable, everything_saveable, nothing_saveable, save:OP,OP,... or a JSON table",
+        help="a name such as dots_saveable, save:OP,..., recompute:OP,..., offload:OP,..., "
+        "names:PATTERN,..., mu-two[:BYTES] or a JSON table; several with + (docs/planner.md)",
     )
     plan.add_argument("--device", help=_DEVICE)
     plan.add_argument(
         "--profile", metavar="FILE", help="measured seconds by operation, before the cost model"
     )
     plan.add_argument(
-        "--time-limit", type=float, default=0.0, metavar="S", help="end the search after S seconds"
+        "--time-limit",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="end the search after S seconds",
     )
     plan.add_argument(
         "--explain", action="store_true", help="print each decision with its reason instead of JSON"
@@ -78,11 +93,24 @@ def _parser() -> argparse.ArgumentParser:
     frontier.add_argument("--device", help=_DEVICE)
     frontier.add_argument("--json", action="store_true", help="all points (docs/planner.md)")
     frontier.add_argument("--report", metavar="FILE", help="write an HTML page as well")
+    frontier.add_argument(
+        "--peaks",
+        action="store_true",
+        help="with --report: peak against time as well (a search for each budget)",
+    )
 
     explain = commands.add_parser("explain", help="what a plan does, and why")
     explain.add_argument("plan", help="a plan file")
     explain.add_argument("file", nargs="?", help="its graph; unless given, where the plan says")
+    explain.add_argument("--json", action="store_true", help="all of it (docs/problem.md)")
     explain.add_argument("--report", metavar="FILE", help="write an HTML page as well")
+
+    diff = commands.add_parser("diff", help="what two plans of one graph do differently")
+    diff.add_argument("plan", help="a plan file")
+    diff.add_argument("other", help="another one")
+    diff.add_argument("file", nargs="?", help="their graph; unless given, where the first says")
+    diff.add_argument("--json", action="store_true", help="totals and all changes")
+    diff.add_argument("--report", metavar="FILE", help="write an HTML page as well")
 
     evaluate = commands.add_parser("evaluate", help="bytes and time of a plan")
     evaluate.add_argument("file", help=_FILE)
@@ -92,17 +120,42 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _budget(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isdecimal() else text
+    return int(text) if text is not None and text.isdecimal() and len(text) < 20 else text
+
+
+def _seconds(text: str) -> float:
+    """A length of time for argparse."""
+    seconds = float(text)
+    if not 0 <= seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 to 1e6")
+    return seconds
+
+
+def _read_graph(path: str) -> str:
+    from . import files
+
+    graph = files.read_text(path)
+    if not graph.lstrip().startswith("{"):
+        raise ValueError(f"{path}: a graph is a JSON object, this starts with {graph[:8]!r}")
+    return graph
 
 
 def _print(what: str) -> None:
     sys.stdout.write(what.rstrip("\n") + "\n")
 
 
+def _budgets(spec: str) -> list[int | str | None]:
+    """``--budgets``: those it lists, or that many shares."""
+    if spec.isdecimal() and 1 <= int(spec) <= 1000:
+        n = int(spec)
+        return [f"{0.98 - 0.96 * i / max(1, n - 1):.4f}x" for i in range(n)]
+    return [_budget(part.strip()) for part in spec.split(",") if part.strip()]
+
+
 @contextmanager
-def _interruptible() -> Iterator[Callable[[float], bool]]:
-    """A progress function: shows the seconds where somebody may look, and ends the search at the
-    first Ctrl-C; a second one ends the program."""
+def _interruptible() -> Iterator[Callable[[float, Best | None], bool]]:
+    """A progress function: shows seconds and best plan where somebody may look, and ends the search
+    at the first Ctrl-C; a second one ends the program."""
     stop = False
     shown = sys.stderr.isatty()
 
@@ -112,9 +165,9 @@ def _interruptible() -> Iterator[Callable[[float], bool]]:
             raise KeyboardInterrupt
         stop = True
 
-    def progress(seconds: float) -> bool:
+    def progress(seconds: float, best: Best | None) -> bool:
         if shown and seconds >= 0.5:
-            sys.stderr.write(f"\rsearching, {seconds:.1f} s (Ctrl-C: take the best so far) ")
+            sys.stderr.write(f"\r\x1b[Ksearching, {seconds:.1f} s{_told(best)} (Ctrl-C: take it) ")
             sys.stderr.flush()
         return stop
 
@@ -127,12 +180,62 @@ def _interruptible() -> Iterator[Callable[[float], bool]]:
             sys.stderr.write("\r\x1b[K")
 
 
+def _told(best: Best | None) -> str:
+    if best is None:
+        return ""
+    gap = "" if best.gap is None else f", gap {100 * best.gap:.1f} %"
+    return f": best {text(best.bytes)}, {100 * best.extra:+.1f} %{gap}"
+
+
+def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
+    from .planning import Plan, plans
+
+    if options.budget or options.max_extra or options.explain or options.report:
+        raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
+    asked = _budgets(options.budgets)
+    with _interruptible() as progress:
+        answers = plans(
+            graph,
+            asked,
+            measure=options.measure,
+            preset=options.preset,
+            policy=options.policy,
+            device=device,
+            time_limit=options.time_limit,
+            progress=progress,
+        )
+    if options.output:
+        os.makedirs(options.output, exist_ok=True)
+    _print(f"{'budget':>12} {options.measure:>12} {'extra time':>10} {'at least':>8} recomputed")
+    for spec, answer in zip(asked, answers, strict=True):
+        if not isinstance(answer, Plan):
+            _print(f"{spec!s:>12} {'-':>12}  out of reach")
+            continue
+        n = answer.numbers
+        extra, bound = (
+            "" if n[key] is None else f"{100 * (n[key] - n['once_ps']) / max(1, n['once_ps']):.2f}%"
+            for key in ("time_ps", "lower_bound_ps")
+        )
+        size = text(n[f"{options.measure}_bytes"])
+        _print(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {n['recomputed']:>10}")
+        if options.output:
+            document = {
+                **answer.document,
+                "file": os.path.relpath(options.file, os.path.abspath(options.output)),
+            }
+            path = Path(options.output) / f"{spec}.json"
+            path.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    return 0
+
+
 def _plan(options: argparse.Namespace) -> int:
     from . import files
     from .planning import plan
 
-    graph = files.read_text(options.file)
+    graph = _read_graph(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
+    if options.budgets is not None:
+        return _plan_several(options, graph, device)
     with _interruptible() as progress:
         answer = plan(
             graph,
@@ -162,9 +265,9 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _cut(options: argparse.Namespace) -> int:
-    from . import _native, files
+    from . import _native
 
-    graph = files.read_text(options.file)
+    graph = _read_graph(options.file)
     answer, network = _native.cut_json(
         graph, parse_preset(options.preset), options.dump_network is not None
     )
@@ -186,42 +289,71 @@ def _frontier(options: argparse.Namespace) -> int:
     from . import files
     from .tradeoffs import frontier
 
-    graph = files.read_text(options.file)
+    graph = _read_graph(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     answer = frontier(graph, preset=options.preset, device=device)
     if options.report:
-        answer.report(options.report, title=f"Frontier of {Path(options.file).name}")
+        title = f"Frontier of {Path(options.file).name}"
+        answer.report(options.report, title=title, peaks=options.peaks)
     _print(answer.to_json() if options.json else str(answer))
     return 0
 
 
-def _graph_of(options: argparse.Namespace, plan: str) -> str:
-    """The file of the graph that a plan is for."""
+def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
+    """The text of a plan and its document, which has what a picture needs."""
+    from . import files
+
+    plan = files.read_text(path)
+    try:
+        document = json.loads(plan)
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply for a plan") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    for key in ("fingerprint", "numbers", "steps", "decisions", "lives"):
+        if not isinstance(document, dict) or key not in document:
+            raise ValueError(f"{path}: this is no plan: it has no {key!r}")
+    return plan, document
+
+
+def _graph_of(options: argparse.Namespace, document: Mapping[str, Any]) -> str:
+    """The graph that a plan is for."""
     if options.file:
-        return str(options.file)
-    document = json.loads(plan)
-    named = document.get("file") if isinstance(document, dict) else None
+        return _read_graph(options.file)
+    named = document.get("file")
     if not isinstance(named, str):
-        raise ValueError(f"{options.plan} does not name its graph; give it as the second argument")
-    return os.path.join(os.path.dirname(os.path.abspath(options.plan)), named)
+        raise ValueError(f"{options.plan} does not name its graph; give it as the last argument")
+    return _read_graph(os.path.join(os.path.dirname(os.path.abspath(options.plan)), named))
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from . import files
     from .planning import Plan, read_problem
 
-    plan = files.read_text(options.plan)
-    answer = Plan(read_problem(files.read_text(_graph_of(options, plan))), plan)
-    _print(answer.explain())
+    plan, document = _read_plan(options.plan)
+    answer = Plan(read_problem(_graph_of(options, document)), plan)
+    _print(answer.explain(as_json=options.json))
     if options.report:
         answer.report(options.report, title=f"Plan {Path(options.plan).name}")
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from .planning import Plan, read_problem
+
+    (first, document), (second, _) = _read_plan(options.plan), _read_plan(options.other)
+    problem = read_problem(_graph_of(options, document))
+    answer = Plan(problem, first).diff(Plan(problem, second))
+    _print(answer.to_json() if options.json else str(answer))
+    if options.report:
+        names = f"{Path(options.plan).name} and {Path(options.other).name}"
+        answer.report(options.report, title=f"Plans {names}")
     return 0
 
 
 def _evaluate(options: argparse.Namespace) -> int:
     from . import _native, files
 
-    graph, plan = files.read_text(options.file), files.read_text(options.plan)
+    graph, plan = _read_graph(options.file), files.read_text(options.plan)
     device = resolve(options.device)
     if device is None and files.is_traced(graph) and '"device"' not in plan:
         device = "a100"
@@ -246,6 +378,7 @@ _COMMANDS = {
     "cut": _cut,
     "frontier": _frontier,
     "explain": _explain,
+    "diff": _diff,
     "evaluate": _evaluate,
 }
 

@@ -1,4 +1,4 @@
-"""Graphs and plans in files: reading them, and laying a policy or measured times over a graph.
+"""Graphs and plans in files: reading them, and laying measured times over a graph.
 
 A graph file holds a problem (``docs/problem.md``) or a joint graph as a tracer of PyTorch writes
 it, as JSON, gzipped or not.
@@ -11,7 +11,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from . import _native
@@ -19,13 +19,11 @@ from . import _native
 MOST_BYTES = 1 << 30
 """Largest text that is read, unpacked: a graph of a million operations takes half of it."""
 
-POLICIES = ("dots_saveable", "everything_saveable", "nothing_saveable")
-"""Policies by name; see :func:`constrain` for the others."""
+MOST_PACKED = 100
+"""A packed file of more than :data:`SMALL` bytes unpacks to at most so many times its size; graphs
+come to 30 times."""
 
-_CONSTRAINTS = {
-    "free", "must_save", "prefer_save", "must_recompute", "prefer_recompute", "must_offload",
-    "prefer_offload",
-}  # fmt: skip
+SMALL = 64 << 20
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -36,16 +34,22 @@ def read_text(path: str | os.PathLike[str]) -> str:
     """
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
+        limit = MOST_BYTES
+        if packed:
+            limit = min(limit, max(SMALL, MOST_PACKED * os.fstat(file.fileno()).st_size))
         file.seek(0)
         try:
             source = gzip.GzipFile(fileobj=file) if packed else file
-            data = source.read(MOST_BYTES + 1)
+            data = source.read(limit + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{os.fspath(path)}: damaged gzip file ({error})") from None
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{os.fspath(path)}: more than {MOST_BYTES >> 20} MiB of text")
+    if len(data) > limit:
+        what = "unpacks to" if packed else "is"
+        raise ValueError(
+            f"{os.fspath(path)}: {what} more than {limit >> 20} MiB of text, which no graph is"
+        )
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{os.fspath(path)}: no UTF-8 text (byte {error.start})") from None
 
@@ -55,74 +59,6 @@ def is_traced(text: str) -> bool:
     head = text[:4096]
     return '"cutback.problem"' not in head and '"nodes"' in text
 
-
-def _by_table(table: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], str | None]:
-    for key, word in table.items():
-        if word not in _CONSTRAINTS:
-            raise ValueError(f"policy: {key!r} is {word!r}, not one of {', '.join(_CONSTRAINTS)}")
-
-    def choose(op: Mapping[str, Any]) -> str | None:
-        kind = op.get("kind", "")
-        for key in (op.get("name", ""), kind, ".".join(kind.split(".")[:2])):
-            if key and key in table:
-                return str(table[key])
-        return None if "*" not in table else str(table["*"])
-
-    return choose
-
-
-def _chooser(policy: str) -> Callable[[Mapping[str, Any]], str | None]:
-    if policy == "everything_saveable":
-        return lambda op: "prefer_save"
-    if policy == "nothing_saveable":
-        return lambda op: "prefer_recompute"
-    if policy == "dots_saveable":
-        return lambda op: "must_save" if "compute" in op.get("flags", ()) else "prefer_recompute"
-    if policy.startswith("save:"):
-        names = [name for name in policy[5:].split(",") if name]
-        return _by_table({**dict.fromkeys(names, "must_save"), "*": "prefer_recompute"})
-    if policy.endswith(".json"):
-        table = json.loads(read_text(policy))
-        if not isinstance(table, dict):
-            raise ValueError(f"{policy}: a policy file is an object of name: constraint")
-        return _by_table(table)
-    raise ValueError(
-        f"policy {policy!r} is not one of {', '.join(POLICIES)}, save:OP,OP,... or FILE.json"
-    )
-
-
-def constrain(problem: str, policy: str) -> str:
-    """The problem (JSON) with constraints on what forward operations make.
-
-    ``policy``: one of :data:`POLICIES`; ``save:aten.mm,aten.bmm`` (save those, recompute all
-    others); or a ``.json`` file with an object ``{"aten.mm": "must_save", "add_7": "free",
-    "*": "prefer_recompute"}`` of operation names or kinds.
-
-    Raises:
-        ValueError: no such policy, or it names an operation that the graph does not have.
-    """
-    choose = _chooser(policy)
-    document = json.loads(problem)
-    ops = document["ops"]
-    if policy.startswith("save:"):
-        kinds = {op.get("kind", "") for op in ops}
-        known = kinds | {".".join(kind.split(".")[:2]) for kind in kinds}
-        known |= {op.get("name", "") for op in ops}
-        for name in policy[5:].split(","):
-            if name not in known:
-                raise ValueError(f"policy: the graph has no operation {name!r}")
-    for op in ops:
-        flags = op.get("flags", ())
-        if "placeholder" in flags or "backward" in flags or "view" in flags:
-            continue
-        word = choose(op)
-        for out in op["out"] if word is not None else ():
-            out["constraint"] = word
-    document.pop("fingerprint", None)
-    return _native.problem_json(json.dumps(document))
-
-
-# ---- measured times ------------------------------------------------------------------------------
 
 MOST_SECONDS = 2.0**50 * 1e-12
 """Longest time of one operation: 18 minutes."""

@@ -218,6 +218,12 @@ class Graph:
     def _decide(
         self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any], where: str | None
     ) -> CheckpointPolicy | None:
+        return self._ask(name, ins, attrs, where)[0]
+
+    def _ask(
+        self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any], where: str | None
+    ) -> tuple[CheckpointPolicy | None, PolicyFunction | None]:
+        """The decision, and whose it is."""
         context = PolicyContext(self._regions[-1][1] if self._regions else None, where)
         for policy in reversed(self._policies):
             decision = policy(context, Op(name), *ins, **attrs)
@@ -227,8 +233,8 @@ class Graph:
                 raise TypeError(
                     located(f"the policy returned {decision!r} for {name}, not a CheckpointPolicy")
                 )
-            return decision
-        return None
+            return decision, policy
+        return None, None
 
     @contextmanager
     def policy(self, policy: PolicyFunction | None) -> Iterator[None]:
@@ -272,9 +278,12 @@ class Graph:
 
     def mark(self, value: Array, name: str) -> None:
         """Tells the policies the name of a value; one that says save or offload overrides what was
-        decided for the operation that made it."""
-        decision = self._decide("checkpoint_name", (self._own(value),), {"name": name}, location())
-        if decision in _KEEPS:
+        decided for the operation that made it. Recompute counts from a policy that is made for
+        it: others answer so for every operation that they do not know."""
+        decision, policy = self._ask(
+            "checkpoint_name", (self._own(value),), {"name": name}, location()
+        )
+        if decision in _KEEPS or (decision and getattr(policy, "drops_names", False)):
             self.constrain(value, decision)
 
     # ---- looking and running ---------------------------------------------------------------------

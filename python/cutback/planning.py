@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native, budgets, devices, files
-from .policies import Policy, resolve
+from .constraints import constrain
+from .policies import MuTwo, Policy, resolve
 from .tracing import Call, Traced
 from .training import ArgNums, _argnums
 
 if TYPE_CHECKING:
+    from .differences import Difference
     from .executable import Executable
     from .profiling import Profile
 
@@ -33,6 +36,19 @@ class Entry(NamedTuple):
     reason: str  # "cut", "policy", "peak", ...
 
 
+class Best(NamedTuple):
+    """The best plan that a search has so far."""
+
+    bytes: int  # under the budget's measure, before offsets
+    extra: float  # time beside running everything once, as a share of that
+    gap: float | None  # time above the lower bound, as a share of the bound; None: no bound so far
+
+
+Progress = Callable[[float], object] | Callable[[float, Best | None], object]
+"""Is told the seconds so far and, if it takes two arguments, the best plan so far; True ends the
+search."""
+
+
 class Plan:
     """A plan with the problem it answers.
 
@@ -45,6 +61,7 @@ class Plan:
         self._text = plan
         self._step = step
         self._parsed: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._explanation: dict[str, Any] | None = None
 
     @classmethod
     def of_step(cls, step: Executable) -> Plan:
@@ -103,10 +120,32 @@ class Plan:
         """Values that are computed again in the backward."""
         return [e for e in self.entries if e.decision == "recompute"]
 
-    def explain(self) -> str:
-        """One line for each value with shape, bytes, source line, decision and reason; then
-        totals."""
-        return _native.explain_json(self._problem_text, self._text)
+    def explain(self, as_json: bool = False) -> str:
+        """Totals, then one line for each value: shape, bytes, maker, source line, readers,
+        decision, reason, and what the peak and the time would gain or lose if only this decision
+        were the other one.
+
+        ``as_json`` gives the same as JSON (``docs/problem.md``), with all values and readers.
+        """
+        tell = _native.explanation_json if as_json else _native.explain_json
+        return tell(self._problem_text, self._text)
+
+    @property
+    def explanation(self) -> dict[str, Any]:
+        """What :meth:`explain` says, as a document."""
+        if self._explanation is None:
+            self._explanation = json.loads(self.explain(as_json=True))
+        return self._explanation
+
+    def diff(self, other: Plan) -> Difference:
+        """What ``other`` does differently, value by value, and what that comes to.
+
+        Raises:
+            ValueError: the plans are for different problems.
+        """
+        from .differences import Difference
+
+        return Difference(self, other)
 
     def to_json(self) -> str:
         """The plan as JSON; ``compile(plan=...)`` takes it."""
@@ -114,16 +153,10 @@ class Plan:
 
     def timeline(self) -> list[int]:
         """Bytes that are live during each step of the schedule."""
-        n = len(self.document["steps"])
-        change = [0] * (n + 1)
-        for _, made, last, size, _ in self.document["lives"]:
-            change[made] += size
-            change[min(last + 1, n)] -= size
-        live, total = [], 0
-        for delta in change[:-1]:
-            total += delta
-            live.append(total)
-        return live
+        from .report.model import Life, live_bytes
+
+        lives = (Life(*row) for row in self.document["lives"])
+        return live_bytes(lives, len(self.document["steps"]))
 
     def _measured(self) -> dict[str, Any]:
         measured: dict[str, Any] = {}
@@ -140,7 +173,7 @@ class Plan:
         After ``step.profile(...)`` the timeline shows what was measured beside what was planned."""
         from .report import render_html
 
-        page = render_html(self.problem, self.document, self._measured(), title)
+        page = render_html(self.problem, self.document, self._measured(), title, self.explanation)
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)
 
@@ -152,8 +185,11 @@ class Plan:
         once = n["once_ps"]
         extra = 100 * (n["time_ps"] - once) / max(1, once)
         size = budgets.text
-        bound = n["lower_bound_ps"]
-        least = "" if bound is None else f" (at least {100 * (bound - once) / max(1, once):.1f} %)"
+        bound, gap = n["lower_bound_ps"], n.get("gap")
+        least = ""
+        if bound is not None:
+            shown = "n/a" if gap is None else f"{100 * gap:.2f} %"
+            least = f" (at least {100 * (bound - once) / max(1, once):.1f} %; gap {shown})"
         return (
             f"arena {size(n['arena_bytes'])} (save everything: {size(n['save_all_arena_bytes'])}), "
             f"budget {size(n['budget_bytes'])}\n"
@@ -169,23 +205,31 @@ class Plan:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         from .report import render_fragment
 
-        return {"text/plain": str(self), "text/html": render_fragment(self.problem, self.document)}
+        html = render_fragment(self.problem, self.document, self.explanation)
+        return {"text/plain": str(self), "text/html": html}
+
+
+def read_graph(problem: Problem) -> str:
+    """The text of a problem or a traced graph: a document, JSON text, or the path of a file,
+    gzipped or not.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: it is no text.
+    """
+    if isinstance(problem, Mapping):
+        return json.dumps(problem)
+    if isinstance(problem, str) and problem.lstrip().startswith("{"):
+        return problem
+    return files.read_text(problem)
 
 
 def read_problem(problem: Problem) -> str:
-    """The text of a problem: a document, JSON text, or the path of a file, gzipped or not. A traced
-    graph becomes a problem.
+    """The same as a problem's text: a traced graph becomes a problem.
 
     Raises:
         OSError: the file cannot be read. ValueError: it holds neither.
     """
-    if isinstance(problem, Mapping):
-        text = json.dumps(problem)
-    elif isinstance(problem, str) and problem.lstrip().startswith("{"):
-        text = problem
-    else:
-        text = files.read_text(problem)
-    return _native.problem_json(text)
+    return _native.problem_json(read_graph(problem))
 
 
 def _times(profile: Profile | Times | str | os.PathLike[str]) -> Times:
@@ -195,19 +239,56 @@ def _times(profile: Profile | Times | str | os.PathLike[str]) -> Times:
     return profile if isinstance(profile, Mapping) else profile.times()
 
 
+def _teller(
+    progress: Progress | None,
+) -> Callable[[float, tuple[int, float, float] | None], object] | None:
+    """``progress`` as the core calls it."""
+    if progress is None:
+        return None
+    tell: Any = progress
+    try:
+        inspect.signature(tell).bind(0.0, None)
+    except TypeError:
+        return lambda seconds, best: tell(seconds)
+    except ValueError:  # a builtin without a signature
+        pass
+
+    def with_best(seconds: float, best: tuple[int, float, float] | None) -> object:
+        if best is None:
+            return tell(seconds, None)
+        size, extra, gap = best
+        return tell(seconds, Best(size, extra, gap if gap >= 0 else None))
+
+    return with_best
+
+
+def _problem_text(
+    problem: Problem, policy: Policy | MuTwo | str | None, device: devices.Device | None
+) -> str:
+    text = read_problem(problem)
+    if policy is None:
+        return text
+    row = devices.resolve(device)
+    if isinstance(policy, MuTwo):
+        return policy.constrain(text, row)
+    if not isinstance(policy, str):
+        raise TypeError("a problem takes a policy by name; see cutback.constraints")
+    return constrain(text, policy, row)
+
+
 def plan(
     what: Callable[..., Any] | Problem,
     *args: Any,
     budget: int | float | str | None = None,
     measure: str | None = None,
     preset: str | None = None,
-    policy: Policy | str | None = None,
+    policy: Policy | MuTwo | str | None = None,
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
     profile: Profile | Times | str | os.PathLike[str] | None = None,
     max_extra: float | None = None,
     time_limit: float = 0.0,
-    progress: Callable[[float], object] | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Plans the step of a function on arguments like these, or a problem from elsewhere, without
     running anything.
@@ -215,26 +296,24 @@ def plan(
     Args:
         what: a loss function, whose arguments follow; or a problem: a document (dict), its JSON, or
             the path of a file with it (``docs/problem.md``).
-        budget, preset, policy, argnums, device: as for :func:`cutback.compile`.
+        budget, preset, policy, argnums, device: as for :func:`cutback.compile`. A problem takes a
+            policy as text (:mod:`cutback.constraints`); both take :func:`policies.mu_two`.
         measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
         profile: for problems, measured times that go before the cost model: what ``step.profile``
             returned, seconds by operation, or the path of a file with them; see
             :func:`cutback.files.with_times`.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
         time_limit, progress: for problems; seconds after which the search ends with the best plan
-            found (0: it ends when it is done), and a function that is told the seconds so far and
-            may answer True to end it. Plans of a search ended early need not repeat.
+            found (0: it ends when it is done), and a function that is told the seconds so far and,
+            if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
+            True to end it. Plans of a search ended early need not repeat.
 
     Raises:
         BudgetError: no plan meets the budget; the text states the smallest peak found.
         ValueError, TypeError: a mistake in the problem or the function.
     """
     if not callable(what):
-        text = read_problem(what)
-        if policy is not None:
-            if not isinstance(policy, str):
-                raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
-            text = files.constrain(text, policy)
+        text = _problem_text(what, policy, device)
         if profile is not None:
             text = files.with_times(text, _times(profile))
         answer = _native.plan_json(
@@ -243,7 +322,7 @@ def plan(
             budget=budgets.parse(budget, measure or "live", max_extra),
             device=devices.resolve(device),
             time_limit=time_limit,
-            progress=progress,
+            progress=_teller(progress),
         )
         return Plan(text, answer)
     if profile is not None:
@@ -252,6 +331,18 @@ def plan(
         )
     from .executable import Executable
 
+    if isinstance(policy, MuTwo):  # it looks at the whole graph, which has to be there first
+        whole = plan(what, *args, argnums=argnums)._problem_text
+        return plan(
+            policy.constrain(whole, devices.resolve(device)),
+            budget=budget,
+            measure=measure or "arena",
+            preset=preset,
+            device=device,
+            max_extra=max_extra,
+            time_limit=time_limit,
+            progress=progress,
+        )
     numbers = _argnums(argnums)
     traced = Traced(Call(what, args, {}), numbers, None if policy is None else resolve(policy))
     traced.finish(with_loss=bool(numbers))
@@ -265,6 +356,38 @@ def plan(
         device=device,
     )
     return step.plan
+
+
+def plans(
+    problem: Problem,
+    several: Sequence[int | float | str | None],
+    *,
+    measure: str = "live",
+    preset: str | None = None,
+    policy: str | None = None,
+    device: devices.Device | None = None,
+    time_limit: float = 0.0,
+    progress: Progress | None = None,
+) -> list[Plan | _native.BudgetError]:
+    """A plan for each of ``several`` budgets, in one search: each is what :func:`plan` gives for
+    that budget alone, bit for bit, in a fraction of the time.
+
+    The other arguments are as for :func:`plan`; ``time_limit`` and ``progress`` are about all of
+    it together. A budget that is out of reach has the error in its place.
+
+    Raises:
+        ValueError, TypeError: a mistake in the problem or a budget.
+    """
+    text = _problem_text(problem, policy, device)
+    answers = _native.plans_json(
+        text,
+        [budgets.parse(budget, measure) for budget in several],
+        preset=budgets.parse_preset(preset),
+        device=devices.resolve(device),
+        time_limit=time_limit,
+        progress=_teller(progress),
+    )
+    return [Plan(text, answer) if ok else _native.BudgetError(answer) for ok, answer in answers]
 
 
 def min_cut(

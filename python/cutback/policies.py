@@ -11,7 +11,10 @@ A policy is one of
   the planner.
 
 MUST_* binds the planner. PREFER_* without a budget acts as MUST but yields to a contradicting MUST;
-with a budget, going against it costs more than its worth.
+with a budget, going against it costs four times its worth.
+
+The names are those of ``jax.checkpoint_policies`` and of PyTorch's selective checkpointing. Graphs
+from files take policies as text, see :mod:`cutback.constraints`.
 """
 
 from __future__ import annotations
@@ -94,6 +97,10 @@ def resolve(policy: Policy) -> PolicyFunction:
     Raises:
         TypeError, ValueError: not a policy, or it names an operation that does not exist.
     """
+    if isinstance(policy, MuTwo):
+        raise TypeError(
+            "mu_two looks at a whole graph, not at one operation: pass it to cutback.plan"
+        )
     if isinstance(policy, CheckpointPolicy):
         always = policy
         return lambda ctx, op, *args, **kwargs: None if op == _NAMED else always
@@ -142,6 +149,100 @@ def save_only_these_names(*names: str) -> PolicyFunction:
     return policy
 
 
+def _names_count(policy: PolicyFunction) -> PolicyFunction:
+    """Marks a policy whose answers about ``checkpoint_name`` may also be to recompute."""
+    policy.drops_names = True  # type: ignore[attr-defined]
+    return policy
+
+
+def save_any_names_but_these(*names: str) -> PolicyFunction:
+    """Save the values marked by ``checkpoint_name(x, name)`` unless the name is one of ``names``;
+    recompute those and all others."""
+    dropped = frozenset(names)
+
+    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+        if op == _NAMED:
+            return None if kwargs["name"] in dropped else MUST_SAVE
+        return PREFER_RECOMPUTE
+
+    return policy
+
+
+def save_anything_except_these_names(*names: str) -> PolicyFunction:
+    """Save every value that the backward reads, except those marked by ``checkpoint_name(x, name)``
+    with one of ``names``."""
+    dropped = frozenset(names)
+
+    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+        if op == _NAMED:
+            return PREFER_RECOMPUTE if kwargs["name"] in dropped else None
+        return PREFER_SAVE
+
+    return _names_count(policy)
+
+
+def save_and_offload_only_these_names(
+    *, names_which_can_be_saved: Iterable[str], names_which_can_be_offloaded: Iterable[str]
+) -> PolicyFunction:
+    """Save the values marked by ``checkpoint_name`` with one name of the first list, move those of
+    the second to the host, recompute all others.
+
+    Raises:
+        ValueError: a name is in both lists.
+    """
+    saved, moved = frozenset(names_which_can_be_saved), frozenset(names_which_can_be_offloaded)
+    if saved & moved:
+        raise ValueError(f"names both to save and to offload: {', '.join(sorted(saved & moved))}")
+
+    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+        if op == _NAMED:
+            name = kwargs["name"]
+            return MUST_SAVE if name in saved else MUST_OFFLOAD if name in moved else None
+        return PREFER_RECOMPUTE
+
+    return policy
+
+
+def save_from_both_policies(*policies: Policy) -> PolicyFunction:
+    """Save or offload what one of ``policies`` does; the first that says so decides.
+
+    Raises:
+        TypeError, ValueError: one of them is no policy.
+    """
+    functions = [resolve(one) for one in policies]
+    keeps = (MUST_SAVE, PREFER_SAVE, MUST_OFFLOAD, PREFER_OFFLOAD)
+
+    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+        said = [function(ctx, op, *args, **kwargs) for function in functions]
+        kept = [one for one in said if one in keeps]
+        return next((one for one in [*kept, *said] if one is not None), None)
+
+    return policy
+
+
+class MuTwo(NamedTuple):
+    """mu-TWO's selection as a policy for :func:`cutback.plan`."""
+
+    saved: int | str
+
+    def constrain(self, problem: str, device: str | None = None) -> str:
+        """The problem with what it selects as constraints."""
+        from .constraints import mu_two as select
+
+        return select(problem, self.saved, device)
+
+
+def mu_two(saved: int | str = "0.5x") -> MuTwo:
+    """Recompute or offload what is worth most in the manner of mu-TWO, until about ``saved`` is
+    saved between forward and backward: bytes, ``"2GiB"``, or a share ``"0.5x"`` of what saving
+    everything saves.
+
+    Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
+    memory optimization, MLSys 2023; ``docs/planner.md`` says what is taken from it.
+    """
+    return MuTwo(saved)
+
+
 def dots_saveable(
     ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any
 ) -> CheckpointPolicy | None:
@@ -163,3 +264,32 @@ def nothing_saveable(
 ) -> CheckpointPolicy | None:
     """Recompute everything: plain checkpointing."""
     return None if op == _NAMED else PREFER_RECOMPUTE
+
+
+def _has_no_batch(op: Op, args: tuple[Any, ...]) -> bool:
+    """A product without dimensions that both sides share and that are not summed over."""
+    return op == "matmul" and min(len(arg.shape) for arg in args[:2]) <= 2
+
+
+def dots_with_no_batch_dims_saveable(
+    ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any
+) -> CheckpointPolicy | None:
+    """Save the outputs of matrix products with weights (one side has at most two dimensions),
+    recompute all others, batched products as in attention among them."""
+    if op == _NAMED:
+        return None
+    return MUST_SAVE if _has_no_batch(op, args) else PREFER_RECOMPUTE
+
+
+def offload_dot_with_no_batch_dims(
+    ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any
+) -> CheckpointPolicy | None:
+    """Move what :func:`dots_with_no_batch_dims_saveable` saves to the host, recompute all
+    others."""
+    if op == _NAMED:
+        return None
+    return MUST_OFFLOAD if _has_no_batch(op, args) else PREFER_RECOMPUTE
+
+
+checkpoint_dots = dots_saveable
+checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable

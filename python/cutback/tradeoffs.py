@@ -5,20 +5,79 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _native, budgets, devices, files
-from .planning import Plan, Problem, plan, read_problem
+from .constraints import constrain
+from .planning import Plan, Problem, plan, read_graph, read_problem
 from .policies import Policy
 from .training import ArgNums
 
 
 class Baseline(NamedTuple):
-    """What a preset saves and takes."""
+    """What a preset saves and takes; ``"regions"`` is plain checkpointing of each region."""
 
     saved_bytes: int
+    peak_bytes: int
     time_ps: int
+
+
+class Reference(NamedTuple):
+    """A point of PyTorch's partitioner, as a traced graph carries it."""
+
+    budget: float  # its activation_memory_budget
+    saved_bytes: int
+    peak_bytes: int
+    time_ps: int
+    redraws: int  # random operations that run again: masks that differ, so wrong gradients
+
+
+class Peak(NamedTuple):
+    """A plan for a budget on the peak."""
+
+    budget: str  # "0.4x", "min"
+    peak_bytes: int
+    time_ps: int
+
+
+SHARES = ("0.9x", "0.8x", "0.7x", "0.6x", "0.5x", "0.4x", "0.3x", "min")
+"""Budgets on the peak that :attr:`Frontier.peaks` plans for."""
+
+
+def references_of(graph: str, problem: str, device: str | None) -> list[Reference]:
+    """PyTorch's points in a traced graph (``reference.sweep``), evaluated as ours are; [] where
+    there are none."""
+    if not files.is_traced(graph):
+        return []
+    sweep = json.loads(graph).get("reference", {}).get("sweep", [])
+    document = json.loads(problem)
+    random = set()
+    for i, op in enumerate(document["ops"]):
+        if "random_stateful" in op.get("flags", ()):
+            random.add(i)
+            op["flags"].remove("random_stateful")  # or a redraw would be refused
+    document.pop("fingerprint", None)
+    lenient = json.dumps(document)
+    rows = []
+    for point in sweep:
+        if "error" in point:
+            continue
+        steps = [*point["forward"], *point["backward"]]
+        plan = json.dumps({"steps": steps, "backward_starts": len(point["forward"])})
+        found = json.loads(_native.evaluate_json(lenient, plan, device))
+        redrawn = {i for i, n in Counter(steps).items() if n > 1} & random
+        rows.append(
+            Reference(
+                budget=point["budget"],
+                saved_bytes=found["saved_bytes"],
+                peak_bytes=found["peak_bytes"],
+                time_ps=found["time_ps"],
+                redraws=len(redrawn),
+            )
+        )
+    return rows
 
 
 class Frontier:
@@ -33,8 +92,11 @@ class Frontier:
     In a notebook it shows as a picture.
     """
 
-    def __init__(self, problem: str, answer: str) -> None:
+    def __init__(self, problem: str, answer: str, graph: str = "") -> None:
         document = json.loads(answer)
+        self._graph = graph
+        self._peaks: list[Peak] | None = None
+        self._references: list[Reference] | None = None
         self._problem_text = problem
         self._text = answer
         self._plans: dict[int, Plan] = {}
@@ -94,18 +156,54 @@ class Frontier:
         """The frontier as JSON (``docs/planner.md``)."""
         return self._text
 
+    @property
+    def references(self) -> list[Reference]:
+        """What PyTorch's partitioner does at its budgets, where the traced graph says."""
+        if self._references is None:
+            self._references = references_of(
+                self._graph, self._problem_text, devices.resolve(self.device)
+            )
+        return self._references
+
+    @property
+    def peaks(self) -> list[Peak]:
+        """Plans for budgets on the peak, the largest first: each is a search, so this takes
+        seconds on large graphs. Budgets that cannot be met are left out."""
+        if self._peaks is None:
+            answers = _native.plans_json(
+                self._problem_text,
+                [budgets.parse(budget, "live") for budget in SHARES],
+                device=devices.resolve(self.device),
+            )
+            found = [
+                (share, json.loads(answer)["numbers"])
+                for share, (ok, answer) in zip(SHARES, answers, strict=True)
+                if ok
+            ]
+            self._peaks = [Peak(share, n["live_bytes"], n["time_ps"]) for share, n in found]
+        return self._peaks
+
     def svg(self) -> str:
-        """The picture: points, hull and baselines, with a tooltip on each."""
+        """The picture: points, hull, baselines and PyTorch's points, with a tooltip on each."""
         from .report.frontier import frontier_svg
 
-        return frontier_svg(json.loads(self._text))
+        return frontier_svg(json.loads(self._text), self.references)
 
-    def report(self, path: str | os.PathLike[str], title: str = "Cutback frontier") -> None:
-        """Writes a self-contained HTML page: the picture, and the points as a table."""
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        title: str = "Cutback frontier",
+        peaks: bool = False,
+    ) -> None:
+        """Writes a self-contained HTML page: the picture, and the points as a table; with
+        ``peaks`` also peak against time, see :attr:`peaks`."""
         from .report.frontier import render_frontier
 
+        page = render_frontier(
+            json.loads(self._text), title, self.references, self.peaks if peaks else None
+        )
         with open(path, "w", encoding="utf-8") as file:
-            file.write(render_frontier(json.loads(self._text), title))
+            file.write(page)
 
     def __str__(self) -> str:
         device = devices.name(self.device)
@@ -148,14 +246,15 @@ def frontier(
         ValueError, TypeError: a mistake in the problem or the function.
         NotImplementedError: limits of regions leave no point of it.
     """
+    graph = ""
     if callable(what):
         text = json.dumps(plan(what, *args, policy=policy, argnums=argnums).problem)
     else:
-        text = read_problem(what)
+        graph = read_graph(what)
+        text = read_problem(graph)
         if policy is not None:
             if not isinstance(policy, str):
-                raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
-            text = files.constrain(text, policy)
-    return Frontier(
-        text, _native.frontier_json(text, budgets.parse_preset(preset), devices.resolve(device))
-    )
+                raise TypeError("a problem takes a policy by name; see cutback.constraints")
+            text = constrain(text, policy, devices.resolve(device))
+    answer = _native.frontier_json(text, budgets.parse_preset(preset), devices.resolve(device))
+    return Frontier(text, answer, graph)

@@ -82,8 +82,13 @@ static PyMethodDef module_methods[] = {
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
     {"plan_json", (PyCFunction)(void (*)(void))cb_py_plan_json, METH_VARARGS | METH_KEYWORDS,
      "plan_json(graph, /, *, preset, budget, device, time_limit, progress) -> plan JSON"},
+    {"plans_json", (PyCFunction)(void (*)(void))cb_py_plans_json, METH_VARARGS | METH_KEYWORDS,
+     "plans_json(graph, budgets, /, *, preset, device, time_limit, progress) -> "
+     "[(True, plan JSON) or (False, why there is none), ...]"},
     {"problem_json", cb_py_problem_json, METH_VARARGS,
      "problem_json(graph, /) -> problem JSON, also of a traced graph"},
+    {"mutwo_json", cb_py_mutwo_json, METH_VARARGS,
+     "mutwo_json(graph, budget, device=None, /) -> problem JSON with mu-TWO's choices"},
     {"cut_json", cb_py_cut_json, METH_VARARGS,
      "cut_json(graph, preset, with_network, /) -> (cut JSON, DIMACS network or None)"},
     {"frontier_json", cb_py_frontier_json, METH_VARARGS,

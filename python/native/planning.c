@@ -1,31 +1,36 @@
 /* planning.c: planning from files: texts in, texts out, the GIL released in between. */
 #include "state.h"
 
-/* (kind, bytes, share, measure): kinds and measures as in cutback.h. */
+/* (kind, bytes, share, measure, offload, pinned): as in cutback.h; the last two may be left out. */
 int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     memset(out, 0, sizeof *out);
     static const cb_budget kinds[] = {{.kind = CB_BUDGET_NONE},
                                       {.kind = CB_BUDGET_BYTES},
                                       {.kind = CB_BUDGET_SHARE},
                                       {.kind = CB_BUDGET_MIN}};
-    int kind, measure;
+    int kind, measure, offload = CB_OFFLOAD_ASKED;
     double share;
-    unsigned long long bytes;
+    unsigned long long bytes, pinned = 0;
     if (item == Py_None) return 0;
     if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "a budget is a tuple (kind, bytes, share, measure)");
+        PyErr_SetString(PyExc_TypeError,
+                        "a budget is a tuple (kind, bytes, share, measure[, offload, pinned])");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "iKdi:budget", &kind, &bytes, &share, &measure)) return -1;
+    if (!PyArg_ParseTuple(item, "iKdi|iK:budget", &kind, &bytes, &share, &measure, &offload,
+                          &pinned))
+        return -1;
     if (kind < CB_BUDGET_NONE || kind > CB_BUDGET_MIN || measure < 0 ||
-        measure >= CB_MEASURE_COUNT) {
-        PyErr_SetString(PyExc_ValueError, "no such kind or measure of a budget");
+        measure >= CB_MEASURE_COUNT || offload < 0 || offload >= CB_OFFLOAD_COUNT) {
+        PyErr_SetString(PyExc_ValueError, "no such kind, measure or offload of a budget");
         return -1;
     }
     *out = kinds[kind];
     out->bytes = bytes;
     out->share = share;
     out->measure = (cb_measure)measure;
+    out->offload = (cb_offload)offload;
+    out->pinned_bytes = pinned;
     return 0;
 }
 
@@ -48,17 +53,22 @@ typedef struct search {
     int64_t start_ns, deadline_ns; /* 0: no limit */
     int64_t next_report_ns;
     bool finish;
+    cb_progress best;
 } search;
 
 #define REPORT_EVERY_NS 100000000
 
-/* Tells `progress` the seconds so far; true: it wants an end, or raised. */
+/* Tells `progress` the seconds so far and the best plan; true: it wants an end, or raised. */
 static bool report(search *s, int64_t now) {
+    double seconds = (double)(now - s->start_ns) * 1e-9;
+    const cb_progress *best = &s->best;
+    PyObject *answer = NULL;
     PyEval_RestoreThread(s->work.thread);
-    PyObject *answer =
-        PyErr_CheckSignals() < 0
-            ? NULL
-            : PyObject_CallFunction(s->progress, "d", (double)(now - s->start_ns) * 1e-9);
+    if (PyErr_CheckSignals() == 0)
+        answer = best->best_bytes == 0 ? PyObject_CallFunction(s->progress, "dO", seconds, Py_None)
+                                       : PyObject_CallFunction(s->progress, "d(Kdd)", seconds,
+                                                               (unsigned long long)best->best_bytes,
+                                                               best->extra, best->gap);
     bool stop = !answer || PyObject_IsTrue(answer) == 1;
     Py_XDECREF(answer);
     s->work.thread = PyEval_SaveThread();
@@ -83,42 +93,130 @@ static PyObject *give_text(cb_py_context *context, char *text) {
     return result;
 }
 
+static PyObject *give_planned(cb_py_context *context, cb_planned *planned) {
+    bool made = planned->plan != NULL;
+    PyObject *text = give_text(context, made ? planned->plan : planned->why_not);
+    return text ? Py_BuildValue("(ON)", made ? Py_True : Py_False, text) : NULL;
+}
+
+/* [(True, plan JSON) or (False, why there is none)]; takes the texts. */
+static PyObject *give_all(cb_py_context *context, cb_planned *planned, Py_ssize_t n) {
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = list ? give_planned(context, &planned[i]) : NULL;
+        if (item) {
+            PyList_SET_ITEM(list, i, item);
+        } else if (list) {
+            Py_CLEAR(list);
+        } else {
+            cb_text_free(context->core, planned[i].plan);
+            cb_text_free(context->core, planned[i].why_not);
+        }
+    }
+    return list;
+}
+
+static PyObject *plan_budgets(PyObject *module, search *s, const char *graph, Py_ssize_t length,
+                              int preset_number, const char *device, double time_limit,
+                              const cb_budget *budget, Py_ssize_t n) {
+    cb_preset preset;
+    cb_py_state *state = cb_py_state_of(module);
+    if (cb_py_parse_preset(preset_number, &preset) < 0) return NULL;
+    cb_py_context *context = cb_py_context_get(state);
+    if (!context) return NULL;
+    cb_planned *planned = PyMem_Calloc((size_t)n + 1, sizeof *planned);
+    if (!planned) return PyErr_NoMemory();
+    s->start_ns = s->next_report_ns = cb_py_now_ns();
+    if (time_limit > 0 && time_limit < 1e6)
+        s->deadline_ns = s->start_ns + (int64_t)(time_limit * 1e9);
+    cb_error error = {0};
+    cb_py_work_begin(&s->work, context);
+    cb_status status =
+        cb_plans_json(context->core, graph, (size_t)length, preset, budget, (uint32_t)n, device,
+                      poll_search, s, &s->best, planned, &error);
+    cb_py_work_end(&s->work);
+    PyObject *result = NULL;
+    if (PyErr_Occurred()) { /* from a signal handler or `progress` */
+        for (Py_ssize_t i = 0; i < n; i++) {
+            cb_text_free(context->core, planned[i].plan);
+            cb_text_free(context->core, planned[i].why_not);
+        }
+    } else if (status == CB_OK) {
+        result = give_all(context, planned, n);
+    } else {
+        cb_py_raise(state, &error, NULL);
+    }
+    PyMem_Free(planned);
+    return result;
+}
+
 PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"graph", "preset", "budget", "device", "time_limit", "progress", NULL};
     const char *graph, *device = NULL;
     Py_ssize_t length;
-    int preset_number = CB_PRESET_AUTOGRAD;
+    int preset = CB_PRESET_AUTOGRAD;
     double time_limit = 0;
-    PyObject *budget_item = Py_None;
+    PyObject *item = Py_None;
+    cb_budget budget;
     search s = {.progress = Py_None};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s#|$iOzdO:plan_json", names, &graph, &length,
-                                     &preset_number, &budget_item, &device, &time_limit,
-                                     &s.progress)) {
+                                     &preset, &item, &device, &time_limit, &s.progress) ||
+        cb_py_parse_budget(item, &budget) < 0) {
         return NULL;
     }
-    cb_preset preset;
-    cb_budget budget;
-    if (cb_py_parse_preset(preset_number, &preset) < 0 ||
-        cb_py_parse_budget(budget_item, &budget) < 0)
-        return NULL;
-    cb_py_state *state = cb_py_state_of(module);
-    cb_py_context *context = cb_py_context_get(state);
-    if (!context) return NULL;
-    s.start_ns = s.next_report_ns = cb_py_now_ns();
-    if (time_limit > 0 && time_limit < 1e6)
-        s.deadline_ns = s.start_ns + (int64_t)(time_limit * 1e9);
-    cb_error error = {0};
-    char *text = NULL;
-    cb_py_work_begin(&s.work, context);
-    cb_status status = cb_plan_json(context->core, graph, (size_t)length, preset, &budget, device,
-                                    poll_search, &s, &text, &error);
-    cb_py_work_end(&s.work);
-    if (PyErr_Occurred()) { /* from a signal handler or `progress` */
-        cb_text_free(context->core, text);
+    PyObject *list =
+        plan_budgets(module, &s, graph, length, preset, device, time_limit, &budget, 1);
+    if (!list) return NULL;
+    PyObject *planned = PyList_GET_ITEM(list, 0), *text = PyTuple_GET_ITEM(planned, 1);
+    if (PyTuple_GET_ITEM(planned, 0) == Py_True) {
+        Py_INCREF(text);
+    } else {
+        const char *why = PyUnicode_AsUTF8(text);
+        cb_error error = {.status = CB_INFEASIBLE};
+        if (why) {
+            PyOS_snprintf(error.text, sizeof error.text, "%s", why);
+            cb_py_raise(cb_py_state_of(module), &error, NULL);
+        }
+        text = NULL;
+    }
+    Py_DECREF(list);
+    return text;
+}
+
+/* Budgets or None in a sequence: how many; -1: an exception. */
+static Py_ssize_t parse_budgets(PyObject *items, cb_budget **out) {
+    PyObject *fast = PySequence_Fast(items, "budgets is a sequence of budgets");
+    if (!fast) return -1;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+    *out = PyMem_Calloc((size_t)n + 1, sizeof **out);
+    if (!*out) PyErr_NoMemory();
+    bool ok = *out != NULL && n <= INT32_MAX;
+    for (Py_ssize_t i = 0; i < n && ok; i++)
+        ok = cb_py_parse_budget(PySequence_Fast_GET_ITEM(fast, i), &(*out)[i]) == 0;
+    Py_DECREF(fast);
+    if (ok) return n;
+    PyMem_Free(*out);
+    return -1;
+}
+
+PyObject *cb_py_plans_json(PyObject *module, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"graph", "budgets", "preset", "device", "time_limit", "progress", NULL};
+    const char *graph, *device = NULL;
+    Py_ssize_t length;
+    int preset = CB_PRESET_AUTOGRAD;
+    double time_limit = 0;
+    PyObject *items;
+    cb_budget *budget;
+    search s = {.progress = Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s#O|$izdO:plans_json", names, &graph, &length,
+                                     &items, &preset, &device, &time_limit, &s.progress)) {
         return NULL;
     }
-    if (status != CB_OK) return cb_py_raise(state, &error, NULL);
-    return give_text(context, text);
+    Py_ssize_t n = parse_budgets(items, &budget);
+    if (n < 0) return NULL;
+    PyObject *list = plan_budgets(module, &s, graph, length, preset, device, time_limit, budget, n);
+    PyMem_Free(budget);
+    return list;
 }
 
 /* ---- the others --------------------------------------------------------------------------------
@@ -134,6 +232,23 @@ PyObject *cb_py_problem_json(PyObject *module, PyObject *args) {
     cb_error error = {0};
     char *text = NULL;
     if (cb_problem_json(context->core, graph, (size_t)length, &text, &error) != CB_OK)
+        return cb_py_raise(state, &error, NULL);
+    return give_text(context, text);
+}
+
+PyObject *cb_py_mutwo_json(PyObject *module, PyObject *args) {
+    const char *graph, *device = NULL;
+    Py_ssize_t length;
+    PyObject *item;
+    cb_budget saved;
+    if (!PyArg_ParseTuple(args, "s#O|z:mutwo_json", &graph, &length, &item, &device)) return NULL;
+    if (cb_py_parse_budget(item, &saved) < 0) return NULL;
+    cb_py_state *state = cb_py_state_of(module);
+    cb_py_context *context = cb_py_context_get(state);
+    if (!context) return NULL;
+    cb_error error = {0};
+    char *text = NULL;
+    if (cb_mutwo_json(context->core, graph, (size_t)length, &saved, device, &text, &error) != CB_OK)
         return cb_py_raise(state, &error, NULL);
     return give_text(context, text);
 }

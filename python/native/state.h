@@ -121,8 +121,10 @@ int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, 
 int cb_py_parse_preset(int number, cb_preset *out);
 PyObject *cb_py_problem_json(PyObject *module, PyObject *args);
 PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *cb_py_plans_json(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_cut_json(PyObject *module, PyObject *args);
 PyObject *cb_py_frontier_json(PyObject *module, PyObject *args);
+PyObject *cb_py_mutwo_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explanation_json(PyObject *module, PyObject *args);
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);

@@ -1,5 +1,4 @@
-"""Paths, and tiers of graphs: parameters of the three small ones run by default, the others are
-``very_slow``."""
+"""Lets the tests of this folder import what they share."""
 
 from __future__ import annotations
 

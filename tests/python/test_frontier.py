@@ -144,3 +144,43 @@ def test_same_answer_every_time(model):
     args = (model.params(), *model.data())
     texts = {cutback.frontier(model.loss, *args).to_json() for _ in range(3)}
     assert len(texts) == 1
+
+
+def test_points_of_pytorch(tmp_path):
+    import evaluate_traced as referee
+
+    path = Path(__file__).parents[1] / "data" / "graphs" / "transformer_encoder.json.gz"
+    graph = referee.load(path)
+    frontier = cutback.frontier(path, device="a100")
+    sweep = [point for point in graph["reference"]["sweep"] if "error" not in point]
+    assert [point.budget for point in frontier.references] == [one["budget"] for one in sweep]
+    for point, one in zip(frontier.references, sweep, strict=True):
+        theirs = referee.reference(graph, one)
+        assert (point.saved_bytes, point.peak_bytes, point.redraws) == (
+            theirs["saved_bytes"], theirs["peak_bytes"], theirs["redrawn"],
+        )  # fmt: skip
+        assert point.time_ps == pytest.approx(theirs["seconds"] * 1e12, rel=1e-6)
+    kinds = {bool(point.redraws) for point in frontier.references}
+    assert kinds == {True, False}
+    svg = frontier.svg()
+    assert svg.count("wrong gradients") == sum(point.redraws > 0 for point in frontier.references)
+    frontier.report(tmp_path / "f.html", peaks=True)
+    page = (tmp_path / "f.html").read_text()
+    assert page.count("<svg") == 2 and "PyTorch at 0.5" in page
+    whole = frontier.baselines["autograd"].peak_bytes
+    sizes = [point.peak_bytes for point in frontier.peaks]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] <= 0.9 * whole
+    assert cutback.frontier(frontier._problem_text).references == []
+
+
+def test_regions_are_a_baseline(model):
+    def loss(params, *data):
+        return cutback.checkpoint(model.loss)(params, *data)
+
+    args = (model.params(), *model.data())
+    plain, regions = cutback.frontier(model.loss, *args), cutback.frontier(loss, *args)
+    assert "regions" not in plain.baselines
+    row, everything = regions.baselines["regions"], regions.baselines["recompute_all"]
+    assert row.saved_bytes <= plain.baselines["autograd"].saved_bytes
+    assert row.time_ps > regions.once_ps and row.saved_bytes >= everything.saved_bytes
+    assert regions.baselines["autograd"].peak_bytes > 0

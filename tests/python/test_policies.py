@@ -191,3 +191,79 @@ def test_contradictions_name_both_sides():
     _, values = gradients(loss, policy=always)
     _, plain = gradients(loss)
     assert_same(values, plain)
+
+
+def named(x, w):
+    a = cutback.checkpoint_name(cutback.sin(x @ w), "sine")
+    return cutback.tanh(cutback.checkpoint_name(cutback.exp(a), "growth"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "saved", "recomputed"),
+    [
+        (policies.save_any_names_but_these("growth"), {"sin"}, {"exp"}),
+        (policies.save_anything_except_these_names("growth"), {"matmul"}, {"exp"}),
+        (
+            policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=["sine"], names_which_can_be_offloaded=[]
+            ),
+            {"sin"},
+            {"exp"},
+        ),
+        (
+            policies.save_from_both_policies(policies.save_only_these_names("sine"), ["matmul"]),
+            {"sin", "matmul"},
+            {"exp"},
+        ),
+        (policies.dots_with_no_batch_dims_saveable, {"matmul"}, {"sin", "exp"}),
+        (policies.checkpoint_dots, {"matmul"}, {"sin", "exp"}),
+    ],
+)
+def test_names_of_jax(policy, saved, recomputed):
+    plan, values = gradients(named_loss(policy))
+    assert_same(values, REFERENCE)
+    for kind in saved:
+        assert kinds(plan, "save").count(kind) == 3, kind
+    for kind in recomputed:
+        assert kind in kinds(plan, "recompute"), kind
+
+
+def named_loss(policy):
+    def loss(params, x):
+        for w in params.values():
+            x = cutback.checkpoint(named, policy=policy)(x, w)
+        return (x * x).mean()
+
+    return loss
+
+
+def test_products_with_batch_dimensions_are_told_apart():
+    seen = {}
+
+    def policy(ctx, op, *args, **kwargs):
+        if op == "matmul":
+            decision = policies.dots_with_no_batch_dims_saveable(ctx, op, *args, **kwargs)
+            seen[tuple(len(arg.shape) for arg in args)] = decision
+            assert policies.offload_dot_with_no_batch_dims(ctx, op, *args, **kwargs) == (
+                CheckpointPolicy.MUST_OFFLOAD
+                if decision == CheckpointPolicy.MUST_SAVE
+                else CheckpointPolicy.PREFER_RECOMPUTE
+            )
+        return None
+
+    def loss(w, x):
+        h = x @ w
+        return (h @ h).mean()
+
+    cutback.plan(loss, np.ones((4, 4)), np.ones((2, 4, 4)), policy=policy)
+    assert seen == {
+        (3, 2): CheckpointPolicy.MUST_SAVE,
+        (3, 3): CheckpointPolicy.PREFER_RECOMPUTE,
+    }
+
+
+def test_names_of_jax_that_contradict_themselves():
+    with pytest.raises(ValueError, match="both to save and to offload: a"):
+        policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=["a"], names_which_can_be_offloaded=["a", "b"]
+        )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 import cutback
 from cutback import report
+from cutback.report import timeline
 from cutback.report.folding import Fold, best_fold, folds
 from cutback.report.model import CATEGORIES
 from cutback.report.svg import nice_ticks
@@ -193,9 +196,9 @@ def test_the_page_stands_alone(step, tmp_path):
     page = Page(text)
     assert "a <b> & c" in page.text and "a <b>" not in text
     assert not page.loads and "url(" not in text and "@import" not in text
-    for name, document in (("problem.json", step.plan.problem), ("plan.json", step.plan.document)):
-        data = page.links[name].removeprefix("data:application/json;base64,")
-        assert json.loads(base64.b64decode(data)) == document
+    for name, document in (("problem", step.plan.problem), ("plan", step.plan.document)):
+        data = page.links[f"{name}.json.gz"].removeprefix("data:application/gzip;base64,")
+        assert json.loads(gzip.decompress(base64.b64decode(data))) == document
     for entry in step.plan.saved:
         assert entry.name in page.text
     assert "measured peak" in page.text and "dotted: measured" in page.text
@@ -224,6 +227,29 @@ def test_plans_with_next_to_nothing_in_them(f, shape, tmp_path):
 def test_a_table_escapes_its_cells():
     page = Page(report.table(("<a>", "n"), [("x & y", 3)], numeric=(1,)))
     assert page.text == "<a>nx & y3"
+
+
+def test_long_schedules_are_drawn_by_columns():
+    live = [i % 7 for i in range(10_000)]
+    live[4321] = 100
+    spans = timeline.columns(live)
+    assert len(spans) == timeline.MOST_COLUMNS
+    assert [low for low, _, _ in spans[1:]] == [high for _, high, _ in spans[:-1]]
+    assert spans[0][0] == 0 and spans[-1][1] == len(live)
+    for low, high, at in spans:
+        assert low <= at < high and live[at] == max(live[low:high])
+    assert timeline.columns([]) == [] and timeline.columns([5]) == [(0, 1, 0)]
+    assert (
+        timeline.staircase([(0, 1, 2), (1, 2, 2), (2, 3, 4)]) == "0.0,2.0 2.0,2.0 2.0,4.0 3.0,4.0"
+    )
+
+
+def test_a_page_of_a_large_graph_is_small(tmp_path):
+    graph = Path(__file__).parents[1] / "data" / "graphs" / "gpt_96layers_plain.json.gz"
+    plan = cutback.plan(graph, preset="aggressive", device="a100")
+    plan.report(tmp_path / "plan.html")
+    assert (tmp_path / "plan.html").stat().st_size < 3_000_000
+    Page((tmp_path / "plan.html").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

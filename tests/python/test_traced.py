@@ -243,6 +243,8 @@ def mistakes(tmp_path):
         "cycle.json": b'{"nodes":[{"kind":"call_function","op":"aten.neg.default","inputs":[0],'
         b'"out":[]}],"storage_bytes":[],"forward_outputs":[],"backward_outputs":[]}',
         "negative.json": text.replace(b'"bytes":', b'"bytes":-', 1),
+        "bomb.json.gz": gzip.compress(b" " * (80 << 20)),
+        "order.json": b"\xef\xbb\xbf[]",
         "huge.json": text.replace(b'"bytes":', b'"bytes":1e300,"b":', 1),
     }
     for name, content in files.items():
@@ -254,12 +256,21 @@ def mistakes(tmp_path):
     yield ["plan", good, "--device", "abacus"]
     yield ["plan", good, "--budget", "1"]
     yield ["plan", good, "--budget=-5"]
-    yield ["plan", good, "--budget", "nanx"]
+    for budget in ("nanx", "infx", "", "9" * 400 + "GiB", "9" * 5000, "1e3", "min "):
+        yield ["plan", good, "--budget", budget]
+    yield ["plan", good, "--policy", good]
+    yield ["plan", good, "--policy", "save:aten.bmm+recompute:aten.bmm"]
+    yield ["plan", "/dev/null"]
     yield ["plan", good, "--budget", "0.5x", "--max-extra", "0.1"]
     yield ["plan", good, "--budget", "min", "--max-extra", "nan"]
     plan = tmp_path / "plan.json"
     assert cli.main(["plan", good, "-o", str(plan)]) == 0
     yield ["explain", str(plan), str(path_of("unet"))]
+    yield ["explain", str(plan), str(plan)]
+    yield ["explain", str(tmp_path / "deep.json")]
+    yield ["diff", str(plan), good]
+    yield ["diff", str(plan), str(tmp_path / "list.json")]
+    yield ["diff", str(tmp_path / "deep.json"), str(plan)]
     yield ["evaluate", str(path_of("unet")), str(plan)]
     for number, change in enumerate(
         ({"steps": [0]}, {"steps": [10**9]}, {"steps": "none"}, {"backward_starts": -1})
@@ -270,6 +281,13 @@ def mistakes(tmp_path):
         yield ["explain", str(broken), good]
     (tmp_path / "nameless.json").write_text("{}")
     yield ["explain", str(tmp_path / "nameless.json")]
+
+
+@pytest.mark.parametrize("limit", ["nan", "-1", "inf", "soon"])
+def test_a_time_limit_is_a_time(limit):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["plan", str(path_of("evonorm_s0")), f"--time-limit={limit}"])
+    assert end.value.code == 2
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
@@ -299,3 +317,47 @@ def test_interrupt_keeps_the_best(tmp_path):
     else:  # too early for any plan
         assert process.returncode in (2, 130, -signal.SIGINT), said
         assert not plan.exists()
+
+
+def test_many_budgets_are_single_budgets():
+    """Each of several budgets gets the plan, the bound and the error text that it gets alone."""
+    graph = path_of("unet")
+    shares = ["0.97x", "0.5x", "0.28x", "0.62x", "0.01x", None, "min", "0.36x"]
+    answers = cutback.plans(graph, shares, device="a100")
+    for share, answer in zip(shares, answers, strict=True):
+        try:
+            alone = cutback.plan(graph, budget=share, measure="live", device="a100")
+        except cutback.BudgetError as error:
+            assert str(error) == str(answer)
+            continue
+        assert isinstance(answer, cutback.Plan)
+        assert answer.to_json() == alone.to_json(), share
+
+
+def test_budgets_at_the_command_line(tmp_path, capsys):
+    graph = str(path_of("evonorm_s0"))
+    folder = tmp_path / "plans"
+    assert cli.main(["plan", graph, "--budgets", "1.0x,0.81x,0.1x,min", "-o", str(folder)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 5 and "out of reach" in table[3]
+    assert sorted(p.name for p in folder.iterdir()) == ["0.81x.json", "1.0x.json", "min.json"]
+    assert cli.main(["explain", str(folder / "min.json")]) == 0
+    assert cli.main(["plan", graph, "--budgets", "3", "--budget", "min"]) == 2
+    capsys.readouterr()
+    assert cli.main(["plan", graph, "--budgets", "3"]) == 0
+    assert "0.9800x" in capsys.readouterr().out
+
+
+def test_progress_is_told_the_best_plan():
+    told = []
+    path = path_of("resnet50_bn")
+    plan = cutback.plan(
+        path, budget=0.3, device="a100", progress=lambda seconds, best: told.append(best)
+    )
+    best = [b for b in told if b is not None]
+    assert told[0] is None or told[0].bytes > 0
+    assert best and all(b.bytes <= plan.numbers["budget_bytes"] for b in best)
+    extras = [b.extra for b in best]
+    assert extras == sorted(extras, reverse=True) and best[-1].gap >= 0
+    n = plan.numbers
+    assert extras[-1] >= (n["time_ps"] - n["once_ps"]) / n["once_ps"] - 1e-9

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from .page import page, table
 from .svg import document, human_bytes, nice_ticks, tag, text
+
+if TYPE_CHECKING:
+    from ..tradeoffs import Peak, Reference
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 460.0, 74.0, 150.0, 40.0, 46.0
 LABELS = {
@@ -18,6 +21,7 @@ LABELS = {
     "aggressive": "min-cut, aggressive",
     "torch-compat": "PyTorch's min-cut",
     "shape-aware": "min-cut, shape-aware",
+    "regions": "checkpointed regions",
 }
 MEANING = {
     "hull": "a corner of the hull: no plan is better",
@@ -47,11 +51,11 @@ def _share_ticks(top: float) -> list[float]:
     return [i * step for i in range(int(top / step) + 1)]
 
 
-def _axes(scale: _Scale) -> list[str]:
+def _axes(scale: _Scale, label: str) -> list[str]:
     base, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     body = [
         text(LEFT, TOP - 14, "extra time"),
-        text(right, base + 36, "bytes saved between forward and backward", "end"),
+        text(right, base + 36, label, "end"),
     ]
     for extra in _share_ticks(scale.extra_top):
         y = scale.y(extra)
@@ -101,15 +105,16 @@ def _points(frontier: Mapping[str, Any], scale: _Scale) -> list[str]:
     return body
 
 
-def _baselines(frontier: Mapping[str, Any], scale: _Scale) -> list[str]:
+def _baselines(frontier: Mapping[str, Any], scale: _Scale, key: str) -> list[str]:
     """Presets as diamonds; labels that would collide move up."""
     body: list[str] = []
     placed: list[tuple[float, float]] = []
     rows = sorted(frontier["baselines"].items(), key=lambda item: item[1]["time_ps"])
     for name, row in rows:
         extra = _extra(frontier, row["time_ps"])
-        x, y = scale.x(row["saved_bytes"]), scale.y(extra)
-        title = f"{name}: saves {human_bytes(row['saved_bytes'])}, {100 * extra:.2f} % more time"
+        x, y = scale.x(row[key]), scale.y(extra)
+        verb = "saves" if key == "saved_bytes" else "peaks at"
+        title = f"{name}: {verb} {human_bytes(row[key])}, {100 * extra:.2f} % more time"
         shape = _line([(x, y - 7), (x + 7, y), (x, y + 7), (x - 7, y)])
         body.append(f'<g class="gradient">{tag("polygon", title, css="area", points=shape)}</g>')
         label_y = y - 10
@@ -120,53 +125,157 @@ def _baselines(frontier: Mapping[str, Any], scale: _Scale) -> list[str]:
     return body
 
 
-def _legend() -> list[str]:
-    y, x, body = 16.0, LEFT + 110, []
-    for css, radius, label in (
-        ("saved", 4.0, "exact"),
-        ("saved", 2.2, "between corners"),
-        ("recomputed", 2.2, "greedy"),
-        ("gradient", 5.0, "presets"),
-        ("temporary", 6.0, "no plan can lie below"),
-    ):
-        body.append(f'<g class="{css}">{tag("circle", css="area", cx=x, cy=y - 4, r=radius)}</g>')
-        body.append(text(x + 10, y, label))
-        x += 34 + 6.5 * len(label)
+def _references(
+    frontier: Mapping[str, Any], references: Sequence[Reference], scale: _Scale, key: str
+) -> list[str]:
+    """PyTorch's points: discs, and crosses where masks are drawn anew, so gradients are wrong."""
+    body = []
+    for point in references:
+        extra = _extra(frontier, point.time_ps)
+        x, y = scale.x(getattr(point, key)), scale.y(extra)
+        title = (
+            f"PyTorch at {point.budget:g}: {human_bytes(point.saved_bytes)} saved, peak "
+            f"{human_bytes(point.peak_bytes)}, {100 * extra:.2f} % more time"
+        )
+        if point.redraws:
+            title += f"\nredraws {point.redraws} masks: wrong gradients"
+            shape = f"M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"
+            mark = tag("path", title, css="line", d=shape, stroke_width=2)
+            body.append(f'<g class="offloaded">{mark}</g>')
+        else:
+            disc = tag("circle", title, css="area", cx=x, cy=y, r=5.0)
+            body.append(f'<g class="scratch">{disc}</g>')
     return body
 
 
-def frontier_svg(frontier: Mapping[str, Any]) -> str:
-    """Points, bound and presets of a frontier document (``docs/planner.md``)."""
-    presets = frontier["baselines"].values()
-    scale = _Scale(
-        1.02 * max([*frontier["saved_bytes"], *(row["saved_bytes"] for row in presets)]),
-        1.08 * _extra(frontier, max([*frontier["time_ps"], *(row["time_ps"] for row in presets)])),
+def _legend(rows: Sequence[tuple[str, float, str]]) -> list[str]:
+    y, x, body = 16.0, LEFT + 90, []
+    for css, radius, label in rows:
+        if radius > 0:
+            mark = tag("circle", css="area", cx=x, cy=y - 4, r=radius)
+        else:
+            mark = tag(
+                "path", css="line", d=f"M{x - 4:.1f} {y - 8:.1f}l8 8m0 -8l-8 8", stroke_width=2
+            )
+        body.append(f'<g class="{css}">{mark}</g>')
+        body.append(text(x + 10, y, label))
+        x += 30 + 6.2 * len(label)
+    return body
+
+
+_TORCH = [("scratch", 5.0, "PyTorch"), ("offloaded", 0.0, "PyTorch, masks redrawn")]
+
+
+def _torch_legend(references: Sequence[Reference]) -> list[tuple[str, float, str]]:
+    kinds = {bool(point.redraws) for point in references}
+    return [row for row, kind in zip(_TORCH, (False, True), strict=True) if kind in kinds]
+
+
+def _scale(
+    frontier: Mapping[str, Any], rows: Sequence[tuple[float, float]], most_extra: float = 4.0
+) -> _Scale:
+    """Room for all (bytes, time); what takes more than `most_extra` lies outside."""
+    extra = max(_extra(frontier, time) for _, time in rows)
+    return _Scale(1.02 * max(size for size, _ in rows), 1.08 * min(extra, most_extra))
+
+
+def frontier_svg(frontier: Mapping[str, Any], references: Sequence[Reference] = ()) -> str:
+    """Points, bound, presets and PyTorch's points of a frontier document (``docs/planner.md``)."""
+    rows = list(zip(frontier["saved_bytes"], frontier["time_ps"], strict=True))
+    rows += [(row["saved_bytes"], row["time_ps"]) for row in frontier["baselines"].values()]
+    rows += [(point.saved_bytes, point.time_ps) for point in references]
+    scale = _scale(frontier, rows)
+    body = _axes(scale, "bytes saved between forward and backward")
+    body += _points(frontier, scale)
+    body += _references(frontier, references, scale, "saved_bytes")
+    body += _baselines(frontier, scale, "saved_bytes")
+    body += _legend(
+        [
+            ("saved", 4.0, "exact"),
+            ("saved", 2.2, "between corners"),
+            ("recomputed", 2.2, "greedy"),
+            ("gradient", 5.0, "presets"),
+            *_torch_legend(references),
+            ("temporary", 6.0, "no plan can lie below"),
+        ]
     )
-    body = _axes(scale) + _points(frontier, scale) + _baselines(frontier, scale) + _legend()
     return document(WIDTH, HEIGHT, body, "frontier of saved bytes and time")
 
 
-def render_frontier(frontier: Mapping[str, Any], title: str = "Cutback frontier") -> str:
-    """A page of its own: the picture, the presets, and every exact point as a table."""
+def peaks_svg(
+    frontier: Mapping[str, Any], peaks: Sequence[Peak], references: Sequence[Reference] = ()
+) -> str:
+    """Plans for budgets on the peak, with presets and PyTorch's points."""
+    rows = [(point.peak_bytes, point.time_ps) for point in peaks]
+    rows += [(point.peak_bytes, point.time_ps) for point in references]
+    rows += [(row["peak_bytes"], row["time_ps"]) for row in frontier["baselines"].values()]
+    scale = _scale(frontier, rows)
+    body = _axes(scale, "peak of live bytes")
+    body += _references(frontier, references, scale, "peak_bytes")
+    body += _baselines(frontier, scale, "peak_bytes")
+    stairs: list[tuple[float, float]] = []
+    for point in sorted(peaks, key=lambda one: one.peak_bytes):
+        x, y = scale.x(point.peak_bytes), scale.y(_extra(frontier, point.time_ps))
+        stairs += [(x, stairs[-1][1] if stairs else y), (x, y)]
+    if stairs:
+        line = tag("polyline", css="line", points=_line(stairs), stroke_opacity=0.5)
+        body.append(f'<g class="saved">{line}</g>')
+    for point in peaks:
+        extra = _extra(frontier, point.time_ps)
+        x, y = scale.x(point.peak_bytes), scale.y(extra)
+        title = (
+            f"budget {point.budget}: peak {human_bytes(point.peak_bytes)}, "
+            f"{100 * extra:.2f} % more time"
+        )
+        dot = tag("circle", title, css="area", cx=x, cy=y, r=4.0)
+        body.append(f'<g class="saved">{dot}</g>')
+        body.append(text(x + 6, y + 14, point.budget, css="note"))
+    legend = [("saved", 4.0, "budgets"), ("gradient", 5.0, "presets"), *_torch_legend(references)]
+    body += _legend(legend)
+    return document(WIDTH, HEIGHT, body, "frontier of peak and time")
 
-    def row(name: str, saved: int, time: int) -> tuple[str, str, str]:
-        return name, human_bytes(saved), f"{100 * _extra(frontier, time):.2f} %"
+
+def render_frontier(
+    frontier: Mapping[str, Any],
+    title: str,
+    references: Sequence[Reference] = (),
+    peaks: Sequence[Peak] | None = None,
+) -> str:
+    """A page of its own: the pictures, the presets, PyTorch's points, and every exact point."""
+
+    def row(name: str, saved: int, peak: int | None, time: int, note: str = "") -> tuple[str, ...]:
+        shown = "" if peak is None else human_bytes(peak)
+        return name, human_bytes(saved), shown, f"{100 * _extra(frontier, time):.2f} %", note
 
     presets = [
-        row(LABELS.get(name, name), b["saved_bytes"], b["time_ps"])
+        row(LABELS.get(name, name), b["saved_bytes"], b["peak_bytes"], b["time_ps"])
         for name, b in frontier["baselines"].items()
+    ]
+    presets += [
+        row(
+            f"PyTorch at {point.budget:g}",
+            point.saved_bytes,
+            point.peak_bytes,
+            point.time_ps,
+            f"redraws {point.redraws} masks: wrong gradients" if point.redraws else "",
+        )
+        for point in references
     ]
     points = zip(frontier["saved_bytes"], frontier["time_ps"], frontier["kind"], strict=True)
     exact = [
-        row(f"point {i}", saved, time)
+        row(f"point {i}", saved, None, time)
         for i, (saved, time, kind) in enumerate(points)
         if kind == "hull"
     ]
-    headers = ("", "saved", "extra time")
+    headers = ("", "saved", "peak", "extra time", "")
+    numeric = (1, 2, 3)
     device = devices.name(frontier["device"])
-    return page(
-        title,
-        f"{frontier_svg(frontier)}<p>{len(frontier['kind'])} points; times by the cost model of "
-        f"{device}.</p><h2>Presets</h2>{table(headers, presets, numeric=(1, 2))}"
-        f"<h2>Exact points</h2>{table(headers, exact, numeric=(1, 2))}",
-    )
+    parts = [
+        frontier_svg(frontier, references),
+        f"<p>{len(frontier['kind'])} points; times by the cost model of {device}.</p>",
+    ]
+    if peaks is not None:
+        parts += ["<h2>Peak and time</h2>", peaks_svg(frontier, peaks, references)]
+    parts += ["<h2>Baselines</h2>", table(headers, presets, numeric)]
+    parts += ["<h2>Exact points</h2>", table(headers, exact, numeric)]
+    return page(title, "".join(parts))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 
@@ -87,16 +88,13 @@ def _categorise(picture: Picture) -> None:
             seen.add(life.storage)
 
 
-def _live_bytes(picture: Picture) -> list[int]:
-    change = [0] * (picture.n_step + 1)
-    for life in picture.lives:
+def live_bytes(lives: Iterable[Life], n_step: int) -> list[int]:
+    """Bytes that are alive during each step."""
+    change = [0] * (n_step + 1)
+    for life in lives:
         change[life.made] += life.bytes
-        change[min(life.last + 1, picture.n_step)] -= life.bytes
-    total, live = 0, []
-    for delta in change[:-1]:
-        total += delta
-        live.append(total)
-    return live
+        change[min(life.last + 1, n_step)] -= life.bytes
+    return list(accumulate(change[:-1]))
 
 
 def read(problem: Mapping[str, Any], plan: Mapping[str, Any]) -> Picture:
@@ -116,7 +114,7 @@ def read(problem: Mapping[str, Any], plan: Mapping[str, Any]) -> Picture:
         numbers={**plan["numbers"], "budget_bytes": plan.get("budget_bytes")},
     )
     _categorise(picture)
-    picture.live = _live_bytes(picture)
+    picture.live = live_bytes(picture.lives, picture.n_step)
     return picture
 
 

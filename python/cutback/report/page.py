@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from .ladder import graph_svg
-from .model import Picture, Value, read
+from .model import Picture, read
 from .svg import STYLE, human_bytes
 from .timeline import timeline_svg
 
@@ -23,13 +24,23 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; }
 th, td {
   text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid #8884;
 }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 code { font-size: 12px; } summary { cursor: pointer; }
 @media (prefers-color-scheme: dark) {
   body { color: #d7dee7; background: #14181d; } a { color: #8ab4f8; }
 }
 """
 
+MOST_ROWS, MOST_GROUPS = 400, 18
+NO_GAP = "n/a: the plan is of another class"
+BOUND = {
+    "any": "least extra time of any plan within the budget",
+    "ordered": "least extra time of plans that keep the order and drop a value once at most",
+}
+AT_PEAK = "; alive at the peak"
+OTHERWISE = (
+    "Otherwise: the change if only this decision were the other one (of a group: its first value)."
+)
 WHY = {
     "cut": "on the minimum cut: the cheapest place to save",
     "forbidden": "may not be recomputed under this preset",
@@ -76,7 +87,9 @@ def _numbers(picture: Picture, measured: Mapping[str, Any]) -> str:
     ]
     if n.get("lower_bound_ps") is not None:
         bound = 100 * (n["lower_bound_ps"] - n["once_ps"]) / once
-        rows.append(("least extra time that such plans can take", f"{bound:.1f} %", ""))
+        rows.append((BOUND[n.get("bound_class", "any")], f"{bound:.1f} %", ""))
+        gap = n.get("gap")
+        rows.append(("gap to that bound", NO_GAP if gap is None else f"{100 * gap:.2f} %", ""))
     if n.get("budget_bytes") is not None:
         rows.append(("budget", human_bytes(n["budget_bytes"]), ""))
     if measured.get("peak_bytes") is not None:
@@ -86,30 +99,80 @@ def _numbers(picture: Picture, measured: Mapping[str, Any]) -> str:
     return table(("", "this plan", "save everything"), rows, numeric=(1, 2))
 
 
-def _value_row(picture: Picture, value: Value) -> tuple[str, ...]:
-    op = picture.ops[value.op]
-    size = picture.storage_bytes[value.storage]
-    return (
-        value.type,
-        human_bytes(size),
-        op.name,
-        op.location,
-        value.decision,
-        WHY.get(value.reason, value.reason),
-    )
+def _signed(change: int) -> str:
+    return ("-" if change < 0 else "+") + human_bytes(abs(change)) if change else "0 B"
 
 
-def values_table(
-    picture: Picture, decisions: Sequence[str] = ("save", "recompute", "offload")
-) -> str:
+def _otherwise(row: Mapping[str, Any], measure: str) -> tuple[str, str]:
+    """How the peak (or the saved bytes) and the time change with the other decision."""
+    other = row.get("otherwise")
+    if not other:
+        return "", ""
+    change = other["saved_bytes" if measure == "saved" else "peak_bytes"]
+    return _signed(change), f"{other['time_ps'] / 1e6:+,.0f} us"
+
+
+def _other_headers(measure: str) -> tuple[str, str]:
+    return f"{'saved' if measure == 'saved' else 'peak'} otherwise", "time otherwise"
+
+
+def _readers(row: Mapping[str, Any]) -> str:
+    names = [*row["forward_readers"], *row["backward_readers"]]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def values_table(explanation: Mapping[str, Any], most: int = MOST_ROWS) -> str:
     """One row a value that the backward needs, largest first; each storage once."""
-    chosen: dict[int, Value] = {}
-    for value in picture.values:
-        if value.decision in decisions and not picture.ops[value.op].view:
-            chosen.setdefault(value.storage, value)
-    rows = sorted(chosen.values(), key=lambda v: -picture.storage_bytes[v.storage])
-    headers = ("type", "bytes", "made by", "source", "decision", "why")
-    return table(headers, [_value_row(picture, value) for value in rows], numeric=(1,))
+    rows = explanation["values"]
+    measure = explanation["measure"]
+    shown = [
+        (
+            row["type"],
+            human_bytes(row["bytes"]),
+            row["name"],
+            row["at"],
+            _readers(row),
+            row["decision"],
+            WHY.get(row["reason"], row["reason"]) + (AT_PEAK if row["at_peak"] else ""),
+            *_otherwise(row, measure),
+        )
+        for row in rows[:most]
+    ]
+    headers = (
+        "type", "bytes", "made by", "source", "read by", "decision", "why",
+        *_other_headers(measure),
+    )  # fmt: skip
+    rest = f"<p>{len(rows) - most} smaller ones are not shown.</p>" if len(rows) > most else ""
+    return table(headers, shown, numeric=(1, 7, 8)) + rest
+
+
+def groups_table(explanation: Mapping[str, Any], most: int = MOST_GROUPS) -> str:
+    """Values that are alike in kind, type, decision and reason as one row, largest sums first."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in explanation["values"]:
+        key = row["kind"], row["type"], row["decision"], row["reason"]
+        groups.setdefault(key, []).append(row)
+    ordered = sorted(groups.items(), key=lambda item: -sum(row["bytes"] for row in item[1]))
+    shown = []
+    for (kind, type_, decision, reason), rows in ordered[:most]:
+        first = rows[0]
+        shown.append(
+            (
+                f"{len(rows)} \N{MULTIPLICATION SIGN} {type_}",
+                human_bytes(sum(row["bytes"] for row in rows)),
+                kind,
+                first["at"] or first["name"],
+                decision,
+                WHY.get(reason, reason),
+                *_otherwise(first, explanation["measure"]),
+            )
+        )
+    other = _other_headers(explanation["measure"])
+    headers = "values", "bytes", "kind", "first", "decision", "why", *other
+    rest = len(ordered) - most
+    note = f"<p>{rest} smaller groups are not shown.</p>" if rest > 0 else ""
+    return table(headers, shown, numeric=(1, 6, 7)) + note
 
 
 def _details(title: str, body: str, is_open: bool = False) -> str:
@@ -118,25 +181,67 @@ def _details(title: str, body: str, is_open: bool = False) -> str:
     )
 
 
-def _download(name: str, content: str) -> str:
-    data = base64.b64encode(content.encode()).decode()
-    return f'<a download="{name}" href="data:application/json;base64,{data}">{name}</a>'
+def _download(name: str, document: Mapping[str, Any]) -> str:
+    packed = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+    data = base64.b64encode(packed).decode()
+    return f'<a download="{name}" href="data:application/gzip;base64,{data}">{name}</a>'
+
+
+def _headline(picture: Picture) -> str:
+    """The plan in one sentence."""
+    n = picture.numbers
+    once = max(1, n["once_ps"])
+    share = 100 * n["live_bytes"] / max(1, n["save_all_live_bytes"])
+    text = (
+        f"{human_bytes(n['live_bytes'])} at the peak instead of "
+        f"{human_bytes(n['save_all_live_bytes'])} ({share:.1f} %), for "
+        f"{100 * (n['time_ps'] - once) / once:.1f} % more time"
+    )
+    gap = n.get("gap")
+    return f"<p><b>{text}</b>{'' if gap is None else f', {100 * gap:.2f} % above the bound'}.</p>"
+
+
+def _floor(explanation: Mapping[str, Any]) -> str:
+    """What no plan of this order can be below, and the ops that come closest."""
+    floor = explanation["floor"]
+    if floor is None:
+        return ""
+    rows = [
+        (human_bytes(row["bytes"]), row["name"], row["kind"], row["at"])
+        for row in explanation["working_sets"]
+    ]
+    place = f" ({floor['at']})" if floor["at"] else ""
+    return (
+        f"<p>No plan that keeps the order of operations is below {human_bytes(floor['bytes'])}: "
+        f"{escape(floor['name'])}{escape(place)} needs that much, with what later operations read."
+        "</p><p>Largest working sets, inputs, outputs and scratch of one operation:</p>"
+        + table(("bytes", "operation", "kind", "source"), rows, numeric=(0,))
+    )
 
 
 def section(
-    title: str, problem: Mapping[str, Any], plan: Mapping[str, Any], measured: Mapping[str, Any]
+    title: str,
+    problem: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    explanation: Mapping[str, Any],
 ) -> str:
     """Everything about one plan, as a fragment of a page."""
     picture = read(problem, plan)
     return "".join(
         [
             f"<h2>{escape(title)}</h2>",
-            _numbers(picture, measured),
+            _headline(picture),
             timeline_svg(picture, measured.get("timeline")),
+            _numbers(picture, measured),
+            "<h2>What is saved, what is recomputed, and why</h2>",
+            f"<p>{OTHERWISE}</p>",
+            groups_table(explanation),
+            _details("every value", values_table(explanation)),
             _details("joint graph: what is saved for what", graph_svg(picture)),
-            _details("what is saved, what is recomputed, and why", values_table(picture)),
-            f"<p>{_download('problem.json', json.dumps(problem))} ",
-            f"{_download('plan.json', json.dumps(plan))}</p>",
+            _details("what limits the peak", _floor(explanation)),
+            f"<p>{_download('problem.json.gz', problem)} ",
+            f"{_download('plan.json.gz', plan)}</p>",
         ]
     )
 
@@ -154,17 +259,23 @@ def page(title: str, body: str) -> str:
 def render_html(
     problem: Mapping[str, Any],
     plan: Mapping[str, Any],
-    measured: Mapping[str, Any] | None = None,
-    title: str = "Cutback plan",
+    measured: Mapping[str, Any],
+    title: str,
+    explanation: Mapping[str, Any],
 ) -> str:
     """The report of one plan. `measured` may hold peak_bytes, ms, and timeline: the bytes in use
     while each step ran."""
-    return page(title, section("Plan", problem, plan, measured or {}))
+    return page(title, section("Plan", problem, plan, measured, explanation))
 
 
-def render_fragment(problem: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+def render_fragment(
+    problem: Mapping[str, Any], plan: Mapping[str, Any], explanation: Mapping[str, Any]
+) -> str:
     """What a notebook shows: numbers, timeline, and the tables folded away."""
     picture = read(problem, plan)
     graph = _details("joint graph", graph_svg(picture))
-    values = _details("saved and recomputed values", values_table(picture))
-    return f'<div class="cb">{_numbers(picture, {})}{timeline_svg(picture)}{graph}{values}</div>'
+    values = _details("saved and recomputed values", groups_table(explanation))
+    return (
+        f'<div class="cb">{_headline(picture)}{_numbers(picture, {})}{timeline_svg(picture)}'
+        f"{values}{graph}</div>"
+    )

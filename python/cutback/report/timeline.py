@@ -3,61 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from .model import CATEGORIES, Picture
+from .model import CATEGORIES, Picture, live_bytes
 from .svg import document, human_bytes, nice_ticks, tag, text
 
 WIDTH, LEFT, RIGHT, TOP = 960.0, 84.0, 18.0, 34.0
 AREA, GAP, ARENA = 240.0, 54.0, 220.0
+MOST_COLUMNS = 900  # about one a pixel; longer schedules show the fullest step of each column
+MOST_BOXES = 4000  # lives drawn in the arena: the largest
 
 
 def _stack(picture: Picture) -> dict[str, list[int]]:
     """Bytes of each category at each step."""
-    n = picture.n_step
-    series = {}
-    for category in CATEGORIES:
-        change = [0] * (n + 1)
-        for life in picture.lives:
-            if life.category == category:
-                change[life.made] += life.bytes
-                change[min(life.last + 1, n)] -= life.bytes
-        total, row = 0, []
-        for delta in change[:-1]:
-            total += delta
-            row.append(total)
-        series[category] = row
-    return series
+    return {
+        category: live_bytes(
+            (life for life in picture.lives if life.category == category), picture.n_step
+        )
+        for category in CATEGORIES
+    }
 
 
 def _x(picture: Picture, step: float) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * step / max(1, picture.n_step)
 
 
-def _steps_path(
+def columns(live: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Steps as columns of a picture: (first step, step behind the last, the fullest of them)."""
+    n = len(live)
+    wide = min(n, MOST_COLUMNS)
+    edges = [n * i // wide for i in range(wide + 1)] if wide else [0]
+    return [
+        (low, high, max(range(low, high), key=live.__getitem__)) for low, high in pairwise(edges)
+    ]
+
+
+def staircase(points: Sequence[tuple[float, float, float]]) -> str:
+    """A line through (left, right, y); equal neighbours are one stair."""
+    out: list[str] = []
+    for i, (left, right, y) in enumerate(points):
+        if i == 0 or y != points[i - 1][2]:
+            out.append(f"{left:.1f},{y:.1f}")
+        if i + 1 == len(points) or points[i + 1][2] != y:
+            out.append(f"{right:.1f},{y:.1f}")
+    return " ".join(out)
+
+
+def _stairs(
     picture: Picture, values: Sequence[float], top: float, base: float, height: float
 ) -> str:
     """A staircase through one value a step."""
-    points = []
-    for i, value in enumerate(values):
-        y = base - height * value / top
-        points.append(f"{_x(picture, i):.1f},{y:.1f} {_x(picture, i + 1):.1f},{y:.1f}")
-    return " ".join(points)
+    live = [int(value) for value in values]
+    return staircase(
+        [
+            (_x(picture, low), _x(picture, high), round(base - height * values[at] / top, 1))
+            for low, high, at in columns(live)
+        ]
+    )
 
 
 def _areas(picture: Picture, top: float, base: float) -> list[str]:
     body = []
-    below = [0.0] * picture.n_step
+    spans = columns(picture.live)
+    below = [0] * len(spans)
     for category, row in _stack(picture).items():
         if not any(row):
             continue
-        above = [a + b for a, b in zip(below, row, strict=True)]
-        upper = _steps_path(picture, above, top, base, AREA)
-        lower = " ".join(reversed(_steps_path(picture, below, top, base, AREA).split()))
+        above = [b + row[at] for b, (_, _, at) in zip(below, spans, strict=True)]
+        edges = [
+            staircase(
+                [
+                    (_x(picture, low), _x(picture, high), round(base - AREA * value / top, 1))
+                    for (low, high, _), value in zip(spans, values, strict=True)
+                ]
+            )
+            for values in (above, below)
+        ]
+        points = " ".join([edges[0], *reversed(edges[1].split())])
         title = f"{category}: up to {human_bytes(max(row))}"
-        body.append(
-            f'<g class="{category}">'
-            f"{tag('polygon', title, css='area', points=f'{upper} {lower}')}</g>"
-        )
+        area = tag("polygon", title, css="area", points=points)
+        body.append(f'<g class="{category}">{area}</g>')
         below = above
     return body
 
@@ -121,7 +146,7 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
         body.append(tag("line", "budget", css="budget", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y))
         body.append(text(WIDTH - RIGHT, y - 4, f"budget {human_bytes(budget)}", "end"))
     if measured:
-        points = _steps_path(picture, measured, top, base, AREA)
+        points = _stairs(picture, measured, top, base, AREA)
         body.append(tag("polyline", "measured in a run", css="measured", points=points))
     body += _arena(picture, base + GAP)
     height = base + GAP + ARENA + 50
@@ -138,9 +163,13 @@ def _arena(picture: Picture, top_edge: float) -> list[str]:
     arena = max([1, *(life.offset + life.bytes for life in picture.lives)])
     base = top_edge + ARENA
     body = _axes(picture, arena, base, ARENA, f"addresses in the arena ({human_bytes(arena)})")
-    for life in picture.lives:
-        if not life.bytes:
-            continue
+    lives = [life for life in picture.lives if life.bytes]
+    if len(lives) > MOST_BOXES:
+        lives = sorted(lives, key=lambda life: life.bytes * (life.last - life.made + 1))
+        note = f"the largest {MOST_BOXES} of {len(lives)} lives"
+        body.append(text(WIDTH - RIGHT, top_edge - 10, note, "end", "note"))
+        lives = lives[-MOST_BOXES:]
+    for life in lives:
         last = min(life.last + 1, picture.n_step)
         x, width = _x(picture, life.made), _x(picture, last) - _x(picture, life.made)
         height = ARENA * life.bytes / arena

@@ -1,6 +1,7 @@
 /* From schedules back to decisions, and what other decisions would change: on random problems with
  * plans of all kinds and with random sets of decisions. */
 #include "plan/explain.h"
+#include "plan/mutwo.h"
 #include "plan/recover.h"
 
 #include "check.h"
@@ -221,7 +222,9 @@ static void find_positions(const bench *b, uint32_t *position, bool *base) {
     memset(ran, 0, sizeof ran);
     for (uint32_t t = 0; t < b->schedule.n_step; t++) {
         uint32_t op = b->schedule.step[t], k = b->f.position[op];
-        base[t] = !ran[op] && k >= next;
+        if (t == b->schedule.backward_starts) next = b->f.base_backward;
+        base[t] =
+            !ran[op] && k >= next && (t < b->schedule.backward_starts) == (k < b->f.base_backward);
         ran[op] = true;
         if (base[t]) next = k + 1;
         position[t] = base[t] ? k : next;
@@ -378,6 +381,17 @@ static cb_status tell(cb_alloc *a, void *user) {
     return status;
 }
 
+static cb_status select_by_mutwo(cb_alloc *a, void *user) {
+    cb_arena arena;
+    cb_str text;
+    cb_arena_init(&arena, a);
+    cb_str_init(&text, &arena);
+    cb_budget half = {.kind = CB_BUDGET_SHARE, .share = 0.5};
+    cb_status status = cb_mutwo_to_json(user, &half, NULL, a, &text, &err);
+    cb_arena_free(&arena);
+    return status;
+}
+
 TEST(out_of_memory) {
     static maker m;
     make_random(&m, 9, 8);
@@ -387,6 +401,7 @@ TEST(out_of_memory) {
     CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));
     void *user[] = {p, plan};
     check_oom(tell, user);
+    check_oom(select_by_mutwo, p);
     cb_plan_free(plan);
     cb_problem_free(p);
 }

@@ -65,7 +65,7 @@ TEST(agrees_with_the_evaluator) {
         cb_arena_init(&arena, &alloc);
         CHECK_OK(cb_problem_verify(p, &err));
         CHECK_OK(cb_facts_make(p, cb_device_find("cpu"), &arena, &f, &err));
-        CHECK_OK(cb_mover_init(&m, &f, &alloc, &err));
+        CHECK_OK(cb_mover_init(&m, &f, false, &alloc, &err));
         CHECK_OK(cb_mover_run(&m, NULL, 0, 0, &err));
         uint64_t whole = m.peak;
         for (int round = 0; round < 30; round++) {
@@ -90,7 +90,7 @@ static cb_status run_once(cb_alloc *a, void *user) {
     cb_arena_init(&arena, a);
     cb_status status;
     CB_TRY_DONE(cb_facts_make(user, cb_device_find("cpu"), &arena, &f, &err));
-    CB_TRY_DONE(cb_mover_init(&m, &f, a, &err));
+    CB_TRY_DONE(cb_mover_init(&m, &f, false, a, &err));
     cb_pair pair = cb_pair_fetch(f.n_base - 1, 2);
     CB_TRY_DONE(cb_mover_run(&m, &pair, 1, 0, &err));
     CB_TRY_DONE(cb_mover_schedule(&m, &arena, &schedule, &err));

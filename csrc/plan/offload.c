@@ -1,0 +1,311 @@
+/* Three answers compete: the one without offload (search.c), and on a ladder of targets as its own
+ * (ladder.h) the plans of joint searches and of searches where nothing runs again. A rung depends
+ * on the problem and its target alone, and counts only if it is no faster than a bound says; so
+ * whatever fits is chosen from a fixed set, and the promises of the ladder hold.
+ *
+ * The bound. Take any plan of at most B bytes and time T, and keep on the device what it moves.
+ * Then nothing stalls, and at a moment t it holds at most as many bytes more as were then on the
+ * host alone. Those went over the link before t and come back after it: at most link x T / 2 bytes.
+ * So its extra time is at least the ladder's bound at B + link x T / 2; and where nothing runs
+ * again that sum is at least what saving everything takes. */
+#include "offload.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "haul.h"
+#include "ladder.h"
+
+#define SLACK 0.97 /* of the bound, as in ladder.c */
+
+typedef struct rung {
+    cb_candidate joint, only; /* pairs in the arena; time_ps 0: none that counts */
+    bool searched;
+} rung;
+
+typedef struct hunter {
+    const cb_facts *f;
+    const cb_goal *goal;
+    cb_searcher *searcher;
+    cb_arena *arena;
+    cb_mover mover;
+    cb_haul haul;
+    cb_ladder ladder;
+    cb_trial runs, moves; /* without and with the mover */
+    cb_pool_of_plans *base, *pool;
+    uint32_t n_rung;
+    uint64_t target[CB_RUNGS_MOST + 1];
+    double least_ps[CB_RUNGS_MOST];
+    rung at[CB_RUNGS_MOST];
+    uint64_t floor;    /* what some op's inputs, outputs and scratch take */
+    uint32_t floor_op; /* CB_NONE: no ops */
+    /* the best so far */
+    cb_schedule best;
+    int64_t best_ps; /* INT64_MAX: none */
+    uint64_t best_bytes;
+    uint64_t smallest; /* bytes of any plan seen */
+} hunter;
+
+/* ---- bounds ---------------------------------------------------------------------------------- */
+
+/* Extra time of plans of so many bytes: the least x with x >= bound(bytes + link (once + x) / 2),
+ * by halves. */
+static double bound_of(const hunter *z, uint64_t bytes) {
+    double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12, once = (double)z->f->once_ps;
+    double low = 0, high = cb_ladder_bound(&z->ladder, (double)bytes + link * once / 2, 0, 0);
+    for (int i = 0; i < 50; i++) {
+        double x = (low + high) / 2;
+        bool enough = x >= cb_ladder_bound(&z->ladder, (double)bytes + link * (once + x) / 2, 0, 0);
+        if (enough) high = x;
+        else low = x;
+    }
+    return low;
+}
+
+/* No plan of so many bytes that runs nothing again takes less. */
+static double only_bound_of(const hunter *z, uint64_t bytes) {
+    double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12;
+    return 2 * ((double)z->ladder.whole - (double)bytes) / link;
+}
+
+static cb_status find_floor(hunter *z, cb_error *err) {
+    const cb_problem *p = z->f->p;
+    cb_arena scratch;
+    cb_arena_init(&scratch, z->arena->alloc);
+    uint32_t *seen = CB_NEW(&scratch, uint32_t, p->n_storage);
+    z->floor_op = CB_NONE;
+    for (uint32_t k = 0; seen && k < z->f->n_base; k++) {
+        uint32_t op = z->f->base[k], n_in = p->in_begin[op + 1] - p->in_begin[op],
+                 n = n_in + p->out_begin[op + 1] - p->out_begin[op];
+        uint64_t bytes = p->op_workspace[op];
+        for (uint32_t j = 0; j < n; j++) {
+            uint32_t v = j < n_in ? p->in_value[p->in_begin[op] + j] : p->out_begin[op] + j - n_in,
+                     s = p->value_storage[v];
+            if (z->f->root[s] == CB_NONE || seen[s] == k + 1) continue;
+            seen[s] = k + 1;
+            bytes += p->storage_bytes[s];
+        }
+        if (z->floor_op != CB_NONE && bytes <= z->floor) continue;
+        z->floor = bytes;
+        z->floor_op = op;
+    }
+    cb_arena_free(&scratch);
+    return seen ? CB_OK : cb_no_memory(err);
+}
+
+/* ---- rungs ----------------------------------------------------------------------------------- */
+
+static cb_status start(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
+    cb_arena *a = z->arena;
+    bool *forced = CB_NEW(a, bool, z->f->p->n_op);
+    z->base = CB_NEW(a, cb_pool_of_plans, 1);
+    z->pool = CB_NEW(a, cb_pool_of_plans, 1);
+    if (!forced || !z->base || !z->pool) return cb_no_memory(err);
+    z->base->alloc = z->pool->alloc = a->alloc;
+    z->runs = (cb_trial){
+        .f = z->f, .goal = z->goal, .sim = sim, .pool = z->base, .scratch = a, .forced = forced};
+    CB_TRY(cb_force_recompute(z->f, cut, forced, err));
+    for (uint32_t op = 0; op < z->f->p->n_op; op++) z->runs.has_demands |= forced[op];
+    CB_TRY(cb_try_pairs(&z->runs, NULL, 0, err));
+    CB_TRY(cb_ladder_init(&z->ladder, &z->runs, cut, err));
+    z->moves = z->runs;
+    z->moves.mover = &z->mover;
+    z->moves.pool = z->pool;
+    CB_TRY(cb_haul_init(&z->haul, &z->moves, &z->ladder.prices, cut, err));
+    CB_TRY(find_floor(z, err));
+    z->n_rung = z->ladder.n_rung;
+    memcpy(z->target, z->ladder.target, sizeof z->target);
+    for (uint32_t r = 0; r < z->n_rung; r++) z->least_ps[r] = SLACK * bound_of(z, z->target[r]);
+    return CB_OK;
+}
+
+static cb_status keep(hunter *z, const cb_candidate *c, cb_candidate *out, cb_error *err) {
+    *out = *c;
+    out->pair = CB_NEW(z->arena, cb_pair, c->n_pair);
+    if (!out->pair) return cb_no_memory(err);
+    if (c->n_pair > 0) memcpy(out->pair, c->pair, c->n_pair * sizeof *c->pair);
+    return CB_OK;
+}
+
+/* The fastest plan of the pool that counts for rung `r`. */
+static cb_status keep_winner(hunter *z, uint32_t r, cb_candidate *out, cb_error *err) {
+    double least = (double)z->f->once_ps + z->least_ps[r];
+    for (uint32_t i = 0; i < z->pool->n; i++) {
+        if (z->pool->at[i].size < z->smallest) z->smallest = z->pool->at[i].size;
+    }
+    uint32_t i = cb_pool_fitting(z->pool, z->target[r]);
+    if (i == CB_NONE) return CB_OK;
+    while (i > 0 && (double)z->pool->at[i].time_ps < least) i--;
+    if ((double)z->pool->at[i].time_ps < least) return CB_OK;
+    return keep(z, &z->pool->at[i], out, err);
+}
+
+static cb_status search_for(hunter *z, uint32_t r, bool reruns, const cb_candidate *seed,
+                            cb_candidate *out, cb_error *err) {
+    cb_pool_of_plans_free(z->pool);
+    z->moves.target = z->target[r];
+    CB_TRY(cb_haul_search(&z->haul, reruns, seed, err));
+    return keep_winner(z, r, out, err);
+}
+
+static cb_status search_rung(hunter *z, uint32_t r, cb_error *err) {
+    rung *x = &z->at[r];
+    const cb_candidate *seed = NULL;
+    if (x->searched) return CB_OK;
+    if (z->goal->offload != CB_OFFLOAD_ONLY) {
+        if (r < z->ladder.n_rung) CB_TRY(cb_ladder_climb(&z->ladder, r, &seed, err));
+        CB_TRY(search_for(z, r, true, seed, &x->joint, err));
+    }
+    double rival = z->goal->offload == CB_OFFLOAD_ONLY || x->joint.time_ps == 0
+                       ? INFINITY
+                       : (double)x->joint.time_ps;
+    if (only_bound_of(z, z->target[r]) < rival)
+        CB_TRY(search_for(z, r, false, NULL, &x->only, err));
+    x->searched = true;
+    return CB_OK;
+}
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+static uint64_t beside(const hunter *z) {
+    return z->goal->measure == CB_MEASURE_TOTAL ? z->f->p->static_bytes : 0;
+}
+
+/* Takes the schedule if it fits and is faster, or as fast and smaller; where the smallest is
+ * wanted, if it is smaller and not too slow. */
+static cb_status consider(hunter *z, const cb_schedule *s, bool *taken, cb_error *err) {
+    const cb_problem *p = z->f->p;
+    cb_arena scratch;
+    cb_lives lives;
+    uint64_t arena_bytes = 0, bytes;
+    cb_status status;
+    *taken = false;
+    cb_arena_init(&scratch, z->arena->alloc);
+    CB_TRY_DONE(cb_schedule_walk(p, s, z->f->device, &scratch, &lives, err));
+    if (z->goal->measure == CB_MEASURE_ARENA)
+        CB_TRY_DONE(cb_place(p, &lives, &scratch, &arena_bytes, err));
+    bytes = cb_measured(p, z->goal->measure, &lives, arena_bytes);
+    if (z->goal->smallest) {
+        double most = (double)z->f->once_ps * (1 + z->goal->share);
+        *taken = (double)lives.time_ps <= most && bytes < z->best_bytes;
+    } else if (bytes <= z->goal->bytes) {
+        *taken =
+            lives.time_ps < z->best_ps || (lives.time_ps == z->best_ps && bytes < z->best_bytes);
+    }
+    if (bytes < z->smallest) z->smallest = bytes;
+    if (!*taken) goto done;
+    z->best = *s;
+    z->best_ps = lives.time_ps;
+    z->best_bytes = bytes;
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
+static cb_status consider_plan(hunter *z, uint32_t r, const cb_candidate *c, bool *taken,
+                               cb_error *err) {
+    cb_schedule schedule;
+    *taken = false;
+    if (c->time_ps == 0) return CB_OK;
+    if (!z->goal->smallest && (c->time_ps > z->best_ps || c->size + beside(z) > z->goal->bytes))
+        return CB_OK;
+    CB_TRY(cb_mover_run(&z->mover, c->pair, c->n_pair, z->target[r], err));
+    CB_TRY(cb_mover_schedule(&z->mover, z->arena, &schedule, err));
+    return consider(z, &schedule, taken, err);
+}
+
+static cb_status consider_rung(hunter *z, uint32_t r, bool *taken, cb_error *err) {
+    bool only;
+    CB_TRY(search_rung(z, r, err));
+    CB_TRY(consider_plan(z, r, &z->at[r].joint, taken, err));
+    CB_TRY(consider_plan(z, r, &z->at[r].only, &only, err));
+    *taken |= only;
+    return CB_OK;
+}
+
+/* From the first rung that may fit, until no later one can be faster. */
+static cb_status consider_rungs(hunter *z, cb_error *err) {
+    uint64_t bytes = z->goal->bytes > beside(z) ? z->goal->bytes - beside(z) : 0;
+    double once = (double)z->f->once_ps;
+    bool taken;
+    for (uint32_t r = cb_ladder_first(&z->ladder, bytes); r < z->n_rung; r++) {
+        if (z->target[r] < z->floor) return CB_OK;
+        if (z->best_ps != INT64_MAX && once + z->least_ps[r] >= (double)z->best_ps) return CB_OK;
+        CB_TRY(consider_rung(z, r, &taken, err));
+    }
+    return CB_OK;
+}
+
+/* Down the rungs, until two in a row give nothing smaller. */
+static cb_status consider_small_rungs(hunter *z, cb_error *err) {
+    double most = (double)z->f->once_ps * (1 + z->goal->share);
+    uint64_t from = z->best_ps == INT64_MAX ? z->ladder.whole : z->best_bytes;
+    int failed = 0;
+    for (uint32_t r = cb_ladder_first(&z->ladder, from); r < z->n_rung && failed < 2; r++) {
+        bool taken;
+        if (z->target[r] < z->floor || (double)z->f->once_ps + z->least_ps[r] > most) return CB_OK;
+        CB_TRY(consider_rung(z, r, &taken, err));
+        failed = taken ? 0 : failed + 1;
+    }
+    return CB_OK;
+}
+
+static cb_status fail(const hunter *z, cb_error *err) {
+    static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
+    char op[CB_OP_TEXT], found[60] = "nothing was found";
+    if (z->smallest != UINT64_MAX) {
+        (void)snprintf(found, sizeof found, "the smallest found needs %llu bytes",
+                       (unsigned long long)z->smallest);
+    }
+    return cb_fail(err, CB_INFEASIBLE,
+                   "no plan fits %llu bytes (%s), offload and all: %s, and op %s alone takes %llu; "
+                   "raise the budget%s, or use a smaller batch",
+                   (unsigned long long)z->goal->bytes, measure[z->goal->measure], found,
+                   z->floor_op == CB_NONE ? "none" : cb_op_text(z->f->p, z->floor_op, op),
+                   (unsigned long long)z->floor,
+                   z->goal->pinned_bytes == UINT64_MAX ? "" : " or the limit on pinned bytes");
+}
+
+/* The answer without offload, unless something must move. */
+static cb_status consider_runs(hunter *z, cb_sim *sim, cb_error *err) {
+    cb_found found = {.pairs = {.arena = z->arena}};
+    cb_schedule schedule;
+    bool must = z->goal->offload == CB_OFFLOAD_ONLY, taken;
+    for (uint32_t op = 0; op < z->f->p->n_op; op++) must |= z->mover.must[op];
+    if (must) return CB_OK;
+    cb_status status = cb_searcher_ask(z->searcher, z->goal, &found, err);
+    if (status == CB_INFEASIBLE) return CB_OK;
+    if (status != CB_OK) return status;
+    CB_TRY(cb_sim_run(sim, found.pairs.list.at, found.pairs.list.len, err));
+    CB_TRY(cb_sim_schedule(sim, z->arena, &schedule, err));
+    return consider(z, &schedule, &taken, err);
+}
+
+static cb_status hunt(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
+    CB_TRY(cb_mover_init(&z->mover, z->f, false, z->arena->alloc, err));
+    CB_TRY(consider_runs(z, sim, err));
+    CB_TRY(start(z, cut, sim, err));
+    return z->goal->smallest ? consider_small_rungs(z, err) : consider_rungs(z, err);
+}
+
+cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_searcher *searcher,
+                            const cb_goal *goal, cb_arena *arena, cb_moved *out, cb_error *err) {
+    hunter *z = CB_NEW(arena, hunter, 1);
+    if (!z) return cb_no_memory(err);
+    *z = (hunter){.f = f, .goal = goal, .searcher = searcher, .arena = arena};
+    z->best_ps = INT64_MAX;
+    z->best_bytes = z->smallest = UINT64_MAX;
+    cb_status status = hunt(z, cut, sim, err);
+    bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
+    if (status == CB_OK || early) {
+        status = z->best_ps == INT64_MAX ? fail(z, err) : CB_OK;
+        out->schedule = z->best;
+        uint64_t bytes = goal->smallest ? z->best_bytes : goal->bytes;
+        out->least_extra_ps = early || status != CB_OK ? -1 : bound_of(z, bytes - beside(z));
+    }
+    if (z->pool) cb_pool_of_plans_free(z->pool);
+    if (z->base) cb_pool_of_plans_free(z->base);
+    cb_ladder_free(&z->ladder);
+    cb_mover_free(&z->mover);
+    return status;
+}

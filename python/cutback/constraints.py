@@ -1,0 +1,243 @@
+"""Policies for graphs in files: what the user says about saving, laid over a problem as
+constraints.
+
+A policy is written as text (``--policy``):
+
+- a name: ``everything_saveable``, ``nothing_saveable``, ``dots_saveable`` (also
+  ``checkpoint_dots``), ``dots_with_no_batch_dims_saveable`` (also
+  ``checkpoint_dots_with_no_batch_dims``), ``offload_dot_with_no_batch_dims``;
+- ``save:OP,...``: save what these make, recompute all else; ``recompute:OP,...``: recompute what
+  these make, save all else; ``offload:OP,...``: move what these make, recompute all else. OP is a
+  kind (``aten.mm.default`` or ``aten.mm``) or the name of one operation (``mm_7``);
+- ``names:PATTERN,...``: save what operations with such names make (``names:attn_*``), recompute all
+  else;
+- a file ``TABLE.json`` with an object of the user's own, see :func:`by_table`;
+- ``mu-two`` or ``mu-two:BYTES`` (``mu-two:2GiB``, ``mu-two:0.4x``): what mu-TWO selects so that so
+  much is saved; half of everything unless said;
+- several with ``+`` between them: what one of them saves or moves is saved or moved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from . import _native, budgets, files
+
+Op = Mapping[str, Any]
+Chooser = Callable[[Op], str | None]
+"""An operation of a problem -> its constraint, None: nothing to say."""
+
+CONSTRAINTS = (
+    "free", "must_save", "prefer_save", "must_recompute", "prefer_recompute", "must_offload",
+    "prefer_offload",
+)  # fmt: skip
+PYTORCH = {"must_cpu_offload": "must_offload", "prefer_cpu_offload": "prefer_offload"}
+"""PyTorch's words for ours; case does not matter."""
+
+BATCHED = frozenset({"aten.bmm", "aten.baddbmm", "bmm", "baddbmm"})
+NAMES = (
+    "everything_saveable", "nothing_saveable", "dots_saveable", "checkpoint_dots",
+    "dots_with_no_batch_dims_saveable", "checkpoint_dots_with_no_batch_dims",
+    "offload_dot_with_no_batch_dims",
+)  # fmt: skip
+"""Policies that go by their name alone."""
+
+
+def packet(kind: str) -> str:
+    """``aten.mm.default`` -> ``aten.mm``."""
+    return ".".join(kind.split(".")[:2])
+
+
+def _rank(type_: str) -> int:
+    """Dimensions of ``f32[8,32]``."""
+    inside = type_[type_.find("[") + 1 : -1]
+    return len(inside.split(",")) if inside else 0
+
+
+def _is_dot(op: Op) -> bool:
+    return "compute" in op.get("flags", ())
+
+
+def _has_batch(op: Op, types: list[str]) -> bool:
+    """Has a product dimensions that both sides share and it does not sum over? Convolution and
+    attention count as such: they are no plain products."""
+    kind = op.get("kind", "")
+    name = packet(kind).removeprefix("aten.")
+    if packet(kind) in BATCHED or name not in ("mm", "addmm", "matmul", "linear", "mv", "addmv"):
+        return True
+    ranks = [_rank(types[value]) for value in op["in"]]
+    return name == "matmul" and len(ranks) == 2 and min(ranks) > 2
+
+
+def word(text: object, where: str) -> str:
+    """A constraint as people write it.
+
+    Raises:
+        ValueError: it is none; ``where`` says what it was for.
+    """
+    lower = text.lower() if isinstance(text, str) else ""
+    lower = PYTORCH.get(lower, lower)
+    if lower not in CONSTRAINTS:
+        raise ValueError(f"policy: {where} is {text!r}, not one of {', '.join(CONSTRAINTS)}")
+    return lower
+
+
+def by_table(table: Mapping[str, Any], regions: list[str] | None = None) -> Chooser:
+    """A table: ``{"aten.mm": "must_save", "add_7": "free", "*": "prefer_recompute"}``.
+
+    A key is the name of an operation, ``at:model.py:12`` (a source line), ``region:block`` (a
+    checkpoint region), a kind, or a pattern of names; ``*`` and ``?`` are wild in all but kinds.
+    The first of these that fits counts: name, line, region, kind, pattern, ``"*"``.
+
+    Raises:
+        ValueError: a constraint that does not exist.
+    """
+    words = {key: word(value, repr(key)) for key, value in table.items()}
+    lines = [(key[3:], one) for key, one in words.items() if key.startswith("at:")]
+    inside = [(key[7:], one) for key, one in words.items() if key.startswith("region:")]
+    patterns = [
+        (key, one) for key, one in words.items() if key != "*" and ("*" in key or "?" in key)
+    ]
+
+    def first(rows: Iterable[tuple[str, str]], name: str) -> str | None:
+        return next((one for pattern, one in rows if fnmatchcase(name, pattern)), None)
+
+    def choose(op: Op) -> str | None:
+        name, kind = op.get("name", ""), op.get("kind", "")
+        region = (regions or [])[op["region"]] if "region" in op and regions else ""
+        found = (
+            words.get(name) if name else None,
+            first(lines, op.get("at", "")),
+            first(inside, region) if region else None,
+            words.get(kind) if kind else None,
+            words.get(packet(kind)) if kind else None,
+            first(patterns, name),
+            words.get("*"),
+        )
+        return next((one for one in found if one is not None), None)
+
+    return choose
+
+
+def _check_ops(ops: list[Op], names: list[str]) -> None:
+    kinds = {op.get("kind", "") for op in ops}
+    known = kinds | {packet(kind) for kind in kinds} | {op.get("name", "") for op in ops}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"policy: the graph has no operation {name!r}")
+
+
+def _by_list(verb: str, rest: str, ops: list[Op]) -> Chooser:
+    names = [name for name in rest.split(",") if name]
+    if not names:
+        raise ValueError(f"policy: {verb}: names no operation, as in {verb}:aten.mm,aten.bmm")
+    if verb == "names":
+        for name in names:
+            if not any(fnmatchcase(op.get("name", ""), name) for op in ops):
+                raise ValueError(f"policy: no operation of the graph has a name like {name!r}")
+        return by_table({**dict.fromkeys(names, "must_save"), "*": "prefer_recompute"})
+    _check_ops(ops, names)
+    others = "prefer_save" if verb == "recompute" else "prefer_recompute"
+    return by_table({**dict.fromkeys(names, f"must_{verb}"), "*": others})
+
+
+def _by_name(name: str, document: Mapping[str, Any]) -> Chooser:
+    if name == "everything_saveable":
+        return lambda op: "prefer_save"
+    if name == "nothing_saveable":
+        return lambda op: "prefer_recompute"
+    if name in ("dots_saveable", "checkpoint_dots"):
+        return lambda op: "must_save" if _is_dot(op) else "prefer_recompute"
+    types = [out.get("type", "") for op in document["ops"] for out in op["out"]]
+    verb = "must_offload" if name.startswith("offload") else "must_save"
+    return lambda op: verb if _is_dot(op) and not _has_batch(op, types) else "prefer_recompute"
+
+
+def _chooser(policy: str, document: Mapping[str, Any]) -> Chooser:
+    verb, colon, rest = policy.partition(":")
+    if policy in NAMES:
+        return _by_name(policy, document)
+    if colon and verb in ("save", "recompute", "offload", "names"):
+        return _by_list(verb, rest, document["ops"])
+    if policy.endswith(".json"):
+        try:
+            table = json.loads(files.read_text(policy))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"{policy}: not JSON ({error})") from None
+        if not isinstance(table, dict):
+            raise ValueError(f"{policy}: a policy file is an object of name: constraint")
+        return by_table(table, [row.get("name", "") for row in document.get("regions", ())])
+    raise ValueError(
+        f"policy {policy!r} is not one of {', '.join(NAMES)}, save:OP,OP,..., recompute:OP,..., "
+        "offload:OP,..., names:PATTERN,..., mu-two[:BYTES] or FILE.json"
+    )
+
+
+_KEEPS = ("must_save", "must_offload", "prefer_save", "prefer_offload")
+
+
+def _either(parts: list[tuple[str, Chooser]]) -> Chooser:
+    """What one keeps or moves is kept or moved; else the first that says something."""
+
+    def choose(op: Op) -> str | None:
+        said = [(one, part) for part, chooser in parts if (one := chooser(op)) is not None]
+        demands = {one: part for one, part in said if one.startswith("must_")}
+        if len(demands) > 1:
+            (one, part), (other, against) = list(demands.items())[:2]
+            raise ValueError(
+                f"policy: {part!r} says {one} of {op.get('name') or op.get('kind')}, but "
+                f"{against!r} says {other}"
+            )
+        words = sorted(
+            (one for one, _ in said),
+            key=lambda one: _KEEPS.index(one) if one in _KEEPS else len(_KEEPS),
+        )
+        return words[0] if words else None
+
+    return choose
+
+
+def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
+    """The problem (JSON) with the constraints of mu-TWO's selection, so that about ``saved`` is
+    saved between forward and backward: bytes, ``"2GiB"`` or a share ``"0.4x"``.
+
+    Values go one by one, by the larger of two standardised scores: bytes x idle time / recompute
+    time, and, where the problem has a link, idle time, see ``docs/planner.md``.
+
+    Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
+    memory optimization, MLSys 2023.
+
+    Raises:
+        ValueError: not a number of bytes.
+    """
+    limit = budgets.parse(saved, "saved")
+    if limit is None or saved == "min":
+        raise ValueError(f"mu-two:{saved}: name a number of bytes, as in mu-two:2GiB or 0.4x")
+    return _native.mutwo_json(problem, limit, device)
+
+
+def constrain(problem: str, policy: str, device: str | None = None) -> str:
+    """The problem (JSON) with constraints on what forward operations make.
+
+    ``policy`` is written as the module says. ``device`` is the row of the cost model for mu-TWO.
+
+    Raises:
+        ValueError: no such policy, it names an operation that the graph does not have, or two
+            parts of it demand different things of one.
+    """
+    if policy == "mu-two" or policy.startswith("mu-two:"):
+        return mu_two(problem, policy.partition(":")[2] or "0.5x", device)
+    document = json.loads(problem)
+    choose = _either([(part, _chooser(part, document)) for part in policy.split("+")])
+    for op in document["ops"]:
+        flags = op.get("flags", ())
+        if "placeholder" in flags or "backward" in flags or "view" in flags:
+            continue
+        chosen = choose(op)
+        for out in op["out"] if chosen is not None else ():
+            out["constraint"] = chosen
+    document.pop("fingerprint", None)
+    return _native.problem_json(json.dumps(document))

@@ -1,0 +1,144 @@
+"""What two plans of one problem do differently."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import budgets
+
+if TYPE_CHECKING:
+    from .planning import Plan
+
+TOTALS = ("arena_bytes", "live_bytes", "saved_bytes", "time_ps")
+
+
+class Changed(NamedTuple):
+    """One value that the two plans treat differently."""
+
+    value: int  # id in the problem
+    name: str  # of the operation that makes it
+    kind: str
+    type: str  # "f32[8,32]"
+    location: str  # "model.py:12", "" when not known
+    bytes: int  # of its storage
+    before: str  # "save", "recompute", "offload"; "none": the backward has no use for it
+    after: str
+    saved_bytes: int  # more that is saved, for this value
+    time_ps: int  # more that its operation takes, all runs together
+    runs: tuple[int, int]  # of its operation, before and after
+
+
+def _rows(plan: Plan) -> dict[int, dict[str, Any]]:
+    """Explained values by storage."""
+    return {row["storage"]: row for row in plan.explanation["values"]}
+
+
+class Difference:
+    """The way from one plan to another: ``changes``, one a value, and ``totals``.
+
+    ``print(difference)`` sums it up; :meth:`report` writes a page with both memory timelines over
+    each other."""
+
+    def __init__(self, before: Plan, after: Plan) -> None:
+        ours, theirs = (plan.document["fingerprint"] for plan in (before, after))
+        if ours != theirs:
+            raise ValueError(
+                f"the plans are for different problems (fingerprints {ours} and {theirs}); plan "
+                "the same graph twice to compare"
+            )
+        self.before, self.after = before, after
+        self.changes = self._compare()
+
+    def _compare(self) -> list[Changed]:
+        rows = [_rows(plan) for plan in (self.before, self.after)]
+        counts = [Counter(plan.document["steps"]) for plan in (self.before, self.after)]
+        changes: list[Changed] = []
+        timed: set[int] = set()  # an operation with several outputs counts its time once
+        for storage in sorted(rows[0].keys() | rows[1].keys()):
+            row = rows[0].get(storage) or rows[1][storage]
+            before, after = (side.get(storage, {}).get("decision", "none") for side in rows)
+            runs = counts[0][row["op"]], counts[1][row["op"]]
+            if before == after and runs[0] == runs[1]:
+                continue
+            kept = (after == "save") - (before == "save")
+            again = 0 if row["op"] in timed else runs[1] - runs[0]
+            timed.add(row["op"])
+            changes.append(
+                Changed(
+                    value=row["value"],
+                    name=row["name"],
+                    kind=row["kind"],
+                    type=row["type"],
+                    location=row["at"],
+                    bytes=row["bytes"],
+                    before=before,
+                    after=after,
+                    saved_bytes=kept * row["bytes"],
+                    time_ps=again * row["run_ps"],
+                    runs=runs,
+                )
+            )
+        return sorted(changes, key=lambda change: (-change.bytes, change.value))
+
+    @property
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Bytes and picoseconds of both plans: ``arena_bytes``, ``live_bytes``, ``saved_bytes``,
+        ``time_ps``."""
+        before, after = self.before.numbers, self.after.numbers
+        return {key: (before[key], after[key]) for key in TOTALS}
+
+    def to_json(self) -> str:
+        """Totals and changes as JSON."""
+        return json.dumps(
+            {
+                "format": "cutback.difference",
+                "version": 1,
+                "fingerprint": self.before.document["fingerprint"],
+                "totals": self.totals,
+                "changes": [change._asdict() for change in self.changes],
+            }
+        )
+
+    def report(self, path: str | os.PathLike[str], title: str = "Cutback plans compared") -> None:
+        """Writes a self-contained HTML page: totals, both timelines, and what differs."""
+        from .report.comparison import render_difference
+
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(render_difference(self, title))
+
+    def __str__(self) -> str:
+        rows = []
+        for key, (before, after) in self.totals.items():
+            share = 100 * (after - before) / max(1, before)
+            if key == "time_ps":
+                shown = f"{before / 1e9:.3f} ms -> {after / 1e9:.3f} ms"
+            else:
+                shown = f"{budgets.text(before)} -> {budgets.text(after)}"
+            rows.append(f"{key.split('_')[0]:6} {shown} ({share:+.2f} %)")
+        kinds = Counter((change.before, change.after) for change in self.changes)
+        sizes: Counter[tuple[str, str]] = Counter()
+        for change in self.changes:
+            sizes[change.before, change.after] += change.bytes
+        for (old, new), n in kinds.most_common():
+            what = f"{old} -> {new}" if old != new else f"{old}, another number of times"
+            rows.append(f"{n} values, {budgets.text(sizes[old, new])}: {what}")
+        for change in self.changes[:20]:
+            place = f" {change.location}" if change.location else ""
+            rows.append(
+                f"  {change.type:20} {budgets.text(change.bytes):>11}  {change.name}{place}: "
+                f"{change.before} -> {change.after}, runs {change.runs[0]} -> {change.runs[1]}"
+            )
+        if len(self.changes) > 20:
+            rows.append(f"  and {len(self.changes) - 20} more")
+        return "\n".join(rows)
+
+    def __repr__(self) -> str:
+        return f"<cutback.Difference {len(self.changes)} changes>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        from .report.comparison import difference_fragment
+
+        return {"text/plain": str(self), "text/html": difference_fragment(self)}
