@@ -10,9 +10,9 @@
  * Why: take a plan, and what it has in memory both when t runs and after. On every path there is a
  * storage of it or one that t reads: otherwise the last one of the path, which an op after t reads,
  * has to be made after t, so the one before it is read after t, and so on to the first, which
- * cannot be made any more. Every t gives a floor, so any choice of t does: those with the largest
- * working sets, and others evenly spread. Only ops that run exactly once count, as others may run
- * at other times as well.
+ * cannot be made any more. Every t gives a floor, so any choice of t does: those where most
+ * is there for certain, and others evenly spread. Only ops that run exactly once count, as others
+ * may run at other times as well.
  *
  * It holds for plans that keep the base order and run only forward ops again. */
 #include "floor.h"
@@ -123,13 +123,45 @@ done:
     return status;
 }
 
-/* Positions to look at: the largest working sets, and a spread over the rest. */
-static uint32_t choose(const cb_ledger *l, cb_working_set *list, uint32_t *n_list) {
+/* Bytes at each position of what cannot be made again and is read later: a part of every cut that
+ * costs nothing to find. `stays` [n + 1]. */
+static void find_stays(const cb_ledger *l, const uint32_t *last, uint64_t *stays) {
+    const cb_facts *f = l->f;
+    for (uint32_t k = 0; k < l->n; k++) {
+        uint32_t op = f->base[k];
+        if (may_rerun(f, op)) continue;
+        for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
+            uint32_t s = l->made[j];
+            if (last[s] <= k + 1) continue; /* differences modulo 2^64 */
+            stays[k + 1] += f->p->storage_bytes[s];
+            stays[last[s]] -= f->p->storage_bytes[s];
+        }
+    }
+    for (uint32_t k = 1; k <= l->n; k++) stays[k] += stays[k - 1];
+}
+
+/* Of what stays while `op` runs, the bytes that it reads: its working set has them already. */
+static uint64_t stays_and_read(const cb_ledger *l, const uint32_t *last, uint32_t op) {
+    const cb_facts *f = l->f;
+    uint64_t bytes = 0;
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
+        uint32_t s = l->read[j];
+        if (last[s] > f->position[op] && !may_rerun(f, f->root[s])) bytes += f->p->storage_bytes[s];
+    }
+    return bytes;
+}
+
+/* Positions to look at: those where most is there without a cut, and a spread over the rest. */
+static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays,
+                       cb_working_set *list, uint32_t *n_list) {
     uint32_t n = 0;
+    find_stays(l, last, stays);
     for (uint32_t k = 0; k < l->n; k++) {
         uint32_t op = l->f->base[k];
         bool view = l->f->p->op_flags[op] & CB_POP_VIEW;
-        if (!may_rerun(l->f, op) && !view) list[n++] = (cb_working_set){working_set(l, op), k};
+        if (may_rerun(l->f, op) || view) continue;
+        uint64_t bytes = working_set(l, op) + stays[k] - stays_and_read(l, last, op);
+        list[n++] = (cb_working_set){bytes, k};
     }
     *n_list = n;
     if (n == 0) return 0;
@@ -154,10 +186,11 @@ cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb
     *out = (cb_floor){0, CB_NONE};
     cb_working_set *list = CB_NEW(scratch, cb_working_set, l->n);
     uint32_t *last = CB_NEW(scratch, uint32_t, l->f->p->n_storage), n;
-    if (!list || !last) return cb_no_memory(err);
+    uint64_t *stays = CB_NEW(scratch, uint64_t, (size_t)l->n + 1);
+    if (!list || !last || !stays) return cb_no_memory(err);
     find_last(l, last);
     network w = {.l = l, .last = last, .arena = scratch};
-    uint32_t most = choose(l, list, &n), largest = most * LARGEST / (LARGEST + SPREAD);
+    uint32_t most = choose(l, last, stays, list, &n), largest = most * LARGEST / (LARGEST + SPREAD);
     for (uint32_t i = 0; i < most && i < n; i++) {
         uint32_t step = largest < n && most > largest ? (n - largest) / (most - largest) : 0;
         uint32_t at = i < largest || step == 0 ? i : largest + (i - largest) * step;
