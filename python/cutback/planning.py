@@ -97,6 +97,11 @@ class Plan:
         return [e for e in self.entries if e.decision == "save"]
 
     @property
+    def offloaded(self) -> list[Entry]:
+        """Values that leave for the host and come back."""
+        return [e for e in self.entries if e.decision == "offload"]
+
+    @property
     def recomputed(self) -> list[Entry]:
         """Values that are computed again in the backward."""
         return [e for e in self.entries if e.decision == "recompute"]
@@ -158,6 +163,7 @@ class Plan:
             f"saved {len(self.saved)} values, {size(n['saved_bytes'])} "
             f"(save everything: {size(n['save_all_saved_bytes'])})\n"
             f"recomputed {n['recomputed']} values, {extra:.1f} % more time{least}"
+            + (f"\noffloaded {size(n['out_bytes'])}" if n.get("out_bytes") else "")
         )
 
     def __repr__(self) -> str:
@@ -196,6 +202,8 @@ def plan(
     argnums: ArgNums = 0,
     device: str | None = None,
     max_extra: float | None = None,
+    offload: bool | str = False,
+    pinned: int | str | None = None,
     time_limit: float = 0.0,
     progress: Callable[[float], object] | None = None,
 ) -> Plan:
@@ -208,6 +216,10 @@ def plan(
         budget, preset, policy, argnums, device: as for :func:`cutback.compile`.
         measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
+        offload: for problems with a budget; may values move to the host and back, over the link of
+            the device? ``"only"``: and nothing runs again. Such plans are for reading: ``compile``
+            does not run them.
+        pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
         time_limit, progress: for problems; seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and
             may answer True to end it. Plans of a search ended early need not repeat.
@@ -222,10 +234,11 @@ def plan(
             if not isinstance(policy, str):
                 raise TypeError("a problem takes a policy by name; see cutback.files.constrain")
             text = files.constrain(text, policy)
+        spec = budgets.parse(budget, measure or "live", max_extra)
         answer = _native.plan_json(
             text,
             preset=budgets.parse_preset(preset),
-            budget=budgets.parse(budget, measure or "live", max_extra),
+            budget=budgets.with_offload(spec, offload, pinned),
             device=device,
             time_limit=time_limit,
             progress=progress,
@@ -233,6 +246,8 @@ def plan(
         return Plan(text, answer)
     from .executable import Executable
 
+    if offload or pinned is not None:
+        raise NotImplementedError("offload and pinned are for problems, not for functions")
     numbers = _argnums(argnums)
     traced = Traced(Call(what, args, {}), numbers, None if policy is None else resolve(policy))
     traced.finish(with_loss=bool(numbers))
