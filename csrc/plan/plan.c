@@ -11,6 +11,11 @@
 #include "search.h"
 #include "sim.h"
 
+static cb_status fail_saved(cb_error *err) {
+    return cb_fail(err, CB_UNSUPPORTED,
+                   "plan: offload goes with a budget on live, arena or total, not on saved");
+}
+
 static cb_status check_options(const cb_plan_options *o, cb_error *err) {
     const cb_budget *b = &o->budget;
     if ((unsigned)o->preset >= CB_PRESET_COUNT)
@@ -23,10 +28,7 @@ static cb_status check_options(const cb_plan_options *o, cb_error *err) {
         return cb_fail(err, CB_INVALID, "plan: unknown kind of offload %d", (int)b->offload);
     if (b->offload != CB_OFFLOAD_ASKED && b->kind == CB_BUDGET_NONE)
         return cb_fail(err, CB_INVALID, "plan: offload goes with a budget; give one");
-    if (b->offload != CB_OFFLOAD_ASKED && b->measure == CB_MEASURE_SAVED) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "plan: offload goes with a budget on live, arena or total, not on saved");
-    }
+    if (b->offload != CB_OFFLOAD_ASKED && b->measure == CB_MEASURE_SAVED) return fail_saved(err);
     if (b->kind == CB_BUDGET_SHARE && !(b->share > 0 && b->share <= 1)) {
         return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
                        b->share);
@@ -144,6 +146,7 @@ static cb_status choose_schedule(const cb_facts *f, const cb_plan_options *o, cb
     } else {
         cb_goal goal = make_goal(f, o, plan, save_all);
         plan->budget_bytes = goal.bytes;
+        if (f->offloads && goal.measure == CB_MEASURE_SAVED) return fail_saved(err);
         if (f->offloads || goal.offload != CB_OFFLOAD_ASKED)
             return choose_moves(f, &goal, &cut, sim, arena, plan, err);
         CB_TRY(find_pairs(f, &cut, sim, o->preset, &goal, &found, err));
