@@ -332,6 +332,58 @@ done:
     return status;
 }
 
+/* Values that the backward reads as the forward left them: each could come back for its first
+ * reader. After a trial of `now`. */
+static bool list_kept(const cb_haul *h, cb_arena *scratch, move *list, size_t *n) {
+    const cb_mover *m = h->t->mover;
+    const cb_problem *p = h->t->f->p;
+    bool *seen = CB_NEW(scratch, bool, p->n_op);
+    if (!seen) return false;
+    *n = 0;
+    for (uint32_t r = m->backward; r < m->run.len; r++) {
+        uint32_t t = m->run.at[r];
+        size_t end = t + 1 < m->step.len ? m->step.at[t + 1].reads : m->read.len;
+        for (size_t j = m->step.at[t].reads; j < end; j++) {
+            uint32_t life = m->read.at[j].life;
+            if (life == CB_NONE || m->life.at[life].made >= m->backward) continue;
+            uint32_t s = m->life.at[life].storage, op = m->carrier[s];
+            if (!h->may_fetch[s] || seen[op]) continue;
+            seen[op] = true;
+            list[(*n)++] =
+                (move){(double)p->storage_bytes[s], cb_pair_fetch(m->step.at[t].anchor, op)};
+        }
+    }
+    if (*n > 0) cb_sort(list, *n, sizeof *list, compare_moves);
+    return true;
+}
+
+/* Moves what is kept, where that takes no longer: the room is for others. */
+static cb_status use_link(cb_haul *h, uint32_t *left, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, h->t->scratch->alloc);
+    cb_status status = CB_OK;
+    size_t n = 0;
+    move *list = CB_NEW(&scratch, move, h->t->f->p->n_op);
+    CB_TRY_DONE(cb_try_pairs(h->t, h->now.pairs.list.at, h->now.pairs.list.len, err));
+    if (!list || !list_kept(h, &scratch, list, &n)) {
+        status = cb_no_memory(err);
+        goto done;
+    }
+    for (size_t i = 0; i<n && * left> 0; i++, --*left) {
+        int64_t before = h->now.time_ps;
+        if (!change(h, list[i].pair, &list[i].pair, 1)) {
+            status = cb_no_memory(err);
+            goto done;
+        }
+        h->now.time_ps = before == INT64_MAX ? before : before + 1; /* as fast will do */
+        CB_TRY_DONE(try_for(h, &h->next, &h->now, err));
+        if (h->now.time_ps > before) h->now.time_ps = before;
+    }
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
 static cb_status polish(cb_haul *h, cb_error *err) {
     double n = h->t->f->n_base + 1.0;
     uint32_t left = (uint32_t)fmin(EFFORT / n, MOST_TRIALS);
@@ -339,6 +391,11 @@ static cb_status polish(cb_haul *h, cb_error *err) {
         before = h->now.time_ps;
         CB_TRY(reload(h, err));
         CB_TRY(improve(h, &left, err));
+        uint32_t some = left / 3;
+        left -= some;
+        CB_TRY(use_link(h, &some, err));
+        CB_TRY(improve(h, &left, err));
+        left += some;
     }
     return CB_OK;
 }

@@ -131,7 +131,7 @@ typedef struct player {
     cb_mover *m;
     uint64_t target, live, held;
     int64_t clock, out_free, in_free;
-    size_t n_gone, n_back, next;
+    size_t n_gone, n_back, next, due; /* `next` to send for, `due` to be read */
     bool failed;
 } player;
 
@@ -214,9 +214,8 @@ static void play_run(player *z, uint32_t r) {
     emit(z, op, CB_ACTION_RUN);
     z->live += m->made.at[r];
     count(z, r, z->live + scratch);
-    for (size_t i = z->next; i-- > 0 && m->fetch.at[i].first >= r;) {
-        if (m->fetch.at[i].first == r) stall_until(z, m->held.at[m->fetch.at[i].at].end);
-    }
+    for (; z->due < z->next && m->fetch.at[z->due].first == r; z->due++)
+        stall_until(z, m->held.at[m->fetch.at[z->due].at].end);
     z->clock += f->time_ps[op];
     z->live -= m->ends.at[r];
     for (uint32_t d = m->leaving_at.at[r]; d != CB_NONE; d = m->departure.at[d].next)

@@ -17,6 +17,7 @@
 #include "ladder.h"
 
 #define SLACK 0.97 /* of the bound, as in ladder.c */
+#define STRIDE 2   /* every second rung of the ladder: a joint search takes longer */
 
 typedef struct rung {
     cb_candidate joint, only; /* pairs in the arena; time_ps 0: none that counts */
@@ -48,24 +49,29 @@ typedef struct hunter {
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
-/* Extra time of plans of so many bytes: the least x with x >= bound(bytes + link (once + x) / 2),
- * by halves. */
+/* Extra time x of plans of so many bytes: by each tangent
+ * x >= constant - slope bytes - link (reach + slope x). */
 static double bound_of(const hunter *z, uint64_t bytes) {
-    double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12, once = (double)z->f->once_ps;
-    double low = 0, high = cb_ladder_bound(&z->ladder, (double)bytes + link * once / 2, 0, 0);
-    for (int i = 0; i < 50; i++) {
-        double x = (low + high) / 2;
-        bool enough = x >= cb_ladder_bound(&z->ladder, (double)bytes + link * (once + x) / 2, 0, 0);
-        if (enough) high = x;
-        else low = x;
+    double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12, best = 0;
+    for (size_t i = 0; i < z->ladder.n_tangent; i++) {
+        const cb_tangent *line = &z->ladder.prices.tangent.at[i];
+        double x = line->constant - line->slope * (double)bytes - link * line->reach;
+        best = fmax(best, x / (1 + link * line->slope));
     }
-    return low;
+    return best;
 }
 
 /* No plan of so many bytes that runs nothing again takes less. */
 static double only_bound_of(const hunter *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12;
     return 2 * ((double)z->ladder.whole - (double)bytes) / link;
+}
+
+/* No plan of a rung that counts takes less. */
+static double least_of(const hunter *z, uint32_t r) {
+    double least = (double)z->f->once_ps + z->least_ps[r];
+    bool only = z->goal->offload == CB_OFFLOAD_ONLY;
+    return only ? fmax(least, only_bound_of(z, z->target[r])) : least;
 }
 
 static cb_status find_floor(hunter *z, cb_error *err) {
@@ -153,7 +159,10 @@ static cb_status search_rung(hunter *z, uint32_t r, cb_error *err) {
     const cb_candidate *seed = NULL;
     if (x->searched) return CB_OK;
     if (z->goal->offload != CB_OFFLOAD_ONLY) {
-        if (r < z->ladder.n_rung) CB_TRY(cb_ladder_climb(&z->ladder, r, &seed, err));
+        if (r >= z->ladder.n_near && r < z->ladder.n_rung)
+            CB_TRY(cb_ladder_climb(&z->ladder, r, &seed, err));
+        uint32_t i = cb_pool_fitting(z->base, z->target[r]);
+        if (!seed && i != CB_NONE) seed = &z->base->at[i];
         CB_TRY(search_for(z, r, true, seed, &x->joint, err));
     }
     double rival = z->goal->offload == CB_OFFLOAD_ONLY || x->joint.time_ps == 0
@@ -226,11 +235,11 @@ static cb_status consider_rung(hunter *z, uint32_t r, bool *taken, cb_error *err
 /* From the first rung that may fit, until no later one can be faster. */
 static cb_status consider_rungs(hunter *z, cb_error *err) {
     uint64_t bytes = z->goal->bytes > beside(z) ? z->goal->bytes - beside(z) : 0;
-    double once = (double)z->f->once_ps;
     bool taken;
-    for (uint32_t r = cb_ladder_first(&z->ladder, bytes); r < z->n_rung; r++) {
+    uint32_t first = cb_ladder_first(&z->ladder, bytes);
+    for (uint32_t r = first - first % STRIDE; r < z->n_rung; r += STRIDE) {
         if (z->target[r] < z->floor) return CB_OK;
-        if (z->best_ps != INT64_MAX && once + z->least_ps[r] >= (double)z->best_ps) return CB_OK;
+        if (z->best_ps != INT64_MAX && least_of(z, r) >= (double)z->best_ps) return CB_OK;
         CB_TRY(consider_rung(z, r, &taken, err));
     }
     return CB_OK;
@@ -241,9 +250,10 @@ static cb_status consider_small_rungs(hunter *z, cb_error *err) {
     double most = (double)z->f->once_ps * (1 + z->goal->share);
     uint64_t from = z->best_ps == INT64_MAX ? z->ladder.whole : z->best_bytes;
     int failed = 0;
-    for (uint32_t r = cb_ladder_first(&z->ladder, from); r < z->n_rung && failed < 2; r++) {
+    uint32_t first = cb_ladder_first(&z->ladder, from);
+    for (uint32_t r = first - first % STRIDE; r < z->n_rung && failed < 2; r += STRIDE) {
         bool taken;
-        if (z->target[r] < z->floor || (double)z->f->once_ps + z->least_ps[r] > most) return CB_OK;
+        if (z->target[r] < z->floor || least_of(z, r) > most) return CB_OK;
         CB_TRY(consider_rung(z, r, &taken, err));
         failed = taken ? 0 : failed + 1;
     }

@@ -13,6 +13,11 @@
 #include "search.h"
 #include "sim.h"
 
+static cb_status fail_saved(cb_error *err) {
+    return cb_fail(err, CB_UNSUPPORTED,
+                   "plan: offload goes with a budget on live, arena or total, not on saved");
+}
+
 static cb_status check_budget(const cb_budget *b, cb_error *err) {
     if ((unsigned)b->kind > CB_BUDGET_MIN)
         return cb_fail(err, CB_INVALID, "plan: unknown kind of budget %d", (int)b->kind);
@@ -22,10 +27,7 @@ static cb_status check_budget(const cb_budget *b, cb_error *err) {
         return cb_fail(err, CB_INVALID, "plan: unknown kind of offload %d", (int)b->offload);
     if (b->offload != CB_OFFLOAD_ASKED && b->kind == CB_BUDGET_NONE)
         return cb_fail(err, CB_INVALID, "plan: offload goes with a budget; give one");
-    if (b->offload != CB_OFFLOAD_ASKED && b->measure == CB_MEASURE_SAVED) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "plan: offload goes with a budget on live, arena or total, not on saved");
-    }
+    if (b->offload != CB_OFFLOAD_ASKED && b->measure == CB_MEASURE_SAVED) return fail_saved(err);
     if (b->kind == CB_BUDGET_SHARE && !(b->share > 0 && b->share <= 1)) {
         return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
                        b->share);
@@ -134,7 +136,7 @@ static cb_status move_preset(planner *r, const cb_budget *b, const cb_pairs *pai
 
 static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb_error *err) {
     cb_moved found;
-    cb_searcher **searcher = &r->searcher[goal->measure == CB_MEASURE_SAVED];
+    cb_searcher **searcher = &r->searcher[false];
     if (!*searcher) CB_TRY(cb_searcher_new(&r->facts, &r->cut, &r->sim, r->scratch, searcher, err));
     CB_TRY(
         cb_search_offload(&r->facts, &r->cut, &r->sim, *searcher, goal, r->scratch, &found, err));
@@ -155,6 +157,7 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
     } else {
         cb_goal goal = make_goal(r, budget);
         plan->budget_bytes = goal.bytes;
+        if (r->facts.offloads && goal.measure == CB_MEASURE_SAVED) return fail_saved(err);
         if (r->facts.offloads || goal.offload != CB_OFFLOAD_ASKED)
             return choose_moves(r, &goal, plan, err);
         CB_TRY(find_pairs(r, &goal, &found, err));

@@ -236,10 +236,15 @@ static void relax(cb_prices *z) {
 }
 
 static cb_tangent tangent_here(const cb_prices *z) {
-    cb_tangent line = {(double)z->cut->flow.value / z->scale, 0};
-    for (uint32_t k = 0; k < z->trial->f->n_base; k++) {
+    const cb_facts *f = z->trial->f;
+    cb_tangent line = {(double)z->cut->flow.value / z->scale, 0, 0};
+    double before = 0, once = (double)f->once_ps;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        double time = (double)f->time_ps[f->base[k]];
         line.constant += z->price[k] * z->least[k];
         line.slope += z->price[k];
+        line.reach += z->price[k] * fmin(before + time, once - before);
+        before += time;
     }
     return line;
 }
@@ -264,7 +269,7 @@ cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, do
     double bytes = (double)target, best = -INFINITY, theta = 1, once = (double)f->once_ps;
     double whole = z->start * 0x1p-40;
     int stale = 0;
-    cb_tangent top = {0, 0};
+    cb_tangent top = {0, 0, 0};
     z->rule = CB_PRICE_DIRECT;
     for (uint32_t k = 0; k < f->n_base; k++) {
         double over = (double)z->first_moment[k] - bytes;

@@ -15,6 +15,7 @@
 
 typedef struct cb_tangent { /* extra picoseconds >= constant - slope x bytes */
     double constant, slope;
+    double reach; /* sum over moments of price x the time before or after it, whichever is less */
 } cb_tangent;
 
 typedef enum cb_price_rule {

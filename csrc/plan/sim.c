@@ -279,19 +279,6 @@ cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out, 
     return CB_OK;
 }
 
-uint64_t cb_sim_saved_inside(const cb_sim *sim, uint32_t region) {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < sim->life.len; i++) {
-        const cb_sim_life *life = &sim->life.at[i];
-        if (life->made == CB_NONE || life->made >= sim->backward_starts ||
-            life->last < sim->backward_starts)
-            continue;
-        if (cb_inside_region(sim->f, life->storage, region))
-            bytes += sim->f->p->storage_bytes[life->storage];
-    }
-    return bytes;
-}
-
 /* ---- the lazy backward ----------------------------------------------------------------------- */
 
 static int compare_pairs(const void *a, const void *b) {

@@ -67,8 +67,6 @@ CB_MUST_CHECK cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pa
 /* Copies the schedule of the last run. */
 CB_MUST_CHECK cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out,
                                         cb_error *err);
-/* Bytes saved in `region`, in the last run. */
-uint64_t cb_sim_saved_inside(const cb_sim *sim, uint32_t region);
 
 typedef struct cb_pairs {
     cb_arena *arena;

@@ -18,8 +18,8 @@ _UNITS = {
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 _MIN_EXTRA_TIME = 0.4  # what "min" may cost beside the save-everything time
 
-NativeBudget = tuple[int, int, float, int]
-"""(kind, bytes, share, measure) as the core takes it."""
+NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int]
+"""(kind, bytes, share, measure), or these, offload and pinned bytes, as the core takes it."""
 
 
 def parse_bytes(spec: int | str) -> int:
@@ -88,6 +88,30 @@ def parse(
     except (TypeError, ValueError) as error:
         shown = repr(budget) if len(repr(budget)) < 60 else f"{repr(budget)[:57]}..."
         raise type(error)(f"budget={shown}: {error}") from None
+
+
+def with_offload(
+    budget: NativeBudget | None, offload: bool | str, pinned: int | str | None
+) -> NativeBudget | None:
+    """The budget with what may move to the host: ``False`` (only values whose policy asks for it),
+    ``True``, or ``"only"``: nothing runs again. ``pinned``: most bytes the host may hold at a time.
+
+    Raises:
+        ValueError, TypeError: no such offload, not a size, or offload without a budget.
+    """
+    if offload not in (False, True, "only"):
+        raise ValueError(f"offload={offload!r} is not one of False, True, 'only'")
+    most = 0 if pinned is None else parse_bytes(pinned)
+    if pinned is not None and most == 0:
+        raise ValueError("pinned=0 leaves no room on the host; leave offload out")
+    kind = 2 if offload == "only" else int(bool(offload))
+    if budget is None:
+        if kind:
+            raise ValueError("offload goes with a budget; give one")
+        budget = (_NONE, 0, 0.0, 0)
+    if not kind and not most:
+        return budget if budget[0] != _NONE else None
+    return (*budget[:4], kind, most)
 
 
 def parse_preset(preset: str | None) -> int:

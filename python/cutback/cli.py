@@ -43,6 +43,15 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--max-extra", type=float, metavar="SHARE", help="time that min may cost; 0.4 unless given"
     )
+    plan.add_argument(
+        "--offload",
+        nargs="?",
+        const=True,
+        default=False,
+        choices=("only",),
+        help="values may move to the host and back; only: and nothing runs again",
+    )
+    plan.add_argument("--pinned", metavar="BYTES", help="most that the host may hold at a time")
     plan.add_argument("--preset", choices=PRESETS, help="what to save without a budget")
     plan.add_argument(
         "--policy",
@@ -242,6 +251,8 @@ def _plan(options: argparse.Namespace) -> int:
             budget=_budget(options.budget),
             measure=options.measure,
             max_extra=options.max_extra,
+            offload=options.offload,
+            pinned=_budget(options.pinned),
             preset=options.preset,
             policy=options.policy,
             device=device,

@@ -116,6 +116,11 @@ class Plan:
         return [e for e in self.entries if e.decision == "save"]
 
     @property
+    def offloaded(self) -> list[Entry]:
+        """Values that leave for the host and come back."""
+        return [e for e in self.entries if e.decision == "offload"]
+
+    @property
     def recomputed(self) -> list[Entry]:
         """Values that are computed again in the backward."""
         return [e for e in self.entries if e.decision == "recompute"]
@@ -196,6 +201,7 @@ class Plan:
             f"saved {len(self.saved)} values, {size(n['saved_bytes'])} "
             f"(save everything: {size(n['save_all_saved_bytes'])})\n"
             f"recomputed {n['recomputed']} values, {extra:.1f} % more time{least}"
+            + (f"\noffloaded {size(n['out_bytes'])}" if n.get("out_bytes") else "")
         )
 
     def __repr__(self) -> str:
@@ -287,6 +293,8 @@ def plan(
     device: devices.Device | None = None,
     profile: Profile | Times | str | os.PathLike[str] | None = None,
     max_extra: float | None = None,
+    offload: bool | str = False,
+    pinned: int | str | None = None,
     time_limit: float = 0.0,
     progress: Progress | None = None,
 ) -> Plan:
@@ -303,6 +311,10 @@ def plan(
             returned, seconds by operation, or the path of a file with them; see
             :func:`cutback.files.with_times`.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
+        offload: for problems with a budget; may values move to the host and back, over the link of
+            the device? ``"only"``: and nothing runs again. Such plans are for reading: ``compile``
+            does not run them.
+        pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
         time_limit, progress: for problems; seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and,
             if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
@@ -316,10 +328,11 @@ def plan(
         text = _problem_text(what, policy, device)
         if profile is not None:
             text = files.with_times(text, _times(profile))
+        spec = budgets.parse(budget, measure or "live", max_extra)
         answer = _native.plan_json(
             text,
             preset=budgets.parse_preset(preset),
-            budget=budgets.parse(budget, measure or "live", max_extra),
+            budget=budgets.with_offload(spec, offload, pinned),
             device=devices.resolve(device),
             time_limit=time_limit,
             progress=_teller(progress),
@@ -329,6 +342,8 @@ def plan(
         raise TypeError(
             "a profile needs a problem: cutback.plan(step.plan.problem, profile=step.profile(...))"
         )
+    if offload or pinned is not None:
+        raise NotImplementedError("offload and pinned are for problems, not for functions")
     from .executable import Executable
 
     if isinstance(policy, MuTwo):  # it looks at the whole graph, which has to be there first

@@ -47,7 +47,8 @@ def _colours(picture: Picture, steps: list[int]) -> dict[int, str]:
 
 def _side(picture: Picture, steps: list[int]) -> list[Row]:
     """Rows of one side in execution order, repeats folded; views, which cost nothing, left out."""
-    shown = [s for s in steps if not picture.ops[picture.steps[s]].view]
+    runs = [s for s in steps if picture.actions[s] == "run"]
+    shown = [s for s in runs if not picture.ops[picture.steps[s]].view]
     css = _colours(picture, shown)
     found = folds([_signature(picture, step, css[step]) for step in shown])
     pending = {fold.start: fold for fold in found}
@@ -87,7 +88,10 @@ def _rungs(picture: Picture, left: list[Row], right: list[Row]) -> list[str]:
     drawn: set[tuple[int, int]] = set()
     for step, op_id in enumerate(picture.steps):
         op = picture.ops[op_id]
-        if op.view:
+        if picture.actions[step] == "in":  # not kept: no line from here on
+            for value in op.outputs:
+                maker.pop(picture.values[value].storage, None)
+        if op.view or picture.actions[step] != "run":
             continue
         for value in op.inputs:
             storage = picture.values[value].storage

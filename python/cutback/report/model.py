@@ -56,6 +56,7 @@ class Picture:
     values: list[Value]
     storage_bytes: list[int]
     steps: list[int]
+    actions: list[str]  # of each step: "run", "out", "wait" or "in"
     backward_starts: int
     lives: list[Life]
     numbers: dict[str, Any]
@@ -67,7 +68,7 @@ class Picture:
         return len(self.steps)
 
 
-CATEGORIES = ("saved", "recomputed", "gradient", "temporary", "scratch")
+CATEGORIES = ("saved", "recomputed", "offloaded", "gradient", "temporary", "scratch")
 
 
 def _categorise(picture: Picture) -> None:
@@ -78,6 +79,8 @@ def _categorise(picture: Picture) -> None:
         life.label = f"{op.name} {op.location}".strip()
         if life.storage is None:
             life.category = "scratch"
+        elif picture.actions[life.made] == "in":
+            life.category = "offloaded"
         elif life.storage in seen:
             life.category = "recomputed"
         elif op.backward and life.last >= picture.n_step:
@@ -108,7 +111,8 @@ def read(problem: Mapping[str, Any], plan: Mapping[str, Any]) -> Picture:
         ops=ops,
         values=values,
         storage_bytes=[row["bytes"] for row in problem["storages"]],
-        steps=list(plan["steps"]),
+        steps=[step if isinstance(step, int) else step[1] for step in plan["steps"]],
+        actions=["run" if isinstance(step, int) else step[0] for step in plan["steps"]],
         backward_starts=plan["backward_starts"],
         lives=lives,
         numbers={**plan["numbers"], "budget_bytes": plan.get("budget_bytes")},

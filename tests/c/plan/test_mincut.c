@@ -99,8 +99,6 @@ TEST(contradictions_name_both_sides) {
     expect_refusal(&m, CB_INVALID,
                    "MUST_RECOMPUTE of op_2 (model.py:7) contradicts op_2 (model.py:7), which may "
                    "run only once (it draws from a hidden");
-    m.constraint[GELU] = CB_MUST_OFFLOAD;
-    expect_refusal(&m, CB_UNSUPPORTED, "op_2 (model.py:7): value 2 is to be offloaded");
     m.constraint[GELU] = CB_PREFER_RECOMPUTE; /* yields */
     fixture x;
     CHECK_OK(set_up(&x, &m));
@@ -116,6 +114,10 @@ TEST(contradictions_name_both_sides) {
     m.constraint[v] = CB_MUST_RECOMPUTE;
     expect_refusal(&m, CB_INVALID,
                    "MUST_SAVE of op_1 (model.py:7) and MUST_RECOMPUTE of op_2 (model.py:7) "
+                   "contradict each other");
+    m.constraint[a] = CB_MUST_OFFLOAD;
+    expect_refusal(&m, CB_INVALID,
+                   "MUST_OFFLOAD of op_1 (model.py:7) and MUST_RECOMPUTE of op_2 (model.py:7) "
                    "contradict each other");
     m.constraint[a] = CB_PREFER_SAVE;
     CHECK_OK(set_up(&x, &m));
