@@ -57,20 +57,6 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* Ops that a search may run again where it likes: of the forward, free to run twice, and with
- * nothing that is held anyway. */
-static void mark_free(cb_ladder *d) {
-    const cb_facts *f = d->t->f;
-    for (uint32_t k = 0; k < f->base_backward; k++) {
-        uint32_t op = f->base[k];
-        bool view = f->p->op_flags[op] & CB_POP_VIEW;
-        d->may_rerun[op] = !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
-    }
-    for (uint32_t s = 0; s < f->p->n_storage; s++) {
-        if (f->root[s] != CB_NONE && f->held[s]) d->may_rerun[f->root[s]] = false;
-    }
-}
-
 cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
@@ -83,7 +69,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) 
         d->start[i] = CB_NEW(a, double, f->n_base);
         if (!d->start[i]) return cb_no_memory(err);
     }
-    mark_free(d);
+    cb_facts_mark_free(f, d->may_rerun);
     set_targets(d);
     CB_TRY(cb_prices_init(&d->prices, t, cut, err));
     t->prices = &d->prices;

@@ -101,7 +101,7 @@ static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb
 }
 
 static cb_status choose_pairs(planner *r, const cb_budget *budget, cb_plan *plan, cb_pairs *pairs,
-                              cb_error *err) {
+                              cb_schedule *exact, cb_error *err) {
     if (budget->kind == CB_BUDGET_NONE) {
         CB_TRY(cb_cut_preset(&r->cut, r->o->preset, err));
         return cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, pairs, err);
@@ -111,6 +111,7 @@ static cb_status choose_pairs(planner *r, const cb_budget *budget, cb_plan *plan
     cb_found found = {.pairs = *pairs};
     CB_TRY(find_pairs(r, &goal, &found, err));
     *pairs = found.pairs;
+    *exact = found.schedule;
     if (found.least_extra_ps >= 0)
         plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     return CB_OK;
@@ -141,9 +142,18 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
     plan->preset = r->o->preset;
     plan->measure = budget->measure;
     CB_TRY(check_regions(r->p, r->o->preset, budget, err));
-    CB_TRY(choose_pairs(r, budget, plan, &pairs, err));
-    CB_TRY(cb_sim_run(&r->sim, pairs.list.at, pairs.list.len, err));
-    CB_TRY(cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err));
+    cb_schedule exact = {0};
+    CB_TRY(choose_pairs(r, budget, plan, &pairs, &exact, err));
+    if (exact.n_step == 0) {
+        CB_TRY(cb_sim_run(&r->sim, pairs.list.at, pairs.list.len, err));
+        CB_TRY(cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err));
+    } else {
+        uint32_t *step = CB_NEW(&plan->arena, uint32_t, exact.n_step);
+        if (!step) return cb_no_memory(err);
+        memcpy(step, exact.step, exact.n_step * sizeof *step);
+        plan->schedule = exact;
+        plan->schedule.step = step;
+    }
     CB_TRY(finish_plan(r, plan, err));
     if (budget->kind == CB_BUDGET_MIN) { /* the budget that this turned out to be */
         plan->budget_bytes = cb_measured(r->p, plan->measure, &plan->lives, plan->arena_bytes);
