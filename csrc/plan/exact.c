@@ -6,6 +6,9 @@
  *     run the base op          its time, likewise; on to the next position
  *     leave the base op out    takes nothing, if it may run later; on to the next position
  *
+ * The first position of the backward counts twice: as long as nothing of the backward has run, and
+ * afterwards. These are the stages.
+ *
  * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
  * goes through the sets of one position after the other; labels are compared by time, then by peak,
  * so that of the fastest schedules the smallest wins. Views take part in nothing: they are put back
@@ -16,7 +19,17 @@
 #define MOST_STATES (1u << 20) /* positions times sets */
 #define PROBES 64              /* of bisection */
 
-enum { NOTHING = 0, RUN_BASE, SKIP_BASE, DROP, RERUN = DROP + MOST_BITS };
+/* Last events of a state. FIRST and CROSS are the base op and the reruns that are the backward's
+ * first step: what it starts with may go after that. */
+enum {
+    NOTHING = 0,
+    RUN_BASE,
+    SKIP_BASE,
+    FIRST,
+    DROP,
+    RERUN = DROP + MOST_BITS,
+    CROSS = RERUN + MOST_BITS
+};
 
 typedef struct label {
     int64_t time_ps;
@@ -38,14 +51,15 @@ typedef struct solver {
     uint32_t *bit_of; /* [n_storage] CB_NONE: no choice about it */
     uint32_t n_bit;
     uint64_t bytes_of[MOST_BITS];
-    bool held[MOST_BITS]; /* until the first base op of the backward has run */
+    bool held[MOST_BITS]; /* until the backward's first step has run */
     event *base;          /* [n_base] */
     event rerun[MOST_BITS];
     uint32_t n_rerun;
-    uint64_t *fixed;     /* [n_base] bytes of values without a choice that cross the position */
+    uint64_t *fixed;     /* [n_stage] bytes of values without a choice that cross it */
     uint64_t *set_bytes; /* [1 << n_bit] */
-    uint8_t *how;        /* [n_base + 1][1 << n_bit] last event */
-    label *now, *next;   /* [1 << n_bit] */
+    uint32_t n_stage;
+    uint8_t *how;              /* [n_stage + 1][1 << n_bit] last event */
+    label *now, *next, *later; /* [1 << n_bit] of a stage and the two behind it */
     label *heap;
     size_t n_heap, room_heap;
     uint64_t most; /* the budget */
@@ -94,6 +108,8 @@ static bool has_plain_views(const cb_facts *f, const uint32_t *bit_of) {
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k], shown = p->value_storage[p->out_begin[op]];
         if (!is_view(f, op)) continue;
+        if (k == f->base_backward && bit_of[shown] != CB_NONE)
+            return false; /* no sure first step */
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             if (p->value_storage[v] != shown) return false;
         }
@@ -124,7 +140,7 @@ bool cb_exact_suits(const cb_facts *f) {
         if (n <= MOST_BITS && !has_plain_views(f, bit_of)) n = MOST_BITS + 1;
     }
     cb_arena_free(&scratch);
-    return n <= MOST_BITS && f->n_base + 1 <= MOST_STATES >> n;
+    return n <= MOST_BITS && f->n_base + 2 <= MOST_STATES >> n;
 }
 
 static event make_event(const solver *z, uint32_t op) {
@@ -147,7 +163,12 @@ static event make_event(const solver *z, uint32_t op) {
     return e;
 }
 
-/* Bytes of what has no bit, entering each position. */
+/* The base position of a stage. */
+static uint32_t position_of(const solver *z, uint32_t stage) {
+    return stage > z->f->base_backward ? stage - 1 : stage;
+}
+
+/* Bytes of what has no bit, entering each stage. */
 static bool sum_fixed(solver *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -160,10 +181,12 @@ static bool sum_fixed(solver *z) {
     }
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (f->root[s] == CB_NONE || z->bit_of[s] != CB_NONE) continue;
-        if (f->held[s] && last[s] < f->base_backward) last[s] = f->base_backward;
         if (is_kept_to_the_end(f, s)) last[s] = f->n_base;
-        for (uint32_t k = f->position[f->root[s]] + 1; k <= last[s] && k < f->n_base; k++)
-            z->fixed[k] += p->storage_bytes[s];
+        for (uint32_t stage = 0; stage < z->n_stage; stage++) {
+            uint32_t k = position_of(z, stage);
+            bool alive = last[s] >= k || (f->held[s] && stage <= f->base_backward);
+            if (k > f->position[f->root[s]] && alive) z->fixed[stage] += p->storage_bytes[s];
+        }
     }
     return true;
 }
@@ -174,18 +197,20 @@ static cb_status set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error 
     z->may_rerun = CB_NEW(arena, bool, p->n_op);
     z->bit_of = CB_NEW(arena, uint32_t, p->n_storage);
     z->base = CB_NEW(arena, event, f->n_base);
-    z->fixed = CB_NEW(arena, uint64_t, f->n_base);
+    z->n_stage = f->n_base + (f->base_backward < f->n_base);
+    z->fixed = CB_NEW(arena, uint64_t, z->n_stage);
     if (!z->may_rerun || !z->bit_of || !z->base || !z->fixed) return cb_no_memory(err);
     cb_facts_mark_free(f, z->may_rerun);
     z->n_bit = give_bits(f, z->may_rerun, z->bit_of);
     size_t n_set = (size_t)1 << z->n_bit;
     z->set_bytes = CB_NEW(arena, uint64_t, n_set);
-    z->how = CB_NEW(arena, uint8_t, (f->n_base + (size_t)1) << z->n_bit);
+    z->how = CB_NEW(arena, uint8_t, (z->n_stage + (size_t)1) << z->n_bit);
     z->now = CB_NEW(arena, label, n_set);
     z->next = CB_NEW(arena, label, n_set);
+    z->later = CB_NEW(arena, label, n_set);
     z->room_heap = n_set * (2 * (size_t)z->n_bit + 2) + 1;
     z->heap = CB_NEW(arena, label, z->room_heap);
-    if (!z->set_bytes || !z->how || !z->now || !z->next || !z->heap || !sum_fixed(z))
+    if (!z->set_bytes || !z->how || !z->now || !z->next || !z->later || !z->heap || !sum_fixed(z))
         return cb_no_memory(err);
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (z->bit_of[s] == CB_NONE) continue;
@@ -232,9 +257,9 @@ static label pop(solver *z) {
     return top;
 }
 
-/* The state after an event at position `k`, which makes `makes` in `room` bytes. */
-static bool after(const solver *z, const label *from, const event *e, uint32_t k, label *out) {
-    uint64_t bytes = z->fixed[k] + z->set_bytes[from->set] + e->room;
+/* The state after an event of `stage`. */
+static bool after(const solver *z, const label *from, const event *e, uint32_t stage, label *out) {
+    uint64_t bytes = z->fixed[stage] + z->set_bytes[from->set] + e->room;
     if ((from->set & e->reads) != e->reads || (from->set & e->makes) || bytes > z->most)
         return false;
     *out = (label){from->time_ps + e->time_ps, bytes > from->peak ? bytes : from->peak,
@@ -242,61 +267,65 @@ static bool after(const solver *z, const label *from, const event *e, uint32_t k
     return true;
 }
 
-static void relax(solver *z, label l, uint32_t k, uint8_t how) {
-    label *old = &z->now[l.set];
-    if (old->time_ps >= 0 && !is_before(&l, old)) return;
+/* True: the label is the best so far of its state. */
+static bool enter(solver *z, label *layer, label l, uint32_t stage, int how) {
+    label *old = &layer[l.set];
+    if (old->time_ps >= 0 && !is_before(&l, old)) return false;
     *old = l;
-    z->how[((size_t)k << z->n_bit) + l.set] = how;
-    push(z, l);
+    z->how[((size_t)stage << z->n_bit) + l.set] = (uint8_t)how;
+    return true;
 }
 
-static void enter(solver *z, label l, uint32_t k, uint8_t how) {
-    label *old = &z->next[l.set];
-    if (old->time_ps >= 0 && !is_before(&l, old)) return;
-    *old = l;
-    z->how[((size_t)k << z->n_bit) + l.set] = how;
+static void relax(solver *z, label l, uint32_t stage, int how) {
+    if (enter(z, z->now, l, stage, how)) push(z, l);
 }
 
-static void spread(solver *z, const label *l, uint32_t k) {
+static void spread(solver *z, const label *l, uint32_t stage) {
+    uint32_t k = position_of(z, stage), backward = z->f->base_backward;
     const event *base = &z->base[k];
     label to;
     for (uint32_t b = 0; b < z->n_bit; b++) {
-        if (!(l->set >> b & 1) || (z->held[b] && k <= z->f->base_backward)) continue;
+        if (!(l->set >> b & 1) || (z->held[b] && stage <= backward)) continue;
         to = *l;
         to.set &= ~(1u << b);
-        relax(z, to, k, (uint8_t)(DROP + b));
+        relax(z, to, stage, DROP + (int)b);
     }
     for (uint32_t i = 0; i < z->n_rerun; i++) {
-        if (z->f->position[z->rerun[i].op] < k && after(z, l, &z->rerun[i], k, &to))
-            relax(z, to, k, (uint8_t)(RERUN + i));
+        if (z->f->position[z->rerun[i].op] >= k || !after(z, l, &z->rerun[i], stage, &to)) continue;
+        if (stage == backward) (void)enter(z, z->next, to, stage + 1, CROSS + (int)i);
+        else relax(z, to, stage, RERUN + (int)i);
     }
-    if (after(z, l, base, k, &to)) enter(z, to, k + 1, RUN_BASE);
-    if (z->may_rerun[base->op] && base->makes) enter(z, *l, k + 1, SKIP_BASE);
+    bool runs = after(z, l, base, stage, &to);
+    if (runs && stage == backward) (void)enter(z, z->later, to, stage + 2, FIRST);
+    else if (runs) (void)enter(z, z->next, to, stage + 1, RUN_BASE);
+    if (z->may_rerun[base->op] && base->makes) (void)enter(z, z->next, *l, stage + 1, SKIP_BASE);
 }
 
 static void clear(label *at, size_t n) {
     for (size_t i = 0; i < n; i++) at[i].time_ps = -1;
 }
 
-/* The best label behind the last position; its time is negative when there is none. */
+/* The best label behind the last stage; its time is negative when there is none. */
 static cb_status solve(solver *z, const cb_goal *goal, uint64_t most, label *best, cb_error *err) {
     size_t n_set = (size_t)1 << z->n_bit;
     z->most = most;
     clear(z->next, n_set);
+    clear(z->later, n_set);
     z->next[0] = (label){0};
-    for (uint32_t k = 0; k < z->f->n_base; k++) {
+    for (uint32_t stage = 0; stage < z->n_stage; stage++) {
         if (goal->poll && goal->poll(goal->poll_user))
             return cb_fail(err, CB_CANCELLED, "plan: cancelled");
         label *swap = z->now;
         z->now = z->next;
-        z->next = swap;
-        clear(z->next, n_set);
+        z->next = z->later;
+        z->later = swap;
+        clear(z->later, n_set);
         for (size_t i = 0; i < n_set; i++) {
             if (z->now[i].time_ps >= 0) push(z, z->now[i]);
         }
         while (z->n_heap > 0) {
             label l = pop(z);
-            if (!is_before(&z->now[l.set], &l)) spread(z, &l, k);
+            if (!is_before(&z->now[l.set], &l)) spread(z, &l, stage);
         }
     }
     *best = (label){.time_ps = -1};
@@ -350,39 +379,46 @@ static bool is_there(const solver *z, uint32_t op, uint32_t set) {
     return bit == CB_NONE || set >> bit & 1;
 }
 
+typedef struct past { /* an event of the schedule */
+    uint32_t op;      /* CB_NONE: nothing to run */
+    bool first;       /* of the backward */
+} past;
+
+/* One event back from the state (stage, set). */
+static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
+    uint8_t how = z->how[((size_t)*stage << z->n_bit) + *set];
+    past e = {.op = CB_NONE, .first = how >= CROSS || how == FIRST};
+    if (how >= RERUN) {
+        const event *again = &z->rerun[how >= CROSS ? how - CROSS : how - RERUN];
+        e.op = again->op;
+        *set &= ~again->makes;
+        if (how >= CROSS) --*stage;
+    } else if (how >= DROP) {
+        *set |= 1u << (how - DROP);
+    } else {
+        *stage -= how == FIRST ? 2 : 1;
+        const event *base = &z->base[position_of(z, *stage)];
+        if (how != SKIP_BASE && is_there(z, base->op, *set)) e.op = base->op;
+        if (how != SKIP_BASE) *set &= ~base->makes;
+    }
+    return e;
+}
+
 /* Events from the last state back to the first, then forward again as steps. */
 static bool write_steps(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out) {
     const cb_facts *f = z->f;
     writer w = {.z = z, .arena = arena};
-    CB_VEC(uint32_t) op = {0};  /* backwards */
-    CB_VEC(bool) is_base = {0}; /* also of what is left out: op CB_NONE */
+    CB_VEC(past) list = {0}; /* the last first */
     w.made = CB_NEW(z->arena, uint32_t, f->p->n_storage);
     w.shown = CB_NEW(z->arena, uint32_t, f->p->n_value);
     if (!w.made || !w.shown) return false;
-    for (uint32_t k = f->n_base; k > 0 || z->how[set] != NOTHING;) {
-        uint8_t how = z->how[((size_t)k << z->n_bit) + set];
-        uint32_t ran = CB_NONE;
-        bool base = how == RUN_BASE || how == SKIP_BASE;
-        if (how >= RERUN) {
-            ran = z->rerun[how - RERUN].op;
-            set &= ~z->rerun[how - RERUN].makes;
-        } else if (how >= DROP) {
-            set |= 1u << (how - DROP);
-            continue;
-        } else if (base) {
-            k--;
-            if (how == RUN_BASE && is_there(z, z->base[k].op, set)) ran = z->base[k].op;
-            if (how == RUN_BASE) set &= ~z->base[k].makes;
-        }
-        if (!CB_PUSH(z->arena, op, ran) || !CB_PUSH(z->arena, is_base, base)) return false;
+    for (uint32_t stage = z->n_stage; stage > 0;) {
+        if (!CB_PUSH(z->arena, list, step_back(z, &stage, &set))) return false;
     }
-    uint32_t k = 0;
     out->backward_starts = CB_NONE;
-    for (size_t i = op.len; i-- > 0;) {
-        if (k == f->base_backward && out->backward_starts == CB_NONE)
-            out->backward_starts = (uint32_t)w.step.len;
-        if (op.at[i] != CB_NONE && !emit(&w, op.at[i])) return false;
-        k += is_base.at[i];
+    for (size_t i = list.len; i-- > 0;) {
+        if (list.at[i].first) out->backward_starts = (uint32_t)w.step.len;
+        if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op)) return false;
     }
     if (out->backward_starts == CB_NONE) out->backward_starts = (uint32_t)w.step.len;
     out->step = w.step.at;

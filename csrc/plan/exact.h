@@ -1,8 +1,8 @@
 /* exact.h: the fastest schedule of a small problem, proven. Internal.
  *
  * Class: base ops stay in order, or fall away where nobody needs them; forward ops that are free to
- * may run again before any of them. Sets of pairs (sim.h) are part of it. What must be there when
- * the backward starts stays until the first base op of the backward has run. */
+ * may run again before any of them; what runs right before the first base op of the backward is
+ * part of the backward. All sets of pairs (sim.h) are in the class. */
 #ifndef CB_PLAN_EXACT_H
 #define CB_PLAN_EXACT_H
 
