@@ -87,6 +87,7 @@ static uint32_t give_bits(const cb_facts *f, const bool *may_rerun, uint32_t *bi
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
         if (!may_rerun[op]) continue;
+        if (n > MOST_BITS) return n; /* enough is known */
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]];
             if (f->root[s] == CB_NONE || bit_of[s] != CB_NONE || is_kept_to_the_end(f, s)) continue;
