@@ -2,8 +2,18 @@
 #include "sort.h"
 
 #include <stdint.h>
+#include <string.h>
 
 static void swap(uint8_t *a, uint8_t *b, size_t size) {
+    for (; size >= sizeof(uint64_t); size -= sizeof(uint64_t)) {
+        uint64_t x, y;
+        memcpy(&x, a, sizeof x);
+        memcpy(&y, b, sizeof y);
+        memcpy(a, &y, sizeof y);
+        memcpy(b, &x, sizeof x);
+        a += sizeof x;
+        b += sizeof x;
+    }
     for (size_t i = 0; i < size; i++) {
         uint8_t byte = a[i];
         a[i] = b[i];

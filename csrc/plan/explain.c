@@ -96,7 +96,7 @@ static cb_status find_floor(const cb_facts *f, cb_arena *arena, cb_explanation *
     cb_ledger ledger;
     bool *may_rerun = CB_NEW(arena, bool, f->p->n_op);
     if (!may_rerun) return cb_no_memory(err);
-    cb_mark_may_rerun(f, may_rerun);
+    cb_facts_mark_free(f, may_rerun);
     CB_TRY(cb_ledger_init(&ledger, f, may_rerun, f->alloc, err));
     cb_status status = cb_find_floor(&ledger, arena, &e->floor, err);
     if (status == CB_OK)

@@ -305,3 +305,15 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     *out = f;
     return CB_OK;
 }
+
+void cb_facts_mark_free(const cb_facts *f, bool *out) {
+    for (uint32_t op = 0; op < f->p->n_op; op++) out[op] = false;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        bool view = f->p->op_flags[op] & CB_POP_VIEW;
+        out[op] = !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
+    }
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        if (f->root[s] != CB_NONE && f->held[s]) out[f->root[s]] = false;
+    }
+}

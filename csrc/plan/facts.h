@@ -50,6 +50,10 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
 
 #define CB_AGAINST_PREFERENCE 4 /* factor on the cost of going against a PREFER_* */
 
+/* Which ops a search may run again where it likes, into `out` [n_op]: of the forward, free to run
+ * twice, and with nothing that is held anyway. */
+void cb_facts_mark_free(const cb_facts *f, bool *out);
+
 #define CB_OP_TEXT 160
 /* "matmul_12 (model.py:3)" */
 const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]);

@@ -171,17 +171,6 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     return most < 5 ? 5 : most;
 }
 
-void cb_mark_may_rerun(const cb_facts *f, bool *may_rerun) {
-    for (uint32_t k = 0; k < f->base_backward; k++) {
-        uint32_t op = f->base[k];
-        bool view = f->p->op_flags[op] & CB_POP_VIEW;
-        may_rerun[op] = !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
-    }
-    for (uint32_t s = 0; s < f->p->n_storage; s++) {
-        if (f->root[s] != CB_NONE && f->held[s]) may_rerun[f->root[s]] = false;
-    }
-}
-
 cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb_error *err) {
     *out = (cb_floor){0, CB_NONE};
     cb_working_set *list = CB_NEW(scratch, cb_working_set, l->n);

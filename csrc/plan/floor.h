@@ -17,9 +17,6 @@ typedef struct cb_working_set {
     uint32_t at; /* position */
 } cb_working_set;
 
-/* [n_op] ops that a search may run again where it likes: of the forward, free to run twice, and
- * with nothing that is held anyway. */
-void cb_mark_may_rerun(const cb_facts *f, bool *may_rerun);
 /* `l` for its tables of reads. */
 CB_MUST_CHECK cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out,
                                       cb_error *err);

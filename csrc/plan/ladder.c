@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-#include "floor.h"
-
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
 #define EFFORT 250000.0  /* steps times base ops: large graphs take fewer */
@@ -71,7 +69,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) 
         d->start[i] = CB_NEW(a, double, f->n_base);
         if (!d->start[i]) return cb_no_memory(err);
     }
-    cb_mark_may_rerun(f, d->may_rerun);
+    cb_facts_mark_free(f, d->may_rerun);
     set_targets(d);
     CB_TRY(cb_prices_init(&d->prices, t, cut, err));
     t->prices = &d->prices;

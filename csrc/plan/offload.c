@@ -286,6 +286,7 @@ static cb_status consider_runs(hunter *z, cb_sim *sim, cb_error *err) {
     cb_status status = cb_searcher_ask(z->searcher, z->goal, &found, err);
     if (status == CB_INFEASIBLE) return CB_OK;
     if (status != CB_OK) return status;
+    if (found.schedule.n_step > 0) return consider(z, &found.schedule, &taken, err);
     CB_TRY(cb_sim_run(sim, found.pairs.list.at, found.pairs.list.len, err));
     CB_TRY(cb_sim_schedule(sim, z->arena, &schedule, err));
     return consider(z, &schedule, &taken, err);

@@ -164,6 +164,8 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
         if (found.least_extra_ps >= 0 && !r->facts.bent)
             plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     }
+    if (found.schedule.n_step > 0)
+        return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
     CB_TRY(cb_sim_run(&r->sim, found.pairs.list.at, found.pairs.list.len, err));
     return cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err);
 }

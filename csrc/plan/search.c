@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "exact.h"
 #include "floor.h"
 #include "improve.h"
 #include "ladder.h"
@@ -323,10 +324,40 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
                    (unsigned long long)t->goal->bytes);
 }
 
+/* Small problems are solved to the end, unless offsets count. False: search. */
+static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved, cb_error *err) {
+    const cb_facts *f = s->f;
+    const cb_goal *goal = &s->goal;
+    bool on_peaks = goal->measure == CB_MEASURE_LIVE || goal->measure == CB_MEASURE_TOTAL;
+    *solved = false;
+    if (!on_peaks || !cb_exact_suits(f)) return CB_OK;
+    uint64_t beside = beside_size(&s->t);
+    cb_arena *arena = out->pairs.arena;
+    cb_schedule best = {0};
+    cb_lives lives;
+    if (goal->smallest) {
+        int64_t most_ps = (int64_t)((double)f->once_ps * (1 + goal->share));
+        CB_TRY(cb_exact_smallest(f, goal, most_ps, arena, &best, err));
+    } else if (goal->bytes >= beside) {
+        CB_TRY(cb_exact_fastest(f, goal, goal->bytes - beside, arena, &best, err));
+    }
+    if (best.n_step == 0) return CB_OK;
+    CB_TRY(cb_schedule_walk(f->p, &best, f->device, arena, &lives, err));
+    *solved = goal->smallest || lives.peak_bytes + beside <= goal->bytes;
+    out->schedule = best;
+    out->least_extra_ps = (double)(lives.time_ps - f->once_ps);
+    return CB_OK;
+}
+
 cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb_error *err) {
+    bool solved;
+    s->goal = *goal;
+    cb_status exact = solve_exactly(s, out, &solved, err);
+    if (exact == CB_OK && solved) return CB_OK;
+    out->schedule = (cb_schedule){0};
+    if (exact != CB_OK && exact != CB_CANCELLED) return exact; /* the search knows how to end */
     cb_trial *t = &s->t;
     picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
-    s->goal = *goal;
     cb_status status = search_all(s, &k, err);
     bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
     if (early) status = settle(&k, &s->d, err);

@@ -25,6 +25,7 @@ uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *li
 
 typedef struct cb_found {
     cb_pairs pairs;        /* of the answer */
+    cb_schedule schedule;  /* the answer itself, where `n_step` is not 0: it is no set of pairs */
     double least_extra_ps; /* no plan of the bound's class (prices.h) that fits takes less; < 0:
                               not known */
 } cb_found;

@@ -320,10 +320,12 @@ static bool find_pairs(lazy *z, bool *again) {
     fill_none(z->need, f->p->n_storage);
     z->out->list.len = 0;
     for (uint32_t k = f->base_backward; k < f->n_base; k++) {
+        size_t begin = z->out->list.len;
         if (!CB_PUSH(z->scratch, z->stack, f->base[k]) || !spread_need(z, again, k)) return false;
+        if (z->out->list.len > begin + 1)
+            cb_sort(z->out->list.at + begin, z->out->list.len - begin, sizeof(cb_pair),
+                    compare_pairs);
     }
-    if (z->out->list.len > 0)
-        cb_sort(z->out->list.at, z->out->list.len, sizeof(cb_pair), compare_pairs);
     return true;
 }
 

@@ -22,6 +22,9 @@ def load_reference(name):
     return module
 
 
+evaluate = load_reference("evaluate")
+
+
 def small_problem(seed, n_forward):
     """A forward with short and long edges, a backward that reads it in reverse; one value an op."""
     rng = random.Random(seed)
@@ -62,29 +65,48 @@ def small_problem(seed, n_forward):
     }
 
 
+def test_small_plans_are_optimal():
+    """Equal to a search through everything, feasible where it is, and checked by the referee."""
+    exact = load_reference("exact")
+    judged = impossible = 0
+    for seed in range(24):
+        problem = small_problem(seed, 3 + seed % 4)
+        whole = cutback.plan(problem).numbers
+        for share in (0.95, 0.85, 0.75, 0.6, 0.5, 0.4):
+            budget = int(share * whole["live_bytes"])
+            best = exact.optimum(problem, budget)
+            try:
+                plan = cutback.plan(problem, budget=budget)
+            except cutback.BudgetError:
+                assert best is None, (seed, share, best)
+                impossible += 1
+                continue
+            evaluate.check_plan(problem, plan.document)
+            assert plan.numbers["live_bytes"] <= budget
+            assert plan.numbers["time_ps"] == best == plan.numbers["lower_bound_ps"], (seed, share)
+            judged += 1
+    assert judged >= 30 and impossible >= 20, (judged, impossible)
+
+
 @pytest.mark.slow
-def test_plans_against_the_optimum():
-    """Never better than the proven optimum, feasible where it is, and equal in all but few cases:
-    the search is a heuristic on a fixed ladder of targets."""
+def test_plans_against_the_integer_program():
+    """As fast as the integer program's, which keeps reruns in the order of the program, or
+    faster."""
     pytest.importorskip("scipy")
     milp = load_reference("milp")
-    judged, missed = 0, []
-    for seed in range(8):
-        problem = small_problem(seed, 5 + seed % 3)
+    judged = 0
+    for seed in (*range(8), 103, 111, 114, 127):
+        problem = small_problem(seed, 5 + seed % 4)
         whole = cutback.plan(problem).numbers
-        for share in (0.9, 0.75, 0.6, 0.5):
+        for share in (0.9, 0.75, 0.6):
             budget = int(share * whole["live_bytes"])
             best = milp.optimum(problem, budget, seconds=30.0)
-            try:
-                numbers = cutback.plan(problem, budget=budget).numbers
-            except cutback.BudgetError:
-                assert best.seconds is None, (seed, share, best)
+            if not best.proven or best.seconds is None:
                 continue
-            assert best.seconds is not None and best.proven, (seed, share, best)
-            assert numbers["live_bytes"] <= budget
-            extra = (numbers["time_ps"] - best.seconds * 1e12) / numbers["once_ps"]
-            assert extra > -1e-6, (seed, share, extra)
+            plan = cutback.plan(problem, budget=budget)
+            evaluate.check_plan(problem, plan.document)
+            assert plan.numbers["live_bytes"] <= budget
+            extra = (plan.numbers["time_ps"] - best.seconds * 1e12) / plan.numbers["once_ps"]
+            assert extra < 1e-5, (seed, share, extra)
             judged += 1
-            if extra > 5e-4:
-                missed.append((seed, share, extra))
-    assert judged >= 12 and len(missed) <= 1, missed
+    assert judged >= 12

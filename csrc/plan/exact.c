@@ -1,0 +1,471 @@
+/* A shortest path. A state is a position in the base order and the set of those values in memory
+ * about which there is a choice, a bit each; edges are single events:
+ *
+ *     drop a value             takes nothing
+ *     run a forward op again   its time, if its inputs are there and there is room
+ *     run the base op          its time, likewise; on to the next position
+ *     leave the base op out    takes nothing, if it may run later; on to the next position
+ *
+ * The first position of the backward counts twice: as long as nothing of the backward has run, and
+ * afterwards. These are the stages.
+ *
+ * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
+ * goes through the sets of one position after the other; labels are compared by time, then by peak,
+ * so that of the fastest schedules the smallest wins. Views take part in nothing: they are put back
+ * where somebody reads through them. */
+#include "exact.h"
+
+#define MOST_BITS 18
+#define MOST_STATES (1u << 20) /* positions times sets */
+#define PROBES 64              /* of bisection */
+
+/* Last events of a state. FIRST and CROSS are the base op and the reruns that are the backward's
+ * first step: what it starts with may go after that. */
+enum {
+    NOTHING = 0,
+    RUN_BASE,
+    SKIP_BASE,
+    FIRST,
+    DROP,
+    RERUN = DROP + MOST_BITS,
+    CROSS = RERUN + MOST_BITS
+};
+
+typedef struct label {
+    int64_t time_ps;
+    uint64_t peak;
+    uint32_t set;
+} label;
+
+typedef struct event { /* an op that may run: what it takes, as sets of bits and as bytes */
+    uint32_t op;
+    uint32_t reads, makes; /* bits */
+    uint64_t room;         /* bytes of what it makes, and scratch */
+    int64_t time_ps;
+} event;
+
+typedef struct solver {
+    const cb_facts *f;
+    cb_arena *arena;
+    bool *may_rerun;  /* [n_op] */
+    uint32_t *bit_of; /* [n_storage] CB_NONE: no choice about it */
+    uint32_t n_bit;
+    uint64_t bytes_of[MOST_BITS];
+    bool held[MOST_BITS]; /* until the backward's first step has run */
+    event *base;          /* [n_base] */
+    event rerun[MOST_BITS];
+    uint32_t n_rerun;
+    uint64_t *fixed;     /* [n_stage] bytes of values without a choice that cross it */
+    uint64_t *set_bytes; /* [1 << n_bit] */
+    uint32_t n_stage;
+    uint8_t *how;              /* [n_stage + 1][1 << n_bit] last event */
+    label *now, *next, *later; /* [1 << n_bit] of a stage and the two behind it */
+    label *heap;
+    size_t n_heap, room_heap;
+    uint64_t most; /* the budget */
+} solver;
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
+
+/* May it fall away before the end? */
+static bool is_kept_to_the_end(const cb_facts *f, uint32_t storage) {
+    const cb_problem *p = f->p;
+    bool kept = p->storage_flags[storage] & CB_STORE_HOLD_END;
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        kept |= p->value_storage[p->backward_output[i]] == storage;
+    return kept;
+}
+
+/* Gives a bit to what free ops make and to what they read; the number of bits. More than there are:
+ * the problem does not suit. */
+static uint32_t give_bits(const cb_facts *f, const bool *may_rerun, uint32_t *bit_of) {
+    const cb_problem *p = f->p;
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < p->n_storage; s++) bit_of[s] = CB_NONE;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        if (!may_rerun[op]) continue;
+        if (n > MOST_BITS) return n; /* enough is known */
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]];
+            if (f->root[s] == CB_NONE || bit_of[s] != CB_NONE || is_kept_to_the_end(f, s)) continue;
+            bit_of[s] = n++;
+        }
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            if (f->root[s] != op || bit_of[s] != CB_NONE) continue;
+            if (is_kept_to_the_end(f, s)) return MOST_BITS + 1;
+            bit_of[s] = n++;
+        }
+    }
+    return n;
+}
+
+/* Views that read or show more than one storage with a choice are not put back so easily. */
+static bool has_plain_views(const cb_facts *f, const uint32_t *bit_of) {
+    const cb_problem *p = f->p;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k], shown = p->value_storage[p->out_begin[op]];
+        if (!is_view(f, op)) continue;
+        if (k == f->base_backward && bit_of[shown] != CB_NONE)
+            return false; /* no sure first step */
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            if (p->value_storage[v] != shown) return false;
+        }
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]];
+            if (s != shown && bit_of[s] != CB_NONE) return false;
+        }
+    }
+    return true;
+}
+
+bool cb_exact_suits(const cb_facts *f) {
+    const cb_problem *p = f->p;
+    for (uint32_t r = 0; r < p->n_region; r++) {
+        if (p->region_limit[r] != UINT64_MAX) return false;
+    }
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        if (f->wish[op] != CB_FREE && f->wish[op] != CB_MUST_SAVE) return false;
+    }
+    if (f->n_base == 0 || f->n_base > MOST_STATES >> 1) return false;
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    bool *may_rerun = CB_NEW(&scratch, bool, p->n_op);
+    uint32_t *bit_of = CB_NEW(&scratch, uint32_t, p->n_storage), n = MOST_BITS + 1;
+    if (may_rerun && bit_of) {
+        cb_facts_mark_free(f, may_rerun);
+        n = give_bits(f, may_rerun, bit_of);
+        if (n <= MOST_BITS && !has_plain_views(f, bit_of)) n = MOST_BITS + 1;
+    }
+    cb_arena_free(&scratch);
+    return n <= MOST_BITS && f->n_base + 2 <= MOST_STATES >> n;
+}
+
+static event make_event(const solver *z, uint32_t op) {
+    const cb_problem *p = z->f->p;
+    event e = {.op = op, .time_ps = z->f->time_ps[op]};
+    if (is_view(z->f, op)) return e;
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t bit = z->bit_of[p->value_storage[p->in_value[j]]];
+        if (bit != CB_NONE) e.reads |= 1u << bit;
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        bool first = z->f->root[s] == op;
+        for (uint32_t u = p->out_begin[op]; u < v; u++) first &= p->value_storage[u] != s;
+        if (!first) continue;
+        e.room += p->storage_bytes[s];
+        if (z->bit_of[s] != CB_NONE) e.makes |= 1u << z->bit_of[s];
+    }
+    e.room += p->op_workspace[op];
+    return e;
+}
+
+/* The base position of a stage. */
+static uint32_t position_of(const solver *z, uint32_t stage) {
+    return stage > z->f->base_backward ? stage - 1 : stage;
+}
+
+/* Bytes of what has no bit, entering each stage. */
+static bool sum_fixed(solver *z) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t *last = CB_NEW(z->arena, uint32_t, p->n_storage);
+    if (!last) return false;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t j = p->in_begin[op]; !is_view(f, op) && j < p->in_begin[op + 1]; j++)
+            last[p->value_storage[p->in_value[j]]] = k;
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (f->root[s] == CB_NONE || z->bit_of[s] != CB_NONE) continue;
+        if (is_kept_to_the_end(f, s)) last[s] = f->n_base;
+        for (uint32_t stage = 0; stage < z->n_stage; stage++) {
+            uint32_t k = position_of(z, stage);
+            bool alive = last[s] >= k || (f->held[s] && stage <= f->base_backward);
+            if (k > f->position[f->root[s]] && alive) z->fixed[stage] += p->storage_bytes[s];
+        }
+    }
+    return true;
+}
+
+static cb_status set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error *err) {
+    const cb_problem *p = f->p;
+    *z = (solver){.f = f, .arena = arena};
+    z->may_rerun = CB_NEW(arena, bool, p->n_op);
+    z->bit_of = CB_NEW(arena, uint32_t, p->n_storage);
+    z->base = CB_NEW(arena, event, f->n_base);
+    z->n_stage = f->n_base + (f->base_backward < f->n_base);
+    z->fixed = CB_NEW(arena, uint64_t, z->n_stage);
+    if (!z->may_rerun || !z->bit_of || !z->base || !z->fixed) return cb_no_memory(err);
+    cb_facts_mark_free(f, z->may_rerun);
+    z->n_bit = give_bits(f, z->may_rerun, z->bit_of);
+    size_t n_set = (size_t)1 << z->n_bit;
+    z->set_bytes = CB_NEW(arena, uint64_t, n_set);
+    z->how = CB_NEW(arena, uint8_t, (z->n_stage + (size_t)1) << z->n_bit);
+    z->now = CB_NEW(arena, label, n_set);
+    z->next = CB_NEW(arena, label, n_set);
+    z->later = CB_NEW(arena, label, n_set);
+    z->room_heap = n_set * (2 * (size_t)z->n_bit + 2) + 1;
+    z->heap = CB_NEW(arena, label, z->room_heap);
+    if (!z->set_bytes || !z->how || !z->now || !z->next || !z->later || !z->heap || !sum_fixed(z))
+        return cb_no_memory(err);
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (z->bit_of[s] == CB_NONE) continue;
+        z->bytes_of[z->bit_of[s]] = p->storage_bytes[s];
+        z->held[z->bit_of[s]] = f->held[s];
+    }
+    for (uint32_t set = 1; set < n_set; set++) {
+        uint32_t low = 0;
+        while (!(set >> low & 1)) low++;
+        z->set_bytes[set] = z->set_bytes[set & (set - 1)] + z->bytes_of[low];
+    }
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        z->base[k] = make_event(z, f->base[k]);
+        bool free = z->may_rerun[f->base[k]] && z->base[k].makes != 0;
+        if (free) z->rerun[z->n_rerun++] = z->base[k];
+    }
+    return CB_OK;
+}
+
+/* ---- the path -------------------------------------------------------------------------------- */
+
+static bool is_before(const label *a, const label *b) {
+    if (a->time_ps != b->time_ps) return a->time_ps < b->time_ps;
+    if (a->peak != b->peak) return a->peak < b->peak;
+    return a->set < b->set;
+}
+
+static void push(solver *z, label l) {
+    size_t i = z->n_heap++;
+    for (; i > 0 && is_before(&l, &z->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        z->heap[i] = z->heap[(i - 1) / 2];
+    z->heap[i] = l;
+}
+
+static label pop(solver *z) {
+    label top = z->heap[0], l = z->heap[--z->n_heap];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < z->n_heap; i = child) {
+        if (child + 1 < z->n_heap && is_before(&z->heap[child + 1], &z->heap[child])) child++;
+        if (!is_before(&z->heap[child], &l)) break;
+        z->heap[i] = z->heap[child];
+    }
+    z->heap[i] = l;
+    return top;
+}
+
+/* The state after an event of `stage`. */
+static bool after(const solver *z, const label *from, const event *e, uint32_t stage, label *out) {
+    uint64_t bytes = z->fixed[stage] + z->set_bytes[from->set] + e->room;
+    if ((from->set & e->reads) != e->reads || (from->set & e->makes) || bytes > z->most)
+        return false;
+    *out = (label){from->time_ps + e->time_ps, bytes > from->peak ? bytes : from->peak,
+                   from->set | e->makes};
+    return true;
+}
+
+/* True: the label is the best so far of its state. */
+static bool enter(solver *z, label *layer, label l, uint32_t stage, int how) {
+    label *old = &layer[l.set];
+    if (old->time_ps >= 0 && !is_before(&l, old)) return false;
+    *old = l;
+    z->how[((size_t)stage << z->n_bit) + l.set] = (uint8_t)how;
+    return true;
+}
+
+static void relax(solver *z, label l, uint32_t stage, int how) {
+    if (enter(z, z->now, l, stage, how)) push(z, l);
+}
+
+static void spread(solver *z, const label *l, uint32_t stage) {
+    uint32_t k = position_of(z, stage), backward = z->f->base_backward;
+    const event *base = &z->base[k];
+    label to;
+    for (uint32_t b = 0; b < z->n_bit; b++) {
+        if (!(l->set >> b & 1) || (z->held[b] && stage <= backward)) continue;
+        to = *l;
+        to.set &= ~(1u << b);
+        relax(z, to, stage, DROP + (int)b);
+    }
+    for (uint32_t i = 0; i < z->n_rerun; i++) {
+        if (z->f->position[z->rerun[i].op] >= k || !after(z, l, &z->rerun[i], stage, &to)) continue;
+        if (stage == backward) (void)enter(z, z->next, to, stage + 1, CROSS + (int)i);
+        else relax(z, to, stage, RERUN + (int)i);
+    }
+    bool runs = after(z, l, base, stage, &to);
+    if (runs && stage == backward) (void)enter(z, z->later, to, stage + 2, FIRST);
+    else if (runs) (void)enter(z, z->next, to, stage + 1, RUN_BASE);
+    if (z->may_rerun[base->op] && base->makes) (void)enter(z, z->next, *l, stage + 1, SKIP_BASE);
+}
+
+static void clear(label *at, size_t n) {
+    for (size_t i = 0; i < n; i++) at[i].time_ps = -1;
+}
+
+/* The best label behind the last stage; its time is negative when there is none. */
+static cb_status solve(solver *z, const cb_goal *goal, uint64_t most, label *best, cb_error *err) {
+    size_t n_set = (size_t)1 << z->n_bit;
+    z->most = most;
+    clear(z->next, n_set);
+    clear(z->later, n_set);
+    z->next[0] = (label){0};
+    for (uint32_t stage = 0; stage < z->n_stage; stage++) {
+        if (goal->poll && goal->poll(goal->poll_user))
+            return cb_fail(err, CB_CANCELLED, "plan: cancelled");
+        label *swap = z->now;
+        z->now = z->next;
+        z->next = z->later;
+        z->later = swap;
+        clear(z->later, n_set);
+        for (size_t i = 0; i < n_set; i++) {
+            if (z->now[i].time_ps >= 0) push(z, z->now[i]);
+        }
+        while (z->n_heap > 0) {
+            label l = pop(z);
+            if (!is_before(&z->now[l.set], &l)) spread(z, &l, stage);
+        }
+    }
+    *best = (label){.time_ps = -1};
+    for (size_t i = 0; i < n_set; i++) {
+        const label *l = &z->next[i];
+        if (l->time_ps >= 0 && (best->time_ps < 0 || is_before(l, best))) *best = *l;
+    }
+    return CB_OK;
+}
+
+/* ---- the schedule ---------------------------------------------------------------------------- */
+
+typedef struct writer {
+    solver *z;
+    cb_arena *arena;
+    CB_VEC(uint32_t) step;
+    uint32_t *made;  /* [n_storage] step that made the newest instance */
+    uint32_t *shown; /* [n_value] the same, of the instance that a value stands for */
+} writer;
+
+static bool show(writer *w, uint32_t value);
+
+static bool emit(writer *w, uint32_t op) {
+    const cb_facts *f = w->z->f;
+    const cb_problem *p = f->p;
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        if (!show(w, p->in_value[j])) return false;
+    }
+    if (!CB_PUSH(w->arena, w->step, op)) return false;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        if (f->root[s] == op) w->made[s] = (uint32_t)w->step.len;
+        w->shown[v] = w->made[s];
+    }
+    return true;
+}
+
+/* Brings a view up to its storage's newest instance. Views of views are few: they recurse. */
+static bool show(writer *w, uint32_t value) {
+    const cb_problem *p = w->z->f->p;
+    uint32_t op = p->value_op[value];
+    bool stale = w->shown[value] != w->made[p->value_storage[value]];
+    return !stale || !is_view(w->z->f, op) || emit(w, op);
+}
+
+/* A view of what has gone for now waits for its reader. */
+static bool is_there(const solver *z, uint32_t op, uint32_t set) {
+    const cb_problem *p = z->f->p;
+    if (!is_view(z->f, op)) return true;
+    uint32_t bit = z->bit_of[p->value_storage[p->out_begin[op]]];
+    return bit == CB_NONE || set >> bit & 1;
+}
+
+typedef struct past { /* an event of the schedule */
+    uint32_t op;      /* CB_NONE: nothing to run */
+    bool first;       /* of the backward */
+} past;
+
+/* One event back from the state (stage, set). */
+static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
+    uint8_t how = z->how[((size_t)*stage << z->n_bit) + *set];
+    past e = {.op = CB_NONE, .first = how >= CROSS || how == FIRST};
+    if (how >= RERUN) {
+        const event *again = &z->rerun[how >= CROSS ? how - CROSS : how - RERUN];
+        e.op = again->op;
+        *set &= ~again->makes;
+        if (how >= CROSS) --*stage;
+    } else if (how >= DROP) {
+        *set |= 1u << (how - DROP);
+    } else {
+        *stage -= how == FIRST ? 2 : 1;
+        const event *base = &z->base[position_of(z, *stage)];
+        if (how != SKIP_BASE && is_there(z, base->op, *set)) e.op = base->op;
+        if (how != SKIP_BASE) *set &= ~base->makes;
+    }
+    return e;
+}
+
+/* Events from the last state back to the first, then forward again as steps. */
+static bool write_steps(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out) {
+    const cb_facts *f = z->f;
+    writer w = {.z = z, .arena = arena};
+    CB_VEC(past) list = {0}; /* the last first */
+    w.made = CB_NEW(z->arena, uint32_t, f->p->n_storage);
+    w.shown = CB_NEW(z->arena, uint32_t, f->p->n_value);
+    if (!w.made || !w.shown) return false;
+    for (uint32_t stage = z->n_stage; stage > 0;) {
+        if (!CB_PUSH(z->arena, list, step_back(z, &stage, &set))) return false;
+    }
+    out->backward_starts = CB_NONE;
+    for (size_t i = list.len; i-- > 0;) {
+        if (list.at[i].first) out->backward_starts = (uint32_t)w.step.len;
+        if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op)) return false;
+    }
+    if (out->backward_starts == CB_NONE) out->backward_starts = (uint32_t)w.step.len;
+    out->step = w.step.at;
+    out->n_step = (uint32_t)w.step.len;
+    return true;
+}
+
+cb_status cb_exact_fastest(const cb_facts *f, const cb_goal *goal, uint64_t bytes, cb_arena *arena,
+                           cb_schedule *out, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    solver z;
+    label best;
+    cb_status status;
+    *out = (cb_schedule){0};
+    CB_TRY_DONE(set_up(&z, f, &scratch, err));
+    CB_TRY_DONE(solve(&z, goal, bytes, &best, err));
+    if (best.time_ps >= 0 && !write_steps(&z, best.set, arena, out)) status = cb_no_memory(err);
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
+cb_status cb_exact_smallest(const cb_facts *f, const cb_goal *goal, int64_t most_ps,
+                            cb_arena *arena, cb_schedule *out, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    solver z;
+    label best, found = {.time_ps = -1};
+    uint64_t low = 0, high = UINT64_MAX >> 1; /* no plan at `low`; one of `high` bytes */
+    cb_status status;
+    *out = (cb_schedule){0};
+    CB_TRY_DONE(set_up(&z, f, &scratch, err));
+    for (int i = 0; i < PROBES && low + 1 < high; i++) {
+        uint64_t middle = i == 0 ? high : low + (high - low) / 2;
+        CB_TRY_DONE(solve(&z, goal, middle, &best, err));
+        bool fits = best.time_ps >= 0 && best.time_ps <= most_ps;
+        if (fits) found = best;
+        if (fits) high = best.peak;
+        else low = middle;
+        if (i == 0 && !fits) goto done;
+    }
+    if (found.time_ps < 0) goto done;
+    CB_TRY_DONE(solve(&z, goal, high, &best, err)); /* the events of the last probe are others' */
+    if (!write_steps(&z, best.set, arena, out)) status = cb_no_memory(err);
+done:
+    cb_arena_free(&scratch);
+    return status;
+}

@@ -1,0 +1,191 @@
+/* Small problems against every set of reruns; several budgets against each alone; promises over
+ * budgets. */
+#include "check.h"
+
+#include "plan/exact.h"
+#include "plan/plan.h"
+#include "plan/sim.h"
+#include "problems.h"
+
+static cb_alloc alloc;
+
+#define MOST_PAIRS 12
+
+typedef struct front { /* the fastest of all sets, for each peak that occurs */
+    uint64_t peak[1 << MOST_PAIRS];
+    int64_t time_ps[1 << MOST_PAIRS];
+    uint32_t n;
+} front;
+
+/* Pairs of an anchor and a forward op that it needs in some way; false: too many. */
+static bool list_pairs(const cb_facts *f, const bool *may_rerun, cb_pair *pair, uint32_t *n) {
+    const cb_problem *p = f->p;
+    *n = 0;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        bool needs[MAKER_MOST] = {false};
+        needs[f->base[k]] = true;
+        for (uint32_t op = f->base[k] + 1; op-- > 0;) {
+            if (!needs[op]) continue;
+            for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
+                needs[p->value_op[p->in_value[j]]] = true;
+        }
+        for (uint32_t i = 0; i < k; i++) {
+            if (!needs[f->base[i]] || !may_rerun[f->base[i]]) continue;
+            if (*n == MOST_PAIRS) return false;
+            pair[(*n)++] = cb_pair_make(k, f->base[i]);
+        }
+    }
+    return true;
+}
+
+static bool try_all(const cb_problem *p, cb_arena *arena, front *out, bool *exact) {
+    cb_facts f;
+    cb_sim sim;
+    cb_pair pair[MOST_PAIRS], some[MOST_PAIRS];
+    uint32_t n;
+    bool *may_rerun = CB_NEW(arena, bool, p->n_op);
+    if (!may_rerun || cb_facts_make(p, cb_device_find("a100"), arena, &f, &err) != CB_OK)
+        return false;
+    cb_facts_mark_free(&f, may_rerun);
+    *exact = cb_exact_suits(&f);
+    if (!list_pairs(&f, may_rerun, pair, &n)) return false;
+    if (cb_sim_init(&sim, &f, &alloc, &err) != CB_OK) return false;
+    bool ok = true;
+    out->n = 0;
+    for (uint32_t set = 0; set < 1u << n && ok; set++) {
+        size_t count = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (set >> i & 1) some[count++] = pair[i];
+        }
+        for (size_t i = 1; i < count; i++) { /* sorted by anchor, then op */
+            for (size_t j = i; j > 0 && some[j - 1] > some[j]; j--) {
+                cb_pair swap = some[j];
+                some[j] = some[j - 1];
+                some[j - 1] = swap;
+            }
+        }
+        ok = cb_sim_run(&sim, some, count, &err) == CB_OK;
+        out->peak[out->n] = sim.peak;
+        out->time_ps[out->n++] = sim.time_ps;
+    }
+    cb_sim_free(&sim);
+    return ok;
+}
+
+static int64_t fastest(const front *all, uint64_t bytes) {
+    int64_t best = INT64_MAX;
+    for (uint32_t i = 0; i < all->n; i++) {
+        if (all->peak[i] <= bytes && all->time_ps[i] < best) best = all->time_ps[i];
+    }
+    return best;
+}
+
+/* No set of reruns is faster than the plan, whose bound is its time; and the schedule is what it
+ * says (cb_plan_make walks it). */
+TEST(no_set_is_faster) {
+    static maker m;
+    static front all;
+    uint32_t judged = 0, met = 0;
+    bool exact;
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        make_random(&m, seed, 2 + (uint32_t)seed % 4);
+        cb_problem *p = make_problem(&m, &alloc);
+        cb_arena arena;
+        cb_arena_init(&arena, &alloc);
+        if (p && try_all(p, &arena, &all, &exact)) {
+            for (uint32_t i = 0; i < all.n; i += 1 + all.n / 8) {
+                cb_plan_options o = {.device = cb_device_find("a100")};
+                o.budget = (cb_budget){.kind = CB_BUDGET_BYTES, .measure = CB_MEASURE_LIVE};
+                o.budget.bytes = all.peak[i] - (i % 3 == 1);
+                int64_t best = fastest(&all, o.budget.bytes);
+                cb_plan *plan = NULL;
+                cb_status status = cb_plan_make(p, &o, &alloc, &plan, &err);
+                CHECK(status == CB_OK || (status == CB_INFEASIBLE && best == INT64_MAX));
+                if (status != CB_OK) continue;
+                CHECK(plan->live_bytes <= o.budget.bytes);
+                CHECK(!exact || (plan->time_ps <= best && plan->lower_bound_ps == plan->time_ps));
+                judged++;
+                met += plan->time_ps == best;
+                cb_plan_free(plan);
+            }
+        }
+        cb_arena_free(&arena);
+        cb_problem_free(p);
+    }
+    printf("     %u plans, %u as fast as the best set\n", judged, met);
+    CHECK(judged > 200 && met > judged / 2);
+}
+
+static bool same_plan(const cb_plan *a, const cb_plan *b) {
+    return a->schedule.n_step == b->schedule.n_step && a->time_ps == b->time_ps &&
+           a->lower_bound_ps == b->lower_bound_ps && a->budget_bytes == b->budget_bytes &&
+           memcmp(a->schedule.step, b->schedule.step, a->schedule.n_step * sizeof(uint32_t)) == 0;
+}
+
+/* In one search or in several, in any order: the same plans and the same errors. */
+TEST(several_budgets_are_single_ones) {
+    static maker m;
+    static cb_answer answer[24];
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        make_random(&m, seed + 70, seed < 4 ? 8 : 40);
+        cb_problem *p = make_problem(&m, &alloc);
+        cb_budget budget[24];
+        cb_plan_options o = {0};
+        for (uint32_t i = 0; i < 24; i++) {
+            budget[i] = (cb_budget){.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_LIVE};
+            budget[i].share = 0.03 + 0.97 * ((i * 7 + 5) % 24) / 24;
+            if (i % 6 == 1) budget[i].measure = CB_MEASURE_ARENA;
+            if (i % 8 == 3) budget[i].measure = CB_MEASURE_SAVED;
+            if (i % 11 == 4) budget[i] = (cb_budget){.kind = CB_BUDGET_MIN, .share = 0.3};
+        }
+        budget[20].kind = CB_BUDGET_NONE;
+        CHECK_OK(cb_plan_make_many(p, &o, budget, 24, &alloc, answer, &err));
+        for (uint32_t i = 0; i < 24; i++) {
+            cb_plan *alone = NULL;
+            o.budget = budget[i];
+            cb_status status = cb_plan_make(p, &o, &alloc, &alone, &err);
+            CHECK(status == (answer[i].plan ? CB_OK : CB_INFEASIBLE));
+            if (status == CB_OK) CHECK(answer[i].plan && same_plan(alone, answer[i].plan));
+            else CHECK(strcmp(err.text, answer[i].why.text) == 0);
+            cb_plan_free(alone);
+            cb_plan_free(answer[i].plan);
+        }
+        cb_problem_free(p);
+    }
+}
+
+/* A larger budget never gives a slower plan, a smaller one never a larger plan. */
+TEST(budgets_are_monotone) {
+    static maker m;
+    static cb_answer answer[40];
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        make_random(&m, seed + 300, seed < 5 ? 6 : 50);
+        cb_problem *p = make_problem(&m, &alloc);
+        cb_budget budget[40];
+        cb_plan_options o = {0};
+        for (uint32_t i = 0; i < 40; i++) {
+            budget[i] = (cb_budget){.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_LIVE};
+            budget[i].share = 1 - i / 40.0;
+        }
+        CHECK_OK(cb_plan_make_many(p, &o, budget, 40, &alloc, answer, &err));
+        const cb_plan *before = NULL;
+        for (uint32_t i = 0; i < 40; i++) {
+            const cb_plan *plan = answer[i].plan;
+            if (plan && before)
+                CHECK(plan->time_ps >= before->time_ps && plan->live_bytes <= before->live_bytes);
+            CHECK(!plan || i == 0 || before);
+            before = plan;
+        }
+        for (uint32_t i = 0; i < 40; i++) cb_plan_free(answer[i].plan);
+        cb_problem_free(p);
+    }
+}
+
+int main(void) {
+    cb_alloc_init(&alloc);
+    RUN(no_set_is_faster);
+    RUN(several_budgets_are_single_ones);
+    RUN(budgets_are_monotone);
+    CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
+    return check_report();
+}
