@@ -63,11 +63,23 @@ cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {
     return goal->poll(goal->poll_user) ? cb_fail(err, CB_CANCELLED, "plan: cancelled") : CB_OK;
 }
 
+/* What preferences add to the time of a plan with moves; `marked` is free after a run. */
+static int64_t bend(cb_mover *m) {
+    int64_t more_ps = 0;
+    for (uint32_t op = 0; op < m->f->p->n_op; op++) m->marked[op] = CB_NONE;
+    for (size_t r = 0; r < m->run.len; r++) {
+        uint32_t op = m->step.at[m->run.at[r]].op;
+        if (m->marked[op] != CB_NONE) more_ps += m->f->cost_ps[op] - m->f->time_ps[op];
+        m->marked[op] = 0;
+    }
+    return more_ps;
+}
+
 static cb_status try_moves(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
     cb_mover *m = t->mover;
     CB_TRY(cb_mover_run(m, pair, n_pair, t->target, err));
     t->size = m->peak;
-    t->time_ps = m->time_ps;
+    t->time_ps = m->time_ps + (t->f->bent ? bend(m) : 0);
     crossing c = {m->life.at, m->life.len, m->backward};
     t->lawful = !m->broken && m->host_bytes <= t->goal->pinned_bytes &&
                 (!t->has_demands || is_lawful(t, &c));

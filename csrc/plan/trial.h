@@ -20,7 +20,7 @@ typedef struct cb_trial {
     const struct cb_prices *prices; /* whose bound is told; NULL: none so far */
     /* of the last trial */
     uint64_t size;
-    int64_t time_ps; /* sim->cost_ps; of a mover, its time */
+    int64_t time_ps; /* in f->cost_ps, stalls included */
     bool lawful;     /* MUST_RECOMPUTE and limits of regions and the host hold */
 } cb_trial;
 

@@ -79,6 +79,19 @@ def test_going_against_costs_four_times(times, wishes, expected):
     assert extra == pytest.approx(sum(times[int(name[1:])] for name in expected))  # the real time
 
 
+def test_the_same_beside_a_link():
+    """Searches that may also offload count alike; this link is too slow to be of use."""
+    row = {"name": "linked", "flops_per_s": {"f32": 1e11}, "bytes_per_s": 2e10, "launch_s": 1e-6}
+    row["link_bytes_per_s"] = 1.0
+    for times, wishes, expected in (
+        ((10, 30), (None, None), {"v0"}),
+        ((10, 30), ("prefer_save", None), {"v1"}),
+        ((10, 30), (None, "prefer_recompute"), {"v1"}),
+    ):
+        names, _ = recomputed(times, wishes, device=row)
+        assert names == expected
+
+
 def test_the_share_of_min_is_of_the_real_time():
     times, wishes = (10, 300), (None, "prefer_recompute")
     problem = problem_of(times, wishes)
