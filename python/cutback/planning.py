@@ -216,6 +216,21 @@ def read_problem(problem: Problem) -> str:
     return _native.problem_json(read_graph(problem))
 
 
+def under_policy(problem: str, policy: Policy | MuTwo | str | None, device: str | None) -> str:
+    """A problem with a policy laid over it.
+
+    Raises:
+        TypeError: the policy is one for functions.
+    """
+    if isinstance(policy, MuTwo):
+        return policy.constrain(problem, device)
+    if isinstance(policy, str):
+        return constrain(problem, policy, device)
+    if policy is not None:
+        raise TypeError("a problem takes a policy by name; see cutback.constraints")
+    return problem
+
+
 def plan(
     what: Callable[..., Any] | Problem,
     *args: Any,
@@ -247,14 +262,10 @@ def plan(
         BudgetError: no plan meets the budget; the text states the smallest peak found.
         ValueError, TypeError: a mistake in the problem or the function.
     """
+    if callable(what) and isinstance(policy, MuTwo):  # it looks at the whole graph
+        what, measure = plan(what, *args, argnums=argnums).problem, measure or "arena"
     if not callable(what):
-        text = read_problem(what)
-        if isinstance(policy, MuTwo):
-            text = policy.constrain(text, device)
-        elif isinstance(policy, str):
-            text = constrain(text, policy, device)
-        elif policy is not None:
-            raise TypeError("a problem takes a policy by name; see cutback.constraints")
+        text = under_policy(read_problem(what), policy, device)
         answer = _native.plan_json(
             text,
             preset=budgets.parse_preset(preset),
@@ -266,18 +277,6 @@ def plan(
         return Plan(text, answer)
     from .executable import Executable
 
-    if isinstance(policy, MuTwo):  # it looks at the whole graph, which has to be there first
-        whole = plan(what, *args, argnums=argnums)._problem_text
-        return plan(
-            policy.constrain(whole, device),
-            budget=budget,
-            measure=measure or "arena",
-            preset=preset,
-            device=device,
-            max_extra=max_extra,
-            time_limit=time_limit,
-            progress=progress,
-        )
     numbers = _argnums(argnums)
     traced = Traced(Call(what, args, {}), numbers, None if policy is None else resolve(policy))
     traced.finish(with_loss=bool(numbers))
