@@ -6,6 +6,7 @@
 #include "../base/sort.h"
 #include "recover.h"
 
+#define LOOK_BACK 2000 /* lines */
 #define EFFORT 2000000 /* steps simulated, about; at 3,000 ops a fifth of a second */
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -39,16 +40,44 @@ static void mark_peak(const cb_plan *plan, bool *alive) {
     }
 }
 
-static cb_status try_others(const cb_facts *f, cb_explanation *e, cb_error *err) {
+/* Would both be one row of a summary? */
+static bool alike(const cb_explanation *e, const cb_explained *a, const cb_explained *b) {
+    const cb_problem *p = e->p;
+    const cb_plan *plan = e->plan;
+    return a->bytes == b->bytes && plan->decision[a->value] == plan->decision[b->value] &&
+           plan->reason[a->value] == plan->reason[b->value] &&
+           strcmp(p->op_kind[a->op], p->op_kind[b->op]) == 0 &&
+           strcmp(p->value_type[a->value], p->value_type[b->value]) == 0;
+}
+
+/* The first of each kind of line, then the largest; at most `most`. Lines are sorted by size, so
+ * alike ones are near each other. */
+static void choose_lines(cb_explanation *e, uint32_t most, bool *chosen) {
+    for (uint32_t i = 0; i < e->n_line && e->n_tried < most; i++) {
+        bool first = true;
+        for (uint32_t j = i; j-- > 0 && first && i - j <= LOOK_BACK;)
+            first = !(chosen[j] && alike(e, &e->line[i], &e->line[j]));
+        chosen[i] = first;
+        e->n_tried += first;
+    }
+    for (uint32_t i = 0; i < e->n_line && e->n_tried < most; i++) {
+        e->n_tried += !chosen[i];
+        chosen[i] = true;
+    }
+}
+
+static cb_status try_others(const cb_facts *f, cb_arena *arena, cb_explanation *e, cb_error *err) {
     cb_whatif w;
     cb_status status = CB_OK;
     if (e->plan->schedule.action) return CB_OK; /* no set of decisions in the simulator's sense */
     uint32_t steps = e->plan->schedule.n_step + 1, most = EFFORT / steps;
-    if (most < 8) most = 8;
-    e->n_tried = e->n_line < most ? e->n_line : most;
+    bool *chosen = CB_NEW(arena, bool, e->n_line);
+    if (!chosen) return cb_no_memory(err);
+    choose_lines(e, most < 8 ? 8 : most, chosen);
     CB_TRY(cb_whatif_init(&w, f, &e->plan->schedule, f->alloc, err));
-    for (uint32_t i = 0; i < e->n_tried && status == CB_OK; i++)
-        status = cb_whatif_flip(&w, e->line[i].storage, &e->line[i].otherwise, err);
+    for (uint32_t i = 0; i < e->n_line && status == CB_OK; i++) {
+        if (chosen[i]) status = cb_whatif_flip(&w, e->line[i].storage, &e->line[i].otherwise, err);
+    }
     cb_whatif_free(&w);
     return status;
 }
@@ -124,7 +153,7 @@ cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan, cb_arena
     mark_peak(plan, alive);
     for (uint32_t i = 0; i < e.n_line; i++) e.line[i].at_peak = alive[e.line[i].storage];
     CB_TRY(list_readers(&facts, arena, &e, err));
-    CB_TRY(try_others(&facts, &e, err));
+    CB_TRY(try_others(&facts, arena, &e, err));
     CB_TRY(find_floor(&facts, arena, &e, err));
     *out = e;
     return CB_OK;

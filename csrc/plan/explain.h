@@ -21,7 +21,8 @@ typedef struct cb_explained { /* one storage that the backward needs */
 typedef struct cb_explanation {
     const cb_problem *p;
     const cb_plan *plan;
-    uint32_t n_line, n_tried; /* other choices are tried for the largest `n_tried` */
+    uint32_t n_line, n_tried; /* other choices are tried for `n_tried`: the first of each kind of
+                                 line, then the largest */
     cb_explained *line;       /* largest first */
     uint32_t *reader_begin;   /* [n_storage + 1] into `reader` */
     uint32_t *reader;         /* ops that read a storage, views seen through, in order */

@@ -134,16 +134,16 @@ static void put_totals(cb_str *out, const cb_problem *p, const cb_plan *plan) {
 static void put_lines(cb_str *out, const cb_explanation *e) {
     bool saved = e->plan->measure == CB_MEASURE_SAVED;
     cb_str_addf(out,
-                "\n  Otherwise: what %s and time of the step become if only this decision were the "
-                "other one.\n  Readers: ops of the forward + of the backward. *: alive at the "
+                "\n  Otherwise: how %s and the time of the step change if only this decision were "
+                "the other one.\n  Readers: ops of the forward + of the backward. *: alive at the "
                 "peak.\n\n",
                 saved ? "saved bytes" : "the peak");
     cb_str_addf(out, "  %-20s %11s  %-24s %-20s %7s  %-10s %-10s %11s\n", "value", "bytes",
                 "made by", "at", "readers", "decision", "reason", "otherwise");
     for (uint32_t i = 0; i < e->n_line && i < MOST_LINES; i++) put_line(out, e, &e->line[i]);
     if (e->n_line > MOST_LINES) cb_str_addf(out, "  and %u smaller ones\n", e->n_line - MOST_LINES);
-    if (e->n_tried < e->n_line && e->n_tried < MOST_LINES)
-        cb_str_addf(out, "  other choices were tried for the largest %u only\n", e->n_tried);
+    if (e->n_tried < e->n_line)
+        cb_str_addf(out, "  other choices were tried for %u of %u\n", e->n_tried, e->n_line);
 }
 
 cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err) {

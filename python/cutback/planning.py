@@ -268,18 +268,21 @@ def _teller(
     return with_best
 
 
-def _problem_text(
-    problem: Problem, policy: Policy | MuTwo | str | None, device: devices.Device | None
+def under_policy(
+    problem: str, policy: Policy | MuTwo | str | None, device: devices.Device | None
 ) -> str:
-    text = read_problem(problem)
-    if policy is None:
-        return text
-    row = devices.resolve(device)
+    """A problem with a policy laid over it.
+
+    Raises:
+        TypeError: the policy is one for functions.
+    """
     if isinstance(policy, MuTwo):
-        return policy.constrain(text, row)
-    if not isinstance(policy, str):
+        return policy.constrain(problem, devices.resolve(device))
+    if isinstance(policy, str):
+        return constrain(problem, policy, devices.resolve(device))
+    if policy is not None:
         raise TypeError("a problem takes a policy by name; see cutback.constraints")
-    return constrain(text, policy, row)
+    return problem
 
 
 def plan(
@@ -324,8 +327,10 @@ def plan(
         BudgetError: no plan meets the budget; the text states the smallest peak found.
         ValueError, TypeError: a mistake in the problem or the function.
     """
+    if callable(what) and isinstance(policy, MuTwo):  # it looks at the whole graph
+        what, measure = plan(what, *args, argnums=argnums).problem, measure or "arena"
     if not callable(what):
-        text = _problem_text(what, policy, device)
+        text = under_policy(read_problem(what), policy, device)
         if profile is not None:
             text = files.with_times(text, _times(profile))
         spec = budgets.parse(budget, measure or "live", max_extra)
@@ -346,18 +351,6 @@ def plan(
         raise NotImplementedError("offload and pinned are for problems, not for functions")
     from .executable import Executable
 
-    if isinstance(policy, MuTwo):  # it looks at the whole graph, which has to be there first
-        whole = plan(what, *args, argnums=argnums)._problem_text
-        return plan(
-            policy.constrain(whole, devices.resolve(device)),
-            budget=budget,
-            measure=measure or "arena",
-            preset=preset,
-            device=device,
-            max_extra=max_extra,
-            time_limit=time_limit,
-            progress=progress,
-        )
     numbers = _argnums(argnums)
     traced = Traced(Call(what, args, {}), numbers, None if policy is None else resolve(policy))
     traced.finish(with_loss=bool(numbers))
@@ -393,7 +386,7 @@ def plans(
     Raises:
         ValueError, TypeError: a mistake in the problem or a budget.
     """
-    text = _problem_text(problem, policy, device)
+    text = under_policy(read_problem(problem), policy, device)
     answers = _native.plans_json(
         text,
         [budgets.parse(budget, measure) for budget in several],

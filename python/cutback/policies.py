@@ -91,7 +91,7 @@ Policy = CheckpointPolicy | PolicyFunction | Iterable[str]
 _NAMED = "checkpoint_name"
 
 
-def resolve(policy: Policy) -> PolicyFunction:
+def resolve(policy: Policy | MuTwo) -> PolicyFunction:
     """Any form of a policy as a function.
 
     Raises:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _native, budgets, devices, files
-from .constraints import constrain
-from .planning import Plan, Problem, plan, read_graph, read_problem
+from .planning import Plan, Problem, plan, read_graph, read_problem, under_policy
 from .policies import Policy
 from .training import ArgNums
 
@@ -251,10 +250,6 @@ def frontier(
         text = json.dumps(plan(what, *args, policy=policy, argnums=argnums).problem)
     else:
         graph = read_graph(what)
-        text = read_problem(graph)
-        if policy is not None:
-            if not isinstance(policy, str):
-                raise TypeError("a problem takes a policy by name; see cutback.constraints")
-            text = constrain(text, policy, devices.resolve(device))
+        text = under_policy(read_problem(graph), policy, device)
     answer = _native.frontier_json(text, budgets.parse_preset(preset), devices.resolve(device))
     return Frontier(text, answer, graph)

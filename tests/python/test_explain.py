@@ -167,8 +167,8 @@ def test_texts(plan):
 
 def test_gap_and_class():
     seen = set()
-    for name in ("evonorm_s0", "unet"):
-        for budget in (0.6, 0.3):
+    for name in ("evonorm_s0", "transformer_encoder"):
+        for budget in (0.8, 0.5):
             for measure in ("live", "saved"):
                 try:
                     numbers = plan_of(name, budget=budget, measure=measure).numbers
