@@ -26,7 +26,7 @@ static const char *time_text(int64_t ps, char buffer[32]) {
 }
 
 /* "+1.50 MiB", "-3 B", "0 B" */
-static const char *change_text(int64_t change, char buffer[32]) {
+static const char *change_text(int64_t change, char buffer[33]) {
     buffer[0] = change < 0 ? '-' : '+';
     (void)bytes_text(change < 0 ? (uint64_t)-change : (uint64_t)change, buffer + (change != 0));
     return buffer;
@@ -44,7 +44,7 @@ static const char *readers_text(const cb_explanation *e, uint32_t storage, char 
 static void put_line(cb_str *out, const cb_explanation *e, const cb_explained *l) {
     const cb_problem *p = e->p;
     const cb_plan *plan = e->plan;
-    char bytes[32], readers[32], peak[32], time[32];
+    char bytes[32], readers[32], peak[33], time[32];
     cb_str_addf(out, "%c %-20s %11s  %-24s %-20s %7s  %-10s %-10s", l->at_peak ? '*' : ' ',
                 p->value_type[l->value], bytes_text(l->bytes, bytes), p->op_name[l->op],
                 p->op_location[l->op], readers_text(e, l->storage, readers),

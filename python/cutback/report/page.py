@@ -87,7 +87,8 @@ def _numbers(picture: Picture, measured: Mapping[str, Any]) -> str:
     ]
     if n.get("lower_bound_ps") is not None:
         bound = 100 * (n["lower_bound_ps"] - n["once_ps"]) / once
-        rows.append((BOUND[n.get("bound_class", "any")], f"{bound:.1f} %", ""))
+        label = BOUND.get(n.get("bound_class") or "any", BOUND["any"])
+        rows.append((label, f"{bound:.1f} %", ""))
         gap = n.get("gap")
         rows.append(("gap to that bound", NO_GAP if gap is None else f"{100 * gap:.2f} %", ""))
     if n.get("budget_bytes") is not None:
