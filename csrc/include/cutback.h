@@ -214,6 +214,8 @@ typedef struct cb_budget {
     double share;   /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra
                        time */
     cb_measure measure;
+    bool exact; /* search again at just this budget: the plan may be faster, but a larger budget may
+                   then give a slower one */
 } cb_budget;
 
 /* Called from the working thread now and then. FINISH ends a search for a plan with the best found

@@ -12,6 +12,7 @@ typedef struct cb_goal {
     bool smallest; /* CB_BUDGET_MIN: ignore `bytes`, take the smallest whose extra time stays within
                       `share` */
     double share;  /* of once_ps */
+    bool exact;    /* see cb_budget */
     cb_poll_fn poll; /* may be NULL */
     void *poll_user;
     cb_progress *progress; /* filled before each poll; may be NULL */

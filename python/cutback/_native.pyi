@@ -14,7 +14,8 @@ _ValueRow = tuple[int, str, tuple[int, ...]]  # (id, dtype, shape)
 _ArgumentRow = tuple[
     str, str, tuple[int, ...], int, int, int, bool
 ]  # (name, dtype, shape, bytes, role or kind, input, inside)
-_Budget = tuple[int, int, float, int]  # (kind, bytes, share, measure)
+_Budget = tuple[int, int, float, int] | tuple[int, int, float, int, bool]
+"""(kind, bytes, share, measure[, exact])"""
 
 @final
 class Graph:

@@ -38,6 +38,11 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--max-extra", type=float, metavar="SHARE", help="time that min may cost; 0.4 unless given"
     )
+    plan.add_argument(
+        "--exact",
+        action="store_true",
+        help="search again at just this budget: perhaps faster, not comparable between budgets",
+    )
     plan.add_argument("--preset", choices=PRESETS, help="what to save without a budget")
     plan.add_argument(
         "--policy",
@@ -153,6 +158,8 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
 
     if options.budget or options.max_extra or options.explain or options.report:
         raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
+    if options.exact:
+        raise ValueError("--exact goes with one --budget")
     asked = _budgets(options.budgets)
     with _interruptible() as progress:
         answers = plans(
@@ -203,6 +210,7 @@ def _plan(options: argparse.Namespace) -> int:
             budget=_budget(options.budget),
             measure=options.measure,
             max_extra=options.max_extra,
+            exact=options.exact,
             preset=options.preset,
             policy=options.policy,
             device=device,

@@ -223,6 +223,12 @@ def _teller(
     return with_best
 
 
+def _refined(
+    budget: budgets.NativeBudget | None, exact: bool
+) -> budgets.NativeBudget | tuple[int, int, float, int, bool] | None:
+    return budget if budget is None or not exact else (*budget, True)
+
+
 def _problem_text(problem: Problem, policy: Policy | str | None) -> str:
     text = read_problem(problem)
     if policy is None:
@@ -242,6 +248,7 @@ def plan(
     argnums: ArgNums = 0,
     device: str | None = None,
     max_extra: float | None = None,
+    exact: bool = False,
     time_limit: float = 0.0,
     progress: Progress | None = None,
 ) -> Plan:
@@ -253,6 +260,8 @@ def plan(
             the path of a file with it (``docs/problem.md``).
         budget, preset, policy, argnums, device: as for :func:`cutback.compile`.
         measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
+        exact: for problems; search again at just this budget. The plan may be faster, but a larger
+            budget without it, or with it, may then give a slower one.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
         time_limit, progress: for problems; seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and,
@@ -268,12 +277,14 @@ def plan(
         answer = _native.plan_json(
             text,
             preset=budgets.parse_preset(preset),
-            budget=budgets.parse(budget, measure or "live", max_extra),
+            budget=_refined(budgets.parse(budget, measure or "live", max_extra), exact),
             device=device,
             time_limit=time_limit,
             progress=_teller(progress),
         )
         return Plan(text, answer)
+    if exact:
+        raise TypeError("exact goes with a problem, not with a function")
     from .executable import Executable
 
     numbers = _argnums(argnums)

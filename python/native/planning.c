@@ -1,22 +1,24 @@
 /* planning.c: planning from files: texts in, texts out, the GIL released in between. */
 #include "state.h"
 
-/* (kind, bytes, share, measure): kinds and measures as in cutback.h. */
+/* (kind, bytes, share, measure[, exact]): kinds and measures as in cutback.h. */
 int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     memset(out, 0, sizeof *out);
     static const cb_budget kinds[] = {{.kind = CB_BUDGET_NONE},
                                       {.kind = CB_BUDGET_BYTES},
                                       {.kind = CB_BUDGET_SHARE},
                                       {.kind = CB_BUDGET_MIN}};
-    int kind, measure;
+    int kind, measure, exact = 0;
     double share;
     unsigned long long bytes;
     if (item == Py_None) return 0;
     if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "a budget is a tuple (kind, bytes, share, measure)");
+        PyErr_SetString(PyExc_TypeError,
+                        "a budget is a tuple (kind, bytes, share, measure[, exact])");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "iKdi:budget", &kind, &bytes, &share, &measure)) return -1;
+    if (!PyArg_ParseTuple(item, "iKdi|p:budget", &kind, &bytes, &share, &measure, &exact))
+        return -1;
     if (kind < CB_BUDGET_NONE || kind > CB_BUDGET_MIN || measure < 0 ||
         measure >= CB_MEASURE_COUNT) {
         PyErr_SetString(PyExc_ValueError, "no such kind or measure of a budget");
@@ -26,6 +28,7 @@ int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     out->bytes = bytes;
     out->share = share;
     out->measure = (cb_measure)measure;
+    out->exact = exact;
     return 0;
 }
 
