@@ -225,6 +225,8 @@ typedef struct cb_budget {
     cb_measure measure;
     cb_offload offload;    /* goes with a budget on another measure than saved */
     uint64_t pinned_bytes; /* most that the host may hold for it at one time; 0: no limit */
+    bool exact; /* search again at just this budget: the plan may be faster, but a larger budget may
+                   then give a slower one */
 } cb_budget;
 
 /* Called from the working thread now and then. FINISH ends a search for a plan with the best found

@@ -184,6 +184,25 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
     return status;
 }
 
+cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
+                           cb_candidate *out, double *bound_ps, cb_error *err) {
+    cb_trial *t = d->t;
+    *out = (cb_candidate){0};
+    cb_pool_of_plans_free(d->work);
+    cb_pool_borrow(d->work, d->base);
+    d->prices.tangent.len = d->n_tangent;
+    t->pool = d->work;
+    cb_status status =
+        cb_pool_offer(d->work, from->size, from->time_ps, from->pair, from->n_pair, err);
+    if (status == CB_OK)
+        status = cb_search_rung(&d->moves, &d->prices, start_of(d, target), target, 0, err);
+    uint32_t at = status == CB_OK ? cb_pool_fitting(t->pool, target) : CB_NONE;
+    if (at != CB_NONE) status = keep(d, &t->pool->at[at], out, err);
+    *bound_ps = cb_prices_bound(&d->prices, (double)target);
+    t->pool = d->base;
+    return status;
+}
+
 double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to) {
     double best = 0;
     for (size_t i = 0; i < d->n_tangent; i++)

@@ -55,6 +55,10 @@ CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candi
 /* A plan under `target`, which is no rung, starting from `from`; size 0: none found. */
 CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
                                       cb_candidate *out, cb_error *err);
+/* The fastest plan found at `target`, which is no rung, with `from` to start with; size 0: none
+ * that fits. `bound_ps` gets the bound found on the way. */
+CB_MUST_CHECK cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
+                                         cb_candidate *out, double *bound_ps, cb_error *err);
 /* Bound on the extra time of plans of `bytes`, of the class that prices.h states, from the base and
  * the rungs [from, to), which have been searched. */
 double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to);

@@ -74,7 +74,8 @@ static cb_status set_reference(planner *r, cb_error *err) {
 
 static cb_goal make_goal(const planner *r, const cb_budget *b) {
     const cb_plan_options *o = r->o;
-    cb_goal goal = {.measure = b->measure, .bytes = b->bytes, .progress = o->progress};
+    cb_goal goal = {
+        .measure = b->measure, .bytes = b->bytes, .exact = b->exact, .progress = o->progress};
     goal.poll = o->poll;
     goal.poll_user = o->poll_user;
     goal.offload = b->offload;

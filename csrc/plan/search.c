@@ -11,6 +11,7 @@
 #include "improve.h"
 #include "ladder.h"
 
+#define REFINED 4      /* searches at an exact budget, if offsets take more than it leaves */
 #define HALVES 2       /* of the last gap, for the smallest plan */
 #define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
 #define SAVED_STEPS 24 /* price steps for a target */
@@ -66,6 +67,7 @@ typedef struct picker {
     uint64_t smallest;  /* least bytes measured, and the op at its peak */
     uint32_t smallest_op;
     uint32_t from, to; /* rungs considered */
+    double bound_ps;   /* beside theirs */
 } picker;
 
 /* The measure of a candidate, offsets and all. */
@@ -147,6 +149,25 @@ static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
         CB_TRY(cb_ladder_climb(d, r, &c, err));
         k->to = r + 1;
         if (c) CB_TRY(consider(k, c, err));
+    }
+    return CB_OK;
+}
+
+/* Another search, at just the budget. Where offsets take more than it leaves, at less: an arena is
+ * larger than what lives in it. */
+static cb_status refine(picker *k, cb_ladder *d, cb_error *err) {
+    uint64_t bytes = k->t->goal->bytes, target = bytes - beside_size(k->t);
+    for (int i = 0; i < REFINED; i++) {
+        cb_candidate c;
+        double bound_ps;
+        uint64_t measured;
+        CB_TRY(cb_ladder_refine(d, &k->best, target, &c, &bound_ps, err));
+        if (i == 0) k->bound_ps = bound_ps;
+        if (c.size == 0) return CB_OK;
+        CB_TRY(consider(k, &c, err));
+        CB_TRY(weigh(k, &c, &measured, err));
+        if (measured <= bytes || target <= measured - bytes) return CB_OK;
+        target -= measured - bytes;
     }
     return CB_OK;
 }
@@ -268,7 +289,8 @@ static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
         CB_TRY(consider_pool(k, err));
         if (d) CB_TRY(consider_rungs(k, d, err));
     }
-    if (has_best(k)) return CB_OK;
+    bool again = t->goal->exact && !t->goal->smallest && d;
+    if (has_best(k)) return again ? refine(k, d, err) : CB_OK;
     CB_TRY(find_smallest(k, d, err));
     return fail_budget(k, d, err);
 }
@@ -367,7 +389,8 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;
     double bytes = (double)(goal->smallest ? k.best.size : goal->bytes - beside_size(t));
     bool known = !early && goal->measure != CB_MEASURE_SAVED;
-    out->least_extra_ps = known ? cb_ladder_bound(&s->d, bytes, k.from, k.to) : -1;
+    out->least_extra_ps =
+        known ? fmax(k.bound_ps, cb_ladder_bound(&s->d, bytes, k.from, k.to)) : -1;
     return CB_OK;
 }
 

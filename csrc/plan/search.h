@@ -14,6 +14,7 @@ typedef struct cb_goal {
     double share;  /* of once_ps */
     cb_offload offload;
     uint64_t pinned_bytes; /* most that the host may hold */
+    bool exact;            /* see cb_budget */
     cb_poll_fn poll;       /* may be NULL */
     void *poll_user;
     cb_progress *progress; /* filled before each poll; may be NULL */

@@ -14,8 +14,8 @@ _ValueRow = tuple[int, str, tuple[int, ...]]  # (id, dtype, shape)
 _ArgumentRow = tuple[
     str, str, tuple[int, ...], int, int, int, bool
 ]  # (name, dtype, shape, bytes, role or kind, input, inside)
-# (kind, bytes, share, measure), and for offload (..., offload, pinned bytes)
-_Budget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int]
+# (kind, bytes, share, measure), and perhaps (..., offload, pinned bytes, exact)
+_Budget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
 
 @final
 class Graph:

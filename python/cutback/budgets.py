@@ -18,8 +18,8 @@ _UNITS = {
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 _MIN_EXTRA_TIME = 0.4  # what "min" may cost beside the save-everything time
 
-NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int]
-"""(kind, bytes, share, measure), or these, offload and pinned bytes, as the core takes it."""
+NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
+"""(kind, bytes, share, measure), or these, offload, pinned bytes and exact, as the core takes it."""
 
 
 def parse_bytes(spec: int | str) -> int:
@@ -90,11 +90,12 @@ def parse(
         raise type(error)(f"budget={shown}: {error}") from None
 
 
-def with_offload(
-    budget: NativeBudget | None, offload: bool | str, pinned: int | str | None
+def with_options(
+    budget: NativeBudget | None, offload: bool | str, pinned: int | str | None, exact: bool
 ) -> NativeBudget | None:
     """The budget with what may move to the host: ``False`` (only values whose policy asks for it),
     ``True``, or ``"only"``: nothing runs again. ``pinned``: most bytes the host may hold at a time.
+    ``exact``: search again at just this budget.
 
     Raises:
         ValueError, TypeError: no such offload, not a size, or offload without a budget.
@@ -109,9 +110,9 @@ def with_offload(
         if kind:
             raise ValueError("offload goes with a budget; give one")
         budget = (_NONE, 0, 0.0, 0)
-    if not kind and not most:
+    if not kind and not most and not exact:
         return budget if budget[0] != _NONE else None
-    return (*budget[:4], kind, most)
+    return (*budget[:4], kind, most, exact)
 
 
 def parse_preset(preset: str | None) -> int:

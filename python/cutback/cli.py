@@ -52,6 +52,10 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
         help="values may move to the host and back; only: and nothing runs again",
     )
     plan.add_argument("--pinned", metavar="BYTES", help="most that the host may hold at a time")
+        "--exact",
+        action="store_true",
+        help="search again at just this budget: perhaps faster, not comparable between budgets",
+    )
     plan.add_argument("--preset", choices=PRESETS, help="what to save without a budget")
     plan.add_argument(
         "--policy",
@@ -201,6 +205,8 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
 
     if options.budget or options.max_extra or options.explain or options.report:
         raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
+    if options.exact:
+        raise ValueError("--exact goes with one --budget")
     asked = _budgets(options.budgets)
     with _interruptible() as progress:
         answers = plans(
@@ -253,6 +259,7 @@ def _plan(options: argparse.Namespace) -> int:
             max_extra=options.max_extra,
             offload=options.offload,
             pinned=_budget(options.pinned),
+            exact=options.exact,
             preset=options.preset,
             policy=options.policy,
             device=device,

@@ -298,6 +298,7 @@ def plan(
     max_extra: float | None = None,
     offload: bool | str = False,
     pinned: int | str | None = None,
+    exact: bool = False,
     time_limit: float = 0.0,
     progress: Progress | None = None,
 ) -> Plan:
@@ -313,6 +314,8 @@ def plan(
         profile: for problems, measured times that go before the cost model: what ``step.profile``
             returned, seconds by operation, or the path of a file with them; see
             :func:`cutback.files.with_times`.
+        exact: for problems; search again at just this budget. The plan may be faster, but a larger
+            budget without it, or with it, may then give a slower one.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
         offload: for problems with a budget; may values move to the host and back, over the link of
             the device? ``"only"``: and nothing runs again. Such plans are for reading: ``compile``
@@ -337,7 +340,7 @@ def plan(
         answer = _native.plan_json(
             text,
             preset=budgets.parse_preset(preset),
-            budget=budgets.with_offload(spec, offload, pinned),
+            budget=budgets.with_options(spec, offload, pinned, exact),
             device=devices.resolve(device),
             time_limit=time_limit,
             progress=_teller(progress),
@@ -349,6 +352,8 @@ def plan(
         )
     if offload or pinned is not None:
         raise NotImplementedError("offload and pinned are for problems, not for functions")
+    if exact:
+        raise TypeError("exact goes with a problem, not with a function")
     from .executable import Executable
 
     numbers = _argnums(argnums)

@@ -1,24 +1,25 @@
 /* planning.c: planning from files: texts in, texts out, the GIL released in between. */
 #include "state.h"
 
-/* (kind, bytes, share, measure, offload, pinned): as in cutback.h; the last two may be left out. */
+/* (kind, bytes, share, measure[, offload, pinned, exact]): as in cutback.h. */
 int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     memset(out, 0, sizeof *out);
     static const cb_budget kinds[] = {{.kind = CB_BUDGET_NONE},
                                       {.kind = CB_BUDGET_BYTES},
                                       {.kind = CB_BUDGET_SHARE},
                                       {.kind = CB_BUDGET_MIN}};
-    int kind, measure, offload = CB_OFFLOAD_ASKED;
+    int kind, measure, offload = CB_OFFLOAD_ASKED, exact = 0;
     double share;
     unsigned long long bytes, pinned = 0;
     if (item == Py_None) return 0;
     if (!PyTuple_Check(item)) {
         PyErr_SetString(PyExc_TypeError,
-                        "a budget is a tuple (kind, bytes, share, measure[, offload, pinned])");
+                        "a budget is a tuple (kind, bytes, share, measure[, offload, pinned, "
+                        "exact])");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "iKdi|iK:budget", &kind, &bytes, &share, &measure, &offload,
-                          &pinned))
+    if (!PyArg_ParseTuple(item, "iKdi|iKp:budget", &kind, &bytes, &share, &measure, &offload,
+                          &pinned, &exact))
         return -1;
     if (kind < CB_BUDGET_NONE || kind > CB_BUDGET_MIN || measure < 0 ||
         measure >= CB_MEASURE_COUNT || offload < 0 || offload >= CB_OFFLOAD_COUNT) {
@@ -31,6 +32,7 @@ int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     out->measure = (cb_measure)measure;
     out->offload = (cb_offload)offload;
     out->pinned_bytes = pinned;
+    out->exact = exact;
     return 0;
 }
 

@@ -361,3 +361,17 @@ def test_progress_is_told_the_best_plan():
     assert extras == sorted(extras, reverse=True) and best[-1].gap >= 0
     n = plan.numbers
     assert extras[-1] >= (n["time_ps"] - n["once_ps"]) / n["once_ps"] - 1e-9
+
+
+@pytest.mark.parametrize("measure", ["live", "arena"])
+def test_exact_budgets(measure):
+    """A search at just the budget is never slower than the ladder's answer, and keeps the bound."""
+    path = path_of("unet")
+    ladder = cutback.plan(path, budget=0.443, measure=measure, device="a100").numbers
+    exact = cutback.plan(path, budget=0.443, measure=measure, device="a100", exact=True)
+    n = exact.numbers
+    assert n["time_ps"] <= ladder["time_ps"] and n[f"{measure}_bytes"] <= n["budget_bytes"]
+    judged = referee.evaluate(
+        referee.load(path), exact.document["steps"], exact.document["backward_starts"]
+    )
+    assert judged["peak_bytes"] == n["live_bytes"]
