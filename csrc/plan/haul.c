@@ -17,8 +17,8 @@
 #define ETA_DECAY 0.05
 #define AIM 0.98
 #define AIM_STEPS 24
-#define EFFORT 1.6e6 /* trials of moves, times ops */
-#define MOST_TRIALS 1500
+#define EFFORT 2.5e6 /* trials of moves, times ops */
+#define MOST_TRIALS 2500
 
 #define CROSSINGS 10 /* places of a crossover that are tried */
 

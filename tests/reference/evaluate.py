@@ -30,6 +30,9 @@ DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/
 }
 
 
+LINKS = {"cpu": 0.0, "a100": 25e9}  # bytes/s to the host, one direction
+
+
 class BrokenPlanError(ValueError):
     """The plan breaks a rule; the text names the step or the value."""
 
@@ -54,6 +57,48 @@ class Evaluation:
     once_seconds: float
     recomputed: int
     lives: list[Life]
+    stall_seconds: float = 0.0
+    out_bytes: int = 0
+    in_bytes: int = 0
+
+
+class Lanes:
+    """Copies to the host and back beside the steps: the clock, and what is on its way."""
+
+    def __init__(self, link: float) -> None:
+        self.link, self.clock, self.stall = link, 0.0, 0.0
+        self.free = {"out": 0.0, "in": 0.0}
+        self.ended: dict[int, float] = {}  # op -> end of its last copy out
+        self.ready: dict[int, float] = {}  # op -> when what it makes is there
+        self.made: dict[int, int] = {}  # op -> step that made what is there
+        self.sent: dict[int, int] = {}  # op -> step of its last copy out
+        self.left: dict[int, int] = {}  # id of a life -> step at which it left
+        self.keeper: dict[int, int] = {}  # id of a life held to the end -> step of its value
+        self.leaving: list[tuple[float, Life]] = []
+        self.bytes = {"out": 0, "in": 0}
+
+    def stall_until(self, when: float) -> None:
+        self.stall += max(0.0, when - self.clock)
+        self.clock = max(self.clock, when)
+
+    def copy(self, way: str, op: int, size: int) -> float:
+        if not self.link:
+            raise BrokenPlanError(f"op {op} moves, but there is no link")
+        start = max(self.free[way], self.clock, self.ended.get(op, 0.0) if way == "in" else 0.0)
+        self.free[way] = start + size / self.link
+        self.bytes[way] += size
+        return self.free[way]
+
+    def free_gone(self, step: int) -> int:
+        """Ends the lives whose copies have ended; their bytes."""
+        gone = 0
+        while self.leaving and self.leaving[0][0] <= self.clock:
+            life = self.leaving.pop(0)[1]
+            if life.made >= step:
+                life.bytes = 0
+            life.last = max(life.last, step - 1)
+            gone += life.bytes
+        return gone
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -78,9 +123,10 @@ def op_seconds(op: dict[str, Any], device: str) -> float:
 
 
 def evaluate(
-    problem: dict[str, Any], steps: list[int], backward_starts: int, device: str = "cpu"
+    problem: dict[str, Any], steps: list[Any], backward_starts: int, device: str = "cpu"
 ) -> Evaluation:
-    """Walks ``steps`` (op ids; the backward is from ``backward_starts`` on); checks all rules."""
+    """Walks ``steps`` (op ids, or an action and an id; the backward is from ``backward_starts``
+    on); checks all rules."""
     ops, storages = problem["ops"], problem["storages"]
     storage_of = [out["storage"] for op in ops for out in op["out"]]
     maker = [i for i, op in enumerate(ops) for _ in op["out"]]
@@ -92,9 +138,13 @@ def evaluate(
     lives: list[Life] = []
     value_life: dict[int, Life | None] = {}  # value -> life its op last saw; None: static
     newest: dict[int, Life] = {}  # storage -> its latest life
-    written_by: dict[int, int] = {}  # storage -> last op that mutated it
+    written_by: dict[int, int] = {}  # storage -> last op that mutated it, and when
+    written_at: dict[int, int] = {}
     runs: dict[int, int] = {}
-    seconds = once_seconds = 0.0
+    once_seconds = 0.0
+    lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or LINKS[device])
+    crossing = 0  # bytes that are on their way out when the backward starts, and gone by then
+    kept: set[int] = set()  # storages held from the start of the backward to the end
     for i, op in enumerate(ops):
         if "placeholder" in flags[i]:
             for k in range(len(op["out"])):
@@ -104,11 +154,60 @@ def evaluate(
         if life is not None:
             life.last = max(life.last, until)
 
+    def here(v: int, step: int) -> None:
+        if id(value_life[v]) in lanes.left:
+            raise BrokenPlanError(f"step {step}: value {v} lies in memory that has left")
+
+    def copy_out(step: int, op: int) -> None:
+        if op not in lanes.made:
+            raise BrokenPlanError(f"step {step}: op {op} is not live and cannot leave")
+        gone: dict[int, Life] = {}
+        for v in range(first_value[op], first_value[op + 1]):
+            life = value_life.pop(v)
+            if life is not None:
+                gone[id(life)] = life
+        lanes.sent[op] = step
+        lanes.ended[op] = lanes.copy("out", op, sum(life.bytes for life in gone.values()))
+        for key, life in gone.items():
+            if key in lanes.left or lanes.keeper.get(key, lanes.made[op]) != lanes.made[op]:
+                raise BrokenPlanError(f"step {step}: op {op} leaves, but its memory is shared")
+            lanes.left[key] = step
+            if life.last == end:  # it stays, beside its copy
+                life = Life(life.storage, step + 1, step + 1, life.bytes)
+                if step + 1 < end:
+                    lives.append(life)
+            else:
+                hold(life, step)
+                if newest.get(life.storage or 0) is life:
+                    del newest[life.storage or 0]
+            lanes.leaving.append((lanes.ended[op], life))
+        del lanes.made[op]
+
+    def copy_in(step: int, op: int) -> None:
+        size, fresh = 0, {}
+        for k, out in enumerate(ops[op]["out"]):
+            s = out["storage"]
+            if written_at.get(s, -1) > lanes.sent[op]:
+                raise BrokenPlanError(f"step {step}: storage {s} was written since it left")
+            if "static" not in held[s] and s not in fresh:
+                fresh[s] = newest[s] = Life(s, step, step, storages[s]["bytes"])
+                lives.append(newest[s])
+                size += newest[s].bytes
+            value_life[first_value[op] + k] = fresh.get(s)
+        lanes.ready[op] = lanes.copy("in", op, size)
+        lanes.made[op] = step
+
     def enter_backward() -> None:
         for v in problem["forward_outputs"]:
             if v not in value_life:
                 raise BrokenPlanError(f"forward output {v} does not exist when the backward starts")
-            hold(value_life[v], end if "hold_end" in held[storage_of[v]] else backward_starts)
+            here(v, backward_starts)
+            to_end = "hold_end" in held[storage_of[v]]
+            hold(value_life[v], end if to_end else backward_starts)
+            if to_end and maker[v] in lanes.made:
+                made, key = lanes.made[maker[v]], id(value_life[v])
+                lanes.keeper[key] = made if lanes.keeper.get(key, made) == made else -1
+                kept.add(storage_of[v])
         for s, kinds in enumerate(held):
             if "hold_forward" in kinds and "static" not in kinds:
                 if s not in newest:
@@ -117,11 +216,24 @@ def evaluate(
 
     if not 0 <= backward_starts <= end:
         raise BrokenPlanError(f"backward starts at {backward_starts} of {end} steps")
-    for t, i in enumerate(steps):
+    for t, step in enumerate(steps):
         if t == backward_starts:
             enter_backward()
+        action, i = ("run", step) if isinstance(step, int) else step
+        if action not in ("run", "out", "wait", "in"):
+            raise BrokenPlanError(f"step {t}: unknown action {action!r}")
         if not 0 <= i < len(ops) or "placeholder" in flags[i]:
             raise BrokenPlanError(f"step {t}: {i} is not the id of an op that runs")
+        if action in ("wait", "in") and i not in lanes.ended:
+            raise BrokenPlanError(f"step {t}: op {i} was never offloaded")
+        if action == "wait":
+            lanes.stall_until(lanes.ended[i])
+        gone = lanes.free_gone(t)
+        crossing += gone if t == backward_starts else 0
+        if action != "run":
+            if action != "wait":
+                (copy_out if action == "out" else copy_in)(t, i)
+            continue
         op = ops[i]
         if "backward" in flags[i] and t < backward_starts:
             raise BrokenPlanError(f"step {t}: op {i} depends on a tangent and runs in the forward")
@@ -138,13 +250,15 @@ def evaluate(
                 raise BrokenPlanError(
                     f"step {t}: op {i} reads storage {s} after op {written_by[s]} wrote it"
                 )
+            here(v, t)
             hold(value_life[v], t)
+            lanes.stall_until(lanes.ready.get(maker[v], 0.0))
             seen[s] = value_life[v]
         for k, out in enumerate(op["out"]):
             s = out["storage"]
             if s in seen:
                 if "mutates" in flags[i]:
-                    written_by[s] = i
+                    written_by[s], written_at[s] = i, t
             elif "static" in held[s]:
                 seen[s] = None
             else:
@@ -153,7 +267,8 @@ def evaluate(
             value_life[first_value[i] + k] = seen[s]
         if op.get("workspace", 0):
             lives.append(Life(None, t, t, op["workspace"]))
-        seconds += op_seconds(op, device)
+        lanes.clock += op_seconds(op, device)
+        lanes.made[i], lanes.ready[i] = t, 0.0
         if i not in runs:
             once_seconds += op_seconds(op, device)
         runs[i] = runs.get(i, 0) + 1
@@ -162,9 +277,13 @@ def evaluate(
     for v in problem["backward_outputs"]:
         if v not in value_life:
             raise BrokenPlanError(f"backward output {v} does not exist at the end")
+        here(v, end)
         hold(value_life[v], end)
+    came_back = {t for t, step in enumerate(steps) if not isinstance(step, int)}
     for s, kinds in enumerate(held):
         if "hold_end" in kinds and "static" not in kinds:
+            if s in kept and (s not in newest or newest[s].made in came_back):
+                continue
             if s not in newest:
                 raise BrokenPlanError(f"storage {s} is not alive at the end")
             hold(newest[s], end)
@@ -172,6 +291,9 @@ def evaluate(
         if flags[i] & (ONCE - {"unknown"}) and "placeholder" not in flags[i] and i not in runs:
             raise BrokenPlanError(f"op {i} must run once and does not run")
 
+    seconds, lanes.clock = lanes.clock, float("inf")
+    gone = lanes.free_gone(end)
+    crossing += gone if backward_starts == end else 0
     change = [0] * (end + 2)
     for life in lives:
         change[life.made] += life.bytes
@@ -181,7 +303,12 @@ def evaluate(
         live += change[t]
         peak = max(peak, live)
     saved = sum(life.bytes for life in lives if life.made < backward_starts <= life.last)
-    return Evaluation(peak, saved, seconds, once_seconds, sum(runs.values()) - len(runs), lives)
+    again = sum(runs.values()) - len(runs)
+    moved = lanes.bytes
+    return Evaluation(
+        peak, saved + crossing, seconds, once_seconds, again, lives, lanes.stall, moved["out"],
+        moved["in"],
+    )  # fmt: skip
 
 
 def check_arena(lives: list[Life], rows: list[list[Any]], align: int, arena_bytes: int) -> None:
@@ -211,9 +338,11 @@ def check_plan(problem: dict[str, Any], plan: dict[str, Any], device: str = "cpu
         ("saved_bytes", result.saved_bytes),
         ("total_bytes", result.peak_bytes + problem.get("static_bytes", 0)),
         ("recomputed", result.recomputed),
+        ("out_bytes", result.out_bytes),
+        ("in_bytes", result.in_bytes),
     ):
-        if numbers[key] != own:
-            raise BrokenPlanError(f"the plan says {key} {numbers[key]}, its steps give {own}")
+        if numbers.get(key, 0) != own:
+            raise BrokenPlanError(f"the plan says {key} {numbers.get(key)}, its steps give {own}")
     for key, seconds in (("time_ps", result.seconds), ("once_ps", result.once_seconds)):
         if abs(numbers[key] - seconds * 1e12) > len(plan["steps"]) + 1:
             raise BrokenPlanError(
