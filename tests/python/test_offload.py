@@ -14,6 +14,7 @@ import pytest
 
 import cutback
 from cutback import _native, cli
+from cutback.policies import CheckpointPolicy
 
 DATA = Path(__file__).parents[1] / "data" / "graphs"
 POINTWISE = {"tags": ["pointwise"]}
@@ -326,7 +327,7 @@ def check_places(plan):
 @pytest.mark.parametrize("name", ["transformer_encoder", "unet"])
 def test_budgets_with_offload(name):
     path, before, size = DATA / f"{name}.json.gz", 0, None
-    for share in (0.62, 0.5, 0.4):
+    for share in (0.5, 0.4):
         joint = cutback.plan(path, budget=share, device="a100", offload=True)
         numbers = refereed(name, joint)
         check_places(joint)
@@ -379,7 +380,7 @@ def test_offload_on_the_command_line(tmp_path, capsys):
 
 
 def test_compiled_steps_refuse_offload():
-    @cutback.checkpoint(policy=lambda *_, **__: cutback.MUST_OFFLOAD)
+    @cutback.checkpoint(policy=lambda *_, **__: CheckpointPolicy.MUST_OFFLOAD)
     def inner(a):
         return cutback.sin(a) * a
 
