@@ -27,9 +27,7 @@ GRAPHS = HERE.parents[1] / "tests" / "data" / "graphs"
 DEVICE = "a100"
 
 
-def numbers_of(
-    text: str, share: float, offload: bool | str
-) -> tuple[dict[str, Any] | None, float]:
+def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, Any] | None, float]:
     """The numbers of a plan, None when nothing fits, and the seconds it took to find."""
     budget = budgets.with_offload(budgets.parse(share, "live"), offload, None)
     begin = time.process_time()

@@ -118,7 +118,11 @@ def random_steps(graph, seed):
         steps.append(i)
         live.add(i)
         for _ in range(r.randint(0, 2)):
-            j = r.choice(sorted(live)) if live and r.random() > careless else r.randrange(len(nodes))
+            j = (
+                r.choice(sorted(live))
+                if live and r.random() > careless
+                else r.randrange(len(nodes))
+            )
             kind = r.random()
             if kind < 0.35:
                 steps.append(["out", j])
@@ -332,9 +336,7 @@ def test_budgets_with_offload(name):
         numbers = refereed(name, joint)
         check_places(joint)
         runs = cutback.plan(path, budget=share, device="a100").numbers
-        only = refereed(
-            name, cutback.plan(path, budget=share, device="a100", offload="only")
-        )
+        only = refereed(name, cutback.plan(path, budget=share, device="a100", offload="only"))
         assert numbers["time_ps"] < min(runs["time_ps"], only["time_ps"])
         assert numbers["once_ps"] <= numbers["lower_bound_ps"] <= numbers["time_ps"]
         assert numbers["time_ps"] >= before
