@@ -40,7 +40,10 @@ cb_status cb_haul_init(cb_haul *h, cb_trial *t, const cb_prices *uses, cb_cut *c
     h->link_ps = 1e12 / cb_link_bytes_per_s(f->p, f->device);
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
         uint32_t root = f->root[s];
-        h->may_fetch[s] = t->mover->carrier[s] != CB_NONE && f->p->storage_bytes[s] > 0 &&
+        bool asked = t->goal->offload != CB_OFFLOAD_ASKED ||
+                     (root != CB_NONE &&
+                      (f->wish[root] == CB_MUST_OFFLOAD || f->wish[root] == CB_PREFER_OFFLOAD));
+        h->may_fetch[s] = asked && t->mover->carrier[s] != CB_NONE && f->p->storage_bytes[s] > 0 &&
                           !t->forced[root] && f->wish[root] != CB_MUST_SAVE;
     }
     return CB_OK;
