@@ -19,7 +19,6 @@
 #define AIM_STEPS 24
 #define EFFORT 2.5e6 /* trials of moves, times ops */
 #define MOST_TRIALS 2500
-
 #define CROSSINGS 10 /* places of a crossover that are tried */
 
 static const double link_price[CB_HAUL_LINKS] = {0.015, 0.05, 0.12,
