@@ -111,6 +111,12 @@ cb_status cb_frontier_to_json(const cb_problem *p, cb_preset preset, const cb_de
     cb_pairs pairs = {.arena = &scratch};
     if (preset == CB_PRESET_AUTOGRAD) preset = CB_PRESET_RECOMPUTE_ALL;
     CB_TRY_DONE(cb_facts_make(p, device ? device : cb_device_find("cpu"), &scratch, &facts, err));
+    if (facts.offloads) {
+        status = cb_fail(err, CB_UNSUPPORTED,
+                         "frontier: a constraint asks to offload, which the frontier does not "
+                         "know; plan with a budget, or use SAVE or RECOMPUTE");
+        goto done;
+    }
     CB_TRY_DONE(cb_cut_init(&cut, &facts, &scratch, err));
     CB_TRY_DONE(cb_sim_init(&sim, &facts, alloc, err));
     CB_TRY_DONE(cb_tradeoffs_make(&t, &cut, preset, &scratch, err));

@@ -17,9 +17,8 @@
 #define ETA_DECAY 0.05
 #define AIM 0.98
 #define AIM_STEPS 24
-#define EFFORT 1.6e6 /* trials of moves, times ops */
-#define MOST_TRIALS 1500
-
+#define EFFORT 2.5e6 /* trials of moves, times ops */
+#define MOST_TRIALS 2500
 #define CROSSINGS 10 /* places of a crossover that are tried */
 
 static const double link_price[CB_HAUL_LINKS] = {0.015, 0.05, 0.12,
@@ -40,7 +39,10 @@ cb_status cb_haul_init(cb_haul *h, cb_trial *t, const cb_prices *uses, cb_cut *c
     h->link_ps = 1e12 / cb_link_bytes_per_s(f->p, f->device);
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
         uint32_t root = f->root[s];
-        h->may_fetch[s] = t->mover->carrier[s] != CB_NONE && f->p->storage_bytes[s] > 0 &&
+        bool asked = t->goal->offload != CB_OFFLOAD_ASKED ||
+                     (root != CB_NONE &&
+                      (f->wish[root] == CB_MUST_OFFLOAD || f->wish[root] == CB_PREFER_OFFLOAD));
+        h->may_fetch[s] = asked && t->mover->carrier[s] != CB_NONE && f->p->storage_bytes[s] > 0 &&
                           !t->forced[root] && f->wish[root] != CB_MUST_SAVE;
     }
     return CB_OK;

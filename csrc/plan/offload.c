@@ -20,8 +20,8 @@
 #define STRIDE 2   /* every second rung of the ladder: a joint search takes longer */
 
 typedef struct rung {
-    cb_candidate joint, only; /* pairs in the arena; time_ps 0: none that counts */
-    bool searched;
+    cb_candidate joint, only; /* pairs in the arena; NULL: none that counts */
+    bool has_joint, has_only; /* searched */
 } rung;
 
 typedef struct hunter {
@@ -154,24 +154,22 @@ static cb_status search_for(hunter *z, uint32_t r, bool reruns, const cb_candida
     return keep_winner(z, r, out, err);
 }
 
-static cb_status search_rung(hunter *z, uint32_t r, cb_error *err) {
-    rung *x = &z->at[r];
+/* Where prices of the ladder reach no plan, the ladder's own search gives a start. */
+static cb_status search_joint(hunter *z, uint32_t r, cb_error *err) {
     const cb_candidate *seed = NULL;
-    if (x->searched) return CB_OK;
-    if (z->goal->offload != CB_OFFLOAD_ONLY) {
-        if (r >= z->ladder.n_near && r < z->ladder.n_rung)
-            CB_TRY(cb_ladder_climb(&z->ladder, r, &seed, err));
-        uint32_t i = cb_pool_fitting(z->base, z->target[r]);
-        if (!seed && i != CB_NONE) seed = &z->base->at[i];
-        CB_TRY(search_for(z, r, true, seed, &x->joint, err));
-    }
-    double rival = z->goal->offload == CB_OFFLOAD_ONLY || x->joint.time_ps == 0
-                       ? INFINITY
-                       : (double)x->joint.time_ps;
-    if (only_bound_of(z, z->target[r]) < rival)
-        CB_TRY(search_for(z, r, false, NULL, &x->only, err));
-    x->searched = true;
-    return CB_OK;
+    if (z->at[r].has_joint) return CB_OK;
+    if (r >= z->ladder.n_near && r < z->ladder.n_rung)
+        CB_TRY(cb_ladder_climb(&z->ladder, r, &seed, err));
+    uint32_t i = cb_pool_fitting(z->base, z->target[r]);
+    if (!seed && i != CB_NONE) seed = &z->base->at[i];
+    z->at[r].has_joint = true;
+    return search_for(z, r, true, seed, &z->at[r].joint, err);
+}
+
+static cb_status search_only(hunter *z, uint32_t r, cb_error *err) {
+    if (z->at[r].has_only) return CB_OK;
+    z->at[r].has_only = true;
+    return search_for(z, r, false, NULL, &z->at[r].only, err);
 }
 
 /* ---- choosing -------------------------------------------------------------------------------- */
@@ -215,7 +213,7 @@ static cb_status consider_plan(hunter *z, uint32_t r, const cb_candidate *c, boo
                                cb_error *err) {
     cb_schedule schedule;
     *taken = false;
-    if (c->time_ps == 0) return CB_OK;
+    if (!c->pair) return CB_OK;
     if (!z->goal->smallest && (c->time_ps > z->best_ps || c->size + beside(z) > z->goal->bytes))
         return CB_OK;
     CB_TRY(cb_mover_run(&z->mover, c->pair, c->n_pair, z->target[r], err));
@@ -223,11 +221,22 @@ static cb_status consider_plan(hunter *z, uint32_t r, const cb_candidate *c, boo
     return consider(z, &schedule, taken, err);
 }
 
+/* Plans that run nothing again are searched for only if they can still win. */
 static cb_status consider_rung(hunter *z, uint32_t r, bool *taken, cb_error *err) {
-    bool only;
-    CB_TRY(search_rung(z, r, err));
-    CB_TRY(consider_plan(z, r, &z->at[r].joint, taken, err));
-    CB_TRY(consider_plan(z, r, &z->at[r].only, &only, err));
+    double most = z->goal->smallest         ? (double)z->f->once_ps * (1 + z->goal->share)
+                  : z->best_ps == INT64_MAX ? INFINITY
+                                            : (double)z->best_ps;
+    bool only = false;
+    *taken = false;
+    if (z->goal->offload != CB_OFFLOAD_ONLY) {
+        CB_TRY(search_joint(z, r, err));
+        CB_TRY(consider_plan(z, r, &z->at[r].joint, taken, err));
+        if (!z->goal->smallest && z->best_ps != INT64_MAX) most = (double)z->best_ps;
+    }
+    if (only_bound_of(z, z->target[r]) < most) {
+        CB_TRY(search_only(z, r, err));
+        CB_TRY(consider_plan(z, r, &z->at[r].only, &only, err));
+    }
     *taken |= only;
     return CB_OK;
 }

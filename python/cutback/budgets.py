@@ -19,7 +19,7 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 _MIN_EXTRA_TIME = 0.4  # what "min" may cost beside the save-everything time
 
 NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
-"""(kind, bytes, share, measure), or these, offload, pinned bytes and exact, as the core takes it."""
+"""(kind, bytes, share, measure), or with (offload, pinned bytes, exact), as the core takes it."""
 
 
 def parse_bytes(spec: int | str) -> int:

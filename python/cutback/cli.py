@@ -43,15 +43,16 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--max-extra", type=float, metavar="SHARE", help="time that min may cost; 0.4 unless given"
     )
+    plan.add_argument("--offload", action="store_true", help="values may move to the host and back")
     plan.add_argument(
-        "--offload",
-        nargs="?",
-        const=True,
-        default=False,
-        choices=("only",),
-        help="values may move to the host and back; only: and nothing runs again",
+        "--offload-only",
+        action="store_const",
+        const="only",
+        dest="offload",
+        help="values may move to the host and back, and nothing runs again",
     )
     plan.add_argument("--pinned", metavar="BYTES", help="most that the host may hold at a time")
+    plan.add_argument(
         "--exact",
         action="store_true",
         help="search again at just this budget: perhaps faster, not comparable between budgets",
@@ -205,8 +206,9 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
 
     if options.budget or options.max_extra or options.explain or options.report:
         raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
-    if options.exact:
-        raise ValueError("--exact goes with one --budget")
+    for name in ("exact", "offload", "pinned", "profile"):
+        if getattr(options, name):
+            raise ValueError(f"--{name} goes with one --budget")
     asked = _budgets(options.budgets)
     with _interruptible() as progress:
         answers = plans(

@@ -6,25 +6,30 @@ import gzip
 import importlib.util
 import json
 import random
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from cutback import _native
+import cutback
+from cutback import _native, cli
+from cutback.policies import CheckpointPolicy
 
 DATA = Path(__file__).parents[1] / "data" / "graphs"
 POINTWISE = {"tags": ["pointwise"]}
 
 
-def load_referee():
-    path = DATA.parents[1] / "reference" / "evaluate_traced.py"
-    spec = importlib.util.spec_from_file_location("evaluate_traced", path)
+def load_reference(name):
+    path = DATA.parents[1] / "reference" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
 
 
-referee = load_referee()
+referee, by_problem = load_reference("evaluate_traced"), load_reference("evaluate")
 
 
 def tensor(storage, size):
@@ -169,16 +174,28 @@ def assert_agrees(own, theirs):
     assert abs(own["once_ps"] - theirs["once_seconds"] * 1e12) <= picoseconds
 
 
+def assert_same_by_problem(problem, steps, starts, own):
+    """The evaluator of problems, which knows values rather than nodes."""
+    result = by_problem.evaluate(problem, steps, starts, "a100")
+    assert (own["peak_bytes"], own["saved_bytes"]) == (result.peak_bytes, result.saved_bytes)
+    assert own.get("out_bytes", 0) == result.out_bytes
+    assert own.get("in_bytes", 0) == result.in_bytes
+    assert abs(own["time_ps"] - result.seconds * 1e12) <= len(steps) + 2
+    assert abs(own.get("stall_ps", 0) - result.stall_seconds * 1e12) <= len(steps) + 2
+
+
 def test_random_schedules_are_judged_alike(tmp_path):
     kept = moved = stalled = 0
     for seed in range(150):
         graph = random_graph(seed, 4 + seed % 9)
         text, parsed = json.dumps(graph), load_graph(graph, tmp_path)
+        problem = json.loads(_native.problem_json(text))
         for round in range(12):
             steps, starts = random_steps(graph, 1000 * seed + round)
             own, theirs = judge(text, steps, starts), referee_says(parsed, steps, starts)
             assert_agrees(own, theirs)
             if own is not None:
+                assert_same_by_problem(problem, steps, starts, own)
                 kept += 1
                 moved += own.get("in_bytes", 0) > 0
                 stalled += own.get("stall_ps", 0) > 0
@@ -286,3 +303,92 @@ def test_hostile_plans(tmp_path):
     document = json.dumps({"steps": fine, "backward_starts": 3})
     with pytest.raises(NotImplementedError, match="device cpu has none"):
         _native.evaluate_json(text, document, "cpu")
+
+
+def refereed(name, plan):
+    """The plan as the independent evaluator counts it, compared with its own numbers."""
+    graph = referee.load(DATA / f"{name}.json.gz")
+    theirs = referee.evaluate(graph, plan.document["steps"], plan.document["backward_starts"])
+    numbers = plan.numbers
+    assert theirs["peak_bytes"] == numbers["live_bytes"] <= numbers["budget_bytes"]
+    assert theirs["saved_bytes"] == numbers["saved_bytes"]
+    assert abs(theirs["seconds"] * 1e12 - numbers["time_ps"]) <= theirs["runs"] + 2
+    assert abs(theirs["stall_seconds"] * 1e12 - numbers.get("stall_ps", 0)) <= theirs["runs"] + 2
+    assert theirs["redrawn"] == 0
+    return numbers
+
+
+def check_places(plan):
+    """No two lives overlap in the arena while both are alive."""
+    alive = []
+    for _, made, last, size, offset in sorted(plan.document["lives"], key=lambda row: row[1]):
+        assert offset + size <= plan.numbers["arena_bytes"]
+        alive = [row for row in alive if row[0] >= made]
+        assert all(offset + size <= o or o + s <= offset or not size for _, s, o in alive)
+        alive.append((last, size, offset))
+
+
+@pytest.mark.parametrize("name", ["transformer_encoder", "unet"])
+def test_budgets_with_offload(name):
+    path, before, size = DATA / f"{name}.json.gz", 0, None
+    for share in (0.5, 0.4):
+        joint = cutback.plan(path, budget=share, device="a100", offload=True)
+        numbers = refereed(name, joint)
+        check_places(joint)
+        runs = cutback.plan(path, budget=share, device="a100").numbers
+        only = refereed(name, cutback.plan(path, budget=share, device="a100", offload="only"))
+        assert numbers["time_ps"] < min(runs["time_ps"], only["time_ps"])
+        assert numbers["once_ps"] <= numbers["lower_bound_ps"] <= numbers["time_ps"]
+        assert numbers["time_ps"] >= before
+        assert size is None or numbers["live_bytes"] <= size
+        before, size = numbers["time_ps"], numbers["live_bytes"]
+    assert joint.offloaded and numbers["out_bytes"] <= numbers["in_bytes"]
+    again = cutback.plan(path, budget=share, device="a100", offload=True)
+    assert again.to_json() == joint.to_json()
+    assert "offload" in joint.explain() and "on the host" in joint.explain()
+
+
+def test_pinned_bytes_are_kept():
+    path, most = DATA / "transformer_encoder.json.gz", 200 * 2**20
+    plan = cutback.plan(path, budget=0.5, device="a100", offload=True, pinned=most)
+    numbers = refereed("transformer_encoder", plan)
+    assert 0 < numbers["host_bytes"] <= most
+
+
+def test_offload_on_the_command_line(tmp_path, capsys):
+    graph, plan = str(DATA / "transformer_encoder.json.gz"), tmp_path / "plan.json"
+    report = tmp_path / "out.html"
+    command = ["plan", graph, "--budget", "0.5x", "--offload", "--pinned", "8GiB", "-o", str(plan)]
+    assert cli.main([*command, "--report", str(report)]) == 0
+    assert "offloaded" in capsys.readouterr().out and "offloaded" in report.read_text()
+    written = json.loads(plan.read_text())
+    assert any(isinstance(step, list) and step[0] == "in" for step in written["steps"])
+    assert cli.main(["evaluate", graph, str(plan)]) == 0
+    judged = json.loads(capsys.readouterr().out)
+    for key in ("stall_ps", "out_bytes", "in_bytes", "host_bytes", "time_ps"):
+        assert judged[key] == written["numbers"][key]
+    assert cli.main(["explain", str(plan)]) == 0
+    assert "offload" in capsys.readouterr().out
+    for wrong in (
+        ["--offload"],
+        ["--budget", "0.5x", "--offload", "--device", "cpu"],
+        ["--budget", "0.5x", "--offload", "--pinned", "much"],
+        ["--budget", "0.5x", "--offload", "--pinned", "0"],
+        ["--budget", "0.5x", "--offload", "--measure", "saved"],
+        ["--budget", "10", "--offload"],
+    ):
+        assert cli.main(["plan", graph, *wrong]) == 2, wrong
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_compiled_steps_refuse_offload():
+    @cutback.checkpoint(policy=lambda *_, **__: CheckpointPolicy.MUST_OFFLOAD)
+    def inner(a):
+        return cutback.sin(a) * a
+
+    step = cutback.compile(lambda a: cutback.cos(inner(a)).sum(), argnums=0)
+    with pytest.raises(NotImplementedError, match="link to a host"):
+        step(np.ones((4, 4), np.float32))
+    step = cutback.compile(lambda a: cutback.cos(inner(a)).sum(), argnums=0, device="a100")
+    with pytest.raises(NotImplementedError, match="backend cpu cannot run"):
+        step(np.ones((4, 4), np.float32))

@@ -30,6 +30,10 @@ DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/
 }
 
 
+Device = str | dict[str, Any]  # a name, or a row of the cost model
+LINKS = {"cpu": 0.0, "a100": 25e9}  # bytes/s to the host, one direction
+
+
 class BrokenPlanError(ValueError):
     """The plan breaks a rule; the text names the step or the value."""
 
@@ -54,6 +58,48 @@ class Evaluation:
     once_seconds: float
     recomputed: int
     lives: list[Life]
+    stall_seconds: float = 0.0
+    out_bytes: int = 0
+    in_bytes: int = 0
+
+
+class Lanes:
+    """Copies to the host and back beside the steps: the clock, and what is on its way."""
+
+    def __init__(self, link: float) -> None:
+        self.link, self.clock, self.stall = link, 0.0, 0.0
+        self.free = {"out": 0.0, "in": 0.0}
+        self.ended: dict[int, float] = {}  # op -> end of its last copy out
+        self.ready: dict[int, float] = {}  # op -> when what it makes is there
+        self.made: dict[int, int] = {}  # op -> step that made what is there
+        self.sent: dict[int, int] = {}  # op -> step of its last copy out
+        self.left: dict[int, int] = {}  # id of a life -> step at which it left
+        self.keeper: dict[int, int] = {}  # id of a life held to the end -> step of its value
+        self.leaving: list[tuple[float, Life]] = []
+        self.bytes = {"out": 0, "in": 0}
+
+    def stall_until(self, when: float) -> None:
+        self.stall += max(0.0, when - self.clock)
+        self.clock = max(self.clock, when)
+
+    def copy(self, way: str, op: int, size: int) -> float:
+        if not self.link:
+            raise BrokenPlanError(f"op {op} moves, but there is no link")
+        start = max(self.free[way], self.clock, self.ended.get(op, 0.0) if way == "in" else 0.0)
+        self.free[way] = start + size / self.link
+        self.bytes[way] += size
+        return self.free[way]
+
+    def free_gone(self, step: int) -> int:
+        """Ends the lives whose copies have ended; their bytes."""
+        gone = 0
+        while self.leaving and self.leaving[0][0] <= self.clock:
+            life = self.leaving.pop(0)[1]
+            if life.made >= step:
+                life.bytes = 0
+            life.last = max(life.last, step - 1)
+            gone += life.bytes
+        return gone
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -161,106 +207,216 @@ def is_fused(device: str | dict[str, Any]) -> bool:
     return device.endswith("+fused") if isinstance(device, str) else device.get("fused", False)
 
 
-def evaluate(
-    problem: dict[str, Any],
-    steps: list[int],
-    backward_starts: int,
-    device: str | dict[str, Any] = "cpu",
-) -> Evaluation:
-    """Walks ``steps`` (op ids; the backward is from ``backward_starts`` on); checks all rules."""
-    ops, storages = problem["ops"], problem["storages"]
-    storage_of = [out["storage"] for op in ops for out in op["out"]]
-    maker = [i for i, op in enumerate(ops) for _ in op["out"]]
-    first_value = list(accumulate((len(op["out"]) for op in ops), initial=0))
-    flags = [set(op.get("flags", [])) for op in ops]
-    held = [set(s.get("flags", [])) for s in storages]
-    end = len(steps)
+def link_of(device: Device) -> float:
+    """Bytes a second, one direction; 0: no link."""
+    if isinstance(device, str):
+        return LINKS[device.removesuffix("+fused")]
+    return float(device.get("link_bytes_per_s", 0.0))
 
-    work = fused_work(problem) if is_fused(device) else None
-    lives: list[Life] = []
-    value_life: dict[int, Life | None] = {}  # value -> life its op last saw; None: static
-    newest: dict[int, Life] = {}  # storage -> its latest life
-    written_by: dict[int, int] = {}  # storage -> last op that mutated it
-    runs: dict[int, int] = {}
-    seconds = once_seconds = 0.0
-    for i, op in enumerate(ops):
-        if "placeholder" in flags[i]:
-            for k in range(len(op["out"])):
-                value_life[first_value[i] + k] = None
 
-    def hold(life: Life | None, until: int) -> None:
+class Walk:
+    """One walk over a schedule; a method for each kind of step."""
+
+    def __init__(self, problem: dict[str, Any], n_step: int, backward_starts: int, device: Device):
+        self.problem, self.device = problem, device
+        self.end, self.starts = n_step, backward_starts
+        self.ops, self.storages = problem["ops"], problem["storages"]
+        self.storage_of = [out["storage"] for op in self.ops for out in op["out"]]
+        self.maker = [i for i, op in enumerate(self.ops) for _ in op["out"]]
+        self.first = list(accumulate((len(op["out"]) for op in self.ops), initial=0))
+        self.flags = [set(op.get("flags", [])) for op in self.ops]
+        self.held = [set(s.get("flags", [])) for s in self.storages]
+        self.lives: list[Life] = []
+        self.value_life: dict[int, Life | None] = {}  # value -> life its op last saw; None: static
+        self.newest: dict[int, Life] = {}  # storage -> its latest life
+        self.written_by: dict[int, int] = {}  # storage -> last op that mutated it, and when
+        self.written_at: dict[int, int] = {}
+        self.runs: dict[int, int] = {}
+        self.once_seconds = 0.0
+        self.work = fused_work(problem) if is_fused(device) else None
+        self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
+        self.crossing = 0  # bytes still on their way out when the backward starts, gone by then
+        self.kept: set[int] = set()  # storages held from the start of the backward to the end
+        for i, kinds in enumerate(self.flags):
+            if "placeholder" in kinds:
+                for v in range(self.first[i], self.first[i + 1]):
+                    self.value_life[v] = None
+
+    def hold(self, life: Life | None, until: int) -> None:
+        """The life lasts that long at least."""
         if life is not None:
             life.last = max(life.last, until)
 
-    def enter_backward() -> None:
-        for v in problem["forward_outputs"]:
-            if v not in value_life:
-                raise BrokenPlanError(f"forward output {v} does not exist when the backward starts")
-            hold(value_life[v], end if "hold_end" in held[storage_of[v]] else backward_starts)
-        for s, kinds in enumerate(held):
-            if "hold_forward" in kinds and "static" not in kinds:
-                if s not in newest:
-                    raise BrokenPlanError(f"storage {s} is not alive when the backward starts")
-                hold(newest[s], backward_starts)
+    def here(self, v: int, step: int) -> None:
+        """The value's memory has not left with another value."""
+        if id(self.value_life[v]) in self.lanes.left:
+            raise BrokenPlanError(f"step {step}: value {v} lies in memory that has left")
 
-    if not 0 <= backward_starts <= end:
-        raise BrokenPlanError(f"backward starts at {backward_starts} of {end} steps")
-    for t, i in enumerate(steps):
-        if t == backward_starts:
-            enter_backward()
-        if not 0 <= i < len(ops) or "placeholder" in flags[i]:
-            raise BrokenPlanError(f"step {t}: {i} is not the id of an op that runs")
-        op = ops[i]
-        if "backward" in flags[i] and t < backward_starts:
-            raise BrokenPlanError(f"step {t}: op {i} depends on a tangent and runs in the forward")
-        if flags[i] & ONCE and i in runs:
-            raise BrokenPlanError(f"step {t}: op {i} may run only once")
+    def enter_backward(self) -> None:
+        """What must be there between forward and backward."""
+        for v in self.problem["forward_outputs"]:
+            if v not in self.value_life:
+                raise BrokenPlanError(f"forward output {v} does not exist when the backward starts")
+            self.here(v, self.starts)
+            to_end = "hold_end" in self.held[self.storage_of[v]]
+            self.hold(self.value_life[v], self.end if to_end else self.starts)
+            if to_end and self.maker[v] in self.lanes.made:
+                made, key = self.lanes.made[self.maker[v]], id(self.value_life[v])
+                self.lanes.keeper[key] = made if self.lanes.keeper.get(key, made) == made else -1
+                self.kept.add(self.storage_of[v])
+        for s, kinds in enumerate(self.held):
+            if "hold_forward" in kinds and "static" not in kinds:
+                if s not in self.newest:
+                    raise BrokenPlanError(f"storage {s} is not alive when the backward starts")
+                self.hold(self.newest[s], self.starts)
+
+    def copy_out(self, t: int, i: int) -> None:
+        """Op ``i``'s values start to leave; their memory goes when the copy has ended."""
+        lanes = self.lanes
+        if i not in lanes.made:
+            raise BrokenPlanError(f"step {t}: op {i} is not live and cannot leave")
+        gone: dict[int, Life] = {}
+        for v in range(self.first[i], self.first[i + 1]):
+            life = self.value_life.pop(v)
+            if life is not None:
+                gone[id(life)] = life
+        lanes.sent[i] = t
+        lanes.ended[i] = lanes.copy("out", i, sum(life.bytes for life in gone.values()))
+        for key, life in gone.items():
+            if key in lanes.left or lanes.keeper.get(key, lanes.made[i]) != lanes.made[i]:
+                raise BrokenPlanError(f"step {t}: op {i} leaves, but its memory is shared")
+            lanes.left[key] = t
+            if life.last == self.end:  # it stays, beside its copy
+                life = Life(life.storage, t + 1, t + 1, life.bytes)
+                if t + 1 < self.end:
+                    self.lives.append(life)
+            else:
+                self.hold(life, t)
+                if life.storage is not None and self.newest.get(life.storage) is life:
+                    del self.newest[life.storage]
+            lanes.leaving.append((lanes.ended[i], life))
+        del lanes.made[i]
+
+    def copy_in(self, t: int, i: int) -> None:
+        """Op ``i``'s values get new memory, and are there when the copy has ended."""
+        size = 0
+        fresh: dict[int, Life] = {}
+        for k, out in enumerate(self.ops[i]["out"]):
+            s = out["storage"]
+            if self.written_at.get(s, -1) > self.lanes.sent[i]:
+                raise BrokenPlanError(f"step {t}: storage {s} was written since it left")
+            if "static" not in self.held[s] and s not in fresh:
+                fresh[s] = self.newest[s] = Life(s, t, t, self.storages[s]["bytes"])
+                self.lives.append(fresh[s])
+                size += fresh[s].bytes
+            self.value_life[self.first[i] + k] = fresh.get(s)
+        self.lanes.ready[i] = self.lanes.copy("in", i, size)
+        self.lanes.made[i] = t
+
+    def read(self, t: int, i: int) -> dict[int, Life | None]:
+        """The lives that op ``i`` reads, by storage."""
         seen: dict[int, Life | None] = {}
-        for v in op["in"]:
-            s = storage_of[v]
-            if v not in value_life:
+        for v in self.ops[i]["in"]:
+            s = self.storage_of[v]
+            if v not in self.value_life:
                 raise BrokenPlanError(
-                    f"step {t}: op {i} needs value {v} of op {maker[v]}, not made yet"
+                    f"step {t}: op {i} needs value {v} of op {self.maker[v]}, not made yet"
                 )
-            if written_by.get(s, -1) > i:
+            if self.written_by.get(s, -1) > i:
                 raise BrokenPlanError(
-                    f"step {t}: op {i} reads storage {s} after op {written_by[s]} wrote it"
+                    f"step {t}: op {i} reads storage {s} after op {self.written_by[s]} wrote it"
                 )
-            hold(value_life[v], t)
-            seen[s] = value_life[v]
+            self.here(v, t)
+            self.hold(self.value_life[v], t)
+            self.lanes.stall_until(self.lanes.ready.get(self.maker[v], 0.0))
+            seen[s] = self.value_life[v]
+        return seen
+
+    def run(self, t: int, i: int) -> None:
+        """Op ``i`` runs."""
+        op = self.ops[i]
+        if "backward" in self.flags[i] and t < self.starts:
+            raise BrokenPlanError(f"step {t}: op {i} depends on a tangent and runs in the forward")
+        if self.flags[i] & ONCE and i in self.runs:
+            raise BrokenPlanError(f"step {t}: op {i} may run only once")
+        seen = self.read(t, i)
         for k, out in enumerate(op["out"]):
             s = out["storage"]
             if s in seen:
-                if "mutates" in flags[i]:
-                    written_by[s] = i
-            elif "static" in held[s]:
+                if "mutates" in self.flags[i]:
+                    self.written_by[s], self.written_at[s] = i, t
+            elif "static" in self.held[s]:
                 seen[s] = None
             else:
-                seen[s] = newest[s] = Life(s, t, t, storages[s]["bytes"])
-                lives.append(newest[s])
-            value_life[first_value[i] + k] = seen[s]
+                seen[s] = self.newest[s] = Life(s, t, t, self.storages[s]["bytes"])
+                self.lives.append(self.newest[s])
+            self.value_life[self.first[i] + k] = seen[s]
         if op.get("workspace", 0):
-            lives.append(Life(None, t, t, op["workspace"]))
-        took = op_seconds(op, device, work[i] if work else None)
-        seconds += took
-        if i not in runs:
-            once_seconds += took
-        runs[i] = runs.get(i, 0) + 1
-    if backward_starts == end:
-        enter_backward()
-    for v in problem["backward_outputs"]:
-        if v not in value_life:
-            raise BrokenPlanError(f"backward output {v} does not exist at the end")
-        hold(value_life[v], end)
-    for s, kinds in enumerate(held):
-        if "hold_end" in kinds and "static" not in kinds:
-            if s not in newest:
-                raise BrokenPlanError(f"storage {s} is not alive at the end")
-            hold(newest[s], end)
-    for i in range(len(ops)):
-        if flags[i] & (ONCE - {"unknown"}) and "placeholder" not in flags[i] and i not in runs:
-            raise BrokenPlanError(f"op {i} must run once and does not run")
+            self.lives.append(Life(None, t, t, op["workspace"]))
+        took = op_seconds(op, self.device, self.work[i] if self.work else None)
+        self.lanes.clock += took
+        self.lanes.made[i], self.lanes.ready[i] = t, 0.0
+        if i not in self.runs:
+            self.once_seconds += took
+        self.runs[i] = self.runs.get(i, 0) + 1
 
+    def take(self, t: int, step: Any) -> None:
+        """One step: an op id, or an action and an id."""
+        action, i = ("run", step) if isinstance(step, int) else step
+        if action not in ("run", "out", "wait", "in"):
+            raise BrokenPlanError(f"step {t}: unknown action {action!r}")
+        if not 0 <= i < len(self.ops) or "placeholder" in self.flags[i]:
+            raise BrokenPlanError(f"step {t}: {i} is not the id of an op that runs")
+        if action in ("wait", "in") and i not in self.lanes.ended:
+            raise BrokenPlanError(f"step {t}: op {i} was never offloaded")
+        if action == "wait":
+            self.lanes.stall_until(self.lanes.ended[i])
+        gone = self.lanes.free_gone(t)
+        self.crossing += gone if t == self.starts else 0
+        if action != "wait":
+            {"run": self.run, "out": self.copy_out, "in": self.copy_in}[action](t, i)
+
+    def finish(self, came_back: set[int]) -> None:
+        """What must be there at the end. ``came_back``: steps that bring something back."""
+        for v in self.problem["backward_outputs"]:
+            if v not in self.value_life:
+                raise BrokenPlanError(f"backward output {v} does not exist at the end")
+            self.here(v, self.end)
+            self.hold(self.value_life[v], self.end)
+        for s, kinds in enumerate(self.held):
+            if "hold_end" not in kinds or "static" in kinds:
+                continue
+            if s in self.kept and (s not in self.newest or self.newest[s].made in came_back):
+                continue
+            if s not in self.newest:
+                raise BrokenPlanError(f"storage {s} is not alive at the end")
+            self.hold(self.newest[s], self.end)
+        for i, kinds in enumerate(self.flags):
+            acts = kinds & (ONCE - {"unknown"}) and "placeholder" not in kinds
+            if acts and i not in self.runs:
+                raise BrokenPlanError(f"op {i} must run once and does not run")
+
+
+def evaluate(
+    problem: dict[str, Any], steps: list[Any], backward_starts: int, device: Device = "cpu"
+) -> Evaluation:
+    """Walks ``steps`` (op ids, or an action and an id; the backward is from ``backward_starts``
+    on); checks all rules."""
+    end = len(steps)
+    if not 0 <= backward_starts <= end:
+        raise BrokenPlanError(f"backward starts at {backward_starts} of {end} steps")
+    walk = Walk(problem, end, backward_starts, device)
+    for t, step in enumerate(steps):
+        if t == backward_starts:
+            walk.enter_backward()
+        walk.take(t, step)
+    if backward_starts == end:
+        walk.enter_backward()
+    walk.finish({t for t, step in enumerate(steps) if not isinstance(step, int)})
+    lives, lanes = walk.lives, walk.lanes
+    seconds, lanes.clock = lanes.clock, float("inf")
+    gone = lanes.free_gone(end)
+    saved = walk.crossing + (gone if backward_starts == end else 0)
     change = [0] * (end + 2)
     for life in lives:
         change[life.made] += life.bytes
@@ -269,8 +425,13 @@ def evaluate(
     for t in range(end):
         live += change[t]
         peak = max(peak, live)
-    saved = sum(life.bytes for life in lives if life.made < backward_starts <= life.last)
-    return Evaluation(peak, saved, seconds, once_seconds, sum(runs.values()) - len(runs), lives)
+    saved += sum(life.bytes for life in lives if life.made < backward_starts <= life.last)
+    again = sum(walk.runs.values()) - len(walk.runs)
+    moved = lanes.bytes
+    return Evaluation(
+        peak, saved, seconds, walk.once_seconds, again, lives, lanes.stall, moved["out"],
+        moved["in"],
+    )  # fmt: skip
 
 
 def check_arena(lives: list[Life], rows: list[list[Any]], align: int, arena_bytes: int) -> None:
@@ -302,9 +463,11 @@ def check_plan(
         ("saved_bytes", result.saved_bytes),
         ("total_bytes", result.peak_bytes + problem.get("static_bytes", 0)),
         ("recomputed", result.recomputed),
+        ("out_bytes", result.out_bytes),
+        ("in_bytes", result.in_bytes),
     ):
-        if numbers[key] != own:
-            raise BrokenPlanError(f"the plan says {key} {numbers[key]}, its steps give {own}")
+        if numbers.get(key, 0) != own:
+            raise BrokenPlanError(f"the plan says {key} {numbers.get(key)}, its steps give {own}")
     for key, seconds in (("time_ps", result.seconds), ("once_ps", result.once_seconds)):
         if abs(numbers[key] - seconds * 1e12) > len(plan["steps"]) + 1:
             raise BrokenPlanError(

@@ -1,0 +1,80 @@
+"""Claim: recomputing and offloading together is faster than either alone under the same peak.
+
+python benchmarks/planner/bench_offload.py [GRAPH ...]
+
+For each graph at half and at 30 % of save-everything's peak, on the a100 row (25 GB/s a direction):
+extra time of plans that only recompute, only offload, and do both, with the bytes that leave and
+the time spent waiting for copies. `none`: no plan fits. Times to plan are processor seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from common import save  # noqa: E402
+
+from cutback import BudgetError, _native, budgets, files  # noqa: E402
+
+GRAPHS = HERE.parents[1] / "tests" / "data" / "graphs"
+DEVICE = "a100"
+
+
+def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, Any] | None, float]:
+    """The numbers of a plan, None when nothing fits, and the seconds it took to find."""
+    budget = budgets.with_offload(budgets.parse(share, "live"), offload, None)
+    begin = time.process_time()
+    try:
+        plan = json.loads(_native.plan_json(text, budget=budget, device=DEVICE))
+    except BudgetError:
+        return None, time.process_time() - begin
+    numbers: dict[str, Any] = plan["numbers"]
+    return numbers, time.process_time() - begin
+
+
+def extra(numbers: dict[str, Any] | None, key: str = "time_ps") -> float | None:
+    """Percent of the time of running everything once, above it."""
+    if numbers is None:
+        return None
+    beyond = numbers[key] - numbers["once_ps"] if key == "time_ps" else numbers.get(key, 0)
+    return 100 * float(beyond) / max(1, numbers["once_ps"])
+
+
+def measure(path: Path, share: float) -> dict[str, Any]:
+    """One row."""
+    text = _native.problem_json(files.read_text(path))
+    row: dict[str, Any] = {"graph": path.name.split(".")[0], "share": share}
+    for name, offload in (("recompute", False), ("offload", "only"), ("joint", True)):
+        numbers, seconds = numbers_of(text, share, offload)
+        row[f"{name}_extra_%"] = extra(numbers)
+        row[f"{name}_plan_s"] = seconds
+        if numbers is None or not offload:
+            continue
+        row[f"{name}_out_bytes"] = numbers.get("out_bytes", 0)
+        row[f"{name}_stall_%"] = extra(numbers, "stall_ps")
+    return row
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("graphs", nargs="*", type=Path)
+    options = parser.parse_args()
+    paths = options.graphs or sorted(GRAPHS.glob("*.json.gz"))
+    rows = []
+    for path in paths:
+        for share in (0.5, 0.3):
+            rows.append(measure(path, share))
+            print(json.dumps(rows[-1]), flush=True)
+    save("planner_offload", "python benchmarks/planner/bench_offload.py", rows)
+
+
+if __name__ == "__main__":
+    main()
