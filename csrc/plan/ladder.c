@@ -17,9 +17,13 @@
 #define DIG_SHARE 0.3
 #define GROWTH 1.03 /* of the least time, a rung, where the class has no plan */
 
+/* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
+ * well. */
+static int step_below(int share) { return share > 900 ? 5 : share > 120 ? 20 : 10; }
+
 static void set_targets(cb_ladder *d) {
-    for (int percent = 98; percent >= 3; percent -= percent > 12 ? 2 : 1) {
-        uint64_t target = (uint64_t)((double)d->whole * (percent / 100.0));
+    for (int share = 980; share >= 30; share -= step_below(share)) {
+        uint64_t target = (uint64_t)((double)d->whole * (share / 1000.0));
         if (d->n_rung > 0 && target >= d->target[d->n_rung - 1]) continue;
         d->target[d->n_rung++] = target;
     }

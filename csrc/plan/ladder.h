@@ -12,7 +12,7 @@
 
 #include "rung.h"
 
-#define CB_RUNGS_MOST 64
+#define CB_RUNGS_MOST 80
 #define CB_LADDER_STARTS 9
 
 typedef struct cb_ladder {
