@@ -1,0 +1,188 @@
+"""``cutback.torch.compile`` and the backend ``"cutback"`` of ``torch.compile``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import BackendCompilerFailed
+from torch._functorch import config as functorch_config
+
+from .._native import BudgetError
+from ..planning import Plan
+from . import codegen
+from .importer import UnsupportedGraphError
+from .partition import Partitioner, Policy
+
+CODEGENS = ("eager", "inductor")
+
+
+def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+        return codegen.compile_boxed(gm, name)
+
+    return compiler
+
+
+def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    backend = aot_autograd(
+        fw_compiler=_boxed("forward"),
+        bw_compiler=_boxed("backward"),
+        inference_compiler=_boxed("inference"),
+        partition_fn=partitioner,
+    )
+    # donated buffers would make backward(retain_graph=True) an error
+    with functorch_config.patch(donated_buffer=False):
+        return backend(gm, inputs)
+
+
+def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(gm, list(inputs), config_patches={"custom_partitioner_fn": partitioner})
+
+
+def make_backend(
+    partitioner: Partitioner, codegen: str
+) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+    """A backend for ``torch.compile``.
+
+    Raises:
+        ValueError: no such code generator.
+    """
+    if codegen not in CODEGENS:
+        raise ValueError(f"codegen={codegen!r} is not one of {', '.join(CODEGENS)}")
+    run = _run_eager if codegen == "eager" else _run_inductor
+
+    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        return run(partitioner, gm, inputs)
+
+    return backend
+
+
+def cutback(
+    gm: fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any] | None = None
+) -> Any:
+    """``torch.compile(model, backend="cutback", options={"budget": 0.5})``.
+
+    Options are those of :func:`compile`, and ``on_plan``, a function that gets each plan."""
+    options = dict(options or {})
+    codegen = options.pop("codegen", "eager")
+    known = {"budget", "measure", "policy", "device", "on_plan"}
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"backend 'cutback': unknown option {name!r}; it knows codegen, "
+                + ", ".join(sorted(known))
+            )
+    return make_backend(Partitioner(**options), codegen)(gm, inputs)
+
+
+def _call(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls compiled code; our own errors come out as they are, without PyTorch's wrapping."""
+    try:
+        return run(*args, **kwargs)
+    except BackendCompilerFailed as failed:
+        if isinstance(failed.inner_exception, (BudgetError, UnsupportedGraphError)):
+            raise failed.inner_exception from None
+        raise
+
+
+class CompiledFunction:
+    """A function under a budget; see :func:`compile`."""
+
+    def __init__(self, function: Callable[..., Any], partitioner: Partitioner, run: Any) -> None:
+        self.__wrapped__ = function
+        self._partitioner = partitioner
+        self._run = run
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans made so far, one for each graph that was compiled for training."""
+        return self._partitioner.plans
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function."""
+        return _call(self._run, args, kwargs)
+
+
+class CompiledModule(torch.nn.Module):
+    """A module under a budget; see :func:`compile`. Parameters, buffers, the names in its state,
+    and the training mode are those of the module."""
+
+    def __init__(self, module: torch.nn.Module, partitioner: Partitioner, run: Any) -> None:
+        super().__init__()
+        self._orig_mod = module
+        self.training = module.training
+        self.__dict__["_partitioner"] = partitioner
+        self.__dict__["_run"] = run
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans made so far, one for each graph that was compiled for training."""
+        plans: list[Plan] = self.__dict__["_partitioner"].plans
+        return plans
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module."""
+        return _call(self.__dict__["_run"], args, kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the module."""
+        return self._orig_mod.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Into the module."""
+        return self._orig_mod.load_state_dict(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_orig_mod"), name)
+
+
+Compiled = CompiledModule | CompiledFunction
+
+
+def compile(
+    model: torch.nn.Module | Callable[..., Any],
+    budget: int | float | str | None = None,
+    measure: str = "live",
+    policy: Policy = None,
+    codegen: str = "eager",
+    device: str | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+) -> Any:
+    """A module or function whose training steps keep to a memory budget.
+
+    Args:
+        model: what runs in the forward; tensors that it takes, and its parameters, get their
+            gradients from ``backward()`` as always.
+        budget, measure, policy, device: see :class:`Partitioner`. The budget holds for the step of
+            each graph: what forward and backward make, tangents and gradients included; parameters
+            and inputs are the caller's. A share is a share of each graph; a budget in bytes is
+            refused when the model falls into several graphs.
+        codegen: ``"eager"``: the planned ops in the planned order, with PyTorch's own kernels:
+            the planned peak is the measured one, and the bits do not depend on the budget.
+            ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
+        fullgraph, dynamic: as for ``torch.compile``.
+
+    Returns:
+        A module or function like ``model``, with the property ``plans``.
+
+    Raises:
+        BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
+        first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
+    """
+    partitioner = Partitioner(budget, measure, policy, device)
+    backend = make_backend(partitioner, codegen)
+    run = torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
+    if isinstance(model, torch.nn.Module):
+        return CompiledModule(model, partitioner, run)
+    return CompiledFunction(model, partitioner, run)
