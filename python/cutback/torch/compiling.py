@@ -11,10 +11,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch import config as functorch_config
 
-from .._native import BudgetError
 from ..planning import Plan
 from . import codegen
-from .importer import UnsupportedGraphError
 from .partition import Partitioner, Policy
 
 CODEGENS = ("eager", "inductor")
@@ -81,12 +79,14 @@ def cutback(
     return make_backend(Partitioner(**options), codegen)(gm, inputs)
 
 
-def _call(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(
+    partitioner: Partitioner, run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
     """Calls compiled code; our own errors come out as they are, without PyTorch's wrapping."""
     try:
         return run(*args, **kwargs)
     except BackendCompilerFailed as failed:
-        if isinstance(failed.inner_exception, (BudgetError, UnsupportedGraphError)):
+        if failed.inner_exception is partitioner.error:
             raise failed.inner_exception from None
         raise
 
@@ -106,7 +106,7 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
-        return _call(self._run, args, kwargs)
+        return _call(self._partitioner, self._run, args, kwargs)
 
 
 class CompiledModule(torch.nn.Module):
@@ -128,7 +128,7 @@ class CompiledModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module."""
-        return _call(self.__dict__["_run"], args, kwargs)
+        return _call(self.__dict__["_partitioner"], self.__dict__["_run"], args, kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """That of the module."""
@@ -181,6 +181,7 @@ def compile(
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
     partitioner = Partitioner(budget, measure, policy, device)
+    partitioner.one_graph = not partitioner.is_relative
     backend = make_backend(partitioner, codegen)
     run = torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
     if isinstance(model, torch.nn.Module):

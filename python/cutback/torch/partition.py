@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import CompileContext
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 
@@ -188,7 +189,12 @@ class Partitioner(CustomPartitionerFn):
         self.policy = policy
         self.device = device
         self.on_plan = on_plan
+        self.one_graph = False
+        """Refuse a second graph of the same model (recompilations are none)."""
+        self._frame: int | None = None
         self.plans: list[Plan] = []
+        self.error: Exception | None = None
+        """What the last graph failed with, as it was before PyTorch wrapped it."""
 
     def __call__(
         self,
@@ -200,7 +206,17 @@ class Partitioner(CustomPartitionerFn):
         **options: Any,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Forward and backward graph; what PyTorch calls."""
-        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), self.policy)
+        try:
+            return self._partition(gm, num_fwd_outputs, static_lifetime_input_indices or ())
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _partition(
+        self, gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int]
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        self._check_one_graph()
+        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy)
         text = json.dumps(graph.document)
         answer = _native.plan_json(text, budget=self.budget, device=self.device or device_row(gm))
         plan = Plan(text, answer)
@@ -210,6 +226,11 @@ class Partitioner(CustomPartitionerFn):
         if self.on_plan is not None:
             self.on_plan(plan)
         return modules
+
+    @property
+    def is_relative(self) -> bool:
+        """Does the budget follow the size of each graph (a share, ``"min"``, or none)?"""
+        return self.budget is None or self.budget[1] == 0  # bytes of other kinds are 0
 
     def uuid(self) -> str | None:
         """Key for PyTorch's code cache; None where a function decides, which has no key."""
@@ -222,7 +243,20 @@ class Partitioner(CustomPartitionerFn):
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key
-        return {**self.__dict__, "plans": [], "on_plan": None}
+        return {**self.__dict__, "plans": [], "on_plan": None, "error": None, "_frame": None}
+
+    def _check_one_graph(self) -> None:
+        """A budget in bytes is one number for the whole model: the graphs after a break would each
+        take all of it."""
+        at = CompileContext.current_compile_id()
+        frame = None if at is None else at.frame_id
+        if self.one_graph and self._frame not in (None, frame):
+            raise UnsupportedGraphError(
+                "the model falls into several graphs, and a budget in bytes is not shared out "
+                "among them in this version: remove the graph break (fullgraph=True says where it "
+                "is), or give a share such as 0.5, which then holds for each graph"
+            )
+        self._frame = frame
 
 
 __all__ = ["Partitioner", "Policy", "UnsupportedGraphError", "device_row", "hint", "prepare"]
