@@ -14,7 +14,7 @@ from . import hooks
 hooks.check()
 
 from .compiling import Compiled, compile
-from .importer import UnsupportedGraphError
+from .graphs import UnsupportedGraphError
 from .memory import MemoryTracker
 from .partition import Partitioner
 from .tracing import TracedStep, trace

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx
 
-from .importer import module_path
+from .graphs import attribute, module_path
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -110,7 +110,7 @@ def compile_boxed(gm: fx.GraphModule, name: str = "step") -> Boxed:
         if node.op == "output":
             text.lines.append(f"return {text.write(node.args[0])}")
         elif node.op == "get_attr":
-            text.names[node] = text.constant(_attribute(gm, str(node.target)), "attr")
+            text.names[node] = text.constant(attribute(gm, str(node.target)), "attr")
         else:
             if node not in taken:
                 parts = _parts(node)
@@ -141,13 +141,6 @@ def _statement(text: _Text, node: fx.Node, parts: list[fx.Node] | None) -> None:
         text.lines.append(f"t = {call}")
         text.lines += [f"{text.names[p]} = t[{p.args[1]}]" for p in parts]
         text.lines.append("del t")
-
-
-def _attribute(gm: fx.GraphModule, path: str) -> Any:
-    value: Any = gm
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _drop(text: _Text, nodes: Sequence[fx.Node]) -> None:

@@ -86,8 +86,8 @@ def _call(
     try:
         return run(*args, **kwargs)
     except BackendCompilerFailed as failed:
-        if failed.inner_exception is partitioner.error:
-            raise failed.inner_exception from None
+        if partitioner.error is not None and failed.inner_exception is partitioner.error:
+            raise partitioner.error from None
         raise
 
 

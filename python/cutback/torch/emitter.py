@@ -22,7 +22,8 @@ from torch.fx.experimental.symbolic_shapes import (
     is_symbol_binding_fx_node,
 )
 
-from .importer import Imported, Masked, UnsupportedGraphError, is_number, is_tangent
+from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent
+from .importer import Imported
 
 _MASKED = torch.ops.aten.native_dropout_backward.default  # x * mask * scale, in one op
 

@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 
 from ..planning import Plan, plan
-from .importer import UnsupportedGraphError
+from .graphs import UnsupportedGraphError
 from .partition import Policy, device_row, prepare
 
 
