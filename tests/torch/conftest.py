@@ -24,6 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     errors."""
     config.addinivalue_line("filterwarnings", "ignore:The .grad attribute of a Tensor")
     config.addinivalue_line("filterwarnings", "ignore:.* should not be instantiated")
+    config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
