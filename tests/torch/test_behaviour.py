@@ -431,6 +431,10 @@ def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> No
         ran.clear()
         model = Wrapped(f, a=nn.Linear(16, 16))
         compiled = ct.compile(model, budget=budget, dynamic=True)
+        x = torch.ones(12, 16)
+        with ct.MemoryTracker() as memory:  # the sizes that the plan is made for
+            compiled(x).backward()
+        assert memory.peak_bytes == compiled.plans[0].numbers["live_bytes"]
         for batch in (12, 5, 33):
             results = []
             for call in (model, compiled):
@@ -441,8 +445,8 @@ def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> No
                 loss.backward()
                 results.append((loss.detach(), x.grad, model.a.weight.grad))
             assert same_bits(*results), (budget, batch)
-        assert ran == {"forward": 3, "backward": 3}
-        assert len(compiled.plans) == 1
+        assert ran["forward"] == ran["backward"] == 4
+        assert len(compiled.plans) <= 2  # with and without a gradient of the input
 
 
 def test_two_backwards_of_one_graph(ran: Counter[str], same_bits: Callable[..., bool]) -> None:

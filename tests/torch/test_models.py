@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +27,7 @@ def test_gradients_and_peaks(
     model, inputs = make(name)
     # new gradients for the same names: OptimizedModule adds none
     reference = train_step(copy.deepcopy(model), *inputs)
-    for budget in (None, 0.8, 0.65, "min"):
+    for budget in (None, 0.7, "min"):
         own = copy.deepcopy(model)
         compiled = ct.compile(own, budget=budget)
         first = train_step(compiled, *inputs)
@@ -92,7 +95,7 @@ def test_budget_on_saved_bytes(ran: Counter[str], train_step: Callable[..., Any]
     assert ran["backward"] == 1
 
 
-def test_plans_explain_themselves() -> None:
+def test_plans_explain_themselves(tmp_path: Path) -> None:
     model, inputs = make("gpt")
     compiled = ct.compile(model, budget=0.6)
     compiled(*inputs)
@@ -100,5 +103,17 @@ def test_plans_explain_themselves() -> None:
     text = plan.explain()
     assert "small_models.py:" in text and "blocks.1" in text and "native_dropout" in text
     assert {e.decision for e in plan.entries} == {"save", "recompute"}
+    plan.report(tmp_path / "plan.html")
+    assert "native_dropout" in (tmp_path / "plan.html").read_text()
     masks = [e for e in plan.entries if e.type.startswith("bool[")]
     assert masks and all(e.decision == "save" for e in masks)
+
+
+@pytest.mark.slow
+def test_the_example() -> None:
+    example = Path(__file__).parents[2] / "examples" / "torch_budget.py"
+    done = subprocess.run(
+        [sys.executable, str(example), "--steps", "3"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "peaks as planned, losses equal bit for bit" in done.stdout

@@ -233,7 +233,7 @@ class Reader:
             for user in node.users:
                 if user.target is operator.getitem:
                     parts[user.args[1]].append(user)
-            if len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2 and 0 <= p < 1:
+            if len(parts[0]) == 1 == len(parts[1]) and type(p) in (int, float) and 0 <= p < 1:
                 value, mask = parts[0][0], parts[1][0]
                 self.masked[value] = Masked(x, mask, 1.0 / (1.0 - p))
 

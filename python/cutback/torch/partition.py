@@ -193,7 +193,7 @@ class Partitioner(CustomPartitionerFn):
         self.on_plan = on_plan
         self.one_graph = False
         """Refuse a second graph of the same model (recompilations are none)."""
-        self._frame: int | None = None
+        self._compiled: Any = None  # PyTorch's id of the compilation of the last graph
         self.plans: list[Plan] = []
         self.error: Exception | None = None
         """What the last graph failed with, as it was before PyTorch wrapped it."""
@@ -250,17 +250,18 @@ class Partitioner(CustomPartitionerFn):
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key
-        return {**self.__dict__, "plans": [], "on_plan": None, "error": None, "_frame": None}
+        return {**self.__dict__, "plans": [], "on_plan": None, "error": None, "_compiled": None}
 
     def _check_one_graph(self) -> None:
-        """A budget in bytes is one number for the whole model: the graphs after a break would each
-        take all of it."""
-        at = CompileContext.current_compile_id()
-        frame = None if at is None else at.frame_id
-        if self.one_graph and self._frame not in (None, frame):
+        """A budget in bytes is one number for the whole model: several graphs would each take all
+        of it. A graph that is compiled again, for other shapes, is none more."""
+        now = CompileContext.current_compile_id()
+        before, self._compiled = self._compiled, now
+        if not self.one_graph or before is None or now is None:
+            return
+        if before.frame_id != now.frame_id or before == now:
             raise UnsupportedGraphError(
                 "the model falls into several graphs, and a budget in bytes is not shared out "
                 "among them in this version: remove the graph break (fullgraph=True says where it "
                 "is), or give a share such as 0.5, which then holds for each graph"
             )
-        self._frame = frame
