@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import cutback.torch as ct
+from cutback import BudgetError
 
 BUDGETS = (None, 1.0, "min")
 
@@ -413,10 +414,44 @@ def test_graph_breaks(agrees: Callable[..., Any]) -> None:
         return torch.sin(self.b(F.dropout(x, 0.2))).exp()
 
     model = Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16))
-    agrees(model, torch.randn(8, 16), graphs=2)
-    torch._dynamo.reset()
-    with pytest.raises(ct.UnsupportedGraphError, match="several graphs"):
-        ct.compile(model, budget="1MiB")(torch.randn(8, 16))
+    agrees(model, torch.randn(8, 16), graphs=2, budgets=(None, "min"))
+
+
+def test_one_budget_over_all_graphs(
+    ran: Counter[str], same_bits: Callable[..., bool], train_step: Callable[..., Any]
+) -> None:
+    def part(layer: Any, x: Any) -> Any:
+        return F.dropout(layer(x).sin().exp().sin().cos().exp().tanh(), 0.2)
+
+    def f(self: Any, x: Any) -> Any:
+        x = part(self.layers[0], x)
+        torch._dynamo.graph_break()
+        x = part(self.layers[1], x)
+        torch._dynamo.graph_break()
+        return part(self.layers[2], x).square().mean()
+
+    model = Wrapped(f, layers=nn.ModuleList(nn.Linear(16, 16) for _ in range(3)))
+    x = torch.randn(64, 16)
+    plain = train_step(ct.compile(model), x)
+    for budget in (0.7, int(0.72 * plain.peak_bytes)):
+        torch._dynamo.reset()
+        compiled = ct.compile(model, budget=budget)
+        train_step(compiled, x)
+        assert len(compiled.plans) > 1  # graph by graph, until all have been seen
+        ran.clear()
+        steps = [train_step(compiled, x) for _ in range(3)]
+        assert ran["forward"] == ran["backward"] == 9
+        (plan,) = compiled.plans
+        numbers = plan.numbers
+        assert numbers["recomputed"] > 0
+        for step in steps:
+            assert step.peak_bytes <= numbers["live_bytes"] <= numbers["budget_bytes"]
+            assert same_bits(list(step.gradients.values()), list(plain.gradients.values()))
+            assert same_bits(step.loss, plain.loss)
+    impossible = ct.compile(model, budget=4 * 64 * 16 * 4)
+    with pytest.raises(BudgetError, match="smallest found needs"):
+        for _ in range(2):
+            train_step(impossible, x)
 
 
 def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> None:

@@ -14,6 +14,7 @@ from torch._functorch import config as functorch_config
 from ..planning import Plan
 from . import codegen
 from .partition import Partitioner, Policy
+from .several import ModelPartitioner
 
 CODEGENS = ("eager", "inductor")
 
@@ -79,56 +80,74 @@ def cutback(
     return make_backend(Partitioner(**options), codegen)(gm, inputs)
 
 
-def _call(
-    partitioner: Partitioner, run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
-    """Calls compiled code; our own errors come out as they are, without PyTorch's wrapping."""
-    try:
-        return run(*args, **kwargs)
-    except BackendCompilerFailed as failed:
-        if partitioner.error is not None and failed.inner_exception is partitioner.error:
-            raise partitioner.error from None
-        raise
+class Runner:
+    """Calls a compiled model, and compiles it anew when that takes another plan."""
+
+    def __init__(
+        self, model: Any, partitioner: ModelPartitioner, codegen: str, options: dict[str, Any]
+    ) -> None:
+        self.model = model
+        self.partitioner = partitioner
+        self.codegen = codegen
+        self.options = options
+        self._compile()
+
+    def _compile(self) -> None:
+        # a new backend is a new key for PyTorch: what it compiled before does not count
+        backend = make_backend(self.partitioner, self.codegen)
+        self.run = torch.compile(self.model, backend=backend, **self.options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Our own errors come out as they are, without PyTorch's wrapping."""
+        if self.partitioner.needs_another_round():
+            self._compile()
+        try:
+            return self.run(*args, **kwargs)
+        except BackendCompilerFailed as failed:
+            error = self.partitioner.error
+            if error is not None and failed.inner_exception is error:
+                raise error from None
+            raise
 
 
 class CompiledFunction:
     """A function under a budget; see :func:`compile`."""
 
-    def __init__(self, function: Callable[..., Any], partitioner: Partitioner, run: Any) -> None:
+    def __init__(self, function: Callable[..., Any], runner: Runner) -> None:
         self.__wrapped__ = function
-        self._partitioner = partitioner
-        self._run = run
+        self._runner = runner
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans made so far, one for each graph that was compiled for training."""
-        return self._partitioner.plans
+        """The plans in force: one for each graph that was compiled for training, or one for all of
+        them (see :func:`compile`)."""
+        return self._runner.partitioner.plans
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
-        return _call(self._partitioner, self._run, args, kwargs)
+        return self._runner(*args, **kwargs)
 
 
 class CompiledModule(torch.nn.Module):
     """A module under a budget; see :func:`compile`. Parameters, buffers, the names in its state,
     and the training mode are those of the module."""
 
-    def __init__(self, module: torch.nn.Module, partitioner: Partitioner, run: Any) -> None:
+    def __init__(self, module: torch.nn.Module, runner: Runner) -> None:
         super().__init__()
         self._orig_mod = module
         self.training = module.training
-        self.__dict__["_partitioner"] = partitioner
-        self.__dict__["_run"] = run
+        self.__dict__["_runner"] = runner
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans made so far, one for each graph that was compiled for training."""
-        plans: list[Plan] = self.__dict__["_partitioner"].plans
+        """The plans in force: one for each graph that was compiled for training, or one for all of
+        them (see :func:`compile`)."""
+        plans: list[Plan] = self.__dict__["_runner"].partitioner.plans
         return plans
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module."""
-        return _call(self.__dict__["_partitioner"], self.__dict__["_run"], args, kwargs)
+        return self.__dict__["_runner"](*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """That of the module."""
@@ -164,10 +183,11 @@ def compile(
     Args:
         model: what runs in the forward; tensors that it takes, and its parameters, get their
             gradients from ``backward()`` as always.
-        budget, measure, policy, device: see :class:`Partitioner`. The budget holds for the step of
-            each graph: what forward and backward make, tangents and gradients included; parameters
-            and inputs are the caller's. A share is a share of each graph; a budget in bytes is
-            refused when the model falls into several graphs.
+        budget, measure, policy, device: see :class:`Partitioner`. The budget holds for the step:
+            what forward and backward make, tangents and gradients included; parameters and inputs
+            are the caller's. Where the model falls into several graphs, the first step plans them
+            one by one; the second compiles anew with one plan for all, and from then on the budget
+            holds for all together (:mod:`cutback.torch.several`).
         codegen: ``"eager"``: the planned ops in the planned order, with PyTorch's own kernels:
             the planned peak is the measured one, and the bits do not depend on the budget.
             ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
@@ -180,10 +200,9 @@ def compile(
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
-    partitioner = Partitioner(budget, measure, policy, device)
-    partitioner.one_graph = not partitioner.is_relative
-    backend = make_backend(partitioner, codegen)
-    run = torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
+    runner = Runner(model, ModelPartitioner(budget, measure, policy, device), codegen, {
+        "fullgraph": fullgraph, "dynamic": dynamic,
+    })  # fmt: skip
     if isinstance(model, torch.nn.Module):
-        return CompiledModule(model, partitioner, run)
-    return CompiledFunction(model, partitioner, run)
+        return CompiledModule(model, runner)
+    return CompiledFunction(model, runner)

@@ -187,12 +187,14 @@ class Partitioner(CustomPartitionerFn):
                 "the allocator's ('arena'), and the graph knows no optimizer ('total')"
             )
         self.budget = budgets.parse(budget, measure)
+        self.measure = measure
         _chooser(policy)
         self.policy = policy
         self.device = device
+        self.row = device or "cpu"
         self.on_plan = on_plan
         self.one_graph = False
-        """Refuse a second graph of the same model (recompilations are none)."""
+        """Refuse a second graph of the same compilation."""
         self._compiled: Any = None  # PyTorch's id of the compilation of the last graph
         self.plans: list[Plan] = []
         self.error: Exception | None = None
@@ -223,21 +225,21 @@ class Partitioner(CustomPartitionerFn):
         self, gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int]
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         self._check_one_graph()
+        self.row = self.device or device_row(gm)
         graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy)
+        return emit(gm, graph, *self._choose(graph))
+
+    def _choose(self, graph: Imported) -> tuple[list[int], int]:
+        """A schedule of the graph: steps, and where the backward starts."""
         text = json.dumps(graph.document)
-        answer = _native.plan_json(text, budget=self.budget, device=self.device or device_row(gm))
-        plan = Plan(text, answer)
-        document = plan.document
-        modules = emit(gm, graph, document["steps"], document["backward_starts"])
+        plan = Plan(text, _native.plan_json(text, budget=self.budget, device=self.row))
+        self._note(plan)
+        return plan.document["steps"], plan.document["backward_starts"]
+
+    def _note(self, plan: Plan) -> None:
         self.plans.append(plan)
         if self.on_plan is not None:
             self.on_plan(plan)
-        return modules
-
-    @property
-    def is_relative(self) -> bool:
-        """Does the budget follow the size of each graph (a share, ``"min"``, or none)?"""
-        return self.budget is None or self.budget[1] == 0  # bytes of other kinds are 0
 
     def uuid(self) -> str | None:
         """Key for PyTorch's code cache; None where a function decides, which has no key."""
@@ -253,15 +255,14 @@ class Partitioner(CustomPartitionerFn):
         return {**self.__dict__, "plans": [], "on_plan": None, "error": None, "_compiled": None}
 
     def _check_one_graph(self) -> None:
-        """A budget in bytes is one number for the whole model: several graphs would each take all
-        of it. A graph that is compiled again, for other shapes, is none more."""
+        """Graphs inside a graph, and graphs that PyTorch cuts up after tracing, would each take all
+        of a budget that is meant for the model."""
         now = CompileContext.current_compile_id()
         before, self._compiled = self._compiled, now
-        if not self.one_graph or before is None or now is None:
-            return
-        if before.frame_id != now.frame_id or before == now:
+        if self.one_graph and now is not None and before == now:
             raise UnsupportedGraphError(
-                "the model falls into several graphs, and a budget in bytes is not shared out "
-                "among them in this version: remove the graph break (fullgraph=True says where it "
-                "is), or give a share such as 0.5, which then holds for each graph"
+                "PyTorch cuts this graph into several (nested compiled regions, or the buckets of "
+                "DistributedDataParallel), and a budget is not shared out among those in this "
+                "version: switch that off (torch._dynamo.config.optimize_ddp = False), or use "
+                "budget=None or 'min'"
             )
