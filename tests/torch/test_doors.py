@@ -150,7 +150,9 @@ def test_keys_for_the_code_cache() -> None:
         for p in (None, "dots_saveable", ["aten.mm"])
     }
     assert len(keys) == 9 and None not in keys
-    assert ct.Partitioner(policy=lambda ctx, op, *args: None).uuid() is None
+    function = lambda ctx, op, *args: None  # noqa: E731
+    once = {ct.Partitioner(policy=function).uuid() for _ in range(3)}
+    assert len(once) == 3 and not once & keys
 
 
 def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +160,14 @@ def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delattr("torch._inductor.custom_graph_pass.CustomPartitionerFn")
     with pytest.raises(ImportError, match=r"CustomPartitionerFn \(a partitioner for Inductor\)"):
         hooks.check()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
+def test_every_budget_has_its_plan_in_spite_of_caches() -> None:
+    for budget in (0.9, 0.7, 0.9):
+        torch._dynamo.reset()
+        compiled = ct.compile(f, budget=budget, codegen="inductor")
+        gradient(compiled)
+        (plan,) = compiled.plans
+        assert plan.numbers["budget_bytes"] == int(budget * plan.numbers["save_all_live_bytes"])

@@ -41,7 +41,9 @@ def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[An
 def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     from torch._inductor.compile_fx import compile_fx
 
-    return compile_fx(gm, list(inputs), config_patches={"custom_partitioner_fn": partitioner})
+    # what AOTAutograd has on disk comes without a plan; Inductor's own cache of kernels stays on
+    with functorch_config.patch(enable_autograd_cache=False):
+        return compile_fx(gm, list(inputs), config_patches={"custom_partitioner_fn": partitioner})
 
 
 def make_backend(
@@ -104,7 +106,7 @@ class Runner:
         try:
             return self.run(*args, **kwargs)
         except BackendCompilerFailed as failed:
-            error = self.partitioner.error
+            error, self.partitioner.error = self.partitioner.error, None
             if error is not None and failed.inner_exception is error:
                 raise error from None
             raise

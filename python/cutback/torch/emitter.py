@@ -50,22 +50,23 @@ class _Emitter:
         self.graph = graph
         self.primals = [n for n in gm.graph.find_nodes(op="placeholder") if not is_tangent(n)]
         self.tangents = [n for n in gm.graph.find_nodes(op="placeholder") if is_tangent(n)]
-        self.forward = self._steps(steps[:start], set())
+        self.forward = self._steps(steps[:start], again=False)
         self.first_runs = {s.node for s in self.forward}
-        self.backward = self._steps(steps[start:], self.first_runs)
+        self.backward = self._steps(steps[start:], again=True)
         self.tensors: list[fx.Node] = []
         self.numbers: list[fx.Node] = []
         self._find_saved()
 
-    def _steps(self, ids: list[int], ran: set[fx.Node]) -> list[_Step]:
-        ran, steps = set(ran), []
+    def _steps(self, ids: list[int], again: bool) -> list[_Step]:
+        ran: set[fx.Node] = set()
+        steps = []
         for id in ids:
             node = self.graph.order[id]
             if node is None or node.op != "call_function":
                 continue
             masked = self.graph.masked.get(node)
-            if masked is not None and node not in ran and node.args[0] in ran:
-                masked = None  # the first run is the dropout's own
+            if not again and node not in ran:
+                masked = None  # the first run of a dropout's result is the dropout's own
             steps.append(_Step(node, masked))
             ran.add(node)
         return steps

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch.fx.experimental.symbolic_shapes import optimization_hint
 
 from . import ops
@@ -84,7 +85,7 @@ def _path(source: str) -> str:
     return path.removeprefix("self").removeprefix("fn").lstrip(".")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _line(trace: str) -> str:
     """``"model.py:12"``: the last line of a stack trace."""
     start = trace.rfind('File "')
@@ -233,7 +234,8 @@ class Reader:
             for user in node.users:
                 if user.target is operator.getitem:
                     parts[user.args[1]].append(user)
-            if len(parts[0]) == 1 == len(parts[1]) and type(p) in (int, float) and 0 <= p < 1:
+            alone = len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2
+            if alone and type(p) in (int, float) and 0 <= p < 1:
                 value, mask = parts[0][0], parts[1][0]
                 self.masked[value] = Masked(x, mask, 1.0 / (1.0 - p))
 
@@ -245,7 +247,17 @@ class Reader:
         by_desc = {n.meta["desc"]: n for n in self.nodes if n.meta.get("desc") is not None}
         found = {}
         for k, desc in enumerate(self.descs[: self.num_fwd_outputs]):
-            if type(desc).__name__ != "InputMutationAOTOutput":
+            if desc is None:
+                raise UnsupportedGraphError(
+                    f"forward output {k}: the graph does not say what it is (no descriptors), so "
+                    "inputs that are overwritten cannot be told; use aot_autograd or torch.compile"
+                )
+            if isinstance(getattr(desc, "base", None), InputMutationAOTOutput):
+                raise UnsupportedGraphError(
+                    f"forward output {k} is a part of a tensor subclass that is overwritten "
+                    f"({desc.base.mutated_input.expr()}); write into plain tensors"
+                )
+            if not isinstance(desc, InputMutationAOTOutput):
                 continue
             target = by_desc.get(desc.mutated_input)
             if target is None:
@@ -272,6 +284,9 @@ class Reader:
                 )
         early |= wanted
         forward = [n for n in self.nodes if n in early and n not in self.late]
+        # what is drawn in the backward stays as it is
+        kept = {v: m for v, m in self.masked.items() if {v, m.mask}.isdisjoint(self.late)}
+        self.masked = {v: m for v, m in kept.items() if v in early and m.mask in early}
         return forward, [n for n in self.nodes if n not in early or n in self.late]
 
     def _starts(self, node: fx.Node) -> bool:

@@ -15,6 +15,12 @@ HOOKS = (
         "SavedForBackwardsAOTOutput",
         "the meaning of a graph's outputs",
     ),
+    (
+        "torch._functorch._aot_autograd.descriptors",
+        "InputMutationAOTOutput",
+        "which inputs a step overwrites",
+    ),
+    ("torch._guards", "CompileContext", "which graphs belong together"),
     ("torch._inductor.custom_graph_pass", "CustomPartitionerFn", "a partitioner for Inductor"),
     ("torch.fx._lazy_graph_module", "_make_graph_module", "graph modules as AOTAutograd has them"),
     ("torch.fx.experimental.symbolic_shapes", "optimization_hint", "hints of symbolic sizes"),

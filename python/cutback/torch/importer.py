@@ -95,6 +95,9 @@ class _Writer:
         self.value[node] = {}
         for t in tensors:
             self._out(op, node, t)
+        for s in sorted(self.r.written_by(node) - {t.storage for t in tensors}):
+            op["out"].append({"storage": s})  # written, though not returned
+            self.n_values += 1
         if self.policy is not None and node.op == "call_function" and op["out"]:
             self._constrain(node, op)
         self._push(node, op)

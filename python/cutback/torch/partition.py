@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import fx
@@ -193,6 +194,7 @@ class Partitioner(CustomPartitionerFn):
         self.device = device
         self.row = device or "cpu"
         self.on_plan = on_plan
+        self._once = uuid4().hex
         self.one_graph = False
         """Refuse a second graph of the same compilation."""
         self._compiled: Any = None  # PyTorch's id of the compilation of the last graph
@@ -241,10 +243,11 @@ class Partitioner(CustomPartitionerFn):
         if self.on_plan is not None:
             self.on_plan(plan)
 
-    def uuid(self) -> str | None:
-        """Key for PyTorch's code cache; None where a function decides, which has no key."""
+    def uuid(self) -> str:
+        """Key for PyTorch's code cache. Where a function decides it is one that never comes again:
+        None would be a key like any other to torch 2.13."""
         if callable(self.policy):
-            return None
+            return self._once
         policy: Any = self.policy
         if isinstance(policy, Iterable) and not isinstance(policy, str):
             policy = [str(item) for item in policy]
@@ -252,7 +255,8 @@ class Partitioner(CustomPartitionerFn):
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key
-        return {**self.__dict__, "plans": [], "on_plan": None, "error": None, "_compiled": None}
+        passing = {"plans": [], "on_plan": None, "error": None, "_compiled": None, "_once": ""}
+        return {**self.__dict__, **passing}
 
     def _check_one_graph(self) -> None:
         """Graphs inside a graph, and graphs that PyTorch cuts up after tracing, would each take all

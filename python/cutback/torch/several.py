@@ -117,6 +117,9 @@ class ModelPartitioner(Partitioner):
         self._note(plan)
         return True
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_documents": {}, "_parts": []}
+
     def _frame(self) -> int | None:
         now = CompileContext.current_compile_id()
         return None if now is None else now.frame_id
