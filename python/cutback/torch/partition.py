@@ -255,7 +255,13 @@ class Partitioner(CustomPartitionerFn):
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key
-        passing = {"plans": [], "on_plan": None, "error": None, "_compiled": None, "_once": ""}
+        passing: dict[str, Any] = {
+            "plans": [],
+            "on_plan": None,
+            "error": None,
+            "_compiled": None,
+            "_once": "",
+        }
         return {**self.__dict__, **passing}
 
     def _check_one_graph(self) -> None:
