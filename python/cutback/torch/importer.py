@@ -64,6 +64,7 @@ class _Writer:
         self.storage_flags: list[set[str]] = [{"static"} if s else set() for s in reader.static]
         self.n_values = 0
         self._effects: dict[Any, bool] = {}
+        self._work: dict[str, float] = {}
 
     def values_of(self, node: fx.Node) -> list[int]:
         return list(self.value[node].values())
@@ -179,15 +180,14 @@ class _Writer:
     def _flops(self, node: fx.Node, kind: ops.Kind) -> float:
         if kind.flops is None:
             return 0.0
-
-        def value(n: fx.Node) -> Any:
-            return n.meta.get("val")
-
-        args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
-        try:
-            return float(hint(kind.flops(*args, **kwargs, out_val=node.meta["val"])))
-        except (TypeError, ValueError, AssertionError, IndexError, AttributeError):
-            return 0.0  # a formula for other arguments: the op counts by its traffic
+        shapes = [tuple(t.val.shape) for n in node.args if isinstance(n, fx.Node)
+                  for t in self.r.tensors[n]]  # fmt: skip
+        rest = [repr(a) for a in node.args if not isinstance(a, fx.Node)]
+        key = f"{kind.name} {shapes} {rest} {node.kwargs}"  # layers repeat
+        known = self._work.get(key)
+        if known is None:
+            known = self._work[key] = _flops(node, kind.flops)
+        return known
 
     def _constrain(self, node: fx.Node, op: dict[str, Any]) -> None:
         flags = set(op["flags"])
@@ -213,6 +213,19 @@ class _Writer:
         }  # fmt: skip
         self.n_values += len(op["out"])
         self._push(None, op)
+
+
+def _flops(node: fx.Node, formula: ops.Formula) -> float:
+    """Arithmetic of one call."""
+
+    def value(n: fx.Node) -> Any:
+        return n.meta.get("val")
+
+    args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
+    try:
+        return float(hint(formula(*args, **kwargs, out_val=node.meta["val"])))
+    except (TypeError, ValueError, AssertionError, IndexError, AttributeError):
+        return 0.0  # a formula for other arguments: the op counts by its traffic
 
 
 def _rate(node: fx.Node, position: int) -> Any:
