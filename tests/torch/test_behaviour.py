@@ -454,6 +454,32 @@ def test_one_budget_over_all_graphs(
             train_step(impossible, x)
 
 
+def test_a_break_inside_a_layer_is_refused_under_a_budget(ran: Counter[str]) -> None:
+    def f(self: Any, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x: Any) -> Any:
+            x = self.linear(x).sin()
+            torch._dynamo.graph_break()
+            return x.exp().cos()
+
+    model, x = Wrapped(f, layers=nn.ModuleList(Layer() for _ in range(3))), torch.randn(8, 16)
+    for budget in (1.0, "1GiB"):
+        torch._dynamo.reset()
+        with pytest.raises(ct.UnsupportedGraphError, match=r"runs \d times in a step"):
+            ct.compile(model, budget=budget)(x)
+    torch._dynamo.reset()
+    compiled = ct.compile(model, budget="min")
+    assert torch.equal(compiled(x), model(x)) and ran["forward"] > 3
+
+
 def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     def f(self: Any, x: Any) -> Any:
         n, d = x.shape

@@ -59,7 +59,10 @@ def make_backend(
     run = _run_eager if codegen == "eager" else _run_inductor
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        return run(partitioner, gm, inputs)
+        compiled = run(partitioner, gm, inputs)
+        if isinstance(partitioner, ModelPartitioner):
+            return partitioner.counted(compiled, partitioner.frame())
+        return compiled
 
     return backend
 
@@ -103,13 +106,16 @@ class Runner:
         """Our own errors come out as they are, without PyTorch's wrapping."""
         if self.partitioner.needs_another_round():
             self._compile()
+        self.partitioner.runs.clear()
         try:
-            return self.run(*args, **kwargs)
+            result = self.run(*args, **kwargs)
         except BackendCompilerFailed as failed:
             error, self.partitioner.error = self.partitioner.error, None
             if error is not None and failed.inner_exception is error:
                 raise error from None
             raise
+        self.partitioner.check_runs()
+        return result
 
 
 class CompiledFunction:

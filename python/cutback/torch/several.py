@@ -13,13 +13,17 @@ on both sides, so that the plan errs on the safe side.
 
 from __future__ import annotations
 
+import functools
 import json
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch._guards import CompileContext
 
 from .. import _native, budgets
 from ..planning import Plan
+from .graphs import UnsupportedGraphError
 from .importer import Imported
 from .partition import Partitioner
 
@@ -89,6 +93,7 @@ class ModelPartitioner(Partitioner):
         self._parts: list[_Part] = []
         self._stale = False
         self._rounds = 0
+        self.runs: Counter[int | None] = Counter()
 
     def needs_another_round(self) -> bool:
         """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
@@ -117,17 +122,45 @@ class ModelPartitioner(Partitioner):
         self._note(plan)
         return True
 
+    def counted(self, run: Callable[..., Any], frame: int | None) -> Callable[..., Any]:
+        """The same function, whose runs in one call of the model are counted."""
+
+        @functools.wraps(run)
+        def call(*args: Any) -> Any:
+            self.runs[frame] += 1
+            return run(*args)
+
+        return call
+
+    def check_runs(self) -> None:
+        """A graph that runs several times in a step, such as a layer with a break inside, holds its
+        memory several times.
+
+        Raises:
+            UnsupportedGraphError: there is one.
+        """
+        most = max(self.runs.values(), default=0)
+        self.runs.clear()
+        if self._shared and most > 1:
+            raise UnsupportedGraphError(
+                f"one graph of the model runs {most} times in a step (a graph break inside a part "
+                "that is used several times), and a budget over such a step is not supported in "
+                "this version: remove the break (fullgraph=True says where it is), or use "
+                "budget=None or 'min'"
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_documents": {}, "_parts": []}
 
-    def _frame(self) -> int | None:
+    def frame(self) -> int | None:
+        """PyTorch's number of the code that is being compiled."""
         now = CompileContext.current_compile_id()
         return None if now is None else now.frame_id
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
         if not self._shared:
             return super()._choose(graph)
-        self._documents[self._frame()] = graph.document
+        self._documents[self.frame()] = graph.document
         for part in self._parts:
             if part.document == graph.document:
                 return part.steps, part.backward_starts
