@@ -2,6 +2,7 @@
 #
 #   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
 #   make test    C tests, Python tests, sanitizers, layer check, notebook             (< 20 minutes)
+#   make test-torch   the bridge to PyTorch                                           (installs PyTorch)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
 #   make test-slow       the planner's limits on every traced graph                   (half an hour)
@@ -14,7 +15,7 @@ BIN    := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-python test-slow test-sanitize test-notebooks check bench bench-planner lint wheel clean
+.PHONY: demo test test-c test-clang test-python test-slow test-sanitize test-notebooks test-torch check bench bench-planner lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
@@ -51,6 +52,10 @@ test-slow: $(VENV)/.test
 
 test-notebooks: $(VENV)/.test
 	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb
+
+# The bridge to PyTorch, with the version it is written for; not part of `make test`, as that is a large download.
+test-torch: $(VENV)/.torch
+	$(BIN)/python -m pytest tests/torch
 
 bench: $(VENV)/.bench $(VENV)/.test
 	$(BIN)/python benchmarks/run.py
@@ -91,6 +96,10 @@ $(VENV)/.test: $(VENV)/.package requirements/test.txt
 
 $(VENV)/.bench: $(VENV)/.demo requirements/bench.txt
 	$(BIN)/python -m pip install -q -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.test requirements/torch.txt
+	$(BIN)/python -m pip install -q -r requirements/torch.txt
 	@touch $@
 
 $(VENV)/.lint: $(BIN)/python requirements/lint.txt

@@ -11,6 +11,8 @@ PRESETS = (
 )  # fmt: skip
 
 _NONE, _BYTES, _SHARE, _MIN = range(4)
+BOUNDS = (_BYTES, _SHARE)
+"""Kinds of budgets (the first number of :data:`NativeBudget`) that bound bytes."""
 _UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,

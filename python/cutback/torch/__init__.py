@@ -1,0 +1,30 @@
+"""Cutback for PyTorch: budgets for models as they are (``docs/torch.md``).
+
+>>> import torch, cutback.torch
+>>> model = torch.nn.TransformerEncoderLayer(64, 4)
+>>> step = cutback.torch.compile(model, budget=0.5)  # half of what saving everything takes
+>>> step(torch.randn(8, 2, 64)).sum().backward()
+>>> print(step.plans[0])
+"""
+
+from __future__ import annotations
+
+from . import hooks
+
+hooks.check()
+
+from .compiling import Compiled, compile
+from .graphs import UnsupportedGraphError
+from .memory import MemoryTracker
+from .partition import Partitioner
+from .tracing import TracedStep, trace
+
+__all__ = [
+    "Compiled",
+    "MemoryTracker",
+    "Partitioner",
+    "TracedStep",
+    "UnsupportedGraphError",
+    "compile",
+    "trace",
+]

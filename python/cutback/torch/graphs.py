@@ -1,0 +1,322 @@
+"""Joint graphs of PyTorch, read: storages of tensors, what depends on a tangent, what must happen
+before the forward returns."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch.fx.experimental.symbolic_shapes import optimization_hint
+
+from . import ops
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+
+
+class Masked(NamedTuple):
+    """The float result of a ``native_dropout``: ``x * mask * scale``."""
+
+    x: fx.Node
+    mask: fx.Node
+    scale: float
+
+
+class Tensor(NamedTuple):
+    """One tensor of a node."""
+
+    position: int | None  # in the tuple that the node returns; None: the node is the tensor
+    storage: int
+    val: torch.Tensor
+    bytes: int
+
+
+class UnsupportedGraphError(NotImplementedError):
+    """A graph that this version cannot plan; the text names the node and the way out."""
+
+
+def hint(n: Any) -> int:
+    """A size as an int: of a symbolic size its hint."""
+    return n if type(n) is int else int(optimization_hint(n, 4096))
+
+
+def is_tangent(node: fx.Node) -> bool:
+    """Is this placeholder an input of the backward?"""
+    return "tangents" in node.name
+
+
+def is_number(node: fx.Node) -> bool:
+    """Is the node's value a size or another number, not a tensor?"""
+    return isinstance(node.meta.get("val"), _NUMBERS)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def ends(gm: fx.GraphModule) -> tuple[list[Any], list[Any]]:
+    """Outputs of a graph, flat, and their descriptors (None where PyTorch gave none)."""
+    node = next(iter(gm.graph.find_nodes(op="output")))
+    outputs = list(_leaves(node.args[0]))
+    descs = list(_leaves(node.meta.get("desc", ())))
+    return outputs, descs if len(descs) == len(outputs) else [None] * len(outputs)
+
+
+def attribute(gm: fx.GraphModule, path: str) -> Any:
+    """What a ``get_attr`` node stands for."""
+    value: Any = gm
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _path(source: str) -> str:
+    """``L['self']._modules['layers']._modules['0']``, as Dynamo writes it, to ``"layers.0"``."""
+    path = source.replace("._modules['", ".").replace("']", "").replace("L['", "")
+    return path.removeprefix("self").removeprefix("fn").lstrip(".")
+
+
+@lru_cache(maxsize=1024)
+def _line(trace: str) -> str:
+    """``"model.py:12"``: the last line of a stack trace."""
+    start = trace.rfind('File "')
+    if start < 0:
+        return ""
+    end = trace.find('"', start + 6)
+    stop = trace.find(",", end + 8)
+    name = trace[start + 6 : end]
+    return f"{name[name.rfind('/') + 1 :]}:{trace[end + 8 : stop]}"
+
+
+def module_path(node: fx.Node) -> str:
+    """``"layers.0.mlp"``: the innermost module that a node belongs to, as far as known."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    return _path(str(next(reversed(stack.values()))[0])) if stack else ""
+
+
+def location(node: fx.Node) -> str:
+    """``"model.py:12 (layers.0.mlp)"``: innermost source line and module, as far as known."""
+    at, path = _line(node.meta.get("stack_trace") or ""), module_path(node)
+    return f"{at} ({path})" if at and path else at or path
+
+
+class Reader:
+    """One pass over the nodes, then the order, then the document."""
+
+    def __init__(self, gm: fx.GraphModule, num_fwd_outputs: int) -> None:
+        self.gm = gm
+        self.nodes = [n for n in gm.graph.nodes if n.op != "output"]
+        self.outputs, self.descs = ends(gm)
+        self.num_fwd_outputs = num_fwd_outputs
+        self.storage_bytes: list[int] = []
+        self.static: list[bool] = []
+        self.tensors: dict[fx.Node, list[Tensor]] = {}
+        self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
+        self.late: set[fx.Node] = set()  # what depends on a tangent
+        self.masked: dict[fx.Node, Masked] = {}
+        self.kinds = ops.learn(n.target for n in self.nodes if n.op == "call_function")
+        self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
+        self._memory: list[Any] = []  # by id; kept, so that no address comes twice
+
+    # ---- storages and phases ------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Fills in the tables.
+
+        Raises:
+            UnsupportedGraphError: a tensor that cannot be planned.
+        """
+        for node in self.nodes:
+            reads: dict[int, int] = {}
+            self.reads[node] = reads
+            if node.op == "placeholder":
+                self._check_placeholder(node)
+            for source in node.all_input_nodes:
+                if source in self.late:
+                    self.late.add(node)
+                for t in self.tensors[source]:
+                    reads[t.storage] = max(t.bytes, reads.get(t.storage, 0))
+            self._read_tensors(node)
+        self._find_dropouts()
+
+    def _check_placeholder(self, node: fx.Node) -> None:
+        if "fwd_seed" in node.name or "fwd_base_offset" in node.name or "bwd_seed" in node.name:
+            raise UnsupportedGraphError(
+                f"{node.name}: graphs with functionalised random numbers are not supported; set "
+                "torch._functorch.config.functionalize_rng_ops = False"
+            )
+        if is_tangent(node):
+            self.late.add(node)
+
+    def _read_tensors(self, node: fx.Node) -> None:
+        val = node.meta.get("val")
+        if node.op == "get_attr" and val is None:
+            val = attribute(self.gm, str(node.target))
+        if isinstance(val, torch.Tensor):
+            self.tensors[node] = [self._tensor(node, None, val, set())]
+        elif isinstance(val, (list, tuple)):
+            made: set[int] = set()
+            self.tensors[node] = [
+                self._tensor(node, i, v, made)
+                for i, v in enumerate(val)
+                if isinstance(v, torch.Tensor)
+            ]
+        else:
+            self.tensors[node] = []
+            if val is None and node.op == "call_function" and node.users:
+                raise UnsupportedGraphError(
+                    f"{node.name} ({node.target}): the graph does not say what it returns "
+                    '(no meta["val"]); trace it with fake tensors'
+                )
+
+    def _tensor(
+        self, node: fx.Node, index: int | None, val: torch.Tensor, made: set[int]
+    ) -> Tensor:
+        if val.layout is not torch.strided:
+            raise UnsupportedGraphError(
+                f"{node.name} ({location(node)}): a tensor of layout {val.layout}; only dense "
+                "(strided) tensors can be planned. Keep it out of the compiled part"
+            )
+        if val.is_complex():
+            raise UnsupportedGraphError(
+                f"{node.name} ({location(node)}): a complex tensor; complex gradients are not "
+                "supported. Keep it out of the compiled part"
+            )
+        memory = val.untyped_storage()
+        id = self._ids.get(memory._cdata)
+        if id is not None and not (self.static[id] or id in made or id in self.reads[node]):
+            # an op that reads no such memory makes its own
+            same = [s for s in self.reads[node] if self._memory[s]._cdata == memory._cdata]
+            id = same[0] if same else None
+        if id is None:
+            id = self._ids[memory._cdata] = len(self.storage_bytes)
+            self._memory.append(memory)
+            self.storage_bytes.append(hint(memory.nbytes()))
+            self.static.append(
+                node.op == "get_attr" or (node.op == "placeholder" and not is_tangent(node))
+            )
+            made.add(id)
+        return Tensor(index, id, val, hint(val.numel()) * val.element_size())
+
+    def written_by(self, node: fx.Node) -> set[int]:
+        """Storages that the node writes into."""
+        if node.op != "call_function" or not self.kinds[node.target].mutable:
+            return set()
+        written = set()
+        for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written |= {
+                    t.storage
+                    for n in _leaves(given)
+                    if isinstance(n, fx.Node)
+                    for t in self.tensors[n]
+                }
+        return written
+
+    def _find_dropouts(self) -> None:
+        dropouts = self.gm.graph.find_nodes(
+            op="call_function", target=torch.ops.aten.native_dropout.default
+        )
+        for node in dropouts:
+            if len(node.args) < 3 or node.args[2] is not True:
+                continue
+            x, p, _ = node.args
+            parts: dict[Any, list[fx.Node]] = {0: [], 1: []}
+            for user in node.users:
+                if user.target is operator.getitem:
+                    parts[user.args[1]].append(user)
+            alone = len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2
+            if alone and type(p) in (int, float) and 0 <= p < 1:
+                value, mask = parts[0][0], parts[1][0]
+                self.masked[value] = Masked(x, mask, 1.0 / (1.0 - p))
+
+    # ---- order --------------------------------------------------------------------------------
+
+    def overwritten(self) -> dict[int, fx.Node]:
+        """Inputs that the caller overwrites after the forward: position of the forward output with
+        the new value -> placeholder."""
+        by_desc = {n.meta["desc"]: n for n in self.nodes if n.meta.get("desc") is not None}
+        found = {}
+        for k, desc in enumerate(self.descs[: self.num_fwd_outputs]):
+            if desc is None:
+                raise UnsupportedGraphError(
+                    f"forward output {k}: the graph does not say what it is (no descriptors), so "
+                    "inputs that are overwritten cannot be told; use aot_autograd or torch.compile"
+                )
+            if isinstance(getattr(desc, "base", None), InputMutationAOTOutput):
+                raise UnsupportedGraphError(
+                    f"forward output {k} is a part of a tensor subclass that is overwritten "
+                    f"({desc.base.mutated_input.expr()}); write into plain tensors"
+                )
+            if not isinstance(desc, InputMutationAOTOutput):
+                continue
+            target = by_desc.get(desc.mutated_input)
+            if target is None:
+                raise UnsupportedGraphError(
+                    f"forward output {k} overwrites {desc.mutated_input.expr()}, which is no input "
+                    "of the graph; write into tensors that are passed as they are"
+                )
+            found[k] = target
+        return found
+
+    def split(self, overwritten: dict[int, fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+        """Nodes before and after the start of the backward, each in the graph's order."""
+        first = next((i for i, n in enumerate(self.nodes) if self._starts(n)), len(self.nodes))
+        early = set(self.nodes[:first])
+        wanted = self._wanted_early(overwritten)
+        for node in reversed(self.nodes):
+            if node in wanted:
+                wanted.update(node.all_input_nodes)
+        for node in wanted:
+            if node in self.late:
+                raise UnsupportedGraphError(
+                    f"{node.name} ({location(node)}) depends on a gradient, but the forward "
+                    "returns it or what is made of it"
+                )
+        early |= wanted
+        forward = [n for n in self.nodes if n in early and n not in self.late]
+        # what is drawn in the backward stays as it is
+        kept = {v: m for v, m in self.masked.items() if {v, m.mask}.isdisjoint(self.late)}
+        self.masked = {v: m for v, m in kept.items() if v in early and m.mask in early}
+        return forward, [n for n in self.nodes if n not in early or n in self.late]
+
+    def _starts(self, node: fx.Node) -> bool:
+        return node in self.late and node.op != "placeholder"
+
+    def _wanted_early(self, overwritten: dict[int, fx.Node]) -> set[fx.Node]:
+        """What must have run when the forward returns, but for what it reads."""
+        wanted = {n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)}
+        changed = {t.storage for n in overwritten.values() for t in self.tensors[n]}
+        for node in self.nodes:
+            written = self.written_by(node)
+            if written and node not in self.late and not _in_backward(node):
+                wanted.add(node)
+                changed |= written
+        for node in self.nodes:
+            if node.op != "call_function":
+                if node not in self.late:
+                    wanted.add(node)
+            elif is_number(node) and node not in self.late:
+                wanted.add(node)
+            elif changed and not changed.isdisjoint(self.reads[node]):
+                if node not in self.late:
+                    wanted.add(node)
+                elif not self.written_by(node):
+                    raise UnsupportedGraphError(
+                        f"{node.name} ({location(node)}): the backward reads an input that the "
+                        "forward overwrites; clone the input first"
+                    )
+        return wanted
+
+
+def _in_backward(node: fx.Node) -> bool:
+    return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")

@@ -1,0 +1,330 @@
+"""From a joint graph of PyTorch to the planner's problem (``docs/problem.md``).
+
+A joint graph is what AOTAutograd hands to a partitioner: forward and backward of one step in one FX
+graph, functional except for trailing copies into mutated inputs. Every node becomes one op with
+the same place in the given order, except that
+
+- what the forward must have done before it returns (its outputs, effects, copies into its inputs,
+  sizes) stands in front of the backward;
+- a tangent is an op of the backward without inputs: unlike a primal, its memory belongs to the
+  step;
+- an input that the caller overwrites after the forward with a value that the graph returns gets an
+  op of its own that does this (``copy_back``). So the planner knows that earlier readers of the
+  input cannot run again, and that the new value lives until then;
+- ``native_dropout`` makes its mask; its result is an op that reads input and mask, and that may run
+  again (:data:`Imported.masked`).
+
+Sizes and other numbers are no values of the problem: they are made once, in the forward.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from . import ops
+from .graphs import Masked, Reader, Tensor, hint, is_tangent, location
+
+Policy = Callable[[fx.Node], str | None]
+"""Asked for each forward node: a constraint of ``docs/problem.md``, or None."""
+
+_TYPES = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
+    torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+_CLASSES = {torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class Imported(NamedTuple):
+    """A problem, and what its op ids stand for."""
+
+    document: dict[str, Any]
+    order: list[fx.Node | None]  # by op id; None: a copy into an input after the forward
+    outputs: list[fx.Node | None]  # of the joint graph, forward outputs first
+    descs: list[Any]
+    num_fwd_outputs: int
+    masked: dict[fx.Node, Masked]
+
+
+class _Writer:
+    """Writes ops, values and storages in the order of the steps."""
+
+    def __init__(self, reader: Reader, policy: Policy | None, parameters: set[fx.Node]) -> None:
+        self.r = reader
+        self.policy = policy
+        self.parameters = parameters
+        self.ops: list[dict[str, Any]] = []
+        self.order: list[fx.Node | None] = []
+        self.value: dict[fx.Node, dict[int | None, int]] = {}  # node -> index in tuple -> value
+        self.storage_flags: list[set[str]] = [{"static"} if s else set() for s in reader.static]
+        self.n_values = 0
+        self._effects: dict[Any, bool] = {}
+        self._work: dict[str, float] = {}
+
+    def values_of(self, node: fx.Node) -> list[int]:
+        return list(self.value[node].values())
+
+    def inputs_of(self, node: fx.Node) -> list[int]:
+        masked = self.r.masked.get(node)
+        if masked is not None:
+            return [*self.values_of(masked.x), *self.values_of(masked.mask)]
+        if node.target is operator.getitem:
+            source = self.value[node.args[0]]
+            if node.args[1] in source:
+                return [source[node.args[1]]]
+        found: dict[int, None] = {}
+        for i in node.all_input_nodes:
+            found.update(dict.fromkeys(self.value[i].values()))
+        return list(found)
+
+    def add(self, node: fx.Node) -> None:
+        op: dict[str, Any] = {"name": node.name, "kind": "placeholder", "in": [], "out": []}
+        tensors = self.r.tensors[node]
+        if node.op == "call_function":
+            tensors = self._call(node, op)
+        elif is_tangent(node):
+            op.update(kind="tangent", flags=["backward", "effect"], time_ps=0)
+        else:
+            op["flags"] = ["placeholder"]
+            if node in self.parameters:
+                op["flags"].append("parameter")
+        self.value[node] = {}
+        for t in tensors:
+            self._out(op, node, t)
+        for s in sorted(self.r.written_by(node) - {t.storage for t in tensors}):
+            op["out"].append({"storage": s})  # written, though not returned
+            self.n_values += 1
+        if self.policy is not None and node.op == "call_function" and op["out"]:
+            self._constrain(node, op)
+        self._push(node, op)
+
+    def _push(self, node: fx.Node | None, op: dict[str, Any]) -> None:
+        self.ops.append(op)
+        self.order.append(node)
+
+    def _out(self, op: dict[str, Any], node: fx.Node, t: Tensor) -> None:
+        self.value[node][t.position] = self.n_values
+        self.n_values += 1
+        shape = ",".join([str(hint(n)) for n in t.val.shape])
+        kind = _TYPES.get(t.val.dtype) or str(t.val.dtype).removeprefix("torch.")
+        op["out"].append({"storage": t.storage, "type": f"{kind}[{shape}]", "bytes": t.bytes})
+
+    def _call(self, node: fx.Node, op: dict[str, Any]) -> list[Tensor]:
+        kind = self.r.kinds[node.target]
+        tensors = self.r.tensors[node]
+        op["kind"] = kind.name
+        at = location(node)
+        if at:
+            op["at"] = at
+        op["in"] = self.inputs_of(node)
+        if node in self.r.masked:
+            op["kind"], flags = "aten.native_dropout.result", {"fusible"}
+        else:
+            if any(user in self.r.masked for user in node.users):
+                tensors = [t for t in tensors if t.position == 1]  # the result is an op of its own
+            flags = self._flags(node, kind, tensors)
+        if node in self.r.late:
+            flags.add("backward")
+        op["flags"] = sorted(flags)
+        if "view" not in flags and tensors:
+            op["bytes"] = self._moved(node, tensors)
+            flops = self._flops(node, kind)
+            if flops:
+                op["flops"] = flops
+            work = _CLASSES.get(tensors[0].val.dtype)
+            if work:
+                op["class"] = work
+        elif not tensors:
+            op["time_ps"] = 0
+        return tensors
+
+    def _flags(self, node: fx.Node, kind: ops.Kind, tensors: list[Tensor]) -> set[str]:
+        """Flags of this call."""
+        flags = set(kind.flags)
+        if kind.mutable:
+            return {"mutates"}
+        if kind.rate is not None and _rate(node, kind.rate) == 0:
+            flags.discard("random_stateful")  # dropout that is off draws nothing
+        if not tensors or self._acts(node):  # what makes no tensor is a number or an effect
+            flags.add("effect")
+        read = self.r.reads[node]
+        aliases = sum(t.storage in read for t in tensors)
+        if aliases and aliases == len(tensors):
+            return flags - {"fusible", "reduction", "compute"} | {"view"}
+        if aliases:  # a view beside a fresh tensor: taken for written to, which is never wrong
+            flags.add("mutates")
+        return flags
+
+    def _acts(self, node: fx.Node) -> bool:
+        """Does the call do more than return a value?"""
+        if node.target is operator.getitem:
+            return False
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return bool(node.is_impure(impure_random=False))
+        known = self._effects.get(node.target)
+        if known is None:
+            known = self._effects[node.target] = node.is_impure(impure_random=False)
+        return known
+
+    def _moved(self, node: fx.Node, tensors: list[Tensor]) -> int:
+        """Bytes of all outputs, and of each storage that is read, once."""
+        size = self.r.storage_bytes
+        read = sum([min(n, size[s]) for s, n in self.r.reads[node].items()])
+        return read + sum([t.bytes for t in tensors])
+
+    def _flops(self, node: fx.Node, kind: ops.Kind) -> float:
+        if kind.flops is None:
+            return 0.0
+        shapes = [tuple(t.val.shape) for n in node.args if isinstance(n, fx.Node)
+                  for t in self.r.tensors[n]]  # fmt: skip
+        rest = [repr(a) for a in node.args if not isinstance(a, fx.Node)]
+        key = f"{kind.name} {shapes} {rest} {node.kwargs}"  # layers repeat
+        known = self._work.get(key)
+        if known is None:
+            known = self._work[key] = _flops(node, kind.flops)
+        return known
+
+    def _constrain(self, node: fx.Node, op: dict[str, Any]) -> None:
+        flags = set(op["flags"])
+        if self.policy is None or flags & {"backward", "view"}:
+            return
+        word = self.policy(node)
+        if word is None or word == "free":
+            return
+        if word.endswith("recompute"):
+            if flags & (ops.ONCE - {"unknown"}):
+                return  # cannot run again, whatever is wished
+            op["flags"] = sorted(flags - {"unknown"})  # the user says that it can
+        for out in op["out"]:
+            out["constraint"] = word
+
+    def copy_back(self, k: int, target: fx.Node, value: fx.Node) -> None:
+        """The caller copies forward output ``k`` into the input ``target``."""
+        new, old = self.values_of(value), self.values_of(target)
+        op: dict[str, Any] = {
+            "name": f"copy_back_{k}", "kind": "copy_back", "flags": ["mutates"], "time_ps": 0,
+            "in": list(dict.fromkeys([*old, *new])),
+            "out": [{"storage": t.storage, "bytes": t.bytes} for t in self.r.tensors[target]],
+        }  # fmt: skip
+        self.n_values += len(op["out"])
+        self._push(None, op)
+
+
+def _flops(node: fx.Node, formula: ops.Formula) -> float:
+    """Arithmetic of one call."""
+
+    def value(n: fx.Node) -> Any:
+        return n.meta.get("val")
+
+    args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
+    try:
+        return float(hint(formula(*args, **kwargs, out_val=node.meta["val"])))
+    except (TypeError, ValueError, AssertionError, IndexError, AttributeError):
+        return 0.0  # a formula for other arguments: the op counts by its traffic
+
+
+def _rate(node: fx.Node, position: int) -> Any:
+    """Dropout probability of a call."""
+    args: Sequence[Any] = node.args
+    kwargs: dict[str, Any] = node.kwargs
+    return args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
+
+
+def import_joint(
+    gm: fx.GraphModule,
+    num_fwd_outputs: int,
+    *,
+    static_inputs: Sequence[int] = (),
+    policy: Policy | None = None,
+) -> Imported:
+    """The planner's problem of a joint graph.
+
+    Args:
+        gm: the graph, as ``aot_autograd`` passes it to a ``partition_fn``.
+        num_fwd_outputs: how many of its outputs are the forward's.
+        static_inputs: positions of parameters and buffers among the primals.
+        policy: constraints on forward nodes.
+
+    Raises:
+        UnsupportedGraphError: sparse or complex tensors, or a graph that cannot be split.
+    """
+    reader = Reader(gm, num_fwd_outputs)
+    reader.read()
+    overwritten = reader.overwritten()
+    forward, backward = reader.split(overwritten)
+    primals = [n for n in reader.nodes if n.op == "placeholder" and not is_tangent(n)]
+    parameters = {primals[i] for i in static_inputs if i < len(primals)}
+    writer = _Writer(reader, policy, parameters)
+    for node in _dropouts_together(forward, reader.masked):
+        writer.add(node)
+    outputs = reader.outputs
+    for k, target in overwritten.items():
+        writer.copy_back(k, target, outputs[k])
+    start = len(writer.ops)
+    for node in _tangents_first(backward):
+        writer.add(node)
+    document = _document(writer, start, set(overwritten), parameters)
+    return Imported(document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked)
+
+
+def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:
+    """Each dropout, then its mask, then its result."""
+    parts = {m.mask: value for value, m in masked.items()}
+    for node in forward:
+        if node in masked or node in parts:
+            continue
+        yield node
+        for user in node.users:
+            if user in parts and user.args[0] is node:
+                yield user
+                yield parts[user]
+
+
+def _tangents_first(backward: list[fx.Node]) -> list[fx.Node]:
+    return sorted(backward, key=lambda n: n.op != "placeholder")
+
+
+def _document(
+    w: _Writer, start: int, overwritten: set[int], parameters: set[fx.Node]
+) -> dict[str, Any]:
+    r = w.r
+    forward_outputs: dict[int, None] = {}
+    for k, node in enumerate(r.outputs[: r.num_fwd_outputs]):
+        if isinstance(node, fx.Node):
+            forward_outputs.update(dict.fromkeys(w.values_of(node)))
+            if k not in overwritten:
+                _hold(w, node)
+    backward_outputs: dict[int, None] = {}
+    for node in r.outputs[r.num_fwd_outputs :]:
+        if isinstance(node, fx.Node):
+            backward_outputs.update(dict.fromkeys(w.values_of(node)))
+            _hold(w, node)
+    for node in r.nodes:  # backward() holds the gradient of a scalar, which it makes, to its end
+        if is_tangent(node) and any(t.val.dim() == 0 for t in r.tensors[node]):
+            _hold(w, node)
+    static = {t.storage for n in parameters for t in r.tensors[n]}
+    storages = []
+    for bytes, flags in zip(r.storage_bytes, w.storage_flags, strict=True):
+        storages.append({"bytes": bytes, "flags": sorted(flags)} if flags else {"bytes": bytes})
+    return {
+        "format": "cutback.problem",
+        "version": 1,
+        "source": f"PyTorch {torch.__version__} joint graph",
+        "backward_starts": start,
+        "static_bytes": sum(r.storage_bytes[s] for s in static),
+        "forward_outputs": list(forward_outputs),
+        "backward_outputs": list(backward_outputs),
+        "storages": storages,
+        "ops": w.ops,
+    }
+
+
+def _hold(w: _Writer, node: fx.Node) -> None:
+    for t in w.r.tensors[node]:
+        if not w.r.static[t.storage]:
+            w.storage_flags[t.storage].add("hold_end")

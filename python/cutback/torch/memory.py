@@ -1,0 +1,231 @@
+"""Counts the bytes of tensors that are alive while a step runs."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from .codegen import MODULES
+
+CATEGORIES = ("parameter", "buffer", "gradient", "optimizer", "activation")
+
+
+class Event(NamedTuple):
+    """One storage appears (``bytes`` > 0) or is freed (``bytes`` < 0)."""
+
+    bytes: int
+    live: int  # bytes alive after it
+    op: str  # the operation that ran last: "aten.mm.default"
+    id: int  # number of the storage, from 0 in order of appearance
+
+
+class _Life(NamedTuple):
+    bytes: int
+    op: str
+    module: str
+
+
+class MemoryTracker(TorchDispatchMode):
+    """Measures the memory of what runs inside ``with MemoryTracker() as memory:``.
+
+    It sees each tensor that an operation returns, and its end, forward and backward, in eager code
+    and in code that :func:`cutback.torch.compile` made with ``codegen="eager"``. What a kernel
+    takes and gives back while it runs (workspace) it does not see, nor memory from before. Code
+    that Inductor made allocates by itself and is not counted.
+
+    Args:
+        model: its parameters' gradients count as category ``"gradient"``, and the forward of eager
+            code is attributed to its modules. Planned code knows its modules.
+        optimizer: its states count as category ``"optimizer"``.
+
+    A tracker is used once.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        super().__init__()
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        """Most bytes that were alive at one moment, of what appeared since the beginning."""
+        self.events: list[Event] = []
+        self._model = model
+        self._optimizer = optimizer
+        self._names: dict[int, str] = {}
+        if model is not None:
+            self._names = {id(m): name for name, m in model.named_modules()}
+        self._lives: list[_Life] = []
+        self._known: dict[int, int] = {}  # id of a storage object that is alive -> number
+        self._category: dict[int, str] = {}
+        self._before: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._op = ""
+        self._hooks: list[Any] = []
+        self._ended = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled functions stay compiled while it is active; otherwise PyTorch would run them in
+        eager mode, and another program would be measured."""
+        return True
+
+    # ---- life -------------------------------------------------------------------------------
+
+    def __enter__(self) -> MemoryTracker:
+        if self._ended or self._hooks:
+            raise RuntimeError("a MemoryTracker is used once; make another one")
+        if self._model is not None:
+            for parameter in self._model.parameters():
+                self._before.add(parameter.untyped_storage())
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(self._see_gradient))
+            for buffer in self._model.buffers():
+                self._before.add(buffer.untyped_storage())
+        if self._optimizer is not None:
+            self._hooks.append(self._optimizer.register_step_post_hook(self._see_states))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for hook in self._hooks:
+            hook.remove()
+        self._ended = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        given: set[int] | None = None
+        for tensor in tree_iter(result):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            storage = tensor.untyped_storage()
+            if id(storage) in self._known or storage in self._before:
+                continue
+            if given is None:
+                given = {
+                    id(t.untyped_storage())
+                    for t in tree_iter((args, kwargs))
+                    if isinstance(t, torch.Tensor) and t.layout is torch.strided
+                }
+            if id(storage) in given:  # a view of memory from before
+                self._before.add(storage)
+                continue
+            self._appear(storage, str(func))
+        return result
+
+    def _appear(self, storage: Any, op: str) -> None:
+        number, size, key = len(self._lives), storage.nbytes(), id(storage)
+        self._op = op
+        self._lives.append(_Life(size, op, self._where()))
+        self._known[key] = number
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.events.append(Event(size, self.live_bytes, op, number))
+        weakref.finalize(storage, self._vanish, key, number, size)
+
+    def _vanish(self, key: int, number: int, size: int) -> None:
+        self._known.pop(key, None)
+        if self._ended:
+            return
+        self.live_bytes -= size
+        self.events.append(Event(-size, self.live_bytes, self._op, number))
+
+    def _where(self) -> str:
+        """The innermost module at work: by the line of planned code, or by the frame of a module of
+        ``model``."""
+        frame: FrameType | None = sys._getframe(3)
+        while frame is not None:
+            modules = frame.f_globals.get(MODULES)
+            if modules is not None:
+                return str(modules.get(frame.f_lineno, ""))
+            if self._names and frame.f_code.co_name == "forward":
+                name = self._names.get(id(frame.f_locals.get("self")))
+                if name is not None:
+                    return name
+            frame = frame.f_back
+        return ""
+
+    # ---- categories -------------------------------------------------------------------------
+
+    def _mark(self, tensor: Any, category: str) -> None:
+        if isinstance(tensor, torch.Tensor):
+            number = self._known.get(id(tensor.untyped_storage()))
+            if number is not None:
+                self._category[number] = category
+
+    def _see_gradient(self, parameter: torch.Tensor) -> None:
+        self._mark(parameter.grad, "gradient")
+
+    def _see_states(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for state in optimizer.state.values():
+            for value in state.values():
+                self._mark(value, "optimizer")
+
+    def category(self, event: Event) -> str:
+        """``"gradient"``, ``"optimizer"`` or ``"activation"`` (all else that appeared)."""
+        return self._category.get(event.id, "activation")
+
+    # ---- answers ----------------------------------------------------------------------------
+
+    def _profile(self, category: str | None = None) -> Iterator[int]:
+        live = 0
+        for event in self.events:
+            if category is None or self.category(event) == category:
+                live += event.bytes
+            yield live
+
+    @property
+    def peak_activation_bytes(self) -> int:
+        """The peak without gradients and optimizer states."""
+        return max(self._profile("activation"), default=0)
+
+    @property
+    def timeline(self) -> list[int]:
+        """Bytes alive after each event."""
+        return [event.live for event in self.events]
+
+    def _at_peak(self) -> dict[int, int]:
+        alive: dict[int, int] = {}
+        peak: dict[int, int] = {}
+        most = 0
+        for event in self.events:
+            if event.bytes > 0:
+                alive[event.id] = event.bytes
+            else:
+                alive.pop(event.id, None)
+            if event.live > most:
+                most, peak = event.live, dict(alive)
+        return peak
+
+    def by_category(self) -> dict[str, int]:
+        """Bytes at the peak, by category."""
+        found: dict[str, int] = defaultdict(int)
+        for number, size in self._at_peak().items():
+            found[self._category.get(number, "activation")] += size
+        return dict(found)
+
+    def by_module(self) -> dict[str, int]:
+        """Bytes at the peak, by the innermost module that made them; ``""``: not known (the
+        backward of eager code)."""
+        found: dict[str, int] = defaultdict(int)
+        for number, size in self._at_peak().items():
+            found[self._lives[number].module] += size
+        return dict(found)
+
+    def by_op(self) -> dict[str, int]:
+        """Bytes at the peak, by the operation that made them."""
+        found: dict[str, int] = defaultdict(int)
+        for number, size in self._at_peak().items():
+            found[self._lives[number].op] += size
+        return dict(found)

@@ -1,0 +1,145 @@
+"""What the planner is told of an operation: its class, its arithmetic, and what may not run twice.
+
+Names of fusible and compute-intensive operations are the core's (``csrc/plan/aten.c``): it is asked
+once for every name. What decides correctness (randomness, effects, mutation) comes from PyTorch's
+own schemas and tags.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import flop_counter
+
+from .. import _native
+
+ONCE = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
+"""Flags of operations that run at most once."""
+
+_KNOWN = frozenset({"aten", "prims"})
+_COLLECTIVES = frozenset({"_c10d_functional", "c10d_functional", "c10d", "_dtensor"})
+_PURE_FUNCTION_OF_SEED = frozenset(
+    {"prims.inductor_lookup_seed", "prims.inductor_random", "prims.inductor_randint"}
+)
+_FROM_CORE = frozenset({"fusible", "reduction", "compute"})
+
+Formula = Callable[..., Any]
+
+
+class Kind(NamedTuple):
+    """One operation, whatever its arguments."""
+
+    name: str  # "aten.mul.Tensor"
+    flags: tuple[str, ...]
+    flops: Formula | None
+    rate: int | None  # position of the dropout probability among the arguments
+    mutable: bool  # writes into an argument
+
+
+_kinds: dict[Any, Kind] = {}
+_core_flags: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+
+
+def _sdpa_for_cpu() -> dict[Any, Formula]:
+    """PyTorch counts the flash attention of GPUs; the one for CPUs takes the same arguments."""
+    aten, counted = torch.ops.aten, flop_counter.flop_registry
+    found = {}
+    for direction in ("", "_backward"):
+        own = getattr(aten, f"_scaled_dot_product_flash_attention_for_cpu{direction}", None)
+        twin = counted.get(getattr(aten, f"_scaled_dot_product_flash_attention{direction}", None))
+        if own is not None and twin is not None:
+            found[own] = twin
+    return found
+
+
+_formulas: dict[Any, Formula] = {}
+
+
+def _formula(target: Any) -> Formula | None:
+    if not _formulas:
+        _formulas.update(_sdpa_for_cpu())
+    packet = getattr(target, "overloadpacket", target)
+    return flop_counter.flop_registry.get(packet) or _formulas.get(packet)
+
+
+def name_of(target: Any) -> str:
+    """``"aten.mul.Tensor"`` for an operator; ``"_operator.getitem"`` for a Python function."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}"
+    module = getattr(target, "__module__", "") or ""
+    return f"{module}.{getattr(target, '__name__', target)}"
+
+
+def _rate(schema: Any) -> int | None:
+    for k, argument in enumerate(schema.arguments):
+        if argument.name == "dropout_p":
+            return k
+    return None
+
+
+def _describe(target: Any) -> Kind:
+    name = name_of(target)
+    if target is operator.getitem:
+        return Kind(name, (), None, None, False)
+    flags: set[str] = set()
+    if not isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            flags.add("effect" if target.name() == "with_effects" else "unknown")
+        elif getattr(target, "__module__", "") not in ("_operator", "math", "torch"):
+            flags.add("unknown")
+        return Kind(name, tuple(sorted(flags)), _formula(target), None, False)
+    space, mutable = target.namespace, bool(target._schema.is_mutable)
+    if space in _COLLECTIVES:
+        flags.add("collective")
+    elif space not in _KNOWN:
+        flags.add("unknown")
+    packet = ".".join(name.split(".")[:2])
+    if torch.Tag.nondeterministic_seeded in target.tags and packet not in _PURE_FUNCTION_OF_SEED:
+        flags.add("random_stateful")
+    if torch.Tag.pointwise in target.tags:
+        flags.add("+pointwise")
+    if torch.Tag.reduction in target.tags:
+        flags.add("+reduction")
+    return Kind(name, tuple(sorted(flags)), _formula(target), _rate(target._schema), mutable)
+
+
+def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
+    """Asks the core for its classes of operations: it reads traced graphs by name."""
+    nodes = [
+        {
+            "kind": "call_function", "op": name, "name": f"n{i}", "inputs": [], "tags": list(tags),
+            "out": [{"shape": [1], "dtype": "float32", "bytes": 4, "storage": i}],
+        }
+        for i, (name, tags) in enumerate(unknown)
+    ]  # fmt: skip
+    graph = {
+        "nodes": nodes, "storage_bytes": [4] * len(nodes),
+        "forward_outputs": [], "backward_outputs": [],
+    }  # fmt: skip
+    ops = json.loads(_native.problem_json(json.dumps(graph)))["ops"]
+    for key, op in zip(unknown, ops, strict=True):
+        _core_flags[key] = tuple(f for f in op.get("flags", ()) if f in _FROM_CORE)
+
+
+def learn(targets: Iterable[Any]) -> dict[Any, Kind]:
+    """The kinds of all these operations, by operation."""
+    new = [t for t in dict.fromkeys(targets) if t not in _kinds]
+    described = {t: _describe(t) for t in new}
+    keys = {}
+    for target, kind in described.items():
+        tags = tuple(f[1:] for f in kind.flags if f[0] == "+")
+        keys[target] = (kind.name, tags)
+    unknown = [key for key in dict.fromkeys(keys.values()) if key not in _core_flags]
+    if unknown:
+        _ask_core(unknown)
+    for target, kind in described.items():
+        own = [f for f in kind.flags if f[0] != "+"]
+        flags = tuple(dict.fromkeys([*_core_flags[keys[target]], *own]))
+        _kinds[target] = kind._replace(flags=flags)
+    return _kinds

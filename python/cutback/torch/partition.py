@@ -1,0 +1,278 @@
+"""Partitioners: a joint graph comes in, forward and backward graph of the best plan go out."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import uuid4
+
+import torch
+from torch import fx
+from torch._guards import CompileContext
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
+
+from .. import __version__, _native, budgets, policies
+from ..planning import Plan
+from . import ops
+from .emitter import emit
+from .graphs import UnsupportedGraphError, location
+from .importer import Imported, import_joint
+
+Policy = str | Callable[..., Any] | Iterable[Any] | policies.CheckpointPolicy | None
+"""PyTorch's own ``CheckpointPolicy`` is one as well."""
+
+MEASURES = ("live", "saved")
+
+_WORDS = {
+    "MUST_SAVE": "must_save", "PREFER_SAVE": "prefer_save",
+    "MUST_RECOMPUTE": "must_recompute", "PREFER_RECOMPUTE": "prefer_recompute",
+    "MUST_CPU_OFFLOAD": "must_offload", "PREFER_CPU_OFFLOAD": "prefer_offload",
+    "MUST_OFFLOAD": "must_offload", "PREFER_OFFLOAD": "prefer_offload", "FREE": None,
+}  # fmt: skip
+_NAMED: dict[str, Callable[[ops.Kind], str]] = {
+    "everything_saveable": lambda kind: "prefer_save",
+    "nothing_saveable": lambda kind: "prefer_recompute",
+    "dots_saveable": lambda kind: (
+        "must_save" if "compute" in kind.flags else "prefer_recompute"
+    ),
+}  # fmt: skip
+
+# ---- what the user wants --------------------------------------------------------------------
+
+
+def _word(choice: Any) -> str | None:
+    if choice is None:
+        return None
+    if isinstance(choice, bool):
+        return "must_save" if choice else "prefer_recompute"
+    name = getattr(choice, "name", None)
+    if name not in _WORDS:
+        raise TypeError(f"a policy answers a CheckpointPolicy or None, not {choice!r}")
+    return _WORDS[name]
+
+
+def of_tags(node: fx.Node) -> str | None:
+    """What a checkpoint in the user's model says of a node (``torch.utils.checkpoint``).
+
+    Where one region's value goes into another region it is saved, as PyTorch does: otherwise a row
+    of checkpointed layers would be run from its beginning."""
+    choice = node.meta.get("recompute")
+    if choice is None:
+        return None
+    word = _word(choice)
+    region = node.meta.get("ac_graph_id")
+    if word is not None and word.endswith("recompute") and region is not None:
+        for user in node.users:
+            if user.meta.get("recompute") is not None and user.meta["ac_graph_id"] > region:
+                return "prefer_save"
+    return word
+
+
+def _by_function(policy: Callable[..., Any]) -> Callable[[fx.Node], str | None]:
+    def value(node: fx.Node) -> Any:
+        return node.meta.get("val")
+
+    def choose(node: fx.Node) -> str | None:
+        ctx = policies.PolicyContext(None, location(node) or None)
+        args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
+        return _word(policy(ctx, node.target, *args, **kwargs))
+
+    return choose
+
+
+def _by_names(names: Iterable[Any]) -> Callable[[fx.Node], str | None]:
+    wanted = set()
+    for item in names:
+        wanted.add(item if isinstance(item, str) else ops.name_of(item))
+        if isinstance(item, torch._ops.OpOverloadPacket):
+            wanted.add(str(item))
+
+    def choose(node: fx.Node) -> str | None:
+        name = ops.name_of(node.target)
+        packet = ".".join(name.split(".")[:2])
+        return "must_save" if name in wanted or packet in wanted else "prefer_recompute"
+
+    return choose
+
+
+def _chooser(policy: Policy) -> Callable[[fx.Node], str | None] | None:
+    if policy is None:
+        return None
+    if isinstance(policy, str):
+        if policy not in _NAMED:
+            raise ValueError(f"policy={policy!r} is not one of {', '.join(_NAMED)}")
+        rule = _NAMED[policy]
+        return lambda node: rule(ops.learn([node.target])[node.target])
+    if isinstance(policy, (policies.CheckpointPolicy, TorchPolicy)):
+        word = _word(policy)
+        return lambda node: word
+    if callable(policy):
+        return _by_function(policy)
+    if isinstance(policy, Iterable):
+        return _by_names(policy)
+    raise TypeError(
+        f"policy={policy!r} is neither a name, a CheckpointPolicy, a function "
+        "(ctx, op, *args, **kwargs), nor a list of operations to save"
+    )
+
+
+# ---- one graph ------------------------------------------------------------------------------
+
+
+def device_row(gm: fx.GraphModule) -> str:
+    """The row of the core's device table for the device of a graph's first tensor."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            if val.device.type != "cuda" or not torch.cuda.is_available():
+                return "cpu" if val.device.type == "cpu" else "a100"
+            name = torch.cuda.get_device_name(val.device).lower().replace(" ", "")
+            rows = ("h200", "b200", "h100", "a100", "rtx4090")
+            return next((row for row in rows if row in name), "a100")
+    return "cpu"
+
+
+def prepare(
+    gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int], policy: Policy
+) -> Imported:
+    """Drops dead nodes and imports the graph, with the user's wishes."""
+    gm.graph.eliminate_dead_code()
+    chosen = _chooser(policy)
+
+    def wish(node: fx.Node) -> str | None:
+        word = chosen(node) if chosen is not None else None
+        return word if word is not None else of_tags(node)
+
+    return import_joint(gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish)
+
+
+class Partitioner(CustomPartitionerFn):
+    """Plans each joint graph under a budget, and splits it by the plan.
+
+    Use it as ``torch._inductor.config.custom_partitioner_fn``, or as the ``partition_fn`` of
+    ``torch._dynamo.backends.common.aot_autograd``.
+
+    Args:
+        budget: of each graph, as :func:`cutback.plan` takes it: bytes, ``"6GiB"``, a share of what
+            saving everything takes (``0.4``), ``"min"``; None: no limit, so that nothing is
+            recomputed but what a policy or a checkpoint in the model asks for.
+        measure: ``"live"``: bytes alive at the worst moment, counted op by op; ``"saved"``: bytes
+            alive between forward and backward.
+        policy: what may or must be saved: a name (``"dots_saveable"``, ``"everything_saveable"``,
+            ``"nothing_saveable"``), operations to save, or a function ``(ctx, op, *args,
+            **kwargs) -> CheckpointPolicy | None`` that is asked for each forward op with its fake
+            arguments.
+        device: row of the device table that times are taken from; None: by the graph's device.
+        on_plan: called with each :class:`cutback.Plan`.
+
+    Raises:
+        BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
+        ValueError, TypeError: a mistake in the arguments.
+    """
+
+    def __init__(
+        self,
+        budget: int | float | str | None = None,
+        measure: str = "live",
+        policy: Policy = None,
+        device: str | None = None,
+        on_plan: Callable[[Plan], object] | None = None,
+    ) -> None:
+        if measure not in MEASURES:
+            raise ValueError(
+                f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
+                "the allocator's ('arena'), and the graph knows no optimizer ('total')"
+            )
+        self.budget = budgets.parse(budget, measure)
+        self.measure = measure
+        _chooser(policy)
+        self.policy = policy
+        self.device = device
+        self.row = device or "cpu"
+        self.on_plan = on_plan
+        self._once = uuid4().hex
+        self.one_graph = False
+        """Refuse a second graph of the same compilation."""
+        self._compiled: Any = None  # PyTorch's id of the compilation of the last graph
+        self.plans: list[Plan] = []
+        self.error: Exception | None = None
+        """What the last graph failed with, as it was before PyTorch wrapped it."""
+
+    def __call__(
+        self,
+        gm: fx.GraphModule,
+        joint_inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+        **options: Any,
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Forward and backward graph; what PyTorch calls."""
+        collects = gc.isenabled()
+        gc.disable()  # many small objects, none of them garbage: a third of the time otherwise
+        try:
+            return self._partition(gm, num_fwd_outputs, static_lifetime_input_indices or ())
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            if collects:
+                gc.enable()
+
+    def _partition(
+        self, gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int]
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        self._check_one_graph()
+        self.row = self.device or device_row(gm)
+        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy)
+        return emit(gm, graph, *self._choose(graph))
+
+    def _choose(self, graph: Imported) -> tuple[list[int], int]:
+        """A schedule of the graph: steps, and where the backward starts."""
+        text = json.dumps(graph.document)
+        plan = Plan(text, _native.plan_json(text, budget=self.budget, device=self.row))
+        self._note(plan)
+        return plan.document["steps"], plan.document["backward_starts"]
+
+    def _note(self, plan: Plan) -> None:
+        self.plans.append(plan)
+        if self.on_plan is not None:
+            self.on_plan(plan)
+
+    def uuid(self) -> str:
+        """Key for PyTorch's code cache. Where a function decides it is one that never comes again:
+        None would be a key like any other to torch 2.13."""
+        if callable(self.policy):
+            return self._once
+        policy: Any = self.policy
+        if isinstance(policy, Iterable) and not isinstance(policy, str):
+            policy = [str(item) for item in policy]
+        key = repr((__version__, self.budget, policy, self.device))
+        return hashlib.sha256(key.encode()).hexdigest()
+
+    def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key
+        passing: dict[str, Any] = {
+            "plans": [],
+            "on_plan": None,
+            "error": None,
+            "_compiled": None,
+            "_once": "",
+        }
+        return {**self.__dict__, **passing}
+
+    def _check_one_graph(self) -> None:
+        """Graphs inside a graph, and graphs that PyTorch cuts up after tracing, would each take all
+        of a budget that is meant for the model."""
+        now = CompileContext.current_compile_id()
+        before, self._compiled = self._compiled, now
+        if self.one_graph and now is not None and before == now:
+            raise UnsupportedGraphError(
+                "PyTorch cuts this graph into several (nested compiled regions, or the buckets of "
+                "DistributedDataParallel), and a budget is not shared out among those in this "
+                "version: switch that off (torch._dynamo.config.optimize_ddp = False), or use "
+                "budget=None or 'min'"
+            )

@@ -1,0 +1,174 @@
+"""One budget over the several graphs of a model with graph breaks.
+
+PyTorch compiles such a model piece by piece: the first graph is fixed and has run before the second
+is seen. So the first step plans the first graph under the whole budget and the others as small as
+they get, and notes their problems. The next call joins the problems, plans them as one, and
+compiles anew with the parts of that plan. From then on the budget holds for the whole step. A graph
+that turns up later, for other shapes, is planned as small as it gets and joins the next round.
+
+The joined problem runs the forwards in order and the backwards in reverse. What one graph hands to
+the next is counted where it is made, outputs to the end; the gradient that comes back is counted
+on both sides, so that the plan errs on the safe side.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch._guards import CompileContext
+
+from .. import _native, budgets
+from ..planning import Plan
+from .graphs import UnsupportedGraphError
+from .importer import Imported
+from .partition import Partitioner
+
+MOST_ROUNDS = 4
+"""How often a model is compiled anew because other graphs than the planned ones turned up."""
+
+_SMALLEST = 100.0  # the share of time that the smallest plan may cost
+
+
+class _Part(NamedTuple):
+    """What the joint plan says of one graph."""
+
+    document: dict[str, Any]
+    steps: list[int]
+    backward_starts: int
+
+
+def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """The problem of several graphs that run one after another; by its op ids, (graph, op)."""
+    pieces = [(g, 0, d["backward_starts"]) for g, d in enumerate(documents)]
+    pieces += [(g, d["backward_starts"], len(d["ops"])) for g, d in enumerate(documents)][::-1]
+    first_value = []  # of each op of each graph
+    for d in documents:
+        at, rows = 0, []
+        for op in d["ops"]:
+            rows.append(at)
+            at += len(op["out"])
+        first_value.append(rows)
+    first_storage = [0]
+    for d in documents:
+        first_storage.append(first_storage[-1] + len(d["storages"]))
+    order: list[tuple[int, int]] = []
+    value: list[dict[int, int]] = [{} for _ in documents]
+    n_values = 0
+    for g, begin, end in pieces:
+        for i in range(begin, end):
+            order.append((g, i))
+            for k in range(len(documents[g]["ops"][i]["out"])):
+                value[g][first_value[g][i] + k] = n_values
+                n_values += 1
+    ops = []
+    for g, i in order:
+        op = documents[g]["ops"][i]
+        outs = [{**out, "storage": out["storage"] + first_storage[g]} for out in op["out"]]
+        ins = [value[g][v] for v in op["in"]]
+        ops.append({**op, "name": f"{op['name']}@{g}", "in": ins, "out": outs})
+    joined = {
+        **documents[0],
+        "backward_starts": sum(d["backward_starts"] for d in documents),
+        "static_bytes": sum(d["static_bytes"] for d in documents),
+        "storages": [s for d in documents for s in d["storages"]],
+        "ops": ops,
+    }
+    for key in ("forward_outputs", "backward_outputs"):
+        joined[key] = [value[g][v] for g, d in enumerate(documents) for v in d[key]]
+    return joined, order
+
+
+class ModelPartitioner(Partitioner):
+    """The partitioner of one model: a budget in bytes or a share is one budget for all graphs."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._shared = self.budget is not None and self.budget[0] in budgets.BOUNDS
+        self.one_graph = self._shared
+        self._documents: dict[int | None, dict[str, Any]] = {}  # by frame, as they were compiled
+        self._parts: list[_Part] = []
+        self._stale = False
+        self._rounds = 0
+        self.runs: Counter[int | None] = Counter()
+
+    def needs_another_round(self) -> bool:
+        """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
+        model is then to be compiled anew.
+
+        Raises:
+            BudgetError: no plan of all graphs meets the budget.
+        """
+        if not self._stale or self._rounds >= MOST_ROUNDS:
+            return False
+        documents = list(self._documents.values())
+        joined, order = join(documents)
+        text = json.dumps(joined)
+        answer = _native.plan_json(text, budget=self.budget, device=self.row)
+        plan = Plan(text, answer)
+        steps, start = plan.document["steps"], plan.document["backward_starts"]
+        self._parts = []
+        for g, document in enumerate(documents):
+            early = [order[s][1] for s in steps[:start] if order[s][0] == g]
+            late = [order[s][1] for s in steps[start:] if order[s][0] == g]
+            self._parts.append(_Part(document, early + late, len(early)))
+        self._documents = {}
+        self._stale = False
+        self._rounds += 1
+        self.plans = []
+        self._note(plan)
+        return True
+
+    def counted(self, run: Callable[..., Any], frame: int | None) -> Callable[..., Any]:
+        """The same function, whose runs in one call of the model are counted."""
+
+        @functools.wraps(run)
+        def call(*args: Any) -> Any:
+            self.runs[frame] += 1
+            return run(*args)
+
+        return call
+
+    def check_runs(self) -> None:
+        """A graph that runs several times in a step, such as a layer with a break inside, holds its
+        memory several times.
+
+        Raises:
+            UnsupportedGraphError: there is one.
+        """
+        most = max(self.runs.values(), default=0)
+        self.runs.clear()
+        if self._shared and most > 1:
+            raise UnsupportedGraphError(
+                f"one graph of the model runs {most} times in a step (a graph break inside a part "
+                "that is used several times), and a budget over such a step is not supported in "
+                "this version: remove the break (fullgraph=True says where it is), or use "
+                "budget=None or 'min'"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_documents": {}, "_parts": []}
+
+    def frame(self) -> int | None:
+        """PyTorch's number of the code that is being compiled."""
+        now = CompileContext.current_compile_id()
+        return None if now is None else now.frame_id
+
+    def _choose(self, graph: Imported) -> tuple[list[int], int]:
+        if not self._shared:
+            return super()._choose(graph)
+        self._documents[self.frame()] = graph.document
+        for part in self._parts:
+            if part.document == graph.document:
+                return part.steps, part.backward_starts
+        if len(self._documents) == 1 and not self._parts:
+            return super()._choose(graph)
+        self._stale = True
+        whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
+        try:
+            return super()._choose(graph)
+        finally:
+            self.budget = whole

@@ -1,0 +1,102 @@
+"""The planner's problem of a PyTorch step, without running it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import BackendCompilerFailed
+
+from ..planning import Plan, plan
+from .graphs import UnsupportedGraphError
+from .partition import Policy, device_row, prepare
+
+
+class TracedStep:
+    """A training step as the planner sees it (``docs/problem.md``)."""
+
+    def __init__(self, document: dict[str, Any], device: str) -> None:
+        self.document = document
+        self.device = device
+        """Row of the device table that fits the step's tensors."""
+
+    def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
+        """The plan under a budget; options as for :func:`cutback.plan`."""
+        return plan(self.document, budget=budget, **{"device": self.device, **options})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
+        ``.gz``."""
+        text = json.dumps(self.document)
+        if os.fspath(path).endswith(".gz"):
+            with gzip.open(path, "wt", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+
+    def __repr__(self) -> str:
+        return f"<cutback.torch.TracedStep of {len(self.document['ops'])} ops>"
+
+
+class _SeenError(Exception):
+    """Carries the problem out of PyTorch's compiler, which then has nothing left to do."""
+
+    def __init__(self, step: TracedStep) -> None:
+        super().__init__("traced")
+        self.step = step
+
+
+def trace(
+    step: torch.nn.Module | Callable[..., Any],
+    *inputs: Any,
+    policy: Policy = None,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> TracedStep:
+    """The problem of one training step: the forward of ``step`` on inputs like these, and its
+    backward.
+
+    Nothing is computed: PyTorch traces with fake tensors, and no memory is taken but for ``step``
+    and inputs as they are; those may be fake too (``torch._subclasses.FakeTensorMode``).
+
+    Args:
+        step: a module, or a function that returns a loss or outputs; it must trace as one graph.
+        inputs, kwargs: what it is called with.
+        policy: see :class:`Partitioner`.
+
+    Raises:
+        UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
+    """
+
+    def partition(
+        gm: torch.fx.GraphModule,
+        joint_inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+        **options: Any,
+    ) -> Any:
+        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), policy)
+        raise _SeenError(TracedStep(graph.document, device_row(gm)))
+
+    def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        raise UnsupportedGraphError(
+            "trace: no input or parameter needs a gradient, so there is no backward"
+        )
+
+    backend = aot_autograd(fw_compiler=compiler, partition_fn=partition)
+    try:
+        torch.compile(step, backend=backend, fullgraph=True, dynamic=dynamic)(*inputs, **kwargs)
+    except BackendCompilerFailed as failed:
+        if isinstance(failed.inner_exception, _SeenError):
+            return failed.inner_exception.step
+        if isinstance(failed.inner_exception, UnsupportedGraphError):
+            raise failed.inner_exception from None
+        raise
+    raise UnsupportedGraphError("trace: the step has no operations on tensors")

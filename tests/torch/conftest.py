@@ -1,0 +1,128 @@
+"""What the tests of the PyTorch bridge share: checked plans, counted runs, and one step of training
+measured. Without torch nothing here is collected."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "reference")]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PyTorch provokes these warnings itself while it compiles, and hides them, unless warnings are
+    errors."""
+    config.addinivalue_line("filterwarnings", "ignore:The .grad attribute of a Tensor")
+    config.addinivalue_line("filterwarnings", "ignore:.* should not be instantiated")
+    config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def every_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each plan goes through the independent evaluator."""
+    from evaluate import check_plan
+
+    from cutback.planning import Plan
+
+    take_plan = Plan.__init__
+
+    def take_and_check(self: Plan, problem: str, plan: str, step: Any = None) -> None:
+        take_plan(self, problem, plan, step)
+        check_plan(self.problem, self.document, self.document["device"])
+
+    monkeypatch.setattr(Plan, "__init__", take_and_check)
+    yield
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """PyTorch forgets what other tests compiled, and runs on one thread."""
+    import torch
+
+    torch._dynamo.reset()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often generated code ran: ``ran["forward"]``, ``ran["backward"]``, ``ran["inference"]``.
+    A test of compiled code asserts that it did."""
+    from cutback.torch import codegen
+
+    counts: Counter[str] = Counter()
+    compile_boxed = codegen.compile_boxed
+
+    def counted(gm: Any, name: str = "step") -> Any:
+        run = compile_boxed(gm, name)
+
+        def call(args: list[Any]) -> Any:
+            counts[name] += 1
+            return run(args)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    monkeypatch.setattr(codegen, "compile_boxed", counted)
+    return counts
+
+
+class Measured(NamedTuple):
+    """One step of training."""
+
+    loss: Any
+    gradients: dict[str, Any]
+    buffers: dict[str, Any]
+    peak_bytes: int
+
+
+@pytest.fixture
+def train_step() -> Callable[..., Measured]:
+    """train_step(module, *inputs): a step with seed 7 and new gradients, measured."""
+    import torch
+
+    from cutback.torch import MemoryTracker
+
+    def step(module: Any, *inputs: Any) -> Measured:
+        module.zero_grad(set_to_none=True)
+        torch.manual_seed(7)
+        with MemoryTracker() as memory:
+            loss = module(*inputs)
+            loss.backward()
+            peak = memory.peak_bytes
+        gradients = {
+            n: None if p.grad is None else p.grad.clone() for n, p in module.named_parameters()
+        }
+        return Measured(
+            loss.detach(), gradients, {n: b.clone() for n, b in module.named_buffers()}, peak
+        )
+
+    return step
+
+
+@pytest.fixture
+def same_bits() -> Callable[[Any, Any], bool]:
+    """Are two trees of tensors equal, bit for bit?"""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    def equal(a: Any, b: Any) -> bool:
+        xs, ys = tree_leaves(a), tree_leaves(b)
+        return len(xs) == len(ys) and all(
+            torch.equal(x, y) if isinstance(x, torch.Tensor) else x is y or x == y
+            for x, y in zip(xs, ys, strict=True)
+        )
+
+    return equal

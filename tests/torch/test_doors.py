@@ -1,0 +1,173 @@
+"""Every way in: the backend's name, AOTAutograd, Inductor, and what each refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from shutil import which
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F
+from small_models import make
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+
+import cutback.torch as ct
+from cutback.torch import hooks
+
+
+def f(w: Any, x: Any) -> Any:
+    for _ in range(3):
+        x = F.dropout(torch.tanh(x @ w), 0.2)
+    return x.square().sum()
+
+
+def inputs() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    return torch.randn(32, 32, requires_grad=True), torch.randn(256, 32)
+
+
+def gradient(call: Callable[..., Any]) -> Any:
+    w, x = inputs()
+    torch.manual_seed(5)
+    call(w, x).backward()
+    return w.grad
+
+
+def test_import_of_the_package_leaves_torch_alone() -> None:
+    code = "import sys, cutback; assert 'torch' not in sys.modules; import cutback.torch"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_by_name(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
+    plans: list[Any] = []
+    compiled = torch.compile(f, backend="cutback", options={"budget": 0.7, "on_plan": plans.append})
+    assert same_bits(gradient(compiled), gradient(f))
+    assert ran == {"forward": 1, "backward": 1}
+    (plan,) = plans
+    assert plan.numbers["recomputed"] > 0
+    assert plan.numbers["live_bytes"] <= 0.7 * plan.numbers["save_all_live_bytes"]
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="unknown option 'budgte'"):
+        torch.compile(f, backend="cutback", options={"budgte": 0.7})(*inputs())
+
+
+def test_as_partition_fn(same_bits: Callable[..., bool]) -> None:
+    graphs = []
+
+    def compiler(gm: Any, example_inputs: Any) -> Any:
+        graphs.append(gm)
+        return make_boxed_func(gm.forward)
+
+    partitioner = ct.Partitioner(budget="min")
+    backend = aot_autograd(fw_compiler=compiler, partition_fn=partitioner)
+    assert same_bits(gradient(torch.compile(f, backend=backend)), gradient(f))
+    (plan,) = partitioner.plans
+    start, steps = plan.document["backward_starts"], plan.document["steps"]
+    kinds = [plan.problem["ops"][i]["kind"] for i in steps]
+    # the graphs run the plan's steps in the plan's order; a dropout's result that is made from its
+    # mask again is one op
+    names = {
+        "_operator.getitem": "<built-in function getitem>",
+        "aten.native_dropout.result": "<built-in function getitem>",
+    }
+    for graph, part in zip(graphs, (kinds[:start], kinds[start:]), strict=True):
+        calls = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+        planned = [names.get(k, k) for k in part if k != "tangent"]
+        if graph is graphs[1]:
+            planned = [
+                "aten.native_dropout_backward.default" if k == "aten.native_dropout.result"
+                else names.get(k, k) for k in part if k != "tangent"
+            ]  # fmt: skip
+            planned = [k for k in planned if "getitem" not in k]
+            calls = [k for k in calls if "getitem" not in k]
+        assert calls == planned
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
+@pytest.mark.parametrize("door", ["compile", "config"])
+def test_inductor(door: str) -> None:
+    graphs: list[list[str]] = []
+    look = torch._inductor.config.patch(
+        post_grad_custom_post_pass=_Look(graphs), fx_graph_cache=False
+    )
+    plain = gradient(torch.compile(f))
+    torch._dynamo.reset()
+    with look, torch._functorch.config.patch(enable_autograd_cache=False):
+        if door == "compile":
+            compiled = ct.compile(f, budget=0.7, codegen="inductor")
+            found = gradient(compiled)
+            (plan,) = compiled.plans
+        else:
+            partitioner = ct.Partitioner(budget=0.7)
+            with torch._inductor.config.patch(custom_partitioner_fn=partitioner):
+                found = gradient(torch.compile(f))
+            (plan,) = partitioner.plans
+    torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-6)
+    assert plan.numbers["recomputed"] > 0
+    kinds = [op["kind"] for op in plan.problem["ops"]]
+    assert any("inductor_seeds" in kind for kind in kinds)
+    # the seeds are drawn once, in the forward
+    draws = [sum("inductor_seeds" in call for call in graph) for graph in graphs]
+    assert len(graphs) == 2 and sorted(draws) == [0, 1]
+
+
+class _Look(torch._inductor.custom_graph_pass.CustomGraphPass):
+    """Notes the operations of every graph that Inductor compiles."""
+
+    def __init__(self, graphs: list[list[str]]) -> None:
+        self.graphs = graphs
+
+    def __call__(self, graph: Any) -> None:
+        self.graphs.append([str(n.target) for n in graph.nodes])
+
+    def uuid(self) -> None:
+        return None
+
+
+def test_a_compiled_module_looks_like_the_module() -> None:
+    model, _ = make("gpt")
+    compiled = ct.compile(model, budget=0.5)
+    assert list(compiled.state_dict()) == list(model.state_dict())
+    assert compiled.load_state_dict(model.state_dict()) is not None
+    assert {id(p) for p in compiled.parameters()} == {id(p) for p in model.parameters()}
+    assert compiled.blocks is model.blocks
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        compiled.no_such_thing  # noqa: B018
+
+
+def test_keys_for_the_code_cache() -> None:
+    keys = {
+        ct.Partitioner(budget=b, policy=p).uuid()
+        for b in (None, 0.5, "1GiB")
+        for p in (None, "dots_saveable", ["aten.mm"])
+    }
+    assert len(keys) == 9 and None not in keys
+    function = lambda ctx, op, *args: None  # noqa: E731
+    once = {ct.Partitioner(policy=function).uuid() for _ in range(3)}
+    assert len(once) == 3 and not once & keys
+
+
+def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks.check()
+    monkeypatch.delattr("torch._inductor.custom_graph_pass.CustomPartitionerFn")
+    with pytest.raises(ImportError, match=r"CustomPartitionerFn \(a partitioner for Inductor\)"):
+        hooks.check()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
+def test_every_budget_has_its_plan_in_spite_of_caches() -> None:
+    for budget in (0.9, 0.7, 0.9):
+        torch._dynamo.reset()
+        compiled = ct.compile(f, budget=budget, codegen="inductor")
+        gradient(compiled)
+        (plan,) = compiled.plans
+        assert plan.numbers["budget_bytes"] == int(budget * plan.numbers["save_all_live_bytes"])

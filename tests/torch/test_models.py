@@ -1,0 +1,119 @@
+"""Whole models: bits that do not depend on the budget, and peaks that are the planned ones."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from small_models import CASES, make
+
+import cutback.torch as ct
+from cutback import BudgetError
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_and_peaks(
+    name: str, ran: Counter[str], train_step: Callable[..., Any], same_bits: Callable[..., bool]
+) -> None:
+    model, inputs = make(name)
+    # new gradients for the same names: OptimizedModule adds none
+    reference = train_step(copy.deepcopy(model), *inputs)
+    for budget in (None, 0.7, "min"):
+        own = copy.deepcopy(model)
+        compiled = ct.compile(own, budget=budget)
+        first = train_step(compiled, *inputs)
+        ran.clear()
+        again = train_step(compiled, *inputs)
+        assert ran == {"forward": 1, "backward": 1}
+        (plan,) = compiled.plans
+        assert again.peak_bytes == plan.numbers["live_bytes"] == first.peak_bytes
+        assert same_bits(first.loss, reference.loss)
+        for key, gradient in reference.gradients.items():
+            assert same_bits(first.gradients[f"_orig_mod.{key}"], gradient), (budget, key)
+        for key, buffer in reference.buffers.items():
+            assert same_bits(first.buffers[f"_orig_mod.{key}"], buffer), (budget, key)
+        if budget is None:
+            assert plan.numbers["recomputed"] == 0
+        else:
+            assert plan.numbers["recomputed"] > 0
+            limit = plan.numbers["budget_bytes"]
+            assert limit is None or again.peak_bytes <= limit
+
+
+def test_random_numbers_follow_the_seed(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
+    model, inputs = make("gpt")
+    compiled = ct.compile(model, budget=0.6)
+    losses = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        losses.append(compiled(*inputs).detach())
+    torch.manual_seed(1)
+    assert same_bits(losses[0], losses[2]) and same_bits(losses[0], model(*inputs).detach())
+    assert not same_bits(losses[0], losses[1])
+    assert ran["forward"] == 3
+
+
+def test_trained_parameters_are_the_same(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
+    def train(budget: Any) -> dict[str, Any]:
+        model, inputs = make("gpt")
+        step = model if budget == "eager" else ct.compile(model, budget=budget)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        torch.manual_seed(3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            step(*inputs).backward()
+            optimizer.step()
+        return dict(model.state_dict())
+
+    eager = train("eager")
+    assert same_bits(train(None), eager)
+    assert same_bits(train(0.5), eager)
+    assert ran == {"forward": 8, "backward": 8}
+
+
+def test_an_impossible_budget_says_what_is_possible() -> None:
+    model, inputs = make("gpt")
+    with pytest.raises(BudgetError, match=r"smallest found needs \d+ bytes, at op \w+ \("):
+        ct.compile(model, budget=1000)(*inputs)
+
+
+def test_budget_on_saved_bytes(ran: Counter[str], train_step: Callable[..., Any]) -> None:
+    model, inputs = make("gpt")
+    compiled = ct.compile(model, budget=0.5, measure="saved")
+    train_step(compiled, *inputs)
+    numbers = compiled.plans[0].numbers
+    assert numbers["saved_bytes"] <= numbers["save_all_saved_bytes"] // 2
+    assert ran["backward"] == 1
+
+
+def test_plans_explain_themselves(tmp_path: Path) -> None:
+    model, inputs = make("gpt")
+    compiled = ct.compile(model, budget=0.6)
+    compiled(*inputs)
+    (plan,) = compiled.plans
+    text = plan.explain()
+    assert "small_models.py:" in text and "blocks.1" in text and "native_dropout" in text
+    assert {e.decision for e in plan.entries} == {"save", "recompute"}
+    plan.report(tmp_path / "plan.html")
+    assert "native_dropout" in (tmp_path / "plan.html").read_text()
+    masks = [e for e in plan.entries if e.type.startswith("bool[")]
+    assert masks and all(e.decision == "save" for e in masks)
+
+
+@pytest.mark.slow
+def test_the_example() -> None:
+    example = Path(__file__).parents[2] / "examples" / "torch_budget.py"
+    done = subprocess.run(
+        [sys.executable, str(example), "--steps", "3"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "peaks as planned, losses equal bit for bit" in done.stdout
