@@ -26,12 +26,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .eager_ops import OpInfo, info_of
-from .eager_policy import ask, offloads, saves
+from .eager_ops import OpInfo, info_of, infos
+from .eager_policy import SaveList, ask, offloads, saves
 
 _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
 _MASK_BYTES = 1024  # noise of fewer bytes is not worth two more ops
+_BERNOULLI = torch.ops.aten.bernoulli_.float
+_DIV = torch.ops.aten.div_.Scalar
 _numbers = count()
 _active = threading.local()
 
@@ -46,52 +48,71 @@ class Value:
 
     __slots__ = ("__weakref__", "index", "node", "packs", "read", "restore", "tensor", "version")
 
-    def __init__(self, node: Node | None, index: int, tensor: Any = None, version: int = 0) -> None:
+    restore: Callable[[Any], Any]  # from the form in which it is held; set where version is -1
+    version: int  # of `tensor` when it was taken; set where there is one
+
+    def __init__(self, node: Node | None, index: int) -> None:
         self.node = node  # what makes it; None: held, or it can never be made again
         self.index = index  # which of the node's results; -1: the only one
-        self.tensor = tensor  # held, or None
-        self.version = version  # of `tensor` when it was taken
-        self.restore: Callable[[Any], Any] | None = None  # from the form in which it is held
+        self.tensor: Any = None  # held, or None
         self.read = False  # by a logged op
-        self.packs = 0  # saved-tensor slots that hold it
+        self.packs = 0  # saved-tensor slots that have held it
+
+
+def _held(tensor: Any, version: int, index: int = -1) -> Value:
+    value = Value(None, index)
+    value.tensor = tensor
+    value.version = version
+    return value
 
 
 class Node:
     """One run of an op."""
 
-    __slots__ = ("args", "func", "inputs", "kwargs", "nested", "number")
+    __slots__ = ("args", "grad", "info", "inputs", "kwargs", "nested", "number")
 
-    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.func = func
-        self.args = args  # with values where tensors were
-        self.kwargs = kwargs
-        self.nested = False  # values inside lists or kwargs
+    nested: bool  # kwargs hold values
+    number: int  # in the order of the region
+
+    def __init__(self, info: OpInfo, number: int) -> None:
+        self.info = info
+        self.number = number
+        self.grad = torch.is_grad_enabled()  # some kernels ask for it
+        self.args: list[Any] = []  # with values where tensors were
+        self.kwargs: dict[str, Any] | None = None
+        self.nested = False
         self.inputs: list[Value] = []
-        self.number = 0
 
 
 class Record:
-    """What lies in one storage. ``values`` is empty while there is only the first one."""
+    """What lies in one storage."""
 
-    __slots__ = ("__weakref__", "first", "key", "noise", "tensor", "values")
+    __slots__ = ("__weakref__", "first", "tensor", "values")
 
     def __init__(self, first: Value | None, tensor: Callable[[], Any]) -> None:
         self.first = first
         self.tensor = tensor  # weak reference to the tensor that `first` stands for
-        self.values: dict[Any, Value] = {}
-        self.key: Any = None  # of `first`, once another value needs to be told apart
-        self.noise: float | bool | None = None  # True: 0 and 1 at random; a number: divided by it
+        self.values: dict[Any, Value] | None = None  # by place; none while there is only `first`
+
+    def named(self) -> dict[Any, Value]:
+        """All values by their places."""
+        values = self.values
+        if values is None:
+            values = self.values = {}
+            t = self.tensor()
+            if t is not None and self.first is not None:
+                values[place_of(t)] = self.first
+        return values
 
     def clear(self) -> None:
         """Forget all values: the storage was written to, or the region has ended."""
         self.first = None
         self.tensor = _nothing
         self.values = {}
-        self.noise = None
 
     def all(self) -> list[Value]:
         """Every value in the storage."""
-        found = list(self.values.values())
+        found = list(self.values.values()) if self.values else []
         if self.first is not None and self.first not in found:
             found.append(self.first)
         return found
@@ -99,6 +120,9 @@ class Record:
 
 def _nothing() -> None:
     return None
+
+
+_NO_NOISE: tuple[Callable[[], Any], float] = (_nothing, 0.0)
 
 
 def place_of(t: Any) -> tuple[Any, ...]:
@@ -121,7 +145,7 @@ def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
 class Region(TorchDispatchMode):  # type: ignore[misc]
     """Records the ops of a region while it runs."""
 
-    def __init__(self, policy: Callable[..., Any] | None, script: Any = None) -> None:
+    def __init__(self, policy: Callable[..., Any] | SaveList | None, script: Any = None) -> None:
         super().__init__()
         self.policies = [policy]  # of the region and of the regions inside it
         self.script = script  # decides instead of the policy, or watches (eager_plan.py)
@@ -130,6 +154,8 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         self.records: list[Any] = []  # weak
         self.outside: list[Any] = []  # storages from outside that carry an entry; weak
         self.number = 0
+        # the last storage filled with zeros and ones at random, and what it was divided by
+        self.noise = _NO_NOISE
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -156,6 +182,7 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         self.records.clear()
         self.policies = [None]
         self.script = None
+        self.noise = _NO_NOISE
 
     # values
 
@@ -169,18 +196,18 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
 
     def _source(self, t: Any, record: Record | None) -> Value:
         """A value that no logged op can make."""
-        noise = None if record is None else record.noise
-        if type(noise) is float and t.nbytes >= _MASK_BYTES:
+        weak, divisor = self.noise
+        if record is not None and divisor and weak() is record and t.nbytes >= _MASK_BYTES:
             before, self.paused = self.paused, True
             try:
                 with torch.no_grad():
-                    value = Value(None, -1, t.detach() != 0)
+                    value = _held(t.detach() != 0, -1)
             finally:
                 self.paused = before
-            value.restore = _to_noise(t.dtype, noise)
+            value.restore = _to_noise(t.dtype, divisor)
             return value
         held = t if t.requires_grad and t.is_leaf else self.alias(t)
-        return Value(None, -1, held, t._version)
+        return _held(held, t._version)
 
     def value_of(self, t: Any) -> Value:
         """The value that a tensor stands for."""
@@ -189,28 +216,20 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without storage
             return self._source(t, None)
         entries = storage.__dict__
-        record = entries.get(self.key)
+        record: Record | None = entries.get(self.key)
         if record is None:
             value = self._source(t, None)
             entries[self.key] = Record(value, weakref.ref(t))
             self.outside.append(weakref.ref(storage))
             return value
-        if record.tensor() is t:
+        if record.tensor() is t and record.first is not None:
             return record.first
-        self._name_first(record)
+        values = record.named()
         place = place_of(t)
-        value = record.values.get(place)
-        if value is None:
-            value = record.values[place] = self._source(t, record)
-        return value
-
-    @staticmethod
-    def _name_first(record: Record) -> None:
-        if record.key is None and record.first is not None:
-            t = record.tensor()
-            if t is not None:
-                record.key = place_of(t)
-                record.values[record.key] = record.first
+        known = values.get(place)
+        if known is None:
+            known = values[place] = self._source(t, record)
+        return known
 
     def _register(self, t: Any, node: Node, index: int, held: str) -> None:
         """A result of an op; `held` is "", "here" or "host"."""
@@ -221,18 +240,19 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         record = entries.get(self.key)
         if record is not None:  # a view
             if record.tensor() is not t and held != "once":
-                self._name_first(record)
+                values = record.named()
                 place = place_of(t)
-                if place not in record.values:
-                    record.values[place] = Value(node, index)
+                if place not in values:
+                    values[place] = Value(node, index)
             return
         if not held:
             value = Value(node, index)
         else:
-            value = Value(None, index, alias_of(t), t._version)
+            value = _held(alias_of(t), t._version, index)
             if held == "host" and t.device.type != "cpu":
                 device = t.device
                 value.tensor = value.tensor.cpu()
+                value.version = -1
                 value.restore = lambda kept: kept.to(device)
         record = entries[self.key] = Record(value, weakref.ref(t))
         self.records.append(weakref.ref(record))
@@ -245,24 +265,24 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        info = info_of(func)
+        info = infos.get(func) or info_of(func)
         if info.special:
             if info.mutates:
                 return self._mutate(info, func, args, kwargs)
             if info.norm >= 0:
                 return self._norm(info, func, args, kwargs)
-        node = self._node(func, args, kwargs)
-        out = func(*args, **kwargs)
+        node = self._node(info, args, kwargs)
+        out = info.call(*args, **kwargs)
         if info.factory:
             self._pin_options(node, out)
         self._log(info, node, out, args, kwargs)
         return out
 
-    def _node(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
-        node = Node(func, args, kwargs)
-        self.number = node.number = self.number + 1
+    def _node(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        self.number = number = self.number + 1
+        node = Node(info, number)
         inputs = node.inputs
-        logged = []
+        logged = node.args
         for a in args:
             kind = type(a)
             if kind not in _PLAIN:
@@ -273,7 +293,6 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
                 else:
                     a = self._convert(a, node)
             logged.append(a)
-        node.args = tuple(logged)
         if kwargs:
             node.kwargs = {k: self._convert(a, node) for k, a in kwargs.items()}
         return node
@@ -294,7 +313,8 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         # the defaults may be others by the time it runs again
         if isinstance(out, Tensor):
             options = {"dtype": out.dtype, "device": out.device}
-            node.kwargs = {**options, **{k: v for k, v in node.kwargs.items() if v is not None}}
+            given = node.kwargs or {}
+            node.kwargs = {**options, **{k: v for k, v in given.items() if v is not None}}
 
     def _log(
         self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -307,7 +327,7 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
             policy = self.policies[-1]
             held = "here" if info.foreign else ""
             if policy is not None:
-                decision = ask(policy, node.func, args, kwargs, out)
+                decision = ask(policy, info.func, args, kwargs, out)
                 if saves(decision):
                     held = "here"
                 elif offloads(decision):
@@ -326,11 +346,12 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
     def _keep_readable(self, record: Record) -> None:
         """Before a storage is overwritten, copy those held values in it that a logged op reads."""
         for value in record.all():
-            if value.tensor is None or value.restore is not None or not value.read:
+            if value.tensor is None or value.version < 0 or not value.read:
                 continue
-            # `record`, the list of the loop, `value` and the argument of the count itself
+            # not counted: the list of the loop, `value`, the argument of the count, the record
             others = sys.getrefcount(value) - 3 - (record.first is value)
-            others -= sum(v is value for v in record.values.values())
+            if record.values:
+                others -= sum(v is value for v in record.values.values())
             if others > 0:
                 value.tensor = value.tensor.detach().clone()
                 value.version = value.tensor._version
@@ -356,25 +377,21 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
             ask(policy, func, args, kwargs, None)
         records = []
         for at in info.written:
-            if isinstance(at, str):
-                a = kwargs.get(at)
-            else:
-                a = args[at] if at < len(args) else None
+            a = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
             for t in a if isinstance(a, (list, tuple)) else (a,):
                 if isinstance(t, Tensor):
                     record = self._written(t)
                     if record is not None:
-                        records.append((record, record.noise))
+                        records.append(record)
         out = func(*args, **kwargs)
-        for record, _ in records:
+        for record in records:
             record.clear()
-        if len(records) == 1:
-            record, noise = records[0]
-            if func is torch.ops.aten.bernoulli_.float:
-                record.noise = True
-            elif func is torch.ops.aten.div_.Scalar and noise is True and args[1] != 0:
-                record.noise = float(args[1])
-        node = Node(func, (), {})
+        if func is _BERNOULLI:
+            self.noise = weakref.ref(records[0]), 0.0
+        elif records and self.noise[0]() is records[0]:
+            fresh = func is _DIV and self.noise[1] == 0.0
+            self.noise = (self.noise[0], float(args[1])) if fresh else _NO_NOISE
+        node = Node(info, 0)
         for index, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
             if isinstance(t, Tensor):
                 self._register(t, node, index, "once")
@@ -384,11 +401,11 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         """Batch norm: it also advances its running statistics, when it has any."""
         at = info.norm
         if args[at] is None or not args[at + 2]:
-            node = self._node(func, args, kwargs)
+            node = self._node(info, args, kwargs)
             out = func(*args, **kwargs)
         else:
             records = [self._written(t) for t in args[at : at + 2]]
-            node = self._node(func, (*args[:at], None, None, *args[at + 2 :]), kwargs)
+            node = self._node(info, (*args[:at], None, None, *args[at + 2 :]), kwargs)
             out = func(*args, **kwargs)
             for record in records:
                 if record is not None:

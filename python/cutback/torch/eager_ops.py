@@ -21,10 +21,16 @@ _NORMS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native
 class OpInfo:
     """Facts about one op (an overload, or a higher-order operator)."""
 
-    __slots__ = ("dropout", "factory", "foreign", "mutates", "norm", "pinned", "special", "written")
+    __slots__ = (
+        "call", "dropout", "factory", "foreign", "func", "mutates", "norm", "pinned", "special",
+        "view", "written",
+    )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         schema = getattr(func, "_schema", None)
+        self.func = func
+        self.call = getattr(func, "_op", func)  # without a Python function in between
+        self.view = bool(getattr(func, "is_view", False))
         name = "" if schema is None else schema.name.split("::")[1]
         arguments = [] if schema is None else schema.arguments
         # an op of another library, which may draw numbers or talk to the world without a tag
@@ -62,12 +68,12 @@ class OpInfo:
         return bool(args[at] if at < len(args) else kwargs.get("dropout_p", 0.0))
 
 
-_infos: dict[Any, OpInfo] = {}
+infos: dict[Any, OpInfo] = {}
 
 
 def info_of(func: Any) -> OpInfo:
     """The facts about an op, from a table."""
-    info = _infos.get(func)
+    info = infos.get(func)
     if info is None:
-        info = _infos[func] = OpInfo(func)
+        info = infos[func] = OpInfo(func)
     return info

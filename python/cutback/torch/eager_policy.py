@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
@@ -29,7 +28,8 @@ class SaveList:
                 )
         self.known: dict[Any, CheckpointPolicy] = {}
 
-    def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def decide(self, op: Any) -> CheckpointPolicy:
+        """What the list says about an op."""
         decision = self.known.get(op)
         if decision is None:
             found = op in self.ops or getattr(op, "overloadpacket", None) in self.ops
@@ -38,8 +38,8 @@ class SaveList:
         return decision
 
 
-def resolve(policy: Policy) -> Callable[..., Any]:
-    """Any form of a policy as a function.
+def resolve(policy: Policy) -> Callable[..., Any] | SaveList:
+    """Any form of a policy as something to :func:`ask`.
 
     Raises:
         TypeError: neither a function nor a collection of ops.
@@ -66,7 +66,11 @@ def _word(answer: Any, op: Any) -> CheckpointPolicy:
 
 
 def ask(
-    policy: Callable[..., Any], op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    policy: Callable[..., Any] | SaveList,
+    op: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    out: Any,
 ) -> CheckpointPolicy:
     """What a policy says about one call.
 
@@ -76,8 +80,8 @@ def ask(
     Raises:
         ValueError: the policy wants the result of a mutating op saved.
     """
-    if type(policy) is SaveList:
-        decision = policy(None, op)
+    if isinstance(policy, SaveList):
+        decision = policy.decide(op)
     else:
         ctx = SelectiveCheckpointContext(is_recompute=False, op_output=out)
         decision = _word(policy(ctx, op, *args, **kwargs), op)
@@ -100,6 +104,3 @@ def saves(decision: CheckpointPolicy) -> bool:
 def offloads(decision: CheckpointPolicy) -> bool:
     """Is the result to wait in the host's memory?"""
     return "OFFLOAD" in decision.name
-
-
-__all__ = ["CheckpointPolicy", "Policy", "SaveList", "ask", "offloads", "resolve", "saves", "torch"]

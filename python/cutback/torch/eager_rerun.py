@@ -6,13 +6,14 @@ the log holds the ops that autograd and autocast chose.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from .eager_log import Node, Value
 
-_SHORT = 8  # chains up to this many ops are cheap to run again
+_NEAR = 8  # ops that a chain may be long and have all that is wanted of it held
 
 
 def held(value: Value, tensor: Any) -> Any:
@@ -21,17 +22,32 @@ def held(value: Value, tensor: Any) -> Any:
     Raises:
         RuntimeError: it was.
     """
-    if value.restore is not None:
+    version = value.version
+    if version < 0:
         return value.restore(tensor)
-    if tensor._version != value.version:
+    if tensor._version != version:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace "
             f"operation: [{kind} {list(tensor.shape)}] is at version {tensor._version}; expected "
-            f"version {value.version} instead. cutback.torch.checkpoint needs it to run an op "
+            f"version {version} instead. cutback.torch.checkpoint needs it to run an op "
             "again; clone it before it is modified, or have what is made of it saved (policy_fn)"
         )
     return tensor
+
+
+class _Restored:
+    """Puts the grad mode back."""
+
+    __slots__ = ("grad",)
+
+    def __init__(self, grad: bool) -> None:
+        self.grad = grad
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self.grad)
 
 
 def _fill(a: Any, made: dict[Value, Any]) -> Any:
@@ -47,11 +63,20 @@ def _fill(a: Any, made: dict[Value, Any]) -> Any:
 
 
 def _run(node: Node, made: dict[Value, Any]) -> Any:
-    args = [_fill(a, made) if type(a) is Value or type(a) is list else a for a in node.args]
+    args = []
+    for a in node.args:
+        kind = type(a)
+        if kind is Value:
+            t = made.get(a)
+            args.append(held(a, a.tensor) if t is None else t)
+        else:
+            args.append(_fill(a, made) if kind is list else a)
     kwargs = node.kwargs
-    if node.nested and kwargs:
+    if not kwargs:
+        return node.info.call(*args)
+    if node.nested:
         kwargs = {k: _fill(a, made) for k, a in kwargs.items()}
-    return node.func(*args, **kwargs)
+    return node.info.call(*args, **kwargs)
 
 
 def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
@@ -77,16 +102,12 @@ def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
     return sorted(wanted, key=lambda n: n.number), wanted
 
 
-def _halves(n: int) -> set[int]:
-    """Places of a chain of n ops to keep, so that what follows needs short chains: the middle, the
-    middle of the rest, and so on. A chain that is asked for op by op, backwards, then costs
-    n log n runs rather than n^2, and holds log n results rather than n."""
-    places = set()
-    left = n
-    while left > _SHORT:
-        left -= (left + 1) // 2
-        places.add(n - left)
-    return places
+def _stride(n: int) -> int:
+    """Of a long chain, some results are held for the slots that come later: what a slot wants among
+    the last `stride` ops, and one in every `stride` before them. Of n values that are wanted one by
+    one, backwards, about two times the root of n are then held at a time, and each is made about
+    two times."""
+    return max(_NEAR, math.isqrt(n))
 
 
 def unpack(value: Value) -> Any:
@@ -99,19 +120,24 @@ def unpack(value: Value) -> Any:
     for node in nodes:
         for other in node.inputs:
             reads[other] = reads.get(other, 0) + 1
-    keep = _halves(len(nodes)) if len(nodes) > _SHORT else ()
+    stride = _stride(len(nodes))
+    near = len(nodes) - stride
     made: dict[Value, Any] = {}
-    due = False
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+    due = 0
+    grad = torch.is_grad_enabled()
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), _Restored(grad):
         for place, node in enumerate(nodes):
+            if node.grad is not grad:
+                grad = node.grad
+                torch._C._set_grad_enabled(grad)
             out = _run(node, made)
-            due = due or place in keep
-            hold = due and not getattr(node.func, "is_view", False)
+            due += 1
+            hold = due >= stride and not node.info.view
             for result in wanted[node]:
                 t = made[result] = out if result.index < 0 else out[result.index]
-                if hold and result is not value:
+                if result is not value and (hold or (result.packs and place >= near)):
                     _keep(result, t)
-                    due = False
+                    due = 0
             for other in node.inputs:
                 left = reads[other] - 1
                 reads[other] = left
