@@ -56,7 +56,7 @@ class Value:
         self.index = index  # which of the node's results; -1: the only one
         self.tensor: Any = None  # held, or None
         self.read = False  # by a logged op
-        self.packs = 0  # saved-tensor slots that have held it
+        self.packs = 0  # saved-tensor slots that have held it or a view of it
 
 
 def _held(tensor: Any, version: int, index: int = -1) -> Value:
@@ -419,4 +419,8 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         """What autograd keeps instead of a tensor."""
         value = self.value_of(t)
         value.packs += 1
+        origin = value
+        while origin.node is not None and origin.node.info.view:
+            origin = origin.node.inputs[0]
+            origin.packs += 1
         return value

@@ -120,22 +120,26 @@ def unpack(value: Value) -> Any:
     for node in nodes:
         for other in node.inputs:
             reads[other] = reads.get(other, 0) + 1
-    stride = _stride(len(nodes))
-    near = len(nodes) - stride
+    near = sum(not node.info.view for node in nodes)
+    stride = _stride(near)
+    near -= stride  # ops until only `stride` are left
     made: dict[Value, Any] = {}
     due = 0
     grad = torch.is_grad_enabled()
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), _Restored(grad):
-        for place, node in enumerate(nodes):
+        for node in nodes:
             if node.grad is not grad:
                 grad = node.grad
                 torch._C._set_grad_enabled(grad)
             out = _run(node, made)
-            due += 1
-            hold = due >= stride and not node.info.view
+            hold = False
+            if not node.info.view:
+                due += 1
+                near -= 1
+                hold = due >= stride
             for result in wanted[node]:
                 t = made[result] = out if result.index < 0 else out[result.index]
-                if result is not value and (hold or (result.packs and place >= near)):
+                if result is not value and (hold or (result.packs and near < 0)):
                     _keep(result, t)
                     due = 0
             for other in node.inputs:
