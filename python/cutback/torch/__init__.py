@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .contexts import checkpoint_contexts
-from .eager import checkpoint
+from .eager import checkpoint, checkpoint_plan
 
-__all__ = ["checkpoint", "checkpoint_contexts"]
+__all__ = ["checkpoint", "checkpoint_contexts", "checkpoint_plan"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import Any
 
@@ -46,9 +46,20 @@ def active() -> Region | None:
 class Value:
     """A tensor that an op made, or one that came from outside."""
 
-    __slots__ = ("__weakref__", "index", "node", "packs", "read", "restore", "tensor", "version")
+    __slots__ = (
+        "__weakref__",
+        "index",
+        "label",
+        "node",
+        "packs",
+        "read",
+        "restore",
+        "tensor",
+        "version",
+    )
 
     restore: Callable[[Any], Any]  # from the form in which it is held; set where version is -1
+    label: int  # in the problem of a region that is watched (eager_watch.py)
     version: int  # of `tensor` when it was taken; set where there is one
 
     def __init__(self, node: Node | None, index: int) -> None:
@@ -145,10 +156,9 @@ def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
 class Region(TorchDispatchMode):  # type: ignore[misc]
     """Records the ops of a region while it runs."""
 
-    def __init__(self, policy: Callable[..., Any] | SaveList | None, script: Any = None) -> None:
+    def __init__(self, policy: Callable[..., Any] | SaveList | None = None) -> None:
         super().__init__()
         self.policies = [policy]  # of the region and of the regions inside it
-        self.script = script  # decides instead of the policy, or watches (eager_plan.py)
         self.key = f"_cutback_{next(_numbers)}"
         self.paused = False
         self.records: list[Any] = []  # weak
@@ -181,7 +191,6 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         self.outside.clear()
         self.records.clear()
         self.policies = [None]
-        self.script = None
         self.noise = _NO_NOISE
 
     # values
@@ -232,7 +241,7 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         return known
 
     def _register(self, t: Any, node: Node, index: int, held: str) -> None:
-        """A result of an op; `held` is "", "here" or "host"."""
+        """A result of an op; `held` as `_decide` says."""
         try:
             entries = t.untyped_storage().__dict__
         except (NotImplementedError, RuntimeError):
@@ -316,30 +325,36 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
             given = node.kwargs or {}
             node.kwargs = {**options, **{k: v for k, v in given.items() if v is not None}}
 
+    def _decide(
+        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> str | Collection[int]:
+        """Which results to hold: "" (none), "once" (all, as the op must not run again), "here"
+        (all), "host" (all, in the host's memory), or some by index."""
+        if info.pinned and info.runs_once(args, kwargs):
+            return "once"
+        policy = self.policies[-1]
+        if policy is not None:
+            decision = ask(policy, info.func, args, kwargs, out)
+            if saves(decision):
+                return "here"
+            if offloads(decision):
+                return "host"
+            if decision.name == "MUST_RECOMPUTE":
+                return ""
+        return "here" if info.foreign else ""
+
     def _log(
         self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if info.pinned and info.runs_once(args, kwargs):
-            held = "once"
-        elif self.script is not None:
-            held = "here" if info.foreign else ""
-        else:
-            policy = self.policies[-1]
-            held = "here" if info.foreign else ""
-            if policy is not None:
-                decision = ask(policy, info.func, args, kwargs, out)
-                if saves(decision):
-                    held = "here"
-                elif offloads(decision):
-                    held = "host"
-                elif info.foreign and decision.name == "MUST_RECOMPUTE":
-                    held = ""
+        held = self._decide(info, node, args, kwargs, out)
         if isinstance(out, Tensor):
-            self._register(out, node, -1, held)
+            how = held if isinstance(held, str) else "here" if held else ""
+            self._register(out, node, -1, how)
         elif isinstance(out, (tuple, list)):
             for index, t in enumerate(out):
                 if isinstance(t, Tensor):
-                    self._register(t, node, index, held)
+                    how = held if isinstance(held, str) else "here" if index in held else ""
+                    self._register(t, node, index, how)
 
     # writes
 

@@ -7,6 +7,7 @@ the log holds the ops that autograd and autocast chose.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -102,12 +103,67 @@ def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
     return sorted(wanted, key=lambda n: n.number), wanted
 
 
-def _stride(n: int) -> int:
+class _Spacing:
     """Of a long chain, some results are held for the slots that come later: what a slot wants among
     the last `stride` ops, and one in every `stride` before them. Of n values that are wanted one by
     one, backwards, about two times the root of n are then held at a time, and each is made about
-    two times."""
-    return max(_NEAR, math.isqrt(n))
+    two times. Views are neither counted nor chosen."""
+
+    __slots__ = ("due", "near", "node", "stride", "target")
+
+    def __init__(self, nodes: list[Node], target: Value) -> None:
+        n = sum(not node.info.view for node in nodes)
+        self.stride = max(_NEAR, math.isqrt(n))
+        self.near = n - self.stride  # ops until only `stride` are left
+        self.due = 0  # ops since the last one that was chosen
+        self.node: Node | None = None
+        self.target = target
+
+    def __call__(self, node: Node, value: Value, tensor: Any) -> None:
+        view = node.info.view
+        if node is not self.node and not view:
+            self.node = node
+            self.due += 1
+            self.near -= 1
+        if value is self.target:
+            chosen = value.packs > 1
+        else:
+            chosen = (self.due >= self.stride and not view) or (value.packs > 0 > self.near)
+        if chosen:
+            self.due = 0
+            _keep(value, tensor)
+
+
+def rerun(
+    value: Value,
+    nodes: list[Node],
+    wanted: dict[Node, list[Value]],
+    keep: Callable[[Node, Value, Any], None],
+) -> Any:
+    """Runs a chain; `keep` sees every result that is wanted and may hold it."""
+    reads: dict[Value, int] = {value: 1}
+    for node in nodes:
+        for other in node.inputs:
+            reads[other] = reads.get(other, 0) + 1
+    made: dict[Value, Any] = {}
+    grad = torch.is_grad_enabled()
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), _Restored(grad):
+        for node in nodes:
+            if node.grad is not grad:
+                grad = node.grad
+                torch._C._set_grad_enabled(grad)
+            out = _run(node, made)
+            for result in wanted[node]:
+                t = made[result] = out if result.index < 0 else out[result.index]
+                keep(node, result, t)
+            for other in node.inputs:
+                left = reads[other] - 1
+                reads[other] = left
+                if not left:
+                    made.pop(other, None)
+            del out
+    made_value = made.get(value)
+    return held(value, value.tensor) if made_value is None else made_value
 
 
 def unpack(value: Value) -> Any:
@@ -116,44 +172,7 @@ def unpack(value: Value) -> Any:
     if tensor is not None:
         return held(value, tensor)
     nodes, wanted = chain(value)
-    reads: dict[Value, int] = {value: 1}
-    for node in nodes:
-        for other in node.inputs:
-            reads[other] = reads.get(other, 0) + 1
-    near = sum(not node.info.view for node in nodes)
-    stride = _stride(near)
-    near -= stride  # ops until only `stride` are left
-    made: dict[Value, Any] = {}
-    due = 0
-    grad = torch.is_grad_enabled()
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), _Restored(grad):
-        for node in nodes:
-            if node.grad is not grad:
-                grad = node.grad
-                torch._C._set_grad_enabled(grad)
-            out = _run(node, made)
-            hold = False
-            if not node.info.view:
-                due += 1
-                near -= 1
-                hold = due >= stride
-            for result in wanted[node]:
-                t = made[result] = out if result.index < 0 else out[result.index]
-                if result is not value and (hold or (result.packs and near < 0)):
-                    _keep(result, t)
-                    due = 0
-            for other in node.inputs:
-                left = reads[other] - 1
-                reads[other] = left
-                if not left:
-                    made.pop(other, None)
-            del out
-    result = made.pop(value, None)
-    if result is None:
-        return held(value, value.tensor)
-    if value.packs > 1:
-        _keep(value, result)
-    return result
+    return rerun(value, nodes, wanted, _Spacing(nodes, value))
 
 
 def _keep(value: Value, tensor: Any) -> None:
