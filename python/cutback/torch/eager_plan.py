@@ -8,6 +8,8 @@ schedule that the region will really run, and that schedule is what counts again
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import heapq
 import json
 import threading
@@ -93,6 +95,10 @@ class Schedule:
             if run >= 0:
                 self.lives.setdefault(value, []).append((made[value, run], last))
 
+    def read_by(self, now: int) -> set[int]:
+        """What a backward op saved, or that saved values are views of."""
+        return {self.origin(self.seen.slots[k]) for k in self.seen.slots_of.get(now, ())}
+
     def until(self, value: int, now: int) -> int:
         """The last time at which the plan wants a value that was made at time `now`."""
         last = -1
@@ -110,6 +116,7 @@ class Schedule:
         kept: dict[int, int] = {}
         for now in range(starts, len(ops)):
             kept = {v: last for v, last in kept.items() if last >= now}
+            here = self.read_by(now)
             for slot in self.seen.slots_of.get(now, ()):
                 wanted: set[int] = set()
                 stack = [self.seen.slots[slot]]
@@ -125,7 +132,7 @@ class Schedule:
                     first = ops[maker]["first"]
                     for value in range(first, first + len(ops[maker]["out"])):
                         last = self.until(value, now)
-                        if last > now:
+                        if last > now or (last == now and value in here):
                             kept[value] = last
             self.steps.append(now)
 
@@ -166,12 +173,30 @@ class Script:
 class Run:
     """One run of a region: its script, and what it holds from rerun to rerun."""
 
-    __slots__ = ("kept", "script", "ties")
+    __slots__ = ("here", "kept", "left", "now", "script", "ties")
 
     def __init__(self, script: Script | None) -> None:
         self.script = script
         self.kept: list[tuple[int, int, Value]] = []
         self.ties = count()
+        self.now = -1  # the backward op that reads
+        self.left = 0  # slots that it has yet to read
+        self.here: set[int] = set()
+
+    def at(self, now: int) -> None:
+        """A slot of backward op `now` is read."""
+        assert self.script is not None
+        if now != self.now:
+            self.now = now
+            self.left = len(self.script.schedule.seen.slots_of[now])
+            self.here = self.script.schedule.read_by(now)
+            self.expire(now)
+        self.left -= 1
+
+    def done(self) -> None:
+        """It was; if it was the op's last, what the plan wants until here may go."""
+        if self.left == 0:
+            self.expire(self.now + 1)
 
     def expire(self, now: int) -> None:
         """Let go of what the plan no longer wants."""
@@ -185,7 +210,7 @@ class Run:
         assert self.script is not None
         label = self.script.keys.get((node.number, value.index))
         last = -1 if label is None else self.script.schedule.until(label, now)
-        if last > now:
+        if last > now or (last == now and label in self.here):
             value.version = tensor._version
             value.tensor = tensor
             heapq.heappush(self.kept, (last, next(self.ties), value))
@@ -244,11 +269,14 @@ def unpack_slot(slot: Slot) -> Any:
     if script is None:
         return unpack(value)
     now = script.times[slot.number]
-    run.expire(now)
+    run.at(now)
     if value.tensor is not None:
-        return unpack(value)
-    nodes, wanted = chain(value)
-    return rerun(value, nodes, wanted, lambda node, v, t: run.keep(node, v, t, now))
+        tensor = unpack(value)
+    else:
+        nodes, wanted = chain(value)
+        tensor = rerun(value, nodes, wanted, lambda node, v, t: run.keep(node, v, t, now))
+    run.done()
+    return tensor
 
 
 # Regions that were planned, newest last. The first table is asked before a region runs, by what can
@@ -266,16 +294,27 @@ def _remember(table: OrderedDict[Any, Script], key: Any, script: Script) -> None
             table.popitem(last=False)
 
 
+def _identity(fn: Any) -> Any:
+    """What tells two functions apart, as far as it shows: layers of a model are told apart, and a
+    lambda over a layer is that of the same layer in the next step."""
+    if isinstance(fn, torch.nn.Module):
+        return id(fn), fn.training
+    if isinstance(fn, functools.partial):
+        parts = [*fn.args, *fn.keywords.values()]
+        return fn.func, *(_identity(a) for a in parts if callable(a))
+    owner = getattr(fn, "__self__", None)
+    cells = getattr(fn, "__closure__", None) or ()
+    inner = []
+    for cell in cells:
+        with contextlib.suppress(ValueError):  # an empty cell
+            if isinstance(cell.cell_contents, torch.nn.Module):
+                inner.append(_identity(cell.cell_contents))
+    return getattr(fn, "__code__", None) or type(fn), id(owner), *inner
+
+
 def _key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wish: Any) -> Any:
-    what = type(fn) if isinstance(fn, torch.nn.Module) else getattr(fn, "__code__", fn)
-    leaves = [shapes_of(a) or type(a) for a in tree_leaves((args, kwargs))]
-    training = fn.training if isinstance(fn, torch.nn.Module) else None
-    try:
-        key = what, training, tuple(leaves), wish
-        hash(key)
-    except TypeError:
-        key = None, training, tuple(leaves), wish
-    return key
+    leaves = (shapes_of(a) or type(a) for a in tree_leaves((args, kwargs)))
+    return _identity(fn), tuple(leaves), wish
 
 
 def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:

@@ -71,6 +71,7 @@ class Watching(Region):
         self.latest: list[int] = []  # newest value in each storage
         self._storage_ids: Any = weakref.WeakKeyDictionary()
         self._last_read: dict[int, int] = {}
+        self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
         self._ends: list[Any] = []
         self._op: dict[str, Any] = {}
         self._first_node = torch.autograd._get_sequence_nr()
@@ -124,6 +125,10 @@ class Watching(Region):
             if t.layout is torch.strided:
                 self._storage_ids[t.untyped_storage()] = storage
         value.label = self.latest[storage]
+        if value.version < 0:  # noise, held as a mask and made again for each reader
+            op = self._new_op("mask", ["unknown"], [value.label])
+            value.label = self._new_value(op, self._new_storage(value.tensor.nbytes), value.tensor)
+            self._restored[value.label] = t.nbytes
         return value
 
     def _work(
@@ -327,6 +332,9 @@ class Watching(Region):
         if fresh or slots or not through:
             op = self._new_op(node.name(), ["backward"], reads)
             self._slots_of[len(self.ops) - 1] = slots
+            restored = sum(self._restored.get(self.slots[k], 0) for k in slots)
+            if restored:
+                op["workspace"] = restored
             made += [self._new_value(op, self._new_storage(nbytes)) for _, _, nbytes in fresh]
             moved = {self.values[v] for v in op["in"]} | {o["storage"] for o in op["out"]}
             op["bytes"] = sum(self.storages[s]["bytes"] for s in moved)
