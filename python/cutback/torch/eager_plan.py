@@ -119,14 +119,21 @@ class Schedule:
             here = self.read_by(now)
             for slot in self.seen.slots_of.get(now, ()):
                 wanted: set[int] = set()
+                used: set[int] = set()
                 stack = [self.seen.slots[slot]]
                 while stack:
                     value = stack.pop()
                     maker = self._makers[value]
-                    if value in self.held or value in kept or maker in pinned or maker in wanted:
+                    if value in kept:
+                        used.add(value)
+                        continue
+                    if value in self.held or maker in pinned or maker in wanted:
                         continue
                     wanted.add(maker)
                     stack += ops[maker]["in"]
+                for value in used - here:
+                    if kept[value] == now:
+                        del kept[value]
                 for maker in sorted(wanted):
                     self.steps.append(maker)
                     first = ops[maker]["first"]
@@ -173,7 +180,7 @@ class Script:
 class Run:
     """One run of a region: its script, and what it holds from rerun to rerun."""
 
-    __slots__ = ("here", "kept", "left", "now", "script", "ties")
+    __slots__ = ("here", "kept", "last", "left", "now", "script", "ties")
 
     def __init__(self, script: Script | None) -> None:
         self.script = script
@@ -182,6 +189,7 @@ class Run:
         self.now = -1  # the backward op that reads
         self.left = 0  # slots that it has yet to read
         self.here: set[int] = set()
+        self.last: dict[Value, int] = {}  # time of the last read of what is held
 
     def at(self, now: int) -> None:
         """A slot of backward op `now` is read."""
@@ -201,9 +209,10 @@ class Run:
     def expire(self, now: int) -> None:
         """Let go of what the plan no longer wants."""
         while self.kept and self.kept[0][0] < now:
-            value = heapq.heappop(self.kept)[2]
-            if value.node is not None:
+            last, _, value = heapq.heappop(self.kept)
+            if self.last.get(value) == last:  # not held anew since
                 value.tensor = None
+                del self.last[value]
 
     def keep(self, node: Node, value: Value, tensor: Any, now: int) -> None:
         """Hold the result of a rerun if the plan wants it again."""
@@ -213,7 +222,22 @@ class Run:
         if last > now or (last == now and label in self.here):
             value.version = tensor._version
             value.tensor = tensor
+            self.last[value] = last
             heapq.heappush(self.kept, (last, next(self.ties), value))
+
+    def last_reads(self, nodes: list[Node], now: int) -> dict[Value, Any]:
+        """What is held for these ops only; from here on they hold it, each until its last read."""
+        taken = {}
+        for node in nodes:
+            for value in node.inputs:
+                if value.tensor is None or self.last.get(value) != now or value.node is None:
+                    continue
+                assert self.script is not None
+                if self.script.keys.get((value.node.number, value.index)) not in self.here:
+                    taken[value] = value.tensor
+                    value.tensor = None
+                    del self.last[value]
+        return taken
 
 
 class Following(Region):
@@ -274,7 +298,8 @@ def unpack_slot(slot: Slot) -> Any:
         tensor = unpack(value)
     else:
         nodes, wanted = chain(value)
-        tensor = rerun(value, nodes, wanted, lambda node, v, t: run.keep(node, v, t, now))
+        made = run.last_reads(nodes, now)
+        tensor = rerun(value, nodes, wanted, lambda node, v, t: run.keep(node, v, t, now), made)
     run.done()
     return tensor
 

@@ -139,13 +139,15 @@ def rerun(
     nodes: list[Node],
     wanted: dict[Node, list[Value]],
     keep: Callable[[Node, Value, Any], None],
+    made: dict[Value, Any] | None = None,
 ) -> Any:
-    """Runs a chain; `keep` sees every result that is wanted and may hold it."""
+    """Runs a chain; `keep` sees every result that is wanted and may hold it. `made` holds inputs of
+    the chain that nobody else holds; each is dropped after its last read."""
     reads: dict[Value, int] = {value: 1}
     for node in nodes:
         for other in node.inputs:
             reads[other] = reads.get(other, 0) + 1
-    made: dict[Value, Any] = {}
+    made = {} if made is None else made
     grad = torch.is_grad_enabled()
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), _Restored(grad):
         for node in nodes:

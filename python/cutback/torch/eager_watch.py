@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import sys
 import threading
 import weakref
 from collections.abc import Iterable
@@ -127,6 +128,7 @@ class Watching(Region):
         value.label = self.latest[storage]
         if value.version < 0:  # noise, held as a mask and made again for each reader
             op = self._new_op("mask", ["unknown"], [value.label])
+            self._last_read[storage] = sys.maxsize  # its readers have it as workspace
             value.label = self._new_value(op, self._new_storage(value.tensor.nbytes), value.tensor)
             self._restored[value.label] = t.nbytes
         return value
@@ -149,7 +151,11 @@ class Watching(Region):
     def _log(
         self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        self._op = op = self._new_op(str(info.func), (), (v.label for v in node.inputs))
+        reads = [v.label for v in node.inputs]
+        self._op = op = self._new_op(str(info.func), (), reads)
+        restored = sum(self._restored.get(value, 0) for value in reads)
+        if restored:
+            op["workspace"] = restored
         self.funcs.append((info.func, shapes_of(out)))
         if info.pinned and info.runs_once(args, kwargs):
             op["flags"].append("random_stateful")
