@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import math
 import sys
 import threading
 import weakref
@@ -139,6 +140,10 @@ class Watching(Region):
         packet = getattr(info.func, "overloadpacket", None)
         if packet in flop_registry:
             op["flops"] = int(flop_registry[packet](*args, **kwargs, out_val=out))
+            op["flags"].append("compute")
+        elif "_scaled_dot_product" in op["kind"]:  # those that the registry lacks
+            (*batch, m, k), n = args[0].shape, args[1].shape[-2]
+            op["flops"] = 4 * math.prod(batch) * m * n * k
             op["flags"].append("compute")
         elif not info.foreign and torch.Tag.pointwise in info.func.tags:
             op["flags"].append("fusible")
