@@ -45,11 +45,18 @@ def cached_policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPol
 def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Six different ops again and again: one in six is a product."""
     for _ in range(OPS // 6):
+        x = torch.tanh(x @ w).mul(0.9).sin().exp() - 1.0
+    return x
+
+
+def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The same with a residual stream, all of which must run again for its last value."""
+    for _ in range(OPS // 6):
         x = (torch.tanh(x @ w) * x).sin().exp() - 1.0
     return x
 
 
-def ways() -> dict[str, Callable[..., torch.Tensor]]:
+def ways(chain: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Tensor]]:
     """The candidates, by name."""
     return {
         "plain": chain,
@@ -91,7 +98,15 @@ def main() -> None:
     torch.manual_seed(0)
     x = (0.1 * torch.randn(4, 4)).requires_grad_()
     w = (0.1 * torch.randn(4, 4)).requires_grad_()
-    candidates = ways()
+    rows: list[dict[str, Any]] = []
+    for program in (chain, residual):
+        rows += measure(program, x, w)
+    save("torch_eager", "python benchmarks/torch/bench_eager.py", rows, "torch")
+
+
+def measure(program: Callable[..., torch.Tensor], x: Any, w: Any) -> list[dict[str, Any]]:
+    """One row a candidate, and the two ratios."""
+    candidates = ways(program)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for run in candidates.values():
         once(run, x, w)
@@ -99,20 +114,21 @@ def main() -> None:
         for name, run in candidates.items():
             times[name].append(once(run, x, w))
     rows = []
+    print(f"{program.__name__}: {OPS} ops on 4 x 4 tensors")
     for name, row in times.items():
         total = [a + b for a, b in row]
         forward = statistics.median(a for a, _ in row)
         backward = statistics.median(b for _, b in row)
-        rows.append(
-            {"what": name, "unit": "us/op", "forward": forward, "backward": backward}
-            | summary(total)
-        )
-        print(f"{name:28} {forward:6.1f} + {backward:6.1f} = {rows[-1]['median']:6.1f} us per op")
-    by_name = {row["what"]: row["median"] for row in rows}
+        figures = {"unit": "us/op", "forward": forward, "backward": backward} | summary(total)
+        rows.append({"what": f"{program.__name__}: {name}"} | figures)
+        print(f"{name:28} {forward:6.1f} + {backward:6.1f} = {figures['median']:6.1f} us per op")
     for form in ("list", "function"):
-        ratio = by_name[f"cutback, {form}"] / by_name[f"torch selective, {form}"]
-        print(f"cutback / torch selective, {form}: {ratio:.2f}")
-    #save("torch_eager", "python benchmarks/torch/bench_eager.py", rows, "torch")
+        pairs = zip(times[f"cutback, {form}"], times[f"torch selective, {form}"], strict=True)
+        ratios = [sum(ours) / sum(theirs) for ours, theirs in pairs]
+        print(f"cutback / torch selective, {form}: {statistics.median(ratios):.2f}")
+        what = f"{program.__name__}: cutback / torch selective, {form}"
+        rows.append({"what": what, "unit": "ratio", **summary(ratios)})
+    return rows
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import threading
 from collections.abc import Callable
@@ -13,9 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
-import torch.utils.checkpoint
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from cutback.torch import checkpoint
 from cutback.torch.eager_log import Node, Value, active
@@ -134,12 +136,12 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 def save_products(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-    policy = torch.utils.checkpoint.CheckpointPolicy
-    return policy.MUST_SAVE if op in PRODUCTS else policy.PREFER_RECOMPUTE
+    save, again = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
+    return save if op in PRODUCTS else again
 
 
 def save_all(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-    return torch.utils.checkpoint.CheckpointPolicy.PREFER_SAVE
+    return CheckpointPolicy.PREFER_SAVE
 
 
 POLICIES = {"none": None, "list": PRODUCTS, "function": save_products, "all": save_all}
@@ -177,7 +179,8 @@ def check(f: Callable[..., Any], *inputs: Any, policies: Any = (None, PRODUCTS))
     """Bitwise equal to plain autograd, and nothing left behind."""
     plain = gradients(f, *inputs)
     for policy in policies:
-        ours = gradients(f, *inputs, run=lambda f, *xs: checkpoint(f, *xs, policy_fn=policy))
+        run = functools.partial(checkpoint, policy_fn=policy)
+        ours = gradients(f, *inputs, run=run)
         assert_same(plain, ours)
     assert active() is None
 
@@ -431,7 +434,7 @@ def test_with_torch_checkpoint(x: Any, reentrant: bool) -> None:
         return (F.dropout(x, 0.2) @ w).sin().exp()
 
     def theirs(f: Any, *args: Any) -> Any:
-        return torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=reentrant)
+        return torch_checkpoint(f, *args, use_reentrant=reentrant)
 
     plain = gradients(lambda x: inner(inner(x)), x)
     assert_same(plain, gradients(lambda x: checkpoint(lambda x: inner(theirs(inner, x)), x), x))
@@ -503,10 +506,9 @@ def test_custom_ops_are_held_unless_a_policy_insists(x: Any) -> None:
         return (y + state).sigmoid()
 
     check(f, x)
-    policy = torch.utils.checkpoint.CheckpointPolicy
 
     def insist(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-        return policy.MUST_RECOMPUTE
+        return CheckpointPolicy.MUST_RECOMPUTE
 
     for policy_fn, runs in ((None, 0), (insist, 1)):
         leaf = x.clone().requires_grad_()
@@ -646,7 +648,9 @@ def test_factories_keep_their_dtype(x: Any) -> None:
     leaf = x.double().requires_grad_()
     torch.set_default_dtype(torch.float64)
     try:
-        out = checkpoint(lambda x: (x * torch.arange(6.0).reciprocal().add(1)[1:].sum()).exp(), leaf)
+        out = checkpoint(
+            lambda x: (x * torch.arange(6.0).reciprocal().add(1)[1:].sum()).exp(), leaf
+        )
     finally:
         torch.set_default_dtype(torch.float32)
     out.sum().backward()

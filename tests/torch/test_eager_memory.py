@@ -92,9 +92,7 @@ def test_peak_is_below_that_of_torch_under_the_same_policy(p: float) -> None:
     model, x = GPT(p), torch.randint(0, 50, (8, 16))
     plain = peak(model, x, lambda m, x: m(x))
     theirs = functools.partial(torch_checkpoint, use_reentrant=False)
-    selective = functools.partial(
-        theirs, context_fn=functools.partial(checkpoint_contexts, SAVED)
-    )
+    selective = functools.partial(theirs, context_fn=functools.partial(checkpoint_contexts, SAVED))
     ours = functools.partial(checkpoint, policy_fn=SAVED)
     assert peak(model, x, ours) < 0.8 * peak(model, x, selective) < plain
     assert peak(model, x, checkpoint) < 0.7 * peak(model, x, theirs)

@@ -295,7 +295,7 @@ def test_mistakes() -> None:
         checkpoint(torch.sin, x, budget=0.5, policy_fn=[])
     with pytest.raises(ValueError, match="share lies in"):
         checkpoint(torch.sin, x, budget=1.5)
-    with pytest.raises(TypeError, match="neither a cutback.Plan"):
+    with pytest.raises(TypeError, match=r"neither a cutback\.Plan"):
         checkpoint(torch.sin, x, plan={})
     with pytest.raises(ValueError, match="outermost region"):
         checkpoint(lambda x: checkpoint(torch.sin, x, budget=0.5), x)

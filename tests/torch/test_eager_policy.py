@@ -185,7 +185,7 @@ def test_offload_holds_on_the_host(inputs: list[Any]) -> None:
 def test_wrong_policies(inputs: list[Any]) -> None:
     with pytest.raises(TypeError, match="neither a function"):
         checkpoint(model, *inputs, policy_fn=3)
-    with pytest.raises(TypeError, match="'aten.mm' is no op"):
+    with pytest.raises(TypeError, match=r"'aten\.mm' is no op"):
         checkpoint(model, *inputs, policy_fn=["aten.mm"])
     with pytest.raises(TypeError, match="neither a function"):
         checkpoint_contexts("mm")

@@ -29,8 +29,9 @@ def checkpoint_contexts(policy_fn_or_list: Policy) -> tuple[Any, Any]:
     policy = resolve(policy_fn_or_list)
 
     def careful(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        decision = ask(policy, op, args, kwargs, getattr(ctx, "op_output", None))
-        if decision is CheckpointPolicy.PREFER_SAVE and info_of(op).mutates:
+        info = info_of(op)
+        decision = ask(policy, info, args, kwargs, getattr(ctx, "op_output", None))
+        if decision is CheckpointPolicy.PREFER_SAVE and info.mutates:
             return CheckpointPolicy.PREFER_RECOMPUTE
         return decision
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .eager_ops import OpInfo, info_of, infos
-from .eager_policy import SaveList, ask, offloads, saves
+from .eager_policy import AGAIN, SaveList, ask, offloads, saves
 
 _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
@@ -334,13 +334,11 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
             return "once"
         policy = self.policies[-1]
         if policy is not None:
-            decision = ask(policy, info.func, args, kwargs, out)
-            if saves(decision):
-                return "here"
-            if offloads(decision):
-                return "host"
-            if decision.name == "MUST_RECOMPUTE":
-                return ""
+            decision = ask(policy, info, args, kwargs, out)
+            if decision is not AGAIN:
+                if saves(decision):
+                    return "here"
+                return "host" if offloads(decision) else ""
         return "here" if info.foreign else ""
 
     def _log(
@@ -389,7 +387,7 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         policy = self.policies[-1]
         if policy is not None:
-            ask(policy, func, args, kwargs, None)
+            ask(policy, info, args, kwargs, None)
         records = []
         for at in info.written:
             a = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None

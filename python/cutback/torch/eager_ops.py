@@ -22,14 +22,15 @@ class OpInfo:
     """Facts about one op (an overload, or a higher-order operator)."""
 
     __slots__ = (
-        "call", "dropout", "factory", "foreign", "func", "mutates", "norm", "pinned", "special",
-        "view", "written",
+        "call", "dropout", "factory", "foreign", "func", "mutates", "norm", "packet", "pinned",
+        "special", "view", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         schema = getattr(func, "_schema", None)
         self.func = func
         self.call = getattr(func, "_op", func)  # without a Python function in between
+        self.packet = getattr(func, "overloadpacket", None)
         self.view = bool(getattr(func, "is_view", False))
         name = "" if schema is None else schema.name.split("::")[1]
         arguments = [] if schema is None else schema.arguments

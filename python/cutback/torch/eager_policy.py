@@ -8,10 +8,11 @@ from typing import Any
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
-from .eager_ops import info_of
+from .eager_ops import OpInfo
 
 Policy = Callable[..., Any] | Iterable[Any]
 
+AGAIN = CheckpointPolicy.PREFER_RECOMPUTE
 _SAVE = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 
 
@@ -67,7 +68,7 @@ def _word(answer: Any, op: Any) -> CheckpointPolicy:
 
 def ask(
     policy: Callable[..., Any] | SaveList,
-    op: Any,
+    info: OpInfo,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     out: Any,
@@ -80,14 +81,20 @@ def ask(
     Raises:
         ValueError: the policy wants the result of a mutating op saved.
     """
+    op = info.func
+    answer: Any
     if isinstance(policy, SaveList):
-        decision = policy.decide(op)
+        answer = policy.decide(op)
     else:
         ctx = SelectiveCheckpointContext(is_recompute=False, op_output=out)
-        decision = _word(policy(ctx, op, *args, **kwargs), op)
-        if decision is CheckpointPolicy.PREFER_RECOMPUTE and isinstance(op, OpOverload):
-            decision = _word(policy(ctx, op.overloadpacket, *args, **kwargs), op)
-    if decision is CheckpointPolicy.MUST_SAVE and info_of(op).mutates:
+        answer = policy(ctx, op, *args, **kwargs)
+        packet = info.packet
+        if (answer is AGAIN or answer is False or answer is None) and packet is not None:
+            answer = policy(ctx, packet, *args, **kwargs)
+    if answer is AGAIN:
+        return AGAIN
+    decision = _word(answer, op)
+    if decision is CheckpointPolicy.MUST_SAVE and info.mutates:
         raise ValueError(
             f"policy: MUST_SAVE for {op}, which writes into its argument; what it wrote may be "
             "overwritten before the backward reads it. Leave the op out, or save the result of "
