@@ -283,6 +283,46 @@ def test_threads() -> None:
     assert not failures
 
 
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y = x * x
+        ctx.save_for_backward(x, y)
+        return y * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * (y + 2 * x * x)
+
+
+def test_functions_writes_and_policies_inside() -> None:
+    w = torch.randn(32, 32)
+
+    def f(x: Any) -> Any:
+        for _ in range(3):
+            x = Cube.apply((x @ w / 9).tanh())
+            y = x.exp()
+            x = (x + 1).sigmoid_() * y.t().contiguous().t()
+            x = checkpoint(lambda x: (x @ w).sin(), x, policy_fn=[torch.ops.aten.mm])
+        with torch.no_grad():
+            scale = x.abs().max()
+        return (x / scale).sum()
+
+    x = torch.randn(32, 32)
+    _, seen = eager_plan._watched(f, (x.requires_grad_(),), {}, eager_plan.Run(None))
+    saved = [o for op in seen.ops for o in op["out"] if o.get("constraint") == "must_save"]
+    assert len(saved) == 3
+    cubes = [k for k, op in enumerate(seen.ops) if op["kind"] == "CubeBackward"]
+    assert [len(seen.slots_of[k]) for k in cubes] == [2, 2, 2]
+    a, b = (x.detach().clone().requires_grad_() for _ in range(2))
+    f(a).backward()
+    for _ in range(3):
+        b.grad = None
+        checkpoint(f, b, budget=0.9).backward()
+        assert torch.equal(a.grad, b.grad)
+
+
 def test_nothing_to_save() -> None:
     x = torch.ones(3, requires_grad=True)
     assert checkpoint(lambda x: x + 1, x, budget=0.5).requires_grad

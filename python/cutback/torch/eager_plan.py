@@ -28,7 +28,7 @@ from .eager_ops import OpInfo
 from .eager_rerun import chain, rerun, unpack
 from .eager_watch import Described, Slot, Watching, probed, shapes_of
 
-_MOST_PLANS = 256  # remembered
+_MOST_PLANS = 64  # remembered
 _STEPS = 8  # smaller targets tried when the schedule of a plan is over the budget
 
 
@@ -290,9 +290,9 @@ def unpack_slot(slot: Slot) -> Any:
         return answer
     run, value = slot.run, slot.value
     script = run.script
-    if script is None:
+    now = -1 if script is None else script.times[slot.number]
+    if now < 0:  # no plan, or not one of the slots that a node showed
         return unpack(value)
-    now = script.times[slot.number]
     run.at(now)
     if value.tensor is not None:
         tensor = unpack(value)
@@ -338,7 +338,10 @@ def _identity(fn: Any) -> Any:
 
 
 def _key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wish: Any) -> Any:
-    leaves = (shapes_of(a) or type(a) for a in tree_leaves((args, kwargs)))
+    leaves = (
+        (shapes_of(a), a.requires_grad) if isinstance(a, Tensor) else type(a)
+        for a in tree_leaves((args, kwargs))
+    )
     return _identity(fn), tuple(leaves), wish
 
 

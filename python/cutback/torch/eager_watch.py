@@ -76,6 +76,7 @@ class Watching(Region):
         self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
         self._ends: list[Any] = []
         self._op: dict[str, Any] = {}
+        self._insists = False
         self._first_node = torch.autograd._get_sequence_nr()
         self._heads: list[tuple[Any, int, int]] = []  # graph node, its output, value
 
@@ -167,10 +168,20 @@ class Watching(Region):
         elif info.foreign:
             op["flags"].append("unknown")
         super()._log(info, node, out, args, kwargs)
+        if self._insists:  # the policy of a region inside
+            for made in op["out"]:
+                made["constraint"] = "must_save"
         if not op["out"]:
             op["flags"].append("effect")
         elif "view" not in op["flags"]:
             self._work(op, info, args, kwargs, out)
+
+    def _decide(
+        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> Any:
+        held = super()._decide(info, node, args, kwargs, out)
+        self._insists = held in ("here", "host") and not info.foreign and not info.view
+        return held
 
     def _register(self, t: Any, node: Node, index: int, held: str) -> None:
         storage = self._id_of(t)
