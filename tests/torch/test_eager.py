@@ -256,6 +256,28 @@ def test_dropout_mask_is_held_as_bytes() -> None:
     assert not any(v.tensor.nbytes == 4 * 64 * 64 and v.tensor is not x for v in kept)
 
 
+def test_what_only_looks_like_dropout_noise() -> None:
+    """A part is random, or it is written to again, or read as something else."""
+    x = torch.randn(32, 32)
+
+    def f(x: Any) -> Any:
+        a = torch.full((32, 32), 3.0)
+        a[:16].bernoulli_(0.5).div_(0.5)
+        x = (x * a).sin()
+        b = torch.empty(32, 32).bernoulli_(0.5)
+        b[:4].div_(0.25)
+        x = (x * b).exp()
+        c = torch.empty(32, 32).bernoulli_(0.5).div_(0.5)
+        c += 1
+        x = (x * c).sin()
+        d = torch.empty(32, 32).bernoulli_(0.5).div_(0.5).t()
+        x = (x * d).exp() * d.contiguous().view(torch.int32).sign()
+        e = torch.empty(32, 32).bernoulli_(0.5).div_(2)
+        return (x * e).sin() * e
+
+    check(f, x)
+
+
 def test_random_ops_run_once(x: Any) -> None:
     def f(x: Any) -> Any:
         y = x * torch.rand_like(x) + torch.randn(6, 6).mul_(0.5)

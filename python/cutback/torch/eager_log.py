@@ -133,7 +133,7 @@ def _nothing() -> None:
     return None
 
 
-_NO_NOISE: tuple[Callable[[], Any], float] = (_nothing, 0.0)
+_NO_NOISE: tuple[Callable[[], Any], Any, float] = (_nothing, None, 0.0)
 
 
 def place_of(t: Any) -> tuple[Any, ...]:
@@ -164,7 +164,7 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         self.records: list[Any] = []  # weak
         self.outside: list[Any] = []  # storages from outside that carry an entry; weak
         self.number = 0
-        # the last storage filled with zeros and ones at random, and what it was divided by
+        # the last storage filled with zeros and ones at random, as what, and what divided it
         self.noise = _NO_NOISE
 
     @classmethod
@@ -205,8 +205,9 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
 
     def _source(self, t: Any, record: Record | None) -> Value:
         """A value that no logged op can make."""
-        weak, divisor = self.noise
-        if record is not None and divisor and weak() is record and t.nbytes >= _MASK_BYTES:
+        weak, dtype, divisor = self.noise
+        known = record is not None and divisor != 0.0 and weak() is record and t.dtype is dtype
+        if known and t.nbytes >= _MASK_BYTES:
             before, self.paused = self.paused, True
             try:
                 with torch.no_grad():
@@ -399,21 +400,32 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         out = func(*args, **kwargs)
         for record in records:
             record.clear()
-        if func is _BERNOULLI:
-            self.noise = weakref.ref(records[0]), 0.0
-        elif records and self.noise[0]() is records[0]:
-            fresh = func is _DIV and self.noise[1] == 0.0
-            self.noise = (self.noise[0], float(args[1])) if fresh else _NO_NOISE
+        if func is _BERNOULLI or self.noise is not _NO_NOISE:
+            self._note_noise(func, args, records)
         node = Node(info, 0)
         for index, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
             if isinstance(t, Tensor):
                 self._register(t, node, index, "once")
         return out
 
+    def _note_noise(self, func: Any, args: tuple[Any, ...], records: list[Record]) -> None:
+        """Dropout fills a storage with zeros and ones, then divides it by what it keeps."""
+        weak, dtype, divisor = self.noise
+        if func is not _BERNOULLI and not any(weak() is record for record in records):
+            return
+        self.noise = _NO_NOISE
+        t = args[0]
+        if len(records) != 1 or t.nbytes != t.untyped_storage().nbytes():
+            return  # a part of it
+        if func is _BERNOULLI:
+            self.noise = weakref.ref(records[0]), t.dtype, 0.0
+        elif func is _DIV and divisor == 0.0 and t.dtype is dtype and type(args[1]) is float:
+            self.noise = weak, dtype, args[1]
+
     def _norm(self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Batch norm: it also advances its running statistics, when it has any."""
         at = info.norm
-        if args[at] is None or not args[at + 2]:
+        if len(args) < at + 3 or args[at] is None or not args[at + 2]:
             node = self._node(info, args, kwargs)
             out = func(*args, **kwargs)
         else:

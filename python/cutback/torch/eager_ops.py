@@ -13,9 +13,9 @@ _EMPTY = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
     "empty_quantized", "_empty_affine_quantized", "_empty_per_channel_affine_quantized",
 }  # fmt: skip
-# They update running statistics in place and the schema of most of them does not say so. Given
-# none, they compute the same results.
-_NORMS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"}
+# They update running statistics in place, and their schema does not say so. Given none, they
+# compute the same results.
+_NORMS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 
 
 class OpInfo:

@@ -111,6 +111,7 @@ class Schedule:
         """The steps that eager_rerun will take."""
         ops = self.seen.ops
         self.steps = [i for i in range(starts) if "placeholder" not in ops[i]["flags"]]
+        self._forward_steps = len(self.steps)
         once = {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
         pinned = {i for i in range(starts) if once & set(ops[i]["flags"])}
         kept: dict[int, int] = {}
@@ -144,11 +145,10 @@ class Schedule:
             self.steps.append(now)
 
     def document(self, plan: dict[str, Any]) -> str:
-        """The schedule as a plan document with its own figures."""
-        places = [i for i, step in enumerate(self.steps) if step >= self.starts]
+        """The schedule as a document for `cutback evaluate`."""
         rows = {
             "steps": self.steps,
-            "backward_starts": places[0] if places else len(self.steps),
+            "backward_starts": self._forward_steps,
             "device": plan.get("device"),
         }
         return json.dumps(rows)

@@ -75,6 +75,7 @@ class Watching(Region):
         self._last_read: dict[int, int] = {}
         self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
         self._ends: list[Any] = []
+        self._dead: list[int] = []  # storages
         self._op: dict[str, Any] = {}
         self._insists = False
         self._first_node = torch.autograd._get_sequence_nr()
@@ -83,6 +84,8 @@ class Watching(Region):
     # the forward
 
     def _new_op(self, kind: str, flags: Iterable[str], reads: Iterable[int]) -> dict[str, Any]:
+        if self._dead:
+            self._release()
         op: dict[str, Any] = {
             "name": f"{kind}_{len(self.ops)}",
             "kind": kind,
@@ -223,15 +226,15 @@ class Watching(Region):
         return super()._mutate(info, func, args, kwargs)
 
     def _died(self, storage: int) -> None:
+        self._dead.append(storage)  # it may be any time, also in the middle of an op
+
+    def _release(self) -> None:
+        """Write down what died after the last op, if an op has run since it was last read."""
+        dead, self._dead = self._dead, []
         last = len(self.ops) - 1
-        if self._last_read.get(storage, last) >= last:
-            return
-        op = self.ops[-1]
-        if op["kind"] == "release":
-            op["in"].append(self.latest[storage])
-        else:
-            self._new_op("release", ["effect"], [self.latest[storage]])
-        self._last_read[storage] = len(self.ops) - 1
+        late = [s for s in dead if self._last_read.get(s, last) < last]
+        if late:
+            self._new_op("release", ["effect"], [self.latest[s] for s in late])
 
     def pack(self, t: Any) -> Any:
         """A numbered slot."""
@@ -244,6 +247,7 @@ class Watching(Region):
         self._results = [self.value_of(t).label for t in tensors]
         for end in self._ends:
             end.detach()
+        self._release()
         for t, value in zip(tensors, self._results, strict=True):
             if t.requires_grad and t.grad_fn is not None:
                 self._heads.append((t.grad_fn, t.output_nr, value))
