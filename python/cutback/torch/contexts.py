@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from .eager_ops import info_of
-from .eager_policy import Policy, ask, resolve
+from .eager_policy import Policy, resolve
 
 
 def checkpoint_contexts(policy_fn_or_list: Policy) -> tuple[Any, Any]:
@@ -30,7 +30,7 @@ def checkpoint_contexts(policy_fn_or_list: Policy) -> tuple[Any, Any]:
 
     def careful(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         info = info_of(op)
-        decision = ask(policy, info, args, kwargs, getattr(ctx, "op_output", None))
+        decision = policy.ask(info, args, kwargs, getattr(ctx, "op_output", None))
         if decision is CheckpointPolicy.PREFER_SAVE and info.mutates:
             return CheckpointPolicy.PREFER_RECOMPUTE
         return decision

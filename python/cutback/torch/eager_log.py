@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .eager_ops import OpInfo, info_of, infos
-from .eager_policy import AGAIN, SaveList, ask, offloads, saves
+from .eager_policy import AGAIN, Function, SaveList, offloads, saves
 
 _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
@@ -156,7 +156,7 @@ def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
 class Region(TorchDispatchMode):  # type: ignore[misc]
     """Records the ops of a region while it runs."""
 
-    def __init__(self, policy: Callable[..., Any] | SaveList | None = None) -> None:
+    def __init__(self, policy: SaveList | Function | None = None) -> None:
         super().__init__()
         self.policies = [policy]  # of the region and of the regions inside it
         self.key = f"_cutback_{next(_numbers)}"
@@ -293,16 +293,30 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         node = Node(info, number)
         inputs = node.inputs
         logged = node.args
+        key = self.key
         for a in args:
             kind = type(a)
-            if kind not in _PLAIN:
-                if kind is Tensor or isinstance(a, Tensor):
-                    a = self.value_of(a)
-                    a.read = True
-                    inputs.append(a)
+            if kind is Tensor:  # the short way to most values
+                try:
+                    record = a.untyped_storage().__dict__.get(key)
+                except (NotImplementedError, RuntimeError):
+                    record = None
+                if record is not None and record.tensor() is a:
+                    value = record.first
                 else:
-                    a = self._convert(a, node)
-            logged.append(a)
+                    value = self.value_of(a)
+                value.read = True
+                inputs.append(value)
+                logged.append(value)
+            elif kind in _PLAIN:
+                logged.append(a)
+            elif isinstance(a, Tensor):
+                value = self.value_of(a)
+                value.read = True
+                inputs.append(value)
+                logged.append(value)
+            else:
+                logged.append(self._convert(a, node))
         if kwargs:
             node.kwargs = {k: self._convert(a, node) for k, a in kwargs.items()}
         return node
@@ -335,7 +349,7 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
             return "once"
         policy = self.policies[-1]
         if policy is not None:
-            decision = ask(policy, info, args, kwargs, out)
+            decision = policy.ask(info, args, kwargs, out)
             if decision is not AGAIN:
                 if saves(decision):
                     return "here"
@@ -346,7 +360,9 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
         self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         held = self._decide(info, node, args, kwargs, out)
-        if isinstance(out, Tensor):
+        if type(out) is Tensor and not held:
+            self._register(out, node, -1, "")
+        elif isinstance(out, Tensor):
             how = held if isinstance(held, str) else "here" if held else ""
             self._register(out, node, -1, how)
         elif isinstance(out, (tuple, list)):
@@ -388,7 +404,7 @@ class Region(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         policy = self.policies[-1]
         if policy is not None:
-            ask(policy, info, args, kwargs, None)
+            policy.ask(info, args, kwargs, None)
         records = []
         for at in info.written:
             a = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None

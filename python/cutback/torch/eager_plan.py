@@ -39,6 +39,7 @@ class Schedule:
     def __init__(self, seen: Described, plan: dict[str, Any]) -> None:
         self.seen = seen
         self.steps: list[int] = []
+        self._read_by: dict[int, set[int]] = {}
         self._makers = [i for i, op in enumerate(seen.ops) for _ in op["out"]]
         self._views = {i for i, op in enumerate(seen.ops) if "view" in op["flags"]}
         starts = next(
@@ -97,7 +98,11 @@ class Schedule:
 
     def read_by(self, now: int) -> set[int]:
         """What a backward op saved, or that saved values are views of."""
-        return {self.origin(self.seen.slots[k]) for k in self.seen.slots_of.get(now, ())}
+        known = self._read_by.get(now)
+        if known is None:
+            slots = self.seen.slots_of.get(now, ())
+            known = self._read_by[now] = {self.origin(self.seen.slots[k]) for k in slots}
+        return known
 
     def until(self, value: int, now: int) -> int:
         """The last time at which the plan wants a value that was made at time `now`."""

@@ -27,26 +27,63 @@ class SaveList:
                     f"policy: {op!r} is no op; list overloads (torch.ops.aten.mm.default) or "
                     "packets (torch.ops.aten.mm)"
                 )
-        self.known: dict[Any, CheckpointPolicy] = {}
+        self.known: dict[OpInfo, CheckpointPolicy] = {}
 
-    def decide(self, op: Any) -> CheckpointPolicy:
-        """What the list says about an op."""
-        decision = self.known.get(op)
+    def ask(
+        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> CheckpointPolicy:
+        """What the list says about an op.
+
+        Raises:
+            ValueError: the op mutates and is to be saved.
+        """
+        decision = self.known.get(info)
         if decision is None:
-            found = op in self.ops or getattr(op, "overloadpacket", None) in self.ops
-            save, again = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
-            decision = self.known[op] = save if found else again
+            found = info.func in self.ops or info.packet in self.ops
+            decision = _checked(CheckpointPolicy.MUST_SAVE, info) if found else AGAIN
+            self.known[info] = decision
         return decision
 
 
-def resolve(policy: Policy) -> Callable[..., Any] | SaveList:
-    """Any form of a policy as something to :func:`ask`.
+class Function:
+    """The policy of a function.
+
+    PyTorch hands overloads (``aten.mm.default``) to policies, many of which name packets
+    (``aten.mm``). So a policy that has nothing to say about the overload is asked with the packet.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.ctx = SelectiveCheckpointContext(is_recompute=False)
+
+    def ask(
+        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> CheckpointPolicy:
+        """What the function says about one call.
+
+        Raises:
+            ValueError: the op mutates and is to be saved. TypeError: that is no answer.
+        """
+        ctx = self.ctx
+        ctx.op_output = out
+        answer = self.function(ctx, info.func, *args, **kwargs)
+        packet = info.packet
+        if packet is not None and (answer is AGAIN or answer is False or answer is None):
+            answer = self.function(ctx, packet, *args, **kwargs)
+        ctx.op_output = None  # which a policy must not keep alive
+        if answer is AGAIN:
+            return AGAIN
+        return _checked(_word(answer, info.func), info)
+
+
+def resolve(policy: Policy) -> SaveList | Function:
+    """Any form of a policy as something to ask.
 
     Raises:
         TypeError: neither a function nor a collection of ops.
     """
     if callable(policy):
-        return policy
+        return Function(policy)
     if isinstance(policy, str) or not isinstance(policy, Iterable):
         raise TypeError(
             f"policy={policy!r} is neither a function (ctx, op, *args, **kwargs) nor a list of ops"
@@ -60,44 +97,17 @@ def _word(answer: Any, op: Any) -> CheckpointPolicy:
     if answer is True:
         return CheckpointPolicy.MUST_SAVE
     if answer is None or answer is False:
-        return CheckpointPolicy.PREFER_RECOMPUTE
+        return AGAIN
     raise TypeError(
         f"policy: the answer for {op} is {answer!r}, not a torch.utils.checkpoint.CheckpointPolicy"
     )
 
 
-def ask(
-    policy: Callable[..., Any] | SaveList,
-    info: OpInfo,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    out: Any,
-) -> CheckpointPolicy:
-    """What a policy says about one call.
-
-    PyTorch hands overloads (``aten.mm.default``) to policies, many of which name packets
-    (``aten.mm``). So a policy that has nothing to say about the overload is asked with the packet.
-
-    Raises:
-        ValueError: the policy wants the result of a mutating op saved.
-    """
-    op = info.func
-    answer: Any
-    if isinstance(policy, SaveList):
-        answer = policy.decide(op)
-    else:
-        ctx = SelectiveCheckpointContext(is_recompute=False, op_output=out)
-        answer = policy(ctx, op, *args, **kwargs)
-        packet = info.packet
-        if (answer is AGAIN or answer is False or answer is None) and packet is not None:
-            answer = policy(ctx, packet, *args, **kwargs)
-    if answer is AGAIN:
-        return AGAIN
-    decision = _word(answer, op)
+def _checked(decision: CheckpointPolicy, info: OpInfo) -> CheckpointPolicy:
     if decision is CheckpointPolicy.MUST_SAVE and info.mutates:
         raise ValueError(
-            f"policy: MUST_SAVE for {op}, which writes into its argument; what it wrote may be "
-            "overwritten before the backward reads it. Leave the op out, or save the result of "
+            f"policy: MUST_SAVE for {info.func}, which writes into its argument; what it wrote may "
+            "be overwritten before the backward reads it. Leave the op out, or save the result of "
             "one that reads it"
         )
     return decision
