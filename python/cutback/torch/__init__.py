@@ -14,6 +14,8 @@ from . import hooks
 hooks.check()
 
 from .compiling import Compiled, compile
+from .contexts import checkpoint_contexts
+from .eager import checkpoint, checkpoint_plan
 from .graphs import UnsupportedGraphError
 from .memory import MemoryTracker
 from .partition import Partitioner
@@ -25,6 +27,9 @@ __all__ = [
     "Partitioner",
     "TracedStep",
     "UnsupportedGraphError",
+    "checkpoint",
+    "checkpoint_contexts",
+    "checkpoint_plan",
     "compile",
     "trace",
 ]

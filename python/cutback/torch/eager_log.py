@@ -1,0 +1,467 @@
+"""The log of a region: which op made which value out of which values.
+
+Values and ops form a graph of Python objects that point backwards: a value at the op that makes it,
+an op at the values it reads. Whoever may still need a value points at it: the storage it lies in
+(through an entry of the storage object's ``__dict__``, which dies with the storage, so no address
+is ever mistaken), the saved-tensor slots of autograd, the ops that read it. What nobody needs is
+freed by Python's reference counts, held results included.
+
+A value is a place in a storage at one time: (storage, offset, shape, strides, dtype, and the lazy
+conjugate and negative bits). An op that writes into a storage ends all values in it.
+
+Held tensors are aliases made below autograd. The tensor that an op returned would point at its
+``grad_fn``, which points at the slots, which point here: a cycle.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Collection
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .eager_ops import OpInfo, info_of, infos
+from .eager_policy import AGAIN, Function, SaveList, offloads, saves
+
+_ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+_PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
+_MASK_BYTES = 1024  # noise of fewer bytes is not worth two more ops
+_BERNOULLI = torch.ops.aten.bernoulli_.float
+_DIV = torch.ops.aten.div_.Scalar
+_numbers = count()
+_active = threading.local()
+
+
+def active() -> Region | None:
+    """The region that is recording on this thread."""
+    return getattr(_active, "region", None)
+
+
+class Value:
+    """A tensor that an op made, or one that came from outside."""
+
+    __slots__ = (
+        "__weakref__",
+        "index",
+        "label",
+        "node",
+        "packs",
+        "read",
+        "restore",
+        "tensor",
+        "version",
+    )
+
+    restore: Callable[[Any], Any]  # from the form in which it is held; set where version is -1
+    label: int  # in the problem of a region that is watched (eager_watch.py)
+    version: int  # of `tensor` when it was taken; set where there is one
+
+    def __init__(self, node: Node | None, index: int) -> None:
+        self.node = node  # what makes it; None: held, or it can never be made again
+        self.index = index  # which of the node's results; -1: the only one
+        self.tensor: Any = None  # held, or None
+        self.read = False  # by a logged op
+        self.packs = 0  # saved-tensor slots that have held it or a view of it
+
+
+def _held(tensor: Any, version: int, index: int = -1) -> Value:
+    value = Value(None, index)
+    value.tensor = tensor
+    value.version = version
+    return value
+
+
+class Node:
+    """One run of an op."""
+
+    __slots__ = ("args", "grad", "info", "inputs", "kwargs", "nested", "number")
+
+    nested: bool  # kwargs hold values
+    number: int  # in the order of the region
+
+    def __init__(self, info: OpInfo, number: int) -> None:
+        self.info = info
+        self.number = number
+        self.grad = torch.is_grad_enabled()  # some kernels ask for it
+        self.args: list[Any] = []  # with values where tensors were
+        self.kwargs: dict[str, Any] | None = None
+        self.nested = False
+        self.inputs: list[Value] = []
+
+
+class Record:
+    """What lies in one storage."""
+
+    __slots__ = ("__weakref__", "first", "tensor", "values")
+
+    def __init__(self, first: Value | None, tensor: Callable[[], Any]) -> None:
+        self.first = first
+        self.tensor = tensor  # weak reference to the tensor that `first` stands for
+        self.values: dict[Any, Value] | None = None  # by place; none while there is only `first`
+
+    def named(self) -> dict[Any, Value]:
+        """All values by their places."""
+        values = self.values
+        if values is None:
+            values = self.values = {}
+            t = self.tensor()
+            if t is not None and self.first is not None:
+                values[place_of(t)] = self.first
+        return values
+
+    def clear(self) -> None:
+        """Forget all values: the storage was written to, or the region has ended."""
+        self.first = None
+        self.tensor = _nothing
+        self.values = {}
+
+    def all(self) -> list[Value]:
+        """Every value in the storage."""
+        found = list(self.values.values()) if self.values else []
+        if self.first is not None and self.first not in found:
+            found.append(self.first)
+        return found
+
+
+def _nothing() -> None:
+    return None
+
+
+_NO_NOISE: tuple[Callable[[], Any], Any, float] = (_nothing, None, 0.0)
+
+
+def place_of(t: Any) -> tuple[Any, ...]:
+    """Where in its storage a tensor lies."""
+    return t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg()
+
+
+def alias_of(t: Any) -> Any:
+    """The same data and version counter without autograd's history, from inside a dispatch."""
+    include = torch._C._dispatch_tls_local_include_set()
+    exclude = torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(include, exclude - _ADINPLACE):
+        return t.detach()
+
+
+def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
+    return lambda mask: mask.to(dtype).div_(divisor)
+
+
+class Region(TorchDispatchMode):  # type: ignore[misc]
+    """Records the ops of a region while it runs."""
+
+    def __init__(self, policy: SaveList | Function | None = None) -> None:
+        super().__init__()
+        self.policies = [policy]  # of the region and of the regions inside it
+        self.key = f"_cutback_{next(_numbers)}"
+        self.paused = False
+        self.records: list[Any] = []  # weak
+        self.outside: list[Any] = []  # storages from outside that carry an entry; weak
+        self.number = 0
+        # the last storage filled with zeros and ones at random, as what, and what divided it
+        self.noise = _NO_NOISE
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """The mode looks at what compiled code calls, not into it."""
+        return True
+
+    def __enter__(self) -> Region:
+        _active.region = self
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _active.region = None
+        super().__exit__(*error)
+        for weak in self.outside:
+            storage = weak()
+            if storage is not None:
+                storage.__dict__.pop(self.key, None)
+        for weak in self.records:
+            record = weak()
+            if record is not None:
+                record.clear()
+        self.outside.clear()
+        self.records.clear()
+        self.policies = [None]
+        self.noise = _NO_NOISE
+
+    # values
+
+    def alias(self, t: Any) -> Any:
+        """`alias_of`, also from outside a dispatch."""
+        before, self.paused = self.paused, True
+        try:
+            return alias_of(t)
+        finally:
+            self.paused = before
+
+    def _source(self, t: Any, record: Record | None) -> Value:
+        """A value that no logged op can make."""
+        weak, dtype, divisor = self.noise
+        known = record is not None and divisor != 0.0 and weak() is record and t.dtype is dtype
+        if known and t.nbytes >= _MASK_BYTES:
+            before, self.paused = self.paused, True
+            try:
+                with torch.no_grad():
+                    value = _held(t.detach() != 0, -1)
+            finally:
+                self.paused = before
+            value.restore = _to_noise(t.dtype, divisor)
+            return value
+        held = t if t.requires_grad and t.is_leaf else self.alias(t)
+        return _held(held, t._version)
+
+    def value_of(self, t: Any) -> Value:
+        """The value that a tensor stands for."""
+        try:
+            storage = t.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse and other tensors without storage
+            return self._source(t, None)
+        entries = storage.__dict__
+        record: Record | None = entries.get(self.key)
+        if record is None:
+            value = self._source(t, None)
+            entries[self.key] = Record(value, weakref.ref(t))
+            self.outside.append(weakref.ref(storage))
+            return value
+        if record.tensor() is t and record.first is not None:
+            return record.first
+        values = record.named()
+        place = place_of(t)
+        known = values.get(place)
+        if known is None:
+            known = values[place] = self._source(t, record)
+        return known
+
+    def _register(self, t: Any, node: Node, index: int, held: str) -> None:
+        """A result of an op; `held` as `_decide` says."""
+        try:
+            entries = t.untyped_storage().__dict__
+        except (NotImplementedError, RuntimeError):
+            return
+        record = entries.get(self.key)
+        if record is not None:  # a view
+            if record.tensor() is not t and held != "once":
+                values = record.named()
+                place = place_of(t)
+                if place not in values:
+                    values[place] = Value(node, index)
+            return
+        if not held:
+            value = Value(node, index)
+        else:
+            value = _held(alias_of(t), t._version, index)
+            if held == "host" and t.device.type != "cpu":
+                device = t.device
+                value.tensor = value.tensor.cpu()
+                value.version = -1
+                value.restore = lambda kept: kept.to(device)
+        record = entries[self.key] = Record(value, weakref.ref(t))
+        self.records.append(weakref.ref(record))
+
+    # ops
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        info = infos.get(func) or info_of(func)
+        if info.special:
+            if info.mutates:
+                return self._mutate(info, func, args, kwargs)
+            if info.norm >= 0:
+                return self._norm(info, func, args, kwargs)
+        node = self._node(info, args, kwargs)
+        out = info.call(*args, **kwargs)
+        if info.factory:
+            self._pin_options(node, out)
+        self._log(info, node, out, args, kwargs)
+        return out
+
+    def _node(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        self.number = number = self.number + 1
+        node = Node(info, number)
+        inputs = node.inputs
+        logged = node.args
+        key = self.key
+        for a in args:
+            kind = type(a)
+            if kind is Tensor:  # the short way to most values
+                try:
+                    record = a.untyped_storage().__dict__.get(key)
+                except (NotImplementedError, RuntimeError):
+                    record = None
+                if record is not None and record.tensor() is a:
+                    value = record.first
+                else:
+                    value = self.value_of(a)
+                value.read = True
+                inputs.append(value)
+                logged.append(value)
+            elif kind in _PLAIN:
+                logged.append(a)
+            elif isinstance(a, Tensor):
+                value = self.value_of(a)
+                value.read = True
+                inputs.append(value)
+                logged.append(value)
+            else:
+                logged.append(self._convert(a, node))
+        if kwargs:
+            node.kwargs = {k: self._convert(a, node) for k, a in kwargs.items()}
+        return node
+
+    def _convert(self, a: Any, node: Node) -> Any:
+        if isinstance(a, Tensor):
+            value = self.value_of(a)
+            value.read = True
+            node.inputs.append(value)
+            node.nested = True
+            return value
+        if isinstance(a, (list, tuple)) and not (a and type(a[0]) is int):
+            return [self._convert(x, node) for x in a]
+        return a
+
+    @staticmethod
+    def _pin_options(node: Node, out: Any) -> None:
+        # the defaults may be others by the time it runs again
+        if isinstance(out, Tensor):
+            options = {"dtype": out.dtype, "device": out.device}
+            given = node.kwargs or {}
+            node.kwargs = {**options, **{k: v for k, v in given.items() if v is not None}}
+
+    def _decide(
+        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> str | Collection[int]:
+        """Which results to hold: "" (none), "once" (all, as the op must not run again), "here"
+        (all), "host" (all, in the host's memory), or some by index."""
+        if info.pinned and info.runs_once(args, kwargs):
+            return "once"
+        policy = self.policies[-1]
+        if policy is not None:
+            decision = policy.ask(info, args, kwargs, out)
+            if decision is not AGAIN:
+                if saves(decision):
+                    return "here"
+                return "host" if offloads(decision) else ""
+        return "here" if info.foreign else ""
+
+    def _log(
+        self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        held = self._decide(info, node, args, kwargs, out)
+        if type(out) is Tensor and not held:
+            self._register(out, node, -1, "")
+        elif isinstance(out, Tensor):
+            how = held if isinstance(held, str) else "here" if held else ""
+            self._register(out, node, -1, how)
+        elif isinstance(out, (tuple, list)):
+            for index, t in enumerate(out):
+                if isinstance(t, Tensor):
+                    how = held if isinstance(held, str) else "here" if index in held else ""
+                    self._register(t, node, index, how)
+
+    # writes
+
+    def _keep_readable(self, record: Record) -> None:
+        """Before a storage is overwritten, copy those held values in it that a logged op reads."""
+        for value in record.all():
+            if value.tensor is None or value.version < 0 or not value.read:
+                continue
+            # not counted: the list of the loop, `value`, the argument of the count, the record
+            others = sys.getrefcount(value) - 3 - (record.first is value)
+            if record.values:
+                others -= sum(v is value for v in record.values.values())
+            if others > 0:
+                value.tensor = value.tensor.detach().clone()
+                value.version = value.tensor._version
+
+    def _written(self, t: Any) -> Record | None:
+        try:
+            storage = t.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None
+        record = storage.__dict__.get(self.key)
+        if record is None:
+            record = storage.__dict__[self.key] = Record(None, _nothing)
+            self.outside.append(weakref.ref(storage))
+        else:
+            self._keep_readable(record)
+        return record  # type: ignore[no-any-return]
+
+    def _mutate(
+        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        policy = self.policies[-1]
+        if policy is not None:
+            policy.ask(info, args, kwargs, None)
+        records = []
+        for at in info.written:
+            a = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+            for t in a if isinstance(a, (list, tuple)) else (a,):
+                if isinstance(t, Tensor):
+                    record = self._written(t)
+                    if record is not None:
+                        records.append(record)
+        out = func(*args, **kwargs)
+        for record in records:
+            record.clear()
+        if func is _BERNOULLI or self.noise is not _NO_NOISE:
+            self._note_noise(func, args, records)
+        node = Node(info, 0)
+        for index, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+            if isinstance(t, Tensor):
+                self._register(t, node, index, "once")
+        return out
+
+    def _note_noise(self, func: Any, args: tuple[Any, ...], records: list[Record]) -> None:
+        """Dropout fills a storage with zeros and ones, then divides it by what it keeps."""
+        weak, dtype, divisor = self.noise
+        if func is not _BERNOULLI and not any(weak() is record for record in records):
+            return
+        self.noise = _NO_NOISE
+        t = args[0]
+        if len(records) != 1 or t.nbytes != t.untyped_storage().nbytes():
+            return  # a part of it
+        if func is _BERNOULLI:
+            self.noise = weakref.ref(records[0]), t.dtype, 0.0
+        elif func is _DIV and divisor == 0.0 and t.dtype is dtype and type(args[1]) is float:
+            self.noise = weak, dtype, args[1]
+
+    def _norm(self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Batch norm: it also advances its running statistics, when it has any."""
+        at = info.norm
+        if len(args) < at + 3 or args[at] is None or not args[at + 2]:
+            node = self._node(info, args, kwargs)
+            out = func(*args, **kwargs)
+        else:
+            records = [self._written(t) for t in args[at : at + 2]]
+            node = self._node(info, (*args[:at], None, None, *args[at + 2 :]), kwargs)
+            out = func(*args, **kwargs)
+            for record in records:
+                if record is not None:
+                    record.clear()
+        self._log(info, node, out, args, kwargs)
+        return out
+
+    # autograd's slots
+
+    def pack(self, t: Any) -> Any:
+        """What autograd keeps instead of a tensor."""
+        value = self.value_of(t)
+        value.packs += 1
+        origin = value
+        while origin.node is not None and origin.node.info.view:
+            origin = origin.node.inputs[0]
+            origin.packs += 1
+        return value

@@ -1,0 +1,80 @@
+"""What a dispatched op does, as far as running it again is concerned: facts from its schema and
+tags, worked out once for each overload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_RANDOM = torch.Tag.nondeterministic_seeded
+_OURS = ("aten", "prims", "prim")
+_EMPTY = {
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
+    "empty_quantized", "_empty_affine_quantized", "_empty_per_channel_affine_quantized",
+}  # fmt: skip
+# They update running statistics in place, and their schema does not say so. Given none, they
+# compute the same results.
+_NORMS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
+
+
+class OpInfo:
+    """Facts about one op (an overload, or a higher-order operator)."""
+
+    __slots__ = (
+        "call", "dropout", "factory", "foreign", "func", "mutates", "norm", "packet", "pinned",
+        "special", "view", "written",
+    )  # fmt: skip
+
+    def __init__(self, func: Any) -> None:
+        schema = getattr(func, "_schema", None)
+        self.func = func
+        self.call = getattr(func, "_op", func)  # without a Python function in between
+        self.packet = getattr(func, "overloadpacket", None)
+        self.view = bool(getattr(func, "is_view", False))
+        name = "" if schema is None else schema.name.split("::")[1]
+        arguments = [] if schema is None else schema.arguments
+        # an op of another library, which may draw numbers or talk to the world without a tag
+        self.foreign = schema is None or func.namespace not in _OURS
+        random = schema is not None and _RANDOM in func.tags
+        self.dropout = -1  # argument without which a random op draws nothing
+        self.pinned = random or name in _EMPTY  # must not run again
+        self.written: tuple[int | str, ...] = tuple(
+            a.name if a.kwarg_only else i
+            for i, a in enumerate(arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        )
+        self.mutates = bool(self.written)
+        if self.foreign and schema is not None and name.endswith("_") and not self.written:
+            self.written = tuple(range(len(arguments)))  # c10d::allreduce_
+            self.mutates = True
+        self.norm = -1  # position of running_mean
+        self.factory = False
+        names = [a.name for a in arguments]
+        if not self.foreign:
+            if random and "dropout_p" in names:
+                self.dropout = names.index("dropout_p")
+            if name in _NORMS and "running_mean" in names:
+                self.norm = names.index("running_mean")
+            self.factory = "dtype" in names and not any("Tensor" in str(a.type) for a in arguments)
+        self.special = self.mutates or self.norm >= 0 or self.factory
+
+    def runs_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Must this call never run again?"""
+        if not self.pinned:
+            return False
+        if self.dropout < 0:
+            return True
+        at = self.dropout
+        return bool(args[at] if at < len(args) else kwargs.get("dropout_p", 0.0))
+
+
+infos: dict[Any, OpInfo] = {}
+
+
+def info_of(func: Any) -> OpInfo:
+    """The facts about an op, from a table."""
+    info = infos.get(func)
+    if info is None:
+        info = infos[func] = OpInfo(func)
+    return info

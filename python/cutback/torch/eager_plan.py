@@ -1,0 +1,450 @@
+"""Budgets and plans of eager regions.
+
+The first run of a region is watched (eager_watch.py) and planned. What a plan decides and an eager
+region can follow is which forward values are held, and how long the result of a rerun is; the
+forward runs as it is written, and autograd orders the backward. So a plan is turned into the
+schedule that the region will really run, and that schedule is what counts against the budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import heapq
+import json
+import threading
+from collections import OrderedDict
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from .. import _native, budgets
+from ..planning import Plan
+from .eager_log import Node, Region, Value
+from .eager_ops import OpInfo
+from .eager_rerun import chain, rerun, unpack
+from .eager_watch import Described, Slot, Watching, probed, shapes_of
+
+_MOST_PLANS = 64  # remembered
+_STEPS = 8  # smaller targets tried when the schedule of a plan is over the budget
+
+
+class Schedule:
+    """What a region holds and reruns, as it will happen: the steps of a plan, cut down to what an
+    eager region can follow."""
+
+    def __init__(self, seen: Described, plan: dict[str, Any]) -> None:
+        self.seen = seen
+        self.steps: list[int] = []
+        self._read_by: dict[int, set[int]] = {}
+        self._makers = [i for i, op in enumerate(seen.ops) for _ in op["out"]]
+        self._views = {i for i, op in enumerate(seen.ops) if "view" in op["flags"]}
+        starts = next(
+            (i for i, op in enumerate(seen.ops) if "backward" in op["flags"]), len(seen.ops)
+        )
+        self.starts = starts
+        self._wishes(plan, starts)
+        self._follow(starts)
+
+    def origin(self, value: int) -> int:
+        """The value whose storage a view lies in."""
+        maker = self._makers[value]
+        while maker in self._views and self.seen.ops[maker]["in"]:
+            value = self.seen.ops[maker]["in"][0]
+            maker = self._makers[value]
+        return value
+
+    def _wishes(self, plan: dict[str, Any], starts: int) -> None:
+        """From the plan's steps: which values the forward holds, and for each run of an op in the
+        backward, until where its results are read. Times are ids of backward ops."""
+        runs: dict[int, int] = {}  # op -> its run: -1 in the forward, else a number
+        number = count()
+        reads: dict[tuple[int, int], int] = {}  # (value, run) -> last reader
+        made: dict[tuple[int, int], int] = {}  # (value, run) -> time of the run
+        now = starts
+        self.held: set[int] = set()
+        steps = plan["steps"]
+        after = [starts] * len(steps)
+        for place in range(len(steps) - 1, -1, -1):
+            if steps[place] >= starts:
+                now = steps[place]
+            after[place] = now
+        ops = self.seen.ops
+        first = 0
+        for op in ops:
+            op.setdefault("first", first)
+            first += len(op["out"])
+        for place, op_id in enumerate(steps):
+            now = after[place]
+            backward = place >= plan["backward_starts"]
+            for value in ops[op_id]["in"] if backward else ():
+                origin = self.origin(value)
+                run = runs.get(self._makers[origin], -1)
+                if run < 0 and self._makers[origin] < starts:
+                    self.held.add(origin)
+                else:
+                    reads[origin, run] = now
+            runs[op_id] = next(number) if backward and op_id < starts else -1
+            for k in range(len(ops[op_id]["out"])):
+                made[ops[op_id]["first"] + k, runs[op_id]] = now
+        # value -> (time it is made, time of the last read), in order
+        self.lives: dict[int, list[tuple[int, int]]] = {}
+        for (value, run), last in sorted(reads.items(), key=lambda item: item[0]):
+            if run >= 0:
+                self.lives.setdefault(value, []).append((made[value, run], last))
+
+    def read_by(self, now: int) -> set[int]:
+        """What a backward op saved, or that saved values are views of."""
+        known = self._read_by.get(now)
+        if known is None:
+            slots = self.seen.slots_of.get(now, ())
+            known = self._read_by[now] = {self.origin(self.seen.slots[k]) for k in slots}
+        return known
+
+    def until(self, value: int, now: int) -> int:
+        """The last time at which the plan wants a value that was made at time `now`."""
+        last = -1
+        for begin, end in self.lives.get(value, ()):
+            if begin <= now:
+                last = end
+        return last
+
+    def _follow(self, starts: int) -> None:
+        """The steps that eager_rerun will take."""
+        ops = self.seen.ops
+        self.steps = [i for i in range(starts) if "placeholder" not in ops[i]["flags"]]
+        self._forward_steps = len(self.steps)
+        once = {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
+        pinned = {i for i in range(starts) if once & set(ops[i]["flags"])}
+        kept: dict[int, int] = {}
+        for now in range(starts, len(ops)):
+            kept = {v: last for v, last in kept.items() if last >= now}
+            here = self.read_by(now)
+            for slot in self.seen.slots_of.get(now, ()):
+                wanted: set[int] = set()
+                used: set[int] = set()
+                stack = [self.seen.slots[slot]]
+                while stack:
+                    value = stack.pop()
+                    maker = self._makers[value]
+                    if value in kept:
+                        used.add(value)
+                        continue
+                    if value in self.held or maker in pinned or maker in wanted:
+                        continue
+                    wanted.add(maker)
+                    stack += ops[maker]["in"]
+                for value in used - here:
+                    if kept[value] == now:
+                        del kept[value]
+                for maker in sorted(wanted):
+                    self.steps.append(maker)
+                    first = ops[maker]["first"]
+                    for value in range(first, first + len(ops[maker]["out"])):
+                        last = self.until(value, now)
+                        if last > now or (last == now and value in here):
+                            kept[value] = last
+            self.steps.append(now)
+
+    def document(self, plan: dict[str, Any]) -> str:
+        """The schedule as a document for `cutback evaluate`."""
+        rows = {
+            "steps": self.steps,
+            "backward_starts": self._forward_steps,
+            "device": plan.get("device"),
+        }
+        return json.dumps(rows)
+
+    def live_bytes(self, device: str | None) -> int:
+        """Peak of the schedule."""
+        text = _native.evaluate_json(self.seen.text, self.document({"device": device}), device)
+        return int(json.loads(text)["peak_bytes"])
+
+
+class Script:
+    """A schedule in the terms of a run: nodes by number, slots by number."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        seen = schedule.seen
+        self.schedule = schedule
+        self.funcs = seen.funcs
+        self.holds: dict[int, set[int]] = {}
+        for (number, index), value in seen.keys.items():
+            if value in schedule.held:
+                self.holds.setdefault(number, set()).add(index)
+        self.keys = seen.keys
+        self.times: list[int] = [-1] * len(seen.slots)
+        for now, slots in seen.slots_of.items():
+            for slot in slots:
+                self.times[slot] = now
+
+
+class Run:
+    """One run of a region: its script, and what it holds from rerun to rerun."""
+
+    __slots__ = ("here", "kept", "last", "left", "now", "script", "ties")
+
+    def __init__(self, script: Script | None) -> None:
+        self.script = script
+        self.kept: list[tuple[int, int, Value]] = []
+        self.ties = count()
+        self.now = -1  # the backward op that reads
+        self.left = 0  # slots that it has yet to read
+        self.here: set[int] = set()
+        self.last: dict[Value, int] = {}  # time of the last read of what is held
+
+    def at(self, now: int) -> None:
+        """A slot of backward op `now` is read."""
+        assert self.script is not None
+        if now != self.now:
+            self.now = now
+            self.left = len(self.script.schedule.seen.slots_of[now])
+            self.here = self.script.schedule.read_by(now)
+            self.expire(now)
+        self.left -= 1
+
+    def done(self) -> None:
+        """It was; if it was the op's last, what the plan wants until here may go."""
+        if self.left == 0:
+            self.expire(self.now + 1)
+
+    def expire(self, now: int) -> None:
+        """Let go of what the plan no longer wants."""
+        while self.kept and self.kept[0][0] < now:
+            last, _, value = heapq.heappop(self.kept)
+            if self.last.get(value) == last:  # not held anew since
+                value.tensor = None
+                del self.last[value]
+
+    def keep(self, node: Node, value: Value, tensor: Any, now: int) -> None:
+        """Hold the result of a rerun if the plan wants it again."""
+        assert self.script is not None
+        label = self.script.keys.get((node.number, value.index))
+        last = -1 if label is None else self.script.schedule.until(label, now)
+        if last > now or (last == now and label in self.here):
+            value.version = tensor._version
+            value.tensor = tensor
+            self.last[value] = last
+            heapq.heappush(self.kept, (last, next(self.ties), value))
+
+    def last_reads(self, nodes: list[Node], now: int) -> dict[Value, Any]:
+        """What is held for these ops only; from here on they hold it, each until its last read."""
+        taken = {}
+        for node in nodes:
+            for value in node.inputs:
+                if value.tensor is None or self.last.get(value) != now or value.node is None:
+                    continue
+                assert self.script is not None
+                if self.script.keys.get((value.node.number, value.index)) not in self.here:
+                    taken[value] = value.tensor
+                    value.tensor = None
+                    del self.last[value]
+        return taken
+
+
+class Following(Region):
+    """Runs a region by a script. Where the region turns out to be another one, it goes on as one
+    without."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self.run = Run(script)
+        self.script = script
+        self.same = True
+        self.slots = 0
+
+    def _decide(
+        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> Any:
+        held = super()._decide(info, node, args, kwargs, out)
+        if held or not self.same:
+            return held
+        funcs = self.script.funcs
+        at = node.number - 1
+        if at >= len(funcs) or funcs[at] != (info.func, shapes_of(out)):
+            self._leave()
+            return held
+        return self.script.holds.get(node.number, "")
+
+    def _leave(self) -> None:
+        self.same = False
+        self.run.script = None  # also of slots that exist: all are made again as needed
+
+    def pack(self, t: Any) -> Any:
+        """A numbered slot."""
+        value = super().pack(t)
+        self.slots += 1
+        if self.same and self.slots > len(self.script.times):
+            self._leave()
+        return Slot(value, self.slots - 1, self.run)
+
+    def complete(self) -> bool:
+        """Did the region do all that the script expects?"""
+        if (self.number, self.slots) != (len(self.script.funcs), len(self.script.times)):
+            self._leave()
+        return self.same
+
+
+def unpack_slot(slot: Slot) -> Any:
+    """The tensor behind a slot of a region with a plan."""
+    answer = probed(slot)
+    if answer is not None:
+        return answer
+    run, value = slot.run, slot.value
+    script = run.script
+    now = -1 if script is None else script.times[slot.number]
+    if now < 0:  # no plan, or not one of the slots that a node showed
+        return unpack(value)
+    run.at(now)
+    if value.tensor is not None:
+        tensor = unpack(value)
+    else:
+        nodes, wanted = chain(value)
+        made = run.last_reads(nodes, now)
+        tensor = rerun(value, nodes, wanted, lambda node, v, t: run.keep(node, v, t, now), made)
+    run.done()
+    return tensor
+
+
+# Regions that were planned, newest last. The first table is asked before a region runs, by what can
+# be known then; the second knows regions by what they did.
+_lock = threading.Lock()
+_candidates: OrderedDict[Any, Script] = OrderedDict()
+_planned: OrderedDict[Any, Script] = OrderedDict()
+
+
+def _remember(table: OrderedDict[Any, Script], key: Any, script: Script) -> None:
+    with _lock:
+        table[key] = script
+        table.move_to_end(key)
+        while len(table) > _MOST_PLANS:
+            table.popitem(last=False)
+
+
+def _identity(fn: Any) -> Any:
+    """What tells two functions apart, as far as it shows: layers of a model are told apart, and a
+    lambda over a layer is that of the same layer in the next step."""
+    if isinstance(fn, torch.nn.Module):
+        return id(fn), fn.training
+    if isinstance(fn, functools.partial):
+        parts = [*fn.args, *fn.keywords.values()]
+        return fn.func, *(_identity(a) for a in parts if callable(a))
+    owner = getattr(fn, "__self__", None)
+    cells = getattr(fn, "__closure__", None) or ()
+    inner = []
+    for cell in cells:
+        with contextlib.suppress(ValueError):  # an empty cell
+            if isinstance(cell.cell_contents, torch.nn.Module):
+                inner.append(_identity(cell.cell_contents))
+    return getattr(fn, "__code__", None) or type(fn), id(owner), *inner
+
+
+def _key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wish: Any) -> Any:
+    leaves = (
+        (shapes_of(a), a.requires_grad) if isinstance(a, Tensor) else type(a)
+        for a in tree_leaves((args, kwargs))
+    )
+    return _identity(fn), tuple(leaves), wish
+
+
+def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
+    """A plan whose schedule, as the region will run it, fits the budget.
+
+    Raises:
+        cutback.BudgetError: none does; the text says what was reached.
+    """
+    first = Plan(seen.text, _native.plan_json(seen.text, budget=budgets.parse(budget, "live")))
+    device = first.document["device"]
+    schedule = Schedule(seen, first.document)
+    live = schedule.live_bytes(device)
+    limit = first.document["budget_bytes"]
+    if limit is None or budget == "min" or live <= limit:
+        return first, schedule
+    smallest = live
+    target = int(limit)
+    for _ in range(_STEPS):
+        target = int(target * 0.93)
+        try:
+            text = _native.plan_json(seen.text, budget=budgets.parse(target, "live"))
+        except _native.BudgetError:
+            break
+        plan = Plan(seen.text, text)
+        schedule = Schedule(seen, plan.document)
+        live = schedule.live_bytes(device)
+        if live <= limit:
+            return plan, schedule
+        smallest = min(smallest, live)
+    raise _native.BudgetError(
+        f"budget {budgets.text(limit)}: the forward runs as it is written and autograd orders the "
+        f"backward; the smallest peak found that way is {budgets.text(smallest)} ({smallest} "
+        "bytes). Plan with cutback.torch.compile, or checkpoint smaller regions"
+    )
+
+
+def _watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+    region = Watching(run)
+    with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack_slot), region:
+        out = fn(*args, **kwargs)
+        region.outputs([t for t in tree_leaves(out) if isinstance(t, Tensor)])
+    return out, region.problem()
+
+
+def _given(plan: Any) -> dict[str, Any]:
+    text = plan.to_json() if isinstance(plan, Plan) else plan
+    document = json.loads(text) if isinstance(text, str) else text
+    if not isinstance(document, dict) or document.get("format") != "cutback.plan":
+        raise TypeError(f"plan={plan!r:.60} is neither a cutback.Plan nor its JSON")
+    return document
+
+
+def _script(seen: Described, budget: Any, plan: Any) -> Script:
+    if plan is None:
+        return Script(search(seen, budget)[1])
+    document = _given(plan)
+    ours = json.loads(_native.problem_json(seen.text))["fingerprint"]
+    if document.get("fingerprint") != ours:
+        raise ValueError(
+            f"plan: it was made for the region {document.get('fingerprint')}, this one is {ours}; "
+            "make a new one with cutback.torch.checkpoint_plan on arguments like these"
+        )
+    return Script(Schedule(seen, document))
+
+
+def run_planned(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any, plan: Any
+) -> Any:
+    """`checkpoint` with a budget or a plan."""
+    if plan is None:
+        budgets.parse(budget, "live")  # mistakes surface before anything runs
+        wish = "budget", budget
+    else:
+        wish = "plan", json.dumps(_given(plan), sort_keys=True)
+    key = _key(fn, args, kwargs, wish)
+    script = _candidates.get(key)
+    if script is not None:
+        region = Following(script)
+        with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack_slot), region:
+            out = fn(*args, **kwargs)
+        if not region.complete():
+            with _lock:
+                _candidates.pop(key, None)
+        return out
+    out, seen = _watched(fn, args, kwargs, Run(None))
+    if not seen.slots:
+        return out
+    known = wish, seen.identity()
+    script = _planned.get(known)
+    if script is None:
+        script = _script(seen, budget, plan)
+        _remember(_planned, known, script)
+    _remember(_candidates, key, script)
+    return out
+
+
+def plan_region(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any) -> Plan:
+    """`checkpoint_plan`."""
+    _, seen = _watched(fn, args, kwargs, Run(None))
+    return search(seen, budget)[0]

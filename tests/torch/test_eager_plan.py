@@ -1,0 +1,341 @@
+"""Eager regions under a budget: planned once, followed later, within the bytes that were asked
+for."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import cutback
+from cutback.torch import checkpoint, checkpoint_plan, eager_plan
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
+
+from evaluate import check_plan
+
+pytestmark = pytest.mark.torch
+torch.set_num_threads(1)
+
+
+class Tracker(TorchDispatchMode):
+    """Bytes of storages that ops made and that are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+
+    def _freed(self, n: int) -> None:
+        self.live -= n
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(t, torch.Tensor):
+                storage = t.untyped_storage()
+                if "_tracked" not in storage.__dict__:
+                    storage.__dict__["_tracked"] = True
+                    self.live += storage.nbytes()
+                    self.peak = max(self.peak, self.live)
+                    weakref.finalize(storage, self._freed, storage.nbytes())
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, p: float) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.p = p
+
+    def forward(self, x: Any) -> Any:
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, 4, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.p)
+        x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(b, t, d)), self.p)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.p)
+
+
+class GPT(nn.Module):
+    def __init__(self, p: float = 0.0, layers: int = 2) -> None:
+        super().__init__()
+        self.token = nn.Embedding(50, 32)
+        self.blocks = nn.Sequential(*(Block(32, p) for _ in range(layers)))
+
+    def forward(self, tokens: Any) -> Any:
+        logits = self.blocks(self.token(tokens)) @ self.token.weight.t()
+        return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+class ResNet(nn.Module):
+    def __init__(self, c: int = 8) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, c, 3, padding=1)
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(c, c, 3, padding=1),
+                nn.BatchNorm2d(c),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(c, c, 3, padding=1),
+                nn.BatchNorm2d(c),
+            )
+            for _ in range(3)
+        )
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        for layer in self.layers:
+            x = F.relu(x + layer(x))
+        return x.mean((2, 3)).sum()
+
+
+MODELS: dict[str, Any] = {
+    "gpt": lambda: (GPT(), torch.randint(0, 50, (4, 16))),
+    "gpt_dropout": lambda: (GPT(0.1), torch.randint(0, 50, (4, 16))),
+    "resnet": lambda: (ResNet(), torch.randn(2, 3, 16, 16)),
+}
+
+
+def step(model: Any, x: Any, run: Any) -> tuple[list[Any], int]:
+    """Loss, gradients and buffers; the measured peak."""
+    torch.manual_seed(3)
+    model.zero_grad(set_to_none=True)
+    gc.collect()
+    with Tracker() as tracker:
+        loss = run(model, x)
+        loss.backward()
+    out = [loss.detach(), *(p.grad for p in model.parameters()), *model.buffers()]
+    return [t.clone() for t in out], tracker.peak
+
+
+def assert_same(a: list[Any], b: list[Any]) -> None:
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_budget_is_kept_to_the_byte(name: str) -> None:
+    """The peak of the second step is the one that was planned, plus the loss and its tangent."""
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    start = copy.deepcopy(model.state_dict())
+    plain, _ = step(model, x, lambda m, x: m(x))
+    peaks = []
+    for budget in (1.0, 0.75, "min"):
+        model.load_state_dict(start)
+        plan = checkpoint_plan(model, x, budget=budget)
+        check_plan(plan.problem, plan.document, plan.document["device"])
+        for k in range(3 if budget == 0.75 else 2):
+            model.load_state_dict(start)
+            how = {"budget": budget} if budget == 0.75 else {"plan": plan}
+            ours, peak = step(model, x, lambda m, x: checkpoint(m, x, **how))  # noqa: B023
+            assert_same(plain, ours)
+            if k > 0:
+                limit = plan.document["budget_bytes"]
+                if budget != "min":  # its plans may need more than the region can follow
+                    assert peak <= limit + 8
+                    assert peak <= plan.numbers["live_bytes"] + 8
+                else:
+                    assert peak <= 1.1 * plan.numbers["live_bytes"]
+        peaks.append(peak)
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[-1] < 0.6 * peaks[0]
+
+
+def test_schedule_is_what_the_public_evaluator_counts() -> None:
+    torch.manual_seed(0)
+    model, x = MODELS["gpt"]()
+    _, seen = eager_plan._watched(model, (x,), {}, eager_plan.Run(None))
+    plan, schedule = eager_plan.search(seen, 0.7)
+    assert schedule.live_bytes(plan.document["device"]) <= plan.document["budget_bytes"]
+    problem = json.loads(cutback._native.problem_json(seen.text))
+    backward = [op for op in problem["ops"] if "backward" in op.get("flags", ())]
+    assert any(op["kind"] == "AddmmBackward0" for op in backward)
+    assert sum("compute" in op.get("flags", ()) for op in problem["ops"]) == 2 * 5 + 1
+
+
+def test_out_of_reach() -> None:
+    torch.manual_seed(0)
+    model, x = MODELS["gpt"]()
+    with pytest.raises(cutback.BudgetError, match=r"smallest"):
+        checkpoint(model, x, budget=0.05)
+
+    # here a plan exists, but in the order of autograd's reads it takes more
+    model = GPT(layers=3)
+    _, seen = eager_plan._watched(model, (x,), {}, eager_plan.Run(None))
+    plan = cutback.plan(json.loads(seen.text), budget="min")
+    least = plan.numbers["live_bytes"]
+    assert eager_plan.Schedule(seen, plan.document).live_bytes("cpu") > least
+    with pytest.raises(cutback.BudgetError, match=r"autograd orders the backward; the smallest"):
+        checkpoint(model, x, budget=least)
+
+
+def test_plan_goes_through_json() -> None:
+    torch.manual_seed(0)
+    model, x = MODELS["gpt"]()
+    plain, _ = step(model, x, lambda m, x: m(x))
+    plan = checkpoint_plan(model, x, budget=0.7)
+    for form in (plan, plan.to_json(), plan.document):
+        for _ in range(2):
+            ours, peak = step(model, x, lambda m, x: checkpoint(m, x, plan=form))  # noqa: B023
+            assert_same(plain, ours)
+        assert peak <= plan.numbers["live_bytes"] + 8
+    with pytest.raises(ValueError, match="it was made for the region"):
+        checkpoint(model, x[:2], plan=plan)
+
+
+def test_equal_layers_share_a_plan() -> None:
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(Block(32, 0.0) for _ in range(4))
+    x = torch.randn(2, 16, 32)
+
+    def run(x: Any, budget: Any) -> Any:
+        for block in blocks:
+            x = block(x) if budget is None else checkpoint(block, x, budget=budget)
+        return x.square().sum()
+
+    def gradients(budget: Any) -> list[Any]:
+        leaf = x.clone().requires_grad_()
+        return list(torch.autograd.grad(run(leaf, budget), [leaf, *blocks.parameters()]))
+
+    plain = gradients(None)
+    before = len(eager_plan._planned)
+    for _ in range(3):
+        assert_same(plain, gradients(0.8))
+    assert len(eager_plan._planned) == before + 1
+
+
+def test_a_region_that_changes_leaves_its_plan() -> None:
+    w = torch.randn(32, 32)
+
+    def f(x: Any, state: list[int]) -> Any:
+        for _ in range(state[0]):
+            x = (x @ w).tanh().sin()
+        return x.sum()
+
+    x = torch.randn(32, 32)
+    for layers in (3, 3, 5, 5, 5, 2, 2, 3):
+        a, b = (x.clone().requires_grad_() for _ in range(2))
+        f(a, [layers]).backward()
+        checkpoint(f, b, [layers], budget=0.8).backward()
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_twice_and_derivatives_of_derivatives() -> None:
+    w = torch.randn(32, 32)
+
+    def f(x: Any) -> Any:
+        for _ in range(4):
+            x = (x @ w / 6).tanh().sin()
+        return x.square().sum()
+
+    x = torch.randn(32, 32)
+
+    def run(wrap: Any) -> list[Any]:
+        leaf = x.clone().requires_grad_()
+        out = wrap(leaf)
+        (first,) = torch.autograd.grad(out, leaf, retain_graph=True)
+        (second,) = torch.autograd.grad(out, leaf, create_graph=True)
+        (third,) = torch.autograd.grad(second.square().sum(), leaf)
+        assert torch.equal(first, second)
+        return [first, third]
+
+    plain = run(f)
+    for _ in range(3):
+        assert_same(plain, run(lambda x: checkpoint(f, x, budget=0.8)))
+
+
+def test_threads() -> None:
+    torch.manual_seed(0)
+    model, x = MODELS["gpt"]()
+    plain, _ = step(copy.deepcopy(model), x, lambda m, x: m(x))
+    failures: list[Any] = []
+
+    def train() -> None:
+        twin = copy.deepcopy(model)
+        try:
+            for _ in range(3):
+                ours, _ = step(twin, x, lambda m, x: checkpoint(m, x, budget=0.9))
+                assert_same(plain, ours)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=train) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y = x * x
+        ctx.save_for_backward(x, y)
+        return y * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * (y + 2 * x * x)
+
+
+def test_functions_writes_and_policies_inside() -> None:
+    w = torch.randn(32, 32)
+
+    def f(x: Any) -> Any:
+        for _ in range(3):
+            x = Cube.apply((x @ w / 9).tanh())
+            y = x.exp()
+            x = (x + 1).sigmoid_() * y.t().contiguous().t()
+            x = checkpoint(lambda x: (x @ w).sin(), x, policy_fn=[torch.ops.aten.mm])
+        with torch.no_grad():
+            scale = x.abs().max()
+        return (x / scale).sum()
+
+    x = torch.randn(32, 32)
+    _, seen = eager_plan._watched(f, (x.requires_grad_(),), {}, eager_plan.Run(None))
+    saved = [o for op in seen.ops for o in op["out"] if o.get("constraint") == "must_save"]
+    assert len(saved) == 3
+    cubes = [k for k, op in enumerate(seen.ops) if op["kind"] == "CubeBackward"]
+    assert [len(seen.slots_of[k]) for k in cubes] == [2, 2, 2]
+    a, b = (x.detach().clone().requires_grad_() for _ in range(2))
+    f(a).backward()
+    for _ in range(3):
+        b.grad = None
+        checkpoint(f, b, budget=0.9).backward()
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_nothing_to_save() -> None:
+    x = torch.ones(3, requires_grad=True)
+    assert checkpoint(lambda x: x + 1, x, budget=0.5).requires_grad
+    assert not checkpoint(lambda x: x.sin(), x.detach(), budget=0.5).requires_grad
+
+
+def test_mistakes() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(TypeError, match="one of policy_fn, budget and plan"):
+        checkpoint(torch.sin, x, budget=0.5, policy_fn=[])
+    with pytest.raises(ValueError, match="share lies in"):
+        checkpoint(torch.sin, x, budget=1.5)
+    with pytest.raises(TypeError, match=r"neither a cutback\.Plan"):
+        checkpoint(torch.sin, x, plan={})
+    with pytest.raises(ValueError, match="outermost region"):
+        checkpoint(lambda x: checkpoint(torch.sin, x, budget=0.5), x)
