@@ -184,6 +184,7 @@ def test_gap_and_class():
     assert {("any", False), ("ordered", False)} <= seen
 
 
+@pytest.mark.slow
 def test_floor(plan):
     explanation = plan.explanation
     floor = explanation["floor"]

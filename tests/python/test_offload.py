@@ -328,6 +328,7 @@ def check_places(plan):
         alive.append((last, size, offset))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer_encoder", "unet"])
 def test_budgets_with_offload(name):
     path, before, size = DATA / f"{name}.json.gz", 0, None

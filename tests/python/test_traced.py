@@ -116,6 +116,7 @@ def test_torch_compat_takes_what_torch_takes(name):
     assert plan.explain()  # reads the plan back: its decisions must follow from its steps
 
 
+@pytest.mark.slow
 def test_presets_save_little():
     ratios = {"conservative": [], "aggressive": []}
     for name in NAMES:
@@ -191,6 +192,7 @@ def test_time_limit_and_an_early_end():
     assert asked == sorted(asked)
 
 
+@pytest.mark.slow
 def test_min_takes_a_share_of_time():
     path = path_of("transformer_encoder")
     small = cutback.plan(path, budget="min", max_extra=0.4, device="a100").numbers
@@ -319,6 +321,7 @@ def test_interrupt_keeps_the_best(tmp_path):
         assert not plan.exists()
 
 
+@pytest.mark.slow
 def test_many_budgets_are_single_budgets():
     """Each of several budgets gets the plan, the bound and the error text that it gets alone."""
     graph = path_of("unet")

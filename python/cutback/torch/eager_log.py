@@ -153,7 +153,7 @@ def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
     return lambda mask: mask.to(dtype).div_(divisor)
 
 
-class Region(TorchDispatchMode):  # type: ignore[misc]
+class Region(TorchDispatchMode):
     """Records the ops of a region while it runs."""
 
     def __init__(self, policy: SaveList | Function | None = None) -> None:

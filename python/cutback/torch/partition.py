@@ -52,7 +52,13 @@ def _word(choice: Any) -> str | None:
     name = getattr(choice, "name", None)
     if name not in _WORDS:
         raise TypeError(f"a policy answers a CheckpointPolicy or None, not {choice!r}")
-    return _WORDS[name]
+    word = _WORDS[name]
+    if word is not None and word.endswith("offload"):
+        raise NotImplementedError(
+            f"{name}: cutback.torch cannot run plans in which values are to be offloaded; save or "
+            "recompute them"
+        )
+    return word
 
 
 def of_tags(node: fx.Node) -> str | None:
