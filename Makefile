@@ -40,7 +40,7 @@ test-clang: $(VENV)/.build-tools
 	$(BIN)/ctest --preset release-clang
 
 test-python: $(VENV)/.test
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests/python tests/plan
 
 # The whole core and the extension under AddressSanitizer and UBSan, the thread pool under ThreadSanitizer.
 test-sanitize: $(VENV)/.test
@@ -48,7 +48,7 @@ test-sanitize: $(VENV)/.test
 
 # What takes too long for every change.
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest tests -m very_slow
+	$(BIN)/python -m pytest tests/python tests/plan -m very_slow
 
 test-notebooks: $(VENV)/.test
 	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb
