@@ -16,6 +16,7 @@
 #define EFFORT 2.5e8       /* settlings of ruin and recreate, times ops */
 #define SMALL_EFFORT 100.0 /* at most so many an op */
 #define NEAR_SHARE 0.5     /* of that effort, where prices lead near the best */
+#define FAR 1.04           /* of the bound: all of it */
 #define DESCENT_SHARE 0.5  /* of that effort, to get under a deep target */
 #define NEAR 1.01          /* of the bound: good enough */
 
@@ -115,8 +116,9 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_pri
     CB_TRY(mix(t, target, err));
     CB_TRY(trim_fastest(m, target, least_ps, err));
     known = (double)fastest_fitting(t->pool, target) - once;
-    if (known <= NEAR * cb_prices_bound(prices, (double)target)) return CB_OK;
-    return ruin(m, target, NEAR_SHARE, least_ps, err);
+    double bound = cb_prices_bound(prices, (double)target);
+    if (known <= NEAR * bound) return CB_OK;
+    return ruin(m, target, known <= FAR * bound ? NEAR_SHARE : 1, least_ps, err);
 }
 
 cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target, double share,

@@ -1,7 +1,7 @@
 """Claim: per op, `cutback.torch.checkpoint` costs at most 0.6x of the host time of PyTorch's
 selective checkpoint under the same policy.
 
-python benchmarks/torch/bench_eager.py
+python benchmarks/pytorch/bench_eager.py
 
 A chain of 300 ops on 4 x 4 tensors: what is timed is Python, not arithmetic. Times are processor
 times, which a busy neighbour does not add to.
@@ -103,7 +103,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for program in (chain, residual):
         rows += measure(program, x, w)
-    save("torch_eager", "python benchmarks/torch/bench_eager.py", rows, "torch")
+    save("torch_eager", "python benchmarks/pytorch/bench_eager.py", rows, "torch")
 
 
 def measure(program: Callable[..., torch.Tensor], x: Any, w: Any) -> list[dict[str, Any]]:
