@@ -32,11 +32,13 @@ def live_bytes():
 
 
 def sweep(work):
-    """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... until none does; how many
-    failed."""
+    """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... and beyond 300 in growing
+    steps, until none does; how many failed."""
     work()
     before = live_bytes()
-    for n in range(1, 100_000):
+    n = 0
+    while n < 100_000:
+        n += 1 + (n // 50 if n > 300 else 0)  # each try costs all that comes before its failure
         _native.fail_alloc(n)
         try:
             work()

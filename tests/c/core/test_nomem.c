@@ -1,6 +1,7 @@
 /* Every allocation of the whole way fails once: the error is clean, nothing leaks, and what exists
  * stays usable. */
 #include "mlp.h"
+#include "oom.h"
 
 static const mlp_size size = {.batch = 4, .width = 8, .depth = 2};
 
@@ -17,7 +18,8 @@ static void sweep(cb_compile_options options) {
     cb_status status = CB_NOMEM;
     while (status == CB_NOMEM && n < 100000) {
         cb_step *step = NULL;
-        cb_context_fail_alloc(ctx, ++n);
+        n = cb_oom_next(n);
+        cb_context_fail_alloc(ctx, n);
         status = mlp_compile(ctx, size, options, &step, &err);
         cb_context_fail_alloc(ctx, 0);
         CHECK(status == CB_OK || status == CB_NOMEM);
