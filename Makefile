@@ -31,13 +31,13 @@ check:
 test-c: $(VENV)/.build-tools
 	$(BIN)/cmake --preset release
 	$(BIN)/cmake --build --preset release
-	$(BIN)/ctest --preset release
+	$(BIN)/ctest --preset release -j 2
 
 # The same with clang, whose warnings differ; not part of `make test`, since it needs clang.
 test-clang: $(VENV)/.build-tools
 	$(BIN)/cmake --preset release-clang
 	$(BIN)/cmake --build --preset release-clang
-	$(BIN)/ctest --preset release-clang
+	$(BIN)/ctest --preset release-clang -j 2
 
 test-python: $(VENV)/.test
 	$(BIN)/python -m pytest tests/python tests/plan

@@ -12,7 +12,7 @@ ctest=${bin:+$bin/}ctest
 
 $cmake --preset asan-ubsan
 $cmake --build --preset asan-ubsan
-$ctest --preset asan-ubsan
+$ctest --preset asan-ubsan -j 2
 
 # Only what runs threads: the other layers take no pool, and are slow under this sanitizer.
 $cmake --preset tsan
@@ -20,9 +20,7 @@ $cmake --build --preset tsan
 $ctest --preset tsan -R '^test_(base_threads|exec|optim|core_(api|models|random|step))|^example'
 
 # The readers of text, on many more mutated inputs than the tests try.
-for fuzz in build/asan-ubsan/test_*_fuzz_*; do
-  "$fuzz" 200000
-done
+printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' '{}' 200000
 
 # The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
 stage=build/asan-python
