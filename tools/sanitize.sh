@@ -17,7 +17,7 @@ $ctest --preset asan-ubsan -j 2
 # Only what runs threads: the other layers take no pool, and are slow under this sanitizer.
 $cmake --preset tsan
 $cmake --build --preset tsan
-$ctest --preset tsan -R '^test_(base_threads|exec|optim|core_(api|models|random|step))|^example'
+$ctest --preset tsan -j 2 -R '^test_(base_threads|exec|optim|core_(api|models|random|step))|^example'
 
 # The readers of text, on many more mutated inputs than the tests try.
 printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' '{}' 200000
@@ -32,4 +32,5 @@ cp -r python/cutback $stage/package/cutback
 cp "$(find $stage -name '_native*.so' -not -path '*/package/*' | head -1)" $stage/package/cutback/
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage/package \
-  $python -m pytest -q -m "not slow" tests/python
+  $python -m pytest -q -m "not slow" tests/python \
+  --ignore tests/python/test_report.py --ignore tests/python/test_tree.py --ignore tests/python/test_offload.py
