@@ -20,7 +20,7 @@ $cmake --build --preset tsan
 $ctest --preset tsan -j 2 -R '^test_(base_threads|exec|optim|core_(api|models|random|step))|^example'
 
 # The readers of text, on many more mutated inputs than the tests try.
-printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' '{}' 200000
+printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 200000'
 
 # The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
 stage=build/asan-python
