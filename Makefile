@@ -13,6 +13,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
 .PHONY: demo test test-c test-clang test-python test-slow test-sanitize test-notebooks test-torch check bench bench-planner lint wheel clean
@@ -40,7 +41,7 @@ test-clang: $(VENV)/.build-tools
 	$(BIN)/ctest --preset release-clang -j 2
 
 test-python: $(VENV)/.test
-	$(BIN)/python -m pytest tests/python tests/plan
+	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan
 
 # The whole core and the extension under AddressSanitizer and UBSan, the thread pool under ThreadSanitizer.
 test-sanitize: $(VENV)/.test
@@ -48,14 +49,14 @@ test-sanitize: $(VENV)/.test
 
 # What takes too long for every change.
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest tests/python tests/plan -m very_slow
+	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan -m very_slow
 
 test-notebooks: $(VENV)/.test
 	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb
 
 # The bridge to PyTorch, with the version it is written for; not part of `make test`, as that is a large download.
 test-torch: $(VENV)/.torch
-	$(BIN)/python -m pytest tests/torch
+	$(BIN)/python -m pytest $(PARALLEL) tests/torch
 
 bench: $(VENV)/.bench $(VENV)/.test
 	$(BIN)/python benchmarks/run.py

@@ -20,7 +20,7 @@ $cmake --build --preset tsan
 $ctest --preset tsan -j 2 -R '^test_(base_threads|exec|optim|core_(api|models|random|step))|^example'
 
 # The readers of text, on many more mutated inputs than the tests try.
-printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 200000'
+printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 50000'
 
 # The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
 stage=build/asan-python
@@ -32,5 +32,5 @@ cp -r python/cutback $stage/package/cutback
 cp "$(find $stage -name '_native*.so' -not -path '*/package/*' | head -1)" $stage/package/cutback/
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage/package \
-  $python -m pytest -q -m "not slow" tests/python \
+  $python -m pytest -q -n auto --dist worksteal -m "not slow" tests/python \
   --ignore tests/python/test_report.py --ignore tests/python/test_tree.py --ignore tests/python/test_offload.py
