@@ -183,8 +183,7 @@ static cb_status search_deep(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *
     CB_TRY(cb_search_deep_rung(&c->moves, first ? NULL : &d->last_deep, d->target[r], share,
                                cb_ladder_least(d, r, true), err));
     CB_TRY(keep_fastest(c, d->target[r], &d->last_deep, err));
-    if (d->last_deep.size > 0)
-        d->deep_ps[r] = (double)(d->last_deep.time_ps - c->t->f->once_ps);
+    if (d->last_deep.size > 0) d->deep_ps[r] = (double)(d->last_deep.time_ps - c->t->f->once_ps);
     return CB_OK;
 }
 
@@ -237,7 +236,8 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
 double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to) {
     double best = 0;
     for (size_t i = 0; i < d->n_tangent; i++)
-        best = fmax(best, d->first.prices.tangent.at[i].constant - d->first.prices.tangent.at[i].slope * bytes);
+        best = fmax(best, d->first.prices.tangent.at[i].constant -
+                              d->first.prices.tangent.at[i].slope * bytes);
     if (to > d->n_near && from > d->n_near) from = d->n_near; /* the first deep one has prices */
     for (uint32_t r = from; r < to; r++) {
         if (d->has_seen[r]) best = fmax(best, d->seen[r].constant - d->seen[r].slope * bytes);

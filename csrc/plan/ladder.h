@@ -48,7 +48,8 @@ typedef struct cb_ladder {
 
 /* After cb_try_pairs of the save-everything plan. */
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err);
-/* For another thread: `t` and `cut` are its own, and `t` has just tried the save-everything plan. */
+/* For another thread: `t` and `cut` are its own, and `t` has just tried the save-everything plan.
+ */
 CB_MUST_CHECK cb_status cb_climber_init(cb_climber *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
                                         cb_error *err);
 void cb_climber_free(cb_climber *c);

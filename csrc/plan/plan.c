@@ -109,8 +109,7 @@ static cb_status check_regions(const cb_problem *p, cb_preset preset, const cb_b
 /* Searches for peaks hear of all goals at once. */
 static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
     cb_searcher **out = &r->searcher[saved];
-    CB_TRY(
-        cb_searcher_new(&r->facts, &r->cut, &r->sim, r->scratch, r->o->threads, out, err));
+    CB_TRY(cb_searcher_new(&r->facts, &r->cut, &r->sim, r->scratch, r->o->threads, out, err));
     if (saved || r->n_budget < 2) return CB_OK;
     cb_goal *goal = CB_NEW(r->scratch, cb_goal, r->n_budget);
     if (!goal) return cb_no_memory(err);

@@ -311,7 +311,8 @@ struct cb_searcher {
     uint32_t n_expected;
 };
 
-/* Rungs that a goal will most likely have searched. */
+/* Rungs that a goal will most likely have searched: the first that may hold its answer, and one
+ * more, unless a plan of the base is as fast as theirs can be. */
 static void want_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) {
     const cb_ladder *d = &s->d;
     uint64_t beside = goal->measure == CB_MEASURE_TOTAL ? s->f->p->static_bytes : 0;
@@ -325,14 +326,29 @@ static void want_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) 
     }
 }
 
+/* For the smallest: all from the smallest plan of the base that is fast enough to the first deep
+ * one. */
+static void want_small_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) {
+    const cb_ladder *d = &s->d;
+    double once = (double)s->f->once_ps, most_ps = once * (1 + goal->share);
+    uint32_t i = 0;
+    while (i + 1 < d->base->n && (double)d->base->at[i].time_ps > most_ps) i++;
+    if (d->base->n == 0) return;
+    for (uint32_t r = cb_ladder_first(d, d->base->at[i].size); r < d->n_rung; r++) {
+        if (r > d->n_near || once + cb_ladder_least(d, r, false) > most_ps) return;
+        wanted[r] = true;
+    }
+}
+
 static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     bool wanted[CB_RUNGS_MOST] = {false};
     const cb_goal *goal = s->n_expected > 0 ? s->expected : &s->goal;
     uint32_t n = s->n_expected > 0 ? s->n_expected : 1;
     s->n_expected = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (goal[i].measure != CB_MEASURE_SAVED && !goal[i].smallest)
-            want_rungs(s, &goal[i], wanted);
+        if (goal[i].measure == CB_MEASURE_SAVED) continue;
+        if (goal[i].smallest) want_small_rungs(s, &goal[i], wanted);
+        else want_rungs(s, &goal[i], wanted);
     }
     return cb_crew_climb(&s->d, s->threads, wanted, err);
 }
