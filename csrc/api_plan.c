@@ -67,7 +67,8 @@ done:
 cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
                        const cb_budget *budget, const char *device, cb_poll_fn poll,
                        void *poll_user, char **out, cb_error *err) {
-    cb_plan_options options = {.preset = preset, .poll = poll, .poll_user = poll_user};
+    cb_plan_options options = {
+        .preset = preset, .poll = poll, .poll_user = poll_user, .threads = ctx->runtime.pool};
     session s;
     cb_status status;
     if (budget) options.budget = *budget;
@@ -98,8 +99,11 @@ done:
 cb_status cb_plans_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
                         const cb_budget *budgets, uint32_t n, const char *device, cb_poll_fn poll,
                         void *poll_user, cb_progress *progress, cb_planned *out, cb_error *err) {
-    cb_plan_options options = {
-        .preset = preset, .poll = poll, .poll_user = poll_user, .progress = progress};
+    cb_plan_options options = {.preset = preset,
+                               .poll = poll,
+                               .poll_user = poll_user,
+                               .progress = progress,
+                               .threads = ctx->runtime.pool};
     session s;
     cb_status status;
     uint32_t made = 0, given = 0;

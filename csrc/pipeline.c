@@ -130,7 +130,8 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
                                      .budget = o->budget,
                                      .device = device,
                                      .poll = o->poll,
-                                     .poll_user = o->poll_user};
+                                     .poll_user = o->poll_user,
+                                     .threads = step->ctx->runtime.pool};
     return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
 }
 

@@ -17,7 +17,7 @@ $ctest --preset asan-ubsan -j 2
 # Only what runs threads: the other layers take no pool, and are slow under this sanitizer.
 $cmake --preset tsan
 $cmake --build --preset tsan
-$ctest --preset tsan -j 2 -R '^test_(base_threads|exec|optim|core_(api|models|random|step))|^example'
+$ctest --preset tsan -j 2 -R '^test_(base_threads|plan_crew|exec|optim|core_(api|models|random|step))|^example'
 
 # The readers of text, on many more mutated inputs than the tests try.
 printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 50000'

@@ -47,7 +47,8 @@ static size_t mix(const pair_list *low, const pair_list *high, uint32_t split, c
 }
 
 /* `fast` is over the target and `small` is under it. The more of `fast` the better while it fits.
- */
+ * Time falls on the way from `small` to `fast`: where a mix is over the target and no faster than
+ * what fits, those that fit are slower. */
 static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *small, bool fast_first,
                        uint64_t target, cb_pair *buffer, cb_error *err) {
     uint32_t low = 0, high = t->f->base_backward; /* positions; one end is all of `small`, the other
@@ -57,6 +58,8 @@ static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *smal
         size_t n = fast_first ? mix(fast, small, split, buffer) : mix(small, fast, split, buffer);
         CB_TRY(cb_try_pairs(t, buffer, n, err));
         bool fits = t->lawful && t->size <= target;
+        uint32_t at = cb_pool_fitting(t->pool, target);
+        if (!fits && at != CB_NONE && t->time_ps >= t->pool->at[at].time_ps) return CB_OK;
         if (fits == fast_first) low = middle;
         else high = middle;
     }

@@ -15,13 +15,19 @@
 #define CB_RUNGS_MOST 80
 #define CB_LADDER_STARTS 9
 
-typedef struct cb_ladder {
-    cb_trial *t; /* its pool is the one in use */
+/* What one thread searches rungs with. */
+typedef struct cb_climber {
+    cb_trial *t; /* its pool is `work` while it searches */
     cb_prices prices;
     cb_ledger ledger;
     cb_moves moves;
+    cb_pool_of_plans *work; /* plans of the rung at hand */
+} cb_climber;
+
+typedef struct cb_ladder {
+    cb_climber first;       /* the caller's */
+    struct cb_crew *crew;   /* those of other threads (crew.h); NULL: none so far */
     cb_pool_of_plans *base; /* plans of all searches that every budget does first */
-    cb_pool_of_plans *work; /* those of one rung */
     bool *may_rerun;
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
@@ -42,12 +48,20 @@ typedef struct cb_ladder {
 
 /* After cb_try_pairs of the save-everything plan. */
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err);
+/* For another thread: `t` and `cut` are its own, and `t` has just tried the save-everything plan.
+ */
+CB_MUST_CHECK cb_status cb_climber_init(cb_climber *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
+                                        cb_error *err);
+void cb_climber_free(cb_climber *c);
 void cb_ladder_free(cb_ladder *d);
 /* The first rung whose plan may be as small as `bytes`. */
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 /* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,
  * from the deep rungs before it, which have been searched. */
 double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
+/* Searches one rung, which has not been. Near rungs may be searched at the same time by climbers of
+ * their own, and so may the deep ones, one after the other. */
+CB_MUST_CHECK cb_status cb_ladder_search(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err);
 /* Searches rung `r` and, from the first deep one on, all before it; `best` is NULL when the rung
  * has no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,

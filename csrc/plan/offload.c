@@ -54,7 +54,7 @@ typedef struct hunter {
 static double bound_of(const hunter *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12, best = 0;
     for (size_t i = 0; i < z->ladder.n_tangent; i++) {
-        const cb_tangent *line = &z->ladder.prices.tangent.at[i];
+        const cb_tangent *line = &z->ladder.first.prices.tangent.at[i];
         double x = line->constant - line->slope * (double)bytes - link * line->reach;
         best = fmax(best, x / (1 + link * line->slope));
     }
@@ -117,7 +117,7 @@ static cb_status start(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     z->moves = z->runs;
     z->moves.mover = &z->mover;
     z->moves.pool = z->pool;
-    CB_TRY(cb_haul_init(&z->haul, &z->moves, &z->ladder.prices, cut, err));
+    CB_TRY(cb_haul_init(&z->haul, &z->moves, &z->ladder.first.prices, cut, err));
     CB_TRY(find_floor(z, err));
     z->n_rung = z->ladder.n_rung;
     memcpy(z->target, z->ladder.target, sizeof z->target);

@@ -61,6 +61,8 @@ typedef struct planner {
     cb_cut cut;
     cb_lives save_all; /* lives of the save-everything plan */
     uint64_t save_all_arena_bytes;
+    const cb_budget *budget; /* [n_budget] all that are asked */
+    uint32_t n_budget;
     cb_searcher *searcher[2]; /* for peaks, for saved bytes; NULL: not asked so far */
 } planner;
 
@@ -104,6 +106,21 @@ static cb_status check_regions(const cb_problem *p, cb_preset preset, const cb_b
     return CB_OK;
 }
 
+/* Searches for peaks hear of all goals at once. */
+static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
+    cb_searcher **out = &r->searcher[saved];
+    CB_TRY(cb_searcher_new(&r->facts, &r->cut, &r->sim, r->scratch, r->o->threads, out, err));
+    if (saved || r->n_budget < 2) return CB_OK;
+    cb_goal *goal = CB_NEW(r->scratch, cb_goal, r->n_budget);
+    if (!goal) return cb_no_memory(err);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_budget; i++) {
+        if (r->budget[i].kind != CB_BUDGET_NONE) goal[n++] = make_goal(r, &r->budget[i]);
+    }
+    cb_searcher_expect(*out, goal, n);
+    return CB_OK;
+}
+
 /* The frontier answers about saved bytes, unless limits of regions leave nothing of it. */
 static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
     const cb_facts *f = &r->facts;
@@ -113,7 +130,7 @@ static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb
         if (status != CB_UNSUPPORTED) return status;
     }
     cb_searcher **searcher = &r->searcher[saved];
-    if (!*searcher) CB_TRY(cb_searcher_new(f, &r->cut, &r->sim, r->scratch, searcher, err));
+    if (!*searcher) CB_TRY(new_searcher(r, saved, err));
     return cb_searcher_ask(*searcher, goal, found, err);
 }
 
@@ -138,7 +155,7 @@ static cb_status move_preset(planner *r, const cb_budget *b, const cb_pairs *pai
 static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb_error *err) {
     cb_moved found;
     cb_searcher **searcher = &r->searcher[false];
-    if (!*searcher) CB_TRY(cb_searcher_new(&r->facts, &r->cut, &r->sim, r->scratch, searcher, err));
+    if (!*searcher) CB_TRY(new_searcher(r, false, err));
     CB_TRY(
         cb_search_offload(&r->facts, &r->cut, &r->sim, *searcher, goal, r->scratch, &found, err));
     if (found.least_extra_ps >= 0 && !r->facts.bent)
@@ -276,7 +293,7 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
     for (uint32_t i = 0; i < n; i++) out[i] = (cb_answer){0};
     cb_arena scratch;
     cb_arena_init(&scratch, alloc);
-    planner r = {.o = options};
+    planner r = {.o = options, .budget = budget, .n_budget = n};
     cb_status status;
     CB_TRY_DONE(start(&r, p, options->device, &scratch, err));
     CB_TRY_DONE(cb_cut_init(&r.cut, &r.facts, &scratch, err));

@@ -3,6 +3,7 @@
 #ifndef CB_PLAN_PLAN_H
 #define CB_PLAN_PLAN_H
 
+#include "../base/threads.h"
 #include "schedule.h"
 
 typedef struct cb_plan_options {
@@ -12,6 +13,7 @@ typedef struct cb_plan_options {
     cb_poll_fn poll;         /* may be NULL */
     void *poll_user;
     cb_progress *progress; /* filled before each poll; may be NULL */
+    cb_pool *threads;      /* to search with; NULL: the caller's only. The plan is the same */
 } cb_plan_options;
 
 typedef enum cb_decision {

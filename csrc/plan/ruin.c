@@ -14,6 +14,7 @@
 #define TRIMMED 20   /* reruns drawn for trimming beside the chains touched */
 #define LONGEST 40   /* of a chain that is trimmed */
 #define DEEP_SHARE 0.6
+#define PATIENCE 0.5 /* of all settlings: so many without progress end the search */
 
 typedef struct ruiner {
     cb_moves *m;
@@ -225,13 +226,14 @@ cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double least_ps,
     cb_ledger *l = m->l;
     ruiner r = {.m = m, .least_ps = least_ps, .ok = true};
     cb_pairs best = {.arena = m->scratch};
-    uint32_t begin = m->settled;
+    uint32_t begin = m->settled, progress = begin, patience = (uint32_t)(PATIENCE * settlings);
     cb_moves_forget(m);
     note_plan(&r);
     int64_t best_ps = r.now_ps;
     double best_peak = r.now_peak;
     r.ok = cb_ledger_pairs(l, &best);
-    while (r.ok && m->settled - begin < settlings && (double)best_ps > least_ps) {
+    while (r.ok && m->settled - begin < settlings && m->settled - progress <= patience &&
+           (double)best_ps > least_ps) {
         double age = (double)(m->settled - begin) / (double)settlings;
         CB_TRY(cb_moves_poll(m, err));
         try_once(&r, WARM * (1 - age));
@@ -239,6 +241,7 @@ cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double least_ps,
         if (!r.ok || !better) continue;
         best_ps = r.now_ps;
         best_peak = r.now_peak;
+        progress = m->settled;
         best.list.len = 0;
         r.ok = cb_ledger_pairs(l, &best);
     }

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "crew.h"
 #include "exact.h"
 #include "floor.h"
 #include "improve.h"
@@ -13,6 +14,7 @@
 
 #define REFINED 4      /* searches at an exact budget, if offsets take more than it leaves */
 #define HALVES 2       /* of the last gap, for the smallest plan */
+#define AHEAD 2        /* rungs of a budget that are searched at once */
 #define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
 #define SAVED_STEPS 24 /* price steps for a target */
 
@@ -238,7 +240,7 @@ static cb_status put_floor(const picker *k, const cb_ladder *d, char *text, size
     cb_floor floor;
     text[0] = 0;
     if (!d) return CB_OK;
-    CB_TRY(cb_find_floor(&d->ledger, t->scratch, &floor, err));
+    CB_TRY(cb_find_floor(&d->first.ledger, t->scratch, &floor, err));
     if (floor.op == CB_NONE) return CB_OK;
     (void)snprintf(text, room,
                    "; in this order of ops, and running only forward ops again, none is below %llu "
@@ -304,7 +306,52 @@ struct cb_searcher {
     cb_goal goal; /* the one at hand */
     cb_ladder d;
     bool ready; /* what all goals share has been searched */
+    cb_pool *threads;
+    const cb_goal *expected; /* goals to come, this one included; none once they were climbed for */
+    uint32_t n_expected;
 };
+
+/* Rungs that a goal will most likely have searched: the first that may hold its answer, and one
+ * more, unless a plan of the base is as fast as theirs can be. */
+static void want_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) {
+    const cb_ladder *d = &s->d;
+    uint64_t beside = goal->measure == CB_MEASURE_TOTAL ? s->f->p->static_bytes : 0;
+    uint64_t bytes = goal->bytes > beside ? goal->bytes - beside : 0;
+    uint32_t at = cb_pool_fitting(d->base, bytes), first = cb_ladder_first(d, bytes);
+    double once = (double)s->f->once_ps,
+           known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps;
+    for (uint32_t r = first; r < d->n_rung && r < first + AHEAD; r++) {
+        if (once + cb_ladder_least(d, r, false) >= known || (r > first && r >= d->n_near)) return;
+        wanted[r] = true;
+    }
+}
+
+/* For the smallest: all from the smallest plan of the base that is fast enough to the first deep
+ * one. */
+static void want_small_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) {
+    const cb_ladder *d = &s->d;
+    double once = (double)s->f->once_ps, most_ps = once * (1 + goal->share);
+    uint32_t i = 0;
+    while (i + 1 < d->base->n && (double)d->base->at[i].time_ps > most_ps) i++;
+    if (d->base->n == 0) return;
+    for (uint32_t r = cb_ladder_first(d, d->base->at[i].size); r < d->n_rung; r++) {
+        if (r > d->n_near || once + cb_ladder_least(d, r, false) > most_ps) return;
+        wanted[r] = true;
+    }
+}
+
+static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
+    bool wanted[CB_RUNGS_MOST] = {false};
+    const cb_goal *goal = s->n_expected > 0 ? s->expected : &s->goal;
+    uint32_t n = s->n_expected > 0 ? s->n_expected : 1;
+    s->n_expected = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (goal[i].measure == CB_MEASURE_SAVED) continue;
+        if (goal[i].smallest) want_small_rungs(s, &goal[i], wanted);
+        else want_rungs(s, &goal[i], wanted);
+    }
+    return cb_crew_climb(&s->d, s->threads, wanted, err);
+}
 
 static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
     cb_trial *t = &s->t;
@@ -319,17 +366,20 @@ static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
         CB_TRY(try_presets(t, s->cut, err));
         s->ready = true;
     }
+    if (!saved) CB_TRY(climb_ahead(s, err));
     return pick(k, saved ? NULL : &s->d, err);
 }
 
 /* The caller has ended the search: the best of all plans seen so far, rungs or not. */
 static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
-    cb_pool_of_plans *pools[] = {t->pool, d->base, d->work};
+    cb_pool_of_plans *own[] = {t->pool, d->base, d->first.work};
+    uint32_t n_own = sizeof own / sizeof *own;
     double most_ps = most_time(t);
-    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
-        if (!pools[i]) continue;
-        t->pool = pools[i];
+    for (uint32_t i = 0; i < n_own + cb_crew_count(d->crew); i++) {
+        cb_pool_of_plans *pool = i < n_own ? own[i] : cb_crew_plans(d->crew, i - n_own);
+        if (!pool) continue;
+        t->pool = pool;
         if (t->goal->smallest) CB_TRY(consider_small_pool(k, most_ps, err));
         else CB_TRY(consider_pool(k, err));
     }
@@ -394,12 +444,17 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     return CB_OK;
 }
 
+void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n) {
+    s->expected = goal;
+    s->n_expected = n;
+}
+
 cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_arena *arena,
-                          cb_searcher **out, cb_error *err) {
+                          cb_pool *threads, cb_searcher **out, cb_error *err) {
     cb_searcher *s = CB_NEW(arena, cb_searcher, 1);
     bool *forced = CB_NEW(arena, bool, f->p->n_op);
     if (!s || !forced) return cb_no_memory(err);
-    *s = (cb_searcher){.f = f, .cut = cut, .arena = arena};
+    *s = (cb_searcher){.f = f, .cut = cut, .arena = arena, .threads = threads};
     s->pool.alloc = arena->alloc;
     s->t = (cb_trial){
         .f = f, .goal = &s->goal, .sim = sim, .pool = &s->pool, .scratch = arena, .forced = forced};

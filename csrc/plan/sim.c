@@ -144,7 +144,8 @@ static bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_for
         for (; next < n_pair && cb_pair_anchor(pair[next]) <= k; next++) {
             if (cb_pair_anchor(pair[next]) == k) sim->marked[cb_pair_op(pair[next])] = k;
         }
-        if (!run_with_inputs(sim, f->base[k], k)) return false;
+        bool ran = next == 0 ? run_op(sim, f->base[k], k) : run_with_inputs(sim, f->base[k], k);
+        if (!ran) return false;
     }
     if (f->base_backward == f->n_base) {
         if (!cross_to_backward(sim)) return false;

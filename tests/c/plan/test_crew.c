@@ -1,0 +1,135 @@
+/* Rungs searched by several threads: the plans of one thread, bit for bit; ends that the caller
+ * asks for, and memory that runs out on any of them. */
+#include "check.h"
+
+#include "base/sanitize.h"
+#include "oom.h"
+#include "plan/plan.h"
+#include "problems.h"
+
+#define N_BUDGET 12
+#define N_FORWARD (CB_TSAN ? 24u : 40u)
+
+static cb_alloc alloc;
+
+static void set_budgets(cb_budget *budget) {
+    for (uint32_t i = 0; i < N_BUDGET; i++) {
+        budget[i] = (cb_budget){.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_LIVE};
+        budget[i].share = 0.05 + 0.95 * ((i * 7 + 5) % N_BUDGET) / N_BUDGET;
+        if (i % 6 == 1) budget[i].measure = CB_MEASURE_ARENA;
+        if (i % 6 == 3) budget[i].measure = CB_MEASURE_TOTAL;
+    }
+    budget[4] = (cb_budget){.kind = CB_BUDGET_MIN, .share = 0.3};
+}
+
+static bool same_answer(const cb_answer *a, const cb_answer *b) {
+    if (!a->plan || !b->plan) return a->plan == b->plan && strcmp(a->why.text, b->why.text) == 0;
+    const cb_schedule *x = &a->plan->schedule, *y = &b->plan->schedule;
+    return x->n_step == y->n_step && a->plan->lower_bound_ps == b->plan->lower_bound_ps &&
+           memcmp(x->step, y->step, x->n_step * sizeof *x->step) == 0;
+}
+
+static void free_answers(cb_answer *answer) {
+    for (uint32_t i = 0; i < N_BUDGET; i++) cb_plan_free(answer[i].plan);
+}
+
+TEST(threads_change_nothing) {
+    static maker m;
+    cb_answer alone[N_BUDGET], together[N_BUDGET];
+    cb_budget budget[N_BUDGET];
+    set_budgets(budget);
+    for (int n_thread = 2; n_thread <= (CB_TSAN ? 2 : 5); n_thread++) {
+        cb_pool *pool = NULL;
+        CHECK_OK(cb_pool_new(&alloc, n_thread, &pool, &err));
+        make_random(&m, 70 + (uint64_t)n_thread, N_FORWARD);
+        cb_problem *p = make_problem(&m, &alloc);
+        cb_plan_options o = {0};
+        CHECK_OK(cb_plan_make_many(p, &o, budget, N_BUDGET, &alloc, alone, &err));
+        o.threads = pool;
+        CHECK_OK(cb_plan_make_many(p, &o, budget, N_BUDGET, &alloc, together, &err));
+        for (uint32_t i = 0; i < N_BUDGET; i++) {
+            CHECK(same_answer(&alone[i], &together[i]));
+            o.budget = budget[i];
+            cb_answer single = {0};
+            cb_status status = cb_plan_make(p, &o, &alloc, &single.plan, &single.why);
+            CHECK(status == CB_OK || status == CB_INFEASIBLE);
+            CHECK(same_answer(&alone[i], &single));
+            cb_plan_free(single.plan);
+        }
+        free_answers(alone);
+        free_answers(together);
+        cb_problem_free(p);
+        cb_pool_free(pool);
+    }
+}
+
+typedef struct patience {
+    int left;
+    int answer; /* from then on */
+} patience;
+
+static int run_out(void *user) {
+    patience *p = user;
+    return --p->left < 0 ? p->answer : CB_POLL_GO;
+}
+
+/* At any poll: nothing is left behind, and CB_POLL_FINISH gives plans that fit. */
+TEST(ends_early) {
+    static maker m;
+    cb_answer answer[N_BUDGET];
+    cb_budget budget[N_BUDGET];
+    cb_pool *pool = NULL;
+    set_budgets(budget);
+    CHECK_OK(cb_pool_new(&alloc, 3, &pool, &err));
+    make_random(&m, 75, N_FORWARD);
+    cb_problem *p = make_problem(&m, &alloc);
+    for (int polls = 1; polls < (CB_TSAN ? 100 : 4000); polls = polls * 3 / 2 + 1) {
+        patience wait = {polls, CB_POLL_CANCEL};
+        cb_plan_options o = {.poll = run_out, .poll_user = &wait, .threads = pool};
+        cb_status status = cb_plan_make_many(p, &o, budget, N_BUDGET, &alloc, answer, &err);
+        CHECK(status == CB_CANCELLED || status == CB_OK);
+        if (status == CB_OK) free_answers(answer);
+        wait = (patience){polls, CB_POLL_FINISH};
+        CHECK_OK(cb_plan_make_many(p, &o, budget, N_BUDGET, &alloc, answer, &err));
+        for (uint32_t i = 0; i < N_BUDGET; i++) {
+            const cb_plan *plan = answer[i].plan;
+            if (!plan || budget[i].measure != CB_MEASURE_LIVE) continue;
+            CHECK(plan->live_bytes <= plan->budget_bytes);
+        }
+        free_answers(answer);
+    }
+    cb_problem_free(p);
+    cb_pool_free(pool);
+}
+
+static cb_status plan_together(cb_alloc *a, void *user) {
+    cb_answer answer[N_BUDGET];
+    cb_budget budget[N_BUDGET];
+    cb_pool *pool = NULL;
+    cb_error why;
+    set_budgets(budget);
+    cb_status status = cb_pool_new(a, 3, &pool, &why);
+    if (status != CB_OK) return status;
+    cb_plan_options o = {.threads = pool};
+    status = cb_plan_make_many(user, &o, budget, N_BUDGET, a, answer, &why);
+    if (status == CB_OK) free_answers(answer);
+    cb_pool_free(pool);
+    return status;
+}
+
+TEST(memory_runs_out) {
+    static maker m;
+    make_random(&m, 76, 16);
+    cb_problem *p = make_problem(&m, &alloc);
+    check_oom(plan_together, p);
+    cb_problem_free(p);
+}
+
+int main(void) {
+    cb_alloc_init(&alloc);
+    RUN(threads_change_nothing);
+    RUN(ends_early);
+    if (!CB_TSAN) RUN(memory_runs_out);
+    CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
+    return check_report();
+}
