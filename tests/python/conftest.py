@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 from evaluate import check_plan
 
 # A loaded machine is no reason to fail, and a test leaves nothing in the tree.
-# A busy machine is no reason to fail.
 hypothesis.settings.register_profile(
     "house",
     deadline=None,
