@@ -1,8 +1,8 @@
 # Everything a newcomer needs, from nothing but Python >= 3.11, make and a C compiler:
 #
 #   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
-#   make test    C tests, Python tests, sanitizers, layer check, notebook             (< 20 minutes)
-#   make test-torch   the bridge to PyTorch                                           (installs PyTorch)
+#   make test    C tests, Python tests, PyTorch's, sanitizers, layer check, notebooks (< 20 minutes; installs PyTorch)
+#   make test-torch   only the bridge to PyTorch                                      (installs PyTorch)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
 #   make test-slow       the planner's limits on every traced graph                   (half an hour)
@@ -21,7 +21,7 @@ SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
 
-test: check test-c test-python test-sanitize test-notebooks
+test: check test-c test-python test-torch test-sanitize test-notebooks
 	@echo "all tests passed"
 
 check:
@@ -51,10 +51,10 @@ test-sanitize: $(VENV)/.test
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan -m very_slow
 
-test-notebooks: $(VENV)/.test
+test-notebooks: $(VENV)/.torch
 	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb
 
-# The bridge to PyTorch, with the version it is written for; not part of `make test`, as that is a large download.
+# The bridge to PyTorch, with the version it is written for.
 test-torch: $(VENV)/.torch
 	$(BIN)/python -m pytest $(PARALLEL) tests/torch
 
