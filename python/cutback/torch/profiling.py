@@ -21,7 +21,7 @@ from .statistics import Row, Statistics, Uses, Value, check_same, signature
 from .stepping import Life, Program, Watch, make_clock
 from .tracing import TracedStep
 
-_LINK_BYTES = 1 << 26  # of the copies that measure the link
+_LINK_BYTES = 1 << 25  # of the copies that measure the link
 _LINK_COPIES = 5
 
 
@@ -112,15 +112,13 @@ def measure_link(device: torch.device) -> float:
     return _LINK_BYTES / max(slower, 1e-9)
 
 
-def _link(link: float | str | None, device: torch.device) -> float:
-    if link is None:
-        return measure_link(device)
-    if isinstance(link, str):
-        link = budgets.parse_bytes(link.removesuffix("/s"))
-    good = isinstance(link, (int, float)) and not isinstance(link, bool)
-    if not good or not math.isfinite(link) or link <= 0:
+def _rate(link: float | str) -> float:
+    """Bytes a second as users write them."""
+    rate = budgets.parse_bytes(link.removesuffix("/s")) if isinstance(link, str) else link
+    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    if not number or not math.isfinite(rate) or rate <= 0:
         raise ValueError(f"profile: link={link!r}: bytes a second, such as 25e9 or '25GB/s'")
-    return float(link)
+    return float(rate)
 
 
 def _times(program: Program, runs: int, warmup: int) -> list[float]:
@@ -294,7 +292,7 @@ def profile(
         warmup: runs before those.
         optimizer: its step is measured as well, with its states in place. It takes no closure.
         link: bytes a second of one direction to the host, or ``"25GB/s"``; None: measured with
-            copies of 64 MiB, through pinned memory on a GPU, by plain copies on a CPU.
+            copies of 32 MiB, through pinned memory on a GPU, by plain copies on a CPU.
 
     Raises:
         UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
@@ -305,11 +303,11 @@ def profile(
     _check_runs(runs, warmup)
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"profile: optimizer={optimizer!r} is no torch.optim.Optimizer")
-    if isinstance(link, str):
-        link = _link(link, torch.device("cpu"))
+    rate = None if link is None else _rate(link)
     captured = capture(step, inputs, kwargs)
     program = Program(
         captured, captured.plan.document["steps"], captured.plan.document["backward_starts"]
     )
-    bandwidth = _link(link, _device(captured))
-    return Profile(captured, _measure(program, runs, warmup, bandwidth, optimizer))
+    if rate is None:
+        rate = measure_link(_device(captured))
+    return Profile(captured, _measure(program, runs, warmup, rate, optimizer))
