@@ -149,21 +149,26 @@ def make(name: str) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
 # ---- measuring ------------------------------------------------------------------------------
 
 
-def measured(model: nn.Module, step: Callable[..., Any], batch: Any, runs: int = 5) -> Any:
-    """Gradients and peak of live tensors of a step from seed 1, and median seconds of ``runs``."""
+def once(model: nn.Module, step: Callable[..., Any], batch: Any) -> tuple[dict[str, Any], int]:
+    """Gradients, and the peak of live tensors, of a step from seed 1."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(1)
     with cutback.torch.MemoryTracker() as memory:
         step(*batch).backward()
         peak = memory.peak_bytes
-    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    seconds = []
-    for _ in range(runs):
-        model.zero_grad(set_to_none=True)
-        start = time.perf_counter()
-        step(*batch).backward()
-        seconds.append(time.perf_counter() - start)
-    return gradients, peak, statistics.median(seconds)
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}, peak
+
+
+def latencies(pairs: list[tuple[nn.Module, Any]], batch: Any, rounds: int = 7) -> list[float]:
+    """Median seconds of a step of each, taken in turns."""
+    seconds: list[list[float]] = [[] for _ in pairs]
+    for _ in range(rounds):
+        for (model, step), row in zip(pairs, seconds, strict=True):
+            model.zero_grad(set_to_none=True)
+            start = time.perf_counter()
+            step(*batch).backward()
+            row.append(time.perf_counter() - start)
+    return [statistics.median(row) for row in seconds]
 
 
 def pipeline(name: str, options: argparse.Namespace) -> bool:
@@ -191,7 +196,13 @@ def pipeline(name: str, options: argparse.Namespace) -> bool:
     selection = cutback.torch.select(profile, options.saved, options.rule)
     print(selection)
     moving = cutback.torch.select(profile, options.saved, swap=True)
-    print(f"with the link: {len(moving.chosen('swap'))} would be swapped instead")
+    swapped = cutback.plan(profile.problem(swap=True), policy=moving).numbers
+    print(
+        f"if the link is used as well: {len(moving.chosen('swap'))} swapped, "
+        f"{len(moving.chosen('recompute'))} recomputed; planned peak "
+        f"{swapped['live_bytes'] / MiB:.3f} MiB, {swapped['time_ps'] / 1e9:.1f} ms, of which "
+        f"{swapped.get('stall_ps', 0) / 1e9:.1f} ms wait for copies"
+    )
 
     print("\n3. The graph, rewritten\n")
     plan = cutback.plan(profile.problem(), policy=selection, device=profile.device)
@@ -209,11 +220,11 @@ def pipeline(name: str, options: argparse.Namespace) -> bool:
         (f"mu-TWO, {options.rule}", {"policy": selection, "profile": profile}),
         ("Cutback's planner, the same peak", {"budget": least, "profile": profile}),
     ]
-    good, first = True, {}
+    good, first, rows, pairs = True, {}, [], []
     for label, how in ways:
         twin = copy.deepcopy(model)
         step = twin if how is None else cutback.torch.compile(twin, dynamic=False, **how)
-        gradients, peak, seconds = measured(twin, step, batch)
+        gradients, peak = once(twin, step, batch)
         planned = None if how is None else step.plans[0].numbers["live_bytes"]
         first = first or gradients
         equal = gradients.keys() == first.keys() and all(
@@ -221,10 +232,10 @@ def pipeline(name: str, options: argparse.Namespace) -> bool:
         )
         good &= equal and planned in (None, peak)
         shown = "" if planned is None else f"{planned / MiB:.3f}"
-        print(
-            f"{label:34}{peak / MiB:10.3f}{shown:>10}{1e3 * seconds:10.1f}"
-            f"{'same bits' if equal else 'DIFFER':>12}"
-        )
+        rows.append((f"{label:34}{peak / MiB:10.3f}{shown:>10}", equal))
+        pairs.append((twin, step))
+    for (text, equal), seconds in zip(rows, latencies(pairs, batch), strict=True):
+        print(f"{text}{1e3 * seconds:10.1f}{'same bits' if equal else 'DIFFER':>12}")
     return good
 
 

@@ -6,10 +6,13 @@ from __future__ import annotations
 import copy
 import json
 import statistics
+import subprocess
+import sys
 import xml.etree.ElementTree
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,6 +249,28 @@ def test_inputs_that_the_step_writes_into_stay() -> None:
     profile = ct.profile(model, x, runs=3, link=1e9)
     assert model.calls == 0 and model.seen.sum() == 0 and torch.equal(x, torch.arange(4.0))
     assert profile.timeline() == profile.step.plan().timeline()
+
+
+def test_what_the_backward_writes_into_stays() -> None:
+    class Counts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, seen: Any) -> Any:
+            ctx.save_for_backward(seen)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (seen,) = ctx.saved_tensors
+            seen.add_(1)
+            return g * 2, None
+
+    def f(w: Any, seen: Any) -> Any:
+        return Counts.apply(w.sin(), seen).sum()
+
+    seen = torch.zeros(3)
+    profile = ct.profile(f, torch.ones(3, requires_grad=True), seen, runs=2, link=1e9)
+    assert profile.rows[-1].kind == "aten.copy_.default"  # in the graph, not by the caller
+    assert torch.equal(seen, torch.zeros(3)) and seen._version == 0
 
 
 def test_no_compiled_code_is_left() -> None:
@@ -531,3 +556,15 @@ def test_a_step_that_fails_leaves_nothing() -> None:
     with pytest.raises(RuntimeError, match="the kernel failed"):
         ct.profile(lambda w: (fails(w) * torch.rand(4)).sum(), torch.ones(4, requires_grad=True))
     assert torch.equal(state, torch.get_rng_state()) and torch.is_grad_enabled()
+
+
+@pytest.mark.slow
+def test_the_example(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "cs265_pipeline.py"
+    done = subprocess.run(
+        [sys.executable, str(example), "--rule", "threshold", "--report", str(tmp_path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "peaks as planned, gradients equal bit for bit" in done.stdout
+    assert {p.name for p in tmp_path.iterdir()} == {"bert.html", "resnet50.html"}
