@@ -212,12 +212,17 @@ def pipeline(name: str, options: argparse.Namespace) -> bool:
         print(f"{phase}: {len(old.graph.nodes)} nodes, now {len(new.graph.nodes)}")
     print(plan)
 
+    return run(model, batch, profile, selection, plan)
+
+
+def run(model: nn.Module, batch: Any, profile: Any, selection: Any, plan: cutback.Plan) -> bool:
+    """Peak, latency and gradients of a step, as it was and in the ways that were found."""
     print(f"\n4. Run\n\n{'':34}{'peak MiB':>10}{'planned':>10}{'ms/step':>10}{'gradients':>12}")
     least = plan.numbers["live_bytes"]
     ways: list[tuple[str, dict[str, Any] | None]] = [
         ("eager PyTorch", None),
         ("save everything", {}),
-        (f"mu-TWO, {options.rule}", {"policy": selection, "profile": profile}),
+        ("mu-TWO", {"policy": selection, "profile": profile}),
         ("Cutback's planner, the same peak", {"budget": least, "profile": profile}),
     ]
     good, first, rows, pairs = True, {}, [], []

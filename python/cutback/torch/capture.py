@@ -28,6 +28,12 @@ class Captured(NamedTuple):
     row: str  # of the device table
     plan: Plan  # every op once, nothing recomputed
 
+    @property
+    def device(self) -> torch.device:
+        """Where the step runs: the first device of its inputs that is not the CPU, or the CPU."""
+        devices = [t.device for t in tree_iter(self.primals) if isinstance(t, torch.Tensor)]
+        return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
+
 
 class _TracedError(Exception):
     """Carries the compiled graph and its inputs out of Dynamo, which then keeps nothing of it."""

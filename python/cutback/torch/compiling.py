@@ -201,8 +201,8 @@ def compile(
             the planned peak is the measured one, and the bits do not depend on the budget.
             ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
         fullgraph, dynamic: as for ``torch.compile``.
-        profile: measured times, see :class:`Partitioner`. They are of one graph for inputs of one
-            size: pass ``dynamic=False``.
+        profile: measured times, see :class:`Partitioner`. They are of one graph, as
+            ``codegen="eager"`` has it, for inputs of one size: pass ``dynamic=False``.
 
     Returns:
         A module or function like ``model``, with the property ``plans``.

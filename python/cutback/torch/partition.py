@@ -192,7 +192,7 @@ class Partitioner(CustomPartitionerFn):
         device: row of the device table that times are taken from; None: by the graph's device.
         on_plan: called with each :class:`cutback.Plan`.
         profile: measured times instead of the device table's: what :func:`cutback.torch.profile`
-            returned for this step, seconds by op, or the path of a file with either.
+            returned for this step, seconds of each op by name, or the path of a file with either.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
@@ -290,14 +290,15 @@ class Partitioner(CustomPartitionerFn):
             self.on_plan(plan)
 
     def uuid(self) -> str:
-        """Key for PyTorch's code cache. Where a function decides it is one that never comes again:
-        None would be a key like any other to torch 2.13."""
-        if callable(self.policy):
-            return self._once
+        """Key for PyTorch's code cache. Where a function or a selection decides it is one that
+        never comes again: None would be a key like any other to torch 2.13."""
         policy: Any = self.policy
+        whole = isinstance(policy, policies.WholeGraph)
+        if callable(policy) or (whole and not isinstance(policy, policies.MuTwo)):
+            return self._once
         if isinstance(policy, Iterable) and not isinstance(policy, (str, policies.MuTwo)):
             policy = [str(item) for item in policy]
-        times = None if self.times is None else sorted(self.times.items())
+        times = None if self.times is None else sorted(self.times.items(), key=str)
         key = repr((__version__, self.budget, policy, self.device, times))
         return hashlib.sha256(key.encode()).hexdigest()
 

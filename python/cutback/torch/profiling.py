@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_iter
 
 from .. import budgets, files
 from ..planning import Plan
@@ -18,7 +17,7 @@ from .capture import Captured, capture
 from .emitter import emit
 from .optimizer_step import OptimizerStep, measure_optimizer
 from .statistics import Row, Statistics, Uses, Value, check_same, signature
-from .stepping import Life, Program, Watch, make_clock
+from .stepping import Life, Program, Watch, make_clock, on
 from .tracing import TracedStep
 
 _LINK_BYTES = 1 << 25  # of the copies that measure the link
@@ -88,26 +87,20 @@ def _check_runs(runs: int, warmup: int) -> None:
             raise ValueError(f"profile: {name}={n!r}: a number of runs is an int from {least}")
 
 
-def _device(captured: Captured) -> torch.device:
-    for value in tree_iter(captured.primals):
-        if isinstance(value, torch.Tensor):
-            return value.device
-    return torch.device("cpu")
-
-
 def measure_link(device: torch.device) -> float:
     """Bytes a second of one direction between a device and pinned host memory, the slower one; for
     a CPU, of plain copies."""
     host = torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
     there = torch.ones(_LINK_BYTES, dtype=torch.uint8, device=device)
     seconds: dict[str, list[float]] = {"out": [], "in": []}
-    for _ in range(_LINK_COPIES):
-        for way, target, source in (("out", host, there), ("in", there, host)):
-            clock = make_clock(device)
-            clock.start()
-            target.copy_(source, non_blocking=True)
-            clock.stop()
-            seconds[way] += clock.seconds()
+    with on(device):
+        for _ in range(_LINK_COPIES):
+            for way, target, source in (("out", host, there), ("in", there, host)):
+                clock = make_clock(device)
+                clock.start()
+                target.copy_(source, non_blocking=True)
+                clock.stop()
+                seconds[way] += clock.seconds()
     slower = max(statistics.median(row) for row in seconds.values())
     return _LINK_BYTES / max(slower, 1e-9)
 
@@ -123,7 +116,7 @@ def _rate(link: float | str) -> float:
 
 def _times(program: Program, runs: int, warmup: int) -> list[float]:
     """Median seconds of each step; a dropout's result counts by itself, not with its dropout."""
-    device = _device(program.captured)
+    device = program.captured.device
     rows = []
     for i in range(warmup + runs):
         clock = make_clock(device)
@@ -309,5 +302,5 @@ def profile(
         captured, captured.plan.document["steps"], captured.plan.document["backward_starts"]
     )
     if rate is None:
-        rate = measure_link(_device(captured))
+        rate = measure_link(captured.device)
     return Profile(captured, _measure(program, runs, warmup, rate, optimizer))

@@ -12,7 +12,7 @@ import operator
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -153,6 +153,7 @@ class Program:
         devices = {t.device for t in tree_iter(self.captured.primals) if torch.is_tensor(t)}
         cuda = [d for d in devices if d.type == "cuda"]
         with ExitStack() as stack:
+            stack.enter_context(on(self.captured.device))
             stack.enter_context(torch.random.fork_rng(devices=cuda))
             stack.enter_context(torch.no_grad())
             for kind in {d.type for d in devices} & {"cpu", "cuda"}:
@@ -330,6 +331,11 @@ class CudaClock(Clock):
 def make_clock(device: torch.device) -> Clock:
     """The clock for what runs on a device."""
     return CudaClock() if device.type == "cuda" else Clock()
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """A GPU as the current one, so that events are those of its stream."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 # ---- memory ---------------------------------------------------------------------------------
