@@ -333,8 +333,8 @@ def check_same(expected: str, document: dict[str, Any], what: str) -> None:
     if found != expected:
         raise ValueError(
             f"{what} is of another graph (signature {found}, {len(document['ops'])} ops) than the "
-            f"profile ({expected}): the model, a shape, a dtype or the training mode differs. "
-            "Profile this one"
+            f"profile ({expected}): the model, a shape, a dtype, the training mode or the "
+            "decompositions (Inductor's) differ. Profile this one"
         )
 
 
