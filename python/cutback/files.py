@@ -99,6 +99,13 @@ def with_times(problem: str, times: Mapping[Any, Any]) -> str:
             to :data:`MOST_SECONDS`.
     """
     document = json.loads(problem)
+    lay_times(document, times)
+    document.pop("fingerprint", None)
+    return _native.problem_json(json.dumps(document))
+
+
+def lay_times(document: dict[str, Any], times: Mapping[Any, Any]) -> None:
+    """:func:`with_times` on a problem's document, in place."""
     ops = document["ops"]
     names = _ids_by_name(ops)
     for key, seconds in times.items():
@@ -115,5 +122,3 @@ def with_times(problem: str, times: Mapping[Any, Any]) -> str:
                 f"{MOST_SECONDS:.0f}"
             )
         ops[found[0]]["time_ps"] = round(seconds * 1e12)
-    document.pop("fingerprint", None)
-    return _native.problem_json(json.dumps(document))

@@ -6,21 +6,28 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from . import _native, budgets, devices, files
 from .constraints import constrain
-from .policies import MuTwo, Policy, resolve
+from .policies import Policy, WholeGraph, resolve
 from .tracing import Call, Traced
 from .training import ArgNums, _argnums
 
 if TYPE_CHECKING:
     from .differences import Difference
     from .executable import Executable
-    from .profiling import Profile
 
 Problem = Mapping[str, Any] | str | os.PathLike[str]
 Times = Mapping[Any, float]  # seconds by operation, its name or id
+
+
+class Profile(Protocol):
+    """What ``profile=`` takes besides plain times: a profile of a step, from either front door."""
+
+    def times(self) -> dict[str, float]:
+        """Seconds by operation."""
+        ...
 
 
 class Entry(NamedTuple):
@@ -269,14 +276,14 @@ def _teller(
 
 
 def under_policy(
-    problem: str, policy: Policy | MuTwo | str | None, device: devices.Device | None
+    problem: str, policy: Policy | WholeGraph | str | None, device: devices.Device | None
 ) -> str:
     """A problem with a policy laid over it.
 
     Raises:
         TypeError: the policy is one for functions.
     """
-    if isinstance(policy, MuTwo):
+    if isinstance(policy, WholeGraph):
         return policy.constrain(problem, devices.resolve(device))
     if isinstance(policy, str):
         return constrain(problem, policy, devices.resolve(device))
@@ -291,7 +298,7 @@ def plan(
     budget: int | float | str | None = None,
     measure: str | None = None,
     preset: str | None = None,
-    policy: Policy | MuTwo | str | None = None,
+    policy: Policy | WholeGraph | str | None = None,
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
     profile: Profile | Times | str | os.PathLike[str] | None = None,
@@ -330,12 +337,13 @@ def plan(
         BudgetError: no plan meets the budget; the text states the smallest peak found.
         ValueError, TypeError: a mistake in the problem or the function.
     """
-    if callable(what) and isinstance(policy, MuTwo):  # it looks at the whole graph
+    if callable(what) and isinstance(policy, WholeGraph):  # it looks at the whole graph
         what, measure = plan(what, *args, argnums=argnums).problem, measure or "arena"
     if not callable(what):
-        text = under_policy(read_problem(what), policy, device)
+        text = read_problem(what)
         if profile is not None:
             text = files.with_times(text, _times(profile))
+        text = under_policy(text, policy, device)
         spec = budgets.parse(budget, measure or "live", max_extra)
         answer = _native.plan_json(
             text,

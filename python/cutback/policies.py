@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from . import _native
 
@@ -91,13 +91,13 @@ Policy = CheckpointPolicy | PolicyFunction | Iterable[str]
 _NAMED = "checkpoint_name"
 
 
-def resolve(policy: Policy | MuTwo) -> PolicyFunction:
+def resolve(policy: Policy | WholeGraph) -> PolicyFunction:
     """Any form of a policy as a function.
 
     Raises:
         TypeError, ValueError: not a policy, or it names an operation that does not exist.
     """
-    if isinstance(policy, MuTwo):
+    if isinstance(policy, WholeGraph):
         raise TypeError(
             "mu_two looks at a whole graph, not at one operation: pass it to cutback.plan"
         )
@@ -218,6 +218,15 @@ def save_from_both_policies(*policies: Policy) -> PolicyFunction:
         return next((one for one in [*kept, *said] if one is not None), None)
 
     return policy
+
+
+@runtime_checkable
+class WholeGraph(Protocol):
+    """A policy that looks at a whole problem (JSON) and returns it with constraints."""
+
+    def constrain(self, problem: str, device: str | None = None) -> str:
+        """The problem with what it selects as constraints."""
+        ...
 
 
 class MuTwo(NamedTuple):

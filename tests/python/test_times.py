@@ -8,7 +8,7 @@ import math
 import pytest
 
 import cutback
-from cutback import cli, files
+from cutback import cli, files, policies
 
 
 @pytest.fixture
@@ -33,6 +33,18 @@ def test_times_replace_the_model(step):
     all_ops = cutback.plan(problem, profile=dict.fromkeys(ops, 3e-12))
     assert all_ops.numbers["once_ps"] == 3 * len(ops)
     assert named.problem["ops"][ops[0]]["time_ps"] == 10**12
+
+
+def test_a_policy_sees_measured_times(step):
+    """mu-TWO selects by the times that are given with it."""
+    problem = step.plan.problem
+    policy = policies.mu_two("0.6x")
+    modelled = cutback.plan(problem, policy=policy)
+    times = dict.fromkeys({entry.name for entry in modelled.recomputed}, 1.0)
+    both = cutback.plan(problem, policy=policy, profile=times)
+    expected = policy.constrain(files.with_times(json.dumps(problem), times))
+    assert both.problem == json.loads(expected)
+    assert both.document["steps"] != modelled.document["steps"]
 
 
 def test_dear_operations_are_kept(step):

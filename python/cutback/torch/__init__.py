@@ -18,18 +18,28 @@ from .contexts import checkpoint_contexts
 from .eager import checkpoint, checkpoint_plan
 from .graphs import UnsupportedGraphError
 from .memory import MemoryTracker
+from .mutwo import Pipeline, Selection, mu_two, select
 from .partition import Partitioner
+from .profiling import Profile, profile
+from .statistics import load as load_profile
 from .tracing import TracedStep, trace
 
 __all__ = [
     "Compiled",
     "MemoryTracker",
     "Partitioner",
+    "Pipeline",
+    "Profile",
+    "Selection",
     "TracedStep",
     "UnsupportedGraphError",
     "checkpoint",
     "checkpoint_contexts",
     "checkpoint_plan",
     "compile",
+    "load_profile",
+    "mu_two",
+    "profile",
+    "select",
     "trace",
 ]

@@ -13,7 +13,7 @@ from torch._functorch import config as functorch_config
 
 from ..planning import Plan
 from . import codegen
-from .partition import Partitioner, Policy
+from .partition import Measured, Partitioner, Policy
 from .several import ModelPartitioner
 
 CODEGENS = ("eager", "inductor")
@@ -75,7 +75,7 @@ def cutback(
     Options are those of :func:`compile`, and ``on_plan``, a function that gets each plan."""
     options = dict(options or {})
     codegen = options.pop("codegen", "eager")
-    known = {"budget", "measure", "policy", "device", "on_plan"}
+    known = {"budget", "measure", "policy", "device", "on_plan", "profile"}
     for name in options:
         if name not in known:
             raise ValueError(
@@ -185,6 +185,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
+    profile: Measured | None = None,
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -200,6 +201,8 @@ def compile(
             the planned peak is the measured one, and the bits do not depend on the budget.
             ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
         fullgraph, dynamic: as for ``torch.compile``.
+        profile: measured times, see :class:`Partitioner`. They are of one graph, as
+            ``codegen="eager"`` has it, for inputs of one size: pass ``dynamic=False``.
 
     Returns:
         A module or function like ``model``, with the property ``plans``.
@@ -208,9 +211,8 @@ def compile(
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
-    runner = Runner(model, ModelPartitioner(budget, measure, policy, device), codegen, {
-        "fullgraph": fullgraph, "dynamic": dynamic,
-    })  # fmt: skip
+    partitioner = ModelPartitioner(budget, measure, policy, device, profile=profile)
+    runner = Runner(model, partitioner, codegen, {"fullgraph": fullgraph, "dynamic": dynamic})
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, runner)
     return CompiledFunction(model, runner)

@@ -22,6 +22,7 @@ HOOKS = (
     ),
     ("torch._guards", "CompileContext", "which graphs belong together"),
     ("torch._inductor.custom_graph_pass", "CustomPartitionerFn", "a partitioner for Inductor"),
+    ("torch._subclasses.fake_tensor", "FakeTensor", "telling real tensors from fake ones"),
     ("torch.fx._lazy_graph_module", "_make_graph_module", "graph modules as AOTAutograd has them"),
     ("torch.fx.experimental.symbolic_shapes", "optimization_hint", "hints of symbolic sizes"),
     ("torch.utils.flop_counter", "flop_registry", "arithmetic of operations"),

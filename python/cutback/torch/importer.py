@@ -110,9 +110,7 @@ class _Writer:
     def _out(self, op: dict[str, Any], node: fx.Node, t: Tensor) -> None:
         self.value[node][t.position] = self.n_values
         self.n_values += 1
-        shape = ",".join([str(hint(n)) for n in t.val.shape])
-        kind = _TYPES.get(t.val.dtype) or str(t.val.dtype).removeprefix("torch.")
-        op["out"].append({"storage": t.storage, "type": f"{kind}[{shape}]", "bytes": t.bytes})
+        op["out"].append({"storage": t.storage, "type": type_of(t.val), "bytes": t.bytes})
 
     def _call(self, node: fx.Node, op: dict[str, Any]) -> list[Tensor]:
         kind = self.r.kinds[node.target]
@@ -213,6 +211,13 @@ class _Writer:
         }  # fmt: skip
         self.n_values += len(op["out"])
         self._push(None, op)
+
+
+def type_of(tensor: torch.Tensor) -> str:
+    """``"f32[8,16]"``; symbolic sizes at their hints."""
+    shape = ",".join([str(hint(n)) for n in tensor.shape])
+    kind = _TYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+    return f"{kind}[{shape}]"
 
 
 def _flops(node: fx.Node, formula: ops.Formula) -> float:

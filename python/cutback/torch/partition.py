@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import uuid4
@@ -15,15 +16,26 @@ from torch._guards import CompileContext
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 
-from .. import __version__, _native, budgets, policies
-from ..planning import Plan
+from .. import __version__, _native, budgets, files, policies
+from ..planning import Plan, Times, _times
 from . import ops
 from .emitter import emit
 from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
+from .statistics import Statistics, check_covered, check_same
 
-Policy = str | Callable[..., Any] | Iterable[Any] | policies.CheckpointPolicy | None
+Policy = (
+    str
+    | Callable[..., Any]
+    | Iterable[Any]
+    | policies.CheckpointPolicy
+    | policies.WholeGraph
+    | None
+)
 """PyTorch's own ``CheckpointPolicy`` is one as well."""
+
+Measured = Statistics | Times | str | os.PathLike[str]
+"""Measured times: a profile, seconds by op, or the path of a file with either."""
 
 MEASURES = ("live", "saved")
 
@@ -53,12 +65,16 @@ def _word(choice: Any) -> str | None:
     if name not in _WORDS:
         raise TypeError(f"a policy answers a CheckpointPolicy or None, not {choice!r}")
     word = _WORDS[name]
+    _refuse_offload(word, name)
+    return word
+
+
+def _refuse_offload(word: str | None, name: str) -> None:
     if word is not None and word.endswith("offload"):
         raise NotImplementedError(
             f"{name}: cutback.torch cannot run plans in which values are to be offloaded; save or "
             "recompute them"
         )
-    return word
 
 
 def of_tags(node: fx.Node) -> str | None:
@@ -106,7 +122,7 @@ def _by_names(names: Iterable[Any]) -> Callable[[fx.Node], str | None]:
 
 
 def _chooser(policy: Policy) -> Callable[[fx.Node], str | None] | None:
-    if policy is None:
+    if policy is None or isinstance(policy, policies.WholeGraph):
         return None
     if isinstance(policy, str):
         if policy not in _NAMED:
@@ -171,9 +187,12 @@ class Partitioner(CustomPartitionerFn):
         policy: what may or must be saved: a name (``"dots_saveable"``, ``"everything_saveable"``,
             ``"nothing_saveable"``), operations to save, or a function ``(ctx, op, *args,
             **kwargs) -> CheckpointPolicy | None`` that is asked for each forward op with its fake
-            arguments.
+            arguments; or one that looks at the whole graph (:func:`cutback.torch.select`,
+            :func:`cutback.policies.mu_two`).
         device: row of the device table that times are taken from; None: by the graph's device.
         on_plan: called with each :class:`cutback.Plan`.
+        profile: measured times instead of the device table's: what :func:`cutback.torch.profile`
+            returned for this step, seconds of each op by name, or the path of a file with either.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
@@ -187,6 +206,7 @@ class Partitioner(CustomPartitionerFn):
         policy: Policy = None,
         device: str | None = None,
         on_plan: Callable[[Plan], object] | None = None,
+        profile: Measured | None = None,
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(
@@ -200,6 +220,8 @@ class Partitioner(CustomPartitionerFn):
         self.device = device
         self.row = device or "cpu"
         self.on_plan = on_plan
+        self.times = None if profile is None else dict(_times(profile))
+        self._profiled = profile.signature if isinstance(profile, Statistics) else None
         self._once = uuid4().hex
         self.one_graph = False
         """Refuse a second graph of the same compilation."""
@@ -235,7 +257,25 @@ class Partitioner(CustomPartitionerFn):
         self._check_one_graph()
         self.row = self.device or device_row(gm)
         graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy)
+        self._inform(graph.document)
         return emit(gm, graph, *self._choose(graph))
+
+    def _inform(self, document: dict[str, Any]) -> None:
+        """Lays measured times, then a policy that looks at the whole graph, over a problem."""
+        if self.times is not None:
+            if self._profiled is not None:
+                check_same(self._profiled, document, "the step")
+            files.lay_times(document, self.times)
+            check_covered(document)
+        if not isinstance(self.policy, policies.WholeGraph):
+            return
+        told = json.loads(self.policy.constrain(json.dumps(document), self.row))
+        for op, said in zip(document["ops"], told["ops"], strict=True):
+            for out, wish in zip(op["out"], said["out"], strict=True):
+                word = wish.get("constraint")
+                if word is not None:
+                    out["constraint"] = word
+                    _refuse_offload(word, word)
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
         """A schedule of the graph: steps, and where the backward starts."""
@@ -250,14 +290,16 @@ class Partitioner(CustomPartitionerFn):
             self.on_plan(plan)
 
     def uuid(self) -> str:
-        """Key for PyTorch's code cache. Where a function decides it is one that never comes again:
-        None would be a key like any other to torch 2.13."""
-        if callable(self.policy):
-            return self._once
+        """Key for PyTorch's code cache. Where a function or a selection decides it is one that
+        never comes again: None would be a key like any other to torch 2.13."""
         policy: Any = self.policy
-        if isinstance(policy, Iterable) and not isinstance(policy, str):
+        whole = isinstance(policy, policies.WholeGraph)
+        if callable(policy) or (whole and not isinstance(policy, policies.MuTwo)):
+            return self._once
+        if isinstance(policy, Iterable) and not isinstance(policy, (str, policies.MuTwo)):
             policy = [str(item) for item in policy]
-        key = repr((__version__, self.budget, policy, self.device))
+        times = None if self.times is None else sorted(self.times.items(), key=str)
+        key = repr((__version__, self.budget, policy, self.device, times))
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key

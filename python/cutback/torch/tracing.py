@@ -15,6 +15,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from ..planning import Plan, plan
 from .graphs import UnsupportedGraphError
 from .partition import Policy, device_row, prepare
+from .statistics import Statistics, check_same
 
 
 class TracedStep:
@@ -26,7 +27,14 @@ class TracedStep:
         """Row of the device table that fits the step's tensors."""
 
     def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
-        """The plan under a budget; options as for :func:`cutback.plan`."""
+        """The plan under a budget; options as for :func:`cutback.plan`.
+
+        Raises:
+            ValueError: ``profile`` is of another step.
+        """
+        profile = options.get("profile")
+        if isinstance(profile, Statistics):
+            check_same(profile.signature, self.document, "the traced step")
         return plan(self.document, budget=budget, **{"device": self.device, **options})
 
     def save(self, path: str | os.PathLike[str]) -> None:
