@@ -157,6 +157,11 @@ PyObject *cb_py_from_dlpack(PyObject *module,
                             PyObject *args); /* (object, name) -> (ndarray, dtype name) */
 PyObject *cb_py_to_dlpack(PyObject *module, PyObject *args); /* (ndarray, dtype name) -> capsule */
 
+/* ---- drawing.c
+ * ------------------------------------------------------------------------------------------ */
+
+PyObject *cb_py_draw(PyObject *module, PyObject *args); /* (ndarray, law, seed, stream[, p]) */
+
 /* ---- blas.c
  * ---------------------------------------------------------------------------------------------- */
 

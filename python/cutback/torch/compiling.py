@@ -13,6 +13,7 @@ from torch._functorch import config as functorch_config
 
 from ..planning import Plan
 from . import codegen
+from .counter import replace_draws
 from .partition import Partitioner, Policy
 from .several import ModelPartitioner
 
@@ -26,11 +27,24 @@ def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed
     return compiler
 
 
+def _inference(
+    partitioner: Partitioner,
+) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
+    run = _boxed("inference")
+
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+        if partitioner.random == "counter":
+            replace_draws(gm)
+        return run(gm, example_inputs)
+
+    return compiler
+
+
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     backend = aot_autograd(
         fw_compiler=_boxed("forward"),
         bw_compiler=_boxed("backward"),
-        inference_compiler=_boxed("inference"),
+        inference_compiler=_inference(partitioner),
         partition_fn=partitioner,
     )
     # donated buffers would make backward(retain_graph=True) an error
@@ -75,7 +89,7 @@ def cutback(
     Options are those of :func:`compile`, and ``on_plan``, a function that gets each plan."""
     options = dict(options or {})
     codegen = options.pop("codegen", "eager")
-    known = {"budget", "measure", "policy", "device", "on_plan"}
+    known = {"budget", "measure", "policy", "device", "on_plan", "random"}
     for name in options:
         if name not in known:
             raise ValueError(
@@ -185,6 +199,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
+    random: str = "torch",
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -200,6 +215,10 @@ def compile(
             the planned peak is the measured one, and the bits do not depend on the budget.
             ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
         fullgraph, dynamic: as for ``torch.compile``.
+        random: ``"torch"``: PyTorch's random numbers; their masks are kept for the backward.
+            ``"counter"``: those of our counter-based generator, seeded by one draw of PyTorch's for
+            each step: other numbers under the same seed, and nothing is kept, as the backward can
+            draw them again. Inductor's own generator works like that already.
 
     Returns:
         A module or function like ``model``, with the property ``plans``.
@@ -208,9 +227,9 @@ def compile(
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
-    runner = Runner(model, ModelPartitioner(budget, measure, policy, device), codegen, {
-        "fullgraph": fullgraph, "dynamic": dynamic,
-    })  # fmt: skip
+    partitioner = ModelPartitioner(budget, measure, policy, device, random=random)
+    options = {"fullgraph": fullgraph, "dynamic": dynamic}
+    runner = Runner(model, partitioner, codegen, options)
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, runner)
     return CompiledFunction(model, runner)

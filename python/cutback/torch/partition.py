@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 from .. import __version__, _native, budgets, policies
 from ..planning import Plan
 from . import ops
+from .counter import check_random, replace_draws
 from .emitter import emit
 from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
@@ -143,10 +144,17 @@ def device_row(gm: fx.GraphModule) -> str:
 
 
 def prepare(
-    gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int], policy: Policy
+    gm: fx.GraphModule,
+    num_fwd_outputs: int,
+    static_inputs: Iterable[int],
+    policy: Policy,
+    random: str = "torch",
 ) -> Imported:
-    """Drops dead nodes and imports the graph, with the user's wishes."""
+    """Drops dead nodes, exchanges the generator if asked, and imports the graph, with the user's
+    wishes."""
     gm.graph.eliminate_dead_code()
+    if random == "counter":
+        replace_draws(gm)
     chosen = _chooser(policy)
 
     def wish(node: fx.Node) -> str | None:
@@ -174,6 +182,9 @@ class Partitioner(CustomPartitionerFn):
             arguments.
         device: row of the device table that times are taken from; None: by the graph's device.
         on_plan: called with each :class:`cutback.Plan`.
+        random: ``"torch"``: PyTorch's random numbers, drawn once and kept; ``"counter"``: those of
+            our counter-based generator, which are drawn again instead of kept
+            (:mod:`cutback.torch.counter`).
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
@@ -187,6 +198,7 @@ class Partitioner(CustomPartitionerFn):
         policy: Policy = None,
         device: str | None = None,
         on_plan: Callable[[Plan], object] | None = None,
+        random: str = "torch",
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(
@@ -200,6 +212,7 @@ class Partitioner(CustomPartitionerFn):
         self.device = device
         self.row = device or "cpu"
         self.on_plan = on_plan
+        self.random = check_random(random)
         self._once = uuid4().hex
         self.one_graph = False
         """Refuse a second graph of the same compilation."""
@@ -234,7 +247,7 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         self._check_one_graph()
         self.row = self.device or device_row(gm)
-        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy)
+        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random)
         return emit(gm, graph, *self._choose(graph))
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
@@ -257,7 +270,7 @@ class Partitioner(CustomPartitionerFn):
         policy: Any = self.policy
         if isinstance(policy, Iterable) and not isinstance(policy, str):
             policy = [str(item) for item in policy]
-        key = repr((__version__, self.budget, policy, self.device))
+        key = repr((__version__, self.budget, policy, self.device, self.random))
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key
