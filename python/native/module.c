@@ -99,6 +99,8 @@ static PyMethodDef module_methods[] = {
      "explanation_json(graph, plan, device=None, /) -> the same as JSON"},
     {"evaluate_json", cb_py_evaluate_json, METH_VARARGS,
      "evaluate_json(graph, plan, device=None, /) -> bytes and times as JSON"},
+    {"find_duplicates", cb_py_find_duplicates, METH_VARARGS,
+     "find_duplicates(keys, starts, inputs, /) -> [first node that computes the same]"},
     {"draw", cb_py_draw, METH_VARARGS,
      "draw(array, law, seed, stream, p=0.0, /): fills it with \"keep\", \"uniform\" or \"normal\""},
     {"from_dlpack", cb_py_from_dlpack, METH_VARARGS,

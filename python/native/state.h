@@ -128,6 +128,7 @@ PyObject *cb_py_mutwo_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explanation_json(PyObject *module, PyObject *args);
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);
+PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args);
 
 /* ---- numpy_bridge.c: the only file that sees NumPy's headers
  * --------------------------------------------- */

@@ -89,7 +89,7 @@ def cutback(
     Options are those of :func:`compile`, and ``on_plan``, a function that gets each plan."""
     options = dict(options or {})
     codegen = options.pop("codegen", "eager")
-    known = {"budget", "measure", "policy", "device", "on_plan", "random"}
+    known = {"budget", "measure", "policy", "device", "on_plan", "random", "cse"}
     for name in options:
         if name not in known:
             raise ValueError(
@@ -200,6 +200,7 @@ def compile(
     fullgraph: bool = False,
     dynamic: bool | None = None,
     random: str = "torch",
+    cse: bool = True,
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -219,6 +220,7 @@ def compile(
             ``"counter"``: those of our counter-based generator, seeded by one draw of PyTorch's for
             each step: other numbers under the same seed, and nothing is kept, as the backward can
             draw them again. Inductor's own generator works like that already.
+        cse: see :class:`Partitioner`.
 
     Returns:
         A module or function like ``model``, with the property ``plans``.
@@ -227,7 +229,7 @@ def compile(
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
-    partitioner = ModelPartitioner(budget, measure, policy, device, random=random)
+    partitioner = ModelPartitioner(budget, measure, policy, device, random=random, cse=cse)
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
     runner = Runner(model, partitioner, codegen, options)
     if isinstance(model, torch.nn.Module):

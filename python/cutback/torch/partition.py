@@ -19,6 +19,7 @@ from .. import __version__, _native, budgets, policies
 from ..planning import Plan
 from . import ops
 from .counter import check_random, replace_draws
+from .duplicates import merge_duplicates
 from .emitter import emit
 from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
@@ -149,12 +150,15 @@ def prepare(
     static_inputs: Iterable[int],
     policy: Policy,
     random: str = "torch",
+    cse: bool = True,
 ) -> Imported:
-    """Drops dead nodes, exchanges the generator if asked, and imports the graph, with the user's
-    wishes."""
+    """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
+    graph, with the user's wishes."""
     gm.graph.eliminate_dead_code()
     if random == "counter":
         replace_draws(gm)
+    if cse:
+        merge_duplicates(gm, num_fwd_outputs)
     chosen = _chooser(policy)
 
     def wish(node: fx.Node) -> str | None:
@@ -185,6 +189,8 @@ class Partitioner(CustomPartitionerFn):
         random: ``"torch"``: PyTorch's random numbers, drawn once and kept; ``"counter"``: those of
             our counter-based generator, which are drawn again instead of kept
             (:mod:`cutback.torch.counter`).
+        cse: compute once what the graph computes twice (:mod:`cutback.torch.duplicates`); the bits
+            are the same either way.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
@@ -199,6 +205,7 @@ class Partitioner(CustomPartitionerFn):
         device: str | None = None,
         on_plan: Callable[[Plan], object] | None = None,
         random: str = "torch",
+        cse: bool = True,
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(
@@ -213,6 +220,7 @@ class Partitioner(CustomPartitionerFn):
         self.row = device or "cpu"
         self.on_plan = on_plan
         self.random = check_random(random)
+        self.cse = cse
         self._once = uuid4().hex
         self.one_graph = False
         """Refuse a second graph of the same compilation."""
@@ -247,7 +255,7 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         self._check_one_graph()
         self.row = self.device or device_row(gm)
-        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random)
+        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse)
         return emit(gm, graph, *self._choose(graph))
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
@@ -270,7 +278,7 @@ class Partitioner(CustomPartitionerFn):
         policy: Any = self.policy
         if isinstance(policy, Iterable) and not isinstance(policy, str):
             policy = [str(item) for item in policy]
-        key = repr((__version__, self.budget, policy, self.device, self.random))
+        key = repr((__version__, self.budget, policy, self.device, self.random, self.cse))
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key

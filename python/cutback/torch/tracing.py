@@ -59,6 +59,7 @@ def trace(
     policy: Policy = None,
     dynamic: bool | None = None,
     random: str = "torch",
+    cse: bool = True,
     **kwargs: Any,
 ) -> TracedStep:
     """The problem of one training step: the forward of ``step`` on inputs like these, and its
@@ -70,7 +71,7 @@ def trace(
     Args:
         step: a module, or a function that returns a loss or outputs; it must trace as one graph.
         inputs, kwargs: what it is called with.
-        policy, random: see :class:`Partitioner`.
+        policy, random, cse: see :class:`Partitioner`.
 
     Raises:
         UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
@@ -85,7 +86,9 @@ def trace(
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
     ) -> Any:
-        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random)
+        graph = prepare(
+            gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random, cse
+        )
         raise _SeenError(TracedStep(graph.document, device_row(gm)))
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
