@@ -14,6 +14,7 @@ from torch._functorch import config as functorch_config
 from ..planning import Plan
 from . import codegen
 from .counter import replace_draws
+from .inductor import CompilerNote, Watch
 from .partition import Partitioner, Policy
 from .several import ModelPartitioner
 
@@ -55,9 +56,13 @@ def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[An
 def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     from torch._inductor.compile_fx import compile_fx
 
+    watch = partitioner.watch = Watch()
     # what AOTAutograd has on disk comes without a plan; Inductor's own cache of kernels stays on
     with functorch_config.patch(enable_autograd_cache=False):
-        return compile_fx(gm, list(inputs), config_patches={"custom_partitioner_fn": partitioner})
+        return compile_fx(
+            gm, list(inputs), inner_compile=watch.compile,
+            config_patches={"custom_partitioner_fn": partitioner},
+        )  # fmt: skip
 
 
 def make_backend(
@@ -145,6 +150,11 @@ class CompiledFunction:
         them (see :func:`compile`)."""
         return self._runner.partitioner.plans
 
+    @property
+    def compiler_notes(self) -> list[CompilerNote]:
+        """What Inductor did to the plans, with ``codegen="inductor"``."""
+        return self._runner.partitioner.compiler_notes
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
         return self._runner(*args, **kwargs)
@@ -166,6 +176,12 @@ class CompiledModule(torch.nn.Module):
         them (see :func:`compile`)."""
         plans: list[Plan] = self.__dict__["_runner"].partitioner.plans
         return plans
+
+    @property
+    def compiler_notes(self) -> list[CompilerNote]:
+        """What Inductor did to the plans, with ``codegen="inductor"``."""
+        notes: list[CompilerNote] = self.__dict__["_runner"].partitioner.compiler_notes
+        return notes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module."""
@@ -214,7 +230,8 @@ def compile(
             holds for all together (:mod:`cutback.torch.several`).
         codegen: ``"eager"``: the planned ops in the planned order, with PyTorch's own kernels:
             the planned peak is the measured one, and the bits do not depend on the budget.
-            ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
+            ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse. Plans
+            are corrected by its estimate of the peak (:mod:`cutback.torch.inductor`).
         fullgraph, dynamic: as for ``torch.compile``.
         random: ``"torch"``: PyTorch's random numbers; their masks are kept for the backward.
             ``"counter"``: those of our counter-based generator, seeded by one draw of PyTorch's for
@@ -223,7 +240,7 @@ def compile(
         cse: see :class:`Partitioner`.
 
     Returns:
-        A module or function like ``model``, with the property ``plans``.
+        A module or function like ``model``, with the properties ``plans`` and ``compiler_notes``.
 
     Raises:
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the

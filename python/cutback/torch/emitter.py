@@ -25,6 +25,9 @@ from torch.fx.experimental.symbolic_shapes import (
 from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent
 from .importer import Imported
 
+RUN_OF = "cutback_run_of"
+"""Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
+
 _MASKED = torch.ops.aten.native_dropout_backward.default  # x * mask * scale, in one op
 
 
@@ -151,8 +154,9 @@ class _Emitter:
             x, mask, scale = step.masked
             copied = graph.call_function(_MASKED, (env[x], env[mask], scale))
             copied.meta = dict(step.node.meta)
+        copied.meta = {**copied.meta, RUN_OF: step.node.name}
         if late:
-            copied.meta = {**copied.meta, "autograd_backward": True}
+            copied.meta["autograd_backward"] = True
         env[step.node] = copied
 
     def _have(self, graph: fx.Graph, env: dict[fx.Node, Any], node: fx.Node) -> None:

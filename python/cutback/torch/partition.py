@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 
 from .. import __version__, _native, budgets, policies
 from ..planning import Plan
-from . import ops
+from . import inductor, ops
 from .counter import check_random, replace_draws
 from .duplicates import merge_duplicates
 from .emitter import emit
@@ -226,6 +226,10 @@ class Partitioner(CustomPartitionerFn):
         """Refuse a second graph of the same compilation."""
         self._compiled: Any = None  # PyTorch's id of the compilation of the last graph
         self.plans: list[Plan] = []
+        self.compiler_notes: list[inductor.CompilerNote] = []
+        """What Inductor did to the plans; one for each graph that it compiled."""
+        self.watch: inductor.Watch | None = None
+        """Of the graph that is being compiled, where the code's first step can be measured."""
         self.error: Exception | None = None
         """What the last graph failed with, as it was before PyTorch wrapped it."""
 
@@ -242,7 +246,10 @@ class Partitioner(CustomPartitionerFn):
         collects = gc.isenabled()
         gc.disable()  # many small objects, none of them garbage: a third of the time otherwise
         try:
-            return self._partition(gm, num_fwd_outputs, static_lifetime_input_indices or ())
+            by_inductor = options.get("compiler") == "inductor"
+            return self._partition(
+                gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor
+            )
         except Exception as error:
             self.error = error
             raise
@@ -251,19 +258,78 @@ class Partitioner(CustomPartitionerFn):
                 gc.enable()
 
     def _partition(
-        self, gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int]
+        self,
+        gm: fx.GraphModule,
+        num_fwd_outputs: int,
+        static_inputs: Iterable[int],
+        by_inductor: bool = False,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         self._check_one_graph()
         self.row = self.device or device_row(gm)
         graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse)
-        return emit(gm, graph, *self._choose(graph))
+        modules = emit(gm, graph, *self._choose(graph))
+        return self._fit(gm, graph, modules) if by_inductor else modules
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
         """A schedule of the graph: steps, and where the backward starts."""
-        text = json.dumps(graph.document)
-        plan = Plan(text, _native.plan_json(text, budget=self.budget, device=self.row))
+        plan = self._plan(graph, self.budget)
         self._note(plan)
         return plan.document["steps"], plan.document["backward_starts"]
+
+    def _plan(self, graph: Imported, budget: Any) -> Plan:
+        text = json.dumps(graph.document)
+        return Plan(text, _native.plan_json(text, budget=budget, device=self.row))
+
+    def _has_limit(self) -> bool:
+        """Is the budget one of live bytes, for the graph at hand alone?"""
+        return (
+            self.budget is not None and self.budget[0] in budgets.BOUNDS and self.measure == "live"
+        )
+
+    def _fit(
+        self, gm: fx.GraphModule, graph: Imported, modules: tuple[fx.GraphModule, fx.GraphModule]
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Holds the plan's graphs against Inductor's estimate, and plans anew while that is over
+        the budget (:mod:`cutback.torch.inductor`); of all tries the lowest."""
+        note = inductor.CompilerNote(self.plans[-1].numbers["budget_bytes"])
+        self.compiler_notes.append(note)
+        watch = self.watch or inductor.Watch()
+        watch.note = note
+        if not self._has_limit():
+            note.limit_bytes = None
+            return modules
+        limit = target = note.limit_bytes
+        assert limit is not None and target is not None
+        levers = inductor.LEVERS if self.watch is not None else inductor.LEVERS[:1]
+        plan = self.plans[-1]
+        tries = []
+        for attempt in range(1 + inductor.MOST_PLANS):
+            try:
+                peak, merged, lever = inductor.best_estimate(
+                    *modules, graph.num_fwd_outputs, limit, levers
+                )
+            except Exception as error:  # private parts of PyTorch: the first step is the judge
+                note.problem = f"{type(error).__name__}: {error}"
+                break
+            note.planned_bytes.append(plan.numbers["live_bytes"])
+            note.estimated_bytes.append(peak)
+            tries.append((peak, attempt, modules, plan, merged, lever))
+            if peak <= limit or attempt == inductor.MOST_PLANS:
+                break
+            target = min(target - (peak - limit), plan.numbers["live_bytes"] - 1)
+            try:
+                plan = self._plan(graph, budgets.parse(max(target, 1), "live"))
+            except _native.BudgetError:
+                break  # no smaller plan: the best so far
+            modules = emit(gm, graph, plan.document["steps"], plan.document["backward_starts"])
+        if not tries:
+            return modules
+        _, _, modules, plan, note.merged_runs, watch.lever = min(tries, key=lambda t: t[:2])
+        note.lever = watch.lever.name
+        if plan is not self.plans[-1]:
+            self.plans.pop()
+            self._note(plan)
+        return modules
 
     def _note(self, plan: Plan) -> None:
         self.plans.append(plan)
@@ -284,6 +350,8 @@ class Partitioner(CustomPartitionerFn):
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key
         passing: dict[str, Any] = {
             "plans": [],
+            "compiler_notes": [],
+            "watch": None,
             "on_plan": None,
             "error": None,
             "_compiled": None,
