@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch import config as functorch_config
 
 from ..planning import Plan
-from . import codegen
+from . import codegen, hooks
 from .counter import replace_draws
 from .inductor import CompilerNote, Watch
 from .partition import Partitioner, Policy
@@ -65,6 +67,31 @@ def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence
         )  # fmt: skip
 
 
+def _run_tagged(
+    partitioner: Partitioner, codegen: str, gm: fx.GraphModule, inputs: Sequence[Any]
+) -> Any:
+    """PyTorch splits the graph, by the plan's tags."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    from .tags import Tagger
+
+    with functorch_config.patch(
+        joint_custom_pass=Tagger(partitioner), activation_memory_budget=1.0,
+        donated_buffer=False, enable_autograd_cache=False,
+    ):  # fmt: skip
+        if codegen == "inductor":
+            from torch._inductor.compile_fx import compile_fx
+
+            return compile_fx(gm, list(inputs))
+        backend = aot_autograd(
+            fw_compiler=_boxed("forward"),
+            bw_compiler=_boxed("backward"),
+            inference_compiler=_inference(partitioner),
+            partition_fn=min_cut_rematerialization_partition,
+        )
+        return backend(gm, inputs)
+
+
 def make_backend(
     partitioner: Partitioner, codegen: str
 ) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
@@ -75,10 +102,14 @@ def make_backend(
     """
     if codegen not in CODEGENS:
         raise ValueError(f"codegen={codegen!r} is not one of {', '.join(CODEGENS)}")
-    run = _run_eager if codegen == "eager" else _run_inductor
+    run: Callable[..., Any] = _run_eager if codegen == "eager" else _run_inductor
+    why = hooks.why_tags(codegen)
+    if why is not None:
+        warnings.warn(why, stacklevel=3)
+        run = functools.partial(_run_tagged, codegen=codegen)
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        compiled = run(partitioner, gm, inputs)
+        compiled = run(partitioner, gm=gm, inputs=inputs)
         if isinstance(partitioner, ModelPartitioner):
             return partitioner.counted(compiled, partitioner.frame())
         return compiled

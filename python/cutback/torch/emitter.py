@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
-from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.experimental.symbolic_shapes import (
     find_symbol_binding_fx_nodes,
     free_symbols,
@@ -181,10 +179,14 @@ class _Emitter:
         ]
 
     def _module(self, graph: fx.Graph) -> fx.GraphModule:
+        from torch.fx._lazy_graph_module import _make_graph_module
+
         graph.lint()
         return _make_graph_module(self.gm, graph)
 
     def forward_module(self) -> fx.GraphModule:
+        from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
+
         graph, env = fx.Graph(), {}
         for node in self.primals:
             env[node] = graph.placeholder(node.name)
@@ -209,6 +211,13 @@ class _Emitter:
         k = self.graph.num_fwd_outputs
         self._outputs(graph, env, self.graph.outputs[k:], self.graph.descs[k:])
         return self._module(graph)
+
+
+def crossing(
+    gm: fx.GraphModule, graph: Imported, steps: list[int], backward_starts: int
+) -> list[fx.Node]:
+    """Tensors that the plan's backward takes from the forward; arguments as for :func:`emit`."""
+    return _Emitter(gm, graph, steps, backward_starts).tensors
 
 
 def emit(

@@ -12,7 +12,6 @@ from uuid import uuid4
 import torch
 from torch import fx
 from torch._guards import CompileContext
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 
 from .. import __version__, _native, budgets, policies
@@ -23,6 +22,11 @@ from .duplicates import merge_duplicates
 from .emitter import emit
 from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
+
+try:
+    from torch._inductor.custom_graph_pass import CustomPartitionerFn
+except ImportError:  # a PyTorch without it: hooks.check says what that means
+    CustomPartitionerFn = object
 
 Policy = str | Callable[..., Any] | Iterable[Any] | policies.CheckpointPolicy | None
 """PyTorch's own ``CheckpointPolicy`` is one as well."""
@@ -279,6 +283,11 @@ class Partitioner(CustomPartitionerFn):
     def _plan(self, graph: Imported, budget: Any) -> Plan:
         text = json.dumps(graph.document)
         return Plan(text, _native.plan_json(text, budget=budget, device=self.row))
+
+    def choose(self, gm: fx.GraphModule, graph: Imported) -> tuple[list[int], int]:
+        """The schedule of a plan for the graph alone: steps, and where the backward starts."""
+        self.row = self.device or device_row(gm)
+        return Partitioner._choose(self, graph)
 
     def _has_limit(self) -> bool:
         """Is the budget one of live bytes, for the graph at hand alone?"""
