@@ -107,9 +107,12 @@ def test_merged_runs_are_seen_and_prevented(monkeypatch: pytest.MonkeyPatch) -> 
 def test_plans_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without levers a lower target is what is left; of all tries the lowest is taken."""
     monkeypatch.setattr(inductor, "LEVERS", inductor.LEVERS[:1])
-    compiled = ct.compile(chain, budget=0.8, codegen="inductor")
-    step(compiled)
-    (note,), (plan,) = compiled.compiler_notes, compiled.plans
+    told: list[Any] = []
+    partitioner = ct.Partitioner(budget=0.8, on_plan=told.append)
+    with torch._inductor.config.patch(custom_partitioner_fn=partitioner):
+        step(torch.compile(chain))
+    (note,), (plan,) = partitioner.compiler_notes, partitioner.plans
+    assert told == [plan] and note.measured_bytes is None
     assert 1 < len(note.planned_bytes) <= 1 + inductor.MOST_PLANS
     assert all(a > b for a, b in zip(note.planned_bytes, note.planned_bytes[1:], strict=False))
     best = note.estimated_bytes.index(min(note.estimated_bytes))

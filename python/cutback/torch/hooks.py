@@ -16,6 +16,7 @@ HOOKS = (
         "which inputs a step overwrites",
     ),
     ("torch._guards", "CompileContext", "which graphs belong together"),
+    ("torch._guards", "detect_fake_mode", "the shapes of nodes that are added"),
     ("torch.fx.experimental.symbolic_shapes", "optimization_hint", "hints of symbolic sizes"),
     ("torch.utils.flop_counter", "flop_registry", "arithmetic of operations"),
 )

@@ -38,7 +38,7 @@ def watch_inductor() -> None:
     and there they are exchanged for ones that tell the trackers. Without a tracker that costs one
     call.
     """
-    source = torch._C._dynamo.guards
+    source = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     for name in _ALLOCATORS:
         allocate = getattr(source, name, None)
         if allocate is not None and not hasattr(allocate, "__wrapped__"):

@@ -189,7 +189,7 @@ class Partitioner(CustomPartitionerFn):
             **kwargs) -> CheckpointPolicy | None`` that is asked for each forward op with its fake
             arguments.
         device: row of the device table that times are taken from; None: by the graph's device.
-        on_plan: called with each :class:`cutback.Plan`.
+        on_plan: called with the :class:`cutback.Plan` of each graph.
         random: ``"torch"``: PyTorch's random numbers, drawn once and kept; ``"counter"``: those of
             our counter-based generator, which are drawn again instead of kept
             (:mod:`cutback.torch.counter`).
@@ -272,7 +272,10 @@ class Partitioner(CustomPartitionerFn):
         self.row = self.device or device_row(gm)
         graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse)
         modules = emit(gm, graph, *self._choose(graph))
-        return self._fit(gm, graph, modules) if by_inductor else modules
+        if by_inductor:
+            modules = self._fit(gm, graph, modules)
+        self._tell()
+        return modules
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
         """A schedule of the graph: steps, and where the backward starts."""
@@ -287,7 +290,9 @@ class Partitioner(CustomPartitionerFn):
     def choose(self, gm: fx.GraphModule, graph: Imported) -> tuple[list[int], int]:
         """The schedule of a plan for the graph alone: steps, and where the backward starts."""
         self.row = self.device or device_row(gm)
-        return Partitioner._choose(self, graph)
+        chosen = Partitioner._choose(self, graph)
+        self._tell()
+        return chosen
 
     def _has_limit(self) -> bool:
         """Is the budget one of live bytes, for the graph at hand alone?"""
@@ -342,8 +347,10 @@ class Partitioner(CustomPartitionerFn):
 
     def _note(self, plan: Plan) -> None:
         self.plans.append(plan)
+
+    def _tell(self) -> None:
         if self.on_plan is not None:
-            self.on_plan(plan)
+            self.on_plan(self.plans[-1])
 
     def uuid(self) -> str:
         """Key for PyTorch's code cache. Where a function decides it is one that never comes again:
