@@ -1,6 +1,8 @@
 /* planning.c: planning from files: texts in, texts out, the GIL released in between. */
 #include "state.h"
 
+#include "plan/duplicates.h"
+
 /* (kind, bytes, share, measure[, offload, pinned, exact]): as in cutback.h. */
 int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     memset(out, 0, sizeof *out);
@@ -331,4 +333,52 @@ PyObject *cb_py_explanation_json(PyObject *module, PyObject *args) {
 
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args) {
     return answer_two(module, args, "s#s#|z:evaluate_json", cb_evaluate_json);
+}
+
+/* ---- find_duplicates --------------------------------------------------------------------------
+ */
+
+static PyObject *give_ids(const uint32_t *ids, uint32_t n) {
+    PyObject *list = PyList_New(n);
+    for (uint32_t i = 0; list && i < n; i++) {
+        PyObject *id = PyLong_FromUnsignedLong(ids[i]);
+        if (id) PyList_SET_ITEM(list, i, id);
+        else Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *duplicates_of(const cb_py_state *state, const cb_calls *calls) {
+    cb_error error = {0};
+    cb_alloc alloc;
+    cb_alloc_init(&alloc);
+    uint32_t *same = PyMem_New(uint32_t, (size_t)calls->n + 1);
+    if (!same) return PyErr_NoMemory();
+    PyObject *result = cb_find_duplicates(&alloc, calls, same, &error) == CB_OK
+                           ? give_ids(same, calls->n)
+                           : cb_py_raise(state, &error, NULL);
+    PyMem_Free(same);
+    return result;
+}
+
+PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args) {
+    PyObject *keys, *starts, *inputs, *result = NULL;
+    uint32_t *key = NULL, *start = NULL, *in = NULL, n_starts;
+    cb_calls calls = {0};
+    if (!PyArg_ParseTuple(args, "OOO:find_duplicates", &keys, &starts, &inputs)) return NULL;
+    if (cb_py_parse_ids(keys, &key, &calls.n) < 0) goto done;
+    if (cb_py_parse_ids(starts, &start, &n_starts) < 0) goto done;
+    if (cb_py_parse_ids(inputs, &in, &calls.n_in) < 0) goto done;
+    calls.key = key;
+    calls.in_start = start;
+    calls.in = in;
+    if (n_starts != calls.n + 1)
+        PyErr_Format(PyExc_ValueError, "find_duplicates: %u starts for %u nodes", n_starts,
+                     calls.n);
+    else result = duplicates_of(cb_py_state_of(module), &calls);
+done:
+    PyMem_Free(key);
+    PyMem_Free(start);
+    PyMem_Free(in);
+    return result;
 }

@@ -128,6 +128,7 @@ PyObject *cb_py_mutwo_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
 PyObject *cb_py_explanation_json(PyObject *module, PyObject *args);
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);
+PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args);
 
 /* ---- numpy_bridge.c: the only file that sees NumPy's headers
  * --------------------------------------------- */
@@ -156,6 +157,11 @@ PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t 
 PyObject *cb_py_from_dlpack(PyObject *module,
                             PyObject *args); /* (object, name) -> (ndarray, dtype name) */
 PyObject *cb_py_to_dlpack(PyObject *module, PyObject *args); /* (ndarray, dtype name) -> capsule */
+
+/* ---- drawing.c
+ * ------------------------------------------------------------------------------------------ */
+
+PyObject *cb_py_draw(PyObject *module, PyObject *args); /* (ndarray, law, seed, stream[, p]) */
 
 /* ---- blas.c
  * ---------------------------------------------------------------------------------------------- */

@@ -115,8 +115,9 @@ def test_inductor(door: str) -> None:
     kinds = [op["kind"] for op in plan.problem["ops"]]
     assert any("inductor_seeds" in kind for kind in kinds)
     # the seeds are drawn once, in the forward
-    draws = [sum("inductor_seeds" in call for call in graph) for graph in graphs]
-    assert len(graphs) == 2 and sorted(draws) == [0, 1]
+    # (the graphs before the last two were only looked at, for Inductor's estimate of the peak)
+    draws = [sum("inductor_seeds" in call for call in graph) for graph in graphs[-2:]]
+    assert len(graphs) % 2 == 0 and sorted(draws) == [0, 1]
 
 
 class _Look(torch._inductor.custom_graph_pass.CustomGraphPass):
@@ -157,8 +158,8 @@ def test_keys_for_the_code_cache() -> None:
 
 def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     hooks.check()
-    monkeypatch.delattr("torch._inductor.custom_graph_pass.CustomPartitionerFn")
-    with pytest.raises(ImportError, match=r"CustomPartitionerFn \(a partitioner for Inductor\)"):
+    monkeypatch.delattr("torch._guards.CompileContext")
+    with pytest.raises(ImportError, match=r"CompileContext \(which graphs belong together\)"):
         hooks.check()
 
 
@@ -169,5 +170,5 @@ def test_every_budget_has_its_plan_in_spite_of_caches() -> None:
         torch._dynamo.reset()
         compiled = ct.compile(f, budget=budget, codegen="inductor")
         gradient(compiled)
-        (plan,) = compiled.plans
-        assert plan.numbers["budget_bytes"] == int(budget * plan.numbers["save_all_live_bytes"])
+        (plan,), (note,) = compiled.plans, compiled.compiler_notes
+        assert note.limit_bytes == int(budget * plan.numbers["save_all_live_bytes"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +14,9 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch import config as functorch_config
 
 from ..planning import Plan
-from . import codegen
+from . import codegen, hooks
+from .counter import replace_draws
+from .inductor import CompilerNote, Watch
 from .partition import Measured, Partitioner, Policy
 from .several import ModelPartitioner
 
@@ -26,11 +30,24 @@ def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed
     return compiler
 
 
+def _inference(
+    partitioner: Partitioner,
+) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
+    run = _boxed("inference")
+
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+        if partitioner.random == "counter":
+            replace_draws(gm)
+        return run(gm, example_inputs)
+
+    return compiler
+
+
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     backend = aot_autograd(
         fw_compiler=_boxed("forward"),
         bw_compiler=_boxed("backward"),
-        inference_compiler=_boxed("inference"),
+        inference_compiler=_inference(partitioner),
         partition_fn=partitioner,
     )
     # donated buffers would make backward(retain_graph=True) an error
@@ -41,9 +58,38 @@ def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[An
 def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     from torch._inductor.compile_fx import compile_fx
 
+    watch = partitioner.watch = Watch()
     # what AOTAutograd has on disk comes without a plan; Inductor's own cache of kernels stays on
     with functorch_config.patch(enable_autograd_cache=False):
-        return compile_fx(gm, list(inputs), config_patches={"custom_partitioner_fn": partitioner})
+        return compile_fx(
+            gm, list(inputs), inner_compile=watch.compile,
+            config_patches={"custom_partitioner_fn": partitioner},
+        )  # fmt: skip
+
+
+def _run_tagged(
+    partitioner: Partitioner, codegen: str, gm: fx.GraphModule, inputs: Sequence[Any]
+) -> Any:
+    """PyTorch splits the graph, by the plan's tags."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    from .tags import Tagger
+
+    with functorch_config.patch(
+        joint_custom_pass=Tagger(partitioner), activation_memory_budget=1.0,
+        donated_buffer=False, enable_autograd_cache=False,
+    ):  # fmt: skip
+        if codegen == "inductor":
+            from torch._inductor.compile_fx import compile_fx
+
+            return compile_fx(gm, list(inputs))
+        backend = aot_autograd(
+            fw_compiler=_boxed("forward"),
+            bw_compiler=_boxed("backward"),
+            inference_compiler=_inference(partitioner),
+            partition_fn=min_cut_rematerialization_partition,
+        )
+        return backend(gm, inputs)
 
 
 def make_backend(
@@ -56,10 +102,14 @@ def make_backend(
     """
     if codegen not in CODEGENS:
         raise ValueError(f"codegen={codegen!r} is not one of {', '.join(CODEGENS)}")
-    run = _run_eager if codegen == "eager" else _run_inductor
+    run: Callable[..., Any] = _run_eager if codegen == "eager" else _run_inductor
+    why = hooks.why_tags(codegen)
+    if why is not None:
+        warnings.warn(why, stacklevel=3)
+        run = functools.partial(_run_tagged, codegen=codegen)
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        compiled = run(partitioner, gm, inputs)
+        compiled = run(partitioner, gm=gm, inputs=inputs)
         if isinstance(partitioner, ModelPartitioner):
             return partitioner.counted(compiled, partitioner.frame())
         return compiled
@@ -75,7 +125,7 @@ def cutback(
     Options are those of :func:`compile`, and ``on_plan``, a function that gets each plan."""
     options = dict(options or {})
     codegen = options.pop("codegen", "eager")
-    known = {"budget", "measure", "policy", "device", "on_plan", "profile"}
+    known = {"budget", "measure", "policy", "device", "on_plan", "profile", "random", "cse"}
     for name in options:
         if name not in known:
             raise ValueError(
@@ -131,6 +181,11 @@ class CompiledFunction:
         them (see :func:`compile`)."""
         return self._runner.partitioner.plans
 
+    @property
+    def compiler_notes(self) -> list[CompilerNote]:
+        """What Inductor did to the plans, with ``codegen="inductor"``."""
+        return self._runner.partitioner.compiler_notes
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
         return self._runner(*args, **kwargs)
@@ -152,6 +207,12 @@ class CompiledModule(torch.nn.Module):
         them (see :func:`compile`)."""
         plans: list[Plan] = self.__dict__["_runner"].partitioner.plans
         return plans
+
+    @property
+    def compiler_notes(self) -> list[CompilerNote]:
+        """What Inductor did to the plans, with ``codegen="inductor"``."""
+        notes: list[CompilerNote] = self.__dict__["_runner"].partitioner.compiler_notes
+        return notes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module."""
@@ -186,6 +247,8 @@ def compile(
     fullgraph: bool = False,
     dynamic: bool | None = None,
     profile: Measured | None = None,
+    random: str = "torch",
+    cse: bool = True,
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -199,20 +262,29 @@ def compile(
             holds for all together (:mod:`cutback.torch.several`).
         codegen: ``"eager"``: the planned ops in the planned order, with PyTorch's own kernels:
             the planned peak is the measured one, and the bits do not depend on the budget.
-            ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
+            ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse. Plans
+            are corrected by its estimate of the peak (:mod:`cutback.torch.inductor`).
         fullgraph, dynamic: as for ``torch.compile``.
         profile: measured times, see :class:`Partitioner`. They are of one graph, as
             ``codegen="eager"`` has it, for inputs of one size: pass ``dynamic=False``.
+        random: ``"torch"``: PyTorch's random numbers; their masks are kept for the backward.
+            ``"counter"``: those of our counter-based generator, seeded by one draw of PyTorch's for
+            each step: other numbers under the same seed, and nothing is kept, as the backward can
+            draw them again. Inductor's own generator works like that already.
+        cse: see :class:`Partitioner`.
 
     Returns:
-        A module or function like ``model``, with the property ``plans``.
+        A module or function like ``model``, with the properties ``plans`` and ``compiler_notes``.
 
     Raises:
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
-    partitioner = ModelPartitioner(budget, measure, policy, device, profile=profile)
-    runner = Runner(model, partitioner, codegen, {"fullgraph": fullgraph, "dynamic": dynamic})
+    partitioner = ModelPartitioner(
+        budget, measure, policy, device, profile=profile, random=random, cse=cse
+    )
+    options = {"fullgraph": fullgraph, "dynamic": dynamic}
+    runner = Runner(model, partitioner, codegen, options)
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, runner)
     return CompiledFunction(model, runner)

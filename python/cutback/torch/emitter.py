@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
-from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.experimental.symbolic_shapes import (
     find_symbol_binding_fx_nodes,
     free_symbols,
@@ -24,6 +22,9 @@ from torch.fx.experimental.symbolic_shapes import (
 
 from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent
 from .importer import Imported
+
+RUN_OF = "cutback_run_of"
+"""Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
 
 _MASKED = torch.ops.aten.native_dropout_backward.default  # x * mask * scale, in one op
 
@@ -151,8 +152,9 @@ class _Emitter:
             x, mask, scale = step.masked
             copied = graph.call_function(_MASKED, (env[x], env[mask], scale))
             copied.meta = dict(step.node.meta)
+        copied.meta = {**copied.meta, RUN_OF: step.node.name}
         if late:
-            copied.meta = {**copied.meta, "autograd_backward": True}
+            copied.meta["autograd_backward"] = True
         env[step.node] = copied
 
     def _have(self, graph: fx.Graph, env: dict[fx.Node, Any], node: fx.Node) -> None:
@@ -177,10 +179,14 @@ class _Emitter:
         ]
 
     def _module(self, graph: fx.Graph) -> fx.GraphModule:
+        from torch.fx._lazy_graph_module import _make_graph_module
+
         graph.lint()
         return _make_graph_module(self.gm, graph)
 
     def forward_module(self) -> fx.GraphModule:
+        from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
+
         graph, env = fx.Graph(), {}
         for node in self.primals:
             env[node] = graph.placeholder(node.name)
@@ -205,6 +211,13 @@ class _Emitter:
         k = self.graph.num_fwd_outputs
         self._outputs(graph, env, self.graph.outputs[k:], self.graph.descs[k:])
         return self._module(graph)
+
+
+def crossing(
+    gm: fx.GraphModule, graph: Imported, steps: list[int], backward_starts: int
+) -> list[fx.Node]:
+    """Tensors that the plan's backward takes from the forward; arguments as for :func:`emit`."""
+    return _Emitter(gm, graph, steps, backward_starts).tensors
 
 
 def emit(

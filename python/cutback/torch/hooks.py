@@ -12,22 +12,55 @@ HOOKS = (
     ("torch._functorch.config", "patch", "settings of AOTAutograd"),
     (
         "torch._functorch._aot_autograd.descriptors",
-        "SavedForBackwardsAOTOutput",
-        "the meaning of a graph's outputs",
-    ),
-    (
-        "torch._functorch._aot_autograd.descriptors",
         "InputMutationAOTOutput",
         "which inputs a step overwrites",
     ),
     ("torch._guards", "CompileContext", "which graphs belong together"),
-    ("torch._inductor.custom_graph_pass", "CustomPartitionerFn", "a partitioner for Inductor"),
     ("torch._subclasses.fake_tensor", "FakeTensor", "telling real tensors from fake ones"),
     ("torch.fx._lazy_graph_module", "_make_graph_module", "graph modules as AOTAutograd has them"),
+    ("torch._guards", "detect_fake_mode", "the shapes of nodes that are added"),
     ("torch.fx.experimental.symbolic_shapes", "optimization_hint", "hints of symbolic sizes"),
     ("torch.utils.flop_counter", "flop_registry", "arithmetic of operations"),
 )
 """(module, name, what it is for)"""
+
+EMITTING = (
+    (
+        "torch._functorch._aot_autograd.descriptors",
+        "SavedForBackwardsAOTOutput",
+        "the meaning of a graph's outputs",
+    ),
+    ("torch.fx._lazy_graph_module", "_make_graph_module", "graph modules as AOTAutograd has them"),
+)
+"""What graphs of our own are written with; without it plans become tags."""
+
+INDUCTOR = (
+    ("torch._inductor.custom_graph_pass", "CustomPartitionerFn", "a partitioner for Inductor"),
+)
+"""The same, with Inductor."""
+
+Hook = tuple[str, str, str]
+
+
+def _lacks(hook: Hook) -> bool:
+    try:
+        return not hasattr(import_module(hook[0]), hook[1])
+    except ImportError:
+        return True
+
+
+def why_tags(codegen: str) -> str | None:
+    """Why a plan can only be given to PyTorch as tags; None: it can be emitted as graphs."""
+    import torch
+
+    for hook in EMITTING + (INDUCTOR if codegen == "inductor" else ()):
+        if _lacks(hook):
+            return (
+                f"torch {torch.__version__} does not have {hook[0]}.{hook[1]} ({hook[2]}): the "
+                "plan is given to PyTorch's partitioner as tags. What is saved is as planned and "
+                f"bits are the same, but the peak is not promised; tested with torch {TESTED}"
+            )
+    return None
 
 
 def check() -> None:
@@ -38,12 +71,9 @@ def check() -> None:
     """
     import torch
 
-    for module, name, purpose in HOOKS:
-        try:
-            found = hasattr(import_module(module), name)
-        except ImportError:
-            found = False
-        if not found:
+    for hook in HOOKS:
+        if _lacks(hook):
+            module, name, purpose = hook
             raise ImportError(
                 f"cutback.torch needs {module}.{name} ({purpose}), which torch "
                 f"{torch.__version__} does not have; it was tested with torch {TESTED}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_iter
 
 from .codegen import MODULES
@@ -27,6 +28,36 @@ class Event(NamedTuple):
     id: int  # number of the storage, from 0 in order of appearance
 
 
+_ALLOCATORS = ("_empty_strided_cpu", "_empty_strided_cuda", "_empty_strided_cpu_pinned")
+_INDUCTOR = "inductor.buffer"
+
+
+def watch_inductor() -> None:
+    """Lets trackers see the buffers that Inductor's code allocates, for code that is loaded from
+    now on: its files take the allocator's functions from a module of PyTorch when they are loaded,
+    and there they are exchanged for ones that tell the trackers. Without a tracker that costs one
+    call.
+    """
+    source = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    for name in _ALLOCATORS:
+        allocate = getattr(source, name, None)
+        if allocate is not None and not hasattr(allocate, "__wrapped__"):
+            setattr(source, name, _seen(allocate))
+
+
+def _seen(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(allocate)
+    def call(*args: Any) -> torch.Tensor:
+        made = allocate(*args)
+        if torch._C._len_torch_dispatch_stack():
+            for mode in _get_current_dispatch_mode_stack():
+                if isinstance(mode, MemoryTracker):
+                    mode._appear(made.untyped_storage(), _INDUCTOR)
+        return made
+
+    return call
+
+
 class _Life(NamedTuple):
     bytes: int
     op: str
@@ -37,9 +68,10 @@ class MemoryTracker(TorchDispatchMode):
     """Measures the memory of what runs inside ``with MemoryTracker() as memory:``.
 
     It sees each tensor that an operation returns, and its end, forward and backward, in eager code
-    and in code that :func:`cutback.torch.compile` made with ``codegen="eager"``. What a kernel
-    takes and gives back while it runs (workspace) it does not see, nor memory from before. Code
-    that Inductor made allocates by itself and is not counted.
+    and in compiled code. What a kernel takes and gives back while it runs (workspace) it does not
+    see, nor memory from before. Code that Inductor made allocates by itself; it is seen if it was
+    made by :func:`cutback.torch.compile` or loaded after the first tracker was made, except by the
+    C++ wrapper.
 
     Args:
         model: its parameters' gradients count as category ``"gradient"``, and the forward of eager
@@ -55,6 +87,7 @@ class MemoryTracker(TorchDispatchMode):
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         super().__init__()
+        watch_inductor()
         self.live_bytes = 0
         self.peak_bytes = 0
         """Most bytes that were alive at one moment, of what appeared since the beginning."""

@@ -16,11 +16,12 @@ import torch
 from torch.utils import flop_counter
 
 from .. import _native
+from . import draws
 
 ONCE = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
 """Flags of operations that run at most once."""
 
-_KNOWN = frozenset({"aten", "prims"})
+_KNOWN = frozenset({"aten", "prims", "cutback"})
 _COLLECTIVES = frozenset({"_c10d_functional", "c10d_functional", "c10d", "_dtensor"})
 _PURE_FUNCTION_OF_SEED = frozenset(
     {"prims.inductor_lookup_seed", "prims.inductor_random", "prims.inductor_randint"}
@@ -56,12 +57,20 @@ def _sdpa_for_cpu() -> dict[Any, Formula]:
     return found
 
 
+def _draws() -> dict[Any, Formula]:
+    def integer_ops(*args: Any, out_val: torch.Tensor, **kwargs: Any) -> Any:
+        return draws.FLOPS_PER_ELEMENT * out_val.numel()
+
+    drawn = (draws.KEEP_MASK, draws.UNIFORM, draws.NORMAL)
+    return dict.fromkeys([op.overloadpacket for op in drawn], integer_ops)
+
+
 _formulas: dict[Any, Formula] = {}
 
 
 def _formula(target: Any) -> Formula | None:
     if not _formulas:
-        _formulas.update(_sdpa_for_cpu())
+        _formulas.update({**_sdpa_for_cpu(), **_draws()})
     packet = getattr(target, "overloadpacket", target)
     return flop_counter.flop_registry.get(packet) or _formulas.get(packet)
 

@@ -13,16 +13,22 @@ from uuid import uuid4
 import torch
 from torch import fx
 from torch._guards import CompileContext
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 
 from .. import __version__, _native, budgets, files, policies
 from ..planning import Plan, Times, _times
-from . import ops
+from . import inductor, ops
+from .counter import check_random, replace_draws
+from .duplicates import merge_duplicates
 from .emitter import emit
 from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
 from .statistics import Statistics, check_covered, check_same
+
+try:
+    from torch._inductor.custom_graph_pass import CustomPartitionerFn
+except ImportError:  # a PyTorch without it: hooks.check says what that means
+    CustomPartitionerFn = object
 
 Policy = (
     str
@@ -159,10 +165,20 @@ def device_row(gm: fx.GraphModule) -> str:
 
 
 def prepare(
-    gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int], policy: Policy
+    gm: fx.GraphModule,
+    num_fwd_outputs: int,
+    static_inputs: Iterable[int],
+    policy: Policy,
+    random: str = "torch",
+    cse: bool = True,
 ) -> Imported:
-    """Drops dead nodes and imports the graph, with the user's wishes."""
+    """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
+    graph, with the user's wishes."""
     gm.graph.eliminate_dead_code()
+    if random == "counter":
+        replace_draws(gm)
+    if cse:
+        merge_duplicates(gm, num_fwd_outputs)
     chosen = _chooser(policy)
 
     def wish(node: fx.Node) -> str | None:
@@ -190,9 +206,14 @@ class Partitioner(CustomPartitionerFn):
             arguments; or one that looks at the whole graph (:func:`cutback.torch.select`,
             :func:`cutback.policies.mu_two`).
         device: row of the device table that times are taken from; None: by the graph's device.
-        on_plan: called with each :class:`cutback.Plan`.
+        on_plan: called with the :class:`cutback.Plan` of each graph.
         profile: measured times instead of the device table's: what :func:`cutback.torch.profile`
             returned for this step, seconds of each op by name, or the path of a file with either.
+        random: ``"torch"``: PyTorch's random numbers, drawn once and kept; ``"counter"``: those of
+            our counter-based generator, which are drawn again instead of kept
+            (:mod:`cutback.torch.counter`).
+        cse: compute once what the graph computes twice (:mod:`cutback.torch.duplicates`); the bits
+            are the same either way.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
@@ -207,6 +228,8 @@ class Partitioner(CustomPartitionerFn):
         device: str | None = None,
         on_plan: Callable[[Plan], object] | None = None,
         profile: Measured | None = None,
+        random: str = "torch",
+        cse: bool = True,
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(
@@ -222,11 +245,17 @@ class Partitioner(CustomPartitionerFn):
         self.on_plan = on_plan
         self.times = None if profile is None else dict(_times(profile))
         self._profiled = profile.signature if isinstance(profile, Statistics) else None
+        self.random = check_random(random)
+        self.cse = cse
         self._once = uuid4().hex
         self.one_graph = False
         """Refuse a second graph of the same compilation."""
         self._compiled: Any = None  # PyTorch's id of the compilation of the last graph
         self.plans: list[Plan] = []
+        self.compiler_notes: list[inductor.CompilerNote] = []
+        """What Inductor did to the plans; one for each graph that it compiled."""
+        self.watch: inductor.Watch | None = None
+        """Of the graph that is being compiled, where the code's first step can be measured."""
         self.error: Exception | None = None
         """What the last graph failed with, as it was before PyTorch wrapped it."""
 
@@ -243,7 +272,10 @@ class Partitioner(CustomPartitionerFn):
         collects = gc.isenabled()
         gc.disable()  # many small objects, none of them garbage: a third of the time otherwise
         try:
-            return self._partition(gm, num_fwd_outputs, static_lifetime_input_indices or ())
+            by_inductor = options.get("compiler") == "inductor"
+            return self._partition(
+                gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor
+            )
         except Exception as error:
             self.error = error
             raise
@@ -252,13 +284,21 @@ class Partitioner(CustomPartitionerFn):
                 gc.enable()
 
     def _partition(
-        self, gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int]
+        self,
+        gm: fx.GraphModule,
+        num_fwd_outputs: int,
+        static_inputs: Iterable[int],
+        by_inductor: bool = False,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         self._check_one_graph()
         self.row = self.device or device_row(gm)
-        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy)
+        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse)
         self._inform(graph.document)
-        return emit(gm, graph, *self._choose(graph))
+        modules = emit(gm, graph, *self._choose(graph))
+        if by_inductor:
+            modules = self._fit(gm, graph, modules)
+        self._tell()
+        return modules
 
     def _inform(self, document: dict[str, Any]) -> None:
         """Lays measured times, then a policy that looks at the whole graph, over a problem."""
@@ -279,15 +319,78 @@ class Partitioner(CustomPartitionerFn):
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
         """A schedule of the graph: steps, and where the backward starts."""
-        text = json.dumps(graph.document)
-        plan = Plan(text, _native.plan_json(text, budget=self.budget, device=self.row))
+        plan = self._plan(graph, self.budget)
         self._note(plan)
         return plan.document["steps"], plan.document["backward_starts"]
 
+    def _plan(self, graph: Imported, budget: Any) -> Plan:
+        text = json.dumps(graph.document)
+        return Plan(text, _native.plan_json(text, budget=budget, device=self.row))
+
+    def choose(self, gm: fx.GraphModule, graph: Imported) -> tuple[list[int], int]:
+        """The schedule of a plan for the graph alone: steps, and where the backward starts."""
+        self.row = self.device or device_row(gm)
+        chosen = Partitioner._choose(self, graph)
+        self._tell()
+        return chosen
+
+    def _has_limit(self) -> bool:
+        """Is the budget one of live bytes, for the graph at hand alone?"""
+        return (
+            self.budget is not None and self.budget[0] in budgets.BOUNDS and self.measure == "live"
+        )
+
+    def _fit(
+        self, gm: fx.GraphModule, graph: Imported, modules: tuple[fx.GraphModule, fx.GraphModule]
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Holds the plan's graphs against Inductor's estimate, and plans anew while that is over
+        the budget (:mod:`cutback.torch.inductor`); of all tries the lowest."""
+        note = inductor.CompilerNote(self.plans[-1].numbers["budget_bytes"])
+        self.compiler_notes.append(note)
+        watch = self.watch or inductor.Watch()
+        watch.note = note
+        if not self._has_limit():
+            note.limit_bytes = None
+            return modules
+        limit = target = note.limit_bytes
+        assert limit is not None and target is not None
+        levers = inductor.LEVERS if self.watch is not None else inductor.LEVERS[:1]
+        plan = self.plans[-1]
+        tries = []
+        for attempt in range(1 + inductor.MOST_PLANS):
+            try:
+                peak, merged, lever = inductor.best_estimate(
+                    *modules, graph.num_fwd_outputs, limit, levers
+                )
+            except Exception as error:  # private parts of PyTorch: the first step is the judge
+                note.problem = f"{type(error).__name__}: {error}"
+                break
+            note.planned_bytes.append(plan.numbers["live_bytes"])
+            note.estimated_bytes.append(peak)
+            tries.append((peak, attempt, modules, plan, merged, lever))
+            if peak <= limit or attempt == inductor.MOST_PLANS:
+                break
+            target = min(target - (peak - limit), plan.numbers["live_bytes"] - 1)
+            try:
+                plan = self._plan(graph, budgets.parse(max(target, 1), "live"))
+            except _native.BudgetError:
+                break  # no smaller plan: the best so far
+            modules = emit(gm, graph, plan.document["steps"], plan.document["backward_starts"])
+        if not tries:
+            return modules
+        _, _, modules, plan, note.merged_runs, watch.lever = min(tries, key=lambda t: t[:2])
+        note.lever = watch.lever.name
+        if plan is not self.plans[-1]:
+            self.plans.pop()
+            self._note(plan)
+        return modules
+
     def _note(self, plan: Plan) -> None:
         self.plans.append(plan)
+
+    def _tell(self) -> None:
         if self.on_plan is not None:
-            self.on_plan(plan)
+            self.on_plan(self.plans[-1])
 
     def uuid(self) -> str:
         """Key for PyTorch's code cache. Where a function or a selection decides it is one that
@@ -299,12 +402,14 @@ class Partitioner(CustomPartitionerFn):
         if isinstance(policy, Iterable) and not isinstance(policy, (str, policies.MuTwo)):
             policy = [str(item) for item in policy]
         times = None if self.times is None else sorted(self.times.items(), key=str)
-        key = repr((__version__, self.budget, policy, self.device, times))
+        key = repr((__version__, self.budget, policy, self.device, times, self.random, self.cse))
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key
         passing: dict[str, Any] = {
             "plans": [],
+            "compiler_notes": [],
+            "watch": None,
             "on_plan": None,
             "error": None,
             "_compiled": None,

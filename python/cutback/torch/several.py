@@ -119,6 +119,7 @@ class ModelPartitioner(Partitioner):
         self._stale = False
         self._rounds += 1
         self.plans = []
+        self.compiler_notes = []
         self._note(plan)
         return True
 
@@ -156,6 +157,10 @@ class ModelPartitioner(Partitioner):
         """PyTorch's number of the code that is being compiled."""
         now = CompileContext.current_compile_id()
         return None if now is None else now.frame_id
+
+    def _has_limit(self) -> bool:
+        # a plan of several graphs is not made anew for one of them
+        return super()._has_limit() and len(self._documents) == 1 and not self._parts
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
         if not self._shared:

@@ -13,6 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 
 from ..planning import Plan, plan
+from .counter import check_random
 from .graphs import UnsupportedGraphError
 from .partition import Policy, device_row, prepare
 from .statistics import Statistics, check_same
@@ -65,6 +66,8 @@ def trace(
     *inputs: Any,
     policy: Policy = None,
     dynamic: bool | None = None,
+    random: str = "torch",
+    cse: bool = True,
     **kwargs: Any,
 ) -> TracedStep:
     """The problem of one training step: the forward of ``step`` on inputs like these, and its
@@ -76,11 +79,12 @@ def trace(
     Args:
         step: a module, or a function that returns a loss or outputs; it must trace as one graph.
         inputs, kwargs: what it is called with.
-        policy: see :class:`Partitioner`.
+        policy, random, cse: see :class:`Partitioner`.
 
     Raises:
         UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
     """
+    check_random(random)
 
     def partition(
         gm: torch.fx.GraphModule,
@@ -90,7 +94,9 @@ def trace(
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
     ) -> Any:
-        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), policy)
+        graph = prepare(
+            gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random, cse
+        )
         raise _SeenError(TracedStep(graph.document, device_row(gm)))
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:

@@ -1,0 +1,143 @@
+"""Plans under Inductor: its estimate before the first step, the measure after it, and what keeps it
+from undoing a plan."""
+
+from __future__ import annotations
+
+from shutil import which
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cutback.torch as ct
+from cutback.torch import inductor
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU"),
+]
+
+
+def chain(x: Any, *ws: Any) -> Any:
+    """The backward needs `a` at every layer; all its reruns read the same saved buffer."""
+    a = torch.cos(torch.sin(x))
+    z = x
+    for w in ws:
+        z = torch.tanh((z * a) @ w) + 0
+    return z.sum()
+
+
+def inputs() -> tuple[Any, list[Any]]:
+    torch.manual_seed(0)
+    ws = [torch.randn(64, 64, requires_grad=True) for _ in range(5)]
+    return torch.randn(64, 64), ws
+
+
+def step(call: Any) -> tuple[list[Any], Any]:
+    """Gradients, and the tracker of the step."""
+    x, ws = inputs()
+    with ct.MemoryTracker() as memory:
+        loss = call(x, *ws)
+        loss.backward()
+        del loss
+    return [w.grad for w in ws], memory
+
+
+def ran_compiled(memory: Any) -> bool:
+    """Inductor's buffers appeared, and no result of an op that it fuses."""
+    ops = {event.op for event in memory.events}
+    return "inductor.buffer" in ops and ops.isdisjoint({"aten.sin.default", "aten.tanh.default"})
+
+
+def test_the_tracker_sees_inductors_buffers() -> None:
+    _, eager = step(chain)
+    assert not ran_compiled(eager)
+    gradients, memory = step(torch.compile(chain))
+    assert ran_compiled(memory)
+    # at the end nothing lives but the gradients, which are Inductor's buffers
+    assert memory.live_bytes == sum(g.nbytes for g in gradients) < memory.peak_bytes
+
+
+def test_the_budget_holds_in_the_first_step() -> None:
+    expected, _ = step(chain)
+    compiled = ct.compile(chain, budget=0.75, codegen="inductor")
+    for k in range(2):
+        gradients, memory = step(compiled)
+        assert ran_compiled(memory)
+        torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-3)
+        (note,), (plan,) = compiled.compiler_notes, compiled.plans
+        assert note.limit_bytes == int(0.75 * plan.numbers["save_all_live_bytes"])
+        assert note.measured_bytes == memory.peak_bytes <= note.limit_bytes, k
+    assert note.problem is None
+    assert note.estimated_bytes[-1] <= note.limit_bytes
+    assert note.planned_bytes[-1] == plan.numbers["live_bytes"]
+    # the plan as it is would be undone, and is kept by holding Inductor back
+    assert note.lever and note.merged_runs == 0
+    assert f"first step measured {memory.peak_bytes:,}" in str(note) and note.lever in str(note)
+
+
+def test_merged_runs_are_seen_and_prevented(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    emitted: list[Any] = []
+    best = inductor.best_estimate
+
+    def keep(*args: Any) -> Any:
+        emitted.append(args[:3])
+        return best(*args)
+
+    monkeypatch.setattr(inductor, "best_estimate", keep)
+    monkeypatch.setattr(inductor, "MOST_PLANS", 0)
+    compiled = ct.compile(chain, budget="min", codegen="inductor")
+    x, ws = inputs()
+    compiled(x, *ws).backward()
+    assert not emitted and compiled.compiler_notes[0].limit_bytes is None  # "min" is no limit
+    least = compiled.plans[0].numbers["live_bytes"]
+    torch._dynamo.reset()
+    with pytest.warns(UserWarning, match="more than the budget"):
+        step(ct.compile(chain, budget=least, codegen="inductor"))
+    for lever in inductor.LEVERS:
+        with inductor.held_back(lever):
+            seen.append(inductor.estimate(*emitted[0]))
+    plain, apart, narrow = seen
+    assert plain[1] > 0 == apart[1] == narrow[1]
+    assert plain[0] > apart[0] >= narrow[0] >= least
+
+
+def test_plans_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without levers a lower target is what is left; of all tries the lowest is taken."""
+    monkeypatch.setattr(inductor, "LEVERS", inductor.LEVERS[:1])
+    told: list[Any] = []
+    partitioner = ct.Partitioner(budget=0.8, on_plan=told.append)
+    with torch._inductor.config.patch(custom_partitioner_fn=partitioner):
+        step(torch.compile(chain))
+    (note,), (plan,) = partitioner.compiler_notes, partitioner.plans
+    assert told == [plan] and note.measured_bytes is None
+    assert 1 < len(note.planned_bytes) <= 1 + inductor.MOST_PLANS
+    assert all(a > b for a, b in zip(note.planned_bytes, note.planned_bytes[1:], strict=False))
+    best = note.estimated_bytes.index(min(note.estimated_bytes))
+    assert plan.numbers["live_bytes"] == note.planned_bytes[best]
+
+
+def test_without_an_estimate_the_first_step_is_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise AttributeError("no such thing in this version")
+
+    # the scheduler itself uses it too: only the call of the estimate is to fail
+    monkeypatch.setattr(inductor, "_schedule", broken)
+    compiled = ct.compile(chain, budget=0.9, codegen="inductor")
+    _, memory = step(compiled)
+    (note,) = compiled.compiler_notes
+    assert note.problem == "AttributeError: no such thing in this version"
+    assert note.problem in str(note) and note.estimated_bytes == []
+    assert note.measured_bytes == memory.peak_bytes and ran_compiled(memory)
+
+
+def test_a_forward_without_a_backward_is_no_step() -> None:
+    compiled = ct.compile(chain, budget=0.9, codegen="inductor")
+    x, ws = inputs()
+    compiled(x, *ws)
+    (note,) = compiled.compiler_notes
+    assert note.measured_bytes is None
+    _, memory = step(compiled)
+    assert note.measured_bytes == memory.peak_bytes
