@@ -45,10 +45,12 @@ from cutback.planning import Plan
 
 COMMAND = "python benchmarks/pytorch/bench_side_by_side.py"
 BUDGETS = {
-    "torch": (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0),
-    "torch, decomposed": (1.0, 0.7, 0.4, 0.1),
+    "torch": (1.0, 0.7, 0.5, 0.3, 0.1, 0.0),
+    "torch, decomposed": (1.0, 0.5, 0.2),
 }
 QUICK = {"torch": (1.0, 0.5, 0.0), "torch, decomposed": (0.5,)}
+
+SMALLEST = {f"min, {share:.0%} time": share for share in (0.1, 0.25, 0.4)}
 
 MOST_TIME = 1.03  # step time beside PyTorch's at its peak
 MOST_EXTRA = 0.4  # beside saving everything, for a lowest peak
@@ -187,7 +189,11 @@ class Plans:
             BudgetError: there is none.
         """
         found: list[Plan] = []
-        partition = cutback.torch.Partitioner(budget, on_plan=found.append)
+        partition = cutback.torch.Partitioner(on_plan=found.append)
+        if budget in SMALLEST:
+            partition.budget = budgets.parse("min", "live", SMALLEST[budget])
+        else:
+            partition.budget = budgets.parse(budget, "live")
         subject, row = self.add_plan(OURS, budget, joint, partition)
         row["predicted peak"] = found[0].numbers["live_bytes"]
         return subject, row
@@ -208,17 +214,17 @@ def find_subjects(name: str, shares: dict[str, tuple[float, ...]]) -> Plans:
     for kind, graph in ((TORCH, joint), (DECOMPOSED, decomposed)):
         for share in shares[kind]:
             subject, row = plans.add_plan(kind, share, graph, torch_partition(share))
-            again = subject.step.redraws() if subject.step else []
-            row["valid"] = f"redraws {', '.join(again)}" if again else "yes"
+            again = subject.step.redraws() if subject.step else 0
+            row["valid"] = f"no: {again} draws again" if again else "yes"
             if not again:
                 one_step(subject)
                 row["our budget"] = min(peak(subject), bound)
                 wanted.add(row["our budget"])
-    for budget in [*sorted(wanted - {bound}, reverse=True), "min"]:
+    for budget in [*sorted(wanted - {bound}, reverse=True), *SMALLEST]:
         try:
             plans.add_ours(budget, joint)
         except cutback.BudgetError as error:
-            print(f"{name}, {budget} bytes: {error}")
+            print(f"{name}, {budget}: {error}")
     return plans
 
 
@@ -401,7 +407,7 @@ def show(rows: list[Row]) -> None:
         saved = r.get("saved bytes", 0) / 1e6
         missed = r["peak bytes"] - r.get("predicted peak", r["peak bytes"])
         print(
-            f"{r['model']:18} {r['subject']:18} {budget!s:>10} "
+            f"{r['model']:18} {r['subject']:18} {budget!s:>13} "
             f"{r.get('partition s', 0):6.2f} s {saved:7.2f} {r['peak bytes'] / 1e6:7.2f} MB "
             f"{missed:+d} {r['median']:7.1f} ms {r['extra']:+7.1%} "
             f"{r['gradient error']:8.1e} {r.get('bits', ''):6} {r.get('valid', '')} "
@@ -415,19 +421,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", help="some of them, by comma; nothing is written then")
+    parser.add_argument("--models", help="some of them, by comma; nothing is written")
     parser.add_argument(
         "--quick", action="store_true", help="few budgets and rounds; nothing is written"
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=11, help="steps of each subject")
     parser.add_argument("--cpu-time", action="store_true", help="not the clock on the wall")
     parser.add_argument("--no-bridge", action="store_true", help="leave out the large graphs")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    names = options.models.split(",") if options.models else list(step_models.MODELS)
+    names = list(step_models.MODELS)
+    if options.models is not None:
+        names = [name for name in options.models.split(",") if name]
     rows: list[Row] = []
     for name in names:
+        if name not in step_models.MODELS:
+            parser.error(f"--models: no {name!r} among {', '.join(step_models.MODELS)}")
         begin = time.perf_counter()
         plans = find_subjects(name, QUICK if options.quick else BUDGETS)
         clock = time.process_time if options.cpu_time else time.perf_counter
@@ -435,14 +445,14 @@ def main() -> None:
         show(new)
         rows += new
         print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
-    limits = judge(rows)
+    limits = judge(rows) if rows else []
     for row in limits:
         print(row)
     calls: list[Row] = []
     if not options.no_bridge:
         for name in step_models.LARGE:
             calls += bridge(name, 1 if options.quick else 2)
-    if options.models or options.quick or options.no_bridge:
+    if options.models is not None or options.quick or options.no_bridge:
         return
     packages = ("torch", "transformers")
     save("pytorch_side_by_side", COMMAND, rows, *packages)

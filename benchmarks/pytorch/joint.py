@@ -156,16 +156,23 @@ class Step:
         kept = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
         return sum(size for where, size in kept.items() if where not in own)
 
-    def redraws(self) -> list[str]:
-        """Random operations of the forward that the backward runs again: other numbers than the
-        forward's, wrong gradients."""
-        found = []
-        for node in self.graphs[1].graph.nodes:
-            if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-                continue
-            if torch.Tag.nondeterministic_seeded not in node.target.tags:
-                continue
-            if node.target is torch.ops.aten.native_dropout.default and node.args[2] is False:
-                continue
-            found.append(str(node.target))
-        return found
+    def redraws(self) -> int:
+        """How many random operations the backward runs: numbers other than the forward's, and so
+        wrong gradients."""
+        return sum(map(_draws, self.graphs[1].graph.nodes))
+
+
+def _draws(node: fx.Node) -> bool:
+    """Does this call take random numbers?"""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    if op is torch.ops.aten.native_dropout.default:
+        return node.args[2] is not False
+    for k, argument in enumerate(op._schema.arguments):
+        if argument.name == "dropout_p":  # attention
+            rate = node.args[k] if k < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return rate != 0
+    return True
