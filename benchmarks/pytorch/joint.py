@@ -18,6 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 import cutback.torch
 from cutback.torch.codegen import compile_boxed
@@ -37,9 +38,10 @@ class Joint(NamedTuple):
     def partition(self, function: Partition) -> tuple[Graphs, float]:
         """Forward and backward graph, and the seconds of the call."""
         gm = copy.deepcopy(self.gm)
-        begin = time.perf_counter()
-        graphs = function(gm, self.inputs, **self.options)
-        return graphs, time.perf_counter() - begin
+        with _use_lazy_graph_module(True):  # as in torch.compile
+            begin = time.perf_counter()
+            graphs = function(gm, self.inputs, **self.options)
+            return graphs, time.perf_counter() - begin
 
 
 def inductor_decompositions() -> dict[Any, Any]:
