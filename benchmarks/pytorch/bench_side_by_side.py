@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -51,6 +52,8 @@ BUDGETS = {
 QUICK = {"torch": (1.0, 0.5, 0.0), "torch, decomposed": (0.5,)}
 
 SMALLEST = {f"min, {share:.0%} time": share for share in (0.1, 0.25, 0.4)}
+
+NEAR = 1.002  # peaks of PyTorch that get one plan of ours, for the smallest of them
 
 MOST_TIME = 1.03  # step time beside PyTorch's at its peak
 MOST_EXTRA = 0.4  # beside saving everything, for a lowest peak
@@ -129,11 +132,21 @@ def eager_step(model: torch.nn.Module, inputs: tuple[Any, ...]) -> Callable[[], 
     return run
 
 
+class DrawInF32(TorchDispatchMode):
+    """Uniform numbers of f64 are those of f32, so that both steps drop the same."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.rand.default and kwargs.get("dtype") == torch.float64:
+            return func(*args, **{**kwargs, "dtype": torch.float32}).double()
+        return func(*args, **(kwargs or {}))
+
+
 def in_f64(case: step_models.Case) -> list[torch.Tensor]:
     """The gradients of the same step in f64."""
     model = copy.deepcopy(case.model).double()
     inputs = tuple(x.double() if x.is_floating_point() else x for x in case.inputs)
-    one_step(Subject([], eager_step(model, inputs), model))
+    with DrawInF32():
+        one_step(Subject([], eager_step(model, inputs), model))
     return gradients(model)
 
 
@@ -202,6 +215,7 @@ class Plans:
 def find_subjects(name: str, shares: dict[str, tuple[float, ...]]) -> Plans:
     """All subjects of a model; rows of PyTorch's valid plans get our budget at their peak."""
     plans = Plans(name)
+    begin = time.perf_counter()
     case, model = plans.case, plans.case.model
     plans.add(EAGER, eager_step(model, case.inputs), model)
     twin = step_models.make(name)
@@ -220,6 +234,10 @@ def find_subjects(name: str, shares: dict[str, tuple[float, ...]]) -> Plans:
                 one_step(subject)
                 row["our budget"] = min(peak(subject), bound)
                 wanted.add(row["our budget"])
+    for row in [r for subject in plans.subjects for r in subject.rows if "our budget" in r]:
+        row["our budget"] = min(q for q in wanted if row["our budget"] <= NEAR * q)
+    wanted = {r["our budget"] for s in plans.subjects for r in s.rows if "our budget" in r}
+    print(f"{name}: traced and cut by PyTorch in {time.perf_counter() - begin:.0f} s", flush=True)
     for budget in [*sorted(wanted - {bound}, reverse=True), *SMALLEST]:
         try:
             plans.add_ours(budget, joint)
@@ -422,42 +440,50 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", help="some of them, by comma; nothing is written")
-    parser.add_argument(
-        "--quick", action="store_true", help="few budgets and rounds; nothing is written"
-    )
+    parser.add_argument("--quick", action="store_true", help="less of all; nothing is written")
+    parser.add_argument("--only", choices=("steps", "bridge"), help="one half")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=11, help="steps of each subject")
-    parser.add_argument("--cpu-time", action="store_true", help="not the clock on the wall")
-    parser.add_argument("--no-bridge", action="store_true", help="leave out the large graphs")
+    parser.add_argument("--rounds", type=int, default=9, help="steps of each subject")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="step times by the processor, for a busy machine"
+    )
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    names = list(step_models.MODELS)
-    if options.models is not None:
-        names = [name for name in options.models.split(",") if name]
-    rows: list[Row] = []
+    names = list(step_models.MODELS) if options.models is None else options.models.split(",")
     for name in names:
         if name not in step_models.MODELS:
             parser.error(f"--models: no {name!r} among {', '.join(step_models.MODELS)}")
+    torch.set_num_threads(options.threads)
+    complete = options.models is None and not options.quick
+    begin = time.perf_counter()
+    if options.only != "bridge":
+        steps(names, options, complete)
+    if options.only != "steps":
+        rows = [r for name in step_models.LARGE for r in bridge(name, 1 if options.quick else 2)]
+        if complete:
+            save("pytorch_bridge", COMMAND, rows, "torch", "transformers")
+    print(f"{time.perf_counter() - begin:.0f} s")
+
+
+def steps(names: list[str], options: argparse.Namespace, complete: bool) -> None:
+    """The models' rows, what the limits come to, and the picture."""
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    rounds = 3 if options.quick else options.rounds
+    rows: list[Row] = []
+    for name in names:
         begin = time.perf_counter()
-        plans = find_subjects(name, QUICK if options.quick else BUDGETS)
-        clock = time.process_time if options.cpu_time else time.perf_counter
-        new = measure(plans, 3 if options.quick else options.rounds, clock)
+        new = measure(find_subjects(name, QUICK if options.quick else BUDGETS), rounds, clock)
         show(new)
         rows += new
         print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
-    limits = judge(rows) if rows else []
+    limits = judge(rows)
     for row in limits:
         print(row)
-    calls: list[Row] = []
-    if not options.no_bridge:
-        for name in step_models.LARGE:
-            calls += bridge(name, 1 if options.quick else 2)
-    if options.models is not None or options.quick or options.no_bridge:
+    if not complete:
         return
-    packages = ("torch", "transformers")
-    save("pytorch_side_by_side", COMMAND, rows, *packages)
-    save("pytorch_limits", COMMAND, limits, *packages)
-    save("pytorch_bridge", COMMAND, calls, *packages)
+    command = f"{COMMAND}{' --cpu-time' if options.cpu_time else ''}"
+    command += f" --rounds {rounds} --threads {options.threads}"
+    save("pytorch_side_by_side", command, rows, "torch", "transformers")
+    save("pytorch_limits", command, limits, "torch", "transformers")
     picture.draw()
 
 

@@ -18,7 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 import cutback.torch
 from cutback.torch.codegen import compile_boxed
@@ -37,11 +37,17 @@ class Joint(NamedTuple):
 
     def partition(self, function: Partition) -> tuple[Graphs, float]:
         """Forward and backward graph, and the seconds of the call."""
-        gm = copy.deepcopy(self.gm)
         with _use_lazy_graph_module(True):  # as in torch.compile
+            gm = copied(self.gm)
             begin = time.perf_counter()
             graphs = function(gm, self.inputs, **self.options)
             return graphs, time.perf_counter() - begin
+
+
+def copied(gm: fx.GraphModule) -> fx.GraphModule:
+    """The same graph once more, for a partition function to take apart."""
+    copy_of_it: fx.GraphModule = _make_graph_module(gm, copy.deepcopy(gm.graph))
+    return copy_of_it
 
 
 def inductor_decompositions() -> dict[Any, Any]:
@@ -79,7 +85,7 @@ def capture(
     arguments: list[torch.Tensor] = []
 
     def partition(gm: fx.GraphModule, joint_inputs: Any, **options: Any) -> Graphs:
-        held.extend((copy.deepcopy(gm), joint_inputs, options))
+        held.extend((copied(gm), joint_inputs, options))
         if not run:
             raise _CapturedError
         return cutback.torch.Partitioner()(gm, joint_inputs, **options)

@@ -112,7 +112,7 @@ def llama() -> Case:
 
 
 def t5() -> Case:
-    """Three layers each way, dropout 0.1."""
+    """Two layers each way, dropout 0.1."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     model = T5ForConditionalGeneration(
@@ -121,7 +121,7 @@ def t5() -> Case:
             d_model=128,
             d_kv=32,
             d_ff=512,
-            num_layers=3,
+            num_layers=2,
             num_heads=4,
             decoder_start_token_id=0,
         )
