@@ -2,7 +2,7 @@
 takes at most 1.03x its step time; the lowest peak is at most 0.6x of PyTorch's; a call of the
 bridge takes at most a quarter of the partitioner's time.
 
-python benchmarks/pytorch/bench_side_by_side.py [--models BERT,Mamba] [--quick] [--threads 1]
+python benchmarks/pytorch/bench_side_by_side.py [--models BERT,Mamba] [--quick] [--out FOLDER]
 
 Twelve models (`step_models.py`): PyTorch eager, eager with each block in a checkpoint, PyTorch's
 partitioner at budgets 1 to 0 on the joint graph as it is ("torch") and under Inductor's
@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+import common
 import picture
 import step_models
 from common import save, summary
@@ -439,8 +440,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", help="some of them, by comma; nothing is written")
-    parser.add_argument("--quick", action="store_true", help="less of all; nothing is written")
+    parser.add_argument("--models", help="some of them, by comma; nothing is written without --out")
+    parser.add_argument("--quick", action="store_true", help="less of all; the same")
+    parser.add_argument("--out", type=Path, help="folder for rows and picture, not results/")
     parser.add_argument("--only", choices=("steps", "bridge"), help="one half")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9, help="steps of each subject")
@@ -453,7 +455,8 @@ def main() -> None:
         if name not in step_models.MODELS:
             parser.error(f"--models: no {name!r} among {', '.join(step_models.MODELS)}")
     torch.set_num_threads(options.threads)
-    complete = options.models is None and not options.quick
+    complete = options.out is not None or (options.models is None and not options.quick)
+    common.RESULTS = options.out or common.RESULTS
     begin = time.perf_counter()
     if options.only != "bridge":
         steps(names, options, complete)
@@ -484,7 +487,7 @@ def steps(names: list[str], options: argparse.Namespace, complete: bool) -> None
     command += f" --rounds {rounds} --threads {options.threads}"
     save("pytorch_side_by_side", command, rows, "torch", "transformers")
     save("pytorch_limits", command, limits, "torch", "transformers")
-    picture.draw()
+    picture.draw(common.RESULTS)
 
 
 if __name__ == "__main__":

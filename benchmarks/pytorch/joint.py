@@ -7,7 +7,6 @@ compiled function, so that what differs between two plans is the plans.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,8 +45,11 @@ class Joint(NamedTuple):
 
 def copied(gm: fx.GraphModule) -> fx.GraphModule:
     """The same graph once more, for a partition function to take apart."""
-    copy_of_it: fx.GraphModule = _make_graph_module(gm, copy.deepcopy(gm.graph))
-    return copy_of_it
+    graph = fx.Graph()
+    value, end = graph.graph_copy(gm.graph, {}, return_output_node=True)
+    graph.output(value).meta.update(end.meta)
+    module: fx.GraphModule = _make_graph_module(gm, graph)
+    return module
 
 
 def inductor_decompositions() -> dict[Any, Any]:

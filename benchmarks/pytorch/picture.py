@@ -1,6 +1,6 @@
 """The picture of `bench_side_by_side.py`: step time against peak memory, a panel a model.
 
-python benchmarks/pytorch/picture.py [FILE]    from the rows in results/pytorch_side_by_side.json
+python benchmarks/pytorch/picture.py [FOLDER [svg|png]]
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NAMES = {
 }
 
 
-def draw(path: Path = RESULTS / "pytorch_side_by_side.svg") -> None:
-    """Writes the picture (SVG, or PNG by the path's ending). Does nothing without matplotlib."""
+def draw(folder: Path = RESULTS, kind: str = "svg") -> None:
+    """Writes the picture of a folder's rows beside them. Does nothing without matplotlib."""
     try:
         import matplotlib
     except ImportError as error:
@@ -36,7 +36,8 @@ def draw(path: Path = RESULTS / "pytorch_side_by_side.svg") -> None:
     matplotlib.rcParams["svg.hashsalt"] = "cutback"  # the same file from the same rows
     from matplotlib import pyplot
 
-    rows = json.loads((RESULTS / "pytorch_side_by_side.json").read_text())["rows"]
+    path = folder / f"pytorch_side_by_side.{kind}"
+    rows = json.loads(path.with_suffix(".json").read_text())["rows"]
     names = list(dict.fromkeys(row["model"] for row in rows))
     columns = min(4, len(names))
     lines = -(-len(names) // columns)
@@ -56,7 +57,7 @@ def draw(path: Path = RESULTS / "pytorch_side_by_side.svg") -> None:
     figure.supxlabel("peak of live tensors in a step, MB")
     figure.supylabel("step time, ms")
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / (2.9 * lines + 0.6)))
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure.savefig(path, metadata={"Date": None} if kind == "svg" else None)
     print(f"wrote {path}")
 
 
@@ -86,4 +87,4 @@ def panel(ax: Any, name: str, rows: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    draw(*map(Path, sys.argv[1:2]))
+    draw(*map(Path, sys.argv[1:2]), *sys.argv[2:3])
