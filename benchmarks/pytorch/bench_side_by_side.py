@@ -256,12 +256,15 @@ def measure(plans: Plans, rounds: int, clock: Callable[[], float]) -> list[Row]:
         own = gradients(subject.model)
         if subject.step is not None and not bits:
             bits = own
-        row: Row = {"gradient error": distance(own, exact), "peak bytes": peak(subject)}
+        row: Row = {"peak bytes": peak(subject)}
+        decomposed = subject.rows[0]["subject"] == DECOMPOSED
+        if not (decomposed and subject.step and subject.step.draws()):
+            row["gradient error"] = distance(own, exact)  # decomposed dropout draws other masks
         if subject.step is not None:
             row["saved bytes"] = subject.step.saved_bytes()
         elif subject.rows[0]["subject"] == EAGER:
             row["saved bytes"] = eager_saved_bytes(plans.case)
-        if bits and subject.rows[0]["subject"] != DECOMPOSED:
+        if bits and not decomposed:
             row["bits"] = "same" if all(map(torch.equal, own, bits)) else "differ"
         for known in subject.rows:
             known.update(row)
@@ -281,15 +284,15 @@ def measure(plans: Plans, rounds: int, clock: Callable[[], float]) -> list[Row]:
 def compare(plans: Plans, times: list[list[float]]) -> None:
     """Our time beside PyTorch's at its peak, in the rows of its plans."""
     ours = {
-        row.get("budget") or row["predicted peak"]: ms
+        row.get("budget") or row["predicted peak"]: (ms, row["peak bytes"])
         for subject, ms in zip(plans.subjects, times, strict=True)
         for row in subject.rows
         if row["subject"] == OURS
     }
     for subject, ms in zip(plans.subjects, times, strict=True):
         for row in subject.rows:
-            own = ours.get(row.get("our budget"))
-            if own is not None:
+            own, size = ours.get(row.get("our budget"), (ms, math.inf))
+            if size <= row["peak bytes"]:  # without the figure it is a miss
                 pairs = zip(own, ms, strict=True)
                 row["our time / its"] = statistics.median(a / b for a, b in pairs)
 
@@ -424,12 +427,13 @@ def show(rows: list[Row]) -> None:
     for r in rows:
         budget = r.get("budget", "")
         saved = r.get("saved bytes", 0) / 1e6
+        error = f"{r['gradient error']:.1e}" if "gradient error" in r else ""
         missed = r["peak bytes"] - r.get("predicted peak", r["peak bytes"])
         print(
             f"{r['model']:18} {r['subject']:18} {budget!s:>13} "
             f"{r.get('partition s', 0):6.2f} s {saved:7.2f} {r['peak bytes'] / 1e6:7.2f} MB "
             f"{missed:+d} {r['median']:7.1f} ms {r['extra']:+7.1%} "
-            f"{r['gradient error']:8.1e} {r.get('bits', ''):6} {r.get('valid', '')} "
+            f"{error:7} {r.get('bits', ''):6} {r.get('valid', '')} "
             f"{r.get('our time / its', 0):.3f}",
             flush=True,
         )

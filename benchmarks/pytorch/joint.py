@@ -171,6 +171,10 @@ class Step:
         wrong gradients."""
         return sum(map(_draws, self.graphs[1].graph.nodes))
 
+    def draws(self) -> int:
+        """How many random operations the forward runs."""
+        return sum(map(_draws, self.graphs[0].graph.nodes))
+
 
 def _draws(node: fx.Node) -> bool:
     """Does this call take random numbers?"""

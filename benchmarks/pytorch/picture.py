@@ -51,9 +51,9 @@ def draw(folder: Path = RESULTS, kind: str = "svg") -> None:
     handles = [mark(axes.flat[0], kind, [], []) for kind in STYLES]
     handles.append(mark(axes.flat[0], "torch", [], [], hollow=True))
     labels = [NAMES.get(kind, kind) for kind in STYLES] + [
-        "hollow: redraws dropout, wrong gradients"
+        "hollow: draws dropout anew, wrong gradients"
     ]
-    figure.legend(handles, labels, loc="upper center", ncol=3, frameon=False)
+    figure.legend(handles, labels, loc="upper center", ncol=min(3, columns), frameon=False)
     figure.supxlabel("peak of live tensors in a step, MB")
     figure.supylabel("step time, ms")
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / (2.9 * lines + 0.6)))
@@ -81,8 +81,8 @@ def panel(ax: Any, name: str, rows: list[dict[str, Any]]) -> None:
             }
             mark(ax, kind, [x for x, _ in points], [y for _, y in points], hollow)
     ax.set_title(name, fontsize=10)
-    ax.set_xlim(left=0)
-    ax.set_ylim(bottom=0)
+    ax.set_xlim(0, 1.06 * max(r["peak bytes"] / 1e6 for r in rows))
+    ax.set_ylim(0, 1.1 * max(r["median"] for r in rows))
     ax.grid(alpha=0.3)
 
 
