@@ -20,6 +20,7 @@ import copy
 import gc
 import json
 import math
+import random
 import statistics
 import sys
 import time
@@ -154,11 +155,12 @@ def in_f64(case: step_models.Case) -> list[torch.Tensor]:
 def interleave(
     subjects: list[Subject], rounds: int, clock: Callable[[], float]
 ) -> list[list[float]]:
-    """Milliseconds of each subject by round: one step each in turn, in alternating direction."""
+    """Milliseconds of each subject by round: one step each, in another order every round."""
     times: list[list[float]] = [[] for _ in subjects]
     order = list(enumerate(subjects))
     for k in range(rounds):
-        for i, subject in order if k % 2 == 0 else reversed(order):
+        random.Random(k).shuffle(order)
+        for i, subject in order:
             subject.model.zero_grad(set_to_none=True)
             torch.manual_seed(1)
             begin = clock()
