@@ -52,6 +52,8 @@ def report() -> None:
         ]
         lines += [f"on {machine['cpu']}, {machine['cores']} cores, {machine['system']};"]
         lines += [", ".join(f"{name} {version}" for name, version in versions.items()) + ".", ""]
+        if path.with_suffix(".svg").exists():
+            lines += [f"![{path.stem}](results/{path.stem}.svg)", ""]
         lines += [*table(document["rows"]), ""]
     (HERE / "RESULTS.md").write_text("\n".join(lines))
     print(f"wrote {HERE / 'RESULTS.md'}")

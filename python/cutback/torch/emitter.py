@@ -146,16 +146,18 @@ class _Emitter:
     def _copy(self, graph: fx.Graph, env: dict[fx.Node, Any], step: _Step, late: bool) -> None:
         for node in step.reads:
             self._have(graph, env, node)
+        node = step.node
         if step.masked is None:
-            copied = graph.node_copy(step.node, env.__getitem__)
+            args, kwargs = (fx.map_arg(a, env.__getitem__) for a in (node.args, node.kwargs))
+            copied = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
         else:
             x, mask, scale = step.masked
             copied = graph.call_function(_MASKED, (env[x], env[mask], scale))
-            copied.meta = dict(step.node.meta)
-        copied.meta = {**copied.meta, RUN_OF: step.node.name}
+        copied.meta.update(node.meta)  # to set a node's attribute takes as long as to make it
+        copied.meta[RUN_OF] = node.name
         if late:
             copied.meta["autograd_backward"] = True
-        env[step.node] = copied
+        env[node] = copied
 
     def _have(self, graph: fx.Graph, env: dict[fx.Node, Any], node: fx.Node) -> None:
         if node in env:

@@ -1,0 +1,192 @@
+"""Joint graphs of training steps as AOTAutograd gives them to a partition function, and steps that
+run a partition of them.
+
+Every plan of a model runs here with the same code generator and without PyTorch's wrappers around a
+compiled function, so that what differs between two plans is the plans.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+import cutback.torch
+from cutback.torch.codegen import compile_boxed
+
+Graphs = tuple[fx.GraphModule, fx.GraphModule]
+Partition = Callable[..., Graphs]
+
+
+class Joint(NamedTuple):
+    """A joint graph, what a partition function is told of it, and the arguments of the step."""
+
+    gm: fx.GraphModule
+    inputs: Any
+    options: dict[str, Any]
+    primals: list[torch.Tensor]  # empty where the step was traced alone
+
+    def partition(self, function: Partition) -> tuple[Graphs, float]:
+        """Forward and backward graph, and the seconds of the call."""
+        with _use_lazy_graph_module(True):  # as in torch.compile
+            gm = copied(self.gm)
+            begin = time.perf_counter()
+            graphs = function(gm, self.inputs, **self.options)
+            return graphs, time.perf_counter() - begin
+
+
+def copied(gm: fx.GraphModule) -> fx.GraphModule:
+    """The same graph once more, for a partition function to take apart."""
+    graph = fx.Graph()
+    value, end = graph.graph_copy(gm.graph, {}, return_output_node=True)
+    graph.output(value).meta.update(end.meta)
+    module: fx.GraphModule = _make_graph_module(gm, graph)
+    return module
+
+
+def inductor_decompositions() -> dict[Any, Any]:
+    """Those under which PyTorch's partitioner works in `torch.compile`."""
+    from torch._inductor.compile_fx import select_decomp_table
+
+    return dict(select_decomp_table())
+
+
+def torch_partition(budget: float) -> Partition:
+    """PyTorch's own partitioner under `activation_memory_budget`."""
+
+    def partition(gm: fx.GraphModule, inputs: Any, **options: Any) -> Graphs:
+        with config.patch(activation_memory_budget=budget):
+            found: Graphs = min_cut_rematerialization_partition(gm, inputs, **options)
+        return found
+
+    return partition
+
+
+class _CapturedError(Exception):
+    """Ends the compilation when the joint graph is there."""
+
+
+def capture(
+    model: torch.nn.Module, inputs: tuple[Any, ...], decompositions: Any = None, run: bool = True
+) -> Joint:
+    """The joint graph of `model(*inputs).backward()`.
+
+    Args:
+        decompositions: a table of AOTAutograd; None: operations as the model has them.
+        run: runs the step once, for its arguments; otherwise parameters and inputs may be fake.
+    """
+    held: list[Any] = []
+    arguments: list[torch.Tensor] = []
+
+    def partition(gm: fx.GraphModule, joint_inputs: Any, **options: Any) -> Graphs:
+        held.extend((copied(gm), joint_inputs, options))
+        if not run:
+            raise _CapturedError
+        return cutback.torch.Partitioner()(gm, joint_inputs, **options)
+
+    def compiler(gm: fx.GraphModule, example: Any) -> Any:
+        function = compile_boxed(gm)
+
+        def call(args: list[Any]) -> Any:
+            if not arguments:  # the forward comes first
+                arguments.extend(args)
+            return function(args)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    torch._dynamo.reset()
+    backend = aot_autograd(
+        fw_compiler=compiler, partition_fn=partition, decompositions=decompositions
+    )
+    step = torch.compile(model, backend=backend, fullgraph=True, dynamic=False)
+    try:
+        step(*inputs).backward()
+    except torch._dynamo.exc.BackendCompilerFailed as failed:
+        if not isinstance(failed.inner_exception, _CapturedError):
+            raise
+    model.zero_grad(set_to_none=True)
+    gm, joint_inputs, options = held
+    return Joint(gm, joint_inputs, options, arguments)
+
+
+class Step:
+    """Forward and backward of a partition, on the arguments of its joint graph. Sets `.grad`."""
+
+    def __init__(self, joint: Joint, graphs: Graphs) -> None:
+        self.graphs = graphs
+        self.primals = joint.primals
+        self.n_outputs = joint.options["num_fwd_outputs"]
+        self.forward = compile_boxed(graphs[0], "forward")
+        self.backward = compile_boxed(graphs[1], "backward")
+        ends = graphs[0].graph.output_node()
+        placeholders = joint.gm.graph.find_nodes(op="placeholder")
+        by_desc = {n.meta["desc"]: i for i, n in enumerate(placeholders)}
+        self.copies: list[tuple[int, int]] = []  # forward output, the primal it goes into
+        for k, desc in enumerate(ends.meta["desc"][: self.n_outputs]):
+            if isinstance(desc, InputMutationAOTOutput):
+                self.copies.append((k, by_desc[desc.mutated_input]))
+        (self.loss,) = set(range(self.n_outputs)) - {k for k, _ in self.copies}
+
+    @property
+    def text(self) -> str:
+        """The code that runs: equal for equal plans."""
+        return self.forward._source + self.backward._source  # type: ignore[attr-defined]
+
+    def __call__(self) -> torch.Tensor:
+        """The loss."""
+        with torch.no_grad():
+            outputs = self.forward(list(self.primals))
+            for k, i in self.copies:
+                self.primals[i].copy_(outputs[k])
+            loss = outputs[self.loss]
+            saved = list(outputs[self.n_outputs :])
+            del outputs
+            tangent = torch.ones_like(loss)  # held to the end, as by backward()
+            saved.append(tangent)
+            gradients = self.backward(saved)
+        for primal, gradient in zip(self.primals, gradients, strict=True):
+            if gradient is not None:
+                primal.grad = gradient
+        return loss
+
+    def saved_bytes(self) -> int:
+        """Bytes that live between forward and backward and are not the caller's."""
+        with torch.no_grad():
+            saved = self.forward(list(self.primals))[self.n_outputs :]
+        own = {p.untyped_storage().data_ptr() for p in self.primals}
+        kept = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+        return sum(size for where, size in kept.items() if where not in own)
+
+    def redraws(self) -> int:
+        """How many random operations the backward runs: numbers other than the forward's, and so
+        wrong gradients."""
+        return sum(map(_draws, self.graphs[1].graph.nodes))
+
+    def draws(self) -> int:
+        """How many random operations the forward runs."""
+        return sum(map(_draws, self.graphs[0].graph.nodes))
+
+
+def _draws(node: fx.Node) -> bool:
+    """Does this call take random numbers?"""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    if op is torch.ops.aten.native_dropout.default:
+        return node.args[2] is not False
+    for k, argument in enumerate(op._schema.arguments):
+        if argument.name == "dropout_p":  # attention
+            rate = node.args[k] if k < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return rate != 0
+    return True
