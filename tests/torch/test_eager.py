@@ -12,29 +12,22 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
+from eager_tools import PRODUCTS, Calls, Cube, assert_same, first_use, left
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from cutback.torch import checkpoint
-from cutback.torch.eager_log import Node, Value, active
+from cutback.torch.eager_log import Value, active
 
 pytestmark = pytest.mark.torch
 
 torch.set_num_threads(1)
 aten = torch.ops.aten
-PRODUCTS = [aten.mm, aten.addmm, aten.bmm, aten.convolution]
 
 
 def save_all(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     return CheckpointPolicy.PREFER_SAVE
-
-
-def assert_same(a: list[Any], b: list[Any]) -> None:
-    assert len(a) == len(b)
-    for x, y in zip(a, b, strict=True):
-        assert (x is None and y is None) or torch.equal(x, y)
 
 
 def gradients(f: Callable[..., Any], *inputs: Any, run: Any = None) -> list[Any]:
@@ -56,36 +49,15 @@ def check(f: Callable[..., Any], *inputs: Any, policies: Any = (None, PRODUCTS))
     assert active() is None
 
 
-def left() -> list[Any]:
-    """Logs that are still there."""
-    return [v for v in gc.get_objects() if type(v) in (Value, Node)]
-
-
 @pytest.fixture(autouse=True, scope="module")
 def imports_of_a_first_use() -> None:
-    """What torch imports lazily keeps the frames of its first caller."""
-    x = torch.ones(2, requires_grad=True)
-    checkpoint(lambda x: (x + torch.ones(2)).exp(), x).sum().backward()
-    left()
+    first_use()
 
 
 @pytest.fixture
 def x() -> Any:
     torch.manual_seed(0)
     return torch.randn(6, 6)
-
-
-class Calls(TorchDispatchMode):
-    """Counts ops by packet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[str, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func.overloadpacket)
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return func(*args, **(kwargs or {}))
 
 
 def test_keywords_and_several_results(x: Any) -> None:
@@ -112,7 +84,7 @@ def test_long_chain_costs_about_two_runs(x: Any) -> None:
     out = checkpoint(f, leaf).sum()
     with Calls() as calls:
         out.backward()
-    assert 0 < calls.counts["aten.sin"] <= 3 * 3000
+    assert 0 < calls.counts[aten.sin] <= 3 * 3000
 
 
 def test_views_and_aliases(x: Any) -> None:
@@ -391,20 +363,7 @@ def test_custom_ops_are_held_unless_a_policy_insists(x: Any) -> None:
         out = checkpoint(f, leaf, policy_fn=policy_fn).sum()
         with Calls() as calls:
             out.backward()
-        assert calls.counts.get("cutback_tests.scaled_sin", 0) == runs
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        y = x * x
-        ctx.save_for_backward(x, y)
-        return y * x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, y = ctx.saved_tensors
-        return grad * (y + 2 * x * x)
+        assert calls.counts.get(torch.ops.cutback_tests.scaled_sin, 0) == runs
 
 
 def test_autograd_function(x: Any) -> None:
