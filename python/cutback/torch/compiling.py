@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import distributed, fx
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch import config as functorch_config
@@ -14,6 +16,7 @@ from torch._functorch import config as functorch_config
 from ..planning import Plan
 from . import codegen
 from .partition import Partitioner, Policy
+from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
 
 CODEGENS = ("eager", "inductor")
@@ -108,7 +111,8 @@ class Runner:
             self._compile()
         self.partitioner.runs.clear()
         try:
-            result = self.run(*args, **kwargs)
+            with self._in_one_piece():
+                result = self.run(*args, **kwargs)
         except BackendCompilerFailed as failed:
             error, self.partitioner.error = self.partitioner.error, None
             if error is not None and failed.inner_exception is error:
@@ -116,6 +120,28 @@ class Runner:
             raise
         self.partitioner.check_runs()
         return result
+
+    def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside DistributedDataParallel PyTorch cuts each graph into one for each bucket of
+        gradients; where all graphs share a budget they stay whole."""
+        if (
+            self.partitioner.one_graph
+            and distributed.is_available()
+            and distributed.is_initialized()
+            and dynamo_config.optimize_ddp in (True, "ddp_optimizer")
+        ):
+            whole: contextlib.AbstractContextManager[Any] = dynamo_config.patch(optimize_ddp=False)
+            return whole
+        return contextlib.nullcontext()
+
+    def save_plans(self, path: Path) -> None:
+        """Plans in force, to a file."""
+        if self.partitioner.needs_another_round():
+            self._compile()
+        saved = self.partitioner.saved()
+        if not saved.plans:
+            raise RuntimeError("nothing has been planned yet: run a training step first")
+        saved.write(path)
 
 
 class CompiledFunction:
@@ -131,9 +157,24 @@ class CompiledFunction:
         them (see :func:`compile`)."""
         return self._runner.partitioner.plans
 
+    def save_plans(self, path: Path) -> None:
+        """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
+        name ends in ``.gz``. Where the model falls into several graphs, after one whole step.
+
+        Raises:
+            RuntimeError: nothing has been planned yet.
+        """
+        self._runner.save_plans(path)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
         return self._runner(*args, **kwargs)
+
+
+def _below(state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Names in a state are those of the module, also when a module around is loaded."""
+    for key in [k for k in state if k.startswith(prefix)]:
+        state[f"{prefix}_orig_mod.{key[len(prefix) :]}"] = state.pop(key)
 
 
 class CompiledModule(torch.nn.Module):
@@ -145,6 +186,7 @@ class CompiledModule(torch.nn.Module):
         self._orig_mod = module
         self.training = module.training
         self.__dict__["_runner"] = runner
+        self._register_load_state_dict_pre_hook(_below)
 
     @property
     def plans(self) -> list[Plan]:
@@ -152,6 +194,15 @@ class CompiledModule(torch.nn.Module):
         them (see :func:`compile`)."""
         plans: list[Plan] = self.__dict__["_runner"].partitioner.plans
         return plans
+
+    def save_plans(self, path: Path) -> None:
+        """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
+        name ends in ``.gz``. Where the model falls into several graphs, after one whole step.
+
+        Raises:
+            RuntimeError: nothing has been planned yet.
+        """
+        self.__dict__["_runner"].save_plans(path)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module."""
@@ -185,6 +236,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
+    plans: Path | None = None,
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -200,17 +252,24 @@ def compile(
             the planned peak is the measured one, and the bits do not depend on the budget.
             ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
         fullgraph, dynamic: as for ``torch.compile``.
+        plans: instead of budget and policy, a file that ``save_plans`` of the result wrote, in this
+            process or another: its plans are followed, nothing is planned.
 
     Returns:
-        A module or function like ``model``, with the property ``plans``.
+        A module or function like ``model``, with the property ``plans`` and the method
+        ``save_plans(path)``.
 
     Raises:
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
+        ValueError (at the first call): ``plans`` are for another model, or other shapes; the text
+        says what differs.
     """
-    runner = Runner(model, ModelPartitioner(budget, measure, policy, device), codegen, {
-        "fullgraph": fullgraph, "dynamic": dynamic,
-    })  # fmt: skip
+    if plans is not None and (budget is not None or policy is not None):
+        raise TypeError("give plans, or a budget and a policy: plans were made under their own")
+    given = None if plans is None else SavedPlans.read(plans)
+    partitioner = ModelPartitioner(budget, measure, policy, device, given=given)
+    runner = Runner(model, partitioner, codegen, {"fullgraph": fullgraph, "dynamic": dynamic})
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, runner)
     return CompiledFunction(model, runner)

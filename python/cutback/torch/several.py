@@ -17,7 +17,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch._guards import CompileContext
 
@@ -26,19 +26,12 @@ from ..planning import Plan
 from .graphs import UnsupportedGraphError
 from .importer import Imported
 from .partition import Partitioner
+from .saved_plans import Part, SavedPlans, check_steps, plan_of
 
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
 
 _SMALLEST = 100.0  # the share of time that the smallest plan may cost
-
-
-class _Part(NamedTuple):
-    """What the joint plan says of one graph."""
-
-    document: dict[str, Any]
-    steps: list[int]
-    backward_starts: int
 
 
 def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -85,12 +78,16 @@ def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[in
 class ModelPartitioner(Partitioner):
     """The partitioner of one model: a budget in bytes or a share is one budget for all graphs."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, given: SavedPlans | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._given = given
+        """Plans from a file: nothing is planned then."""
+        self._met: dict[int, dict[str, Any]] = {}  # graphs of the file that were compiled
+        self._joint: Plan | None = None  # the plan that _parts are of
         self._shared = self.budget is not None and self.budget[0] in budgets.BOUNDS
-        self.one_graph = self._shared
+        self.one_graph = self._shared if given is None else given.whole
         self._documents: dict[int | None, dict[str, Any]] = {}  # by frame, as they were compiled
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
         self._stale = False
         self._rounds = 0
         self.runs: Counter[int | None] = Counter()
@@ -114,7 +111,8 @@ class ModelPartitioner(Partitioner):
         for g, document in enumerate(documents):
             early = [order[s][1] for s in steps[:start] if order[s][0] == g]
             late = [order[s][1] for s in steps[start:] if order[s][0] == g]
-            self._parts.append(_Part(document, early + late, len(early)))
+            self._parts.append(Part(document, early + late, len(early)))
+        self._joint = plan
         self._documents = {}
         self._stale = False
         self._rounds += 1
@@ -149,8 +147,33 @@ class ModelPartitioner(Partitioner):
                 "budget=None or 'min'"
             )
 
+    def saved(self) -> SavedPlans:
+        """The plans in force, to be written to a file; what was read from one stays as it is."""
+        if self._given is not None:
+            return self._given
+        if self._joint is None:
+            saved = super().saved()
+        else:
+            saved = SavedPlans()
+            saved.add(self._joint.document, self._parts)
+        saved.whole = self.one_graph
+        return saved
+
+    def _look_up(self, given: SavedPlans, document: dict[str, Any]) -> tuple[list[int], int]:
+        """A graph's part of the plans of a file."""
+        k = given.find(document)
+        self._met[k] = document
+        graph = given.graphs[k]
+        check_steps(document, graph.steps, graph.backward_starts)
+        for answer, graphs in given.plans:
+            if k in graphs and all(g in self._met for g in graphs):
+                documents = [self._met[g] for g in graphs]
+                whole = documents[0] if len(documents) == 1 else join(documents)[0]
+                self._note(plan_of(whole, answer))
+        return graph.steps, graph.backward_starts
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_documents": {}, "_parts": []}
+        return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {}}
 
     def frame(self) -> int | None:
         """PyTorch's number of the code that is being compiled."""
@@ -158,6 +181,8 @@ class ModelPartitioner(Partitioner):
         return None if now is None else now.frame_id
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
+        if self._given is not None:
+            return self._look_up(self._given, graph.document)
         if not self._shared:
             return super()._choose(graph)
         self._documents[self.frame()] = graph.document
