@@ -162,6 +162,30 @@ def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         hooks.check()
 
 
+def test_what_works_with_another_pytorch() -> None:
+    """Without a place that planned graphs need, eager mode goes on."""
+    code = """
+import torch, torch._dynamo.backends.common
+import torch._inductor.custom_graph_pass as passes
+del passes.CustomPartitionerFn
+import cutback.torch as ct
+x = torch.ones(3, requires_grad=True)
+with ct.MemoryTracker():
+    ct.checkpoint(lambda x: x.sin().exp(), x).sum().backward()
+assert x.grad is not None
+for name in ("compile", "Partitioner", "trace"):
+    try:
+        getattr(ct, name)
+    except ImportError as error:
+        assert "CustomPartitionerFn" in str(error) and "MemoryTracker do" in str(error), error
+    else:
+        raise AssertionError(name)
+assert not hasattr(ct, "nonsense")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
 def test_every_budget_has_its_plan_in_spite_of_caches() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +17,14 @@ from torch._functorch import config as functorch_config
 
 from ..planning import Plan
 from . import codegen
+from .graphs import UnsupportedGraphError
 from .partition import Partitioner, Policy
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
 
 CODEGENS = ("eager", "inductor")
+
+_DEPTH = 12  # frames of PyTorch between a compiled backward and what calls it
 
 
 def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
@@ -29,10 +34,38 @@ def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed
     return compiler
 
 
+def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
+    """A backward that refuses ``create_graph=True`` at once: PyTorch would hand out gradients, and
+    say only when they are differentiated that they cannot be."""
+
+    def call(args: list[Any]) -> Any:
+        frame = sys._getframe(1)
+        for _ in range(_DEPTH):
+            if frame.f_code.co_name == "_double_backward":  # AOTAutograd's way to a second backward
+                raise UnsupportedGraphError(
+                    "create_graph=True: gradients of a compiled step cannot be differentiated, as "
+                    "there is no graph of the backward's backward. Run the part that needs second "
+                    "derivatives without compile: plain, or under cutback.torch.checkpoint, which "
+                    "has them"
+                )
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        del frame
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _backward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+    return _first_derivatives(codegen.compile_boxed(gm, "backward"))
+
+
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     backend = aot_autograd(
         fw_compiler=_boxed("forward"),
-        bw_compiler=_boxed("backward"),
+        bw_compiler=_backward,
         inference_compiler=_boxed("inference"),
         partition_fn=partitioner,
     )
@@ -98,6 +131,7 @@ class Runner:
         self.partitioner = partitioner
         self.codegen = codegen
         self.options = options
+        self._lock = threading.Lock()
         self._compile()
 
     def _compile(self) -> None:
@@ -107,19 +141,20 @@ class Runner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Our own errors come out as they are, without PyTorch's wrapping."""
-        if self.partitioner.needs_another_round():
-            self._compile()
-        self.partitioner.runs.clear()
+        self._take_up_plan()
         try:
-            with self._in_one_piece():
-                result = self.run(*args, **kwargs)
+            with self.partitioner.one_call(), self._in_one_piece():
+                return self.run(*args, **kwargs)
         except BackendCompilerFailed as failed:
             error, self.partitioner.error = self.partitioner.error, None
             if error is not None and failed.inner_exception is error:
                 raise error from None
             raise
-        self.partitioner.check_runs()
-        return result
+
+    def _take_up_plan(self) -> None:
+        with self._lock:
+            if self.partitioner.needs_another_round():
+                self._compile()
 
     def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
         """Inside DistributedDataParallel PyTorch cuts each graph into one for each bucket of
@@ -136,8 +171,7 @@ class Runner:
 
     def save_plans(self, path: Path) -> None:
         """Plans in force, to a file."""
-        if self.partitioner.needs_another_round():
-            self._compile()
+        self._take_up_plan()
         saved = self.partitioner.saved()
         if not saved.plans:
             raise RuntimeError("nothing has been planned yet: run a training step first")

@@ -29,21 +29,31 @@ HOOKS = (
 """(module, name, what it is for)"""
 
 
-def check() -> None:
-    """Looks for all of them.
-
-    Raises:
-        ImportError: one is missing; the text says which.
-    """
-    import torch
-
+def missing() -> tuple[str, str] | None:
+    """The first place that this PyTorch does not have, and what it is for."""
     for module, name, purpose in HOOKS:
         try:
             found = hasattr(import_module(module), name)
         except ImportError:
             found = False
         if not found:
-            raise ImportError(
-                f"cutback.torch needs {module}.{name} ({purpose}), which torch "
-                f"{torch.__version__} does not have; it was tested with torch {TESTED}"
-            )
+            return f"{module}.{name}", purpose
+    return None
+
+
+def check() -> None:
+    """Looks for all of them.
+
+    Raises:
+        ImportError: one is missing; the text says which, and what works without it.
+    """
+    import torch
+
+    gone = missing()
+    if gone is not None:
+        raise ImportError(
+            f"cutback.torch needs {gone[0]} ({gone[1]}), which torch {torch.__version__} does not "
+            f"have; it was tested with torch {TESTED}. What is planned on graphs (compile, the "
+            'backend "cutback", Partitioner, trace) does not work with this PyTorch; checkpoint, '
+            "checkpoint_plan, checkpoint_contexts and MemoryTracker do"
+        )

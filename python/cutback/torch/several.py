@@ -13,10 +13,12 @@ on both sides, so that the plan errs on the safe side.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch._guards import CompileContext
@@ -32,6 +34,16 @@ MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
 
 _SMALLEST = 100.0  # the share of time that the smallest plan may cost
+
+
+class _Calls(threading.local):
+    """Calls of models that this thread is in, innermost last: how often each graph ran."""
+
+    def __init__(self) -> None:
+        self.counts: list[Counter[int | None]] = []
+
+
+_calls = _Calls()
 
 
 def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -90,7 +102,6 @@ class ModelPartitioner(Partitioner):
         self._parts: list[Part] = []
         self._stale = False
         self._rounds = 0
-        self.runs: Counter[int | None] = Counter()
 
     def needs_another_round(self) -> bool:
         """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
@@ -125,20 +136,27 @@ class ModelPartitioner(Partitioner):
 
         @functools.wraps(run)
         def call(*args: Any) -> Any:
-            self.runs[frame] += 1
+            if _calls.counts:
+                _calls.counts[-1][frame] += 1
             return run(*args)
 
         return call
 
-    def check_runs(self) -> None:
-        """A graph that runs several times in a step, such as a layer with a break inside, holds its
-        memory several times.
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """A call of the model. A graph that runs several times in it, such as a layer with a break
+        inside, holds its memory several times.
 
         Raises:
             UnsupportedGraphError: there is one.
         """
-        most = max(self.runs.values(), default=0)
-        self.runs.clear()
+        runs: Counter[int | None] = Counter()
+        _calls.counts.append(runs)
+        try:
+            yield
+        finally:
+            _calls.counts.pop()
+        most = max(runs.values(), default=0)
         if self._shared and most > 1:
             raise UnsupportedGraphError(
                 f"one graph of the model runs {most} times in a step (a graph break inside a part "
