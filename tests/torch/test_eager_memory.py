@@ -62,3 +62,21 @@ def test_an_unused_saved_result_is_freed() -> None:
         y = checkpoint(f, x, policy_fn=SAVED)
         assert tracker.live == 4
         y.backward()
+
+
+def test_what_is_overwritten_dies_with_its_last_reader() -> None:
+    """Neither the log nor the storage itself holds it."""
+    x = torch.randn(1024, requires_grad=True)
+
+    def f(x: Any) -> Any:
+        for _ in range(8):
+            y = x * 2
+            y += 1
+            x = y.tanh()  # saves its result
+        return x
+
+    with Tracker() as tracker:
+        out = checkpoint(f, x, policy_fn=[aten.tanh])
+        assert tracker.live == 8 * 4096
+        assert tracker.peak <= 10 * 4096
+        out.sum().backward()

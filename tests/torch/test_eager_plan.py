@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 MODELS: dict[str, Any] = {
     "gpt": lambda: (GPT(2), torch.randint(0, 50, (4, 16))),
     "gpt_dropout": lambda: (GPT(2, 0.1), torch.randint(0, 50, (4, 16))),
-    "resnet": lambda: (ResNet(layers=3, in_place=False), torch.randn(2, 3, 16, 16)),
+    "resnet": lambda: (ResNet(layers=3), torch.randn(2, 3, 16, 16)),
 }
 
 
