@@ -40,6 +40,7 @@ def gradient(call: Callable[..., Any]) -> Any:
     return w.grad
 
 
+@pytest.mark.slow
 def test_import_of_the_package_leaves_torch_alone() -> None:
     code = "import sys, cutback; assert 'torch' not in sys.modules; import cutback.torch"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -162,6 +163,7 @@ def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         hooks.check()
 
 
+@pytest.mark.slow
 def test_what_works_with_another_pytorch() -> None:
     """Without a place that planned graphs need, eager mode goes on."""
     code = """
