@@ -40,6 +40,7 @@ def gradient(call: Callable[..., Any]) -> Any:
     return w.grad
 
 
+@pytest.mark.slow
 def test_import_of_the_package_leaves_torch_alone() -> None:
     code = "import sys, cutback; assert 'torch' not in sys.modules; import cutback.torch"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -161,6 +162,31 @@ def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delattr("torch._guards.CompileContext")
     with pytest.raises(ImportError, match=r"CompileContext \(which graphs belong together\)"):
         hooks.check()
+
+
+@pytest.mark.slow
+def test_what_works_with_another_pytorch() -> None:
+    """Without a place that planned graphs need, eager mode goes on."""
+    code = """
+import torch, torch._dynamo.backends.common
+import torch._inductor.custom_graph_pass as passes
+del passes.CustomPartitionerFn
+import cutback.torch as ct
+x = torch.ones(3, requires_grad=True)
+with ct.MemoryTracker():
+    ct.checkpoint(lambda x: x.sin().exp(), x).sum().backward()
+assert x.grad is not None
+for name in ("compile", "Partitioner", "trace"):
+    try:
+        getattr(ct, name)
+    except ImportError as error:
+        assert "CustomPartitionerFn" in str(error) and "MemoryTracker do" in str(error), error
+    else:
+        raise AssertionError(name)
+assert not hasattr(ct, "nonsense")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

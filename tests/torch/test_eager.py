@@ -12,29 +12,22 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
+from eager_tools import PRODUCTS, Calls, Cube, assert_same, first_use, left
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from cutback.torch import checkpoint
-from cutback.torch.eager_log import Node, Value, active
+from cutback.torch import checkpoint, checkpoint_plan
+from cutback.torch.eager_log import Value, active
 
 pytestmark = pytest.mark.torch
 
 torch.set_num_threads(1)
 aten = torch.ops.aten
-PRODUCTS = [aten.mm, aten.addmm, aten.bmm, aten.convolution]
 
 
 def save_all(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     return CheckpointPolicy.PREFER_SAVE
-
-
-def assert_same(a: list[Any], b: list[Any]) -> None:
-    assert len(a) == len(b)
-    for x, y in zip(a, b, strict=True):
-        assert (x is None and y is None) or torch.equal(x, y)
 
 
 def gradients(f: Callable[..., Any], *inputs: Any, run: Any = None) -> list[Any]:
@@ -56,36 +49,15 @@ def check(f: Callable[..., Any], *inputs: Any, policies: Any = (None, PRODUCTS))
     assert active() is None
 
 
-def left() -> list[Any]:
-    """Logs that are still there."""
-    return [v for v in gc.get_objects() if type(v) in (Value, Node)]
-
-
 @pytest.fixture(autouse=True, scope="module")
 def imports_of_a_first_use() -> None:
-    """What torch imports lazily keeps the frames of its first caller."""
-    x = torch.ones(2, requires_grad=True)
-    checkpoint(lambda x: (x + torch.ones(2)).exp(), x).sum().backward()
-    left()
+    first_use()
 
 
 @pytest.fixture
 def x() -> Any:
     torch.manual_seed(0)
     return torch.randn(6, 6)
-
-
-class Calls(TorchDispatchMode):
-    """Counts ops by packet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[str, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func.overloadpacket)
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return func(*args, **(kwargs or {}))
 
 
 def test_keywords_and_several_results(x: Any) -> None:
@@ -112,7 +84,7 @@ def test_long_chain_costs_about_two_runs(x: Any) -> None:
     out = checkpoint(f, leaf).sum()
     with Calls() as calls:
         out.backward()
-    assert 0 < calls.counts["aten.sin"] <= 3 * 3000
+    assert 0 < calls.counts[aten.sin] <= 3 * 3000
 
 
 def test_views_and_aliases(x: Any) -> None:
@@ -391,20 +363,7 @@ def test_custom_ops_are_held_unless_a_policy_insists(x: Any) -> None:
         out = checkpoint(f, leaf, policy_fn=policy_fn).sum()
         with Calls() as calls:
             out.backward()
-        assert calls.counts.get("cutback_tests.scaled_sin", 0) == runs
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        y = x * x
-        ctx.save_for_backward(x, y)
-        return y * x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, y = ctx.saved_tensors
-        return grad * (y + 2 * x * x)
+        assert calls.counts.get(torch.ops.cutback_tests.scaled_sin, 0) == runs
 
 
 def test_autograd_function(x: Any) -> None:
@@ -425,6 +384,58 @@ def test_parts_without_gradient(x: Any) -> None:
     with torch.no_grad():
         assert not checkpoint(f, x, x).requires_grad
     assert not checkpoint(f, x, x).requires_grad
+
+
+def test_missing_gradients_unused_outputs_and_double_use(x: Any) -> None:
+    layer, unused = nn.Linear(6, 6), nn.Linear(6, 6)
+    parameters = [*layer.parameters(), *unused.parameters()]
+
+    def f(x: Any) -> tuple[Any, ...]:
+        y = layer(layer(x.sin()).tanh())  # twice
+        unused(x)
+        return y.exp(), y.cos(), (y > 0).sum(), None, 3, y.detach()
+
+    def run(wrap: Any) -> list[Any]:
+        leaf = x.clone().requires_grad_()
+        _, cosine, *_ = wrap(f, leaf)
+        return list(torch.autograd.grad(cosine.sum(), [leaf, *parameters], allow_unused=True))
+
+    plain = run(lambda f, x: f(x))
+    assert plain[3] is None and plain[4] is None
+    for options in ({}, {"policy_fn": PRODUCTS}, {"budget": 1.0}, {"budget": 1.0}):
+        assert_same(plain, run(functools.partial(checkpoint, **options)))
+
+
+def test_gradients_that_are_not_contiguous(x: Any) -> None:
+    w = torch.randn(6, 6)
+    seeds = (torch.randn(6, 6).t(), torch.ones(()).expand(6, 6), torch.randn(6, 12)[:, ::2])
+
+    def f(x: Any) -> Any:
+        return (x.sin() @ w).exp().cos()
+
+    for seed in seeds:
+        found = []
+        for options in (None, {}, {"policy_fn": PRODUCTS}, {"budget": 1.0}, {"budget": 1.0}):
+            leaf = x.clone().requires_grad_()
+            out = f(leaf) if options is None else checkpoint(f, leaf, **options)
+            out.backward(seed)
+            found.append([leaf.grad])
+        for other in found[1:]:
+            assert_same(found[0], other)
+
+
+def test_two_batch_sizes_in_turn(x: Any) -> None:
+    """Each size has its plan; neither is followed for the other."""
+    w = torch.randn(6, 6)
+
+    def f(x: Any) -> Any:
+        for _ in range(3):
+            x = F.dropout((x @ w).tanh().sin(), 0.2)
+        return x
+
+    for rows in (6, 3, 6, 3, 5, 6):
+        plain = gradients(f, x[:rows])
+        assert_same(plain, gradients(f, x[:rows], run=functools.partial(checkpoint, budget=0.9)))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
@@ -462,6 +473,77 @@ def test_exception_leaves_nothing(x: Any) -> None:
     assert not parameter.untyped_storage().__dict__
     checkpoint(lambda x: (x * parameter).exp(), x).sum().backward()
     assert not parameter.untyped_storage().__dict__
+
+
+def test_exception_in_the_backward_leaves_nothing(x: Any) -> None:
+    class Stop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            raise KeyError("stop")
+
+    def f(x: Any) -> Any:
+        y = F.dropout(x.sin().exp(), 0.2)
+        return (Stop.apply(y) if f.stop else y).cos().exp()  # type: ignore[attr-defined]
+
+    for options in ({}, {"budget": 1.0}):
+        run = functools.partial(checkpoint, **options)
+        f.stop = False  # type: ignore[attr-defined]
+        plain = gradients(f, x)
+        for stop in (False, True, True, False, False):
+            f.stop = stop  # type: ignore[attr-defined]
+            gc.collect()
+            if stop:
+                with pytest.raises(KeyError):
+                    gradients(f, x, run=run)
+            else:
+                assert_same(plain, gradients(f, x, run=run))
+            assert active() is None and torch.is_grad_enabled()
+        gc.collect()
+        assert not left()
+
+
+def test_a_region_whose_backward_never_runs_is_freed(x: Any) -> None:
+    def f(x: Any) -> Any:
+        return F.dropout(x.sin().exp(), 0.3).cos().exp()
+
+    for options in ({}, {"policy_fn": PRODUCTS}, {"budget": 1.0}, {"budget": 1.0}):
+        checkpoint(f, x.clone().requires_grad_(), **options)
+        assert not left(), options
+    checkpoint_plan(f, x.clone().requires_grad_(), budget=1.0)
+    assert not left()
+
+
+def test_a_region_inside_a_backward(x: Any) -> None:
+    """Re-entrancy: while a region's backward runs, another region runs forward and backward."""
+    w = torch.randn(6, 6)
+
+    def f(x: Any) -> Any:
+        return (x @ w).sin().exp()
+
+    def run(wrap: Any) -> list[Any]:
+        class Inside(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                with torch.enable_grad():
+                    leaf = x.clone().requires_grad_()
+                    (inner,) = torch.autograd.grad(wrap(f, leaf).sum(), leaf)
+                return g * inner
+
+        leaf = x.clone().requires_grad_()
+        wrap(lambda x: f(Inside.apply(f(x))), leaf).sum().backward()
+        return [leaf.grad]
+
+    plain = run(lambda f, x: f(x))
+    for options in ({}, {"policy_fn": PRODUCTS}, {"budget": 1.0}, {"budget": 1.0}):
+        assert_same(plain, run(functools.partial(checkpoint, **options)))
 
 
 def test_second_backward(x: Any) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import gc
-import weakref
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.nn.functional as F
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from eager_tools import GPT, Tracker
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from cutback.torch import checkpoint, checkpoint_contexts
@@ -22,60 +19,6 @@ pytestmark = pytest.mark.torch
 torch.set_num_threads(1)
 aten = torch.ops.aten
 SAVED = [aten.mm, aten.addmm, aten.bmm, aten._scaled_dot_product_flash_attention_for_cpu]
-
-
-class Tracker(TorchDispatchMode):
-    """Bytes of storages that ops made and that are alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def _freed(self, n: int) -> None:
-        self.live -= n
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for t in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(t, torch.Tensor):
-                storage = t.untyped_storage()
-                if "_tracked" not in storage.__dict__:
-                    storage.__dict__["_tracked"] = True
-                    self.live += storage.nbytes()
-                    self.peak = max(self.peak, self.live)
-                    weakref.finalize(storage, self._freed, storage.nbytes())
-        return out
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, p: float) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.p = p
-
-    def forward(self, x: Any) -> Any:
-        b, t, d = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, 4, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.p)
-        x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(b, t, d)), self.p)
-        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.p)
-
-
-class GPT(nn.Module):
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.token = nn.Embedding(50, 32)
-        self.blocks = nn.Sequential(*(Block(32, p) for _ in range(4)))
-
-    def forward(self, tokens: Any) -> Any:
-        logits = self.blocks(self.token(tokens)) @ self.token.weight.t()
-        return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
 def peak(model: Any, x: Any, run: Any) -> int:
@@ -89,7 +32,7 @@ def peak(model: Any, x: Any, run: Any) -> int:
 @pytest.mark.parametrize("p", [0.0, 0.1])
 def test_peak_is_below_that_of_torch_under_the_same_policy(p: float) -> None:
     torch.manual_seed(0)
-    model, x = GPT(p), torch.randint(0, 50, (8, 16))
+    model, x = GPT(4, p), torch.randint(0, 50, (8, 16))
     plain = peak(model, x, lambda m, x: m(x))
     theirs = functools.partial(torch_checkpoint, use_reentrant=False)
     selective = functools.partial(theirs, context_fn=functools.partial(checkpoint_contexts, SAVED))
@@ -119,3 +62,21 @@ def test_an_unused_saved_result_is_freed() -> None:
         y = checkpoint(f, x, policy_fn=SAVED)
         assert tracker.live == 4
         y.backward()
+
+
+def test_what_is_overwritten_dies_with_its_last_reader() -> None:
+    """Neither the log nor the storage itself holds it."""
+    x = torch.randn(1024, requires_grad=True)
+
+    def f(x: Any) -> Any:
+        for _ in range(8):
+            y = x * 2
+            y += 1
+            x = y.tanh()  # saves its result
+        return x
+
+    with Tracker() as tracker:
+        out = checkpoint(f, x, policy_fn=[aten.tanh])
+        assert tracker.live == 8 * 4096
+        assert tracker.peak <= 10 * 4096
+        out.sum().backward()

@@ -13,78 +13,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
+from eager_tools import GPT, PRODUCTS, ResNet, assert_same, first_use, left
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy
 
 from cutback.torch import checkpoint
-from cutback.torch.eager_log import Node, Value
 
 pytestmark = pytest.mark.torch
 
 torch.set_num_threads(1)
-aten = torch.ops.aten
-PRODUCTS = [aten.mm, aten.addmm, aten.bmm, aten.convolution]
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int, p: float) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.heads, self.p = heads, p
-
-    def forward(self, x: Any) -> Any:
-        b, t, d = x.shape
-        qkv = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.p)
-        x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(b, t, d)), self.p)
-        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.p)
-
-
-class GPT(nn.Module):
-    """Tied embedding and head."""
-
-    def __init__(self, layers: int = 3, p: float = 0.0) -> None:
-        super().__init__()
-        self.token = nn.Embedding(50, 32)
-        self.position = nn.Parameter(torch.randn(16, 32))
-        self.blocks = nn.ModuleList(Block(32, 4, p) for _ in range(layers))
-        self.norm = nn.LayerNorm(32)
-
-    def forward(self, tokens: Any) -> Any:
-        x = self.token(tokens) + self.position
-        for block in self.blocks:
-            x = block(x)
-        logits = self.norm(x) @ self.token.weight.t()
-        return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
-
-
-class ResNet(nn.Module):
-    """Batch norm, an activation in place, a sum in place."""
-
-    def __init__(self, c: int = 8) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, c, 3, padding=1)
-        self.layers = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(c, c, 3, padding=1),
-                nn.BatchNorm2d(c),
-                nn.ReLU(inplace=True),
-                nn.Conv2d(c, c, 3, padding=1),
-                nn.BatchNorm2d(c, momentum=None),
-            )
-            for _ in range(2)
-        )
-
-    def forward(self, x: Any) -> Any:
-        x = self.stem(x)
-        for layer in self.layers:
-            y = layer(x)
-            y += x
-            x = F.relu(y)
-        return x.mean((2, 3)).square().mean()
 
 
 class Encoder(nn.Module):
@@ -157,23 +94,9 @@ def step(model: Any, x: Any, run: Callable[..., Any]) -> list[Any]:
     return [*losses, *gradients, *model.buffers(), torch.get_rng_state()]
 
 
-def assert_same(a: list[Any], b: list[Any]) -> None:
-    assert len(a) == len(b)
-    for x, y in zip(a, b, strict=True):
-        assert (x is None and y is None) or torch.equal(x, y)
-
-
-def left() -> list[Any]:
-    """Logs that are still there."""
-    return [v for v in gc.get_objects() if type(v) in (Value, Node)]
-
-
 @pytest.fixture(autouse=True, scope="module")
 def imports_of_a_first_use() -> None:
-    """What torch imports lazily keeps the frames of its first caller."""
-    x = torch.ones(2, requires_grad=True)
-    checkpoint(lambda x: (x + torch.ones(2)).exp(), x).sum().backward()
-    left()
+    first_use()
 
 
 @pytest.mark.parametrize("policy", POLICIES)

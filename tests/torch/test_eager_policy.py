@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
+from eager_tools import Calls
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
@@ -49,19 +49,6 @@ def aggressive(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy
     if op in compute_intensive_ops:
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
-
-
-class Calls(TorchDispatchMode):
-    """Counts ops by packet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[Any, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        packet = func.overloadpacket
-        self.counts[packet] = self.counts.get(packet, 0) + 1
-        return func(*args, **(kwargs or {}))
 
 
 def model(x: Any, w: Any, bias: Any, kernel: Any) -> Any:

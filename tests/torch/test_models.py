@@ -19,8 +19,10 @@ from small_models import CASES, make
 import cutback.torch as ct
 from cutback import BudgetError
 
+SLOW = pytest.param("encoder", marks=pytest.mark.slow)
 
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize("name", [SLOW if name == "encoder" else name for name in CASES])
 def test_gradients_and_peaks(
     name: str, ran: Counter[str], train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
@@ -62,6 +64,7 @@ def test_random_numbers_follow_the_seed(ran: Counter[str], same_bits: Callable[.
     assert ran["forward"] == 3
 
 
+@pytest.mark.slow
 def test_trained_parameters_are_the_same(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     def train(budget: Any) -> dict[str, Any]:
         model, inputs = make("gpt")

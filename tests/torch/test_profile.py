@@ -486,7 +486,9 @@ def test_greedy_goes_by_measured_figures() -> None:
 def test_swapping_needs_a_link_and_time() -> None:
     profile = profiled("gpt")
     moving = ct.select(profile, 0.3, swap=True)
-    assert moving.chosen("swap")  # and on a fast machine something is recomputed: times are measured
+    assert moving.chosen(
+        "swap"
+    )  # and on a fast machine something is recomputed: times are measured
     plan = cutback.plan(profile.problem(swap=True), policy=moving)
     assert plan.numbers["out_bytes"] > 0 and plan.offloaded
     assert plan.problem["link_bytes_per_s"] == 1e9

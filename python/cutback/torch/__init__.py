@@ -9,20 +9,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import hooks
-
-hooks.check()
-
-from .compiling import Compiled, compile
 from .contexts import checkpoint_contexts
 from .eager import checkpoint, checkpoint_plan
-from .graphs import UnsupportedGraphError
 from .memory import MemoryTracker
-from .mutwo import Pipeline, Selection, mu_two, select
-from .partition import Partitioner
-from .profiling import Profile, profile
-from .statistics import load as load_profile
-from .tracing import TracedStep, trace
+
+if not hooks.missing():
+    from .compiling import Compiled, compile
+    from .graphs import UnsupportedGraphError
+    from .mutwo import Pipeline, Selection, mu_two, select
+    from .partition import Partitioner
+    from .profiling import Profile, profile
+    from .statistics import load as load_profile
+    from .tracing import TracedStep, trace
+else:
+
+    def __getattr__(name: str) -> Any:
+        """What a PyTorch of another version cannot do says so when it is asked for."""
+        if name in __all__:
+            hooks.check()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Compiled",

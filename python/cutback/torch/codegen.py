@@ -15,11 +15,9 @@ from typing import Any
 from torch import fx
 
 from .graphs import attribute, module_path
+from .memory import MODULES
 
 Boxed = Callable[[list[Any]], Any]
-
-MODULES = "__cutback_modules__"
-"""Global of generated code: line number -> path of the module that the line belongs to."""
 
 
 class _Text:

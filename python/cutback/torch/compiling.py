@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import distributed, fx
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch import config as functorch_config
@@ -16,11 +20,15 @@ from torch._functorch import config as functorch_config
 from ..planning import Plan
 from . import codegen, hooks
 from .counter import replace_draws
+from .graphs import UnsupportedGraphError
 from .inductor import CompilerNote, Watch
 from .partition import Measured, Partitioner, Policy
+from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
 
 CODEGENS = ("eager", "inductor")
+
+_DEPTH = 12  # frames of PyTorch between a compiled backward and what calls it
 
 
 def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
@@ -43,10 +51,38 @@ def _inference(
     return compiler
 
 
+def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
+    """A backward that refuses ``create_graph=True`` at once: PyTorch would hand out gradients, and
+    say only when they are differentiated that they cannot be."""
+
+    def call(args: list[Any]) -> Any:
+        frame = sys._getframe(1)
+        for _ in range(_DEPTH):
+            if frame.f_code.co_name == "_double_backward":  # AOTAutograd's way to a second backward
+                raise UnsupportedGraphError(
+                    "create_graph=True: gradients of a compiled step cannot be differentiated, as "
+                    "there is no graph of the backward's backward. Run the part that needs second "
+                    "derivatives without compile: plain, or under cutback.torch.checkpoint, which "
+                    "has them"
+                )
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        del frame
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _backward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+    return _first_derivatives(codegen.compile_boxed(gm, "backward"))
+
+
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     backend = aot_autograd(
         fw_compiler=_boxed("forward"),
-        bw_compiler=_boxed("backward"),
+        bw_compiler=_backward,
         inference_compiler=_inference(partitioner),
         partition_fn=partitioner,
     )
@@ -145,6 +181,7 @@ class Runner:
         self.partitioner = partitioner
         self.codegen = codegen
         self.options = options
+        self._lock = threading.Lock()
         self._compile()
 
     def _compile(self) -> None:
@@ -154,18 +191,41 @@ class Runner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Our own errors come out as they are, without PyTorch's wrapping."""
-        if self.partitioner.needs_another_round():
-            self._compile()
-        self.partitioner.runs.clear()
+        self._take_up_plan()
         try:
-            result = self.run(*args, **kwargs)
+            with self.partitioner.one_call(), self._in_one_piece():
+                return self.run(*args, **kwargs)
         except BackendCompilerFailed as failed:
             error, self.partitioner.error = self.partitioner.error, None
             if error is not None and failed.inner_exception is error:
                 raise error from None
             raise
-        self.partitioner.check_runs()
-        return result
+
+    def _take_up_plan(self) -> None:
+        with self._lock:
+            if self.partitioner.needs_another_round():
+                self._compile()
+
+    def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside DistributedDataParallel PyTorch cuts each graph into one for each bucket of
+        gradients; where all graphs share a budget they stay whole."""
+        if (
+            self.partitioner.one_graph
+            and distributed.is_available()
+            and distributed.is_initialized()
+            and dynamo_config.optimize_ddp in (True, "ddp_optimizer")
+        ):
+            whole: contextlib.AbstractContextManager[Any] = dynamo_config.patch(optimize_ddp=False)
+            return whole
+        return contextlib.nullcontext()
+
+    def save_plans(self, path: Path) -> None:
+        """Plans in force, to a file."""
+        self._take_up_plan()
+        saved = self.partitioner.saved()
+        if not saved.plans:
+            raise RuntimeError("nothing has been planned yet: run a training step first")
+        saved.write(path)
 
 
 class CompiledFunction:
@@ -186,9 +246,24 @@ class CompiledFunction:
         """What Inductor did to the plans, with ``codegen="inductor"``."""
         return self._runner.partitioner.compiler_notes
 
+    def save_plans(self, path: Path) -> None:
+        """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
+        name ends in ``.gz``. Where the model falls into several graphs, after one whole step.
+
+        Raises:
+            RuntimeError: nothing has been planned yet.
+        """
+        self._runner.save_plans(path)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
         return self._runner(*args, **kwargs)
+
+
+def _below(state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Names in a state are those of the module, also when a module around is loaded."""
+    for key in [k for k in state if k.startswith(prefix)]:
+        state[f"{prefix}_orig_mod.{key[len(prefix) :]}"] = state.pop(key)
 
 
 class CompiledModule(torch.nn.Module):
@@ -200,6 +275,7 @@ class CompiledModule(torch.nn.Module):
         self._orig_mod = module
         self.training = module.training
         self.__dict__["_runner"] = runner
+        self._register_load_state_dict_pre_hook(_below)
 
     @property
     def plans(self) -> list[Plan]:
@@ -213,6 +289,15 @@ class CompiledModule(torch.nn.Module):
         """What Inductor did to the plans, with ``codegen="inductor"``."""
         notes: list[CompilerNote] = self.__dict__["_runner"].partitioner.compiler_notes
         return notes
+
+    def save_plans(self, path: Path) -> None:
+        """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
+        name ends in ``.gz``. Where the model falls into several graphs, after one whole step.
+
+        Raises:
+            RuntimeError: nothing has been planned yet.
+        """
+        self.__dict__["_runner"].save_plans(path)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module."""
@@ -249,6 +334,7 @@ def compile(
     profile: Measured | None = None,
     random: str = "torch",
     cse: bool = True,
+    plans: Path | None = None,
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -272,16 +358,24 @@ def compile(
             each step: other numbers under the same seed, and nothing is kept, as the backward can
             draw them again. Inductor's own generator works like that already.
         cse: see :class:`Partitioner`.
+        plans: instead of budget and policy, a file that ``save_plans`` of the result wrote, in this
+            process or another: its plans are followed, nothing is planned.
 
     Returns:
-        A module or function like ``model``, with the properties ``plans`` and ``compiler_notes``.
+        A module or function like ``model``, with the properties ``plans`` and ``compiler_notes``
+        and the method ``save_plans(path)``.
 
     Raises:
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
+        ValueError (at the first call): ``plans`` are for another model, or other shapes; the text
+        says what differs.
     """
+    if plans is not None and (budget is not None or policy is not None):
+        raise TypeError("give plans, or a budget and a policy: plans were made under their own")
+    given = None if plans is None else SavedPlans.read(plans)
     partitioner = ModelPartitioner(
-        budget, measure, policy, device, profile=profile, random=random, cse=cse
+        budget, measure, policy, device, profile=profile, random=random, cse=cse, given=given
     )
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
     runner = Runner(model, partitioner, codegen, options)

@@ -95,37 +95,52 @@ class Node:
         self.inputs: list[Value] = []
 
 
+def _weak(value: Value) -> Any:
+    """A reference for a storage's record. A held value points at the storage itself: what nobody
+    else holds must not keep it alive."""
+    return weakref.ref(value) if value.tensor is not None and value.version >= 0 else value
+
+
 class Record:
     """What lies in one storage."""
 
-    __slots__ = ("__weakref__", "first", "tensor", "values")
+    __slots__ = ("__weakref__", "first", "held", "tensor", "values")
 
     def __init__(self, first: Value | None, tensor: Callable[[], Any]) -> None:
         self.first = first
-        self.tensor = tensor  # weak reference to the tensor that `first` stands for
-        self.values: dict[Any, Value] | None = None  # by place; none while there is only `first`
+        self.held: Callable[[], Any] = _nothing  # instead of `first`
+        if first is not None and first.tensor is not None and first.version >= 0:
+            self.first, self.held = None, weakref.ref(first)  # as _weak
+        self.tensor = tensor  # weak reference to the tensor that those stand for
+        self.values: dict[Any, Any] | None = None  # by place; none while there is only `first`
 
-    def named(self) -> dict[Any, Value]:
-        """All values by their places."""
+    def named(self) -> dict[Any, Any]:
+        """All values by their places, or weak references to them."""
         values = self.values
         if values is None:
             values = self.values = {}
             t = self.tensor()
-            if t is not None and self.first is not None:
-                values[place_of(t)] = self.first
+            if t is not None:
+                first = self.first or self.held()
+                if first is not None:
+                    values[place_of(t)] = _weak(first)
         return values
 
     def clear(self) -> None:
         """Forget all values: the storage was written to, or the region has ended."""
         self.first = None
+        self.held = _nothing
         self.tensor = _nothing
         self.values = {}
 
     def all(self) -> list[Value]:
         """Every value in the storage."""
-        found = list(self.values.values()) if self.values else []
-        if self.first is not None and self.first not in found:
-            found.append(self.first)
+        found: list[Value] = []
+        for value in (*(self.values or {}).values(), self.first, self.held()):
+            if type(value) is weakref.ref:
+                value = value()
+            if value is not None and value not in found:
+                found.append(value)
         return found
 
 
@@ -166,6 +181,7 @@ class Region(TorchDispatchMode):
         self.number = 0
         # the last storage filled with zeros and ones at random, as what, and what divided it
         self.noise = _NO_NOISE
+        self.recent: list[Value] = []  # held results of the last op that has any, for their readers
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -190,6 +206,7 @@ class Region(TorchDispatchMode):
                 record.clear()
         self.outside.clear()
         self.records.clear()
+        self.recent.clear()
         self.policies = [None]
         self.noise = _NO_NOISE
 
@@ -232,13 +249,18 @@ class Region(TorchDispatchMode):
             entries[self.key] = Record(value, weakref.ref(t))
             self.outside.append(weakref.ref(storage))
             return value
-        if record.tensor() is t and record.first is not None:
-            return record.first
+        if record.tensor() is t:
+            first = record.first or record.held()
+            if first is not None:
+                return first
         values = record.named()
         place = place_of(t)
         known = values.get(place)
+        if type(known) is weakref.ref:
+            known = known()
         if known is None:
-            known = values[place] = self._source(t, record)
+            known = self._source(t, record)
+            values[place] = _weak(known)
         return known
 
     def _register(self, t: Any, node: Node, index: int, held: str) -> None:
@@ -264,6 +286,9 @@ class Region(TorchDispatchMode):
                 value.tensor = value.tensor.cpu()
                 value.version = -1
                 value.restore = lambda kept: kept.to(device)
+            if index <= 0:
+                self.recent = []
+            self.recent.append(value)
         record = entries[self.key] = Record(value, weakref.ref(t))
         self.records.append(weakref.ref(record))
 
@@ -302,7 +327,7 @@ class Region(TorchDispatchMode):
                 except (NotImplementedError, RuntimeError):
                     record = None
                 if record is not None and record.tensor() is a:
-                    value = record.first
+                    value = record.first or record.held() or self.value_of(a)
                 else:
                     value = self.value_of(a)
                 value.read = True

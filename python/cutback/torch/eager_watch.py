@@ -259,6 +259,9 @@ class Watching(Region):
         self._slots_of: dict[int, list[int]] = {}
         starts = len(self.ops)
         ends = self._backward()
+        # a saved tensor holds the hook that packed it, so this region: with the ends of autograd's
+        # graph in it, a graph whose backward never runs would hold itself
+        self._heads = []
         document = {
             "format": "cutback.problem",
             "version": 1,

@@ -63,18 +63,24 @@ def why_tags(codegen: str) -> str | None:
     return None
 
 
+def missing() -> Hook | None:
+    """The first place that this PyTorch does not have, and what it is for."""
+    return next((hook for hook in HOOKS if _lacks(hook)), None)
+
+
 def check() -> None:
     """Looks for all of them.
 
     Raises:
-        ImportError: one is missing; the text says which.
+        ImportError: one is missing; the text says which, and what works without it.
     """
     import torch
 
-    for hook in HOOKS:
-        if _lacks(hook):
-            module, name, purpose = hook
-            raise ImportError(
-                f"cutback.torch needs {module}.{name} ({purpose}), which torch "
-                f"{torch.__version__} does not have; it was tested with torch {TESTED}"
-            )
+    gone = missing()
+    if gone is not None:
+        raise ImportError(
+            f"cutback.torch needs {gone[0]}.{gone[1]} ({gone[2]}), which torch {torch.__version__} "
+            f"does not have; it was tested with torch {TESTED}. What is planned on graphs (compile, the "
+            'backend "cutback", Partitioner, trace) does not work with this PyTorch; checkpoint, '
+            "checkpoint_plan, checkpoint_contexts and MemoryTracker do"
+        )

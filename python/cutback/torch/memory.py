@@ -14,7 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_iter
 
-from .codegen import MODULES
+MODULES = "__cutback_modules__"
+"""Global of planned code: line number -> path of the module that the line belongs to."""
 
 CATEGORIES = ("parameter", "buffer", "gradient", "optimizer", "activation")
 

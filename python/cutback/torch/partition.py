@@ -23,6 +23,7 @@ from .duplicates import merge_duplicates
 from .emitter import emit
 from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
+from .saved_plans import Part, SavedPlans
 from .statistics import Statistics, check_covered, check_same
 
 try:
@@ -385,6 +386,16 @@ class Partitioner(CustomPartitionerFn):
             self._note(plan)
         return modules
 
+    def saved(self) -> SavedPlans:
+        """The plans in force, to be written to a file."""
+        saved = SavedPlans()
+        for plan in self.plans:
+            document = plan.document
+            saved.add(
+                document, [Part(plan.problem, document["steps"], document["backward_starts"])]
+            )
+        return saved
+
     def _note(self, plan: Plan) -> None:
         self.plans.append(plan)
 
@@ -424,8 +435,7 @@ class Partitioner(CustomPartitionerFn):
         before, self._compiled = self._compiled, now
         if self.one_graph and now is not None and before == now:
             raise UnsupportedGraphError(
-                "PyTorch cuts this graph into several (nested compiled regions, or the buckets of "
-                "DistributedDataParallel), and a budget is not shared out among those in this "
-                "version: switch that off (torch._dynamo.config.optimize_ddp = False), or use "
-                "budget=None or 'min'"
+                "PyTorch cuts this graph into several (nested compiled regions), and a budget is "
+                "not shared out among those in this version: take "
+                "torch.compiler.nested_compile_region out, or use budget=None or 'min'"
             )

@@ -13,11 +13,13 @@ on both sides, so that the plan errs on the safe side.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from torch._guards import CompileContext
 
@@ -26,6 +28,7 @@ from ..planning import Plan
 from .graphs import UnsupportedGraphError
 from .importer import Imported
 from .partition import Partitioner
+from .saved_plans import Part, SavedPlans, check_steps, plan_of
 
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
@@ -33,12 +36,14 @@ MOST_ROUNDS = 4
 _SMALLEST = 100.0  # the share of time that the smallest plan may cost
 
 
-class _Part(NamedTuple):
-    """What the joint plan says of one graph."""
+class _Calls(threading.local):
+    """Calls of models that this thread is in, innermost last: how often each graph ran."""
 
-    document: dict[str, Any]
-    steps: list[int]
-    backward_starts: int
+    def __init__(self) -> None:
+        self.counts: list[Counter[int | None]] = []
+
+
+_calls = _Calls()
 
 
 def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -85,15 +90,18 @@ def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[in
 class ModelPartitioner(Partitioner):
     """The partitioner of one model: a budget in bytes or a share is one budget for all graphs."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, given: SavedPlans | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._given = given
+        """Plans from a file: nothing is planned then."""
+        self._met: dict[int, dict[str, Any]] = {}  # graphs of the file that were compiled
+        self._joint: Plan | None = None  # the plan that _parts are of
         self._shared = self.budget is not None and self.budget[0] in budgets.BOUNDS
-        self.one_graph = self._shared
+        self.one_graph = self._shared if given is None else given.whole
         self._documents: dict[int | None, dict[str, Any]] = {}  # by frame, as they were compiled
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
         self._stale = False
         self._rounds = 0
-        self.runs: Counter[int | None] = Counter()
 
     def needs_another_round(self) -> bool:
         """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
@@ -114,7 +122,8 @@ class ModelPartitioner(Partitioner):
         for g, document in enumerate(documents):
             early = [order[s][1] for s in steps[:start] if order[s][0] == g]
             late = [order[s][1] for s in steps[start:] if order[s][0] == g]
-            self._parts.append(_Part(document, early + late, len(early)))
+            self._parts.append(Part(document, early + late, len(early)))
+        self._joint = plan
         self._documents = {}
         self._stale = False
         self._rounds += 1
@@ -128,20 +137,27 @@ class ModelPartitioner(Partitioner):
 
         @functools.wraps(run)
         def call(*args: Any) -> Any:
-            self.runs[frame] += 1
+            if _calls.counts:
+                _calls.counts[-1][frame] += 1
             return run(*args)
 
         return call
 
-    def check_runs(self) -> None:
-        """A graph that runs several times in a step, such as a layer with a break inside, holds its
-        memory several times.
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """A call of the model. A graph that runs several times in it, such as a layer with a break
+        inside, holds its memory several times.
 
         Raises:
             UnsupportedGraphError: there is one.
         """
-        most = max(self.runs.values(), default=0)
-        self.runs.clear()
+        runs: Counter[int | None] = Counter()
+        _calls.counts.append(runs)
+        try:
+            yield
+        finally:
+            _calls.counts.pop()
+        most = max(runs.values(), default=0)
         if self._shared and most > 1:
             raise UnsupportedGraphError(
                 f"one graph of the model runs {most} times in a step (a graph break inside a part "
@@ -150,8 +166,33 @@ class ModelPartitioner(Partitioner):
                 "budget=None or 'min'"
             )
 
+    def saved(self) -> SavedPlans:
+        """The plans in force, to be written to a file; what was read from one stays as it is."""
+        if self._given is not None:
+            return self._given
+        if self._joint is None:
+            saved = super().saved()
+        else:
+            saved = SavedPlans()
+            saved.add(self._joint.document, self._parts)
+        saved.whole = self.one_graph
+        return saved
+
+    def _look_up(self, given: SavedPlans, document: dict[str, Any]) -> tuple[list[int], int]:
+        """A graph's part of the plans of a file."""
+        k = given.find(document)
+        self._met[k] = document
+        graph = given.graphs[k]
+        check_steps(document, graph.steps, graph.backward_starts)
+        for answer, graphs in given.plans:
+            if k in graphs and all(g in self._met for g in graphs):
+                documents = [self._met[g] for g in graphs]
+                whole = documents[0] if len(documents) == 1 else join(documents)[0]
+                self._note(plan_of(whole, answer))
+        return graph.steps, graph.backward_starts
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_documents": {}, "_parts": []}
+        return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {}}
 
     def frame(self) -> int | None:
         """PyTorch's number of the code that is being compiled."""
@@ -163,6 +204,8 @@ class ModelPartitioner(Partitioner):
         return super()._has_limit() and len(self._documents) == 1 and not self._parts
 
     def _choose(self, graph: Imported) -> tuple[list[int], int]:
+        if self._given is not None:
+            return self._look_up(self._given, graph.document)
         if not self._shared:
             return super()._choose(graph)
         self._documents[self.frame()] = graph.document

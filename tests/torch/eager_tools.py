@@ -1,0 +1,131 @@
+"""What tests of eager regions share: models called with one argument, counters of bytes and of ops,
+and comparison of bits."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import small_models
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cutback.torch import checkpoint
+from cutback.torch.eager_log import Node, Value
+
+aten = torch.ops.aten
+PRODUCTS = [aten.mm, aten.addmm, aten.bmm, aten.convolution]
+
+
+class Tracker(TorchDispatchMode):
+    """Bytes of storages that ops made and that are alive; shares no code with MemoryTracker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Two threads that leave modes without it in turn leave PyTorch unable to compile."""
+        return True
+
+    def _freed(self, n: int) -> None:
+        self.live -= n
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(t, torch.Tensor):
+                storage = t.untyped_storage()
+                if "_tracked" not in storage.__dict__:
+                    storage.__dict__["_tracked"] = True
+                    self.live += storage.nbytes()
+                    self.peak = max(self.peak, self.live)
+                    weakref.finalize(storage, self._freed, storage.nbytes())
+        return out
+
+
+class Calls(TorchDispatchMode):
+    """Counts ops by packet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[Any, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = func.overloadpacket
+        self.counts[packet] = self.counts.get(packet, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+class Cube(torch.autograd.Function):
+    """Saves an input and an intermediate."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y = x * x
+        ctx.save_for_backward(x, y)
+        return y * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * (y + 2 * x * x)
+
+
+class GPT(small_models.GPT):
+    """Predicts its own tokens."""
+
+    def __init__(self, layers: int = 3, p: float = 0.0) -> None:
+        super().__init__(layers, dropout=p)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(tokens, tokens)
+
+
+class ResNet(nn.Module):
+    """Batch norm of both kinds, an activation in place, and a sum in place."""
+
+    def __init__(self, c: int = 8, layers: int = 2) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, c, 3, padding=1)
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(c, c, 3, padding=1),
+                nn.BatchNorm2d(c),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(c, c, 3, padding=1),
+                nn.BatchNorm2d(c, momentum=None),
+            )
+            for _ in range(layers)
+        )
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        for layer in self.layers:
+            y = layer(x)
+            y += x
+            x = F.relu(y)
+        return x.mean((2, 3)).square().mean()
+
+
+def assert_same(a: list[Any], b: list[Any]) -> None:
+    """Equal bits."""
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        assert (x is None and y is None) or torch.equal(x, y)
+
+
+def left() -> list[Any]:
+    """Logs that are still there."""
+    return [v for v in gc.get_objects() if type(v) in (Value, Node)]
+
+
+def first_use() -> None:
+    """What torch imports lazily keeps the frames of its first caller."""
+    x = torch.ones(2, requires_grad=True)
+    checkpoint(lambda x: (x + torch.ones(2)).exp(), x).sum().backward()
+    left()

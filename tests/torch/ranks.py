@@ -1,0 +1,127 @@
+"""One process of several that train together over gloo; test_ranks.py starts it.
+
+python ranks.py MODE RANK DIRECTORY
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from small_models import GPT, make
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import cutback.torch as ct
+
+RANKS = 2
+BUDGET = 0.6
+KIB = 1 / 1024  # so small that DDP has several buckets
+
+
+def step(run: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[Any], int]:
+    """Gradients of the local shard, and the peak of what the step made."""
+    run.zero_grad(set_to_none=True)
+    torch.manual_seed(11 + distributed.get_rank())
+    with ct.MemoryTracker() as memory:
+        loss = run(*inputs)
+        loss.backward()
+        peak = memory.peak_bytes
+    found: list[Any] = [loss.detach()]
+    for p in run.parameters():
+        assert p.grad is not None
+        local = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
+        found.append(local.clone())
+    return found, peak
+
+
+def compare(
+    plain: nn.Module, ours: nn.Module, plans: Callable[[], list[Any]], inputs: tuple[Any, ...]
+) -> dict[str, Any]:
+    """Three steps each: DDP makes its buckets anew in the second."""
+    for _ in range(3):
+        expected, plain_peak = step(plain, inputs)
+    for _ in range(3):
+        found, peak = step(ours, inputs)
+    pairs = zip(expected, found, strict=True)
+    return {
+        "same": all(torch.equal(a, b) for a, b in pairs),
+        "peak": peak,
+        "plain_peak": plain_peak,
+        "live": [plan.numbers["live_bytes"] for plan in plans()],
+        "budget": [plan.numbers["budget_bytes"] for plan in plans()],
+        "steps": [plan.document["steps"] for plan in plans()],
+    }
+
+
+def ddp(directory: Path) -> dict[str, Any]:
+    """DDP around the compiled module, the compiled module around DDP, and a plan of rank 0."""
+
+    def wrap(module: nn.Module) -> nn.Module:
+        return DistributedDataParallel(module, bucket_cap_mb=10 * KIB)
+
+    rank = distributed.get_rank()
+    model, inputs = make("gpt")
+    inputs = tuple(t.roll(rank, 0) for t in inputs)  # other data on each rank
+    results = {}
+    inner = ct.compile(copy.deepcopy(model), budget=BUDGET)
+    plain = wrap(copy.deepcopy(model))
+    results["inside"] = compare(plain, wrap(inner), lambda: inner.plans, inputs)
+    outer = ct.compile(wrap(copy.deepcopy(model)), budget=BUDGET)
+    results["around"] = compare(plain, outer, lambda: outer.plans, inputs)
+    path = directory / "plans.json"
+    if rank == 0:
+        inner.save_plans(path)
+    distributed.barrier()
+    torch._dynamo.reset()
+    given = ct.compile(copy.deepcopy(model), plans=path)
+    results["given"] = compare(plain, wrap(given), lambda: given.plans, inputs)
+    return results
+
+
+def fsdp(directory: Path) -> dict[str, Any]:
+    """Each block compiled, then sharded; and a model compiled whole, then sharded."""
+    model, inputs = make("gpt")
+    inputs = tuple(t.roll(distributed.get_rank(), 0) for t in inputs)
+
+    def sharded(model: GPT) -> GPT:
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        return model
+
+    plain = sharded(copy.deepcopy(model))
+    ours = copy.deepcopy(model)
+    for k, block in enumerate(ours.blocks):
+        ours.blocks[k] = ct.compile(block, budget=BUDGET)
+    sharded(ours)
+    results = {}
+    results["blocks"] = compare(
+        plain, ours, lambda: [p for block in ours.blocks for p in block.plans], inputs
+    )
+    whole = ct.compile(copy.deepcopy(model), budget=BUDGET)
+    fully_shard(whole)
+    simple = fully_shard(copy.deepcopy(model))
+    results["whole"] = compare(simple, whole, lambda: whole.plans, inputs)
+    return results
+
+
+def main() -> None:
+    mode, rank, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{directory / 'store'}", rank=rank, world_size=RANKS
+    )
+    results = {"ddp": ddp, "fsdp": fsdp}[mode](directory)
+    (directory / f"rank{rank}.json").write_text(json.dumps(results))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Programs of PyTorch's own texts, in our names, do what those texts say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, *arguments: str) -> str:
+    """What an example prints."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_policies_and_budget_of_the_article() -> None:
+    said = run("torch_seed_checkpoint.py")
+    for policy in ("policy 1", "policy 2"):
+        (counts,) = re.findall(rf"{policy} +(\d+) +(\d+) +(\d+)", said)
+        theirs, contexts, ours = map(int, counts)
+        assert contexts == ours == 0  # every product is saved
+        assert theirs > 0  # as written, PyTorch saves none
+    rows = re.findall(r"^ *(\S+) +([\d.]+) +([\d.]+) +([\d.]+) % +equal$", said, re.MULTILINE)
+    assert [row[0] for row in rows] == ["1.0", "0.8", "0.6", "0.5", "min"]
+    peaks = [float(row[1]) for row in rows]
+    assert peaks == sorted(peaks, reverse=True)
+    for row, peak in zip(rows[1:-1], peaks[1:-1], strict=True):
+        assert peak <= float(row[0]) * peaks[0]
+    assert float(rows[0][3]) == 0 < float(rows[-1][3])
+
+
+@pytest.mark.slow
+def test_evonorm() -> None:
+    said = run("torch_seed_evonorm.py", "--batch", "1")
+    rows = re.findall(r"^(\D.*?\S) +([\d.]+) +([\d.]+) +([\d.]+) +[\d.]+ +equal$", said, re.M)
+    assert len(rows) == 8 and said.count("gradients equal\n") == 2
+    for size in (rows[:4], rows[4:]):
+        saved = [float(row[3]) for row in size]
+        assert all(row[1] == row[2] for row in size)  # measured and planned
+        assert saved[2] <= 0.51 * saved[0] and saved[3] < 0.1 * saved[0]
+        assert float(size[1][1]) <= 0.86 * float(size[0][1])

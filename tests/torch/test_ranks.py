@@ -1,0 +1,65 @@
+"""Several processes train one model: each plans by itself, and all have the same plan."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+HERE = Path(__file__).parent
+LIMIT_S = 300  # for a process that waits for one that is gone
+
+
+def run(mode: str, directory: Path) -> list[dict[str, Any]]:
+    """What each rank found; they meet at a file, so no port is needed."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "ranks.py"), mode, str(rank), str(directory)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    return [json.loads((directory / f"rank{k}.json").read_text()) for k in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+def test_distributed_data_parallel(tmp_path: Path) -> None:
+    first, second = run("ddp", tmp_path)
+    assert first["inside"]["steps"] == second["inside"]["steps"] == first["given"]["steps"]
+    assert second["given"]["steps"] == first["given"]["steps"]
+    for results in (first, second):
+        for way, found in results.items():
+            assert found["same"], way
+            (live,), (budget,) = found["live"], found["budget"]
+            assert found["peak"] == live <= budget < found["plain_peak"], way
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+def test_fully_sharded(tmp_path: Path) -> None:
+    first, second = run("fsdp", tmp_path)
+    for way, plans in (("blocks", 3), ("whole", 1)):
+        assert first[way]["steps"] == second[way]["steps"]
+        for results in (first, second):
+            found = results[way]
+            assert found["same"], way
+            assert len(found["live"]) == plans
+            for live, budget in zip(found["live"], found["budget"], strict=True):
+                assert live <= budget
+            assert found["peak"] < found["plain_peak"], way

@@ -1,0 +1,158 @@
+"""Plans go through a file, and are refused where they do not belong."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F
+from torch import nn
+
+import cutback.torch as ct
+
+
+class Net(nn.Module):
+    """Dropout between layers; if wanted, with a graph break in the middle."""
+
+    def __init__(self, breaks: bool = False, activation: Any = torch.tanh) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.breaks, self.activation = breaks, activation
+
+    def forward(self, x: Any) -> Any:
+        x = F.dropout(self.activation(self.a(x)).exp().sin(), 0.2)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return self.activation(self.b(x)).exp().sin().square().mean()
+
+
+@pytest.fixture
+def x() -> Any:
+    torch.manual_seed(0)
+    return torch.randn(32, 16)
+
+
+@pytest.mark.parametrize("name", ["plans.json", "plans.json.gz"])
+def test_the_same_plan_in_another_place(
+    name: str, x: Any, tmp_path: Path, train_step: Callable[..., Any],
+    same_bits: Callable[..., bool], ran: Counter[str],
+) -> None:  # fmt: skip
+    model = Net()
+    planned = ct.compile(copy.deepcopy(model), budget=0.7)
+    with pytest.raises(RuntimeError, match="nothing has been planned yet"):
+        planned.save_plans(tmp_path / name)
+    first = train_step(planned, x)
+    planned.save_plans(tmp_path / name)
+    torch._dynamo.reset()
+    given = ct.compile(copy.deepcopy(model), plans=tmp_path / name)
+    second = train_step(given, x)
+    assert second.peak_bytes == first.peak_bytes
+    assert same_bits(second.gradients, first.gradients)
+    assert ran == {"forward": 2, "backward": 2}
+    assert [p.document for p in given.plans] == [p.document for p in planned.plans]
+    given.save_plans(tmp_path / "again.json")
+    assert (tmp_path / "again.json").stat().st_size > 0
+
+
+def test_one_plan_over_graphs_with_breaks(
+    x: Any, tmp_path: Path, train_step: Callable[..., Any],
+    same_bits: Callable[..., bool], ran: Counter[str],
+) -> None:  # fmt: skip
+    model, path = Net(breaks=True), tmp_path / "plans.json"
+    planned = ct.compile(copy.deepcopy(model), budget=0.8)
+    train_step(planned, x)
+    planned.save_plans(path)  # after one step: what the second will follow
+    first = train_step(planned, x)
+    (plan,) = planned.plans
+    torch._dynamo.reset()
+    ran.clear()
+    given = ct.compile(copy.deepcopy(model), plans=path)
+    for _ in range(2):
+        second = train_step(given, x)
+        assert second.peak_bytes == first.peak_bytes
+        assert same_bits(second.gradients, first.gradients)
+    assert ran == {"forward": 4, "backward": 4}
+    (other,) = given.plans
+    assert other.document == plan.document and other.problem == plan.problem
+
+
+def test_plans_of_something_else_are_refused(x: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    planned = ct.compile(Net(), budget=0.7)
+    planned(x)
+    planned.save_plans(path)
+
+    def refusal(model: Any, *inputs: Any) -> str:
+        torch._dynamo.reset()
+        with pytest.raises(ValueError, match="no plan in it is for this graph") as caught:
+            ct.compile(model, plans=path)(*inputs)
+        return str(caught.value)
+
+    assert "was placeholder f32[32,16], and is placeholder f32[8,16]" in refusal(Net(), x[:8])
+    text = refusal(Net(activation=lambda x: x.relu().relu()), x)
+    assert "was aten.tanh.default f32[32,32], and is aten.relu.default f32[32,32]" in text
+    assert "test_saved_plans.py:" in text
+    assert " ops, and has " in refusal(Net(), x.clone().requires_grad_())
+    w = x.clone().requires_grad_()
+    planned = ct.compile(lambda w: (w.sin() - w.cos()).sin().sum(), budget=1.0)
+    planned(w)
+    planned.save_plans(path)
+
+    def other(w: Any) -> Any:  # the same ops, of other values
+        a, b = w.sin(), w.cos()
+        return (b - a).sin().sum()
+
+    assert "not which values they read" in refusal(other, w)
+
+
+def test_files_that_hold_no_plans(x: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    with pytest.raises(TypeError, match="give plans, or a budget"):
+        ct.compile(Net(), budget=0.5, plans=path)
+    with pytest.raises(FileNotFoundError):
+        ct.compile(Net(), plans=path)
+    for text in ("", "[]", "{}", '{"format": "cutback.plan", "version": 1}', "\0"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="not a file of plans"):
+            ct.compile(Net(), plans=path)
+    planned = ct.compile(Net(), budget=0.7)
+    planned(x)
+    planned.save_plans(path)
+    good = json.loads(path.read_text())
+    for damage in (
+        {"graphs": [{}]},
+        {"plans": [{"graphs": [5], "plan": {}}]},
+        {"plans": [{"graphs": [0]}]},
+    ):
+        path.write_text(json.dumps({**good, **damage}))
+        with pytest.raises(ValueError, match="damaged"):
+            ct.compile(Net(), plans=path)
+    # steps that are none of this graph never run
+    for where in (good["plans"][0]["plan"], good["graphs"][0]):
+        where["steps"].reverse()
+        path.write_text(json.dumps(good))
+        where["steps"].reverse()
+        torch._dynamo.reset()
+        with pytest.raises(ValueError, match="step"):
+            ct.compile(Net(), plans=path)(x)
+
+
+def test_names_in_a_state_around_compiled_modules() -> None:
+    plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    parts = nn.Sequential(*(ct.compile(copy.deepcopy(m)) for m in plain))
+    assert list(parts.state_dict()) == list(plain.state_dict())
+    with torch.no_grad():
+        plain[0].weight.fill_(3)
+        plain[1].num_batches_tracked.fill_(5)
+    assert str(parts.load_state_dict(plain.state_dict())) == "<All keys matched successfully>"
+    assert (parts[0].weight == 3).all() and parts[1].num_batches_tracked == 5
+    with pytest.raises(RuntimeError, match="Unexpected"):
+        parts.load_state_dict({**plain.state_dict(), "0.other": torch.ones(1)})
