@@ -17,7 +17,6 @@ HOOKS = (
     ),
     ("torch._guards", "CompileContext", "which graphs belong together"),
     ("torch._subclasses.fake_tensor", "FakeTensor", "telling real tensors from fake ones"),
-    ("torch.fx._lazy_graph_module", "_make_graph_module", "graph modules as AOTAutograd has them"),
     ("torch._guards", "detect_fake_mode", "the shapes of nodes that are added"),
     ("torch.fx.experimental.symbolic_shapes", "optimization_hint", "hints of symbolic sizes"),
     ("torch.utils.flop_counter", "flop_registry", "arithmetic of operations"),
@@ -80,7 +79,7 @@ def check() -> None:
     if gone is not None:
         raise ImportError(
             f"cutback.torch needs {gone[0]}.{gone[1]} ({gone[2]}), which torch {torch.__version__} "
-            f"does not have; it was tested with torch {TESTED}. What is planned on graphs (compile, the "
-            'backend "cutback", Partitioner, trace) does not work with this PyTorch; checkpoint, '
+            f"does not have; it was tested with torch {TESTED}. What is planned on graphs "
+            '(compile, the backend "cutback", Partitioner, trace) does not work with this PyTorch; checkpoint, '
             "checkpoint_plan, checkpoint_contexts and MemoryTracker do"
         )
