@@ -80,6 +80,6 @@ def check() -> None:
         raise ImportError(
             f"cutback.torch needs {gone[0]}.{gone[1]} ({gone[2]}), which torch {torch.__version__} "
             f"does not have; it was tested with torch {TESTED}. What is planned on graphs "
-            '(compile, the backend "cutback", Partitioner, trace) does not work with this PyTorch; checkpoint, '
-            "checkpoint_plan, checkpoint_contexts and MemoryTracker do"
+            '(compile, the backend "cutback", Partitioner, trace) does not work with this PyTorch; '
+            "checkpoint, checkpoint_plan, checkpoint_contexts and MemoryTracker do"
         )
