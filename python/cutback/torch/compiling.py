@@ -57,6 +57,13 @@ def make_backend(
     if codegen not in CODEGENS:
         raise ValueError(f"codegen={codegen!r} is not one of {', '.join(CODEGENS)}")
     run = _run_eager if codegen == "eager" else _run_inductor
+    if codegen == "inductor":
+        partitioner.inductor = True
+        if partitioner.offload:
+            raise ValueError(
+                "offload goes with codegen='eager': Inductor cannot compile plans in which values "
+                "move to the host"
+            )
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         compiled = run(partitioner, gm, inputs)
@@ -75,7 +82,7 @@ def cutback(
     Options are those of :func:`compile`, and ``on_plan``, a function that gets each plan."""
     options = dict(options or {})
     codegen = options.pop("codegen", "eager")
-    known = {"budget", "measure", "policy", "device", "on_plan"}
+    known = {"budget", "measure", "policy", "device", "on_plan", "offload", "pinned"}
     for name in options:
         if name not in known:
             raise ValueError(
@@ -183,6 +190,8 @@ def compile(
     codegen: str = "eager",
     device: str | None = None,
     *,
+    offload: bool | str = False,
+    pinned: int | str | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
 ) -> Any:
@@ -199,6 +208,9 @@ def compile(
         codegen: ``"eager"``: the planned ops in the planned order, with PyTorch's own kernels:
             the planned peak is the measured one, and the bits do not depend on the budget.
             ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse.
+        offload: with ``codegen="eager"``, may values move to the host and back? ``"only"``: and
+            nothing runs again. On CUDA the copies go to pinned memory, on streams of their own.
+        pinned: most bytes that the host may hold for it at one time: an int or ``"8GiB"``.
         fullgraph, dynamic: as for ``torch.compile``.
 
     Returns:
@@ -208,9 +220,10 @@ def compile(
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
-    runner = Runner(model, ModelPartitioner(budget, measure, policy, device), codegen, {
-        "fullgraph": fullgraph, "dynamic": dynamic,
-    })  # fmt: skip
+    partitioner = ModelPartitioner(
+        budget, measure, policy, device, offload=offload, pinned=pinned
+    )
+    runner = Runner(model, partitioner, codegen, {"fullgraph": fullgraph, "dynamic": dynamic})
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, runner)
     return CompiledFunction(model, runner)

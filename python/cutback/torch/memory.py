@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from . import transfers
 from .codegen import MODULES
 
 CATEGORIES = ("parameter", "buffer", "gradient", "optimizer", "activation")
@@ -39,7 +40,8 @@ class MemoryTracker(TorchDispatchMode):
     It sees each tensor that an operation returns, and its end, forward and backward, in eager code
     and in code that :func:`cutback.torch.compile` made with ``codegen="eager"``. What a kernel
     takes and gives back while it runs (workspace) it does not see, nor memory from before. Code
-    that Inductor made allocates by itself and is not counted.
+    that Inductor made allocates by itself and is not counted. Copies on the host that a plan with
+    offload makes are counted apart.
 
     Args:
         model: its parameters' gradients count as category ``"gradient"``, and the forward of eager
@@ -58,6 +60,9 @@ class MemoryTracker(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
         """Most bytes that were alive at one moment, of what appeared since the beginning."""
+        self.host_bytes = 0
+        self.peak_host_bytes = 0
+        """Most bytes of offloaded values that the host held at one moment."""
         self.events: list[Event] = []
         self._model = model
         self._optimizer = optimizer
@@ -126,6 +131,12 @@ class MemoryTracker(TorchDispatchMode):
 
     def _appear(self, storage: Any, op: str) -> None:
         number, size, key = len(self._lives), storage.nbytes(), id(storage)
+        if transfers.making_host_memory():
+            self._before.add(storage)
+            self.host_bytes += size
+            self.peak_host_bytes = max(self.peak_host_bytes, self.host_bytes)
+            weakref.finalize(storage, self._vanish_from_host, size)
+            return
         self._op = op
         self._lives.append(_Life(size, op, self._where()))
         self._known[key] = number
@@ -140,6 +151,10 @@ class MemoryTracker(TorchDispatchMode):
             return
         self.live_bytes -= size
         self.events.append(Event(-size, self.live_bytes, self._op, number))
+
+    def _vanish_from_host(self, size: int) -> None:
+        if not self._ended:
+            self.host_bytes -= size
 
     def _where(self) -> str:
         """The innermost module at work: by the line of planned code, or by the frame of a module of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 
 from .. import __version__, _native, budgets, policies
 from ..planning import Plan
-from . import ops
+from . import moving, ops
 from .emitter import emit
 from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
@@ -52,13 +53,7 @@ def _word(choice: Any) -> str | None:
     name = getattr(choice, "name", None)
     if name not in _WORDS:
         raise TypeError(f"a policy answers a CheckpointPolicy or None, not {choice!r}")
-    word = _WORDS[name]
-    if word is not None and word.endswith("offload"):
-        raise NotImplementedError(
-            f"{name}: cutback.torch cannot run plans in which values are to be offloaded; save or "
-            "recompute them"
-        )
-    return word
+    return _WORDS[name]
 
 
 def of_tags(node: fx.Node) -> str | None:
@@ -174,11 +169,17 @@ class Partitioner(CustomPartitionerFn):
             arguments.
         device: row of the device table that times are taken from; None: by the graph's device.
         on_plan: called with each :class:`cutback.Plan`.
+        offload: may values move to the host and back (``docs/problem.md``)? ``"only"``: and nothing
+            runs again. Not where Inductor compiles the graphs.
+        pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
         ValueError, TypeError: a mistake in the arguments.
     """
+
+    inductor = False
+    """Does Inductor compile the graphs? It knows no moves."""
 
     def __init__(
         self,
@@ -187,14 +188,18 @@ class Partitioner(CustomPartitionerFn):
         policy: Policy = None,
         device: str | None = None,
         on_plan: Callable[[Plan], object] | None = None,
+        offload: bool | str = False,
+        pinned: int | str | None = None,
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(
                 f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
                 "the allocator's ('arena'), and the graph knows no optimizer ('total')"
             )
-        self.budget = budgets.parse(budget, measure)
+        self.budget = budgets.with_options(budgets.parse(budget, measure), offload, pinned, False)
         self.measure = measure
+        self.offload = offload
+        self.pinned = pinned
         _chooser(policy)
         self.policy = policy
         self.device = device
@@ -235,14 +240,30 @@ class Partitioner(CustomPartitionerFn):
         self._check_one_graph()
         self.row = self.device or device_row(gm)
         graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy)
-        return emit(gm, graph, *self._choose(graph))
+        return emit(gm, graph, self._choose(graph))
 
-    def _choose(self, graph: Imported) -> tuple[list[int], int]:
-        """A schedule of the graph: steps, and where the backward starts."""
-        text = json.dumps(graph.document)
+    def _choose(self, graph: Imported) -> moving.Schedule:
+        """A schedule of the graph."""
+        return self._plan(graph.document)
+
+    def _plan(self, document: dict[str, Any]) -> moving.Schedule:
+        """The schedule of a problem, whose plan is noted."""
+        if self.offload or moving.wants_moves(document):
+            self._check_moves()
+            document = moving.with_link(document, self.row)
+        text = json.dumps(document)
         plan = Plan(text, _native.plan_json(text, budget=self.budget, device=self.row))
         self._note(plan)
-        return plan.document["steps"], plan.document["backward_starts"]
+        return moving.schedule_of(document, plan.document)
+
+    def _check_moves(self) -> None:
+        """Raises: NotImplementedError: this door cannot run moves."""
+        settings = sys.modules.get("torch._inductor.config")
+        if self.inductor or getattr(settings, "custom_partitioner_fn", None) is self:
+            raise NotImplementedError(
+                "Inductor cannot compile plans in which values move to the host, as offload= or a "
+                "policy asks for: use cutback.torch.compile(..., codegen='eager')"
+            )
 
     def _note(self, plan: Plan) -> None:
         self.plans.append(plan)
@@ -257,7 +278,7 @@ class Partitioner(CustomPartitionerFn):
         policy: Any = self.policy
         if isinstance(policy, Iterable) and not isinstance(policy, str):
             policy = [str(item) for item in policy]
-        key = repr((__version__, self.budget, policy, self.device))
+        key = repr((__version__, self.budget, policy, self.device, self.offload))
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key

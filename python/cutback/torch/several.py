@@ -14,17 +14,16 @@ on both sides, so that the plan errs on the safe side.
 from __future__ import annotations
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch._guards import CompileContext
 
-from .. import _native, budgets
-from ..planning import Plan
+from .. import budgets
 from .graphs import UnsupportedGraphError
 from .importer import Imported
+from .moving import Move, Schedule
 from .partition import Partitioner
 
 MOST_ROUNDS = 4
@@ -37,8 +36,7 @@ class _Part(NamedTuple):
     """What the joint plan says of one graph."""
 
     document: dict[str, Any]
-    steps: list[int]
-    backward_starts: int
+    schedule: Schedule
 
 
 def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -82,6 +80,29 @@ def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[in
     return joined, order
 
 
+def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Schedule:
+    """What a joint schedule says of one graph. A move that stands between the graph's forward and its
+    backward, while others run, is drawn to the side that holds less memory."""
+    steps, start = schedule
+    mine = [
+        (t, step)
+        for t, step in enumerate(steps)
+        if order[step if isinstance(step, int) else step.op][0] == graph
+    ]
+    runs = [t for t, step in mine if isinstance(step, int)]
+    begins = min((t for t in runs if t >= start), default=len(steps))
+    ends = max((t for t in runs if t < start), default=-1)
+    early: list[int | Move] = []
+    late: list[int | Move] = []
+    for t, step in mine:
+        if isinstance(step, int):
+            (early if t < start else late).append(order[step][1])
+        else:
+            first = t <= ends if step.action == "in" else t < begins
+            (early if first else late).append(step._replace(op=order[step.op][1]))
+    return Schedule(early + late, len(early))
+
+
 class ModelPartitioner(Partitioner):
     """The partitioner of one model: a budget in bytes or a share is one budget for all graphs."""
 
@@ -106,20 +127,18 @@ class ModelPartitioner(Partitioner):
             return False
         documents = list(self._documents.values())
         joined, order = join(documents)
-        text = json.dumps(joined)
-        answer = _native.plan_json(text, budget=self.budget, device=self.row)
-        plan = Plan(text, answer)
-        steps, start = plan.document["steps"], plan.document["backward_starts"]
-        self._parts = []
-        for g, document in enumerate(documents):
-            early = [order[s][1] for s in steps[:start] if order[s][0] == g]
-            late = [order[s][1] for s in steps[start:] if order[s][0] == g]
-            self._parts.append(_Part(document, early + late, len(early)))
+        before, self.plans = self.plans, []
+        try:
+            schedule = self._plan(joined)
+        except BaseException:
+            self.plans = before
+            raise
+        self._parts = [
+            _Part(document, part_of(schedule, order, g)) for g, document in enumerate(documents)
+        ]
         self._documents = {}
         self._stale = False
         self._rounds += 1
-        self.plans = []
-        self._note(plan)
         return True
 
     def counted(self, run: Callable[..., Any], frame: int | None) -> Callable[..., Any]:
@@ -157,17 +176,19 @@ class ModelPartitioner(Partitioner):
         now = CompileContext.current_compile_id()
         return None if now is None else now.frame_id
 
-    def _choose(self, graph: Imported) -> tuple[list[int], int]:
+    def _choose(self, graph: Imported) -> Schedule:
         if not self._shared:
             return super()._choose(graph)
         self._documents[self.frame()] = graph.document
         for part in self._parts:
             if part.document == graph.document:
-                return part.steps, part.backward_starts
+                return part.schedule
         if len(self._documents) == 1 and not self._parts:
             return super()._choose(graph)
         self._stale = True
-        whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
+        whole = self.budget
+        least = budgets.parse("min", self.measure, _SMALLEST)
+        self.budget = budgets.with_options(least, self.offload, self.pinned, False)
         try:
             return super()._choose(graph)
         finally:
