@@ -119,6 +119,14 @@ class _Step:
         yield _Moved("here", self.node, position)
 
 
+def _hoist(steps: list[_Step], dropout: Any) -> None:
+    """Moves that stand between a dropout and its result go before it, as it makes both at once: the
+    room is needed then."""
+    at = next((i for i in reversed(range(len(steps))) if steps[i].node is dropout), len(steps))
+    runs = {s.node for s in steps[at:] if s.move is None}
+    steps[at:] = sorted(steps[at:], key=lambda s: s.move is None or s.node in runs)
+
+
 class _Emitter:
     def __init__(self, gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> None:
         self.gm = gm
@@ -147,6 +155,8 @@ class _Emitter:
                 continue
             masked = self.graph.masked.get(node)
             if not again and node not in ran:
+                if masked is not None:
+                    _hoist(steps, masked.mask.args[0])
                 masked = None  # the first run of a dropout's result is the dropout's own
             steps.append(_Step(node, masked))
             ran.add(node)
