@@ -220,9 +220,7 @@ def compile(
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
-    partitioner = ModelPartitioner(
-        budget, measure, policy, device, offload=offload, pinned=pinned
-    )
+    partitioner = ModelPartitioner(budget, measure, policy, device, offload=offload, pinned=pinned)
     runner = Runner(model, partitioner, codegen, {"fullgraph": fullgraph, "dynamic": dynamic})
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, runner)

@@ -3,15 +3,15 @@
 The forward graph takes the primals and returns the forward outputs, then what the backward needs:
 tensors, then numbers. The backward graph takes numbers, tensors and tangents in that order and
 returns the gradients. Both run their nodes in the plan's order; what runs again stands there again
-under a name of its own, and later readers read the newest run. Moves to the host and back are nodes as well
-(transfers.py): what is on the host between forward and backward crosses as a tensor of the host.
+under a name of its own, and later readers read the newest run. Moves to the host and back are nodes
+as well (transfers.py): what is on the host between forward and backward crosses as a tensor there.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import fx
@@ -32,8 +32,8 @@ _MASKED = torch.ops.aten.native_dropout_backward.default  # x * mask * scale, in
 
 
 class _Moved(NamedTuple):
-    """One tensor of a node that moves. ``what``: ``"host"``, its copy; ``"left"``, the memory that it
-    leaves; ``"here"``, a part of a tuple that no node takes out."""
+    """One tensor of a node that moves. ``what``: ``"host"``, its copy; ``"left"``, the memory that
+    it leaves; ``"here"``, a part of a tuple that no node takes out."""
 
     what: str
     node: fx.Node
@@ -54,7 +54,7 @@ class _Moved(NamedTuple):
         return _on_host(val) if self.what == "host" else val
 
 
-_Value = fx.Node | _Moved
+_Value: TypeAlias = fx.Node | _Moved
 """What one graph makes and the other may read."""
 
 
@@ -299,9 +299,8 @@ class _Emitter:
                 env[here] = call(transfers.arrive, left, env[host], device)
                 self.coming.add(env[here])
                 env.update(dict.fromkeys(others, env[here]))
-        if step.positions != [None]:
-            if move.action in ("out", "in"):
-                env.pop(step.node, None)  # from now on its parts are what counts
+        if step.positions != [None] and move.action in ("out", "in"):
+            env.pop(step.node, None)  # from now on its parts are what counts
 
     def _part(
         self, graph: fx.Graph, env: dict[_Value, Any], node: fx.Node, at: int | None, here: _Value

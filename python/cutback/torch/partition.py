@@ -199,7 +199,6 @@ class Partitioner(CustomPartitionerFn):
         self.budget = budgets.with_options(budgets.parse(budget, measure), offload, pinned, False)
         self.measure = measure
         self.offload = offload
-        self.pinned = pinned
         _chooser(policy)
         self.policy = policy
         self.device = device

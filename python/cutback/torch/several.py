@@ -81,8 +81,8 @@ def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[in
 
 
 def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Schedule:
-    """What a joint schedule says of one graph. A move that stands between the graph's forward and its
-    backward, while others run, is drawn to the side that holds less memory."""
+    """What a joint schedule says of one graph. A move that stands between the graph's forward and
+    its backward, while others run, is drawn to the side that holds less memory."""
     steps, start = schedule
     mine = [
         (t, step)
@@ -186,9 +186,7 @@ class ModelPartitioner(Partitioner):
         if len(self._documents) == 1 and not self._parts:
             return super()._choose(graph)
         self._stale = True
-        whole = self.budget
-        least = budgets.parse("min", self.measure, _SMALLEST)
-        self.budget = budgets.with_options(least, self.offload, self.pinned, False)
+        whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
         try:
             return super()._choose(graph)
         finally:

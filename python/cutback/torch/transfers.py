@@ -36,9 +36,9 @@ class _Streams(NamedTuple):
 
 _streams: dict[torch.device, _Streams] = {}
 _under_way: dict[int, tuple[Any, torch.Tensor]] = {}
-"""By id of its event: a copy that nothing has waited for, and the memory on the device that it reads
-or writes. After an error nobody else may hold that, and it must not be given to others before the
-copy has ended."""
+"""By id of its event: a copy that nothing has waited for, and the memory on the device that it
+reads or writes. After an error nobody else may hold that, and it must not be given to others before
+the copy has ended."""
 _lock = threading.Lock()
 
 
