@@ -15,6 +15,7 @@ from ..planning import Plan
 from . import codegen
 from .partition import Partitioner, Policy
 from .several import ModelPartitioner
+from .totals import account
 
 CODEGENS = ("eager", "inductor")
 
@@ -192,6 +193,7 @@ def compile(
     *,
     offload: bool | str = False,
     pinned: int | str | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
 ) -> Any:
@@ -211,6 +213,8 @@ def compile(
         offload: with ``codegen="eager"``, may values move to the host and back? ``"only"``: and
             nothing runs again. On CUDA the copies go to pinned memory, on streams of their own.
         pinned: most bytes that the host may hold for it at one time: an int or ``"8GiB"``.
+        optimizer: with ``measure="total"``, whose states count, also those that its first step will
+            allocate, as does what its step takes beside them.
         fullgraph, dynamic: as for ``torch.compile``.
 
     Returns:
@@ -220,7 +224,10 @@ def compile(
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
         first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
     """
-    partitioner = ModelPartitioner(budget, measure, policy, device, offload=offload, pinned=pinned)
+    total = None if optimizer is None else account(model, optimizer)
+    partitioner = ModelPartitioner(
+        budget, measure, policy, device, offload=offload, pinned=pinned, total=total
+    )
     runner = Runner(model, partitioner, codegen, {"fullgraph": fullgraph, "dynamic": dynamic})
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, runner)

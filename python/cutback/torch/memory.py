@@ -60,12 +60,16 @@ class MemoryTracker(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
         """Most bytes that were alive at one moment, of what appeared since the beginning."""
+        self.peak_total_bytes = 0
+        """Most bytes that were alive at one moment, together with the parameters, buffers, gradients
+        and optimizer states of ``model`` and ``optimizer`` from before."""
         self.host_bytes = 0
         self.peak_host_bytes = 0
         """Most bytes of offloaded values that the host held at one moment."""
         self.events: list[Event] = []
         self._model = model
         self._optimizer = optimizer
+        self._standing = 0  # bytes from before that count in the total
         self._names: dict[int, str] = {}
         if model is not None:
             self._names = {id(m): name for name, m in model.named_modules()}
@@ -96,8 +100,28 @@ class MemoryTracker(TorchDispatchMode):
                 self._before.add(buffer.untyped_storage())
         if self._optimizer is not None:
             self._hooks.append(self._optimizer.register_step_post_hook(self._see_states))
+        self._stand()
         super().__enter__()
         return self
+
+    def _stand(self) -> None:
+        """Finds what was there before."""
+        standing: list[Any] = []
+        if self._model is not None:
+            standing += [*self._model.parameters(), *self._model.buffers()]
+        if self._optimizer is not None:
+            standing += [p for group in self._optimizer.param_groups for p in group["params"]]
+            standing += tree_iter([list(s.values()) for s in self._optimizer.state.values()])
+        standing += [t.grad for t in standing if isinstance(t, torch.nn.Parameter)]
+        storages = {t.untyped_storage() for t in standing if isinstance(t, torch.Tensor)}
+        for storage in storages:
+            self._before.add(storage)
+            self._standing += storage.nbytes()
+            weakref.finalize(storage, self._fall, storage.nbytes())
+        self.peak_total_bytes = self._standing
+
+    def _fall(self, size: int) -> None:
+        self._standing -= size
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -142,6 +166,7 @@ class MemoryTracker(TorchDispatchMode):
         self._known[key] = number
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.peak_total_bytes = max(self.peak_total_bytes, self.live_bytes + self._standing)
         self.events.append(Event(size, self.live_bytes, op, number))
         weakref.finalize(storage, self._vanish, key, number, size)
 

@@ -22,11 +22,12 @@ from . import moving, ops
 from .emitter import emit
 from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
+from .totals import Total, with_total
 
 Policy = str | Callable[..., Any] | Iterable[Any] | policies.CheckpointPolicy | None
 """PyTorch's own ``CheckpointPolicy`` is one as well."""
 
-MEASURES = ("live", "saved")
+MEASURES = ("live", "saved", "total")
 
 _WORDS = {
     "MUST_SAVE": "must_save", "PREFER_SAVE": "prefer_save",
@@ -162,7 +163,8 @@ class Partitioner(CustomPartitionerFn):
             saving everything takes (``0.4``), ``"min"``; None: no limit, so that nothing is
             recomputed but what a policy or a checkpoint in the model asks for.
         measure: ``"live"``: bytes alive at the worst moment, counted op by op; ``"saved"``: bytes
-            alive between forward and backward.
+            alive between forward and backward; ``"total"``: ``"live"`` and what model and optimizer
+            hold, which :func:`compile` and :func:`trace` know.
         policy: what may or must be saved: a name (``"dots_saveable"``, ``"everything_saveable"``,
             ``"nothing_saveable"``), operations to save, or a function ``(ctx, op, *args,
             **kwargs) -> CheckpointPolicy | None`` that is asked for each forward op with its fake
@@ -190,12 +192,19 @@ class Partitioner(CustomPartitionerFn):
         on_plan: Callable[[Plan], object] | None = None,
         offload: bool | str = False,
         pinned: int | str | None = None,
+        total: Total | None = None,
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(
                 f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
-                "the allocator's ('arena'), and the graph knows no optimizer ('total')"
+                "the allocator's ('arena')"
             )
+        if (measure == "total") != (total is not None):
+            raise ValueError(
+                f"measure={measure!r}: 'total' goes with an optimizer, which a graph does not show: "
+                "cutback.torch.compile(model, measure='total', optimizer=...)"
+            )
+        self.total = total
         self.budget = budgets.with_options(budgets.parse(budget, measure), offload, pinned, False)
         self.measure = measure
         self.offload = offload
@@ -250,10 +259,17 @@ class Partitioner(CustomPartitionerFn):
         if self.offload or moving.wants_moves(document):
             self._check_moves()
             document = moving.with_link(document, self.row)
+        n_ops = len(document["ops"])
+        if self.total is not None:
+            document = with_total(document, self.total)
         text = json.dumps(document)
         plan = Plan(text, _native.plan_json(text, budget=self.budget, device=self.row))
         self._note(plan)
-        return moving.schedule_of(document, plan.document)
+        schedule = moving.schedule_of(document, plan.document)
+        if self.total is None:
+            return schedule
+        steps = [s for s in schedule.steps if s != n_ops]  # the optimizer's own step
+        return moving.Schedule(steps, schedule.backward_starts)
 
     def _check_moves(self) -> None:
         """Raises: NotImplementedError: this door cannot run moves."""
@@ -277,7 +293,7 @@ class Partitioner(CustomPartitionerFn):
         policy: Any = self.policy
         if isinstance(policy, Iterable) and not isinstance(policy, str):
             policy = [str(item) for item in policy]
-        key = repr((__version__, self.budget, policy, self.device, self.offload))
+        key = repr((__version__, self.budget, policy, self.device, self.offload, self.total))
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key

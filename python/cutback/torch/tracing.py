@@ -14,7 +14,9 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from ..planning import Plan, plan
 from .graphs import UnsupportedGraphError
+from .moving import wants_moves, with_link
 from .partition import Policy, device_row, prepare
+from .totals import account, with_total
 
 
 class TracedStep:
@@ -27,7 +29,11 @@ class TracedStep:
 
     def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
         """The plan under a budget; options as for :func:`cutback.plan`."""
-        return plan(self.document, budget=budget, **{"device": self.device, **options})
+        options = {"device": self.device, **options}
+        document = self.document
+        if options.get("offload") or wants_moves(document):
+            document = with_link(document, options["device"])
+        return plan(document, budget=budget, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
@@ -57,6 +63,7 @@ def trace(
     *inputs: Any,
     policy: Policy = None,
     dynamic: bool | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     **kwargs: Any,
 ) -> TracedStep:
     """The problem of one training step: the forward of ``step`` on inputs like these, and its
@@ -69,10 +76,13 @@ def trace(
         step: a module, or a function that returns a loss or outputs; it must trace as one graph.
         inputs, kwargs: what it is called with.
         policy: see :class:`Partitioner`.
+        optimizer: whose states and step are part of the problem, for ``plan(measure="total")``.
 
     Raises:
         UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
     """
+
+    total = None if optimizer is None else account(step, optimizer)
 
     def partition(
         gm: torch.fx.GraphModule,
@@ -83,7 +93,8 @@ def trace(
         **options: Any,
     ) -> Any:
         graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), policy)
-        raise _SeenError(TracedStep(graph.document, device_row(gm)))
+        document = graph.document if total is None else with_total(graph.document, total)
+        raise _SeenError(TracedStep(document, device_row(gm)))
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         raise UnsupportedGraphError(
