@@ -13,6 +13,7 @@ from . import hooks
 
 hooks.check()
 
+from .batches import MaxBatch, max_batch
 from .compiling import Compiled, compile
 from .contexts import checkpoint_contexts
 from .eager import checkpoint, checkpoint_plan
@@ -23,6 +24,7 @@ from .tracing import TracedStep, trace
 
 __all__ = [
     "Compiled",
+    "MaxBatch",
     "MemoryTracker",
     "Partitioner",
     "TracedStep",
@@ -31,5 +33,6 @@ __all__ = [
     "checkpoint_contexts",
     "checkpoint_plan",
     "compile",
+    "max_batch",
     "trace",
 ]

@@ -61,8 +61,8 @@ class MemoryTracker(TorchDispatchMode):
         self.peak_bytes = 0
         """Most bytes that were alive at one moment, of what appeared since the beginning."""
         self.peak_total_bytes = 0
-        """Most bytes that were alive at one moment, together with the parameters, buffers, gradients
-        and optimizer states of ``model`` and ``optimizer`` from before."""
+        """Most bytes that were alive at one moment, together with the parameters, buffers,
+        gradients and optimizer states of ``model`` and ``optimizer`` from before."""
         self.host_bytes = 0
         self.peak_host_bytes = 0
         """Most bytes of offloaded values that the host held at one moment."""

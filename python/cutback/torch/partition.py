@@ -201,7 +201,7 @@ class Partitioner(CustomPartitionerFn):
             )
         if (measure == "total") != (total is not None):
             raise ValueError(
-                f"measure={measure!r}: 'total' goes with an optimizer, which a graph does not show: "
+                f"measure={measure!r}: 'total' goes with an optimizer, which no graph shows: "
                 "cutback.torch.compile(model, measure='total', optimizer=...)"
             )
         self.total = total

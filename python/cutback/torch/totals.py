@@ -1,10 +1,10 @@
 """What the measure ``total`` counts beside the step: parameters, buffers and optimizer states.
 
-States are counted whether or not they have been allocated: the optimizer's step is rehearsed on fake
-tensors, twice. The first rehearsal shows the states, the second what a step takes beside them. That
-goes into the problem as an op after the backward, which reads all gradients: so the plan's peak is
-that of the whole step. Gradients are values of the step, made where the backward makes them, and
-become ``.grad`` as they are; they are not counted again.
+States are counted whether or not they have been allocated: the optimizer's step is rehearsed on
+fake tensors, twice. The first rehearsal shows the states, the second what a step takes beside them.
+That goes into the problem as an op after the backward, which reads all gradients: so the plan's
+peak is that of the whole step. Gradients are values of the step, made where the backward makes
+them, and become ``.grad`` as they are; they are not counted again.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ def with_total(problem: dict[str, Any], total: Total) -> dict[str, Any]:
     )
     step = {
         "name": "optimizer_step", "kind": "optimizer", "flags": ["backward", "effect"],
-        "in": problem["backward_outputs"], "out": [], "workspace": max(0, total.step_bytes - returned), "time_ps": 0,
+        "in": problem["backward_outputs"], "out": [], "time_ps": 0,
+        "workspace": max(0, total.step_bytes - returned),
     }  # fmt: skip
     return {**problem, "static_bytes": total.static_bytes, "ops": [*problem["ops"], step]}
