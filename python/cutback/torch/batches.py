@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,9 @@ class _Search:
             plan = step.plan(self.budget, measure=self.measure, **self.options)
         except BudgetError as error:
             self.failed = error
+            if self.options.get("offload") == "only":
+                found = re.search(r"smallest found needs (\d+) bytes", str(error))
+                return max(int(found[1]) if found else 0, self.budget + 1), None
             least = {k: v for k, v in self.options.items() if k not in ("offload", "pinned")}
             plan = step.plan("min", measure=self.measure, max_extra=_ANY_TIME, **least)
         need = int(plan.numbers[f"{self.measure}_bytes"])

@@ -70,6 +70,7 @@ class MemoryTracker(TorchDispatchMode):
         self._model = model
         self._optimizer = optimizer
         self._standing = 0  # bytes from before that count in the total
+        self._finalizers: list[Any] = []
         self._names: dict[int, str] = {}
         if model is not None:
             self._names = {id(m): name for name, m in model.named_modules()}
@@ -117,7 +118,7 @@ class MemoryTracker(TorchDispatchMode):
         for storage in storages:
             self._before.add(storage)
             self._standing += storage.nbytes()
-            weakref.finalize(storage, self._fall, storage.nbytes())
+            self._finalizers.append(weakref.finalize(storage, self._fall, storage.nbytes()))
         self.peak_total_bytes = self._standing
 
     def _fall(self, size: int) -> None:
@@ -127,6 +128,8 @@ class MemoryTracker(TorchDispatchMode):
         super().__exit__(*error)
         for hook in self._hooks:
             hook.remove()
+        for finalizer in self._finalizers:
+            finalizer.detach()
         self._ended = True
 
     def __torch_dispatch__(
