@@ -85,7 +85,7 @@ def test_total_offload_and_limits() -> None:
     live = ct.max_batch(made_inside, 100_000, start=total.batch, most=total.batch + 1)
     assert live.batch == total.batch + 1  # without what is there anyway, more fits
     assert live.next_bytes is None and "would need" not in str(live)
-    moved = ct.max_batch(made_inside, 60_000, offload="only", most=2)
+    moved = ct.max_batch(made_inside, 40_000, offload="only", start=4, most=4)
     assert moved.plan.offloaded
     stopped = ct.max_batch(made_inside, 100_000, progress=lambda batch, size, fits: batch == 2)
     assert stopped.batch == 2 and stopped.next_bytes is None
