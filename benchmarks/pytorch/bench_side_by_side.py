@@ -45,6 +45,7 @@ import cutback
 import cutback.torch
 from cutback import _native, budgets
 from cutback.planning import Plan
+from cutback.torch.moving import Schedule
 
 COMMAND = "python benchmarks/pytorch/bench_side_by_side.py"
 BUDGETS = {
@@ -372,14 +373,14 @@ class Timed(cutback.torch.Partitioner):
     seconds = 0.0
     preset = 0
 
-    def _choose(self, graph: Any) -> tuple[list[int], int]:
+    def _choose(self, graph: Any) -> Schedule:
         begin = time.perf_counter()
         text = json.dumps(graph.document)
         answer = _native.plan_json(text, preset=self.preset, budget=self.budget, device=self.row)
         self._note(Plan(text, answer))
         document = self.plans[-1].document
         self.seconds = time.perf_counter() - begin
-        return document["steps"], document["backward_starts"]
+        return Schedule(document["steps"], document["backward_starts"])
 
 
 def bridge(name: str, rounds: int) -> list[Row]:

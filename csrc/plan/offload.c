@@ -285,16 +285,20 @@ static cb_status fail(const hunter *z, cb_error *err) {
                    z->goal->pinned_bytes == UINT64_MAX ? "" : " or the limit on pinned bytes");
 }
 
-/* The answer without offload, unless something must move. */
+/* The answer without offload, unless something must move; where nothing may run again, that of
+ * saving everything, unless something must run again. */
 static cb_status consider_runs(hunter *z, cb_sim *sim, cb_error *err) {
     cb_found found = {.pairs = {.arena = z->arena}};
     cb_schedule schedule;
-    bool must = z->goal->offload == CB_OFFLOAD_ONLY, taken;
-    for (uint32_t op = 0; op < z->f->p->n_op; op++) must |= z->mover.must[op];
+    bool only = z->goal->offload == CB_OFFLOAD_ONLY, must = false, taken;
+    for (uint32_t op = 0; op < z->f->p->n_op; op++)
+        must |= z->mover.must[op] || (only && z->f->wish[op] == CB_MUST_RECOMPUTE);
     if (must) return CB_OK;
-    cb_status status = cb_searcher_ask(z->searcher, z->goal, &found, err);
-    if (status == CB_INFEASIBLE) return CB_OK;
-    if (status != CB_OK) return status;
+    if (!only) {
+        cb_status status = cb_searcher_ask(z->searcher, z->goal, &found, err);
+        if (status == CB_INFEASIBLE) return CB_OK;
+        if (status != CB_OK) return status;
+    }
     if (found.schedule.n_step > 0) return consider(z, &found.schedule, &taken, err);
     CB_TRY(cb_sim_run(sim, found.pairs.list.at, found.pairs.list.len, err));
     CB_TRY(cb_sim_schedule(sim, z->arena, &schedule, err));

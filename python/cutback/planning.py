@@ -325,8 +325,8 @@ def plan(
             budget without it, or with it, may then give a slower one.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
         offload: for problems with a budget; may values move to the host and back, over the link of
-            the device? ``"only"``: and nothing runs again. Such plans are for reading: ``compile``
-            does not run them.
+            the device? ``"only"``: and nothing runs again. :func:`cutback.torch.compile`
+            runs such plans, :func:`cutback.compile` does not.
         pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
         time_limit, progress: for problems; seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and,

@@ -393,3 +393,15 @@ def test_compiled_steps_refuse_offload():
     step = cutback.compile(lambda a: cutback.cos(inner(a)).sum(), argnums=0, device="a100")
     with pytest.raises(NotImplementedError, match="backend cpu cannot run"):
         step(np.ones((4, 4), np.float32))
+
+
+def test_with_room_for_everything_offload_alone_moves_nothing():
+    problem = cutback.plan(str(DATA / "unet.json.gz")).problem
+    everything = cutback.plan(problem, device="a100").numbers["save_all_live_bytes"]
+    for budget in (everything, 1.0):
+        plan = cutback.plan(problem, budget=budget, offload="only", device="a100")
+        assert plan.numbers["time_ps"] == plan.numbers["once_ps"]
+        assert plan.numbers["live_bytes"] <= everything
+    slow = {**problem, "link_bytes_per_s": 1e3}  # no copy is worth its time
+    plan = cutback.plan(slow, budget="min", offload="only", device="a100")
+    assert plan.numbers["live_bytes"] == everything and not plan.offloaded

@@ -771,9 +771,3 @@ def test_mistakes_in_arguments() -> None:
     ):
         with pytest.raises(error, match=next(iter(options))):
             ct.compile(lambda w: w, **options)
-
-
-def test_offload_is_refused() -> None:
-    policy = torch.utils.checkpoint.CheckpointPolicy.MUST_CPU_OFFLOAD
-    with pytest.raises(NotImplementedError, match="to be offloaded"):
-        ct.compile(lambda w: w.sin().exp().sum(), policy=policy)(torch.ones(4, requires_grad=True))

@@ -14,7 +14,7 @@ from eager_tools import Calls
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from cutback.torch import checkpoint, checkpoint_contexts
+from cutback.torch import MemoryTracker, checkpoint, checkpoint_contexts
 
 pytestmark = pytest.mark.torch
 torch.set_num_threads(1)
@@ -167,6 +167,43 @@ def test_offload_holds_on_the_host(inputs: list[Any]) -> None:
         return CheckpointPolicy.MUST_CPU_OFFLOAD
 
     assert forward_products(ours(offload), inputs)[aten.mm] == 0
+
+
+@pytest.mark.parametrize("by", ["offload", "policy"])
+def test_offloaded_values_are_held_on_the_host_alone(inputs: list[Any], by: str) -> None:
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_CPU_OFFLOAD if op in products else no_products(ctx, op)
+
+    def f(x: Any, w: Any) -> Any:
+        for _ in range(3):
+            x = (x @ w).sin().cos()
+        return x.sum()
+
+    x, w = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
+    (expected,) = torch.autograd.grad(f(x, w), w)
+    options = (
+        {"policy_fn": no_products, "offload": True} if by == "offload" else {"policy_fn": policy}
+    )
+    with MemoryTracker() as memory:
+        loss = checkpoint(f, x, w, **options)
+        held = memory.live_bytes
+        assert memory.host_bytes == 3 * x.nbytes
+        (found,) = torch.autograd.grad(loss, w)
+        del loss
+        assert memory.host_bytes == 0
+    assert torch.equal(found, expected)
+    assert held < x.nbytes  # on the device next to nothing
+
+
+def test_offload_in_the_wrong_place(inputs: list[Any]) -> None:
+    with pytest.raises(ValueError, match="offload goes with policy_fn"):
+        checkpoint(model, *inputs, budget=0.5, offload=True)
+
+    def outer(*args: Any) -> Any:
+        return checkpoint(model, *args, policy_fn=no_products, offload=True)
+
+    with pytest.raises(ValueError, match="offload belongs to the outermost region"):
+        checkpoint(outer, *inputs)
 
 
 def test_wrong_policies(inputs: list[Any]) -> None:

@@ -17,6 +17,7 @@ from .eager import checkpoint, checkpoint_plan
 from .memory import MemoryTracker
 
 if not hooks.missing():
+    from .batches import MaxBatch, max_batch
     from .compiling import Compiled, compile
     from .graphs import UnsupportedGraphError
     from .mutwo import Pipeline, Selection, mu_two, select
@@ -35,6 +36,7 @@ else:
 
 __all__ = [
     "Compiled",
+    "MaxBatch",
     "MemoryTracker",
     "Partitioner",
     "Pipeline",
@@ -47,6 +49,7 @@ __all__ = [
     "checkpoint_plan",
     "compile",
     "load_profile",
+    "max_batch",
     "mu_two",
     "profile",
     "select",

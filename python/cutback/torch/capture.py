@@ -16,6 +16,7 @@ from ..planning import Plan, plan
 from .emitter import emit
 from .graphs import UnsupportedGraphError
 from .importer import Imported
+from .moving import schedule_of
 from .partition import device_row, prepare
 
 
@@ -110,7 +111,7 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         row = device_row(gm)
         whole = save_everything(graph.document, row)
         found[:] = gm, graph, row, whole
-        return emit(gm, graph, whole.document["steps"], whole.document["backward_starts"])
+        return emit(gm, graph, schedule_of(graph.document, whole.document))
 
     compiler = aot_autograd(
         fw_compiler=_called,

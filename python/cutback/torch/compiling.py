@@ -25,6 +25,7 @@ from .inductor import CompilerNote, Watch
 from .partition import Measured, Partitioner, Policy
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
+from .totals import account
 
 CODEGENS = ("eager", "inductor")
 
@@ -143,6 +144,13 @@ def make_backend(
     if why is not None:
         warnings.warn(why, stacklevel=3)
         run = functools.partial(_run_tagged, codegen=codegen)
+    if codegen == "inductor":
+        partitioner.inductor = True
+        if partitioner.offload:
+            raise ValueError(
+                "offload goes with codegen='eager': Inductor cannot compile plans in which values "
+                "move to the host"
+            )
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         compiled = run(partitioner, gm=gm, inputs=inputs)
@@ -161,7 +169,10 @@ def cutback(
     Options are those of :func:`compile`, and ``on_plan``, a function that gets each plan."""
     options = dict(options or {})
     codegen = options.pop("codegen", "eager")
-    known = {"budget", "measure", "policy", "device", "on_plan", "profile", "random", "cse"}
+    known = {
+        "budget", "measure", "policy", "device", "on_plan", "offload", "pinned", "profile",
+        "random", "cse",
+    }  # fmt: skip
     for name in options:
         if name not in known:
             raise ValueError(
@@ -329,6 +340,9 @@ def compile(
     codegen: str = "eager",
     device: str | None = None,
     *,
+    offload: bool | str = False,
+    pinned: int | str | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
     profile: Measured | None = None,
@@ -350,6 +364,11 @@ def compile(
             the planned peak is the measured one, and the bits do not depend on the budget.
             ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse. Plans
             are corrected by its estimate of the peak (:mod:`cutback.torch.inductor`).
+        offload: with ``codegen="eager"``, may values move to the host and back? ``"only"``: and
+            nothing runs again. On CUDA the copies go to pinned memory, on streams of their own.
+        pinned: most bytes that the host may hold for it at one time: an int or ``"8GiB"``.
+        optimizer: with ``measure="total"``, whose states count, also those that its first step will
+            allocate, as does what its step takes beside them.
         fullgraph, dynamic: as for ``torch.compile``.
         profile: measured times, see :class:`Partitioner`. They are of one graph, as
             ``codegen="eager"`` has it, for inputs of one size: pass ``dynamic=False``.
@@ -375,7 +394,17 @@ def compile(
         raise TypeError("give plans, or a budget and a policy: plans were made under their own")
     given = None if plans is None else SavedPlans.read(plans)
     partitioner = ModelPartitioner(
-        budget, measure, policy, device, profile=profile, random=random, cse=cse, given=given
+        budget,
+        measure,
+        policy,
+        device,
+        offload=offload,
+        pinned=pinned,
+        total=None if optimizer is None else account(model, optimizer),
+        profile=profile,
+        random=random,
+        cse=cse,
+        given=given,
     )
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
     runner = Runner(model, partitioner, codegen, options)

@@ -26,6 +26,7 @@ def checkpoint(
     policy_fn: Policy | None = None,
     budget: int | float | str | None = None,
     plan: Plan | Mapping[str, Any] | str | None = None,
+    offload: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Runs ``fn(*args, **kwargs)`` so that its backward holds less memory.
@@ -42,6 +43,8 @@ def checkpoint(
             with new shapes is watched and planned, with everything running again that can;
             later ones follow the plan.
         plan: instead, a plan from :func:`checkpoint_plan`, or its JSON.
+        offload: with ``policy_fn``, what it says to save waits in the host's memory (pinned, on
+            CUDA) and comes back when the backward reads it.
 
     Returns:
         what ``fn`` returns. Gradients have the bits that they have without checkpointing.
@@ -51,7 +54,8 @@ def checkpoint(
     in place is held. A region inside a region joins it, under its own policy.
 
     Raises:
-        ValueError: a policy wants the result of a mutating op saved.
+        ValueError: a policy wants the result of a mutating op saved. ``offload`` without a
+            policy, with a budget or plan, or in a region inside a region.
             The ``plan`` is one of another region.
         TypeError: a policy, budget or plan that is none.
         cutback.BudgetError: the budget cannot be reached; the text states the smallest peak found.
@@ -60,6 +64,11 @@ def checkpoint(
     if sum(x is not None for x in (policy_fn, budget, plan)) > 1:
         raise TypeError("give one of policy_fn, budget and plan")
     policy = None if policy_fn is None else resolve(policy_fn)
+    if offload and policy_fn is None:
+        raise ValueError(
+            "offload goes with policy_fn, and holds what that saves on the host; budgets and plans "
+            "of eager regions move nothing (cutback.torch.compile(..., offload=True) does)"
+        )
     if not torch.is_grad_enabled():
         return fn(*args, **kwargs)
     around = active()
@@ -68,6 +77,11 @@ def checkpoint(
             raise ValueError(
                 "budget and plan belong to the outermost region; a region inside it takes policy_fn"
             )
+        if offload:
+            raise ValueError(
+                "offload belongs to the outermost region; inside it, a policy_fn that answers "
+                "MUST_CPU_OFFLOAD moves what it is asked about"
+            )
         around.policies.append(policy)
         try:
             return fn(*args, **kwargs)
@@ -75,7 +89,7 @@ def checkpoint(
             around.policies.pop()
     if budget is not None or plan is not None:
         return run_planned(fn, args, kwargs, budget, plan)
-    region = Region(policy)
+    region = Region(policy, offload)
     with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack), region:
         return fn(*args, **kwargs)
 

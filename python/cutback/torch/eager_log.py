@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import transfers
 from .eager_ops import OpInfo, info_of, infos
 from .eager_policy import AGAIN, Function, SaveList, offloads, saves
 
@@ -171,8 +172,9 @@ def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
 class Region(TorchDispatchMode):
     """Records the ops of a region while it runs."""
 
-    def __init__(self, policy: SaveList | Function | None = None) -> None:
+    def __init__(self, policy: SaveList | Function | None = None, offload: bool = False) -> None:
         super().__init__()
+        self.offload = offload  # what is to be saved is held on the host
         self.policies = [policy]  # of the region and of the regions inside it
         self.key = f"_cutback_{next(_numbers)}"
         self.paused = False
@@ -281,11 +283,11 @@ class Region(TorchDispatchMode):
             value = Value(node, index)
         else:
             value = _held(alias_of(t), t._version, index)
-            if held == "host" and t.device.type != "cpu":
+            if held == "host":
                 device = t.device
-                value.tensor = value.tensor.cpu()
+                value.tensor = transfers.leave(value.tensor)
                 value.version = -1
-                value.restore = lambda kept: kept.to(device)
+                value.restore = lambda kept: transfers.ready(transfers.arrive(kept, device))
             if index <= 0:
                 self.recent = []
             self.recent.append(value)
@@ -377,7 +379,7 @@ class Region(TorchDispatchMode):
             decision = policy.ask(info, args, kwargs, out)
             if decision is not AGAIN:
                 if saves(decision):
-                    return "here"
+                    return "host" if self.offload else "here"
                 return "host" if offloads(decision) else ""
         return "here" if info.foreign else ""
 

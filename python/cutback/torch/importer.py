@@ -49,6 +49,7 @@ class Imported(NamedTuple):
     descs: list[Any]
     num_fwd_outputs: int
     masked: dict[fx.Node, Masked]
+    positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
 
 
 class _Writer:
@@ -60,6 +61,7 @@ class _Writer:
         self.parameters = parameters
         self.ops: list[dict[str, Any]] = []
         self.order: list[fx.Node | None] = []
+        self.positions: list[list[int | None]] = []
         self.value: dict[fx.Node, dict[int | None, int]] = {}  # node -> index in tuple -> value
         self.storage_flags: list[set[str]] = [{"static"} if s else set() for s in reader.static]
         self.n_values = 0
@@ -106,6 +108,7 @@ class _Writer:
     def _push(self, node: fx.Node | None, op: dict[str, Any]) -> None:
         self.ops.append(op)
         self.order.append(node)
+        self.positions.append([] if node is None else list(self.value[node]))
 
     def _out(self, op: dict[str, Any], node: fx.Node, t: Tensor) -> None:
         self.value[node][t.position] = self.n_values
@@ -274,7 +277,10 @@ def import_joint(
     for node in _tangents_first(backward):
         writer.add(node)
     document = _document(writer, start, set(overwritten), parameters)
-    return Imported(document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked)
+    return Imported(
+        document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
+        writer.positions,
+    )  # fmt: skip
 
 
 def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:

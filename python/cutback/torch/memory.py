@@ -14,6 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_iter
 
+from . import transfers
+
 MODULES = "__cutback_modules__"
 """Global of planned code: line number -> path of the module that the line belongs to."""
 
@@ -72,7 +74,8 @@ class MemoryTracker(TorchDispatchMode):
     and in compiled code. What a kernel takes and gives back while it runs (workspace) it does not
     see, nor memory from before. Code that Inductor made allocates by itself; it is seen if it was
     made by :func:`cutback.torch.compile` or loaded after the first tracker was made, except by the
-    C++ wrapper.
+    C++ wrapper. Copies on the host that a plan with offload makes are
+    counted apart.
 
     Args:
         model: its parameters' gradients count as category ``"gradient"``, and the forward of eager
@@ -92,9 +95,17 @@ class MemoryTracker(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
         """Most bytes that were alive at one moment, of what appeared since the beginning."""
+        self.peak_total_bytes = 0
+        """Most bytes that were alive at one moment, together with the parameters, buffers,
+        gradients and optimizer states of ``model`` and ``optimizer`` from before."""
+        self.host_bytes = 0
+        self.peak_host_bytes = 0
+        """Most bytes of offloaded values that the host held at one moment."""
         self.events: list[Event] = []
         self._model = model
         self._optimizer = optimizer
+        self._standing = 0  # bytes from before that count in the total
+        self._finalizers: list[Any] = []
         self._names: dict[int, str] = {}
         if model is not None:
             self._names = {id(m): name for name, m in model.named_modules()}
@@ -125,13 +136,35 @@ class MemoryTracker(TorchDispatchMode):
                 self._before.add(buffer.untyped_storage())
         if self._optimizer is not None:
             self._hooks.append(self._optimizer.register_step_post_hook(self._see_states))
+        self._stand()
         super().__enter__()
         return self
+
+    def _stand(self) -> None:
+        """Finds what was there before."""
+        standing: list[Any] = []
+        if self._model is not None:
+            standing += [*self._model.parameters(), *self._model.buffers()]
+        if self._optimizer is not None:
+            standing += [p for group in self._optimizer.param_groups for p in group["params"]]
+            standing += tree_iter([list(s.values()) for s in self._optimizer.state.values()])
+        standing += [t.grad for t in standing if isinstance(t, torch.nn.Parameter)]
+        storages = {t.untyped_storage() for t in standing if isinstance(t, torch.Tensor)}
+        for storage in storages:
+            self._before.add(storage)
+            self._standing += storage.nbytes()
+            self._finalizers.append(weakref.finalize(storage, self._fall, storage.nbytes()))
+        self.peak_total_bytes = self._standing
+
+    def _fall(self, size: int) -> None:
+        self._standing -= size
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         for hook in self._hooks:
             hook.remove()
+        for finalizer in self._finalizers:
+            finalizer.detach()
         self._ended = True
 
     def __torch_dispatch__(
@@ -160,11 +193,18 @@ class MemoryTracker(TorchDispatchMode):
 
     def _appear(self, storage: Any, op: str) -> None:
         number, size, key = len(self._lives), storage.nbytes(), id(storage)
+        if transfers.making_host_memory():
+            self._before.add(storage)
+            self.host_bytes += size
+            self.peak_host_bytes = max(self.peak_host_bytes, self.host_bytes)
+            weakref.finalize(storage, self._vanish_from_host, size)
+            return
         self._op = op
         self._lives.append(_Life(size, op, self._where()))
         self._known[key] = number
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.peak_total_bytes = max(self.peak_total_bytes, self.live_bytes + self._standing)
         self.events.append(Event(size, self.live_bytes, op, number))
         weakref.finalize(storage, self._vanish, key, number, size)
 
@@ -174,6 +214,10 @@ class MemoryTracker(TorchDispatchMode):
             return
         self.live_bytes -= size
         self.events.append(Event(-size, self.live_bytes, self._op, number))
+
+    def _vanish_from_host(self, size: int) -> None:
+        if not self._ended:
+            self.host_bytes -= size
 
     def _where(self) -> str:
         """The innermost module at work: by the line of planned code, or by the frame of a module of

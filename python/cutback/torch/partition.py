@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 
 from .. import __version__, _native, budgets, files, policies
 from ..planning import Plan, Times, _times
-from . import inductor, ops
+from . import inductor, moving, ops
 from .counter import check_random, replace_draws
 from .duplicates import merge_duplicates
 from .emitter import emit
@@ -25,6 +26,7 @@ from .graphs import UnsupportedGraphError, location
 from .importer import Imported, import_joint
 from .saved_plans import Part, SavedPlans
 from .statistics import Statistics, check_covered, check_same
+from .totals import Total, with_total
 
 try:
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
@@ -44,7 +46,7 @@ Policy = (
 Measured = Statistics | Times | str | os.PathLike[str]
 """Measured times: a profile, seconds by op, or the path of a file with either."""
 
-MEASURES = ("live", "saved")
+MEASURES = ("live", "saved", "total")
 
 _WORDS = {
     "MUST_SAVE": "must_save", "PREFER_SAVE": "prefer_save",
@@ -71,17 +73,7 @@ def _word(choice: Any) -> str | None:
     name = getattr(choice, "name", None)
     if name not in _WORDS:
         raise TypeError(f"a policy answers a CheckpointPolicy or None, not {choice!r}")
-    word = _WORDS[name]
-    _refuse_offload(word, name)
-    return word
-
-
-def _refuse_offload(word: str | None, name: str) -> None:
-    if word is not None and word.endswith("offload"):
-        raise NotImplementedError(
-            f"{name}: cutback.torch cannot run plans in which values are to be offloaded; save or "
-            "recompute them"
-        )
+    return _WORDS[name]
 
 
 def of_tags(node: fx.Node) -> str | None:
@@ -200,7 +192,8 @@ class Partitioner(CustomPartitionerFn):
             saving everything takes (``0.4``), ``"min"``; None: no limit, so that nothing is
             recomputed but what a policy or a checkpoint in the model asks for.
         measure: ``"live"``: bytes alive at the worst moment, counted op by op; ``"saved"``: bytes
-            alive between forward and backward.
+            alive between forward and backward; ``"total"``: ``"live"`` and what model and optimizer
+            hold, which :func:`compile` and :func:`trace` know.
         policy: what may or must be saved: a name (``"dots_saveable"``, ``"everything_saveable"``,
             ``"nothing_saveable"``), operations to save, or a function ``(ctx, op, *args,
             **kwargs) -> CheckpointPolicy | None`` that is asked for each forward op with its fake
@@ -215,11 +208,17 @@ class Partitioner(CustomPartitionerFn):
             (:mod:`cutback.torch.counter`).
         cse: compute once what the graph computes twice (:mod:`cutback.torch.duplicates`); the bits
             are the same either way.
+        offload: may values move to the host and back (``docs/problem.md``)? ``"only"``: and nothing
+            runs again. Not where Inductor compiles the graphs.
+        pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
         ValueError, TypeError: a mistake in the arguments.
     """
+
+    inductor = False
+    """Does Inductor compile the graphs? It knows no moves."""
 
     def __init__(
         self,
@@ -228,6 +227,9 @@ class Partitioner(CustomPartitionerFn):
         policy: Policy = None,
         device: str | None = None,
         on_plan: Callable[[Plan], object] | None = None,
+        offload: bool | str = False,
+        pinned: int | str | None = None,
+        total: Total | None = None,
         profile: Measured | None = None,
         random: str = "torch",
         cse: bool = True,
@@ -235,10 +237,17 @@ class Partitioner(CustomPartitionerFn):
         if measure not in MEASURES:
             raise ValueError(
                 f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
-                "the allocator's ('arena'), and the graph knows no optimizer ('total')"
+                "the allocator's ('arena')"
             )
-        self.budget = budgets.parse(budget, measure)
+        if (measure == "total") != (total is not None):
+            raise ValueError(
+                f"measure={measure!r}: 'total' goes with an optimizer, which no graph shows: "
+                "cutback.torch.compile(model, measure='total', optimizer=...)"
+            )
+        self.total = total
+        self.budget = budgets.with_options(budgets.parse(budget, measure), offload, pinned, False)
         self.measure = measure
+        self.offload = offload
         _chooser(policy)
         self.policy = policy
         self.device = device
@@ -295,7 +304,7 @@ class Partitioner(CustomPartitionerFn):
         self.row = self.device or device_row(gm)
         graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse)
         self._inform(graph.document)
-        modules = emit(gm, graph, *self._choose(graph))
+        modules = emit(gm, graph, self._choose(graph))
         if by_inductor:
             modules = self._fit(gm, graph, modules)
         self._tell()
@@ -316,19 +325,43 @@ class Partitioner(CustomPartitionerFn):
                 word = wish.get("constraint")
                 if word is not None:
                     out["constraint"] = word
-                    _refuse_offload(word, word)
 
-    def _choose(self, graph: Imported) -> tuple[list[int], int]:
-        """A schedule of the graph: steps, and where the backward starts."""
-        plan = self._plan(graph, self.budget)
+    def _choose(self, graph: Imported) -> moving.Schedule:
+        """A schedule of the graph."""
+        return self._plan(graph.document)
+
+    def _plan(self, document: dict[str, Any]) -> moving.Schedule:
+        """The schedule of a problem, whose plan is noted."""
+        plan, schedule = self._make(document, self.budget)
         self._note(plan)
-        return plan.document["steps"], plan.document["backward_starts"]
+        return schedule
 
-    def _plan(self, graph: Imported, budget: Any) -> Plan:
-        text = json.dumps(graph.document)
-        return Plan(text, _native.plan_json(text, budget=budget, device=self.row))
+    def _make(self, document: dict[str, Any], budget: Any) -> tuple[Plan, moving.Schedule]:
+        """A plan of a problem, with the link and the optimizer's step where they count."""
+        if self.offload or moving.wants_moves(document):
+            self._check_moves()
+            document = moving.with_link(document, self.row)
+        n_ops = len(document["ops"])
+        if self.total is not None:
+            document = with_total(document, self.total)
+        text = json.dumps(document)
+        plan = Plan(text, _native.plan_json(text, budget=budget, device=self.row))
+        schedule = moving.schedule_of(document, plan.document)
+        if self.total is None:
+            return plan, schedule
+        steps = [s for s in schedule.steps if s != n_ops]  # the optimizer's own step
+        return plan, moving.Schedule(steps, schedule.backward_starts)
 
-    def choose(self, gm: fx.GraphModule, graph: Imported) -> tuple[list[int], int]:
+    def _check_moves(self) -> None:
+        """Raises: NotImplementedError: this door cannot run moves."""
+        settings = sys.modules.get("torch._inductor.config")
+        if self.inductor or getattr(settings, "custom_partitioner_fn", None) is self:
+            raise NotImplementedError(
+                "Inductor cannot compile plans in which values move to the host, as offload= or a "
+                "policy asks for: use cutback.torch.compile(..., codegen='eager')"
+            )
+
+    def choose(self, gm: fx.GraphModule, graph: Imported) -> moving.Schedule:
         """The schedule of a plan for the graph alone: steps, and where the backward starts."""
         self.row = self.device or device_row(gm)
         chosen = Partitioner._choose(self, graph)
@@ -373,10 +406,10 @@ class Partitioner(CustomPartitionerFn):
                 break
             target = min(target - (peak - limit), plan.numbers["live_bytes"] - 1)
             try:
-                plan = self._plan(graph, budgets.parse(max(target, 1), "live"))
+                plan, schedule = self._make(graph.document, budgets.parse(max(target, 1), "live"))
             except _native.BudgetError:
                 break  # no smaller plan: the best so far
-            modules = emit(gm, graph, plan.document["steps"], plan.document["backward_starts"])
+            modules = emit(gm, graph, schedule)
         if not tries:
             return modules
         _, _, modules, plan, note.merged_runs, watch.lever = min(tries, key=lambda t: t[:2])
@@ -389,6 +422,11 @@ class Partitioner(CustomPartitionerFn):
     def saved(self) -> SavedPlans:
         """The plans in force, to be written to a file."""
         saved = SavedPlans()
+        if self.total is not None:
+            raise NotImplementedError(
+                "save_plans does not go with measure='total' in this version: another process "
+                "would need the same optimizer"
+            )
         for plan in self.plans:
             document = plan.document
             saved.add(
@@ -413,7 +451,8 @@ class Partitioner(CustomPartitionerFn):
         if isinstance(policy, Iterable) and not isinstance(policy, (str, policies.MuTwo)):
             policy = [str(item) for item in policy]
         times = None if self.times is None else sorted(self.times.items(), key=str)
-        key = repr((__version__, self.budget, policy, self.device, times, self.random, self.cse))
+        flags = self.offload, self.total, self.random, self.cse
+        key = repr((__version__, self.budget, policy, self.device, times, flags))
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key

@@ -15,6 +15,7 @@ from .. import budgets, files
 from ..planning import Plan
 from .capture import Captured, capture
 from .emitter import emit
+from .moving import Schedule
 from .optimizer_step import OptimizerStep, measure_optimizer
 from .statistics import Row, Statistics, Uses, Value, check_same, signature
 from .stepping import Life, Program, Watch, make_clock, on
@@ -61,7 +62,8 @@ class Profile(Statistics):
             ValueError: the plan is for another step. NotImplementedError: it moves values.
         """
         program = self._program(plan)
-        return emit(self._captured.gm, self._captured.graph, program.steps, program.backward_starts)
+        schedule = Schedule(program.steps, program.backward_starts)
+        return emit(self._captured.gm, self._captured.graph, schedule)
 
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
         """The profile of the same step under a plan: what the rewritten graphs take, op by op.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ class Part(NamedTuple):
     """What a plan says of one graph."""
 
     document: dict[str, Any]  # the graph's problem
-    steps: list[int]
+    steps: Sequence[Any]  # ops; a move is something else
     backward_starts: int
 
 
@@ -78,11 +79,16 @@ class SavedPlans:
 
     def add(self, plan: dict[str, Any], parts: list[Part]) -> None:
         """A plan, and its parts in the order of the forwards."""
+        if any(not isinstance(step, int) for part in parts for step in part.steps):
+            raise NotImplementedError(
+                "plans that move values to the host cannot be written to a file in this version: "
+                "plan without offload"
+            )
         first = len(self.graphs)
         for part in parts:
             ops = [_line(op) for op in part.document["ops"]]
             self.graphs.append(
-                _Graph(fingerprint(part.document), ops, part.steps, part.backward_starts)
+                _Graph(fingerprint(part.document), ops, list(part.steps), part.backward_starts)
             )
         self.plans.append((plan, list(range(first, len(self.graphs)))))
 

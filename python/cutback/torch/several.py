@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,10 +22,11 @@ from typing import Any
 
 from torch._guards import CompileContext
 
-from .. import _native, budgets
+from .. import budgets
 from ..planning import Plan
 from .graphs import UnsupportedGraphError
 from .importer import Imported
+from .moving import Move, Schedule
 from .partition import Partitioner
 from .saved_plans import Part, SavedPlans, check_steps, plan_of
 
@@ -87,6 +87,29 @@ def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[in
     return joined, order
 
 
+def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Schedule:
+    """What a joint schedule says of one graph. A move that stands between the graph's forward and
+    its backward, while others run, is drawn to the side that holds less memory."""
+    steps, start = schedule
+    mine = [
+        (t, step)
+        for t, step in enumerate(steps)
+        if order[step if isinstance(step, int) else step.op][0] == graph
+    ]
+    runs = [t for t, step in mine if isinstance(step, int)]
+    begins = min((t for t in runs if t >= start), default=len(steps))
+    ends = max((t for t in runs if t < start), default=-1)
+    early: list[int | Move] = []
+    late: list[int | Move] = []
+    for t, step in mine:
+        if isinstance(step, int):
+            (early if t < start else late).append(order[step][1])
+        else:
+            first = t <= ends if step.action == "in" else t < begins
+            (early if first else late).append(step._replace(op=order[step.op][1]))
+    return Schedule(early + late, len(early))
+
+
 class ModelPartitioner(Partitioner):
     """The partitioner of one model: a budget in bytes or a share is one budget for all graphs."""
 
@@ -114,22 +137,20 @@ class ModelPartitioner(Partitioner):
             return False
         documents = list(self._documents.values())
         joined, order = join(documents)
-        text = json.dumps(joined)
-        answer = _native.plan_json(text, budget=self.budget, device=self.row)
-        plan = Plan(text, answer)
-        steps, start = plan.document["steps"], plan.document["backward_starts"]
-        self._parts = []
-        for g, document in enumerate(documents):
-            early = [order[s][1] for s in steps[:start] if order[s][0] == g]
-            late = [order[s][1] for s in steps[start:] if order[s][0] == g]
-            self._parts.append(Part(document, early + late, len(early)))
-        self._joint = plan
+        before, self.plans = self.plans, []
+        try:
+            schedule = self._plan(joined)
+        except BaseException:
+            self.plans = before
+            raise
+        self._parts = [
+            Part(document, *part_of(schedule, order, g)) for g, document in enumerate(documents)
+        ]
+        self._joint = self.plans[-1]
         self._documents = {}
         self._stale = False
         self._rounds += 1
-        self.plans = []
         self.compiler_notes = []
-        self._note(plan)
         return True
 
     def counted(self, run: Callable[..., Any], frame: int | None) -> Callable[..., Any]:
@@ -178,7 +199,7 @@ class ModelPartitioner(Partitioner):
         saved.whole = self.one_graph
         return saved
 
-    def _look_up(self, given: SavedPlans, document: dict[str, Any]) -> tuple[list[int], int]:
+    def _look_up(self, given: SavedPlans, document: dict[str, Any]) -> Schedule:
         """A graph's part of the plans of a file."""
         k = given.find(document)
         self._met[k] = document
@@ -189,7 +210,7 @@ class ModelPartitioner(Partitioner):
                 documents = [self._met[g] for g in graphs]
                 whole = documents[0] if len(documents) == 1 else join(documents)[0]
                 self._note(plan_of(whole, answer))
-        return graph.steps, graph.backward_starts
+        return Schedule(graph.steps, graph.backward_starts)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {}}
@@ -203,7 +224,7 @@ class ModelPartitioner(Partitioner):
         # a plan of several graphs is not made anew for one of them
         return super()._has_limit() and len(self._documents) == 1 and not self._parts
 
-    def _choose(self, graph: Imported) -> tuple[list[int], int]:
+    def _choose(self, graph: Imported) -> Schedule:
         if self._given is not None:
             return self._look_up(self._given, graph.document)
         if not self._shared:
@@ -211,7 +232,7 @@ class ModelPartitioner(Partitioner):
         self._documents[self.frame()] = graph.document
         for part in self._parts:
             if part.document == graph.document:
-                return part.steps, part.backward_starts
+                return Schedule(part.steps, part.backward_starts)
         if len(self._documents) == 1 and not self._parts:
             return super()._choose(graph)
         self._stale = True

@@ -74,8 +74,14 @@ class Tagger:
             split_dropouts(gm)
             p = self.partitioner
             graph = prepare(gm, _forward_outputs(gm), (), p.policy, p.random, p.cse)
-            steps, start = p.choose(gm, graph)
-            self._tag(gm, graph.order, steps, start, set(crossing(gm, graph, steps, start)))
+            schedule = p.choose(gm, graph)
+            steps = [step for step in schedule.steps if isinstance(step, int)]
+            if len(steps) < len(schedule.steps):
+                raise NotImplementedError(
+                    "tags cannot say what moves to the host: leave offload out"
+                )
+            saved = set(crossing(gm, graph, schedule))
+            self._tag(gm, graph.order, steps, schedule.backward_starts, saved)
         except Exception as error:
             self.partitioner.error = error
             raise

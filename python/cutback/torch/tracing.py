@@ -15,8 +15,10 @@ from torch._dynamo.exc import BackendCompilerFailed
 from ..planning import Plan, plan
 from .counter import check_random
 from .graphs import UnsupportedGraphError
+from .moving import wants_moves, with_link
 from .partition import Policy, device_row, prepare
 from .statistics import Statistics, check_same
+from .totals import account, with_total
 
 
 class TracedStep:
@@ -36,7 +38,11 @@ class TracedStep:
         profile = options.get("profile")
         if isinstance(profile, Statistics):
             check_same(profile.signature, self.document, "the traced step")
-        return plan(self.document, budget=budget, **{"device": self.device, **options})
+        options = {"device": self.device, **options}
+        document = self.document
+        if options.get("offload") or wants_moves(document):
+            document = with_link(document, options["device"])
+        return plan(document, budget=budget, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
@@ -66,6 +72,7 @@ def trace(
     *inputs: Any,
     policy: Policy = None,
     dynamic: bool | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     random: str = "torch",
     cse: bool = True,
     **kwargs: Any,
@@ -80,11 +87,14 @@ def trace(
         step: a module, or a function that returns a loss or outputs; it must trace as one graph.
         inputs, kwargs: what it is called with.
         policy, random, cse: see :class:`Partitioner`.
+        optimizer: whose states and step are part of the problem, for ``plan(measure="total")``.
 
     Raises:
         UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
     """
     check_random(random)
+
+    total = None if optimizer is None else account(step, optimizer)
 
     def partition(
         gm: torch.fx.GraphModule,
@@ -97,7 +107,8 @@ def trace(
         graph = prepare(
             gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random, cse
         )
-        raise _SeenError(TracedStep(graph.document, device_row(gm)))
+        document = graph.document if total is None else with_total(graph.document, total)
+        raise _SeenError(TracedStep(document, device_row(gm)))
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         raise UnsupportedGraphError(

@@ -1,0 +1,151 @@
+"""Moves tensors to the host and back, where a plan says so.
+
+The functions here are nodes of the graphs that emitter.py writes. A value leaves (:func:`leave`):
+its memory is copied to the host, and let go of where the plan says that the copy has ended
+(:func:`gone`). It comes back (:func:`arrive`) into new memory, which its first reader waits for
+(:func:`ready`).
+
+On CUDA the host's memory is pinned and the copies run beside the step, on one stream a direction;
+every wait is one of streams, and the CPU goes on. Elsewhere each copy has ended when its function
+returns. A copy takes the whole storage, so that strides and gaps come back as they were.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx.node import has_side_effect
+
+_EVENT = "_cutback_copied"
+"""Attribute of a storage that was copied into: the event after the copy."""
+
+_here = threading.local()
+
+
+def making_host_memory() -> bool:
+    """Is the memory that this thread allocates now a copy on the host?"""
+    return getattr(_here, "making", False)
+
+
+class _Streams(NamedTuple):
+    out: Any
+    back: Any
+
+
+_streams: dict[torch.device, _Streams] = {}
+_under_way: dict[int, tuple[Any, torch.Tensor]] = {}
+"""By id of its event: a copy that nothing has waited for, and the memory on the device that it
+reads or writes. After an error nobody else may hold that, and it must not be given to others before
+the copy has ended."""
+_lock = threading.Lock()
+
+
+def _streams_of(device: torch.device) -> _Streams:
+    with _lock:
+        found = _streams.get(device)
+        if found is None:
+            found = _streams[device] = _Streams(
+                torch.cuda.Stream(device), torch.cuda.Stream(device)
+            )
+        for key in [key for key, (event, _) in _under_way.items() if event.query()]:
+            del _under_way[key]
+        return found
+
+
+def _whole(t: torch.Tensor) -> torch.Tensor:
+    """All of a tensor's storage, in one row."""
+    return t.as_strided((t.untyped_storage().nbytes() // t.itemsize,), (1,), 0)
+
+
+def _like(row: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """The tensor that lies in a row as ``t`` lies in its storage."""
+    return row.as_strided(t.size(), t.stride(), t.storage_offset())
+
+
+def _copied(t: torch.Tensor) -> Any:
+    """The event after the copy that filled a tensor; None: it is over, or not known."""
+    return getattr(t.untyped_storage(), _EVENT, None)
+
+
+def _copy(row: torch.Tensor, source: torch.Tensor, device: torch.device, out: bool) -> None:
+    """Copies on a stream of its own, behind what the current one was told so far."""
+    streams = _streams_of(device)
+    stream = streams.out if out else streams.back
+    stream.wait_stream(torch.cuda.current_stream(device))
+    if not out:
+        left = _copied(source)
+        if left is None:
+            stream.wait_stream(streams.out)
+        else:
+            stream.wait_event(left)
+    with torch.cuda.stream(stream):
+        row.copy_(source, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(stream)
+    setattr(row.untyped_storage(), _EVENT, event)
+    with _lock:
+        _under_way[id(event)] = event, source if out else row
+
+
+@has_side_effect
+def leave(t: torch.Tensor) -> torch.Tensor:
+    """A copy of ``t`` on the host, which may be under way still."""
+    source = _whole(t)
+    on_cuda = t.device.type == "cuda"
+    _here.making = True
+    try:
+        row = torch.empty(source.numel(), dtype=t.dtype, device="cpu", pin_memory=on_cuda)
+    finally:
+        _here.making = False
+    if on_cuda:
+        _copy(row, source, t.device, True)
+    else:
+        row.copy_(source)
+    return _like(row, t)
+
+
+@has_side_effect
+def gone(t: torch.Tensor, host: torch.Tensor) -> None:
+    """After this the memory of ``t``, which left for ``host``, may be given to others."""
+    _wait(t.device, host)
+
+
+@has_side_effect
+def wait(host: torch.Tensor, device: torch.device) -> None:
+    """Stalls until the copy to ``host`` has ended."""
+    _wait(device, host)
+
+
+@has_side_effect
+def arrive(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """What left for ``host``, in new memory, which may be on its way still."""
+    source = _whole(host)
+    row = torch.empty(source.numel(), dtype=host.dtype, device=device)
+    if device.type == "cuda":
+        _copy(row, source, row.device, False)
+    else:
+        row.copy_(source)
+    return _like(row, host)
+
+
+@has_side_effect
+def ready(t: torch.Tensor) -> torch.Tensor:
+    """The same tensor, once it has arrived."""
+    _wait(t.device, t)
+    return t
+
+
+def _wait(device: torch.device, filled: torch.Tensor) -> None:
+    if device.type != "cuda":
+        return
+    current = torch.cuda.current_stream(device)
+    event = _copied(filled)
+    if event is not None:
+        current.wait_event(event)
+        with _lock:
+            _under_way.pop(id(event), None)
+    else:  # hooks of the user gave us another tensor
+        for stream in _streams_of(torch.device(current.device)):
+            current.wait_stream(stream)

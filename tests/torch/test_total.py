@@ -1,0 +1,158 @@
+"""The measure ``total``: parameters, buffers, gradients, optimizer states and the step together,
+held against what a real step takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from small_models import make
+from torch import nn
+from torch.optim import SGD, Adafactor, Adam, AdamW
+
+import cutback.torch as ct
+from cutback import BudgetError
+from cutback.torch.totals import account
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "adam": lambda p: Adam(p, foreach=False),
+    "amsgrad": lambda p: AdamW(p, foreach=True, amsgrad=True),
+    "sgd": lambda p: SGD(p, 0.1),
+    "momentum": lambda p: SGD(p, 0.1, momentum=0.9),
+}
+
+
+class Wide(nn.Module):
+    """Much more in parameters than in activations: the optimizer's step is the peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+        self.register_buffer("scale", torch.ones(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.layers(x) * self.scale).sum()
+
+
+def train(step: Any, inputs: tuple[Any, ...], optimizer: Any) -> Any:
+    optimizer.zero_grad()
+    loss = step(*inputs)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("wide", [False, True])
+def test_planned_total_is_the_measured_one(optimizer: str, wide: bool, ran: Counter[str]) -> None:
+    torch.manual_seed(0)
+    model, inputs = (Wide(), (torch.randn(2, 64),)) if wide else make("resnet")
+    trains = OPTIMIZERS[optimizer](model.parameters())
+    total = account(model, trains)
+    compiled = ct.compile(model, budget=None if wide else 0.85, measure="total", optimizer=trains)
+    assert not trains.state  # the rehearsal leaves no trace
+    assert all(p.grad is None for p in model.parameters())
+    loss = train(compiled, inputs, trains)
+    assert account(model, trains) == total  # now that the states are there
+    del loss
+    with ct.MemoryTracker(model, trains) as memory:
+        loss = train(compiled, inputs, trains)
+        assert loss.requires_grad  # it is alive: what the step returns counts
+    (plan,) = compiled.plans
+    numbers = plan.numbers
+    assert memory.peak_total_bytes == numbers["total_bytes"]
+    assert numbers["total_bytes"] == total.static_bytes + numbers["live_bytes"]
+    assert plan.problem["static_bytes"] == total.static_bytes
+    if wide and total.step_bytes:
+        assert plan.explanation["peak"]["name"] == "optimizer_step"
+    if not wide:
+        everything = total.static_bytes + numbers["save_all_live_bytes"]
+        assert numbers["total_bytes"] <= numbers["budget_bytes"] == int(0.85 * everything)
+    assert ran == {"forward": 2, "backward": 2}
+
+
+def test_bits_do_not_depend_on_it(same_bits: Callable[..., bool]) -> None:
+    found = []
+    for budget in (None, 0.85):
+        torch._dynamo.reset()
+        model, inputs = make("resnet")
+        trains = Adam(model.parameters())
+        compiled = ct.compile(model, budget=budget, measure="total", optimizer=trains)
+        losses = [train(compiled, inputs, trains).detach() for _ in range(3)]
+        found.append([losses, list(model.parameters())])
+    assert same_bits(*found)
+
+
+def test_what_is_counted() -> None:
+    model = Wide()
+    size = sum(p.nbytes for p in model.parameters())
+    shared = [*model.parameters(), nn.Parameter(torch.ones(10))]  # one that is not the model's
+    total = account(model, Adam(shared, foreach=False))
+    assert total.model_bytes == size + 40 + 256
+    assert total.state_bytes == 2 * (size + 40) + 5 * 4  # two moments, and counts of steps
+    assert 64 * 64 * 4 <= total.step_bytes <= 3 * 64 * 64 * 4
+    # lists of tensors at once take more, fused kernels take nothing; both hold the same
+    many = account(model, Adam(model.parameters(), foreach=True))
+    fused = account(model, Adam(model.parameters(), fused=True))
+    assert many.state_bytes == fused.state_bytes and many.step_bytes >= size > fused.step_bytes == 0
+    # states that need values, a scheduler around it, parameters without gradients
+    assert account(model, Adafactor(model.parameters())).state_bytes < size
+    trains = Adam(model.parameters())
+    torch.optim.lr_scheduler.StepLR(trains, 1)
+    model.layers[0].requires_grad_(False)
+    assert account(model, trains).state_bytes < 2 * size
+    assert not trains.state
+
+
+def test_several_graphs_count_it_once(ran: Counter[str]) -> None:
+    class Two(Wide):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.layers(x)
+            torch._dynamo.graph_break()
+            return self.layers(x).sum()
+
+    torch.manual_seed(0)
+    model, x = Two(), torch.randn(512, 64)
+    trains = Adam(model.parameters(), foreach=False)
+    compiled = ct.compile(model, budget="2MB", measure="total", optimizer=trains)
+    for _ in range(3):
+        with ct.MemoryTracker(model, trains) as memory:
+            train(compiled, (x,), trains)
+    (plan,) = compiled.plans
+    total = account(model, trains)
+    assert plan.problem["static_bytes"] == total.static_bytes
+    assert [op["name"] for op in plan.problem["ops"]].count("optimizer_step") == 1
+    assert memory.peak_total_bytes <= plan.numbers["total_bytes"] <= 2_000_000
+    assert ran["backward"] == 6
+
+
+def test_traced() -> None:
+    model, inputs = make("resnet")
+    trains = Adam(model.parameters())
+    step = ct.trace(model, *inputs, optimizer=trains)
+    total = account(model, trains)
+    plan = step.plan(0.9, measure="total")
+    numbers = plan.numbers
+    assert numbers["total_bytes"] == total.static_bytes + numbers["live_bytes"]
+    assert numbers["total_bytes"] <= 0.9 * (total.static_bytes + numbers["save_all_live_bytes"])
+    with pytest.raises(BudgetError, match="total"):
+        step.plan(total.static_bytes, measure="total")
+
+
+def test_wrong_use() -> None:
+    model = Wide()
+    trains = Adam(model.parameters())
+    with pytest.raises(ValueError, match=r"measure='total'.*optimizer="):
+        ct.compile(model, budget=0.5, measure="total")
+    with pytest.raises(ValueError, match=r"measure='live'.*optimizer"):
+        ct.compile(model, budget=0.5, optimizer=trains)
+    with pytest.raises(TypeError, match=r"is not a torch\.optim\.Optimizer"):
+        ct.compile(model, measure="total", optimizer="adam")
+    lbfgs = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(ValueError, match="a step of LBFGS cannot be rehearsed"):
+        ct.compile(model, measure="total", optimizer=lbfgs)
