@@ -115,8 +115,7 @@ def test_plans_explain_themselves(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_example() -> None:
     example = Path(__file__).parents[2] / "examples" / "torch_budget.py"
-    done = subprocess.run(
-        [sys.executable, str(example), "--steps", "3"], capture_output=True, text=True
-    )
+    options = ["--steps", "3", "--doors", "compile,name,inductor,checkpoint"]
+    done = subprocess.run([sys.executable, str(example), *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "peaks as planned, losses equal bit for bit" in done.stdout
+    assert "peaks within the budget, losses as promised" in done.stdout
