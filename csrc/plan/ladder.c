@@ -207,6 +207,11 @@ cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, c
     return CB_OK;
 }
 
+bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
+    if (r >= d->n_near) return d->deep_ps[r] > 0 && d->target[r + 1] > 0;
+    return cb_pool_fitting(d->base, d->target[r + 1]) != CB_NONE;
+}
+
 cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target, cb_candidate *out,
                         cb_error *err) {
     cb_climber *c = &d->first;

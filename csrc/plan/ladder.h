@@ -66,6 +66,9 @@ CB_MUST_CHECK cb_status cb_ladder_search(cb_ladder *d, cb_climber *c, uint32_t r
  * has no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
                                         cb_error *err);
+/* Of a rung that has been searched and has no plan: was one found that is so small that it is a
+ * later rung's? Where values are large, most rungs are like that. */
+bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
 /* A plan under `target`, which is no rung, starting from `from`; size 0: none found. */
 CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
                                       cb_candidate *out, cb_error *err);

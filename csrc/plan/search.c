@@ -222,6 +222,7 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
         if (once + cb_ladder_least(d, r, r > k->from && r > d->n_near) > most_ps) break;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
         k->to = r + 1;
+        if (!c && cb_ladder_passes(d, r)) continue;
         bool fast = c && (double)c->time_ps <= most_ps;
         failed = fast ? 0 : failed + 1;
         if (failed == 1) missed = d->target[r];
