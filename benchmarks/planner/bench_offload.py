@@ -4,7 +4,8 @@ python benchmarks/planner/bench_offload.py [GRAPH ...]
 
 For each graph at half and at 30 % of save-everything's peak, on the a100 row (25 GB/s a direction):
 extra time of plans that only recompute, only offload, and do both, with the bytes that leave and
-the time spent waiting for copies. `none`: no plan fits. Times to plan are by the clock, of a quiet machine.
+the time spent waiting for copies. `none`: no plan fits. Times to plan are by the
+clock, of a quiet machine.
 """
 
 from __future__ import annotations
