@@ -296,7 +296,7 @@ def test_other_doors() -> None:
             door(random="dice")
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor needs a C++ compiler on the CPU")
 def test_inductor_keeps_its_own() -> None:
     """Its graphs hold no draw of PyTorch's: seeds are saved, and numbers made from them again."""

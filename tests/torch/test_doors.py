@@ -189,7 +189,7 @@ assert not hasattr(ct, "nonsense")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
 def test_every_budget_has_its_plan_in_spite_of_caches() -> None:
     for budget in (0.9, 0.7, 0.9):

@@ -50,6 +50,7 @@ def ran_compiled(memory: Any) -> bool:
     return "inductor.buffer" in ops and ops.isdisjoint({"aten.sin.default", "aten.tanh.default"})
 
 
+@pytest.mark.very_slow
 def test_the_tracker_sees_inductors_buffers() -> None:
     _, eager = step(chain)
     assert not ran_compiled(eager)
@@ -77,6 +78,7 @@ def test_the_budget_holds_in_the_first_step() -> None:
     assert f"first step measured {memory.peak_bytes:,}" in str(note) and note.lever in str(note)
 
 
+@pytest.mark.very_slow
 def test_merged_runs_are_seen_and_prevented(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
     emitted: list[Any] = []

@@ -565,7 +565,7 @@ def test_a_step_that_fails_leaves_nothing() -> None:
     assert torch.equal(state, torch.get_rng_state()) and torch.is_grad_enabled()
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_example(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "cs265_pipeline.py"
     done = subprocess.run(
