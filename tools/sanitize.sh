@@ -27,6 +27,9 @@ $ctest --preset tsan -j 2 -R "^test_($(IFS='|'; echo "${threaded[*]}"))$"
 # The readers of text, on many more mutated inputs than the tests try.
 printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 50000'
 
+# What other tests show of the core has been seen in the C tests above; these are about Python, or plan a lot.
+elsewhere=(report.py tree.py offload.py optimal.py random_problems.py traced.py frontier.py floor.py times.py)
+
 # The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
 stage=build/asan-python
 $cmake -S . -B $stage -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCB_SANITIZE=ON -DCB_PYTHON=ON -DCB_TESTS=OFF \
@@ -37,5 +40,4 @@ cp -r python/cutback $stage/package/cutback
 cp "$(find $stage -name '_native*.so' -not -path '*/package/*' | head -1)" $stage/package/cutback/
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage/package \
-  $python -m pytest -q -n auto --dist worksteal -m "not slow" tests/python \
-  --ignore tests/python/test_report.py --ignore tests/python/test_tree.py --ignore tests/python/test_offload.py
+  $python -m pytest -q -n auto --dist worksteal -m "not slow" tests/python "${elsewhere[@]/#/--ignore=tests/python/test_}"
