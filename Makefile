@@ -36,8 +36,8 @@ test-c: $(VENV)/.build-tools
 
 # Builds all with clang, whose warnings differ; not part of `make test`, since it needs clang.
 test-clang: $(VENV)/.build-tools
-	$(BIN)/cmake --preset release-clang
-	$(BIN)/cmake --build --preset release-clang
+	$(BIN)/cmake --preset dev-clang
+	$(BIN)/cmake --build --preset dev-clang
 
 test-python: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan

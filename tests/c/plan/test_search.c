@@ -2,6 +2,7 @@
  * budgets. */
 #include "check.h"
 
+#include "base/sanitize.h"
 #include "plan/exact.h"
 #include "plan/plan.h"
 #include "plan/sim.h"
@@ -87,7 +88,7 @@ TEST(no_set_is_faster) {
     static front all;
     uint32_t judged = 0, met = 0;
     bool exact;
-    for (uint64_t seed = 0; seed < 400; seed++) {
+    for (uint64_t seed = 0; seed < (CB_ASAN ? 200 : 400); seed++) {
         make_random(&m, seed, 2 + (uint32_t)seed % 4);
         cb_problem *p = make_problem(&m, &alloc);
         cb_arena arena;
@@ -113,7 +114,7 @@ TEST(no_set_is_faster) {
         cb_problem_free(p);
     }
     printf("     %u plans, %u as fast as the best set\n", judged, met);
-    CHECK(judged > 200 && met > judged / 2);
+    CHECK(judged > 100 && met > judged / 2);
 }
 
 static bool same_plan(const cb_plan *a, const cb_plan *b) {
