@@ -202,7 +202,8 @@ def write_report(
             "ms": result.ms,
             "timeline": result.timeline,
         }
-        body.append(report.section(f"{task}: {result.plan}", plan.problem, plan.document, measured))
+        title = f"{task}: {result.plan}"
+        body.append(report.section(title, plan.problem, plan.document, measured, plan.explanation))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         report.page("Cutback demo: two models, three plans each", "".join(body)), encoding="utf-8"
