@@ -26,6 +26,13 @@ come to 30 times."""
 SMALL = 64 << 20
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text; gzipped if the name ends in ``.gz``."""
+    opened = gzip.open if os.fspath(path).endswith(".gz") else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        file.write(text)
+
+
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file, unpacked when it is gzipped (told by its first bytes).
 

@@ -8,7 +8,6 @@ when a graph is refused.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import _native
+from .. import _native, files
 from ..planning import Plan
 
 FORMAT = "cutback.torch.plans"
@@ -130,12 +129,7 @@ class SavedPlans:
                 "plans": [{"graphs": graphs, "plan": plan} for plan, graphs in self.plans],
             }
         )
-        if os.fspath(path).endswith(".gz"):
-            with gzip.open(path, "wt", encoding="utf-8") as file:
-                file.write(text)
-        else:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+        files.write_text(path, text)
 
     @classmethod
     def read(cls, path: Path) -> SavedPlans:
@@ -146,9 +140,7 @@ class SavedPlans:
         """
         saved = cls()
         saved.source = os.fspath(path)
-        opened = gzip.open if saved.source.endswith(".gz") else open
-        with opened(path, "rt", encoding="utf-8") as file:
-            text = file.read()
+        text = files.read_text(path)
         try:
             document = json.loads(text)
             found = document["format"], document["version"]

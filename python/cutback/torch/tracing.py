@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 
+from .. import files
 from ..planning import Plan, plan
 from .counter import check_random
 from .graphs import UnsupportedGraphError
@@ -47,13 +47,7 @@ class TracedStep:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
         ``.gz``."""
-        text = json.dumps(self.document)
-        if os.fspath(path).endswith(".gz"):
-            with gzip.open(path, "wt", encoding="utf-8") as file:
-                file.write(text)
-        else:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+        files.write_text(path, json.dumps(self.document))
 
     def __repr__(self) -> str:
         return f"<cutback.torch.TracedStep of {len(self.document['ops'])} ops>"
