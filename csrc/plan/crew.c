@@ -1,5 +1,4 @@
-/* One job for all deep rungs, as each starts from the one before, and one for each near rung. The
- * deep job is the longest and goes first; threads take jobs from a counter.
+/* Threads take jobs from a counter.
  *
  * Only the caller may ask the user's poll function, which may be in Python: the others look at a
  * flag, and the caller, out of jobs, goes on asking until they are done. */
@@ -23,9 +22,10 @@ struct cb_crew {
     cb_arena arena;
     helper *helper[MOST_HELPERS];
     uint32_t n_helper;
-    /* one climb */
+    /* one run */
     cb_ladder *d;
-    uint32_t job[CB_RUNGS_MOST]; /* rungs; the last deep one stands for all before it */
+    cb_crew_fn fn;
+    void *user;
     uint32_t n_job;
     atomic_uint next_job, next_helper, at_work;
     atomic_bool stop;
@@ -94,16 +94,7 @@ static cb_status prepare(cb_ladder *d, uint32_t n_helper, cb_error *err) {
     return CB_OK;
 }
 
-/* ---- a climb --------------------------------------------------------------------------------- */
-
-static cb_status do_job(cb_crew *crew, cb_climber *c, uint32_t rung, cb_error *err) {
-    cb_ladder *d = crew->d;
-    if (rung < d->n_near) return cb_ladder_search(d, c, rung, err);
-    for (uint32_t r = d->n_near; r <= rung; r++) {
-        if (!d->searched[r]) CB_TRY(cb_ladder_search(d, c, r, err));
-    }
-    return CB_OK;
-}
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 static void do_jobs(cb_crew *crew, uint32_t who) {
     cb_climber *c = who == 0 ? &crew->d->first : &crew->helper[who - 1]->climber;
@@ -111,7 +102,7 @@ static void do_jobs(cb_crew *crew, uint32_t who) {
     while (status == CB_OK && !atomic_load(&crew->stop)) {
         uint32_t i = atomic_fetch_add(&crew->next_job, 1);
         if (i >= crew->n_job) return;
-        status = do_job(crew, c, crew->job[i], &crew->err[who]);
+        status = crew->fn(c, i, crew->user, &crew->err[who]);
     }
     crew->status[who] = status;
     if (status != CB_OK) atomic_store(&crew->stop, true);
@@ -153,34 +144,27 @@ static cb_status result(const cb_crew *crew, cb_error *err) {
     return status;
 }
 
-static uint32_t list_jobs(const cb_ladder *d, const bool *wanted, uint32_t *job) {
-    uint32_t n = 0, deepest = CB_NONE;
-    for (uint32_t r = d->n_near; r < d->n_rung; r++) {
-        if (wanted[r] && !d->searched[r]) deepest = r;
-    }
-    if (deepest != CB_NONE) job[n++] = deepest;
-    for (uint32_t r = 0; r < d->n_near; r++) {
-        if (wanted[r] && !d->searched[r]) job[n++] = r;
-    }
-    return n;
+static cb_status run_alone(cb_ladder *d, uint32_t n_job, cb_crew_fn fn, void *user, cb_error *err) {
+    for (uint32_t i = 0; i < n_job; i++) CB_TRY(fn(&d->first, i, user, err));
+    return CB_OK;
 }
 
-cb_status cb_crew_climb(cb_ladder *d, cb_pool *pool, const bool *wanted, cb_error *err) {
-    uint32_t job[CB_RUNGS_MOST], n_job = list_jobs(d, wanted, job);
-    uint32_t n_thread = pool ? (uint32_t)cb_pool_size(pool) : 1;
+cb_status cb_crew_run(cb_ladder *d, uint32_t n_job, cb_crew_fn fn, void *user, cb_error *err) {
+    uint32_t n_thread = d->threads ? (uint32_t)cb_pool_size(d->threads) : 1;
     if (n_thread > n_job) n_thread = n_job;
     if (n_thread > MOST_HELPERS + 1) n_thread = MOST_HELPERS + 1;
-    if (n_thread < 2) return CB_OK;
+    if (n_thread < 2) return run_alone(d, n_job, fn, user, err);
     CB_TRY(prepare(d, n_thread - 1, err));
     cb_crew *crew = d->crew;
     crew->d = d;
+    crew->fn = fn;
+    crew->user = user;
     crew->n_job = n_job;
-    memcpy(crew->job, job, n_job * sizeof *job);
     memset(crew->status, 0, sizeof crew->status);
     atomic_store(&crew->next_job, 0);
     atomic_store(&crew->next_helper, 0);
     atomic_store(&crew->at_work, 0);
-    cb_parallel(pool, n_thread, join, crew);
+    cb_parallel(d->threads, n_thread, join, crew);
     return result(crew, err);
 }
 

@@ -12,11 +12,12 @@
 
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
-#define EFFORT 250000.0  /* steps times base ops: large graphs take fewer */
-#define SLACK 0.97       /* of the bound */
-#define FIRST_SHARE 2.0  /* of the usual effort, for the first deep rung: it starts from no plan */
-#define LEAST_SHARE 0.25 /* and for those far behind it */
+#define EFFORT 250000.0 /* steps times base ops: large graphs take fewer */
+#define SLACK 0.97      /* of the bound */
+#define FIRST_SHARE 1.0 /* of the usual effort, for the first deep rung: it starts from no plan */
+#define LEAST_SHARE 0.3 /* and for those far behind it */
 #define DIG_SHARE 0.3
+#define ATTEMPTS 2  /* at a deep rung, sharing the effort */
 #define GROWTH 1.03 /* of the least time, a rung, where the class has no plan */
 
 /* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
@@ -166,42 +167,133 @@ static void begin_search(const cb_ladder *d, cb_climber *c) {
     c->t->pool = c->work;
 }
 
-static cb_status search_near(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
+static cb_status search_with_prices(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
     CB_TRY(cb_search_rung(&c->moves, &c->prices, start_of(d, d->target[r]), d->target[r],
                           d->least_ps[r], err));
-    d->has_seen[r] = c->prices.tangent.len > d->n_tangent;
-    if (d->has_seen[r]) d->seen[r] = c->prices.tangent.at[d->n_tangent];
+    double best = -INFINITY;
+    for (size_t i = d->n_tangent; i < c->prices.tangent.len; i++) {
+        cb_tangent line = c->prices.tangent.at[i];
+        double bound = line.constant - line.slope * (double)d->target[r];
+        if (bound <= best) continue;
+        best = bound;
+        d->seen[r] = line;
+        d->has_seen[r] = true;
+    }
     return CB_OK;
 }
 
-static cb_status search_deep(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
-    bool first = r == d->n_near;
-    if (!first && d->last_deep.size == 0) return CB_OK;
-    if (first) CB_TRY(search_near(d, c, r, err)); /* more steps may reach what the base did not */
-    double depth = 1.0 + r - d->n_near;
-    double share = fmax(LEAST_SHARE, FIRST_SHARE / depth);
-    CB_TRY(cb_search_deep_rung(&c->moves, first ? NULL : &d->last_deep, d->target[r], share,
-                               cb_ladder_least(d, r, true), err));
-    CB_TRY(keep_fastest(c, d->target[r], &d->last_deep, err));
-    if (d->last_deep.size > 0) d->deep_ps[r] = (double)(d->last_deep.time_ps - c->t->f->once_ps);
-    return CB_OK;
-}
+/* ---- a near rung ----------------------------------------------------------------------------- */
 
-cb_status cb_ladder_search(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
-    cb_pool_of_plans *before = c->t->pool;
-    begin_search(d, c);
-    cb_status status = r < d->n_near ? search_near(d, c, r, err) : search_deep(d, c, r, err);
-    const cb_candidate *winner = status == CB_OK ? find_winner(d, c, r) : NULL;
-    if (winner) status = keep(c, winner, &d->plan[r], err);
-    c->t->pool = before;
+static cb_status search_near(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
+    CB_TRY(search_with_prices(d, c, r, err));
+    const cb_candidate *winner = find_winner(d, c, r);
     d->searched[r] = true;
-    if (r >= d->n_near && d->last_deep.size == 0) d->n_rung = r + 1;
+    return winner ? keep(c, winner, &d->plan[r], err) : CB_OK;
+}
+
+/* ---- a deep rung ----------------------------------------------------------------------------- */
+
+/* Attempts differ in their chance, and at the first deep rung in their start. */
+typedef struct deep_search {
+    const cb_candidate *from; /* NULL: from what is there */
+    uint64_t target;
+    double share, least_ps;
+    uint32_t r;                    /* CB_NONE: the target is no rung */
+    cb_candidate out[ATTEMPTS];    /* the fastest; size 0: none that fits */
+    cb_candidate winner[ATTEMPTS]; /* the fastest that counts for rung r */
+} deep_search;
+
+static cb_status attempt(cb_ladder *d, deep_search *s, cb_climber *c, uint32_t i, cb_error *err) {
+    if (i == 0 && s->r == d->n_near) /* more steps of prices may reach what the base did not */
+        CB_TRY(search_with_prices(d, c, s->r, err));
+    CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target, i, s->share / ATTEMPTS, s->least_ps,
+                               err));
+    CB_TRY(keep_fastest(c, s->target, &s->out[i], err));
+    const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
+    return winner ? keep(c, winner, &s->winner[i], err) : CB_OK;
+}
+
+/* The faster, or as fast and smaller; a size of 0 is none. */
+static cb_candidate better_of(const cb_candidate *c) {
+    const cb_candidate *best = &c[0];
+    for (uint32_t i = 1; i < ATTEMPTS; i++) {
+        bool faster = c[i].time_ps < best->time_ps ||
+                      (c[i].time_ps == best->time_ps && c[i].size < best->size);
+        if (c[i].size > 0 && (best->size == 0 || faster)) best = &c[i];
+    }
+    return *best;
+}
+
+static deep_search plan_deep(const cb_ladder *d, uint32_t r) {
+    double depth = 1.0 + r - d->n_near;
+    return (deep_search){.from = r == d->n_near ? NULL : &d->last_deep,
+                         .target = d->target[r],
+                         .share = fmax(LEAST_SHARE, FIRST_SHARE / depth),
+                         .least_ps = cb_ladder_least(d, r, true),
+                         .r = r};
+}
+
+static void note_deep(cb_ladder *d, const deep_search *s) {
+    d->last_deep = better_of(s->out);
+    d->plan[s->r] = better_of(s->winner);
+    d->searched[s->r] = true;
+    if (d->last_deep.size == 0) d->n_rung = s->r + 1;
+    else d->deep_ps[s->r] = (double)(d->last_deep.time_ps - d->first.t->f->once_ps);
+}
+
+/* ---- several searches at once ---------------------------------------------------------------- */
+
+/* The attempts at a deep rung come first: they take longest. */
+typedef struct searches {
+    cb_ladder *d;
+    deep_search deep;
+    uint32_t n_attempt; /* 0: no deep rung */
+    uint32_t n_near, near[CB_RUNGS_MOST];
+} searches;
+
+static cb_status search_one(cb_climber *c, uint32_t job, void *user, cb_error *err) {
+    searches *s = user;
+    cb_pool_of_plans *before = c->t->pool;
+    begin_search(s->d, c);
+    cb_status status = job < s->n_attempt ? attempt(s->d, &s->deep, c, job, err)
+                                          : search_near(s->d, c, s->near[job - s->n_attempt], err);
+    c->t->pool = before;
     return status;
 }
 
+static cb_status search_all(searches *s, cb_error *err) {
+    CB_TRY(cb_crew_run(s->d, s->n_attempt + s->n_near, search_one, s, err));
+    if (s->n_attempt > 0 && s->deep.r != CB_NONE) note_deep(s->d, &s->deep);
+    return CB_OK;
+}
+
+cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err) {
+    searches s = {.d = d};
+    bool deep = false;
+    for (uint32_t r = 0; r < d->n_rung; r++) {
+        if (r >= d->n_near) deep |= wanted[r];
+        else if (wanted[r] && !d->searched[r]) s.near[s.n_near++] = r;
+    }
+    if (deep && !d->searched[d->n_near]) {
+        s.deep = plan_deep(d, d->n_near);
+        s.n_attempt = ATTEMPTS;
+    }
+    return search_all(&s, err);
+}
+
+static cb_status climb_deep(cb_ladder *d, uint32_t r, cb_error *err) {
+    searches s = {.d = d, .deep = plan_deep(d, r), .n_attempt = ATTEMPTS};
+    if (r > d->n_near && d->last_deep.size == 0) s.n_attempt = 0;
+    CB_TRY(search_all(&s, err));
+    if (s.n_attempt == 0) note_deep(d, &s.deep);
+    return CB_OK;
+}
+
 cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, cb_error *err) {
-    for (uint32_t i = r < d->n_near ? r : d->n_near; i <= r; i++) {
-        if (!d->searched[i]) CB_TRY(cb_ladder_search(d, &d->first, i, err));
+    searches s = {.d = d, .near = {r}, .n_near = 1};
+    if (r < d->n_near && !d->searched[r]) CB_TRY(search_all(&s, err));
+    for (uint32_t i = d->n_near; i <= r; i++) {
+        if (!d->searched[i]) CB_TRY(climb_deep(d, i, err));
     }
     *best = d->plan[r].size > 0 ? &d->plan[r] : NULL;
     return CB_OK;
@@ -214,13 +306,11 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
 
 cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target, cb_candidate *out,
                         cb_error *err) {
-    cb_climber *c = &d->first;
-    *out = (cb_candidate){0};
-    begin_search(d, c);
-    cb_status status = cb_search_deep_rung(&c->moves, from, target, DIG_SHARE, 0, err);
-    if (status == CB_OK) status = keep_fastest(c, target, out, err);
-    c->t->pool = d->base;
-    return status;
+    searches s = {.d = d, .n_attempt = ATTEMPTS};
+    s.deep = (deep_search){.from = from, .target = target, .share = DIG_SHARE, .r = CB_NONE};
+    CB_TRY(search_all(&s, err));
+    *out = better_of(s.deep.out);
+    return CB_OK;
 }
 
 cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
@@ -234,6 +324,18 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
         status = cb_search_rung(&c->moves, &c->prices, start_of(d, target), target, 0, err);
     if (status == CB_OK) status = keep_fastest(c, target, out, err);
     *bound_ps = cb_prices_bound(&c->prices, (double)target);
+    c->t->pool = d->base;
+    return status;
+}
+
+cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double *bound_ps,
+                          cb_error *err) {
+    cb_climber *c = &d->first;
+    *bound_ps = 0;
+    if (cb_ladder_first(d, bytes) < d->n_near) return CB_OK;
+    begin_search(d, c);
+    cb_status status = cb_prove_bound(&c->prices, start_of(d, bytes), bytes, known_ps, err);
+    *bound_ps = cb_prices_bound(&c->prices, (double)bytes);
     c->t->pool = d->base;
     return status;
 }

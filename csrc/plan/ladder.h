@@ -6,10 +6,12 @@
  * in one process or in several. Only rungs that may hold the answer are searched: the plan of rung
  * r is larger than the target of rung r + 1 and takes at least `least_ps[r]`, or it does not count.
  * Deep rungs, which prices do not reach, start from the plan of the one before, are no faster than
- * it, and end with the first that has none. */
+ * it, and end with the first that has none. Near rungs are searched at once by the threads there
+ * are; of a deep one, its two attempts. */
 #ifndef CB_PLAN_LADDER_H
 #define CB_PLAN_LADDER_H
 
+#include "../base/threads.h"
 #include "rung.h"
 
 #define CB_RUNGS_MOST 80
@@ -27,6 +29,7 @@ typedef struct cb_climber {
 typedef struct cb_ladder {
     cb_climber first;       /* the caller's */
     struct cb_crew *crew;   /* those of other threads (crew.h); NULL: none so far */
+    cb_pool *threads;       /* the caller's to set; NULL: none */
     cb_pool_of_plans *base; /* plans of all searches that every budget does first */
     bool *may_rerun;
     uint64_t whole; /* save-everything's bytes */
@@ -59,9 +62,9 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 /* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,
  * from the deep rungs before it, which have been searched. */
 double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
-/* Searches one rung, which has not been. Near rungs may be searched at the same time by climbers of
- * their own, and so may the deep ones, one after the other. */
-CB_MUST_CHECK cb_status cb_ladder_search(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err);
+/* Searches the near rungs in `wanted` [CB_RUNGS_MOST] that have not been, and the first deep one if
+ * any of the deep is wanted. */
+CB_MUST_CHECK cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err);
 /* Searches rung `r` and, from the first deep one on, all before it; `best` is NULL when the rung
  * has no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
@@ -76,6 +79,10 @@ CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, ui
  * that fits. `bound_ps` gets the bound found on the way. */
 CB_MUST_CHECK cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
                                          cb_candidate *out, double *bound_ps, cb_error *err);
+/* `bound_ps` gets a bound at `bytes` where rungs are deep, and searched without prices, but a plan
+ * of `known_ps` of extra time is known; 0 where they are not. */
+CB_MUST_CHECK cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps,
+                                        double *bound_ps, cb_error *err);
 /* Bound on the extra time of plans of `bytes`, of the class that prices.h states, from the base and
  * the rungs [from, to), which have been searched. */
 double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to);

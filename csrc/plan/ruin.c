@@ -14,7 +14,7 @@
 #define TRIMMED 20   /* reruns drawn for trimming beside the chains touched */
 #define LONGEST 40   /* of a chain that is trimmed */
 #define DEEP_SHARE 0.6
-#define PATIENCE 0.5 /* of all settlings: so many without progress end the search */
+#define PATIENCE 0.6 /* of all settlings: so many without progress end the search */
 
 typedef struct ruiner {
     cb_moves *m;

@@ -10,14 +10,16 @@
 #define UNHURRIED 12000.0 /* ops of the largest graph that takes all steps */
 #define AIM_STEPS 60
 #define POLYAK_STEPS 100
+#define MORE_POLYAK_STEPS 200 /* where the best is far from the bound */
 #define MIX_ROUNDS 2
 #define TRIMMED_PLANS 4
-#define WALK_MOVES 5000
 #define EFFORT 2.5e8       /* settlings of ruin and recreate, times ops */
 #define SMALL_EFFORT 100.0 /* at most so many an op */
 #define NEAR_SHARE 0.5     /* of that effort, where prices lead near the best */
 #define FAR 1.04           /* of the bound: all of it */
-#define DESCENT_SHARE 0.5  /* of that effort, to get under a deep target */
+#define WALK_SHARE 0.15    /* of that effort, for a walk to a deep target */
+#define DESCENT_SHARE 0.12 /* and, where the walk ends above it, to get under */
+#define CLOSE 1.02         /* of the bound: no need to improve it */
 #define NEAR 1.01          /* of the bound: good enough */
 
 /* Shares of the steps below that a large graph takes: each costs its size. */
@@ -118,23 +120,30 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_pri
     known = (double)fastest_fitting(t->pool, target) - once;
     double bound = cb_prices_bound(prices, (double)target);
     if (known <= NEAR * bound) return CB_OK;
+    if (known > CLOSE * bound && known < once)
+        CB_TRY(cb_prices_polyak(prices, target, prices->best, known, paced(t, MORE_POLYAK_STEPS, 8),
+                                err));
     return ruin(m, target, known <= FAR * bound ? NEAR_SHARE : 1, least_ps, err);
 }
 
-cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target, double share,
-                              double least_ps, cb_error *err) {
+cb_status cb_prove_bound(cb_prices *prices, const double *start_price, uint64_t target,
+                         double known_ps, cb_error *err) {
+    int steps = paced(prices->trial, POLYAK_STEPS + MORE_POLYAK_STEPS, 8);
+    return cb_prices_polyak(prices, target, start_price, known_ps, steps, err);
+}
+
+cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
+                              uint32_t attempt, double share, double least_ps, cb_error *err) {
     cb_trial *t = m->trial;
-    m->chance = target;
+    m->chance = target ^ (uint64_t)(attempt + 1) << 32;
     if (!from) from = find_start(m, target);
     if (!from) return CB_OK;
     if (cb_pool_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
     CB_TRY(load(m, from, target, err));
-    CB_TRY(cb_walk_down(m, WALK_MOVES, err));
+    CB_TRY(cb_walk_down(m, effort(m, WALK_SHARE), err));
     if (m->l->peak > m->l->target)
-        CB_TRY(
-            cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE * fmin(1, 2 * share)), least_ps, err));
+        CB_TRY(cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE), least_ps, err));
     if (m->l->peak > m->l->target) return CB_OK;
     CB_TRY(cb_trim(m, least_ps, err));
-    CB_TRY(mix(t, target, err));
     return ruin(m, target, share, least_ps, err);
 }

@@ -9,9 +9,13 @@
  * pool. No search goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_price,
                                        uint64_t target, double least_ps, cb_error *err);
+/* No plans, but the best bound, now that one of `known_ps` of extra time is known. */
+CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_price,
+                                       uint64_t target, double known_ps, cb_error *err);
 /* Where prices reach no plan: from `from` (NULL: the most promising of the pool) by a penalty walk,
  * then ruin and recreate with this share of the usual effort. */
 CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
-                                            double share, double least_ps, cb_error *err);
+                                            uint32_t attempt, double share, double least_ps,
+                                            cb_error *err);
 
 #endif

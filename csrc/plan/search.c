@@ -351,7 +351,7 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
         if (goal[i].smallest) want_small_rungs(s, &goal[i], wanted);
         else want_rungs(s, &goal[i], wanted);
     }
-    return cb_crew_climb(&s->d, s->threads, wanted, err);
+    return cb_ladder_climb_many(&s->d, wanted, err);
 }
 
 static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
@@ -364,6 +364,7 @@ static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
         CB_TRY(cb_try_pairs(t, NULL, 0, err));
         if (saved) CB_TRY(fill_for_saved(t, s->cut, err));
         else CB_TRY(cb_ladder_init(&s->d, t, s->cut, err));
+        s->d.threads = s->threads;
         CB_TRY(try_presets(t, s->cut, err));
         s->ready = true;
     }
@@ -422,6 +423,16 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
     return CB_OK;
 }
 
+static cb_status bound_answer(cb_searcher *s, const picker *k, double *least_ps, cb_error *err) {
+    const cb_goal *goal = &s->goal;
+    uint64_t bytes = goal->smallest ? k->best.size : goal->bytes - beside_size(&s->t);
+    double known = (double)(k->best.time_ps - s->f->once_ps), proved;
+    CB_TRY(cb_ladder_prove(&s->d, bytes, known, &proved, err));
+    proved = fmax(proved, k->bound_ps);
+    *least_ps = fmax(proved, cb_ladder_bound(&s->d, (double)bytes, k->from, k->to));
+    return CB_OK;
+}
+
 cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb_error *err) {
     bool solved;
     s->goal = *goal;
@@ -438,11 +449,9 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     if (status != CB_OK) return status;
     out->pairs.list.at = k.best.pair;
     out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;
-    double bytes = (double)(goal->smallest ? k.best.size : goal->bytes - beside_size(t));
-    bool known = !early && goal->measure != CB_MEASURE_SAVED;
-    out->least_extra_ps =
-        known ? fmax(k.bound_ps, cb_ladder_bound(&s->d, bytes, k.from, k.to)) : -1;
-    return CB_OK;
+    out->least_extra_ps = -1;
+    if (early || goal->measure == CB_MEASURE_SAVED) return CB_OK;
+    return bound_answer(s, &k, &out->least_extra_ps, err);
 }
 
 void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n) {
