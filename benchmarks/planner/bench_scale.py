@@ -5,8 +5,10 @@ python benchmarks/planner/bench_scale.py [OPS ...] [--long]
 
 Each row is a process of its own: seconds by the clock, with a thread for each processor, from the
 text of the problem to the text of the plan, and its largest resident set less what it had once the
-problem's text was read. "first" is the first plan of the search that fits. `--long` adds budgets of
-30 and 20 %.
+problem's text was read. "first" is the first plan of the search that fits. "hull" is the extra time
+of the frontier's convex hull (blocks may be run again in part) where what is saved and what saving
+everything needs beside it fill the budget; "bound" the plan's own. `--long` adds budgets of 30 and
+20 %.
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
 import models  # noqa: E402
 from common import save  # noqa: E402
+
+from cutback import _native, budgets  # noqa: E402
 
 COMMAND = "python benchmarks/planner/bench_scale.py"
 CHILD = """
@@ -56,6 +62,8 @@ if found:
     n = json.loads(text)["numbers"]
     row |= {"seconds": seconds, "peak %": 100 * n["live_bytes"] / n["save_all_live_bytes"]}
     row["extra %"] = 100 * (n["time_ps"] / n["once_ps"] - 1)
+    row["room for saved"] = round(share * n["save_all_live_bytes"])
+    row["room for saved"] -= n["save_all_live_bytes"] - n["save_all_saved_bytes"]
     if n["lower_bound_ps"]:
         row["bound %"] = 100 * (n["lower_bound_ps"] / n["once_ps"] - 1)
 print(json.dumps(row))
@@ -67,6 +75,26 @@ def measure(file: Path, share: float, what: str) -> dict[str, Any]:
     command = [sys.executable, "-c", CHILD, str(file), str(share), what]
     row: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
     return row
+
+
+def hull(problem: str, saved: int) -> float:
+    """Extra time in % on the convex hull of time against saved bytes."""
+    found = json.loads(
+        _native.frontier_json(problem, budgets.parse_preset("recompute_all"), "a100")
+    )
+    vertices: list[tuple[int, int]] = []
+    for point in zip(found["saved_bytes"], found["time_ps"], strict=True):
+        while len(vertices) > 1 and _above(vertices[-1], vertices[-2], point):
+            vertices.pop()
+        vertices.append(point)
+    x, y = zip(*vertices, strict=True)
+    return 100 * (float(np.interp(saved, x, y)) / found["once_ps"] - 1)
+
+
+def _above(middle: tuple[int, int], left: tuple[int, int], right: tuple[int, int]) -> bool:
+    """Whether a point is not below the line between two others."""
+    rise = (middle[1] - left[1]) * (right[0] - left[0])
+    return rise >= (right[1] - left[1]) * (middle[0] - left[0])
 
 
 def main() -> None:
@@ -87,7 +115,11 @@ def main() -> None:
                 for what in ("first", "best"):
                     row = {"graph": problem["source"], "ops": len(problem["ops"])}
                     row |= {"budget %": f"{100 * share:.0f}", "plan": what}
-                    rows.append(row | measure(file, share, what))
+                    row |= measure(file, share, what)
+                    room = row.pop("room for saved", None)
+                    if room is not None:
+                        row["hull %"] = hull(file.read_text(), room)
+                    rows.append(row)
                     print(rows[-1], flush=True)
     save("planner_scale", COMMAND, rows)
 
