@@ -4,7 +4,7 @@ before the forward returns."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -33,6 +33,14 @@ class Tensor(NamedTuple):
     storage: int
     val: torch.Tensor
     bytes: int
+
+
+class OneMemory(NamedTuple):
+    """Memory of a node that went away, and that of the node which stands for it now. Views of the
+    former are left in the graph, and their ``meta["val"]`` still names it."""
+
+    gone: torch.UntypedStorage
+    kept: torch.UntypedStorage
 
 
 class UnsupportedGraphError(NotImplementedError):
@@ -112,7 +120,9 @@ def location(node: fx.Node) -> str:
 class Reader:
     """One pass over the nodes, then the order, then the document."""
 
-    def __init__(self, gm: fx.GraphModule, num_fwd_outputs: int) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, num_fwd_outputs: int, merged: Sequence[OneMemory] = ()
+    ) -> None:
         self.gm = gm
         self.nodes = [n for n in gm.graph.nodes if n.op != "output"]
         self.outputs, self.descs = ends(gm)
@@ -125,7 +135,13 @@ class Reader:
         self.masked: dict[fx.Node, Masked] = {}
         self.kinds = ops.learn(n.target for n in self.nodes if n.op == "call_function")
         self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
-        self._memory: list[Any] = []  # by id; kept, so that no address comes twice
+        self._memory: list[int] = []  # address by id
+        self._kept: list[Any] = [*merged]  # storages, so that no address comes twice
+        self._same: dict[int, int] = {}  # address -> that of the storage which stands for it
+        for gone, kept in merged:
+            a, b = self._address(gone), self._address(kept)
+            if a != b:
+                self._same[a] = b
 
     # ---- storages and phases ------------------------------------------------------------------
 
@@ -178,6 +194,12 @@ class Reader:
                     '(no meta["val"]); trace it with fake tensors'
                 )
 
+    def _address(self, memory: torch.UntypedStorage) -> int:
+        address: int = memory._cdata
+        while address in self._same:
+            address = self._same[address]
+        return address
+
     def _tensor(
         self, node: fx.Node, index: int | None, val: torch.Tensor, made: set[int]
     ) -> Tensor:
@@ -192,14 +214,16 @@ class Reader:
                 "supported. Keep it out of the compiled part"
             )
         memory = val.untyped_storage()
-        id = self._ids.get(memory._cdata)
+        address = self._address(memory)
+        id = self._ids.get(address)
         if id is not None and not (self.static[id] or id in made or id in self.reads[node]):
             # an op that reads no such memory makes its own
-            same = [s for s in self.reads[node] if self._memory[s]._cdata == memory._cdata]
+            same = [s for s in self.reads[node] if self._memory[s] == address]
             id = same[0] if same else None
         if id is None:
-            id = self._ids[memory._cdata] = len(self.storage_bytes)
-            self._memory.append(memory)
+            id = self._ids[address] = len(self.storage_bytes)
+            self._memory.append(address)
+            self._kept.append(memory)
             self.storage_bytes.append(hint(memory.nbytes()))
             self.static.append(
                 node.op == "get_attr" or (node.op == "placeholder" and not is_tangent(node))

@@ -170,15 +170,16 @@ def prepare(
     gm.graph.eliminate_dead_code()
     if random == "counter":
         replace_draws(gm)
-    if cse:
-        merge_duplicates(gm, num_fwd_outputs)
+    merged = merge_duplicates(gm, num_fwd_outputs)[1] if cse else []
     chosen = _chooser(policy)
 
     def wish(node: fx.Node) -> str | None:
         word = chosen(node) if chosen is not None else None
         return word if word is not None else of_tags(node)
 
-    return import_joint(gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish)
+    return import_joint(
+        gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish, merged=merged
+    )
 
 
 class Partitioner(CustomPartitionerFn):
