@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._guards import TracingContext
+from torch._inductor import config
 from torch.fx.experimental.symbolic_shapes import optimization_hint
 
 from . import ops
@@ -117,6 +119,12 @@ def location(node: fx.Node) -> str:
     return f"{at} ({path})" if at and path else at or path
 
 
+def eliminate_dead_code(graph: fx.Graph) -> None:
+    """As PyTorch does it, but only of nodes without users is it asked whether they have effects."""
+    random = TracingContext.try_get() is None or config.fallback_random
+    graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
+
+
 class Reader:
     """One pass over the nodes, then the order, then the document."""
 
@@ -133,7 +141,10 @@ class Reader:
         self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
         self.late: set[fx.Node] = set()  # what depends on a tangent
         self.masked: dict[fx.Node, Masked] = {}
-        self.kinds = ops.learn(n.target for n in self.nodes if n.op == "call_function")
+        calls = [n for n in self.nodes if n.op == "call_function"]
+        kinds = ops.learn(n.target for n in calls)
+        self.kinds = {n: kinds[n.target] for n in calls}
+        self._writes = {n for n, kind in self.kinds.items() if kind.mutable}
         self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
         self._memory: list[int] = []  # address by id
         self._kept: list[Any] = [*merged]  # storages, so that no address comes twice
@@ -233,7 +244,7 @@ class Reader:
 
     def written_by(self, node: fx.Node) -> set[int]:
         """Storages that the node writes into."""
-        if node.op != "call_function" or not self.kinds[node.target].mutable:
+        if node not in self._writes:
             return set()
         written = set()
         for argument, given in zip(node.target._schema.arguments, node.args, strict=False):

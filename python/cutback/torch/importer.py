@@ -116,7 +116,7 @@ class _Writer:
         op["out"].append({"storage": t.storage, "type": type_of(t.val), "bytes": t.bytes})
 
     def _call(self, node: fx.Node, op: dict[str, Any]) -> list[Tensor]:
-        kind = self.r.kinds[node.target]
+        kind = self.r.kinds[node]
         tensors = self.r.tensors[node]
         op["kind"] = kind.name
         at = location(node)

@@ -22,7 +22,7 @@ from . import inductor, moving, ops
 from .counter import check_random, replace_draws
 from .duplicates import merge_duplicates
 from .emitter import emit
-from .graphs import UnsupportedGraphError, location
+from .graphs import UnsupportedGraphError, eliminate_dead_code, location
 from .importer import Imported, import_joint
 from .saved_plans import Part, SavedPlans
 from .statistics import Statistics, check_covered, check_same
@@ -167,7 +167,7 @@ def prepare(
 ) -> Imported:
     """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
     graph, with the user's wishes."""
-    gm.graph.eliminate_dead_code()
+    eliminate_dead_code(gm.graph)
     if random == "counter":
         replace_draws(gm)
     merged = merge_duplicates(gm, num_fwd_outputs)[1] if cse else []
@@ -345,7 +345,7 @@ class Partitioner(CustomPartitionerFn):
         n_ops = len(document["ops"])
         if self.total is not None:
             document = with_total(document, self.total)
-        text = json.dumps(document)
+        text = json.dumps(document, check_circular=False)
         plan = Plan(text, _native.plan_json(text, budget=budget, device=self.row))
         schedule = moving.schedule_of(document, plan.document)
         if self.total is None:
