@@ -342,16 +342,20 @@ class Partitioner(CustomPartitionerFn):
         if self.offload or moving.wants_moves(document):
             self._check_moves()
             document = moving.with_link(document, self.row)
-        n_ops = len(document["ops"])
         if self.total is not None:
             document = with_total(document, self.total)
         text = json.dumps(document, check_circular=False)
         plan = Plan(text, _native.plan_json(text, budget=budget, device=self.row))
-        schedule = moving.schedule_of(document, plan.document)
+        return plan, self._schedule(plan)
+
+    def _schedule(self, plan: Plan) -> moving.Schedule:
+        """What a plan says of the graph, without the optimizer's own step."""
+        problem = plan.problem
+        schedule = moving.schedule_of(problem, plan.document)
         if self.total is None:
-            return plan, schedule
-        steps = [s for s in schedule.steps if s != n_ops]  # the optimizer's own step
-        return plan, moving.Schedule(steps, schedule.backward_starts)
+            return schedule
+        own = len(problem["ops"]) - 1
+        return schedule._replace(steps=[s for s in schedule.steps if s != own])
 
     def _check_moves(self) -> None:
         """Raises: NotImplementedError: this door cannot run moves."""
@@ -423,16 +427,10 @@ class Partitioner(CustomPartitionerFn):
     def saved(self) -> SavedPlans:
         """The plans in force, to be written to a file."""
         saved = SavedPlans()
-        if self.total is not None:
-            raise NotImplementedError(
-                "save_plans does not go with measure='total' in this version: another process "
-                "would need the same optimizer"
-            )
         for plan in self.plans:
-            document = plan.document
-            saved.add(
-                document, [Part(plan.problem, document["steps"], document["backward_starts"])]
-            )
+            problem = plan.problem
+            graph = problem if self.total is None else {**problem, "ops": problem["ops"][:-1]}
+            saved.add(plan, [Part(graph, *self._schedule(plan))], self.total)
         return saved
 
     def _note(self, plan: Plan) -> None:
