@@ -46,22 +46,51 @@ static size_t mix(const pair_list *low, const pair_list *high, uint32_t split, c
     return n;
 }
 
+typedef struct mixed { /* a mix that was tried */
+    pair_list list;
+    bool tried, fits;
+    int64_t time_ps;
+} mixed;
+
+static cb_status try_mix(cb_trial *t, mixed *m, uint64_t target, cb_error *err) {
+    CB_TRY(cb_try_pairs(t, m->list.at, m->list.n, err));
+    m->tried = true;
+    m->fits = t->lawful && t->size <= target;
+    m->time_ps = t->time_ps;
+    return CB_OK;
+}
+
+static bool same_pairs(const mixed *a, const mixed *b) {
+    return a->tried && a->list.n == b->list.n &&
+           memcmp(a->list.at, b->list.at, a->list.n * sizeof *a->list.at) == 0;
+}
+
 /* `fast` is over the target and `small` is under it. The more of `fast` the better while it fits.
  * Time falls on the way from `small` to `fast`: where a mix is over the target and no faster than
- * what fits, those that fit are slower. */
+ * what fits, those that fit are slower. Where no decision differs between two positions, neither do
+ * their mixes: `end` has those at both ends, `end[2]` the new one; each has room of its own. */
 static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *small, bool fast_first,
-                       uint64_t target, cb_pair *buffer, cb_error *err) {
+                       uint64_t target, mixed end[3], cb_error *err) {
     uint32_t low = 0, high = t->f->base_backward; /* positions; one end is all of `small`, the other
                                                      all of `fast` */
+    end[0].tried = end[1].tried = false;
     for (int step = 0; step < MIX_STEPS && high - low > 1; step++) {
         uint32_t middle = low + (high - low) / 2, split = t->f->base[middle];
-        size_t n = fast_first ? mix(fast, small, split, buffer) : mix(small, fast, split, buffer);
-        CB_TRY(cb_try_pairs(t, buffer, n, err));
-        bool fits = t->lawful && t->size <= target;
+        mixed *now = &end[2];
+        now->list.n = fast_first ? mix(fast, small, split, now->list.at)
+                                 : mix(small, fast, split, now->list.at);
+        if (same_pairs(&end[0], now)) now = &end[0];
+        else if (same_pairs(&end[1], now)) now = &end[1];
+        else CB_TRY(try_mix(t, now, target, err));
         uint32_t at = cb_pool_fitting(t->pool, target);
-        if (!fits && at != CB_NONE && t->time_ps >= t->pool->at[at].time_ps) return CB_OK;
-        if (fits == fast_first) low = middle;
+        if (!now->fits && at != CB_NONE && now->time_ps >= t->pool->at[at].time_ps) return CB_OK;
+        bool is_low = now->fits == fast_first;
+        if (is_low) low = middle;
         else high = middle;
+        if (now != &end[2]) continue;
+        mixed old = end[!is_low];
+        end[!is_low] = end[2];
+        end[2] = old;
     }
     return CB_OK;
 }
@@ -108,11 +137,14 @@ cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_err
         if (fast[n_fast].n > longest) longest = fast[n_fast].n;
     }
     for (uint32_t i = 0; i < n_small; i++) {
-        cb_pair *buffer = CB_NEW(&scratch, cb_pair, small[i].n + longest);
-        if (!buffer) goto no_memory;
+        mixed end[3] = {0};
+        for (int k = 0; k < 3; k++) {
+            end[k].list.at = CB_NEW(&scratch, cb_pair, small[i].n + longest);
+            if (!end[k].list.at) goto no_memory;
+        }
         for (uint32_t j = 0; j < n_fast; j++) {
-            CB_TRY_DONE(cross(t, &fast[j], &small[i], true, target, buffer, err));
-            CB_TRY_DONE(cross(t, &fast[j], &small[i], false, target, buffer, err));
+            CB_TRY_DONE(cross(t, &fast[j], &small[i], true, target, end, err));
+            CB_TRY_DONE(cross(t, &fast[j], &small[i], false, target, end, err));
         }
     }
     goto done;

@@ -1,10 +1,19 @@
 /* Three passes, each linear: build the steps with what each reads; mark from the ends what anybody
- * needs; sum up lives over the steps that are kept. */
+ * needs; sum up lives over the steps that are kept. Most plans run nothing again in the forward: it
+ * is built for the first of them and copied for the others. */
 #include "sim.h"
 #include "../base/sort.h"
 
 static void fill_none(uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
+}
+
+static uint32_t *list_held(cb_arena *a, const cb_problem *p, uint32_t flag, uint32_t *n) {
+    uint32_t *held = CB_NEW(a, uint32_t, p->n_storage);
+    for (uint32_t s = 0; held && s < p->n_storage; s++) {
+        if (p->storage_flags[s] & flag) held[(*n)++] = s;
+    }
+    return held;
 }
 
 cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error *err) {
@@ -17,8 +26,10 @@ cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error 
     sim->marked = CB_NEW(&sim->arena, uint32_t, p->n_op);
     sim->done = CB_NEW(&sim->arena, uint32_t, p->n_op);
     sim->moment = CB_NEW(&sim->arena, uint64_t, f->n_base);
+    sim->held_forward = list_held(&sim->arena, p, CB_STORE_HOLD_FORWARD, &sim->n_held_forward);
+    sim->held_end = list_held(&sim->arena, p, CB_STORE_HOLD_END, &sim->n_held_end);
     if (sim->value_step && sim->value_life && sim->latest && sim->marked && sim->done &&
-        sim->moment)
+        sim->moment && sim->held_forward && sim->held_end)
         return CB_OK;
     cb_sim_free(sim);
     return cb_no_memory(err);
@@ -106,6 +117,14 @@ static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
     return true;
 }
 
+static bool hold_latest(cb_sim *sim, const uint32_t *storage, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t life = sim->latest[storage[i]];
+        if (life != CB_NONE && !hold(sim, sim->life.at[life].made, life)) return false;
+    }
+    return true;
+}
+
 static bool cross_to_backward(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
     sim->crossing = (uint32_t)sim->step.len;
@@ -113,11 +132,7 @@ static bool cross_to_backward(cb_sim *sim) {
         uint32_t v = p->forward_output[i];
         if (!hold(sim, sim->value_step[v], sim->value_life[v])) return false;
     }
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (!(p->storage_flags[s] & CB_STORE_HOLD_FORWARD) || sim->latest[s] == CB_NONE) continue;
-        if (!hold(sim, sim->life.at[sim->latest[s]].made, sim->latest[s])) return false;
-    }
-    return true;
+    return hold_latest(sim, sim->held_forward, sim->n_held_forward);
 }
 
 static bool reach_end(cb_sim *sim) {
@@ -126,18 +141,76 @@ static bool reach_end(cb_sim *sim) {
         uint32_t v = p->backward_output[i];
         if (!hold(sim, sim->value_step[v], sim->value_life[v])) return false;
     }
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (!(p->storage_flags[s] & CB_STORE_HOLD_END) || sim->latest[s] == CB_NONE) continue;
-        if (!hold(sim, sim->life.at[sim->latest[s]].made, sim->latest[s])) return false;
-    }
+    return hold_latest(sim, sim->held_end, sim->n_held_end);
+}
+
+#define COPY(to, from, n) ((n) > 0 ? memcpy(to, from, (n) * sizeof *(to)) : (to))
+
+static bool keep_forward(cb_sim *sim) {
+    const cb_problem *p = sim->f->p;
+    cb_sim_forward *w = &sim->forward;
+    *w = (cb_sim_forward){.n_base = sim->f->base_backward,
+                          .n_step = sim->step.len,
+                          .n_read = sim->read.len,
+                          .n_life = sim->life.len};
+    w->step = CB_NEW(&sim->arena, cb_sim_step, w->n_step);
+    w->read = CB_NEW(&sim->arena, cb_sim_read, w->n_read);
+    w->life = CB_NEW(&sim->arena, cb_sim_life, w->n_life);
+    w->value_step = CB_NEW(&sim->arena, uint32_t, p->n_value);
+    w->value_life = CB_NEW(&sim->arena, uint32_t, p->n_value);
+    w->latest = CB_NEW(&sim->arena, uint32_t, p->n_storage);
+    if (!w->step || !w->read || !w->life || !w->value_step || !w->value_life || !w->latest)
+        return false;
+    COPY(w->step, sim->step.at, w->n_step);
+    COPY(w->read, sim->read.at, w->n_read);
+    COPY(w->life, sim->life.at, w->n_life);
+    COPY(w->value_step, sim->value_step, p->n_value);
+    COPY(w->value_life, sim->value_life, p->n_value);
+    COPY(w->latest, sim->latest, p->n_storage);
+    w->known = true;
     return true;
+}
+
+/* The vectors have had room for it before. */
+static void copy_forward(cb_sim *sim) {
+    const cb_problem *p = sim->f->p;
+    const cb_sim_forward *w = &sim->forward;
+    COPY(sim->step.at, w->step, w->n_step);
+    COPY(sim->read.at, w->read, w->n_read);
+    COPY(sim->life.at, w->life, w->n_life);
+    COPY(sim->value_step, w->value_step, p->n_value);
+    COPY(sim->value_life, w->value_life, p->n_value);
+    COPY(sim->latest, w->latest, p->n_storage);
+    sim->step.len = w->n_step;
+    sim->read.len = w->n_read;
+    sim->life.len = w->n_life;
+}
+
+/* `done` is not copied: it is asked about the anchor at hand alone. */
+static void begin(cb_sim *sim, bool copied) {
+    const cb_problem *p = sim->f->p;
+    sim->step.len = sim->read.len = sim->life.len = sim->hold.len = 0;
+    fill_none(sim->marked, p->n_op);
+    fill_none(sim->done, p->n_op);
+    if (copied) {
+        copy_forward(sim);
+        return;
+    }
+    fill_none(sim->value_step, p->n_value);
+    fill_none(sim->value_life, p->n_value);
+    fill_none(sim->latest, p->n_storage);
 }
 
 static bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_forward_hold) {
     const cb_facts *f = sim->f;
     size_t next = 0;
-    for (uint32_t k = 0; k < f->n_base; k++) {
+    /* Hoisting adds to the forward, so that what was built before still begins it. */
+    bool plain = n_pair == 0 || cb_pair_anchor(pair[0]) >= f->base_backward;
+    bool copied = plain && sim->forward.known;
+    begin(sim, copied);
+    for (uint32_t k = copied ? sim->forward.n_base : 0; k < f->n_base; k++) {
         if (k == f->base_backward) {
+            if (plain && !copied && !keep_forward(sim)) return false;
             if (!cross_to_backward(sim)) return false;
             *n_forward_hold = sim->hold.len;
         }
@@ -249,14 +322,7 @@ static void measure(cb_sim *sim) {
 }
 
 cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pair, cb_error *err) {
-    const cb_problem *p = sim->f->p;
     size_t n_forward_hold = 0;
-    sim->step.len = sim->read.len = sim->life.len = sim->hold.len = 0;
-    fill_none(sim->value_step, p->n_value);
-    fill_none(sim->value_life, p->n_value);
-    fill_none(sim->latest, p->n_storage);
-    fill_none(sim->marked, p->n_op);
-    fill_none(sim->done, p->n_op);
     if (!build(sim, pair, n_pair, &n_forward_hold)) return cb_no_memory(err);
     sim->new_index.len = sim->keep.len = sim->live.len = 0;
     size_t n = sim->step.len + 1;

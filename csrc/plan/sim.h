@@ -36,6 +36,16 @@ typedef struct cb_sim_read {
     uint32_t life; /* CB_NONE: static */
 } cb_sim_read;
 
+typedef struct cb_sim_forward { /* as it is built where nothing runs again in it */
+    bool known;
+    uint32_t n_base; /* so many base ops; cb_facts_hoist may add some later */
+    size_t n_step, n_read, n_life;
+    cb_sim_step *step;
+    cb_sim_read *read;
+    cb_sim_life *life;
+    uint32_t *value_step, *value_life, *latest;
+} cb_sim_forward;
+
 typedef struct cb_sim {
     const cb_facts *f;
     cb_arena arena;           /* grows with the longest schedule */
@@ -52,6 +62,9 @@ typedef struct cb_sim {
     uint32_t *latest;                  /* [n_storage] newest life */
     uint32_t *marked, *done; /* [n_op] last anchor that wants it again; that ran it again */
     uint32_t crossing;       /* steps as built before the backward */
+    uint32_t *held_forward, *held_end; /* storages with these flags */
+    uint32_t n_held_forward, n_held_end;
+    cb_sim_forward forward;
 
     /* results */
     uint32_t n_step, backward_starts;

@@ -84,6 +84,105 @@ def test_one_plan_over_graphs_with_breaks(
     assert other.document == plan.document and other.problem == plan.problem
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_plans_that_move_values(
+    breaks: bool, tmp_path: Path, train_step: Callable[..., Any],
+    same_bits: Callable[..., bool], ran: Counter[str],
+) -> None:  # fmt: skip
+    torch.manual_seed(0)
+    model, path, x = Net(breaks=breaks), tmp_path / "plans.json", torch.randn(2048, 16)
+    everything = train_step(ct.compile(copy.deepcopy(model)), x)
+    planned = ct.compile(copy.deepcopy(model), budget=0.9 if breaks else 0.75, offload="only")
+    train_step(planned, x)
+    planned.save_plans(path)
+    first = train_step(planned, x)
+    (plan,) = planned.plans
+    assert plan.numbers["out_bytes"] > 0
+    torch._dynamo.reset()
+    ran.clear()
+    given = ct.compile(copy.deepcopy(model), plans=path)
+    for _ in range(2):
+        second = train_step(given, x)
+        assert second.peak_bytes == first.peak_bytes < everything.peak_bytes
+        assert same_bits(list(second.gradients.values()), list(everything.gradients.values()))
+    parts = 2 if breaks else 1
+    assert ran == {"forward": 2 * parts, "backward": 2 * parts}
+    (other,) = given.plans
+    assert other.document == plan.document and other.problem == plan.problem
+    # moves that fit no plan never run
+    good = json.loads(path.read_text())
+    g, k = next(
+        (g, k)
+        for g, graph in enumerate(good["graphs"])
+        for k, step in enumerate(graph["steps"])
+        if isinstance(step, list) and step[0] == "end"
+    )
+    for damage, text in ((["end", 10**6, 0], "leaves no memory"), (["gone", 0, 0], "damaged")):
+        bad = copy.deepcopy(good)
+        bad["graphs"][g]["steps"][k] = damage
+        path.write_text(json.dumps(bad))
+        torch._dynamo.reset()
+        with pytest.raises(ValueError, match=text):
+            ct.compile(copy.deepcopy(model), plans=path)(x)
+
+
+def test_inductor_refuses_saved_moves(tmp_path: Path) -> None:
+    path, w = tmp_path / "plans.json", torch.randn(512, 512, requires_grad=True)
+
+    def f(w: Any) -> Any:
+        for _ in range(8):  # the same graph under Inductor's decompositions
+            w = w * w
+        return w.sum()
+
+    planned = ct.compile(f, budget=0.8, offload="only")
+    planned(w).backward()
+    planned.save_plans(path)
+    torch._dynamo.reset()
+    with pytest.raises(NotImplementedError, match="Inductor cannot compile plans"):
+        ct.compile(f, plans=path, codegen="inductor")(w)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_plans_that_count_model_and_optimizer(
+    breaks: bool, x: Any, tmp_path: Path, same_bits: Callable[..., bool], ran: Counter[str]
+) -> None:
+    path = tmp_path / "plans.json"
+
+    def train(steps: int, **options: Any) -> tuple[Any, list[int], list[Any]]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Net(breaks=breaks)
+        optimizer = torch.optim.AdamW(model.parameters())
+        if "budget" in options:
+            options.update(measure="total", optimizer=optimizer)
+        compiled, peaks = ct.compile(model, **options), []
+        for _ in range(steps):
+            torch.manual_seed(1)
+            optimizer.zero_grad()
+            with ct.MemoryTracker(model, optimizer) as memory:
+                compiled(x).backward()
+                optimizer.step()
+            peaks.append(memory.peak_total_bytes)
+        if "budget" in options:
+            compiled.save_plans(path)
+        return compiled, peaks, [p.detach().clone() for p in model.parameters()]
+
+    planned, first, parameters = train(3, budget=0.97)
+    ran.clear()
+    given, second, same = train(3, plans=path)
+    assert sum(ran.values()) == (12 if breaks else 6)
+    assert second[-1] == first[-1] and same_bits(same, parameters)
+    (plan,), (other,) = planned.plans, given.plans
+    assert other.document == plan.document and other.problem == plan.problem
+    if not breaks:
+        assert second[1:] == [plan.numbers["total_bytes"]] * 2  # the first made the states
+    with pytest.raises(ValueError, match=r"optimizer states of [\d,]+ and a step"):
+        model = Net(breaks=breaks)
+        plain = torch.optim.SGD(model.parameters())
+        torch._dynamo.reset()
+        ct.compile(model, plans=path, measure="total", optimizer=plain)(x)
+
+
 def test_plans_of_something_else_are_refused(x: Any, tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     planned = ct.compile(Net(), budget=0.7)
@@ -131,6 +230,8 @@ def test_files_that_hold_no_plans(x: Any, tmp_path: Path) -> None:
         {"graphs": [{}]},
         {"plans": [{"graphs": [5], "plan": {}}]},
         {"plans": [{"graphs": [0]}]},
+        {"plans": [{**good["plans"][0], "total": [1]}]},
+        {"graphs": [{**good["graphs"][0], "backward_starts": -1}]},
     ):
         path.write_text(json.dumps({**good, **damage}))
         with pytest.raises(ValueError, match="damaged"):

@@ -4,13 +4,15 @@ before the forward returns."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._guards import TracingContext
+from torch._inductor import config
 from torch.fx.experimental.symbolic_shapes import optimization_hint
 
 from . import ops
@@ -33,6 +35,14 @@ class Tensor(NamedTuple):
     storage: int
     val: torch.Tensor
     bytes: int
+
+
+class OneMemory(NamedTuple):
+    """Memory of a node that went away, and that of the node which stands for it now. Views of the
+    former are left in the graph, and their ``meta["val"]`` still names it."""
+
+    gone: torch.UntypedStorage
+    kept: torch.UntypedStorage
 
 
 class UnsupportedGraphError(NotImplementedError):
@@ -109,10 +119,18 @@ def location(node: fx.Node) -> str:
     return f"{at} ({path})" if at and path else at or path
 
 
+def eliminate_dead_code(graph: fx.Graph) -> None:
+    """As PyTorch does it, but only of nodes without users is it asked whether they have effects."""
+    random = TracingContext.try_get() is None or config.fallback_random
+    graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
+
+
 class Reader:
     """One pass over the nodes, then the order, then the document."""
 
-    def __init__(self, gm: fx.GraphModule, num_fwd_outputs: int) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, num_fwd_outputs: int, merged: Sequence[OneMemory] = ()
+    ) -> None:
         self.gm = gm
         self.nodes = [n for n in gm.graph.nodes if n.op != "output"]
         self.outputs, self.descs = ends(gm)
@@ -123,9 +141,18 @@ class Reader:
         self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
         self.late: set[fx.Node] = set()  # what depends on a tangent
         self.masked: dict[fx.Node, Masked] = {}
-        self.kinds = ops.learn(n.target for n in self.nodes if n.op == "call_function")
+        calls = [n for n in self.nodes if n.op == "call_function"]
+        kinds = ops.learn(n.target for n in calls)
+        self.kinds = {n: kinds[n.target] for n in calls}
+        self._writes = {n for n, kind in self.kinds.items() if kind.mutable}
         self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
-        self._memory: list[Any] = []  # by id; kept, so that no address comes twice
+        self._memory: list[int] = []  # address by id
+        self._kept: list[Any] = [*merged]  # storages, so that no address comes twice
+        self._same: dict[int, int] = {}  # address -> that of the storage which stands for it
+        for gone, kept in merged:
+            a, b = self._address(gone), self._address(kept)
+            if a != b:
+                self._same[a] = b
 
     # ---- storages and phases ------------------------------------------------------------------
 
@@ -178,6 +205,12 @@ class Reader:
                     '(no meta["val"]); trace it with fake tensors'
                 )
 
+    def _address(self, memory: torch.UntypedStorage) -> int:
+        address: int = memory._cdata
+        while address in self._same:
+            address = self._same[address]
+        return address
+
     def _tensor(
         self, node: fx.Node, index: int | None, val: torch.Tensor, made: set[int]
     ) -> Tensor:
@@ -192,14 +225,16 @@ class Reader:
                 "supported. Keep it out of the compiled part"
             )
         memory = val.untyped_storage()
-        id = self._ids.get(memory._cdata)
+        address = self._address(memory)
+        id = self._ids.get(address)
         if id is not None and not (self.static[id] or id in made or id in self.reads[node]):
             # an op that reads no such memory makes its own
-            same = [s for s in self.reads[node] if self._memory[s]._cdata == memory._cdata]
+            same = [s for s in self.reads[node] if self._memory[s] == address]
             id = same[0] if same else None
         if id is None:
-            id = self._ids[memory._cdata] = len(self.storage_bytes)
-            self._memory.append(memory)
+            id = self._ids[address] = len(self.storage_bytes)
+            self._memory.append(address)
+            self._kept.append(memory)
             self.storage_bytes.append(hint(memory.nbytes()))
             self.static.append(
                 node.op == "get_attr" or (node.op == "placeholder" and not is_tangent(node))
@@ -209,7 +244,7 @@ class Reader:
 
     def written_by(self, node: fx.Node) -> set[int]:
         """Storages that the node writes into."""
-        if node.op != "call_function" or not self.kinds[node.target].mutable:
+        if node not in self._writes:
             return set()
         written = set()
         for argument, given in zip(node.target._schema.arguments, node.args, strict=False):

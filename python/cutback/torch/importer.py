@@ -27,7 +27,7 @@ import torch
 from torch import fx
 
 from . import ops
-from .graphs import Masked, Reader, Tensor, hint, is_tangent, location
+from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location
 
 Policy = Callable[[fx.Node], str | None]
 """Asked for each forward node: a constraint of ``docs/problem.md``, or None."""
@@ -116,7 +116,7 @@ class _Writer:
         op["out"].append({"storage": t.storage, "type": type_of(t.val), "bytes": t.bytes})
 
     def _call(self, node: fx.Node, op: dict[str, Any]) -> list[Tensor]:
-        kind = self.r.kinds[node.target]
+        kind = self.r.kinds[node]
         tensors = self.r.tensors[node]
         op["kind"] = kind.name
         at = location(node)
@@ -249,6 +249,7 @@ def import_joint(
     *,
     static_inputs: Sequence[int] = (),
     policy: Policy | None = None,
+    merged: Sequence[OneMemory] = (),
 ) -> Imported:
     """The planner's problem of a joint graph.
 
@@ -257,11 +258,12 @@ def import_joint(
         num_fwd_outputs: how many of its outputs are the forward's.
         static_inputs: positions of parameters and buffers among the primals.
         policy: constraints on forward nodes.
+        merged: memory that is one (:func:`cutback.torch.duplicates.merge_duplicates`).
 
     Raises:
         UnsupportedGraphError: sparse or complex tensors, or a graph that cannot be split.
     """
-    reader = Reader(gm, num_fwd_outputs)
+    reader = Reader(gm, num_fwd_outputs, merged)
     reader.read()
     overwritten = reader.overwritten()
     forward, backward = reader.split(overwritten)

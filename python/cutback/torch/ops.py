@@ -138,7 +138,7 @@ def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
 
 def learn(targets: Iterable[Any]) -> dict[Any, Kind]:
     """The kinds of all these operations, by operation."""
-    new = [t for t in dict.fromkeys(targets) if t not in _kinds]
+    new = dict.fromkeys([t for t in targets if t not in _kinds])  # a hash takes long
     described = {t: _describe(t) for t in new}
     keys = {}
     for target, kind in described.items():

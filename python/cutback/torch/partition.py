@@ -22,7 +22,7 @@ from . import inductor, moving, ops
 from .counter import check_random, replace_draws
 from .duplicates import merge_duplicates
 from .emitter import emit
-from .graphs import UnsupportedGraphError, location
+from .graphs import UnsupportedGraphError, eliminate_dead_code, location
 from .importer import Imported, import_joint
 from .saved_plans import Part, SavedPlans
 from .statistics import Statistics, check_covered, check_same
@@ -167,18 +167,19 @@ def prepare(
 ) -> Imported:
     """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
     graph, with the user's wishes."""
-    gm.graph.eliminate_dead_code()
+    eliminate_dead_code(gm.graph)
     if random == "counter":
         replace_draws(gm)
-    if cse:
-        merge_duplicates(gm, num_fwd_outputs)
+    merged = merge_duplicates(gm, num_fwd_outputs)[1] if cse else []
     chosen = _chooser(policy)
 
     def wish(node: fx.Node) -> str | None:
         word = chosen(node) if chosen is not None else None
         return word if word is not None else of_tags(node)
 
-    return import_joint(gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish)
+    return import_joint(
+        gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish, merged=merged
+    )
 
 
 class Partitioner(CustomPartitionerFn):
@@ -341,16 +342,20 @@ class Partitioner(CustomPartitionerFn):
         if self.offload or moving.wants_moves(document):
             self._check_moves()
             document = moving.with_link(document, self.row)
-        n_ops = len(document["ops"])
         if self.total is not None:
             document = with_total(document, self.total)
-        text = json.dumps(document)
+        text = json.dumps(document, check_circular=False)
         plan = Plan(text, _native.plan_json(text, budget=budget, device=self.row))
-        schedule = moving.schedule_of(document, plan.document)
+        return plan, self._schedule(plan)
+
+    def _schedule(self, plan: Plan) -> moving.Schedule:
+        """What a plan says of the graph, without the optimizer's own step."""
+        problem = plan.problem
+        schedule = moving.schedule_of(problem, plan.document)
         if self.total is None:
-            return plan, schedule
-        steps = [s for s in schedule.steps if s != n_ops]  # the optimizer's own step
-        return plan, moving.Schedule(steps, schedule.backward_starts)
+            return schedule
+        own = len(problem["ops"]) - 1
+        return schedule._replace(steps=[s for s in schedule.steps if s != own])
 
     def _check_moves(self) -> None:
         """Raises: NotImplementedError: this door cannot run moves."""
@@ -422,16 +427,10 @@ class Partitioner(CustomPartitionerFn):
     def saved(self) -> SavedPlans:
         """The plans in force, to be written to a file."""
         saved = SavedPlans()
-        if self.total is not None:
-            raise NotImplementedError(
-                "save_plans does not go with measure='total' in this version: another process "
-                "would need the same optimizer"
-            )
         for plan in self.plans:
-            document = plan.document
-            saved.add(
-                document, [Part(plan.problem, document["steps"], document["backward_starts"])]
-            )
+            problem = plan.problem
+            graph = problem if self.total is None else {**problem, "ops": problem["ops"][:-1]}
+            saved.add(plan, [Part(graph, *self._schedule(plan))], self.total)
         return saved
 
     def _note(self, plan: Plan) -> None:

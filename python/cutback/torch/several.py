@@ -28,7 +28,7 @@ from .graphs import UnsupportedGraphError
 from .importer import Imported
 from .moving import Move, Schedule
 from .partition import Partitioner
-from .saved_plans import Part, SavedPlans, check_steps, plan_of
+from .saved_plans import Part, SavedPlans, check_part, plan_of
 
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
@@ -195,7 +195,7 @@ class ModelPartitioner(Partitioner):
             saved = super().saved()
         else:
             saved = SavedPlans()
-            saved.add(self._joint.document, self._parts)
+            saved.add(self._joint, self._parts, self.total)
         saved.whole = self.one_graph
         return saved
 
@@ -203,14 +203,27 @@ class ModelPartitioner(Partitioner):
         """A graph's part of the plans of a file."""
         k = given.find(document)
         self._met[k] = document
-        graph = given.graphs[k]
-        check_steps(document, graph.steps, graph.backward_starts)
-        for answer, graphs in given.plans:
-            if k in graphs and all(g in self._met for g in graphs):
-                documents = [self._met[g] for g in graphs]
+        schedule = given.graphs[k].schedule()
+        if any(isinstance(step, Move) for step in schedule.steps):
+            self._check_moves()
+        check_part(document, schedule)
+        for saved in given.plans:
+            self._check_total(given, saved.total)
+            if k in saved.graphs and all(g in self._met for g in saved.graphs):
+                documents = [self._met[g] for g in saved.graphs]
                 whole = documents[0] if len(documents) == 1 else join(documents)[0]
-                self._note(plan_of(whole, answer))
-        return Schedule(graph.steps, graph.backward_starts)
+                self._note(plan_of(whole, saved))
+        return schedule
+
+    def _check_total(self, given: SavedPlans, then: list[int] | None) -> None:
+        """Raises: ValueError: the plans of a file count another model or optimizer."""
+        if self.total is None or then is None or list(self.total) == then:
+            return
+        raise ValueError(
+            f"{given.source}: its plans count a model of {then[0]:,} bytes, optimizer states of "
+            f"{then[1]:,} and a step of {then[2]:,}; these have {self.total.model_bytes:,}, "
+            f"{self.total.state_bytes:,} and {self.total.step_bytes:,}: plan anew for them"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {}}
