@@ -129,7 +129,7 @@ double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep) {
 /* The fastest plan of the climber's that counts for rung `r`. */
 static const cb_candidate *find_winner(const cb_ladder *d, const cb_climber *c, uint32_t r) {
     const cb_pool_of_plans *pool = c->work;
-    double least = (double)c->t->f->once_ps + cb_ladder_least(d, r, true);
+    double least = (double)c->t->f->once_ps + fmax(cb_ladder_least(d, r, true), d->own_ps[r]);
     uint32_t i = cb_pool_fitting(pool, d->target[r]);
     if (i == CB_NONE) return NULL;
     while (i > 0 && (double)pool->at[i].time_ps < least) i--;
@@ -167,9 +167,17 @@ static void begin_search(const cb_ladder *d, cb_climber *c) {
     c->t->pool = c->work;
 }
 
+/* The first of a search, so that it depends on the base alone. */
+static cb_status bound_rung(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
+    CB_TRY(cb_bound_rung(&c->prices, start_of(d, d->target[r]), d->target[r], err));
+    if (r < d->n_near) d->own_ps[r] = SLACK * cb_prices_bound(&c->prices, (double)d->target[r]);
+    return CB_OK;
+}
+
 static cb_status search_with_prices(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
-    CB_TRY(cb_search_rung(&c->moves, &c->prices, start_of(d, d->target[r]), d->target[r],
-                          d->least_ps[r], err));
+    CB_TRY(bound_rung(d, c, r, err));
+    CB_TRY(cb_search_rung(&c->moves, &c->prices, d->target[r], fmax(d->least_ps[r], d->own_ps[r]),
+                          err));
     double best = -INFINITY;
     for (size_t i = d->n_tangent; i < c->prices.tangent.len; i++) {
         cb_tangent line = c->prices.tangent.at[i];
@@ -289,6 +297,18 @@ static cb_status climb_deep(cb_ladder *d, uint32_t r, cb_error *err) {
     return CB_OK;
 }
 
+cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err) {
+    cb_climber *c = &d->first;
+    cb_status status = CB_OK;
+    if (d->own_ps[r] == 0) {
+        begin_search(d, c);
+        status = bound_rung(d, c, r, err);
+        c->t->pool = d->base;
+    }
+    *least_ps = fmax(d->least_ps[r], d->own_ps[r]);
+    return status;
+}
+
 cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, cb_error *err) {
     searches s = {.d = d, .near = {r}, .n_near = 1};
     if (r < d->n_near && !d->searched[r]) CB_TRY(search_all(&s, err));
@@ -320,8 +340,8 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
     begin_search(d, c);
     cb_status status =
         cb_pool_offer(c->work, from->size, from->time_ps, from->pair, from->n_pair, err);
-    if (status == CB_OK)
-        status = cb_search_rung(&c->moves, &c->prices, start_of(d, target), target, 0, err);
+    if (status == CB_OK) status = cb_bound_rung(&c->prices, start_of(d, target), target, err);
+    if (status == CB_OK) status = cb_search_rung(&c->moves, &c->prices, target, 0, err);
     if (status == CB_OK) status = keep_fastest(c, target, out, err);
     *bound_ps = cb_prices_bound(&c->prices, (double)target);
     c->t->pool = d->base;
@@ -340,14 +360,16 @@ cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double 
     return status;
 }
 
-double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to) {
+double cb_ladder_bound(const cb_ladder *d, double bytes, const bool *climbed) {
     double best = 0;
     for (size_t i = 0; i < d->n_tangent; i++)
         best = fmax(best, d->first.prices.tangent.at[i].constant -
                               d->first.prices.tangent.at[i].slope * bytes);
-    if (to > d->n_near && from > d->n_near) from = d->n_near; /* the first deep one has prices */
-    for (uint32_t r = from; r < to; r++) {
-        if (d->has_seen[r]) best = fmax(best, d->seen[r].constant - d->seen[r].slope * bytes);
+    bool deep = false;
+    for (uint32_t r = CB_RUNGS_MOST; r-- > 0;) {
+        deep |= climbed[r]; /* of the deep ones the first has prices */
+        if (d->has_seen[r] && (climbed[r] || (deep && r == d->n_near)))
+            best = fmax(best, d->seen[r].constant - d->seen[r].slope * bytes);
     }
     return best;
 }

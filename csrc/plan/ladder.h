@@ -37,6 +37,8 @@ typedef struct cb_ladder {
     uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 behind the last */
     double least_ps[CB_RUNGS_MOST];     /* rising: no plan of the rung counts that has less extra
                                            time. See cb_ladder_least */
+    double own_ps[CB_RUNGS_MOST];       /* the same of near rungs, from a bound of their own; 0:
+                                           not asked for so far */
     uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
     bool searched[CB_RUNGS_MOST];
     cb_candidate plan[CB_RUNGS_MOST]; /* size 0: none that counts */
@@ -62,6 +64,9 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 /* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,
  * from the deep rungs before it, which have been searched. */
 double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
+/* `least_ps` gets the least extra time of the plan of near rung `r`, from a bound at its target: no
+ * less than cb_ladder_least says, and worth asking for before a search. */
+CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);
 /* Searches the near rungs in `wanted` [CB_RUNGS_MOST] that have not been, and the first deep one if
  * any of the deep is wanted. */
 CB_MUST_CHECK cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err);
@@ -84,7 +89,7 @@ CB_MUST_CHECK cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from,
 CB_MUST_CHECK cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps,
                                         double *bound_ps, cb_error *err);
 /* Bound on the extra time of plans of `bytes`, of the class that prices.h states, from the base and
- * the rungs [from, to), which have been searched. */
-double cb_ladder_bound(const cb_ladder *d, double bytes, uint32_t from, uint32_t to);
+ * the rungs in `climbed` [CB_RUNGS_MOST], which have been searched. */
+double cb_ladder_bound(const cb_ladder *d, double bytes, const bool *climbed);
 
 #endif

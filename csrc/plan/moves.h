@@ -61,7 +61,8 @@ CB_MUST_CHECK cb_status cb_moves_offer(cb_moves *m, cb_error *err);
  * it. None goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_trim(cb_moves *m, double least_ps, cb_error *err);
 CB_MUST_CHECK cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err);
-CB_MUST_CHECK cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double least_ps,
-                                             cb_error *err);
+/* Ends after `patience` of the settlings without progress. */
+CB_MUST_CHECK cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double patience,
+                                             double least_ps, cb_error *err);
 
 #endif

@@ -14,7 +14,6 @@
 #define TRIMMED 20   /* reruns drawn for trimming beside the chains touched */
 #define LONGEST 40   /* of a chain that is trimmed */
 #define DEEP_SHARE 0.6
-#define PATIENCE 0.6 /* of all settlings: so many without progress end the search */
 
 typedef struct ruiner {
     cb_moves *m;
@@ -222,17 +221,18 @@ static void try_once(ruiner *r, double temperature) {
     note_plan(r);
 }
 
-cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double least_ps, cb_error *err) {
+cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double patience, double least_ps,
+                               cb_error *err) {
     cb_ledger *l = m->l;
     ruiner r = {.m = m, .least_ps = least_ps, .ok = true};
     cb_pairs best = {.arena = m->scratch};
-    uint32_t begin = m->settled, progress = begin, patience = (uint32_t)(PATIENCE * settlings);
+    uint32_t begin = m->settled, progress = begin, longest = (uint32_t)(patience * settlings);
     cb_moves_forget(m);
     note_plan(&r);
     int64_t best_ps = r.now_ps;
     double best_peak = r.now_peak;
     r.ok = cb_ledger_pairs(l, &best);
-    while (r.ok && m->settled - begin < settlings && m->settled - progress <= patience &&
+    while (r.ok && m->settled - begin < settlings && m->settled - progress <= longest &&
            (double)best_ps > least_ps) {
         double age = (double)(m->settled - begin) / (double)settlings;
         CB_TRY(cb_moves_poll(m, err));

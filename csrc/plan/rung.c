@@ -19,8 +19,10 @@
 #define FAR 1.04           /* of the bound: all of it */
 #define WALK_SHARE 0.15    /* of that effort, for a walk to a deep target */
 #define DESCENT_SHARE 0.12 /* and, where the walk ends above it, to get under */
-#define CLOSE 1.02         /* of the bound: no need to improve it */
-#define NEAR 1.01          /* of the bound: good enough */
+#define PATIENCE 0.5       /* of an effort, without progress; more where the target is deep */
+#define DEEP_PATIENCE 0.6
+#define CLOSE 1.02 /* of the bound: no need to improve it */
+#define NEAR 1.01  /* of the bound: good enough */
 
 /* Shares of the steps below that a large graph takes: each costs its size. */
 static double pace_of(const cb_trial *t) { return fmin(1, UNHURRIED / (t->f->n_base + 1.0)); }
@@ -97,33 +99,39 @@ static uint32_t effort(const cb_moves *m, double share) {
 }
 
 /* From the fastest plan that fits. */
-static cb_status ruin(cb_moves *m, uint64_t target, double share, double least_ps, cb_error *err) {
+static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
+                      cb_error *err) {
     uint32_t at = cb_pool_fitting(m->trial->pool, target);
     if (at == CB_NONE) return CB_OK;
     CB_TRY(load(m, &m->trial->pool->at[at], target, err));
     if (m->l->peak > m->l->target) return CB_OK;
-    CB_TRY(cb_ruin_and_recreate(m, effort(m, share), least_ps, err));
+    CB_TRY(cb_ruin_and_recreate(m, effort(m, share), patience, least_ps, err));
     return cb_trim(m, least_ps, err);
 }
 
-cb_status cb_search_rung(cb_moves *m, cb_prices *prices, const double *start_price, uint64_t target,
-                         double least_ps, cb_error *err) {
+cb_status cb_bound_rung(cb_prices *prices, const double *start_price, uint64_t target,
+                        cb_error *err) {
+    const cb_trial *t = prices->trial;
+    double once = (double)t->f->once_ps, known = (double)fastest_fitting(t->pool, target) - once;
+    return cb_prices_polyak(prices, target, start_price, fmin(known, once / 2) * 1.02,
+                            paced(t, POLYAK_STEPS, 8), err);
+}
+
+cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double least_ps,
+                         cb_error *err) {
     cb_trial *t = m->trial;
     double once = (double)t->f->once_ps;
     m->chance = target;
     CB_TRY(cb_prices_aim(prices, target, CB_PRICE_NEED, paced(t, AIM_STEPS, 3), err));
-    double known = (double)fastest_fitting(t->pool, target) - once;
-    CB_TRY(cb_prices_polyak(prices, target, start_price, fmin(known, once / 2) * 1.02,
-                            paced(t, POLYAK_STEPS, 8), err));
     CB_TRY(mix(t, target, err));
     CB_TRY(trim_fastest(m, target, least_ps, err));
-    known = (double)fastest_fitting(t->pool, target) - once;
+    double known = (double)fastest_fitting(t->pool, target) - once;
     double bound = cb_prices_bound(prices, (double)target);
     if (known <= NEAR * bound) return CB_OK;
     if (known > CLOSE * bound && known < once)
         CB_TRY(cb_prices_polyak(prices, target, prices->best, known, paced(t, MORE_POLYAK_STEPS, 8),
                                 err));
-    return ruin(m, target, known <= FAR * bound ? NEAR_SHARE : 1, least_ps, err);
+    return ruin(m, target, known <= FAR * bound ? NEAR_SHARE : 1, PATIENCE, least_ps, err);
 }
 
 cb_status cb_prove_bound(cb_prices *prices, const double *start_price, uint64_t target,
@@ -142,8 +150,8 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t ta
     CB_TRY(load(m, from, target, err));
     CB_TRY(cb_walk_down(m, effort(m, WALK_SHARE), err));
     if (m->l->peak > m->l->target)
-        CB_TRY(cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE), least_ps, err));
+        CB_TRY(cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE), DEEP_PATIENCE, least_ps, err));
     if (m->l->peak > m->l->target) return CB_OK;
     CB_TRY(cb_trim(m, least_ps, err));
-    return ruin(m, target, share, least_ps, err);
+    return ruin(m, target, share, DEEP_PATIENCE, least_ps, err);
 }

@@ -68,8 +68,8 @@ typedef struct picker {
     int64_t weighed_ps; /* time of the last candidate weighed, preferences aside */
     uint64_t smallest;  /* least bytes measured, and the op at its peak */
     uint32_t smallest_op;
-    uint32_t from, to; /* rungs considered */
-    double bound_ps;   /* beside theirs */
+    bool climbed[CB_RUNGS_MOST]; /* rungs considered */
+    double bound_ps;             /* beside theirs */
 } picker;
 
 /* The measure of a candidate, offsets and all. */
@@ -143,13 +143,15 @@ static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, beside = beside_size(k->t);
     double once = (double)k->t->f->once_ps;
     bytes = bytes > beside ? bytes - beside : 0;
-    k->from = k->to = cb_ladder_first(d, bytes);
-    for (uint32_t r = k->from; r < d->n_rung; r++) {
+    uint32_t first = cb_ladder_first(d, bytes);
+    for (uint32_t r = first; r < d->n_rung; r++) {
         const cb_candidate *c;
-        double least = once + cb_ladder_least(d, r, r > k->from && r > d->n_near);
-        if (has_best(k) && least >= (double)k->best.time_ps) return CB_OK;
+        double least = cb_ladder_least(d, r, r > first && r > d->n_near);
+        if (has_best(k) && once + least >= (double)k->best.time_ps) return CB_OK;
+        if (has_best(k) && r < d->n_near) CB_TRY(cb_ladder_screen(d, r, &least, err));
+        if (has_best(k) && once + least >= (double)k->best.time_ps) continue;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
-        k->to = r + 1;
+        k->climbed[r] = true;
         if (c) CB_TRY(consider(k, c, err));
     }
     return CB_OK;
@@ -216,12 +218,12 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
     double once = (double)k->t->f->once_ps;
     uint64_t from = has_best(k) ? k->best.size : d->whole, missed = 0;
     int failed = 0;
-    k->from = k->to = cb_ladder_first(d, from);
-    for (uint32_t r = k->from; r < d->n_rung && failed < 2; r++) {
+    uint32_t first = cb_ladder_first(d, from);
+    for (uint32_t r = first; r < d->n_rung && failed < 2; r++) {
         const cb_candidate *c;
-        if (once + cb_ladder_least(d, r, r > k->from && r > d->n_near) > most_ps) break;
+        if (once + cb_ladder_least(d, r, r > first && r > d->n_near) > most_ps) break;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
-        k->to = r + 1;
+        k->climbed[r] = true;
         if (!c && cb_ladder_passes(d, r)) continue;
         bool fast = c && (double)c->time_ps <= most_ps;
         failed = fast ? 0 : failed + 1;
@@ -423,13 +425,16 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
     return CB_OK;
 }
 
+/* When the caller ends the search here, the plan stands, without a bound. */
 static cb_status bound_answer(cb_searcher *s, const picker *k, double *least_ps, cb_error *err) {
     const cb_goal *goal = &s->goal;
     uint64_t bytes = goal->smallest ? k->best.size : goal->bytes - beside_size(&s->t);
     double known = (double)(k->best.time_ps - s->f->once_ps), proved;
-    CB_TRY(cb_ladder_prove(&s->d, bytes, known, &proved, err));
+    cb_status status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
+    if (status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH) return CB_OK;
+    if (status != CB_OK) return status;
     proved = fmax(proved, k->bound_ps);
-    *least_ps = fmax(proved, cb_ladder_bound(&s->d, (double)bytes, k->from, k->to));
+    *least_ps = fmax(proved, cb_ladder_bound(&s->d, (double)bytes, k->climbed));
     return CB_OK;
 }
 
