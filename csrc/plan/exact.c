@@ -12,23 +12,30 @@
  * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
  * goes through the sets of one position after the other; labels are compared by time, then by peak,
  * so that of the fastest schedules the smallest wins. Views take part in nothing: they are put back
- * where somebody reads through them. */
+ * where somebody reads through them.
+ *
+ * What the forward returns may come and go before, but it is there when the backward starts and
+ * until its first step has run. So that step can be worth choosing: a rerun of something small,
+ * also of what is there already, or a view put back for nothing lets the rest go. Such a view is
+ * tried only where something else has no room, since it looks odd. */
 #include "exact.h"
 
 #define MOST_BITS 18
 #define MOST_STATES (1u << 20) /* positions times sets */
 #define PROBES 64              /* of bisection */
 
-/* Last events of a state. FIRST and CROSS are the base op and the reruns that are the backward's
- * first step: what it starts with may go after that. */
+/* Last events of a state. FIRST, SHOW and CROSS are the base op, a view and the reruns that are the
+ * backward's first step: what it starts with may go after that. */
 enum {
     NOTHING = 0,
     RUN_BASE,
     SKIP_BASE,
     FIRST,
+    SHOW,
     DROP,
     RERUN = DROP + MOST_BITS,
-    CROSS = RERUN + MOST_BITS
+    RENEW = RERUN + MOST_BITS, /* a rerun that makes copies that have gone */
+    CROSS = RENEW + MOST_BITS
 };
 
 typedef struct label {
@@ -51,8 +58,14 @@ typedef struct solver {
     uint32_t *bit_of; /* [n_storage] CB_NONE: no choice about it */
     uint32_t n_bit;
     uint64_t bytes_of[MOST_BITS];
-    bool held[MOST_BITS]; /* until the backward's first step has run */
-    event *base;          /* [n_base] */
+    uint32_t held;    /* bits that the backward starts with, its first step included */
+    uint32_t pinned;  /* of those, what no rerun makes again */
+    uint32_t doubled; /* of those, what stays and gets a copy when made again */
+    uint32_t ends;    /* bits that are there at the end */
+    uint32_t leading; /* bits of the views that the backward begins with */
+    uint32_t viewed;  /* the same, and of the forward's views */
+    uint32_t n_leading;
+    event *base; /* [n_base] */
     event rerun[MOST_BITS];
     uint32_t n_rerun;
     uint64_t *fixed;     /* [n_stage] bytes of values without a choice that cross it */
@@ -62,24 +75,71 @@ typedef struct solver {
     label *now, *next, *later; /* [1 << n_bit] of a stage and the two behind it */
     label *heap;
     size_t n_heap, room_heap;
-    uint64_t most; /* the budget */
+    uint64_t most;    /* the budget */
+    uint64_t refused; /* the least that an event wanted beyond it */
+    int64_t most_ps;  /* slower labels lead nowhere */
 } solver;
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
 
-/* May it fall away before the end? */
+/* Is it there when the backward starts, as the caller gets it? */
+static bool is_returned(const cb_facts *f, uint32_t storage) {
+    const cb_problem *p = f->p;
+    bool held = p->storage_flags[storage] & CB_STORE_HOLD_FORWARD;
+    for (uint32_t i = 0; i < p->n_forward_output; i++)
+        held |= p->value_storage[p->forward_output[i]] == storage;
+    return held;
+}
+
+static bool has_end_flag(const cb_facts *f, uint32_t storage) {
+    return f->p->storage_flags[storage] & CB_STORE_HOLD_END;
+}
+
 static bool is_kept_to_the_end(const cb_facts *f, uint32_t storage) {
     const cb_problem *p = f->p;
-    bool kept = p->storage_flags[storage] & CB_STORE_HOLD_END;
+    bool kept = has_end_flag(f, storage);
     for (uint32_t i = 0; i < p->n_backward_output; i++)
         kept |= p->value_storage[p->backward_output[i]] == storage;
     return kept;
 }
 
-/* Gives a bit to what free ops make and to what they read; the number of bits. More than there are:
- * the problem does not suit. */
+/* What the forward returns and keeps to the end stays even where it is made again. */
+static bool is_doubled(const cb_facts *f, uint32_t storage) {
+    return has_end_flag(f, storage) && is_returned(f, storage);
+}
+
+/* An op that may run again, by its flags and the user's wish. */
+static bool is_free(const cb_facts *f, uint32_t op) {
+    return !is_view(f, op) && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
+}
+
+/* Which ops of the forward may run again: the free ones, if somebody reads what they make, but for
+ * those of which all that is read is kept to the end by its flag. The search never runs them again.
+ */
+static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) is_read[s] = false;
+    for (uint32_t op = 0; op < p->n_op; op++) may_rerun[op] = false;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
+            is_read[p->value_storage[p->in_value[j]]] = true;
+    }
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t v = p->out_begin[op]; is_free(f, op) && v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            may_rerun[op] |= f->root[s] == op && is_read[s] && !has_end_flag(f, s);
+        }
+    }
+}
+
+/* Gives a bit to what such ops make and to what they read. Of what is doubled the next bit is the
+ * copy, and the one after says that the copy has gone and must be made again, as the newest stays
+ * to the end as well. Returns the number of bits. More than there are: the problem does not suit.
+ */
 static uint32_t give_bits(const cb_facts *f, const bool *may_rerun, uint32_t *bit_of) {
     const cb_problem *p = f->p;
     uint32_t n = 0;
@@ -96,30 +156,39 @@ static uint32_t give_bits(const cb_facts *f, const bool *may_rerun, uint32_t *bi
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
             if (f->root[s] != op || bit_of[s] != CB_NONE) continue;
-            if (is_kept_to_the_end(f, s)) return MOST_BITS + 1;
-            bit_of[s] = n++;
+            bit_of[s] = n;
+            n += is_doubled(f, s) ? 3 : 1;
         }
     }
     return n;
 }
 
-/* Views that read or show more than one storage with a choice are not put back so easily. */
-static bool has_plain_views(const cb_facts *f, const uint32_t *bit_of) {
+/* Views that read or show more than one storage are not put back so easily. */
+static bool has_plain_views(const cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k], shown = p->value_storage[p->out_begin[op]];
         if (!is_view(f, op)) continue;
-        if (k == f->base_backward && bit_of[shown] != CB_NONE)
-            return false; /* no sure first step */
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             if (p->value_storage[v] != shown) return false;
         }
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]];
-            if (s != shown && bit_of[s] != CB_NONE) return false;
+            if (s != shown && f->root[s] != CB_NONE) return false;
         }
     }
     return true;
+}
+
+/* The views with a bit that the backward begins with, in the base order: how many. They are shown
+ * if they are there, and otherwise wait for their readers, so that they have no stage. */
+static uint32_t count_leading(const cb_facts *f, const uint32_t *bit_of) {
+    const cb_problem *p = f->p;
+    uint32_t k = f->base_backward;
+    while (k < f->n_base && is_view(f, f->base[k]) &&
+           bit_of[p->value_storage[p->out_begin[f->base[k]]]] != CB_NONE)
+        k++;
+    return k - f->base_backward;
 }
 
 bool cb_exact_suits(const cb_facts *f) {
@@ -133,12 +202,16 @@ bool cb_exact_suits(const cb_facts *f) {
     if (f->n_base == 0 || f->n_base > MOST_STATES >> 1) return false;
     cb_arena scratch;
     cb_arena_init(&scratch, f->alloc);
-    bool *may_rerun = CB_NEW(&scratch, bool, p->n_op);
+    bool *may_rerun = CB_NEW(&scratch, bool, p->n_op),
+         *is_read = CB_NEW(&scratch, bool, p->n_storage);
     uint32_t *bit_of = CB_NEW(&scratch, uint32_t, p->n_storage), n = MOST_BITS + 1;
-    if (may_rerun && bit_of) {
-        cb_facts_mark_free(f, may_rerun);
+    if (may_rerun && bit_of && is_read) {
+        mark_reruns(f, is_read, may_rerun);
         n = give_bits(f, may_rerun, bit_of);
-        if (n <= MOST_BITS && !has_plain_views(f, bit_of)) n = MOST_BITS + 1;
+        if (n <= MOST_BITS && !has_plain_views(f)) n = MOST_BITS + 1;
+        if (n <= MOST_BITS && f->base_backward < f->n_base &&
+            f->base_backward + count_leading(f, bit_of) == f->n_base)
+            n = MOST_BITS + 1; /* nothing that the backward could start with for sure */
     }
     cb_arena_free(&scratch);
     return n <= MOST_BITS && f->n_base + 2 <= MOST_STATES >> n;
@@ -146,8 +219,11 @@ bool cb_exact_suits(const cb_facts *f) {
 
 static event make_event(const solver *z, uint32_t op) {
     const cb_problem *p = z->f->p;
-    event e = {.op = op, .time_ps = z->f->time_ps[op]};
-    if (is_view(z->f, op)) return e;
+    event e = {.op = op, .room = p->op_workspace[op], .time_ps = z->f->time_ps[op]};
+    if (is_view(z->f, op)) {
+        if (z->bit_of[p->value_storage[p->out_begin[op]]] != CB_NONE) e.room = 0; /* may wait */
+        return e;
+    }
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint32_t bit = z->bit_of[p->value_storage[p->in_value[j]]];
         if (bit != CB_NONE) e.reads |= 1u << bit;
@@ -160,13 +236,14 @@ static event make_event(const solver *z, uint32_t op) {
         e.room += p->storage_bytes[s];
         if (z->bit_of[s] != CB_NONE) e.makes |= 1u << z->bit_of[s];
     }
-    e.room += p->op_workspace[op];
     return e;
 }
 
 /* The base position of a stage. */
 static uint32_t position_of(const solver *z, uint32_t stage) {
-    return stage > z->f->base_backward ? stage - 1 : stage;
+    uint32_t backward = z->f->base_backward;
+    if (stage < backward) return stage;
+    return stage + z->n_leading - (stage > backward);
 }
 
 /* Bytes of what has no bit, entering each stage. */
@@ -192,17 +269,43 @@ static bool sum_fixed(solver *z) {
     return true;
 }
 
+static void mark_bits(solver *z) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        uint32_t b = z->bit_of[s];
+        if (b == CB_NONE) continue;
+        z->bytes_of[b] = p->storage_bytes[s];
+        if (is_returned(f, s)) z->held |= 1u << b;
+        if (is_returned(f, s) && !z->may_rerun[f->root[s]]) z->pinned |= 1u << b;
+        if (is_kept_to_the_end(f, s)) z->ends |= 1u << b;
+        if (!is_doubled(f, s)) continue;
+        z->doubled |= 1u << b;
+        z->bytes_of[b + 1] = p->storage_bytes[s];
+    }
+    if (f->base_backward == f->n_base) z->ends |= z->held;
+    for (uint32_t k = 0; k < f->base_backward + z->n_leading; k++) {
+        uint32_t op = f->base[k], b = z->bit_of[p->value_storage[p->out_begin[op]]];
+        if (!is_view(f, op) || f->once[op] || b == CB_NONE) continue;
+        z->viewed |= 1u << b;
+        if (k >= f->base_backward) z->leading |= 1u << b;
+    }
+}
+
 static cb_status set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error *err) {
     const cb_problem *p = f->p;
-    *z = (solver){.f = f, .arena = arena};
+    *z = (solver){.f = f, .arena = arena, .most_ps = INT64_MAX};
     z->may_rerun = CB_NEW(arena, bool, p->n_op);
+    bool *is_read = CB_NEW(arena, bool, p->n_storage);
     z->bit_of = CB_NEW(arena, uint32_t, p->n_storage);
     z->base = CB_NEW(arena, event, f->n_base);
-    z->n_stage = f->n_base + (f->base_backward < f->n_base);
-    z->fixed = CB_NEW(arena, uint64_t, z->n_stage);
-    if (!z->may_rerun || !z->bit_of || !z->base || !z->fixed) return cb_no_memory(err);
-    cb_facts_mark_free(f, z->may_rerun);
+    if (!z->may_rerun || !is_read || !z->bit_of || !z->base) return cb_no_memory(err);
+    mark_reruns(f, is_read, z->may_rerun);
     z->n_bit = give_bits(f, z->may_rerun, z->bit_of);
+    z->n_leading = count_leading(f, z->bit_of);
+    z->n_stage = f->n_base - z->n_leading + (f->base_backward < f->n_base);
+    z->fixed = CB_NEW(arena, uint64_t, z->n_stage);
+    if (!z->fixed) return cb_no_memory(err);
     size_t n_set = (size_t)1 << z->n_bit;
     z->set_bytes = CB_NEW(arena, uint64_t, n_set);
     z->how = CB_NEW(arena, uint8_t, (z->n_stage + (size_t)1) << z->n_bit);
@@ -213,11 +316,7 @@ static cb_status set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error 
     z->heap = CB_NEW(arena, label, z->room_heap);
     if (!z->set_bytes || !z->how || !z->now || !z->next || !z->later || !z->heap || !sum_fixed(z))
         return cb_no_memory(err);
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (z->bit_of[s] == CB_NONE) continue;
-        z->bytes_of[z->bit_of[s]] = p->storage_bytes[s];
-        z->held[z->bit_of[s]] = f->held[s];
-    }
+    mark_bits(z);
     for (uint32_t set = 1; set < n_set; set++) {
         uint32_t low = 0;
         while (!(set >> low & 1)) low++;
@@ -225,8 +324,7 @@ static cb_status set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error 
     }
     for (uint32_t k = 0; k < f->n_base; k++) {
         z->base[k] = make_event(z, f->base[k]);
-        bool free = z->may_rerun[f->base[k]] && z->base[k].makes != 0;
-        if (free) z->rerun[z->n_rerun++] = z->base[k];
+        if (z->may_rerun[f->base[k]]) z->rerun[z->n_rerun++] = z->base[k];
     }
     return CB_OK;
 }
@@ -258,14 +356,32 @@ static label pop(solver *z) {
     return top;
 }
 
-/* The state after an event of `stage`. */
-static bool after(const solver *z, const label *from, const event *e, uint32_t stage, label *out) {
+typedef enum { RUNS, NO_ROOM, NO_WAY } outcome;
+
+/* What an event of `stage` puts into the set: from the first step of the backward on, copies. */
+static uint32_t made_by(const solver *z, const event *e, uint32_t stage) {
+    uint32_t doubled = stage < z->f->base_backward ? 0 : e->makes & z->doubled;
+    return (e->makes & ~doubled) | doubled << 1;
+}
+
+/* What it takes out: the debt of a copy. */
+static uint32_t paid_by(const solver *z, const event *e) { return (e->makes & z->doubled) << 2; }
+
+/* The state after an event of `stage`. The backward's first step may make what the caller holds, of
+ * which there are two for this step. */
+static outcome after(solver *z, const label *from, const event *e, uint32_t stage, label *out) {
+    uint32_t makes = made_by(z, e, stage), twice = stage == z->f->base_backward ? z->held : 0;
     uint64_t bytes = z->fixed[stage] + z->set_bytes[from->set] + e->room;
-    if ((from->set & e->reads) != e->reads || (from->set & e->makes) || bytes > z->most)
-        return false;
+    uint32_t gone = (e->reads & z->doubled) << 2; /* the newest is read: the copy */
+    if ((from->set & (e->reads | gone)) != e->reads || (from->set & makes & ~twice)) return NO_WAY;
+    if (from->time_ps + e->time_ps > z->most_ps) return NO_WAY;
+    if (bytes > z->most) {
+        if (bytes < z->refused) z->refused = bytes;
+        return NO_ROOM;
+    }
     *out = (label){from->time_ps + e->time_ps, bytes > from->peak ? bytes : from->peak,
-                   from->set | e->makes};
-    return true;
+                   (from->set | makes) & ~paid_by(z, e)};
+    return RUNS;
 }
 
 /* True: the label is the best so far of its state. */
@@ -281,25 +397,55 @@ static void relax(solver *z, label l, uint32_t stage, int how) {
     if (enter(z, z->now, l, stage, how)) push(z, l);
 }
 
+static void drop(solver *z, const label *l, uint32_t stage, uint32_t fixed) {
+    for (uint32_t b = 0; b < z->n_bit; b++) {
+        if (!(l->set >> b & 1) || fixed >> b & 1) continue;
+        label to = *l;
+        to.set &= ~(1u << b);
+        if (z->doubled << 1 >> b & 1) to.set |= 2u << b;
+        relax(z, to, stage, DROP + (int)b);
+    }
+}
+
+/* Before anything of the backward has run, with the base op that is its first. */
+static void cross(solver *z, const label *l, uint32_t stage, const event *base) {
+    label to;
+    bool tight = false;
+    if ((l->set & z->held) != z->held) return;
+    drop(z, l, stage, z->held);
+    if (l->set & z->leading) { /* no step is smaller */
+        (void)enter(z, z->next, *l, stage + 1, SHOW);
+        return;
+    }
+    for (uint32_t i = 0; i < z->n_rerun; i++) {
+        outcome how = after(z, l, &z->rerun[i], stage, &to);
+        if (how == RUNS) (void)enter(z, z->next, to, stage + 1, CROSS + (int)i);
+        tight |= how == NO_ROOM;
+    }
+    outcome how = after(z, l, base, stage, &to);
+    if (how == RUNS) (void)enter(z, z->later, to, stage + 2, FIRST);
+    tight |= how == NO_ROOM;
+    if (tight && (l->set & z->viewed)) (void)enter(z, z->next, *l, stage + 1, SHOW);
+}
+
 static void spread(solver *z, const label *l, uint32_t stage) {
     uint32_t k = position_of(z, stage), backward = z->f->base_backward;
     const event *base = &z->base[k];
     label to;
-    for (uint32_t b = 0; b < z->n_bit; b++) {
-        if (!(l->set >> b & 1) || (z->held[b] && stage <= backward)) continue;
-        to = *l;
-        to.set &= ~(1u << b);
-        relax(z, to, stage, DROP + (int)b);
+    if (stage == backward) {
+        cross(z, l, stage, base);
+        return;
     }
+    drop(z, l, stage, stage < backward ? z->pinned : z->doubled | z->doubled << 2);
     for (uint32_t i = 0; i < z->n_rerun; i++) {
-        if (z->f->position[z->rerun[i].op] >= k || !after(z, l, &z->rerun[i], stage, &to)) continue;
-        if (stage == backward) (void)enter(z, z->next, to, stage + 1, CROSS + (int)i);
-        else relax(z, to, stage, RERUN + (int)i);
+        const event *again = &z->rerun[i];
+        if (z->f->position[again->op] >= k) break;
+        if (after(z, l, again, stage, &to) != RUNS) continue;
+        bool pays = l->set & paid_by(z, again);
+        relax(z, to, stage, (pays ? RENEW : RERUN) + (int)i);
     }
-    bool runs = after(z, l, base, stage, &to);
-    if (runs && stage == backward) (void)enter(z, z->later, to, stage + 2, FIRST);
-    else if (runs) (void)enter(z, z->next, to, stage + 1, RUN_BASE);
-    if (z->may_rerun[base->op] && base->makes) (void)enter(z, z->next, *l, stage + 1, SKIP_BASE);
+    if (after(z, l, base, stage, &to) == RUNS) (void)enter(z, z->next, to, stage + 1, RUN_BASE);
+    if (z->may_rerun[base->op]) (void)enter(z, z->next, *l, stage + 1, SKIP_BASE);
 }
 
 static void clear(label *at, size_t n) {
@@ -310,6 +456,7 @@ static void clear(label *at, size_t n) {
 static cb_status solve(solver *z, const cb_goal *goal, uint64_t most, label *best, cb_error *err) {
     size_t n_set = (size_t)1 << z->n_bit;
     z->most = most;
+    z->refused = UINT64_MAX;
     clear(z->next, n_set);
     clear(z->later, n_set);
     z->next[0] = (label){0};
@@ -332,7 +479,8 @@ static cb_status solve(solver *z, const cb_goal *goal, uint64_t most, label *bes
     *best = (label){.time_ps = -1};
     for (size_t i = 0; i < n_set; i++) {
         const label *l = &z->next[i];
-        if (l->time_ps >= 0 && (best->time_ps < 0 || is_before(l, best))) *best = *l;
+        bool ends = (l->set & (z->ends | z->doubled << 2)) == z->ends;
+        if (l->time_ps >= 0 && ends && (best->time_ps < 0 || is_before(l, best))) *best = *l;
     }
     return CB_OK;
 }
@@ -385,17 +533,37 @@ typedef struct past { /* an event of the schedule */
     bool first;       /* of the backward */
 } past;
 
+/* The view of what is in `set` that the backward starts with: of those that it begins with in the
+ * base order, or else of the forward's. */
+static uint32_t view_of(const solver *z, uint32_t set) {
+    const cb_facts *f = z->f;
+    uint32_t found = CB_NONE;
+    for (uint32_t k = f->base_backward + z->n_leading; k-- > 0;) {
+        uint32_t op = f->base[k], b = z->bit_of[f->p->value_storage[f->p->out_begin[op]]];
+        if (k < f->base_backward && (set & z->leading)) return found;
+        if (is_view(f, op) && !f->once[op] && b != CB_NONE && set >> b & 1) found = op;
+    }
+    return found;
+}
+
 /* One event back from the state (stage, set). */
 static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
     uint8_t how = z->how[((size_t)*stage << z->n_bit) + *set];
-    past e = {.op = CB_NONE, .first = how >= CROSS || how == FIRST};
+    past e = {.op = CB_NONE, .first = how >= CROSS || how == FIRST || how == SHOW};
     if (how >= RERUN) {
-        const event *again = &z->rerun[how >= CROSS ? how - CROSS : how - RERUN];
+        uint32_t first = how >= CROSS ? CROSS : how >= RENEW ? RENEW : RERUN;
+        const event *again = &z->rerun[how - first];
         e.op = again->op;
-        *set &= ~again->makes;
-        if (how >= CROSS) --*stage;
+        if (first == CROSS) --*stage;
+        *set &= ~made_by(z, again, *stage) | (first == CROSS ? z->held : 0);
+        if (first == RENEW) *set |= paid_by(z, again);
+    } else if (how == SHOW) {
+        e.op = view_of(z, *set);
+        --*stage;
     } else if (how >= DROP) {
-        *set |= 1u << (how - DROP);
+        uint32_t bit = 1u << (how - DROP);
+        *set |= bit;
+        if (z->doubled << 1 & bit) *set &= ~(bit << 1);
     } else {
         *stage -= how == FIRST ? 2 : 1;
         const event *base = &z->base[position_of(z, *stage)];
@@ -403,6 +571,21 @@ static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
         if (how != SKIP_BASE) *set &= ~base->makes;
     }
     return e;
+}
+
+/* Who gets views gets them of what is there now. */
+static bool show_all(writer *w, uint32_t n, const uint32_t *value) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (!show(w, value[i])) return false;
+    }
+    return true;
+}
+
+static bool start_backward(writer *w, cb_schedule *out) {
+    const cb_problem *p = w->z->f->p;
+    bool ok = show_all(w, p->n_forward_output, p->forward_output);
+    out->backward_starts = (uint32_t)w->step.len;
+    return ok;
 }
 
 /* Events from the last state back to the first, then forward again as steps. */
@@ -418,10 +601,11 @@ static bool write_steps(solver *z, uint32_t set, cb_arena *arena, cb_schedule *o
     }
     out->backward_starts = CB_NONE;
     for (size_t i = list.len; i-- > 0;) {
-        if (list.at[i].first) out->backward_starts = (uint32_t)w.step.len;
+        if (list.at[i].first && !start_backward(&w, out)) return false;
         if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op)) return false;
     }
-    if (out->backward_starts == CB_NONE) out->backward_starts = (uint32_t)w.step.len;
+    if (out->backward_starts == CB_NONE && !start_backward(&w, out)) return false;
+    if (!show_all(&w, f->p->n_backward_output, f->p->backward_output)) return false;
     out->step = w.step.at;
     out->n_step = (uint32_t)w.step.len;
     return true;
@@ -453,13 +637,14 @@ cb_status cb_exact_smallest(const cb_facts *f, const cb_goal *goal, int64_t most
     cb_status status;
     *out = (cb_schedule){0};
     CB_TRY_DONE(set_up(&z, f, &scratch, err));
+    z.most_ps = most_ps;
     for (int i = 0; i < PROBES && low + 1 < high; i++) {
         uint64_t middle = i == 0 ? high : low + (high - low) / 2;
         CB_TRY_DONE(solve(&z, goal, middle, &best, err));
-        bool fits = best.time_ps >= 0 && best.time_ps <= most_ps;
+        bool fits = best.time_ps >= 0;
         if (fits) found = best;
         if (fits) high = best.peak;
-        else low = middle;
+        else low = z.refused - 1; /* with less than that nothing more can run */
         if (i == 0 && !fits) goto done;
     }
     if (found.time_ps < 0) goto done;

@@ -1,8 +1,10 @@
 /* exact.h: the fastest schedule of a small problem, proven. Internal.
  *
  * Class: base ops stay in order, or fall away where nobody needs them; forward ops that are free to
- * may run again before any of them; what runs right before the first base op of the backward is
- * part of the backward. All sets of pairs (sim.h) are in the class. */
+ * may run again before any of them, also those whose output the forward returns, but for ops of
+ * which all that is read is kept to the end by a flag; what runs right before the first base op of
+ * the backward is part of the backward. All sets of pairs (sim.h) of such ops are in the class, and
+ * so is whatever the search finds. */
 #ifndef CB_PLAN_EXACT_H
 #define CB_PLAN_EXACT_H
 

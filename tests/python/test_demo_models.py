@@ -3,8 +3,11 @@ number of threads, and the peak that was planned, to the byte."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +95,72 @@ def test_three_plans_one_result(make):
         cutback.set_num_threads(threads)
     assert step.planned.arena_bytes <= everything.arena_bytes // 2
     assert step.planned.saved_bytes < everything.saved_bytes
+
+
+class Page(HTMLParser):
+    """Headings, table rows and pictures of a page; ``open`` has what is not closed yet."""
+
+    ALONE = frozenset({"meta", "br", "hr", "link", "img", "input", "col"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.headings: list[str] = []
+        self.rows: list[list[str]] = []
+        self.pictures: list[Counter[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag in self.ALONE:
+            return
+        self.open.append(tag)
+        if tag == "svg":
+            self.pictures.append(Counter())
+        elif "svg" in self.open:
+            self.pictures[-1][tag] += 1
+        elif tag in ("h1", "h2"):
+            self.headings.append("")
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag == "td":
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        if "svg" in self.open:
+            self.pictures[-1][tag] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "h1" in self.open or "h2" in self.open:
+            self.headings[-1] += data
+        elif "td" in self.open and "svg" not in self.open:
+            self.rows[-1][-1] += data
+
+
+@pytest.mark.slow
+def test_the_demo_writes_its_page(tmp_path):
+    """Two steps of each run: the table on the page is the one that is printed, with the same peaks
+    planned and measured, and each plan has its section with pictures."""
+    options = ["--out", str(tmp_path), "--steps-gpt", "2", "--steps-conv", "2"]
+    command = [sys.executable, str(DEMO / "run.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.open == []
+    runs = [(model, plan) for model in ("GPT", "ConvNet") for plan in PLANS]
+    table = [row for row in page.rows if row][: len(runs)]
+    assert [(row[0], row[1]) for row in table] == runs
+    for row in table:
+        printed = next(
+            line
+            for line in done.stdout.splitlines()
+            if line.split("  ")[0] == row[0] and row[1] in line
+        )
+        assert all(cell in printed for cell in row)
+        assert row[2] == row[3] and row[8] == "yes"
+    sections = [f"{model}: {plan}" for model, plan in runs]
+    assert [heading for heading in page.headings if heading in sections] == sections
+    pictures = [sum(marks.values()) for marks in page.pictures]
+    assert len(pictures) >= 2 * len(runs) and min(pictures) > 20

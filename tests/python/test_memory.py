@@ -31,14 +31,16 @@ def live_bytes():
     return _native.memory()["live_bytes"]
 
 
-def sweep(work):
-    """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... and beyond 300 in growing
-    steps, until none does; how many failed."""
+def sweep(work, dense=300):
+    """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... and beyond ``dense`` in
+    growing steps, until none does; how many failed."""
     work()
     before = live_bytes()
     n = 0
     while n < 100_000:
-        n += 1 + (n // 50 if n > 300 else 0)  # each try costs all that comes before its failure
+        n += 1 + (
+            6 * n // dense if n > dense else 0
+        )  # each try costs all that comes before its failure
         _native.fail_alloc(n)
         try:
             work()
@@ -66,12 +68,12 @@ def test_plan_and_lower(budget):
         step = cutback.Executable(traced.graph, [0], budget=budget, keep_gradients=True)
         step.text("plan")
 
-    assert sweep(work) > 50
+    assert sweep(work, dense=60 if budget else 300) > 50
 
 
 def test_plan_of_a_problem():
     plan = cutback.plan(loss, PARAMS, X, Y, budget="min")
-    assert sweep(lambda: cutback.plan(plan.problem, budget="min").explain()) > 50
+    assert sweep(lambda: cutback.plan(plan.problem, budget="min").explain(), dense=60) > 50
 
 
 @pytest.mark.parametrize("backend", ["cpu", "debug", "ref"])

@@ -113,9 +113,16 @@ def test_plans_explain_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_example() -> None:
+@pytest.mark.parametrize(
+    "doors",
+    [
+        "compile,checkpoint",
+        pytest.param("compile,name,inductor,checkpoint", marks=pytest.mark.very_slow),
+    ],
+)
+def test_the_example(doors: str) -> None:
     example = Path(__file__).parents[2] / "examples" / "torch_budget.py"
-    options = ["--steps", "3", "--doors", "compile,name,inductor,checkpoint"]
+    options = ["--steps", "3", "--doors", doors]
     done = subprocess.run([sys.executable, str(example), *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "peaks within the budget, losses as promised" in done.stdout
