@@ -30,7 +30,7 @@ DEVICE = "a100"
 
 def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, Any] | None, float]:
     """The numbers of a plan, None when nothing fits, and the seconds it took to find."""
-    budget = budgets.with_offload(budgets.parse(share, "live"), offload, None)
+    budget = budgets.with_options(budgets.parse(share, "live"), offload, None, False)
     begin = time.perf_counter()
     try:
         plan = json.loads(_native.plan_json(text, budget=budget, device=DEVICE))

@@ -199,7 +199,7 @@ class Plan:
         size = budgets.text
         bound, gap = n["lower_bound_ps"], n.get("gap")
         least = ""
-        if bound is not None:
+        if bound is not None and bound <= n["time_ps"]:  # else: of another class than this plan
             shown = "n/a" if gap is None else f"{100 * gap:.2f} %"
             least = f" (at least {100 * (bound - once) / max(1, once):.1f} %; gap {shown})"
         return (
