@@ -17,7 +17,6 @@
 #define FIRST_SHARE 1.0 /* of the usual effort, for the first deep rung: it starts from no plan */
 #define LEAST_SHARE 0.3 /* and for those far behind it */
 #define DIG_SHARE 0.3
-#define ATTEMPTS 2  /* at a deep rung, sharing the effort */
 #define GROWTH 1.03 /* of the least time, a rung, where the class has no plan */
 
 /* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
@@ -203,20 +202,20 @@ static cb_status search_near(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *
 
 /* Attempts differ in their chance, and at the first deep rung in their start. */
 typedef struct deep_search {
-    const cb_candidate *from; /* NULL: from what is there */
-    uint64_t target;
+    const cb_candidate *from;     /* NULL: from what is there */
+    uint64_t target[CB_ATTEMPTS]; /* of a rung, twice the same */
     double share, least_ps;
-    uint32_t r;                    /* CB_NONE: the target is no rung */
-    cb_candidate out[ATTEMPTS];    /* the fastest; size 0: none that fits */
-    cb_candidate winner[ATTEMPTS]; /* the fastest that counts for rung r */
+    uint32_t r;                       /* CB_NONE: the target is no rung */
+    cb_candidate out[CB_ATTEMPTS];    /* the fastest; size 0: none that fits */
+    cb_candidate winner[CB_ATTEMPTS]; /* the fastest that counts for rung r */
 } deep_search;
 
 static cb_status attempt(cb_ladder *d, deep_search *s, cb_climber *c, uint32_t i, cb_error *err) {
     if (i == 0 && s->r == d->n_near) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
-    CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target, i, s->share / ATTEMPTS, s->least_ps,
-                               err));
-    CB_TRY(keep_fastest(c, s->target, &s->out[i], err));
+    CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target[i], i, s->share / CB_ATTEMPTS,
+                               s->least_ps, err));
+    CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
     const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
     return winner ? keep(c, winner, &s->winner[i], err) : CB_OK;
 }
@@ -224,7 +223,7 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_climber *c, uint32_t i
 /* The faster, or as fast and smaller; a size of 0 is none. */
 static cb_candidate better_of(const cb_candidate *c) {
     const cb_candidate *best = &c[0];
-    for (uint32_t i = 1; i < ATTEMPTS; i++) {
+    for (uint32_t i = 1; i < CB_ATTEMPTS; i++) {
         bool faster = c[i].time_ps < best->time_ps ||
                       (c[i].time_ps == best->time_ps && c[i].size < best->size);
         if (c[i].size > 0 && (best->size == 0 || faster)) best = &c[i];
@@ -235,7 +234,7 @@ static cb_candidate better_of(const cb_candidate *c) {
 static deep_search plan_deep(const cb_ladder *d, uint32_t r) {
     double depth = 1.0 + r - d->n_near;
     return (deep_search){.from = r == d->n_near ? NULL : &d->last_deep,
-                         .target = d->target[r],
+                         .target = {d->target[r], d->target[r]},
                          .share = fmax(LEAST_SHARE, FIRST_SHARE / depth),
                          .least_ps = cb_ladder_least(d, r, true),
                          .r = r};
@@ -284,13 +283,13 @@ cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err) 
     }
     if (deep && !d->searched[d->n_near]) {
         s.deep = plan_deep(d, d->n_near);
-        s.n_attempt = ATTEMPTS;
+        s.n_attempt = CB_ATTEMPTS;
     }
     return search_all(&s, err);
 }
 
 static cb_status climb_deep(cb_ladder *d, uint32_t r, cb_error *err) {
-    searches s = {.d = d, .deep = plan_deep(d, r), .n_attempt = ATTEMPTS};
+    searches s = {.d = d, .deep = plan_deep(d, r), .n_attempt = CB_ATTEMPTS};
     if (r > d->n_near && d->last_deep.size == 0) s.n_attempt = 0;
     CB_TRY(search_all(&s, err));
     if (s.n_attempt == 0) note_deep(d, &s.deep);
@@ -324,12 +323,13 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
     return cb_pool_fitting(d->base, d->target[r + 1]) != CB_NONE;
 }
 
-cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target, cb_candidate *out,
-                        cb_error *err) {
-    searches s = {.d = d, .n_attempt = ATTEMPTS};
-    s.deep = (deep_search){.from = from, .target = target, .share = DIG_SHARE, .r = CB_NONE};
+cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, const uint64_t target[CB_ATTEMPTS],
+                        cb_candidate out[CB_ATTEMPTS], cb_error *err) {
+    searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
+    s.deep = (deep_search){.from = from, .share = DIG_SHARE, .r = CB_NONE};
+    memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
-    *out = better_of(s.deep.out);
+    memcpy(out, s.deep.out, sizeof s.deep.out);
     return CB_OK;
 }
 

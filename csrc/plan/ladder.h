@@ -16,6 +16,7 @@
 
 #define CB_RUNGS_MOST 80
 #define CB_LADDER_STARTS 9
+#define CB_ATTEMPTS 2 /* at a deep rung, sharing the effort */
 
 /* What one thread searches rungs with. */
 typedef struct cb_climber {
@@ -77,9 +78,10 @@ CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candi
 /* Of a rung that has been searched and has no plan: was one found that is so small that it is a
  * later rung's? Where values are large, most rungs are like that. */
 bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
-/* A plan under `target`, which is no rung, starting from `from`; size 0: none found. */
-CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, uint64_t target,
-                                      cb_candidate *out, cb_error *err);
+/* A plan under each target, which are no rungs, starting from `from`; size 0: none found. */
+CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from,
+                                      const uint64_t target[CB_ATTEMPTS],
+                                      cb_candidate out[CB_ATTEMPTS], cb_error *err);
 /* The fastest plan found at `target`, which is no rung, with `from` to start with; size 0: none
  * that fits. `bound_ps` gets the bound found on the way. */
 CB_MUST_CHECK cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,

@@ -13,7 +13,6 @@
 #include "ladder.h"
 
 #define REFINED 4      /* searches at an exact budget, if offsets take more than it leaves */
-#define HALVES 2       /* of the last gap, for the smallest plan */
 #define AHEAD 2        /* rungs of a budget that are searched at once */
 #define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
 #define SAVED_STEPS 24 /* price steps for a target */
@@ -199,16 +198,17 @@ static cb_status consider_small_pool(picker *k, double most_ps, cb_error *err) {
     return CB_OK;
 }
 
-/* Between the smallest plan so far and the first target missed: halves. */
+/* Between the smallest plan so far and the first target missed: at thirds. */
 static cb_status consider_between(picker *k, cb_ladder *d, uint64_t missed, double most_ps,
                                   cb_error *err) {
-    for (int i = 0; i < HALVES && has_best(k) && k->best.size > missed + 1; i++) {
-        uint64_t target = missed + (k->best.size - missed) / 2;
-        cb_candidate c;
-        CB_TRY(cb_ladder_dig(d, &k->best, target, &c, err));
-        bool fast = c.size > 0 && (double)c.time_ps <= most_ps;
-        if (fast) CB_TRY(consider_small(k, &c, err));
-        if (!fast || k->best.size > target) missed = target;
+    if (!has_best(k) || k->best.size <= missed + 1) return CB_OK;
+    uint64_t part = (k->best.size - missed) / (CB_ATTEMPTS + 1), target[CB_ATTEMPTS];
+    cb_candidate found[CB_ATTEMPTS];
+    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = missed + (i + 1) * part;
+    CB_TRY(cb_ladder_dig(d, &k->best, target, found, err));
+    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
+        bool fast = found[i].size > 0 && (double)found[i].time_ps <= most_ps;
+        if (fast) CB_TRY(consider_small(k, &found[i], err));
     }
     return CB_OK;
 }
