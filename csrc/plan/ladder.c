@@ -12,10 +12,10 @@
 
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
-#define EFFORT 250000.0 /* steps times base ops: large graphs take fewer */
-#define SLACK 0.97      /* of the bound */
-#define FIRST_SHARE 1.0 /* of the usual effort, for the first deep rung: it starts from no plan */
-#define LEAST_SHARE 0.3 /* and for those far behind it */
+#define EFFORT 250000.0  /* steps times base ops: large graphs take fewer */
+#define SLACK 0.97       /* of the bound */
+#define FIRST_SHARE 0.7  /* of the usual effort, for the first deep rung: it starts from no plan */
+#define LEAST_SHARE 0.25 /* and for those far behind it */
 #define DIG_SHARE 0.3
 #define GROWTH 1.03 /* of the least time, a rung, where the class has no plan */
 

@@ -17,8 +17,8 @@
 #define SMALL_EFFORT 100.0 /* at most so many an op */
 #define NEAR_SHARE 0.5     /* of that effort, where prices lead near the best */
 #define FAR 1.04           /* of the bound: all of it */
-#define WALK_SHARE 0.15    /* of that effort, for a walk to a deep target */
-#define DESCENT_SHARE 0.12 /* and, where the walk ends above it, to get under */
+#define WALK_SHARE 0.13    /* of that effort, for a walk to a deep target */
+#define DESCENT_SHARE 0.1  /* and, where the walk ends above it, to get under */
 #define PATIENCE 0.5       /* of an effort, without progress; more where the target is deep */
 #define DEEP_PATIENCE 0.6
 #define CLOSE 1.02 /* of the bound: no need to improve it */

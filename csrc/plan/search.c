@@ -213,12 +213,32 @@ static cb_status consider_between(picker *k, cb_ladder *d, uint64_t missed, doub
     return CB_OK;
 }
 
+/* Near rungs from `first` on are worth a search only where the first deep one has no plan that is
+ * fast enough: then all that may have one at once. `first` gets the rung to go on from. */
+static cb_status skip_near(const picker *k, cb_ladder *d, double most_ps, uint32_t *first,
+                           cb_error *err) {
+    double once = (double)k->t->f->once_ps;
+    bool wanted[CB_RUNGS_MOST] = {false};
+    const cb_candidate *c = NULL;
+    if (*first >= d->n_near) return CB_OK;
+    if (d->n_near < d->n_rung && once + cb_ladder_least(d, d->n_near, false) <= most_ps)
+        CB_TRY(cb_ladder_climb(d, d->n_near, &c, err));
+    if (c && (double)c->time_ps <= most_ps) {
+        *first = d->n_near;
+        return CB_OK;
+    }
+    for (uint32_t r = *first; r < d->n_near; r++)
+        wanted[r] = once + cb_ladder_least(d, r, false) <= most_ps;
+    return cb_ladder_climb_many(d, wanted, err);
+}
+
 /* Down the rungs, until two in a row have no plan that is fast enough. */
 static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, cb_error *err) {
     double once = (double)k->t->f->once_ps;
     uint64_t from = has_best(k) ? k->best.size : d->whole, missed = 0;
     int failed = 0;
     uint32_t first = cb_ladder_first(d, from);
+    CB_TRY(skip_near(k, d, most_ps, &first, err));
     for (uint32_t r = first; r < d->n_rung && failed < 2; r++) {
         const cb_candidate *c;
         if (once + cb_ladder_least(d, r, r > first && r > d->n_near) > most_ps) break;
@@ -329,20 +349,6 @@ static void want_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) 
     }
 }
 
-/* For the smallest: all from the smallest plan of the base that is fast enough to the first deep
- * one. */
-static void want_small_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) {
-    const cb_ladder *d = &s->d;
-    double once = (double)s->f->once_ps, most_ps = once * (1 + goal->share);
-    uint32_t i = 0;
-    while (i + 1 < d->base->n && (double)d->base->at[i].time_ps > most_ps) i++;
-    if (d->base->n == 0) return;
-    for (uint32_t r = cb_ladder_first(d, d->base->at[i].size); r < d->n_rung; r++) {
-        if (r > d->n_near || once + cb_ladder_least(d, r, false) > most_ps) return;
-        wanted[r] = true;
-    }
-}
-
 static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     bool wanted[CB_RUNGS_MOST] = {false};
     const cb_goal *goal = s->n_expected > 0 ? s->expected : &s->goal;
@@ -350,8 +356,7 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     s->n_expected = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (goal[i].measure == CB_MEASURE_SAVED) continue;
-        if (goal[i].smallest) want_small_rungs(s, &goal[i], wanted);
-        else want_rungs(s, &goal[i], wanted);
+        if (!goal[i].smallest) want_rungs(s, &goal[i], wanted);
     }
     return cb_ladder_climb_many(&s->d, wanted, err);
 }
