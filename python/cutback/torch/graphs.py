@@ -13,7 +13,7 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._guards import TracingContext
 from torch._inductor import config
-from torch.fx.experimental.symbolic_shapes import optimization_hint
+from torch.fx.experimental import symbolic_shapes
 
 from . import ops
 
@@ -49,9 +49,13 @@ class UnsupportedGraphError(NotImplementedError):
     """A graph that this version cannot plan; the text names the node and the way out."""
 
 
+# Before torch 2.12 it has the other name.
+_hint = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
+
+
 def hint(n: Any) -> int:
     """A size as an int: of a symbolic size its hint."""
-    return n if type(n) is int else int(optimization_hint(n, 4096))
+    return n if type(n) is int else int(_hint(n, 4096))
 
 
 def is_tangent(node: fx.Node) -> bool:

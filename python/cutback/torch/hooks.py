@@ -18,7 +18,6 @@ HOOKS = (
     ("torch._guards", "CompileContext", "which graphs belong together"),
     ("torch._subclasses.fake_tensor", "FakeTensor", "telling real tensors from fake ones"),
     ("torch._guards", "detect_fake_mode", "the shapes of nodes that are added"),
-    ("torch.fx.experimental.symbolic_shapes", "optimization_hint", "hints of symbolic sizes"),
     ("torch.utils.flop_counter", "flop_registry", "arithmetic of operations"),
 )
 """(module, name, what it is for)"""
