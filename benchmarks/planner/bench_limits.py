@@ -175,7 +175,7 @@ def cut_ms(problem: str) -> float:
 
 
 def first_plan_ms(problem: str, budget: int) -> float | None:
-    """Time of the shortest search, by limits that grow by a quarter, that has a plan; None: none has."""
+    """Time of the shortest search that has a plan, by limits that grow by a quarter; None: none."""
     limit, asked = 0.005, budgets.parse(budget, "live")
     while limit < 20:
         begin = time.perf_counter()
