@@ -79,22 +79,10 @@ def measure(file: Path, share: float, what: str) -> dict[str, Any]:
 
 def hull(problem: str, saved: int) -> float:
     """Extra time in % on the convex hull of time against saved bytes."""
-    found = json.loads(
-        _native.frontier_json(problem, budgets.parse_preset("recompute_all"), "a100")
-    )
-    vertices: list[tuple[int, int]] = []
-    for point in zip(found["saved_bytes"], found["time_ps"], strict=True):
-        while len(vertices) > 1 and _above(vertices[-1], vertices[-2], point):
-            vertices.pop()
-        vertices.append(point)
-    x, y = zip(*vertices, strict=True)
-    return 100 * (float(np.interp(saved, x, y)) / found["once_ps"] - 1)
-
-
-def _above(middle: tuple[int, int], left: tuple[int, int], right: tuple[int, int]) -> bool:
-    """Whether a point is not below the line between two others."""
-    rise = (middle[1] - left[1]) * (right[0] - left[0])
-    return rise >= (right[1] - left[1]) * (middle[0] - left[0])
+    preset = budgets.parse_preset("recompute_all")
+    found = json.loads(_native.frontier_json(problem, preset, "a100"))
+    least = float(np.interp(saved, found["saved_bytes"], found["bound_ps"]))
+    return 100 * (least / found["once_ps"] - 1)
 
 
 def main() -> None:

@@ -355,8 +355,8 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     uint32_t n = s->n_expected > 0 ? s->n_expected : 1;
     s->n_expected = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (goal[i].measure == CB_MEASURE_SAVED) continue;
-        if (!goal[i].smallest) want_rungs(s, &goal[i], wanted);
+        if (goal[i].measure != CB_MEASURE_SAVED && !goal[i].smallest)
+            want_rungs(s, &goal[i], wanted);
     }
     return cb_ladder_climb_many(&s->d, wanted, err);
 }

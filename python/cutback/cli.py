@@ -229,11 +229,9 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
             _print(f"{spec!s:>12} {'-':>12}  out of reach")
             continue
         n = answer.numbers
-        extra, bound = (  # a bound above the plan's time is of another class than the plan
-            f"{100 * (ps - n['once_ps']) / max(1, n['once_ps']):.2f}%"
-            if ps is not None and ps <= n["time_ps"]
-            else ""
-            for ps in (n["time_ps"], n["lower_bound_ps"])
+        extra, bound = (
+            "" if ps is None else f"{100 * (ps - n['once_ps']) / max(1, n['once_ps']):.2f}%"
+            for ps in (n["time_ps"], answer.bound_ps)
         )
         size = text(n[f"{options.measure}_bytes"])
         _print(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {n['recomputed']:>10}")

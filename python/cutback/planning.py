@@ -192,14 +192,21 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind
         return Plan, (self._problem_text, self._text)
 
+    @property
+    def bound_ps(self) -> int | None:
+        """No plan of the bound's class takes less, in picoseconds. None: no bound is known, or it
+        is above this plan's own time, so that this plan is not of that class."""
+        bound: int | None = self.numbers["lower_bound_ps"]
+        return bound if bound is not None and bound <= self.numbers["time_ps"] else None
+
     def __str__(self) -> str:
         n = self.numbers
         once = n["once_ps"]
         extra = 100 * (n["time_ps"] - once) / max(1, once)
         size = budgets.text
-        bound, gap = n["lower_bound_ps"], n.get("gap")
+        bound, gap = self.bound_ps, n.get("gap")
         least = ""
-        if bound is not None and bound <= n["time_ps"]:  # else: of another class than this plan
+        if bound is not None:
             shown = "n/a" if gap is None else f"{100 * gap:.2f} %"
             least = f" (at least {100 * (bound - once) / max(1, once):.1f} %; gap {shown})"
         return (
