@@ -59,6 +59,23 @@ def test_by_name(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
         torch.compile(f, backend="cutback", options={"budgte": 0.7})(*inputs())
 
 
+def test_exact_uses_the_room(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
+    """Without it, the answer is one of targets that do not depend on the budget."""
+
+    def step(**options: Any) -> tuple[Any, Any]:
+        model, args = make("gpt")
+        compiled = ct.compile(model, **options)
+        compiled(*args).backward()
+        return [p.grad for p in model.parameters()], compiled.plans[0].numbers
+
+    kept, _ = step()
+    _, numbers = step(budget=0.55)
+    own, exact = step(budget=0.55, exact=True)
+    assert exact["time_ps"] < numbers["time_ps"]
+    assert numbers["live_bytes"] < exact["live_bytes"] <= exact["budget_bytes"]
+    assert same_bits(own, kept) and ran == {"forward": 3, "backward": 3}
+
+
 def test_as_partition_fn(same_bits: Callable[..., bool]) -> None:
     graphs = []
 

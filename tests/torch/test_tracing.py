@@ -56,6 +56,21 @@ def test_storages_bytes_and_work() -> None:
     assert {op.get("class") for op in ops_of(document, "aten.mean")} == {"f64"}
 
 
+def test_operations_of_several_kernels_move_more() -> None:
+    def f(w: Any, x: Any) -> Any:
+        mask = torch.zeros(8, 8, dtype=torch.bool)
+        y = nn.functional.scaled_dot_product_attention(x @ w, x, x, attn_mask=~mask)
+        return nn.functional.dropout(y, 0.5).square().sum()
+
+    document = ct.trace(f, weight(4, 4), torch.randn(2, 8, 4)).document
+    (softmax,) = ops_of(document, "aten._safe_softmax")
+    assert softmax["bytes"] == 3 * 2 * 4 * (2 * 8 * 8)
+    (result,) = ops_of(document, "aten.native_dropout.result")
+    (derivative,) = ops_of(document, "aten.native_dropout_backward")
+    assert result["bytes"] == 2 * (4 + 1 + 4) * (2 * 8 * 4)
+    assert derivative["bytes"] == 2 * (4 + 1 + 4) * (2 * 8 * 4)
+
+
 def test_phases_tangents_and_holds() -> None:
     w, x = weight(4, 4), torch.randn(8, 4)
     document = ct.trace(lambda w, x: ((x @ w).tanh(), (w * 2).sum()), w, x).document

@@ -171,7 +171,7 @@ def cutback(
     codegen = options.pop("codegen", "eager")
     known = {
         "budget", "measure", "policy", "device", "on_plan", "offload", "pinned", "profile",
-        "random", "cse",
+        "random", "cse", "exact",
     }  # fmt: skip
     for name in options:
         if name not in known:
@@ -342,6 +342,7 @@ def compile(
     *,
     offload: bool | str = False,
     pinned: int | str | None = None,
+    exact: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
@@ -367,6 +368,8 @@ def compile(
         offload: with ``codegen="eager"``, may values move to the host and back? ``"only"``: and
             nothing runs again. On CUDA the copies go to pinned memory, on streams of their own.
         pinned: most bytes that the host may hold for it at one time: an int or ``"8GiB"``.
+        exact: search again at just this budget, for a faster plan than the search's targets, which
+            are 2 % apart, give; see :func:`cutback.plan`.
         optimizer: with ``measure="total"``, whose states count, also those that its first step will
             allocate, as does what its step takes beside them.
         fullgraph, dynamic: as for ``torch.compile``.
@@ -400,6 +403,7 @@ def compile(
         device,
         offload=offload,
         pinned=pinned,
+        exact=exact,
         total=None if optimizer is None else account(model, optimizer),
         profile=profile,
         random=random,

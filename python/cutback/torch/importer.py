@@ -124,7 +124,7 @@ class _Writer:
             op["at"] = at
         op["in"] = self.inputs_of(node)
         if node in self.r.masked:
-            op["kind"], flags = "aten.native_dropout.result", {"fusible"}
+            op["kind"], flags = ops.DROPOUT_RESULT, {"fusible"}
         else:
             if any(user in self.r.masked for user in node.users):
                 tensors = [t for t in tensors if t.position == 1]  # the result is an op of its own
@@ -133,7 +133,8 @@ class _Writer:
             flags.add("backward")
         op["flags"] = sorted(flags)
         if "view" not in flags and tensors:
-            op["bytes"] = self._moved(node, tensors)
+            passes = ops.passes(op["kind"], tensors[0].val.device.type)
+            op["bytes"] = passes * self._moved(node, tensors)
             flops = self._flops(node, kind)
             if flops:
                 op["flops"] = flops

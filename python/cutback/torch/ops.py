@@ -28,6 +28,12 @@ _PURE_FUNCTION_OF_SEED = frozenset(
 )
 _FROM_CORE = frozenset({"fusible", "reduction", "compute"})
 
+DROPOUT_RESULT = "aten.native_dropout.result"
+"""What the importer calls the result of a dropout, ``x * mask * scale``, beside its draw."""
+
+_PASSES = {"aten._safe_softmax.default": 3, DROPOUT_RESULT: 2}
+_PASSES_ON_CPU = {"aten.native_dropout_backward.default": 2}
+
 Formula = Callable[..., Any]
 
 
@@ -83,6 +89,15 @@ def name_of(target: Any) -> str:
         return f"higher_order.{target.name()}"
     module = getattr(target, "__module__", "") or ""
     return f"{module}.{getattr(target, '__name__', target)}"
+
+
+def passes(name: str, device: str) -> int:
+    """How often an operation goes over its memory: PyTorch has some that are several kernels.
+
+    A safe softmax is a softmax, the question which rows are masked, and a choice between the softmax
+    and zero; x * mask * scale are two products, but on a GPU the one of the derivative is one.
+    """
+    return _PASSES.get(name) or (_PASSES_ON_CPU.get(name, 1) if device == "cpu" else 1)
 
 
 def _rate(schema: Any) -> int | None:

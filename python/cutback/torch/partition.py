@@ -212,6 +212,7 @@ class Partitioner(CustomPartitionerFn):
         offload: may values move to the host and back (``docs/problem.md``)? ``"only"``: and nothing
             runs again. Not where Inductor compiles the graphs.
         pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
+        exact: search again at just this budget, see :func:`cutback.plan`.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
@@ -234,6 +235,7 @@ class Partitioner(CustomPartitionerFn):
         profile: Measured | None = None,
         random: str = "torch",
         cse: bool = True,
+        exact: bool = False,
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(
@@ -246,7 +248,7 @@ class Partitioner(CustomPartitionerFn):
                 "cutback.torch.compile(model, measure='total', optimizer=...)"
             )
         self.total = total
-        self.budget = budgets.with_options(budgets.parse(budget, measure), offload, pinned, False)
+        self.budget = budgets.with_options(budgets.parse(budget, measure), offload, pinned, exact)
         self.measure = measure
         self.offload = offload
         _chooser(policy)
