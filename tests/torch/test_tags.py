@@ -53,9 +53,7 @@ def test_what_is_saved_is_the_plans(
     model, inputs = make(name)
     if name == "gpt":
         del model.blocks[1:]
-    own = ct.compile(copy.deepcopy(model), budget=0.8)
-    *expected, planned = held(own, inputs)
-    *_, everything = held(ct.compile(copy.deepcopy(model)), inputs)
+    *expected, everything = held(ct.compile(copy.deepcopy(model)), inputs)
     torch._dynamo.reset()
     without()
     with pytest.warns(UserWarning, match=r"torch.fx.no_such_part \(graphs\): .* as tags"):
@@ -63,8 +61,10 @@ def test_what_is_saved_is_the_plans(
     *found, between = held(tagged, inputs)
     assert same_bits(found, expected)
     assert tagged.plans[0].numbers["recomputed"] > 0
-    assert between == planned < everything
-    assert ran == {"forward": 3, "backward": 3}
+    # new counts of batches are in place when the forward returns; in a plan, a moment later
+    counts = sum(b.nbytes for b in model.buffers() if b.dtype == torch.int64)
+    assert between == tagged.plans[0].numbers["saved_bytes"] - counts < everything
+    assert ran == {"forward": 2, "backward": 2}
 
 
 def test_errors_come_out(without: Any) -> None:

@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from . import transfers
-from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent
+from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, nodes_in
 from .importer import Imported
 from .moving import Move, Schedule, Step
 
@@ -74,9 +74,9 @@ def _on_host(val: torch.Tensor) -> torch.Tensor:
 
 class _Step:
     """One run of one node, or a move of what it made. ``masked``: a dropout's result, made from its
-    mask."""
+    mask. ``args``: of the run."""
 
-    __slots__ = ("masked", "move", "node", "positions")
+    __slots__ = ("args", "masked", "move", "node", "positions")
 
     def __init__(
         self,
@@ -84,8 +84,10 @@ class _Step:
         masked: Masked | None = None,
         move: Move | None = None,
         positions: Sequence[int | None] = (),
+        args: tuple[Any, ...] | None = None,
     ) -> None:
         self.node = node
+        self.args = node.args if args is None else args
         self.masked = masked
         self.move = move
         self.positions = positions
@@ -95,7 +97,9 @@ class _Step:
         """Of a run."""
         if self.masked is not None:
             return self.masked.x, self.masked.mask
-        return list(self.node.all_input_nodes)
+        if self.args is self.node.args:
+            return list(self.node.all_input_nodes)
+        return nodes_in(self.args)
 
     def picks(self) -> bool:
         """Does it take a part out of a tuple?"""
@@ -159,7 +163,8 @@ class _Emitter:
                 if masked is not None:
                     _hoist(steps, masked.mask.args[0])
                 masked = None  # the first run of a dropout's result is the dropout's own
-            steps.append(_Step(node, masked))
+            args = self.graph.again.get(node) if again else None
+            steps.append(_Step(node, masked, args=args))
             ran.add(node)
         return steps
 
@@ -270,7 +275,7 @@ class _Emitter:
             self._receive(graph, env, value)
         node = step.node
         if step.masked is None:
-            args, kwargs = (fx.map_arg(a, env.__getitem__) for a in (node.args, node.kwargs))
+            args, kwargs = (fx.map_arg(a, env.__getitem__) for a in (step.args, node.kwargs))
             copied = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
         else:
             x, mask, scale = step.masked

@@ -17,6 +17,8 @@ from torch.fx.experimental import symbolic_shapes
 
 from . import ops
 
+_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
+_BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
@@ -74,6 +76,11 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield value
+
+
+def nodes_in(arguments: Any) -> list[fx.Node]:
+    """The nodes among arguments, each once."""
+    return list(dict.fromkeys(n for n in _leaves(arguments) if isinstance(n, fx.Node)))
 
 
 def ends(gm: fx.GraphModule) -> tuple[list[Any], list[Any]]:
@@ -145,6 +152,7 @@ class Reader:
         self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
         self.late: set[fx.Node] = set()  # what depends on a tangent
         self.masked: dict[fx.Node, Masked] = {}
+        self.again: dict[fx.Node, tuple[Any, ...]] = {}  # arguments of a run in the backward
         calls = [n for n in self.nodes if n.op == "call_function"]
         kinds = ops.learn(n.target for n in calls)
         self.kinds = {n: kinds[n.target] for n in calls}
@@ -278,6 +286,32 @@ class Reader:
                 value, mask = parts[0][0], parts[1][0]
                 self.masked[value] = Masked(x, mask, 1.0 / (1.0 - p))
 
+    def find_batch_norms(self) -> None:
+        """Batch norms in training, which may run again: what they normalise with is of their input
+        alone. They also read running statistics, which are overwritten when the forward ends, and
+        return new ones; a run in the backward is handed the weight in their place, and nobody reads
+        what it makes of it."""
+        for node in self.gm.graph.find_nodes(op="call_function", target=_BATCH_NORM):
+            x, weight, bias, mean, variance, training, *rest = node.args
+            if training is not True or not isinstance(weight, fx.Node) or node in self.late:
+                continue
+            if any(n.op != "placeholder" or is_tangent(n) for n in (mean, variance)):
+                continue
+            if _layout(weight) == _layout(mean) == _layout(variance) and self._statistics_end(node):
+                self.again[node] = (x, weight, bias, weight, weight, training, *rest)
+
+    def _statistics_end(self, node: fx.Node) -> bool:
+        """Does nobody read the new statistics but the caller, and the derivative, which takes them
+        and in training does not look at them?"""
+        for part in node.users:
+            if part.target is not operator.getitem or part.args[1] in (0, 1, 2):
+                continue
+            for user in part.users:
+                derivative = user.target is _BATCH_NORM_BACKWARD and user.args[7] is True
+                if user.op != "output" and not derivative:
+                    return False
+        return all(user.target is operator.getitem for user in node.users)
+
     # ---- order --------------------------------------------------------------------------------
 
     def overwritten(self) -> dict[int, fx.Node]:
@@ -355,6 +389,11 @@ class Reader:
                         "forward overwrites; clone the input first"
                     )
         return wanted
+
+
+def _layout(node: fx.Node) -> tuple[Any, ...]:
+    val = node.meta["val"]
+    return val.shape, val.dtype, val.device
 
 
 def _in_backward(node: fx.Node) -> bool:

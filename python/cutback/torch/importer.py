@@ -11,6 +11,8 @@ the same place in the given order, except that
 - an input that the caller overwrites after the forward with a value that the graph returns gets an
   op of its own that does this (``copy_back``). So the planner knows that earlier readers of the
   input cannot run again, and that the new value lives until then;
+- a batch norm in training reads its input, weight and bias, but not the running statistics, so that
+  it may run again after they are overwritten (:data:`Imported.again`);
 - ``native_dropout`` makes its mask; its result is an op that reads input and mask, and that may run
   again (:data:`Imported.masked`).
 
@@ -27,7 +29,7 @@ import torch
 from torch import fx
 
 from . import ops
-from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location
+from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location, nodes_in
 
 Policy = Callable[[fx.Node], str | None]
 """Asked for each forward node: a constraint of ``docs/problem.md``, or None."""
@@ -49,6 +51,7 @@ class Imported(NamedTuple):
     descs: list[Any]
     num_fwd_outputs: int
     masked: dict[fx.Node, Masked]
+    again: dict[fx.Node, tuple[Any, ...]]  # arguments of a run in the backward, where they differ
     positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
 
 
@@ -80,7 +83,9 @@ class _Writer:
             if node.args[1] in source:
                 return [source[node.args[1]]]
         found: dict[int, None] = {}
-        for i in node.all_input_nodes:
+        again = self.r.again.get(node)
+        reads = node.all_input_nodes if again is None else nodes_in(again)
+        for i in reads:
             found.update(dict.fromkeys(self.value[i].values()))
         return list(found)
 
@@ -251,6 +256,7 @@ def import_joint(
     static_inputs: Sequence[int] = (),
     policy: Policy | None = None,
     merged: Sequence[OneMemory] = (),
+    emitted: bool = True,
 ) -> Imported:
     """The planner's problem of a joint graph.
 
@@ -260,12 +266,16 @@ def import_joint(
         static_inputs: positions of parameters and buffers among the primals.
         policy: constraints on forward nodes.
         merged: memory that is one (:func:`cutback.torch.duplicates.merge_duplicates`).
+        emitted: :mod:`cutback.torch.emitter` writes the plan's graphs: what it runs again may get
+            other arguments than the first time.
 
     Raises:
         UnsupportedGraphError: sparse or complex tensors, or a graph that cannot be split.
     """
     reader = Reader(gm, num_fwd_outputs, merged)
     reader.read()
+    if emitted:
+        reader.find_batch_norms()
     overwritten = reader.overwritten()
     forward, backward = reader.split(overwritten)
     primals = [n for n in reader.nodes if n.op == "placeholder" and not is_tangent(n)]
@@ -282,7 +292,7 @@ def import_joint(
     document = _document(writer, start, set(overwritten), parameters)
     return Imported(
         document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
-        writer.positions,
+        reader.again, writer.positions,
     )  # fmt: skip
 
 

@@ -31,8 +31,8 @@ _FROM_CORE = frozenset({"fusible", "reduction", "compute"})
 DROPOUT_RESULT = "aten.native_dropout.result"
 """What the importer calls the result of a dropout, ``x * mask * scale``, beside its draw."""
 
-_PASSES = {"aten._safe_softmax.default": 3, DROPOUT_RESULT: 2}
-_PASSES_ON_CPU = {"aten.native_dropout_backward.default": 2}
+_PASSES = {"aten._safe_softmax.default": 3}
+_PASSES_ON_CPU = {DROPOUT_RESULT: 2, "aten.native_dropout_backward.default": 2}
 
 Formula = Callable[..., Any]
 
@@ -94,8 +94,8 @@ def name_of(target: Any) -> str:
 def passes(name: str, device: str) -> int:
     """How often an operation goes over its memory: PyTorch has some that are several kernels.
 
-    A safe softmax is a softmax, the question which rows are masked, and a choice between the softmax
-    and zero; x * mask * scale are two products, but on a GPU the one of the derivative is one.
+    A safe softmax is a softmax, a look for rows that are masked, and a choice between the softmax
+    and zero; ``x * mask * scale`` are two products on a CPU, and one on a GPU.
     """
     return _PASSES.get(name) or (_PASSES_ON_CPU.get(name, 1) if device == "cpu" else 1)
 

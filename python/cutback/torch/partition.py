@@ -164,6 +164,7 @@ def prepare(
     policy: Policy,
     random: str = "torch",
     cse: bool = True,
+    emitted: bool = True,
 ) -> Imported:
     """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
     graph, with the user's wishes."""
@@ -178,8 +179,9 @@ def prepare(
         return word if word is not None else of_tags(node)
 
     return import_joint(
-        gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish, merged=merged
-    )
+        gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish, merged=merged,
+        emitted=emitted,
+    )  # fmt: skip
 
 
 class Partitioner(CustomPartitionerFn):

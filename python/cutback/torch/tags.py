@@ -73,7 +73,8 @@ class Tagger:
         try:
             split_dropouts(gm)
             p = self.partitioner
-            graph = prepare(gm, _forward_outputs(gm), (), p.policy, p.random, p.cse)
+            n = _forward_outputs(gm)
+            graph = prepare(gm, n, (), p.policy, p.random, p.cse, emitted=False)
             schedule = p.choose(gm, graph)
             steps = [step for step in schedule.steps if isinstance(step, int)]
             if len(steps) < len(schedule.steps):
