@@ -15,9 +15,9 @@ from .. import budgets, files
 from ..planning import Plan
 from .capture import Captured, capture
 from .emitter import emit
-from .moving import Schedule
+from .moving import Move, schedule_of
 from .optimizer_step import OptimizerStep, measure_optimizer
-from .statistics import Row, Statistics, Uses, Value, check_same, signature
+from .statistics import MOVES, Row, Statistics, Uses, Value, check_same, signature
 from .stepping import Life, Program, Watch, make_clock, on
 from .tracing import TracedStep
 
@@ -56,28 +56,29 @@ class Profile(Statistics):
 
     def rewrite(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Forward and backward graph of a plan of this step: what is recomputed is a node of its
-        own in the backward, in front of its first reader.
+        own in the backward, in front of its first reader, and what moves to the host is copied by
+        nodes that call :mod:`cutback.torch.transfers`.
 
         Raises:
-            ValueError: the plan is for another step. NotImplementedError: it moves values.
+            ValueError: the plan is for another step.
         """
-        program = self._program(plan)
-        schedule = Schedule(program.steps, program.backward_starts)
+        check_same(self.signature, plan.problem, "the plan")
+        schedule = schedule_of(self._captured.graph.document, plan.document)
         return emit(self._captured.gm, self._captured.graph, schedule)
 
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
-        """The profile of the same step under a plan: what the rewritten graphs take, op by op.
+        """The profile of the same step under a plan: what the rewritten graphs take, op by op. A
+        copy to the host or back is a row of its own (:data:`cutback.torch.statistics.MOVES`), with
+        the time that it takes by itself: nothing runs beside it here.
 
         Raises:
-            ValueError: the plan is for another step. NotImplementedError: it moves values.
+            ValueError: the plan is for another step.
         """
         _check_runs(runs, warmup)
-        figures = _measure(self._program(plan), runs, warmup, self.link_bytes_per_s, None)
-        return Profile(self._captured, figures)
-
-    def _program(self, plan: Plan) -> Program:
         check_same(self.signature, plan.problem, "the plan")
-        return Program(self._captured, plan.document["steps"], plan.document["backward_starts"])
+        schedule = schedule_of(self._captured.graph.document, plan.document)
+        program = Program(self._captured, schedule)
+        return Profile(self._captured, _measure(program, runs, warmup, self.link_bytes_per_s, None))
 
 
 # ---- measuring --------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def _times(program: Program, runs: int, warmup: int) -> list[float]:
     seconds = [statistics.median(column) for column in zip(*rows, strict=True)]
     latest: dict[fx.Node, int] = {}
     for k, row in enumerate(program.instructions):
-        if row.node is not None:
+        if row.node is not None and row.action == "run":
             latest[row.node] = k
         if row.action == "first" and row.node is not None:
             source = latest[row.node.args[0]]
@@ -143,13 +144,16 @@ def _rows(program: Program, seconds: Sequence[float], watch: Watch) -> list[Row]
             made[life.made] += life.bytes
     ops = program.captured.graph.document["ops"]
     rows, seen = [], set()
-    for k, id in enumerate(program.steps):
+    for k, step in enumerate(program.steps):
+        moves = isinstance(step, Move)
+        id = step.op if isinstance(step, Move) else step
         op = ops[id]
         phase = "forward" if k < program.backward_starts else "backward"
+        kind = MOVES[step.action] if isinstance(step, Move) else op["kind"]
         rows.append(
             Row(
-                op["name"], op["kind"], phase, op.get("at", ""), seconds[k], made[k],
-                watch.live[k], id in seen, "view" in op.get("flags", ()),
+                op["name"], kind, phase, op.get("at", ""), seconds[k], made[k], watch.live[k],
+                id in seen and not moves, "view" in op.get("flags", ()) and not moves,
             )
         )  # fmt: skip
         seen.add(id)
@@ -300,9 +304,7 @@ def profile(
         raise TypeError(f"profile: optimizer={optimizer!r} is no torch.optim.Optimizer")
     rate = None if link is None else _rate(link)
     captured = capture(step, inputs, kwargs)
-    program = Program(
-        captured, captured.plan.document["steps"], captured.plan.document["backward_starts"]
-    )
+    program = Program(captured, schedule_of(captured.graph.document, captured.plan.document))
     if rate is None:
         rate = measure_link(captured.device)
     return Profile(captured, _measure(program, runs, warmup, rate, optimizer))

@@ -19,6 +19,11 @@ comes and goes within one phase."""
 
 PHASES = ("forward", "backward", "optimizer")
 
+MOVES = {"out": "swap_out", "wait": "swap_wait", "in": "swap_in"}
+"""Action of a plan's move -> kind of its row."""
+
+_NO_OPS = ("tangent", "copy_back", *MOVES.values())
+
 FORMAT, VERSION = "cutback.times", 1
 MOST_ROWS = 12  # of each table that print() shows
 
@@ -27,7 +32,7 @@ class Row(NamedTuple):
     """One op of the step, in the order of the run."""
 
     name: str  # "addmm_3", as in the problem and in plans
-    kind: str  # "aten.addmm.default"
+    kind: str  # "aten.addmm.default"; one of MOVES' values where nothing runs but a copy
     phase: str  # one of PHASES
     location: str  # "model.py:12 (layers.0)", "" when not known
     seconds: float  # median over the runs
@@ -139,7 +144,7 @@ class Statistics:
         """Seconds by op of forward and backward, the mean of its runs: what ``profile=`` takes."""
         found: dict[str, list[float]] = {}
         for row in self.rows:
-            if row.phase != "optimizer" and row.kind not in ("tangent", "copy_back"):
+            if row.phase != "optimizer" and row.kind not in _NO_OPS:
                 found.setdefault(row.name, []).append(row.seconds)
         return {name: sum(seconds) / len(seconds) for name, seconds in found.items()}
 
