@@ -563,7 +563,7 @@ def test_moves_that_wait_and_parts_of_tuples(
 ) -> None:
     profile = given_times(profiled("gpt"))
     problem = {**json.loads(profile.problem()), "link_bytes_per_s": 1e8}
-    plan = cutback.plan(problem, 0.8, offload=offload)
+    plan = cutback.plan(problem, budget=0.8, offload=offload)
     positions = profile._captured.graph.positions
     moves = [step for step in plan.document["steps"] if not isinstance(step, int)]
     assert any(positions[op] != [None] for _, op in moves)
