@@ -19,7 +19,7 @@ from .. import _native, budgets
 from ..planning import Plan, plan
 from .compiling import compile
 from .profiling import Profile, profile
-from .statistics import Value, check_same
+from .statistics import Value, check_same, signature
 
 RULES = ("greedy", "threshold")
 _RECOMPUTE, _MOVE, _SAVE = "prefer_recompute", "prefer_offload", "prefer_save"
@@ -51,6 +51,7 @@ class Selection:
         candidates: list[Candidate],
         choices: dict[str, str],
         signature: str,
+        graphs: list[str],
         link_bytes_per_s: float | None = None,
     ) -> None:
         self.candidates = candidates
@@ -58,6 +59,7 @@ class Selection:
         """Of a selection that swaps: the profile's link, over which plans under it move values."""
         self._choices = choices  # op -> constraint of docs/problem.md
         self._signature = signature
+        self._graphs = graphs  # signature of each
 
     def chosen(self, decision: str) -> list[Candidate]:
         """The candidates that are to be ``"recompute"``, ``"swap"`` or ``"save"``."""
@@ -65,15 +67,19 @@ class Selection:
 
     def constrain(self, problem: str, device: str | None = None) -> str:
         """The problem (JSON) with the choices as preferences, and the link of one that swaps; what
-        it has of both stays.
+        it has of both stays. The problem is the whole step's, or that of one of its graphs.
 
         Raises:
             ValueError: the problem is of another step.
         """
         document = json.loads(problem)
-        check_same(self._signature, document, "the problem under this selection")
+        own, suffix = signature(document), ""
+        if own != self._signature and own in self._graphs:
+            suffix = f"@{self._graphs.index(own)}"
+        else:
+            check_same(self._signature, document, "the problem under this selection")
         for op in document["ops"]:
-            word = self._choices.get(op["name"])
+            word = self._choices.get(op["name"] + suffix)
             for out in op["out"] if word is not None else ():
                 out.setdefault("constraint", word)
         if self.link_bytes_per_s is not None:
@@ -178,7 +184,7 @@ def select(
                 choices[c.name] = _RECOMPUTE
     candidates = [c._replace(decision=_NAMES[choices[c.name]]) for c in candidates]
     link = measured.link_bytes_per_s if swap else None
-    return Selection(candidates, choices, measured.signature, link)
+    return Selection(candidates, choices, measured.signature, measured.graphs, link)
 
 
 class Pipeline(NamedTuple):
@@ -187,7 +193,7 @@ class Pipeline(NamedTuple):
     profile: Profile  # statistics with swapping
     selection: Selection
     plan: Plan
-    forward: fx.GraphModule  # the rewritten graphs
+    forward: fx.GraphModule  # the rewritten graphs; those of the first, where there are breaks
     backward: fx.GraphModule
     step: Any  # runs like the module or function that came in
 
@@ -215,5 +221,5 @@ def mu_two(
     selection = select(measured, saved, rule, swap)
     made = plan(measured.problem(swap), policy=selection, device=measured.device)
     forward, backward = measured.rewrite(made)
-    run = compile(step, policy=selection, profile=measured, fullgraph=True, dynamic=False)
+    run = compile(step, policy=selection, profile=measured, dynamic=False)
     return Pipeline(measured, selection, made, forward, backward, run)

@@ -178,20 +178,20 @@ class Program:
     def _held(self) -> dict[fx.Node, int | None]:
         """Outputs -> step until which they are held; None: to the end. Of an input that the caller
         overwrites the new value is held to the start of the backward (``docs/problem.md``)."""
-        graph = self.captured.graph
         found: dict[fx.Node, int | None] = {}
-        overwritten = set()
-        for row in graph.document["ops"]:
-            if row["kind"] == "copy_back":
-                overwritten.add(int(row["name"].rpartition("_")[2]))
-        for k, node in enumerate(graph.outputs):
-            if not isinstance(node, fx.Node) or node.op in ("placeholder", "get_attr"):
-                continue
-            if k in overwritten and found.get(node, 0) is not None:
-                found[node] = self._release
-            else:
-                found[node] = None
-        for node in graph.order:  # backward() holds the gradient of a scalar
+        for piece in self.captured.pieces:
+            overwritten = set()
+            for row in piece.graph.document["ops"]:
+                if row["kind"] == "copy_back":
+                    overwritten.add(int(row["name"].rpartition("_")[2]))
+            for k, node in enumerate(piece.graph.outputs):
+                if not isinstance(node, fx.Node) or node.op in ("placeholder", "get_attr"):
+                    continue
+                if k in overwritten and found.get(node, 0) is not None:
+                    found[node] = self._release
+                else:
+                    found[node] = None
+        for node in self.captured.graph.order:  # backward() holds the gradient of a scalar
             if node is not None and is_tangent(node) and node.meta["val"].dim() == 0:
                 found[node] = None
         return found
@@ -201,7 +201,8 @@ class Program:
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """No gradients, no autocast, and random states as they were afterwards."""
-        devices = {t.device for t in tree_iter(self.captured.primals) if torch.is_tensor(t)}
+        primals = [piece.primals for piece in self.captured.pieces]
+        devices = {t.device for t in tree_iter(primals) if torch.is_tensor(t)}
         cuda = [d for d in devices if d.type == "cuda"]
         with ExitStack() as stack:
             stack.enter_context(on(self.captured.device))
@@ -215,22 +216,19 @@ class Program:
         """The inputs by node; those that the step writes into are copies."""
         copies: dict[int, Any] = {}
         env: dict[Key, Any] = {}
-        primals = iter(self.captured.primals)
-        for node in self.captured.gm.graph.find_nodes(op="placeholder"):
-            if is_tangent(node):
-                continue
-            value = next(primals)
-            storage = self._written.get(node)
-            if storage is not None:
-                if storage not in copies:
-                    copies[storage] = value.untyped_storage().clone()
-                old = value
-                value = torch.empty(0, dtype=old.dtype, device=old.device)
-                value.set_(copies[storage], old.storage_offset(), old.size(), old.stride())
-            env[node] = value.detach() if isinstance(value, torch.Tensor) else value
-        for node in self.captured.gm.graph.find_nodes(op="get_attr"):
-            value = attribute(self.captured.gm, str(node.target))
-            env[node] = value.detach() if isinstance(value, torch.Tensor) else value
+        for piece in self.captured.pieces:
+            for node, value in piece.given().items():
+                storage = self._written.get(node)
+                if storage is not None:
+                    if storage not in copies:
+                        copies[storage] = value.untyped_storage().clone()
+                    old = value
+                    value = torch.empty(0, dtype=old.dtype, device=old.device)
+                    value.set_(copies[storage], old.storage_offset(), old.size(), old.stride())
+                env[node] = value.detach() if isinstance(value, torch.Tensor) else value
+            for node in piece.gm.graph.find_nodes(op="get_attr"):
+                value = attribute(piece.gm, str(node.target))
+                env[node] = value.detach() if isinstance(value, torch.Tensor) else value
         return env
 
     def run(self, clock: Clock | None = None, watch: Watch | None = None) -> list[Any]:
@@ -431,13 +429,18 @@ class Watch:
         self._ended = False
         self._results: set[fx.Node] = set()  # of dropouts, which come at a step of their own
         self._known: dict[int, Life] = {}  # by the identity of a storage that is alive
+        self._handed: dict[Any, list[Any]] = {}  # output of a graph -> storages of inputs of others
+        self._same: dict[int, int] = {}  # by the identity of such an input, that of the output
 
     def begin(self, program: Program, env: dict[Key, Any]) -> None:
         """The inputs are there."""
         graph = program.captured.graph
         self._results = set(graph.masked)
+        handed = program.captured.handed
+        for node, source in handed.items():
+            self._handed.setdefault(source, []).append(env[node].untyped_storage())
         for op, node in enumerate(graph.order):
-            if node is not None and isinstance(env.get(node), torch.Tensor):
+            if node not in handed and isinstance(env.get(node), torch.Tensor):
                 self._appear(op, env[node])
 
     def step(self, k: int, row: Instruction, env: dict[Key, Any], view: bool, rest: Any) -> None:
@@ -451,19 +454,23 @@ class Watch:
         for value in tree_iter([*made, *rest]):
             if isinstance(value, torch.Tensor):
                 self._appear(row.op, value)
+        for key in (row.node, *row.parts):
+            for storage in self._handed.get(key, ()):  # later graphs read it under another name
+                self._same[id(storage)] = id(env[key].untyped_storage())
         self.live.append(self._now)
 
     def _use(self, row: Instruction, env: dict[Key, Any]) -> None:
         for node in row.reads:
             for value in tree_iter(env.get(node)):
                 if isinstance(value, torch.Tensor):
-                    life = self._known.get(id(value.untyped_storage()))
+                    key = id(value.untyped_storage())
+                    life = self._known.get(self._same.get(key, key))
                     if life is not None and life.made != self._k:
                         life.uses.append(self._k)
 
     def _appear(self, op: int, value: torch.Tensor) -> None:
         storage = value.untyped_storage()
-        if id(storage) in self._known:
+        if id(storage) in self._known or id(storage) in self._same:
             return
         life = Life(op, type_of(value), storage.nbytes(), self._k)
         self.lives.append(life)
