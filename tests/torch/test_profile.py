@@ -29,7 +29,7 @@ import cutback
 import cutback.torch as ct
 from cutback import policies
 from cutback.cli import main
-from cutback.torch import transfers
+from cutback.torch import mutwo, transfers
 from cutback.torch.moving import schedule_of
 from cutback.torch.statistics import CATEGORIES, MOVES
 from cutback.torch.stepping import Program
@@ -425,10 +425,16 @@ def test_pipeline(
     train_step: Callable[..., Any],
     same_bits: Callable[[Any, Any], bool],
     ran: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, inputs = make(name)
     expected = train_step(copy.deepcopy(model), *inputs)
-    done = ct.mu_two(model, *inputs, rule=rule, swap=swap, runs=2, link=1e9)
+    if swap:  # whether anything is swapped depends on the times
+        measure = mutwo.profile
+        monkeypatch.setattr(mutwo, "profile", lambda *a, **k: given_times(measure(*a, **k)))
+    done = ct.mu_two(
+        model, *inputs, saved=0.3 if swap else 0.5, rule=rule, swap=swap, runs=2, link=1e9
+    )
     found = train_step(done.step, *inputs)
     assert ran == {"forward": 1, "backward": 1}
     assert torch.equal(found.loss, expected.loss)
@@ -436,6 +442,7 @@ def test_pipeline(
     assert same_bits(list(found.buffers.values()), list(expected.buffers.values()))
     assert done.step.plans[0].document["steps"] == done.plan.document["steps"]
     assert found.peak_bytes == done.plan.numbers["live_bytes"] < expected.peak_bytes
+    assert bool(done.plan.numbers.get("out_bytes")) == swap == bool(done.selection.chosen("swap"))
     # what was chosen runs again, and nothing else that is saved otherwise
     chosen = {c.name for c in done.selection.chosen("recompute")}
     kept = {c.name for c in done.selection.chosen("save")}

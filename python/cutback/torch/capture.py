@@ -111,6 +111,12 @@ def _no_gradient(gm: fx.GraphModule | None, inputs: Any) -> Any:
     )
 
 
+def _alone(piece: Piece, row: str, whole: Plan) -> Captured:
+    """The only graph of a step."""
+    places = [(0, i) for i in range(len(piece.graph.order))]
+    return Captured([piece], piece.graph, places, row, whole, {})
+
+
 def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Captured:
     """Several graphs as one, in the order of :func:`cutback.torch.several.join`."""
     document, places = join([piece.graph.document for piece in pieces])
@@ -172,8 +178,7 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         traced.run(*traced.inputs)
     except _CalledError as called:
         gm, graph, row, whole = found
-        places = [(0, i) for i in range(len(graph.order))]
-        return Captured([Piece(gm, graph, called.primals)], graph, places, row, whole, {})
+        return _alone(Piece(gm, graph, called.primals), row, whole)
     raise AssertionError("the forward graph was not called")
 
 
@@ -211,6 +216,7 @@ class _Memory:
         """All of it."""
         for storage, copy in self._copies.values():
             storage.copy_(copy)
+        self._copies.clear()
 
 
 class _Run:
@@ -244,6 +250,12 @@ class _Run:
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
+
+    def end(self) -> list[Piece]:
+        """The pieces. Compiled code that PyTorch keeps, if it does, holds nothing of them."""
+        self._outputs.clear()
+        pieces, self.pieces = self.pieces, []
+        return pieces
 
     def _take(self, piece: Piece) -> None:
         for node, value in piece.given().items():
@@ -310,10 +322,10 @@ def _in_pieces(
     finally:
         before.put_back()
         hooks.forget_compiled(backend)
-    if not run.pieces:
+        pieces = run.end()
+    if not pieces:
         _no_gradient(None, None)
-    if len(run.pieces) > 1:
-        return _joined(run.pieces, found[2], run.handed)
-    (piece,), (_, _, row, whole) = run.pieces, found
-    places = [(0, i) for i in range(len(piece.graph.order))]
-    return Captured(run.pieces, piece.graph, places, row, whole, {})
+    row = found[2]
+    if len(pieces) > 1:
+        return _joined(pieces, row, run.handed)
+    return _alone(pieces[0], row, save_everything(pieces[0].graph.document, row))

@@ -241,7 +241,8 @@ class ModelPartitioner(Partitioner):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {}}
+        return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {},
+                "_profile": None}  # fmt: skip
 
     def frame(self) -> int | None:
         """PyTorch's number of the code that is being compiled."""

@@ -27,9 +27,7 @@ from .emitter import _MASKED
 from .graphs import attribute, is_tangent
 from .importer import Imported, type_of
 from .moving import Move, Schedule, Step
-
-MOVES = ("out", "wait", "in")
-"""Actions of an instruction that run no op."""
+from .statistics import MOVES
 
 
 class Life:
