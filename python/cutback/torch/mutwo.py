@@ -75,7 +75,7 @@ class Selection:
         document = json.loads(problem)
         own, suffix = signature(document), ""
         if own != self._signature and own in self._graphs:
-            suffix = f"@{self._graphs.index(own)}"
+            suffix = f"@{self._graphs.index(own)}"  # of equal graphs, as the first
         else:
             check_same(self._signature, document, "the problem under this selection")
         for op in document["ops"]:
