@@ -212,17 +212,18 @@ def pipeline(name: str, options: argparse.Namespace) -> bool:
         print(f"{phase}: {len(old.graph.nodes)} nodes, now {len(new.graph.nodes)}")
     print(plan)
 
-    return run(model, batch, profile, selection, plan)
+    return run(model, batch, profile, [selection, moving], plan)
 
 
-def run(model: nn.Module, batch: Any, profile: Any, selection: Any, plan: cutback.Plan) -> bool:
+def run(model: nn.Module, batch: Any, profile: Any, selections: Any, plan: cutback.Plan) -> bool:
     """Peak, latency and gradients of a step, as it was and in the ways that were found."""
     print(f"\n4. Run\n\n{'':34}{'peak MiB':>10}{'planned':>10}{'ms/step':>10}{'gradients':>12}")
     least = plan.numbers["live_bytes"]
     ways: list[tuple[str, dict[str, Any] | None]] = [
         ("eager PyTorch", None),
         ("save everything", {}),
-        ("mu-TWO", {"policy": selection, "profile": profile}),
+        ("mu-TWO", {"policy": selections[0], "profile": profile}),
+        ("mu-TWO, with swapping", {"policy": selections[1], "profile": profile}),
         ("Cutback's planner, the same peak", {"budget": least, "profile": profile}),
     ]
     good, first, rows, pairs = True, {}, [], []

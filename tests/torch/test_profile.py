@@ -29,7 +29,10 @@ import cutback
 import cutback.torch as ct
 from cutback import policies
 from cutback.cli import main
-from cutback.torch.statistics import CATEGORIES
+from cutback.torch import mutwo, transfers
+from cutback.torch.moving import schedule_of
+from cutback.torch.statistics import CATEGORIES, MOVES
+from cutback.torch.stepping import Program
 
 MODELS = ("gpt", "resnet", "unet")
 
@@ -47,6 +50,22 @@ def profiled(name: str) -> Any:
     """One profile for all tests that only look at it."""
     model, inputs = make(name)
     return ct.profile(model, *inputs, runs=2, link=1e9)
+
+
+def given_times(profile: Any) -> Any:
+    """The same profile with times that do not depend on the machine: 10 us and 1 ns a byte."""
+    given = copy.copy(profile)
+    given.rows = [row._replace(seconds=1e-5 + 1e-9 * row.bytes) for row in profile.rows]
+    return given
+
+
+def outputs(profile: Any, plan: Any) -> list[Any]:
+    """What the profiler's run of a plan returns, forward and backward."""
+    schedule = schedule_of(profile.step.document, plan.document)
+    program = Program(profile._captured, schedule)
+    with program.quiet():
+        torch.manual_seed(7)
+        return program.run()
 
 
 # ---- figures --------------------------------------------------------------------------------
@@ -395,17 +414,27 @@ def test_tables_and_pictures(tmp_path: Any) -> None:
 # ---- mu-TWO ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "rule"), [("gpt", "greedy"), ("resnet", "threshold")])
+@pytest.mark.parametrize(
+    ("name", "rule", "swap"),
+    [("gpt", "greedy", False), ("gpt", "greedy", True), ("resnet", "threshold", False)],
+)
 def test_pipeline(
     name: str,
     rule: str,
+    swap: bool,
     train_step: Callable[..., Any],
     same_bits: Callable[[Any, Any], bool],
     ran: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, inputs = make(name)
     expected = train_step(copy.deepcopy(model), *inputs)
-    done = ct.mu_two(model, *inputs, rule=rule, runs=2, link=1e9)
+    if swap:  # whether anything is swapped depends on the times
+        measure = mutwo.profile
+        monkeypatch.setattr(mutwo, "profile", lambda *a, **k: given_times(measure(*a, **k)))
+    done = ct.mu_two(
+        model, *inputs, saved=0.3 if swap else 0.5, rule=rule, swap=swap, runs=2, link=1e9
+    )
     found = train_step(done.step, *inputs)
     assert ran == {"forward": 1, "backward": 1}
     assert torch.equal(found.loss, expected.loss)
@@ -413,6 +442,7 @@ def test_pipeline(
     assert same_bits(list(found.buffers.values()), list(expected.buffers.values()))
     assert done.step.plans[0].document["steps"] == done.plan.document["steps"]
     assert found.peak_bytes == done.plan.numbers["live_bytes"] < expected.peak_bytes
+    assert bool(done.plan.numbers.get("out_bytes")) == swap == bool(done.selection.chosen("swap"))
     # what was chosen runs again, and nothing else that is saved otherwise
     chosen = {c.name for c in done.selection.chosen("recompute")}
     kept = {c.name for c in done.selection.chosen("save")}
@@ -484,21 +514,70 @@ def test_greedy_goes_by_measured_figures() -> None:
 
 
 def test_swapping_needs_a_link_and_time() -> None:
-    profile = profiled("gpt")
+    profile = given_times(profiled("gpt"))
     moving = ct.select(profile, 0.3, swap=True)
-    assert moving.chosen(
-        "swap"
-    )  # and on a fast machine something is recomputed: times are measured
+    assert moving.chosen("swap") and moving.chosen("recompute")
     plan = cutback.plan(profile.problem(swap=True), policy=moving)
     assert plan.numbers["out_bytes"] > 0 and plan.offloaded
     assert plan.problem["link_bytes_per_s"] == 1e9
+    assert cutback.plan(profile.problem(), policy=moving).document == plan.document
+    assert profile.step.plan(policy=moving).problem["link_bytes_per_s"] == 1e9
     assert not ct.select(profile, 0.3).chosen("swap")
-    with pytest.raises(NotImplementedError, match="offload"):
-        profile.rewrite(plan)
-    model, inputs = make("gpt")
-    step = ct.compile(model, policy=moving, dynamic=False)
-    step(*inputs).backward()
-    assert step.plans[0].offloaded
+    assert {c.name for c in moving.chosen("swap")} <= {e.name for e in plan.offloaded}
+
+
+@pytest.mark.parametrize(("name", "saved"), [("gpt", 0.3), ("resnet", 0.2), ("unet", 0.3)])
+def test_plans_that_swap_run(
+    name: str,
+    saved: float,
+    train_step: Callable[..., Any],
+    same_bits: Callable[[Any, Any], bool],
+    ran: Counter[str],
+) -> None:
+    model, inputs = make(name)
+    expected = train_step(copy.deepcopy(model), *inputs)
+    profile = given_times(profiled(name))
+    moving = ct.select(profile, saved, swap=True)
+    plan = cutback.plan(profile.problem(swap=True), policy=moving)
+    again = profile.rerun(plan, runs=1, warmup=0)
+    moved = [row for row in again.rows if row.kind in MOVES.values()]
+    assert [row.kind for row in moved] == [
+        MOVES[step[0]] for step in plan.document["steps"] if not isinstance(step, int)
+    ]
+    assert again.timeline() == plan.timeline() and again.peak_bytes == plan.numbers["live_bytes"]
+    names = {row.name for row in moved}
+    assert names and names <= {e.name for e in plan.offloaded}
+    assert all(row.seconds > 0 for row in moved if row.kind != "swap_wait")
+    assert sum(row.bytes for row in moved) == plan.numbers["in_bytes"]
+    assert set(again.times()) <= set(profile.times())
+    assert same_bits(outputs(profile, plan), outputs(profile, cutback.plan(profile.problem())))
+    targets = [[n.target for n in gm.graph.nodes] for gm in profile.rewrite(plan)]
+    assert targets[0].count(transfers.leave) == targets[1].count(transfers.arrive) >= len(names)
+    # the step itself, compiled
+    step = ct.compile(model, policy=moving, profile=profile, dynamic=False)
+    found = train_step(step, *inputs)
+    assert ran == {"forward": 1, "backward": 1}
+    assert step.plans[0].document == plan.document
+    assert found.peak_bytes == plan.numbers["live_bytes"]
+    assert torch.equal(found.loss, expected.loss)
+    assert same_bits(list(found.gradients.values()), list(expected.gradients.values()))
+    assert same_bits(list(found.buffers.values()), list(expected.buffers.values()))
+
+
+@pytest.mark.parametrize("offload", [True, "only"])
+def test_moves_that_wait_and_parts_of_tuples(
+    offload: Any, same_bits: Callable[[Any, Any], bool]
+) -> None:
+    profile = given_times(profiled("gpt"))
+    problem = {**json.loads(profile.problem()), "link_bytes_per_s": 1e8}
+    plan = cutback.plan(problem, budget=0.8, offload=offload)
+    positions = profile._captured.graph.positions
+    moves = [step for step in plan.document["steps"] if not isinstance(step, int)]
+    assert any(positions[op] != [None] for _, op in moves)
+    assert offload is True or any(action == "wait" for action, _ in moves)
+    again = profile.rerun(plan, runs=1, warmup=0)
+    assert again.timeline() == plan.timeline()
+    assert same_bits(outputs(profile, plan), outputs(profile, profile.step.plan()))
 
 
 # ---- mistakes -------------------------------------------------------------------------------

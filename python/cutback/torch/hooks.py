@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 TESTED = "2.13"
 
@@ -82,3 +84,21 @@ def check() -> None:
             '(compile, the backend "cutback", Partitioner, trace) does not work with this PyTorch; '
             "checkpoint, checkpoint_plan, checkpoint_contexts and MemoryTracker do"
         )
+
+
+def forget_compiled(backend: Callable[..., Any]) -> None:
+    """Drops what PyTorch compiled with a backend, so that it does not count against the limit of
+    recompilations; but not of a function that others have compiled as well, as only all of it can
+    go. Without the private parts that this takes it stays, and is never used."""
+    try:
+        from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+        from torch._dynamo.convert_frame import input_codes
+
+        codes = [code for code in [weak() for weak in input_codes.seen] if code is not None]
+        for code in codes:
+            entries = _debug_get_cache_entry_list(code)
+            users = [getattr(entry.backend, "compiler_fn", entry.backend) for entry in entries]
+            if users and all(user is backend for user in users):
+                reset_code(code)
+    except (AttributeError, ImportError):
+        pass

@@ -19,7 +19,7 @@ from .. import _native, budgets
 from ..planning import Plan, plan
 from .compiling import compile
 from .profiling import Profile, profile
-from .statistics import Value, check_same
+from .statistics import Value, check_same, signature
 
 RULES = ("greedy", "threshold")
 _RECOMPUTE, _MOVE, _SAVE = "prefer_recompute", "prefer_offload", "prefer_save"
@@ -46,27 +46,44 @@ class Selection:
     """What mu-TWO chose: a policy for :func:`cutback.torch.compile`, :func:`cutback.plan` and
     :meth:`TracedStep.plan`, made by :func:`select`."""
 
-    def __init__(self, candidates: list[Candidate], choices: dict[str, str], signature: str):
+    def __init__(
+        self,
+        candidates: list[Candidate],
+        choices: dict[str, str],
+        signature: str,
+        graphs: list[str],
+        link_bytes_per_s: float | None = None,
+    ) -> None:
         self.candidates = candidates
+        self.link_bytes_per_s = link_bytes_per_s
+        """Of a selection that swaps: the profile's link, over which plans under it move values."""
         self._choices = choices  # op -> constraint of docs/problem.md
         self._signature = signature
+        self._graphs = graphs  # signature of each
 
     def chosen(self, decision: str) -> list[Candidate]:
         """The candidates that are to be ``"recompute"``, ``"swap"`` or ``"save"``."""
         return [c for c in self.candidates if c.decision == decision]
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """The problem (JSON) with the choices as preferences; wishes that it has stay.
+        """The problem (JSON) with the choices as preferences, and the link of one that swaps; what
+        it has of both stays. The problem is the whole step's, or that of one of its graphs.
 
         Raises:
             ValueError: the problem is of another step.
         """
         document = json.loads(problem)
-        check_same(self._signature, document, "the problem under this selection")
+        own, suffix = signature(document), ""
+        if own != self._signature and own in self._graphs:
+            suffix = f"@{self._graphs.index(own)}"  # of equal graphs, as the first
+        else:
+            check_same(self._signature, document, "the problem under this selection")
         for op in document["ops"]:
-            word = self._choices.get(op["name"])
+            word = self._choices.get(op["name"] + suffix)
             for out in op["out"] if word is not None else ():
                 out.setdefault("constraint", word)
+        if self.link_bytes_per_s is not None:
+            document.setdefault("link_bytes_per_s", self.link_bytes_per_s)
         document.pop("fingerprint", None)
         return _native.problem_json(json.dumps(document))
 
@@ -142,8 +159,7 @@ def select(
             inactive time (``docs/planner.md``). ``"threshold"``: recompute whatever has a
             standardised inactive time above its standardised bytes / op time; ``saved`` does not
             count.
-        swap: for ``"greedy"``, may values move to the host over the profile's link? Such a
-            selection can be planned with :func:`cutback.plan`, and cannot run.
+        swap: for ``"greedy"``, may values move to the host over the profile's link?
 
     Raises:
         ValueError: no such rule, not a number of bytes, or swap with ``"threshold"``.
@@ -167,7 +183,8 @@ def select(
             if c.standard_inactive > c.standard_ratio:
                 choices[c.name] = _RECOMPUTE
     candidates = [c._replace(decision=_NAMES[choices[c.name]]) for c in candidates]
-    return Selection(candidates, choices, measured.signature)
+    link = measured.link_bytes_per_s if swap else None
+    return Selection(candidates, choices, measured.signature, measured.graphs, link)
 
 
 class Pipeline(NamedTuple):
@@ -176,7 +193,7 @@ class Pipeline(NamedTuple):
     profile: Profile  # statistics with swapping
     selection: Selection
     plan: Plan
-    forward: fx.GraphModule  # the rewritten graphs
+    forward: fx.GraphModule  # the rewritten graphs; those of the first, where there are breaks
     backward: fx.GraphModule
     step: Any  # runs like the module or function that came in
 
@@ -186,21 +203,23 @@ def mu_two(
     *inputs: Any,
     saved: int | float | str = 0.5,
     rule: str = "greedy",
+    swap: bool = False,
     runs: int = 5,
     warmup: int = 1,
     link: float | str | None = None,
     **kwargs: Any,
 ) -> Pipeline:
-    """The whole pipeline on one step: profiles it, selects what to recompute, rewrites the graph,
-    and compiles the step to run so. Gradients are those of the step as it was, bit for bit.
+    """The whole pipeline on one step: profiles it, selects what to recompute or, with ``swap``, to
+    move to the host, rewrites the graph, and compiles the step to run so. Gradients are those of
+    the step as it was, bit for bit.
 
     Arguments are those of :func:`cutback.torch.profile` and :func:`cutback.torch.select`, and so
     are the errors. A selection takes no account of the peak; ``compile(..., budget=...,
     profile=...)`` does.
     """
     measured = profile(step, *inputs, runs=runs, warmup=warmup, link=link, **kwargs)
-    selection = select(measured, saved, rule)
-    made = plan(measured.problem(), policy=selection, device=measured.device)
+    selection = select(measured, saved, rule, swap)
+    made = plan(measured.problem(swap), policy=selection, device=measured.device)
     forward, backward = measured.rewrite(made)
-    run = compile(step, policy=selection, profile=measured, fullgraph=True, dynamic=False)
+    run = compile(step, policy=selection, profile=measured, dynamic=False)
     return Pipeline(measured, selection, made, forward, backward, run)

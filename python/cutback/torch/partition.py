@@ -325,6 +325,8 @@ class Partitioner(CustomPartitionerFn):
         if not isinstance(self.policy, policies.WholeGraph):
             return
         told = json.loads(self.policy.constrain(json.dumps(document), self.row))
+        if "link_bytes_per_s" in told:
+            document.setdefault("link_bytes_per_s", told["link_bytes_per_s"])
         for op, said in zip(document["ops"], told["ops"], strict=True):
             for out, wish in zip(op["out"], said["out"], strict=True):
                 word = wish.get("constraint")

@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from .. import budgets, files
 from ..planning import Plan
 from .capture import Captured, capture
 from .emitter import emit
-from .moving import Schedule
+from .moving import Move, Schedule, schedule_of
 from .optimizer_step import OptimizerStep, measure_optimizer
-from .statistics import Row, Statistics, Uses, Value, check_same, signature
+from .several import part_of
+from .statistics import MOVES, Row, Statistics, Uses, Value, check_same, signature
 from .stepping import Life, Program, Watch, make_clock, on
 from .tracing import TracedStep
 
@@ -32,7 +34,7 @@ class Profile(Statistics):
     def __init__(self, captured: Captured, figures: Statistics) -> None:
         super().__init__(
             figures.rows, figures.values, figures.link_bytes_per_s, figures.runs, figures.device,
-            figures.signature,
+            figures.signature, figures.graphs,
         )  # fmt: skip
         self._captured = captured
 
@@ -43,8 +45,9 @@ class Profile(Statistics):
 
     @property
     def graph(self) -> fx.GraphModule:
-        """The joint graph of forward and backward, as PyTorch traced it."""
-        return self._captured.gm
+        """The joint graph of forward and backward, as PyTorch traced it; of a step with graph
+        breaks the first one."""
+        return self._captured.pieces[0].gm
 
     def problem(self, swap: bool = False) -> str:
         """The planner's problem with the measured times, as JSON. ``swap``: and with the link, so
@@ -54,30 +57,36 @@ class Profile(Statistics):
             document = {**document, "link_bytes_per_s": self.link_bytes_per_s}
         return files.with_times(json.dumps(document), self.times())
 
-    def rewrite(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
+    def rewrite(self, plan: Plan, graph: int = 0) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Forward and backward graph of a plan of this step: what is recomputed is a node of its
-        own in the backward, in front of its first reader.
+        own in the backward, in front of its first reader, and what moves to the host is copied by
+        nodes that call :mod:`cutback.torch.transfers`. ``graph``: the number of the one that is
+        asked for, where the step has graph breaks.
 
         Raises:
-            ValueError: the plan is for another step. NotImplementedError: it moves values.
+            ValueError: the plan is for another step, or no such graph.
         """
-        program = self._program(plan)
-        schedule = Schedule(program.steps, program.backward_starts)
-        return emit(self._captured.gm, self._captured.graph, schedule)
+        schedule = self._schedule(plan)
+        if graph not in range(len(self._captured.pieces)):
+            raise ValueError(f"graph={graph!r}: the step has {len(self._captured.pieces)}")
+        piece = self._captured.pieces[graph]
+        return emit(piece.gm, piece.graph, part_of(schedule, self._captured.places, graph))
+
+    def _schedule(self, plan: Plan) -> Schedule:
+        check_same(self.signature, plan.problem, "the plan")
+        return schedule_of(self._captured.graph.document, plan.document)
 
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
-        """The profile of the same step under a plan: what the rewritten graphs take, op by op.
+        """The profile of the same step under a plan: what the rewritten graphs take, op by op. A
+        copy to the host or back is a row of its own (:data:`cutback.torch.statistics.MOVES`), with
+        the time that it takes by itself: nothing runs beside it here.
 
         Raises:
-            ValueError: the plan is for another step. NotImplementedError: it moves values.
+            ValueError: the plan is for another step.
         """
         _check_runs(runs, warmup)
-        figures = _measure(self._program(plan), runs, warmup, self.link_bytes_per_s, None)
-        return Profile(self._captured, figures)
-
-    def _program(self, plan: Plan) -> Program:
-        check_same(self.signature, plan.problem, "the plan")
-        return Program(self._captured, plan.document["steps"], plan.document["backward_starts"])
+        program = Program(self._captured, self._schedule(plan))
+        return Profile(self._captured, _measure(program, runs, warmup, self.link_bytes_per_s, None))
 
 
 # ---- measuring --------------------------------------------------------------------------------
@@ -128,7 +137,7 @@ def _times(program: Program, runs: int, warmup: int) -> list[float]:
     seconds = [statistics.median(column) for column in zip(*rows, strict=True)]
     latest: dict[fx.Node, int] = {}
     for k, row in enumerate(program.instructions):
-        if row.node is not None:
+        if row.node is not None and row.action == "run":
             latest[row.node] = k
         if row.action == "first" and row.node is not None:
             source = latest[row.node.args[0]]
@@ -143,13 +152,16 @@ def _rows(program: Program, seconds: Sequence[float], watch: Watch) -> list[Row]
             made[life.made] += life.bytes
     ops = program.captured.graph.document["ops"]
     rows, seen = [], set()
-    for k, id in enumerate(program.steps):
+    for k, step in enumerate(program.steps):
+        moves = isinstance(step, Move)
+        id = step.op if isinstance(step, Move) else step
         op = ops[id]
         phase = "forward" if k < program.backward_starts else "backward"
+        kind = MOVES[step.action] if isinstance(step, Move) else op["kind"]
         rows.append(
             Row(
-                op["name"], op["kind"], phase, op.get("at", ""), seconds[k], made[k],
-                watch.live[k], id in seen, "view" in op.get("flags", ()),
+                op["name"], kind, phase, op.get("at", ""), seconds[k], made[k], watch.live[k],
+                id in seen and not moves, "view" in op.get("flags", ()) and not moves,
             )
         )  # fmt: skip
         seen.add(id)
@@ -178,11 +190,9 @@ class _Namer:
 
     def _given(self) -> list[Any]:
         """What the placeholders stand for, by op id; None elsewhere."""
-        primals = iter(self.program.captured.primals)
-        by_node = {}
-        for node in self.program.captured.gm.graph.find_nodes(op="placeholder"):
-            if "tangents" not in node.name:
-                by_node[node] = next(primals)
+        by_node: dict[Any, Any] = {}
+        for piece in self.program.captured.pieces:
+            by_node.update(piece.given())
         return [by_node.get(node) for node in self.program.captured.graph.order]
 
     def category(self, life: Life) -> str:
@@ -227,17 +237,24 @@ def _measure(
             step = measure_optimizer(optimizer, _gradients(program, outputs), runs, warmup)
         rows, values = _with_optimizer(rows, values, step)
     captured = program.captured
-    return Statistics(rows, values, link, runs, captured.row, signature(captured.graph.document))
+    graphs = [signature(piece.graph.document) for piece in captured.pieces]
+    whole = signature(captured.graph.document)
+    return Statistics(rows, values, link, runs, captured.row, whole, graphs)
 
 
 def _gradients(program: Program, outputs: list[Any]) -> list[tuple[Any, torch.Tensor]]:
-    """Input -> its gradient."""
-    late = outputs[program.captured.graph.num_fwd_outputs :]
-    return [
-        (primal, gradient)
-        for primal, gradient in zip(program.captured.primals, late, strict=False)
-        if isinstance(primal, torch.Tensor) and isinstance(gradient, torch.Tensor)
-    ]
+    """Input -> its gradient, the sum of those of all graphs."""
+    captured = program.captured
+    late = iter(outputs[captured.graph.num_fwd_outputs :])
+    found: dict[int, tuple[Any, torch.Tensor]] = {}
+    for piece in captured.pieces:
+        gradients = list(islice(late, len(piece.graph.outputs) - piece.graph.num_fwd_outputs))
+        for primal, gradient in zip(piece.primals, gradients, strict=False):
+            if isinstance(primal, torch.Tensor) and isinstance(gradient, torch.Tensor):
+                before = found.get(id(primal))
+                total = gradient if before is None else before[1] + gradient
+                found[id(primal)] = primal, total
+    return list(found.values())
 
 
 def _with_optimizer(
@@ -278,11 +295,16 @@ def profile(
     copied first, random states are put back, and an optimizer steps as a copy on copies of its
     parameters.
 
+    A step with graph breaks is profiled as one problem of all its graphs: their forwards in order,
+    their backwards in reverse, names of ops with ``@`` and the number of the graph. To see the
+    graphs its forward is run once, and what that writes into inputs, buffers and what graphs
+    overwrite is put back; what else Python code between the graphs does, it does. That code is not
+    timed.
+
     Times are those of the kernels with PyTorch's dispatch; on a GPU they are taken by events.
 
     Args:
-        step, inputs, kwargs: a module or function, and what it is called with; it must trace as one
-            graph. Tensors are real.
+        step, inputs, kwargs: a module or function, and what it is called with. Tensors are real.
         runs: how many runs the medians are over.
         warmup: runs before those.
         optimizer: its step is measured as well, with its states in place. It takes no closure.
@@ -290,7 +312,8 @@ def profile(
             copies of 32 MiB, through pinned memory on a GPU, by plain copies on a CPU.
 
     Raises:
-        UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
+        UnsupportedGraphError: nothing needs a gradient, a graph that cannot be planned, or one that
+            runs several times in the step.
         ValueError, TypeError: a mistake in the arguments.
 
     Source: the profiler of S. Purandare et al., mu-TWO, MLSys 2023.
@@ -300,9 +323,7 @@ def profile(
         raise TypeError(f"profile: optimizer={optimizer!r} is no torch.optim.Optimizer")
     rate = None if link is None else _rate(link)
     captured = capture(step, inputs, kwargs)
-    program = Program(
-        captured, captured.plan.document["steps"], captured.plan.document["backward_starts"]
-    )
+    program = Program(captured, schedule_of(captured.graph.document, captured.plan.document))
     if rate is None:
         rate = measure_link(captured.device)
     return Profile(captured, _measure(program, runs, warmup, rate, optimizer))

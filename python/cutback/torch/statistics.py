@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -19,6 +19,11 @@ comes and goes within one phase."""
 
 PHASES = ("forward", "backward", "optimizer")
 
+MOVES = {"out": "swap_out", "wait": "swap_wait", "in": "swap_in"}
+"""Action of a plan's move -> kind of its row."""
+
+_NO_OPS = ("tangent", "copy_back", *MOVES.values())
+
 FORMAT, VERSION = "cutback.times", 1
 MOST_ROWS = 12  # of each table that print() shows
 
@@ -27,7 +32,7 @@ class Row(NamedTuple):
     """One op of the step, in the order of the run."""
 
     name: str  # "addmm_3", as in the problem and in plans
-    kind: str  # "aten.addmm.default"
+    kind: str  # "aten.addmm.default"; one of MOVES' values where nothing runs but a copy
     phase: str  # one of PHASES
     location: str  # "model.py:12 (layers.0)", "" when not known
     seconds: float  # median over the runs
@@ -81,6 +86,7 @@ class Statistics:
         runs: int,
         device: str,
         signature: str,
+        graphs: Sequence[str] = (),
     ) -> None:
         self.rows = rows
         self.values = values
@@ -90,6 +96,9 @@ class Statistics:
         """Row of the device table that fits the step's tensors."""
         self.signature = signature
         """Tells graphs apart: a digest of ops and storages."""
+        self.graphs = list(graphs) or [signature]
+        """The same of each graph; a step with graph breaks has several. Then names of ops end in
+        ``@`` and the number of their graph."""
 
     # ---- answers ----------------------------------------------------------------------------
 
@@ -139,9 +148,23 @@ class Statistics:
         """Seconds by op of forward and backward, the mean of its runs: what ``profile=`` takes."""
         found: dict[str, list[float]] = {}
         for row in self.rows:
-            if row.phase != "optimizer" and row.kind not in ("tangent", "copy_back"):
+            if row.phase != "optimizer" and row.kind not in _NO_OPS:
                 found.setdefault(row.name, []).append(row.seconds)
         return {name: sum(seconds) / len(seconds) for name, seconds in found.items()}
+
+    def times_of(self, signature: str) -> dict[str, float] | None:
+        """:meth:`times` of the graph with a signature, by the names that ops have there; of several
+        such graphs, the means. None: no graph has it."""
+        if len(self.graphs) == 1:
+            return self.times() if signature == self.graphs[0] else None
+        mine = {str(g) for g, other in enumerate(self.graphs) if other == signature}
+        found: dict[str, list[float]] = {}
+        for name, seconds in self.times().items():
+            op, _, graph = name.rpartition("@")
+            if graph in mine:
+                found.setdefault(op, []).append(seconds)
+        means = {op: sum(seconds) / len(seconds) for op, seconds in found.items()}
+        return means if mine else None
 
     # ---- files ------------------------------------------------------------------------------
 
@@ -153,6 +176,7 @@ class Statistics:
             "version": VERSION,
             "seconds": self.times(),
             "signature": self.signature,
+            "graphs": self.graphs,
             "device": self.device,
             "runs": self.runs,
             "link_bytes_per_s": self.link_bytes_per_s,
@@ -216,8 +240,10 @@ class Statistics:
             for phase in PHASES
             if any(row.phase == phase for row in self.rows)
         )
+        graphs = f" in {len(self.graphs)} graphs" if len(self.graphs) > 1 else ""
         lines = [
-            f"{len(self.rows)} ops, {1e3 * self.seconds:.2f} ms ({parts}), medians of {self.runs}",
+            f"{len(self.rows)} ops{graphs}, {1e3 * self.seconds:.2f} ms ({parts}), medians of "
+            f"{self.runs}",
             f"peak {human(peak.total_bytes)} at {peak.name}, of which the step itself holds "
             f"{human(peak.bytes)}",
         ]
@@ -304,10 +330,20 @@ def load(path: str | os.PathLike[str]) -> Statistics:
         ]  # fmt: skip
         return Statistics(
             rows, values, document["link_bytes_per_s"], document["runs"], document["device"],
-            document["signature"],
+            document["signature"], document.get("graphs", ()),
         )  # fmt: skip
     except (KeyError, TypeError) as error:
         raise ValueError(f"{where}: a damaged profile ({error})") from None
+
+
+def known(profile: Any) -> Any:
+    """What ``profile=`` was given; the path of a whole profile as that profile."""
+    if not isinstance(profile, (str, os.PathLike)):
+        return profile
+    try:
+        return load(profile)
+    except ValueError:
+        return profile  # seconds by op, or nothing of the kind: who reads it says so
 
 
 # ---- is it the same graph? --------------------------------------------------------------------
