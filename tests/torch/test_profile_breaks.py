@@ -148,6 +148,20 @@ def test_compile_gives_each_graph_its_times(
     assert found.peak_bytes <= plan.numbers["live_bytes"]
 
 
+def test_by_name_each_graph_gets_its_times() -> None:
+    profile = given_times(profiled())
+    model, x = make()
+    plans: list[Any] = []
+    options = {"budget": "min", "profile": profile, "on_plan": plans.append}
+    step = torch.compile(model, backend="cutback", dynamic=False, options=options)
+    step(x).backward()
+    assert len(plans) == 3
+    for plan, signature in zip(plans, profile.graphs, strict=True):
+        times = profile.times_of(signature)
+        given = {op["name"]: op.get("time_ps") for op in plan.problem["ops"]}
+        assert times and all(given[name] == round(1e12 * times[name]) for name in times)
+
+
 def test_selections(
     train_step: Callable[..., Any], same_bits: Callable[[Any, Any], bool], ran: Counter[str]
 ) -> None:

@@ -129,6 +129,7 @@ def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Ca
         [],
         sum(g.num_fwd_outputs for g in graphs),
         {node: masked for g in graphs for node, masked in g.masked.items()},
+        {node: args for g in graphs for node, args in g.again.items()},
         [graphs[g].positions[i] for g, i in places],
     )
     return Captured(pieces, graph, places, row, save_everything(document, row), handed)

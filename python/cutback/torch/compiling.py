@@ -25,7 +25,6 @@ from .inductor import CompilerNote, Watch
 from .partition import Measured, Partitioner, Policy
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
-from .statistics import known
 from .totals import account
 
 CODEGENS = ("eager", "inductor")
@@ -374,9 +373,8 @@ def compile(
         optimizer: with ``measure="total"``, whose states count, also those that its first step will
             allocate, as does what its step takes beside them.
         fullgraph, dynamic: as for ``torch.compile``.
-        profile: measured times, see :class:`Partitioner`; where the model falls into several
-            graphs, each gets its own. They are of graphs as ``codegen="eager"`` has them, for
-            inputs of one size: pass ``dynamic=False``. If values move, it is over its link.
+        profile: measured times, see :class:`Partitioner`. They are of graphs as
+            ``codegen="eager"`` has them, for inputs of one size: pass ``dynamic=False``.
         random: ``"torch"``: PyTorch's random numbers; their masks are kept for the backward.
             ``"counter"``: those of our counter-based generator, seeded by one draw of PyTorch's for
             each step: other numbers under the same seed, and nothing is kept, as the backward can
@@ -407,7 +405,7 @@ def compile(
         pinned=pinned,
         exact=exact,
         total=None if optimizer is None else account(model, optimizer),
-        profile=known(profile),
+        profile=profile,
         random=random,
         cse=cse,
         given=given,

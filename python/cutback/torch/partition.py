@@ -25,7 +25,7 @@ from .emitter import emit
 from .graphs import UnsupportedGraphError, eliminate_dead_code, location
 from .importer import Imported, import_joint
 from .saved_plans import Part, SavedPlans
-from .statistics import Statistics, check_covered, check_same
+from .statistics import Statistics, check_covered, check_same, known, signature
 from .totals import Total, with_total
 
 try:
@@ -206,6 +206,7 @@ class Partitioner(CustomPartitionerFn):
         on_plan: called with the :class:`cutback.Plan` of each graph.
         profile: measured times instead of the device table's: what :func:`cutback.torch.profile`
             returned for this step, seconds of each op by name, or the path of a file with either.
+            Of a profile of several graphs each gets its own; values that move do so over its link.
         random: ``"torch"``: PyTorch's random numbers, drawn once and kept; ``"counter"``: those of
             our counter-based generator, which are drawn again instead of kept
             (:mod:`cutback.torch.counter`).
@@ -258,8 +259,9 @@ class Partitioner(CustomPartitionerFn):
         self.device = device
         self.row = device or "cpu"
         self.on_plan = on_plan
+        profile = known(profile)
+        self.profile = profile if isinstance(profile, Statistics) else None
         self.times = None if profile is None else dict(_times(profile))
-        self._profiled = profile.signature if isinstance(profile, Statistics) else None
         self.random = check_random(random)
         self.cse = cse
         self._once = uuid4().hex
@@ -316,15 +318,24 @@ class Partitioner(CustomPartitionerFn):
         return modules
 
     def _inform(self, document: dict[str, Any]) -> None:
-        """Lays measured times, then a policy that looks at the whole graph, over a problem."""
-        if self.times is not None:
-            if self._profiled is not None:
-                check_same(self._profiled, document, "the step")
-            files.lay_times(document, self.times)
+        """Lays measured times, of a profile those of this graph, then a policy that looks at the
+        whole graph, over a problem; and the measured link, if values move."""
+        times = self.times
+        if self.profile is not None:
+            times = self.profile.times_of(signature(document))
+            if times is None:
+                check_same(self.profile.signature, document, "the step")
+        if times is not None:
+            files.lay_times(document, times)
             check_covered(document)
-        if not isinstance(self.policy, policies.WholeGraph):
-            return
-        told = json.loads(self.policy.constrain(json.dumps(document), self.row))
+        if isinstance(self.policy, policies.WholeGraph):
+            self._constrain(self.policy, document)
+        if self.profile is not None and (self.offload or moving.wants_moves(document)):
+            document.setdefault("link_bytes_per_s", self.profile.link_bytes_per_s)
+
+    def _constrain(self, policy: policies.WholeGraph, document: dict[str, Any]) -> None:
+        """Lays what a policy says over a problem."""
+        told = json.loads(policy.constrain(json.dumps(document), self.row))
         if "link_bytes_per_s" in told:
             document.setdefault("link_bytes_per_s", told["link_bytes_per_s"])
         for op, said in zip(document["ops"], told["ops"], strict=True):
@@ -465,6 +476,7 @@ class Partitioner(CustomPartitionerFn):
             "plans": [],
             "compiler_notes": [],
             "watch": None,
+            "profile": None,  # its times stay
             "on_plan": None,
             "error": None,
             "_compiled": None,

@@ -26,10 +26,9 @@ from .. import budgets
 from ..planning import Plan
 from .graphs import UnsupportedGraphError
 from .importer import Imported
-from .moving import Move, Schedule, wants_moves
+from .moving import Move, Schedule
 from .partition import Partitioner
 from .saved_plans import Part, SavedPlans, check_part, plan_of
-from .statistics import Statistics, check_same, signature
 
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
@@ -118,8 +117,6 @@ class ModelPartitioner(Partitioner):
         super().__init__(*args, **options)
         self._given = given
         """Plans from a file: nothing is planned then."""
-        profile = options.get("profile")
-        self._profile = profile if isinstance(profile, Statistics) else None
         self._met: dict[int, dict[str, Any]] = {}  # graphs of the file that were compiled
         self._joint: Plan | None = None  # the plan that _parts are of
         self._shared = self.budget is not None and self.budget[0] in budgets.BOUNDS
@@ -128,18 +125,6 @@ class ModelPartitioner(Partitioner):
         self._parts: list[Part] = []
         self._stale = False
         self._rounds = 0
-
-    def _inform(self, document: dict[str, Any]) -> None:
-        """Of a profile of several graphs, the times of this one; and its link, if values move."""
-        if self._profile is not None:
-            own = signature(document)
-            self.times = self._profile.times_of(own)
-            if self.times is None:
-                check_same(self._profile.signature, document, "the step")
-            self._profiled = own
-        super()._inform(document)
-        if self._profile is not None and (self.offload or wants_moves(document)):
-            document.setdefault("link_bytes_per_s", self._profile.link_bytes_per_s)
 
     def needs_another_round(self) -> bool:
         """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
@@ -241,8 +226,7 @@ class ModelPartitioner(Partitioner):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {},
-                "_profile": None}  # fmt: skip
+        return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {}}
 
     def frame(self) -> int | None:
         """PyTorch's number of the code that is being compiled."""
