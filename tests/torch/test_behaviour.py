@@ -369,7 +369,13 @@ def test_a_policy(agrees: Callable[..., Any]) -> None:
         policy = torch.utils.checkpoint.CheckpointPolicy
         return policy.MUST_SAVE if save else policy.PREFER_RECOMPUTE
 
-    for policy in (function, ["aten.addmm"], [torch.ops.aten.addmm], "dots_saveable"):
+    def by_packet(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        assert not ctx.is_recompute and ctx.op_output is not None
+        policy = torch.utils.checkpoint.CheckpointPolicy
+        return policy.MUST_SAVE if op in [torch.ops.aten.addmm] else policy.PREFER_RECOMPUTE
+
+    lists = ["aten.addmm"], [torch.ops.aten.addmm], "dots_saveable"
+    for policy in (function, by_packet, *lists):
         (compiled,) = agrees(model, torch.randn(8, 16), budgets=(None,), policy=policy)
         (plan,) = compiled.plans
         kinds = {e.kind: e.decision for e in plan.entries}
@@ -768,6 +774,7 @@ def test_mistakes_in_arguments() -> None:
         ({"codegen": "cutback"}, ValueError),
         ({"policy": "no_such"}, ValueError),
         ({"policy": 3}, TypeError),
+        ({"policy": [3]}, TypeError),
     ):
         with pytest.raises(error, match=next(iter(options))):
             ct.compile(lambda w: w, **options)
