@@ -492,6 +492,22 @@ def test_one_budget_over_all_graphs(
             train_step(impossible, x)
 
 
+def test_what_pytorch_does_not_compile_is_said(ran: Counter[str]) -> None:
+    """PyTorch leaves recurrent layers to eager mode: nothing is planned."""
+    model = Wrapped(lambda self, x: self.rnn(x)[0].sum(), rnn=nn.GRU(4, 4))
+    x = torch.randn(3, 2, 4)
+    step = ct.compile(model, budget="min")
+    with pytest.warns(UserWarning, match="nothing was planned.*fullgraph.*nn.GRU") as warned:
+        step(x)
+        step(x)
+    assert len([w for w in warned if "nothing was planned" in str(w.message)]) == 1
+    with torch._dynamo.config.patch(allow_rnn=True):
+        torch._dynamo.reset()
+        step = ct.compile(model, budget="min")
+        step(x)
+    assert ran["forward"] == len(step.plans) == 1
+
+
 def test_a_break_inside_a_layer_is_refused_under_a_budget(ran: Counter[str]) -> None:
     def f(self: Any, x: Any) -> Any:
         for layer in self.layers:
@@ -775,6 +791,10 @@ def test_mistakes_in_arguments() -> None:
         ({"policy": "no_such"}, ValueError),
         ({"policy": 3}, TypeError),
         ({"policy": [3]}, TypeError),
+        ({"budget": "0.4"}, ValueError),  # bytes, a share?
+        ({"budget": "max"}, ValueError),
     ):
         with pytest.raises(error, match=next(iter(options))):
             ct.compile(lambda w: w, **options)
+    with pytest.raises(TypeError, match="model=5 is neither a module nor a function"):
+        ct.compile(5)
