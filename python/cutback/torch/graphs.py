@@ -154,7 +154,7 @@ def _more(node: fx.Node, index: int | None, val: torch.Tensor) -> int:
         if val.dim() or any(g.dim() == 0 for g in given):
             return 0
         shape = torch.broadcast_shapes(*[tuple(map(hint, g.shape)) for g in given])
-        return (math.prod(shape) - 1) * val.element_size()
+        return int((math.prod(shape) - 1) * val.element_size())
     if (
         node.target in _NORMS
         and index in (1, 2)
@@ -164,9 +164,9 @@ def _more(node: fx.Node, index: int | None, val: torch.Tensor) -> int:
         weights = [a.meta["val"] for a in node.args[1:4] if isinstance(a, fx.Node)]
         if any(isinstance(w, torch.Tensor) and w.dtype == torch.float32 for w in weights):
             return hint(val.numel()) * val.element_size()
-    if node.target is _aten._embedding_bag.default and index == 1 and val.device.type == "cpu":
+    if node.target is _aten._embedding_bag.default and index == 1:
         mode = node.args[4] if len(node.args) > 4 else 0
-        return val.element_size() if mode else 0
+        return int(val.element_size()) if mode else 0
     return 0
 
 
