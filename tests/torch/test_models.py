@@ -107,7 +107,7 @@ def test_results_that_keep_more_than_they_show(
             with torch.autocast("cpu", torch.bfloat16):
                 y = self.parts(self.table(i)).float()
             keeps = F.mse_loss(y, y.cos().detach()) + F.smooth_l1_loss(y, y * y, reduction="sum")
-            return keeps + F.soft_margin_loss(y, y.sign()) + F.huber_loss(y, y * y)
+            return keeps + F.soft_margin_loss(y, y.detach().sign()) + F.huber_loss(y, y * y)
 
     for budget in (None, "min"):
         compiled = ct.compile(Net(), budget=budget)

@@ -155,15 +155,12 @@ def _more(node: fx.Node, index: int | None, val: torch.Tensor) -> int:
             return 0
         shape = torch.broadcast_shapes(*[tuple(map(hint, g.shape)) for g in given])
         return int((math.prod(shape) - 1) * val.element_size())
-    if (
-        node.target in _NORMS
-        and index in (1, 2)
-        and val.dtype in _HALF
-        and val.device.type == "cpu"
-    ):
+    if val.device.type != "cpu":
+        return 0
+    if node.target in _NORMS and index in (1, 2) and val.dtype in _HALF:
         weights = [a.meta["val"] for a in node.args[1:4] if isinstance(a, fx.Node)]
         if any(isinstance(w, torch.Tensor) and w.dtype == torch.float32 for w in weights):
-            return hint(val.numel()) * val.element_size()
+            return hint(val.numel() * val.element_size())
     if node.target is _aten._embedding_bag.default and index == 1:
         mode = node.args[4] if len(node.args) > 4 else 0
         return int(val.element_size()) if mode else 0
