@@ -573,6 +573,43 @@ def test_two_backwards_of_one_graph(ran: Counter[str], same_bits: Callable[..., 
     assert ran == {"forward": 1, "backward": 2}
 
 
+def test_a_second_backward_after_steps_without() -> None:
+    """PyTorch takes a graph that was compiled without donated buffers for one with some."""
+    w = torch.linspace(0, 1, 64, requires_grad=True)
+    step = ct.compile(lambda w: w.sin().exp().sum(), budget="min")
+    step(w).backward()
+    loss = step(w)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert torch.allclose(w.grad, 3 * w.detach().cos() * w.detach().sin().exp())
+
+
+def test_outputs_that_are_overwritten_before_the_backward(ran: Counter[str]) -> None:
+    """Autograd looks after what was saved, also beside what a Function keeps as an attribute, which
+    it does not look after."""
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.x = x
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return 2 * g * ctx.x
+
+    for budget in (None, "min"):
+        torch._dynamo.reset()
+        step = ct.compile(lambda y, z: (y.exp(), Square.apply(z).sum()), budget=budget)
+        y, z = (torch.linspace(-1, 1, 8).requires_grad_() for _ in range(2))
+        out, loss = step(y, z)
+        with torch.no_grad():
+            out.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            (out.sum() + loss).backward()
+    assert ran["forward"] == 2
+
+
 def test_gradients_that_are_not_contiguous(ran: Counter[str], same_bits: Any) -> None:
     """Tangents that are transposed, expanded, a slice: AOTAutograd traced contiguous ones."""
     w = torch.randn(8, 6)

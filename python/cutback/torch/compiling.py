@@ -16,6 +16,7 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch import config as functorch_config
+from torch._guards import TracingContext
 from torch.utils._pytree import tree_iter
 
 from ..planning import Plan
@@ -38,6 +39,14 @@ def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed
         return codegen.compile_boxed(gm, name)
 
     return compiler
+
+
+def _forward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+    context = TracingContext.try_get()
+    meta = None if context is None else context.fw_metadata
+    if getattr(meta, "bw_donated_idxs", 0) is None:  # to PyTorch None is some, when it runs
+        meta.bw_donated_idxs = []
+    return codegen.compile_boxed(gm, "forward")
 
 
 def _inference(
@@ -83,7 +92,7 @@ def _backward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxe
 
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     backend = aot_autograd(
-        fw_compiler=_boxed("forward"),
+        fw_compiler=_forward,
         bw_compiler=_backward,
         inference_compiler=_inference(partitioner),
         partition_fn=partitioner,

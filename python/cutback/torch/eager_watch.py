@@ -278,6 +278,8 @@ class Watching(Region):
 
     def _saved(self, node: Any) -> list[int]:
         """Numbers of the slots that a node of autograd's graph reads."""
+        if node.name() == "CheckpointFunctionBackward":  # use_reentrant=True
+            raise _torchs_checkpoint(node)
         probing.slots = []
         try:
             names = [n for n in dir(node) if n.startswith("_saved_")]
@@ -391,15 +393,18 @@ def _others(raw: Any, node: Any) -> bool:
         hook = getattr(saved, "unpack_hook", None)  # torch 2.11 does not show it
         module = getattr(hook, "__module__", __package__)
         if module == "torch.utils.checkpoint":
-            raise NotImplementedError(
-                f"budget: torch.utils.checkpoint (use_reentrant=False) inside the region "
-                f"({node.name()}) runs its part again as a whole, whatever a plan says. Take it "
-                "out: under a budget values run again without it; or leave the budget out, then "
-                "it works as always"
-            )
+            raise _torchs_checkpoint(node)
         if hook is not None and not module.startswith(__package__):
             return True
     return False
+
+
+def _torchs_checkpoint(node: Any) -> NotImplementedError:
+    return NotImplementedError(
+        f"budget: torch.utils.checkpoint inside the region ({node.name()}) runs its part again as "
+        "a whole, whatever a plan says. Take it out: under a budget values run again without it; "
+        "or leave the budget out, then it works as always"
+    )
 
 
 class Described:
