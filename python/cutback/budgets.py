@@ -99,6 +99,11 @@ def parse(
         raise type(error)(f"budget={shown}: {error}") from None
 
 
+def is_share(budget: NativeBudget | None) -> bool:
+    """Is it a share of what saving everything takes?"""
+    return budget is not None and budget[0] == _SHARE
+
+
 def with_options(
     budget: NativeBudget | None, offload: bool | str, pinned: int | str | None, exact: bool
 ) -> NativeBudget | None:

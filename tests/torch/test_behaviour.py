@@ -492,6 +492,34 @@ def test_one_budget_over_all_graphs(
             train_step(impossible, x)
 
 
+def test_a_share_that_the_first_graph_cannot_meet(
+    ran: Counter[str], train_step: Callable[..., Any]
+) -> None:
+    """It is a share of all graphs; for a model of one graph it is an error, in every step."""
+
+    def small(self: Any, x: Any) -> Any:
+        return self.a(x).square().mean()
+
+    def f(self: Any, x: Any) -> Any:
+        y = small(self, x)
+        torch._dynamo.graph_break()
+        return y + self.b(x).sin().exp().sin().exp().cos().exp().mean()
+
+    x = torch.randn(64, 16)
+    model = Wrapped(small, a=nn.Linear(16, 16))
+    alone = ct.compile(model, budget=0.7)
+    for _ in range(2):
+        with pytest.raises(BudgetError, match="smallest found needs"):
+            alone(x)
+    with torch.no_grad():
+        assert alone(x) == model(x)
+    together = ct.compile(Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16)), budget=0.7)
+    for _ in range(3):
+        step = train_step(together, x)
+    (plan,) = together.plans
+    assert step.peak_bytes <= plan.numbers["live_bytes"] <= plan.numbers["budget_bytes"]
+
+
 def test_what_pytorch_does_not_compile_is_said(ran: Counter[str]) -> None:
     """PyTorch leaves recurrent layers to eager mode: nothing is planned."""
     model = Wrapped(lambda self, x: self.rnn(x)[0].sum(), rnn=nn.GRU(4, 4))

@@ -43,7 +43,7 @@ def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed
 
 def _forward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
     context = TracingContext.try_get()
-    meta = None if context is None else context.fw_metadata
+    meta: Any = None if context is None else context.fw_metadata
     if getattr(meta, "bw_donated_idxs", 0) is None:  # to PyTorch None is some, when it runs
         meta.bw_donated_idxs = []
     return codegen.compile_boxed(gm, "forward")

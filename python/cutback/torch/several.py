@@ -3,8 +3,10 @@
 PyTorch compiles such a model piece by piece: the first graph is fixed and has run before the second
 is seen. So the first step plans the first graph under the whole budget and the others as small as
 they get, and notes their problems. The next call joins the problems, plans them as one, and
-compiles anew with the parts of that plan. From then on the budget holds for the whole step. A graph
-that turns up later, for other shapes, is planned as small as it gets and joins the next round.
+compiles anew with the parts of that plan. (A share of the first graph that no plan meets is the
+smallest plan as well: it may be met by all together.) From then on the budget holds for the whole
+step. A graph that turns up later, for other shapes, is planned as small as it gets and joins the
+next round.
 
 The joined problem runs the forwards in order and the backwards in reverse. What one graph hands to
 the next is counted where it is made, outputs to the end; the gradient that comes back is counted
@@ -20,9 +22,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch._guards import CompileContext
 
-from .. import budgets
+from .. import BudgetError, budgets
 from ..planning import Plan
 from .graphs import UnsupportedGraphError
 from .importer import Imported
@@ -125,6 +128,8 @@ class ModelPartitioner(Partitioner):
         self._parts: list[Part] = []
         self._stale = False
         self._rounds = 0
+        self._unmet: BudgetError | None = None
+        """The first graph alone cannot meet a share; with others, all together may."""
 
     def needs_another_round(self) -> bool:
         """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
@@ -171,6 +176,7 @@ class ModelPartitioner(Partitioner):
 
         Raises:
             UnsupportedGraphError: there is one.
+            BudgetError: the model is one graph, for which no plan meets the budget.
         """
         runs: Counter[int | None] = Counter()
         _calls.counts.append(runs)
@@ -186,6 +192,8 @@ class ModelPartitioner(Partitioner):
                 "this version: remove the break (fullgraph=True says where it is), or use "
                 "budget=None or 'min'"
             )
+        if self._unmet is not None and len(self._documents) == 1 and torch.is_grad_enabled():
+            raise self._unmet.with_traceback(None) from None
 
     def saved(self) -> SavedPlans:
         """The plans in force, to be written to a file; what was read from one stays as it is."""
@@ -226,7 +234,13 @@ class ModelPartitioner(Partitioner):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {}}
+        return {
+            **super().__getstate__(),
+            "_documents": {},
+            "_parts": [],
+            "_met": {},
+            "_unmet": None,
+        }
 
     def frame(self) -> int | None:
         """PyTorch's number of the code that is being compiled."""
@@ -247,8 +261,16 @@ class ModelPartitioner(Partitioner):
             if part.document == graph.document:
                 return Schedule(part.steps, part.backward_starts)
         if len(self._documents) == 1 and not self._parts:
-            return super()._choose(graph)
-        self._stale = True
+            self._unmet = None
+            try:
+                return super()._choose(graph)
+            except BudgetError as error:
+                if not budgets.is_share(self.budget):
+                    raise  # all together hold more
+                self._unmet = error.with_traceback(None)
+        else:
+            self._stale = True
+            self._unmet = None
         whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
         try:
             return super()._choose(graph)
