@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cutback.torch as ct
 from cutback import BudgetError
+from cutback.torch import several
 
 BUDGETS = (None, 1.0, "min")
 
@@ -590,6 +591,34 @@ def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> No
             assert same_bits(*results), (budget, batch)
         assert ran["forward"] == ran["backward"] == 4
         assert len(compiled.plans) <= 2  # with and without a gradient of the input
+
+
+def test_a_budget_holds_for_larger_sizes(
+    ran: Counter[str], train_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A smaller last batch makes PyTorch compile for any size, with a plan for that one."""
+    deep = nn.Sequential(*(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16), nn.Tanh())
+                           for _ in range(6)))  # fmt: skip
+    model = Wrapped(lambda self, x: self.deep(x).sum(), deep=deep)
+    batch = torch.randn(96, 16)
+    peaks = {
+        n: train_step(ct.compile(model, dynamic=False), batch[:n]).peak_bytes for n in (64, 96)
+    }
+    budget = int(0.7 * peaks[96])
+    compiled = ct.compile(model, budget=budget)
+    for n in (64, 40, 64, 96, 40, 96):
+        ran.clear()
+        assert train_step(compiled, batch[:n]).peak_bytes <= budget, n
+        assert ran == {"forward": 1, "backward": 1}
+    assert len(compiled.plans) == 1 and peaks[64] < peaks[96]
+    with pytest.raises(BudgetError, match="smallest found needs"):
+        compiled(torch.randn(960, 16))
+    monkeypatch.setattr(several, "MOST_GROWTHS", 0)
+    torch._dynamo.reset()
+    compiled = ct.compile(model, budget=budget, dynamic=True)
+    compiled(torch.randn(40, 16))
+    with pytest.warns(UserWarning, match="size of 96 was planned as 40"):
+        compiled(torch.randn(96, 16))
 
 
 def test_two_backwards_of_one_graph(ran: Counter[str], same_bits: Callable[..., bool]) -> None:

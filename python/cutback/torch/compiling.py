@@ -22,11 +22,11 @@ from torch.utils._pytree import tree_iter
 from ..planning import Plan
 from . import codegen, hooks
 from .counter import replace_draws
-from .graphs import UnsupportedGraphError
+from .graphs import UnsupportedGraphError, hint
 from .inductor import CompilerNote, Watch
 from .partition import Measured, Partitioner, Policy
 from .saved_plans import Path, SavedPlans
-from .several import ModelPartitioner
+from .several import LargerError, ModelPartitioner
 from .totals import account
 
 CODEGENS = ("eager", "inductor")
@@ -163,10 +163,14 @@ def make_backend(
             )
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        before = len(partitioner.plans)
         compiled = run(partitioner, gm=gm, inputs=inputs)
-        if isinstance(partitioner, ModelPartitioner):
-            return partitioner.counted(compiled, partitioner.frame())
-        return compiled
+        if not isinstance(partitioner, ModelPartitioner):
+            return compiled
+        sizes = []
+        if partitioner.bounds_sizes and len(partitioner.plans) > before:
+            sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
+        return partitioner.counted(compiled, partitioner.frame(), sizes)
 
     return backend
 
@@ -218,7 +222,14 @@ class Runner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Our own errors come out as they are, without PyTorch's wrapping."""
-        self._take_up_plan()
+        while True:
+            self._take_up_plan()
+            try:
+                return self._call(args, kwargs)
+            except LargerError:  # nothing has run
+                continue
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
         try:
             with self.partitioner.one_call(), self._in_one_piece():
                 result = self.run(*args, **kwargs)
@@ -241,12 +252,12 @@ class Runner:
             "PyTorch compiled no graph of the model for training, so nothing was planned and the "
             "budget does not hold. fullgraph=True says why. nn.LSTM, nn.GRU and nn.RNN are left to "
             "eager PyTorch unless torch._dynamo.config.allow_rnn = True",
-            stacklevel=4,
+            stacklevel=5,
         )
 
     def _take_up_plan(self) -> None:
         with self._lock:
-            if self.partitioner.needs_another_round():
+            if self.partitioner.begins_anew() or self.partitioner.needs_another_round():
                 self._compile()
 
     def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:

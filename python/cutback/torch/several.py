@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,6 +37,9 @@ from .saved_plans import Part, SavedPlans, check_part, plan_of
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
 
+MOST_GROWTHS = 16
+"""How often a model is compiled anew because sizes are larger than those it was planned for."""
+
 _SMALLEST = 100.0  # the share of time that the smallest plan may cost
 
 
@@ -47,6 +51,10 @@ class _Calls(threading.local):
 
 
 _calls = _Calls()
+
+
+class LargerError(Exception):
+    """A call, of which nothing has run yet, has larger sizes than its plan was made for."""
 
 
 def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -128,6 +136,8 @@ class ModelPartitioner(Partitioner):
         self._parts: list[Part] = []
         self._stale = False
         self._rounds = 0
+        self._outgrown = False
+        self._growths = 0
         self._unmet: BudgetError | None = None
         """The first graph alone cannot meet a share; with others, all together may."""
 
@@ -158,16 +168,57 @@ class ModelPartitioner(Partitioner):
         self.compiler_notes = []
         return True
 
-    def counted(self, run: Callable[..., Any], frame: int | None) -> Callable[..., Any]:
-        """The same function, whose runs in one call of the model are counted."""
+    def counted(
+        self, run: Callable[..., Any], frame: int | None, sizes: list[tuple[int, int]]
+    ) -> Callable[..., Any]:
+        """The same function, whose runs in one call of the model are counted.
+
+        Args:
+            sizes: of a planned graph for sizes that change, which arguments are sizes, and those
+                that it was planned for. Smaller ones take less; larger ones are planned anew.
+        """
 
         @functools.wraps(run)
         def call(*args: Any) -> Any:
+            for i, planned in sizes:
+                if args[i] > planned:
+                    self._outgrow(args[i], planned)
             if _calls.counts:
                 _calls.counts[-1][frame] += 1
             return run(*args)
 
         return call
+
+    def _outgrow(self, size: int, planned: int) -> None:
+        if self._growths < MOST_GROWTHS:
+            self._outgrown = True  # the next call, if this one is under way
+            if _calls.counts and not _calls.counts[-1]:
+                raise LargerError
+        elif self._growths == MOST_GROWTHS:
+            self._growths += 1
+            warnings.warn(
+                f"a size of {size} was planned as {planned}, and plans were made anew for larger "
+                f"sizes {MOST_GROWTHS} times: the budget may not hold. Begin with the largest "
+                "sizes, or pass dynamic=False",
+                stacklevel=2,
+            )
+
+    def begins_anew(self) -> bool:
+        """Have sizes grown beyond the plans in force? If so, forgets those; the model is then to be
+        compiled anew."""
+        if not self._outgrown:
+            return False
+        self._outgrown = self._stale = False
+        self._growths += 1
+        self._rounds = 0
+        self._documents, self._parts, self._joint = {}, [], None
+        self.plans, self.compiler_notes = [], []
+        return True
+
+    @property
+    def bounds_sizes(self) -> bool:
+        """Does a plan for some sizes hold for no larger ones?"""
+        return self._shared and self._given is None
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[None]:
