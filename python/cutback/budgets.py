@@ -40,6 +40,11 @@ def parse_bytes(spec: int | str) -> int:
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ValueError(f"{spec!r} is not a size; write bytes, '500MB' or '6GiB'")
+    if "." in match[1] and not match[2]:
+        raise ValueError(
+            f"{spec!r} is no number of bytes; write '500MB' or '6GiB', or where a share is meant, "
+            "the number itself or '0.4x'"
+        )
     size = float(match[1]) * unit
     if size >= 2**63:
         shown = spec if len(spec) < 40 else f"{spec[:37]}..."
@@ -78,7 +83,9 @@ def parse(
         try:
             share = float(budget.strip()[:-1])
         except ValueError:
-            raise ValueError(f"budget={budget!r} is not a share such as '0.4x'") from None
+            raise ValueError(
+                f"budget={budget!r} is not a share such as '0.4x', a size such as '6GiB', or 'min'"
+            ) from None
     if isinstance(share, float):
         if not 0 < share <= 1:
             raise ValueError(
@@ -90,6 +97,11 @@ def parse(
     except (TypeError, ValueError) as error:
         shown = repr(budget) if len(repr(budget)) < 60 else f"{repr(budget)[:57]}..."
         raise type(error)(f"budget={shown}: {error}") from None
+
+
+def is_share(budget: NativeBudget | None) -> bool:
+    """Is it a share of what saving everything takes?"""
+    return budget is not None and budget[0] == _SHARE
 
 
 def with_options(

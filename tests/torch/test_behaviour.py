@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cutback.torch as ct
 from cutback import BudgetError
+from cutback.torch import several
 
 BUDGETS = (None, 1.0, "min")
 
@@ -413,7 +414,13 @@ def test_a_policy(agrees: Callable[..., Any]) -> None:
         policy = torch.utils.checkpoint.CheckpointPolicy
         return policy.MUST_SAVE if save else policy.PREFER_RECOMPUTE
 
-    for policy in (function, ["aten.addmm"], [torch.ops.aten.addmm], "dots_saveable"):
+    def by_packet(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        assert not ctx.is_recompute and ctx.op_output is not None
+        policy = torch.utils.checkpoint.CheckpointPolicy
+        return policy.MUST_SAVE if op in [torch.ops.aten.addmm] else policy.PREFER_RECOMPUTE
+
+    lists = ["aten.addmm"], [torch.ops.aten.addmm], "dots_saveable"
+    for policy in (function, by_packet, *lists):
         (compiled,) = agrees(model, torch.randn(8, 16), budgets=(None,), policy=policy)
         (plan,) = compiled.plans
         kinds = {e.kind: e.decision for e in plan.entries}
@@ -530,6 +537,50 @@ def test_one_budget_over_all_graphs(
             train_step(impossible, x)
 
 
+def test_a_share_that_the_first_graph_cannot_meet(
+    ran: Counter[str], train_step: Callable[..., Any]
+) -> None:
+    """It is a share of all graphs; for a model of one graph it is an error, in every step."""
+
+    def small(self: Any, x: Any) -> Any:
+        return self.a(x).square().mean()
+
+    def f(self: Any, x: Any) -> Any:
+        y = small(self, x)
+        torch._dynamo.graph_break()
+        return y + self.b(x).sin().exp().sin().exp().cos().exp().mean()
+
+    x = torch.randn(64, 16)
+    model = Wrapped(small, a=nn.Linear(16, 16))
+    alone = ct.compile(model, budget=0.7)
+    for _ in range(2):
+        with pytest.raises(BudgetError, match="smallest found needs"):
+            alone(x)
+    with torch.no_grad():
+        assert alone(x) == model(x)
+    together = ct.compile(Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16)), budget=0.7)
+    for _ in range(3):
+        step = train_step(together, x)
+    (plan,) = together.plans
+    assert step.peak_bytes <= plan.numbers["live_bytes"] <= plan.numbers["budget_bytes"]
+
+
+def test_what_pytorch_does_not_compile_is_said(ran: Counter[str]) -> None:
+    """PyTorch leaves recurrent layers to eager mode: nothing is planned."""
+    model = Wrapped(lambda self, x: self.rnn(x)[0].sum(), rnn=nn.GRU(4, 4))
+    x = torch.randn(3, 2, 4)
+    step = ct.compile(model, budget="min")
+    with pytest.warns(UserWarning, match="nothing was planned.*fullgraph.*nn.GRU") as warned:
+        step(x)
+        step(x)
+    assert len([w for w in warned if "nothing was planned" in str(w.message)]) == 1
+    with torch._dynamo.config.patch(allow_rnn=True):
+        torch._dynamo.reset()
+        step = ct.compile(model, budget="min")
+        step(x)
+    assert ran["forward"] == len(step.plans) == 1
+
+
 def test_a_break_inside_a_layer_is_refused_under_a_budget(ran: Counter[str]) -> None:
     def f(self: Any, x: Any) -> Any:
         for layer in self.layers:
@@ -586,6 +637,34 @@ def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> No
         assert len(compiled.plans) <= 2  # with and without a gradient of the input
 
 
+def test_a_budget_holds_for_larger_sizes(
+    ran: Counter[str], train_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A smaller last batch makes PyTorch compile for any size, with a plan for that one."""
+    deep = nn.Sequential(*(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16), nn.Tanh())
+                           for _ in range(4)))  # fmt: skip
+    model = Wrapped(lambda self, x: self.deep(x).sum(), deep=deep)
+    batch = torch.randn(96, 16)
+    peaks = {
+        n: train_step(ct.compile(model, dynamic=False), batch[:n]).peak_bytes for n in (64, 96)
+    }
+    budget = int(0.7 * peaks[96])
+    compiled = ct.compile(model, budget=budget)
+    for n in (64, 40, 64, 96):
+        ran.clear()
+        assert train_step(compiled, batch[:n]).peak_bytes <= budget, n
+        assert ran == {"forward": 1, "backward": 1}
+    assert len(compiled.plans) == 1 and peaks[64] < peaks[96]
+    with pytest.raises(BudgetError, match="smallest found needs"):
+        compiled(torch.randn(960, 16))
+    monkeypatch.setattr(several, "MOST_GROWTHS", 0)
+    torch._dynamo.reset()
+    compiled = ct.compile(model, budget=budget, dynamic=True)
+    compiled(torch.randn(40, 16))
+    with pytest.warns(UserWarning, match="size of 96 was planned as 40"):
+        compiled(torch.randn(96, 16))
+
+
 def test_two_backwards_of_one_graph(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     w = torch.linspace(0, 1, 64, requires_grad=True)
     loss = ct.compile(lambda w: F.dropout(w.sin().exp(), 0.5).cos().sum(), budget="min")(w)
@@ -593,6 +672,43 @@ def test_two_backwards_of_one_graph(ran: Counter[str], same_bits: Callable[..., 
     (second,) = torch.autograd.grad(loss, w)
     assert same_bits(first, second)
     assert ran == {"forward": 1, "backward": 2}
+
+
+def test_a_second_backward_after_steps_without() -> None:
+    """PyTorch takes a graph that was compiled without donated buffers for one with some."""
+    w = torch.linspace(0, 1, 64, requires_grad=True)
+    step = ct.compile(lambda w: w.sin().exp().sum(), budget="min")
+    step(w).backward()
+    loss = step(w)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert torch.allclose(w.grad, 3 * w.detach().cos() * w.detach().sin().exp())
+
+
+def test_outputs_that_are_overwritten_before_the_backward(ran: Counter[str]) -> None:
+    """Autograd looks after what was saved, also beside what a Function keeps as an attribute, which
+    it does not look after."""
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.x = x
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return 2 * g * ctx.x
+
+    for budget in (None, "min"):
+        torch._dynamo.reset()
+        step = ct.compile(lambda y, z: (y.exp(), Square.apply(z).sum()), budget=budget)
+        y, z = (torch.linspace(-1, 1, 8).requires_grad_() for _ in range(2))
+        out, loss = step(y, z)
+        with torch.no_grad():
+            out.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            (out.sum() + loss).backward()
+    assert ran["forward"] == 2
 
 
 def test_gradients_that_are_not_contiguous(ran: Counter[str], same_bits: Any) -> None:
@@ -812,6 +928,11 @@ def test_mistakes_in_arguments() -> None:
         ({"codegen": "cutback"}, ValueError),
         ({"policy": "no_such"}, ValueError),
         ({"policy": 3}, TypeError),
+        ({"policy": [3]}, TypeError),
+        ({"budget": "0.4"}, ValueError),  # bytes, a share?
+        ({"budget": "max"}, ValueError),
     ):
         with pytest.raises(error, match=next(iter(options))):
             ct.compile(lambda w: w, **options)
+    with pytest.raises(TypeError, match="model=5 is neither a module nor a function"):
+        ct.compile(5)

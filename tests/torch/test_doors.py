@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
 from small_models import make
+from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
@@ -160,6 +163,22 @@ def test_a_compiled_module_looks_like_the_module() -> None:
     assert compiled.blocks is model.blocks
     with pytest.raises(AttributeError, match="no_such_thing"):
         compiled.no_such_thing  # noqa: B018
+
+
+def test_copies_of_a_compiled_module(same_bits: Callable[..., bool]) -> None:
+    """As for the average of a model's weights, or another process."""
+    x = torch.randn(8, 4)
+    compiled = ct.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), budget="min")
+    wanted = compiled(x)
+    for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        assert other._orig_mod is other.__dict__["_runner"].model
+        assert other._orig_mod is not compiled._orig_mod
+        assert not other.plans
+        found = other(x)
+        found.sum().backward()
+        assert same_bits(found, wanted) and len(other.plans) == 1
+        assert compiled._orig_mod[0].weight.grad is None
+        assert other.plans[0].document == compiled.plans[0].document
 
 
 def test_keys_for_the_code_cache() -> None:

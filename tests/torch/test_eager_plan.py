@@ -233,6 +233,44 @@ def test_functions_writes_and_policies_inside() -> None:
         assert torch.equal(a.grad, b.grad)
 
 
+def test_hooks_of_others_inside() -> None:
+    """PyTorch's checkpoint inside would be asked for its values while they are looked at; other
+    hooks hold what they hold."""
+    from torch.utils.checkpoint import checkpoint as torchs
+
+    w = torch.randn(16, 16, requires_grad=True)
+
+    def inner(x: Any, reentrant: bool) -> Any:
+        return torchs(lambda x: (x @ w).tanh().sin(), x.exp(), use_reentrant=reentrant).sum()
+
+    x = torch.randn(8, 16, requires_grad=True)
+    for reentrant in (False, True):
+        with pytest.raises(NotImplementedError, match=r"Backward.*Take it out"):
+            checkpoint(inner, x, reentrant, budget="min")
+    calls = []
+
+    def pack(t: Any) -> Any:
+        return t.clone()
+
+    def unpack(t: Any) -> Any:
+        calls.append(t.shape)
+        return t
+
+    def hooked(x: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            h = (x @ w).tanh()
+        return h.sin().exp().sum()
+
+    (plain,) = torch.autograd.grad(hooked(x), x)
+    wanted, calls[:] = list(calls), []
+    for _ in range(2):
+        y = checkpoint(hooked, x, budget="min")
+        assert not calls  # not before the backward
+        assert torch.equal(torch.autograd.grad(y, x)[0], plain)
+        assert calls == wanted
+        calls.clear()
+
+
 def test_nothing_to_save() -> None:
     x = torch.ones(3, requires_grad=True)
     assert checkpoint(lambda x: x + 1, x, budget=0.5).requires_grad

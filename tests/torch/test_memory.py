@@ -76,3 +76,21 @@ def test_modules(compiled: bool, ran: Counter[str]) -> None:
     assert {"blocks.0.norm1", "blocks.1.up", "blocks.2.up"} <= set(found)
     assert sum(found.values()) == memory.peak_bytes
     assert ran["forward"] == compiled and loss.requires_grad
+
+
+def test_sparse_resized_and_frozen() -> None:
+    """A sparse gradient is its indices and values; a storage may be given another size."""
+    model = nn.Sequential(nn.Embedding(64, 16, sparse=True), nn.Linear(16, 4))
+    model[1].requires_grad_(False)
+    i = torch.arange(9)
+    with ct.MemoryTracker(model) as memory:
+        model(i).tanh().sum().backward()
+    assert model[0].weight.grad.is_sparse
+    gradient = 9 * 16 * 4 + 9 * 8  # values and indices
+    assert sum(e.bytes for e in memory.events if memory.category(e) == "gradient") == gradient
+    assert memory.live_bytes == gradient
+    with ct.MemoryTracker(model) as memory:
+        assert memory.peak_total_bytes == (64 * 16 + 16 * 4 + 4) * 4 + gradient
+        a = torch.zeros(4)
+        a.resize_(256)
+    assert memory.timeline == [16, 1024]

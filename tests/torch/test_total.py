@@ -153,6 +153,8 @@ def test_wrong_use() -> None:
         ct.compile(model, budget=0.5, optimizer=trains)
     with pytest.raises(TypeError, match=r"is not a torch\.optim\.Optimizer"):
         ct.compile(model, measure="total", optimizer="adam")
+    with pytest.raises(ValueError, match=r"none of the 4 parameters.*model's 4"):
+        ct.compile(model, measure="total", optimizer=Adam(Wide().parameters()))
     lbfgs = torch.optim.LBFGS(model.parameters())
     with pytest.raises(ValueError, match="a step of LBFGS cannot be rehearsed"):
         ct.compile(model, measure="total", optimizer=lbfgs)

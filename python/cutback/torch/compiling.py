@@ -16,15 +16,17 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch import config as functorch_config
+from torch._guards import TracingContext
+from torch.utils._pytree import tree_iter
 
 from ..planning import Plan
 from . import codegen, hooks
 from .counter import replace_draws
-from .graphs import UnsupportedGraphError
+from .graphs import UnsupportedGraphError, hint
 from .inductor import CompilerNote, Watch
 from .partition import Measured, Partitioner, Policy
 from .saved_plans import Path, SavedPlans
-from .several import ModelPartitioner
+from .several import LargerError, ModelPartitioner
 from .totals import account
 
 CODEGENS = ("eager", "inductor")
@@ -37,6 +39,14 @@ def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed
         return codegen.compile_boxed(gm, name)
 
     return compiler
+
+
+def _forward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+    context = TracingContext.try_get()
+    meta: Any = None if context is None else context.fw_metadata
+    if getattr(meta, "bw_donated_idxs", 0) is None:  # to PyTorch None is some, when it runs
+        meta.bw_donated_idxs = []
+    return codegen.compile_boxed(gm, "forward")
 
 
 def _inference(
@@ -82,7 +92,7 @@ def _backward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxe
 
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     backend = aot_autograd(
-        fw_compiler=_boxed("forward"),
+        fw_compiler=_forward,
         bw_compiler=_backward,
         inference_compiler=_inference(partitioner),
         partition_fn=partitioner,
@@ -153,10 +163,14 @@ def make_backend(
             )
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        before = len(partitioner.plans)
         compiled = run(partitioner, gm=gm, inputs=inputs)
-        if isinstance(partitioner, ModelPartitioner):
-            return partitioner.counted(compiled, partitioner.frame())
-        return compiled
+        if not isinstance(partitioner, ModelPartitioner):
+            return compiled
+        sizes = []
+        if partitioner.bounds_sizes and len(partitioner.plans) > before:
+            sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
+        return partitioner.counted(compiled, partitioner.frame(), sizes)
 
     return backend
 
@@ -183,17 +197,23 @@ def cutback(
 
 
 class Runner:
-    """Calls a compiled model, and compiles it anew when that takes another plan."""
+    """Calls a compiled model, and compiles it anew when that takes another plan. A copy of it, also
+    by pickle, compiles and plans for itself, with the same ``wishes`` (of a partitioner)."""
 
     def __init__(
-        self, model: Any, partitioner: ModelPartitioner, codegen: str, options: dict[str, Any]
+        self, model: Any, wishes: dict[str, Any], codegen: str, options: dict[str, Any]
     ) -> None:
         self.model = model
-        self.partitioner = partitioner
+        self.wishes = wishes
+        self.partitioner = ModelPartitioner(**wishes)
         self.codegen = codegen
         self.options = options
         self._lock = threading.Lock()
+        self._told = False
         self._compile()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Runner, (self.model, self.wishes, self.codegen, self.options)
 
     def _compile(self) -> None:
         # a new backend is a new key for PyTorch: what it compiled before does not count
@@ -202,19 +222,42 @@ class Runner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Our own errors come out as they are, without PyTorch's wrapping."""
-        self._take_up_plan()
+        while True:
+            self._take_up_plan()
+            try:
+                return self._call(args, kwargs)
+            except LargerError:  # nothing has run
+                continue
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
         try:
             with self.partitioner.one_call(), self._in_one_piece():
-                return self.run(*args, **kwargs)
+                result = self.run(*args, **kwargs)
+            if not self.partitioner.plans and not self._told:
+                self._tell_unplanned(result)
+            return result
         except BackendCompilerFailed as failed:
             error, self.partitioner.error = self.partitioner.error, None
             if error is not None and failed.inner_exception is error:
                 raise error from None
             raise
 
+    def _tell_unplanned(self, result: Any) -> None:
+        """A step that was left to eager PyTorch keeps to no budget."""
+        tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
+        if self.partitioner.budget is None or all(t.grad_fn is None for t in tensors):
+            return
+        self._told = True
+        warnings.warn(
+            "PyTorch compiled no graph of the model for training, so nothing was planned and the "
+            "budget does not hold. fullgraph=True says why. nn.LSTM, nn.GRU and nn.RNN are left to "
+            "eager PyTorch unless torch._dynamo.config.allow_rnn = True",
+            stacklevel=5,
+        )
+
     def _take_up_plan(self) -> None:
         with self._lock:
-            if self.partitioner.needs_another_round():
+            if self.partitioner.begins_anew() or self.partitioner.needs_another_round():
                 self._compile()
 
     def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
@@ -393,25 +436,27 @@ def compile(
         ValueError (at the first call): ``plans`` are for another model, or other shapes; the text
         says what differs.
     """
+    if not callable(model):
+        raise TypeError(f"model={model!r:.60} is neither a module nor a function")
     if plans is not None and (budget is not None or policy is not None):
         raise TypeError("give plans, or a budget and a policy: plans were made under their own")
     given = None if plans is None else SavedPlans.read(plans)
-    partitioner = ModelPartitioner(
-        budget,
-        measure,
-        policy,
-        device,
-        offload=offload,
-        pinned=pinned,
-        exact=exact,
-        total=None if optimizer is None else account(model, optimizer),
-        profile=profile,
-        random=random,
-        cse=cse,
-        given=given,
-    )
+    wishes = {
+        "budget": budget,
+        "measure": measure,
+        "policy": policy,
+        "device": device,
+        "offload": offload,
+        "pinned": pinned,
+        "exact": exact,
+        "total": None if optimizer is None else account(model, optimizer),
+        "profile": profile,
+        "random": random,
+        "cse": cse,
+        "given": given,
+    }
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
-    runner = Runner(model, partitioner, codegen, options)
+    runner = Runner(model, wishes, codegen, options)
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, runner)
     return CompiledFunction(model, runner)

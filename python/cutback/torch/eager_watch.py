@@ -258,10 +258,12 @@ class Watching(Region):
         """The whole region as a problem."""
         self._slots_of: dict[int, list[int]] = {}
         starts = len(self.ops)
-        ends = self._backward()
-        # a saved tensor holds the hook that packed it, so this region: with the ends of autograd's
-        # graph in it, a graph whose backward never runs would hold itself
-        self._heads = []
+        try:
+            ends = self._backward()
+        finally:
+            # a saved tensor holds the hook that packed it, so this region: with the ends of
+            # autograd's graph in it, a graph whose backward never runs would hold itself
+            self._heads = []
         document = {
             "format": "cutback.problem",
             "version": 1,
@@ -276,13 +278,17 @@ class Watching(Region):
 
     def _saved(self, node: Any) -> list[int]:
         """Numbers of the slots that a node of autograd's graph reads."""
+        if node.name() == "CheckpointFunctionBackward":  # use_reentrant=True
+            raise _torchs_checkpoint(node)
         probing.slots = []
         try:
             names = [n for n in dir(node) if n.startswith("_saved_")]
             if hasattr(type(node), "saved_tensors"):
                 names.append("saved_tensors")
             for name in names:
-                getattr(node, name)
+                raw = getattr(node, f"_raw{name}" if name[0] == "_" else f"_raw_{name}", None)
+                if not _others(raw, node):
+                    getattr(node, name)
             return list(dict.fromkeys(probing.slots))
         finally:
             probing.slots = None
@@ -375,6 +381,30 @@ class Watching(Region):
                 gradients.setdefault((other, at), []).append(value)
             else:
                 ends.append(value)
+
+
+def _others(raw: Any, node: Any) -> bool:
+    """Is it hooks inside the region that hold what a node saved? They are not ours to call.
+
+    Raises:
+        NotImplementedError: they are those of PyTorch's checkpoint.
+    """
+    for saved in raw if isinstance(raw, tuple) else (raw,):
+        hook = getattr(saved, "unpack_hook", None)  # torch 2.11 does not show it
+        module = getattr(hook, "__module__", __package__)
+        if module == "torch.utils.checkpoint":
+            raise _torchs_checkpoint(node)
+        if hook is not None and not module.startswith(__package__):
+            return True
+    return False
+
+
+def _torchs_checkpoint(node: Any) -> NotImplementedError:
+    return NotImplementedError(
+        f"budget: torch.utils.checkpoint inside the region ({node.name()}) runs its part again as "
+        "a whole, whatever a plan says. Take it out: under a budget values run again without it; "
+        "or leave the budget out, then it works as always"
+    )
 
 
 class Described:

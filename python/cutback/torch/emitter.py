@@ -29,6 +29,11 @@ from .moving import Move, Schedule, Step
 RUN_OF = "cutback_run_of"
 """Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
 
+_UNCHECKED = "saved_tensor_with_no_vc_check"
+"""PyTorch's mark on what an ``autograd.Function`` keeps as an attribute of ``ctx``: autograd does
+not look whether that was overwritten before the backward, and counts on such tensors to come last.
+Here all are looked after, since what runs again may read them: an error, never a wrong gradient."""
+
 _MASKED = torch.ops.aten.native_dropout_backward.default  # x * mask * scale, in one op
 
 
@@ -136,6 +141,8 @@ class _Emitter:
     def __init__(self, gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> None:
         self.gm = gm
         self.graph = graph
+        for node in gm.graph.nodes:
+            node.meta.pop(_UNCHECKED, None)
         self.primals = [n for n in gm.graph.find_nodes(op="placeholder") if not is_tangent(n)]
         self.tangents = [n for n in gm.graph.find_nodes(op="placeholder") if is_tangent(n)]
         steps, start = schedule

@@ -3,6 +3,7 @@ before the forward returns."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -136,6 +137,43 @@ def eliminate_dead_code(graph: fx.Graph) -> None:
     graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
 
 
+_aten = torch.ops.aten
+_LOSSES = frozenset({
+    _aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default,
+    _aten.soft_margin_loss.default,
+})  # fmt: skip
+_NORMS = frozenset({
+    _aten.native_layer_norm.default, _aten.native_group_norm.default,
+    _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
+    _aten._native_batch_norm_legit_functional.default,
+    _aten._native_batch_norm_legit.no_stats,
+})  # fmt: skip
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def _more(node: fx.Node, index: int | None, val: torch.Tensor) -> int:
+    """Bytes that the memory of a result has beyond what PyTorch's fake tensor says (torch 2.13):
+    a loss that is reduced keeps the memory of the array that it reduced; on the CPU the statistics
+    of half precision under weights of single precision are of single precision, and the bags of a
+    mean or maximum are one more."""
+    if node.target in _LOSSES:
+        given = [a.meta["val"] for a in node.args[:2] if isinstance(a, fx.Node)]
+        if val.dim() or any(g.dim() == 0 for g in given):
+            return 0
+        shape = torch.broadcast_shapes(*[tuple(map(hint, g.shape)) for g in given])
+        return int((math.prod(shape) - 1) * val.element_size())
+    if val.device.type != "cpu":
+        return 0
+    if node.target in _NORMS and index in (1, 2) and val.dtype in _HALF:
+        weights = [a.meta["val"] for a in node.args[1:4] if isinstance(a, fx.Node)]
+        if any(isinstance(w, torch.Tensor) and w.dtype == torch.float32 for w in weights):
+            return hint(val.numel() * val.element_size())
+    if node.target is _aten._embedding_bag.default and index == 1:
+        mode = node.args[4] if len(node.args) > 4 else 0
+        return int(val.element_size()) if mode else 0
+    return 0
+
+
 class Reader:
     """One pass over the nodes, then the order, then the document."""
 
@@ -247,7 +285,7 @@ class Reader:
             id = self._ids[address] = len(self.storage_bytes)
             self._memory.append(address)
             self._kept.append(memory)
-            self.storage_bytes.append(hint(memory.nbytes()))
+            self.storage_bytes.append(hint(memory.nbytes()) + _more(node, index, val))
             self.static.append(
                 node.op == "get_attr" or (node.op == "placeholder" and not is_tangent(node))
             )

@@ -23,7 +23,7 @@ CATEGORIES = ("parameter", "buffer", "gradient", "optimizer", "activation")
 
 
 class Event(NamedTuple):
-    """One storage appears (``bytes`` > 0) or is freed (``bytes`` < 0)."""
+    """One storage appears or grows (``bytes`` > 0), or is freed or shrinks (``bytes`` < 0)."""
 
     bytes: int
     live: int  # bytes alive after it
@@ -59,6 +59,22 @@ def _seen(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return made
 
     return call
+
+
+def _storages(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a tensor lies in: one storage, or those of its parts. None where it has none that can be
+    seen (layouts of other libraries)."""
+    try:
+        return (tensor.untyped_storage(),)
+    except (NotImplementedError, RuntimeError):
+        parts: tuple[torch.Tensor, ...] = ()
+    if tensor.layout is torch.sparse_coo:
+        parts = tensor._indices(), tensor._values()
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        parts = tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return tuple(part.untyped_storage() for part in parts)
 
 
 class _Life(NamedTuple):
@@ -131,7 +147,9 @@ class MemoryTracker(TorchDispatchMode):
         if self._model is not None:
             for parameter in self._model.parameters():
                 self._before.add(parameter.untyped_storage())
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(self._see_gradient))
+                if parameter.requires_grad:
+                    hook = parameter.register_post_accumulate_grad_hook(self._see_gradient)
+                    self._hooks.append(hook)
             for buffer in self._model.buffers():
                 self._before.add(buffer.untyped_storage())
         if self._optimizer is not None:
@@ -149,7 +167,7 @@ class MemoryTracker(TorchDispatchMode):
             standing += [p for group in self._optimizer.param_groups for p in group["params"]]
             standing += tree_iter([list(s.values()) for s in self._optimizer.state.values()])
         standing += [t.grad for t in standing if isinstance(t, torch.nn.Parameter)]
-        storages = {t.untyped_storage() for t in standing if isinstance(t, torch.Tensor)}
+        storages = {s for t in standing if isinstance(t, torch.Tensor) for s in _storages(t)}
         for storage in storages:
             self._before.add(storage)
             self._standing += storage.nbytes()
@@ -176,20 +194,35 @@ class MemoryTracker(TorchDispatchMode):
         for tensor in tree_iter(result):
             if not isinstance(tensor, torch.Tensor):
                 continue
-            storage = tensor.untyped_storage()
-            if id(storage) in self._known or storage in self._before:
-                continue
-            if given is None:
-                given = {
-                    id(t.untyped_storage())
-                    for t in tree_iter((args, kwargs))
-                    if isinstance(t, torch.Tensor) and t.layout is torch.strided
-                }
-            if id(storage) in given:  # a view of memory from before
-                self._before.add(storage)
-                continue
-            self._appear(storage, str(func))
+            for storage in _storages(tensor):
+                number = self._known.get(id(storage))
+                if number is not None:
+                    if storage.nbytes() != self._lives[number].bytes:
+                        self._resize(number, storage.nbytes(), str(func))
+                    continue
+                if storage in self._before:
+                    continue
+                if given is None:
+                    tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
+                    given = {id(s) for t in tensors for s in _storages(t)}
+                if id(storage) in given:  # a view of memory from before
+                    self._before.add(storage)
+                    continue
+                self._appear(storage, str(func))
         return result
+
+    def _resize(self, number: int, size: int, op: str) -> None:
+        """An op made a storage larger or smaller."""
+        more = size - self._lives[number].bytes
+        self._lives[number] = self._lives[number]._replace(bytes=size)
+        self._grow(more, op, number)
+
+    def _grow(self, more: int, op: str, number: int) -> None:
+        self._op = op
+        self.live_bytes += more
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.peak_total_bytes = max(self.peak_total_bytes, self.live_bytes + self._standing)
+        self.events.append(Event(more, self.live_bytes, op, number))
 
     def _appear(self, storage: Any, op: str) -> None:
         number, size, key = len(self._lives), storage.nbytes(), id(storage)
@@ -199,19 +232,16 @@ class MemoryTracker(TorchDispatchMode):
             self.peak_host_bytes = max(self.peak_host_bytes, self.host_bytes)
             weakref.finalize(storage, self._vanish_from_host, size)
             return
-        self._op = op
         self._lives.append(_Life(size, op, self._where()))
         self._known[key] = number
-        self.live_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        self.peak_total_bytes = max(self.peak_total_bytes, self.live_bytes + self._standing)
-        self.events.append(Event(size, self.live_bytes, op, number))
-        weakref.finalize(storage, self._vanish, key, number, size)
+        self._grow(size, op, number)
+        weakref.finalize(storage, self._vanish, key, number)
 
-    def _vanish(self, key: int, number: int, size: int) -> None:
+    def _vanish(self, key: int, number: int) -> None:
         self._known.pop(key, None)
         if self._ended:
             return
+        size = self._lives[number].bytes
         self.live_bytes -= size
         self.events.append(Event(-size, self.live_bytes, self._op, number))
 
@@ -237,8 +267,8 @@ class MemoryTracker(TorchDispatchMode):
     # ---- categories -------------------------------------------------------------------------
 
     def _mark(self, tensor: Any, category: str) -> None:
-        if isinstance(tensor, torch.Tensor):
-            number = self._known.get(id(tensor.untyped_storage()))
+        for storage in _storages(tensor) if isinstance(tensor, torch.Tensor) else ():
+            number = self._known.get(id(storage))
             if number is not None:
                 self._category[number] = category
 
@@ -278,10 +308,9 @@ class MemoryTracker(TorchDispatchMode):
         peak: dict[int, int] = {}
         most = 0
         for event in self.events:
-            if event.bytes > 0:
-                alive[event.id] = event.bytes
-            else:
-                alive.pop(event.id, None)
+            alive[event.id] = alive.get(event.id, 0) + event.bytes
+            if not alive[event.id]:
+                del alive[event.id]
             if event.live > most:
                 most, peak = event.live, dict(alive)
         return peak

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._guards import CompileContext
 from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
+from torch.utils.checkpoint import SelectiveCheckpointContext
 
 from .. import __version__, _native, budgets, files, policies
 from ..planning import Plan, Times, _times
@@ -54,6 +55,9 @@ _WORDS = {
     "MUST_CPU_OFFLOAD": "must_offload", "PREFER_CPU_OFFLOAD": "prefer_offload",
     "MUST_OFFLOAD": "must_offload", "PREFER_OFFLOAD": "prefer_offload", "FREE": None,
 }  # fmt: skip
+_OPERATIONS = (
+    torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator
+)  # fmt: skip
 _NAMED: dict[str, Callable[[ops.Kind], str]] = {
     "everything_saveable": lambda kind: "prefer_save",
     "nothing_saveable": lambda kind: "prefer_recompute",
@@ -93,14 +97,31 @@ def of_tags(node: fx.Node) -> str | None:
     return word
 
 
+class _Context(SelectiveCheckpointContext):
+    """PyTorch's context of a policy, which also says where the operation stands."""
+
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__(is_recompute=False)
+        self.op_output = node.meta.get("val")
+        self.region = None
+        self.location = location(node) or None
+
+
 def _by_function(policy: Callable[..., Any]) -> Callable[[fx.Node], str | None]:
+    """PyTorch hands overloads (``aten.mm.default``) to policies, many of which name packets
+    (``aten.mm``): one that has nothing to say about the overload is asked with the packet."""
+
     def value(node: fx.Node) -> Any:
         return node.meta.get("val")
 
     def choose(node: fx.Node) -> str | None:
-        ctx = policies.PolicyContext(None, location(node) or None)
+        ctx = _Context(node)
         args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
-        return _word(policy(ctx, node.target, *args, **kwargs))
+        word = _word(policy(ctx, node.target, *args, **kwargs))
+        packet = getattr(node.target, "overloadpacket", None)
+        if packet is not None and word in (None, "prefer_recompute"):
+            word = _word(policy(ctx, packet, *args, **kwargs)) or word
+        return word
 
     return choose
 
@@ -108,6 +129,11 @@ def _by_function(policy: Callable[..., Any]) -> Callable[[fx.Node], str | None]:
 def _by_names(names: Iterable[Any]) -> Callable[[fx.Node], str | None]:
     wanted = set()
     for item in names:
+        if not isinstance(item, (str, *_OPERATIONS)):
+            raise TypeError(
+                f"policy: {item!r} is no operation; list overloads (torch.ops.aten.mm.default), "
+                "packets (torch.ops.aten.mm) or their names ('aten.mm')"
+            )
         wanted.add(item if isinstance(item, str) else ops.name_of(item))
         if isinstance(item, torch._ops.OpOverloadPacket):
             wanted.add(str(item))

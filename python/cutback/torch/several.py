@@ -3,8 +3,10 @@
 PyTorch compiles such a model piece by piece: the first graph is fixed and has run before the second
 is seen. So the first step plans the first graph under the whole budget and the others as small as
 they get, and notes their problems. The next call joins the problems, plans them as one, and
-compiles anew with the parts of that plan. From then on the budget holds for the whole step. A graph
-that turns up later, for other shapes, is planned as small as it gets and joins the next round.
+compiles anew with the parts of that plan. (A share of the first graph that no plan meets is the
+smallest plan as well: it may be met by all together.) From then on the budget holds for the whole
+step. A graph that turns up later, for other shapes, is planned as small as it gets and joins the
+next round.
 
 The joined problem runs the forwards in order and the backwards in reverse. What one graph hands to
 the next is counted where it is made, outputs to the end; the gradient that comes back is counted
@@ -16,13 +18,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch._guards import CompileContext
 
-from .. import budgets
+from .. import BudgetError, budgets
 from ..planning import Plan
 from .graphs import UnsupportedGraphError
 from .importer import Imported
@@ -32,6 +36,9 @@ from .saved_plans import Part, SavedPlans, check_part, plan_of
 
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
+
+MOST_GROWTHS = 16
+"""How often a model is compiled anew because sizes are larger than those it was planned for."""
 
 _SMALLEST = 100.0  # the share of time that the smallest plan may cost
 
@@ -44,6 +51,10 @@ class _Calls(threading.local):
 
 
 _calls = _Calls()
+
+
+class LargerError(Exception):
+    """A call, of which nothing has run yet, has larger sizes than its plan was made for."""
 
 
 def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -125,6 +136,10 @@ class ModelPartitioner(Partitioner):
         self._parts: list[Part] = []
         self._stale = False
         self._rounds = 0
+        self._outgrown = False
+        self._growths = 0
+        self._unmet: BudgetError | None = None
+        """The first graph alone cannot meet a share; with others, all together may."""
 
     def needs_another_round(self) -> bool:
         """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
@@ -153,16 +168,57 @@ class ModelPartitioner(Partitioner):
         self.compiler_notes = []
         return True
 
-    def counted(self, run: Callable[..., Any], frame: int | None) -> Callable[..., Any]:
-        """The same function, whose runs in one call of the model are counted."""
+    def counted(
+        self, run: Callable[..., Any], frame: int | None, sizes: list[tuple[int, int]]
+    ) -> Callable[..., Any]:
+        """The same function, whose runs in one call of the model are counted.
+
+        Args:
+            sizes: of a planned graph for sizes that change, which arguments are sizes, and those
+                that it was planned for. Smaller ones take less; larger ones are planned anew.
+        """
 
         @functools.wraps(run)
         def call(*args: Any) -> Any:
+            for i, planned in sizes:
+                if args[i] > planned:
+                    self._outgrow(args[i], planned)
             if _calls.counts:
                 _calls.counts[-1][frame] += 1
             return run(*args)
 
         return call
+
+    def _outgrow(self, size: int, planned: int) -> None:
+        if self._growths < MOST_GROWTHS:
+            self._outgrown = True  # the next call, if this one is under way
+            if _calls.counts and not _calls.counts[-1]:
+                raise LargerError
+        elif self._growths == MOST_GROWTHS:
+            self._growths += 1
+            warnings.warn(
+                f"a size of {size} was planned as {planned}, and plans were made anew for larger "
+                f"sizes {MOST_GROWTHS} times: the budget may not hold. Begin with the largest "
+                "sizes, or pass dynamic=False",
+                stacklevel=2,
+            )
+
+    def begins_anew(self) -> bool:
+        """Have sizes grown beyond the plans in force? If so, forgets those; the model is then to be
+        compiled anew."""
+        if not self._outgrown:
+            return False
+        self._outgrown = self._stale = False
+        self._growths += 1
+        self._rounds = 0
+        self._documents, self._parts, self._joint = {}, [], None
+        self.plans, self.compiler_notes = [], []
+        return True
+
+    @property
+    def bounds_sizes(self) -> bool:
+        """Does a plan for some sizes hold for no larger ones?"""
+        return self._shared and self._given is None
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[None]:
@@ -171,6 +227,7 @@ class ModelPartitioner(Partitioner):
 
         Raises:
             UnsupportedGraphError: there is one.
+            BudgetError: the model is one graph, for which no plan meets the budget.
         """
         runs: Counter[int | None] = Counter()
         _calls.counts.append(runs)
@@ -186,6 +243,8 @@ class ModelPartitioner(Partitioner):
                 "this version: remove the break (fullgraph=True says where it is), or use "
                 "budget=None or 'min'"
             )
+        if self._unmet is not None and len(self._documents) == 1 and torch.is_grad_enabled():
+            raise self._unmet.with_traceback(None) from None
 
     def saved(self) -> SavedPlans:
         """The plans in force, to be written to a file; what was read from one stays as it is."""
@@ -226,7 +285,13 @@ class ModelPartitioner(Partitioner):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_documents": {}, "_parts": [], "_met": {}}
+        return {
+            **super().__getstate__(),
+            "_documents": {},
+            "_parts": [],
+            "_met": {},
+            "_unmet": None,
+        }
 
     def frame(self) -> int | None:
         """PyTorch's number of the code that is being compiled."""
@@ -247,8 +312,16 @@ class ModelPartitioner(Partitioner):
             if part.document == graph.document:
                 return Schedule(part.steps, part.backward_starts)
         if len(self._documents) == 1 and not self._parts:
-            return super()._choose(graph)
-        self._stale = True
+            self._unmet = None
+            try:
+                return super()._choose(graph)
+            except BudgetError as error:
+                if not budgets.is_share(self.budget):
+                    raise  # all together hold more
+                self._unmet = error.with_traceback(None)
+        else:
+            self._stale = True
+            self._unmet = None
         whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
         try:
             return super()._choose(graph)

@@ -51,12 +51,18 @@ def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
 
     Raises:
         TypeError: no optimizer.
-        ValueError: its step cannot be rehearsed.
+        ValueError: it is the optimizer of another model, or its step cannot be rehearsed.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={optimizer!r} is not a torch.optim.Optimizer")
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if isinstance(model, torch.nn.Module):
+        own = {id(p) for p in model.parameters()}
+        if own and own.isdisjoint(map(id, held)):
+            raise ValueError(
+                f"measure='total': none of the {len(held)} parameters of the optimizer is one of "
+                f"the model's {len(own)}; make the optimizer of model.parameters()"
+            )
         held += [*model.parameters(), *model.buffers()]
     return Total(_bytes(held), *_rehearse(optimizer))
 
