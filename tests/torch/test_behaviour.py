@@ -556,6 +556,7 @@ def test_a_share_that_the_first_graph_cannot_meet(
     for _ in range(2):
         with pytest.raises(BudgetError, match="smallest found needs"):
             alone(x)
+    assert not ran
     with torch.no_grad():
         assert alone(x) == model(x)
     together = ct.compile(Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16)), budget=0.7)

@@ -79,6 +79,19 @@ def test_exact_uses_the_room(ran: Counter[str], same_bits: Callable[..., bool]) 
     assert same_bits(own, kept) and ran == {"forward": 3, "backward": 3}
 
 
+def test_a_policy_may_be_a_generator() -> None:
+    kept = []
+    for policy in (["aten.mm"], (name for name in ["aten.mm"])):
+        torch._dynamo.reset()
+        compiled = ct.compile(f, policy=policy)
+        gradient(compiled)
+        kept.append(compiled.plans[0].document["steps"])
+    assert kept[0] == kept[1]
+    everything = ct.compile(f)
+    gradient(everything)
+    assert everything.plans[0].document["steps"] != kept[0]
+
+
 def test_as_partition_fn(same_bits: Callable[..., bool]) -> None:
     graphs = []
 

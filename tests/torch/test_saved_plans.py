@@ -231,6 +231,7 @@ def test_files_that_hold_no_plans(x: Any, tmp_path: Path) -> None:
         {"plans": [{"graphs": [5], "plan": {}}]},
         {"plans": [{"graphs": [0]}]},
         {"plans": [{**good["plans"][0], "total": [1]}]},
+        {"plans": [{**good["plans"][0], "plan": {**good["plans"][0]["plan"], "device": 3}}]},
         {"graphs": [{**good["graphs"][0], "backward_starts": -1}]},
     ):
         path.write_text(json.dumps({**good, **damage}))

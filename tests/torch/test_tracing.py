@@ -148,6 +148,22 @@ def test_the_traced_problem_is_the_compiled_one(train_step: Callable[..., Any]) 
     assert plan.document == step.plan(0.7).document
 
 
+def test_what_is_compiled_is_traced_as_it_is() -> None:
+    model, inputs = make("encoder")
+    document = ct.trace(model, *inputs).document
+
+    def step(x: Any) -> Any:
+        return model(x)
+
+    for compiled in (ct.compile(model, 0.5), torch.compile(model), ct.compile(step, 0.5)):
+        again = ct.trace(compiled, *inputs).document
+        assert [op["kind"] for op in again["ops"]] == [op["kind"] for op in document["ops"]]
+    profile = ct.profile(ct.compile(model, 0.5), *inputs, runs=1, warmup=0, link=1e9)
+    assert len(profile.rows) == len(document["ops"]) - sum(
+        op["kind"] == "placeholder" for op in document["ops"]
+    )
+
+
 def test_what_cannot_be_traced() -> None:
     with pytest.raises(ct.UnsupportedGraphError, match="needs a gradient"):
         ct.trace(lambda x: x * 2, torch.randn(3))

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_iter
 
 from ..planning import Plan, plan
 from . import codegen, hooks
+from .compiling import uncompiled
 from .emitter import emit
 from .graphs import UnsupportedGraphError, is_tangent
 from .importer import Imported
@@ -143,6 +144,7 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
         ValueError: an input or a parameter is a fake tensor.
     """
+    step = uncompiled(step)
     _check_real(step, (inputs, kwargs))
     found: list[Any] = []
 

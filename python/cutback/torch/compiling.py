@@ -164,6 +164,9 @@ def make_backend(
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         before = len(partitioner.plans)
+        if isinstance(partitioner, ModelPartitioner):
+            reason = getattr(gm, "compile_subgraph_reason", None)
+            partitioner.is_last = reason is not None and not reason.graph_break
         compiled = run(partitioner, gm=gm, inputs=inputs)
         if not isinstance(partitioner, ModelPartitioner):
             return compiled
@@ -373,6 +376,13 @@ class CompiledModule(torch.nn.Module):
 
 
 Compiled = CompiledModule | CompiledFunction
+
+
+def uncompiled(step: Any) -> Any:
+    """What was compiled, if it was, here or by PyTorch as a module; otherwise ``step``."""
+    if isinstance(step, CompiledFunction):
+        return step.__wrapped__
+    return getattr(step, "_orig_mod", step) if isinstance(step, torch.nn.Module) else step
 
 
 def compile(

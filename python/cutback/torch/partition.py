@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -280,6 +280,7 @@ class Partitioner(CustomPartitionerFn):
         self.budget = budgets.with_options(budgets.parse(budget, measure), offload, pinned, exact)
         self.measure = measure
         self.offload = offload
+        policy = list(policy) if isinstance(policy, Iterator) else policy
         _chooser(policy)
         self.policy = policy
         self.device = device

@@ -206,6 +206,9 @@ class SavedPlans:
                     raise IndexError(plan.graphs)
                 if plan.total is not None:
                     Total(*plan.total)
+                for key, kind in (("steps", list), ("backward_starts", int), ("device", str)):
+                    if not isinstance(plan.plan[key], kind):
+                        raise TypeError(f"{key} {plan.plan[key]!r:.40}")
                 saved.plans.append(plan._replace(plan=dict(plan.plan)))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"{saved.source}: damaged, at {error!r}") from None

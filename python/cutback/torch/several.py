@@ -138,6 +138,8 @@ class ModelPartitioner(Partitioner):
         self._rounds = 0
         self._outgrown = False
         self._growths = 0
+        self.is_last = False
+        """Does the model end with the graph that is compiled?"""
         self._unmet: BudgetError | None = None
         """The first graph alone cannot meet a share; with others, all together may."""
 
@@ -316,8 +318,8 @@ class ModelPartitioner(Partitioner):
             try:
                 return super()._choose(graph)
             except BudgetError as error:
-                if not budgets.is_share(self.budget):
-                    raise  # all together hold more
+                if self.is_last or not budgets.is_share(self.budget):
+                    raise  # all together hold more bytes
                 self._unmet = error.with_traceback(None)
         else:
             self._stale = True

@@ -13,6 +13,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from .. import files
 from ..planning import Plan, plan
+from .compiling import uncompiled
 from .counter import check_random
 from .graphs import UnsupportedGraphError
 from .moving import wants_moves, with_link
@@ -87,7 +88,7 @@ def trace(
         UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
     """
     check_random(random)
-
+    step = uncompiled(step)
     total = None if optimizer is None else account(step, optimizer)
 
     def partition(
