@@ -484,11 +484,11 @@ def test_greedy_goes_by_measured_figures() -> None:
 
 
 def test_swapping_needs_a_link_and_time() -> None:
-    profile = profiled("gpt")
+    profile = copy.copy(profiled("gpt"))
+    # times of our own: by measured ones it may be that nothing moves
+    profile.rows = [row._replace(seconds=1e-4) for row in profile.rows]
     moving = ct.select(profile, 0.3, swap=True)
-    assert moving.chosen(
-        "swap"
-    )  # and on a fast machine something is recomputed: times are measured
+    assert moving.chosen("swap")
     plan = cutback.plan(profile.problem(swap=True), policy=moving)
     assert plan.numbers["out_bytes"] > 0 and plan.offloaded
     assert plan.problem["link_bytes_per_s"] == 1e9
