@@ -891,6 +891,41 @@ def test_threads_and_calls_inside_calls(ran: Counter[str], same_bits: Any) -> No
     assert same_bits(found, plain * expected[0].sum())
 
 
+def test_a_call_while_another_thread_compiles(ran: Counter[str], same_bits: Any) -> None:
+    """Before torch 2.13 PyTorch takes the trace of another thread for one of the caller."""
+    traced, called = threading.Semaphore(0), threading.Semaphore(0)
+
+    @torch.library.custom_op("cutback_tests::slow_to_trace", mutates_args=())
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    @slow.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        traced.release()
+        called.acquire(timeout=60)
+        return torch.empty_like(x)
+
+    slow.register_autograd(lambda ctx, g: g * 2)
+    w = torch.randn(4, requires_grad=True)
+    compiled = ct.compile(lambda w: w.sin().exp().sum(), budget="min")
+    expected = torch.autograd.grad(compiled(w), w)
+    for other in (
+        ct.compile(lambda w: slow(w).exp().sum(), budget="min"),
+        torch.compile(lambda w: slow(w).cos().sum(), backend="cutback", options={"budget": "min"}),
+    ):
+        ran.clear()
+        thread = threading.Thread(target=lambda f=other: f(w).backward())
+        thread.start()
+        calls = 0
+        while thread.is_alive():
+            if traced.acquire(timeout=0.05):
+                assert same_bits(torch.autograd.grad(compiled(w), w), expected)
+                calls += 1
+                called.release()
+        assert calls > 1  # Dynamo's own look at the op, and AOTAutograd's trace
+        assert ran["forward"] == ran["backward"] == 1 + calls
+
+
 def test_what_cannot_be_planned_is_an_error(ran: Counter[str]) -> None:
     def complex_part(w: Any) -> Any:
         return torch.view_as_real(torch.view_as_complex(w) * (1 + 2j)).sum()

@@ -7,7 +7,7 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -139,6 +139,21 @@ def _run_tagged(
         return backend(gm, inputs)
 
 
+@contextlib.contextmanager
+def _compile_session() -> Iterator[None]:
+    """Says to all threads that a trace is under way for ``torch.compile``, as PyTorch does by
+    itself from 2.13 on: before, calls of compiled functions in other threads take the trace for one
+    that they are in, and refuse. One thread compiles at a time, under Dynamo's lock."""
+    if getattr(torch.compiler, "_is_compiling_flag", True):
+        yield
+        return
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = False
+
+
 def make_backend(
     partitioner: Partitioner, codegen: str
 ) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
@@ -167,7 +182,8 @@ def make_backend(
         if isinstance(partitioner, ModelPartitioner):
             reason = getattr(gm, "compile_subgraph_reason", None)
             partitioner.is_last = reason is not None and not reason.graph_break
-        compiled = run(partitioner, gm=gm, inputs=inputs)
+        with _compile_session():
+            compiled = run(partitioner, gm=gm, inputs=inputs)
         if not isinstance(partitioner, ModelPartitioner):
             return compiled
         sizes = []

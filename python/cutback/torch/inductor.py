@@ -11,8 +11,10 @@ lower by the excess. The first step is measured.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -156,12 +158,24 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(gm, graph)
 
 
+def peak_of(timeline: Sequence[Any]) -> int:
+    """The most bytes that Inductor's buffers take together, from what ``compute_memory_timeline``
+    says of each. Those that never end are outputs: ``estimate_peak_memory`` takes them off at the
+    start before torch 2.13."""
+    change: Counter[int] = Counter()
+    for buffer in timeline:
+        change[buffer.start_step] += buffer.size_alloc
+        if buffer.end_step != -1:
+            change[buffer.end_step + 1] -= buffer.size_free
+    return max(accumulate((change[step] for step in sorted(change)), initial=0))
+
+
 def _schedule(gm: fx.GraphModule, is_backward: bool) -> tuple[int, int]:
     """Inductor's estimate of the peak of a graph, in bytes, and the number of runs that it merges
     into others."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.memory import prepare_planning_info
+    from torch._inductor.memory import compute_memory_timeline, prepare_planning_info
     from torch._inductor.scheduler import Scheduler
     from torch._inductor.virtualized import V
     from torch.utils._ordered_set import OrderedSet
@@ -169,13 +183,14 @@ def _schedule(gm: fx.GraphModule, is_backward: bool) -> tuple[int, int]:
     found: list[tuple[int, int]] = []
 
     def look(scheduler: Any) -> None:
-        graph = V.graph
-        peak, _ = prepare_planning_info(
+        outputs = OrderedSet(V.graph.get_output_names())
+        _, freeable = prepare_planning_info(
             scheduler.nodes, scheduler.name_to_buf, scheduler.name_to_fused_node,
-            OrderedSet(graph.graph_inputs), OrderedSet(graph.get_output_names()),
+            OrderedSet(V.graph.graph_inputs), outputs,
         )  # fmt: skip
+        timeline, *_ = compute_memory_timeline(scheduler.nodes, freeable, outputs)
         merged = sum(len(r) - 1 for node in scheduler.nodes for r in _runs(node).values())
-        found.append((int(peak), merged))
+        found.append((peak_of(timeline), merged))
         raise _ScheduledError
 
     inputs = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")]
