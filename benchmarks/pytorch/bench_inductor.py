@@ -6,8 +6,9 @@ python benchmarks/pytorch/bench_inductor.py [--models BERT,ViT] [--out FOLDER]
 `torch.compile(model)` under `activation_memory_budget` 1, 0.5 and 0, and
 `cutback.torch.compile(model, codegen="inductor")` without a budget, and under the peaks that those
 measure. Peaks are those of live tensors and of Inductor's buffers, without parameters and inputs. A
-plan of PyTorch's is compared where its gradients are those of its budget 1 from the same seed, but
-for rounding: otherwise it drew other masks in the backward.
+plan of PyTorch's is not valid, and not compared, where the loss from the same seed is that of its
+budget 1, so that masks are the same in the forward, and the gradients are others (`apart`, the
+length of the difference beside theirs).
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def measured(
 ) -> tuple[Subject, list[torch.Tensor]]:
     """Compiles by a first step, then measures the peak of another; with the gradients."""
     subject = Subject([row], eager_step(compiled, case.inputs), case.model)
-    one_step(subject)
+    torch.manual_seed(1)
+    row["loss"] = subject.run().item()
     with cutback.torch.MemoryTracker() as memory:
         one_step(subject)
     row["peak bytes"] = memory.peak_bytes
@@ -98,7 +100,8 @@ def find_subjects(name: str) -> list[Subject]:
         reference = reference or found
         (row,) = subject.rows
         row["apart"] = distance(found, reference)
-        row["valid"] = "yes" if row["apart"] <= MOST_DISTANCE else "no"
+        same = math.isclose(row["loss"], (subjects or [subject])[0].rows[0]["loss"], rel_tol=1e-5)
+        row["valid"] = "no" if same and row["apart"] > MOST_DISTANCE else "yes"
         if row["valid"] == "yes":
             peaks.add(row["peak bytes"])
         subjects.append(subject)

@@ -10,8 +10,8 @@ decompositions ("torch, decomposed"), and ours without a budget, at the peaks th
 measure, and as small as 40 % of time allow. All plans run with the same code generator
 (`joint.py`), which drops values after their last use. Peaks are those of live tensors, without
 parameters and inputs. PyTorch's plans at budget 1 run as two subjects each: so far are two times
-apart by chance. Then three larger joint graphs, traced and not run, for the time of the partitioners
-alone.
+apart by chance. Then three larger joint graphs, traced and not run, for the time of the
+partitioners alone.
 """
 
 from __future__ import annotations
