@@ -18,8 +18,19 @@ from torch.fx.experimental import symbolic_shapes
 
 from . import ops
 
-_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
-_BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
+_aten = torch.ops.aten
+_BATCH_NORM = _aten._native_batch_norm_legit_functional.default
+_BATCH_NORM_BACKWARD = _aten.native_batch_norm_backward.default
+_NORMS = frozenset({
+    _aten.native_layer_norm.default, _aten.native_group_norm.default,
+    _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
+    _aten._native_batch_norm_legit.no_stats, _BATCH_NORM,
+})  # fmt: skip
+_LOSSES = frozenset({
+    _aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default,
+    _aten.soft_margin_loss.default,
+})  # fmt: skip
+_HALF = (torch.bfloat16, torch.float16)
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
@@ -135,20 +146,6 @@ def eliminate_dead_code(graph: fx.Graph) -> None:
     """As PyTorch does it, but only of nodes without users is it asked whether they have effects."""
     random = TracingContext.try_get() is None or config.fallback_random
     graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
-
-
-_aten = torch.ops.aten
-_LOSSES = frozenset({
-    _aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default,
-    _aten.soft_margin_loss.default,
-})  # fmt: skip
-_NORMS = frozenset({
-    _aten.native_layer_norm.default, _aten.native_group_norm.default,
-    _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
-    _aten._native_batch_norm_legit_functional.default,
-    _aten._native_batch_norm_legit.no_stats,
-})  # fmt: skip
-_HALF = (torch.bfloat16, torch.float16)
 
 
 def _more(node: fx.Node, index: int | None, val: torch.Tensor) -> int:
@@ -308,9 +305,7 @@ class Reader:
         return written
 
     def _find_dropouts(self) -> None:
-        dropouts = self.gm.graph.find_nodes(
-            op="call_function", target=torch.ops.aten.native_dropout.default
-        )
+        dropouts = self.gm.graph.find_nodes(op="call_function", target=_aten.native_dropout.default)
         for node in dropouts:
             if len(node.args) < 3 or node.args[2] is not True:
                 continue
