@@ -12,6 +12,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+TREE   := build/package
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
@@ -29,10 +30,12 @@ check:
 	$(PYTHON) tools/loc.py
 	$(PYTHON) tools/gen_docs.py --check
 
-test-c: $(VENV)/.build-tools
-	$(BIN)/cmake --preset release
-	$(BIN)/cmake --build --preset release
-	$(BIN)/ctest --preset release -j 2
+# In the tree that the package was built in, so that the core is compiled once; warnings are errors in the sanitized
+# build and in clang's.
+test-c: $(VENV)/.package
+	$(BIN)/cmake -S . -B $(TREE) -DCB_TESTS=ON
+	$(BIN)/cmake --build $(TREE)
+	$(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --timeout 600 -j 2
 
 # Builds all with clang, whose warnings differ; not part of `make test`, since it needs clang.
 test-clang: $(VENV)/.build-tools
@@ -83,7 +86,7 @@ $(VENV)/.build-tools: $(BIN)/python requirements/build.txt
 	@touch $@
 
 $(VENV)/.package: $(VENV)/.build-tools pyproject.toml CMakeLists.txt $(SOURCES)
-	$(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall -C build-dir=$(TREE) .
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.package requirements/demo.txt

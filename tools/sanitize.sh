@@ -10,7 +10,8 @@ python=${bin:+$bin/}python
 cmake=${bin:+$bin/}cmake
 ctest=${bin:+$bin/}ctest
 
-$cmake --preset asan-ubsan
+# One tree for the C tests and the extension.
+$cmake --preset asan-ubsan -DCB_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$python")"
 $cmake --build --preset asan-ubsan
 $ctest --preset asan-ubsan -j 2
 
@@ -29,12 +30,9 @@ elsewhere=(report.py tree.py offload.py optimal.py random_problems.py traced.py 
 
 # The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
 stage=build/asan-python
-$cmake -S . -B $stage -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCB_SANITIZE=ON -DCB_PYTHON=ON -DCB_TESTS=OFF \
-  -DPython_EXECUTABLE="$(command -v "$python")"
-$cmake --build $stage
-rm -rf $stage/package && mkdir -p $stage/package
-cp -r python/cutback $stage/package/cutback
-cp "$(find $stage -name '_native*.so' -not -path '*/package/*' | head -1)" $stage/package/cutback/
+rm -rf $stage && mkdir -p $stage
+cp -r python/cutback $stage/cutback
+cp "$(find build/asan-ubsan -name '_native*.so' | head -1)" $stage/cutback/
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
-  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage/package \
+  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage \
   $python -m pytest -q -n auto --dist worksteal -m "not slow" tests/python "${elsewhere[@]/#/--ignore=tests/python/test_}"
