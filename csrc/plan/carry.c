@@ -2,7 +2,11 @@
 
 #define MOST_OUTPUTS 64 /* of a carrier */
 
-enum { STAYS = 1, SEVERAL = 2 }; /* of a storage: may not move; more than one op picks it */
+enum {              /* of a storage */
+       STAYS = 1,   /* may not move */
+       SEVERAL = 2, /* more than one op picks it */
+       GIVEN = 4    /* an output: must be there at its time, in whoever's memory it is */
+};
 
 typedef struct finder {
     cb_mover *m;
@@ -22,12 +26,14 @@ static void mark_staying(const finder *z) {
         z->mark[s] = moves ? 0 : STAYS;
         z->picker[s] = CB_NONE;
     }
+    for (uint32_t i = 0; i < p->n_forward_output; i++)
+        z->mark[p->value_storage[p->forward_output[i]]] = STAYS | GIVEN;
     for (uint32_t i = 0; i < p->n_backward_output; i++)
-        z->mark[p->value_storage[p->backward_output[i]]] = STAYS;
+        z->mark[p->value_storage[p->backward_output[i]]] = STAYS | GIVEN;
     for (uint32_t v = 0; v < p->n_value; v++) {
         uint32_t s = p->value_storage[v];
         if ((p->op_flags[p->value_op[v]] & CB_POP_MUTATES) && f->root[s] != p->value_op[v])
-            z->mark[s] = STAYS;
+            z->mark[s] |= STAYS;
     }
 }
 
@@ -52,7 +58,8 @@ static void find_pickers(const finder *z) {
     }
 }
 
-/* The storages that `op` allocates: how many, and do all of them move? */
+/* The storages that `op` allocates: how many, and do all of them move? With them goes every value
+ * that the op makes, so it must not give an output in the caller's memory either. */
 static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
     const cb_problem *p = z->p;
     uint32_t n = 0, last = CB_NONE;
@@ -60,7 +67,7 @@ static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
         if (z->m->f->root[s] != op) { /* it hands on a storage of an input, or of the caller */
-            *all_move &= (p->storage_flags[s] & CB_STORE_STATIC) != 0;
+            *all_move &= (p->storage_flags[s] & CB_STORE_STATIC) && !(z->mark[s] & GIVEN);
             continue;
         }
         n += s != last;
@@ -115,7 +122,8 @@ static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
                        "MUST_OFFLOAD of %s: its memory cannot leave (%s); save it instead",
                        cb_op_text(p, p->value_op[v], text),
                        f->held[s] ? "it is an output, alive anyway"
-                                  : "it is changed in place, or handed out in pieces");
+                                  : "it is changed in place, handed out in pieces, or made "
+                                    "together with an output");
     }
     return CB_OK;
 }

@@ -196,6 +196,36 @@ TEST(wishes_are_followed) {
     }
 }
 
+/* An op whose results leave takes all of them along, so one that has put an output into the
+ * caller's memory stays, be it the forward's or the backward's. */
+TEST(what_gives_an_output_stays) {
+    const cb_plan_options none = {.preset = CB_PRESET_AUTOGRAD};
+    for (int backward = 0; backward < 2; backward++) {
+        cb_plan *plan = NULL;
+        made = (maker){0};
+        uint32_t x = make_input(&made, 64), next,
+                 both = make_pair_op(&made, CB_POP_COMPUTE, 1, &x, 128, 64);
+        made.storage_flags[made.storage[both + 1]] = CB_STORE_STATIC;
+        made.constraint[both] = CB_PREFER_OFFLOAD;
+        next = make_op(&made, CB_POP_COMPUTE, 1, &both, 64);
+        made.backward_starts = made.n_op;
+        next = make_op(&made, CB_POP_BACKWARD, 2, (uint32_t[]){next, both}, 64);
+        made.grad[made.n_grad++] = next;
+        if (backward) made.grad[made.n_grad++] = both + 1;
+        else made.result[made.n_result++] = both + 1;
+        cb_problem *p = make_problem(&made, &alloc);
+        p->link_bytes_per_s = 1e9;
+        CHECK_OK(cb_problem_verify(p, &err));
+        CHECK_OK(cb_plan_make(p, &none, &alloc, &plan, &err));
+        CHECK(plan && plan->schedule.n_step == 3 && !plan->schedule.action);
+        cb_plan_free(plan);
+        p->value_constraint[both] = CB_MUST_OFFLOAD;
+        CHECK_FAIL(cb_plan_make(p, &none, &alloc, &plan, &err), CB_INVALID,
+                   "made together with an output");
+        cb_problem_free(p);
+    }
+}
+
 TEST(mistakes_are_refused) {
     cb_plan *plan = NULL;
     cb_problem *p = chain(CB_FREE);
@@ -233,6 +263,7 @@ int main(void) {
     RUN(close_to_the_best_of_all);
     RUN(budgets_are_monotone);
     RUN(wishes_are_followed);
+    RUN(what_gives_an_output_stays);
     RUN(mistakes_are_refused);
     RUN(out_of_memory);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
