@@ -58,13 +58,17 @@ static int64_t fold_int(cb_opcode code, int64_t so_far, int64_t x) {
     }
 }
 
+/* A sum starts from +0, so that no sum is -0; the largest of a cell starts from its first. */
+static bool starts_from_zero(cb_opcode code) { return code != CB_OP_AMAX && code != CB_OP_AMIN; }
+
 static void reduce_float(const cb_ref_call *c, cell *r, int64_t i) {
     const int64_t size = cell_size(r);
+    const bool from_zero = starts_from_zero(c->code);
     double result = 0.0;
     first(r, i);
     for (int64_t k = 0; k < size; k++, next(r)) {
         const double x = cb_ref_get(&c->in[0], cb_ref_number(&r->in, r->index));
-        result = k == 0 ? x : fold(c->code, result, x);
+        result = k == 0 && !from_zero ? x : fold(c->code, result, x);
     }
     if (c->code == CB_OP_MEAN) result /= (double)size;
     cb_ref_put(&c->out[0], i, result);

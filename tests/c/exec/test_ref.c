@@ -107,6 +107,20 @@ TEST(nan_goes_through) {
     done(&b);
 }
 
+/* As in NumPy and PyTorch, and in the kernels. */
+TEST(no_sum_is_negative_zero) {
+    static const cb_opcode codes[] = {CB_OP_SUM, CB_OP_MEAN, CB_OP_AMAX};
+    for (int k = 0; k < 3; k++) {
+        for (int64_t n = 1; n < 4; n++) {
+            bench b = {0};
+            give(&b, CB_F32, DIMS(n), VALUES(-0.0, -0.0, -0.0));
+            CHECK_OK(apply(&b, codes[k], (cb_attrs){.dims = DIMS(0)}));
+            CHECK(!signbit(eval_get(&b.e, b.out[0], 0)) == (codes[k] != CB_OP_AMAX));
+            done(&b);
+        }
+    }
+}
+
 TEST(moves) {
     bench b = {0};
     give(&b, CB_I32, DIMS(2, 2), VALUES(1, 2, 3, 4));
@@ -259,6 +273,7 @@ int main(void) {
     RUN(rounds_once_to_the_dtype);
     RUN(integers_wrap_and_casts_saturate);
     RUN(nan_goes_through);
+    RUN(no_sum_is_negative_zero);
     RUN(moves);
     RUN(indexing);
     RUN(index_out_of_range);
