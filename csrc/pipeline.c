@@ -162,6 +162,16 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
     return CB_OK;
 }
 
+/* Any reader of graphs takes a joint graph as well, so this is the caller's mistake, not ours. */
+static cb_status check_forward(const cb_graph *forward, cb_error *err) {
+    cb_error why = {0};
+    cb_status status = cb_graph_verify(forward, CB_SPEC_FORWARD, &why);
+    if (status == CB_OK) return CB_OK;
+    return cb_fail(err, status == CB_INTERNAL ? CB_INVALID : status,
+                   "compile: needs a forward graph, without ops or outputs of a backward; %s",
+                   why.text);
+}
+
 cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
                      cb_step **out, cb_error *err) {
     cb_split split = {0};
@@ -171,7 +181,7 @@ cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_
     if (!step) return cb_no_memory(err);
     CB_TRY_DONE(choose_backend(step, o, err));
 
-    CB_TRY_DONE(cb_graph_verify(forward, CB_SPEC_FORWARD, err));
+    CB_TRY_DONE(check_forward(forward, err));
     CB_TRY_DONE(dump(step, o, "forward", print_graph, forward, err));
 
     CB_TRY_DONE(make_joint(step, forward, o, err));

@@ -107,6 +107,14 @@ TEST(compile_mistakes) {
     bad.wrt = beyond;
     bad.n_wrt = 1;
     CHECK(cb_compile(ctx, b.g, &bad, &step, &err) == CB_INVALID);
+    cb_graph *joint = NULL; /* a reader takes it, but there is nothing left to derive */
+    const char *text = "cutback.graph 1\n%0 = input {role=param, name=\"w\"} : f32[]\n"
+                       "%1 = square(%0) : f32[]\n--- backward\n%2 = neg(%0) : f32[]\n"
+                       "output \"loss\" %1 result\noutput \"w\" %2 grad input=0\n";
+    CHECK_OK(cb_graph_from_text(ctx, text, strlen(text), &joint, &err));
+    CHECK_FAIL(cb_compile(ctx, joint, &(cb_compile_options){0}, &step, &err), CB_INVALID,
+               "needs a forward graph");
+    cb_graph_free(joint);
     bad = o;
     bad.plan_json = "{}";
     CHECK(cb_compile(ctx, b.g, &bad, &step, &err) == CB_INVALID);
