@@ -5,7 +5,8 @@
 #   make test-torch   only the bridge to PyTorch                                      (installs PyTorch)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
-#   make test-slow       the planner's limits on every traced graph                   (half an hour)
+#   make test-slow       the planner's limits on every traced graph, 3 minutes of fuzzing (half an hour)
+#   make fuzz SECONDS=60 fuzzing that looks for coverage, so long for each target     (needs clang)
 #   make lint    formatter, linters, types
 #   make clean   remove everything the targets above made
 
@@ -17,7 +18,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-python test-slow test-sanitize test-notebooks test-torch check bench bench-planner lint wheel clean
+.PHONY: demo test test-c test-clang test-python test-slow fuzz test-sanitize test-notebooks test-torch check bench bench-planner lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
@@ -52,6 +53,14 @@ test-sanitize: $(VENV)/.test
 # What takes too long for every change.
 test-slow: $(VENV)/.torch
 	$(BIN)/python -m pytest $(PARALLEL) tests -m very_slow
+	@if command -v clang >/dev/null; then $(MAKE) fuzz SECONDS=45; else echo "no clang: fuzzing is left out"; fi
+
+# Each target of tests/fuzz for so many seconds, two at a time; fails when one has found something.
+SECONDS := 60
+fuzz: $(VENV)/.build-tools
+	$(BIN)/cmake --preset fuzz
+	$(BIN)/cmake --build --preset fuzz
+	$(BIN)/python tests/fuzz/run.py build/fuzz --seconds $(SECONDS)
 
 test-notebooks: $(VENV)/.torch
 	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb

@@ -7,7 +7,10 @@
  *
  * The program takes the number of inputs as its argument (default 20000). Each input is a seed with
  * one to six mutations, in a block of exactly its size, so that AddressSanitizer sees a read past
- * the end. A test with several formats calls fuzz_run for each instead of fuzz_main. */
+ * the end. A test with several formats calls fuzz_run for each instead of fuzz_main.
+ *
+ * With `--seeds FOLDER` it writes its seeds there instead, as <format>-<seed>, for fuzzers that
+ * look for coverage (tests/fuzz). */
 #ifndef CB_TESTS_FUZZ_H
 #define CB_TESTS_FUZZ_H
 
@@ -169,11 +172,29 @@ static inline void fuzz_mutate(fuzz *f) {
     }
 }
 
+static const char *fuzz_folder; /* where seeds are written; NULL: they are mutated */
+static int fuzz_formats;
+
+static inline void fuzz_write_seeds(const char *const *seeds, size_t n_seeds) {
+    char path[4096];
+    for (size_t i = 0; i < n_seeds; i++) {
+        (void)snprintf(path, sizeof path, "%s/%d-%zu", fuzz_folder, fuzz_formats, i);
+        FILE *f = fopen(path, "wb");
+        CHECK(f && fwrite(seeds[i], 1, strlen(seeds[i]), f) == strlen(seeds[i]));
+        if (f) fclose(f);
+    }
+    fuzz_formats++;
+}
+
 /* Runs `try_one` on `count` inputs; it returns whether the text was accepted. */
 static inline void fuzz_run(const char *const *seeds, size_t n_seeds, uint64_t count,
                             bool (*try_one)(const char *text, size_t length)) {
     static fuzz f; /* large for a stack */
     uint64_t n_accepted = 0;
+    if (fuzz_folder) {
+        fuzz_write_seeds(seeds, n_seeds);
+        return;
+    }
     f.seeds = seeds;
     f.n_seeds = n_seeds;
     for (uint64_t i = 0; i < count; i++) {
@@ -198,6 +219,10 @@ static inline void fuzz_run(const char *const *seeds, size_t n_seeds, uint64_t c
 }
 
 static inline uint64_t fuzz_count(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "--seeds") == 0) {
+        fuzz_folder = argv[2];
+        return 0;
+    }
     return argc > 1 ? strtoull(argv[1], NULL, 10) : 20000;
 }
 
