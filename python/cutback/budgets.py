@@ -121,8 +121,8 @@ def with_options(
         raise ValueError("pinned=0 leaves no room on the host; leave offload out")
     kind = 2 if offload == "only" else int(bool(offload))
     if budget is None:
-        if kind:
-            raise ValueError("offload goes with a budget; give one")
+        if kind or exact:
+            raise ValueError(f"{'offload' if kind else 'exact'} goes with a budget; give one")
         budget = (_NONE, 0, 0.0, 0)
     if not kind and not most and not exact:
         return budget if budget[0] != _NONE else None

@@ -204,12 +204,14 @@ def _told(best: Best | None) -> str:
 def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
     from .planning import Plan, plans
 
-    if options.budget or options.max_extra or options.explain or options.report:
+    if (options.budget, options.max_extra, options.report) != (None,) * 3 or options.explain:
         raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
     for name in ("exact", "offload", "pinned", "profile"):
-        if getattr(options, name):
+        if getattr(options, name) not in (None, False):
             raise ValueError(f"--{name} goes with one --budget")
     asked = _budgets(options.budgets)
+    if not asked:
+        raise ValueError(f"--budgets {options.budgets!r} names no budget")
     with _interruptible() as progress:
         answers = plans(
             graph,
@@ -309,6 +311,8 @@ def _frontier(options: argparse.Namespace) -> int:
     from . import files
     from .tradeoffs import frontier
 
+    if options.peaks and not options.report:
+        raise ValueError("--peaks goes with --report FILE")
     graph = _read_graph(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     answer = frontier(graph, preset=options.preset, device=device)

@@ -61,6 +61,20 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise ValueError(f"{os.fspath(path)}: no UTF-8 text (byte {error.start})") from None
 
 
+def to_json(document: Any, what: str, indent: int | None = None) -> str:
+    """A document as JSON.
+
+    Raises:
+        TypeError, ValueError: it holds what JSON has not, or itself; the text names ``what``.
+    """
+    try:
+        return json.dumps(document, indent=indent)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{what}: nested too deeply for JSON") from None
+
+
 def is_traced(text: str) -> bool:
     """Is this the text of a traced graph rather than of a problem?"""
     head = text[:4096]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
 
 from . import _native, budgets, devices, files
 from .constraints import constrain
@@ -234,13 +236,19 @@ def read_graph(problem: Problem) -> str:
     gzipped or not.
 
     Raises:
-        OSError: the file cannot be read. ValueError: it is no text.
+        OSError: the file cannot be read. ValueError: it is no text. TypeError: none of these.
     """
     if isinstance(problem, Mapping):
-        return json.dumps(problem)
+        return files.to_json(dict(problem), "problem")
     if isinstance(problem, str) and problem.lstrip().startswith("{"):
         return problem
-    return files.read_text(problem)
+    if isinstance(problem, (str, os.PathLike)):
+        return files.read_text(problem)
+    raise TypeError(
+        "a problem is a document (dict), its JSON or the path of a file, not "
+        f"{type(problem).__name__}; for a cutback.Graph there is "
+        'graph.compile(wrt=..., backend="null").plan'
+    )
 
 
 def read_problem(problem: Problem) -> str:
@@ -256,7 +264,27 @@ def _times(profile: Profile | Times | str | os.PathLike[str]) -> Times:
     """Seconds by operation."""
     if isinstance(profile, (str, os.PathLike)):
         return files.read_times(profile)
-    return profile if isinstance(profile, Mapping) else profile.times()
+    if isinstance(profile, Mapping):
+        return profile
+    if not callable(getattr(profile, "times", None)):
+        raise TypeError(
+            "profile is seconds by operation, the path of a file with them, or what step.profile "
+            f"returned, not {type(profile).__name__}"
+        )
+    return profile.times()
+
+
+def _seconds(time_limit: float) -> float:
+    """A limit of time as the core takes it; 0: none.
+
+    Raises:
+        TypeError, ValueError: no number of seconds.
+    """
+    if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float, np.number)):
+        raise TypeError(f"time_limit is a number of seconds, not {time_limit!r}")
+    if not time_limit >= 0:
+        raise ValueError(f"time_limit={time_limit!r} is no number of seconds; 0 is no limit")
+    return min(float(time_limit), 1e9)  # the core's own "no limit" begins below that
 
 
 def _teller(
@@ -265,6 +293,8 @@ def _teller(
     """``progress`` as the core calls it."""
     if progress is None:
         return None
+    if not callable(progress):
+        raise TypeError(f"progress is a function of seconds (and the best plan), not {progress!r}")
     tell: Any = progress
     try:
         inspect.signature(tell).bind(0.0, None)
@@ -295,8 +325,47 @@ def under_policy(
     if isinstance(policy, str):
         return constrain(problem, policy, devices.resolve(device))
     if policy is not None:
-        raise TypeError("a problem takes a policy by name; see cutback.constraints")
+        raise TypeError(
+            f"policy={policy!r}: a problem takes a policy by name; see cutback.constraints"
+        )
     return problem
+
+
+def problem_of(
+    what: Callable[..., Any] | Problem,
+    args: tuple[Any, ...],
+    *,
+    policy: Policy | WholeGraph | str | None = None,
+    argnums: ArgNums = 0,
+    device: devices.Device | None = None,
+    profile: Profile | Times | str | os.PathLike[str] | None = None,
+) -> str:
+    """The problem (JSON) of a function on arguments like these, or of what :func:`read_graph`
+    takes, with times and policy laid over it: all that follows is the same for both.
+
+    Raises:
+        ValueError, TypeError: a mistake in it, or an argument that this kind does not take.
+    """
+    if not callable(what):
+        if args or argnums != 0:
+            raise TypeError("arguments and argnums go with a function; a problem has neither")
+        text = read_problem(what)
+        if profile is not None:
+            text = files.with_times(text, _times(profile))
+        return under_policy(text, policy, device)
+    if profile is not None:
+        raise TypeError(
+            "a profile needs a problem: cutback.plan(step.plan.problem, profile=step.profile(...))"
+        )
+    from .executable import Executable
+
+    whole = policy if isinstance(policy, WholeGraph) else None
+    asked = None if policy is None or whole is not None else resolve(policy)
+    numbers = _argnums(argnums)
+    traced = Traced(Call(what, args, {}), numbers, asked)
+    traced.finish(with_loss=bool(numbers))
+    step = Executable(traced.graph, traced.wrt_positions, backend="null", device=device)
+    return under_policy(step.text("problem"), whole, device)
 
 
 def plan(
@@ -322,20 +391,21 @@ def plan(
     Args:
         what: a loss function, whose arguments follow; or a problem: a document (dict), its JSON, or
             the path of a file with it (``docs/problem.md``).
-        budget, preset, policy, argnums, device: as for :func:`cutback.compile`. A problem takes a
+        budget, preset, policy, device: as for :func:`cutback.compile`. A problem takes a
             policy as text (:mod:`cutback.constraints`); both take :func:`policies.mu_two`.
+        argnums: for a function, as for :func:`cutback.compile`.
         measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
-        profile: for problems, measured times that go before the cost model: what ``step.profile``
+        profile: for a problem, measured times that go before the cost model: what ``step.profile``
             returned, seconds by operation, or the path of a file with them; see
             :func:`cutback.files.with_times`.
-        exact: for problems; search again at just this budget. The plan may be faster, but a larger
+        exact: search again at just this budget. The plan may be faster, but a larger
             budget without it, or with it, may then give a slower one.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
-        offload: for problems with a budget; may values move to the host and back, over the link of
+        offload: with a budget; may values move to the host and back, over the link of
             the device? ``"only"``: and nothing runs again. :func:`cutback.torch.compile`
             runs such plans, :func:`cutback.compile` does not.
         pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
-        time_limit, progress: for problems; seconds after which the search ends with the best plan
+        time_limit, progress: seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and,
             if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
             True to end it. Plans of a search ended early need not repeat.
@@ -344,46 +414,19 @@ def plan(
         BudgetError: no plan meets the budget; the text states the smallest peak found.
         ValueError, TypeError: a mistake in the problem or the function.
     """
-    if callable(what) and isinstance(policy, WholeGraph):  # it looks at the whole graph
-        what, measure = plan(what, *args, argnums=argnums).problem, measure or "arena"
-    if not callable(what):
-        text = read_problem(what)
-        if profile is not None:
-            text = files.with_times(text, _times(profile))
-        text = under_policy(text, policy, device)
-        spec = budgets.parse(budget, measure or "live", max_extra)
-        answer = _native.plan_json(
-            text,
-            preset=budgets.parse_preset(preset),
-            budget=budgets.with_options(spec, offload, pinned, exact),
-            device=devices.resolve(device),
-            time_limit=time_limit,
-            progress=_teller(progress),
-        )
-        return Plan(text, answer)
-    if profile is not None:
-        raise TypeError(
-            "a profile needs a problem: cutback.plan(step.plan.problem, profile=step.profile(...))"
-        )
-    if offload or pinned is not None:
-        raise NotImplementedError("offload and pinned are for problems, not for functions")
-    if exact:
-        raise TypeError("exact goes with a problem, not with a function")
-    from .executable import Executable
-
-    numbers = _argnums(argnums)
-    traced = Traced(Call(what, args, {}), numbers, None if policy is None else resolve(policy))
-    traced.finish(with_loss=bool(numbers))
-    step = Executable(
-        traced.graph,
-        traced.wrt_positions,
-        budget=budget,
-        measure=measure or "arena",
-        preset=preset,
-        backend="null",
-        device=device,
+    measure = measure or ("arena" if callable(what) else "live")
+    spec = budgets.with_options(budgets.parse(budget, measure, max_extra), offload, pinned, exact)
+    number = budgets.parse_preset(preset)
+    text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
+    answer = _native.plan_json(
+        text,
+        preset=number,
+        budget=spec,
+        device=devices.resolve(device),
+        time_limit=_seconds(time_limit),
+        progress=_teller(progress),
     )
-    return step.plan
+    return Plan(text, answer)
 
 
 def plans(
@@ -406,13 +449,19 @@ def plans(
     Raises:
         ValueError, TypeError: a mistake in the problem or a budget.
     """
-    text = under_policy(read_problem(problem), policy, device)
+    if callable(problem):
+        raise TypeError("plans takes a problem: for a function, cutback.plan(f, *args).problem")
+    if isinstance(several, (str, bytes)) or not isinstance(several, Iterable):
+        raise TypeError(f"several is a list of budgets, not {several!r}")
+    specs = [budgets.parse(budget, measure) for budget in several]
+    number = budgets.parse_preset(preset)
+    text = problem_of(problem, (), policy=policy, device=device)
     answers = _native.plans_json(
         text,
-        [budgets.parse(budget, measure) for budget in several],
-        preset=budgets.parse_preset(preset),
+        specs,
+        preset=number,
         device=devices.resolve(device),
-        time_limit=time_limit,
+        time_limit=_seconds(time_limit),
         progress=_teller(progress),
     )
     return [Plan(text, answer) if ok else _native.BudgetError(answer) for ok, answer in answers]

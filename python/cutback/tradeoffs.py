@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _native, budgets, devices, files
-from .planning import Plan, Problem, plan, read_graph, read_problem, under_policy
-from .policies import Policy
+from .planning import Plan, Problem, problem_of, read_graph
+from .policies import Policy, WholeGraph
 from .training import ArgNums
 
 
@@ -230,7 +230,7 @@ def frontier(
     what: Callable[..., Any] | Problem,
     *args: Any,
     preset: str = "recompute_all",
-    policy: Policy | str | None = None,
+    policy: Policy | WholeGraph | str | None = None,
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
 ) -> Frontier:
@@ -245,11 +245,8 @@ def frontier(
         ValueError, TypeError: a mistake in the problem or the function.
         NotImplementedError: limits of regions leave no point of it.
     """
-    graph = ""
-    if callable(what):
-        text = json.dumps(plan(what, *args, policy=policy, argnums=argnums).problem)
-    else:
-        graph = read_graph(what)
-        text = under_policy(read_problem(graph), policy, device)
-    answer = _native.frontier_json(text, budgets.parse_preset(preset), devices.resolve(device))
+    number = budgets.parse_preset(preset)
+    graph = "" if callable(what) else read_graph(what)
+    text = problem_of(graph or what, args, policy=policy, argnums=argnums, device=device)
+    answer = _native.frontier_json(text, number, devices.resolve(device))
     return Frontier(text, answer, graph)

@@ -1,0 +1,268 @@
+"""Every keyword of the planning functions acts on every kind of input, or is refused."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback import cli
+from cutback.policies import mu_two
+
+DATA = Path(__file__).parents[1] / "data" / "graphs"
+W = [np.full((32, 32), 0.1, np.float32) for _ in range(5)]
+X = np.ones((64, 32), np.float32)
+
+
+def loss(params, x):
+    for w in params:
+        x = cutback.tanh(cutback.exp(x @ w) * 0.01)
+    return (x * x).mean()
+
+
+PROBLEM = cutback.plan(loss, W, X).problem
+KINDS = ("function", "dict", "json", "gzip", "path")
+
+
+@pytest.fixture(params=KINDS)
+def given(request, tmp_path):
+    """The same step as each kind of input: the leading arguments of a call."""
+    kind, text = request.param, json.dumps(PROBLEM)
+    if kind == "function":
+        return loss, W, X
+    if kind in ("dict", "json"):
+        return (PROBLEM if kind == "dict" else text,)
+    path = tmp_path / ("p.json.gz" if kind == "gzip" else "p.json")
+    path.write_bytes(gzip.compress(text.encode()) if kind == "gzip" else text.encode())
+    return (path if kind == "path" else str(path),)
+
+
+MATMUL = next(op["name"] for op in PROBLEM["ops"] if op.get("kind") == "matmul")
+LINK = {**cutback.devices.measured(), "name": "linked", "link_bytes_per_s": 1e12}
+HALF = {"budget": 0.5, "measure": "arena"}
+
+
+EFFECTS = {  # keyword: (options with it, the same without it)
+    "budget": ({"budget": 0.5}, {}),
+    "measure": ({"budget": 0.5, "measure": "saved"}, HALF),
+    "preset": ({"preset": "conservative"}, {}),
+    "policy": ({"policy": mu_two(2000)}, {}),
+    "device": ({**HALF, "device": "a100"}, HALF),
+    "max_extra": (
+        {"budget": "min", "measure": "arena", "max_extra": 1e-4},
+        {"budget": "min", "measure": "arena"},
+    ),
+    "offload": ({**HALF, "offload": "only", "device": LINK}, {**HALF, "device": LINK}),
+    "pinned": (
+        {**HALF, "offload": True, "device": LINK, "pinned": 1},
+        {**HALF, "offload": True, "device": LINK},
+    ),
+    "exact": ({**HALF, "exact": True}, HALF),
+    "profile": ({"profile": {MATMUL: 1.0}}, {}),
+    "argnums": ({"argnums": 1}, {}),
+    "time_limit": ({**HALF, "time_limit": 1e-9}, HALF),
+    "progress": ({**HALF, "progress": lambda seconds, best: True}, HALF),
+}
+ENDS = {"time_limit", "progress"}  # a search that is ended before it has found a plan
+
+
+def kind_of(given):
+    return "function" if callable(given[0]) else "a problem"
+
+
+def answer(given, options):
+    options = {"measure": "arena", **options}
+    return cutback.plan(*given, **options).document
+
+
+def test_the_table_has_every_keyword():
+    keywords = [
+        p.name
+        for p in inspect.signature(cutback.plan).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    ]
+    assert sorted(keywords) == sorted(EFFECTS)
+
+
+@pytest.mark.parametrize("keyword", sorted(EFFECTS))
+def test_plan(given, keyword):
+    options, plain = EFFECTS[keyword]
+    refused = ("function",) if keyword == "profile" else ()
+    refused = ("a problem",) if keyword == "argnums" else refused
+    if kind_of(given) in refused:
+        with pytest.raises(TypeError, match=keyword):
+            answer(given, options)
+        return
+    if keyword in ENDS:
+        with pytest.raises(cutback.BudgetError, match="ended"):
+            answer(given, options)
+        return
+    found = answer(given, options)
+    if keyword != "exact":  # whose plan may be the same
+        assert found != answer(given, plain), f"{keyword} has no effect"
+    if keyword != "argnums":
+        assert found == answer((PROBLEM,), options)
+
+
+def test_min_takes_no_more_time_than_it_may(given):
+    plan = cutback.plan(*given, budget="min", measure="arena", max_extra=1e-4)
+    n = plan.numbers
+    assert n["time_ps"] <= n["once_ps"] * (1 + 1e-4)
+
+
+def test_progress_is_told_and_ends_the_search(given):
+    told = []
+    cutback.plan(*given, **HALF, progress=lambda seconds, best: told.append((seconds, best)))
+    assert told and told[0][0] >= 0
+    with pytest.raises(RuntimeError, match="mine"):
+        cutback.plan(*given, **HALF, progress=raising)
+
+
+def raising(seconds):
+    raise RuntimeError("mine")
+
+
+def test_a_function_has_the_plan_of_its_compiled_step():
+    for budget in (None, 0.5, "min"):
+        step = cutback.compile(loss, budget=budget).prepare(W, X)
+        assert cutback.plan(loss, W, X, budget=budget).to_json() == step.plan.to_json()
+
+
+def test_a_problem_takes_no_arguments(given):
+    if kind_of(given) != "function":
+        with pytest.raises(TypeError, match="arguments"):
+            cutback.plan(*given, W, X)
+        with pytest.raises(TypeError, match="arguments"):
+            cutback.frontier(*given, W)
+        with pytest.raises(TypeError, match="argnums"):
+            cutback.frontier(*given, argnums=1)
+        with pytest.raises(TypeError, match="argnums"):
+            cutback.min_cut(*given, argnums=1)
+
+
+FRONTIER = {
+    "preset": {"preset": "conservative"},
+    "policy": {"policy": mu_two(2000)},
+    "device": {"device": "a100"},
+}
+
+
+@pytest.mark.parametrize("keyword", sorted(FRONTIER))
+def test_frontier(given, keyword):
+    found = cutback.frontier(*given, **FRONTIER[keyword]).to_json()
+    assert found == cutback.frontier(PROBLEM, **FRONTIER[keyword]).to_json()
+    assert found != cutback.frontier(*given).to_json()
+
+
+def test_mu_two_weighs_by_the_device_that_was_asked_for():
+    for device in ("cpu", "a100"):
+        options = {"policy": mu_two(2000), "device": device}
+        of_function = cutback.frontier(loss, W, X, **options).to_json()
+        assert of_function == cutback.frontier(PROBLEM, **options).to_json()
+
+
+def test_min_cut(given):
+    for options in ({}, {"preset": "aggressive"}, {"policy": mu_two(2000)}):
+        found = cutback.min_cut(*given, **options).numbers
+        assert found == cutback.min_cut(PROBLEM, **options).numbers
+
+
+PLANS = {
+    "measure": {"measure": "arena"},
+    "preset": {"preset": "conservative"},
+    "policy": {"policy": "nothing_saveable"},
+    "device": {"device": "a100"},
+}
+
+
+@pytest.mark.parametrize("keyword", sorted(PLANS))
+def test_plans(given, keyword):
+    several = [None, 0.9, 0.7] if keyword != "measure" else [0.9]
+    if kind_of(given) == "function":
+        with pytest.raises(TypeError, match=r"plans takes a problem.*cutback.plan"):
+            cutback.plans(loss, several, **PLANS[keyword])
+        return
+    found = [one.numbers for one in cutback.plans(*given, several, **PLANS[keyword])]
+    assert found == [cutback.plan(PROBLEM, budget=b, **PLANS[keyword]).numbers for b in several]
+    assert found != [one.numbers for one in cutback.plans(*given, several)]
+
+
+@pytest.mark.parametrize("several", ["0.5x", b"0.5x", 3, None])
+def test_several_budgets_are_a_list(several):
+    with pytest.raises(TypeError, match="several is a list of budgets"):
+        cutback.plans(PROBLEM, several)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"time_limit": -1.0}, ValueError),
+        ({"time_limit": float("nan")}, ValueError),
+        ({"time_limit": "soon"}, TypeError),
+        ({"progress": 7}, TypeError),
+        ({"exact": True, "budget": None}, ValueError),
+        ({"max_extra": 0.1}, ValueError),
+        ({"max_extra": 0.1, "budget": 0.5}, ValueError),
+        ({"offload": True, "budget": None}, ValueError),
+    ],
+    ids=str,
+)
+def test_what_cannot_act_is_refused(given, options, error):
+    with pytest.raises(error, match=next(iter(options))):
+        cutback.plan(*given, **options)
+
+
+def test_a_graph_of_nodes_is_named_as_what_it_is():
+    for call in (cutback.plan, cutback.frontier, cutback.min_cut):
+        with pytest.raises(TypeError, match=r"not Graph; .*graph.compile"):
+            call(cutback.Graph())
+    with pytest.raises(TypeError, match=r"not Graph"):
+        cutback.plans(cutback.Graph(), [None])
+
+
+def test_a_joint_graph_takes_them_too():
+    """A graph traced with PyTorch, as a path, and as the problem it becomes."""
+    path = DATA / "transformer_encoder.json.gz"
+    problem = cutback.planning.read_problem(path)
+    for options in (
+        {"preset": "aggressive", "policy": "save:aten.mm"},
+        {"preset": "conservative", "device": "a100"},
+    ):
+        assert cutback.plan(path, **options).numbers == cutback.plan(problem, **options).numbers
+
+
+# ---- the command line ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(PROBLEM))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("plan FILE --budgets 0.9x --max-extra 0", "--max-extra"),
+        ("plan FILE --budgets 0.9x --budget 0.5x", "--budget"),
+        ("plan FILE --budgets 0.9x --explain", "--explain"),
+        ("plan FILE --budgets 0.9x --exact", "--exact"),
+        ("plan FILE --budgets 0.9x --offload", "--offload"),
+        ("plan FILE --budgets 0.9x --pinned 0", "--pinned"),
+        ("plan FILE --budgets 0.9x --profile x", "--profile"),
+        ("plan FILE --budgets ,", "--budgets"),
+        ("plan FILE --max-extra 0.5", "max_extra"),
+        ("plan FILE --exact", "exact"),
+        ("plan FILE --offload", "offload"),
+        ("frontier FILE --peaks", "--peaks"),
+    ],
+)
+def test_what_cannot_act_is_refused_on_the_command_line(file, arguments, named, capsys):
+    assert cli.main([file if word == "FILE" else word for word in arguments.split()]) == 2
+    assert named in capsys.readouterr().err
