@@ -21,7 +21,7 @@ class RawArray:
         if bits.dtype != _BITS16:
             raise TypeError(f"the bits of bf16 are uint16, not {bits.dtype}")
         self.bits = bits
-        self.dtype = "bf16"
+        self.dtype = dtypes.DTYPES["bf16"]
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -59,21 +59,92 @@ def parse(spec: Any) -> str:
     Raises:
         TypeError: there is no such type.
     """
+    if isinstance(spec, DType):
+        return spec.core
     if isinstance(spec, str):
         name = _ALIASES.get(spec, spec)
         if name in SIZES:
-            return name
+            return str(name)
     try:
         found = from_numpy(np.dtype(spec))
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError, OverflowError):  # what NumPy says of odd texts
         found = None
     if found is None:
         raise TypeError(f"{spec!r} is not one of the supported dtypes: {', '.join(NAMES)}")
     return found
 
 
+class DType:
+    """The dtype of a traced array: equal to each of its spellings (``np.float32``,
+    ``np.dtype("float32")``, ``"float32"``, ``"f32"``) from either side, and taken by NumPy where a
+    dtype is wanted. It hashes as the core's name, ``"f32"``, which is its ``str``: the spellings
+    hash differently among themselves, so that in a dict only this one finds it.
+    """
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: str) -> None:
+        self.core = core
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's dtype; without ``ml_dtypes`` there is none of bf16, which is an
+        AttributeError, so that NumPy sees no dtype in it."""
+        if self.core == "bf16" and bfloat16() is None:
+            raise AttributeError("NumPy has no bf16 without ml_dtypes")
+        return to_numpy(self.core)
+
+    @property
+    def name(self) -> str:
+        """NumPy's name: ``"float32"``."""
+        return "bfloat16" if self.core == "bf16" else to_numpy(self.core).name
+
+    @property
+    def kind(self) -> str:
+        """``"b"``, ``"i"``, ``"u"`` or ``"f"``, as NumPy's, also for bf16."""
+        return "f" if self.core == "bf16" else to_numpy(self.core).kind
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return SIZES[self.core]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self.core == other.core
+        if isinstance(other, str) and other in SIZES:
+            return self.core == other
+        if other is None:  # NumPy's f64, which nobody means here
+            return False
+        try:
+            return parse(other) == self.core
+        except TypeError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.core)
+
+    def __str__(self) -> str:
+        return self.core
+
+    def __format__(self, spec: str) -> str:
+        return format(self.core, spec)
+
+    def __repr__(self) -> str:
+        return repr(self.core)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DType, (self.core,)
+
+
+Name = str | DType
+"""A core's name, or the dtype of a traced array."""
+
+DTYPES = {name: DType(name) for name in NAMES}
+
+
 @cache
-def promote(a: str, b: str) -> str:
+def promote(a: Name, b: Name) -> str:
     """The type of an operation on arrays of types ``a`` and ``b``, as NumPy's ``promote_types`` has
     it.
 
@@ -81,6 +152,7 @@ def promote(a: str, b: str) -> str:
         TypeError: NumPy (with ``ml_dtypes``) has no common type for the two, such as bf16 with f16
             or i32.
     """
+    a, b = str(a), str(b)
     if a == b:
         return a
     if "bf16" in (a, b):
@@ -96,26 +168,26 @@ def promote(a: str, b: str) -> str:
     return found
 
 
-def with_scalar(dtype: str, value: bool | int | float) -> str:
+def with_scalar(dtype: Name, value: bool | int | float) -> str:
     """The type of an operation between an array of ``dtype`` and a Python scalar, which is weak: it
     adapts to the array unless it is of a higher kind (bool < int < float), as NumPy's promotion has
     it."""
     if dtype in FLOATS or isinstance(value, bool):
-        return dtype
+        return str(dtype)
     if isinstance(value, int):
-        return "i64" if dtype == "bool" else dtype
+        return "i64" if dtype == "bool" else str(dtype)
     return "f64"
 
 
 @cache
-def floating(dtype: str) -> str:
+def floating(dtype: Name) -> str:
     """The type in which NumPy computes exp, sqrt and their like of ``dtype``."""
     if dtype in FLOATS:
-        return dtype
+        return str(dtype)
     return "f16" if dtype in ("bool", "u8") else "f64"
 
 
-def accumulator(dtype: str) -> str:
+def accumulator(dtype: Name) -> str:
     """The type of a sum of ``dtype``: integers and bool add up in i64 (NumPy has u64 for u8; the
     core does not)."""
-    return "i64" if dtype in INTS or dtype == "bool" else dtype
+    return "i64" if dtype in INTS or dtype == "bool" else str(dtype)

@@ -174,7 +174,10 @@ class Executable:
             if inside or kind == _STATE:
                 arrays.append(None)
             elif kind == _GRADIENT and given is not None:
-                arrays.append(as_array(next(given), "out")[0])
+                array = next(given)
+                if isinstance(array, np.generic):
+                    raise TypeError(f"out: {array!r} is a NumPy scalar, which cannot be written")
+                arrays.append(as_array(array, "out")[0])
             else:
                 arrays.append(empty(shape, dtype))
         return arrays

@@ -50,8 +50,8 @@ class Graph:
         ] = []  # name, value of a constant
         self._input_of: dict[int, int] = {}  # value id -> position of the argument
         self._constants: dict[
-            int, tuple[Any, Array]
-        ] = {}  # id(object) -> the object, kept, and its value
+            int, tuple[Any, bytes, Array]
+        ] = {}  # id(object) -> the object, kept, its bits, and its value
         self._states: dict[int, int] = {}  # position of the argument -> value id
         self._constraints: dict[int, CheckpointPolicy] = {}  # value id, where not FREE
         self._made: dict[int, _Call] = {}  # value id -> the operation that made it, under a policy
@@ -60,6 +60,7 @@ class Graph:
         self._policies: list[PolicyFunction] = []
         self._n_streams = 0
         self._n_outputs = 0
+        self._n_constants = 0
 
     # ---- building --------------------------------------------------------------------------------
 
@@ -96,21 +97,23 @@ class Graph:
         Raises:
             TypeError: its dtype is not supported.
         """
-        known = self._constants.get(id(value))
-        if known is not None:
-            return known[1]
         from .arrays import as_array
 
         array, dtype = as_array(value, "a constant of the traced function")
+        bits = array.tobytes()  # the function may write into it between two uses
+        known = self._constants.get(id(value))
+        if known is not None and known[1] == bits:
+            return known[2]
         if array.ndim == 0 and dtype != "bf16":
             result = self.full((), array.item(), dtype)
         else:
-            name = f"constant{len(self._constants)}"
+            self._n_constants += 1
+            name = f"constant{self._n_constants - 1}"
             result = self._add_input(name, array.shape, dtype, "data", np.array(array, order="C"))
-        self._constants[id(value)] = (value, result)
+        self._constants[id(value)] = (value, bits, result)
         return result
 
-    def full(self, shape: tuple[int, ...], value: bool | int | float, dtype: str) -> Array:
+    def full(self, shape: tuple[int, ...], value: bool | int | float, dtype: dtypes.Name) -> Array:
         """An array of ``shape`` filled with ``value``.
 
         Raises:
@@ -119,7 +122,7 @@ class Graph:
         """
         number = float(value)
         if isinstance(value, int) and dtype in dtypes.INTS:
-            limits = np.iinfo(dtypes.to_numpy(dtype))
+            limits = np.iinfo(dtypes.to_numpy(str(dtype)))
             if not limits.min <= value <= limits.max:
                 raise OverflowError(located(f"the integer {value} does not fit into {dtype}"))
             if int(number) != value:
@@ -152,6 +155,8 @@ class Graph:
                         "from one call to the next, return it from the function instead"
                     )
                 )
+        if isinstance(attrs.get("dtype"), dtypes.DType):
+            attrs = {**attrs, "dtype": str(attrs["dtype"])}
         where = location()
         decision = self._decide(name, ins, attrs, where) if self._policies else None
         region = self._regions[-1][0] if self._regions else None

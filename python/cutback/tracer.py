@@ -56,7 +56,7 @@ def common(graph: Graph, name: str, values: Sequence[Any]) -> list[Array]:
             raise TypeError(
                 located(f"{name}: expected an array or a number, got {type(given).__name__}")
             )
-    dtype: str | None = None
+    dtype: dtypes.Name | None = None
     try:
         for x in operands:
             if isinstance(x, Array):
@@ -65,7 +65,7 @@ def common(graph: Graph, name: str, values: Sequence[Any]) -> list[Array]:
         raise TypeError(located(f"{name}: {error}")) from None
     for x in operands:
         if not isinstance(x, Array):
-            start = "bool" if dtype is None else dtype
+            start: dtypes.Name = "bool" if dtype is None else dtype
             dtype = dtypes.with_scalar(start, x)
     assert dtype is not None
     return [x.astype(dtype) if isinstance(x, Array) else graph.full((), x, dtype) for x in operands]
@@ -102,8 +102,8 @@ def _shape_of(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 class Array:
-    """A value of a graph: ``shape`` (tuple of ints) and ``dtype`` (``"f32"``, ...) without
-    elements."""
+    """A value of a graph: ``shape`` (tuple of ints) and ``dtype`` (equal to ``"f32"``,
+    ``np.float32``, ...; :class:`cutback.dtypes.DType`) without elements."""
 
     __slots__ = ("dtype", "graph", "id", "shape")
     __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays: == compares elements
@@ -111,7 +111,7 @@ class Array:
     def __init__(self, graph: Graph, number: int, dtype: str, shape: tuple[int, ...]) -> None:
         self.graph = graph
         self.id = number
-        self.dtype = dtype
+        self.dtype = dtypes.DTYPES[dtype]
         self.shape = shape
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,56 @@ from .source import located
 from .tracer import Array
 
 Spec = tuple[Any, ...]
-"""What a leaf means to a trace: (dtype, shape) of an array, (type, text) of a constant."""
+"""What a leaf means to a trace: (dtype, shape) of an array, (type, value) of a constant."""
 
-_CONSTANT = (bool, int, float, complex, str, bytes)
+_VALUE: dict[type, Callable[[Any], Any]] = {
+    # Bits, not ==, which takes -0.0 for 0.0 and no NaN for itself; and by the type's own methods,
+    # not those of a subclass, which may answer as they like.
+    int: int.__pos__,
+    float: lambda x: struct.pack("=d", x),
+    complex: lambda x: struct.pack("=dd", complex.real.__get__(x), complex.imag.__get__(x)),
+    str: str.__str__,
+    bytes: lambda x: bytes(memoryview(x)),
+}
+_CONSTANT = tuple(_VALUE)
+
+
+class _Itself:
+    """An object as a key that is equal to itself alone, and keeps it alive."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def _has_state(x: object) -> bool:
+    """Has an instance of a subclass more to it than the value of its base?"""
+    return bool(getattr(x, "__dict__", None)) or any(
+        cls.__dict__.get("__slots__") for cls in type(x).__mro__
+    )
+
+
+def constant_key(x: Any) -> Any:
+    """What another call must have in place of the constant ``x`` to be the same call: exactly the
+    same type and bits; of functions and what carries attributes of its own, the same object."""
+    if callable(x):
+        try:
+            hash(x)
+        except TypeError:
+            return _Itself(x)
+        return x
+    if isinstance(x, Enum) or (type(x) not in _VALUE and _has_state(x)):
+        return _Itself(x)
+    if isinstance(x, bool):
+        return x
+    return next(value(x) for base, value in _VALUE.items() if isinstance(x, base))
 
 
 class Call:
@@ -27,7 +76,7 @@ class Call:
     constants of the trace: another value traces again. ``np.float32(x)`` is an array.
     """
 
-    __slots__ = ("arrays", "function", "key", "leaves", "tree")
+    __slots__ = ("arrays", "function", "key", "leaves", "scalars", "tree")
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -35,6 +84,7 @@ class Call:
         self.function = function
         self.leaves, self.tree = tree.flatten((args, kwargs))
         self.arrays: list[np.ndarray[Any, Any] | None] = []  # for each leaf; None: a constant
+        self.scalars: list[int] = []  # leaves that are NumPy scalars: nothing can be written there
         specs: list[Spec] = []
         for i, leaf in enumerate(self.leaves):
             if type(leaf) is np.ndarray and (known := dtypes.from_numpy(leaf.dtype)) is not None:
@@ -45,15 +95,18 @@ class Call:
         self.key = (self.tree, tuple(specs))
 
     def _read(self, i: int, leaf: Any) -> Spec:
-        if not isinstance(leaf, np.generic) and (isinstance(leaf, _CONSTANT) or callable(leaf)):
+        constant = isinstance(leaf, (*_CONSTANT, Enum)) or callable(leaf)
+        if constant and not isinstance(leaf, np.generic):
             self.arrays.append(None)
-            return type(leaf), leaf if callable(leaf) else repr(leaf)
+            return type(leaf), constant_key(leaf)
         if isinstance(leaf, Array):
             raise TypeError(
                 f"{self.names()[i]} is a traced array: a compiled function cannot be called "
                 "inside a trace"
             )
         array, dtype = as_array(leaf, self.names()[i])
+        if isinstance(leaf, np.generic):
+            self.scalars.append(i)
         self.arrays.append(array)
         return dtype, array.shape
 
@@ -101,6 +154,7 @@ class Traced:
         self.wrt = [
             i for argnum in argnums for i in call.leaves_of(argnum) if call.arrays[i] is not None
         ]
+        self._among = [i for argnum in argnums for i in call.leaves_of(argnum)]
         _check_wrt(call, argnums, self.names)
         arrays = [i for i, array in enumerate(call.arrays) if array is not None]
         self._position = {leaf: n for n, leaf in enumerate(arrays)}  # leaf -> argument of the graph
@@ -176,6 +230,27 @@ class Traced:
                 located(
                     "gradients need a floating-point scalar loss, but the function returned "
                     f"{loss.dtype}{list(loss.shape)}; reduce it, as with .mean() or .sum()"
+                )
+            )
+
+    def check_written(self, call: Call, updates: bool) -> None:
+        """Can what a step updates be written? ``updates``: the arguments differentiated by are.
+
+        Raises:
+            TypeError: a number stands there that is no array, so that its update would be lost.
+        """
+        written = [i for i, n in self._position.items() if n in self.graph._states]
+        numbers = [i for i in call.scalars if i in written]
+        if updates:
+            numbers += [i for i in self._among if i in call.scalars]
+            numbers += [i for i in self._among if isinstance(call.leaves[i], (float, complex))]
+        for i in numbers:
+            leaf = call.leaves[i]
+            raise TypeError(
+                located(
+                    f"{self.names[i]} is {leaf!r}, a {type(leaf).__name__}, which a step cannot "
+                    "update in place; pass np.asarray(...) of it and keep that array, or, if it is "
+                    "not to be updated, pass it in an argument outside argnums"
                 )
             )
 

@@ -47,6 +47,7 @@ class _Specialisation:
         self.arg_trees = call.tree[3][0][3]
         self.constant = [array is None for array in call.arrays]
         self.ranges = [call.leaves_of(argnum) for argnum in argnums]
+        self.numbers = any(isinstance(leaf, (float, complex)) for leaf in call.leaves)
         params = [call.arrays[i] for i in self.traced.wrt]
         static = (
             3 * sum(a.nbytes for a in params if a is not None) if step.optimizer is not None else 0
@@ -174,6 +175,8 @@ class Step:
             spec = self._known[call.key] = _Specialisation(self, call)
             if len(self._known) == _MANY:
                 self._warn_of_many()
+        if call.scalars or spec.numbers:
+            spec.traced.check_written(call, self.optimizer is not None)
         self._last = spec
         return spec
 
