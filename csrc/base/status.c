@@ -1,7 +1,8 @@
 #include "status.h"
 
 #include <stdarg.h>
-#include <stdio.h>
+
+#include "vec.h"
 
 const char *cb_status_name(cb_status status) {
     switch (status) {
@@ -22,7 +23,7 @@ cb_status cb_fail(cb_error *err, cb_status status, const char *format, ...) {
         va_list args;
         err->status = status;
         va_start(args, format);
-        (void)vsnprintf(err->text, sizeof err->text, format, args);
+        cb_format_list(err->text, sizeof err->text, format, args);
         va_end(args);
     }
     return status;

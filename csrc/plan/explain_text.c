@@ -13,15 +13,15 @@ static const char *bytes_text(uint64_t bytes, char buffer[32]) {
     double shown = (double)bytes;
     int i = 0;
     for (; shown >= 1024 && i < 6; i++) shown /= 1024;
-    (void)snprintf(buffer, 32, i == 0 ? "%.0f %s" : "%.2f %s", shown, unit[i]);
+    cb_format(buffer, 32, i == 0 ? "%.0f %s" : "%.2f %s", shown, unit[i]);
     return buffer;
 }
 
 static const char *time_text(int64_t ps, char buffer[32]) {
     double us = (double)ps / 1e6, size = us < 0 ? -us : us;
-    if (size < 1e3) (void)snprintf(buffer, 32, "%.2f us", us);
-    else if (size < 1e6) (void)snprintf(buffer, 32, "%.2f ms", us / 1e3);
-    else (void)snprintf(buffer, 32, "%.2f s", us / 1e6);
+    if (size < 1e3) cb_format(buffer, 32, "%.2f us", us);
+    else if (size < 1e6) cb_format(buffer, 32, "%.2f ms", us / 1e3);
+    else cb_format(buffer, 32, "%.2f s", us / 1e6);
     return buffer;
 }
 
@@ -37,7 +37,7 @@ static const char *readers_text(const cb_explanation *e, uint32_t storage, char 
     uint32_t backward = 0, n = e->reader_begin[storage + 1] - e->reader_begin[storage];
     for (uint32_t i = e->reader_begin[storage]; i < e->reader_begin[storage + 1]; i++)
         backward += (e->p->op_flags[e->reader[i]] & CB_POP_BACKWARD) != 0;
-    (void)snprintf(buffer, 32, "%u + %u", n - backward, backward);
+    cb_format(buffer, 32, "%u + %u", n - backward, backward);
     return buffer;
 }
 

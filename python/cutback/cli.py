@@ -21,7 +21,7 @@ from .budgets import MEASURES, PRESETS, parse_preset, text
 from .devices import resolve
 
 if TYPE_CHECKING:
-    from .planning import Best
+    from .planning import Best, Plan
 
 _DEVICE = (
     "row of the cost model: a name, measured (this CPU) or FILE.json; a100 for traced graphs, else "
@@ -74,12 +74,11 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
         metavar="S",
         help="end the search after S seconds",
     )
-    plan.add_argument(
-        "--explain", action="store_true", help="print each decision with its reason instead of JSON"
-    )
+    plan.add_argument("--explain", action="store_true", help="print each decision with its reason")
+    plan.add_argument("--json", action="store_true", help="print the plan (docs/problem.md)")
     plan.add_argument("--report", metavar="FILE", help="write an HTML page as well")
     plan.add_argument(
-        "-o", "--output", metavar="FILE", help="write there instead of to standard output"
+        "-o", "--output", metavar="FILE", help="write the plan there; with --explain, that text"
     )
 
 
@@ -130,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("file", help=_FILE)
     evaluate.add_argument("plan", help="a document with steps and backward_starts")
     evaluate.add_argument("--device", help="row of the cost model; the plan's unless given")
+    evaluate.add_argument("--json", action="store_true", help="bytes and picoseconds")
     return parser
 
 
@@ -150,12 +150,30 @@ def _read_graph(path: str) -> str:
 
     graph = files.read_text(path)
     if not graph.lstrip().startswith("{"):
-        raise ValueError(f"{path}: a graph is a JSON object, this starts with {graph[:8]!r}")
+        raise ValueError(f"{path}: a graph is a JSON object, this is something else")
     return graph
 
 
 def _print(what: str) -> None:
-    sys.stdout.write(what.rstrip("\n") + "\n")
+    from .files import shown
+
+    sys.stdout.write(shown(what.rstrip("\n")) + "\n")
+
+
+def _print_json(what: str) -> None:
+    """JSON as it is, in characters that a terminal only shows."""
+    from .files import SHOWN
+
+    what = SHOWN.sub(lambda found: json.dumps(found[0])[1:-1], what.rstrip("\n"))
+    sys.stdout.write(what + "\n")
+
+
+def _tell(error: Exception) -> None:
+    """A mistake in one line. What is quoted of a file does nothing to the terminal."""
+    from .files import one_line
+
+    what = " ".join(str(error).split()) or type(error).__name__
+    sys.stderr.write(f"cutback: {one_line(what)}\n")
 
 
 def _budgets(spec: str) -> list[int | str | None]:
@@ -202,11 +220,12 @@ def _told(best: Best | None) -> str:
 
 
 def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
+    from . import files
     from .planning import Plan, plans
 
     if (options.budget, options.max_extra, options.report) != (None,) * 3 or options.explain:
         raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
-    for name in ("exact", "offload", "pinned", "profile"):
+    for name in ("exact", "json", "offload", "pinned", "profile"):
         if getattr(options, name) not in (None, False):
             raise ValueError(f"--{name} goes with one --budget")
     asked = _budgets(options.budgets)
@@ -243,7 +262,7 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
                 "file": os.path.relpath(options.file, os.path.abspath(options.output)),
             }
             path = Path(options.output) / f"{spec}.json"
-            path.write_text(json.dumps(document) + "\n", encoding="utf-8")
+            files.write_text(path, json.dumps(document) + "\n")
     return 0
 
 
@@ -251,6 +270,8 @@ def _plan(options: argparse.Namespace) -> int:
     from . import files
     from .planning import plan
 
+    if options.json and options.explain:
+        raise ValueError("--json and --explain: print one of them")
     graph = _read_graph(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     if options.budgets is not None:
@@ -273,30 +294,33 @@ def _plan(options: argparse.Namespace) -> int:
         )
     if options.report:
         answer.report(options.report, title=f"Plan of {Path(options.file).name}")
-    if not options.output:
-        _print(answer.explain() if options.explain else answer.to_json())
-        return 0
-    written = answer.explain()
-    if not options.explain:
+    explained = answer.explain() if options.explain else ""
+    if options.output and options.explain:
+        files.write_text(options.output, explained.rstrip("\n") + "\n")
+    elif options.output:
         folder = os.path.dirname(os.path.abspath(options.output))
         document = {**answer.document, "file": os.path.relpath(options.file, folder)}
-        written = json.dumps(document)
+        files.write_text(options.output, json.dumps(document) + "\n")
+    if options.json:
+        _print_json(answer.to_json())
+    elif not options.explain:
         _print(str(answer))
-    Path(options.output).write_text(written.rstrip("\n") + "\n", encoding="utf-8")
+    elif not options.output:
+        _print(explained)
     return 0
 
 
 def _cut(options: argparse.Namespace) -> int:
-    from . import _native
+    from . import _native, files
 
     graph = _read_graph(options.file)
     answer, network = _native.cut_json(
         graph, parse_preset(options.preset), options.dump_network is not None
     )
     if network is not None:
-        Path(options.dump_network).write_text(network, encoding="utf-8")
+        files.write_text(options.dump_network, network)
     if options.json:
-        _print(answer)
+        _print_json(answer)
         return 0
     cut = json.loads(answer)
     _print(
@@ -319,24 +343,21 @@ def _frontier(options: argparse.Namespace) -> int:
     if options.report:
         title = f"Frontier of {Path(options.file).name}"
         answer.report(options.report, title=title, peaks=options.peaks)
-    _print(answer.to_json() if options.json else str(answer))
+    if options.json:
+        _print_json(answer.to_json())
+    else:
+        _print(str(answer))
     return 0
 
 
 def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
     """The text of a plan and its document, which has what a picture needs."""
     from . import files
+    from .plan_files import check_plan
 
     plan = files.read_text(path)
-    try:
-        document = json.loads(plan)
-    except RecursionError:
-        raise ValueError(f"{path}: nested too deeply for a plan") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
-    for key in ("fingerprint", "numbers", "steps", "decisions", "lives"):
-        if not isinstance(document, dict) or key not in document:
-            raise ValueError(f"{path}: this is no plan: it has no {key!r}")
+    document = files.parse_json(plan, path)
+    check_plan(document, path)
     return plan, document
 
 
@@ -350,24 +371,38 @@ def _graph_of(options: argparse.Namespace, document: Mapping[str, Any]) -> str:
     return _read_graph(os.path.join(os.path.dirname(os.path.abspath(options.plan)), named))
 
 
+def _plan_for(problem: str, plan: str, document: Mapping[str, Any], path: str) -> Plan:
+    """A plan with its problem, once they fit."""
+    from .plan_files import check_fits
+    from .planning import Plan
+
+    check_fits(document, json.loads(problem), path)
+    return Plan(problem, plan)
+
+
 def _explain(options: argparse.Namespace) -> int:
-    from .planning import Plan, read_problem
+    from .planning import read_problem
 
     plan, document = _read_plan(options.plan)
-    answer = Plan(read_problem(_graph_of(options, document)), plan)
-    _print(answer.explain(as_json=options.json))
+    answer = _plan_for(read_problem(_graph_of(options, document)), plan, document, options.plan)
+    (_print_json if options.json else _print)(answer.explain(as_json=options.json))
     if options.report:
         answer.report(options.report, title=f"Plan {Path(options.plan).name}")
     return 0
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from .planning import Plan, read_problem
+    from .planning import read_problem
 
-    (first, document), (second, _) = _read_plan(options.plan), _read_plan(options.other)
+    (first, document), (second, other) = _read_plan(options.plan), _read_plan(options.other)
     problem = read_problem(_graph_of(options, document))
-    answer = Plan(problem, first).diff(Plan(problem, second))
-    _print(answer.to_json() if options.json else str(answer))
+    before = _plan_for(problem, first, document, options.plan)
+    after = _plan_for(problem, second, other, options.other)
+    answer = before.diff(after)
+    if options.json:
+        _print_json(answer.to_json())
+    else:
+        _print(str(answer))
     if options.report:
         names = f"{Path(options.plan).name} and {Path(options.other).name}"
         answer.report(options.report, title=f"Plans {names}")
@@ -381,7 +416,17 @@ def _evaluate(options: argparse.Namespace) -> int:
     device = resolve(options.device)
     if device is None and files.is_traced(graph) and '"device"' not in plan:
         device = "a100"
-    _print(_native.evaluate_json(graph, plan, device))
+    answer = _native.evaluate_json(graph, plan, device)
+    if options.json:
+        _print_json(answer)
+        return 0
+    n = json.loads(answer)
+    extra = 100 * (n["time_ps"] - n["once_ps"]) / max(1, n["once_ps"])
+    _print(
+        f"peak {text(n['peak_bytes'])}, arena {text(n['arena_bytes'])}, saved "
+        f"{text(n['saved_bytes'])}\n{n['time_ps'] / 1e9:.3f} ms, {extra:.1f} % more than running "
+        f"everything once; {n['recomputed']} of {n['runs']} runs are repeated"
+    )
     return 0
 
 
@@ -422,7 +467,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:
-        sys.stderr.write(f"cutback: {' '.join(str(error).split()) or type(error).__name__}\n")
+        _tell(error)
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("cutback: interrupted\n")

@@ -163,10 +163,7 @@ def _chooser(policy: str, document: Mapping[str, Any]) -> Chooser:
     if colon and verb in ("save", "recompute", "offload", "names"):
         return _by_list(verb, rest, document["ops"])
     if policy.endswith(".json"):
-        try:
-            table = json.loads(files.read_text(policy))
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{policy}: not JSON ({error})") from None
+        table = files.parse_json(files.read_text(policy), policy)
         if not isinstance(table, dict):
             raise ValueError(f"{policy}: a policy file is an object of name: constraint")
         return by_table(table, [row.get("name", "") for row in document.get("regions", ())])

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,8 @@ def resolve(device: Device | None) -> str | None:
     pointwise chains as one kernel.
 
     Raises:
-        OSError: the file cannot be read. TypeError: none of these. Names and numbers are checked by
-        the core.
+        OSError: the file cannot be read. TypeError, ValueError: none of these. Names and numbers
+            are checked by the core.
     """
     if device is None or isinstance(device, str):
         if device == MEASURED:
@@ -52,10 +51,13 @@ def resolve(device: Device | None) -> str | None:
         if device == f"{MEASURED}{FUSED}":
             return json.dumps({**measured(), "fused": True})
         if device is not None and device.endswith(".json"):
-            return files.read_text(device)
+            row = files.read_text(device)
+            if not row.lstrip().startswith("{"):
+                raise ValueError(f"{device}: a device is a JSON object, this is something else")
+            return row
         return device
     if isinstance(device, Mapping):
-        return json.dumps(dict(device))
+        return files.to_json(dict(device), "device")
     raise TypeError(f"a device is a name or a row, not {type(device).__name__}")
 
 
@@ -112,10 +114,8 @@ def _write(path: Path, row: dict[str, Any]) -> None:
     """Whole or not at all; without a place to write, the next process measures again."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)  # readable by its owner alone
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"key": _key(), "row": row}, file, indent=1)
-        os.replace(name, path)
+        text = json.dumps({"key": _key(), "row": row}, indent=1)
+        files.write_text(path, text, private=True)
     except OSError:
         pass
 

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import budgets
+from . import budgets, files
 
 if TYPE_CHECKING:
     from .planning import Plan
@@ -54,7 +54,10 @@ class Difference:
 
     def _compare(self) -> list[Changed]:
         rows = [_rows(plan) for plan in (self.before, self.after)]
-        counts = [Counter(plan.document["steps"]) for plan in (self.before, self.after)]
+        counts = [
+            Counter(step for step in plan.document["steps"] if isinstance(step, int))  # no moves
+            for plan in (self.before, self.after)
+        ]
         changes: list[Changed] = []
         timed: set[int] = set()  # an operation with several outputs counts its time once
         for storage in sorted(rows[0].keys() | rows[1].keys()):
@@ -106,8 +109,7 @@ class Difference:
         """Writes a self-contained HTML page: totals, both timelines, and what differs."""
         from .report.comparison import render_difference
 
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(render_difference(self, title))
+        files.write_text(path, render_difference(self, title))
 
     def __str__(self) -> str:
         rows = []
@@ -127,8 +129,9 @@ class Difference:
             rows.append(f"{n} values, {budgets.text(sizes[old, new])}: {what}")
         for change in self.changes[:20]:
             place = f" {change.location}" if change.location else ""
+            name, kind = files.one_line(f"{change.name}{place}"), files.one_line(change.type)
             rows.append(
-                f"  {change.type:20} {budgets.text(change.bytes):>11}  {change.name}{place}: "
+                f"  {kind:20} {budgets.text(change.bytes):>11}  {name}: "
                 f"{change.before} -> {change.after}, runs {change.runs[0]} -> {change.runs[1]}"
             )
         if len(self.changes) > 20:

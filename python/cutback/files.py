@@ -1,4 +1,4 @@
-"""Graphs and plans in files: reading them, and laying measured times over a graph.
+"""Graphs and plans in files: reading and writing them, and laying measured times over a graph.
 
 A graph file holds a problem (``docs/problem.md``) or a joint graph as a tracer of PyTorch writes
 it, as JSON, gzipped or not.
@@ -6,13 +6,17 @@ it, as JSON, gzipped or not.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import math
 import os
+import re
+import stat
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import IO, Any
 
 from . import _native
 
@@ -26,20 +30,138 @@ come to 30 times."""
 SMALL = 64 << 20
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text; gzipped if the name ends in ``.gz``."""
-    opened = gzip.open if os.fspath(path).endswith(".gz") else open
-    with opened(path, "wt", encoding="utf-8") as file:
-        file.write(text)
+SHOWN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
+)
+"""Characters that steer a terminal, turn the direction of what follows, or are not seen."""
+
+
+def shown(text: str) -> str:
+    """A text for a terminal: of what comes from files, such characters are written out, as
+    ``\\x1b``; only line breaks and tabs are left."""
+    return SHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: object) -> str:
+    """:func:`shown`, with line breaks and tabs written out as well."""
+    return shown(str(text)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+_MAY_STEER = re.compile(r"\\[bfnrtu]")
+
+
+def for_people(problem: str) -> str:
+    """A problem (JSON) whose names take one line of a table and do nothing else to a terminal."""
+    if not _MAY_STEER.search(problem) and not SHOWN.search(problem):
+        return problem
+    document = json.loads(problem)
+    rows = [*document["ops"], *document.get("regions", ())]
+    for row in [*rows, *(out for op in document["ops"] for out in op["out"])]:
+        for key in {"name", "kind", "at", "type"} & row.keys():
+            row[key] = one_line(row[key])
+    document.pop("fingerprint", None)
+    return json.dumps(document)
+
+
+def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -> None:
+    """Writes a text; gzipped if the name ends in ``.gz``. The one writer of this package.
+
+    The file is there whole or not at all: the text goes into a new file in the same folder, to the
+    disk, and then takes the name. Whatever happens before that, a full disk or the end of the
+    process, leaves what was there. A link stays a link, and a file its permissions; ``private``:
+    a new one is its owner's alone. What is no plain file, as ``/dev/stdout``, is written into.
+
+    Raises:
+        OSError: it cannot be written; the text names ``path``.
+    """
+    name = os.fspath(path)
+    data = text.encode("utf-8", "backslashreplace")
+    if name.endswith(".gz"):
+        data = gzip.compress(data, mtime=0)
+    try:
+        target = os.path.realpath(name)
+        mode = os.stat(target).st_mode if os.path.exists(target) else None
+        if _is_open_file(name) or (mode is not None and not stat.S_ISREG(mode)):
+            _write_into(name, data)
+        else:
+            _replace(target, data, mode, 0o600 if private else 0o666)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise type(error)(error.errno, f"not written: {reason}", name) from None
+
+
+def _is_open_file(name: str) -> bool:
+    """Does a name lead to what a process has open, as ``/dev/stdout``? Taking the place of that
+    file would part the process from it."""
+    for _ in range(40):
+        folder, base = os.path.split(os.path.abspath(name))
+        folder = os.path.realpath(folder)
+        if folder.startswith("/proc/"):
+            return True
+        name = os.path.join(folder, base)
+        if not os.path.islink(name):
+            return False
+        name = os.path.join(folder, os.readlink(name))
+    return False
+
+
+def _write_into(name: str, data: bytes) -> None:
+    """Into a device or a pipe; one that nobody reads is an error, not a wait."""
+    handle = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+
+
+def _replace(target: str, data: bytes, mode: int | None, new_mode: int) -> None:
+    """Through a new file beside ``target``; ``mode``: what that has now, None: it is not there."""
+    if mode is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    folder, base = os.path.split(target)
+    beside = os.path.join(folder, f".{base[:80]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, new_mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+    with suppress(OSError):  # not every file system can
+        at = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(at)
+        finally:
+            os.close(at)
+
+
+def _open(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A plain file for reading: a pipe or a device may never answer, or never end."""
+    name = os.fspath(path)
+    handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    file = os.fdopen(handle, "rb") if stat.S_ISREG(os.fstat(handle).st_mode) else None
+    if file is None:
+        folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        os.close(handle)
+        if folder:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        raise ValueError(f"{name}: a pipe or a device; write it to a file and give that")
+    return file
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file, unpacked when it is gzipped (told by its first bytes).
 
     Raises:
-        OSError: it cannot be read. ValueError: it is no text, damaged, or too large.
+        OSError: it cannot be read. ValueError: it is no text, damaged, too large, or no plain file.
     """
-    with open(path, "rb") as file:
+    with _open(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         limit = MOST_BYTES
         if packed:
@@ -59,6 +181,25 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{os.fspath(path)}: no UTF-8 text (byte {error.start})") from None
+
+
+def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
+    """A document. Errors say where it goes wrong, and quote nothing: the file may be any.
+
+    Raises:
+        ValueError: no JSON.
+    """
+    name = os.fspath(where)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{name}: not JSON, at line {error.lineno}, column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise ValueError(f"{name}: nested too deeply") from None
+    except ValueError:  # an integer beyond what Python reads
+        raise ValueError(f"{name}: a number with too many digits") from None
 
 
 def to_json(document: Any, what: str, indent: int | None = None) -> str:
@@ -92,10 +233,10 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         OSError: the file cannot be read. ValueError: it holds something else.
     """
-    document = json.loads(read_text(path))
+    document = parse_json(read_text(path), path)
     if isinstance(document, dict) and document.get("format") == "cutback.times":
         if document.get("version") != 1:
-            raise ValueError(f"{os.fspath(path)}: version {document.get('version')!r}, not 1")
+            raise ValueError(f"{os.fspath(path)}: version {document.get('version')!r:.40}, not 1")
         document = document.get("seconds")
     if not isinstance(document, dict):
         raise ValueError(f"{os.fspath(path)}: a profile is an object of operation: seconds")

@@ -141,8 +141,9 @@ class Plan:
 
         ``as_json`` gives the same as JSON (``docs/problem.md``), with all values and readers.
         """
-        tell = _native.explanation_json if as_json else _native.explain_json
-        return tell(self._problem_text, self._text)
+        if as_json:
+            return _native.explanation_json(self._problem_text, self._text)
+        return _native.explain_json(files.for_people(self._problem_text), self._text)
 
     @property
     def explanation(self) -> dict[str, Any]:
@@ -188,8 +189,7 @@ class Plan:
         from .report import render_html
 
         page = render_html(self.problem, self.document, self._measured(), title, self.explanation)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page)
+        files.write_text(path, page)
 
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind
         return Plan, (self._problem_text, self._text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from . import files
 from .executable import Executable
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ class Profile:
         """Writes the times into a file for ``cutback plan --profile`` and
         :func:`cutback.files.read_times`."""
         document = {"format": "cutback.times", "version": 1, "seconds": self.times()}
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
+        files.write_text(path, json.dumps(document, indent=1))
 
     def __str__(self) -> str:
         total = self.seconds or 1.0

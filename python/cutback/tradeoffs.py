@@ -201,8 +201,7 @@ class Frontier:
         page = render_frontier(
             json.loads(self._text), title, self.references, self.peaks if peaks else None
         )
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page)
+        files.write_text(path, page)
 
     def __str__(self) -> str:
         device = devices.name(self.device)

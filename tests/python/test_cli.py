@@ -55,6 +55,8 @@ def test_ops(capsys):
 
 def test_plan(problem, capsys, tmp_path):
     assert cli.main(["plan", problem, "--budget", "1.0x"]) == 0
+    assert "more time" in capsys.readouterr().out
+    assert cli.main(["plan", problem, "--budget", "1.0x", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "cutback.plan"
     out, page = tmp_path / "plan.json", tmp_path / "page.html"
     assert (

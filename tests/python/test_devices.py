@@ -60,7 +60,7 @@ def test_rows_of_the_table_stay_names(tmp_path, capsys):
     assert plan.document == cutback.plan(PROBLEMS[0], device="cpu").document
     file = tmp_path / "row.json"
     file.write_text(json.dumps(ROW))
-    assert cli.main(["plan", str(PROBLEMS[0]), "--device", str(file)]) == 0
+    assert cli.main(["plan", str(PROBLEMS[0]), "--device", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["device"]["name"] == "mine"
 
 

@@ -364,7 +364,7 @@ def test_offload_on_the_command_line(tmp_path, capsys):
     assert "offloaded" in capsys.readouterr().out and "offloaded" in report.read_text()
     written = json.loads(plan.read_text())
     assert any(isinstance(step, list) and step[0] == "in" for step in written["steps"])
-    assert cli.main(["evaluate", graph, str(plan)]) == 0
+    assert cli.main(["evaluate", graph, str(plan), "--json"]) == 0
     judged = json.loads(capsys.readouterr().out)
     for key in ("stall_ps", "out_bytes", "in_bytes", "host_bytes", "time_ps"):
         assert judged[key] == written["numbers"][key]

@@ -78,7 +78,7 @@ def test_a_profile_of_a_step(model, tmp_path, capsys):
     graph.write_text(json.dumps(step.plan.problem))
     assert files.read_times(file) == times
     command = ["plan", str(graph), "--budget", "0.7x", "--measure", "arena", "--profile", str(file)]
-    assert cli.main(command) == 0
+    assert cli.main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == plan.document
 
 

@@ -162,7 +162,7 @@ def test_plan_explain_evaluate(tmp_path, capsys):
     assert "more time" in capsys.readouterr().out and "<svg" in report.read_text()
     written = json.loads(Path(plan).read_text())
     assert written["device"] == "a100" and written["measure"] == "live"
-    assert cli.main(["evaluate", graph, plan]) == 0
+    assert cli.main(["evaluate", graph, plan, "--json"]) == 0
     judged = json.loads(capsys.readouterr().out)
     assert judged["peak_bytes"] == written["numbers"]["live_bytes"]
     assert judged["time_ps"] == written["numbers"]["time_ps"]

@@ -347,7 +347,7 @@ def test_times_go_before_the_model(tmp_path: Any, capsys: pytest.CaptureFixture[
     from_file = profile.step.plan(0.6, profile=tmp_path / "profile.json")
     assert from_file.document == plan.document
     assert main(["plan", str(tmp_path / "step.json"), "--budget", "0.6x", "--profile",
-                 str(tmp_path / "profile.json")]) == 0  # fmt: skip
+                 str(tmp_path / "profile.json"), "--json"]) == 0  # fmt: skip
     assert json.loads(capsys.readouterr().out)["steps"] == plan.document["steps"]
 
 

@@ -133,7 +133,7 @@ def test_files(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("step.json", "step.json.gz"):
         step.save(tmp_path / name)
         assert cutback.plan(tmp_path / name, budget=0.6).document == step.plan(0.6).document
-    assert main(["plan", str(tmp_path / "step.json"), "--budget", "0.6x"]) == 0
+    assert main(["plan", str(tmp_path / "step.json"), "--budget", "0.6x", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["steps"] == step.plan(0.6).document["steps"]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
 from .model import Picture, read
 from .page import page, table
-from .svg import document, human_bytes, nice_ticks, tag, text
+from .svg import document, escape, human_bytes, nice_ticks, tag, text
 from .timeline import columns, staircase
 
 if TYPE_CHECKING:

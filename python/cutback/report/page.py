@@ -6,12 +6,11 @@ import base64
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from .ladder import graph_svg
 from .model import Picture, read
-from .svg import STYLE, human_bytes
+from .svg import STYLE, escape, human_bytes
 from .timeline import timeline_svg
 
 PAGE_STYLE = """

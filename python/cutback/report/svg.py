@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
+import html
+
+from ..files import shown
 
 STYLE = """
 .cb { font: 12px system-ui, sans-serif; color: #1d2733; background: #ffffff; }
@@ -27,6 +29,11 @@ STYLE = """
   .cb { color: #d7dee7; background: #14181d; } .cb .measured { stroke: #f2f4f7; }
 }
 """
+
+
+def escape(text: str) -> str:
+    """A text for HTML; what would turn its direction, or not be seen, is written out."""
+    return html.escape(shown(text))
 
 
 def text(x: float, y: float, label: str, anchor: str = "start", css: str = "") -> str:

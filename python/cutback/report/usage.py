@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from .page import page, table
-from .svg import document, human_bytes, nice_ticks, tag, text
+from .svg import document, escape, human_bytes, nice_ticks, tag, text
 from .timeline import staircase
 
 if TYPE_CHECKING:

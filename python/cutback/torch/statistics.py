@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ..budgets import text as human
-from ..files import read_text
+from ..files import read_text, write_text
 
 CATEGORIES = ("parameter", "optimizer state", "activation", "gradient", "other")
 """What a value is. parameter: given, and gets a gradient. activation: made in the forward and read
@@ -194,8 +194,7 @@ class Statistics:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it as JSON; ``cutback plan --profile`` and ``profile=`` take the file's path."""
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.to_dict(), file, indent=1)
+        write_text(path, json.dumps(self.to_dict(), indent=1))
 
     # ---- pictures and text --------------------------------------------------------------------
 
@@ -288,8 +287,7 @@ class Statistics:
         """Writes a self-contained HTML page: the picture and the tables."""
         from ..report.usage import usage_page
 
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(usage_page(title, self.svg(), self))
+        write_text(path, usage_page(title, self.svg(), self))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": self.svg()}
