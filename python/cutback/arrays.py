@@ -18,8 +18,9 @@ class RawArray:
     """
 
     def __init__(self, bits: np.ndarray[Any, Any]) -> None:
-        if bits.dtype != _BITS16:
-            raise TypeError(f"the bits of bf16 are uint16, not {bits.dtype}")
+        if not isinstance(bits, np.ndarray) or bits.dtype != _BITS16:
+            found = getattr(bits, "dtype", type(bits).__name__)
+            raise TypeError(f"the bits of bf16 are an array of uint16, not {found}")
         self.bits = bits
         self.dtype = dtypes.DTYPES["bf16"]
 

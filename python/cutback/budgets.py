@@ -32,10 +32,10 @@ def parse_bytes(spec: int | str) -> int:
     """
     if isinstance(spec, int) and not isinstance(spec, bool):
         if not 0 <= spec < 2**63:
-            raise ValueError(f"{spec} is not a number of bytes")
+            raise ValueError(f"{short(spec)} is not a number of bytes")
         return spec
     if not isinstance(spec, str):
-        raise TypeError(f"a size is an int (bytes) or a string such as '6GiB', not {spec!r}")
+        raise TypeError(f"a size is an int (bytes) or a string such as '6GiB', not {short(spec)}")
     match = _SIZE.fullmatch(spec)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
@@ -64,39 +64,71 @@ def parse(
     Raises:
         ValueError, TypeError: not a budget, or no such measure.
     """
-    if measure not in MEASURES:
-        raise ValueError(f"measure={measure!r} is not one of {', '.join(MEASURES)}")
-    number = MEASURES.index(measure)
+    number = choice("measure", measure, MEASURES)
     if budget is None and max_extra is None:
         return None
-    if budget is not None and hasattr(budget, "item"):  # a NumPy number
-        budget = budget.item()
-    if budget == "min":
-        extra = _MIN_EXTRA_TIME if max_extra is None else max_extra
-        if not 0 < extra <= 100:
-            raise ValueError(f"max_extra={max_extra!r} is not a share of time in (0, 100]")
-        return _MIN, 0, extra, number
+    budget = _plain(budget)
+    if isinstance(budget, str) and budget == "min":
+        return _MIN, 0, _extra(max_extra), number
     if max_extra is not None:
-        raise ValueError(f"max_extra goes with budget='min', not with {budget!r}")
+        raise ValueError(f"max_extra goes with budget='min', not with {short(budget)}")
     share: Any = budget
     if isinstance(budget, str) and budget.strip().lower().endswith("x"):
         try:
             share = float(budget.strip()[:-1])
         except ValueError:
             raise ValueError(
-                f"budget={budget!r} is not a share such as '0.4x', a size such as '6GiB', or 'min'"
+                f"budget={short(budget)} is not a share such as '0.4x', a size such as '6GiB', or "
+                "'min'"
             ) from None
     if isinstance(share, float):
         if not 0 < share <= 1:
             raise ValueError(
-                f"budget={budget!r}: a share lies in (0, 1]; for bytes pass an int or '6GiB'"
+                f"budget={short(budget)}: a share lies in (0, 1]; for bytes pass an int or '6GiB'"
             )
         return _SHARE, 0, share, number
+    return _BYTES, _named_bytes("budget", share), 0.0, number
+
+
+def short(value: object) -> str:
+    """What was given, for an error."""
+    shown = repr(value)
+    return shown if len(shown) < 60 else f"{shown[:57]}..."
+
+
+def choice(name: str, value: object, options: tuple[str, ...]) -> int:
+    """The place of a word among ``options``.
+
+    Raises:
+        ValueError: it is none of them; the text says of what argument.
+    """
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"{name}={short(value)} is not one of {', '.join(options)}")
+    return options.index(value)
+
+
+def _plain(number: Any) -> Any:
+    """A NumPy number as Python's; anything else as it is."""
+    scalar = isinstance(getattr(number, "shape", None), tuple) and number.shape == ()
+    return number.item() if scalar and hasattr(number, "item") else number
+
+
+def _extra(max_extra: float | None) -> float:
+    if max_extra is None:
+        return _MIN_EXTRA_TIME
+    max_extra = _plain(max_extra)
+    if isinstance(max_extra, bool) or not isinstance(max_extra, (int, float)):
+        raise TypeError(f"max_extra={short(max_extra)} is not a share of time in (0, 100]")
+    if not 0 < max_extra <= 100:
+        raise ValueError(f"max_extra={short(max_extra)} is not a share of time in (0, 100]")
+    return float(max_extra)
+
+
+def _named_bytes(name: str, spec: Any) -> int:
     try:
-        return _BYTES, parse_bytes(share), 0.0, number
+        return parse_bytes(spec)
     except (TypeError, ValueError) as error:
-        shown = repr(budget) if len(repr(budget)) < 60 else f"{repr(budget)[:57]}..."
-        raise type(error)(f"budget={shown}: {error}") from None
+        raise type(error)(f"{name}={short(spec)}: {error}") from None
 
 
 def is_share(budget: NativeBudget | None) -> bool:
@@ -114,9 +146,11 @@ def with_options(
     Raises:
         ValueError, TypeError: no such offload, not a size, or offload without a budget.
     """
-    if offload not in (False, True, "only"):
-        raise ValueError(f"offload={offload!r} is not one of False, True, 'only'")
-    most = 0 if pinned is None else parse_bytes(pinned)
+    if not isinstance(offload, bool) and not (isinstance(offload, str) and offload == "only"):
+        raise ValueError(f"offload={short(offload)} is not one of False, True, 'only'")
+    if not isinstance(exact, bool):
+        raise TypeError(f"exact={short(exact)} is neither True nor False")
+    most = 0 if pinned is None else _named_bytes("pinned", pinned)
     if pinned is not None and most == 0:
         raise ValueError("pinned=0 leaves no room on the host; leave offload out")
     kind = 2 if offload == "only" else int(bool(offload))
@@ -135,11 +169,7 @@ def parse_preset(preset: str | None) -> int:
     Raises:
         ValueError: no such preset.
     """
-    if preset is None:
-        return 0
-    if preset not in PRESETS:
-        raise ValueError(f"preset={preset!r} is not one of {', '.join(PRESETS)}")
-    return PRESETS.index(preset)
+    return 0 if preset is None else choice("preset", preset, PRESETS)
 
 
 def text(n: int | None) -> str:

@@ -55,10 +55,14 @@ def resolve(device: Device | None) -> str | None:
             if not row.lstrip().startswith("{"):
                 raise ValueError(f"{device}: a device is a JSON object, this is something else")
             return row
+        if device is not None and not device.isprintable():
+            raise ValueError(f"device={device!r:.80}: no device is called that")
         return device
     if isinstance(device, Mapping):
+        if "name" not in device:
+            raise ValueError(f"device: a row has a name; this has {', '.join(map(str, device))!r}")
         return files.to_json(dict(device), "device")
-    raise TypeError(f"a device is a name or a row, not {type(device).__name__}")
+    raise TypeError(f"device: a name or a row, not {type(device).__name__}")
 
 
 def _model() -> str:

@@ -43,6 +43,9 @@ class Difference:
     each other."""
 
     def __init__(self, before: Plan, after: Plan) -> None:
+        for plan in (before, after):
+            if not hasattr(plan, "explanation"):
+                raise TypeError(f"a plan is compared with a cutback.Plan, not {plan!r}")
         ours, theirs = (plan.document["fingerprint"] for plan in (before, after))
         if ours != theirs:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,19 @@ def _row(device: Device | None) -> str | None:
     return resolve(device)
 
 
+BACKENDS = ("cpu", "debug", "ref", "null")
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
+
+
+def _check_plan(plan: Any) -> None:
+    if plan is None or (isinstance(plan, str) and plan.lstrip().startswith("{")):
+        return
+    from .planning import Plan
+
+    if isinstance(plan, str):
+        raise ValueError(f"plan={budgets.short(plan)} is not the JSON of a plan")
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan={budgets.short(plan)} is neither a cutback.Plan nor its JSON")
 
 
 class Planned(NamedTuple):
@@ -112,6 +124,8 @@ class Executable:
         keep_gradients: bool = False,
         static_bytes: int = 0,
     ) -> None:
+        budgets.choice("backend", backend, BACKENDS)
+        _check_plan(plan)
         self.native = graph._native.compile(
             wrt,
             preset=budgets.parse_preset(preset),
@@ -168,7 +182,7 @@ class Executable:
     def outputs(self, out: Sequence[Any] | None = None) -> list[Any]:
         """Arrays for the results and gradients, None for what stays inside. ``out``: arrays for the
         gradients."""
-        given = iter(out) if out is not None else None
+        given = self._given(out) if out is not None else None
         arrays: list[Any] = []
         for _, dtype, shape, _, kind, _, inside in self._outputs:
             if inside or kind == _STATE:
@@ -181,6 +195,12 @@ class Executable:
             else:
                 arrays.append(empty(shape, dtype))
         return arrays
+
+    def _given(self, out: Sequence[Any]) -> Iterator[Any]:
+        wanted = sum(row[4] == _GRADIENT and not row[6] for row in self._outputs)
+        if not isinstance(out, (tuple, list)) or len(out) != wanted:
+            raise TypeError(f"out: expected a list of {wanted} arrays, one a gradient, got {out!r}")
+        return iter(out)
 
     def split(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """(results, gradients) among the outputs, as users get them."""

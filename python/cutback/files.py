@@ -144,7 +144,10 @@ def _replace(target: str, data: bytes, mode: int | None, new_mode: int) -> None:
 def _open(path: str | os.PathLike[str]) -> IO[bytes]:
     """A plain file for reading: a pipe or a device may never answer, or never end."""
     name = os.fspath(path)
-    handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError:  # a NUL, or what the file system's encoding has not
+        raise ValueError(f"{name!r} is no name of a file") from None
     file = os.fdopen(handle, "rb") if stat.S_ISREG(os.fstat(handle).st_mode) else None
     if file is None:
         folder = stat.S_ISDIR(os.fstat(handle).st_mode)
@@ -260,6 +263,8 @@ def with_times(problem: str, times: Mapping[Any, Any]) -> str:
         ValueError: no such operation, a name that several have, or a time that is no number from 0
             to :data:`MOST_SECONDS`.
     """
+    if not isinstance(times, Mapping):
+        raise TypeError(f"profile is a table of seconds by operation, not {type(times).__name__}")
     document = json.loads(problem)
     lay_times(document, times)
     document.pop("fingerprint", None)

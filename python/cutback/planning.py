@@ -347,7 +347,7 @@ def problem_of(
         ValueError, TypeError: a mistake in it, or an argument that this kind does not take.
     """
     if not callable(what):
-        if args or argnums != 0:
+        if args or _argnums(argnums) != (0,):
             raise TypeError("arguments and argnums go with a function; a problem has neither")
         text = read_problem(what)
         if profile is not None:
@@ -414,7 +414,8 @@ def plan(
         BudgetError: no plan meets the budget; the text states the smallest peak found.
         ValueError, TypeError: a mistake in the problem or the function.
     """
-    measure = measure or ("arena" if callable(what) else "live")
+    if measure is None:
+        measure = "arena" if callable(what) else "live"
     spec = budgets.with_options(budgets.parse(budget, measure, max_extra), offload, pinned, exact)
     number = budgets.parse_preset(preset)
     text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)

@@ -111,7 +111,10 @@ def resolve(policy: Policy | WholeGraph) -> PolicyFunction:
             f"policy={policy!r} is neither a CheckpointPolicy, nor a function "
             "(ctx, op, *args, **kwargs), nor a list of operation names to save"
         )
-    return save_only_these_ops(*policy)
+    try:
+        return save_only_these_ops(*policy)
+    except TypeError as error:  # an iterable that cannot be gone through
+        raise TypeError(f"policy={policy!r:.60}: {error}") from None
 
 
 def save_only_these_ops(*ops: str) -> PolicyFunction:
@@ -122,9 +125,10 @@ def save_only_these_ops(*ops: str) -> PolicyFunction:
         ValueError: there is no such operation.
     """
     for op in ops:
-        if op not in OPS:
+        if not isinstance(op, str) or op not in OPS:
             raise ValueError(
-                f"policy names the operation {op!r}, which does not exist; `cutback ops` lists them"
+                f"policy names the operation {op!r:.60}, which does not exist; `cutback ops` lists "
+                "them"
             )
     saved = frozenset(ops)
 

@@ -473,9 +473,13 @@ class Array:
     def clip(self, minimum: Any = None, maximum: Any = None) -> Array:
         """Elements limited to [minimum, maximum]; None is no limit."""
         x = self
-        if minimum is not None:
-            x = x._binary("maximum", minimum)
-        return x if maximum is None else x._binary("minimum", maximum)
+        for name, limit in (("maximum", minimum), ("minimum", maximum)):
+            if limit is None:
+                continue
+            if _other(self.graph, limit) is NotImplemented:
+                raise TypeError(located(f"clip: a limit is a number or an array, not {limit!r}"))
+            x = x._binary(name, limit)
+        return x
 
     def take(self, indices: Any, axis: int | None = None) -> Array:
         """Elements, or slices along ``axis``, at ``indices``; None takes from all elements in

@@ -31,9 +31,27 @@ _MANY = 64  # compiled specialisations of a step that look like a mistake
 
 
 def _argnums(argnums: ArgNums) -> tuple[int, ...]:
+    """Positions of arguments, of one or of several.
+
+    Raises:
+        TypeError: it is neither an integer nor several of them.
+    """
     if argnums is None:
         return ()
-    return (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    several = argnums if isinstance(argnums, (tuple, list, range)) else (argnums,)
+    try:
+        return tuple(operator.index(n) for n in several)
+    except TypeError:
+        raise TypeError(
+            f"argnums={budgets.short(argnums)} is neither an integer nor a sequence of them"
+        ) from None
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={budgets.short(value)} is no integer") from None
 
 
 class _Specialisation:
@@ -118,11 +136,18 @@ class Step:
             options["budget"], options["measure"]
         )  # mistakes show here, not at the first call
         budgets.parse_preset(options["preset"])
+        if not isinstance(has_aux, bool):
+            raise TypeError(f"has_aux={budgets.short(has_aux)} is neither True nor False")
+        if argnums is not None and not isinstance(argnums, (tuple, list, range)):
+            (argnums,) = _argnums(argnums)
+        _argnums(argnums)
+        if optimizer is not None and not hasattr(optimizer, "prepare"):
+            raise TypeError(f"optimizer={budgets.short(optimizer)} is no cutback.optim.AdamW")
         self.function = function
         self.argnums = argnums
         self.has_aux = has_aux
         self.optimizer = optimizer
-        self.seed = operator.index(seed)
+        self.seed = _integer("seed", seed)
         self.rng_step = 0
         self.returns = returns  # "value", "gradients" or "both"
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
@@ -139,7 +164,7 @@ class Step:
         with self._lock:
             call = self._read(args, kwargs)
             spec = self._specialise(call)
-            number = self.rng_step if rng_step is None else rng_step
+            number = self.rng_step if rng_step is None else _integer("rng_step", rng_step)
             single = isinstance(self.argnums, int)
             try:
                 results, gradients = spec.run.run(

@@ -1,6 +1,8 @@
 /* compile.c: Graph.compile: from keyword arguments to cb_compile_options. */
 #include "state.h"
 
+#include "ir/graph.h"
+
 /* A dump function of Python, called from inside the core. */
 typedef struct dump {
     cb_py_work *work;
@@ -41,6 +43,13 @@ static PyObject *compile_graph(cb_py_graph *graph, cb_compile_options *options,
     return cb_py_step_wrap(state, graph->context, core, options->wrt, options->n_wrt);
 }
 
+/* A forward graph has no backward; one that was read from text may have. */
+static bool is_joint(const cb_graph *graph) {
+    for (size_t i = 0; i < graph->ops.len; i++)
+        if (graph->ops.at[i].phase == CB_BACKWARD) return true;
+    return false;
+}
+
 PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {
         "wrt",          "preset",    "budget", "backend", "device", "keep_gradients",
@@ -65,7 +74,12 @@ PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
     options.wrt = wrt;
     PyObject *step = NULL;
     if (cb_py_graph_enter((cb_py_graph *)self) == 0) {
-        step = compile_graph((cb_py_graph *)self, &options, dump_function);
+        if (is_joint(((cb_py_graph *)self)->core))
+            PyErr_SetString(PyExc_ValueError,
+                            "this is a joint graph: it holds its backward already, and compiling "
+                            "adds one; compile the forward graph with wrt=... instead, which "
+                            "Traced.text() and Graph.text() give");
+        else step = compile_graph((cb_py_graph *)self, &options, dump_function);
         cb_py_graph_leave((cb_py_graph *)self);
     }
     PyMem_Free(wrt);

@@ -145,3 +145,15 @@ def test_wrt_names_one_input():
     g.input("other", (2,))
     with pytest.raises(ValueError, match="wrt names 'other', and 2 inputs"):
         g.compile(["other"])
+
+
+def test_a_joint_graph_is_not_compiled_again():
+    """It has its backward already: a mistake with a way out, in text and as JSON."""
+    traced = cutback.trace(lambda w, x: (x @ w).mean(), np.ones((4, 4)), np.ones((4, 4)))
+    joint = cutback.Graph.from_text(traced.joint())
+    for graph in (joint, cutback.Graph.from_json(joint.to_json())):
+        for wrt in ((), ("w",)):
+            with pytest.raises(ValueError, match=r"joint graph.*compile the forward graph"):
+                graph.compile(wrt)
+    forward = cutback.Graph.from_text(traced.text()).compile(["w"])
+    assert forward.text("joint") == traced.joint()

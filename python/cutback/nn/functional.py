@@ -31,6 +31,8 @@ def _like(
 ) -> Array:
     """A parameter of an operation on ``x``: of its dtype and of ``shape``; ``default`` where it is
     None."""
+    if value is None and default is None:
+        raise TypeError(located(f"{what} is needed, an array of shape {shape}"))
     if value is None:
         assert default is not None
         return x.graph.full(shape, default, x.dtype)

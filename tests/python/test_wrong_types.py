@@ -1,0 +1,271 @@
+"""Values of the wrong type for every argument of the public functions: an error of the library's
+kinds, never one from inside."""
+
+from __future__ import annotations
+
+import inspect
+import random
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback import functional as F
+from cutback import policies
+
+W = {"a": np.full((4, 4), 0.5), "b": np.full((4, 4), 0.25)}
+X = np.ones((4, 4))
+IMAGES = np.ones((2, 4, 4, 4))
+CHANNELS = np.ones(4)
+
+
+def loss(params, x):
+    if isinstance(params, dict) and set(params) != {"a", "b"}:
+        raise ValueError("these are other parameters")
+    return cutback.tanh(x @ params["a"] @ params["b"]).mean()
+
+
+PROBLEM = cutback.plan(loss, W, X).problem
+
+
+class Nothing:
+    """An object without any method."""
+
+
+class Hostile:
+    """Raises whatever is asked of it, as ValueError."""
+
+    def _no(self, *args):
+        raise ValueError("hostile")
+
+    __float__ = __int__ = __index__ = __iter__ = __len__ = __bool__ = __fspath__ = _no
+    __array__ = __getitem__ = __str__ = _no
+
+
+ODD = [
+    None, True, -1, 0, 7, 2**31, 2**63, 2**64, 10**40, 0.5, -0.0, float("nan"), float("inf"), 1e308,
+    2j, "", "abcd", "\ud800", "a\0b", "\x1b[2J", b"abcd", [], [None], ["a", 1], (), (1, 2, 3), {},
+    {"a": 1}, {1, 2}, object(), Nothing(), Hostile(), np.float32(2), np.int64(-3), np.zeros(0),
+    np.ones(3), np.ones((2, 2), complex), np.array("text"), np.array([None]), np.ma.ones(2),
+    np.ones((4, 4), np.float16), np.ones((4, 4), bool), len, int, np.float32, slice(1, 2), range(3),
+    Ellipsis, lambda *a, **k: None, iter([1]), memoryview(b"abc"), cutback.Graph, cutback.plan,
+]  # fmt: skip
+FINE = (TypeError, ValueError, OverflowError, NotImplementedError, OSError, IndexError)
+
+
+def traced(function, *args, **kwargs):
+    """A call inside a trace, whose array arguments are traced."""
+    arrays = {k: v for k, v in enumerate(args) if isinstance(v, np.ndarray)}
+    keys = list(arrays)
+
+    def inside(*values):
+        given = list(args)
+        for key, value in zip(keys, values, strict=True):
+            given[key] = value
+        return function(*given, **kwargs)
+
+    try:
+        return cutback.trace(inside, *arrays.values())
+    except cutback.BudgetError:
+        return None
+
+
+def graph_call(name):
+    def call(*args, **kwargs):
+        graph = cutback.Graph()
+        x = graph.input("x", (2, 3))
+        w = graph.input("w", (3, 2), role="param")
+        y = graph.op("sum", graph.op("matmul", x, w))
+        graph.output(y)
+        return getattr(graph, name)(*args, **kwargs)
+
+    return call
+
+
+def compiled(**options):
+    """A step with wrong options, and a call of it."""
+    return cutback.compile(loss, **{"backend": "null", **options}).prepare(W, X)
+
+
+def run(**options):
+    return cutback.compile(loss)(*options.pop("args", (W, X)), **options)
+
+
+def adamw(**options):
+    step = cutback.compile(loss, optimizer=cutback.optim.AdamW(**options))
+    return step({k: v.copy() for k, v in W.items()}, X)
+
+
+PLAN_OPTIONS = {
+    "budget": 0.9, "measure": "arena", "preset": "conservative", "policy": None, "argnums": 0,
+    "device": "cpu", "profile": None, "max_extra": None, "offload": False, "pinned": None,
+    "exact": False, "time_limit": 0.0, "progress": None,
+}  # fmt: skip
+CALLS = {  # name: (function, positional arguments, keyword arguments)
+    "plan": (cutback.plan, (loss, W, X), PLAN_OPTIONS),
+    "plan of a problem": (cutback.plan, (PROBLEM,), PLAN_OPTIONS),
+    "plans": (
+        cutback.plans,
+        (PROBLEM, [0.9, None]),
+        {k: PLAN_OPTIONS[k] for k in ("measure", "preset", "policy", "device", "time_limit",
+                                      "progress")},
+    ),
+    "min_cut": (
+        cutback.min_cut, (loss, W, X), {"preset": "autograd", "policy": None, "argnums": 0},
+    ),
+    "frontier": (
+        cutback.frontier, (loss, W, X),
+        {"preset": "recompute_all", "policy": None, "argnums": 0, "device": "cpu"},
+    ),
+    "compile": (
+        compiled, (),
+        {"budget": 0.9, "measure": "arena", "policy": None, "preset": None, "optimizer": None,
+         "argnums": 0, "has_aux": False, "backend": "null", "device": "cpu", "plan": None,
+         "seed": 0},
+    ),
+    "step": (run, (), {"args": (W, X), "out": None, "rng_step": 0}),
+    "value_and_grad": (cutback.value_and_grad, (loss,), {"argnums": 0, "has_aux": False}),
+    "trace": (cutback.trace, (loss, W, X), {"argnums": None, "policy": None}),
+    "example": (cutback.example, ((2, 3),), {"dtype": "f4"}),
+    "checkpoint": (
+        lambda *a, **k: cutback.trace(lambda p, x: cutback.checkpoint(*a, **k)(loss)(p, x), W, X)
+        if not a else cutback.trace(cutback.checkpoint(*a, **k), W, X),
+        (loss,), {"policy": None, "budget": "1MB"},
+    ),
+    "checkpoint_name": (lambda n: traced(cutback.checkpoint_name, X, n), ("name",), {}),
+    "AdamW": (
+        adamw, (),
+        {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "groups": ()},
+    ),
+    "set_num_threads": (cutback.set_num_threads, (cutback.get_num_threads(),), {}),
+    "RawArray": (cutback.RawArray, (np.zeros(3, np.uint16),), {}),
+    "Graph.input": (graph_call("input"), ("z", (2,)), {"dtype": "f32", "role": "data"}),
+    "Graph.op": (graph_call("op"), ("add", np.ones(2), np.ones(2)), {}),
+    "Graph.op attributes": (graph_call("op"), ("sum", np.ones(2)), {"axes": (0,), "keepdims": 0}),
+    "Graph.output": (graph_call("output"), (), {"value": None, "name": None}),
+    "Graph.state": (graph_call("state"), (), {"argument": None, "value": None}),
+    "Graph.constrain": (graph_call("constrain"), (), {"value": None, "decision": None}),
+    "Graph.from_text": (cutback.Graph.from_text, ("cutback.graph 1\n",), {}),
+    "Graph.from_json": (cutback.Graph.from_json, ("{}",), {}),
+    "Graph.compile": (
+        graph_call("compile"), (),
+        {"wrt": ["w"], "budget": None, "measure": "arena", "preset": None, "backend": "null",
+         "device": None, "plan": None, "keep_gradients": False, "static_bytes": 0},
+    ),
+    "Executable": (graph_call("compile")(["w"]), (X[:2, :3].astype("f4"), X[:3, :2].astype("f4")),
+                   {"seed": 0, "rng_step": 0, "out": None}),
+    "report": (cutback.plan(loss, W, X).report, ("/dev/null",), {"title": "title"}),
+    "diff": (cutback.plan(loss, W, X).diff, (cutback.plan(loss, W, X),), {}),
+    "Frontier.at": (cutback.frontier(PROBLEM).at, (10**6,), {}),
+    "Frontier.plan": (cutback.frontier(PROBLEM).plan, (0,), {}),
+    "save_only_these_names": (policies.save_only_these_names, ("a",), {}),
+    "save_only_these_ops": (policies.save_only_these_ops, ("matmul",), {}),
+    "save_from_both_policies": (policies.save_from_both_policies, (["matmul"],), {}),
+    "mu_two": (lambda s: cutback.plan(loss, W, X, policy=policies.mu_two(s)), (2000,), {}),
+    "tree.unflatten": (cutback.tree.unflatten, (cutback.tree.flatten(W)[1], [1, 2]), {}),
+    "files.read_text": (cutback.planning.files.read_text, ("/dev/null",), {}),
+    "with_times": (
+        cutback.planning.files.with_times, (cutback.plan(loss, W, X)._problem_text, {}), {},
+    ),
+    "devices.resolve": (cutback.devices.resolve, ("cpu",), {}),
+    "Step": (cutback.Step, (loss,), {
+        "argnums": 0, "has_aux": False, "returns": "both", "policy": None, "optimizer": None,
+        "seed": 0, "budget": None, "measure": "arena", "preset": None}),
+}  # fmt: skip
+EXAMPLES = {  # of the operations: arguments that fit
+    "layer_norm": (X, (4,), CHANNELS, CHANNELS), "rms_norm": (X, (4,), CHANNELS),
+    "batch_norm": (IMAGES, None, None, CHANNELS, CHANNELS, True),
+    "evonorm_s0": (IMAGES, CHANNELS, CHANNELS, CHANNELS, 2), "conv2d": (IMAGES, IMAGES),
+    "max_pool2d": (IMAGES, 2), "avg_pool2d": (IMAGES, 2),
+    "scaled_dot_product_attention": (X, X, X), "cross_entropy": (X, np.zeros(4, int)),
+    "embedding": (np.zeros(4, int), X), "one_hot": (np.zeros(4, int), 5), "linear": (X, X),
+    "where": (X > 0, X, X), "concatenate": ([X, X],), "stack": ([X, X],), "reshape": (X, (2, 8)),
+    "arange": (4,), "zeros": ((2,),), "ones": ((2,),), "full": ((2,), 3), "full_like": (X, 1),
+    "take": (X, np.zeros(2, int)), "broadcast_to": (X, (2, 4, 4)), "clip": (X, 0, 1),
+    "split": (X, 2), "transpose": (X, (1, 0)), "swapaxes": (X, 0, 1), "expand_dims": (X, 0),
+    "astype": (X, "f4"), "logical_not": (X > 0,), "logical_and": (X > 0, X > 0),
+    "logical_or": (X > 0, X > 0), "moveaxis": (X, 0, 1), "normal": ((2,),), "uniform": ((2,),),
+}  # fmt: skip
+
+
+def operations():
+    """Each operation of the package with arguments that fit."""
+    for module in (cutback.ops, F):
+        for name in module.__all__:
+            function = getattr(module, name)
+            if not callable(function) or isinstance(function, type):
+                continue
+            needed = [
+                p for p in inspect.signature(function).parameters.values()
+                if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+            ]  # fmt: skip
+            yield name, function, EXAMPLES.get(name, (X,) * len(needed))
+
+
+def attempts(function, args, kwargs, n=None):
+    """(what is wrong, call) with one argument exchanged for each odd value."""
+    for i in range(len(args)):
+        for value in ODD:
+            yield (i, value), lambda i=i, v=value: function(*args[:i], v, *args[i + 1 :], **kwargs)
+    for key in kwargs:
+        for value in ODD:
+            yield (key, value), lambda k=key, v=value: function(*args, **{**kwargs, k: v})
+
+
+def sweep(function, args, kwargs, share):
+    """Calls with wrong values; what they raise that is no error of the library's kinds."""
+    bad = []
+    random_ = random.Random(1)
+    for wrong, call in attempts(function, args, kwargs):
+        if random_.random() > share:
+            continue
+        try:
+            call()
+        except FINE as error:
+            said = str(error)
+            if not said or "internal" in said:
+                bad.append((wrong, repr(error)))
+        except cutback.BudgetError:
+            pass
+        except Exception as error:
+            bad.append((wrong[0], repr(wrong[1])[:40], repr(error)))
+    return bad
+
+
+@pytest.mark.plans_unchecked
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_public_functions(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some odd values are names of files
+    function, args, kwargs = CALLS[name]
+    assert not sweep(function, args, kwargs, 1.0)
+
+
+@pytest.mark.plans_unchecked
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in operations()}))
+def test_operations(name):
+    for other, function, args in operations():
+        if other == name:
+            assert not sweep(lambda *a, f=function: traced(f, *a), args, {}, 1.0)
+
+
+@pytest.mark.plans_unchecked
+@pytest.mark.parametrize("name", ["plan", "plan of a problem", "plans", "frontier", "compile"])
+def test_the_argument_is_named(name, tmp_path, monkeypatch):
+    """Errors name the keyword; those of a file, the file."""
+    monkeypatch.chdir(tmp_path)
+    function, args, kwargs = CALLS[name]
+    unnamed = []
+    for key in kwargs:
+        for value in ODD:
+            if isinstance(value, Hostile) or (callable(value) and key in ("policy", "progress")):
+                continue  # their errors are their own
+            try:
+                function(*args, **{**kwargs, key: value})
+            except cutback.BudgetError:
+                pass
+            except OSError as error:
+                assert error.filename == value
+            except FINE as error:
+                if key not in str(error) and repr(value) not in str(error):
+                    unnamed.append((key, repr(value)[:30], str(error)[:150]))
+    assert not unnamed
