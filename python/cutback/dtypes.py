@@ -16,6 +16,8 @@ NAMES = ("bool", "u8", "i32", "i64", "f16", "bf16", "f32", "f64")
 FLOATS = frozenset(("f16", "bf16", "f32", "f64"))
 INTS = frozenset(("u8", "i32", "i64"))
 SIZES = {"bool": 1, "u8": 1, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+EPS = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+"""From 1 to the next number."""
 
 _NUMPY = {"bool": "?", "u8": "u1", "i32": "i4", "i64": "i8", "f16": "f2", "f32": "f4", "f64": "f8"}
 _FROM_NUMPY = {np.dtype(code): name for name, code in _NUMPY.items()}

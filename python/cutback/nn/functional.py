@@ -1,13 +1,18 @@
-"""Deep-learning operations under the names and argument order of ``torch.nn.functional``.
+"""Deep-learning operations with the signatures of ``torch.nn.functional``.
 
 Shapes are written as in ``x[n, c, h, w]``; ``..`` stands for any axes. All of them work inside a
-traced function. Class scores lie in the last axis everywhere (PyTorch has them in axis 1).
+traced function. Class scores lie in the last axis everywhere (PyTorch has them in axis 1). Options
+of PyTorch's that are not built raise NotImplementedError when they are used. Names that these
+arguments had before (``x``, ``axis``, ``index``, ``logits``, ``labels``) are still taken.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec
 
 from .. import dtypes
 from ..ops import _array, expand_dims
@@ -20,6 +25,47 @@ __all__ = [
     "rms_norm", "scaled_dot_product_attention", "sigmoid", "silu", "softmax",
 
 ]  # fmt: skip
+
+
+P = ParamSpec("P")
+
+
+def _once(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Array]]:
+    """Takes arguments under older names as well: older name -> name."""
+
+    def decorate(function: Callable[P, Array]) -> Callable[P, Array]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Array:
+            given: dict[str, Any] = dict(kwargs)
+            for old, new in names.items():
+                if old in given:
+                    if new in given:
+                        raise TypeError(located(f"{function.__name__}: {old} is {new}; give one"))
+                    given[new] = given.pop(old)
+            return function(*args, **given)
+
+        return call
+
+    return decorate
+
+
+def _not_built(what: str, **options: tuple[Any, Any]) -> None:
+    """Options of PyTorch's that must stay what they are: name = (given, default).
+
+    Raises:
+        NotImplementedError: one is something else.
+    """
+    for name, (given, default) in options.items():
+        if given is not default and not (
+            isinstance(given, (bool, int, float)) and given == default
+        ):
+            raise NotImplementedError(
+                located(f"{what}: {name}={given!r:.60} is not built; only {default!r} is")
+            )
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, Array) or hasattr(x, "dtype") or hasattr(x, "__dlpack__")
 
 
 def _like(
@@ -66,74 +112,107 @@ def _images(x: ArrayLike, what: str) -> Array:
 # ---- activations ---------------------------------------------------------------------------------
 
 
-def relu(x: ArrayLike) -> Array:
-    """max(x, 0); NaN stays NaN."""
-    return _array(x)._apply("relu")
+@_once(x="input")
+def relu(input: ArrayLike, inplace: bool = False) -> Array:
+    """max(input, 0); NaN stays NaN."""
+    _not_built("relu", inplace=(inplace, False))
+    return _array(input)._apply("relu")
 
 
-def gelu(x: ArrayLike, approximate: str = "none") -> Array:
+@_once(x="input")
+def gelu(input: ArrayLike, approximate: str = "none") -> Array:
     """x * Phi(x) by erf, or by tanh with ``approximate="tanh"`` (Hendrycks, Gimpel 2016).
 
     Raises:
         ValueError: another ``approximate``.
     """
-    if approximate not in ("none", "tanh"):
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ValueError(located(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'"))
-    return _array(x)._floating("gelu" if approximate == "none" else "gelu_tanh")
+    return _array(input)._floating("gelu" if approximate == "none" else "gelu_tanh")
 
 
-def silu(x: ArrayLike) -> Array:
+@_once(x="input")
+def silu(input: ArrayLike, inplace: bool = False) -> Array:
     """x * sigmoid(x)."""
-    return _array(x)._floating("silu")
+    _not_built("silu", inplace=(inplace, False))
+    return _array(input)._floating("silu")
 
 
-def sigmoid(x: ArrayLike) -> Array:
+@_once(x="input")
+def sigmoid(input: ArrayLike) -> Array:
     """1 / (1 + e**-x)."""
-    return _array(x)._floating("sigmoid")
+    return _array(input)._floating("sigmoid")
 
 
-def _over_axis(name: str, x: ArrayLike, axis: int) -> Array:
+def _over_axis(name: str, x: ArrayLike, axis: int | None, dtype: Any) -> Array:
     x = _array(x)
-    x = x.astype(dtypes.floating(x.dtype))
-    number = _normalize_axis(axis, x.ndim, name)
+    x = x.astype(dtypes.floating(x.dtype) if dtype is None else dtype)
+    number = _normalize_axis(-1 if axis is None else axis, x.ndim, name)
     if number == x.ndim - 1:
         return x._apply(name)
     return x.swapaxes(number, -1)._apply(name).swapaxes(number, -1)
 
 
-def softmax(x: ArrayLike, axis: int = -1) -> Array:
-    """e**x over its sum along ``axis``, computed relative to the largest element."""
-    return _over_axis("softmax", x, axis)
+@_once(x="input", axis="dim")
+def softmax(
+    input: ArrayLike, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Array:
+    """e**x over its sum along ``dim`` (None: the last), computed relative to the largest element;
+    ``dtype``: converted to that first."""
+    return _over_axis("softmax", input, dim, dtype)
 
 
-def log_softmax(x: ArrayLike, axis: int = -1) -> Array:
+@_once(x="input", axis="dim")
+def log_softmax(
+    input: ArrayLike, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Array:
     """Logarithm of :func:`softmax`."""
-    return _over_axis("log_softmax", x, axis)
+    return _over_axis("log_softmax", input, dim, dtype)
 
 
 # ---- linear, embedding ---------------------------------------------------------------------------
 
 
-def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
-    """``x[.., in] @ weight[out, in].T + bias[out]``."""
-    x = _array(x)
+@_once(x="input")
+def linear(input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
+    """``input[.., in] @ weight[out, in].T + bias[out]``."""
+    x = _array(input)
     y = x @ x.graph.lift(weight).T
     return y if bias is None else y + bias
 
 
-def embedding(index: ArrayLike, weight: ArrayLike) -> Array:
-    """``weight[index]``: rows of ``weight[rows, columns]`` at integer ``index[..]``; negative ones
+@_once(index="input")
+def embedding(
+    input: ArrayLike,
+    weight: ArrayLike,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Array:
+    """``weight[input]``: rows of ``weight[rows, columns]`` at integer ``input[..]``; negative ones
     are an error."""
+    _not_built(
+        "embedding",
+        padding_idx=(padding_idx, None),
+        max_norm=(max_norm, None),
+        scale_grad_by_freq=(scale_grad_by_freq, False),
+        sparse=(sparse, False),
+    )
     weight = _array(weight)
-    return weight._apply("embedding", weight.graph.lift(index))
+    return weight._apply("embedding", weight.graph.lift(input))
 
 
-def one_hot(index: ArrayLike, num_classes: int) -> Array:
-    """1 (i64) where the class is ``index[..]``, 0 elsewhere, in a new last axis of size
-    ``num_classes``."""
-    index = _array(index)
+@_once(index="tensor")
+def one_hot(tensor: ArrayLike, num_classes: int = -1) -> Array:
+    """1 (i64) where the class is ``tensor[..]``, 0 elsewhere, in a new last axis of size
+    ``num_classes``, which must be given: the largest class is not known while tracing."""
+    index = _array(tensor)
     if index.dtype not in dtypes.INTS:
         raise TypeError(located(f"one_hot: expected integer classes, got {index.dtype}"))
+    if isinstance(num_classes, int) and num_classes == -1:
+        raise ValueError(located("one_hot: num_classes must be given"))
     attrs = {"axis": 0, "shape": (num_classes,), "dtype": index.dtype}
     (classes,) = index.graph.apply("iota", (), attrs)
     return (expand_dims(index, -1) == classes).astype("i64")
@@ -142,35 +221,86 @@ def one_hot(index: ArrayLike, num_classes: int) -> Array:
 # ---- normalisation -------------------------------------------------------------------------------
 
 
+def _last(x: Array, normalized_shape: Any, what: str) -> tuple[int, ...]:
+    """The sizes of the last axes, which are normalised over; None: of the last one.
+
+    Raises:
+        ValueError, TypeError: the array has other sizes there.
+    """
+    if not x.ndim:
+        raise ValueError(located(f"{what}: expected input[.., c], got an array without axes"))
+    if normalized_shape is None:
+        return x.shape[-1:]
+    several = isinstance(normalized_shape, (tuple, list))
+    try:
+        shape = tuple(
+            operator.index(n) for n in (normalized_shape if several else (normalized_shape,))
+        )
+    except TypeError:
+        raise TypeError(
+            located(f"{what}: normalized_shape={normalized_shape!r:.60} is no tuple of sizes")
+        ) from None
+    if not shape or x.shape[-len(shape) :] != shape:
+        raise ValueError(
+            located(f"{what}: normalized_shape={shape}, but the input has shape {x.shape}")
+        )
+    return shape
+
+
+def _flat(x: Array, shape: tuple[int, ...]) -> Array:
+    """The axes that are normalised over as one."""
+    return x if len(shape) == 1 else x.reshape((*x.shape[: x.ndim - len(shape)], math.prod(shape)))
+
+
+@_once(x="input")
 def layer_norm(
-    x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, eps: float = 1e-5
+    input: ArrayLike,
+    normalized_shape: int | Sequence[int] | None = None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
 ) -> Array:
-    """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last axis (Ba, Kiros, Hinton 2016).
+    """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last axes (Ba, Kiros, Hinton 2016).
 
     Args:
-        x: ``[.., c]``.
-        weight, bias: ``[c]``, or None for ones and zeros.
+        input: ``[.., *normalized_shape]``.
+        normalized_shape: sizes of the axes that are normalised over; None: the last axis. An array
+            in its place is ``weight``, and what follows ``bias`` and ``eps``, as it was before.
+        weight, bias: of ``normalized_shape``, or None for ones and zeros.
     """
-    x = _array(x)
-    if not x.ndim:
-        raise ValueError(located("layer_norm: expected x[.., c], got an array without axes"))
-    width = (x.shape[-1],)
-    w, b = (
-        _like(weight, x, "layer_norm: weight", width, 1.0),
-        _like(bias, x, "layer_norm: bias", width, 0.0),
-    )
-    return x._apply("layer_norm", w, b, eps=float(eps))
+    x = _array(input)
+    if isinstance(bias, float):  # in the place of eps before normalized_shape was there
+        eps, bias = bias, None
+    if _is_array(normalized_shape):
+        bias = bias if weight is None else weight
+        normalized_shape, weight = None, normalized_shape
+    shape = _last(x, normalized_shape, "layer_norm")
+    w = _like(weight, x, "layer_norm: weight", shape, 1.0)
+    b = _like(bias, x, "layer_norm: bias", shape, 0.0)
+    flat = _flat(x, shape)
+    y = flat._apply("layer_norm", _flat(w, shape), _flat(b, shape), eps=float(eps))
+    return y.reshape(x.shape)
 
 
-def rms_norm(x: ArrayLike, weight: ArrayLike | None = None, eps: float = 1e-6) -> Array:
-    """``x / sqrt(mean(x**2) + eps) * weight`` over the last axis (Zhang, Sennrich 2019). Shapes as
-    layer_norm."""
-    x = _array(x)
-    if not x.ndim:
-        raise ValueError(located("rms_norm: expected x[.., c], got an array without axes"))
-    return x._apply(
-        "rms_norm", _like(weight, x, "rms_norm: weight", (x.shape[-1],), 1.0), eps=float(eps)
-    )
+@_once(x="input")
+def rms_norm(
+    input: ArrayLike,
+    normalized_shape: int | Sequence[int] | None = None,
+    weight: ArrayLike | None = None,
+    eps: float | None = None,
+) -> Array:
+    """``x / sqrt(mean(x**2) + eps) * weight`` over the last axes (Zhang, Sennrich 2019). Arguments
+    as layer_norm's. ``eps`` unless given: the distance from 1 to the next number of the dtype, as
+    PyTorch has it; where ``normalized_shape`` is not given, 1e-6."""
+    x = _array(input)
+    if _is_array(normalized_shape) or (normalized_shape is None and isinstance(weight, float)):
+        eps = weight if isinstance(weight, float) else eps
+        normalized_shape, weight = None, normalized_shape
+    shape = _last(x, normalized_shape, "rms_norm")
+    if eps is None:
+        eps = 1e-6 if normalized_shape is None else dtypes.EPS.get(str(x.dtype), 1e-6)
+    w = _like(weight, x, "rms_norm: weight", shape, 1.0)
+    return _flat(x, shape)._apply("rms_norm", _flat(w, shape), eps=float(eps)).reshape(x.shape)
 
 
 def _channels(v: Array, ndim: int) -> Array:
@@ -178,8 +308,9 @@ def _channels(v: Array, ndim: int) -> Array:
     return v.reshape((1, -1) + (1,) * (ndim - 2))
 
 
+@_once(x="input")
 def batch_norm(
-    x: ArrayLike,
+    input: ArrayLike,
     running_mean: ArrayLike | None,
     running_var: ArrayLike | None,
     weight: ArrayLike | None = None,
@@ -188,7 +319,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Array:
-    """Normalises ``x[n, c, ..]`` for each channel (Ioffe, Szegedy 2015).
+    """Normalises ``input[n, c, ..]`` for each channel (Ioffe, Szegedy 2015).
 
     With ``training``, by the mean and (biased) variance of this batch; and if the running
     statistics, ``[c]`` each, are given, the arrays passed for them are updated **in place** after
@@ -198,7 +329,7 @@ def batch_norm(
     Raises:
         ValueError: shapes that do not fit, or statistics missing where they are needed.
     """
-    x = _array(x)
+    x = _array(input)
     if x.ndim < 2:
         raise ValueError(located(f"batch_norm: expected x[n, c, ..], got shape {x.shape}"))
     c = (x.shape[1],)
@@ -265,21 +396,41 @@ def evonorm_s0(
 # ---- convolution and pooling ---------------------------------------------------------------------
 
 
+def _padding(padding: Any, stride: tuple[int, int], reach: tuple[int, int]) -> tuple[int, int]:
+    """``"valid"`` and ``"same"`` as numbers. reach: how far a kernel reaches, less one."""
+    if not isinstance(padding, str):
+        return _pair(padding, "conv2d: padding")
+    if padding == "valid":
+        return 0, 0
+    if padding != "same":
+        raise ValueError(located(f"conv2d: padding={padding!r:.40} is not 'valid' or 'same'"))
+    if stride != (1, 1):
+        raise ValueError(located(f"conv2d: padding='same' goes with stride 1, not {stride}"))
+    if reach[0] % 2 or reach[1] % 2:
+        raise NotImplementedError(
+            located("conv2d: padding='same' with a kernel of even size is not built; pad before it")
+        )
+    return reach[0] // 2, reach[1] // 2
+
+
+@_once(x="input")
 def conv2d(
-    x: ArrayLike,
+    input: ArrayLike,
     weight: ArrayLike,
     bias: ArrayLike | None = None,
     stride: int | tuple[int, int] = 1,
-    padding: int | tuple[int, int] = 0,
+    padding: int | tuple[int, int] | str = 0,
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
 ) -> Array:
-    """Cross-correlation of ``x[n, c, h, w]`` with ``weight[o, c / groups, kh, kw]``, plus
-    ``bias[o]``."""
-    x = _images(x, "conv2d")
+    """Cross-correlation of ``input[n, c, h, w]`` with ``weight[o, c / groups, kh, kw]``, plus
+    ``bias[o]``. ``padding`` may be ``"valid"`` or ``"same"``."""
+    x = _images(input, "conv2d")
     w = x.graph.lift(weight).astype(x.dtype)
-    (sh, sw), (ph, pw) = _pair(stride, "conv2d: stride"), _pair(padding, "conv2d: padding")
+    sh, sw = _pair(stride, "conv2d: stride")
     dh, dw = _pair(dilation, "conv2d: dilation")
+    kh, kw = w.shape[-2:] if w.ndim == 4 else (1, 1)
+    ph, pw = _padding(padding, (sh, sw), (dh * (kh - 1), dw * (kw - 1)))
     y = x._apply(
         "conv2d",
         w,
@@ -313,27 +464,48 @@ def _window(
     }
 
 
+@_once(x="input")
 def max_pool2d(
-    x: ArrayLike,
+    input: ArrayLike,
     kernel_size: int | tuple[int, int],
     stride: int | tuple[int, int] | None = None,
     padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> Array:
-    """Largest of each window of ``x[n, c, h, w]``; ``stride`` is ``kernel_size`` unless given."""
-    return _images(x, "max_pool2d")._apply(
+    """Largest of each window of ``input[n, c, h, w]``; ``stride`` is ``kernel_size`` unless
+    given."""
+    _not_built(
+        "max_pool2d",
+        dilation=(1 if dilation in ((1, 1), [1, 1]) else dilation, 1),
+        ceil_mode=(ceil_mode, False),
+        return_indices=(return_indices, False),
+    )
+    return _images(input, "max_pool2d")._apply(
         "max_pool2d", **_window(kernel_size, stride, padding, "max_pool2d")
     )
 
 
+@_once(x="input")
 def avg_pool2d(
-    x: ArrayLike,
+    input: ArrayLike,
     kernel_size: int | tuple[int, int],
     stride: int | tuple[int, int] | None = None,
     padding: int | tuple[int, int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Array:
-    """Mean of each window of ``x[n, c, h, w]``, padding counted as zeros; ``stride`` is
+    """Mean of each window of ``input[n, c, h, w]``, padding counted as zeros; ``stride`` is
     ``kernel_size`` unless given."""
-    return _images(x, "avg_pool2d")._apply(
+    _not_built(
+        "avg_pool2d",
+        ceil_mode=(ceil_mode, False),
+        count_include_pad=(count_include_pad, True),
+        divisor_override=(divisor_override, None),
+    )
+    return _images(input, "avg_pool2d")._apply(
         "avg_pool2d", **_window(kernel_size, stride, padding, "avg_pool2d")
     )
 
@@ -341,8 +513,11 @@ def avg_pool2d(
 # ---- dropout and attention -----------------------------------------------------------------------
 
 
-def dropout(x: ArrayLike, p: float = 0.5, training: bool = True) -> Array:
-    """``x / (1 - p)`` with probability 1 - p, else 0.
+@_once(x="input")
+def dropout(
+    input: ArrayLike, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Array:
+    """``input / (1 - p)`` with probability 1 - p, else 0.
 
     The mask is a function of the step's seed, the number of the step and the place of this call in
     the program alone: recomputing it gives the same mask, and the same seed repeats a training run
@@ -351,7 +526,8 @@ def dropout(x: ArrayLike, p: float = 0.5, training: bool = True) -> Array:
     Raises:
         ValueError: ``p`` outside [0, 1].
     """
-    x = _array(x)
+    _not_built("dropout", inplace=(inplace, False))
+    x = _array(input)
     if not 0 <= p <= 1:
         raise ValueError(located(f"dropout: p={p} is not in [0, 1]"))
     if not training or p == 0:
@@ -375,6 +551,7 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Array:
     """``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
 
@@ -388,6 +565,7 @@ def scaled_dot_product_attention(
     """
     from ..ops import where
 
+    _not_built("scaled_dot_product_attention", enable_gqa=(enable_gqa, False))
     if attn_mask is not None and is_causal:
         raise ValueError(
             located("scaled_dot_product_attention: give attn_mask or is_causal, not both")
@@ -416,29 +594,59 @@ def scaled_dot_product_attention(
 # ---- losses --------------------------------------------------------------------------------------
 
 
+def _older(
+    weight: Any, size_average: Any, ignore_index: int, reduction: str
+) -> tuple[Any, Any, int, str]:
+    """``cross_entropy(logits, labels, ignore_index, reduction)``, as it was before."""
+    if isinstance(weight, int) and not isinstance(weight, bool):
+        weight, ignore_index = None, weight
+    if isinstance(size_average, str):
+        size_average, reduction = None, size_average
+    return weight, size_average, ignore_index, reduction
+
+
+@_once(logits="input", labels="target")
 def cross_entropy(
-    logits: ArrayLike, labels: ArrayLike, ignore_index: int = -100, reduction: str = "mean"
+    input: ArrayLike,
+    target: ArrayLike,
+    weight: ArrayLike | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Array:
-    """Negative log-likelihood of ``labels[..]`` (integer classes) under softmax of ``logits[..,
+    """Negative log-likelihood of ``target[..]`` (integer classes) under softmax of ``input[..,
     c]``.
 
-    Rows whose label is ``ignore_index`` count nothing; ``"mean"`` divides by the number of the
+    Rows whose class is ``ignore_index`` count nothing; ``"mean"`` divides by the number of the
     others.
 
     Args:
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ValueError, TypeError: another reduction, shapes that do not fit, labels that are no
+        ValueError, TypeError: another reduction, shapes that do not fit, classes that are no
             integers.
+        NotImplementedError: ``weight``, ``label_smoothing``, ``size_average`` or ``reduce``.
     """
-    if reduction not in ("mean", "sum", "none"):
+    weight, size_average, ignore_index, reduction = _older(
+        weight, size_average, ignore_index, reduction
+    )
+    _not_built(
+        "cross_entropy",
+        weight=(weight, None),
+        size_average=(size_average, None),
+        reduce=(reduce, None),
+        label_smoothing=(label_smoothing, 0.0),
+    )
+    if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
         raise ValueError(
             located(f"cross_entropy: reduction={reduction!r} is not 'mean', 'sum' or 'none'")
         )
-    logits = _array(logits)
+    logits = _array(input)
     logits = logits.astype(dtypes.floating(logits.dtype))
-    labels = logits.graph.lift(labels)
+    labels = logits.graph.lift(target)
     if labels.dtype not in ("i32", "i64"):
         if labels.dtype != "u8":
             raise TypeError(
