@@ -273,6 +273,13 @@ static cb_status put_floor(const picker *k, const cb_ladder *d, char *text, size
     return CB_OK;
 }
 
+/* Is a value there that must be saved, so that relaxing that may help? */
+static bool demands_saving(const cb_facts *f) {
+    for (uint32_t i = 0; i < f->p->n_op; i++)
+        if (f->wish[i] == CB_MUST_SAVE) return true;
+    return false;
+}
+
 static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err) {
     const cb_trial *t = k->t;
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
@@ -285,11 +292,13 @@ static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err)
     CB_TRY(put_floor(k, d, floor, sizeof floor, err));
     return cb_fail(err, CB_INFEASIBLE,
                    "no plan fits %llu bytes (%s): the smallest found needs %llu bytes, at op %s%s; "
-                   "raise the budget, use a smaller batch, or relax MUST_SAVE constraints",
+                   "raise the budget%s",
                    (unsigned long long)t->goal->bytes, measure[t->goal->measure],
                    (unsigned long long)k->smallest,
                    k->smallest_op == CB_NONE ? "none" : cb_op_text(t->f->p, k->smallest_op, op),
-                   floor);
+                   floor,
+                   demands_saving(t->f) ? ", use a smaller batch, or relax MUST_SAVE constraints"
+                                        : " or use a smaller batch");
 }
 
 /* The smallest of all, for the error: whoever asks for that much gets it. */

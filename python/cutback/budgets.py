@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -88,6 +89,30 @@ def parse(
             )
         return _SHARE, 0, share, number
     return _BYTES, _named_bytes("budget", share), 0.0, number
+
+
+_ASKED = re.compile(r"no plan fits (\d+) bytes.*?needs (\d+) bytes")
+_FLOOR = re.compile(r"none is below (\d+) bytes")
+
+
+def answered(error: str, budget: object) -> str:
+    """The text of a BudgetError in the words of the budget: of a share, the shares; of one byte,
+    that it is one."""
+    found = _ASKED.search(error)
+    budget = _plain(budget)
+    if type(budget) is int and budget == 1:
+        return f"{error}; budget=1 is one byte: for what saving everything takes, pass 1.0"
+    kind, _, share, *_ = parse(budget) or (0, 0, 0.0)  # type: ignore[arg-type]
+    if kind != _SHARE or found is None or not int(found[1]):
+        return error
+    whole = int(found[1]) / share
+    floor = _FLOOR.search(error)
+    least = f", the floor {math.floor(1e3 * int(floor[1]) / whole) / 1e3:g}" if floor else ""
+    smallest = math.ceil(1e3 * (int(found[2]) + 1) / whole) / 1e3  # asking for that much meets it
+    return (
+        f"{share:g} of what saving everything takes was asked; the smallest found is {smallest:g}"
+        f"{least}: {error}"
+    )
 
 
 def short(value: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import budgets
+from ._native import BudgetError
 from .arrays import as_array, empty, wrap
 from .source import place
 
@@ -126,17 +127,20 @@ class Executable:
     ) -> None:
         budgets.choice("backend", backend, BACKENDS)
         _check_plan(plan)
-        self.native = graph._native.compile(
-            wrt,
-            preset=budgets.parse_preset(preset),
-            budget=budgets.parse(budget, measure),
-            backend=backend,
-            device=_row(device),
-            keep_gradients=keep_gradients,
-            static_bytes=static_bytes,
-            plan_json=plan if plan is None or isinstance(plan, str) else plan.to_json(),
-            dump=_dump_function(),
-        )
+        try:
+            self.native = graph._native.compile(
+                wrt,
+                preset=budgets.parse_preset(preset),
+                budget=budgets.parse(budget, measure),
+                backend=backend,
+                device=_row(device),
+                keep_gradients=keep_gradients,
+                static_bytes=static_bytes,
+                plan_json=plan if plan is None or isinstance(plan, str) else plan.to_json(),
+                dump=_dump_function(),
+            )
+        except BudgetError as error:
+            raise BudgetError(budgets.answered(str(error), budget)) from None
         self.keeps_gradients = keep_gradients
         self.names = [name for name, _ in graph._inputs]
         self._template = [

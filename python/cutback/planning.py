@@ -201,6 +201,14 @@ class Plan:
         bound: int | None = self.numbers["lower_bound_ps"]
         return bound if bound is not None and bound <= self.numbers["time_ps"] else None
 
+    def _bounded(self) -> str:
+        """The budget, and what it bounds where that is not the arena before it."""
+        n, measure = self.numbers, self.document["measure"]
+        if n["budget_bytes"] is None:
+            return "no budget"
+        beside = "" if measure == "arena" else f", which is {budgets.text(n[f'{measure}_bytes'])}"
+        return f"budget {budgets.text(n['budget_bytes'])} for {measure}{beside}"
+
     def __str__(self) -> str:
         n = self.numbers
         once = n["once_ps"]
@@ -213,7 +221,7 @@ class Plan:
             least = f" (at least {100 * (bound - once) / max(1, once):.1f} %; gap {shown})"
         return (
             f"arena {size(n['arena_bytes'])} (save everything: {size(n['save_all_arena_bytes'])}), "
-            f"budget {size(n['budget_bytes'])}\n"
+            f"{self._bounded()}\n"
             f"saved {len(self.saved)} values, {size(n['saved_bytes'])} "
             f"(save everything: {size(n['save_all_saved_bytes'])})\n"
             f"recomputed {n['recomputed']} values, {extra:.1f} % more time{least}"
@@ -419,14 +427,17 @@ def plan(
     spec = budgets.with_options(budgets.parse(budget, measure, max_extra), offload, pinned, exact)
     number = budgets.parse_preset(preset)
     text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
-    answer = _native.plan_json(
-        text,
-        preset=number,
-        budget=spec,
-        device=devices.resolve(device),
-        time_limit=_seconds(time_limit),
-        progress=_teller(progress),
-    )
+    try:
+        answer = _native.plan_json(
+            text,
+            preset=number,
+            budget=spec,
+            device=devices.resolve(device),
+            time_limit=_seconds(time_limit),
+            progress=_teller(progress),
+        )
+    except _native.BudgetError as error:
+        raise _native.BudgetError(budgets.answered(str(error), budget)) from None
     return Plan(text, answer)
 
 
@@ -454,6 +465,7 @@ def plans(
         raise TypeError("plans takes a problem: for a function, cutback.plan(f, *args).problem")
     if isinstance(several, (str, bytes)) or not isinstance(several, Iterable):
         raise TypeError(f"several is a list of budgets, not {several!r}")
+    several = list(several)
     specs = [budgets.parse(budget, measure) for budget in several]
     number = budgets.parse_preset(preset)
     text = problem_of(problem, (), policy=policy, device=device)
@@ -465,7 +477,10 @@ def plans(
         time_limit=_seconds(time_limit),
         progress=_teller(progress),
     )
-    return [Plan(text, answer) if ok else _native.BudgetError(answer) for ok, answer in answers]
+    return [
+        Plan(text, answer) if ok else _native.BudgetError(budgets.answered(answer, asked))
+        for (ok, answer), asked in zip(answers, several, strict=True)
+    ]
 
 
 def min_cut(

@@ -266,3 +266,46 @@ def file(tmp_path):
 def test_what_cannot_act_is_refused_on_the_command_line(file, arguments, named, capsys):
     assert cli.main([file if word == "FILE" else word for word in arguments.split()]) == 2
     assert named in capsys.readouterr().err
+
+
+# ---- what the answers say --------------------------------------------------------------------
+
+
+def test_a_share_that_is_asked_is_answered_as_a_share(given):
+    for call in (
+        lambda b: cutback.plan(*given, budget=b, measure="arena"),
+        lambda b: cutback.compile(loss, budget=b, backend="null").prepare(W, X),
+    ):
+        for asked in (0.05, "0.05x", np.float64(0.05)):
+            with pytest.raises(cutback.BudgetError, match=r"0\.05 of what saving") as told:
+                call(asked)
+            words = str(told.value).split()
+            smallest = float(words[words.index("found") + 2].rstrip(",:"))
+            floor = float(words[words.index("floor") + 1].rstrip(",:"))
+            assert 0.05 < floor <= smallest <= 1
+            call(smallest)  # what is offered is there
+        with pytest.raises(cutback.BudgetError, match=r"one byte.*1\.0"):
+            call(1)
+        with pytest.raises(cutback.BudgetError) as told:
+            call(100)
+        assert "of what saving" not in str(told.value) and "one byte" not in str(told.value)
+        assert "MUST_SAVE" not in str(told.value)
+    if kind_of(given) != "function":
+        (error,) = cutback.plans(*given, [0.05])
+        assert "0.05 of what saving everything" in str(error)
+
+
+def test_advice_about_constraints_where_there_are_some():
+    save = cutback.CheckpointPolicy.MUST_SAVE
+    with pytest.raises(cutback.BudgetError, match="relax MUST_SAVE"):
+        cutback.plan(loss, W, X, budget=0.5, policy=save)
+
+
+def test_a_printed_plan_says_what_its_budget_bounds():
+    for measure in ("arena", "live", "saved", "total"):
+        plan = cutback.plan(PROBLEM, budget=0.8, measure=measure)
+        first = str(plan).split("\n")[0]
+        assert f" for {measure}" in first
+        size = cutback.budgets.text(plan.numbers[f"{measure}_bytes"])
+        assert (f"which is {size}" in first) == (measure != "arena")
+    assert str(cutback.plan(PROBLEM)).split("\n")[0].endswith("no budget")

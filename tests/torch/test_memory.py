@@ -94,3 +94,14 @@ def test_sparse_resized_and_frozen() -> None:
         a = torch.zeros(4)
         a.resize_(256)
     assert memory.timeline == [16, 1024]
+
+
+def test_its_text_says_what_it_measured() -> None:
+    with MemoryTracker() as memory:
+        kept = torch.ones(1024)
+        del kept
+        rest = torch.ones(256)
+    assert repr(memory) == (
+        f"<cutback.torch.MemoryTracker: peak 4.00 KiB, now 1.00 KiB; {len(memory.events)} events>"
+    )
+    del rest

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_iter
 
+from .. import budgets
 from . import transfers
 
 MODULES = "__cutback_modules__"
@@ -329,6 +330,14 @@ class MemoryTracker(TorchDispatchMode):
         for number, size in self._at_peak().items():
             found[self._lives[number].module] += size
         return dict(found)
+
+    def __repr__(self) -> str:
+        size = budgets.text
+        host = f", {size(self.peak_host_bytes)} on the host" if self.peak_host_bytes else ""
+        return (
+            f"<cutback.torch.MemoryTracker: peak {size(self.peak_bytes)}, now "
+            f"{size(self.live_bytes)}{host}; {len(self.events)} events>"
+        )
 
     def by_op(self) -> dict[str, int]:
         """Bytes at the peak, by the operation that made them."""
