@@ -97,7 +97,7 @@ def test_sparse_resized_and_frozen() -> None:
 
 
 def test_its_text_says_what_it_measured() -> None:
-    with MemoryTracker() as memory:
+    with ct.MemoryTracker() as memory:
         kept = torch.ones(1024)
         del kept
         rest = torch.ones(256)
