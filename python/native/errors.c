@@ -30,8 +30,7 @@ static Py_ssize_t escape(Py_UCS4 c, Py_UCS4 *out) {
     char text[MOST_ESCAPED + 1];
     const char *format = c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x";
     int length = PyOS_snprintf(text, sizeof text, format, (unsigned)c);
-    for (int i = 0; i < length; i++)
-        out[i] = (unsigned char)text[i];
+    for (int i = 0; i < length; i++) out[i] = (unsigned char)text[i];
     return length;
 }
 
