@@ -3,6 +3,8 @@
  * the stack and one call an instruction. */
 #include "executable.h"
 
+#include "../ir/work.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -41,6 +43,20 @@ cb_status cb_executable_supports(const cb_program *program, cb_error *err) {
         CB_TRY(find_kernel(program, &program->instr[i], &kernel, err));
     }
     return CB_OK;
+}
+
+/* ---- indices of the caller ------------------------------------------------------------------- */
+
+size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tensor *in,
+                       void *scratch) {
+    const int input = cb_copied_input(program, instr);
+    if (input < 0) return 0;
+    cb_tensor *index = &in[input];
+    const size_t n = (size_t)cb_numel(&index->shape) * cb_dtype_size(index->dtype);
+    if (n == 0) return 0;
+    memcpy(scratch, index->data, n);
+    index->data = scratch;
+    return (size_t)cb_index_copy_bytes(index->dtype, &index->shape);
 }
 
 /* ---- making ready ---------------------------------------------------------------------------- */
@@ -154,14 +170,15 @@ cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
     cb_kernel_args args = {.pool = x->runtime->pool,
                            .blas = &x->runtime->blas,
                            .random = {.seed = bindings->seed, .step = bindings->step}};
-    if (g->scratch != CB_NONE) {
-        args.scratch = x->address[g->scratch];
-        args.scratch_bytes = (size_t)p->buffer[g->scratch].bytes;
-    }
+    char *scratch = g->scratch == CB_NONE ? NULL : x->address[g->scratch];
+    size_t scratch_bytes = g->scratch == CB_NONE ? 0 : (size_t)p->buffer[g->scratch].bytes;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         const cb_instr *instr = &p->instr[i];
         args.code = instr->code;
         args.attrs = &instr->attrs;
+        const size_t copied = cb_copy_indices(p, instr, x->tensor + instr->in_begin, scratch);
+        args.scratch = scratch ? scratch + copied : NULL;
+        args.scratch_bytes = scratch_bytes - copied;
         args.in = x->tensor + instr->in_begin;
         args.out = x->tensor + instr->out_begin;
         args.n_in = instr->n_in;

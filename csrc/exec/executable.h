@@ -29,6 +29,12 @@ CB_MUST_CHECK cb_status cb_executable_init(cb_executable *x, const cb_program *p
                                            const cb_runtime *runtime, cb_error *err);
 void cb_executable_free(cb_executable *x);
 
+/* Copies the indices of an instruction that lie in the caller's memory (cb_copied_input) to the
+ * head of its scratch, where nobody else writes them; that one of its inputs `in` points there from
+ * then on. The bytes that the copy takes, 0 where there is none. */
+size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tensor *in,
+                       void *scratch);
+
 /* Points the ARENA tensors of one group at x->address. */
 void cb_executable_place(cb_executable *x, uint32_t group);
 /* Points the others at the caller's buffers; CB_INVALID: one is missing. */

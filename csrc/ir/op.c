@@ -18,6 +18,18 @@ static const cb_op_def defs[CB_OP_COUNT] = {
 
 const cb_op_def *cb_op_def_of(cb_opcode code) { return &defs[code]; }
 
+int cb_op_index_input(cb_opcode code) {
+    switch (code) {
+        case CB_OP_GATHER:
+        case CB_OP_SCATTER_ADD:
+        case CB_OP_EMBEDDING:
+        case CB_OP_EMBEDDING_BWD:
+        case CB_OP_CROSS_ENTROPY: return 1;
+        case CB_OP_CROSS_ENTROPY_BWD: return 2;
+        default: return -1;
+    }
+}
+
 /* About a hundred short names: a walk costs less than keeping a table for it. */
 bool cb_op_find(const char *name, size_t length, cb_opcode *out) {
     for (int code = 0; code < CB_OP_COUNT; code++) {

@@ -35,6 +35,8 @@ typedef struct cb_op_def {
 } cb_op_def;
 
 const cb_op_def *cb_op_def_of(cb_opcode code);
+/* The input whose elements say which elements of another one are read or written; -1: none. */
+int cb_op_index_input(cb_opcode code);
 bool cb_op_find(const char *name, size_t length, cb_opcode *out);
 
 /* One attribute of an op, as named in its row. Iterate with index 0.. until false. */

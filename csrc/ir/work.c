@@ -172,6 +172,26 @@ static uint64_t norm_workspace(const cb_value *x, int64_t columns, int partials)
     return column_workspace(rows, columns, accumulator_size(x->dtype), partials);
 }
 
+uint64_t cb_index_copy_bytes(cb_dtype dtype, const cb_shape *shape) {
+    return cb_align_up((size_t)cb_numel(shape) * cb_dtype_size(dtype));
+}
+
+static bool is_callers(const cb_graph *g, cb_storage_id storage) {
+    const cb_op_id root = g->values.at[g->storages.at[storage].root].producer;
+    if (g->ops.at[root].code == CB_OP_INPUT) return true;
+    for (size_t i = 0; i < g->outputs.len; i++) {
+        if (g->values.at[g->outputs.at[i].value].storage == storage) return true;
+    }
+    return false;
+}
+
+uint64_t cb_op_index_copy(const cb_graph *g, cb_op_id id) {
+    const int input = cb_op_index_input(g->ops.at[id].code);
+    if (input < 0) return 0;
+    const cb_value *index = &g->values.at[cb_op_ins(g, id)[input]];
+    return is_callers(g, index->storage) ? cb_index_copy_bytes(index->dtype, &index->shape) : 0;
+}
+
 cb_work cb_op_work(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const uint32_t flags = cb_op_def_of(op->code)->flags;
@@ -221,5 +241,6 @@ cb_work cb_op_work(const cb_graph *g, cb_op_id id) {
         }
         default: break;
     }
+    work.workspace += cb_op_index_copy(g, id);
     return work;
 }

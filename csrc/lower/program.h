@@ -74,10 +74,20 @@ typedef struct cb_program {
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
 } cb_program;
 
+/* The input of an instruction that has to be copied before it is used, -1: none: indices in the
+ * caller's memory, see cb_op_index_copy. */
+static inline int cb_copied_input(const cb_program *program, const cb_instr *instr) {
+    const int input = cb_op_index_input(instr->code);
+    if (input < 0) return -1;
+    const uint32_t id = program->operand_id[instr->in_begin + (uint32_t)input];
+    return program->operand[id].space == CB_SPACE_ARENA ? -1 : input;
+}
+
 CB_MUST_CHECK cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
                                  cb_alloc *alloc, cb_program **out, cb_error *err);
 void cb_program_free(cb_program *program);
-/* Every operand inside its buffer, no two live buffers overlap, every read after a write. */
+/* Every operand inside its buffer, no two live buffers overlap, every read after a write, scratch
+ * with room for copied indices. */
 CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);
 CB_MUST_CHECK cb_status cb_program_print(const cb_program *program, cb_str *out, cb_error *err);
 

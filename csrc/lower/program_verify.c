@@ -3,6 +3,7 @@
  * wrong number. */
 #include <inttypes.h>
 
+#include "../ir/work.h"
 #include "program.h"
 
 typedef struct check {
@@ -210,6 +211,21 @@ static cb_status check_instr(check *c, uint32_t group, const cb_instr *instr) {
     return CB_OK;
 }
 
+static cb_status check_copy(const check *c, uint32_t g, const cb_instr *instr) {
+    const cb_program *p = c->p;
+    const int input = cb_copied_input(p, instr);
+    if (input < 0) return CB_OK;
+    const cb_operand *x = &p->operand[p->operand_id[instr->in_begin + (uint32_t)input]];
+    const uint64_t bytes = cb_index_copy_bytes(x->dtype, &x->shape);
+    const uint32_t scratch = p->group[g].scratch;
+    const uint64_t room = scratch == CB_NONE ? 0 : p->buffer[scratch].bytes;
+    if (bytes <= room && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;
+    return cb_fail(c->err, CB_INTERNAL,
+                   "program: the indices of group %" PRIu32 " need a copy of %" PRIu64
+                   " bytes in a scratch of %" PRIu64,
+                   g, bytes, room);
+}
+
 static cb_status check_groups(check *c) {
     const cb_program *p = c->p;
     uint32_t next = 0;
@@ -227,6 +243,7 @@ static cb_status check_groups(check *c) {
         }
         for (uint32_t i = 0; i < group->n_instr; i++) {
             CB_TRY(check_instr(c, g, &p->instr[next + i]));
+            CB_TRY(check_copy(c, g, &p->instr[next + i]));
         }
         next += group->n_instr;
     }

@@ -50,7 +50,8 @@ static inline void try_joint(const cb_graph *g, cb_alloc *alloc) {
 static inline void expect_graph(const cb_graph *g, cb_alloc *alloc) {
     cb_graph *less = NULL, *copy = NULL;
     for (size_t op = 0; op < g->ops.len; op++)
-        EXPECT(cb_op_work(g, (cb_op_id)op).workspace <= CB_WORKSPACE_MAX);
+        EXPECT(cb_op_work(g, (cb_op_id)op).workspace <=
+               CB_WORKSPACE_MAX + cb_op_index_copy(g, (cb_op_id)op));
     EXPECT_OK(cb_graph_prune(g, alloc, &less, &err));
     EXPECT(less->ops.len <= g->ops.len);
     EXPECT_OK(cb_graph_copy(g, alloc, &copy, &err));

@@ -84,7 +84,7 @@ static cb_status describe(const ref_state *s, const cb_bindings *b, uint32_t id,
 }
 
 static cb_status run_instr(const ref_state *s, const cb_bindings *b, const cb_instr *instr,
-                           cb_error *err) {
+                           uint32_t scratch, cb_error *err) {
     const cb_philox random = {.seed = b->seed, .step = b->step};
     const uint32_t *ids = s->program->operand_id;
     cb_tensor *in = s->tensor, *out = s->tensor + instr->n_in;
@@ -92,6 +92,7 @@ static cb_status run_instr(const ref_state *s, const cb_bindings *b, const cb_in
         CB_TRY(describe(s, b, ids[instr->in_begin + i], &in[i], err));
     for (uint32_t i = 0; i < instr->n_out; i++)
         CB_TRY(describe(s, b, ids[instr->out_begin + i], &out[i], err));
+    (void)cb_copy_indices(s->program, instr, in, scratch == CB_NONE ? NULL : s->buffer[scratch]);
     const cb_status status =
         cb_ref_op(instr->code, &instr->attrs, instr->n_in, in, instr->n_out, out, &random, err);
     if (status != CB_OK && err && instr->location && instr->location[0]) {
@@ -111,7 +112,7 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     const cb_program *p = call->state->program;
     const cb_group *g = &p->group[group];
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
-        CB_TRY(run_instr(call->state, call->bindings, &p->instr[i], err));
+        CB_TRY(run_instr(call->state, call->bindings, &p->instr[i], g->scratch, err));
     }
     return CB_OK;
 }

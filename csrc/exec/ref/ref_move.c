@@ -60,8 +60,20 @@ static cb_status place_of(const cb_ref_call *c, const cb_tensor *index, int64_t 
     return CB_OK;
 }
 
+/* All indices are checked before anything is written. */
+static cb_status check_all(const cb_ref_call *c, int64_t axis, int64_t size, cb_error *err) {
+    const cb_tensor *index = &c->in[1];
+    const int64_t n = cb_numel(&index->shape);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t entry;
+        CB_TRY(selected(c, index, i, axis, size, &entry, err));
+    }
+    return CB_OK;
+}
+
 cb_status cb_ref_gather(const cb_ref_call *c, cb_error *err) {
-    const int64_t n = cb_numel(&c->out[0].shape);
+    const int64_t n = cb_numel(&c->out[0].shape), axis = c->attrs->i[0];
+    CB_TRY(check_all(c, axis, c->in[0].shape.dim[axis], err));
     for (int64_t i = 0; i < n; i++) {
         int64_t from;
         CB_TRY(place_of(c, &c->in[1], i, &c->in[0], &from, err));
@@ -93,17 +105,15 @@ static void scatter_one(const cb_ref_call *c, int64_t i) {
 }
 
 cb_status cb_ref_scatter_add(const cb_ref_call *c, cb_error *err) {
-    const int64_t n_out = cb_numel(&c->out[0].shape), n = cb_numel(&c->in[1].shape);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t to;
-        CB_TRY(place_of(c, &c->in[1], i, &c->out[0], &to, err));
-    }
+    const int64_t n_out = cb_numel(&c->out[0].shape), axis = c->attrs->i[0];
+    CB_TRY(check_all(c, axis, c->out[0].shape.dim[axis], err));
     for (int64_t i = 0; i < n_out; i++) scatter_one(c, i);
     return CB_OK;
 }
 
 cb_status cb_ref_embedding(const cb_ref_call *c, cb_error *err) {
     const int64_t n = cb_numel(&c->out[0].shape), columns = c->in[0].shape.dim[1];
+    CB_TRY(check_all(c, 0, c->in[0].shape.dim[0], err));
     for (int64_t i = 0; i < n; i++) {
         int64_t row;
         CB_TRY(selected(c, &c->in[1], i / columns, 0, c->in[0].shape.dim[0], &row, err));
@@ -115,10 +125,7 @@ cb_status cb_ref_embedding(const cb_ref_call *c, cb_error *err) {
 cb_status cb_ref_embedding_bwd(const cb_ref_call *c, cb_error *err) {
     const int64_t rows = c->out[0].shape.dim[0], columns = c->out[0].shape.dim[1];
     const int64_t n = cb_numel(&c->in[1].shape);
-    for (int64_t k = 0; k < n; k++) {
-        int64_t row;
-        CB_TRY(selected(c, &c->in[1], k, 0, rows, &row, err));
-    }
+    CB_TRY(check_all(c, 0, rows, err));
     for (int64_t i = 0; i < rows * columns; i++) {
         double sum = 0.0;
         for (int64_t k = 0; k < n; k++) {

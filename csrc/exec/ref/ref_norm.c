@@ -175,8 +175,19 @@ static cb_status label_of(const cb_ref_call *c, const cb_tensor *labels, int64_t
                    cb_op_def_of(c->code)->name, *out, classes);
 }
 
+/* All labels are checked before anything is written. */
+static cb_status check_labels(const cb_ref_call *c, const cb_tensor *labels, int64_t rows,
+                              int64_t classes, cb_error *err) {
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t label;
+        CB_TRY(label_of(c, labels, r, classes, &label, err));
+    }
+    return CB_OK;
+}
+
 cb_status cb_ref_cross_entropy(const cb_ref_call *c, cb_error *err) {
     const int64_t rows = rows_of(&c->in[0]), n = columns_of(&c->in[0]);
+    CB_TRY(check_labels(c, &c->in[1], rows, n, err));
     for (int64_t r = 0; r < rows; r++) {
         int64_t label;
         double largest;
@@ -191,6 +202,7 @@ cb_status cb_ref_cross_entropy(const cb_ref_call *c, cb_error *err) {
 /* Inputs g, logits, label, logsumexp. */
 cb_status cb_ref_cross_entropy_bwd(const cb_ref_call *c, cb_error *err) {
     const int64_t rows = rows_of(&c->in[1]), n = columns_of(&c->in[1]);
+    CB_TRY(check_labels(c, &c->in[2], rows, n, err));
     for (int64_t r = 0; r < rows; r++) {
         int64_t label;
         CB_TRY(label_of(c, &c->in[2], r, n, &label, err));

@@ -1,7 +1,7 @@
 /* One small program, laid out by hand, on every backend: an embedding, a product, a convolution
  * with scratch, and a value that is held to the end.
  *
- *     g0  e = embedding(weight, index)    b0 [5,4]
+ *     g0  e = embedding(weight, index)    b0 [5,4], scratch b5 for a copy of index
  *     g1  h = matmul(e, w)                b1 [5,3]
  *     g2  y = conv2d(h as [1,1,5,3], k)   b2 [1,2,5,3], scratch b3
  *     g3  z = mul(y, y)                   the caller's
@@ -13,7 +13,7 @@
 #include "oom.h"
 
 enum { WEIGHT, INDEX, W, K, E, H, H_IMAGE, Y, Z, S, N_OPERAND };
-enum { N_GROUP = 5, N_BUFFER = 5 };
+enum { N_GROUP = 5, N_BUFFER = 6 };
 
 typedef struct fixture {
     cb_program p;
@@ -74,7 +74,7 @@ static void lay_out(fixture *f) {
     f->operand[Y] = OPERAND(CB_SPACE_ARENA, 2, CB_F32, 4, 1, 2, 5, 3);
     f->operand[Z] = OPERAND(CB_SPACE_OUTPUT, 0, CB_F32, 4, 1, 2, 5, 3);
     f->operand[S] = OPERAND(CB_SPACE_ARENA, 4, CB_F32, 2, 5, 3);
-    add_instr(f, CB_OP_EMBEDDING, WEIGHT, INDEX, E, CB_NONE);
+    add_instr(f, CB_OP_EMBEDDING, WEIGHT, INDEX, E, 5);
     add_instr(f, CB_OP_MATMUL, E, W, H, CB_NONE);
     add_instr(f, CB_OP_CONV2D, H_IMAGE, K, Y, 3);
     add_instr(f, CB_OP_MUL, Y, Y, Z, CB_NONE);
@@ -91,6 +91,7 @@ static void lay_out(fixture *f) {
     f->buffer[2] = (cb_buffer){120, 192, 2, 3};
     f->buffer[3] = (cb_buffer){scratch, 320, 2, 2};
     f->buffer[4] = (cb_buffer){60, 0, 4, N_GROUP};
+    f->buffer[5] = (cb_buffer){64, 128, 0, 0};
     f->p.arena_bytes = 320 + scratch;
     f->p.live_bytes = 60 + 120 + scratch;
     for (uint32_t i = 0; i < 4; i++)

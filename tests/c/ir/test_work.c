@@ -4,7 +4,8 @@
 
 static cb_work work_of(const cb_graph *g, cb_value_id value) {
     cb_work w = cb_op_work(g, g->values.at[value].producer);
-    CHECK(w.workspace <= CB_WORKSPACE_MAX && w.flops >= 0);
+    uint64_t copy = cb_op_index_copy(g, g->values.at[value].producer);
+    CHECK(w.workspace <= CB_WORKSPACE_MAX + copy && w.flops >= 0);
     return w;
 }
 
@@ -82,10 +83,44 @@ TEST(conv_workspace) {
     }
 }
 
+/* Room for a copy where the caller could overwrite the indices: arguments, views of them, results.
+ */
+TEST(index_copies) {
+    cb_graph *g = ir_graph();
+    cb_value_id table = ir_input(g, CB_F32, DIMS(1000, 4)), index = ir_input(g, CB_I32, DIMS(90)),
+                logits = ir_input(g, CB_F64, DIMS(90, 4)), r = ir_input(g, CB_F64, DIMS(90));
+    cb_value_id view, own, result, y[2];
+    CHECK_OK(cb_build_reshape(g, index, &DIMS(9, 10), &view, &err));
+    CHECK_OK(cb_build2(g, CB_OP_ADD, index, index, &own, &err));
+    CHECK_OK(cb_build2(g, CB_OP_MUL, index, index, &result, &err));
+    CHECK_OK(cb_graph_append_output(g, result, "y", CB_OUTPUT_RESULT, CB_NONE, &err));
+    const uint64_t copy = 384; /* 90 * 4 bytes, rounded up */
+    CHECK_OK(cb_build2(g, CB_OP_EMBEDDING, table, index, y, &err));
+    CHECK(work_of(g, y[0]).workspace == copy);
+    CHECK_OK(cb_build2(g, CB_OP_EMBEDDING, table, view, y, &err));
+    CHECK(work_of(g, y[0]).workspace == copy);
+    CHECK_OK(cb_build2(g, CB_OP_EMBEDDING, table, result, y, &err));
+    CHECK(work_of(g, y[0]).workspace == copy);
+    CHECK_OK(cb_build2(g, CB_OP_EMBEDDING, table, own, y, &err));
+    CHECK(work_of(g, y[0]).workspace == 0);
+    CHECK_OK(cb_build2(g, CB_OP_GATHER, r, index, y, &err));
+    CHECK(work_of(g, y[0]).workspace == copy);
+    CHECK_OK(cb_build(g, CB_OP_SCATTER_ADD, INS(r, index, r), NULL, y, &err));
+    CHECK(work_of(g, y[0]).workspace == copy);
+    CHECK_OK(cb_build(g, CB_OP_EMBEDDING_BWD, INS(logits, index), &(cb_attrs){.i = {7}}, y, &err));
+    CHECK(work_of(g, y[0]).workspace == copy);
+    CHECK_OK(cb_build(g, CB_OP_CROSS_ENTROPY, INS(logits, index), NULL, y, &err));
+    CHECK(work_of(g, y[0]).workspace == copy);
+    CHECK_OK(cb_build(g, CB_OP_CROSS_ENTROPY_BWD, INS(r, logits, index, r), NULL, y, &err));
+    CHECK(work_of(g, y[0]).workspace == copy);
+    cb_graph_free(g);
+}
+
 int main(void) {
     cb_alloc_init(&ir_alloc);
     RUN(figures);
     RUN(column_workspace);
     RUN(conv_workspace);
+    RUN(index_copies);
     return ir_report();
 }
