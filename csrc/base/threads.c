@@ -14,7 +14,7 @@
  * sleeps at once. A caller that finds the pool taken (a region inside a region, or another user
  * thread) runs its tasks itself.
  *
- * The one global of the library is the registry of live pools below. fork() copies a pool but not
+ * The one global of this file is the registry of live pools below. fork() copies a pool but not
  * its threads: the child's handler walks the registry and puts every pool back to the state before
  * its first region, and workers start again when a region needs them. A task must not fork. */
 #include "threads.h"
@@ -62,6 +62,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_once_t handlers;
     cb_pool *first;
+    _Atomic(uint64_t) n_forks;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .handlers = PTHREAD_ONCE_INIT};
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -110,9 +111,12 @@ static void make_idle(cb_pool *p) {
 }
 
 static void after_fork_in_child(void) {
+    atomic_fetch_add(&registry.n_forks, 1);
     for (cb_pool *p = registry.first; p; p = p->next) make_idle(p);
     pthread_mutex_init(&registry.lock, NULL);
 }
+
+uint64_t cb_fork_count(void) { return atomic_load(&registry.n_forks); }
 
 static void add_handlers(void) {
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);

@@ -11,6 +11,10 @@ typedef struct cb_pool cb_pool;
 /* Task i of n; `thread` is in [0, cb_pool_size) and one thread runs one task at a time. */
 typedef void (*cb_task_fn)(void *user, int64_t task, int thread);
 
+/* How many forks lie between this process and the one in which the first pool was made. What
+ * remembers it can tell that it was left by a thread which the child does not have. */
+uint64_t cb_fork_count(void);
+
 int cb_cpu_count(void); /* processors in the affinity mask, at least 1 */
 CB_MUST_CHECK cb_status cb_pool_new(cb_alloc *alloc, int n_threads, cb_pool **out, cb_error *err);
 void cb_pool_free(cb_pool *pool);

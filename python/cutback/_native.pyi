@@ -72,6 +72,8 @@ class Step:
         outputs: Sequence[np.ndarray[Any, Any] | None],
         seed: int,
         random_step: int,
+        count: np.ndarray[Any, Any] | None = None,
+        next: int = 0,
         /,
     ) -> tuple[int, int, float]: ...
     def profile(
@@ -93,6 +95,8 @@ class Step:
         group_of: Sequence[int],
         groups: Sequence[tuple[float, float, float, float, float]],
         t: np.ndarray[Any, Any],
+        count: np.ndarray[Any, Any] | None = None,
+        next: int = 0,
         /,
     ) -> tuple[int, int, float]: ...
 

@@ -224,25 +224,29 @@ class Executable:
         out: Sequence[Any] | None = None,
         optimizer: AdamW | None = None,
         wrt: Sequence[int] = (),
+        count: np.ndarray[Any, Any] | None = None,
     ) -> tuple[list[Any], list[Any]]:
         """One step on checked arguments: (results, gradients). With an optimizer the arguments at
-        ``wrt`` are updated in place and there are no gradients."""
+        ``wrt`` are updated in place and there are no gradients. ``count``, an array of one i64,
+        becomes ``rng_step + 1`` together with all else that a step updates: nothing of it, or all,
+        whatever ends the call."""
         inputs, outputs = self.inputs(arrays), self.outputs(out)
-        seed, rng_step = seed & (2**64 - 1), rng_step & (2**32 - 1)
+        draws = (seed & (2**64 - 1), rng_step & (2**32 - 1))
+        counted = () if count is None else (count, rng_step + 1)
         if optimizer is None:
-            measured = self.native.run(inputs, outputs, seed, rng_step)
+            measured = self.native.run(inputs, outputs, *draws, *counted)
         else:
-            group_of = optimizer.prepare([self.names[i] for i in wrt], [inputs[i] for i in wrt])
+            state = optimizer.prepare([self.names[i] for i in wrt], [inputs[i] for i in wrt])
             measured = self.native.train(
                 inputs,
                 outputs,
-                seed,
-                rng_step,
-                optimizer.m,
-                optimizer.v,
-                group_of,
+                *draws,
+                state.m,
+                state.v,
+                state.group_of,
                 optimizer.options(),
-                optimizer.counter,
+                state.counter,
+                *counted,
             )
         self.stats = Stats(*measured)
         return self.split(outputs)

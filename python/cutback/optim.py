@@ -3,13 +3,71 @@ changing ``lr`` between steps recompiles nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Options = tuple[float, float, float, float, float]
 """(lr, beta1, beta2, eps, weight_decay)"""
+
+
+class Moments(NamedTuple):
+    """The state of an optimizer. It is exchanged as a whole, so that no interrupt comes between its
+    parts; a step updates ``m``, ``v`` and ``counter`` in place, in one call of the core."""
+
+    names: list[str]  # of the parameters; none before the first step
+    group_of: list[int]
+    m: list[np.ndarray[Any, Any]]
+    v: list[np.ndarray[Any, Any]]
+    counter: np.ndarray[Any, Any]  # i64: steps taken
+    loaded: dict[str, dict[str, np.ndarray[Any, Any]]] | None = None  # before the first step
+
+
+def _count(t: Any) -> np.ndarray[Any, Any]:
+    """A number of steps as the counter of one.
+
+    Raises:
+        ValueError: not a whole number in 0 .. 2**63 - 1.
+    """
+    try:
+        number = operator.index(t)
+    except TypeError:
+        raise ValueError(f"t={t!r} is not a number of steps") from None
+    if not 0 <= number < 2**63:
+        raise ValueError(f"t={number} is not in 0 .. 2**63 - 1")
+    return np.array(number, np.int64)
+
+
+def _arrays(state: Mapping[str, Any], key: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Copies of the arrays that a state holds under a key."""
+    if not isinstance(state[key], Mapping):
+        raise ValueError(f"{key!r} of the state is {type(state[key]).__name__}, not arrays by name")
+    arrays = {str(name): np.array(array) for name, array in state[key].items()}
+    for name, array in arrays.items():
+        if not np.can_cast(array.dtype, np.float64, "same_kind"):
+            raise ValueError(f"{key} of {name} is {array.dtype}, not a floating type")
+    return arrays
+
+
+def _fitting(
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    key: str,
+    names: Sequence[str],
+    like: Sequence[np.ndarray[Any, Any]],
+) -> list[np.ndarray[Any, Any]]:
+    """The arrays in the order of the names, in the types of ``like``."""
+    if set(arrays) != set(names):
+        differ = sorted(set(arrays) ^ set(names))
+        raise ValueError(f"the state holds {key} of other parameters: {differ}")
+    for name, p in zip(names, like, strict=True):
+        if arrays[name].shape != p.shape:
+            raise ValueError(f"{key} of {name} has shape {arrays[name].shape}, expected {p.shape}")
+    return [
+        np.ascontiguousarray(arrays[name].astype(p.dtype)).reshape(p.shape)
+        for name, p in zip(names, like, strict=True)
+    ]
 
 
 class AdamW:
@@ -58,18 +116,33 @@ class AdamW:
                     "a group has 'names' and any of lr, betas, eps, weight_decay; "
                     f"got {sorted(group)}"
                 )
-        self.counter = np.zeros((), np.int64)  # steps taken; a step counts itself
-        self.names: list[str] = []
-        self.m: list[np.ndarray[Any, Any]] = []
-        self.v: list[np.ndarray[Any, Any]] = []
-        self._group_of: list[int] = []
-        self._loaded: dict[str, Any] | None = None
+        self._state = Moments([], [], [], [], np.zeros((), np.int64))
         self.options()
 
     @property
     def t(self) -> int:
         """Number of steps taken."""
-        return int(self.counter)
+        return int(self._state.counter)
+
+    @property
+    def names(self) -> list[str]:
+        """Leaf names of the parameters; none before the first step."""
+        return self._state.names
+
+    @property
+    def m(self) -> list[np.ndarray[Any, Any]]:
+        """First moments, beside ``names``."""
+        return self._state.m
+
+    @property
+    def v(self) -> list[np.ndarray[Any, Any]]:
+        """Second moments, beside ``names``."""
+        return self._state.v
+
+    @property
+    def counter(self) -> np.ndarray[Any, Any]:
+        """``t`` as an array of one i64, which a step updates."""
+        return self._state.counter
 
     def options(self) -> list[Options]:
         """The hyper-parameters now: those of the optimizer, then those of each group.
@@ -104,29 +177,35 @@ class AdamW:
             )
         return rows
 
-    def prepare(self, names: list[str], params: Sequence[np.ndarray[Any, Any]]) -> list[int]:
-        """Makes the moments for these parameters at the first call; the group of each parameter.
+    def prepare(self, names: list[str], params: Sequence[np.ndarray[Any, Any]]) -> Moments:
+        """The state for these parameters, made at the first call.
 
         Raises:
             ValueError: the optimizer holds the state of other parameters.
         """
-        if not self.names:
-            self.m = [np.zeros_like(p, subok=False) for p in params]
-            self.v = [np.zeros_like(p, subok=False) for p in params]
-            self._group_of = [self._find_group(name) for name in names]
-            self._take_loaded(names)
-            self.names = list(names)
-        if names != self.names:
+        if not self._state.names:
+            self._state = self._first(names, params)
+        state = self._state
+        if names != state.names:
             raise ValueError(
                 "this optimizer holds the state of other parameters; make one for each model"
             )
-        for name, p, m in zip(names, params, self.m, strict=True):
+        for name, p, m in zip(names, params, state.m, strict=True):
             if p.shape != m.shape or p.dtype != m.dtype:
                 raise ValueError(
                     f"{name} is {p.dtype}{list(p.shape)}, "
                     f"the optimizer's state {m.dtype}{list(m.shape)}"
                 )
-        return self._group_of
+        return state
+
+    def _first(self, names: list[str], params: Sequence[np.ndarray[Any, Any]]) -> Moments:
+        groups = [self._find_group(name) for name in names]
+        loaded, counter = self._state.loaded, self._state.counter
+        if loaded is not None:
+            m, v = (_fitting(loaded[key], key, names, params) for key in ("m", "v"))
+        else:
+            m, v = ([np.zeros_like(p, subok=False) for p in params] for _ in range(2))
+        return Moments(list(names), groups, m, v, counter)
 
     def _find_group(self, name: str) -> int:
         from fnmatch import fnmatchcase
@@ -140,14 +219,19 @@ class AdamW:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the state: ``{"t": int, "m": {leaf name: array}, "v": {...}}``."""
+        names, _, m, v, counter, loaded = self._state
+        held = loaded or {
+            "m": dict(zip(names, m, strict=True)),
+            "v": dict(zip(names, v, strict=True)),
+        }
         return {
-            "t": self.t,
-            "m": {name: a.copy() for name, a in zip(self.names, self.m, strict=True)},
-            "v": {name: a.copy() for name, a in zip(self.names, self.v, strict=True)},
+            "t": int(counter),
+            "m": {name: a.copy() for name, a in held["m"].items()},
+            "v": {name: a.copy() for name, a in held["v"].items()},
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over (copies) what :meth:`state_dict` gave.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over (copies) what :meth:`state_dict` gave. After an error all is as before.
 
         Raises:
             ValueError: not such a state, or its names or shapes are those of other parameters.
@@ -157,30 +241,13 @@ class AdamW:
             raise ValueError(
                 f"the state of an AdamW has 't', 'm' and 'v'; {missing[0]!r} is missing"
             )
-        if not self.names:
-            self._loaded = state
-            self.counter[...] = int(state["t"])
-        else:
-            self._fill(state, self.names)
-
-    def _take_loaded(self, names: list[str]) -> None:
-        if self._loaded is not None:
-            self._fill(self._loaded, names)
-            self._loaded = None
-
-    def _fill(self, state: dict[str, Any], names: list[str]) -> None:
-        for key, arrays in (("m", self.m), ("v", self.v)):
-            if set(state[key]) != set(names):
-                differ = sorted(set(state[key]) ^ set(names))
-                raise ValueError(f"the state holds {key} of other parameters: {differ}")
-            for name, array in zip(names, arrays, strict=True):
-                given = state[key][name].shape
-                if given != array.shape:
-                    raise ValueError(f"{key} of {name} has shape {given}, expected {array.shape}")
-        for key, arrays in (("m", self.m), ("v", self.v)):
-            for name, array in zip(names, arrays, strict=True):
-                array[...] = state[key][name]
-        self.counter[...] = int(state["t"])
+        counter, loaded = _count(state["t"]), {key: _arrays(state, key) for key in ("m", "v")}
+        names, groups, m = self._state.names, self._state.group_of, self._state.m
+        if not names:
+            self._state = Moments([], [], [], [], counter, loaded)
+            return
+        new_m, new_v = (_fitting(loaded[key], key, names, m) for key in ("m", "v"))
+        self._state = Moments(names, groups, new_m, new_v, counter)
 
     def __repr__(self) -> str:
         return (

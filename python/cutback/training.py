@@ -8,7 +8,9 @@ dtypes, structure or Python constants compiles once more; each such specialisati
 from __future__ import annotations
 
 import operator
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +104,31 @@ class _Specialisation:
         return leaves
 
 
+def _random_step(number: int) -> int:
+    """The number of a step for random operations, checked.
+
+    Raises:
+        ValueError, TypeError: not an integer with room for one more in 64 bits.
+    """
+    number = _integer("rng_step", number)
+    if not -(2**63) <= number < 2**63 - 1:
+        raise ValueError(f"rng_step={number} is not in -2**63 .. 2**63 - 2")
+    return number
+
+
+_steps: weakref.WeakSet[Step] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A lock that a thread of the parent holds would never be released here."""
+    for step in list(_steps):
+        step._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 class Step:
     """A compiled function; made by :func:`compile`, :func:`value_and_grad` and :func:`grad`.
 
@@ -115,7 +142,9 @@ class Step:
             not contiguous, that overlap one that is written, or are read-only where the step
             writes.
         BudgetError: no plan meets the budget.
-        MemoryError, KeyboardInterrupt: nothing has changed.
+        MemoryError, KeyboardInterrupt: parameters, states of the optimizer, running statistics and
+            counts are those before the step or those after it, never a mixture.
+        RuntimeError: the process was forked while another thread ran the step.
     """
 
     def __init__(
@@ -148,14 +177,24 @@ class Step:
         self.has_aux = has_aux
         self.optimizer = optimizer
         self.seed = _integer("seed", seed)
-        self.rng_step = 0
+        self._draws = np.zeros((), np.int64)  # a step counts itself
         self.returns = returns  # "value", "gradients" or "both"
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
         self._options = options
         self._known: dict[Any, _Specialisation] = {}
         self._last: _Specialisation | None = None
         self._lock = threading.RLock()
+        _steps.add(self)
         self.__doc__ = function.__doc__
+
+    @property
+    def rng_step(self) -> int:
+        """Number of the next step for random operations."""
+        return int(self._draws)
+
+    @rng_step.setter
+    def rng_step(self, number: int) -> None:
+        self._draws[...] = _random_step(number)
 
     def __call__(
         self, *args: Any, out: Any = None, rng_step: int | None = None, **kwargs: Any
@@ -164,7 +203,7 @@ class Step:
         with self._lock:
             call = self._read(args, kwargs)
             spec = self._specialise(call)
-            number = self.rng_step if rng_step is None else _integer("rng_step", rng_step)
+            number = self.rng_step if rng_step is None else _random_step(rng_step)
             single = isinstance(self.argnums, int)
             try:
                 results, gradients = spec.run.run(
@@ -174,11 +213,11 @@ class Step:
                     None if out is None else spec.gradient_leaves(out, single),
                     self.optimizer,
                     spec.traced.wrt_positions,
+                    self._draws,
                 )
             except (ValueError, TypeError) as error:
                 place(error)
                 raise
-            self.rng_step = number + 1
         value = tree.unflatten(spec.traced.out_tree, results)
         if self.returns == "value":
             return value

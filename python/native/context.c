@@ -1,6 +1,8 @@
 /* context.c: one core context a module, made at first use so that importing starts no thread. */
 #include "state.h"
 
+#include "base/threads.h"
+
 static cb_py_context *context_new(const cb_py_state *state) {
     cb_py_context *context = PyMem_RawCalloc(1, sizeof *context);
     if (!context) return (cb_py_context *)PyErr_NoMemory();
@@ -20,6 +22,7 @@ static cb_py_context *context_new(const cb_py_state *state) {
         return (cb_py_context *)cb_py_raise(state, &error, NULL);
     }
     atomic_init(&context->refs, 1);
+    context->n_forks = cb_fork_count();
     return context;
 }
 
@@ -43,9 +46,16 @@ void cb_py_context_release(cb_py_context *context) {
     PyMem_RawFree(context);
 }
 
+void cb_py_context_forget_forked(cb_py_context *context) {
+    if (context->n_forks == cb_fork_count()) return;
+    context->n_forks = cb_fork_count();
+    context->n_working = 0;
+}
+
 int cb_py_context_set_threads(cb_py_state *state, cb_py_context *context, int n_threads) {
     cb_error error = {0};
     PyThread_acquire_lock(context->lock, WAIT_LOCK);
+    cb_py_context_forget_forked(context);
     bool idle = context->n_working == 0;
     cb_status status = idle ? cb_context_set_threads(context->core, n_threads, &error) : CB_OK;
     PyThread_release_lock(context->lock);

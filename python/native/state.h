@@ -21,9 +21,10 @@
 typedef struct cb_py_context {
     atomic_size_t refs;
     cb_context *core;
-    PyThread_type_lock lock; /* guards n_working */
+    PyThread_type_lock lock; /* guards n_working and n_forks */
     size_t
         n_working; /* calls inside the core with the GIL released: the pool may not be exchanged */
+    uint64_t n_forks;     /* cb_fork_count when n_working was counted */
     char blas_name[64];   /* "scipy-openblas 0.3.31", "" when none was found */
     char blas_path[1024]; /* file it was found in */
     int blas_bits;        /* widest vectors its kernels use; 0: unknown */
@@ -44,6 +45,8 @@ cb_py_context *cb_py_context_get(cb_py_state *state);
 cb_py_context *cb_py_context_retain(cb_py_context *context);
 void cb_py_context_release(cb_py_context *context); /* NULL is fine */
 /* Exchanges the thread pool; RuntimeError (and -1) while another thread is at work. */
+/* Under `lock`: calls of threads that a fork left behind are not at work. */
+void cb_py_context_forget_forked(cb_py_context *context);
 int cb_py_context_set_threads(cb_py_state *state, cb_py_context *context, int n_threads);
 
 /* ---- errors.c
@@ -65,6 +68,7 @@ PyObject *cb_py_raise(const cb_py_state *state, const cb_error *error, const cha
 typedef struct cb_py_work {
     PyThreadState *thread;
     cb_py_context *context;
+    uint64_t n_forks;      /* when it began */
     int64_t next_check_ns; /* monotonic clock */
 } cb_py_work;
 void cb_py_work_begin(cb_py_work *work, cb_py_context *context);
@@ -105,6 +109,8 @@ typedef struct cb_py_step {
     void **pointers;         /* [n_inputs + n_outputs + 3 n_wrt] scratch of a run */
     PyThread_type_lock lock; /* one run at a time */
     atomic_ulong owner;      /* thread that holds the lock, 0: none */
+    uint64_t n_forks;        /* cb_fork_count when the lock was made */
+    bool is_left;            /* a run of a thread that a fork left behind was never finished */
 } cb_py_step;
 
 extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;

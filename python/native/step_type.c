@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "base/threads.h"
 
 static PyObject *raise(cb_py_step *self, const cb_error *error) {
     return cb_py_raise(cb_py_state_of_object((PyObject *)self), error, NULL);
@@ -23,6 +24,7 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
     self->wrt = PyMem_New(uint32_t, (size_t)n_wrt + 1);
     self->pointers = PyMem_New(void *, n_pointers + 1);
     self->lock = PyThread_allocate_lock();
+    self->n_forks = cb_fork_count();
     if (!self->wrt || !self->pointers || !self->lock) {
         Py_DECREF(self);
         return PyErr_NoMemory();
@@ -168,9 +170,35 @@ static int bind(cb_py_step *self, run_arrays *run) {
 /* ---- running
  * --------------------------------------------------------------------------------------------- */
 
+/* In a forked child: a lock that another thread was about to take is nobody's, and a run of another
+ * thread will never end. Its arrays are as the fork found them, some perhaps half written. */
+static int after_fork(cb_py_step *self) {
+    if (self->n_forks != cb_fork_count()) {
+        const unsigned long owner = atomic_load(&self->owner);
+        if (owner == PyThread_get_thread_ident()) return 0; /* forked by a signal handler, say */
+        PyThread_type_lock fresh = PyThread_allocate_lock();
+        if (!fresh) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        PyThread_free_lock(self->lock);
+        self->lock = fresh;
+        self->is_left |= owner != 0;
+        atomic_store(&self->owner, 0);
+        self->n_forks = cb_fork_count();
+    }
+    if (!self->is_left) return 0;
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this process was forked while another thread ran this step; what that run "
+                    "updates may be half done here: load a checkpoint and compile the step anew, "
+                    "or fork between steps");
+    return -1;
+}
+
 /* One run of a step at a time. Waiting lets other threads and Ctrl-C through; a signal handler that
  * calls the step it has interrupted would wait for itself and is refused. */
 static int lock(cb_py_step *self) {
+    if (after_fork(self) < 0) return -1;
     unsigned long me = PyThread_get_thread_ident();
     if (atomic_load(&self->owner) == me) {
         PyErr_SetString(PyExc_RuntimeError,
@@ -195,11 +223,28 @@ typedef struct adamw {         /* the optimizer's part of a call */
     uint32_t *group;           /* [n_wrt] */
     cb_adamw_options *options; /* [n_groups] */
     uint32_t n_groups;
-    int64_t
-        *t; /* steps taken so far; counted here, so that no signal comes between step and count */
+    int64_t *t; /* steps taken so far */
 } adamw;
 
-static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *opt) {
+/* Number of the next step for random operations. It is counted here, like the optimizer's steps, so
+ * that no signal comes between a step and its count. */
+typedef struct draws {
+    int64_t *at; /* NULL: nobody counts */
+    int64_t next;
+} draws;
+
+/* The optimizer's count, which has to leave room for one more. */
+static int steps_taken(const adamw *opt, int64_t *taken) {
+    *taken = opt ? *opt->t : 0;
+    if (*taken >= 0 && *taken < INT64_MAX) return 0;
+    PyErr_Format(PyExc_ValueError,
+                 "AdamW: t=%lld steps were taken; a further step needs 0 <= t < 2**63 - 1",
+                 (long long)*taken);
+    return -1;
+}
+
+static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *opt,
+                         const draws *draws) {
     uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
     void **params = self->pointers + n_in + n_out;
     cb_run run = *settings;
@@ -208,6 +253,8 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
     run.poll = cb_py_poll;
     cb_run_result result = {0};
     cb_error error = {0};
+    int64_t taken;
+    if (steps_taken(opt, &taken) < 0) return NULL;
 
     int64_t began = cb_py_now_ns();
     cb_py_work work;
@@ -222,9 +269,10 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
     if (status == CB_OK) status = cb_step_run(self->core, &run, &result, &error);
     if (status == CB_OK && opt) {
         status = cb_step_adamw(self->core, params, params + self->n_wrt, params + 2 * self->n_wrt,
-                               opt->group, opt->options, opt->n_groups, *opt->t + 1, &error);
-        if (status == CB_OK) ++*opt->t;
+                               opt->group, opt->options, opt->n_groups, taken + 1, &error);
+        if (status == CB_OK) *opt->t = taken + 1;
     }
+    if (status == CB_OK && draws && draws->at) *draws->at = draws->next;
     cb_py_work_end(&work);
     if (status != CB_OK) return raise(self, &error);
     return Py_BuildValue("(KKd)", (unsigned long long)result.peak_bytes,
@@ -233,9 +281,9 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
 }
 
 static PyObject *bind_and_execute(cb_py_step *self, run_arrays *run, const cb_run *settings,
-                                  const adamw *opt) {
+                                  const adamw *opt, const draws *draws) {
     if (lock(self) < 0) return NULL;
-    PyObject *result = bind(self, run) == 0 ? execute(self, settings, opt) : NULL;
+    PyObject *result = bind(self, run) == 0 ? execute(self, settings, opt, draws) : NULL;
     unlock(self);
     return result;
 }
@@ -247,16 +295,40 @@ static void drop_arrays(run_arrays *run) {
     Py_XDECREF(run->v);
 }
 
-/* run(inputs, outputs, seed, random_step) -> (peak_bytes, n_alloc, seconds) */
+static int parse_count(PyObject *array, const char *name, int64_t **out) {
+    cb_py_view view;
+    if (cb_py_view_of(array, name, &view) < 0) return -1;
+    bool is_count = view.known_dtype && view.dtype == CB_I64 && view.shape.rank == 0;
+    if (!is_count || !view.aligned || !view.writable) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a writable array of one i64, without axes",
+                     name);
+        return -1;
+    }
+    *out = (int64_t *)(void *)view.data;
+    return 0;
+}
+
+/* The step's own count of random steps, None: nobody counts. It becomes `next` with the run. */
+static int parse_draws(PyObject *count, long long next, draws *out) {
+    out->next = next;
+    return count == Py_None ? 0 : parse_count(count, "the count of random steps", &out->at);
+}
+
+/* run(inputs, outputs, seed, random_step, count, next) -> (peak_bytes, n_alloc, seconds) */
 static PyObject *step_run(cb_py_step *self, PyObject *args) {
-    PyObject *inputs, *outputs;
+    PyObject *inputs, *outputs, *count = Py_None;
     unsigned long long seed;
     unsigned int random_step;
-    if (!PyArg_ParseTuple(args, "OOKI:run", &inputs, &outputs, &seed, &random_step)) return NULL;
+    long long next = 0;
+    draws draws = {0};
+    if (!PyArg_ParseTuple(args, "OOKI|OL:run", &inputs, &outputs, &seed, &random_step, &count,
+                          &next))
+        return NULL;
+    if (parse_draws(count, next, &draws) < 0) return NULL;
     run_arrays run = {.inputs = PySequence_Tuple(inputs)};
     run.outputs = run.inputs ? PySequence_Tuple(outputs) : NULL;
     cb_run settings = {.seed = seed, .random_step = random_step};
-    PyObject *result = run.outputs ? bind_and_execute(self, &run, &settings, NULL) : NULL;
+    PyObject *result = run.outputs ? bind_and_execute(self, &run, &settings, NULL, &draws) : NULL;
     drop_arrays(&run);
     return result;
 }
@@ -289,7 +361,7 @@ static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     if (!step || !seconds || !bytes) PyErr_NoMemory();
     cb_run settings = {
         .seed = seed, .random_step = random_step, .group_seconds = seconds, .group_bytes = bytes};
-    if (run.outputs && !PyErr_Occurred()) ran = bind_and_execute(self, &run, &settings, NULL);
+    if (run.outputs && !PyErr_Occurred()) ran = bind_and_execute(self, &run, &settings, NULL, NULL);
     if (ran) {
         cb_step_group_steps(self->core, step);
         rows = profile_rows(step, seconds, bytes, n);
@@ -341,37 +413,27 @@ static int parse_group_ids(cb_py_step *self, PyObject *ids, adamw *out) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int parse_counter(PyObject *array, adamw *out) {
-    cb_py_view view;
-    if (cb_py_view_of(array, "t", &view) < 0) return -1;
-    bool is_count = view.known_dtype && view.dtype == CB_I64 && view.shape.rank == 0;
-    if (!is_count || !view.aligned || !view.writable) {
-        PyErr_SetString(PyExc_TypeError, "t: expected a writable array of one i64, without axes");
-        return -1;
-    }
-    out->t = (int64_t *)(void *)view.data;
-    return 0;
-}
-
-/* train(inputs, outputs, seed, random_step, m, v, group_of, groups, t) -> (peak_bytes, n_alloc,
- * seconds) */
+/* train(inputs, outputs, seed, random_step, m, v, group_of, groups, t, count, next) -> (peak_bytes,
+ * n_alloc, seconds) */
 static PyObject *step_train(cb_py_step *self, PyObject *args) {
-    PyObject *inputs, *outputs, *m, *v, *group_of, *groups, *t, *result = NULL;
+    PyObject *inputs, *outputs, *m, *v, *group_of, *groups, *t, *count = Py_None, *result = NULL;
+    long long next = 0;
+    draws draws = {0};
     unsigned long long seed;
     unsigned int random_step;
     adamw opt = {0};
-    if (!PyArg_ParseTuple(args, "OOKIOOOOO:train", &inputs, &outputs, &seed, &random_step, &m, &v,
-                          &group_of, &groups, &t)) {
+    if (!PyArg_ParseTuple(args, "OOKIOOOOO|OL:train", &inputs, &outputs, &seed, &random_step, &m,
+                          &v, &group_of, &groups, &t, &count, &next)) {
         return NULL;
     }
     cb_run settings = {.seed = seed, .random_step = random_step};
     run_arrays run = {0};
     if (parse_groups(groups, &opt) < 0 || parse_group_ids(self, group_of, &opt) < 0) goto done;
-    if (parse_counter(t, &opt) < 0) goto done;
+    if (parse_count(t, "t", &opt.t) < 0 || parse_draws(count, next, &draws) < 0) goto done;
     if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))
         goto done;
     if (!(run.m = PySequence_Tuple(m)) || !(run.v = PySequence_Tuple(v))) goto done;
-    result = bind_and_execute(self, &run, &settings, &opt);
+    result = bind_and_execute(self, &run, &settings, &opt, &draws);
 done:
     drop_arrays(&run);
     PyMem_Free(opt.group);
@@ -438,13 +500,14 @@ static PyObject *step_numbers(cb_py_step *self, void *Py_UNUSED(closure)) {
 
 static PyMethodDef step_methods[] = {
     {"run", (PyCFunction)step_run, METH_VARARGS,
-     "run(inputs, outputs, seed, random_step, /) -> (peak_bytes, n_alloc, seconds)"},
+     "run(inputs, outputs, seed, random_step, count=None, next=0, /) -> (peak_bytes, n_alloc, "
+     "seconds); a run that succeeds sets count, an array of one i64, to next"},
     {"profile", (PyCFunction)step_profile, METH_VARARGS,
      "profile(inputs, outputs, seed, random_step, /) -> ((step, seconds, bytes), ...): one row a "
      "kernel; bytes are counted by the debug backend"},
     {"train", (PyCFunction)step_train, METH_VARARGS,
-     "train(inputs, outputs, seed, random_step, m, v, group_of, groups, t, /) -> (peak_bytes, "
-     "n_alloc, seconds)"},
+     "train(inputs, outputs, seed, random_step, m, v, group_of, groups, t, count=None, next=0, /) "
+     "-> (peak_bytes, n_alloc, seconds); count and next as for run"},
     {"text", (PyCFunction)step_text, METH_O,
      "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
     {NULL, NULL, 0, NULL},

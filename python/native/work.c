@@ -17,7 +17,9 @@ int64_t cb_py_now_ns(void) {
 
 void cb_py_work_begin(cb_py_work *work, cb_py_context *context) {
     PyThread_acquire_lock(context->lock, WAIT_LOCK);
+    cb_py_context_forget_forked(context);
     context->n_working++;
+    work->n_forks = context->n_forks;
     PyThread_release_lock(context->lock);
     work->context = context;
     work->next_check_ns = cb_py_now_ns() + CHECK_EVERY_NS;
@@ -27,7 +29,8 @@ void cb_py_work_begin(cb_py_work *work, cb_py_context *context) {
 void cb_py_work_end(cb_py_work *work) {
     PyEval_RestoreThread(work->thread);
     PyThread_acquire_lock(work->context->lock, WAIT_LOCK);
-    work->context->n_working--;
+    cb_py_context_forget_forked(work->context);
+    if (work->n_forks == work->context->n_forks) work->context->n_working--;
     PyThread_release_lock(work->context->lock);
 }
 

@@ -8,7 +8,8 @@
  * one that reads something else has a setting of its own, so settings are local and each restores
  * its own.
  *
- * The guard is process-wide because the setting is. */
+ * The guard is process-wide because the setting is. A forked child has none of the threads that had
+ * regions open: it starts with none, and its first region restores what theirs would have. */
 #include "gemm.h"
 
 #include <pthread.h>
@@ -19,7 +20,20 @@ static struct {
     int n_open;
     int threads_before; /* what the first region found */
     bool is_local;      /* settings are known to belong to threads */
-} guard = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    bool is_orphaned;   /* forked while a region was open: the setting is still that region's */
+    pthread_once_t handlers;
+} guard = {.lock = PTHREAD_MUTEX_INITIALIZER, .handlers = PTHREAD_ONCE_INIT};
+
+static void before_fork(void) { pthread_mutex_lock(&guard.lock); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&guard.lock); }
+static void after_fork_in_child(void) {
+    guard.is_orphaned |= guard.n_open > 0 && !guard.is_local;
+    guard.n_open = 0;
+    pthread_mutex_init(&guard.lock, NULL);
+}
+static void add_handlers(void) {
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
 
 typedef int (*exchange_fn)(int);
 typedef void (*set_fn)(int);
@@ -47,9 +61,14 @@ static bool is_outdated(const cb_blas *blas, const cb_gemm_kernel *own) {
 void cb_gemm_begin(cb_gemm_region *region, const cb_blas *blas, const cb_gemm_kernel *own) {
     *region = (cb_gemm_region){.blas = is_outdated(blas, own) ? NULL : blas, .own = own};
     if (!can_set_threads(region->blas)) return;
+    pthread_once(&guard.handlers, add_handlers);
     pthread_mutex_lock(&guard.lock);
     region->is_first = guard.n_open++ == 0;
     region->threads_before = exchange_threads(blas, 1);
+    if (region->is_first && guard.is_orphaned) {
+        if (region->threads_before == 1) region->threads_before = guard.threads_before;
+        guard.is_orphaned = false;
+    }
     if (region->is_first) {
         guard.threads_before = region->threads_before;
         guard.is_local = false;
