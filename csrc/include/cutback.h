@@ -94,7 +94,8 @@ typedef struct cb_blas {
                                 NULL */
     void *set_threads;       /* void f(int); may be NULL */
     void *get_threads;       /* int f(void); may be NULL */
-    int vector_bits; /* widest vectors its kernels use here; 0: unknown. Below ours: own kernel */
+    int vector_bits; /* widest vectors its kernels use here; 0: unknown. Where this processor has
+                        wider ones, our own kernel multiplies instead */
 } cb_blas;
 
 typedef struct cb_context_options {

@@ -15,14 +15,17 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "../../base/cpu.h"
+
 static struct {
     pthread_mutex_t lock;
     int n_open;
     int threads_before; /* what the first region found */
     bool is_local;      /* settings are known to belong to threads */
     bool is_orphaned;   /* forked while a region was open: the setting is still that region's */
-    pthread_once_t handlers;
-} guard = {.lock = PTHREAD_MUTEX_INITIALIZER, .handlers = PTHREAD_ONCE_INIT};
+    pthread_once_t once;
+    int vector_bits; /* of this processor */
+} guard = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 static void before_fork(void) { pthread_mutex_lock(&guard.lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&guard.lock); }
@@ -31,7 +34,9 @@ static void after_fork_in_child(void) {
     guard.n_open = 0;
     pthread_mutex_init(&guard.lock, NULL);
 }
-static void add_handlers(void) {
+static void set_up(void) {
+    static const int bits[CB_ISA_COUNT] = {128, 256, 512};
+    guard.vector_bits = bits[cb_cpu_isa()];
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -53,15 +58,16 @@ static int exchange_threads(const cb_blas *b, int n) {
 
 /* A BLAS that does not know this processor falls back to kernels for an older one. Ours with wider
  * vectors are faster then: 190 against 124 Gflop/s on one core of a Zen 5, where OpenBLAS 0.3.31
- * takes its Haswell kernels. */
-static bool is_outdated(const cb_blas *blas, const cb_gemm_kernel *own) {
-    return blas && blas->vector_bits != 0 && blas->vector_bits < own->vector_bits;
+ * takes its Haswell kernels. What counts is the processor and not the instruction set that
+ * CUTBACK_ISA allows our kernels: it changes no bit, and the BLAS does not heed it. */
+static bool is_outdated(const cb_blas *blas) {
+    return blas && blas->vector_bits != 0 && blas->vector_bits < guard.vector_bits;
 }
 
 void cb_gemm_begin(cb_gemm_region *region, const cb_blas *blas, const cb_gemm_kernel *own) {
-    *region = (cb_gemm_region){.blas = is_outdated(blas, own) ? NULL : blas, .own = own};
+    pthread_once(&guard.once, set_up);
+    *region = (cb_gemm_region){.blas = is_outdated(blas) ? NULL : blas, .own = own};
     if (!can_set_threads(region->blas)) return;
-    pthread_once(&guard.handlers, add_handlers);
     pthread_mutex_lock(&guard.lock);
     region->is_first = guard.n_open++ == 0;
     region->threads_before = exchange_threads(blas, 1);

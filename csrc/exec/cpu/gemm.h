@@ -29,13 +29,12 @@ typedef struct cb_gemm {
 /* A product kernel of our own: gemm_own of the caller's instruction set (gemm_own.h). */
 typedef struct cb_gemm_kernel {
     void (*multiply)(const cb_gemm *g);
-    int vector_bits;
 } cb_gemm_kernel;
 
 /* While a region is open the BLAS uses one thread; its setting is as before when the last region
  * has ended. */
 typedef struct cb_gemm_region {
-    const cb_blas *blas; /* NULL: none, or older than our kernel */
+    const cb_blas *blas; /* NULL: none, or older than this processor */
     const cb_gemm_kernel *own;
     int threads_before;
     bool is_first;

@@ -137,6 +137,6 @@ static void gemm_multiply(const cb_gemm *g) {
     }
 }
 
-static const cb_gemm_kernel gemm_own = {gemm_multiply, 8 * GEMM_VECTOR};
+static const cb_gemm_kernel gemm_own = {gemm_multiply};
 
 #endif

@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
+#include "base/cpu.h"
 #include "check.h"
 #include "exec/kernel.h"
 #include "ir/work.h"
@@ -229,6 +230,20 @@ static inline void check_threads(test_op *op, const cb_blas *blas) {
         CHECK_OK(run_op(op, n_threads, blas));
         for (uint32_t k = 0; k < op->n_out; k++) CHECK(same_bits(&first.out[k], &op->out[k]));
     }
+    *op = first;
+}
+
+/* And so do those on every instruction set of this processor, with our own product. */
+static inline void check_isas(test_op *op) {
+    cb_blas none = {0};
+    CHECK_OK(run_op(op, 1, &none));
+    test_op first = *op;
+    for (int isa = 0; isa < (int)cb_cpu_isa(); isa++) {
+        setenv("CUTBACK_ISA", cb_isa_name((cb_isa)isa), 1);
+        CHECK_OK(run_op(op, 2, &none));
+        for (uint32_t k = 0; k < op->n_out; k++) CHECK(same_bits(&first.out[k], &op->out[k]));
+    }
+    unsetenv("CUTBACK_ISA");
     *op = first;
 }
 

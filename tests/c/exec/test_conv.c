@@ -1,4 +1,5 @@
-/* Convolution, its gradients and pooling against plain loops; bits for any number of threads. */
+/* Convolution, its gradients and pooling against plain loops; bits for any number of threads
+ * and any instruction set. */
 #include "kernel_test.h"
 
 enum {
@@ -65,6 +66,7 @@ static void check_conv(cb_dtype dtype, problem p, const cb_blas *blas) {
     fill_random(&x);
     fill_random(&w);
     check_threads(&forward, blas);
+    if (!blas->sgemm) check_isas(&forward);
     cb_shape y = forward.out[0].shape;
     check_sums(&forward, &p, &y, (sums){.x = &x, .w = &w});
 
@@ -75,12 +77,14 @@ static void check_conv(cb_dtype dtype, problem p, const cb_blas *blas) {
     dgrad.attrs.dims = x.shape;
     fill_random(&dgrad.in[0]);
     check_threads(&dgrad, blas);
+    if (!blas->sgemm) check_isas(&dgrad);
     check_sums(&dgrad, &p, &y, (sums){.w = &w, .y = &dgrad.in[0]});
 
     test_op wgrad = {
         .code = CB_OP_CONV2D_WGRAD, .attrs = forward.attrs, .n_in = 2, .in = {dgrad.in[0], x}};
     wgrad.attrs.dims = w.shape;
     check_threads(&wgrad, blas);
+    if (!blas->sgemm) check_isas(&wgrad);
     check_sums(&wgrad, &p, &y, (sums){.x = &x, .y = &wgrad.in[0]});
     free_tensors();
 }

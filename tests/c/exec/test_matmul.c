@@ -106,22 +106,19 @@ TEST(special_values) {
     }
 }
 
-/* The own kernel adds in one order, whatever the width of the vectors. */
+/* The own kernel adds in one order, whatever the width of the vectors: shapes around the edges of
+ * its panels, every layout. */
 TEST(instruction_sets) {
-    static const char *const names[] = {"baseline", "avx2", "avx512"};
-    static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_BF16};
-    for (int d = 0; d < 3; d++) {
+    static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
+    static const int64_t sizes[][4] = {{2, 45, 700, 53}, {1, 1, 1, 1},     {1, 6, 256, 16},
+                                       {1, 7, 257, 33},  {3, 13, 5, 31},   {1, 400, 3, 17},
+                                       {1, 1, 1000, 1},  {2, 64, 512, 129}};
+    for (int i = 0; i < 4 * 8 * 4; i++) {
+        const int64_t *n = sizes[i / 4 % 8];
         test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
-        op.in[0] = make_matrix(dtypes[d], 2, 45, 700, (layout){.is_transposed = true});
-        op.in[1] = make_matrix(dtypes[d], 2, 700, 53, (layout){0});
-        CHECK_OK(run_op(&op, 1, test_blas(false)));
-        cb_tensor first = op.out[0];
-        for (int i = 0; i < 3; i++) {
-            setenv("CUTBACK_ISA", names[i], 1);
-            CHECK_OK(run_op(&op, 1, test_blas(false)));
-            CHECK(same_bits(&first, &op.out[0]));
-        }
-        unsetenv("CUTBACK_ISA");
+        op.in[0] = make_matrix(dtypes[i / 32], n[0], n[1], n[2], (layout){.is_transposed = i & 1});
+        op.in[1] = make_matrix(dtypes[i / 32], n[0], n[2], n[3], (layout){.is_transposed = i & 2});
+        check_isas(&op);
         free_tensors();
     }
 }
@@ -135,6 +132,26 @@ TEST(outdated_blas) {
     old.sgemm = &old;
     check_threads(&op, &old);
     check_product(&op);
+    free_tensors();
+}
+
+/* Who multiplies is a matter of the processor: an instruction set that is held back changes no bit.
+ */
+TEST(one_choice_for_all_instruction_sets) {
+    static const int widest[] = {128, 256, 512};
+    test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
+    op.in[0] = make_matrix(CB_F32, 1, 20, 30, (layout){0});
+    op.in[1] = make_matrix(CB_F32, 1, 30, 40, (layout){0});
+    cb_blas old = {.int_bits = 32, .vector_bits = widest[cb_cpu_isa()] - 1};
+    old.sgemm = &old; /* calling it would crash */
+    CHECK_OK(run_op(&op, 1, &old));
+    cb_tensor first = op.out[0];
+    for (int isa = 0; isa <= (int)cb_cpu_isa(); isa++) {
+        setenv("CUTBACK_ISA", cb_isa_name((cb_isa)isa), 1);
+        CHECK_OK(run_op(&op, 2, &old));
+        CHECK(same_bits(&first, &op.out[0]));
+    }
+    unsetenv("CUTBACK_ISA");
     free_tensors();
 }
 
@@ -202,6 +219,7 @@ int main(void) {
     RUN(special_values);
     RUN(instruction_sets);
     RUN(outdated_blas);
+    RUN(one_choice_for_all_instruction_sets);
     RUN(rounds_once);
     RUN(blas_setting_is_kept);
     return check_report();
