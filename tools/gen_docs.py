@@ -51,6 +51,29 @@ ones draw from the counter-based generator, so that computing one again gives th
 into others and those are differentiated.
 """
 
+TAIL = """\
+## Special values
+
+NaN, infinities, signed zeros, subnormal and huge numbers pass as in PyTorch, values and gradients
+alike (`tests/torch/test_special_values.py` compares every differentiable operation), with these
+exceptions:
+
+- `sign(NaN)`, and so the gradient of `abs` there, is NaN; PyTorch says 0 and hides it.
+- `gelu` is x, and the slope of `gelu_tanh` 0 or 1, at infinities and where the square of x
+  overflows; PyTorch says NaN or inf.
+- `log1p`, `sigmoid` and `silu` keep subnormal results, which PyTorch flushes in part.
+- The gradient of `rsqrt` at -0 has the sign of 1/x.
+- Of several NaN in a window, `max_pool2d` gives the gradient to the first, PyTorch to the last.
+- `cross_entropy` keeps the logsumexp of a row, for its gradient, instead of all log-probabilities:
+  next to logits of 1e7 (f32) or more, what is smaller than their rounding is lost.
+- Norms sum squares in f32 (f64 for f64). A row whose variance overflows, |x| of 1e19 or more in
+  f32, has `rstd` 0, so that y is the bias, and a gradient of 0. PyTorch's `layer_norm` does the
+  same at 1e20 and says NaN at 1e30; its `batch_norm` sums in f64. Cast such inputs to f64.
+- Sums round in an order of their own, so that a sum over large numbers that cancel may differ.
+
+A dropout with p = 1 multiplies by 0, as PyTorch's does: NaN and infinities become NaN.
+"""
+
 ROW = re.compile(
     r'CB_OP\((?P<id>\w+), "(?P<name>\w+)", (?P<least>\d+), (?P<most>-?\d+), (?P<outs>\d+), '
     r'(?P<flags>[\w |]+), (?P<infer>\w+), (?P<vjp>\w+), "(?P<attrs>[^"]*)", "(?P<doc>[^"]*)"\)$'
@@ -138,6 +161,7 @@ def write_ops(sections: list[Section]) -> str:
             )  # fmt: skip
             lines.append("| " + " | ".join(cell(text) for text in cells) + " |")
         lines.append("")
+    lines.append(TAIL)
     return "\n".join(lines).rstrip() + "\n"
 
 

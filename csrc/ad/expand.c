@@ -29,7 +29,7 @@ static cb_value_id sigmoid_bwd(cb_emit *e, cb_value_id g, cb_value_id y) {
 
 static cb_value_id relu_bwd(cb_emit *e, cb_value_id g, cb_value_id y) {
     cb_value_id zero = cb_emit_full_like(e, g, 0.0);
-    return cb_emit_where(e, cb_emit2(e, CB_OP_GT, y, zero), g, zero);
+    return cb_emit_where(e, cb_emit2(e, CB_OP_LE, y, zero), zero, g);
 }
 
 /* Phi(x) + x phi(x), with Phi(x) = (1 + erf(x / sqrt 2)) / 2 and phi(x) = e^(-x^2 / 2) / sqrt(2 pi)

@@ -95,11 +95,13 @@ void cb_vjp_mul(cb_vjp *x) {
     if (x->needs[1]) x->din[1] = cb_emit2(&x->e, CB_OP_MUL, x->dout[0], x->in[0]);
 }
 
-void cb_vjp_div(cb_vjp *x) { /* y = a/b: da = dy/b, db = -da y */
-    cb_value_id da = cb_emit2(&x->e, CB_OP_DIV, x->dout[0], x->in[1]);
-    x->din[0] = da;
-    if (x->needs[1])
-        x->din[1] = cb_emit1(&x->e, CB_OP_NEG, cb_emit2(&x->e, CB_OP_MUL, da, x->out[0]));
+/* y = a/b: da = dy/b, db = -dy (y/b). The latter is not -da y: where a is 0 and dy/b overflows,
+ * that is 0 * inf. */
+void cb_vjp_div(cb_vjp *x) {
+    if (x->needs[0]) x->din[0] = cb_emit2(&x->e, CB_OP_DIV, x->dout[0], x->in[1]);
+    if (!x->needs[1]) return;
+    cb_value_id slope = cb_emit2(&x->e, CB_OP_DIV, x->out[0], x->in[1]);
+    x->din[1] = cb_emit1(&x->e, CB_OP_NEG, cb_emit2(&x->e, CB_OP_MUL, x->dout[0], slope));
 }
 
 /* The number that every element of `id` is, when it is a view of a `full`. */
@@ -146,15 +148,15 @@ void cb_vjp_pow(cb_vjp *x) {
     if (x->needs[1]) x->din[1] = pow_exponent(x);
 }
 
-/* The winner takes the gradient; equals take half each. `wins` is the comparison that makes input 0
- * the winner. */
+/* The loser has no gradient; equals take half each. Where one of them is NaN neither loses, and
+ * both take all, as in PyTorch. `wins` is the comparison that makes input 0 the winner. */
 static void choose(cb_vjp *x, cb_opcode wins, cb_opcode loses) {
     const cb_value_id a = x->in[0], b = x->in[1], g = x->dout[0];
     cb_value_id zero = cb_emit_full_like(&x->e, g, 0.0);
     cb_value_id shared =
-        cb_emit_where(&x->e, cb_emit2(&x->e, CB_OP_EQ, a, b), cb_emit_scale(&x->e, g, 0.5), zero);
-    if (x->needs[0]) x->din[0] = cb_emit_where(&x->e, cb_emit2(&x->e, wins, a, b), g, shared);
-    if (x->needs[1]) x->din[1] = cb_emit_where(&x->e, cb_emit2(&x->e, loses, a, b), g, shared);
+        cb_emit_where(&x->e, cb_emit2(&x->e, CB_OP_EQ, a, b), cb_emit_scale(&x->e, g, 0.5), g);
+    if (x->needs[0]) x->din[0] = cb_emit_where(&x->e, cb_emit2(&x->e, loses, a, b), zero, shared);
+    if (x->needs[1]) x->din[1] = cb_emit_where(&x->e, cb_emit2(&x->e, wins, a, b), zero, shared);
 }
 
 void cb_vjp_maximum(cb_vjp *x) { choose(x, CB_OP_GT, CB_OP_LT); }

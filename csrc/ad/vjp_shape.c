@@ -27,7 +27,8 @@ void cb_vjp_mean(cb_vjp *x) { /* divided while it is small */
     x->din[0] = cb_emit_expand(&x->e, cb_emit_reshape(&x->e, share, &kept), &full);
 }
 
-/* amax and amin: the elements equal to the extreme share its gradient evenly. */
+/* amax and amin: the elements equal to the extreme share its gradient evenly. A NaN equals nothing:
+ * then 0 hits make both the share and 0 / hits NaN, for every element, as in PyTorch. */
 void cb_vjp_amax(cb_vjp *x) {
     int64_t count;
     const cb_shape kept = kept_shape(x, &count), full = cb_vjp_in(x, 0).shape;
@@ -36,8 +37,9 @@ void cb_vjp_amax(cb_vjp *x) {
     cb_value_id hit = cb_emit2(&x->e, CB_OP_EQ, x->in[0], extreme);
     cb_value_id hits = cb_emit_sum_to(&x->e, cb_emit_cast(&x->e, hit, dtype), &kept);
     cb_value_id g = cb_emit2(&x->e, CB_OP_DIV, cb_emit_reshape(&x->e, x->dout[0], &kept), hits);
-    g = cb_emit_expand(&x->e, g, &full);
-    x->din[0] = cb_emit_where(&x->e, hit, g, cb_emit_full_like(&x->e, g, 0.0));
+    cb_value_id rest = cb_emit2(&x->e, CB_OP_DIV, cb_emit_full_like(&x->e, hits, 0.0), hits);
+    x->din[0] = cb_emit_where(&x->e, hit, cb_emit_expand(&x->e, g, &full),
+                              cb_emit_expand(&x->e, rest, &full));
 }
 
 /* ---- views ----------------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
     X(MINIMUM, x < y || x != x ? x : y)                                             \
     X(TANH_BWD, x * ((real)1 - y * y))                                              \
     X(SIGMOID_BWD, x * (y * ((real)1 - y)))                                         \
-    X(RELU_BWD, y > 0 ? x : (real)0)                                                \
+    X(RELU_BWD, y <= 0 ? (real)0 : x)                                               \
     X(GELU_BWD, x * F(gelu_slope)(y))                                               \
     X(GELU_TANH_BWD, x * F(gelu_tanh_slope)(y))                                     \
     X(SILU_BWD, x * F(silu_slope)(y))
@@ -25,7 +25,7 @@
     X(MUL, (real)((uint64_t)x * (uint64_t)y))                                       \
     X(MAXIMUM, x > y ? x : y)                                                       \
     X(MINIMUM, x < y ? x : y)                                                       \
-    X(RELU_BWD, y > 0 ? x : (real)0)
+    X(RELU_BWD, y <= 0 ? (real)0 : x)
 
 #define COMPARE(X)                                                                  \
     X(EQ, x == y)                                                                   \

@@ -15,8 +15,8 @@ static int64_t rows_of(const cb_tensor *t) {
     return rows;
 }
 
-/* log(sum(exp(row))), from the largest element so that nothing overflows; -inf for a row of -inf.
- */
+/* log(sum(exp(row))), from the largest element so that nothing overflows; NaN for a row of -inf and
+ * for one with +inf or NaN, as in the kernels. */
 static double log_sum_exp(const cb_tensor *t, int64_t row, double *largest) {
     const int64_t n = columns_of(t);
     double sum = 0.0;
@@ -26,7 +26,6 @@ static double log_sum_exp(const cb_tensor *t, int64_t row, double *largest) {
         if (isnan(x) || x > *largest) *largest = x;
         if (isnan(*largest)) return *largest;
     }
-    if (isinf(*largest)) return *largest;
     for (int64_t k = 0; k < n; k++) sum += exp(cb_ref_get(t, row * n + k) - *largest);
     return *largest + log(sum);
 }

@@ -135,7 +135,7 @@ void cb_ref_point_bwd(const cb_ref_call *c) {
     const int64_t n = count_of(c);
     for (int64_t i = 0; i < n; i++) {
         const double g = cb_ref_get(&c->in[0], i), x = cb_ref_get(&c->in[1], i);
-        if (c->code == CB_OP_RELU_BWD) cb_ref_put(&c->out[0], i, x > 0 ? g : 0.0);
+        if (c->code == CB_OP_RELU_BWD) cb_ref_put(&c->out[0], i, x <= 0 ? 0.0 : g);
         else cb_ref_put(&c->out[0], i, g * slope(c->code, x));
     }
 }
