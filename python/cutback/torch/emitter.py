@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from . import transfers
+from .dropout import REMAKE
 from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, nodes_in
 from .importer import Imported
 from .moving import Move, Schedule, Step
@@ -33,8 +34,6 @@ _UNCHECKED = "saved_tensor_with_no_vc_check"
 """PyTorch's mark on what an ``autograd.Function`` keeps as an attribute of ``ctx``: autograd does
 not look whether that was overwritten before the backward, and counts on such tensors to come last.
 Here all are looked after, since what runs again may read them: an error, never a wrong gradient."""
-
-_MASKED = torch.ops.aten.native_dropout_backward.default  # x * mask * scale, in one op
 
 
 class _Moved(NamedTuple):
@@ -286,7 +285,7 @@ class _Emitter:
             copied = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
         else:
             x, mask, scale = step.masked
-            copied = graph.call_function(_MASKED, (env[x], env[mask], scale))
+            copied = graph.call_function(REMAKE, (env[x], env[mask], scale))
         copied.meta.update(node.meta)  # to set a node's attribute takes as long as to make it
         copied.meta[RUN_OF] = node.name
         if late:

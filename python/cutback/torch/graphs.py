@@ -17,6 +17,7 @@ from torch._inductor import config
 from torch.fx.experimental import symbolic_shapes
 
 from . import ops
+from .dropout import remaking_scale
 
 _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_functional.default
@@ -35,7 +36,8 @@ _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
 class Masked(NamedTuple):
-    """The float result of a ``native_dropout``: ``x * mask * scale``."""
+    """The float result of a ``native_dropout``, where ``x * mask * scale`` has its bits
+    (:mod:`cutback.torch.dropout`)."""
 
     x: fx.Node
     mask: fx.Node
@@ -314,10 +316,11 @@ class Reader:
             for user in node.users:
                 if user.target is operator.getitem:
                     parts[user.args[1]].append(user)
-            alone = len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2
-            if alone and type(p) in (int, float) and 0 <= p < 1:
-                value, mask = parts[0][0], parts[1][0]
-                self.masked[value] = Masked(x, mask, 1.0 / (1.0 - p))
+            if not (len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2):
+                continue
+            scale = remaking_scale(p, x.meta["val"])
+            if scale is not None:
+                self.masked[parts[0][0]] = Masked(x, parts[1][0], scale)
 
     def find_batch_norms(self) -> None:
         """Batch norms in training, which may run again: what they normalise with is of their input
