@@ -1,5 +1,5 @@
-"""Joint graphs of PyTorch, read: storages of tensors, what depends on a tangent, what must happen
-before the forward returns."""
+"""Joint graphs of PyTorch, read: storages of tensors, what belongs to the backward, who reads
+memory after a write, what must happen before the forward returns."""
 
 from __future__ import annotations
 
