@@ -20,7 +20,7 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 from . import draws
-from .graphs import hint, is_tangent
+from .graphs import forward_ends, hint, is_tangent
 
 aten = torch.ops.aten
 
@@ -50,12 +50,13 @@ class _Rewriter:
 
     def run(self) -> int:
         """Replaces what can be replaced, in the forward; says how many draws that were."""
+        theirs = set(self.nodes[forward_ends(self.nodes) :])
         for node in self.nodes:
             if is_tangent(node) or not self.late.isdisjoint(node.all_input_nodes):
                 self.late.add(node)
                 continue
             rewrite = _REWRITES.get(node.target) if node.op == "call_function" else None
-            if rewrite is None or "backward" in str(node.meta.get("partitioner_tag")):
+            if rewrite is None or node in theirs:
                 continue
             if node.kwargs.get("generator") is None:
                 with self.graph.inserting_before(node):

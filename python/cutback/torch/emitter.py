@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from . import transfers
+from .dropout import REMAKE
 from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, nodes_in
 from .importer import Imported
 from .moving import Move, Schedule, Step
@@ -32,9 +33,9 @@ RUN_OF = "cutback_run_of"
 _UNCHECKED = "saved_tensor_with_no_vc_check"
 """PyTorch's mark on what an ``autograd.Function`` keeps as an attribute of ``ctx``: autograd does
 not look whether that was overwritten before the backward, and counts on such tensors to come last.
-Here all are looked after, since what runs again may read them: an error, never a wrong gradient."""
-
-_MASKED = torch.ops.aten.native_dropout_backward.default  # x * mask * scale, in one op
+Here all are looked after, since what runs again may read them: an error, never a wrong gradient.
+But for what the backward itself writes into: nothing that reads it runs again, and after two
+forwards the first backward writes before the second."""
 
 
 class _Moved(NamedTuple):
@@ -142,7 +143,8 @@ class _Emitter:
         self.gm = gm
         self.graph = graph
         for node in gm.graph.nodes:
-            node.meta.pop(_UNCHECKED, None)
+            if node not in graph.rewritten:
+                node.meta.pop(_UNCHECKED, None)
         self.primals = [n for n in gm.graph.find_nodes(op="placeholder") if not is_tangent(n)]
         self.tangents = [n for n in gm.graph.find_nodes(op="placeholder") if is_tangent(n)]
         steps, start = schedule
@@ -213,6 +215,7 @@ class _Emitter:
             elif not isinstance(node.meta["val"], (int, float)):
                 self.numbers.append(node)
         self.tensors += moved
+        self.tensors.sort(key=lambda v: isinstance(v, fx.Node) and _UNCHECKED in v.meta)
         self.numbers = self._with_symbols(self.numbers)
 
     @staticmethod
@@ -286,7 +289,7 @@ class _Emitter:
             copied = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
         else:
             x, mask, scale = step.masked
-            copied = graph.call_function(_MASKED, (env[x], env[mask], scale))
+            copied = graph.call_function(REMAKE, (env[x], env[mask], scale))
         copied.meta.update(node.meta)  # to set a node's attribute takes as long as to make it
         copied.meta[RUN_OF] = node.name
         if late:

@@ -1,5 +1,5 @@
-"""Joint graphs of PyTorch, read: storages of tensors, what depends on a tangent, what must happen
-before the forward returns."""
+"""Joint graphs of PyTorch, read: storages of tensors, what belongs to the backward, who reads
+memory after a write, what must happen before the forward returns."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch._inductor import config
 from torch.fx.experimental import symbolic_shapes
 
 from . import ops
+from .dropout import remaking_scale
 
 _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_functional.default
@@ -31,11 +32,13 @@ _LOSSES = frozenset({
     _aten.soft_margin_loss.default,
 })  # fmt: skip
 _HALF = (torch.bfloat16, torch.float16)
+_RESIZE = "inductor.resize_storage_bytes_.default"
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
 class Masked(NamedTuple):
-    """The float result of a ``native_dropout``: ``x * mask * scale``."""
+    """The float result of a ``native_dropout``, where ``x * mask * scale`` has its bits
+    (:mod:`cutback.torch.dropout`)."""
 
     x: fx.Node
     mask: fx.Node
@@ -148,6 +151,16 @@ def eliminate_dead_code(graph: fx.Graph) -> None:
     graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
 
 
+def _memory_bytes(val: torch.Tensor) -> int:
+    """Bytes of a tensor's memory. Where the graph frees it later, PyTorch's fake storage has none
+    already: then of its elements."""
+    n = hint(val.untyped_storage().nbytes())
+    if n == 0 and hint(val.numel()) > 0:
+        reach = [(hint(k) - 1) * hint(d) for k, d in zip(val.shape, val.stride(), strict=True)]
+        n = (hint(val.storage_offset()) + sum(reach) + 1) * val.element_size()
+    return n
+
+
 def _more(node: fx.Node, index: int | None, val: torch.Tensor) -> int:
     """Bytes that the memory of a result has beyond what PyTorch's fake tensor says (torch 2.13):
     a loss that is reduced keeps the memory of the array that it reduced; on the CPU the statistics
@@ -185,13 +198,15 @@ class Reader:
         self.static: list[bool] = []
         self.tensors: dict[fx.Node, list[Tensor]] = {}
         self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
-        self.late: set[fx.Node] = set()  # what depends on a tangent
+        self.late: set[fx.Node] = set()  # what can run in the backward only
+        self.after: dict[fx.Node, list[fx.Node]] = {}  # last writers into what a node reads
         self.masked: dict[fx.Node, Masked] = {}
         self.again: dict[fx.Node, tuple[Any, ...]] = {}  # arguments of a run in the backward
         calls = [n for n in self.nodes if n.op == "call_function"]
         kinds = ops.learn(n.target for n in calls)
         self.kinds = {n: kinds[n.target] for n in calls}
         self._writes = {n for n, kind in self.kinds.items() if kind.mutable}
+        self._impure: dict[Any, bool] = {}
         self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
         self._memory: list[int] = []  # address by id
         self._kept: list[Any] = [*merged]  # storages, so that no address comes twice
@@ -220,6 +235,7 @@ class Reader:
                 for t in self.tensors[source]:
                     reads[t.storage] = max(t.bytes, reads.get(t.storage, 0))
             self._read_tensors(node)
+        self._order_memory()
         self._find_dropouts()
 
     def _check_placeholder(self, node: fx.Node) -> None:
@@ -282,7 +298,7 @@ class Reader:
             id = self._ids[address] = len(self.storage_bytes)
             self._memory.append(address)
             self._kept.append(memory)
-            self.storage_bytes.append(hint(memory.nbytes()) + _more(node, index, val))
+            self.storage_bytes.append(_memory_bytes(val) + _more(node, index, val))
             self.static.append(
                 node.op == "get_attr" or (node.op == "placeholder" and not is_tangent(node))
             )
@@ -293,16 +309,104 @@ class Reader:
         """Storages that the node writes into."""
         if node not in self._writes:
             return set()
-        written = set()
-        for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                written |= {
-                    t.storage
-                    for n in _leaves(given)
-                    if isinstance(n, fx.Node)
-                    for t in self.tensors[n]
-                }
-        return written
+        args, kwargs = node.args, node.kwargs
+        given = [
+            kwargs.get(k) if isinstance(k, str) else args[k] if k < len(args) else None
+            for k in self.kinds[node].writes
+        ]
+        return {t.storage for n in nodes_in(given) for t in self.tensors[n]}
+
+    def acts(self, node: fx.Node) -> bool:
+        """Does the call do more than return what is a function of its arguments?"""
+        if node.op != "call_function" or node.target is operator.getitem:
+            return False
+        kind = self.kinds[node]
+        flags = ops.ONCE.intersection(kind.flags)
+        if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
+            flags -= {"random_stateful"}
+        nothing = not self.tensors[node] and not is_number(node)
+        return bool(kind.mutable or flags or nothing or self.is_impure(node))
+
+    def is_impure(self, node: fx.Node) -> bool:
+        """Does PyTorch say that the call has effects?"""
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return bool(node.is_impure(impure_random=False))
+        known = self._impure.get(node.target)
+        if known is None:
+            known = self._impure[node.target] = bool(node.is_impure(impure_random=False))
+        return known
+
+    def _order_memory(self) -> None:
+        """Who reads memory after whom wrote into it, and what belongs to the backward though no
+        tangent reaches it: what acts there (writes, effects, draws), and what reads memory there
+        that is written, in the backward or before it in the forward. It would see something else
+        sooner."""
+        early = self._needed_early()
+        recorded = set(self.nodes[forward_ends(self.nodes) :]) - early
+        theirs = [n for n in self.nodes if n in self._writes and (n in recorded or n in self.late)]
+        written = {s for n in theirs for s in self.written_by(n)}
+        writers: dict[int, fx.Node] = {}
+        freed: dict[int, fx.Node] = {}
+        for node in self.nodes:
+            if node.op != "call_function":
+                continue
+            reads = self.reads[node]
+            last = dict.fromkeys(writers[s] for s in reads if s in writers)
+            if node in early:
+                last = {w: None for w in last if w not in self.late}
+            else:
+                inputs = {*node.all_input_nodes, *last}
+                if not self.late.isdisjoint(inputs) or (
+                    node in recorded and (last or not written.isdisjoint(reads) or self.acts(node))
+                ):
+                    self.late.add(node)
+            if last:
+                self.after[node] = list(last)
+            for s in self.written_by(node):
+                writers[s] = node
+            if writers:
+                self._check_freed(node, freed)
+
+    def rewritten(self) -> frozenset[fx.Node]:
+        """Inputs that the backward writes into. Nothing that reads them can run again."""
+        written = {s for n in self._writes & self.late for s in self.written_by(n)}
+        inputs = (n for n in self.nodes if n.op == "placeholder")
+        return frozenset(n for n in inputs if any(t.storage in written for t in self.tensors[n]))
+
+    def _check_freed(self, node: fx.Node, freed: dict[int, fx.Node]) -> None:
+        """Nobody may read memory that the graph made and took away: there is nothing to read, and
+        none from outside who could fill it again."""
+        if self.kinds[node].name == _RESIZE:
+            for s in self.written_by(node):
+                freed.pop(s, None)
+                if node.args[1] == 0 and not self.static[s] and s not in self._returned():
+                    freed[s] = node
+            return
+        mine = self.tensors[node]
+        if not freed or (mine and all(t.storage in self.reads[node] for t in mine)):
+            return  # a view is no reader
+        for s in freed.keys() & self.reads[node].keys():
+            raise UnsupportedGraphError(
+                f"{node.name} ({location(node)}) reads memory that {freed[s].name} "
+                f"({location(freed[s])}) has freed by resizing its storage to 0 bytes; keep the "
+                "tensor, or free it after its last use, which may be in the backward"
+            )
+
+    def _returned(self) -> set[int]:
+        """Storages of what the forward returns."""
+        outputs = self.outputs[: self.num_fwd_outputs]
+        return {t.storage for n in outputs if isinstance(n, fx.Node) for t in self.tensors[n]}
+
+    def _needed_early(self) -> set[fx.Node]:
+        """What the forward's outputs are made of, and what PyTorch says it must do."""
+        outputs = self.outputs[: self.num_fwd_outputs]
+        needed = {n for n in outputs if isinstance(n, fx.Node)}
+        for node in reversed(self.nodes):
+            if node.meta.get("partitioner_tag") == "must_be_in_forward":
+                needed.add(node)
+            if node in needed:
+                needed.update(node.all_input_nodes)
+        return needed
 
     def _find_dropouts(self) -> None:
         dropouts = self.gm.graph.find_nodes(op="call_function", target=_aten.native_dropout.default)
@@ -314,10 +418,11 @@ class Reader:
             for user in node.users:
                 if user.target is operator.getitem:
                     parts[user.args[1]].append(user)
-            alone = len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2
-            if alone and type(p) in (int, float) and 0 <= p < 1:
-                value, mask = parts[0][0], parts[1][0]
-                self.masked[value] = Masked(x, mask, 1.0 / (1.0 - p))
+            if not (len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2):
+                continue
+            scale = remaking_scale(p, x.meta["val"])
+            if scale is not None:
+                self.masked[parts[0][0]] = Masked(x, parts[1][0], scale)
 
     def find_batch_norms(self) -> None:
         """Batch norms in training, which may run again: what they normalise with is of their input
@@ -376,8 +481,9 @@ class Reader:
 
     def split(self, overwritten: dict[int, fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
         """Nodes before and after the start of the backward, each in the graph's order."""
-        first = next((i for i, n in enumerate(self.nodes) if self._starts(n)), len(self.nodes))
-        early = set(self.nodes[:first])
+        acting = (i for i, n in enumerate(self.nodes) if n in self.late and n.op != "placeholder")
+        end = min(forward_ends(self.nodes), next(acting, len(self.nodes)))
+        early = set(self.nodes[:end])
         wanted = self._wanted_early(overwritten)
         for node in reversed(self.nodes):
             if node in wanted:
@@ -395,33 +501,46 @@ class Reader:
         self.masked = {v: m for v, m in kept.items() if v in early and m.mask in early}
         return forward, [n for n in self.nodes if n not in early or n in self.late]
 
-    def _starts(self, node: fx.Node) -> bool:
-        return node in self.late and node.op != "placeholder"
-
     def _wanted_early(self, overwritten: dict[int, fx.Node]) -> set[fx.Node]:
         """What must have run when the forward returns, but for what it reads."""
         wanted = {n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)}
-        changed = {t.storage for n in overwritten.values() for t in self.tensors[n]}
-        for node in self.nodes:
+        end = len(self.nodes)
+        changed = {t.storage: end for n in overwritten.values() for t in self.tensors[n]}  # until
+        for i, node in enumerate(self.nodes):
             written = self.written_by(node)
-            if written and node not in self.late and not _in_backward(node):
+            if written and node not in self.late:
                 wanted.add(node)
-                changed |= written
-        for node in self.nodes:
+                for s in written:
+                    changed[s] = max(i, changed.get(s, i))
+        for i, node in enumerate(self.nodes):
             if node.op != "call_function":
                 if node not in self.late:
                     wanted.add(node)
             elif is_number(node) and node not in self.late:
                 wanted.add(node)
-            elif changed and not changed.isdisjoint(self.reads[node]):
+            elif not changed.keys().isdisjoint(self.reads[node]):
                 if node not in self.late:
                     wanted.add(node)
-                elif not self.written_by(node):
+                elif not self.written_by(node) and any(
+                    changed.get(s, -1) > i for s in self.reads[node]
+                ):
                     raise UnsupportedGraphError(
                         f"{node.name} ({location(node)}): the backward reads an input that the "
                         "forward overwrites; clone the input first"
                     )
         return wanted
+
+
+def forward_ends(nodes: Sequence[fx.Node]) -> int:
+    """Where PyTorch began to record the backward: what stands there or behind belongs to it, but
+    for what the forward needs (parts of views that are made anew, copies into inputs at the end).
+
+    PyTorch marks everything in the forward, not everything in the backward: operations of an
+    ``autograd.Function`` have no mark."""
+    marked = [i for i, n in enumerate(nodes) if n.meta.get("partitioner_tag") == "is_forward"]
+    if marked:
+        return marked[-1] + 1
+    return next((i for i, n in enumerate(nodes) if _in_backward(n)), len(nodes))
 
 
 def _layout(node: fx.Node) -> tuple[Any, ...]:
@@ -430,4 +549,7 @@ def _layout(node: fx.Node) -> tuple[Any, ...]:
 
 
 def _in_backward(node: fx.Node) -> bool:
-    return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+    return node.op != "placeholder" and node.meta.get("partitioner_tag") in (
+        "is_backward",
+        "must_be_in_backward",
+    )

@@ -53,6 +53,7 @@ class Imported(NamedTuple):
     masked: dict[fx.Node, Masked]
     again: dict[fx.Node, tuple[Any, ...]]  # arguments of a run in the backward, where they differ
     positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
+    rewritten: frozenset[fx.Node] = frozenset()  # inputs that the backward reads and writes
 
 
 class _Writer:
@@ -67,14 +68,22 @@ class _Writer:
         self.positions: list[list[int | None]] = []
         self.value: dict[fx.Node, dict[int | None, int]] = {}  # node -> index in tuple -> value
         self.storage_flags: list[set[str]] = [{"static"} if s else set() for s in reader.static]
+        self.wrote: dict[fx.Node, dict[int, int]] = {}  # writer -> storage -> value
         self.n_values = 0
-        self._effects: dict[Any, bool] = {}
         self._work: dict[str, float] = {}
 
     def values_of(self, node: fx.Node) -> list[int]:
         return list(self.value[node].values())
 
     def inputs_of(self, node: fx.Node) -> list[int]:
+        """Values that the op reads, then those that stand for writes which must come before it."""
+        found = dict.fromkeys(self._arguments_of(node))
+        for writer in self.r.after.get(node, ()):
+            made = self.wrote.get(writer, {})
+            found.update(dict.fromkeys(made[s] for s in self.r.reads[node] if s in made))
+        return list(found)
+
+    def _arguments_of(self, node: fx.Node) -> list[int]:
         masked = self.r.masked.get(node)
         if masked is not None:
             return [*self.values_of(masked.x), *self.values_of(masked.mask)]
@@ -103,9 +112,14 @@ class _Writer:
         self.value[node] = {}
         for t in tensors:
             self._out(op, node, t)
-        for s in sorted(self.r.written_by(node) - {t.storage for t in tensors}):
+        written = self.r.written_by(node)
+        made = {t.storage: self.value[node][t.position] for t in tensors if t.storage in written}
+        for s in sorted(written - made.keys()):
             op["out"].append({"storage": s})  # written, though not returned
+            made[s] = self.n_values
             self.n_values += 1
+        if made:
+            self.wrote[node] = made
         if self.policy is not None and node.op == "call_function" and op["out"]:
             self._constrain(node, op)
         self._push(node, op)
@@ -155,9 +169,11 @@ class _Writer:
         flags = set(kind.flags)
         if kind.mutable:
             return {"mutates"}
-        if kind.rate is not None and _rate(node, kind.rate) == 0:
+        if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
             flags.discard("random_stateful")  # dropout that is off draws nothing
-        if not tensors or self._acts(node):  # what makes no tensor is a number or an effect
+        if not tensors or (
+            node.target is not operator.getitem and self.r.is_impure(node)
+        ):  # what makes no tensor is a number or an effect
             flags.add("effect")
         read = self.r.reads[node]
         aliases = sum(t.storage in read for t in tensors)
@@ -166,17 +182,6 @@ class _Writer:
         if aliases:  # a view beside a fresh tensor: taken for written to, which is never wrong
             flags.add("mutates")
         return flags
-
-    def _acts(self, node: fx.Node) -> bool:
-        """Does the call do more than return a value?"""
-        if node.target is operator.getitem:
-            return False
-        if not isinstance(node.target, torch._ops.OpOverload):
-            return bool(node.is_impure(impure_random=False))
-        known = self._effects.get(node.target)
-        if known is None:
-            known = self._effects[node.target] = node.is_impure(impure_random=False)
-        return known
 
     def _moved(self, node: fx.Node, tensors: list[Tensor]) -> int:
         """Bytes of all outputs, and of each storage that is read, once."""
@@ -242,13 +247,6 @@ def _flops(node: fx.Node, formula: ops.Formula) -> float:
         return 0.0  # a formula for other arguments: the op counts by its traffic
 
 
-def _rate(node: fx.Node, position: int) -> Any:
-    """Dropout probability of a call."""
-    args: Sequence[Any] = node.args
-    kwargs: dict[str, Any] = node.kwargs
-    return args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
-
-
 def import_joint(
     gm: fx.GraphModule,
     num_fwd_outputs: int,
@@ -292,7 +290,7 @@ def import_joint(
     document = _document(writer, start, set(overwritten), parameters)
     return Imported(
         document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
-        reader.again, writer.positions,
+        reader.again, writer.positions, reader.rewritten(),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +44,12 @@ class Kind(NamedTuple):
     flags: tuple[str, ...]
     flops: Formula | None
     rate: int | None  # position of the dropout probability among the arguments
-    mutable: bool  # writes into an argument
+    writes: tuple[int | str, ...]  # positions and names of the arguments that it changes
+
+    @property
+    def mutable(self) -> bool:
+        """Does it write into an argument?"""
+        return bool(self.writes)
 
 
 _kinds: dict[Any, Kind] = {}
@@ -100,6 +105,11 @@ def passes(name: str, device: str) -> int:
     return _PASSES.get(name) or (_PASSES_ON_CPU.get(name, 1) if device == "cpu" else 1)
 
 
+def rate_of(args: Sequence[Any], kwargs: Mapping[str, Any], position: int) -> Any:
+    """Dropout probability of a call; ``position`` as in :class:`Kind`."""
+    return args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
+
+
 def _rate(schema: Any) -> int | None:
     for k, argument in enumerate(schema.arguments):
         if argument.name == "dropout_p":
@@ -107,18 +117,30 @@ def _rate(schema: Any) -> int | None:
     return None
 
 
+def _writes(schema: Any) -> tuple[int | str, ...]:
+    """Arguments that a call changes. Some ops do not declare it: ``c10d.allreduce_``,
+    ``inductor.resize_storage_bytes_``, which takes the memory of a tensor away. By the last letter
+    of their names they change their arguments, whichever those are."""
+    places = [(a.name if a.kwarg_only else i, a) for i, a in enumerate(schema.arguments)]
+    declared = [k for k, a in places if a.alias_info is not None and a.alias_info.is_write]
+    name = schema.name.split("::")[-1]
+    if not declared and name.endswith("_") and not name.endswith("__"):
+        return tuple(k for k, _ in places)
+    return tuple(declared)
+
+
 def _describe(target: Any) -> Kind:
     name = name_of(target)
     if target is operator.getitem:
-        return Kind(name, (), None, None, False)
+        return Kind(name, (), None, None, ())
     flags: set[str] = set()
     if not isinstance(target, torch._ops.OpOverload):
         if isinstance(target, torch._ops.HigherOrderOperator):
             flags.add("effect" if target.name() == "with_effects" else "unknown")
         elif getattr(target, "__module__", "") not in ("_operator", "math", "torch"):
             flags.add("unknown")
-        return Kind(name, tuple(sorted(flags)), _formula(target), None, False)
-    space, mutable = target.namespace, bool(target._schema.is_mutable)
+        return Kind(name, tuple(sorted(flags)), _formula(target), None, ())
+    space = target.namespace
     if space in _COLLECTIVES:
         flags.add("collective")
     elif space not in _KNOWN:
@@ -130,7 +152,9 @@ def _describe(target: Any) -> Kind:
         flags.add("+pointwise")
     if torch.Tag.reduction in target.tags:
         flags.add("+reduction")
-    return Kind(name, tuple(sorted(flags)), _formula(target), _rate(target._schema), mutable)
+    return Kind(
+        name, tuple(sorted(flags)), _formula(target), _rate(target._schema), _writes(target._schema)
+    )
 
 
 def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_iter
 
 from . import transfers
 from .capture import Captured
-from .emitter import _MASKED
+from .dropout import REMAKE
 from .graphs import attribute, is_tangent
 from .importer import Imported, type_of
 from .moving import Move, Schedule, Step
@@ -265,7 +265,7 @@ class Program:
         if row.action in ("first", "masked"):
             if row.action == "masked" or clock is not None:
                 x, mask, scale = self.captured.graph.masked[node]
-                result = _timed(clock, _MASKED, (env[x], env[mask], scale), {})
+                result = _timed(clock, REMAKE, (env[x], env[mask], scale), {})
                 if row.action == "masked":
                     env[node] = result
             return []

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .dropout import REMAKE, remaking_scale
 from .emitter import crossing
 from .graphs import ends
 from .partition import Partitioner, prepare
@@ -24,16 +25,18 @@ aten = torch.ops.aten
 
 
 def split_dropouts(gm: fx.GraphModule) -> int:
-    """Makes results of dropouts from their masks, ``x * mask * 1/(1-p)``, the same bits: then the
-    mask can be saved and the result run again. Returns how many."""
+    """Makes results of dropouts from their masks, where that gives the same bits
+    (:mod:`cutback.torch.dropout`): then the mask can be saved and the result run again. Returns how
+    many."""
     dropouts = gm.graph.find_nodes(op="call_function", target=aten.native_dropout.default)
     n = 0
     for node in dropouts:
         x, p, train = node.args
         users = list(node.users)
-        if train is not True or type(p) not in (int, float) or not 0 <= p < 1:
+        if train is not True or any(u.target is not operator.getitem for u in users):
             continue
-        if any(u.target is not operator.getitem for u in users):
+        scale = remaking_scale(p, x.meta["val"])
+        if scale is None:
             continue
         masks = [u for u in users if u.args[1] == 1]
         for value in [u for u in users if u.args[1] == 0]:
@@ -43,9 +46,7 @@ def split_dropouts(gm: fx.GraphModule) -> int:
                 masks[0].meta = {**node.meta, "val": node.meta["val"][1]}
             node.append(masks[0])  # before all readers of the result
             with gm.graph.inserting_after(masks[0]):
-                made = gm.graph.call_function(
-                    aten.native_dropout_backward.default, (x, masks[0], 1.0 / (1.0 - p))
-                )
+                made = gm.graph.call_function(REMAKE, (x, masks[0], scale))
             made.meta = dict(value.meta)
             value.replace_all_uses_with(made)
             gm.graph.erase_node(value)

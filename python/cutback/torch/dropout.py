@@ -1,0 +1,84 @@
+"""The result of a dropout, made again from its mask: ``x * mask * scale``.
+
+Which scale gives the bits of PyTorch's kernel depends on the type of the numbers and on the device:
+in single and double precision it is 1 / (1 - p), in half precision that number rounded to the type.
+So the kernel is asked: it runs once on a sample, for half precision all numbers of the type, and a
+scale is used only if it gives the same bits for each. Where none does, the result is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+REMAKE = torch.ops.aten.native_dropout_backward.default
+"""``x * mask * scale``, in one op."""
+
+_DROP = torch.ops.aten.native_dropout.default
+_BITS = {
+    torch.float64: torch.int64, torch.float32: torch.int32,
+    torch.bfloat16: torch.int16, torch.float16: torch.int16,
+}  # fmt: skip
+_FEWEST = 256  # numbers that the kernel must have kept for the sample to tell scales apart
+
+
+def _sample(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """All numbers of a type of 16 bits; of a larger one as many, with all signs and exponents, and
+    all kinds of digits. [65536]"""
+    bits = _BITS[dtype]
+    number = torch.arange(1 << 16, dtype=torch.int64)
+    if bits is torch.int16:
+        number = number - (1 << 15)
+    else:  # the high half counts, the low one is that times an odd number
+        low = torch.iinfo(bits).bits - 16
+        digits = number * (0x9E3779B1 if low == 16 else 0x9E3779B97F4A7) & ((1 << low) - 1)
+        number = (number - (1 << 15) << low) + digits
+    return number.to(bits).view(dtype).to(device)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Are two tensors equal to the bit? One that is no number is like another."""
+    bits = _BITS[a.dtype]
+    return bool(((a.view(bits) == b.view(bits)) | (a.isnan() & b.isnan())).all())
+
+
+def _scales(p: float, dtype: torch.dtype) -> Iterator[float]:
+    """Factors that a kernel may multiply by."""
+    yield 1.0 / (1.0 - p)
+    yield float(torch.tensor(1.0 / (1.0 - p), dtype=torch.float64).to(dtype))
+    kept = float(torch.tensor(1.0 - p, dtype=torch.float64).float())
+    if kept:
+        yield 1.0 / kept
+
+
+@lru_cache(maxsize=4096)
+def _scale_of(p: float, dtype: torch.dtype, device: torch.device) -> float | None:
+    devices = [device] if device.type == "cuda" else []
+    # outside all modes: those that trace would record this, and those that count would count it
+    with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices):
+        x = _sample(dtype, device)
+        result, mask = _DROP(x, p, True)
+        if int((mask & x.isfinite() & (x != 0)).sum()) < _FEWEST:
+            return None
+        for scale in _scales(p, dtype):
+            if _same_bits(REMAKE(x, mask, scale), result):
+                return scale
+    return None
+
+
+def remaking_scale(p: object, x: torch.Tensor) -> float | None:
+    """The ``scale`` with which ``x * mask * scale`` (:data:`REMAKE`) has the bits of
+    ``native_dropout(x, p, True)``; None: none is known, so that the result must be kept.
+
+    Args:
+        p: chance to drop an element.
+        x: the input; its type and device count, it may be fake.
+    """
+    if type(p) not in (int, float) or not 0 <= p < 1:  # type: ignore[operator]
+        return None
+    if x.dtype not in _BITS or x.device.type not in ("cpu", "cuda"):
+        return None
+    return _scale_of(float(p), x.dtype, x.device)  # type: ignore[arg-type]
