@@ -15,11 +15,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext
 
+from .. import budgets
 from . import codegen, hooks
 from .counter import replace_draws
-from .graphs import UnsupportedGraphError, hint
+from .graphs import UnsupportedGraphError, hint, sizes_as
 from .inductor import Watch
-from .partition import Partitioner
+from .partition import Partitioner, prepare
 from .several import ModelPartitioner
 
 CODEGENS = ("eager", "inductor")
@@ -42,12 +43,39 @@ def _forward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed
     return codegen.compile_boxed(gm, "forward")
 
 
+def _inner_gradients(gm: fx.GraphModule) -> bool:
+    """Does a traced function take gradients by itself (``torch.func``)?"""
+    return any("grad_increment_nesting" in str(node.target) for node in gm.graph.nodes)
+
+
+def _tell_of_inner_gradients(partitioner: ModelPartitioner, gm: fx.GraphModule) -> None:
+    """Forward and backward of ``torch.func.grad`` are one graph without a backward of autograd's:
+    none of it is planned."""
+    (output,) = gm.graph.find_nodes(op="output")
+    count = len(output.args[0])
+    document = prepare(gm, count, (), None, cse=False, emitted=False).document
+    held = partitioner.held_bytes(document)
+    limit = partitioner.bytes_of_budget()
+    if limit is None or held > limit:
+        asked = "" if limit is None else f", over the budget of {budgets.text(limit)}"
+        warnings.warn(
+            "torch.func takes the gradients of a graph inside it, so there is no backward to plan: "
+            f"the graph runs as it is, and holds {budgets.text(held)} ({held} bytes){asked}. Take "
+            "the gradient with backward() or torch.autograd.grad outside of what is compiled, or "
+            "use torch.utils.checkpoint in the function",
+            stacklevel=2,
+        )
+
+
 def _inference(
     partitioner: Partitioner,
+    inner_gradients: bool = False,
 ) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
     run = _boxed("inference")
 
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+        if inner_gradients and isinstance(partitioner, ModelPartitioner):
+            _tell_of_inner_gradients(partitioner, gm)
         if partitioner.random == "counter":
             replace_draws(gm)
         return run(gm, example_inputs)
@@ -87,7 +115,9 @@ def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[An
     backend = aot_autograd(
         fw_compiler=_forward,
         bw_compiler=_backward,
-        inference_compiler=_inference(partitioner),
+        inference_compiler=_inference(
+            partitioner, partitioner.budget is not None and _inner_gradients(gm)
+        ),
         partition_fn=partitioner,
     )
     # donated buffers would make backward(retain_graph=True) an error
@@ -180,15 +210,18 @@ def make_backend(
             reason = getattr(gm, "compile_subgraph_reason", None)
             partitioner.latest = None
             partitioner.is_last = reason is not None and not reason.graph_break
-        with _compile_session():
-            compiled = run(partitioner, gm=gm, inputs=inputs)
         if not isinstance(partitioner, ModelPartitioner):
-            return compiled
-        sizes = []
-        if partitioner.bounds_sizes and len(partitioner.plans) > before:
-            sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
-            if guards and all(inputs[i] <= planned for i, planned in sizes):
-                sizes = []
+            with _compile_session():
+                return run(partitioner, gm=gm, inputs=inputs)
+        given = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
+        with sizes_as(partitioner.larger(given)):
+            with _compile_session():
+                compiled = run(partitioner, gm=gm, inputs=inputs)
+            sizes = []
+            if partitioner.bounds_sizes and len(partitioner.plans) > before:
+                sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
+                if guards and all(inputs[i] <= planned for i, planned in sizes):
+                    sizes = []
         return partitioner.counted(compiled, partitioner.frame(), sizes, partitioner.latest)
 
     return backend

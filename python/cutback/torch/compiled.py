@@ -22,9 +22,11 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils._pytree import tree_iter
 
+from .. import budgets
 from ..planning import Plan
 from .backends import make_backend
 from .inductor import CompilerNote
+from .memory import MemoryTracker
 from .saved_plans import Path
 from .several import LargerError, ModelPartitioner
 
@@ -47,6 +49,7 @@ class Runner:
         self.options = options
         self._lock = threading.Lock()
         self._told = False
+        self._to_measure = 3  # calls: of one graph, of several, and of a plan for all of them
         self._compile()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,10 +71,9 @@ class Runner:
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         try:
-            with self.partitioner.one_call(), self._in_one_piece():
+            with self.partitioner.one_call(), self._in_one_piece(), self._measured() as memory:
                 result = self.run(*args, **kwargs)
-            if not self.partitioner.plans and not self._told:
-                self._tell_unplanned(result)
+            self._tell_unplanned(result, memory)
             return result
         except BackendCompilerFailed as failed:
             error, self.partitioner.error = self.partitioner.error, None
@@ -79,18 +81,49 @@ class Runner:
                 raise error from None
             raise
 
-    def _tell_unplanned(self, result: Any) -> None:
-        """A step that was left to eager PyTorch keeps to no budget."""
-        tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
-        if self.partitioner.budget is None or all(t.grad_fn is None for t in tensors):
+    def _measured(self) -> contextlib.AbstractContextManager[MemoryTracker | None]:
+        """Of the first calls, what the forward holds: PyTorch leaves parts of a model to eager
+        mode, which no plan knows."""
+        if self._told or self._to_measure == 0 or self.partitioner.budget is None:
+            return contextlib.nullcontext()
+        if (
+            self.codegen != "eager"
+            or not torch.is_grad_enabled()
+            or torch.is_inference_mode_enabled()
+        ):
+            return contextlib.nullcontext()
+        self._to_measure -= 1
+        return MemoryTracker()
+
+    def _tell_unplanned(self, result: Any, memory: MemoryTracker | None) -> None:
+        """A step, or parts of one, that was left to eager PyTorch keeps to no budget."""
+        if self._told or self.partitioner.budget is None:
             return
-        self._told = True
-        warnings.warn(
-            "PyTorch compiled no graph of the model for training, so nothing was planned and the "
-            "budget does not hold. fullgraph=True says why. nn.LSTM, nn.GRU and nn.RNN are left to "
-            "eager PyTorch unless torch._dynamo.config.allow_rnn = True",
-            stacklevel=5,
+        tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
+        if all(t.grad_fn is None for t in tensors):
+            return
+        held = 0 if memory is None else memory.peak_bytes
+        figure = f": the forward alone holds {budgets.text(held)} ({held} bytes)" if held else ""
+        why = (
+            "fullgraph=True says why. nn.LSTM, nn.GRU and nn.RNN are left to eager PyTorch unless "
+            "torch._dynamo.config.allow_rnn = True; so are modules with register_full_backward_hook"
         )
+        if not self.partitioner.plans:
+            self._told = True
+            warnings.warn(
+                "PyTorch compiled no graph of the model for training, so nothing was planned and "
+                f"the budget does not hold{figure}. {why}",
+                stacklevel=5,
+            )
+            return
+        limit = self.partitioner.limit_bytes()
+        if limit is not None and held > limit and not self.partitioner.waits:
+            self._told = True
+            warnings.warn(
+                f"parts of the model are not planned, and it is over the budget of "
+                f"{budgets.text(limit)}{figure}. {why}",
+                stacklevel=5,
+            )
 
     def _take_up_plan(self) -> None:
         with self._lock:

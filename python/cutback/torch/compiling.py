@@ -58,8 +58,8 @@ class _Session:
 
 
 _OPTIONS = (
-    "budget", "codegen", "cse", "device", "exact", "measure", "offload", "on_plan", "pinned",
-    "plans", "policy", "profile", "random",
+    "budget", "codegen", "cse", "device", "exact", "measure", "offload", "on_infeasible", "on_plan",
+    "pinned", "plans", "policy", "profile", "random",
 )  # fmt: skip
 _OURS = ("optimizer", "fullgraph", "dynamic")
 
@@ -122,6 +122,7 @@ def compile(
     random: str = "torch",
     cse: bool = True,
     plans: Path | None = None,
+    on_infeasible: str | None = None,
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -154,6 +155,9 @@ def compile(
         cse: see :class:`Partitioner`.
         plans: instead of budget and policy, a file that ``save_plans`` of the result wrote, in this
             process or another: its plans are followed, nothing is planned.
+        on_infeasible: where no plan meets the budget: ``"error"``; ``"min"``: a ``UserWarning``,
+            and the smallest plan; ``"warn"``: a ``UserWarning``, and everything is saved. None: an
+            error in the first step, ``"min"`` afterwards, as for a longer batch in mid-epoch.
 
     Returns:
         A module or function like ``model``, with the properties ``plans`` and ``compiler_notes``
@@ -182,6 +186,7 @@ def compile(
         "random": random,
         "cse": cse,
         "given": given,
+        "on_infeasible": on_infeasible,
     }
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
     if isinstance(model, torch.nn.Module):

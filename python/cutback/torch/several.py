@@ -22,7 +22,7 @@ import json
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ from torch._guards import CompileContext
 from .. import BudgetError, budgets
 from ..planning import Plan
 from . import together
+from .graphs import hint
 from .importer import Imported
 from .moving import Move, Schedule
 from .partition import Partitioner
@@ -177,6 +178,10 @@ class ModelPartitioner(Partitioner):
         self._covered: list[Together] = []  # what does
         self._calls: dict[int | None, int] = {}  # frame -> its calls that were pending together
         self._ran = False
+        self._largest: dict[int | None, list[list[int]]] = {}  # frame -> sizes of its tensors
+        self._symbolic: set[int | None] = set()  # frames that were compiled for sizes that change
+        self._grown = 0
+        self._most = 0  # the largest budget in bytes that was planned for
 
     @property
     def waits(self) -> bool:
@@ -205,6 +210,11 @@ class ModelPartitioner(Partitioner):
         before, self.plans = self.plans, []
         try:
             schedule = self._plan(joined)
+        except BudgetError as error:
+            if self.on_infeasible is None and self._rounds == 0:  # the step is seen whole now
+                self.plans = before
+                raise
+            schedule = self._go_on(joined, error)
         except BaseException:
             self.plans = before
             raise
@@ -217,7 +227,7 @@ class ModelPartitioner(Partitioner):
         return True
 
     def _next_round(self) -> None:
-        self._documents, self._graphs = {}, {}
+        self._documents = {}
         self._stale = False
         self._rounds += 1
         self.compiler_notes = []
@@ -273,6 +283,25 @@ class ModelPartitioner(Partitioner):
                if final else "From the next call on they share the budget"),
             stacklevel=2,
         )  # fmt: skip
+
+    def held_bytes(self, document: dict[str, Any]) -> int:
+        """What a graph holds that runs as it is."""
+        return together.bytes_of(
+            document, [(0, i) for i in range(len(document["ops"]))], [together.save_all(document)],
+            "live",
+        )  # fmt: skip
+
+    def limit_bytes(self) -> int | None:
+        """What the plan in force keeps to, if it is a plan of live bytes for the whole model."""
+        told = self._growths > MOST_GROWTHS  # that sizes are larger than planned
+        if not self._shared or self.measure != "live" or len(self.plans) != 1 or told:
+            return None
+        limit: int | None = self.plans[0].numbers["budget_bytes"]
+        return limit
+
+    def bytes_of_budget(self) -> int | None:
+        """The budget, if it is one in bytes."""
+        return self.budget[1] if self.budget is not None and self.budget[0] == 1 else None
 
     def _together(self, pattern: Together, schedules: dict[str, Schedule]) -> tuple[int, int]:
         """Bytes that graphs hold together, and those that they may."""
@@ -341,6 +370,28 @@ class ModelPartitioner(Partitioner):
         self._covered = [*self._patterns, *(Counter({key: 1}) for key in alone)]
         self._next_round()
 
+    def _go_on(self, document: dict[str, Any], error: BudgetError) -> Schedule:
+        """The schedule of a problem for which no plan meets the budget.
+
+        Raises:
+            BudgetError: it is to be one.
+        """
+        wish = self.on_infeasible or ("min" if self._ran else "error")
+        if wish == "error":
+            raise error
+        whole = self.budget
+        self.budget = None
+        if wish == "min":
+            self.budget = budgets.parse("min", self.measure, _SMALLEST)
+        try:
+            schedule = self._plan(document)
+        finally:
+            self.budget = whole
+        name = f"{self.measure}_bytes"
+        if self.plans[-1].numbers[name] > self._most:  # else larger sizes may hold as much
+            self._say_infeasible(f"{error}", later=self._ran)
+        return schedule
+
     def _say_infeasible(self, text: str, later: bool) -> None:
         """Raises: BudgetError: where it is to be one."""
         wish = self.on_infeasible or ("min" if later else "error")
@@ -404,6 +455,41 @@ class ModelPartitioner(Partitioner):
         self.plans, self.compiler_notes = [], []
         return True
 
+    def larger(self, inputs: Sequence[Any]) -> dict[Any, int]:
+        """Symbols of a graph's sizes that were larger before, in this place of the model, and what
+        they were: one plan is to hold for all of them. Sizes that keep on growing get some room.
+
+        Args:
+            inputs: what the graph takes, with symbolic sizes.
+        """
+        if not self.bounds_sizes:
+            return {}
+        shapes = [t.shape for t in inputs if isinstance(t, torch.Tensor)]
+        now = [[hint(n) for n in shape] for shape in shapes]
+        before = self._largest.get(self.frame(), now)
+        if [len(row) for row in before] != [len(row) for row in now]:
+            before = now  # another kind of call
+        self._largest[self.frame()] = [
+            [max(pair) for pair in zip(*rows, strict=True)]
+            for rows in zip(before, now, strict=True)
+        ]
+        planned: dict[Any, int] = {}
+        found = [
+            (n.node.expr, most, own)
+            for rows in zip(shapes, before, now, strict=True)
+            for n, most, own in zip(*rows, strict=True)
+            if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol
+        ]
+        if self.frame() in self._symbolic and any(own > most for _, most, own in found):
+            self._grown += 1
+        if found:
+            self._symbolic.add(self.frame())
+        for symbol, most, own in found:
+            size = max(most, own + own // 4) if self._grown > 1 else most
+            if size > max(own, planned.get(symbol, 0)):
+                planned[symbol] = size
+        return planned
+
     @property
     def bounds_sizes(self) -> bool:
         """Does a plan for some sizes hold for no larger ones?"""
@@ -423,6 +509,10 @@ class ModelPartitioner(Partitioner):
         finally:
             _calls.counts.pop()
         if self._unmet is not None and len(self._documents) == 1 and torch.is_grad_enabled():
+            if self.on_infeasible not in (None, "error"):
+                unmet, self._unmet = self._unmet, None
+                self._say_infeasible(str(unmet), later=False)
+                return
             raise self._unmet.with_traceback(None) from None
 
     def saved(self) -> SavedPlans:
@@ -501,10 +591,13 @@ class ModelPartitioner(Partitioner):
         if len(self._documents) == 1 and not self._parts:
             self._unmet = None
             try:
-                return super()._choose(graph)
+                schedule = super()._choose(graph)
+                self._most = max(self._most, self.plans[-1].numbers["budget_bytes"] or 0)
+                return schedule
             except BudgetError as error:
                 if self.is_last or not budgets.is_share(self.budget):
-                    raise  # all together hold more bytes
+                    # all together hold more bytes
+                    return self._go_on(graph.document, error)
                 self._unmet = error.with_traceback(None)
         else:
             self._stale = True
