@@ -40,15 +40,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They are slow, and front ends may warn about themselves; our warnings stay errors."""
     for item in items:
         if HERE in Path(item.path).parents:
             item.add_marker(pytest.mark.very_slow)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Warnings of the front ends about themselves; ours stay errors."""
-    config.addinivalue_line("filterwarnings", "default")
-    config.addinivalue_line("filterwarnings", "error:.*budget")
+            item.add_marker(pytest.mark.filterwarnings("default", "error:.*budget"))
 
 
 @pytest.fixture(autouse=True)

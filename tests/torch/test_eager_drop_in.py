@@ -57,7 +57,7 @@ def test_every_argument_of_pytorchs_is_known() -> None:
         {"context_fn": torchs.noop_context_fn},
         {"budget": "min", "use_reentrant": False},
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_what_changes_nothing(given: Any, options: dict[str, Any]) -> None:
     plain = step(lambda f, *a, **k: f(*a, **k), *given)
@@ -112,7 +112,7 @@ def test_a_context_around_the_forward(given: Any) -> None:
         ({"use_reentrant": "no"}, TypeError, "use_reentrant='no'"),
         ({"preserve_rng_state": None}, TypeError, "preserve_rng_state=None"),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_what_is_refused(given: Any, options: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
@@ -161,7 +161,9 @@ class Keeps(torch.autograd.Function):
         return grad * ctx.saved_tensors[0], None
 
 
-@pytest.mark.parametrize("options", [{}, {"budget": "min"}, {"policy_fn": [aten.mul]}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"budget": "min"}, {"policy_fn": [aten.mul]}], ids=["all", "budget", "policy"]
+)
 def test_a_saved_object_is_the_object(given: Any, options: Any) -> None:
     first_use()
     x = given[1].clone().requires_grad_()
