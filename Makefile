@@ -3,6 +3,7 @@
 #   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
 #   make test    C tests, Python tests, PyTorch's, sanitizers, layer check, notebooks (< 20 minutes; installs PyTorch)
 #   make test-torch   only the bridge to PyTorch                                      (installs PyTorch)
+#   make test-frontends   Trainer, Accelerate, Lightning, timm, PEFT under budgets    (a quarter of an hour; installs them)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
 #   make test-slow       the planner's limits on every traced graph, 3 minutes of fuzzing (half an hour)
@@ -18,7 +19,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-python test-slow fuzz test-sanitize test-notebooks test-torch check bench bench-planner lint wheel clean
+.PHONY: demo test test-c test-clang test-python test-slow fuzz test-sanitize test-notebooks test-torch test-frontends check bench bench-planner lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
@@ -69,6 +70,10 @@ test-notebooks: $(VENV)/.torch
 test-torch: $(VENV)/.torch
 	$(BIN)/python -m pytest $(PARALLEL) tests/torch
 
+# Front ends as people install them, with our line added.
+test-frontends: $(VENV)/.frontends
+	$(BIN)/python -m pytest -m very_slow tests/frontends
+
 bench: $(VENV)/.bench $(VENV)/.test
 	$(BIN)/python benchmarks/run.py
 
@@ -112,6 +117,11 @@ $(VENV)/.bench: $(VENV)/.demo requirements/bench.txt
 
 $(VENV)/.torch: $(VENV)/.test requirements/torch.txt
 	$(BIN)/python -m pip install -q -r requirements/torch.txt
+	@touch $@
+
+$(VENV)/.frontends: $(VENV)/.torch requirements/frontends.txt
+	$(BIN)/python -m pip install -q psutil pyyaml safetensors
+	$(BIN)/python -m pip install -q --no-deps -r requirements/frontends.txt
 	@touch $@
 
 $(VENV)/.lint: $(BIN)/python requirements/lint.txt

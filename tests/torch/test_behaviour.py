@@ -582,11 +582,15 @@ def test_what_pytorch_does_not_compile_is_said(ran: Counter[str]) -> None:
     assert ran["forward"] == len(step.plans) == 1
 
 
-def test_a_break_inside_a_layer_is_refused_under_a_budget(ran: Counter[str]) -> None:
+def test_a_break_inside_a_layer_shares_the_budget(
+    ran: Counter[str], same_bits: Callable[..., bool], train_step: Callable[..., Any]
+) -> None:
+    """One graph runs for each layer, and holds its memory each time."""
+
     def f(self: Any, x: Any) -> Any:
         for layer in self.layers:
             x = layer(x)
-        return x
+        return x.square().sum()
 
     class Layer(nn.Module):
         def __init__(self) -> None:
@@ -596,13 +600,17 @@ def test_a_break_inside_a_layer_is_refused_under_a_budget(ran: Counter[str]) -> 
         def forward(self, x: Any) -> Any:
             x = self.linear(x).sin()
             torch._dynamo.graph_break()
-            return x.exp().cos()
+            return x.exp().cos().sin().cos()
 
-    model, x = Wrapped(f, layers=nn.ModuleList(Layer() for _ in range(3))), torch.randn(8, 16)
-    for budget in (1.0, "1GiB"):
-        torch._dynamo.reset()
-        with pytest.raises(ct.UnsupportedGraphError, match=r"runs \d times in a step"):
-            ct.compile(model, budget=budget)(x)
+    model = Wrapped(f, layers=nn.ModuleList(Layer() for _ in range(3)))
+    x = torch.randn(512, 16)
+    plain = train_step(model, x)
+    budget = int(0.79 * plain.peak_bytes)
+    compiled = ct.compile(model, budget=budget)
+    for _ in range(3):
+        found = train_step(compiled, x)
+    assert same_bits(list(found.gradients.values()), list(plain.gradients.values()))
+    assert found.peak_bytes <= budget
     torch._dynamo.reset()
     compiled = ct.compile(model, budget="min")
     assert torch.equal(compiled(x), model(x)) and ran["forward"] > 3
@@ -650,7 +658,7 @@ def test_a_budget_holds_for_larger_sizes(
         n: train_step(ct.compile(model, dynamic=False), batch[:n]).peak_bytes for n in (64, 96)
     }
     budget = int(0.7 * peaks[96])
-    compiled = ct.compile(model, budget=budget)
+    compiled = ct.compile(model, budget=budget, on_infeasible="error")
     for n in (64, 40, 64, 96):
         ran.clear()
         assert train_step(compiled, batch[:n]).peak_bytes <= budget, n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -57,9 +58,68 @@ def test_by_name(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     (plan,) = plans
     assert plan.numbers["recomputed"] > 0
     assert plan.numbers["live_bytes"] <= 0.7 * plan.numbers["save_all_live_bytes"]
+    for options, text in (
+        ({"budgte": 0.7}, "unknown option 'budgte'"),
+        ({"optimizer": None}, "optimizer.*cutback.torch.compile"),
+        ({"budget": 0.7, "plans": "x"}, "give plans, or a budget"),
+    ):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=text):
+            torch.compile(f, backend="cutback", options=options)(*inputs())
+
+
+class Broken(nn.Module):
+    """Two graphs, and Python between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6)))
+        self.second = copy.deepcopy(self.first)
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(y).square().sum()
+
+
+@pytest.mark.parametrize("door", ["own", "torch.compile", "module.compile"])
+def test_one_budget_over_graph_breaks_by_every_door(
+    door: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
+) -> None:
+    x = torch.randn(256, 16)
+    model = Broken()
+    plain = train_step(model, x)
+    plans: list[Any] = []
+    compiled: Any
+    options = {"budget": 0.6, "on_plan": plans.append}
+    if door == "own":
+        compiled = ct.compile(model, budget=0.6)
+    elif door == "torch.compile":
+        compiled = torch.compile(model, backend="cutback", options=options)
+    else:
+        compiled = model
+        model.compile(backend="cutback", options=options)
+    found = [train_step(compiled, x) for _ in range(4)]
+    if door == "own":
+        plans = compiled.plans
+    numbers = plans[-1].numbers
+    assert [op["kind"] for op in plans[-1].problem["ops"]].count("tangent") == 2  # of both graphs
+    for step in found:
+        assert same_bits(list(step.gradients.values()), list(plain.gradients.values()))
+    assert numbers["live_bytes"] <= numbers["budget_bytes"] < plain.peak_bytes
+    assert {step.peak_bytes for step in found[1:]} == {found[-1].peak_bytes}
+    assert found[-1].peak_bytes <= numbers["live_bytes"]
+
+
+def test_saved_plans_by_name(tmp_path: Any, same_bits: Callable[..., bool]) -> None:
+    compiled = ct.compile(f, budget=0.7)
+    wanted = gradient(compiled)
+    compiled.save_plans(tmp_path / "plans.json")
     torch._dynamo.reset()
-    with pytest.raises(Exception, match="unknown option 'budgte'"):
-        torch.compile(f, backend="cutback", options={"budgte": 0.7})(*inputs())
+    plans: list[Any] = []
+    options = {"plans": str(tmp_path / "plans.json"), "on_plan": plans.append}
+    assert same_bits(gradient(torch.compile(f, backend="cutback", options=options)), wanted)
+    assert plans[-1].document["steps"] == compiled.plans[0].document["steps"]
 
 
 def test_exact_uses_the_room(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
@@ -124,6 +184,43 @@ def test_as_partition_fn(same_bits: Callable[..., bool]) -> None:
         assert calls == planned
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.graph, "region_activation_memory_budget"), reason="not in torch"
+)
+@pytest.mark.parametrize("door", ["own", "name", "partition_fn", "trace"])
+def test_a_region_with_a_budget_of_pytorchs_is_refused(door: str) -> None:
+    """Not ignored: nobody would know that the region keeps to nothing."""
+
+    def region(w: Any, x: Any) -> Any:
+        with torch.autograd.graph.region_activation_memory_budget(0.25):
+            return f(w, x)
+
+    def run() -> None:
+        if door == "own":
+            ct.compile(region, budget=0.7)(*inputs())
+        elif door == "name":
+            torch.compile(region, backend="cutback")(*inputs())
+        elif door == "partition_fn":
+            backend = aot_autograd(
+                fw_compiler=lambda gm, args: make_boxed_func(gm.forward),
+                partition_fn=ct.Partitioner(budget=0.7),
+            )
+            torch.compile(region, backend=backend)(*inputs())
+        else:
+            ct.trace(region, *inputs())
+
+    with pytest.raises(Exception, match=r"activation memory budget to 0.25 \(at .*test_doors"):
+        run()
+
+
+def test_pytorchs_budget_for_all_graphs(same_bits: Callable[..., bool]) -> None:
+    with torch._functorch.config.patch(activation_memory_budget=0.5):
+        with pytest.raises(ct.UnsupportedGraphError, match="memory_budget is 0\\.5"):
+            ct.compile(f)(*inputs())
+        compiled = ct.compile(f, budget=0.7)  # the nearer wish
+        assert same_bits(gradient(compiled), gradient(f)) and len(compiled.plans) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
 @pytest.mark.parametrize("door", ["compile", "config"])
@@ -170,12 +267,50 @@ class _Look(torch._inductor.custom_graph_pass.CustomGraphPass):
 def test_a_compiled_module_looks_like_the_module() -> None:
     model, _ = make("gpt")
     compiled = ct.compile(model, budget=0.5)
-    assert list(compiled.state_dict()) == list(model.state_dict())
-    assert compiled.load_state_dict(model.state_dict()) is not None
+    plain = torch.compile(make("gpt")[0], backend="eager")
+    assert isinstance(compiled, torch._dynamo.OptimizedModule) and compiled._orig_mod is model
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    for state in (plain.state_dict(), plain._orig_mod.state_dict()):
+        for p in model.parameters():
+            p.data.zero_()
+        compiled.load_state_dict(state)
+        assert all(
+            torch.equal(p, q) for p, q in zip(model.parameters(), plain.parameters(), strict=True)
+        )
+    with pytest.raises(RuntimeError, match="Missing key"):
+        compiled.load_state_dict({})
+    assert [n for n, _ in compiled.named_parameters()] == [n for n, _ in plain.named_parameters()]
+    assert inspect.signature(compiled.forward) == inspect.signature(model.forward)
+    assert set(dir(plain)) <= set(dir(compiled))
+    compiled.note = 3  # as for torch.compile, attributes are those of the module
+    assert model.note == 3 and "note" not in compiled.__dict__
+    assert not compiled.eval().training and not model.training and compiled.train() is compiled
+    assert ct.compile(compiled)._orig_mod is model
     assert {id(p) for p in compiled.parameters()} == {id(p) for p in model.parameters()}
     assert compiled.blocks is model.blocks
     with pytest.raises(AttributeError, match="no_such_thing"):
         compiled.no_such_thing  # noqa: B018
+
+
+def test_inside_another_compiled_module(ran: Counter[str]) -> None:
+    """As with ``torch.compile``, what is inside becomes a part of the graph around it, and of its
+    budget."""
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = ct.compile(nn.Linear(4, 4), budget="min")
+            self.function = ct.compile(torch.tanh, budget="min")
+
+        def forward(self, x: Any) -> Any:
+            return self.function(self.inner(x)).square().sum()
+
+    outer = Outer()
+    compiled = ct.compile(outer, budget="min", fullgraph=True)
+    compiled(torch.randn(8, 4)).backward()
+    assert len(compiled.plans) == 1 and not outer.inner.plans and not outer.function.plans
+    assert ran == {"forward": 1, "backward": 1}
+    assert list(outer.state_dict()) == ["inner._orig_mod.weight", "inner._orig_mod.bias"]
 
 
 def test_copies_of_a_compiled_module(same_bits: Callable[..., bool]) -> None:
@@ -184,13 +319,13 @@ def test_copies_of_a_compiled_module(same_bits: Callable[..., bool]) -> None:
     compiled = ct.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), budget="min")
     wanted = compiled(x)
     for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
-        assert other._orig_mod is other.__dict__["_runner"].model
         assert other._orig_mod is not compiled._orig_mod
         assert not other.plans
         found = other(x)
         found.sum().backward()
         assert same_bits(found, wanted) and len(other.plans) == 1
         assert compiled._orig_mod[0].weight.grad is None
+        assert other._orig_mod[0].weight.grad is not None
         assert other.plans[0].document == compiled.plans[0].document
 
 

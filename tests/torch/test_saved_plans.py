@@ -250,11 +250,13 @@ def test_files_that_hold_no_plans(x: Any, tmp_path: Path) -> None:
 def test_names_in_a_state_around_compiled_modules() -> None:
     plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     parts = nn.Sequential(*(ct.compile(copy.deepcopy(m)) for m in plain))
-    assert list(parts.state_dict()) == list(plain.state_dict())
-    with torch.no_grad():
-        plain[0].weight.fill_(3)
-        plain[1].num_batches_tracked.fill_(5)
-    assert str(parts.load_state_dict(plain.state_dict())) == "<All keys matched successfully>"
-    assert (parts[0].weight == 3).all() and parts[1].num_batches_tracked == 5
+    theirs = nn.Sequential(*(torch.compile(m, backend="eager") for m in plain))
+    assert list(parts.state_dict()) == list(theirs.state_dict())
+    for k, state in enumerate((plain, theirs)):  # names without "_orig_mod" are taken as well
+        with torch.no_grad():
+            plain[0].weight.fill_(3 + k)
+            plain[1].num_batches_tracked.fill_(5 + k)
+        assert str(parts.load_state_dict(state.state_dict())) == "<All keys matched successfully>"
+        assert (parts[0].weight == 3 + k).all() and parts[1].num_batches_tracked == 5 + k
     with pytest.raises(RuntimeError, match="Unexpected"):
         parts.load_state_dict({**plain.state_dict(), "0.other": torch.ones(1)})

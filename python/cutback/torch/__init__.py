@@ -13,7 +13,7 @@ from typing import Any
 
 from . import hooks
 from .contexts import checkpoint_contexts
-from .eager import checkpoint, checkpoint_plan
+from .eager import checkpoint, checkpoint_plan, checkpoint_sequential
 from .memory import MemoryTracker
 
 if not hooks.missing():
@@ -47,6 +47,7 @@ __all__ = [
     "checkpoint",
     "checkpoint_contexts",
     "checkpoint_plan",
+    "checkpoint_sequential",
     "compile",
     "load_profile",
     "max_batch",

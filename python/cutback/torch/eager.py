@@ -8,12 +8,13 @@ involved, and the code of the region runs once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from ..planning import Plan
+from .eager_drop_in import context_of, refuse_unusual
 from .eager_log import Region, active
 from .eager_plan import plan_region, run_planned
 from .eager_policy import Policy, resolve
@@ -27,9 +28,16 @@ def checkpoint(
     budget: int | float | str | None = None,
     plan: Plan | Mapping[str, Any] | str | None = None,
     offload: bool = False,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+    context_fn: Callable[[], tuple[Any, Any]] | None = None,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """Runs ``fn(*args, **kwargs)`` so that its backward holds less memory.
+    """Runs ``fn(*args, **kwargs)`` so that its backward holds less memory. It stands where
+    ``torch.utils.checkpoint.checkpoint`` does, and takes its arguments.
 
     Args:
         fn: a function of tensors, or a module.
@@ -45,6 +53,14 @@ def checkpoint(
         plan: instead, a plan from :func:`checkpoint_plan`, or its JSON.
         offload: with ``policy_fn``, what it says to save waits in the host's memory (pinned, on
             CUDA) and comes back when the backward reads it.
+        use_reentrant: either way is the same here: nothing runs the engine inside itself, and what
+            the reentrant form cannot do (keywords, detached values, ``autograd.grad``) works.
+        preserve_rng_state: either way random ops run once, so there is no state to put back.
+        context_fn: PyTorch's selective checkpointing (``create_selective_checkpoint_contexts``, or
+            :func:`checkpoint_contexts`) is taken as its ``policy_fn``. Of other pairs the first
+            context is around ``fn``, the second must do nothing: ``fn`` does not run again.
+        determinism_check: ``"default"`` or ``"none"``; there is no second run to be compared.
+        debug, early_stop: as they are by default.
 
     Returns:
         what ``fn`` returns. Gradients have the bits that they have without checkpointing.
@@ -56,11 +72,22 @@ def checkpoint(
     Raises:
         ValueError: a policy wants the result of a mutating op saved. ``offload`` without a
             policy, with a budget or plan, or in a region inside a region.
-            The ``plan`` is one of another region.
+            The ``plan`` is one of another region. ``debug=True``, ``early_stop=False``, a
+            ``context_fn`` whose second context does something, or beside another policy.
         TypeError: a policy, budget or plan that is none.
         cutback.BudgetError: the budget cannot be reached; the text states the smallest peak found.
         RuntimeError: in the backward, if a tensor that is needed was modified after the region.
     """
+    refuse_unusual(use_reentrant, preserve_rng_state, determinism_check, debug, early_stop)
+    if context_fn is not None:
+        around_fn, said = context_of(context_fn)
+        if said is not None:
+            if policy_fn is not None or budget is not None or plan is not None:
+                raise ValueError(
+                    "context_fn brings a policy of its own: give it, or policy_fn, budget or plan"
+                )
+            policy_fn = said
+        fn = around_fn(fn)
     if sum(x is not None for x in (policy_fn, budget, plan)) > 1:
         raise TypeError("give one of policy_fn, budget and plan")
     policy = None if policy_fn is None else resolve(policy_fn)
@@ -92,6 +119,43 @@ def checkpoint(
     region = Region(policy, offload)
     with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack), region:
         return fn(*args, **kwargs)
+
+
+def checkpoint_sequential(
+    functions: torch.nn.Sequential | Iterable[Callable[..., Any]],
+    segments: int,
+    input: Any,
+    use_reentrant: bool | None = None,
+    *,
+    preserve_rng_state: bool = True,
+    policy_fn: Policy | None = None,
+    offload: bool = False,
+) -> Any:
+    """Runs functions one after another, in segments that are each a :func:`checkpoint`; the last
+    is not, as its backward comes first. It stands where PyTorch's ``checkpoint_sequential`` does.
+
+    A budget goes with ``checkpoint(sequential, input, budget=...)``, which needs no segments.
+
+    Raises:
+        ValueError: ``segments`` is not between 1 and the number of functions.
+    """
+    row = list(functions)
+    if not 1 <= segments <= max(1, len(row)):
+        raise ValueError(f"segments={segments}: there are {len(row)} functions")
+
+    def run(part: list[Callable[..., Any]], value: Any) -> Any:
+        for function in part:
+            value = function(value)
+        return value
+
+    size = len(row) // segments
+    cut = size * (segments - 1)
+    for start in range(0, cut, size or 1):
+        input = checkpoint(
+            run, row[start : start + size], input, policy_fn=policy_fn, offload=offload,
+            use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state,
+        )  # fmt: skip
+    return run(row[cut:], input)
 
 
 def checkpoint_plan(

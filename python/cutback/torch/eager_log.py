@@ -235,7 +235,7 @@ class Region(TorchDispatchMode):
                 self.paused = before
             value.restore = _to_noise(t.dtype, divisor)
             return value
-        held = t if t.requires_grad and t.is_leaf else self.alias(t)
+        held = t if t.is_leaf else self.alias(t)  # as autograd keeps the object itself
         return _held(held, t._version)
 
     def value_of(self, t: Any) -> Value:

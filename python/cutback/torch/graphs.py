@@ -3,8 +3,10 @@ memory after a write, what must happen before the forward returns."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
+import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -70,9 +72,36 @@ class UnsupportedGraphError(NotImplementedError):
 _hint = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
 
 
+class _Sizes(threading.local):
+    """What symbolic sizes count as, by symbol, where that is not their hint."""
+
+    def __init__(self) -> None:
+        self.planned: dict[Any, int] = {}
+
+
+_sizes = _Sizes()
+
+
+@contextlib.contextmanager
+def sizes_as(planned: dict[Any, int]) -> Iterator[None]:
+    """Symbols of sizes count as these inside, and not as their hints."""
+    before, _sizes.planned = _sizes.planned, planned
+    try:
+        yield
+    finally:
+        _sizes.planned = before
+
+
 def hint(n: Any) -> int:
-    """A size as an int: of a symbolic size its hint."""
-    return n if type(n) is int else int(_hint(n, 4096))
+    """A size as an int: of a symbolic size its hint, or what its symbols count as."""
+    if type(n) is int:
+        return n
+    planned, node = _sizes.planned, getattr(n, "node", None)
+    if planned and node is not None and not node.expr.free_symbols.isdisjoint(planned):
+        others = {s: int(_hint(node.shape_env.create_symintnode(s, hint=None), 4096))
+                  for s in node.expr.free_symbols - planned.keys()}  # fmt: skip
+        return int(node.expr.xreplace({**planned, **others}))
+    return int(_hint(n, 4096))
 
 
 def is_tangent(node: fx.Node) -> bool:

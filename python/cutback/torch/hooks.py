@@ -86,6 +86,25 @@ def check() -> None:
         )
 
 
+def add_guard(holds: Callable[[], bool]) -> None:
+    """Has PyTorch ask, before it runs what is being compiled, whether that still holds, and compile
+    anew where it does not. To be called by a backend."""
+    from torch._dynamo.source import GlobalStateSource
+    from torch._guards import Guard, TracingContext
+
+    def create(builder: Any, guard: Any) -> None:
+        root = builder.guard_manager.root
+        text = ["the plan in force"]
+        try:
+            root.add_lambda_guard(lambda _: holds(), text, None)
+        except TypeError:  # before 2.12
+            root.add_lambda_guard(lambda _: holds(), text)
+
+    context = TracingContext.try_get()
+    if context is not None:
+        context.guards_context.dynamo_guards.add(Guard(GlobalStateSource(), create))
+
+
 def forget_compiled(backend: Callable[..., Any]) -> None:
     """Drops what PyTorch compiled with a backend, so that it does not count against the limit of
     recompilations; but not of a function that others have compiled as well, as only all of it can

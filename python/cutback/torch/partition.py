@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import torch
 from torch import fx
+from torch._functorch import config as functorch_config
 from torch._guards import CompileContext
 from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 from torch.utils.checkpoint import SelectiveCheckpointContext
@@ -183,6 +184,29 @@ def device_row(gm: fx.GraphModule) -> str:
     return "cpu"
 
 
+_REGION_BUDGET = "_region_activation_memory_budget"  # as torch.fx.traceback has it
+
+
+def refuse_region_budgets(gm: fx.GraphModule) -> None:
+    """Raises: UnsupportedGraphError: the model sets a budget of PyTorch's, which is another one: a
+    share of the way from running everything again to saving what PyTorch would."""
+    for node in gm.graph.nodes:
+        custom = node.meta.get("custom")
+        wish = custom.get(_REGION_BUDGET) if isinstance(custom, dict) else None
+        if wish is None and isinstance(node.meta.get("memory_budget"), float):
+            wish = node.meta["memory_budget"]
+        if wish is not None:
+            where = location(node)
+            raise UnsupportedGraphError(
+                f"the model sets PyTorch's activation memory budget to {wish}"
+                + (f" (at {where})" if where else "")
+                + ", as torch.autograd.graph.region_activation_memory_budget does: a share of what "
+                "PyTorch's partitioner would save, which plans do not know. Take it out and give a "
+                "budget here (a share of what saving everything takes, or bytes), or mark the "
+                "region with torch.utils.checkpoint, which plans follow"
+            )
+
+
 def prepare(
     gm: fx.GraphModule,
     num_fwd_outputs: int,
@@ -194,6 +218,7 @@ def prepare(
 ) -> Imported:
     """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
     graph, with the user's wishes."""
+    refuse_region_budgets(gm)
     eliminate_dead_code(gm.graph)
     if random == "counter":
         replace_draws(gm)
@@ -250,6 +275,8 @@ class Partitioner(CustomPartitionerFn):
 
     inductor = False
     """Does Inductor compile the graphs? It knows no moves."""
+    has_plans = False
+    """Are the plans given?"""
 
     def __init__(
         self,
@@ -335,6 +362,7 @@ class Partitioner(CustomPartitionerFn):
         by_inductor: bool = False,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         self._check_one_graph()
+        self.check_settings()
         self.row = self.device or device_row(gm)
         graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse)
         self._inform(graph.document)
@@ -343,6 +371,17 @@ class Partitioner(CustomPartitionerFn):
             modules = self._fit(gm, graph, modules)
         self._tell()
         return modules
+
+    def check_settings(self) -> None:
+        """Raises: UnsupportedGraphError: PyTorch's budget for all graphs is set, and none here, so
+        that nothing would keep to any. A budget, plans or a policy of ours are the nearer wish."""
+        share = functorch_config.activation_memory_budget
+        if share != 1.0 and self.budget is None and self.policy is None and not self.has_plans:
+            raise UnsupportedGraphError(
+                f"torch._functorch.config.activation_memory_budget is {share}: a share of what "
+                "PyTorch's partitioner would save, which plans do not know. Set it back to 1.0, "
+                "and give a budget here (a share of what saving everything takes, or bytes)"
+            )
 
     def _inform(self, document: dict[str, Any]) -> None:
         """Lays measured times, of a profile those of this graph, then a policy that looks at the

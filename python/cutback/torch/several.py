@@ -17,22 +17,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import json
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch._guards import CompileContext
 
 from .. import BudgetError, budgets
 from ..planning import Plan
-from .graphs import UnsupportedGraphError
+from . import together
+from .graphs import hint
 from .importer import Imported
 from .moving import Move, Schedule
 from .partition import Partitioner
 from .saved_plans import Part, SavedPlans, check_part, plan_of
+from .together import MOST_CALLS, Pending, Together
 
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
@@ -55,6 +59,17 @@ _calls = _Calls()
 
 class LargerError(Exception):
     """A call, of which nothing has run yet, has larger sizes than its plan was made for."""
+
+
+INFEASIBLE = ("error", "min", "warn")
+
+
+class _Graph(NamedTuple):
+    """A graph that was compiled, and what its plan says of it."""
+
+    document: dict[str, Any]
+    schedule: Schedule
+    frame: int | None
 
 
 def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -124,10 +139,22 @@ def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Sch
 class ModelPartitioner(Partitioner):
     """The partitioner of one model: a budget in bytes or a share is one budget for all graphs."""
 
-    def __init__(self, *args: Any, given: SavedPlans | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        given: SavedPlans | None = None,
+        on_infeasible: str | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
+        if on_infeasible not in (None, *INFEASIBLE):
+            raise ValueError(
+                f"on_infeasible={on_infeasible!r} is not one of {', '.join(INFEASIBLE)}"
+            )
+        self.on_infeasible = on_infeasible
         self._given = given
         """Plans from a file: nothing is planned then."""
+        self.has_plans = given is not None
         self._met: dict[int, dict[str, Any]] = {}  # graphs of the file that were compiled
         self._joint: Plan | None = None  # the plan that _parts are of
         self._shared = self.budget is not None and self.budget[0] in budgets.BOUNDS
@@ -142,6 +169,24 @@ class ModelPartitioner(Partitioner):
         """Does the model end with the graph that is compiled?"""
         self._unmet: BudgetError | None = None
         """The first graph alone cannot meet a share; with others, all together may."""
+        self._graphs: dict[str, _Graph] = {}  # by key, those of the round
+        self.latest: str | None = None
+        """Key of the training graph that was compiled last."""
+        self._pending = Pending()
+        self._seen: Together | None = None  # pending together in this step, not looked at yet
+        self._patterns: list[Together] = []  # what has to share the budget
+        self._covered: list[Together] = []  # what does
+        self._calls: dict[int | None, int] = {}  # frame -> its calls that were pending together
+        self._ran = False
+        self._largest: dict[int | None, list[list[int]]] = {}  # frame -> sizes of its tensors
+        self._symbolic: set[int | None] = set()  # frames that were compiled for sizes that change
+        self._grown = 0
+        self._most = 0  # the largest budget in bytes that was planned for
+
+    @property
+    def waits(self) -> bool:
+        """Is the model to be compiled anew before it is called again?"""
+        return self._outgrown or (self._stale and self._rounds < MOST_ROUNDS)
 
     def needs_another_round(self) -> bool:
         """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
@@ -150,13 +195,26 @@ class ModelPartitioner(Partitioner):
         Raises:
             BudgetError: no plan of all graphs meets the budget.
         """
+        if self._pending:
+            if self._seen is not None or self._patterns:
+                return False  # a step is under way
+        else:
+            self._look_at_pending()
         if not self._stale or self._rounds >= MOST_ROUNDS:
             return False
+        if self._patterns:
+            self._plan_together()
+            return True
         documents = list(self._documents.values())
         joined, order = join(documents)
         before, self.plans = self.plans, []
         try:
             schedule = self._plan(joined)
+        except BudgetError as error:
+            if self.on_infeasible is None and self._rounds == 0:  # the step is seen whole now
+                self.plans = before
+                raise
+            schedule = self._go_on(joined, error)
         except BaseException:
             self.plans = before
             raise
@@ -164,18 +222,195 @@ class ModelPartitioner(Partitioner):
             Part(document, *part_of(schedule, order, g)) for g, document in enumerate(documents)
         ]
         self._joint = self.plans[-1]
+        self._covered = [Counter(self._key_of(document) for document in documents)]
+        self._next_round()
+        return True
+
+    def _next_round(self) -> None:
         self._documents = {}
         self._stale = False
         self._rounds += 1
         self.compiler_notes = []
-        return True
+
+    # ---- calls that are pending together --------------------------------------------------------
+
+    @staticmethod
+    def _key_of(document: dict[str, Any]) -> str:
+        return hashlib.blake2b(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+    def _note_graph(self, document: dict[str, Any], schedule: Schedule) -> None:
+        key = self.latest = self._key_of(document)
+        self._graphs[key] = _Graph(document, schedule, self.frame())
+
+    def _began(self, key: str | None, result: Any) -> None:
+        """A training graph has run."""
+        self._ran = True
+        if key is None or not self._shared or key not in self._graphs:
+            return
+        now = self._pending.began(key, result, self._look_at_pending)
+        if now is None or together.covers(self._covered, now):
+            return
+        frames = Counter(self._graphs[k].frame for k in now.elements() if k in self._graphs)
+        if max(frames.values(), default=0) > 1:  # several graphs of one call have their own round
+            self._seen = now
+
+    def _look_at_pending(self) -> None:
+        """What was pending together is complete when the first backward begins."""
+        seen, self._seen = self._seen, None
+        if seen is None or any(key not in self._graphs for key in seen):
+            return
+        most = max(seen.values())
+        seen = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
+        held, limit = self._together(seen, {k: self._graphs[k].schedule for k in seen})
+        if held <= limit and most <= MOST_CALLS:
+            self._covered.append(seen)
+            return
+        final = self._rounds >= MOST_ROUNDS or most > MOST_CALLS
+        self._covered.append(seen)  # said once
+        for key, n in seen.items():
+            frame = self._graphs[key].frame
+            self._calls[frame] = max(n, self._calls.get(frame, 1))
+        if not final:
+            self._patterns = [p for p in self._patterns if not together.covers([seen], p)]
+            self._patterns.append(seen)
+            self._stale = True
+        text = "more than " if most > MOST_CALLS else ""
+        warnings.warn(
+            f"{sum(seen.values())} calls of the model were pending together, before a backward, "
+            f"and each was planned alone: together they hold {text}{budgets.text(held)} ({held} "
+            f"bytes), over the budget of {budgets.text(limit)} ({limit} bytes) for all of them. "
+            + ("They are not planned together: run the backward earlier, or give a smaller budget"
+               if final else "From the next call on they share the budget"),
+            stacklevel=2,
+        )  # fmt: skip
+
+    def held_bytes(self, document: dict[str, Any]) -> int:
+        """What a graph holds that runs as it is."""
+        return together.bytes_of(
+            document, [(0, i) for i in range(len(document["ops"]))], [together.save_all(document)],
+            "live",
+        )  # fmt: skip
+
+    def limit_bytes(self) -> int | None:
+        """What the plan in force keeps to, if it is a plan of live bytes for the whole model."""
+        told = self._growths > MOST_GROWTHS  # that sizes are larger than planned
+        if not self._shared or self.measure != "live" or len(self.plans) != 1 or told:
+            return None
+        limit: int | None = self.plans[0].numbers["budget_bytes"]
+        return limit
+
+    def bytes_of_budget(self) -> int | None:
+        """The budget, if it is one in bytes."""
+        return self.budget[1] if self.budget is not None and self.budget[0] == 1 else None
+
+    def _together(self, pattern: Together, schedules: dict[str, Schedule]) -> tuple[int, int]:
+        """Bytes that graphs hold together, and those that they may."""
+        keys = list(pattern.elements())
+        joined, order = join([self._graphs[key].document for key in keys])
+        static = 0 if self.total is None else self.total.static_bytes
+        assert self.budget is not None
+        held = together.bytes_of(joined, order, [schedules[k] for k in keys], self.measure)
+        kind, limit, share = self.budget[:3]
+        if kind not in budgets.BOUNDS or budgets.is_share(self.budget):
+            everything = [together.save_all(self._graphs[k].document) for k in keys]
+            most = together.bytes_of(joined, order, everything, self.measure) + static
+            limit = int(share * most)
+        return held + static, limit
+
+    def _plan_together(self) -> None:
+        """One schedule for each graph that was pending with others, so that all meet the budget."""
+        keys = list(dict.fromkeys(key for pattern in self._patterns for key in pattern))
+        documents = {key: self._graphs[key].document for key in keys}
+        alone = {k: g.document for k, g in self._graphs.items() if k not in documents}
+        before, self.plans = self.plans, []
+        try:
+            least = {k: self._make(d, budgets.parse("min", self.measure, _SMALLEST))
+                     for k, d in documents.items()}  # fmt: skip
+            span = {k: (plan.numbers["live_bytes"], plan.numbers["save_all_live_bytes"])
+                    for k, (plan, _) in least.items()}  # fmt: skip
+
+            def at(part: float) -> Any:
+                """Plans between the smallest ones and those that save everything."""
+                try:
+                    return {
+                        k: self._make(d, budgets.parse(
+                            int(span[k][0] + part * (span[k][1] - span[k][0])), "live"))
+                        for k, d in documents.items()
+                    }  # fmt: skip
+                except BudgetError:
+                    return None
+
+            def fits(choice: Any) -> bool:
+                schedules = {k: schedule for k, (_, schedule) in choice.items()}
+                return all(held <= limit for held, limit in
+                           (self._together(p, schedules) for p in self._patterns))  # fmt: skip
+
+            chosen = least
+            if fits(least):
+                chosen = together.bisect(fits, at, least, at(1.0) or least)
+            else:
+                schedules = {k: schedule for k, (_, schedule) in least.items()}
+                held, limit = max(self._together(p, schedules) for p in self._patterns)
+                self._say_infeasible(
+                    f"the smallest plans of {sum(map(len, self._patterns))} calls that are pending "
+                    f"together hold {budgets.text(held)} ({held} bytes), over the budget of "
+                    f"{budgets.text(limit)} ({limit} bytes)",
+                    later=True,
+                )
+            parts = []
+            for key, (plan, schedule) in chosen.items():
+                self._note(plan)
+                parts.append(Part(documents[key], *schedule))
+            for document in alone.values():
+                parts.append(Part(document, *self._plan(document)))
+        except BaseException:
+            self.plans = before
+            raise
+        self._parts, self._joint = parts, None
+        self._covered = [*self._patterns, *(Counter({key: 1}) for key in alone)]
+        self._next_round()
+
+    def _go_on(self, document: dict[str, Any], error: BudgetError) -> Schedule:
+        """The schedule of a problem for which no plan meets the budget.
+
+        Raises:
+            BudgetError: it is to be one.
+        """
+        wish = self.on_infeasible or ("min" if self._ran else "error")
+        if wish == "error":
+            raise error
+        whole = self.budget
+        self.budget = None
+        if wish == "min":
+            self.budget = budgets.parse("min", self.measure, _SMALLEST)
+        try:
+            schedule = self._plan(document)
+        finally:
+            self.budget = whole
+        name = f"{self.measure}_bytes"
+        if self.plans[-1].numbers[name] > self._most:  # else larger sizes may hold as much
+            self._say_infeasible(f"{error}", later=self._ran)
+        return schedule
+
+    def _say_infeasible(self, text: str, later: bool) -> None:
+        """Raises: BudgetError: where it is to be one."""
+        wish = self.on_infeasible or ("min" if later else "error")
+        if wish == "error":
+            raise BudgetError(text)
+        what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
+        warnings.warn(f"{text}. As on_infeasible={wish!r} has it, {what} in force", stacklevel=2)
 
     def counted(
-        self, run: Callable[..., Any], frame: int | None, sizes: list[tuple[int, int]]
+        self,
+        run: Callable[..., Any],
+        frame: int | None,
+        sizes: list[tuple[int, int]],
+        key: str | None = None,
     ) -> Callable[..., Any]:
         """The same function, whose runs in one call of the model are counted.
 
         Args:
+            key: of a training graph.
             sizes: of a planned graph for sizes that change, which arguments are sizes, and those
                 that it was planned for. Smaller ones take less; larger ones are planned anew.
         """
@@ -187,7 +422,9 @@ class ModelPartitioner(Partitioner):
                     self._outgrow(args[i], planned)
             if _calls.counts:
                 _calls.counts[-1][frame] += 1
-            return run(*args)
+            result = run(*args)
+            self._began(key, result)
+            return result
 
         return call
 
@@ -214,8 +451,44 @@ class ModelPartitioner(Partitioner):
         self._growths += 1
         self._rounds = 0
         self._documents, self._parts, self._joint = {}, [], None
+        self._graphs, self._patterns, self._covered, self._seen = {}, [], [], None
         self.plans, self.compiler_notes = [], []
         return True
+
+    def larger(self, inputs: Sequence[Any]) -> dict[Any, int]:
+        """Symbols of a graph's sizes that were larger before, in this place of the model, and what
+        they were: one plan is to hold for all of them. Sizes that keep on growing get some room.
+
+        Args:
+            inputs: what the graph takes, with symbolic sizes.
+        """
+        if not self.bounds_sizes:
+            return {}
+        shapes = [t.shape for t in inputs if isinstance(t, torch.Tensor)]
+        now = [[hint(n) for n in shape] for shape in shapes]
+        before = self._largest.get(self.frame(), now)
+        if [len(row) for row in before] != [len(row) for row in now]:
+            before = now  # another kind of call
+        self._largest[self.frame()] = [
+            [max(pair) for pair in zip(*rows, strict=True)]
+            for rows in zip(before, now, strict=True)
+        ]
+        planned: dict[Any, int] = {}
+        found = [
+            (n.node.expr, most, own)
+            for rows in zip(shapes, before, now, strict=True)
+            for n, most, own in zip(*rows, strict=True)
+            if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol
+        ]
+        if self.frame() in self._symbolic and any(own > most for _, most, own in found):
+            self._grown += 1
+        if found:
+            self._symbolic.add(self.frame())
+        for symbol, most, own in found:
+            size = max(most, own + own // 4) if self._grown > 1 else most
+            if size > max(own, planned.get(symbol, 0)):
+                planned[symbol] = size
+        return planned
 
     @property
     def bounds_sizes(self) -> bool:
@@ -224,11 +497,9 @@ class ModelPartitioner(Partitioner):
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[None]:
-        """A call of the model. A graph that runs several times in it, such as a layer with a break
-        inside, holds its memory several times.
+        """A call of the model.
 
         Raises:
-            UnsupportedGraphError: there is one.
             BudgetError: the model is one graph, for which no plan meets the budget.
         """
         runs: Counter[int | None] = Counter()
@@ -237,15 +508,11 @@ class ModelPartitioner(Partitioner):
             yield
         finally:
             _calls.counts.pop()
-        most = max(runs.values(), default=0)
-        if self._shared and most > 1:
-            raise UnsupportedGraphError(
-                f"one graph of the model runs {most} times in a step (a graph break inside a part "
-                "that is used several times), and a budget over such a step is not supported in "
-                "this version: remove the break (fullgraph=True says where it is), or use "
-                "budget=None or 'min'"
-            )
         if self._unmet is not None and len(self._documents) == 1 and torch.is_grad_enabled():
+            if self.on_infeasible not in (None, "error"):
+                unmet, self._unmet = self._unmet, None
+                self._say_infeasible(str(unmet), later=False)
+                return
             raise self._unmet.with_traceback(None) from None
 
     def saved(self) -> SavedPlans:
@@ -291,6 +558,9 @@ class ModelPartitioner(Partitioner):
             **super().__getstate__(),
             "_documents": {},
             "_parts": [],
+            "_graphs": {},
+            "_pending": None,
+            "_seen": None,
             "_met": {},
             "_unmet": None,
         }
@@ -309,6 +579,11 @@ class ModelPartitioner(Partitioner):
             return self._look_up(self._given, graph.document)
         if not self._shared:
             return super()._choose(graph)
+        schedule = self._choose_shared(graph)
+        self._note_graph(graph.document, schedule)
+        return schedule
+
+    def _choose_shared(self, graph: Imported) -> Schedule:
         self._documents[self.frame()] = graph.document
         for part in self._parts:
             if part.document == graph.document:
@@ -316,10 +591,13 @@ class ModelPartitioner(Partitioner):
         if len(self._documents) == 1 and not self._parts:
             self._unmet = None
             try:
-                return super()._choose(graph)
+                schedule = super()._choose(graph)
+                self._most = max(self._most, self.plans[-1].numbers["budget_bytes"] or 0)
+                return schedule
             except BudgetError as error:
                 if self.is_last or not budgets.is_share(self.budget):
-                    raise  # all together hold more bytes
+                    # all together hold more bytes
+                    return self._go_on(graph.document, error)
                 self._unmet = error.with_traceback(None)
         else:
             self._stale = True

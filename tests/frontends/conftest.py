@@ -1,0 +1,57 @@
+"""Front ends as people install them. Run by ``make test-frontends``; without the packages nothing
+here is collected."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+NEEDED = ("torch", "transformers", "accelerate", "lightning", "timm", "peft")
+
+
+def _has(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+if not all(map(_has, NEEDED)):
+    collect_ignore_glob = ["test_*.py"]
+else:
+    import torch
+
+    # torchvision of another build has no operators of its own. Its import asks for these, which
+    # last as long as the library; none of the tests runs one
+    _OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
+    for _name in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):
+            _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE)]
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They are slow, and front ends may warn about themselves; our warnings stay errors."""
+    for item in items:
+        if HERE in Path(item.path).parents:
+            item.add_marker(pytest.mark.very_slow)
+            item.add_marker(pytest.mark.filterwarnings("default", "error:.*budget"))
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

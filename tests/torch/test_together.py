@@ -1,0 +1,215 @@
+"""Calls whose backward is to come, sizes that vary: one budget, or a warning says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+import cutback
+import cutback.torch as ct
+
+
+def mlp(layers: int = 4, width: int = 16) -> nn.Module:
+    torch.manual_seed(0)
+    row = (nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Tanh()) for _ in range(layers))
+    return nn.Sequential(*row)
+
+
+def doors(model: nn.Module, budget: Any) -> dict[str, Any]:
+    options = {"budget": budget}
+    return {
+        "own": lambda: ct.compile(model, **options),
+        "name": lambda: torch.compile(model, backend="cutback", options=options),
+    }
+
+
+def measured(run: Any, *inputs: Any) -> tuple[int, list[Any]]:
+    """A loss over all calls, whose own ops hold little."""
+    run.zero_grad()
+    with ct.MemoryTracker() as memory:
+        sum(run(x).sum() for x in inputs).backward()
+        peak = memory.peak_bytes
+    return peak, [p.grad.clone() for p in run.parameters()]
+
+
+OWN = 64  # bytes of the losses
+
+
+@pytest.mark.parametrize("door", ["own", "name"])
+@pytest.mark.parametrize("calls", [2, 3])
+def test_calls_that_are_pending_together_share_the_budget(
+    door: str, calls: int, same_bits: Callable[..., bool]
+) -> None:
+    """As in contrastive losses. The first step has run before anybody can know."""
+    model = mlp()
+    inputs = [torch.randn(512, 16) for _ in range(calls)]
+    plain, wanted = measured(model, *inputs)
+    budget = int(0.7 * plain)
+    compiled = doors(model, budget)[door]()
+    with pytest.warns(UserWarning, match=f"{calls} calls of the model.*together.*{budget} bytes"):
+        first, _ = measured(compiled, *inputs)
+    assert first > budget
+    for _ in range(3):  # no warning: those are errors
+        peak, found = measured(compiled, *inputs)
+        assert peak <= budget + OWN and same_bits(found, wanted)
+    alone, _ = measured(compiled, inputs[0])
+    assert alone <= budget
+
+
+def test_a_discriminator_twice_and_then_in_the_step_of_the_generator(
+    same_bits: Callable[..., bool],
+) -> None:
+    torch.manual_seed(1)
+    judge, make = mlp(), nn.Linear(16, 16)
+    noise, real = torch.randn(512, 16), torch.randn(512, 16)
+
+    def gradients(run: Any) -> tuple[list[Any], list[int]]:
+        judge.zero_grad()
+        make.zero_grad()
+        peaks = []
+        with ct.MemoryTracker() as memory:
+            (run(real).sum() - run(make(noise).detach()).sum()).backward()
+            peaks.append(memory.peak_bytes)
+        with ct.MemoryTracker() as memory:
+            run(make(noise)).sum().backward()
+            peaks.append(memory.peak_bytes)
+        return [p.grad.clone() for m in (judge, make) for p in m.parameters()], peaks
+
+    wanted, plain = gradients(judge)
+    budget = int(0.6 * plain[0])
+    compiled = ct.compile(judge, budget=budget)
+    with pytest.warns(UserWarning, match="2 calls"):
+        gradients(compiled)
+    for _ in range(4):
+        found, peaks = gradients(compiled)
+        assert same_bits(found, wanted)
+    outside = 2 * 512 * 16 * 4 + 4096  # the generator's own
+    assert peaks[0] <= budget + outside and peaks[1] <= budget + outside
+
+
+def test_calls_that_fit_say_nothing() -> None:
+    model = mlp()
+    x = torch.randn(64, 16)
+    plain, _ = measured(model, x, x)
+    compiled = ct.compile(model, budget=2 * plain)
+    for _ in range(2):
+        measured(compiled, x, x)
+    assert [plan.numbers["recomputed"] for plan in compiled.plans] == [0]
+
+
+def test_calls_without_a_backward_are_not_pending() -> None:
+    model, x = mlp(), torch.randn(512, 16)
+    plain, _ = measured(model, x)
+    compiled = ct.compile(model, budget=int(0.9 * plain))
+    for _ in range(4):
+        compiled(x)  # nobody keeps the result
+        measured(compiled, x)
+
+
+@pytest.mark.parametrize("door", ["own", "name"])
+@pytest.mark.parametrize("lengths", [(60, 40, 24, 41, 50, 60, 33, 59), (24, 24, 40, 30, 40, 24)])
+def test_one_plan_for_a_range_of_sizes(
+    door: str,
+    lengths: tuple[int, ...],
+    ran: Counter[str],
+    same_bits: Callable[..., bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The largest size that was seen counts, whichever came first."""
+    from cutback.torch import codegen
+
+    made = []
+    compile_boxed = codegen.compile_boxed
+    monkeypatch.setattr(
+        codegen,
+        "compile_boxed",
+        lambda gm, name="step": made.append(name) or compile_boxed(gm, name),
+    )
+    model = mlp()
+    compiled = doors(model, 0.7)[door]()
+    for n in lengths:
+        x = torch.randn(8 * n, 16)
+        plain, wanted = measured(model, x)
+        peak, found = measured(compiled, x)
+        assert peak <= 0.8 * plain and same_bits(found, wanted), n
+    assert made.count("forward") == 2  # for the first size, then for sizes that vary
+    assert ran["forward"] == len(lengths)
+
+
+def test_sizes_that_keep_on_growing_get_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    plan = ct.Partitioner._make
+    monkeypatch.setattr(ct.Partitioner, "_make", lambda *args: made.append(1) or plan(*args))
+    compiled = ct.compile(mlp(), budget=0.7)
+    for n in range(20, 60, 2):
+        measured(compiled, torch.randn(8 * n, 16))
+    assert len(made) <= 8 < 20
+
+
+def test_what_becomes_infeasible_later() -> None:
+    """By default a warning and the smallest plan; an error in the first step."""
+    model = mlp()
+    small, large = torch.randn(64, 16), torch.randn(256, 16)
+    plain, _ = measured(model, small)
+    budget = int(0.9 * plain)
+    compiled = ct.compile(model, budget=budget, dynamic=False)
+    measured(compiled, small)
+    with pytest.warns(UserWarning, match=r"no plan fits .*on_infeasible='min'.*smallest plan"):
+        peak, _ = measured(compiled, large)
+    assert budget < peak < measured(model, large)[0]
+    with pytest.raises(cutback.BudgetError, match="no plan fits"):
+        ct.compile(model, budget=budget)(large)
+    strict = ct.compile(model, budget=budget, dynamic=False, on_infeasible="error")
+    measured(strict, small)
+    with pytest.raises(cutback.BudgetError, match="no plan fits"):
+        strict(large)
+    for wish, text in (("min", "the smallest plan"), ("warn", "all is saved")):
+        torch._dynamo.reset()
+        compiled = ct.compile(model, budget=budget, on_infeasible=wish)
+        with pytest.warns(UserWarning, match=text):
+            compiled(large)
+        assert (compiled.plans[0].numbers["recomputed"] > 0) == (wish == "min")
+    with pytest.raises(ValueError, match="on_infeasible='no' is not one of error, min, warn"):
+        ct.compile(model, on_infeasible="no")
+
+
+def test_a_share_of_larger_sizes_holds_for_smaller_ones() -> None:
+    """What smaller sizes cannot meet as a share of their own fits what larger ones may hold."""
+    model = mlp(width=64)
+    compiled = ct.compile(model, budget=0.7, dynamic=False)
+    for n in (512, 256, 64, 16, 4, 1):
+        peak, _ = measured(compiled, torch.randn(n, 64))
+        assert peak <= compiled.plans[0].numbers["budget_bytes"] + OWN
+
+
+def test_a_module_that_pytorch_leaves_alone_says_what_it_holds() -> None:
+    """A hook of a module's backward stops PyTorch in the middle of a ``Sequential``."""
+    model, x = mlp(), torch.randn(512, 16)
+    model[2].register_full_backward_hook(lambda *args: None)
+    compiled = ct.compile(model, budget=0.5)
+    with pytest.warns(UserWarning, match=r"nothing was planned.*the forward alone holds \d+.*hook"):
+        compiled(x)
+    compiled(x)  # once
+
+
+def test_gradients_inside_of_what_is_compiled_say_what_they_hold() -> None:
+    w = torch.randn(64, 64)
+
+    def loss(x: Any) -> Any:
+        for _ in range(6):
+            x = torch.tanh(x @ w).sin()
+        return x.sum()
+
+    x = torch.randn(64, 64)
+    compiled = ct.compile(torch.func.grad(loss), budget="100KiB")
+    with pytest.warns(UserWarning, match=r"torch.func .*holds \d+.* over the budget of 100.00 KiB"):
+        found = compiled(x)
+    assert torch.allclose(found, torch.func.grad(loss)(x), atol=1e-5)
+    ct.compile(torch.func.grad(loss), budget="10MiB")(x)
