@@ -289,11 +289,38 @@ def import_joint(
     start = len(writer.ops)
     for node in _tangents_first(backward):
         writer.add(node)
+    _drop_impossible_wishes(writer.ops)
     document = _document(writer, start, set(overwritten), parameters)
     return Imported(
         document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions,
     )  # fmt: skip
+
+
+def _drop_impossible_wishes(ops: list[dict[str, Any]]) -> None:
+    """A value that cannot be made again is saved, whatever a policy says of it: what was read to
+    make it is written into later, or it lies itself in memory that something writes into. Of ops
+    that draw or act :meth:`_Writer._constrain` knows that at once."""
+    storage: list[int] = []  # by value
+    maker: dict[int, int] = {}  # storage -> op that allocates it
+    writer: dict[int, int] = {}  # storage -> last op that writes into it
+    for i, op in enumerate(ops):
+        for out in op["out"]:
+            s = out["storage"]
+            storage.append(s)
+            if maker.setdefault(s, i) != i and "mutates" in op["flags"]:
+                writer[s] = i
+    if not writer:
+        return
+
+    def stays(i: int) -> bool:
+        made = any(maker[o["storage"]] == i and o["storage"] in writer for o in ops[i]["out"])
+        return made or any(writer.get(storage[v], -1) > i for v in ops[i]["in"])
+
+    for op in ops:
+        for out in op["out"]:
+            if out.get("constraint") == "must_recompute" and stays(maker[out["storage"]]):
+                del out["constraint"]
 
 
 def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:
