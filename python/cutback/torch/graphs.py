@@ -266,11 +266,6 @@ class Reader:
                 f"{node.name} ({location(node)}): a tensor of layout {val.layout}; only dense "
                 "(strided) tensors can be planned. Keep it out of the compiled part"
             )
-        if val.is_complex():
-            raise UnsupportedGraphError(
-                f"{node.name} ({location(node)}): a complex tensor; complex gradients are not "
-                "supported. Keep it out of the compiled part"
-            )
         memory = val.untyped_storage()
         address = self._address(memory)
         id = self._ids.get(address)

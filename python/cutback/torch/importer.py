@@ -37,7 +37,7 @@ Policy = Callable[[fx.Node], str | None]
 _TYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
-    torch.uint8: "u8", torch.bool: "bool",
+    torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
 }  # fmt: skip
 _CLASSES = {torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -270,7 +270,7 @@ def import_joint(
             other arguments than the first time.
 
     Raises:
-        UnsupportedGraphError: sparse or complex tensors, or a graph that cannot be split.
+        UnsupportedGraphError: sparse tensors, or a graph that cannot be split.
     """
     reader = Reader(gm, num_fwd_outputs, merged)
     reader.read()
