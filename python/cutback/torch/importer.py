@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from . import ops
+from . import decisions, ops
 from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location, nodes_in
 
 Policy = Callable[[fx.Node], str | None]
@@ -58,8 +58,15 @@ class Imported(NamedTuple):
 class _Writer:
     """Writes ops, values and storages in the order of the steps."""
 
-    def __init__(self, reader: Reader, policy: Policy | None, parameters: set[fx.Node]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        policy: Policy | None,
+        parameters: set[fx.Node],
+        pinned: set[fx.Node],
+    ) -> None:
         self.r = reader
+        self.pinned = pinned  # what may not run again, whatever a policy says
         self.policy = policy
         self.parameters = parameters
         self.ops: list[dict[str, Any]] = []
@@ -157,6 +164,8 @@ class _Writer:
             return {"mutates"}
         if kind.rate is not None and _rate(node, kind.rate) == 0:
             flags.discard("random_stateful")  # dropout that is off draws nothing
+        if node in self.pinned:
+            flags.add("unknown")
         if not tensors or self._acts(node):  # what makes no tensor is a number or an effect
             flags.add("effect")
         read = self.r.reads[node]
@@ -204,7 +213,7 @@ class _Writer:
         if word is None or word == "free":
             return
         if word.endswith("recompute"):
-            if flags & (ops.ONCE - {"unknown"}):
+            if flags & (ops.ONCE - {"unknown"}) or node in self.pinned:
                 return  # cannot run again, whatever is wished
             op["flags"] = sorted(flags - {"unknown"})  # the user says that it can
         for out in op["out"]:
@@ -257,6 +266,7 @@ def import_joint(
     policy: Policy | None = None,
     merged: Sequence[OneMemory] = (),
     emitted: bool = True,
+    same_kernels: bool = True,
 ) -> Imported:
     """The planner's problem of a joint graph.
 
@@ -268,6 +278,8 @@ def import_joint(
         merged: memory that is one (:func:`cutback.torch.duplicates.merge_duplicates`).
         emitted: :mod:`cutback.torch.emitter` writes the plan's graphs: what it runs again may get
             other arguments than the first time.
+        same_kernels: what runs again gives the same bits
+            (:func:`cutback.torch.decisions.to_pin`).
 
     Raises:
         UnsupportedGraphError: sparse tensors, or a graph that cannot be split.
@@ -280,7 +292,7 @@ def import_joint(
     forward, backward = reader.split(overwritten)
     primals = [n for n in reader.nodes if n.op == "placeholder" and not is_tangent(n)]
     parameters = {primals[i] for i in static_inputs if i < len(primals)}
-    writer = _Writer(reader, policy, parameters)
+    writer = _Writer(reader, policy, parameters, decisions.to_pin(reader, same_kernels))
     for node in _dropouts_together(forward, reader.masked):
         writer.add(node)
     outputs = reader.outputs

@@ -191,6 +191,7 @@ def prepare(
     random: str = "torch",
     cse: bool = True,
     emitted: bool = True,
+    same_kernels: bool = True,
 ) -> Imported:
     """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
     graph, with the user's wishes."""
@@ -206,7 +207,7 @@ def prepare(
 
     return import_joint(
         gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish, merged=merged,
-        emitted=emitted,
+        emitted=emitted, same_kernels=same_kernels,
     )  # fmt: skip
 
 
@@ -250,6 +251,9 @@ class Partitioner(CustomPartitionerFn):
 
     inductor = False
     """Does Inductor compile the graphs? It knows no moves."""
+
+    same_kernels = False
+    """Is it known that what runs again does so by itself, with the kernels of the first run?"""
 
     def __init__(
         self,
@@ -336,7 +340,11 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         self._check_one_graph()
         self.row = self.device or device_row(gm)
-        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse)
+        same_kernels = self.same_kernels and not by_inductor
+        graph = prepare(
+            gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse,
+            same_kernels=same_kernels,
+        )  # fmt: skip
         self._inform(graph.document)
         modules = emit(gm, graph, self._choose(graph))
         if by_inductor:
