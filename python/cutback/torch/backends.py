@@ -196,6 +196,7 @@ def make_backend(
     if why is not None:
         warnings.warn(why, stacklevel=3)
         run = functools.partial(_run_tagged, codegen=codegen)
+    partitioner.same_kernels = codegen == "eager"
     if codegen == "inductor":
         partitioner.inductor = True
         if partitioner.offload:

@@ -311,16 +311,13 @@ class Reader:
                 f"{node.name} ({location(node)}): a tensor of layout {val.layout}; only dense "
                 "(strided) tensors can be planned. Keep it out of the compiled part"
             )
-        if val.is_complex():
-            raise UnsupportedGraphError(
-                f"{node.name} ({location(node)}): a complex tensor; complex gradients are not "
-                "supported. Keep it out of the compiled part"
-            )
         memory = val.untyped_storage()
         address = self._address(memory)
         id = self._ids.get(address)
-        if id is not None and not (self.static[id] or id in made or id in self.reads[node]):
-            # an op that reads no such memory makes its own
+        known = id is not None and (self.static[id] or id in made or id in self.reads[node])
+        if id is not None and (is_tangent(node) or not known):
+            # An op that reads no such memory makes its own. A tangent does, too: that of an input
+            # which is overwritten is traced with the input itself in its place.
             same = [s for s in self.reads[node] if self._memory[s] == address]
             id = same[0] if same else None
         if id is None:

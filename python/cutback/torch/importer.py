@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from . import ops
+from . import decisions, ops
 from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location, nodes_in
 
 Policy = Callable[[fx.Node], str | None]
@@ -37,7 +37,7 @@ Policy = Callable[[fx.Node], str | None]
 _TYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
-    torch.uint8: "u8", torch.bool: "bool",
+    torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
 }  # fmt: skip
 _CLASSES = {torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -59,8 +59,15 @@ class Imported(NamedTuple):
 class _Writer:
     """Writes ops, values and storages in the order of the steps."""
 
-    def __init__(self, reader: Reader, policy: Policy | None, parameters: set[fx.Node]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        policy: Policy | None,
+        parameters: set[fx.Node],
+        pinned: set[fx.Node],
+    ) -> None:
         self.r = reader
+        self.pinned = pinned  # what may not run again, whatever a policy says
         self.policy = policy
         self.parameters = parameters
         self.ops: list[dict[str, Any]] = []
@@ -171,6 +178,8 @@ class _Writer:
             return {"mutates"}
         if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
             flags.discard("random_stateful")  # dropout that is off draws nothing
+        if node in self.pinned:
+            flags.add("unknown")
         if not tensors or (
             node.target is not operator.getitem and self.r.is_impure(node)
         ):  # what makes no tensor is a number or an effect
@@ -209,7 +218,7 @@ class _Writer:
         if word is None or word == "free":
             return
         if word.endswith("recompute"):
-            if flags & (ops.ONCE - {"unknown"}):
+            if flags & (ops.ONCE - {"unknown"}) or node in self.pinned:
                 return  # cannot run again, whatever is wished
             op["flags"] = sorted(flags - {"unknown"})  # the user says that it can
         for out in op["out"]:
@@ -255,6 +264,7 @@ def import_joint(
     policy: Policy | None = None,
     merged: Sequence[OneMemory] = (),
     emitted: bool = True,
+    same_kernels: bool = True,
 ) -> Imported:
     """The planner's problem of a joint graph.
 
@@ -266,9 +276,11 @@ def import_joint(
         merged: memory that is one (:func:`cutback.torch.duplicates.merge_duplicates`).
         emitted: :mod:`cutback.torch.emitter` writes the plan's graphs: what it runs again may get
             other arguments than the first time.
+        same_kernels: what runs again gives the same bits
+            (:func:`cutback.torch.decisions.to_pin`).
 
     Raises:
-        UnsupportedGraphError: sparse or complex tensors, or a graph that cannot be split.
+        UnsupportedGraphError: sparse tensors, or a graph that cannot be split.
     """
     reader = Reader(gm, num_fwd_outputs, merged)
     reader.read()
@@ -278,7 +290,7 @@ def import_joint(
     forward, backward = reader.split(overwritten)
     primals = [n for n in reader.nodes if n.op == "placeholder" and not is_tangent(n)]
     parameters = {primals[i] for i in static_inputs if i < len(primals)}
-    writer = _Writer(reader, policy, parameters)
+    writer = _Writer(reader, policy, parameters, decisions.to_pin(reader, same_kernels))
     for node in _dropouts_together(forward, reader.masked):
         writer.add(node)
     outputs = reader.outputs
@@ -287,11 +299,38 @@ def import_joint(
     start = len(writer.ops)
     for node in _tangents_first(backward):
         writer.add(node)
+    _drop_impossible_wishes(writer.ops)
     document = _document(writer, start, set(overwritten), parameters)
     return Imported(
         document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions, reader.rewritten(),
     )  # fmt: skip
+
+
+def _drop_impossible_wishes(ops: list[dict[str, Any]]) -> None:
+    """A value that cannot be made again is saved, whatever a policy says of it: what was read to
+    make it is written into later, or it lies itself in memory that something writes into. Of ops
+    that draw or act :meth:`_Writer._constrain` knows that at once."""
+    storage: list[int] = []  # by value
+    maker: dict[int, int] = {}  # storage -> op that allocates it
+    writer: dict[int, int] = {}  # storage -> last op that writes into it
+    for i, op in enumerate(ops):
+        for out in op["out"]:
+            s = out["storage"]
+            storage.append(s)
+            if maker.setdefault(s, i) != i and "mutates" in op["flags"]:
+                writer[s] = i
+    if not writer:
+        return
+
+    def stays(i: int) -> bool:
+        made = any(maker[o["storage"]] == i and o["storage"] in writer for o in ops[i]["out"])
+        return made or any(writer.get(storage[v], -1) > i for v in ops[i]["in"])
+
+    for op in ops:
+        for out in op["out"]:
+            if out.get("constraint") == "must_recompute" and stays(maker[out["storage"]]):
+                del out["constraint"]
 
 
 def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:

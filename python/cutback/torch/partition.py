@@ -215,6 +215,7 @@ def prepare(
     random: str = "torch",
     cse: bool = True,
     emitted: bool = True,
+    same_kernels: bool = True,
 ) -> Imported:
     """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
     graph, with the user's wishes."""
@@ -231,7 +232,7 @@ def prepare(
 
     return import_joint(
         gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish, merged=merged,
-        emitted=emitted,
+        emitted=emitted, same_kernels=same_kernels,
     )  # fmt: skip
 
 
@@ -277,6 +278,9 @@ class Partitioner(CustomPartitionerFn):
     """Does Inductor compile the graphs? It knows no moves."""
     has_plans = False
     """Are the plans given?"""
+
+    same_kernels = False
+    """Is it known that what runs again does so by itself, with the kernels of the first run?"""
 
     def __init__(
         self,
@@ -364,7 +368,11 @@ class Partitioner(CustomPartitionerFn):
         self._check_one_graph()
         self.check_settings()
         self.row = self.device or device_row(gm)
-        graph = prepare(gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse)
+        same_kernels = self.same_kernels and not by_inductor
+        graph = prepare(
+            gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse,
+            same_kernels=same_kernels,
+        )  # fmt: skip
         self._inform(graph.document)
         modules = emit(gm, graph, self._choose(graph))
         if by_inductor:

@@ -75,7 +75,10 @@ class Tagger:
             split_dropouts(gm)
             p = self.partitioner
             n = _forward_outputs(gm)
-            graph = prepare(gm, n, (), p.policy, p.random, p.cse, emitted=False)
+            graph = prepare(
+                gm, n, (), p.policy, p.random, p.cse, emitted=False,
+                same_kernels=p.same_kernels,
+            )  # fmt: skip
             schedule = p.choose(gm, graph)
             steps = [step for step in schedule.steps if isinstance(step, int)]
             if len(steps) < len(schedule.steps):

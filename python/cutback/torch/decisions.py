@@ -1,0 +1,62 @@
+"""Operations that decide: which expert a token goes to, which elements are kept, how large a result
+is.
+
+Run again on values that differ in one bit they may decide otherwise, and what was saved under the
+first decision then meets the second. So they run again only where that gives the same bits by
+proof: the same kernels on the same inputs, as ``codegen="eager"`` has it on the CPU, whose kernels
+add in one order. A compiler that fuses a rerun with other ops may compute its inputs with other
+bits, and on other devices some kernels add in any order, unless PyTorch's deterministic algorithms
+are on. There, what they decide is saved, whatever a policy says, but for operations that read
+nothing but arguments of the graph.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from .graphs import Reader
+
+_DECIDE = frozenset({
+    "topk", "sort", "argsort", "msort", "argmax", "argmin", "kthvalue", "mode", "median",
+    "nanmedian", "cummax", "cummin", "bucketize", "searchsorted", "nonzero_static", "multinomial",
+    "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive",
+})  # fmt: skip
+_WITH_INDICES = frozenset({"max.dim", "min.dim"})
+
+
+@lru_cache(maxsize=4096)
+def decides(target: Any) -> bool:
+    """Does an operation choose by comparing values, or make a result whose size follows from
+    values?"""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return False
+    _, name, overload = str(target).split(".")
+    return (
+        name in _DECIDE
+        or f"{name}.{overload}" in _WITH_INDICES
+        or torch.Tag.dynamic_output_shape in target.tags
+    )
+
+
+def to_pin(reader: Reader, same_kernels: bool) -> set[fx.Node]:
+    """The operations of a graph that may not run again because they decide.
+
+    Args:
+        same_kernels: what runs again runs by itself, with the kernel of the first run.
+    """
+    found = set()
+    for node, kind in reader.kinds.items():
+        if kind.mutable or not decides(node.target):
+            continue
+        given = [t.val.device.type for n in node.all_input_nodes for t in reader.tensors[n]]
+        if same_kernels and (
+            all(device == "cpu" for device in given) or torch.are_deterministic_algorithms_enabled()
+        ):
+            continue
+        if not all(reader.static[s] for s in reader.reads[node]):
+            found.add(node)
+    return found
