@@ -142,7 +142,7 @@ def test_written_inputs_that_share_memory(
     if grad and name in PYTORCHS_OWN:
         reference = torch.compile(case.step, backend="aot_eager", fullgraph=True, dynamic=False)
     expected = outcome(reference, case, grad)
-    for k, wishes in enumerate(WISHES, 1):
+    for k, wishes in enumerate(WISHES if grad else WISHES[1:], 1):
         torch._dynamo.reset()
         call = ct.compile(case.step, fullgraph=True, dynamic=False, **wishes)
         got = outcome(call, case, grad)
