@@ -6,7 +6,7 @@
 #   make test-frontends   Trainer, Accelerate, Lightning, timm, PEFT under budgets    (a quarter of an hour; installs them)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
-#   make test-slow       the planner's limits on every traced graph, 3 minutes of fuzzing (half an hour)
+#   make test-slow       the planner's limits on every traced graph, PyTorch's operators, fuzzing (an hour)
 #   make fuzz SECONDS=60 fuzzing that looks for coverage, so long for each target     (needs clang)
 #   make lint    formatter, linters, types
 #   make clean   remove everything the targets above made
