@@ -196,7 +196,7 @@ class ModelPartitioner(Partitioner):
             BudgetError: no plan of all graphs meets the budget.
         """
         if self._pending:
-            if self._seen is not None or self._patterns:
+            if self._seen is not None or (self._stale and self._patterns):
                 return False  # a step is under way
         else:
             self._look_at_pending()
@@ -264,6 +264,7 @@ class ModelPartitioner(Partitioner):
         held, limit = self._together(seen, {k: self._graphs[k].schedule for k in seen})
         if held <= limit and most <= MOST_CALLS:
             self._covered.append(seen)
+            self._share(seen)  # where there is another round, that must not undo it
             return
         final = self._rounds >= MOST_ROUNDS or most > MOST_CALLS
         self._covered.append(seen)  # said once
@@ -271,8 +272,7 @@ class ModelPartitioner(Partitioner):
             frame = self._graphs[key].frame
             self._calls[frame] = max(n, self._calls.get(frame, 1))
         if not final:
-            self._patterns = [p for p in self._patterns if not together.covers([seen], p)]
-            self._patterns.append(seen)
+            self._share(seen)
             self._stale = True
         text = "more than " if most > MOST_CALLS else ""
         warnings.warn(
@@ -283,6 +283,10 @@ class ModelPartitioner(Partitioner):
                if final else "From the next call on they share the budget"),
             stacklevel=2,
         )  # fmt: skip
+
+    def _share(self, seen: Together) -> None:
+        self._patterns = [p for p in self._patterns if not together.covers([seen], p)]
+        self._patterns.append(seen)
 
     def held_bytes(self, document: dict[str, Any]) -> int:
         """What a graph holds that runs as it is."""
