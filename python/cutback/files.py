@@ -200,7 +200,7 @@ def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
             f"{name}: not JSON, at line {error.lineno}, column {error.colno}"
         ) from None
     except RecursionError:
-        raise ValueError(f"{name}: nested too deeply") from None
+        raise ValueError(f"{name}: not JSON that can be read: nested too deeply") from None
     except ValueError:  # an integer beyond what Python reads
         raise ValueError(f"{name}: a number with too many digits") from None
 

@@ -72,7 +72,7 @@ def test_smallest_peak_in_the_mean():
 
 
 MONOTONE = [
-    pytest.param(name, marks=() if name in scores.FAST[:2] else pytest.mark.very_slow)
+    pytest.param(name, marks=() if name in scores.FAST[:1] else pytest.mark.very_slow)
     for name in scores.NAMES
 ]
 

@@ -150,7 +150,7 @@ def test_floor_against_all_schedules():
     assert tight >= 15
 
 
-@pytest.mark.parametrize("name", ["evonorm_s0", pytest.param("unet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["evonorm_s0", pytest.param("unet", marks=pytest.mark.very_slow)])
 def test_floor_against_plans_of_graphs(name):
     graph = GRAPHS / f"{name}.json.gz"
     floor, smallest = floor_and_smallest(graph)

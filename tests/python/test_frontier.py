@@ -54,10 +54,14 @@ def test_points_are_plans(frontier):
     _check(frontier, "cpu", n=50)
 
 
-def test_points_of_problems_are_plans():
-    for path in PROBLEMS[:4]:
-        _check(cutback.frontier(path), "cpu")
-        _check(cutback.frontier(path, preset="aggressive", device="a100"), "a100", n=5)
+@pytest.mark.parametrize(
+    "path",
+    [PROBLEMS[0], *(pytest.param(p, marks=pytest.mark.very_slow) for p in PROBLEMS[1:4])],
+    ids=lambda path: path.stem,
+)
+def test_points_of_problems_are_plans(path):
+    _check(cutback.frontier(path), "cpu")
+    _check(cutback.frontier(path, preset="aggressive", device="a100"), "a100", n=5)
 
 
 def test_points_of_traced_graphs_are_plans():

@@ -329,7 +329,9 @@ def check_places(plan):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["transformer_encoder", "unet"])
+@pytest.mark.parametrize(
+    "name", ["transformer_encoder", pytest.param("unet", marks=pytest.mark.very_slow)]
+)
 def test_budgets_with_offload(name):
     path, before, size = DATA / f"{name}.json.gz", 0, None
     for share in (0.5, 0.4):

@@ -244,7 +244,7 @@ def test_long_schedules_are_drawn_by_columns():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_page_of_a_large_graph_is_small(tmp_path):
     graph = Path(__file__).parents[1] / "data" / "graphs" / "gpt_96layers_plain.json.gz"
     plan = cutback.plan(graph, preset="aggressive", device="a100")

@@ -23,7 +23,7 @@ from cutback.budgets import PRESETS
 DATA = Path(__file__).parents[1] / "data" / "graphs"
 SLOW = {"gpt_96layers_plain", "llama_32layers", "resnet152_bn"}
 NAMES = sorted(path.name.removesuffix(".json.gz") for path in DATA.glob("*.json.gz"))
-MARKED = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NAMES]
+MARKED = [pytest.param(n, marks=pytest.mark.very_slow) if n in SLOW else n for n in NAMES]
 
 
 def load_referee():
@@ -321,7 +321,7 @@ def test_interrupt_keeps_the_best(tmp_path):
         assert not plan.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_many_budgets_are_single_budgets():
     """Each of several budgets gets the plan, the bound and the error text that it gets alone."""
     graph = path_of("unet")
