@@ -101,14 +101,14 @@ static uint32_t effort(const cb_moves *m, double share) {
     return (uint32_t)(share * fmin(EFFORT / n, fmax(SMALL_EFFORT * n, LEAST_EFFORT)));
 }
 
-static bool is_small(const cb_moves *m) { return SMALL_EFFORT * (m->l->n + 1.0) < LEAST_EFFORT; }
+bool cb_is_small_search(const cb_moves *m) { return SMALL_EFFORT * (m->l->n + 1.0) < LEAST_EFFORT; }
 
 /* From the fastest plan that fits. Where little decides, chance decides a lot: so a small problem
  * gets several starts. */
 static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
                       cb_error *err) {
     uint32_t at = cb_pool_fitting(m->trial->pool, target);
-    int starts = is_small(m) ? STARTS : 1;
+    int starts = cb_is_small_search(m) ? STARTS : 1;
     if (at == CB_NONE) return CB_OK;
     CB_TRY(load(m, &m->trial->pool->at[at], target, err));
     if (m->l->peak > m->l->target) return CB_OK;
@@ -167,9 +167,11 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t ta
     if (!from) return CB_OK;
     if (cb_pool_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
     CB_TRY(load(m, from, target, err));
-    CB_TRY(cb_walk_down(m, effort(m, WALK_SHARE), err));
+    bool last = attempt >= CB_LAST_ATTEMPTS;
+    CB_TRY(cb_walk_down(m, effort(m, last ? 1 : WALK_SHARE), err));
     if (m->l->peak > m->l->target)
-        CB_TRY(cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE), DEEP_PATIENCE, least_ps, err));
+        CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : DESCENT_SHARE), DEEP_PATIENCE, least_ps,
+                                    err));
     if (m->l->peak > m->l->target) return CB_OK;
     CB_TRY(cb_trim(m, least_ps, err));
     return ruin(m, target, share, DEEP_PATIENCE, least_ps, err);
