@@ -15,7 +15,8 @@
 #define TRIMMED_PLANS 4
 #define EFFORT 2.5e8       /* settlings of ruin and recreate, times ops */
 #define SMALL_EFFORT 100.0 /* at most so many an op, */
-#define LEAST_EFFORT 6e4   /* but for few ops these */
+#define LEAST_EFFORT 6e4   /* but for few ops these, */
+#define TINY_EFFORT 6.0    /* and for a handful so many an op and op */
 #define STARTS 2           /* of ruin and recreate there, each with its own chance */
 #define START_SHARE 0.6    /* of that effort */
 #define NEAR_SHARE 0.5     /* of that effort, where prices lead near the best */
@@ -97,8 +98,8 @@ static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
 }
 
 static uint32_t effort(const cb_moves *m, double share) {
-    double n = m->l->n + 1.0;
-    return (uint32_t)(share * fmin(EFFORT / n, fmax(SMALL_EFFORT * n, LEAST_EFFORT)));
+    double n = m->l->n + 1.0, least = fmin(LEAST_EFFORT, TINY_EFFORT * n * n);
+    return (uint32_t)(share * fmin(EFFORT / n, fmax(SMALL_EFFORT * n, least)));
 }
 
 bool cb_is_small_search(const cb_moves *m) { return SMALL_EFFORT * (m->l->n + 1.0) < LEAST_EFFORT; }

@@ -60,7 +60,6 @@ TEST(agrees_with_the_evaluator) {
         cb_facts f;
         cb_mover m;
         make_random(&made, seed, 4 + maker_draw(&state, 30));
-        if (seed % 2) hold_parts(&made, seed);
         cb_problem *p = make_problem(&made, &alloc);
         p->link_bytes_per_s = 1e6 * (1 << maker_draw(&state, 12));
         cb_arena_init(&arena, &alloc);
