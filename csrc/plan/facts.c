@@ -337,5 +337,14 @@ bool cb_may_rerun(const cb_facts *f, uint32_t op) {
 }
 
 void cb_facts_mark_free(const cb_facts *f, bool *out) {
-    for (uint32_t op = 0; op < f->p->n_op; op++) out[op] = cb_may_rerun(f, op);
+    const cb_problem *p = f->p;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        bool makes = false, frees = false;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            makes |= f->root[s] == op;
+            frees |= f->root[s] == op && !cb_stays_to_end(f, s);
+        }
+        out[op] = cb_may_rerun(f, op) && (frees || !makes);
+    }
 }

@@ -57,7 +57,8 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
  * what is held of it belongs to the first run (schedule.h). The search, the floor and explain all
  * ask here. */
 bool cb_may_rerun(const cb_facts *f, uint32_t op);
-/* The same of all ops, into `out` [n_op]. */
+/* The same of all ops, into `out` [n_op], but for those of which all stays to the end: a search frees
+ * nothing by them. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
 /* Is the storage there from its op's first run to the end, so that no rerun frees it? */
 static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {

@@ -15,9 +15,10 @@
 #define TRIMMED_PLANS 4
 #define EFFORT 2.5e8       /* settlings of ruin and recreate, times ops */
 #define SMALL_EFFORT 100.0 /* at most so many an op, */
-#define LEAST_EFFORT 6e4   /* but for few ops these, */
+#define SMALL_OPS 400      /* below which these count: */
+#define LEAST_EFFORT 6e4   /* so many at least, */
 #define TINY_EFFORT 6.0    /* and for a handful so many an op and op */
-#define STARTS 2           /* of ruin and recreate there, each with its own chance */
+#define STARTS 2           /* of ruin and recreate, each with its own chance */
 #define START_SHARE 0.6    /* of that effort */
 #define NEAR_SHARE 0.5     /* of that effort, where prices lead near the best */
 #define FAR 1.04           /* of the bound: all of it */
@@ -97,12 +98,13 @@ static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
     return CB_OK;
 }
 
-static uint32_t effort(const cb_moves *m, double share) {
-    double n = m->l->n + 1.0, least = fmin(LEAST_EFFORT, TINY_EFFORT * n * n);
-    return (uint32_t)(share * fmin(EFFORT / n, fmax(SMALL_EFFORT * n, least)));
-}
+bool cb_is_small_search(const cb_moves *m) { return m->l->n < SMALL_OPS; }
 
-bool cb_is_small_search(const cb_moves *m) { return SMALL_EFFORT * (m->l->n + 1.0) < LEAST_EFFORT; }
+static uint32_t effort(const cb_moves *m, double share) {
+    double n = m->l->n + 1.0, most = SMALL_EFFORT * n;
+    if (cb_is_small_search(m)) most = fmax(most, fmin(LEAST_EFFORT, TINY_EFFORT * n * n));
+    return (uint32_t)(share * fmin(EFFORT / n, most));
+}
 
 /* From the fastest plan that fits. Where little decides, chance decides a lot: so a small problem
  * gets several starts. */

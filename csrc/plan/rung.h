@@ -22,7 +22,7 @@ CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_pr
 CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
                                             uint32_t attempt, double share, double least_ps,
                                             cb_error *err);
-/* So few ops that the least effort counts. */
+/* So few ops that more effort is a matter of milliseconds. */
 bool cb_is_small_search(const cb_moves *m);
 
 #endif

@@ -1,5 +1,5 @@
 """Budgets of networks that people begin with: each share of the memory that a plan is known for is
-met at no more than its time, "no plan" is said near the floor only, and `min` does as well as asked.
+met at no more than its time, "no plan" is said near the floor only, `min` does as well as asked.
 
 The problems are those that ``cutback.torch.compile`` makes (``tests/data/nets/README.md``)."""
 
@@ -17,12 +17,12 @@ import cutback
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 
-import evaluate  # noqa: E402
+import evaluate
 
 NETS = Path(__file__).parents[1] / "data" / "nets"
 SLACK = 0.5  # points of extra time
-# Extra time in % at 0.5, 0.4 and 0.3 of save-everything's peak (None: no plan is asked for), and the
-# smallest peak at any price in % of it.
+# Extra time in % at 0.5, 0.4 and 0.3 of save-everything's peak (None: no plan is asked for), and
+# the smallest peak at any price in % of it.
 KNOWN: dict[str, tuple[float | None, float | None, float | None, float]] = {
     "cnn8_bn": (5.6, 15.1, 32.8, 20.5),
     "cnn16_bn": (4.8, 10.0, 20.4, 10.75),
@@ -80,8 +80,8 @@ def test_a_refusal_names_the_smallest_and_is_near_the_floor(name: str) -> None:
     floor = re.search(r"none is below (\d+) bytes", str(error.value))
     assert found and floor
     assert int(floor[1]) <= int(found[1]) <= 1.25 * int(floor[1])
-    share = re.search(r"the smallest share is ([\d.]+)x .* in the end are ([\d.]+)x", str(error.value))
-    assert share and 0.2 < float(share[2]) < float(share[1])
+    share = re.search(r"smallest share is ([\d.]+)x .* in the end are ([\d.]+)x", str(error.value))
+    assert share and 0 < float(share[2]) < float(share[1])
     assert float(share[1]) == pytest.approx(int(found[1]) / whole(name), abs=1e-3)
     assert checked(name, budget=int(found[1]))["live_bytes"] <= int(found[1])
     assert checked(name, budget="min", max_extra=100)["live_bytes"] <= int(found[1])

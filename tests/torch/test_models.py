@@ -54,7 +54,7 @@ def test_gradients_and_peaks(
 
 
 class Residual(nn.Module):
-    """Batch norms, whose new statistics are results; with ``returns``, a hidden value is one too."""
+    """Batch norms, whose new statistics are results; with ``returns`` a hidden value is too."""
 
     def __init__(self, returns: bool, n: int = 6, width: int = 8) -> None:
         super().__init__()

@@ -3,8 +3,8 @@
 The forward graph takes the primals and returns the forward outputs, then what the backward needs:
 tensors, then numbers. The backward graph takes numbers, tensors and tangents in that order and
 returns the gradients. Both run their nodes in the plan's order; what runs again stands there again
-under a name of its own, and later readers read the newest run; what a graph returns is of the first run,
-as the plan holds it. Moves to the host and back are nodes
+under a name of its own, and later readers read the newest run; what a graph returns is of the first
+run, as the plan holds it. Moves to the host and back are nodes
 as well (transfers.py): what is on the host between forward and backward crosses as a tensor there.
 """
 
