@@ -6,6 +6,9 @@
  *     step      0 matmul   1 reshape   2 relu   3 transpose   4 matmul
  *     group     0          -           1        -             2
  *
+ * Results belong to the first run of their op: an argument's memory is written once, and what a
+ * recomputed instruction makes of a result is a buffer of its own.
+ *
  * Lives are remapped from steps to groups. A life that ends at a view step whose result nobody
  * reads ends with the last group before it. A view step holds nothing that the group before it did
  * not hold, so leaving it out does not change the peak. */
@@ -21,7 +24,7 @@ typedef struct lowering {
     uint32_t *first_group;    /* [n_step + 1] groups before this step */
     uint32_t *storage_input;  /* [n_storage] argument that is this storage, CB_NONE */
     uint32_t *storage_output; /* [n_storage] likewise */
-    uint32_t *storage_buffer; /* [n_storage] its newest life so far, CB_NONE */
+    uint32_t *storage_buffer; /* [n_storage] the life of its op's first run, CB_NONE */
     uint32_t *value_operand;  /* [n_value] newest operand that shows it, CB_NONE */
     uint8_t *ran;             /* [n_op] */
     const char **location;    /* [names] copies in the program's arena, NULL: not yet */
@@ -127,7 +130,8 @@ static uint32_t operand_of(lowering *x, cb_value_id value, uint32_t instance) {
         operand.buffer = x->storage_output[v->storage];
     }
     uint32_t known = x->value_operand[value];
-    if (known != CB_NONE && x->program->operand[known].buffer == operand.buffer) return known;
+    bool same = known != CB_NONE && x->program->operand[known].space == operand.space;
+    if (same && x->program->operand[known].buffer == operand.buffer) return known;
     x->value_operand[value] = x->program->n_operand;
     x->program->operand[x->program->n_operand] = operand;
     return x->program->n_operand++;
@@ -168,7 +172,7 @@ static cb_status lower_step(lowering *x, uint32_t step) {
     for (uint32_t k = 0; k < op->n_out; k++) {
         cb_value_id value = op->out_begin + k;
         uint32_t instance = lives->value_instance_out[lives->out_begin[step] + k];
-        x->storage_buffer[x->g->values.at[value].storage] = instance;
+        if (!instr.recomputed) x->storage_buffer[x->g->values.at[value].storage] = instance;
         program->operand_id[x->n_operand_id++] = operand_of(x, value, instance);
     }
     uint32_t group = x->first_group[step];

@@ -188,6 +188,7 @@ static cb_status check_write(check *c, uint32_t group, uint32_t id) {
         good = lives_in(&c->p->buffer[x->buffer], group);
         c->written[x->buffer] = 1;
     } else if (x->space == CB_SPACE_OUTPUT) {
+        good = !c->output_written[x->buffer]; /* the caller may have read it by then */
         c->output_written[x->buffer] = 1;
     }
     if (good && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;

@@ -23,6 +23,7 @@ typedef struct half {
     uint8_t *saved;      /* [n_value] roots it takes from the other half */
     uint8_t *argument;   /* [n_op] inputs of the graph that it reads */
     cb_value_id *mapped; /* [n_value] joint value -> value of `out`, CB_NONE: not there */
+    cb_value_id *first;  /* [n_value] the same of its first run: what outputs are */
     uint32_t *input_at;  /* [n_inputs] argument -> position among the inputs of `out`, CB_NONE */
     uint32_t n_saved;
 } half;
@@ -33,11 +34,12 @@ static cb_status half_init(half *h) {
     h->saved = CB_NEW(h->scratch, uint8_t, g->values.len);
     h->argument = CB_NEW(h->scratch, uint8_t, g->ops.len);
     h->mapped = CB_NEW(h->scratch, cb_value_id, g->values.len);
+    h->first = CB_NEW(h->scratch, cb_value_id, g->values.len);
     h->input_at = CB_NEW(h->scratch, uint32_t, g->inputs.len);
-    if (!h->made || !h->saved || !h->argument || !h->mapped || !h->input_at) {
+    if (!h->made || !h->saved || !h->argument || !h->mapped || !h->first || !h->input_at) {
         return cb_no_memory(h->err);
     }
-    for (size_t i = 0; i < g->values.len; i++) h->mapped[i] = CB_NONE;
+    for (size_t i = 0; i < g->values.len; i++) h->mapped[i] = h->first[i] = CB_NONE;
     for (size_t i = 0; i < g->inputs.len; i++) h->input_at[i] = CB_NONE;
     return CB_OK;
 }
@@ -138,7 +140,11 @@ static cb_status clone(half *h, cb_op_id id) {
     CB_TRY(cb_graph_append(h->out, op->code, op->n_in, ins, cb_op_attrs(g, id), &made, h->err));
     cb_op *copy = &h->out->ops.at[made];
     copy->origin = id;
-    for (uint32_t k = 0; k < op->n_out; k++) h->mapped[op->out_begin + k] = copy->out_begin + k;
+    for (uint32_t k = 0; k < op->n_out; k++) {
+        cb_value_id v = op->out_begin + k;
+        h->mapped[v] = copy->out_begin + k;
+        if (h->first[v] == CB_NONE) h->first[v] = h->mapped[v];
+    }
     if (op->name == CB_NONE) return CB_OK;
     return cb_graph_intern(h->out, cb_graph_name(g, op->name), &h->out->ops.at[made].name, h->err);
 }
@@ -185,7 +191,7 @@ static cb_status add_outputs(half *h, const half *before) {
         const cb_output *output = &g->outputs.at[i];
         if ((before && before->made[output->value]) || !h->made[output->value]) continue;
         uint32_t input = output->input == CB_NONE ? CB_NONE : h->input_at[output->input];
-        CB_TRY(cb_graph_append_output(h->out, h->mapped[output->value],
+        CB_TRY(cb_graph_append_output(h->out, h->first[output->value],
                                       cb_graph_name(g, output->name), output->kind, input, h->err));
     }
     return CB_OK;

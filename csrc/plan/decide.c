@@ -9,7 +9,9 @@ typedef struct decider {
     const cb_facts *f;
     cb_plan *plan;
     bool *crosses; /* [n_value] made in the forward, read in the backward */
-    bool *again;   /* [n_value] made in the backward or more than once */
+    bool *again;   /* [n_value] made in the backward or more than once; of what is held to the end,
+                      such a run is read */
+    bool *copied;  /* [n_value] the latest run made a copy of what is held to the end */
     bool *fetched; /* [n_storage] brought back from the host */
     bool *at_peak; /* [n_storage] alive at the peak of the save-everything schedule */
 } decider;
@@ -29,9 +31,12 @@ static void follow_schedule(const decider *d, uint32_t *made_at) {
             uint32_t v = p->in_value[j];
             if (t >= s->backward_starts && made_at[v] != CB_NONE && made_at[v] < s->backward_starts)
                 d->crosses[v] = true;
+            d->again[v] |= d->copied[v];
         }
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
-            d->again[v] = made_at[v] != CB_NONE || t >= s->backward_starts;
+            bool rerun = made_at[v] != CB_NONE;
+            d->copied[v] = rerun && cb_stays_to_end(d->f, p->value_storage[v]);
+            if (!d->copied[v]) d->again[v] = rerun || t >= s->backward_starts;
             made_at[v] = t;
         }
     }
@@ -100,14 +105,15 @@ cb_status cb_decide(const cb_facts *f, const cb_lives *save_all, cb_plan *plan, 
     cb_status status = CB_OK;
     decider d = {.f = f, .plan = plan};
     d.crosses = CB_NEW(&scratch, bool, f->p->n_value);
+    d.copied = CB_NEW(&scratch, bool, f->p->n_value);
     d.again = CB_NEW(&scratch, bool, f->p->n_value);
     d.at_peak = CB_NEW(&scratch, bool, f->p->n_storage);
     d.fetched = CB_NEW(&scratch, bool, f->p->n_storage);
     uint32_t *made_at = CB_NEW(&scratch, uint32_t, f->p->n_value);
     plan->decision = CB_NEW(&plan->arena, uint8_t, f->p->n_value);
     plan->reason = CB_NEW(&plan->arena, uint8_t, f->p->n_value);
-    if (!d.crosses || !d.again || !d.at_peak || !d.fetched || !made_at || !plan->decision ||
-        !plan->reason) {
+    if (!d.crosses || !d.again || !d.copied || !d.at_peak || !d.fetched || !made_at ||
+        !plan->decision || !plan->reason) {
         status = cb_no_memory(err);
         goto done;
     }

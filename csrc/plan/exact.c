@@ -14,8 +14,12 @@
  * so that of the fastest schedules the smallest wins. Views take part in nothing: they are put back
  * where somebody reads through them.
  *
- * What the forward returns may come and go before, but it is there when the backward starts and
- * until its first step has run. So that step can be worth choosing: a rerun of something small,
+ * What is held belongs to its op's first run: from then on it is there, until the first step of the
+ * backward has run or to the end. A rerun makes a copy of it beside, which counts in its step and
+ * may stay to be read: while a copy is the newest, the first is not read. So a bit says that the
+ * first is there, one that a copy is, and one that the newest, a copy, has gone.
+ *
+ * So the first step of the backward can be worth choosing: a rerun of something small,
  * also of what is there already, or a view put back for nothing lets the rest go. Such a view is
  * tried only where something else has no room, since it looks odd. */
 #include "exact.h"
@@ -34,8 +38,7 @@ enum {
     SHOW,
     DROP,
     RERUN = DROP + MOST_BITS,
-    RENEW = RERUN + MOST_BITS, /* a rerun that makes copies that have gone */
-    CROSS = RENEW + MOST_BITS
+    CROSS = RERUN + MOST_BITS
 };
 
 typedef struct label {
@@ -47,6 +50,7 @@ typedef struct label {
 typedef struct event { /* an op that may run: what it takes, as sets of bits and as bytes */
     uint32_t op;
     uint32_t reads, makes; /* bits */
+    uint32_t holds;        /* bits of what is held: a rerun makes a copy of it */
     uint64_t room;         /* bytes of what it makes, and scratch */
     int64_t time_ps;
 } event;
@@ -59,9 +63,10 @@ typedef struct solver {
     uint32_t n_bit;
     uint64_t bytes_of[MOST_BITS];
     uint32_t held;    /* bits that the backward starts with, its first step included */
-    uint32_t pinned;  /* of those, what no rerun makes again */
-    uint32_t doubled; /* of those, what stays and gets a copy when made again */
+    uint32_t stays;   /* bits that are there to the end once they are made */
+    uint32_t doubled; /* of either, those with a bit for a copy behind them, and one for its end */
     uint32_t ends;    /* bits that are there at the end */
+    uint32_t gone;    /* bits that are not */
     uint32_t leading; /* bits of the views that the backward begins with */
     uint32_t viewed;  /* the same, and of the forward's views */
     uint32_t n_leading;
@@ -72,6 +77,7 @@ typedef struct solver {
     uint64_t *set_bytes; /* [1 << n_bit] */
     uint32_t n_stage;
     uint8_t *how;              /* [n_stage + 1][1 << n_bit] last event */
+    uint32_t *from;            /* likewise, the set before it */
     label *now, *next, *later; /* [1 << n_bit] of a stage and the two behind it */
     label *heap;
     size_t n_heap, room_heap;
@@ -105,14 +111,8 @@ static bool is_kept_to_the_end(const cb_facts *f, uint32_t storage) {
     return kept;
 }
 
-/* What the forward returns and keeps to the end stays even where it is made again. */
-static bool is_doubled(const cb_facts *f, uint32_t storage) {
-    return has_end_flag(f, storage) && is_returned(f, storage);
-}
-
-/* An op that may run again, by its flags and the user's wish. */
-static bool is_free(const cb_facts *f, uint32_t op) {
-    return !is_view(f, op) && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
+static bool is_held(const cb_facts *f, uint32_t storage) {
+    return has_end_flag(f, storage) || is_returned(f, storage);
 }
 
 /* Which ops of the forward may run again: the free ones, if somebody reads what they make, but for
@@ -124,23 +124,23 @@ static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
     for (uint32_t op = 0; op < p->n_op; op++) may_rerun[op] = false;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
+        for (uint32_t j = p->in_begin[op]; !is_view(f, op) && j < p->in_begin[op + 1]; j++)
             is_read[p->value_storage[p->in_value[j]]] = true;
     }
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
-        for (uint32_t v = p->out_begin[op]; is_free(f, op) && v < p->out_begin[op + 1]; v++) {
+        for (uint32_t v = p->out_begin[op]; cb_may_rerun(f, op) && v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
             may_rerun[op] |= f->root[s] == op && is_read[s] && !has_end_flag(f, s);
         }
     }
 }
 
-/* Gives a bit to what such ops make and to what they read. Of what is doubled the next bit is the
- * copy, and the one after says that the copy has gone and must be made again, as the newest stays
- * to the end as well. Returns the number of bits. More than there are: the problem does not suit.
- */
-static uint32_t give_bits(const cb_facts *f, const bool *may_rerun, uint32_t *bit_of) {
+/* Gives a bit to what such ops make and to what they read. Of what is held and read the next bit is
+ * the copy, and the one after says that the copy has gone: who reads it needs another. Returns the
+ * number of bits. More than there are: the problem does not suit. */
+static uint32_t give_bits(const cb_facts *f, const bool *is_read, const bool *may_rerun,
+                          uint32_t *bit_of) {
     const cb_problem *p = f->p;
     uint32_t n = 0;
     for (uint32_t s = 0; s < p->n_storage; s++) bit_of[s] = CB_NONE;
@@ -157,7 +157,7 @@ static uint32_t give_bits(const cb_facts *f, const bool *may_rerun, uint32_t *bi
             uint32_t s = p->value_storage[v];
             if (f->root[s] != op || bit_of[s] != CB_NONE) continue;
             bit_of[s] = n;
-            n += is_doubled(f, s) ? 3 : 1;
+            n += is_held(f, s) && is_read[s] ? 3 : 1;
         }
     }
     return n;
@@ -207,7 +207,7 @@ bool cb_exact_suits(const cb_facts *f) {
     uint32_t *bit_of = CB_NEW(&scratch, uint32_t, p->n_storage), n = MOST_BITS + 1;
     if (may_rerun && bit_of && is_read) {
         mark_reruns(f, is_read, may_rerun);
-        n = give_bits(f, may_rerun, bit_of);
+        n = give_bits(f, is_read, may_rerun, bit_of);
         if (n <= MOST_BITS && !has_plain_views(f)) n = MOST_BITS + 1;
         if (n <= MOST_BITS && f->base_backward < f->n_base &&
             f->base_backward + count_leading(f, bit_of) == f->n_base)
@@ -234,7 +234,9 @@ static event make_event(const solver *z, uint32_t op) {
         for (uint32_t u = p->out_begin[op]; u < v; u++) first &= p->value_storage[u] != s;
         if (!first) continue;
         e.room += p->storage_bytes[s];
-        if (z->bit_of[s] != CB_NONE) e.makes |= 1u << z->bit_of[s];
+        if (z->bit_of[s] == CB_NONE) continue;
+        if (is_held(z->f, s)) e.holds |= 1u << z->bit_of[s];
+        else e.makes |= 1u << z->bit_of[s];
     }
     return e;
 }
@@ -269,7 +271,7 @@ static bool sum_fixed(solver *z) {
     return true;
 }
 
-static void mark_bits(solver *z) {
+static void mark_bits(solver *z, const bool *is_read) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -277,11 +279,12 @@ static void mark_bits(solver *z) {
         if (b == CB_NONE) continue;
         z->bytes_of[b] = p->storage_bytes[s];
         if (is_returned(f, s)) z->held |= 1u << b;
-        if (is_returned(f, s) && !z->may_rerun[f->root[s]]) z->pinned |= 1u << b;
+        if (has_end_flag(f, s)) z->stays |= 1u << b;
         if (is_kept_to_the_end(f, s)) z->ends |= 1u << b;
-        if (!is_doubled(f, s)) continue;
+        if (!is_held(f, s) || !is_read[s] || !z->may_rerun[f->root[s]]) continue;
         z->doubled |= 1u << b;
         z->bytes_of[b + 1] = p->storage_bytes[s];
+        if (is_kept_to_the_end(f, s) && !has_end_flag(f, s)) z->gone |= 4u << b;
     }
     if (f->base_backward == f->n_base) z->ends |= z->held;
     for (uint32_t k = 0; k < f->base_backward + z->n_leading; k++) {
@@ -301,7 +304,7 @@ static cb_status set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error 
     z->base = CB_NEW(arena, event, f->n_base);
     if (!z->may_rerun || !is_read || !z->bit_of || !z->base) return cb_no_memory(err);
     mark_reruns(f, is_read, z->may_rerun);
-    z->n_bit = give_bits(f, z->may_rerun, z->bit_of);
+    z->n_bit = give_bits(f, is_read, z->may_rerun, z->bit_of);
     z->n_leading = count_leading(f, z->bit_of);
     z->n_stage = f->n_base - z->n_leading + (f->base_backward < f->n_base);
     z->fixed = CB_NEW(arena, uint64_t, z->n_stage);
@@ -309,14 +312,16 @@ static cb_status set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error 
     size_t n_set = (size_t)1 << z->n_bit;
     z->set_bytes = CB_NEW(arena, uint64_t, n_set);
     z->how = CB_NEW(arena, uint8_t, (z->n_stage + (size_t)1) << z->n_bit);
+    z->from = CB_NEW(arena, uint32_t, (z->n_stage + (size_t)1) << z->n_bit);
     z->now = CB_NEW(arena, label, n_set);
     z->next = CB_NEW(arena, label, n_set);
     z->later = CB_NEW(arena, label, n_set);
     z->room_heap = n_set * (2 * (size_t)z->n_bit + 2) + 1;
     z->heap = CB_NEW(arena, label, z->room_heap);
-    if (!z->set_bytes || !z->how || !z->now || !z->next || !z->later || !z->heap || !sum_fixed(z))
+    if (!z->set_bytes || !z->how || !z->from || !z->now || !z->next || !z->later || !z->heap ||
+        !sum_fixed(z))
         return cb_no_memory(err);
-    mark_bits(z);
+    mark_bits(z, is_read);
     for (uint32_t set = 1; set < n_set; set++) {
         uint32_t low = 0;
         while (!(set >> low & 1)) low++;
@@ -324,7 +329,9 @@ static cb_status set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error 
     }
     for (uint32_t k = 0; k < f->n_base; k++) {
         z->base[k] = make_event(z, f->base[k]);
-        if (z->may_rerun[f->base[k]]) z->rerun[z->n_rerun++] = z->base[k];
+        if (!z->may_rerun[f->base[k]]) continue;
+        z->rerun[z->n_rerun] = z->base[k];
+        z->rerun[z->n_rerun++].room += f->again_bytes[f->base[k]];
     }
     return CB_OK;
 }
@@ -358,54 +365,58 @@ static label pop(solver *z) {
 
 typedef enum { RUNS, NO_ROOM, NO_WAY } outcome;
 
-/* What an event of `stage` puts into the set: from the first step of the backward on, copies. */
-static uint32_t made_by(const solver *z, const event *e, uint32_t stage) {
-    uint32_t doubled = stage < z->f->base_backward ? 0 : e->makes & z->doubled;
-    return (e->makes & ~doubled) | doubled << 1;
-}
-
-/* What it takes out: the debt of a copy. */
-static uint32_t paid_by(const solver *z, const event *e) { return (e->makes & z->doubled) << 2; }
-
-/* The state after an event of `stage`. The backward's first step may make what the caller holds, of
- * which there are two for this step. */
+/* The state after an event of `stage`. What is held and there already gets a copy. */
 static outcome after(solver *z, const label *from, const event *e, uint32_t stage, label *out) {
-    uint32_t makes = made_by(z, e, stage), twice = stage == z->f->base_backward ? z->held : 0;
+    uint32_t again = from->set & e->holds & z->doubled, makes = e->makes | again << 1;
     uint64_t bytes = z->fixed[stage] + z->set_bytes[from->set] + e->room;
     uint32_t gone = (e->reads & z->doubled) << 2; /* the newest is read: the copy */
-    if ((from->set & (e->reads | gone)) != e->reads || (from->set & makes & ~twice)) return NO_WAY;
+    if ((from->set & (e->reads | gone)) != e->reads || (from->set & makes)) return NO_WAY;
     if (from->time_ps + e->time_ps > z->most_ps) return NO_WAY;
     if (bytes > z->most) {
         if (bytes < z->refused) z->refused = bytes;
         return NO_ROOM;
     }
     *out = (label){from->time_ps + e->time_ps, bytes > from->peak ? bytes : from->peak,
-                   (from->set | makes) & ~paid_by(z, e)};
+                   (from->set | makes | e->holds) & ~(again << 2)};
     return RUNS;
 }
 
 /* True: the label is the best so far of its state. */
-static bool enter(solver *z, label *layer, label l, uint32_t stage, int how) {
+static bool enter(solver *z, label *layer, label l, uint32_t from, uint32_t stage, int how) {
     label *old = &layer[l.set];
     if (old->time_ps >= 0 && !is_before(&l, old)) return false;
     *old = l;
-    z->how[((size_t)stage << z->n_bit) + l.set] = (uint8_t)how;
+    size_t at = ((size_t)stage << z->n_bit) + l.set;
+    z->how[at] = (uint8_t)how;
+    z->from[at] = from;
     return true;
 }
 
-static void relax(solver *z, label l, uint32_t stage, int how) {
-    if (enter(z, z->now, l, stage, how)) push(z, l);
+static void relax(solver *z, label l, uint32_t from, uint32_t stage, int how) {
+    if (enter(z, z->now, l, from, stage, how)) push(z, l);
+}
+
+/* A copy that goes leaves a mark; with the first gone, a copy takes its place. */
+static uint32_t without(const solver *z, uint32_t set, uint32_t b) {
+    uint32_t bit = 1u << b;
+    bool first = z->doubled & bit, copy = z->doubled << 1 & bit;
+    if (first && (set & bit << 1)) return set & ~(bit << 1);
+    if (first) return set & ~(bit | bit << 2);
+    return (set & ~bit) | (copy ? bit << 1 : 0);
 }
 
 static void drop(solver *z, const label *l, uint32_t stage, uint32_t fixed) {
+    fixed |= z->stays | z->doubled << 2;
     for (uint32_t b = 0; b < z->n_bit; b++) {
         if (!(l->set >> b & 1) || fixed >> b & 1) continue;
         label to = *l;
-        to.set &= ~(1u << b);
-        if (z->doubled << 1 >> b & 1) to.set |= 2u << b;
-        relax(z, to, stage, DROP + (int)b);
+        to.set = without(z, l->set, b);
+        relax(z, to, l->set, stage, DROP + (int)b);
     }
 }
+
+/* Bits of what a view can show: the newest is there. */
+static uint32_t shows(const solver *z, uint32_t set) { return set & ~(set >> 2 & z->doubled); }
 
 /* Before anything of the backward has run, with the base op that is its first. */
 static void cross(solver *z, const label *l, uint32_t stage, const event *base) {
@@ -413,19 +424,20 @@ static void cross(solver *z, const label *l, uint32_t stage, const event *base) 
     bool tight = false;
     if ((l->set & z->held) != z->held) return;
     drop(z, l, stage, z->held);
-    if (l->set & z->leading) { /* no step is smaller */
-        (void)enter(z, z->next, *l, stage + 1, SHOW);
+    if (shows(z, l->set) & z->leading) { /* no step is smaller */
+        (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
         return;
     }
     for (uint32_t i = 0; i < z->n_rerun; i++) {
         outcome how = after(z, l, &z->rerun[i], stage, &to);
-        if (how == RUNS) (void)enter(z, z->next, to, stage + 1, CROSS + (int)i);
+        if (how == RUNS) (void)enter(z, z->next, to, l->set, stage + 1, CROSS + (int)i);
         tight |= how == NO_ROOM;
     }
     outcome how = after(z, l, base, stage, &to);
-    if (how == RUNS) (void)enter(z, z->later, to, stage + 2, FIRST);
+    if (how == RUNS) (void)enter(z, z->later, to, l->set, stage + 2, FIRST);
     tight |= how == NO_ROOM;
-    if (tight && (l->set & z->viewed)) (void)enter(z, z->next, *l, stage + 1, SHOW);
+    if (tight && (shows(z, l->set) & z->viewed))
+        (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
 }
 
 static void spread(solver *z, const label *l, uint32_t stage) {
@@ -436,16 +448,17 @@ static void spread(solver *z, const label *l, uint32_t stage) {
         cross(z, l, stage, base);
         return;
     }
-    drop(z, l, stage, stage < backward ? z->pinned : z->doubled | z->doubled << 2);
+    drop(z, l, stage, stage < backward ? z->held : 0);
     for (uint32_t i = 0; i < z->n_rerun; i++) {
         const event *again = &z->rerun[i];
         if (z->f->position[again->op] >= k) break;
         if (after(z, l, again, stage, &to) != RUNS) continue;
-        bool pays = l->set & paid_by(z, again);
-        relax(z, to, stage, (pays ? RENEW : RERUN) + (int)i);
+        relax(z, to, l->set, stage, RERUN + (int)i);
     }
-    if (after(z, l, base, stage, &to) == RUNS) (void)enter(z, z->next, to, stage + 1, RUN_BASE);
-    if (z->may_rerun[base->op]) (void)enter(z, z->next, *l, stage + 1, SKIP_BASE);
+    if (after(z, l, base, stage, &to) == RUNS)
+        (void)enter(z, z->next, to, l->set, stage + 1, RUN_BASE);
+    if (z->may_rerun[base->op] && z->f->again_bytes[base->op] == 0)
+        (void)enter(z, z->next, *l, l->set, stage + 1, SKIP_BASE);
 }
 
 static void clear(label *at, size_t n) {
@@ -479,7 +492,7 @@ static cb_status solve(solver *z, const cb_goal *goal, uint64_t most, label *bes
     *best = (label){.time_ps = -1};
     for (size_t i = 0; i < n_set; i++) {
         const label *l = &z->next[i];
-        bool ends = (l->set & (z->ends | z->doubled << 2)) == z->ends;
+        bool ends = (l->set & (z->ends | z->gone)) == z->ends;
         if (l->time_ps >= 0 && ends && (best->time_ps < 0 || is_before(l, best))) *best = *l;
     }
     return CB_OK;
@@ -497,9 +510,23 @@ typedef struct writer {
 
 static bool show(writer *w, uint32_t value);
 
+/* What the caller gets are views of the first run: they are put in before another. */
+static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op) {
+    const cb_facts *f = w->z->f;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t s = f->p->value_storage[value[i]];
+        bool waits = w->shown[value[i]] == 0 && w->made[s] != 0;
+        if (waits && (op == CB_NONE || f->root[s] == op) && !show(w, value[i])) return false;
+    }
+    return true;
+}
+
 static bool emit(writer *w, uint32_t op) {
     const cb_facts *f = w->z->f;
     const cb_problem *p = f->p;
+    if (!is_view(f, op) && (!show_first(w, p->n_forward_output, p->forward_output, op) ||
+                            !show_first(w, p->n_backward_output, p->backward_output, op)))
+        return false;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         if (!show(w, p->in_value[j])) return false;
     }
@@ -525,7 +552,7 @@ static bool is_there(const solver *z, uint32_t op, uint32_t set) {
     const cb_problem *p = z->f->p;
     if (!is_view(z->f, op)) return true;
     uint32_t bit = z->bit_of[p->value_storage[p->out_begin[op]]];
-    return bit == CB_NONE || set >> bit & 1;
+    return bit == CB_NONE || shows(z, set) >> bit & 1;
 }
 
 typedef struct past { /* an event of the schedule */
@@ -540,50 +567,45 @@ static uint32_t view_of(const solver *z, uint32_t set) {
     uint32_t found = CB_NONE;
     for (uint32_t k = f->base_backward + z->n_leading; k-- > 0;) {
         uint32_t op = f->base[k], b = z->bit_of[f->p->value_storage[f->p->out_begin[op]]];
-        if (k < f->base_backward && (set & z->leading)) return found;
-        if (is_view(f, op) && !f->once[op] && b != CB_NONE && set >> b & 1) found = op;
+        if (k < f->base_backward && (shows(z, set) & z->leading)) return found;
+        if (is_view(f, op) && !f->once[op] && b != CB_NONE && shows(z, set) >> b & 1) found = op;
     }
     return found;
 }
 
 /* One event back from the state (stage, set). */
 static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
-    uint8_t how = z->how[((size_t)*stage << z->n_bit) + *set];
+    size_t at = ((size_t)*stage << z->n_bit) + *set;
+    uint8_t how = z->how[at];
+    *set = z->from[at];
     past e = {.op = CB_NONE, .first = how >= CROSS || how == FIRST || how == SHOW};
     if (how >= RERUN) {
-        uint32_t first = how >= CROSS ? CROSS : how >= RENEW ? RENEW : RERUN;
-        const event *again = &z->rerun[how - first];
-        e.op = again->op;
-        if (first == CROSS) --*stage;
-        *set &= ~made_by(z, again, *stage) | (first == CROSS ? z->held : 0);
-        if (first == RENEW) *set |= paid_by(z, again);
+        e.op = z->rerun[how - (how >= CROSS ? CROSS : RERUN)].op;
+        if (how >= CROSS) --*stage;
     } else if (how == SHOW) {
         e.op = view_of(z, *set);
         --*stage;
-    } else if (how >= DROP) {
-        uint32_t bit = 1u << (how - DROP);
-        *set |= bit;
-        if (z->doubled << 1 & bit) *set &= ~(bit << 1);
-    } else {
+    } else if (how < DROP) {
         *stage -= how == FIRST ? 2 : 1;
         const event *base = &z->base[position_of(z, *stage)];
         if (how != SKIP_BASE && is_there(z, base->op, *set)) e.op = base->op;
-        if (how != SKIP_BASE) *set &= ~base->makes;
     }
     return e;
 }
 
-/* Who gets views gets them of what is there now. */
-static bool show_all(writer *w, uint32_t n, const uint32_t *value) {
+/* What is there at the end and not held is the newest. */
+static bool show_newest(writer *w, uint32_t n, const uint32_t *value) {
+    const cb_facts *f = w->z->f;
     for (uint32_t i = 0; i < n; i++) {
-        if (!show(w, value[i])) return false;
+        bool first = has_end_flag(f, f->p->value_storage[value[i]]);
+        if (!first && !show(w, value[i])) return false;
     }
-    return true;
+    return show_first(w, n, value, CB_NONE);
 }
 
 static bool start_backward(writer *w, cb_schedule *out) {
     const cb_problem *p = w->z->f->p;
-    bool ok = show_all(w, p->n_forward_output, p->forward_output);
+    bool ok = show_first(w, p->n_forward_output, p->forward_output, CB_NONE);
     out->backward_starts = (uint32_t)w->step.len;
     return ok;
 }
@@ -605,7 +627,7 @@ static bool write_steps(solver *z, uint32_t set, cb_arena *arena, cb_schedule *o
         if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op)) return false;
     }
     if (out->backward_starts == CB_NONE && !start_backward(&w, out)) return false;
-    if (!show_all(&w, f->p->n_backward_output, f->p->backward_output)) return false;
+    if (!show_newest(&w, f->p->n_backward_output, f->p->backward_output)) return false;
     out->step = w.step.at;
     out->n_step = (uint32_t)w.step.len;
     return true;

@@ -86,6 +86,28 @@ static void mark_once(cb_facts *f, uint32_t *mutator) {
     }
 }
 
+/* An output of the caller's that is no input's memory. */
+static bool is_given(const cb_facts *f, uint32_t op, uint32_t value) {
+    const cb_problem *p = f->p;
+    uint32_t s = p->value_storage[value];
+    bool given = is_static(p, s);
+    for (uint32_t v = p->out_begin[op]; v < value && given; v++) given = p->value_storage[v] != s;
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && given; j++)
+        given = p->value_storage[p->in_value[j]] != s;
+    return given;
+}
+
+static void sum_given(cb_facts *f) {
+    const cb_problem *p = f->p;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        if (p->op_flags[op] & (CB_POP_PLACEHOLDER | CB_POP_VIEW)) continue;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            if (is_given(f, op, v)) f->again_bytes[op] += p->storage_bytes[p->value_storage[v]];
+        }
+        f->has_again |= f->again_bytes[op] > 0;
+    }
+}
+
 static void mark_held(cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -279,6 +301,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     cb_facts f = {.p = p, .device = device, .alloc = arena->alloc};
     f.time_ps = CB_NEW(arena, int64_t, p->n_op);
     f.cost_ps = CB_NEW(arena, int64_t, p->n_op);
+    f.again_bytes = CB_NEW(arena, uint64_t, p->n_op);
     f.root = CB_NEW(arena, uint32_t, p->n_storage);
     f.once = CB_NEW(arena, bool, p->n_op);
     f.held = CB_NEW(arena, bool, p->n_storage);
@@ -289,8 +312,8 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     f.position = CB_NEW(arena, uint32_t, p->n_op);
     bool *needed = CB_NEW(arena, bool, p->n_op);
     uint32_t *mutator = CB_NEW(arena, uint32_t, p->n_storage);
-    if (!f.time_ps || !f.cost_ps || !f.root || !f.once || !f.held || !f.scope || !f.wish ||
-        !f.wish_value || !f.base || !f.position || !needed || !mutator) {
+    if (!f.time_ps || !f.cost_ps || !f.again_bytes || !f.root || !f.once || !f.held || !f.scope ||
+        !f.wish || !f.wish_value || !f.base || !f.position || !needed || !mutator) {
         return cb_no_memory(err);
     }
     for (uint32_t op = 0; op < p->n_op; op++) f.time_ps[op] = cb_op_time_ps(p, op, device);
@@ -299,6 +322,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     set_order(&f, needed);
     mark_once(&f, mutator);
     mark_held(&f);
+    sum_given(&f);
     find_scopes(&f);
     CB_TRY(gather_wishes(&f, err));
     bend_costs(&f);
@@ -306,14 +330,21 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     return CB_OK;
 }
 
+bool cb_may_rerun(const cb_facts *f, uint32_t op) {
+    bool view = f->p->op_flags[op] & CB_POP_VIEW;
+    return !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE &&
+           f->position[op] < f->base_backward;
+}
+
 void cb_facts_mark_free(const cb_facts *f, bool *out) {
-    for (uint32_t op = 0; op < f->p->n_op; op++) out[op] = false;
-    for (uint32_t k = 0; k < f->base_backward; k++) {
-        uint32_t op = f->base[k];
-        bool view = f->p->op_flags[op] & CB_POP_VIEW;
-        out[op] = !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
-    }
-    for (uint32_t s = 0; s < f->p->n_storage; s++) {
-        if (f->root[s] != CB_NONE && f->held[s]) out[f->root[s]] = false;
+    const cb_problem *p = f->p;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        bool makes = false, frees = false;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            makes |= f->root[s] == op;
+            frees |= f->root[s] == op && !cb_stays_to_end(f, s);
+        }
+        out[op] = cb_may_rerun(f, op) && (frees || !makes);
     }
 }

@@ -21,7 +21,10 @@ typedef struct cb_facts {
         *root; /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
     bool
         *once; /* [n_op] may not run twice: by its flags, or as it touches memory that is mutated */
-    bool *held;      /* [n_storage] alive when the backward starts whatever the plan */
+    uint64_t *again_bytes; /* [n_op] what a run after the first makes of the caller's storages, for
+                              itself alone: the caller's memory is written once */
+    bool has_again;        /* does any op? */
+    bool *held;            /* [n_storage] alive when the backward starts whatever the plan */
     uint32_t *scope; /* [n_storage] innermost region that holds its op and all its forward readers,
                         CB_NONE: none */
     uint8_t *wish;   /* [n_op] cb_constraint of what it allocates, all views considered */
@@ -50,9 +53,17 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
 
 #define CB_AGAINST_PREFERENCE 4 /* factor on the cost of going against a PREFER_* */
 
-/* Which ops a search may run again where it likes, into `out` [n_op]: of the forward, free to run
- * twice, and with nothing that is held anyway. */
+/* May a plan run the op again? Those of the forward that are free to run twice, whatever they make:
+ * what is held of it belongs to the first run (schedule.h). The search, the floor and explain all
+ * ask here. */
+bool cb_may_rerun(const cb_facts *f, uint32_t op);
+/* The same of all ops, into `out` [n_op], but for those of which all stays to the end: a search frees
+ * nothing by them. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
+/* Is the storage there from its op's first run to the end, so that no rerun frees it? */
+static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {
+    return f->p->storage_flags[storage] & CB_STORE_HOLD_END;
+}
 
 #define CB_OP_TEXT 160
 /* "matmul_12 (model.py:3)" */

@@ -41,12 +41,6 @@ static int compare_sets(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* More than the ledger allows: cuts recompute forward outputs as well, once they have been handed
- * over. */
-static bool may_rerun(const cb_facts *f, uint32_t op) {
-    return f->position[op] < f->base_backward && !f->once[op] && f->wish[op] != CB_MUST_SAVE;
-}
-
 static bool add(network *w, uint32_t from, uint32_t to, int64_t capacity) {
     return CB_PUSH(w->arena, w->from, from) && CB_PUSH(w->arena, w->to, to) &&
            CB_PUSH(w->arena, w->capacity, capacity);
@@ -93,9 +87,9 @@ static bool build(network *w, uint32_t at) {
             bool read = is_read_at(l, s, f->base[at]);
             int64_t bytes = read ? 0 : (int64_t)f->p->storage_bytes[s];
             if (!add(w, in, out, bytes)) return false;
-            if (!may_rerun(f, op) && !add(w, SOURCE, in, CB_FLOW_INF)) return false;
+            if (!cb_may_rerun(f, op) && !add(w, SOURCE, in, CB_FLOW_INF)) return false;
             if (w->last[s] > at && !add(w, out, SINK, CB_FLOW_INF)) return false;
-            for (uint32_t i = l->read_begin[op]; may_rerun(f, op) && i < l->read_begin[op + 1];
+            for (uint32_t i = l->read_begin[op]; cb_may_rerun(f, op) && i < l->read_begin[op + 1];
                  i++) {
                 if (!add(w, FIRST + n_storage + l->read[i], in, CB_FLOW_INF)) return false;
             }
@@ -129,7 +123,7 @@ static void find_stays(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     const cb_facts *f = l->f;
     for (uint32_t k = 0; k < l->n; k++) {
         uint32_t op = f->base[k];
-        if (may_rerun(f, op)) continue;
+        if (cb_may_rerun(f, op)) continue;
         for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
             uint32_t s = l->made[j];
             if (last[s] <= k + 1) continue; /* differences modulo 2^64 */
@@ -146,7 +140,8 @@ static uint64_t stays_and_read(const cb_ledger *l, const uint32_t *last, uint32_
     uint64_t bytes = 0;
     for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
         uint32_t s = l->read[j];
-        if (last[s] > f->position[op] && !may_rerun(f, f->root[s])) bytes += f->p->storage_bytes[s];
+        if (last[s] > f->position[op] && !cb_may_rerun(f, f->root[s]))
+            bytes += f->p->storage_bytes[s];
     }
     return bytes;
 }
@@ -159,7 +154,7 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     for (uint32_t k = 0; k < l->n; k++) {
         uint32_t op = l->f->base[k];
         bool view = l->f->p->op_flags[op] & CB_POP_VIEW;
-        if (may_rerun(l->f, op) || view) continue;
+        if (cb_may_rerun(l->f, op) || view) continue;
         uint64_t bytes = working_set(l, op) + stays[k] - stays_and_read(l, last, op);
         list[n++] = (cb_working_set){bytes, k};
     }

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "crew.h"
+#include "floor.h"
 
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
@@ -206,14 +207,17 @@ typedef struct deep_search {
     uint64_t target[CB_ATTEMPTS]; /* of a rung, twice the same */
     double share, least_ps;
     uint32_t r;                       /* CB_NONE: the target is no rung */
+    bool last;                        /* with all the effort, as the usual found nothing */
     cb_candidate out[CB_ATTEMPTS];    /* the fastest; size 0: none that fits */
     cb_candidate winner[CB_ATTEMPTS]; /* the fastest that counts for rung r */
 } deep_search;
 
 static cb_status attempt(cb_ladder *d, deep_search *s, cb_climber *c, uint32_t i, cb_error *err) {
-    if (i == 0 && s->r == d->n_near) /* more steps of prices may reach what the base did not */
+    if (i == 0 && s->r == d->n_near &&
+        !s->last) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
-    CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target[i], i, s->share / CB_ATTEMPTS,
+    CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target[i],
+                               i + (s->last ? CB_LAST_ATTEMPTS : 0), s->share / CB_ATTEMPTS,
                                s->least_ps, err));
     CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
     const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
@@ -268,9 +272,23 @@ static cb_status search_one(cb_climber *c, uint32_t job, void *user, cb_error *e
     return status;
 }
 
+/* Where the full effort is a matter of milliseconds, and the floor does not rule the target out. */
+static cb_status is_worth_more(cb_ladder *d, const deep_search *s, bool *worth, cb_error *err) {
+    cb_floor floor;
+    *worth = false;
+    if (better_of(s->out).size > 0 || !cb_is_small_search(&d->first.moves)) return CB_OK;
+    CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
+    *worth = s->target[0] >= floor.bytes;
+    return CB_OK;
+}
+
+/* The ladder ends at the first deep target that is missed, so it is missed only after that. */
 static cb_status search_all(searches *s, cb_error *err) {
     CB_TRY(cb_crew_run(s->d, s->n_attempt + s->n_near, search_one, s, err));
-    if (s->n_attempt > 0 && s->deep.r != CB_NONE) note_deep(s->d, &s->deep);
+    if (s->n_attempt == 0 || s->deep.r == CB_NONE) return CB_OK;
+    CB_TRY(is_worth_more(s->d, &s->deep, &s->deep.last, err));
+    if (s->deep.last) CB_TRY(cb_crew_run(s->d, s->n_attempt, search_one, s, err));
+    note_deep(s->d, &s->deep);
     return CB_OK;
 }
 

@@ -50,7 +50,7 @@ static void set_profile(cb_mover *m) {
     }
     for (uint32_t r = 0; r < n; r++) {
         now += made[r] + room[r];
-        room[r] = now + f->p->op_workspace[step_of(m, r)->op];
+        room[r] = now + m->scratch.at[r];
         now -= ends[r];
         for (uint32_t d = m->leaving_at.at[r]; d != CB_NONE; d = m->departure.at[d].next)
             now -= m->departure.at[d].bytes;
@@ -173,9 +173,8 @@ static void make_room(player *z, uint64_t bytes) {
 static bool send_for(player *z, cb_move_fetch *x, uint32_t run) {
     cb_mover *m = z->m;
     uint64_t read = read_bytes(m, x);
-    uint32_t op = step_of(m, run)->op;
     free_gone(z);
-    uint64_t step = m->made.at[run] + m->f->p->op_workspace[op];
+    uint64_t step = m->made.at[run] + m->scratch.at[run];
     if (x->first > run && z->live + step + x->bytes > z->target) return false;
     make_room(z, x->bytes);
     emit(z, x->op, CB_ACTION_IN);
@@ -207,7 +206,7 @@ static void play_run(player *z, uint32_t r) {
     cb_mover *m = z->m;
     const cb_facts *f = m->f;
     uint32_t op = step_of(m, r)->op;
-    uint64_t scratch = f->p->op_workspace[op];
+    uint64_t scratch = m->scratch.at[r];
     free_gone(z);
     make_room(z, m->made.at[r] + scratch);
     if (r == m->backward) m->backward_starts = (uint32_t)m->out.len;

@@ -40,6 +40,23 @@ static void list_reads(cb_ledger *l, uint32_t *seen) {
     l->read_begin[p->n_op] = n;
 }
 
+static bool goes_before(const cb_facts *f, uint32_t a, uint32_t b) {
+    bool stays = cb_stays_to_end(f, a), other_stays = cb_stays_to_end(f, b);
+    if (stays != other_stays) return other_stays;
+    return f->p->storage_bytes[a] > f->p->storage_bytes[b];
+}
+
+static void list_held(cb_ledger *l) {
+    const cb_facts *f = l->f;
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        if (f->root[s] == CB_NONE) continue;
+        if (f->held[s]) l->held_until[s] = f->base_backward;
+        if (cb_stays_to_end(f, s)) l->held_until[s] = l->n;
+        l->holds[f->root[s]] |= l->held_until[s] > 0;
+    }
+    for (uint32_t op = 0; op < f->p->n_op; op++) l->holds[op] |= f->again_bytes[op] > 0;
+}
+
 static void list_made(cb_ledger *l, uint32_t *seen) {
     const cb_facts *f = l->f;
     const cb_problem *p = f->p;
@@ -52,9 +69,7 @@ static void list_made(cb_ledger *l, uint32_t *seen) {
             if (f->root[s] != op || seen[s] == op) continue;
             seen[s] = op;
             uint32_t at = n++;
-            for (;
-                 at > l->made_begin[op] && p->storage_bytes[l->made[at - 1]] < p->storage_bytes[s];
-                 at--)
+            for (; at > l->made_begin[op] && goes_before(f, s, l->made[at - 1]); at--)
                 l->made[at] = l->made[at - 1];
             l->made[at] = s;
         }
@@ -72,6 +87,8 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->read = CB_NEW(a, uint32_t, p->in_begin[p->n_op]);
     l->made_begin = CB_NEW(a, uint32_t, (size_t)p->n_op + 1);
     l->made = CB_NEW(a, uint32_t, p->n_storage);
+    l->held_until = CB_NEW(a, uint32_t, p->n_storage);
+    l->holds = CB_NEW(a, bool, p->n_op);
     l->chain = CB_NEW(a, cb_ledger_ids, l->n);
     l->runs = CB_NEW(a, cb_ledger_ids, p->n_op);
     l->idle = CB_NEW(a, bool, p->n_op);
@@ -92,12 +109,13 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->done = CB_NEW(a, uint32_t, p->n_op);
     l->stood = CB_NEW(a, uint32_t, p->n_op);
     l->left = CB_NEW(a, uint32_t, p->n_storage);
-    if (l->read_begin && l->read && l->made_begin && l->made && l->chain && l->runs && l->idle &&
-        l->use && l->span && l->busy_at && l->moment && l->local && l->touched_in && l->marked_in &&
-        l->wanted && l->done && l->stood && l->left && l->lift && l->block_peak && l->block_area &&
-        l->stale && l->notes.noted_in) {
+    if (l->read_begin && l->read && l->made_begin && l->made && l->held_until && l->holds &&
+        l->chain && l->runs && l->idle && l->use && l->span && l->busy_at && l->moment &&
+        l->local && l->touched_in && l->marked_in && l->wanted && l->done && l->stood && l->left &&
+        l->lift && l->block_peak && l->block_area && l->stale && l->notes.noted_in) {
         list_reads(l, l->left);
         list_made(l, l->left);
+        list_held(l);
         memset(l->left, 0, p->n_storage * sizeof *l->left);
         l->round = l->visit = 1;
         return CB_OK;
@@ -299,6 +317,7 @@ static bool list_spans(cb_ledger *l, uint32_t storage) {
         for (; j < use->len && use->at[j].anchor < next; j++) {
             if (use->at[j].anchor > last) last = use->at[j].anchor;
         }
+        if (i == 0 && l->held_until[storage] > last) last = l->held_until[storage];
         l->fresh.at[l->fresh.len++] = (cb_ledger_span){made, last};
     }
     return true;
@@ -363,9 +382,11 @@ static void count_reads(cb_ledger *l, uint32_t op) {
 /* One step: what it makes comes, what it reads last goes. */
 static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, double *most) {
     const cb_problem *p = l->f->p;
+    uint64_t scratch = p->op_workspace[op];
+    if (l->f->position[op] != anchor) scratch += l->f->again_bytes[op];
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)
         *now += (double)p->storage_bytes[l->made[j]];
-    double during = *now + (double)p->op_workspace[op];
+    double during = *now + (double)scratch;
     if (during > *most) *most = during;
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
         uint32_t s = l->made[j];
@@ -452,7 +473,7 @@ static void sum_up(cb_ledger *l) {
 
 static bool is_idle(const cb_ledger *l, uint32_t op) {
     const cb_ledger_ids *runs = &l->runs[op];
-    if (runs->len < 2) return false;
+    if (runs->len < 2 || l->holds[op]) return false;
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
         const cb_ledger_uses *u = &l->use[l->made[j]];
         if (u->len > 0 && u->at[0].anchor < runs->at[1]) return false;
@@ -553,18 +574,27 @@ bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+/* Who gets a view gets it of what its op saw. */
+static bool add_shown(cb_ledger *l, uint32_t value) {
+    const cb_facts *f = l->f;
+    uint32_t op = f->p->value_op[value], s = f->p->value_storage[value];
+    bool shown = is_view(f, op) && f->root[s] != CB_NONE && f->position[op] != CB_NONE;
+    return !shown || add_use(l, s, f->position[op]);
+}
+
 static bool add_ends(cb_ledger *l) {
     const cb_facts *f = l->f;
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (f->root[s] == CB_NONE) continue;
-        bool end = p->storage_flags[s] & CB_STORE_HOLD_END;
-        if (f->held[s] && !add_use(l, s, f->base_backward)) return false;
-        if (end && !add_use(l, s, l->n)) return false;
+        if (l->held_until[s] > 0 && !touch(l, s)) return false;
+    }
+    for (uint32_t i = 0; i < p->n_forward_output; i++) {
+        if (!add_shown(l, p->forward_output[i])) return false;
     }
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
-        uint32_t s = p->value_storage[p->backward_output[i]];
-        if (f->root[s] != CB_NONE && !add_use(l, s, l->n)) return false;
+        uint32_t v = p->backward_output[i], s = p->value_storage[v];
+        if (f->root[s] == CB_NONE) continue;
+        if (cb_stays_to_end(f, s) ? !add_shown(l, v) : !add_use(l, s, l->n)) return false;
     }
     return true;
 }
@@ -579,6 +609,13 @@ static bool load_base(cb_ledger *l) {
     return add_ends(l);
 }
 
+/* Not a view for the caller: nothing runs again for that. */
+static size_t find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32_t anchor) {
+    size_t i = find_use(u, anchor);
+    while (i < u->len && u->at[i].anchor < l->n && is_view(l->f, l->f->base[u->at[i].anchor])) i++;
+    return i;
+}
+
 /* Where the pairs of `anchor` take effect: at the next reader of what a view shows. */
 static uint32_t real_anchor(const cb_ledger *l, uint32_t anchor) {
     const cb_facts *f = l->f;
@@ -587,7 +624,7 @@ static uint32_t real_anchor(const cb_ledger *l, uint32_t anchor) {
     const cb_problem *p = f->p;
     uint32_t s = p->value_storage[p->out_begin[op]];
     const cb_ledger_uses *u = &l->use[s];
-    size_t i = find_use(u, anchor);
+    size_t i = find_reader(l, u, anchor);
     return i < u->len && u->at[i].anchor < l->n ? u->at[i].anchor : CB_NONE;
 }
 
@@ -734,8 +771,11 @@ bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next) {
     uint32_t last = last_of(l, storage, anchor);
     if (last == CB_NONE || last <= anchor) return false;
+    const cb_ledger_spans *spans = &l->span[storage];
+    bool first = spans->len == 1 || spans->at[1].made > anchor;
+    if (first && l->held_until[storage] >= anchor) return false;
     const cb_ledger_uses *u = &l->use[storage];
-    size_t i = find_use(u, anchor + 1);
+    size_t i = find_reader(l, u, anchor + 1);
     if (i == u->len) return false;
     *next = u->at[i].anchor;
     return *next < l->n;

@@ -8,7 +8,10 @@
  * A move replaces what runs again at one anchor and costs what it touches, where cb_sim_run costs
  * the whole plan: 100 times less at 2,000 ops. As in the simulator, a first run that nobody reads
  * before its op runs again is idle: it takes neither time nor room. Where the two differ (an idle
- * op's own chain, what is held for one step only), the ledger is above. */
+ * op's own chain, what is held for one step only), the ledger is above.
+ *
+ * What is held of an op belongs to its first run: that span lasts until then, beside the span of a
+ * rerun. */
 #ifndef CB_PLAN_LEDGER_H
 #define CB_PLAN_LEDGER_H
 
@@ -50,7 +53,11 @@ typedef struct cb_ledger {
     uint32_t *read_begin;  /* [n_op + 1] into `read` */
     uint32_t *read;        /* storages an op reads, views seen through, each once */
     uint32_t *made_begin;  /* [n_op + 1] into `made` */
-    uint32_t *made;        /* storages an op allocates, the largest first */
+    uint32_t *made;        /* storages an op allocates, the largest first, but behind them those
+                              that stay to the end: no rerun frees any of their bytes */
+    uint32_t *held_until;  /* [n_storage] anchor until which the first run's is held, n: to the end,
+                              0: not held */
+    bool *holds;           /* [n_op] something that it makes is held */
     cb_ledger_ids *chain;  /* [n] ops that run again at an anchor, in running order */
     cb_ledger_ids *runs;   /* [n_op] anchors at which an op runs, rising */
     bool *idle;            /* [n_op] the base run is left out */
@@ -103,8 +110,8 @@ static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
     return l->moment[anchor] + l->lift[anchor >> CB_LEDGER_BLOCK];
 }
 
-/* Is the storage alive when `anchor` is entered and still when it ends? `next` gets the anchor that
- * reads it next. */
+/* Is the storage alive when `anchor` is entered and still when it ends, and not held there anyway?
+ * `next` gets the anchor that reads it next. */
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);
 /* Is it alive when `anchor` is entered? */
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor);

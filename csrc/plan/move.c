@@ -23,14 +23,17 @@ cb_status cb_mover_init(cb_mover *m, const cb_facts *f, bool firm, cb_alloc *all
     m->value_step = CB_NEW(a, uint32_t, p->n_value);
     m->value_life = CB_NEW(a, uint32_t, p->n_value);
     m->latest = CB_NEW(a, uint32_t, p->n_storage);
+    m->base_step = CB_NEW(a, uint32_t, f->n_base);
+    m->first_life = CB_NEW(a, uint32_t, p->n_storage);
     m->marked = CB_NEW(a, uint32_t, p->n_op);
     m->done = CB_NEW(a, uint32_t, p->n_op);
     m->wanted = CB_NEW(a, uint32_t, p->n_op);
     m->brought = CB_NEW(a, uint32_t, p->n_op);
     m->host = CB_NEW(a, uint32_t, p->n_op);
     m->moment = CB_NEW(a, uint64_t, f->n_base);
-    cb_status status = m->value_step && m->value_life && m->latest && m->marked && m->done &&
-                               m->wanted && m->brought && m->host && m->moment
+    cb_status status = m->base_step && m->first_life && m->value_step && m->value_life &&
+                               m->latest && m->marked && m->done && m->wanted && m->brought &&
+                               m->host && m->moment
                            ? cb_find_carriers(m, firm, err)
                            : cb_no_memory(err);
     if (status != CB_OK) cb_mover_free(m);
@@ -58,6 +61,7 @@ static bool add_step(cb_mover *m, uint32_t op, uint32_t anchor) {
 static void begin_life(cb_mover *m, uint32_t storage, uint32_t step) {
     uint32_t latest = m->latest[storage];
     if (latest != CB_NONE && m->life.at[latest].made == step) return;
+    if (latest == CB_NONE) m->first_life[storage] = (uint32_t)m->life.len;
     m->latest[storage] = (uint32_t)m->life.len;
     m->life.at[m->life.len++] = (cb_sim_life){storage, step, step};
 }
@@ -184,14 +188,21 @@ static bool run_with_inputs(cb_mover *m, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-static bool hold_all(cb_mover *m, uint32_t n, const uint32_t *value, uint8_t flag) {
+/* What is held does not leave: its first life is that of its op's base run. */
+static bool hold_first_value(cb_mover *m, uint32_t value) {
+    const cb_facts *f = m->f;
+    uint32_t position = f->position[f->p->value_op[value]];
+    uint32_t life = m->first_life[f->p->value_storage[value]]; /* of a view, another op's */
+    if (life != CB_NONE && !hold(m, m->life.at[life].made, life)) return false;
+    return position == CB_NONE || hold(m, m->base_step[position], CB_NONE);
+}
+
+static bool hold_flagged(cb_mover *m, uint8_t flag) {
     const cb_problem *p = m->f->p;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!hold(m, m->value_step[value[i]], m->value_life[value[i]])) return false;
-    }
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (!(p->storage_flags[s] & flag) || m->latest[s] == CB_NONE) continue;
-        if (!hold(m, m->life.at[m->latest[s]].made, m->latest[s])) return false;
+        uint32_t life = m->first_life[s];
+        if (!(p->storage_flags[s] & flag) || life == CB_NONE) continue;
+        if (!hold(m, m->life.at[life].made, life)) return false;
     }
     return true;
 }
@@ -199,9 +210,23 @@ static bool hold_all(cb_mover *m, uint32_t n, const uint32_t *value, uint8_t fla
 static bool cross_to_backward(cb_mover *m) {
     const cb_problem *p = m->f->p;
     m->crossing = (uint32_t)m->step.len;
-    bool ok = hold_all(m, p->n_forward_output, p->forward_output, CB_STORE_HOLD_FORWARD);
+    for (uint32_t i = 0; i < p->n_forward_output; i++) {
+        if (!hold_first_value(m, p->forward_output[i])) return false;
+    }
+    bool ok = hold_flagged(m, CB_STORE_HOLD_FORWARD);
     m->n_forward_hold = m->hold.len;
     return ok;
+}
+
+static bool reach_end(cb_mover *m) {
+    const cb_problem *p = m->f->p;
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t v = p->backward_output[i], s = p->value_storage[v];
+        bool kept = m->f->root[s] == CB_NONE || cb_stays_to_end(m->f, s);
+        if (kept ? !hold_first_value(m, v) : !hold(m, m->value_step[v], m->value_life[v]))
+            return false;
+    }
+    return hold_flagged(m, CB_STORE_HOLD_END);
 }
 
 static bool build(cb_mover *m, const cb_pair *pair, size_t n_pair) {
@@ -216,9 +241,10 @@ static bool build(cb_mover *m, const cb_pair *pair, size_t n_pair) {
             else m->marked[op] = k;
         }
         if (!run_with_inputs(m, f->base[k], k)) return false;
+        m->base_step[k] = (uint32_t)m->step.len - 1;
     }
     if (f->base_backward == f->n_base && !cross_to_backward(m)) return false;
-    return hold_all(m, f->p->n_backward_output, f->p->backward_output, CB_STORE_HOLD_END);
+    return reach_end(m);
 }
 
 /* ---- what is needed -------------------------------------------------------------------------- */
@@ -270,6 +296,18 @@ static bool number_runs(cb_mover *m) {
     m->fetch.len = kept;
     m->backward = m->new_index.at[m->crossing];
     return true;
+}
+
+/* `marked` is free by now: it tells first runs from others. */
+static void set_scratch(cb_mover *m) {
+    const cb_facts *f = m->f;
+    if (f->has_again) fill_none(m->marked, f->p->n_op);
+    for (size_t r = 0; r < m->run.len; r++) {
+        uint32_t op = m->step.at[m->run.at[r]].op;
+        bool again = f->has_again && m->marked[op] != CB_NONE;
+        m->scratch.at[r] = f->p->op_workspace[op] + (again ? f->again_bytes[op] : 0);
+        m->marked[op] = 0;
+    }
 }
 
 /* Lives of dropped steps have made == CB_NONE; last == CB_NONE: nobody reads it. */
@@ -332,11 +370,12 @@ static bool reserve(cb_mover *m) {
     size_t n = m->step.len + 1;
     cb_arena *a = &m->arena;
     m->new_index.len = m->keep.len = m->leaves.len = m->fetch_of.len = 0;
-    m->start.len = m->made.len = m->ends.len = m->room.len = m->leaving_at.len = 0;
+    m->scratch.len = m->start.len = m->made.len = m->ends.len = m->room.len = m->leaving_at.len = 0;
     return CB_RESERVE(a, m->new_index, n) && CB_RESERVE(a, m->keep, n) &&
            CB_RESERVE(a, m->leaves, m->life.len + 1) && CB_RESERVE(a, m->fetch_of, n) &&
-           CB_RESERVE(a, m->start, n) && CB_RESERVE(a, m->made, n) && CB_RESERVE(a, m->ends, n) &&
-           CB_RESERVE(a, m->room, n) && CB_RESERVE(a, m->leaving_at, n);
+           CB_RESERVE(a, m->scratch, n) && CB_RESERVE(a, m->start, n) &&
+           CB_RESERVE(a, m->made, n) && CB_RESERVE(a, m->ends, n) && CB_RESERVE(a, m->room, n) &&
+           CB_RESERVE(a, m->leaving_at, n);
 }
 
 cb_status cb_mover_run(cb_mover *m, const cb_pair *pair, size_t n_pair, uint64_t target,
@@ -347,6 +386,7 @@ cb_status cb_mover_run(cb_mover *m, const cb_pair *pair, size_t n_pair, uint64_t
     fill_none(m->value_step, p->n_value);
     fill_none(m->value_life, p->n_value);
     fill_none(m->latest, p->n_storage);
+    fill_none(m->first_life, p->n_storage);
     fill_none(m->marked, p->n_op);
     fill_none(m->done, p->n_op);
     fill_none(m->wanted, p->n_op);
@@ -355,6 +395,7 @@ cb_status cb_mover_run(cb_mover *m, const cb_pair *pair, size_t n_pair, uint64_t
     if (!build(m, pair, n_pair) || !reserve(m)) return cb_no_memory(err);
     mark_kept(m);
     if (!number_runs(m)) return cb_no_memory(err);
+    set_scratch(m);
     set_lives(m);
     set_departures(m);
     m->broken = !leave_first(m);

@@ -62,14 +62,16 @@ typedef struct cb_mover {
     CB_VEC(cb_move_departure) departure;
     CB_VEC(uint32_t) gone; /* lives that leave, and those before a fetch */
     uint32_t *value_step, *value_life, *latest, *marked, *done;
-    uint32_t *wanted;          /* [n_op] last anchor that wants it brought back */
-    uint32_t *brought;         /* [n_op] last anchor it was brought back for */
-    uint32_t *host;            /* [n_op] its departure, CB_NONE: none so far */
-    CB_VEC(uint32_t) fetch_of; /* [step.len] CB_NONE: a run */
+    uint32_t *base_step, *first_life; /* see sim.h */
+    uint32_t *wanted;                 /* [n_op] last anchor that wants it brought back */
+    uint32_t *brought;                /* [n_op] last anchor it was brought back for */
+    uint32_t *host;                   /* [n_op] its departure, CB_NONE: none so far */
+    CB_VEC(uint32_t) fetch_of;        /* [step.len] CB_NONE: a run */
     uint32_t crossing;
     size_t n_forward_hold;
     /* by run that is kept */
     CB_VEC(uint32_t) run;        /* step as built */
+    CB_VEC(uint64_t) scratch;    /* [run.len] bytes beside its lives */
     CB_VEC(int64_t) start;       /* [run.len + 1] if nothing stalls */
     CB_VEC(uint64_t) made, ends; /* [run.len + 1] bytes that begin with it, and end with it */
     CB_VEC(uint64_t) room;       /* [run.len + 1] bytes alive while it runs */

@@ -144,6 +144,7 @@ static bool storage_in_class(const cb_facts *f, uint32_t storage, const storage_
     uint32_t op = f->root[storage];
     if (u->first == CB_NONE || op == CB_NONE) return true;
     if (f->position[op] >= f->base_backward) return u->base && u->second == CB_NONE;
+    if (cb_stays_to_end(f, storage)) return u->base; /* there all the time; more only adds to it */
     if (!u->base) return u->second == CB_NONE && !u->forward; /* first made when needed */
     if (u->second == CB_NONE) return true;
     return !u->third && !u->late_forward && !u->early_backward;

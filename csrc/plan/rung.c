@@ -14,7 +14,12 @@
 #define MIX_ROUNDS 2
 #define TRIMMED_PLANS 4
 #define EFFORT 2.5e8       /* settlings of ruin and recreate, times ops */
-#define SMALL_EFFORT 100.0 /* at most so many an op */
+#define SMALL_EFFORT 100.0 /* at most so many an op, */
+#define SMALL_OPS 400      /* below which these count: */
+#define LEAST_EFFORT 6e4   /* so many at least, */
+#define TINY_EFFORT 6.0    /* and for a handful so many an op and op */
+#define STARTS 2           /* of ruin and recreate, each with its own chance */
+#define START_SHARE 0.6    /* of that effort */
 #define NEAR_SHARE 0.5     /* of that effort, where prices lead near the best */
 #define FAR 1.04           /* of the bound: all of it */
 #define WALK_SHARE 0.13    /* of that effort, for a walk to a deep target */
@@ -93,20 +98,37 @@ static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
     return CB_OK;
 }
 
+bool cb_is_small_search(const cb_moves *m) { return m->l->n < SMALL_OPS; }
+
 static uint32_t effort(const cb_moves *m, double share) {
-    double n = m->l->n + 1.0;
-    return (uint32_t)(share * fmin(EFFORT / n, SMALL_EFFORT * n));
+    double n = m->l->n + 1.0, most = SMALL_EFFORT * n;
+    if (cb_is_small_search(m)) most = fmax(most, fmin(LEAST_EFFORT, TINY_EFFORT * n * n));
+    return (uint32_t)(share * fmin(EFFORT / n, most));
 }
 
-/* From the fastest plan that fits. */
+/* From the fastest plan that fits. Where little decides, chance decides a lot: so a small problem
+ * gets several starts. */
 static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
                       cb_error *err) {
     uint32_t at = cb_pool_fitting(m->trial->pool, target);
+    int starts = cb_is_small_search(m) ? STARTS : 1;
     if (at == CB_NONE) return CB_OK;
     CB_TRY(load(m, &m->trial->pool->at[at], target, err));
     if (m->l->peak > m->l->target) return CB_OK;
-    CB_TRY(cb_ruin_and_recreate(m, effort(m, share), patience, least_ps, err));
-    return cb_trim(m, least_ps, err);
+    cb_arena scratch;
+    cb_arena_init(&scratch, m->scratch->alloc);
+    cb_pairs from = {.arena = &scratch}; /* the pool shifts while we work */
+    cb_status status = cb_ledger_pairs(m->l, &from) ? CB_OK : cb_no_memory(err);
+    for (int i = 0; i < starts && status == CB_OK; i++) {
+        double part = starts > 1 ? START_SHARE * share : share;
+        if (i > 0)
+            CB_TRY_DONE(cb_ledger_load(m->l, from.list.at, from.list.len, (double)target, err));
+        CB_TRY_DONE(cb_ruin_and_recreate(m, effort(m, part), patience, least_ps, err));
+        CB_TRY_DONE(cb_trim(m, least_ps, err));
+    }
+done:
+    cb_arena_free(&scratch);
+    return status;
 }
 
 cb_status cb_bound_rung(cb_prices *prices, const double *start_price, uint64_t target,
@@ -148,9 +170,11 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t ta
     if (!from) return CB_OK;
     if (cb_pool_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
     CB_TRY(load(m, from, target, err));
-    CB_TRY(cb_walk_down(m, effort(m, WALK_SHARE), err));
+    bool last = attempt >= CB_LAST_ATTEMPTS;
+    CB_TRY(cb_walk_down(m, effort(m, last ? 1 : WALK_SHARE), err));
     if (m->l->peak > m->l->target)
-        CB_TRY(cb_ruin_and_recreate(m, effort(m, DESCENT_SHARE), DEEP_PATIENCE, least_ps, err));
+        CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : DESCENT_SHARE), DEEP_PATIENCE, least_ps,
+                                    err));
     if (m->l->peak > m->l->target) return CB_OK;
     CB_TRY(cb_trim(m, least_ps, err));
     return ruin(m, target, share, DEEP_PATIENCE, least_ps, err);

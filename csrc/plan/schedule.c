@@ -5,6 +5,9 @@
  *   a value is live from the step that makes it until its op runs again; a step reads the latest
  *   an instance is one life of one storage: it begins where its storage is allocated and ends with
  * the last step that reads any value of it, views included
+ *   what is held, and what lies in the caller's memory, belongs to its op's first run; a later run
+ * makes a copy for itself, which is counted in its step and lives on only if a step reads it. The
+ * caller's memory is written once, and it is what later steps read
  *
  * No list of frees exists anywhere: frees follow from the last reads.
  *
@@ -40,8 +43,6 @@ typedef struct lanes {
     uint32_t *left;    /* [n_instance] step of the copy out that took it, CB_NONE: none */
     uint32_t *keeper;  /* [n_instance] step that made the value for which it is held to the end,
                           CB_NONE: none, n_step: several */
-    bool *kept;        /* [n_storage] an instance is held from the start of the backward to the
-                          end: a later one, brought back, is not */
     leaver *leaving;   /* in order of their ends */
     uint32_t n_leaving, n_gone;
     host_copy *copies; /* in order of `from` */
@@ -56,6 +57,8 @@ typedef struct walker {
     uint32_t *value_instance; /* [n_value] instance of the latest run, CB_NONE: none or static */
     bool *have;               /* [n_value] made at all */
     uint32_t *latest;         /* [n_storage] newest instance, CB_NONE: none */
+    uint32_t *first;   /* [n_storage] the instance of the first run, which may be brought back
+                          from the host; CB_NONE: none */
     uint32_t *seen_at; /* [n_storage] last step that reads or makes it, and the instance it saw */
     uint32_t *seen_instance;
     uint32_t *mutator; /* [n_storage] last op that wrote into it, CB_NONE: none */
@@ -126,11 +129,10 @@ static cb_status start_lanes(walker *w, cb_arena *scratch, uint64_t n_instance, 
     m->written = CB_NEW(scratch, uint32_t, p->n_storage);
     m->left = CB_NEW(scratch, uint32_t, n_instance);
     m->keeper = CB_NEW(scratch, uint32_t, n_instance);
-    m->kept = CB_NEW(scratch, bool, p->n_storage);
     m->leaving = CB_NEW(scratch, leaver, n_out);
     m->copies = CB_NEW(scratch, host_copy, n_copy);
     if (!m->ended || !m->ready || !m->host || !m->out_at || !m->made_at || !m->written ||
-        !m->left || !m->keeper || !m->kept || !m->leaving || !m->copies)
+        !m->left || !m->keeper || !m->leaving || !m->copies)
         return cb_no_memory(w->err);
     for (uint32_t op = 0; op < p->n_op; op++) m->ended[op] = -1;
     fill_none(m->made_at, p->n_op);
@@ -149,6 +151,7 @@ static cb_status start_walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     w->value_instance = CB_NEW(scratch, uint32_t, p->n_value);
     w->have = CB_NEW(scratch, bool, p->n_value);
     w->latest = CB_NEW(scratch, uint32_t, p->n_storage);
+    w->first = CB_NEW(scratch, uint32_t, p->n_storage);
     w->seen_at = CB_NEW(scratch, uint32_t, p->n_storage);
     w->seen_instance = CB_NEW(scratch, uint32_t, p->n_storage);
     w->mutator = CB_NEW(scratch, uint32_t, p->n_storage);
@@ -162,14 +165,15 @@ static cb_status start_walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     lives->out_begin = CB_NEW(arena, uint32_t, (size_t)n_step + 1);
     lives->scratch_instance = CB_NEW(arena, uint32_t, n_step);
     lives->live_bytes = CB_NEW(arena, uint64_t, (size_t)n_step + 1);
-    if (!w->value_instance || !w->have || !w->latest || !w->seen_at || !w->seen_instance ||
-        !w->mutator || !w->runs || !lives->instance || !lives->value_instance_in ||
-        !lives->in_begin || !lives->value_instance_out || !lives->out_begin ||
-        !lives->scratch_instance || !lives->live_bytes) {
+    if (!w->value_instance || !w->have || !w->latest || !w->first || !w->seen_at ||
+        !w->seen_instance || !w->mutator || !w->runs || !lives->instance ||
+        !lives->value_instance_in || !lives->in_begin || !lives->value_instance_out ||
+        !lives->out_begin || !lives->scratch_instance || !lives->live_bytes) {
         return cb_no_memory(w->err);
     }
     fill_none(w->value_instance, p->n_value);
     fill_none(w->latest, p->n_storage);
+    fill_none(w->first, p->n_storage);
     fill_none(w->seen_at, p->n_storage);
     fill_none(w->mutator, p->n_storage);
     for (uint32_t v = 0; v < p->n_value; v++)
@@ -246,6 +250,12 @@ static void read_inputs(walker *w, uint32_t step, uint32_t op) {
     }
 }
 
+/* Where the first run's has left for the host, what comes next takes its place. */
+static void note_newest(walker *w, uint32_t storage) {
+    w->latest[storage] = w->seen_instance[storage];
+    if (w->first[storage] == CB_NONE) w->first[storage] = w->latest[storage];
+}
+
 static void make_outputs(walker *w, uint32_t step, uint32_t op) {
     const cb_problem *p = w->p;
     uint32_t *at = w->lives->value_instance_out + w->lives->out_begin[step];
@@ -257,13 +267,14 @@ static void make_outputs(walker *w, uint32_t step, uint32_t op) {
             if (w->lanes) w->lanes->written[s] = step;
         }
         if (!alias) {
+            bool given = is_static(p, s) && w->runs[op] == 0;
             w->seen_at[s] = step;
-            w->seen_instance[s] =
-                is_static(p, s) ? CB_NONE : add_instance(w, s, step, p->storage_bytes[s]);
-            w->latest[s] = w->seen_instance[s];
+            w->seen_instance[s] = given ? CB_NONE : add_instance(w, s, step, p->storage_bytes[s]);
+            if (!is_static(p, s)) note_newest(w, s);
         }
         w->have[v] = true;
-        w->value_instance[v] = *at++ = w->seen_instance[s];
+        *at++ = w->seen_instance[s];
+        w->value_instance[v] = is_static(p, s) ? CB_NONE : w->seen_instance[s];
     }
 }
 
@@ -306,6 +317,7 @@ static cb_status send_away(walker *w, uint32_t step, uint32_t op, uint32_t insta
     if (held && step + 1 < w->s->n_step)
         x->copy = add_instance(w, life->storage, step + 1, life->bytes);
     if (!held && w->latest[life->storage] == instance) w->latest[life->storage] = CB_NONE;
+    if (!held && w->first[life->storage] == instance) w->first[life->storage] = CB_NONE;
     return CB_OK;
 }
 
@@ -320,7 +332,7 @@ static cb_status copy_out(walker *w, uint32_t step, uint32_t op) {
     }
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v], instance = w->value_instance[v];
-        w->have[v] = false;
+        w->have[v] &= is_static(p, s); /* the caller's memory stays */
         if (instance == CB_NONE || w->seen_at[s] == step) continue;
         w->seen_at[s] = step;
         CB_TRY(check_here(w, step, v));
@@ -353,7 +365,8 @@ static cb_status copy_in(walker *w, uint32_t step, uint32_t op) {
         }
         if (!is_static(p, s) && w->seen_at[s] != step) {
             bytes += p->storage_bytes[s];
-            w->seen_instance[s] = w->latest[s] = add_instance(w, s, step, p->storage_bytes[s]);
+            w->seen_instance[s] = add_instance(w, s, step, p->storage_bytes[s]);
+            note_newest(w, s);
         }
         if (is_static(p, s)) w->seen_instance[s] = CB_NONE;
         w->seen_at[s] = step;
@@ -416,8 +429,10 @@ static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
     CB_TRY(check_step(w, step, op));
     if (m) free_gone(w, step, w->clock);
     read_inputs(w, step, op);
-    for (uint32_t j = p->in_begin[op]; m && j < p->in_begin[op + 1]; j++)
-        stall_until(w, m->ready[p->value_op[p->in_value[j]]]);
+    for (uint32_t j = p->in_begin[op]; m && j < p->in_begin[op + 1]; j++) {
+        uint32_t v = p->in_value[j];
+        if (w->value_instance[v] != CB_NONE) stall_until(w, m->ready[p->value_op[v]]);
+    }
     make_outputs(w, step, op);
     if (m) {
         m->made_at[op] = step;
@@ -447,14 +462,18 @@ static cb_status take_step(walker *w, uint32_t step) {
 }
 
 /* Held to the end on behalf of a value. */
-static void keep(walker *w, uint32_t value) {
+static void keep(walker *w, uint32_t value, uint32_t instance) {
     lanes *m = w->lanes;
-    uint32_t instance = w->value_instance[value];
     if (!m || instance == CB_NONE) return;
-    m->kept[w->p->value_storage[value]] = true;
     uint32_t made = m->made_at[w->p->value_op[value]];
     bool first = m->keeper[instance] == CB_NONE || m->keeper[instance] == made;
     m->keeper[instance] = first ? made : w->s->n_step;
+}
+
+/* The instance that is held for a value. */
+static uint32_t held_for(const walker *w, uint32_t value) {
+    uint32_t first = w->first[w->p->value_storage[value]];
+    return first == CB_NONE ? w->value_instance[value] : first;
 }
 
 /* Between forward and backward: what the caller of the forward receives must exist. */
@@ -470,24 +489,17 @@ static cb_status enter_backward(walker *w) {
         }
         bool end = p->storage_flags[p->value_storage[v]] & CB_STORE_HOLD_END;
         CB_TRY(check_here(w, starts, v));
-        if (end) keep(w, v);
-        hold(w, w->value_instance[v], end ? w->s->n_step : starts);
+        if (end) keep(w, v, held_for(w, v));
+        hold(w, held_for(w, v), end ? w->s->n_step : starts);
     }
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (!(p->storage_flags[s] & CB_STORE_HOLD_FORWARD) || is_static(p, s)) continue;
-        if (w->latest[s] == CB_NONE)
+        if (w->first[s] == CB_NONE)
             return cb_fail(w->err, CB_INVALID,
                            "storage %u must be alive when the backward starts, but is not", s);
-        hold(w, w->latest[s], starts);
+        hold(w, w->first[s], starts);
     }
     return CB_OK;
-}
-
-/* Is it the forward's result that lives to the end, and what came back later is a copy of it? */
-static bool is_kept(const walker *w, uint32_t storage) {
-    uint32_t latest = w->latest[storage];
-    if (!w->lanes || !w->lanes->kept[storage]) return false;
-    return latest == CB_NONE || cb_action_at(w->s, w->lives->instance[latest].made) == CB_ACTION_IN;
 }
 
 static cb_status end_walk(walker *w) {
@@ -499,15 +511,15 @@ static cb_status end_walk(walker *w) {
                            i, p->op_name[p->value_op[v]]);
         }
         CB_TRY(check_here(w, w->s->n_step, v));
-        hold(w, w->value_instance[v], w->s->n_step);
+        bool first = p->storage_flags[p->value_storage[v]] & CB_STORE_HOLD_END;
+        hold(w, first ? held_for(w, v) : w->value_instance[v], w->s->n_step);
     }
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (!(p->storage_flags[s] & CB_STORE_HOLD_END) || is_static(p, s)) continue;
-        if (is_kept(w, s)) continue;
-        if (w->latest[s] == CB_NONE)
+        if (w->first[s] == CB_NONE)
             return cb_fail(w->err, CB_INVALID, "storage %u must be alive at the end, but is not",
                            s);
-        hold(w, w->latest[s], w->s->n_step);
+        hold(w, w->first[s], w->s->n_step);
     }
     for (uint32_t op = 0; op < p->n_op; op++) {
         if ((p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN)) && w->runs[op] == 0 &&

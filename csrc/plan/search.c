@@ -280,23 +280,42 @@ static bool demands_saving(const cb_facts *f) {
     return false;
 }
 
+/* "; the smallest share is 0.21x of ..., of which ... are held to the end" */
+static void put_shares(const picker *k, const cb_ladder *d, char *text, size_t room) {
+    const cb_trial *t = k->t;
+    const cb_problem *p = t->f->p;
+    uint64_t held = 0;
+    text[0] = 0;
+    if (!d || t->goal->measure == CB_MEASURE_ARENA || k->smallest == UINT64_MAX) return;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (t->f->root[s] != CB_NONE && cb_stays_to_end(t->f, s)) held += p->storage_bytes[s];
+    }
+    double whole = (double)(d->whole + beside_size(t)) + 1e-9;
+    (void)snprintf(text, room,
+                   "; saving everything takes %llu bytes, so the smallest share is %.3fx (results "
+                   "and gradients that every plan holds in the end are %.3fx)",
+                   (unsigned long long)(d->whole + beside_size(t)), (double)k->smallest / whole,
+                   (double)(held + beside_size(t)) / whole);
+}
+
 static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err) {
     const cb_trial *t = k->t;
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
-    char op[CB_OP_TEXT], floor[CB_OP_TEXT + 160];
+    char op[CB_OP_TEXT], floor[CB_OP_TEXT + 160], shares[200];
     if (t->pool->n == 0) {
         return cb_fail(err, CB_INFEASIBLE,
                        "no plan found that keeps all constraints: free some values of their "
                        "MUST_RECOMPUTE or widen a region's limit");
     }
     CB_TRY(put_floor(k, d, floor, sizeof floor, err));
+    put_shares(k, d, shares, sizeof shares);
     return cb_fail(err, CB_INFEASIBLE,
-                   "no plan fits %llu bytes (%s): the smallest found needs %llu bytes, at op %s%s; "
-                   "raise the budget%s",
+                   "no plan fits %llu bytes (%s): the smallest found needs %llu bytes, at op "
+                   "%s%s%s; raise the budget%s",
                    (unsigned long long)t->goal->bytes, measure[t->goal->measure],
                    (unsigned long long)k->smallest,
                    k->smallest_op == CB_NONE ? "none" : cb_op_text(t->f->p, k->smallest_op, op),
-                   floor,
+                   floor, shares,
                    demands_saving(t->f) ? ", use a smaller batch, or relax MUST_SAVE constraints"
                                         : " or use a smaller batch");
 }

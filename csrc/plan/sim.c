@@ -23,13 +23,15 @@ cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error 
     sim->value_step = CB_NEW(&sim->arena, uint32_t, p->n_value);
     sim->value_life = CB_NEW(&sim->arena, uint32_t, p->n_value);
     sim->latest = CB_NEW(&sim->arena, uint32_t, p->n_storage);
+    sim->base_step = CB_NEW(&sim->arena, uint32_t, f->n_base);
+    sim->first_life = CB_NEW(&sim->arena, uint32_t, p->n_storage);
     sim->marked = CB_NEW(&sim->arena, uint32_t, p->n_op);
     sim->done = CB_NEW(&sim->arena, uint32_t, p->n_op);
     sim->moment = CB_NEW(&sim->arena, uint64_t, f->n_base);
     sim->held_forward = list_held(&sim->arena, p, CB_STORE_HOLD_FORWARD, &sim->n_held_forward);
     sim->held_end = list_held(&sim->arena, p, CB_STORE_HOLD_END, &sim->n_held_end);
-    if (sim->value_step && sim->value_life && sim->latest && sim->marked && sim->done &&
-        sim->moment && sim->held_forward && sim->held_end)
+    if (sim->value_step && sim->value_life && sim->latest && sim->base_step && sim->first_life &&
+        sim->marked && sim->done && sim->moment && sim->held_forward && sim->held_end)
         return CB_OK;
     cb_sim_free(sim);
     return cb_no_memory(err);
@@ -62,6 +64,7 @@ static bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor) {
         sim->value_step[v] = step;
         if (sim->f->root[s] != op) continue;
         if (sim->latest[s] == CB_NONE || sim->life.at[sim->latest[s]].made != step) {
+            if (sim->latest[s] == CB_NONE) sim->first_life[s] = (uint32_t)sim->life.len;
             sim->latest[s] = (uint32_t)sim->life.len;
             sim->life.at[sim->life.len++] = (cb_sim_life){s, step, step};
         }
@@ -117,31 +120,41 @@ static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-static bool hold_latest(cb_sim *sim, const uint32_t *storage, uint32_t n) {
+/* What is held belongs to its op's first run, which is the base run. */
+static bool hold_first(cb_sim *sim, const uint32_t *storage, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t life = sim->latest[storage[i]];
+        uint32_t life = sim->first_life[storage[i]];
         if (life != CB_NONE && !hold(sim, sim->life.at[life].made, life)) return false;
     }
     return true;
+}
+
+static bool hold_first_value(cb_sim *sim, uint32_t value) {
+    const cb_facts *f = sim->f;
+    uint32_t position = f->position[f->p->value_op[value]];
+    uint32_t life = sim->first_life[f->p->value_storage[value]]; /* of a view, another op's */
+    if (life != CB_NONE && !hold(sim, sim->life.at[life].made, life)) return false;
+    return position == CB_NONE || hold(sim, sim->base_step[position], CB_NONE);
 }
 
 static bool cross_to_backward(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
     sim->crossing = (uint32_t)sim->step.len;
     for (uint32_t i = 0; i < p->n_forward_output; i++) {
-        uint32_t v = p->forward_output[i];
-        if (!hold(sim, sim->value_step[v], sim->value_life[v])) return false;
+        if (!hold_first_value(sim, p->forward_output[i])) return false;
     }
-    return hold_latest(sim, sim->held_forward, sim->n_held_forward);
+    return hold_first(sim, sim->held_forward, sim->n_held_forward);
 }
 
 static bool reach_end(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
-        uint32_t v = p->backward_output[i];
-        if (!hold(sim, sim->value_step[v], sim->value_life[v])) return false;
+        uint32_t v = p->backward_output[i], s = p->value_storage[v];
+        bool kept = sim->f->root[s] == CB_NONE || cb_stays_to_end(sim->f, s);
+        if (kept ? !hold_first_value(sim, v) : !hold(sim, sim->value_step[v], sim->value_life[v]))
+            return false;
     }
-    return hold_latest(sim, sim->held_end, sim->n_held_end);
+    return hold_first(sim, sim->held_end, sim->n_held_end);
 }
 
 #define COPY(to, from, n) ((n) > 0 ? memcpy(to, from, (n) * sizeof *(to)) : (to))
@@ -159,7 +172,10 @@ static bool keep_forward(cb_sim *sim) {
     w->value_step = CB_NEW(&sim->arena, uint32_t, p->n_value);
     w->value_life = CB_NEW(&sim->arena, uint32_t, p->n_value);
     w->latest = CB_NEW(&sim->arena, uint32_t, p->n_storage);
-    if (!w->step || !w->read || !w->life || !w->value_step || !w->value_life || !w->latest)
+    w->first_life = CB_NEW(&sim->arena, uint32_t, p->n_storage);
+    w->base_step = CB_NEW(&sim->arena, uint32_t, w->n_base);
+    if (!w->step || !w->read || !w->life || !w->value_step || !w->value_life || !w->latest ||
+        !w->first_life || !w->base_step)
         return false;
     COPY(w->step, sim->step.at, w->n_step);
     COPY(w->read, sim->read.at, w->n_read);
@@ -167,6 +183,8 @@ static bool keep_forward(cb_sim *sim) {
     COPY(w->value_step, sim->value_step, p->n_value);
     COPY(w->value_life, sim->value_life, p->n_value);
     COPY(w->latest, sim->latest, p->n_storage);
+    COPY(w->first_life, sim->first_life, p->n_storage);
+    COPY(w->base_step, sim->base_step, w->n_base);
     w->known = true;
     return true;
 }
@@ -181,6 +199,8 @@ static void copy_forward(cb_sim *sim) {
     COPY(sim->value_step, w->value_step, p->n_value);
     COPY(sim->value_life, w->value_life, p->n_value);
     COPY(sim->latest, w->latest, p->n_storage);
+    COPY(sim->first_life, w->first_life, p->n_storage);
+    COPY(sim->base_step, w->base_step, w->n_base);
     sim->step.len = w->n_step;
     sim->read.len = w->n_read;
     sim->life.len = w->n_life;
@@ -199,6 +219,7 @@ static void begin(cb_sim *sim, bool copied) {
     fill_none(sim->value_step, p->n_value);
     fill_none(sim->value_life, p->n_value);
     fill_none(sim->latest, p->n_storage);
+    fill_none(sim->first_life, p->n_storage);
 }
 
 static bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_forward_hold) {
@@ -219,6 +240,7 @@ static bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_for
         }
         bool ran = next == 0 ? run_op(sim, f->base[k], k) : run_with_inputs(sim, f->base[k], k);
         if (!ran) return false;
+        sim->base_step[k] = (uint32_t)sim->step.len - 1;
     }
     if (f->base_backward == f->n_base) {
         if (!cross_to_backward(sim)) return false;
@@ -293,8 +315,16 @@ static int64_t bent_time(cb_sim *sim) {
     return cost_ps;
 }
 
+/* What a run after the first makes beside its lives; `marked` is free by now. */
+static uint64_t bytes_again(cb_sim *sim, uint32_t op) {
+    bool first = sim->marked[op] == CB_NONE;
+    sim->marked[op] = 0;
+    return first ? 0 : sim->f->again_bytes[op];
+}
+
 static void measure(cb_sim *sim) {
     const cb_facts *f = sim->f;
+    if (f->has_again) fill_none(sim->marked, f->p->n_op);
     uint64_t *live = sim->live.at, now = 0;
     sim->peak = sim->saved = 0;
     sim->time_ps = 0;
@@ -314,6 +344,7 @@ static void measure(cb_sim *sim) {
         const cb_sim_step *step = &sim->step.at[t];
         now += live[sim->new_index.at[t]];
         uint64_t bytes = now + f->p->op_workspace[step->op];
+        if (f->has_again) bytes += bytes_again(sim, step->op);
         if (bytes > sim->moment[step->anchor]) sim->moment[step->anchor] = bytes;
         if (bytes > sim->peak) sim->peak = bytes;
         sim->time_ps += f->time_ps[step->op];

@@ -43,7 +43,7 @@ typedef struct cb_sim_forward { /* as it is built where nothing runs again in it
     cb_sim_step *step;
     cb_sim_read *read;
     cb_sim_life *life;
-    uint32_t *value_step, *value_life, *latest;
+    uint32_t *value_step, *value_life, *latest, *base_step, *first_life;
 } cb_sim_forward;
 
 typedef struct cb_sim {
@@ -60,6 +60,8 @@ typedef struct cb_sim {
     CB_VEC(uint64_t) live;             /* [n_step + 1] */
     uint32_t *value_step, *value_life; /* [n_value] latest run */
     uint32_t *latest;                  /* [n_storage] newest life */
+    uint32_t *base_step;               /* [n_base] step as built: an op's first */
+    uint32_t *first_life;              /* [n_storage] what is held of it */
     uint32_t *marked, *done; /* [n_op] last anchor that wants it again; that ran it again */
     uint32_t crossing;       /* steps as built before the backward */
     uint32_t *held_forward, *held_end; /* storages with these flags */

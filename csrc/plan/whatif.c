@@ -136,7 +136,7 @@ static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
             uint32_t v = p->in_value[j], s = p->value_storage[v], maker = p->value_op[v];
             uint32_t root = f->root[s];
             if (root == CB_NONE || f->position[root] >= f->base_backward) continue;
-            if (w->asked_in[maker] == w->asks || f->once[root] || is_alive(w, s, anchor) ||
+            if (w->asked_in[maker] == w->asks || !cb_may_rerun(f, root) || is_alive(w, s, anchor) ||
                 has_pair(w, cb_pair_make(anchor, root)))
                 continue;
             w->asked_in[maker] = w->asks;
@@ -199,10 +199,11 @@ cb_status cb_whatif_flip(cb_whatif *w, uint32_t storage, cb_change *out, cb_erro
     const cb_facts *f = w->f;
     uint32_t op = f->root[storage], anchor = w->need[storage];
     *out = (cb_change){0};
-    if (!w->exact || op == CB_NONE || f->position[op] >= f->base_backward || f->held[storage])
+    if (!w->exact || op == CB_NONE || f->position[op] >= f->base_backward ||
+        cb_stays_to_end(f, storage))
         return CB_OK;
     bool saved = !w->again[op];
-    if (saved && (f->once[op] || anchor == CB_NONE)) return CB_OK;
+    if (saved && (!cb_may_rerun(f, op) || anchor == CB_NONE)) return CB_OK;
     CB_TRY(saved ? recompute_instead(w, op, anchor, err) : save_instead(w, op, err));
     *out = (cb_change){.known = true,
                        .peak_bytes = (int64_t)(w->sim.peak - w->peak_bytes),

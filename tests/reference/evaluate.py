@@ -229,6 +229,7 @@ class Walk:
         self.lives: list[Life] = []
         self.value_life: dict[int, Life | None] = {}  # value -> life its op last saw; None: static
         self.newest: dict[int, Life] = {}  # storage -> its latest life
+        self.own: dict[int, Life] = {}  # storage -> its first run's life: what is held of it
         self.written_by: dict[int, int] = {}  # storage -> last op that mutated it, and when
         self.written_at: dict[int, int] = {}
         self.runs: dict[int, int] = {}
@@ -236,7 +237,6 @@ class Walk:
         self.work = fused_work(problem) if is_fused(device) else None
         self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
         self.crossing = 0  # bytes still on their way out when the backward starts, gone by then
-        self.kept: set[int] = set()  # storages held from the start of the backward to the end
         for i, kinds in enumerate(self.flags):
             if "placeholder" in kinds:
                 for v in range(self.first[i], self.first[i + 1]):
@@ -252,6 +252,17 @@ class Walk:
         if id(self.value_life[v]) in self.lanes.left:
             raise BrokenPlanError(f"step {step}: value {v} lies in memory that has left")
 
+    def held_for(self, v: int) -> Life | None:
+        """The life that is held on behalf of a value: that of its op's first run."""
+        return self.own.get(self.storage_of[v], self.value_life[v])
+
+    def begin(self, s: int, t: int) -> Life:
+        """A new life of storage ``s``. It is the storage's own if there is none on the device."""
+        self.newest[s] = Life(s, t, t, self.storages[s]["bytes"])
+        self.own.setdefault(s, self.newest[s])
+        self.lives.append(self.newest[s])
+        return self.newest[s]
+
     def enter_backward(self) -> None:
         """What must be there between forward and backward."""
         for v in self.problem["forward_outputs"]:
@@ -259,16 +270,15 @@ class Walk:
                 raise BrokenPlanError(f"forward output {v} does not exist when the backward starts")
             self.here(v, self.starts)
             to_end = "hold_end" in self.held[self.storage_of[v]]
-            self.hold(self.value_life[v], self.end if to_end else self.starts)
+            self.hold(self.held_for(v), self.end if to_end else self.starts)
             if to_end and self.maker[v] in self.lanes.made:
-                made, key = self.lanes.made[self.maker[v]], id(self.value_life[v])
+                made, key = self.lanes.made[self.maker[v]], id(self.held_for(v))
                 self.lanes.keeper[key] = made if self.lanes.keeper.get(key, made) == made else -1
-                self.kept.add(self.storage_of[v])
         for s, kinds in enumerate(self.held):
             if "hold_forward" in kinds and "static" not in kinds:
-                if s not in self.newest:
+                if s not in self.own:
                     raise BrokenPlanError(f"storage {s} is not alive when the backward starts")
-                self.hold(self.newest[s], self.starts)
+                self.hold(self.own[s], self.starts)
 
     def copy_out(self, t: int, i: int) -> None:
         """Op ``i``'s values start to leave; their memory goes when the copy has ended."""
@@ -277,9 +287,9 @@ class Walk:
             raise BrokenPlanError(f"step {t}: op {i} is not live and cannot leave")
         gone: dict[int, Life] = {}
         for v in range(self.first[i], self.first[i + 1]):
-            life = self.value_life.pop(v)
-            if life is not None:
-                gone[id(life)] = life
+            life = self.value_life[v]
+            if life is not None:  # the caller's memory stays
+                gone[id(self.value_life.pop(v))] = life
         lanes.sent[i] = t
         lanes.ended[i] = lanes.copy("out", i, sum(life.bytes for life in gone.values()))
         for key, life in gone.items():
@@ -292,8 +302,9 @@ class Walk:
                     self.lives.append(life)
             else:
                 self.hold(life, t)
-                if life.storage is not None and self.newest.get(life.storage) is life:
-                    del self.newest[life.storage]
+                for latest in (self.newest, self.own):
+                    if life.storage is not None and latest.get(life.storage) is life:
+                        del latest[life.storage]
             lanes.leaving.append((lanes.ended[i], life))
         del lanes.made[i]
 
@@ -306,8 +317,7 @@ class Walk:
             if self.written_at.get(s, -1) > self.lanes.sent[i]:
                 raise BrokenPlanError(f"step {t}: storage {s} was written since it left")
             if "static" not in self.held[s] and s not in fresh:
-                fresh[s] = self.newest[s] = Life(s, t, t, self.storages[s]["bytes"])
-                self.lives.append(fresh[s])
+                fresh[s] = self.begin(s, t)
                 size += fresh[s].bytes
             self.value_life[self.first[i] + k] = fresh.get(s)
         self.lanes.ready[i] = self.lanes.copy("in", i, size)
@@ -328,7 +338,8 @@ class Walk:
                 )
             self.here(v, t)
             self.hold(self.value_life[v], t)
-            self.lanes.stall_until(self.lanes.ready.get(self.maker[v], 0.0))
+            if self.value_life[v] is not None:
+                self.lanes.stall_until(self.lanes.ready.get(self.maker[v], 0.0))
             seen[s] = self.value_life[v]
         return seen
 
@@ -345,11 +356,12 @@ class Walk:
             if s in seen:
                 if "mutates" in self.flags[i]:
                     self.written_by[s], self.written_at[s] = i, t
-            elif "static" in self.held[s]:
+            elif "static" in self.held[s]:  # the caller's memory is written once
                 seen[s] = None
+                if i in self.runs:
+                    self.lives.append(Life(s, t, t, self.storages[s]["bytes"]))
             else:
-                seen[s] = self.newest[s] = Life(s, t, t, self.storages[s]["bytes"])
-                self.lives.append(self.newest[s])
+                seen[s] = self.begin(s, t)
             self.value_life[self.first[i] + k] = seen[s]
         if op.get("workspace", 0):
             self.lives.append(Life(None, t, t, op["workspace"]))
@@ -376,21 +388,20 @@ class Walk:
         if action != "wait":
             {"run": self.run, "out": self.copy_out, "in": self.copy_in}[action](t, i)
 
-    def finish(self, came_back: set[int]) -> None:
-        """What must be there at the end. ``came_back``: steps that bring something back."""
+    def finish(self) -> None:
+        """What must be there at the end."""
         for v in self.problem["backward_outputs"]:
             if v not in self.value_life:
                 raise BrokenPlanError(f"backward output {v} does not exist at the end")
             self.here(v, self.end)
-            self.hold(self.value_life[v], self.end)
+            own = "hold_end" in self.held[self.storage_of[v]]
+            self.hold(self.held_for(v) if own else self.value_life[v], self.end)
         for s, kinds in enumerate(self.held):
             if "hold_end" not in kinds or "static" in kinds:
                 continue
-            if s in self.kept and (s not in self.newest or self.newest[s].made in came_back):
-                continue
-            if s not in self.newest:
+            if s not in self.own:
                 raise BrokenPlanError(f"storage {s} is not alive at the end")
-            self.hold(self.newest[s], self.end)
+            self.hold(self.own[s], self.end)
         for i, kinds in enumerate(self.flags):
             acts = kinds & (ONCE - {"unknown"}) and "placeholder" not in kinds
             if acts and i not in self.runs:
@@ -412,7 +423,7 @@ def evaluate(
         walk.take(t, step)
     if backward_starts == end:
         walk.enter_backward()
-    walk.finish({t for t, step in enumerate(steps) if not isinstance(step, int)})
+    walk.finish()
     lives, lanes = walk.lives, walk.lanes
     seconds, lanes.clock = lanes.clock, float("inf")
     gone = lanes.free_gone(end)

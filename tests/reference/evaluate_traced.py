@@ -11,7 +11,8 @@ A plan is the list of steps in execution order. A step is a node id (run that no
 (start copying that value to the host; the device copy is dropped when the copy has ended), ["wait", id] (stall until that copy out has ended) or
 ["in", id] (allocate and start bringing it back). `backward_starts` is the index
 of the first step of the backward. Nothing says when memory is freed: a value lives from the step that makes it to its
-last use before the same node runs again, and what must outlive the step (forward outputs, gradients) lives to the end.
+last use before the same node runs again, and what must outlive the step (forward outputs, gradients) lives to the end:
+the memory of its node's first run. A later run makes a copy for itself, which lives on only while a step reads it.
 
 Rules checked: every input of a step is live; forward outputs exist when the backward starts; every gradient exists at
 the end; nodes that depend on a tangent run only in the backward; random and mutating nodes run exactly once.
@@ -38,6 +39,12 @@ def load(path):
     g["tangent"] = tangent
     g["hold_forward"] = {i for i in g["forward_outputs"] if i is not None and nodes[i]["kind"] != "placeholder"}
     g["hold_backward"] = {i for i in g["backward_outputs"] if i is not None and nodes[i]["kind"] != "placeholder"}
+    root = []                                                                  # per node: storage -> node that allocates it
+    for i, v in enumerate(nodes):
+        have = {}
+        for a in v["inputs"]: have.update(root[a])
+        root.append({o["storage"]: have.get(o["storage"], i) for o in v["out"]})
+    g["held"] = {(r, s) for h in g["hold_forward"] | g["hold_backward"] for s, r in root[h].items()} # what allocates what is held
     return g
 
 
@@ -67,7 +74,6 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
         if t == backward_starts:
             for h in g["hold_forward"]:
                 if h not in current: raise ValueError(f"forward output {nodes[h]['name']} does not exist when the backward starts")
-                last[current[h]] = len(kind)
         if k == "run":
             v = nodes[i]
             if i in g["tangent"] and t < backward_starts: raise ValueError(f"step {t}: {v['name']} depends on a tangent and runs in the forward")
@@ -92,11 +98,11 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
         if v.get("mutates") and count.get(i, 0) != 1: raise ValueError(f"{v['name']} mutates and must run exactly once, it runs {count.get(i, 0)} times")
     for h in g["hold_backward"]:
         if h not in current: raise ValueError(f"gradient {nodes[h]['name']} does not exist at the end")
-        last[current[h]] = len(kind)
     # pass 2: bytes and time
     owner, users, live, peak, saved = {}, {}, 0, 0, 0                          # owner[instance] = [storage instance ids]; users[sid] = live instances
     size, dead, clock, lane = {}, {}, 0.0, {"out": 0.0, "in": 0.0}
     ready, stall, runs, nsid = {}, 0.0, 0, 0
+    kept = set()                                                               # of g["held"], allocated
     for inst, t in last.items(): dead.setdefault(t, []).append(inst)
     current, store, leaving, ended = {}, {}, [], {}                            # leaving: (time the copy out ends, bytes)
     for i, v in enumerate(nodes):
@@ -117,6 +123,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
                 sid = have.get(s) if s in have else own.get(s)
                 if sid is None: sid = nsid; nsid += 1; size[sid] = sb[s]; users[sid] = 0; live += sb[s]
                 if s not in own: users[sid] += 1
+                if s not in have and s not in own and (i, s) in g["held"] - kept: kept.add((i, s)); users[sid] += 1  # to the end
                 own[s] = sid
             owner[inst] = own; current[i] = inst; clock += cost(g, i, dev); runs += 1
         elif k == "out":

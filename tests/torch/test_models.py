@@ -53,6 +53,71 @@ def test_gradients_and_peaks(
             assert limit is None or again.peak_bytes <= limit
 
 
+class Residual(nn.Module):
+    """Batch norms, whose new statistics are results; with ``returns`` a hidden value is too."""
+
+    def __init__(self, returns: bool, n: int = 6, width: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(width if i else 3, width, 3, padding=1), nn.BatchNorm2d(width), nn.SiLU()
+            )
+            for i in range(n)
+        )
+        self.head = nn.Linear(width, 5)
+        self.returns = returns
+
+    def forward(self, x: torch.Tensor) -> Any:
+        hidden = []
+        for i, layer in enumerate(self.layers):
+            x = x + layer(x) if i else layer(x)
+            hidden.append(x)
+        loss = self.head(x.mean((2, 3))).square().mean()
+        return (loss, hidden[2]) if self.returns else loss
+
+
+def runs_again(plan: Any, kind: str) -> bool:
+    """Does an op of this kind run more than once?"""
+    runs = Counter(plan.document["steps"])
+    return any(n > 1 and kind in plan.problem["ops"][op]["kind"] for op, n in runs.items())
+
+
+@pytest.mark.parametrize("budget", [0.6, "min"])
+def test_batch_norms_run_again(
+    budget: Any, train_step: Callable[..., Any], same_bits: Callable[..., bool]
+) -> None:
+    """Without their new statistics: those are updated once, and the copies of them are freed at
+    once, so that planned and measured bytes agree."""
+    torch.manual_seed(0)
+    model, x = Residual(returns=False), torch.randn(8, 3, 16, 16)
+    reference = train_step(copy.deepcopy(model), x)
+    compiled = ct.compile(copy.deepcopy(model), budget=budget)
+    found = train_step(compiled, x)
+    (plan,) = compiled.plans
+    assert runs_again(plan, "batch_norm")
+    assert found.peak_bytes == plan.numbers["live_bytes"]
+    assert same_bits(found.loss, reference.loss)
+    assert same_bits(list(found.gradients.values()), list(reference.gradients.values()))
+    assert same_bits(list(found.buffers.values()), list(reference.buffers.values()))
+    assert all(n == 1 for key, n in found.buffers.items() if key.endswith("num_batches_tracked"))
+
+
+def test_a_result_is_of_the_first_run(same_bits: Callable[..., bool]) -> None:
+    """What the forward returned, and others hold, is not what the backward makes again."""
+    torch.manual_seed(0)
+    model, x = Residual(returns=True), torch.randn(8, 3, 16, 16)
+
+    def step(model: nn.Module) -> list[torch.Tensor]:
+        loss, hidden = model(x)
+        (loss + hidden.square().mean()).backward()
+        return [loss.detach(), hidden.detach(), *(p.grad for p in model.parameters())]
+
+    reference = step(copy.deepcopy(model))
+    compiled = ct.compile(copy.deepcopy(model), budget="min")
+    assert same_bits(step(compiled), reference)
+    assert runs_again(compiled.plans[0], "batch_norm")
+
+
 def test_random_numbers_follow_the_seed(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     model, inputs = make("gpt")
     compiled = ct.compile(model, budget=0.6)

@@ -3,7 +3,8 @@
 The forward graph takes the primals and returns the forward outputs, then what the backward needs:
 tensors, then numbers. The backward graph takes numbers, tensors and tangents in that order and
 returns the gradients. Both run their nodes in the plan's order; what runs again stands there again
-under a name of its own, and later readers read the newest run. Moves to the host and back are nodes
+under a name of its own, and later readers read the newest run; what a graph returns is of the first
+run, as the plan holds it. Moves to the host and back are nodes
 as well (transfers.py): what is on the host between forward and backward crosses as a tensor there.
 """
 
@@ -199,7 +200,9 @@ class _Emitter:
             made.update(makes)
             steps.append(step)
         for node in self.graph.outputs[self.graph.num_fwd_outputs :]:
-            if isinstance(node, fx.Node) and node not in made and node.op != "get_attr":
+            if not isinstance(node, fx.Node) or node.op == "get_attr":
+                continue
+            if node not in made or node in self.first_runs:
                 saved[node] = None
         self.backward = steps
         self._add_parts([v for v in saved if isinstance(v, fx.Node)])
@@ -295,6 +298,7 @@ class _Emitter:
         if late:
             copied.meta["autograd_backward"] = True
         env[node] = copied
+        self.first.setdefault(node, copied)
 
     def _move(self, graph: fx.Graph, env: dict[_Value, Any], step: _Step, move: Move) -> None:
         def call(function: Any, moved: _Moved, *args: Any) -> fx.Node:
@@ -353,15 +357,27 @@ class _Emitter:
             env[node] = node.meta["val"]
 
     def _outputs(
-        self, graph: fx.Graph, env: dict[_Value, Any], outputs: Sequence[Any], descs: list[Any]
+        self,
+        graph: fx.Graph,
+        env: dict[_Value, Any],
+        results: Sequence[Any],
+        saved: Sequence[_Value],
+        descs: list[Any],
     ) -> None:
+        """``results``: what the caller gets, of its first run. ``saved``: as it is in the end."""
+        outputs = [*results, *saved]
         for node in outputs:
             if isinstance(node, fx.Node):
                 self._have(graph, env, node)
                 self._receive(graph, env, node)
             elif isinstance(node, _Moved) and node.what == "here":
                 env[node] = self._part(graph, env, node.node, node.position, node)
-        values = tuple(env[n] if isinstance(n, (fx.Node, _Moved)) else n for n in outputs)
+        values = tuple(
+            (self.first if i < len(results) and n in self.first else env)[n]
+            if isinstance(n, (fx.Node, _Moved))
+            else n
+            for i, n in enumerate(outputs)
+        )
         end = graph.output(values)
         end.meta["desc"] = descs
         end.meta["output_stack_traces"] = [
@@ -380,6 +396,7 @@ class _Emitter:
         graph = fx.Graph()
         env: dict[_Value, Any] = {}
         self.coming: set[fx.Node] = set()  # nodes that bring something back, not yet waited for
+        self.first: dict[fx.Node, Any] = {}  # first runs
         for node in self.primals:
             env[node] = graph.placeholder(node.name)
             env[node].meta = node.meta
@@ -390,20 +407,23 @@ class _Emitter:
         descs = [
             *self.graph.descs[:k], *(SavedForBackwardsAOTOutput(i) for i in range(len(saved)))
         ]  # fmt: skip
-        self._outputs(graph, env, [*self.graph.outputs[:k], *saved], descs)
+        self._outputs(graph, env, self.graph.outputs[:k], saved, descs)
         return self._module(graph)
 
     def backward_module(self) -> fx.GraphModule:
         graph = fx.Graph()
         env: dict[_Value, Any] = {}
         self.coming = set()
+        self.first = {}
         for node in [*self.numbers, *self.tensors, *self.tangents]:
             env[node] = graph.placeholder(node.name)
             env[node].meta = node.meta if isinstance(node, fx.Node) else {"val": node.val}
+            if isinstance(node, fx.Node):
+                self.first[node] = env[node]
         for step in self.backward:
             self._copy(graph, env, step, True)
         k = self.graph.num_fwd_outputs
-        self._outputs(graph, env, self.graph.outputs[k:], self.graph.descs[k:])
+        self._outputs(graph, env, self.graph.outputs[k:], [], self.graph.descs[k:])
         return self._module(graph)
 
 

@@ -189,4 +189,19 @@ static inline void make_random(maker *m, uint64_t seed, uint32_t n_forward) {
     if (maker_draw(&s, 2)) m->storage_flags[m->storage[gradient]] |= CB_STORE_HOLD_END;
 }
 
+/* Of what the forward's ops make, parts are held, returned, or the caller's memory. */
+static inline void hold_parts(maker *m, uint64_t seed) {
+    static const uint8_t flags[] = {CB_STORE_HOLD_END, CB_STORE_HOLD_FORWARD, CB_STORE_STATIC, 0};
+    uint64_t s = seed * 53 + 11;
+    for (uint32_t op = 2; op < m->backward_starts; op++) {
+        uint32_t v = m->out_begin[op + 1] - 1;
+        bool pair = v > m->out_begin[op], view = m->flags[op] & CB_POP_VIEW;
+        if (view || maker_draw(&s, pair ? 2 : 8) || m->n_result == 8) continue;
+        uint8_t flag = flags[maker_draw(&s, 4)];
+        if (flag == CB_STORE_STATIC && m->storage_flags[m->storage[v]]) flag = 0;
+        m->storage_flags[m->storage[v]] |= flag;
+        if (flag == 0 || flag == CB_STORE_STATIC) m->result[m->n_result++] = v;
+    }
+}
+
 #endif

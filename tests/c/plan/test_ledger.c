@@ -20,17 +20,12 @@ typedef struct bench {
 static bool start(bench *b, uint64_t seed, uint32_t n_forward) {
     static maker m;
     make_random(&m, seed, n_forward);
+    if (seed % 2) hold_parts(&m, seed);
     *b = (bench){.p = make_problem(&m, &alloc)};
     cb_arena_init(&b->arena, &alloc);
     if (cb_facts_make(b->p, cb_device_find("a100"), &b->arena, &b->f, &err) != CB_OK) return false;
     b->may_rerun = CB_NEW(&b->arena, bool, b->p->n_op);
-    for (uint32_t k = 0; k < b->f.base_backward; k++) {
-        uint32_t op = b->f.base[k];
-        b->may_rerun[op] = !b->f.once[op] && !(b->p->op_flags[op] & CB_POP_VIEW);
-    }
-    for (uint32_t s = 0; s < b->p->n_storage; s++) {
-        if (b->f.root[s] != CB_NONE && b->f.held[s]) b->may_rerun[b->f.root[s]] = false;
-    }
+    cb_facts_mark_free(&b->f, b->may_rerun);
     return cb_sim_init(&b->sim, &b->f, &alloc, &err) == CB_OK &&
            cb_ledger_init(&b->ledger, &b->f, b->may_rerun, &alloc, &err) == CB_OK &&
            cb_ledger_init(&b->fresh, &b->f, b->may_rerun, &alloc, &err) == CB_OK;

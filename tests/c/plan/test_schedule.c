@@ -114,6 +114,54 @@ TEST(views_hold_their_storage) {
     cb_problem_free(p);
 }
 
+/* x -> (a 100, s 30), b = f(a) of 200; backward: g = f(tangent, b), h = f(g, a, maybe s). Of the
+ * pair the second is held to the end, or the caller's. */
+static cb_problem *pair(uint8_t flag, bool reads) {
+    static maker m;
+    memset(&m, 0, sizeof m);
+    uint32_t x = make_input(&m, 1000), a = make_pair_op(&m, CB_POP_FUSIBLE, 1, &x, 100, 30),
+             b = make_op(&m, CB_POP_FUSIBLE, 1, &a, 200);
+    m.storage_flags[m.storage[a + 1]] |= flag;
+    m.result[m.n_result++] = a + 1;
+    m.backward_starts = m.n_op;
+    uint32_t t = make_input(&m, 8);
+    m.flags[m.n_op - 1] |= CB_POP_BACKWARD;
+    uint32_t g = make_op(&m, CB_POP_BACKWARD, 2, (const uint32_t[]){t, b}, 10);
+    g = make_op(&m, CB_POP_BACKWARD, 2, (const uint32_t[]){g, a}, 20);
+    m.grad[m.n_grad++] =
+        make_op(&m, CB_POP_BACKWARD, reads ? 2 : 1, (const uint32_t[]){g, a + 1}, 40);
+    return make_problem(&m, &alloc);
+}
+
+TEST(what_is_held_is_of_the_first_run) {
+    const uint32_t again[] = {1, 2, 4, 1, 5, 6}, held[] = {CB_STORE_HOLD_END, CB_STORE_STATIC, 0};
+    /* bytes while the op runs again, the step after, and the last */
+    static const uint64_t bytes[3][2][3] = {
+        {{30 + 10 + 100 + 30, 30 + 10 + 100 + 20, 30 + 20 + 40},
+         {30 + 10 + 100 + 30, 30 + 10 + 100 + 20 + 30, 30 + 20 + 40 + 30}},
+        {{10 + 100 + 30, 10 + 100 + 20, 20 + 40}, {10 + 100 + 30, 10 + 100 + 20, 20 + 40}},
+        {{10 + 100 + 30, 10 + 100 + 20, 20 + 40},
+         {10 + 100 + 30, 10 + 100 + 20 + 30, 20 + 40 + 30}}};
+    for (int i = 0; i < 3; i++) {
+        for (int reads = 0; reads < 2; reads++) {
+            cb_problem *p = pair((uint8_t)held[i], reads);
+            cb_arena arena;
+            cb_lives lives;
+            cb_arena_init(&arena, &alloc);
+            CHECK_OK(cb_problem_verify(p, &err));
+            CHECK_OK(walk(p, &arena, 6, again, 2, &lives));
+            for (int k = 0; k < 3; k++) CHECK(lives.live_bytes[3 + k] == bytes[i][reads][k]);
+            uint32_t first = lives.value_instance_out[lives.out_begin[0] + 1],
+                     copy = lives.value_instance_out[lives.out_begin[3] + 1];
+            CHECK(copy != CB_NONE && copy != first);
+            CHECK((first == CB_NONE) == (held[i] == CB_STORE_STATIC));
+            CHECK(held[i] != CB_STORE_HOLD_END || lives.instance[first].last == 6);
+            cb_arena_free(&arena);
+            cb_problem_free(p);
+        }
+    }
+}
+
 TEST(mutation_pins_its_readers) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -283,6 +331,7 @@ int main(void) {
     RUN(counts_bytes_and_steps);
     RUN(names_the_broken_rule);
     RUN(views_hold_their_storage);
+    RUN(what_is_held_is_of_the_first_run);
     RUN(mutation_pins_its_readers);
     RUN(copies_take_their_time);
     RUN(offsets_never_overlap);

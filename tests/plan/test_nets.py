@@ -1,0 +1,87 @@
+"""Budgets of networks that people begin with: each share of the memory that a plan is known for is
+met at no more than its time, "no plan" is said near the floor only, `min` does as well as asked.
+
+The problems are those that ``cutback.torch.compile`` makes (``tests/data/nets/README.md``)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cutback
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
+
+import evaluate
+
+NETS = Path(__file__).parents[1] / "data" / "nets"
+SLACK = 0.5  # points of extra time
+# Extra time in % at 0.5, 0.4 and 0.3 of save-everything's peak (None: no plan is asked for), and
+# the smallest peak at any price in % of it.
+KNOWN: dict[str, tuple[float | None, float | None, float | None, float]] = {
+    "cnn8_bn": (5.6, 15.1, 32.8, 20.5),
+    "cnn16_bn": (4.8, 10.0, 20.4, 10.75),
+    "cnn32_bn": (4.6, 7.4, 15.5, 5.75),
+    "cnn8_bn_drop": (10.2, 22.4, 52.6, 25.4),
+    "seqcnn12_bn_relu": (7.0, 15.0, 24.4, 12.3),
+    "mlp16_bn": (8.1, 15.5, None, 34.0),
+    "unet3_bn": (5.4, 10.2, None, 31.5),
+}
+FAST = ("cnn8_bn", "seqcnn12_bn_relu", "mlp16_bn", "unet3_bn")
+SOME = [n if n in FAST else pytest.param(n, marks=pytest.mark.very_slow) for n in KNOWN]
+
+
+@cache
+def problem(name: str) -> dict[str, Any]:
+    return evaluate.load(NETS / f"{name}.json.gz")
+
+
+@cache
+def whole(name: str) -> int:
+    """Bytes of saving everything."""
+    return int(cutback.plan(problem(name), budget="1x", measure="live").numbers["live_bytes"])
+
+
+def checked(name: str, **question: Any) -> dict[str, Any]:
+    """The numbers of a plan that the referee has walked."""
+    plan = cutback.plan(problem(name), measure="live", device="cpu", **question)
+    evaluate.check_plan(problem(name), plan.document)
+    return dict(plan.numbers)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_shares_of_the_memory(name: str) -> None:
+    for share, known in zip((0.5, 0.4, 0.3), KNOWN[name], strict=False):
+        if known is None:
+            continue
+        numbers = checked(name, budget=int(share * whole(name)))
+        extra = 100 * (numbers["time_ps"] / numbers["once_ps"] - 1)
+        assert extra <= known + SLACK, (name, share, extra)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_smallest_peak_at_any_price(name: str) -> None:
+    numbers = checked(name, budget="min", max_extra=100)
+    assert 100 * numbers["live_bytes"] / whole(name) <= KNOWN[name][3] + 0.05
+
+
+@pytest.mark.parametrize("name", ["mlp16_bn", "unet3_bn"])
+def test_a_refusal_names_the_smallest_and_is_near_the_floor(name: str) -> None:
+    """What it says is the smallest is what `min` at any price finds, and whoever asks for that
+    much gets it."""
+    with pytest.raises(cutback.BudgetError) as error:
+        cutback.plan(problem(name), budget=int(0.2 * whole(name)), measure="live")
+    found = re.search(r"smallest found needs (\d+) bytes", str(error.value))
+    floor = re.search(r"none is below (\d+) bytes", str(error.value))
+    assert found and floor
+    assert int(floor[1]) <= int(found[1]) <= 1.25 * int(floor[1])
+    share = re.search(r"smallest share is ([\d.]+)x .* in the end are ([\d.]+)x", str(error.value))
+    assert share and 0 < float(share[2]) < float(share[1])
+    assert float(share[1]) == pytest.approx(int(found[1]) / whole(name), abs=1e-3)
+    assert checked(name, budget=int(found[1]))["live_bytes"] <= int(found[1])
+    assert checked(name, budget="min", max_extra=100)["live_bytes"] <= int(found[1])
