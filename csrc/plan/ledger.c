@@ -773,7 +773,8 @@ bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, ui
     if (last == CB_NONE || last <= anchor) return false;
     const cb_ledger_spans *spans = &l->span[storage];
     bool first = spans->len == 1 || spans->at[1].made > anchor;
-    if (first && l->held_until[storage] >= anchor) return false;
+    uint32_t until = l->held_until[storage];
+    if (first && until > 0 && until >= anchor) return false;
     const cb_ledger_uses *u = &l->use[storage];
     size_t i = find_reader(l, u, anchor + 1);
     if (i == u->len) return false;
