@@ -60,7 +60,8 @@ void cb_moves_forget(cb_moves *m) { m->change.len = m->before.len = 0; }
 bool cb_moves_undo(cb_moves *m) {
     for (size_t i = 0; i < m->change.len; i++) {
         cb_change c = m->change.at[i];
-        if (!cb_ledger_set(m->l, c.anchor, m->before.at + c.begin, c.end - c.begin)) return false;
+        const uint32_t *before = c.end > c.begin ? m->before.at + c.begin : NULL;
+        if (!cb_ledger_set(m->l, c.anchor, before, c.end - c.begin)) return false;
     }
     cb_moves_forget(m);
     return cb_moves_settle(m);
