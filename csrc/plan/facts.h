@@ -18,10 +18,10 @@ typedef struct cb_facts {
     bool bent;        /* do the two differ anywhere? */
     int64_t once_ps;  /* of the base order */
     uint32_t
-        *root; /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
-    bool
-        *once; /* [n_op] may not run twice: by its flags, or as it touches memory that is mutated */
-    bool *held;      /* [n_storage] alive when the backward starts whatever the plan */
+        *root;  /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
+    bool *once; /* [n_op] may not run twice: by its flags, or as it, or a view of what it makes,
+                   touches memory that is mutated */
+    bool *held; /* [n_storage] alive when the backward starts whatever the plan */
     uint32_t *scope; /* [n_storage] innermost region that holds its op and all its forward readers,
                         CB_NONE: none */
     uint8_t *wish;   /* [n_op] cb_constraint of what it allocates, all views considered */

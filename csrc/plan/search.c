@@ -458,6 +458,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
     if (early) status = settle(&k, &s->d, err);
     t->pool = &s->pool;
+    out->smallest = k.smallest;
     if (status != CB_OK) return status;
     out->pairs.list.at = k.best.pair;
     out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;
