@@ -67,7 +67,11 @@ cb_status cb_context_set_threads(cb_context *ctx, int n_threads, cb_error *err) 
 
 cb_memory_stats cb_context_memory(const cb_context *ctx) { return cb_alloc_stats(&ctx->alloc); }
 
-void cb_context_fail_alloc(cb_context *ctx, uint64_t nth) { cb_alloc_fail(&ctx->alloc, nth); }
+uint64_t cb_context_fail_alloc(cb_context *ctx, uint64_t nth) {
+    uint64_t left = cb_alloc_left(&ctx->alloc);
+    cb_alloc_fail(&ctx->alloc, nth);
+    return left;
+}
 
 /* ---- text ----------------------------------------------------------------------------------- */
 

@@ -66,6 +66,8 @@ cb_memory_stats cb_alloc_stats(const cb_alloc *a) {
 
 void cb_alloc_fail(cb_alloc *a, uint64_t nth) { atomic_store(&a->fail_in, nth); }
 
+uint64_t cb_alloc_left(const cb_alloc *a) { return atomic_load(&a->fail_in); }
+
 bool cb_mul_size(size_t a, size_t b, size_t *out) {
     size_t product;
     if (__builtin_mul_overflow(a, b, &product)) return false;

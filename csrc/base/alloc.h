@@ -22,6 +22,8 @@ void *cb_malloc(cb_alloc *a, size_t bytes);
 void cb_free(cb_alloc *a, void *block); /* NULL is fine */
 cb_memory_stats cb_alloc_stats(const cb_alloc *a);
 void cb_alloc_fail(cb_alloc *a, uint64_t nth);
+/* How many allocations until the one that fails; 0: it has failed, or none is to. */
+uint64_t cb_alloc_left(const cb_alloc *a);
 
 /* Checked size arithmetic: false on overflow, `out` untouched. */
 bool cb_mul_size(size_t a, size_t b, size_t *out);

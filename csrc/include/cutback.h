@@ -116,8 +116,11 @@ typedef struct cb_memory_stats {
     uint64_t peak_bytes; /* largest held */
 } cb_memory_stats;
 CB_API cb_memory_stats cb_context_memory(const cb_context *ctx);
-/* For tests: the n-th allocation from now fails (1: the next); 0 turns it off. */
-CB_API void cb_context_fail_alloc(cb_context *ctx, uint64_t nth);
+/* For tests: the n-th allocation from now fails (1: the next); 0 turns it off. Returns how many
+ * were still to come of those that an earlier call asked for; 0: that one has failed, or there was
+ * none.
+ */
+CB_API uint64_t cb_context_fail_alloc(cb_context *ctx, uint64_t nth);
 
 /* ---- graph ----------------------------------------------------------------------------------- */
 

@@ -5,7 +5,8 @@
 enum {              /* of a storage */
        STAYS = 1,   /* may not move */
        SEVERAL = 2, /* more than one op picks it */
-       GIVEN = 4    /* an output: must be there at its time, in whoever's memory it is */
+       LONG = 4,    /* its copy takes too long */
+       GIVEN = 8    /* an output: must be there at its time, in whoever's memory it is */
 };
 
 typedef struct finder {
@@ -14,6 +15,7 @@ typedef struct finder {
     uint8_t *mark;    /* [n_storage] */
     uint32_t *picker; /* [n_storage] view that reads the op which allocates it */
     bool *direct;     /* [n_op] something other than a view reads it */
+    bool *used;       /* [n_value] somebody reads it, or it is an output */
 } finder;
 
 /* What is held, mutated, or no value of the forward does not move. */
@@ -35,6 +37,18 @@ static void mark_staying(const finder *z) {
         if ((p->op_flags[p->value_op[v]] & CB_POP_MUTATES) && f->root[s] != p->value_op[v])
             z->mark[s] |= STAYS;
     }
+}
+
+static void mark_used(const finder *z) {
+    const cb_facts *f = z->m->f;
+    const cb_problem *p = z->p;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
+            z->used[p->in_value[j]] = true;
+    }
+    for (uint32_t i = 0; i < p->n_forward_output; i++) z->used[p->forward_output[i]] = true;
+    for (uint32_t i = 0; i < p->n_backward_output; i++) z->used[p->backward_output[i]] = true;
 }
 
 static void find_pickers(const finder *z) {
@@ -66,8 +80,10 @@ static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
     *all_move = p->out_begin[op + 1] - p->out_begin[op] <= MOST_OUTPUTS;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
-        if (z->m->f->root[s] != op) { /* it hands on a storage of an input, or of the caller */
-            *all_move &= (p->storage_flags[s] & CB_STORE_STATIC) && !(z->mark[s] & GIVEN);
+        if (z->m->f->root[s] != op) { /* it hands on a storage of an input, or of the caller: for
+                                          readers of that nothing comes back */
+            *all_move &=
+                (p->storage_flags[s] & CB_STORE_STATIC) && !(z->mark[s] & GIVEN) && !z->used[v];
             continue;
         }
         n += s != last;
@@ -105,6 +121,20 @@ static void drop_mixed(const finder *z) {
     }
 }
 
+/* Bytes and times of copies. What would be under way for too long stays. */
+static void set_times(const finder *z, uint64_t *bytes, double link) {
+    cb_mover *m = z->m;
+    for (uint32_t s = 0; s < z->p->n_storage; s++) {
+        if (m->carrier[s] != CB_NONE) bytes[m->carrier[s]] += z->p->storage_bytes[s];
+    }
+    for (uint32_t op = 0; op < z->p->n_op; op++) m->copy_ps[op] = cb_copy_time_ps(bytes[op], link);
+    for (uint32_t s = 0; s < z->p->n_storage; s++) {
+        if (m->carrier[s] == CB_NONE || m->copy_ps[m->carrier[s]] >= 0) continue;
+        m->carrier[s] = CB_NONE;
+        z->mark[s] |= LONG;
+    }
+}
+
 /* Without a budget (`firm`) a preference acts as a demand, where it can. */
 static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
     const cb_facts *f = z->m->f;
@@ -121,9 +151,10 @@ static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
         return cb_fail(err, CB_INVALID,
                        "MUST_OFFLOAD of %s: its memory cannot leave (%s); save it instead",
                        cb_op_text(p, p->value_op[v], text),
-                       f->held[s] ? "it is an output, alive anyway"
-                                  : "it is changed in place, handed out in pieces, or made "
-                                    "together with an output");
+                       z->mark[s] & LONG ? "its copy would take 1,000 s or more"
+                       : f->held[s]      ? "it is an output, alive anyway"
+                                         : "it is changed in place, handed out in pieces, or made "
+                                           "together with an output");
     }
     return CB_OK;
 }
@@ -143,24 +174,23 @@ cb_status cb_find_carriers(cb_mover *m, bool firm, cb_error *err) {
     z.mark = CB_NEW(&scratch, uint8_t, p->n_storage);
     z.picker = CB_NEW(&scratch, uint32_t, p->n_storage);
     z.direct = CB_NEW(&scratch, bool, p->n_op);
+    z.used = CB_NEW(&scratch, bool, p->n_value);
     uint64_t *bytes = CB_NEW(&scratch, uint64_t, p->n_op);
     m->carrier = CB_NEW(&m->arena, uint32_t, p->n_storage);
     m->copy_ps = CB_NEW(&m->arena, int64_t, p->n_op);
     m->must = CB_NEW(&m->arena, bool, p->n_op);
     cb_status status = CB_OK;
-    if (!z.mark || !z.picker || !z.direct || !bytes || !m->carrier || !m->copy_ps || !m->must) {
+    if (!z.mark || !z.picker || !z.direct || !z.used || !bytes || !m->carrier || !m->copy_ps ||
+        !m->must) {
         status = cb_no_memory(err);
         goto done;
     }
     mark_staying(&z);
+    mark_used(&z);
     find_pickers(&z);
     choose(&z);
     drop_mixed(&z);
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (m->carrier[s] == CB_NONE) continue;
-        bytes[m->carrier[s]] += p->storage_bytes[s];
-    }
-    for (uint32_t op = 0; op < p->n_op; op++) m->copy_ps[op] = cb_copy_time_ps(bytes[op], link);
+    set_times(&z, bytes, link);
     status = add_wishes(&z, firm, err);
 done:
     cb_arena_free(&scratch);

@@ -63,5 +63,6 @@ double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device) {
 }
 
 int64_t cb_copy_time_ps(uint64_t bytes, double link_bytes_per_s) {
-    return (int64_t)fmin((double)bytes / link_bytes_per_s * PS_PER_S + 0.5, MOST_PS);
+    double ps = (double)bytes / link_bytes_per_s * PS_PER_S + 0.5;
+    return ps < MOST_PS ? (int64_t)ps : -1;
 }

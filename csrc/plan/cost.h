@@ -24,7 +24,8 @@ CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
 /* The problem's own link goes before the device's. 0: there is none. */
 double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);
-/* Of a copy over such a link, which there must be. */
+/* Of a copy over such a link, which there must be; negative: 1,000 s or more, which no plan takes.
+ */
 int64_t cb_copy_time_ps(uint64_t bytes, double link_bytes_per_s);
 
 #endif

@@ -104,8 +104,9 @@ static void do_jobs(cb_crew *crew, uint32_t who) {
         if (i >= crew->n_job) return;
         status = crew->fn(c, i, crew->user, &crew->err[who]);
     }
+    if (status == CB_OK) return; /* the caller may come twice: what it said first stands */
     crew->status[who] = status;
-    if (status != CB_OK) atomic_store(&crew->stop, true);
+    atomic_store(&crew->stop, true);
 }
 
 static void wait_for_others(cb_crew *crew) {

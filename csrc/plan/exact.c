@@ -191,7 +191,8 @@ static uint32_t count_leading(const cb_facts *f, const uint32_t *bit_of) {
     return k - f->base_backward;
 }
 
-bool cb_exact_suits(const cb_facts *f) {
+/* Has it nothing that the states say nothing about? */
+static bool is_plain(const cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t r = 0; r < p->n_region; r++) {
         if (p->region_limit[r] != UINT64_MAX) return false;
@@ -199,13 +200,20 @@ bool cb_exact_suits(const cb_facts *f) {
     for (uint32_t op = 0; op < p->n_op; op++) {
         if (f->wish[op] != CB_FREE && f->wish[op] != CB_MUST_SAVE) return false;
     }
-    if (f->n_base == 0 || f->n_base > MOST_STATES >> 1) return false;
+    return true;
+}
+
+cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err) {
+    const cb_problem *p = f->p;
+    *suits = f->n_base > 0 && f->n_base <= MOST_STATES >> 1 && is_plain(f);
+    if (!*suits) return CB_OK;
     cb_arena scratch;
     cb_arena_init(&scratch, f->alloc);
     bool *may_rerun = CB_NEW(&scratch, bool, p->n_op),
          *is_read = CB_NEW(&scratch, bool, p->n_storage);
     uint32_t *bit_of = CB_NEW(&scratch, uint32_t, p->n_storage), n = MOST_BITS + 1;
-    if (may_rerun && bit_of && is_read) {
+    cb_status status = may_rerun && bit_of && is_read ? CB_OK : cb_no_memory(err);
+    if (status == CB_OK) {
         mark_reruns(f, is_read, may_rerun);
         n = give_bits(f, is_read, may_rerun, bit_of);
         if (n <= MOST_BITS && !has_plain_views(f)) n = MOST_BITS + 1;
@@ -213,8 +221,9 @@ bool cb_exact_suits(const cb_facts *f) {
             f->base_backward + count_leading(f, bit_of) == f->n_base)
             n = MOST_BITS + 1; /* nothing that the backward could start with for sure */
     }
+    *suits = n <= MOST_BITS && f->n_base + 2 <= MOST_STATES >> n;
     cb_arena_free(&scratch);
-    return n <= MOST_BITS && f->n_base + 2 <= MOST_STATES >> n;
+    return status;
 }
 
 static event make_event(const solver *z, uint32_t op) {

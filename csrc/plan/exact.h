@@ -11,7 +11,7 @@
 #include "search.h"
 
 /* Is the problem small enough? Depends on nothing else, so that budgets compare. */
-bool cb_exact_suits(const cb_facts *f);
+CB_MUST_CHECK cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err);
 /* The fastest schedule of at most `bytes` live bytes, and of those one with the smallest peak, into
  * `out`, which lies in `arena`; no steps: there is none. CB_CANCELLED as `goal` polls. */
 CB_MUST_CHECK cb_status cb_exact_fastest(const cb_facts *f, const cb_goal *goal, uint64_t bytes,

@@ -108,6 +108,21 @@ static void sum_given(cb_facts *f) {
     }
 }
 
+/* Who makes a storage again makes its views again: where one of them may run only once, as it also
+ * reads other memory that is mutated, its storage's op may not run twice either. After set_order.
+ */
+static void mark_viewed_once(cb_facts *f) {
+    const cb_problem *p = f->p;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k];
+        if (!f->once[op] || !(p->op_flags[op] & CB_POP_VIEW)) continue;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t root = f->root[p->value_storage[v]];
+            if (root != CB_NONE) f->once[root] = true;
+        }
+    }
+}
+
 static void mark_held(cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -321,6 +336,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     mark_needed(p, f.root, needed);
     set_order(&f, needed);
     mark_once(&f, mutator);
+    mark_viewed_once(&f);
     mark_held(&f);
     sum_given(&f);
     find_scopes(&f);

@@ -18,9 +18,9 @@ typedef struct cb_facts {
     bool bent;        /* do the two differ anywhere? */
     int64_t once_ps;  /* of the base order */
     uint32_t
-        *root; /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
-    bool
-        *once; /* [n_op] may not run twice: by its flags, or as it touches memory that is mutated */
+        *root;  /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
+    bool *once; /* [n_op] may not run twice: by its flags, or as it, or a view of what it makes,
+                   touches memory that is mutated */
     uint64_t *again_bytes; /* [n_op] what a run after the first makes of the caller's storages, for
                               itself alone: the caller's memory is written once */
     bool has_again;        /* does any op? */
@@ -57,8 +57,8 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
  * what is held of it belongs to the first run (schedule.h). The search, the floor and explain all
  * ask here. */
 bool cb_may_rerun(const cb_facts *f, uint32_t op);
-/* The same of all ops, into `out` [n_op], but for those of which all stays to the end: a search frees
- * nothing by them. */
+/* The same of all ops, into `out` [n_op], but for those of which all stays to the end: a search
+ * frees nothing by them. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
 /* Is the storage there from its op's first run to the end, so that no rerun frees it? */
 static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {

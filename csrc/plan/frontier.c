@@ -30,7 +30,9 @@ typedef struct maker {
     uint32_t *drop;   /* [n_op] its first run falls away in steps before this one */
     uint32_t *need;   /* [n_storage] the backward needs it in steps before this one */
     uint32_t *use;    /* [n_storage] a first run reads it from this step on */
-    int64_t *time;    /* [n_node] of the network */
+    uint32_t *shown; /* [n_value] like `need` and `use`, of a value: what a view reads beside its */
+    uint32_t *watch; /*           own storage goes with the view */
+    int64_t *time;   /* [n_node] of the network */
     /* the steps of the frontier, node by node */
     uint32_t *begin; /* [n_step + 1] into `node` */
     uint32_t *node;
@@ -47,10 +49,12 @@ static cb_status allocate(maker *m, cb_error *err) {
     m->drop = CB_NEW(m->scratch, uint32_t, p->n_op);
     m->need = CB_NEW(m->scratch, uint32_t, p->n_storage);
     m->use = CB_NEW(m->scratch, uint32_t, p->n_storage);
+    m->shown = CB_NEW(m->scratch, uint32_t, p->n_value);
+    m->watch = CB_NEW(m->scratch, uint32_t, p->n_value);
     m->time = CB_NEW(m->scratch, int64_t, m->cut->flow.n_node);
     m->in = CB_NEW(m->scratch, bool, m->cut->flow.n_node);
     bool ok = m->held && m->is_limited && m->run_of && m->again && m->drop && m->need && m->use &&
-              m->time && m->in;
+              m->shown && m->watch && m->time && m->in;
     return ok ? CB_OK : cb_no_memory(err);
 }
 
@@ -107,20 +111,64 @@ static void mark_runnable(const maker *m, cb_preset preset, bool *may_run) {
 
 /* ---- what a family of nested sets costs ------------------------------------------------------ */
 
+/* Somebody reads the inputs of `op`: again in steps before `by`, and at its first run from step
+ * `from` on. */
+static void note_reads(const maker *m, uint32_t op, uint32_t by, uint32_t from) {
+    const cb_problem *p = m->f->p;
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t v = p->in_value[j], s = p->value_storage[v];
+        if (by > m->need[s]) m->need[s] = by;
+        if (by > m->shown[v]) m->shown[v] = by;
+        m->use[s] = least(m->use[s], from);
+        m->watch[v] = least(m->watch[v], from);
+    }
+}
+
+/* A view runs again where its storage is made again and somebody reads through it, and reads what
+ * it reads the first time only where it is not. */
+static void follow_view(const maker *m, const uint32_t *until, uint32_t op) {
+    const cb_facts *f = m->f;
+    const cb_problem *p = f->p;
+    uint32_t by = 0, from = CB_NONE;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t root = f->root[p->value_storage[v]],
+                 run = root == CB_NONE ? CB_NONE : m->run_of[root],
+                 again = run == CB_NONE ? 0 : until[run], level = least(again, m->shown[v]);
+        if (level > by) by = level;
+        from = least(from, m->watch[v]);
+        if (m->shown[v] > again) from = least(from, again);
+    }
+    note_reads(m, op, by, from);
+}
+
+static void start_following(const maker *m) {
+    const cb_problem *p = m->f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        m->need[s] = 0;
+        m->use[s] = CB_NONE;
+    }
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        m->shown[v] = 0;
+        m->watch[v] = CB_NONE;
+    }
+    for (uint32_t i = 0; i < p->n_forward_output; i++) m->watch[p->forward_output[i]] = 0;
+    for (uint32_t i = 0; i < p->n_backward_output; i++) m->shown[p->backward_output[i]] = CB_NONE;
+}
+
 /* Run i of the cut may run again in steps before `until`[i]. From the last op to the first: a
  * storage is needed as long as a reader is, an op runs again as long as what it makes is needed,
  * and its first run falls away as long as no first run reads it. */
 static void follow(const maker *m, const uint32_t *until) {
     const cb_facts *f = m->f;
     const cb_problem *p = f->p;
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        m->need[s] = 0;
-        m->use[s] = CB_NONE;
-    }
+    start_following(m);
     for (uint32_t k = f->n_base; k-- > 0;) {
         uint32_t op = f->base[k], run = m->run_of[op], need = 0, use = CB_NONE;
         bool backward = k >= f->base_backward;
-        if (!backward && (p->op_flags[op] & CB_POP_VIEW) && !f->once[op]) continue;
+        if (!backward && (p->op_flags[op] & CB_POP_VIEW) && !f->once[op]) {
+            follow_view(m, until, op);
+            continue;
+        }
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
             if (f->root[s] != op) continue;
@@ -130,12 +178,7 @@ static void follow(const maker *m, const uint32_t *until) {
         m->again[op] = run == CB_NONE ? 0 : least(until[run], need);
         m->drop[op] = least(m->again[op], use);
         if (p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN)) m->drop[op] = 0;
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-            uint32_t s = p->value_storage[p->in_value[j]];
-            uint32_t by = backward ? CB_NONE : m->again[op];
-            if (by > m->need[s]) m->need[s] = by;
-            if (!backward) m->use[s] = least(m->use[s], m->drop[op]);
-        }
+        note_reads(m, op, backward ? CB_NONE : m->again[op], backward ? CB_NONE : m->drop[op]);
     }
 }
 

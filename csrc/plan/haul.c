@@ -278,6 +278,17 @@ static size_t fetches_of(const cb_haul *h, cb_pair pair, cb_pair *out, size_t mo
     return n;
 }
 
+/* The op whose rerun stands for bringing back what `op` moves: an op that writes into memory may
+ * have outputs in memory of others as well. */
+static uint32_t maker_of(const cb_haul *h, uint32_t op) {
+    const cb_facts *f = h->t->f;
+    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
+        uint32_t s = f->p->value_storage[v];
+        if (h->t->mover->carrier[s] == op) return f->root[s];
+    }
+    return CB_NONE;
+}
+
 static cb_status try_change(cb_haul *h, cb_pair pair, cb_error *err) {
     const cb_facts *f = h->t->f;
     uint32_t op = cb_pair_op(pair);
@@ -291,9 +302,9 @@ static cb_status try_change(cb_haul *h, cb_pair pair, cb_error *err) {
             if (!has_pair(&h->now.pairs, pair)) return CB_OK;
         }
     } else if (h->reruns) {
-        uint32_t root = f->root[f->p->value_storage[f->p->out_begin[op]]];
+        uint32_t root = maker_of(h, op);
         added[0] = cb_pair_make(cb_pair_anchor(pair), root);
-        bool may = !f->once[root] && !has_pair(&h->now.pairs, added[0]);
+        bool may = root != CB_NONE && !f->once[root] && !has_pair(&h->now.pairs, added[0]);
         if (may) {
             if (!change(h, pair, added, 1)) return cb_no_memory(err);
             CB_TRY(try_for(h, &h->next, &h->now, err));

@@ -44,7 +44,8 @@ typedef struct hunter {
     cb_schedule best;
     int64_t best_ps; /* INT64_MAX: none */
     uint64_t best_bytes;
-    uint64_t smallest; /* bytes of any plan seen */
+    uint64_t smallest; /* bytes of any plan measured */
+    bool weighs_all;   /* measure plans that cannot be taken, too */
 } hunter;
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
@@ -133,16 +134,20 @@ static cb_status keep(hunter *z, const cb_candidate *c, cb_candidate *out, cb_er
     return CB_OK;
 }
 
-/* The fastest plan of the pool that counts for rung `r`. */
-static cb_status keep_winner(hunter *z, uint32_t r, cb_candidate *out, cb_error *err) {
-    double least = (double)z->f->once_ps + z->least_ps[r];
-    for (uint32_t i = 0; i < z->pool->n; i++) {
-        if (z->pool->at[i].size < z->smallest) z->smallest = z->pool->at[i].size;
-    }
+/* The plan of rung `r` is larger than that, or it does not count: smaller ones are those of later
+ * rungs, or a smaller budget, which begins there, would miss what a larger one has. */
+static uint64_t next_target(const hunter *z, uint32_t r) {
+    return r + STRIDE < z->n_rung ? z->target[r + STRIDE] : 0;
+}
+
+/* The fastest plan of the pool that counts for rung `r`, and takes no less than `least`. */
+static cb_status keep_winner(hunter *z, uint32_t r, double least, cb_candidate *out,
+                             cb_error *err) {
     uint32_t i = cb_pool_fitting(z->pool, z->target[r]);
     if (i == CB_NONE) return CB_OK;
     while (i > 0 && (double)z->pool->at[i].time_ps < least) i--;
     if ((double)z->pool->at[i].time_ps < least) return CB_OK;
+    if (z->pool->at[i].size <= next_target(z, r)) return CB_OK;
     return keep(z, &z->pool->at[i], out, err);
 }
 
@@ -151,7 +156,9 @@ static cb_status search_for(hunter *z, uint32_t r, bool reruns, const cb_candida
     cb_pool_of_plans_free(z->pool);
     z->moves.target = z->target[r];
     CB_TRY(cb_haul_search(&z->haul, reruns, seed, err));
-    return keep_winner(z, r, out, err);
+    double least = (double)z->f->once_ps + z->least_ps[r];
+    if (!reruns) least = fmax(least, only_bound_of(z, z->target[r]));
+    return keep_winner(z, r, least, out, err);
 }
 
 /* Where prices of the ladder reach no plan, the ladder's own search gives a start. */
@@ -214,8 +221,8 @@ static cb_status consider_plan(hunter *z, uint32_t r, const cb_candidate *c, boo
     cb_schedule schedule;
     *taken = false;
     if (!c->pair) return CB_OK;
-    if (!z->goal->smallest && (c->time_ps > z->best_ps || c->size + beside(z) > z->goal->bytes))
-        return CB_OK;
+    bool loses = c->time_ps > z->best_ps || c->size + beside(z) > z->goal->bytes;
+    if (loses && !z->goal->smallest && !z->weighs_all) return CB_OK;
     CB_TRY(cb_mover_run(&z->mover, c->pair, c->n_pair, z->target[r], err));
     CB_TRY(cb_mover_schedule(&z->mover, z->arena, &schedule, err));
     return consider(z, &schedule, taken, err);
@@ -241,12 +248,17 @@ static cb_status consider_rung(hunter *z, uint32_t r, bool *taken, cb_error *err
     return CB_OK;
 }
 
+/* Of a budget. */
+static uint32_t first_rung(const hunter *z) {
+    uint64_t bytes = z->goal->bytes > beside(z) ? z->goal->bytes - beside(z) : 0;
+    uint32_t first = cb_ladder_first(&z->ladder, bytes);
+    return first - first % STRIDE;
+}
+
 /* From the first rung that may fit, until no later one can be faster. */
 static cb_status consider_rungs(hunter *z, cb_error *err) {
-    uint64_t bytes = z->goal->bytes > beside(z) ? z->goal->bytes - beside(z) : 0;
     bool taken;
-    uint32_t first = cb_ladder_first(&z->ladder, bytes);
-    for (uint32_t r = first - first % STRIDE; r < z->n_rung; r += STRIDE) {
+    for (uint32_t r = first_rung(z); r < z->n_rung; r += STRIDE) {
         if (z->target[r] < z->floor) return CB_OK;
         if (z->best_ps != INT64_MAX && least_of(z, r) >= (double)z->best_ps) return CB_OK;
         CB_TRY(consider_rung(z, r, &taken, err));
@@ -269,6 +281,19 @@ static cb_status consider_small_rungs(hunter *z, cb_error *err) {
     return CB_OK;
 }
 
+/* Nothing fits: the smallest plan of the rungs before, for the error. Whoever asks for that much
+ * gets it. */
+static cb_status find_smallest(hunter *z, cb_error *err) {
+    bool taken;
+    z->weighs_all = true;
+    for (uint32_t r = first_rung(z);; r -= STRIDE) {
+        bool possible = r < z->n_rung && z->target[r] >= z->floor;
+        if (possible) CB_TRY(consider_rung(z, r, &taken, err));
+        if (possible && (z->at[r].joint.pair || z->at[r].only.pair)) return CB_OK;
+        if (r < STRIDE) return CB_OK;
+    }
+}
+
 static cb_status fail(const hunter *z, cb_error *err) {
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
     char op[CB_OP_TEXT], found[60] = "nothing was found";
@@ -281,7 +306,7 @@ static cb_status fail(const hunter *z, cb_error *err) {
                    "raise the budget%s, or use a smaller batch",
                    (unsigned long long)z->goal->bytes, measure[z->goal->measure], found,
                    z->floor_op == CB_NONE ? "none" : cb_op_text(z->f->p, z->floor_op, op),
-                   (unsigned long long)z->floor,
+                   (unsigned long long)(z->floor + beside(z)),
                    z->goal->pinned_bytes == UINT64_MAX ? "" : " or the limit on pinned bytes");
 }
 
@@ -296,6 +321,7 @@ static cb_status consider_runs(hunter *z, cb_sim *sim, cb_error *err) {
     if (must) return CB_OK;
     if (!only) {
         cb_status status = cb_searcher_ask(z->searcher, z->goal, &found, err);
+        if (status == CB_INFEASIBLE) z->smallest = found.smallest;
         if (status == CB_INFEASIBLE) return CB_OK;
         if (status != CB_OK) return status;
     }
@@ -309,7 +335,9 @@ static cb_status hunt(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     CB_TRY(cb_mover_init(&z->mover, z->f, false, z->arena->alloc, err));
     CB_TRY(consider_runs(z, sim, err));
     CB_TRY(start(z, cut, sim, err));
-    return z->goal->smallest ? consider_small_rungs(z, err) : consider_rungs(z, err);
+    if (z->goal->smallest) return consider_small_rungs(z, err);
+    CB_TRY(consider_rungs(z, err));
+    return z->best_ps == INT64_MAX ? find_smallest(z, err) : CB_OK;
 }
 
 cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_searcher *searcher,

@@ -321,6 +321,16 @@ static cb_status send_away(walker *w, uint32_t step, uint32_t op, uint32_t insta
     return CB_OK;
 }
 
+static cb_status time_copy(const walker *w, uint32_t step, uint32_t op, uint64_t bytes,
+                           int64_t *copy_ps) {
+    *copy_ps = cb_copy_time_ps(bytes, w->lanes->link);
+    if (*copy_ps >= 0) return CB_OK;
+    return cb_fail(w->err, CB_INVALID,
+                   "step %u: copying the %llu bytes of %s over a link of %g bytes a second takes "
+                   "1,000 s or more",
+                   step, (unsigned long long)bytes, w->p->op_name[op], w->lanes->link);
+}
+
 static cb_status copy_out(walker *w, uint32_t step, uint32_t op) {
     const cb_problem *p = w->p;
     lanes *m = w->lanes;
@@ -339,7 +349,9 @@ static cb_status copy_out(walker *w, uint32_t step, uint32_t op) {
         bytes += p->storage_bytes[s];
         CB_TRY(send_away(w, step, op, instance));
     }
-    m->out_free = after(later(m->out_free, w->clock), cb_copy_time_ps(bytes, m->link));
+    int64_t copy_ps;
+    CB_TRY(time_copy(w, step, op, bytes, &copy_ps));
+    m->out_free = after(later(m->out_free, w->clock), copy_ps);
     for (uint32_t i = first; i < m->n_leaving; i++) m->leaving[i].end = m->out_free;
     m->ended[op] = m->out_free;
     m->out_at[op] = step;
@@ -373,8 +385,9 @@ static cb_status copy_in(walker *w, uint32_t step, uint32_t op) {
         w->have[v] = true;
         w->value_instance[v] = *at++ = w->seen_instance[s];
     }
-    m->in_free =
-        after(later(later(m->in_free, m->ended[op]), w->clock), cb_copy_time_ps(bytes, m->link));
+    int64_t copy_ps;
+    CB_TRY(time_copy(w, step, op, bytes, &copy_ps));
+    m->in_free = after(later(later(m->in_free, m->ended[op]), w->clock), copy_ps);
     m->ready[op] = m->in_free;
     m->made_at[op] = step;
     host_copy *copy = &m->copies[m->host[op]];

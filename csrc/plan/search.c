@@ -438,8 +438,10 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
     const cb_facts *f = s->f;
     const cb_goal *goal = &s->goal;
     bool on_peaks = goal->measure == CB_MEASURE_LIVE || goal->measure == CB_MEASURE_TOTAL;
+    bool suits = false;
     *solved = false;
-    if (!on_peaks || !cb_exact_suits(f)) return CB_OK;
+    if (on_peaks) CB_TRY(cb_exact_suits(f, &suits, err));
+    if (!suits) return CB_OK;
     uint64_t beside = beside_size(&s->t);
     cb_arena *arena = out->pairs.arena;
     cb_schedule best = {0};
@@ -484,6 +486,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
     if (early) status = settle(&k, &s->d, err);
     t->pool = &s->pool;
+    out->smallest = k.smallest;
     if (status != CB_OK) return status;
     out->pairs.list.at = k.best.pair;
     out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;

@@ -30,6 +30,7 @@ typedef struct cb_found {
     cb_schedule schedule;  /* the answer itself, where `n_step` is not 0: it is no set of pairs */
     double least_extra_ps; /* no plan of the bound's class (prices.h) that fits takes less; < 0:
                               not known */
+    uint64_t smallest;     /* bytes of the smallest plan measured, where nothing fits */
 } cb_found;
 
 /* [n_op] what runs again in all plans: by wish, and inside regions with limits what their own cut

@@ -393,6 +393,11 @@ typedef struct lazy {
     cb_pairs *out;
 } lazy;
 
+/* A view of what runs again does so as well, where somebody reads through it. */
+static bool is_view_again(const lazy *z, uint32_t op, uint32_t root) {
+    return op != root && z->recompute[root] && z->f->position[op] < z->f->base_backward;
+}
+
 /* Notes the inputs of the ops on the stack as needed at `anchor`, and of those that run again for
  * it. */
 static bool spread_need(lazy *z, bool *again, uint32_t anchor) {
@@ -403,6 +408,11 @@ static bool spread_need(lazy *z, bool *again, uint32_t anchor) {
             uint32_t s = p->value_storage[p->in_value[j]], op = z->f->root[s];
             if (op == CB_NONE || z->f->position[op] >= z->f->base_backward) continue;
             if (z->need[s] == CB_NONE) z->need[s] = anchor;
+            uint32_t maker = p->value_op[p->in_value[j]];
+            if (is_view_again(z, maker, op) && !again[maker]) {
+                again[maker] = true;
+                if (!CB_PUSH(z->scratch, z->stack, maker)) return false;
+            }
             if (!z->recompute[op] || again[op]) continue;
             again[op] = true;
             if (!CB_PUSH(z->out->arena, z->out->list, cb_pair_make(anchor, op)) ||

@@ -41,8 +41,7 @@ static PyObject *fail_alloc(PyObject *module, PyObject *nth) {
     if (PyErr_Occurred()) return NULL;
     cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
     if (!context) return NULL;
-    cb_context_fail_alloc(context->core, n);
-    Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(cb_context_fail_alloc(context->core, n));
 }
 
 static PyObject *op_row(const cb_op_def *def) {
@@ -76,7 +75,8 @@ static PyMethodDef module_methods[] = {
     {"memory", memory_stats, METH_NOARGS,
      "memory() -> {n_alloc, live_bytes, peak_bytes} of the core's allocator"},
     {"fail_alloc", fail_alloc, METH_O,
-     "fail_alloc(n, /): for tests, the n-th allocation from now fails; 0: off"},
+     "fail_alloc(n, /): for tests, the n-th allocation from now fails; 0: off. Returns how many of "
+     "an earlier n were still to come"},
     {"op_table", op_table, METH_NOARGS,
      "op_table() -> ((name, min_ins, max_ins, n_outs, flags, attrs, doc, differentiable), ...)"},
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},

@@ -33,7 +33,8 @@ def live_bytes():
 
 def sweep(work, dense=300):
     """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... and beyond ``dense`` in
-    growing steps, until none does; how many failed."""
+    growing steps, until there are fewer than n; how many failed. Where one has failed, the only
+    answer is MemoryError: what is made without it may be another one."""
     work()
     before = live_bytes()
     n = 0
@@ -45,10 +46,11 @@ def sweep(work, dense=300):
         try:
             work()
         except MemoryError:
-            failed = True
+            raised = True
         else:
-            failed = False
-        _native.fail_alloc(0)
+            raised = False
+        failed = _native.fail_alloc(0) == 0
+        assert raised == failed, f"allocation {n} failed and nobody was told"
         work()  # and all is well again
         assert live_bytes() == before, f"allocation {n} failed and something was kept"
         if not failed:
@@ -74,6 +76,61 @@ def test_plan_and_lower(budget):
 def test_plan_of_a_problem():
     plan = cutback.plan(loss, PARAMS, X, Y, budget="min")
     assert sweep(lambda: cutback.plan(plan.problem, budget="min").explain(), dense=60) > 50
+
+
+def chain_problem(n):
+    """A chain of n ops and its backward, each gradient with two reads: up to n = 18 a budget
+    on live bytes is solved exactly, beyond it is searched."""
+    flags = [["placeholder"], *[["fusible"], ["compute"]] * (n // 2)]
+    ops = [
+        {"name": f"f{i}", "in": [i - 1] * (i > 0), "flags": row, "bytes": 1000 * i, "flops": 1e6}
+        for i, row in enumerate(flags)
+    ]
+    reads = [[n, n - 1], *([n + i, n - i] for i in range(1, n))]
+    ops += [{"name": "g", "in": row, "flags": ["backward"], "bytes": 10} for row in reads]
+    for s, op in enumerate(ops):
+        op["out"] = [{"storage": s}]
+    return {
+        "format": "cutback.problem",
+        "version": 1,
+        "backward_starts": n + 1,
+        "forward_outputs": [n],
+        "backward_outputs": [2 * n],
+        "storages": [{"bytes": 0, "flags": ["static"]}]
+        + [{"bytes": 64 * (1 + 7 * s % 11)} for s in range(1, 2 * n + 1)],
+        "ops": ops,
+    }
+
+
+@pytest.fixture
+def threads():
+    before = cutback.get_num_threads()
+    yield cutback.set_num_threads
+    cutback.set_num_threads(before)
+
+
+def sweep_budgets(n, dense):
+    problem = chain_problem(n)
+    for measure in ("live", "arena", "saved", "total"):
+        for budget in (0.8, "min"):
+            failed = sweep(
+                lambda m=measure, b=budget: cutback.plan(problem, budget=b, measure=m), dense
+            )
+            assert failed > 20
+
+
+def test_budgets(threads):
+    """Wherever memory runs out, the answer is no other plan, and not that nothing fits."""
+    threads(2)
+    sweep_budgets(4, dense=10)
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("n_thread", [1, 2, 4])
+@pytest.mark.parametrize("n", [4, 6, 20])
+def test_budgets_one_by_one(threads, n, n_thread):
+    threads(n_thread)
+    sweep_budgets(n, dense=100_000)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "debug", "ref"])

@@ -102,27 +102,43 @@ TEST(ends_early) {
     cb_pool_free(pool);
 }
 
+#define N_MEASURE 5
+
+typedef struct question {
+    const cb_problem *p;
+    int n_thread;
+} question;
+
 static cb_status plan_together(cb_alloc *a, void *user) {
-    cb_answer answer[N_BUDGET];
-    cb_budget budget[N_BUDGET];
+    const question *q = user;
+    cb_answer answer[N_MEASURE];
+    cb_budget budget[N_MEASURE] = {{.kind = CB_BUDGET_MIN, .measure = CB_MEASURE_LIVE}};
     cb_pool *pool = NULL;
     cb_error why;
-    set_budgets(budget);
-    cb_status status = cb_pool_new(a, 3, &pool, &why);
+    for (uint32_t i = 0; i + 1 < N_MEASURE; i++)
+        budget[i + 1] =
+            (cb_budget){.kind = CB_BUDGET_SHARE, .measure = (cb_measure)i, .share = 0.6 + 0.1 * i};
+    cb_status status = cb_pool_new(a, q->n_thread, &pool, &why);
     if (status != CB_OK) return status;
     cb_plan_options o = {.threads = pool};
-    status = cb_plan_make_many(user, &o, budget, N_BUDGET, a, answer, &why);
-    if (status == CB_OK) free_answers(answer);
+    status = cb_plan_make_many(q->p, &o, budget, N_MEASURE, a, answer, &why);
+    for (uint32_t i = 0; i < N_MEASURE && status == CB_OK; i++) cb_plan_free(answer[i].plan);
     cb_pool_free(pool);
     return status;
 }
 
+/* One thread may take two jobs, and small problems are solved another way. */
 TEST(memory_runs_out) {
     static maker m;
-    make_random(&m, 76, 16);
-    cb_problem *p = make_problem(&m, &alloc);
-    check_oom(plan_together, p);
-    cb_problem_free(p);
+    for (uint32_t n_forward = 4; n_forward <= 8; n_forward += 4) {
+        make_random(&m, 76, n_forward);
+        cb_problem *p = make_problem(&m, &alloc);
+        for (int n_thread = 1; n_thread <= 4; n_thread *= 2) {
+            question q = {p, n_thread};
+            check_oom_after(plan_together, &q, CB_OOM_EACH / 30);
+        }
+        cb_problem_free(p);
+    }
 }
 
 int main(void) {

@@ -61,7 +61,8 @@ static bool try_all(const cb_problem *p, cb_arena *arena, front *out, bool *exac
     if (!may_rerun || cb_facts_make(p, cb_device_find("a100"), arena, &f, &err) != CB_OK)
         return false;
     mark_reruns(&f, may_rerun);
-    *exact = cb_exact_suits(&f);
+    cb_status status = cb_exact_suits(&f, exact, &err);
+    CHECK_OK(status);
     if (!list_pairs(&f, may_rerun, pair, &n)) return false;
     if (cb_sim_init(&sim, &f, &alloc, &err) != CB_OK) return false;
     bool ok = true;
