@@ -3,6 +3,7 @@ changing ``lr`` between steps recompiles nothing."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,12 +18,20 @@ class Moments(NamedTuple):
     """The state of an optimizer. It is exchanged as a whole, so that no interrupt comes between its
     parts; a step updates ``m``, ``v`` and ``counter`` in place, in one call of the core."""
 
-    names: list[str]  # of the parameters; none before the first step
+    names: list[str]  # of the parameters; none before a step was tried
     group_of: list[int]
     m: list[np.ndarray[Any, Any]]
     v: list[np.ndarray[Any, Any]]
     counter: np.ndarray[Any, Any]  # i64: steps taken
     loaded: dict[str, dict[str, np.ndarray[Any, Any]]] | None = None  # before the first step
+    patterns: tuple[tuple[str, ...], ...] = ()  # of the groups that group_of was found with
+    first: int = -1  # the counter when m and v were made; while it is still that, no step was taken
+
+    @property
+    def bound(self) -> bool:
+        """Whether a step was taken, or a state loaded after one. A first step that was refused
+        leaves what was made for it, which belongs to no parameters yet."""
+        return bool(self.names) and int(self.counter) != self.first
 
 
 def _count(t: Any) -> np.ndarray[Any, Any]:
@@ -40,6 +49,22 @@ def _count(t: Any) -> np.ndarray[Any, Any]:
     return np.array(number, np.int64)
 
 
+def _number(name: str, value: Any) -> float:
+    """A hyper-parameter as a float.
+
+    Raises:
+        TypeError, ValueError: it is no number, or none that a float can hold.
+    """
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)
+    except TypeError:
+        raise TypeError(f"AdamW: {name}={value!r} is not a number") from None
+    except OverflowError:
+        raise ValueError(f"AdamW: {name} is an integer too large for a float") from None
+
+
 def _arrays(state: Mapping[str, Any], key: str) -> dict[str, np.ndarray[Any, Any]]:
     """Copies of the arrays that a state holds under a key."""
     if not isinstance(state[key], Mapping):
@@ -48,6 +73,8 @@ def _arrays(state: Mapping[str, Any], key: str) -> dict[str, np.ndarray[Any, Any
     for name, array in arrays.items():
         if not np.can_cast(array.dtype, np.float64, "same_kind"):
             raise ValueError(f"{key} of {name} is {array.dtype}, not a floating type")
+        if key == "v" and (array < 0).any():
+            raise ValueError(f"v of {name}, a mean of squares, has an element {array.min()}")
     return arrays
 
 
@@ -64,10 +91,25 @@ def _fitting(
     for name, p in zip(names, like, strict=True):
         if arrays[name].shape != p.shape:
             raise ValueError(f"{key} of {name} has shape {arrays[name].shape}, expected {p.shape}")
-    return [
-        np.ascontiguousarray(arrays[name].astype(p.dtype)).reshape(p.shape)
-        for name, p in zip(names, like, strict=True)
-    ]
+    fitting = []
+    for name, p in zip(names, like, strict=True):
+        with np.errstate(over="ignore"):
+            array = np.ascontiguousarray(arrays[name].astype(p.dtype)).reshape(p.shape)
+        if (np.isinf(array) & np.isfinite(arrays[name])).any():
+            raise ValueError(f"{key} of {name} has elements too large for {p.dtype}")
+        fitting.append(array)
+    return fitting
+
+
+def _find_group(name: str, patterns: Sequence[Sequence[str]]) -> int:
+    """The first group with a pattern that matches the name, from 1 on; 0 where none does."""
+    from fnmatch import fnmatchcase
+
+    for i, row in enumerate(patterns):
+        # brackets are part of leaf names, not sets of characters
+        if any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in row):
+            return i + 1
+    return 0
 
 
 class AdamW:
@@ -89,8 +131,8 @@ class AdamW:
             the options that differ: ``{"names": ["*norm*", "*bias*"], "weight_decay": 0.0}``. The
             first match counts.
 
-    One optimizer belongs to one set of parameters, f32 or f64. ``lr`` and the entries of ``groups``
-    may be changed between steps.
+    One optimizer belongs to one set of parameters, f32 or f64, from its first step on. ``lr`` and
+    ``groups`` may be changed between steps.
 
     Raises:
         ValueError, TypeError: a hyper-parameter outside its range.
@@ -118,6 +160,7 @@ class AdamW:
                 )
         self._state = Moments([], [], [], [], np.zeros((), np.int64))
         self.options()
+        self._patterns()
 
     @property
     def t(self) -> int:
@@ -127,17 +170,17 @@ class AdamW:
     @property
     def names(self) -> list[str]:
         """Leaf names of the parameters; none before the first step."""
-        return self._state.names
+        return self._state.names if self._state.bound else []
 
     @property
     def m(self) -> list[np.ndarray[Any, Any]]:
         """First moments, beside ``names``."""
-        return self._state.m
+        return self._state.m if self._state.bound else []
 
     @property
     def v(self) -> list[np.ndarray[Any, Any]]:
         """Second moments, beside ``names``."""
-        return self._state.v
+        return self._state.v if self._state.bound else []
 
     @property
     def counter(self) -> np.ndarray[Any, Any]:
@@ -159,32 +202,33 @@ class AdamW:
         rows = []
         for group in ({}, *self.groups):
             o = {**base, **group}
-            beta1, beta2 = o["betas"]
-            for name, value in (("beta1", beta1), ("beta2", beta2)):
-                if not 0 <= value < 1:
-                    raise ValueError(f"AdamW: {name}={value} is not in [0, 1)")
-            for name in ("lr", "eps", "weight_decay"):
-                if not o[name] >= 0:
-                    raise ValueError(f"AdamW: {name}={o[name]} is negative")
-            rows.append(
-                (
-                    float(o["lr"]),
-                    float(beta1),
-                    float(beta2),
-                    float(o["eps"]),
-                    float(o["weight_decay"]),
-                )
-            )
+            try:
+                beta1, beta2 = o["betas"]
+            except (TypeError, ValueError):
+                raise ValueError(f"AdamW: betas={o['betas']!r} are not two numbers") from None
+            betas = [_number(f"beta{k}", beta) for k, beta in ((1, beta1), (2, beta2))]
+            for k, beta in enumerate(betas, 1):
+                if not 0 <= beta < 1:
+                    raise ValueError(f"AdamW: beta{k}={beta} is not in [0, 1)")
+            lr, eps, decay = (_number(name, o[name]) for name in ("lr", "eps", "weight_decay"))
+            for name, value in (("lr", lr), ("eps", eps), ("weight_decay", decay)):
+                if not 0 <= value < math.inf:
+                    raise ValueError(f"AdamW: {name}={value} is not finite and at least 0")
+            rows.append((lr, betas[0], betas[1], eps, decay))
         return rows
 
     def prepare(self, names: list[str], params: Sequence[np.ndarray[Any, Any]]) -> Moments:
-        """The state for these parameters, made at the first call.
+        """The state for these parameters, made anew until a step was taken with it.
 
         Raises:
             ValueError: the optimizer holds the state of other parameters.
         """
-        if not self._state.names:
-            self._state = self._first(names, params)
+        patterns = self._patterns()
+        if not self._state.bound:
+            self._state = self._first(names, params, patterns)
+        elif self._state.patterns != patterns or self._state.loaded is not None:
+            groups = [_find_group(name, patterns) for name in self._state.names]
+            self._state = self._state._replace(group_of=groups, patterns=patterns, loaded=None)
         state = self._state
         if names != state.names:
             raise ValueError(
@@ -198,34 +242,43 @@ class AdamW:
                 )
         return state
 
-    def _first(self, names: list[str], params: Sequence[np.ndarray[Any, Any]]) -> Moments:
-        groups = [self._find_group(name) for name in names]
+    def _first(
+        self,
+        names: list[str],
+        params: Sequence[np.ndarray[Any, Any]],
+        patterns: tuple[tuple[str, ...], ...],
+    ) -> Moments:
+        groups = [_find_group(name, patterns) for name in names]
         loaded, counter = self._state.loaded, self._state.counter
         if loaded is not None:
             m, v = (_fitting(loaded[key], key, names, params) for key in ("m", "v"))
         else:
             m, v = ([np.zeros_like(p, subok=False) for p in params] for _ in range(2))
-        return Moments(list(names), groups, m, v, counter)
+        return Moments(list(names), groups, m, v, counter, loaded, patterns, int(counter))
 
-    def _find_group(self, name: str) -> int:
-        from fnmatch import fnmatchcase
-
-        for i, group in enumerate(self.groups):
-            patterns = [group["names"]] if isinstance(group["names"], str) else group["names"]
-            # brackets are part of leaf names, not sets of characters
-            if any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns):
-                return i + 1
-        return 0
+    def _patterns(self) -> tuple[tuple[str, ...], ...]:
+        """The name patterns of each group as they are now."""
+        rows = []
+        for group in self.groups:
+            names = group["names"]
+            row = (names,) if isinstance(names, str) else names
+            if not isinstance(row, Sequence) or not all(isinstance(p, str) for p in row):
+                raise TypeError(f"AdamW: names={names!r} of a group is no pattern or list of them")
+            rows.append(tuple(row))
+        return tuple(rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the state: ``{"t": int, "m": {leaf name: array}, "v": {...}}``."""
-        names, _, m, v, counter, loaded = self._state
-        held = loaded or {
-            "m": dict(zip(names, m, strict=True)),
-            "v": dict(zip(names, v, strict=True)),
-        }
+        state = self._state
+        if state.bound or state.loaded is None:
+            held = {
+                "m": dict(zip(self.names, self.m, strict=True)),
+                "v": dict(zip(self.names, self.v, strict=True)),
+            }
+        else:
+            held = state.loaded
         return {
-            "t": int(counter),
+            "t": int(state.counter),
             "m": {name: a.copy() for name, a in held["m"].items()},
             "v": {name: a.copy() for name, a in held["v"].items()},
         }
@@ -242,12 +295,12 @@ class AdamW:
                 f"the state of an AdamW has 't', 'm' and 'v'; {missing[0]!r} is missing"
             )
         counter, loaded = _count(state["t"]), {key: _arrays(state, key) for key in ("m", "v")}
-        names, groups, m = self._state.names, self._state.group_of, self._state.m
-        if not names:
+        held = self._state
+        if not held.bound:
             self._state = Moments([], [], [], [], counter, loaded)
             return
-        new_m, new_v = (_fitting(loaded[key], key, names, m) for key in ("m", "v"))
-        self._state = Moments(names, groups, new_m, new_v, counter)
+        m, v = (_fitting(loaded[key], key, held.names, held.m) for key in ("m", "v"))
+        self._state = held._replace(m=m, v=v, counter=counter, loaded=None, first=-1)
 
     def __repr__(self) -> str:
         return (

@@ -292,3 +292,95 @@ def test_fork_while_another_thread_runs_a_step():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[] True True True"
+
+
+def test_a_refused_first_step_binds_the_optimizer_to_nothing():
+    def loss(p, x):
+        return cutback.tanh(x @ p["w"].astype(np.float32)).mean()
+
+    x, w = np.ones((5, 8), "f4"), np.full((8, 8), 0.1, "f4")
+    whole = cutback.optim.AdamW()
+    expected = {"w": w.copy()}
+    for _ in range(2):
+        cutback.compile(loss, optimizer=whole)(expected, x)
+        if whole.t == 1:
+            middle, kept = whole.state_dict(), expected["w"].copy()
+
+    # fresh: half precision is refused, with the advice to pass single precision instead
+    optimizer = cutback.optim.AdamW()
+    step = cutback.compile(loss, optimizer=optimizer)
+    for refused in (w.astype("f2"), np.asfortranarray(w), np.ones((8, 3), "f2")):
+        with pytest.raises((NotImplementedError, ValueError)):
+            step({"w": refused}, x)
+        assert (optimizer.t, optimizer.names, optimizer.m, optimizer.v) == (0, [], [], [])
+        assert optimizer.state_dict() == {"t": 0, "m": {}, "v": {}}
+    params = {"w": w.copy()}
+    step(params, x)
+    assert params["w"].tobytes() == kept.tobytes()
+
+    # with a loaded state: it is whole after the refusal, not rounded to half precision
+    optimizer = cutback.optim.AdamW()
+    optimizer.load_state_dict(middle)
+    step = cutback.compile(loss, optimizer=optimizer)
+    with pytest.raises(NotImplementedError):
+        step({"w": kept.astype("f2")}, x)
+    (name,) = middle["m"]
+    assert optimizer.state_dict()["m"][name].tobytes() == middle["m"][name].tobytes()
+    params = {"w": kept.copy()}
+    step(params, x)
+    assert params["w"].tobytes() == expected["w"].tobytes()
+    assert optimizer.t == 2 and optimizer.v[0].tobytes() == whole.v[0].tobytes()
+
+
+def test_groups_may_be_exchanged_between_steps():
+    def loss(p, x):
+        return cutback.tanh(x @ p["w"] + p["b"]).mean()
+
+    params = {"w": np.full((8, 8), 0.1, "f4"), "b": np.zeros(8, "f4")}
+    x = np.ones((5, 8), "f4")
+    optimizer = cutback.optim.AdamW()
+    step = cutback.compile(loss, optimizer=optimizer)
+    step(params, x)
+    for groups, still in (
+        ([{"names": "*w*", "lr": 0.0}], {"w"}),
+        ([{"names": "*none*"}, {"names": ["*b*"], "lr": 0.0}], {"b"}),
+        ([{"names": "*", "lr": 0.0}], {"w", "b"}),
+        ([], set()),
+    ):
+        optimizer.groups = groups
+        before = {name: array.copy() for name, array in params.items()}
+        step(params, x)
+        assert {name for name in params if (params[name] == before[name]).all()} == still
+
+
+def test_a_state_with_impossible_moments_is_refused_and_changes_nothing():
+    step, params, buffers, x = make(8)
+    step(params, buffers, x)
+    good = step.optimizer.state_dict()
+    name = next(iter(good["v"]))
+    for bad in (good["v"][name] - 1, good["v"][name].astype("f8") + 1e300):
+        before = checkpoint(step, params, buffers)
+        with pytest.raises(ValueError, match=r"has an element -|too large for float32"):
+            step.optimizer.load_state_dict({**good, "v": {**good["v"], name: bad}})
+        assert checkpoint(step, params, buffers) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"lr": float("inf")}, "lr=inf is not finite"),
+        ({"lr": float("nan")}, "lr=nan is not finite"),
+        ({"eps": float("inf")}, "eps=inf is not finite"),
+        ({"weight_decay": -1}, "weight_decay=-1.0 is not finite and at least 0"),
+        ({"lr": "0.1"}, "lr='0.1' is not a number"),
+        ({"lr": None}, "lr=None is not a number"),
+        ({"lr": 10**400}, "lr is an integer too large"),
+        ({"betas": 0.9}, "betas=0.9 are not two numbers"),
+        ({"betas": ("a", 0.1)}, "beta1='a' is not a number"),
+        ({"groups": [{"names": 3}]}, "names=3 of a group"),
+        ({"groups": [{"names": [3]}]}, r"names=\[3\] of a group"),
+    ],
+)
+def test_hyper_parameters_are_refused_by_name_where_they_are_given(options, error):
+    with pytest.raises((ValueError, TypeError), match=error):
+        cutback.optim.AdamW(**options)
