@@ -42,6 +42,10 @@ def _argnums(argnums: ArgNums) -> tuple[int, ...]:
         return ()
     several = argnums if isinstance(argnums, (tuple, list, range)) else (argnums,)
     try:
+        if any(
+            isinstance(n, bool) for n in several
+        ):  # True is an argument forgotten, not the second
+            raise TypeError
         return tuple(operator.index(n) for n in several)
     except TypeError:
         raise TypeError(
@@ -170,6 +174,8 @@ class Step:
         if argnums is not None and not isinstance(argnums, (tuple, list, range)):
             (argnums,) = _argnums(argnums)
         _argnums(argnums)
+        if isinstance(optimizer, type):
+            raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
         if optimizer is not None and not hasattr(optimizer, "prepare"):
             raise TypeError(f"optimizer={budgets.short(optimizer)} is no cutback.optim.AdamW")
         self.function = function

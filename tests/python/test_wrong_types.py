@@ -269,3 +269,16 @@ def test_the_argument_is_named(name, tmp_path, monkeypatch):
                 if key not in str(error) and repr(value) not in str(error):
                     unnamed.append((key, repr(value)[:30], str(error)[:150]))
     assert not unnamed
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"argnums": True}, "argnums=True is neither"),
+        ({"argnums": (0, False)}, "is neither an integer nor"),
+        ({"optimizer": cutback.optim.AdamW}, "AdamW is a class; pass one of its instances"),
+    ],
+)
+def test_a_step_refuses_what_only_looks_like_an_option(options, error):
+    with pytest.raises(TypeError, match=error):
+        cutback.compile(loss, **options)
