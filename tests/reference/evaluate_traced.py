@@ -44,7 +44,10 @@ def load(path):
         have = {}
         for a in v["inputs"]: have.update(root[a])
         root.append({o["storage"]: have.get(o["storage"], i) for o in v["out"]})
-    g["held"] = {(r, s) for h in g["hold_forward"] | g["hold_backward"] for s, r in root[h].items()} # what allocates what is held
+    g["root"] = root
+    g["held"] = {}                                                             # (node that allocates it, storage) -> outputs it is held for
+    for h in g["hold_forward"] | g["hold_backward"]:
+        for s, r in root[h].items(): g["held"].setdefault((r, s), set()).add(h)
     return g
 
 
@@ -102,13 +105,19 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
     owner, users, live, peak, saved = {}, {}, 0, 0, 0                          # owner[instance] = [storage instance ids]; users[sid] = live instances
     size, dead, clock, lane = {}, {}, 0.0, {"out": 0.0, "in": 0.0}
     ready, stall, runs, nsid = {}, 0.0, 0, 0
-    kept = set()                                                               # of g["held"], allocated
+    kept, left = {}, set()                                                     # of g["held"]: its storage instance; those that went to the host
+    def keep(r, s, sid):                                                       # the first run's, or what comes after it went to the host
+        if (r, s) in g["held"] and (r, s) not in kept: kept[r, s] = sid; users[sid] += 1
+    def here(h, when):
+        if any(sid in left for sid in owner[current[h]].values()): raise ValueError(f"{nodes[h]['name']} is on the host when {when}")
     for inst, t in last.items(): dead.setdefault(t, []).append(inst)
     current, store, leaving, ended = {}, {}, [], {}                            # leaving: (time the copy out ends, bytes)
     for i, v in enumerate(nodes):
         if v["kind"] == "placeholder": current[i] = (i, -1); owner[(i, -1)] = {}
     for t, (k, i) in enumerate(kind):
-        if t == backward_starts: saved = live
+        if t == backward_starts:
+            saved = live
+            for h in g["hold_forward"]: here(h, "the backward starts")
         inst = (i, t)
         if k == "wait": stall += max(0.0, ended[i] - clock); clock = max(clock, ended[i])
         live -= sum(b for e, b in leaving if e <= clock); leaving = [(e, b) for e, b in leaving if e > clock]
@@ -123,17 +132,23 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
                 sid = have.get(s) if s in have else own.get(s)
                 if sid is None: sid = nsid; nsid += 1; size[sid] = sb[s]; users[sid] = 0; live += sb[s]
                 if s not in own: users[sid] += 1
-                if s not in have and s not in own and (i, s) in g["held"] - kept: kept.add((i, s)); users[sid] += 1  # to the end
+                if s not in have and s not in own: keep(i, s, sid)
                 own[s] = sid
             owner[inst] = own; current[i] = inst; clock += cost(g, i, dev); runs += 1
         elif k == "out":
             b = sum(sb[s] for s in owner[current[i]]); store[i] = dict(owner[current[i]])
             lane["out"] = max(lane["out"], clock) + b / dev["link"]
-            if any(users[x] > 1 for x in owner[current[i]].values()): raise ValueError(f"step {t}: {nodes[i]['name']} is offloaded while another value shares its storage")
+            for s, x in owner[current[i]].items():
+                r = g["root"][i][s]
+                if kept.get((r, s)) != x: left.add(x); continue
+                if t >= backward_starts and (holders := g["held"][r, s] & g["hold_forward"]):  # its memory stays, a copy goes
+                    if users[x] > 2 or holders != {i}: raise ValueError(f"step {t}: {nodes[i]['name']} is offloaded while another value of its storage is held")
+                else: left.add(x); del kept[r, s]; users[x] -= 1
+            if any(users[x] > 1 for x in owner[current[i]].values() if x in left): raise ValueError(f"step {t}: {nodes[i]['name']} is offloaded while another value shares its storage")
             current.pop(i); live += b; leaving.append((lane["out"], b)); ended[i] = lane["out"]   # the value dies below, its bytes stay until the copy has ended
         else:
             own, b = {}, 0
-            for s in store[i]: own[s] = nsid; users[nsid] = 1; size[nsid] = sb[s]; live += sb[s]; b += sb[s]; nsid += 1
+            for s in store[i]: own[s] = nsid; users[nsid] = 1; size[nsid] = sb[s]; live += sb[s]; b += sb[s]; keep(g["root"][i][s], s, nsid); nsid += 1
             lane["in"] = max(lane["in"], ended[i], clock) + b / dev["link"]; ready[inst] = lane["in"]; owner[inst] = own; current[i] = inst
         peak = max(peak, live - (b if k == "out" else 0))
         if inst not in last and k != "out": dead.setdefault(t, []).append(inst)    # never used: dies at once
@@ -141,6 +156,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
             for sid in set(owner[x].values()):
                 users[sid] -= 1
                 if users[sid] == 0: live -= size[sid]
+    for h in g["hold_backward"]: here(h, "the step ends")
     base = sum(cost(g, i, dev) for i in count)
     return dict(peak_bytes=peak, seconds=clock, once_seconds=base, overhead=(clock - base) / base if base else 0.0, saved_bytes=saved, runs=runs,
                 recomputed=sum(c - 1 for c in count.values()), stall_seconds=stall, redrawn=sum(1 for i in g["random"] if count.get(i, 0) > 1))
