@@ -86,6 +86,8 @@ class Runner:
         mode, which no plan knows."""
         if self._told or self._to_measure == 0 or self.partitioner.budget is None:
             return contextlib.nullcontext()
+        if self.partitioner.offload:  # what is on its way to the host lives longer than planned
+            return contextlib.nullcontext()
         if (
             self.codegen != "eager"
             or not torch.is_grad_enabled()

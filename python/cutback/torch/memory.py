@@ -186,6 +186,8 @@ class MemoryTracker(TorchDispatchMode):
             finalizer.detach()
         self._ended = True
 
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

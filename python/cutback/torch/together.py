@@ -2,7 +2,7 @@
 
 A model that is called twice before ``backward()`` (contrastive losses, discriminators, layers with
 a graph break inside) holds what each call saved. No graph shows that, so runs are counted: a run is
-pending from its forward until its node of autograd's graph has run, or is gone. What was seen
+pending from its forward until its node of autograd's graph begins to run, or is gone. What was seen
 pending together in one step is planned together for the next ones.
 
 All runs of a graph share its code, so they have one schedule. It is found by bisection over targets
@@ -50,7 +50,7 @@ def _compiled_node(result: Any) -> Any:
 
 
 class Pending:
-    """Runs of planned graphs whose backward has yet to run."""
+    """Runs of planned graphs whose backward has yet to begin."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,12 +74,10 @@ class Pending:
 
         def begins(gradients: Any) -> None:
             on_backward()
-
-        def ended(*gradients: Any) -> None:
             self._ended(number)
 
+        # Not a hook for its end: for that PyTorch would hold the incoming gradients all the while.
         node.register_prehook(begins)
-        node.register_hook(ended)
         weakref.finalize(node, self._ended, number).atexit = False
         return now
 
