@@ -2,7 +2,8 @@
 # The C tests under AddressSanitizer + UBSan and (those with threads) under ThreadSanitizer, then the Python
 # tests against an extension built with ASan + UBSan.
 #
-#     tools/sanitize.sh [BIN]      BIN: folder of the python and cmake to use (default: those on PATH)
+#     tools/sanitize.sh [BIN [all]]      BIN: folder of the python and cmake to use (default: those on PATH)
+#                                        all: every Python test, and not only what reaches deep into the core
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${1:-}
@@ -26,7 +27,10 @@ $ctest --preset tsan -j 2 -R "^test_($(IFS='|'; echo "${threaded[*]}"))$"
 printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 30000'
 
 # What other tests show of the core has been seen in the C tests above; these are about Python, or plan a lot.
-elsewhere=(report.py tree.py offload.py optimal.py random_problems.py traced.py frontier.py floor.py times.py)
+elsewhere=(report.py tree.py offload.py optimal.py random_problems.py random_aliases.py traced.py frontier.py floor.py
+  times.py keywords.py constants.py files.py cli_fuzz.py cli.py constraints.py preferences.py profiling.py fusion.py
+  devices.py explain.py source.py policies.py planning.py)
+if [ "${2:-}" = all ]; then elsewhere=(); fi
 
 # The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
 stage=build/asan-python
@@ -35,4 +39,4 @@ cp -r python/cutback $stage/cutback
 cp "$(find build/asan-ubsan -name '_native*.so' | head -1)" $stage/cutback/
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage \
-  $python -m pytest -q -n auto --dist worksteal -m "not slow" tests/python "${elsewhere[@]/#/--ignore=tests/python/test_}"
+  $python -m pytest -q -n auto --dist worksteal -m "not slow and not very_slow" tests/python ${elsewhere[@]/#/--ignore=tests/python/test_}

@@ -50,7 +50,7 @@ def step(model: Any, x: Any, run: Any) -> tuple[list[Any], int]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("gpt", marks=pytest.mark.slow), "gpt_dropout", "resnet"]
+    "name", [pytest.param("gpt", marks=pytest.mark.very_slow), "gpt_dropout", "resnet"]
 )
 def test_a_budget_is_kept_to_the_byte(name: str) -> None:
     """The peak of the second step is the one that was planned, plus the loss and its tangent."""

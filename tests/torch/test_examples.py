@@ -23,7 +23,7 @@ def run(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_policies_and_budget_of_the_article() -> None:
     said = run("torch_seed_checkpoint.py")
     for policy in ("policy 1", "policy 2"):

@@ -416,7 +416,11 @@ def test_tables_and_pictures(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rule", "swap"),
-    [("gpt", "greedy", False), ("gpt", "greedy", True), ("resnet", "threshold", False)],
+    [
+        ("gpt", "greedy", True),
+        pytest.param("gpt", "greedy", False, marks=pytest.mark.very_slow),
+        ("resnet", "threshold", False),
+    ],
 )
 def test_pipeline(
     name: str,

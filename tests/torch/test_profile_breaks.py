@@ -116,7 +116,10 @@ def test_reruns_and_rewritten_graphs(same_bits: Callable[[Any, Any], bool]) -> N
         profile.rewrite(whole, graph=3)
 
 
-@pytest.mark.parametrize(("budget", "options"), [(0.85, {}), (0.8, {"offload": "only"})])
+@pytest.mark.parametrize(
+    ("budget", "options"),
+    [(0.85, {}), pytest.param(0.8, {"offload": "only"}, marks=pytest.mark.very_slow)],
+)
 def test_compile_gives_each_graph_its_times(
     budget: float,
     options: dict[str, Any],
@@ -162,6 +165,7 @@ def test_by_name_each_graph_gets_its_times() -> None:
         assert times and all(given[name] == round(1e12 * times[name]) for name in times)
 
 
+@pytest.mark.very_slow
 def test_selections(
     train_step: Callable[..., Any], same_bits: Callable[[Any, Any], bool], ran: Counter[str]
 ) -> None:

@@ -50,7 +50,7 @@ def test_distributed_data_parallel(tmp_path: Path) -> None:
             assert found["peak"] == live <= budget < found["plain_peak"], way
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_fully_sharded(tmp_path: Path) -> None:
     first, second = run("fsdp", tmp_path)
