@@ -228,10 +228,10 @@ typedef struct adamw {         /* the optimizer's part of a call */
 
 /* Number of the next step for random operations. It is counted here, like the optimizer's steps, so
  * that no signal comes between a step and its count. */
-typedef struct draws {
+typedef struct draw_count {
     int64_t *at; /* NULL: nobody counts */
     int64_t next;
-} draws;
+} draw_count;
 
 /* The optimizer's count, which has to leave room for one more. */
 static int steps_taken(const adamw *opt, int64_t *taken) {
@@ -244,7 +244,7 @@ static int steps_taken(const adamw *opt, int64_t *taken) {
 }
 
 static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *opt,
-                         const draws *draws) {
+                         const draw_count *draws) {
     uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
     void **params = self->pointers + n_in + n_out;
     cb_run run = *settings;
@@ -281,7 +281,7 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
 }
 
 static PyObject *bind_and_execute(cb_py_step *self, run_arrays *run, const cb_run *settings,
-                                  const adamw *opt, const draws *draws) {
+                                  const adamw *opt, const draw_count *draws) {
     if (lock(self) < 0) return NULL;
     PyObject *result = bind(self, run) == 0 ? execute(self, settings, opt, draws) : NULL;
     unlock(self);
@@ -309,7 +309,7 @@ static int parse_count(PyObject *array, const char *name, int64_t **out) {
 }
 
 /* The step's own count of random steps, None: nobody counts. It becomes `next` with the run. */
-static int parse_draws(PyObject *count, long long next, draws *out) {
+static int parse_draws(PyObject *count, long long next, draw_count *out) {
     out->next = next;
     return count == Py_None ? 0 : parse_count(count, "the count of random steps", &out->at);
 }
@@ -320,7 +320,7 @@ static PyObject *step_run(cb_py_step *self, PyObject *args) {
     unsigned long long seed;
     unsigned int random_step;
     long long next = 0;
-    draws draws = {0};
+    draw_count draws = {0};
     if (!PyArg_ParseTuple(args, "OOKI|OL:run", &inputs, &outputs, &seed, &random_step, &count,
                           &next))
         return NULL;
@@ -418,7 +418,7 @@ static int parse_group_ids(cb_py_step *self, PyObject *ids, adamw *out) {
 static PyObject *step_train(cb_py_step *self, PyObject *args) {
     PyObject *inputs, *outputs, *m, *v, *group_of, *groups, *t, *count = Py_None, *result = NULL;
     long long next = 0;
-    draws draws = {0};
+    draw_count draws = {0};
     unsigned long long seed;
     unsigned int random_step;
     adamw opt = {0};
