@@ -434,6 +434,7 @@ typedef struct filler {
 
 /* What is in the set `m->in` as a point. */
 static cb_status add_fill(maker *m, filler *l, uint32_t start, cb_error *err) {
+    CB_TRY(cb_cut_poll(m->cut, err));
     bool *runs = CB_NEW(m->arena, bool, m->cut->n_run);
     if (!runs) return cb_no_memory(err);
     for (uint32_t i = 0; i < m->cut->n_run; i++) {

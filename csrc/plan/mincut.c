@@ -116,6 +116,11 @@ static cb_status fail_path(const cb_cut *cut, cb_error *err) {
         cb_op_text(cut->f->p, cut->f->root[cut->save_storage[end]], last));
 }
 
+cb_status cb_cut_poll(const cb_cut *cut, cb_error *err) {
+    if (!cut->poll || cut->poll(cut->poll_user) != CB_POLL_CANCEL) return CB_OK;
+    return cb_fail(err, CB_CANCELLED, "plan: cancelled");
+}
+
 cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
     const bool *side = cut->flow.sink_side;
     cb_status status = cb_flow_solve(&cut->flow, SOURCE, SINK, cut->capacity, err);
@@ -315,6 +320,7 @@ static void set_region_price(cb_cut *cut, const int64_t *floor, uint32_t region,
 static cb_status try_region_price(cb_cut *cut, const int64_t *floor, uint32_t region, int price,
                                   uint64_t *bytes, cb_error *err) {
     set_region_price(cut, floor, region, price);
+    CB_TRY(cb_cut_poll(cut, err));
     CB_TRY(cb_cut_solve(cut, err));
     *bytes = saved_inside(cut, region);
     return CB_OK;

@@ -223,6 +223,7 @@ static cb_status consider_plan(hunter *z, uint32_t r, const cb_candidate *c, boo
     if (!c->pair) return CB_OK;
     bool loses = c->time_ps > z->best_ps || c->size + beside(z) > z->goal->bytes;
     if (loses && !z->goal->smallest && !z->weighs_all) return CB_OK;
+    CB_TRY(cb_trial_poll(&z->moves, err));
     CB_TRY(cb_mover_run(&z->mover, c->pair, c->n_pair, z->target[r], err));
     CB_TRY(cb_mover_schedule(&z->mover, z->arena, &schedule, err));
     return consider(z, &schedule, taken, err);

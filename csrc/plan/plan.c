@@ -297,6 +297,8 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
     cb_status status;
     CB_TRY_DONE(start(&r, p, options->device, &scratch, err));
     CB_TRY_DONE(cb_cut_init(&r.cut, &r.facts, &scratch, err));
+    r.cut.poll = options->poll;
+    r.cut.poll_user = options->poll_user;
     for (uint32_t i = 0; i < n; i++) {
         if (options->progress) *options->progress = (cb_progress){.budget = i};
         CB_TRY_DONE(make_one(&r, &budget[i], &out[i], alloc, err));

@@ -69,6 +69,7 @@ typedef struct picker {
     uint32_t smallest_op;
     bool climbed[CB_RUNGS_MOST]; /* rungs considered */
     double bound_ps;             /* beside theirs */
+    bool settles;                /* the caller has ended the search: polled no more */
 } picker;
 
 /* The measure of a candidate, offsets and all. */
@@ -80,6 +81,7 @@ static cb_status weigh(picker *k, const cb_candidate *c, uint64_t *bytes, cb_err
     cb_lives lives;
     uint64_t arena_bytes = 0;
     cb_status status;
+    if (!k->settles) CB_TRY_DONE(cb_trial_poll(t, err)); /* placing a long plan takes a while */
     CB_TRY_DONE(cb_sim_run(t->sim, c->pair, c->n_pair, err));
     CB_TRY_DONE(cb_sim_schedule(t->sim, &scratch, &schedule, err));
     CB_TRY_DONE(cb_schedule_walk(t->f->p, &schedule, t->f->device, &scratch, &lives, err));
@@ -413,6 +415,7 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
     cb_pool_of_plans *own[] = {t->pool, d->base, d->first.work};
     uint32_t n_own = sizeof own / sizeof *own;
     double most_ps = most_time(t);
+    k->settles = true;
     for (uint32_t i = 0; i < n_own + cb_crew_count(d->crew); i++) {
         cb_pool_of_plans *pool = i < n_own ? own[i] : cb_crew_plans(d->crew, i - n_own);
         if (!pool) continue;

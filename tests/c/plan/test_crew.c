@@ -102,6 +102,66 @@ TEST(ends_early) {
     cb_pool_free(pool);
 }
 
+/* Counts the polls; the budget that they are for goes by `progress`. */
+typedef struct listener {
+    cb_progress progress;
+    int polls[2];
+    int answer;
+} listener;
+
+static int count_poll(void *user) {
+    listener *l = user;
+    l->polls[l->progress.budget]++;
+    return l->answer;
+}
+
+/* A chain of `n` ops in two regions that may save half of what they hold. */
+static cb_problem *limited_chain(maker *m, uint32_t n) {
+    memset(m, 0, sizeof *m);
+    uint32_t first = make_input(m, 64), x = first;
+    m->n_region = 2;
+    for (uint32_t i = 0; i < n; i++) {
+        x = make_op(m, CB_POP_FUSIBLE, 1, &x, 64 * (1 + i % 5));
+        m->region[m->n_op - 1] = 1 + i / ((n + 1) / 2);
+        m->limit[i / ((n + 1) / 2)] += 32 * (1 + i % 5);
+    }
+    m->backward_starts = m->n_op;
+    m->result[m->n_result++] = x;
+    uint32_t gradient = make_op(m, CB_POP_BACKWARD, 1, &x, 64);
+    for (uint32_t v = x; v > first; v--) {
+        uint32_t in[2] = {gradient, v};
+        gradient = make_op(m, CB_POP_BACKWARD, 2, in, 64);
+    }
+    m->grad[m->n_grad++] = gradient;
+    return make_problem(m, &alloc);
+}
+
+/* Presets that meet limits of regions, points of the frontier, and plans that are only placed. */
+TEST(all_stages_poll) {
+    static maker m;
+    cb_answer answer[2];
+    cb_budget budget[2] = {{.kind = CB_BUDGET_NONE}};
+    listener l = {.answer = CB_POLL_CANCEL};
+    cb_plan_options o = {.poll = count_poll, .poll_user = &l, .progress = &l.progress};
+    cb_problem *p = limited_chain(&m, 60);
+    CHECK(cb_plan_make_many(p, &o, budget, 1, &alloc, answer, &err) == CB_CANCELLED);
+    l = (listener){.answer = CB_POLL_GO};
+    budget[0] = (cb_budget){.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_SAVED, .share = 0.5};
+    CHECK_OK(cb_plan_make_many(p, &o, budget, 1, &alloc, answer, &err));
+    CHECK(l.polls[0] > 5);
+    cb_plan_free(answer[0].plan);
+    cb_problem_free(p);
+    make_random(&m, 77, 30);
+    p = make_problem(&m, &alloc);
+    budget[0] = (cb_budget){.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_ARENA, .share = 0.9};
+    budget[1] = budget[0]; /* nothing is left to search */
+    l = (listener){.answer = CB_POLL_GO};
+    CHECK_OK(cb_plan_make_many(p, &o, budget, 2, &alloc, answer, &err));
+    CHECK(l.polls[1] > 0);
+    for (int i = 0; i < 2; i++) cb_plan_free(answer[i].plan);
+    cb_problem_free(p);
+}
+
 #define N_MEASURE 5
 
 typedef struct question {
@@ -135,7 +195,7 @@ TEST(memory_runs_out) {
         cb_problem *p = make_problem(&m, &alloc);
         for (int n_thread = 1; n_thread <= 4; n_thread *= 2) {
             question q = {p, n_thread};
-            check_oom_after(plan_together, &q, CB_OOM_EACH / 30);
+            check_oom_after(plan_together, &q, CB_OOM_EACH / 50);
         }
         cb_problem_free(p);
     }
@@ -145,6 +205,7 @@ int main(void) {
     cb_alloc_init(&alloc);
     RUN(threads_change_nothing);
     RUN(ends_early);
+    RUN(all_stages_poll);
     if (!CB_TSAN) RUN(memory_runs_out);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();
