@@ -29,7 +29,7 @@ printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 30
 # What other tests show of the core has been seen in the C tests above; these are about Python, or plan a lot.
 elsewhere=(report.py tree.py offload.py optimal.py random_problems.py random_aliases.py traced.py frontier.py floor.py
   times.py keywords.py constants.py files.py cli_fuzz.py cli.py constraints.py preferences.py profiling.py fusion.py
-  devices.py explain.py source.py policies.py planning.py)
+  devices.py explain.py source.py policies.py planning.py all_or_nothing.py wrong_types.py)
 if [ "${2:-}" = all ]; then elsewhere=(); fi
 
 # The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
