@@ -39,6 +39,11 @@ def check_random(random: str) -> str:
     return random
 
 
+def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Do two values differ in nothing but their memory?"""
+    return (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+
+
 class _Rewriter:
     def __init__(self, gm: fx.GraphModule) -> None:
         self.graph = gm.graph
@@ -107,13 +112,20 @@ class _Rewriter:
             val.device,
         )  # fmt: skip
         self.streams += 1
-        if order != sorted(order):
-            drawn = self.call(
-                node, aten.permute.default, drawn, [order.index(d) for d in range(val.dim())]
-            )
-        return drawn
+        if order == sorted(order):
+            return drawn
+        back = [order.index(d) for d in range(val.dim())]
+        view = self.call(node, aten.permute.default, drawn, back)
+        if _same_layout(view.meta["val"], val):  # in the memory that `replace` gives the view
+            with self.mode:
+                drawn.meta["val"] = val.permute(order)
+        return view
 
     def replace(self, old: fx.Node, new: fx.Node) -> None:
+        """Puts ``new`` where ``old`` is read. It takes the value too: views of the old one are in
+        its memory, and would else seem to be copies of the new one."""
+        if _same_layout(old.meta["val"], new.meta["val"]):
+            new.meta["val"] = old.meta["val"]
         old.replace_all_uses_with(new)
         self.graph.erase_node(old)
 
