@@ -86,7 +86,8 @@ static cb_status weigh(picker *k, const cb_candidate *c, uint64_t *bytes, cb_err
     CB_TRY_DONE(cb_sim_schedule(t->sim, &scratch, &schedule, err));
     CB_TRY_DONE(cb_schedule_walk(t->f->p, &schedule, t->f->device, &scratch, &lives, err));
     if (t->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(cb_place(t->f->p, &lives, &scratch, &arena_bytes, err));
+        CB_TRY_DONE(cb_place(t->f->p, &lives, &scratch, t->goal->poll, t->goal->poll_user,
+                             &arena_bytes, err));
     *bytes = cb_measured(t->f->p, t->goal->measure, &lives, arena_bytes);
     k->weighed_ps = lives.time_ps;
     if (*bytes >= k->smallest) goto done;

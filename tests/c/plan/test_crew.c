@@ -4,6 +4,7 @@
 
 #include "base/sanitize.h"
 #include "oom.h"
+#include "plan/frontier_json.h"
 #include "plan/plan.h"
 #include "problems.h"
 
@@ -185,6 +186,64 @@ TEST(all_stages_poll) {
     cb_problem_free(p);
 }
 
+/* Long lives, one inside the other, and short ones: as many as a large step has. */
+#define N_LONG 3000u
+static cb_lives long_lives(cb_arena *arena) {
+    cb_lives lives = {.n_instance = 2 * N_LONG, .instance = CB_NEW(arena, cb_instance, 2 * N_LONG)};
+    for (uint32_t i = 0; i < 2 * N_LONG; i++) {
+        cb_instance *life = &lives.instance[i];
+        *life = (cb_instance){.made = i, .last = i < N_LONG ? 4 * N_LONG - i : i + 1 + i % 3};
+        life->bytes = 64 * (1 + i % 97);
+    }
+    return lives;
+}
+
+TEST(placing_polls) {
+    cb_problem p = {.align = 64};
+    cb_arena arena;
+    uint64_t bytes = 0, want = 0;
+    cb_arena_init(&arena, &alloc);
+    cb_lives lives = long_lives(&arena);
+    CHECK_OK(cb_place(&p, &lives, &arena, NULL, NULL, &want, &err));
+    patience wait = {.left = 1, .answer = CB_POLL_CANCEL};
+    CHECK(cb_place(&p, &lives, &arena, run_out, &wait, &bytes, &err) == CB_CANCELLED);
+    wait = (patience){.left = 1, .answer = CB_POLL_FINISH};
+    CHECK_OK(cb_place(&p, &lives, &arena, run_out, &wait, &bytes, &err));
+    CHECK(bytes == want && wait.left < -1);
+    cb_arena_free(&arena);
+}
+
+/* Where nothing is searched: a preset, whose only work is a cut, and the frontier. */
+TEST(cuts_poll) {
+    static maker m;
+    make_random(&m, 78, 30);
+    cb_problem *p = make_problem(&m, &alloc);
+    cb_arena arena;
+    cb_str text;
+    cb_plan *plan = NULL;
+    cb_arena_init(&arena, &alloc);
+    cb_str_init(&text, &arena);
+    for (int polls = 0, ended = 0; !ended; polls++) { /* at every poll */
+        patience wait = {polls, CB_POLL_CANCEL};
+        cb_plan_options o = {.preset = CB_PRESET_AGGRESSIVE, .poll = run_out, .poll_user = &wait};
+        cb_status status = cb_plan_make(p, &o, &alloc, &plan, &err);
+        ended = wait.left >= 0;
+        CHECK(status == (ended ? CB_OK : CB_CANCELLED));
+        if (status == CB_OK) cb_plan_free(plan);
+        CHECK(!ended || polls > 0);
+    }
+    for (int polls = 0, ended = 0; !ended; polls++) {
+        patience wait = {polls, CB_POLL_CANCEL};
+        cb_status status =
+            cb_frontier_to_json(p, CB_PRESET_AUTOGRAD, NULL, run_out, &wait, &alloc, &text, &err);
+        ended = wait.left >= 0;
+        CHECK(status == (ended ? CB_OK : CB_CANCELLED));
+        CHECK(!ended || polls > CB_PRESET_COUNT);
+    }
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
 #define N_MEASURE 5
 
 typedef struct question {
@@ -234,6 +293,8 @@ int main(void) {
     RUN(ends_early);
     if (!CB_TSAN) RUN(ends_early_without_a_plan);
     RUN(all_stages_poll);
+    RUN(placing_polls);
+    RUN(cuts_poll);
     RUN(memory_runs_out);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();
