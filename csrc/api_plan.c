@@ -155,12 +155,14 @@ done:
 }
 
 cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length, cb_preset preset,
-                           const char *device, char **out, cb_error *err) {
+                           const char *device, cb_poll_fn poll, void *poll_user, char **out,
+                           cb_error *err) {
     session s;
     cb_status status;
     CB_TRY(check_preset(preset, err));
     CB_TRY_DONE(open_session(&s, ctx, graph, length, device, err));
-    CB_TRY_DONE(cb_frontier_to_json(s.problem, preset, s.device, &ctx->alloc, &s.text, err));
+    CB_TRY_DONE(cb_frontier_to_json(s.problem, preset, s.device, poll, poll_user, &ctx->alloc,
+                                    &s.text, err));
 done:
     return close_session(&s, status, out, err);
 }

@@ -18,8 +18,7 @@ $ctest --preset asan-ubsan -j 2
 
 # What runs threads, each way to run them once: the rest takes no pool, and all is slow under this sanitizer.
 threaded=(base_threads exec_backends exec_conv exec_kernels_reduce exec_matmul exec_vjp optim_adamw
-  core_api core_models core_random core_step)
-if [ "${2:-}" = all ]; then threaded+=(plan_crew); fi # minutes: whole searches on several threads
+  core_api core_models core_random core_step plan_crew)
 $cmake --preset tsan
 $cmake --build --preset tsan --target "${threaded[@]/#/test_}"
 $ctest --preset tsan -j 2 -R "^test_($(IFS='|'; echo "${threaded[*]}"))$"

@@ -388,7 +388,8 @@ CB_API CB_MUST_CHECK cb_status cb_cut_json(cb_context *ctx, const char *graph, s
  * `saved` with the same preset gives the plan of a point. The preset says what may run again;
  * CB_PRESET_AUTOGRAD: all that may. */
 CB_API CB_MUST_CHECK cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length,
-                                                cb_preset preset, const char *device, char **out,
+                                                cb_preset preset, const char *device,
+                                                cb_poll_fn poll, void *poll_user, char **out,
                                                 cb_error *err);
 /* A graph and a plan -> what cb_step_text calls "explain". */
 CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *graph,

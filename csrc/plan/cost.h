@@ -28,4 +28,11 @@ double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);
  */
 int64_t cb_copy_time_ps(uint64_t bytes, double link_bytes_per_s);
 
+/* What only stops for CB_POLL_CANCEL, or for anything that is no answer: CB_POLL_FINISH is for
+ * searches, which have a plan to end with. */
+static inline bool cb_poll_cancels(cb_poll_fn poll, void *user) {
+    int answer = poll ? poll(user) : CB_POLL_GO;
+    return answer != CB_POLL_GO && answer != CB_POLL_FINISH;
+}
+
 #endif

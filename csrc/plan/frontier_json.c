@@ -26,6 +26,7 @@ static cb_status measure(const cb_facts *f, const bool *recompute, cb_sim *sim, 
 
 static cb_status measure_preset(cb_cut *cut, cb_preset preset, cb_sim *sim, cb_pairs *pairs,
                                 baseline *out, cb_error *err) {
+    CB_TRY(cb_cut_poll(cut, err));
     cb_status status = cb_cut_preset(cut, preset, err);
     if (status == CB_INFEASIBLE || status == CB_UNSUPPORTED) return CB_OK;
     CB_TRY(status);
@@ -99,7 +100,8 @@ static cb_status write(const cb_tradeoffs *t, cb_preset preset, const baseline *
 }
 
 cb_status cb_frontier_to_json(const cb_problem *p, cb_preset preset, const cb_device *device,
-                              cb_alloc *alloc, cb_str *out, cb_error *err) {
+                              cb_poll_fn poll, void *poll_user, cb_alloc *alloc, cb_str *out,
+                              cb_error *err) {
     cb_facts facts;
     cb_cut cut;
     cb_tradeoffs t;
@@ -118,7 +120,10 @@ cb_status cb_frontier_to_json(const cb_problem *p, cb_preset preset, const cb_de
         goto done;
     }
     CB_TRY_DONE(cb_cut_init(&cut, &facts, &scratch, err));
+    cut.poll = poll;
+    cut.poll_user = poll_user;
     CB_TRY_DONE(cb_sim_init(&sim, &facts, alloc, err));
+    CB_TRY_DONE(cb_cut_poll(&cut, err));
     CB_TRY_DONE(cb_tradeoffs_make(&t, &cut, preset, &scratch, err));
     for (cb_preset i = 0; i < CB_PRESET_COUNT; i++)
         CB_TRY_DONE(measure_preset(&cut, i, &sim, &pairs, &rows[i], err));

@@ -91,29 +91,12 @@ static void set_latest_starts(cb_mover *m) {
     }
 }
 
-/* No sooner than the value has left, and its life before is over. */
-static uint32_t soonest(cb_mover *m, const cb_move_fetch *x) {
-    cb_move_departure *d = &m->departure.at[x->departure];
-    uint32_t soonest = d->last + 1;
-    for (uint32_t i = x->before; i < x->before + x->n_before; i++) {
-        const cb_sim_life *life = &m->life.at[m->gone.at[i]];
-        if (life->made == CB_NONE) continue;
-        uint32_t last = life->last == CB_NONE ? life->made : life->last;
-        if (last >= soonest) soonest = last + 1;
-    }
-    for (uint32_t i = x->life; i < x->life + x->n_life; i++) {
-        uint32_t last = m->life.at[i].last;
-        if (last != CB_NONE && last > d->last) d->last = last;
-    }
-    return soonest;
-}
-
 static void find_room(cb_mover *m, uint64_t target) {
     uint32_t before = 0;
     for (size_t i = 0; i < m->fetch.len; i++) {
         cb_move_fetch *x = &m->fetch.at[i];
         uint64_t bytes = read_bytes(m, x);
-        uint32_t low = soonest(m, x);
+        uint32_t low = x->soonest; /* no sooner than the value has left */
         if (low < before) low = before;
         if (low < x->at) low = x->at;
         x->at = x->first;

@@ -84,28 +84,21 @@ static bool run_op(cb_mover *m, uint32_t op, uint32_t anchor) {
     return true;
 }
 
-/* The lives of what `op` made last, each once, go to `gone`. */
-static bool list_lives(cb_mover *m, uint32_t op, uint32_t *first, uint32_t *n) {
+/* What `op` made last leaves: the lives of that, each once, go to `gone`. */
+static bool add_departure(cb_mover *m, uint32_t op) {
     const cb_problem *p = m->f->p;
-    *first = (uint32_t)m->gone.len;
+    cb_move_departure d = {
+        .op = op, .source = m->value_step[p->out_begin[op]], .life = (uint32_t)m->gone.len};
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t life = m->value_life[v];
         bool known = life == CB_NONE;
-        for (size_t i = *first; i < m->gone.len && !known; i++) known = m->gone.at[i] == life;
-        if (!known && !CB_PUSH(&m->arena, m->gone, life)) return false;
+        for (size_t i = d.life; i < m->gone.len && !known; i++) known = m->gone.at[i] == life;
+        if (known) continue;
+        if (!CB_PUSH(&m->arena, m->gone, life)) return false;
+        d.bytes += p->storage_bytes[m->life.at[life].storage];
     }
-    *n = (uint32_t)m->gone.len - *first;
-    return true;
-}
-
-static bool add_departure(cb_mover *m, const cb_move_fetch *x) {
-    cb_move_departure d = {.op = x->op,
-                           .source = m->value_step[m->f->p->out_begin[x->op]],
-                           .life = x->before,
-                           .n_life = x->n_before};
-    for (uint32_t i = 0; i < d.n_life; i++)
-        d.bytes += m->f->p->storage_bytes[m->life.at[m->gone.at[d.life + i]].storage];
-    m->host[x->op] = (uint32_t)m->departure.len;
+    d.n_life = (uint32_t)m->gone.len - d.life;
+    m->host[op] = (uint32_t)m->departure.len;
     return CB_PUSH(&m->arena, m->departure, d);
 }
 
@@ -113,8 +106,7 @@ static bool fetch_op(cb_mover *m, uint32_t op, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     uint32_t step = (uint32_t)m->step.len;
     cb_move_fetch x = {.op = op, .step = step};
-    if (!list_lives(m, op, &x.before, &x.n_before)) return false;
-    if (m->host[op] == CB_NONE && !add_departure(m, &x)) return false;
+    if (m->host[op] == CB_NONE && !add_departure(m, op)) return false;
     x.departure = m->host[op];
     x.bytes = m->departure.at[x.departure].bytes;
     x.life = (uint32_t)m->life.len;
@@ -358,6 +350,30 @@ static void set_departures(cb_mover *m) {
     }
 }
 
+static void end_life(const cb_sim_life *life, uint32_t *over) {
+    if (life->made == CB_NONE) return;
+    uint32_t last = life->last == CB_NONE ? life->made : life->last;
+    if (last >= over[life->storage]) over[life->storage] = last + 1;
+}
+
+/* A step reads what was made last: a fetch that is sent for before an earlier life of its storages
+ * begins, or while one is read, would be replaced by it, or replace it. Lives that are dropped
+ * begin nowhere, so all the others count and not the one just before. `latest` is free by now: the
+ * run by which the lives of a storage so far are over. */
+static void set_soonest(cb_mover *m) {
+    uint32_t life = 0, *over = m->latest;
+    memset(over, 0, m->f->p->n_storage * sizeof *over);
+    for (size_t i = 0; i < m->fetch.len; i++) {
+        cb_move_fetch *x = &m->fetch.at[i];
+        x->soonest = m->departure.at[x->departure].last + 1;
+        for (; life < x->life; life++) end_life(&m->life.at[life], over);
+        for (uint32_t j = x->life; j < x->life + x->n_life; j++) {
+            uint32_t end = over[m->life.at[j].storage];
+            if (end > x->soonest) x->soonest = end;
+        }
+    }
+}
+
 /* What comes back must have left: no stale view of it may be read later. */
 static bool leave_first(const cb_mover *m) {
     bool ok = true;
@@ -398,6 +414,7 @@ cb_status cb_mover_run(cb_mover *m, const cb_pair *pair, size_t n_pair, uint64_t
     set_scratch(m);
     set_lives(m);
     set_departures(m);
+    set_soonest(m);
     m->broken = !leave_first(m);
     return cb_mover_play(m, target) ? CB_OK : cb_no_memory(err);
 }

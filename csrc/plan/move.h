@@ -19,11 +19,11 @@ static inline cb_pair cb_pair_fetch(uint32_t anchor, uint32_t op) {
 typedef struct cb_move_fetch { /* a value that comes back */
     uint32_t op, step;         /* step as built */
     uint32_t departure;
-    uint32_t before, n_before; /* entries of `gone`: lives of the value before this one */
-    uint32_t life, n_life;     /* what comes back: lives from `life` on */
+    uint32_t life, n_life; /* what comes back: lives from `life` on */
     uint64_t bytes;
-    uint32_t first; /* run: its first reader */
-    uint32_t at;    /* run: it is sent for before that one */
+    uint32_t soonest; /* run: no life of it before this one lasts so long */
+    uint32_t first;   /* run: its first reader */
+    uint32_t at;      /* run: it is sent for before that one */
 } cb_move_fetch;
 
 typedef struct cb_move_departure { /* a value that leaves */
@@ -60,7 +60,7 @@ typedef struct cb_mover {
     CB_VEC(bool) leaves; /* [life.len] */
     CB_VEC(cb_move_fetch) fetch;
     CB_VEC(cb_move_departure) departure;
-    CB_VEC(uint32_t) gone; /* lives that leave, and those before a fetch */
+    CB_VEC(uint32_t) gone; /* lives that leave */
     uint32_t *value_step, *value_life, *latest, *marked, *done;
     uint32_t *base_step, *first_life; /* see sim.h */
     uint32_t *wanted;                 /* [n_op] last anchor that wants it brought back */

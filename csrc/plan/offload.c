@@ -197,7 +197,8 @@ static cb_status consider(hunter *z, const cb_schedule *s, bool *taken, cb_error
     cb_arena_init(&scratch, z->arena->alloc);
     CB_TRY_DONE(cb_schedule_walk(p, s, z->f->device, &scratch, &lives, err));
     if (z->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(cb_place(p, &lives, &scratch, &arena_bytes, err));
+        CB_TRY_DONE(
+            cb_place(p, &lives, &scratch, z->goal->poll, z->goal->poll_user, &arena_bytes, err));
     bytes = cb_measured(p, z->goal->measure, &lives, arena_bytes);
     if (z->goal->smallest) {
         double most = (double)z->f->once_ps * (1 + z->goal->share);

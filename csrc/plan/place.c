@@ -16,6 +16,7 @@
 
 #define PATIENT_LIVES 6000
 #define SWEPT_LIVES 40000
+#define POLL_EVERY (1u << 24) /* looks at a life or a gap: some ten milliseconds */
 
 typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
 
@@ -50,6 +51,20 @@ static uint64_t key_of(const item *it, order by) {
     return UINT64_MAX - it->made;
 }
 
+typedef struct patience {
+    cb_poll_fn poll;
+    void *poll_user;
+    uint64_t looks; /* since the last poll */
+} patience;
+
+static cb_status wait_for(patience *z, uint32_t looks, cb_error *err) {
+    z->looks += looks;
+    if (z->looks < POLL_EVERY || !z->poll) return CB_OK;
+    z->looks = 0;
+    if (!cb_poll_cancels(z->poll, z->poll_user)) return CB_OK;
+    return cb_fail(err, CB_CANCELLED, "plan: cancelled");
+}
+
 /* The lowest of the smallest gaps; behind everything when none is wide enough. */
 static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t *top) {
     uint64_t end = 0, best = UINT64_MAX, best_width = UINT64_MAX;
@@ -67,13 +82,15 @@ static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t 
     return begin;
 }
 
-/* Places all items in one order; returns the bytes needed. */
-static uint64_t place_in_order(item *items, uint32_t n, order by, placed *at, uint64_t *offset) {
-    uint64_t top = 0;
+/* Places all items in one order; `top` gets the bytes needed. */
+static cb_status place_in_order(item *items, uint32_t n, order by, placed *at, uint64_t *offset,
+                                uint64_t *top, patience *z, cb_error *err) {
+    *top = 0;
     for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], by);
     cb_sort(items, n, sizeof *items, compare_items);
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t begin = find_gap(&items[i], at, i, &top);
+        CB_TRY(wait_for(z, i, err));
+        uint64_t begin = find_gap(&items[i], at, i, top);
         uint32_t low = 0, high = i;
         while (low < high) {
             uint32_t middle = low + (high - low) / 2;
@@ -84,7 +101,7 @@ static uint64_t place_in_order(item *items, uint32_t n, order by, placed *at, ui
         at[low] = (placed){begin, begin + items[i].bytes, items[i].made, items[i].last};
         offset[items[i].id] = begin;
     }
-    return top;
+    return CB_OK;
 }
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
@@ -153,9 +170,10 @@ static int compare_ends(const void *a, const void *b) {
 }
 
 /* `ending` [n] and `gaps` [n + 1] are scratch. */
-static uint64_t place_in_sweep(item *items, uint32_t n, item *ending, gap *gaps, uint64_t *offset) {
+static cb_status place_in_sweep(item *items, uint32_t n, item *ending, gap *gaps, uint64_t *offset,
+                                uint64_t *most, patience *z, cb_error *err) {
     sweep w = {.at = gaps};
-    uint64_t most = 0;
+    *most = 0;
     for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], BY_START);
     memcpy(ending, items, n * sizeof *items);
     cb_sort(items, n, sizeof *items, compare_items);
@@ -163,12 +181,14 @@ static uint64_t place_in_sweep(item *items, uint32_t n, item *ending, gap *gaps,
     for (uint32_t i = 0, gone = 0; i < n; i++) {
         for (; ending[gone].last < items[i].made; gone++) {
             uint64_t begin = offset[ending[gone].id];
+            CB_TRY(wait_for(z, w.n, err));
             give_gap(&w, begin, begin + ending[gone].bytes);
         }
+        CB_TRY(wait_for(z, w.n, err));
         offset[items[i].id] = take_gap(&w, items[i].bytes);
-        if (w.top > most) most = w.top;
+        if (w.top > *most) *most = w.top;
     }
-    return most;
+    return CB_OK;
 }
 
 /* No arena can be smaller than what lives at one moment. */
@@ -185,9 +205,10 @@ static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uin
     return most;
 }
 
-cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, uint64_t *arena_bytes,
-                   cb_error *err) {
+cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll_fn poll,
+                   void *poll_user, uint64_t *arena_bytes, cb_error *err) {
     uint32_t n = 0, n_moment = 1;
+    patience z = {.poll = poll, .poll_user = poll_user};
     item *items = CB_NEW(scratch, item, lives->n_instance);
     placed *at = CB_NEW(scratch, placed, lives->n_instance);
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
@@ -207,11 +228,12 @@ cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, uint
         item *ending = CB_NEW(scratch, item, n);
         gap *gaps = CB_NEW(scratch, gap, (size_t)n + 1);
         if (!ending || !gaps) return cb_no_memory(err);
-        smallest = place_in_sweep(items, n, ending, gaps, best);
+        CB_TRY(place_in_sweep(items, n, ending, gaps, best, &smallest, &z, err));
     }
     int last = n > SWEPT_LIVES ? 0 : n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
     for (int by = BY_SIZE; by <= last && smallest > floor; by++) {
-        uint64_t bytes = place_in_order(items, n, (order)by, at, offset);
+        uint64_t bytes;
+        CB_TRY(place_in_order(items, n, (order)by, at, offset, &bytes, &z, err));
         if (bytes >= smallest) continue;
         smallest = bytes;
         memcpy(best, offset, lives->n_instance * sizeof *best);

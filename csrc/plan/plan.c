@@ -71,7 +71,8 @@ static cb_status set_reference(planner *r, cb_error *err) {
     CB_TRY(cb_sim_run(&r->sim, NULL, 0, err));
     CB_TRY(cb_sim_schedule(&r->sim, r->scratch, &schedule, err));
     CB_TRY(cb_schedule_walk(r->p, &schedule, r->facts.device, r->scratch, &r->save_all, err));
-    return cb_place(r->p, &r->save_all, r->scratch, &r->save_all_arena_bytes, err);
+    return cb_place(r->p, &r->save_all, r->scratch, r->o->poll, r->o->poll_user,
+                    &r->save_all_arena_bytes, err);
 }
 
 static cb_goal make_goal(const planner *r, const cb_budget *b) {
@@ -168,7 +169,9 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
                                  cb_error *err) {
     cb_found found = {.pairs = {.arena = r->scratch}};
     if (budget->kind == CB_BUDGET_NONE) {
+        CB_TRY(cb_cut_poll(&r->cut, err));
         CB_TRY(cb_cut_preset(&r->cut, r->o->preset, err));
+        CB_TRY(cb_cut_poll(&r->cut, err));
         CB_TRY(cb_facts_hoist(&r->facts, r->cut.hoist, err));
         CB_TRY(cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, &found.pairs, err));
         if (r->facts.offloads) return move_preset(r, budget, &found.pairs, plan, err);
@@ -193,7 +196,8 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     const cb_problem *p = r->p;
     const cb_facts *f = &r->facts;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
-    CB_TRY(cb_place(p, &plan->lives, r->scratch, &plan->arena_bytes, err));
+    CB_TRY(cb_place(p, &plan->lives, r->scratch, r->o->poll, r->o->poll_user, &plan->arena_bytes,
+                    err));
     CB_TRY(cb_device_copy(f->device, &plan->arena, &plan->device, err));
     plan->fingerprint = cb_problem_fingerprint(p);
     plan->live_bytes = plan->lives.peak_bytes;
@@ -325,7 +329,8 @@ cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *p
                         cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, plan->arena.alloc);
-    planner r = {0};
+    const cb_plan_options never_polls = {0};
+    planner r = {.o = &never_polls};
     cb_status status;
     CB_TRY_DONE(start(&r, p, device, &scratch, err));
     CB_TRY_DONE(cb_follow_schedule(&r.facts, &plan->schedule, err));

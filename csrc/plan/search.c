@@ -86,7 +86,8 @@ static cb_status weigh(picker *k, const cb_candidate *c, uint64_t *bytes, cb_err
     CB_TRY_DONE(cb_sim_schedule(t->sim, &scratch, &schedule, err));
     CB_TRY_DONE(cb_schedule_walk(t->f->p, &schedule, t->f->device, &scratch, &lives, err));
     if (t->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(cb_place(t->f->p, &lives, &scratch, &arena_bytes, err));
+        CB_TRY_DONE(cb_place(t->f->p, &lives, &scratch, t->goal->poll, t->goal->poll_user,
+                             &arena_bytes, err));
     *bytes = cb_measured(t->f->p, t->goal->measure, &lives, arena_bytes);
     k->weighed_ps = lives.time_ps;
     if (*bytes >= k->smallest) goto done;
@@ -322,9 +323,7 @@ static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err)
                                         : " or use a smaller batch");
 }
 
-/* The smallest of all, for the error: whoever asks for that much gets it. */
-static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
-    *k = (picker){.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+static cb_status consider_all_small(picker *k, cb_ladder *d, cb_error *err) {
     CB_TRY(consider_small_pool(k, INFINITY, err));
     for (uint32_t r = d ? d->n_near : 0; d && r < d->n_rung; r++) {
         const cb_candidate *c;
@@ -332,6 +331,16 @@ static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
         if (c) CB_TRY(consider_small(k, c, err));
     }
     return CB_OK;
+}
+
+/* The smallest of all, for the error: whoever asks for that much gets it. It is above the budget,
+ * so it never becomes the best: a search that is ended here must not answer with it. */
+static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
+    picker least = {.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    cb_status status = consider_all_small(&least, d, err);
+    k->smallest = least.smallest;
+    k->smallest_op = least.smallest_op;
+    return status;
 }
 
 static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {

@@ -296,10 +296,16 @@ PyObject *cb_py_frontier_json(PyObject *module, PyObject *args) {
     if (!context) return NULL;
     cb_error error = {0};
     char *text = NULL;
-    if (cb_frontier_json(context->core, graph, (size_t)length, preset, device, &text, &error) !=
-        CB_OK)
-        return cb_py_raise(state, &error, NULL);
-    return give_text(context, text);
+    cb_py_work work;
+    cb_py_work_begin(&work, context);
+    cb_status status = cb_frontier_json(context->core, graph, (size_t)length, preset, device,
+                                        cb_py_poll, &work, &text, &error);
+    cb_py_work_end(&work);
+    if (PyErr_Occurred()) { /* from a signal handler */
+        cb_text_free(context->core, text);
+        return NULL;
+    }
+    return status == CB_OK ? give_text(context, text) : cb_py_raise(state, &error, NULL);
 }
 
 typedef cb_status (*two_texts_fn)(cb_context *, const char *, size_t, const char *, size_t,

@@ -70,6 +70,7 @@ typedef struct cb_py_work {
     cb_py_context *context;
     uint64_t n_forks;      /* when it began */
     int64_t next_check_ns; /* monotonic clock */
+    bool raised;           /* a signal handler has: the answer to all later polls is CANCEL */
 } cb_py_work;
 void cb_py_work_begin(cb_py_work *work, cb_py_context *context);
 void cb_py_work_end(cb_py_work *work);

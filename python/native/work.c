@@ -23,6 +23,7 @@ void cb_py_work_begin(cb_py_work *work, cb_py_context *context) {
     PyThread_release_lock(context->lock);
     work->context = context;
     work->next_check_ns = cb_py_now_ns() + CHECK_EVERY_NS;
+    work->raised = false;
     work->thread = PyEval_SaveThread();
 }
 
@@ -36,10 +37,11 @@ void cb_py_work_end(cb_py_work *work) {
 
 int cb_py_poll(void *user) {
     cb_py_work *work = user;
-    if (cb_py_now_ns() < work->next_check_ns) return 0;
+    if (work->raised) return CB_POLL_CANCEL;
+    if (cb_py_now_ns() < work->next_check_ns) return CB_POLL_GO;
     PyEval_RestoreThread(work->thread);
-    int stop = PyErr_CheckSignals();
+    work->raised = PyErr_CheckSignals() != 0;
     work->thread = PyEval_SaveThread();
     work->next_check_ns = cb_py_now_ns() + CHECK_EVERY_NS;
-    return stop;
+    return work->raised ? CB_POLL_CANCEL : CB_POLL_GO;
 }

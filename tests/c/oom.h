@@ -5,33 +5,31 @@
  *
  * The n-th allocation fails for n = 1, 2, ... until there are fewer than n. Where one has failed
  * the work must answer CB_NOMEM: any other answer, CB_OK included, was made without what the
- * allocation was for. It never keeps a byte. Long work is tried in growing steps: each try costs
- * all that comes before its failure. */
+ * allocation was for. It never keeps a byte.
+ *
+ * Each try costs all that comes before its failure. So a sweep tries every n up to `each`, and then
+ * growing steps, of n / each: work of up to 1,500 allocations (100 under AddressSanitizer) is swept
+ * in full, and with CB_OOM_ALL any. A sweep that leaves some out says how many it has tried. */
 #ifndef CB_TESTS_OOM_H
 #define CB_TESTS_OOM_H
 
 #include "base/alloc.h"
+#include "base/sanitize.h"
 #include "check.h"
 
-#ifdef __SANITIZE_ADDRESS__
-#define CB_OOM_EACH 100 /* so many are tried one by one */
-#define CB_OOM_GROWTH 20
-#else
-#define CB_OOM_EACH 1500
-#define CB_OOM_GROWTH 100
-#endif
-static inline uint64_t cb_oom_next(uint64_t nth) {
-    return nth < CB_OOM_EACH ? nth + 1 : nth + 1 + nth / CB_OOM_GROWTH;
-}
+#define CB_OOM_EACH (CB_ASAN ? 100u : 1500u)
+#define CB_OOM_ALL (CB_ASAN || CB_TSAN ? 100u : UINT64_MAX)
 
-/* In steps that grow from `each` on, by that part of what comes before. */
+static inline uint64_t cb_oom_next(uint64_t nth, uint64_t each) { return nth + 1 + nth / each; }
+
 static inline void check_oom_after(cb_status (*work)(cb_alloc *alloc, void *user), void *user,
                                    uint64_t each) {
     cb_alloc alloc;
     cb_status status = CB_OK;
     bool reached = true, clean = true;
+    uint64_t tried = 0, last = 0;
     cb_alloc_init(&alloc);
-    for (uint64_t nth = 1; reached && clean; nth += 1 + nth / each) {
+    for (uint64_t nth = 1; reached && clean; nth = cb_oom_next(nth, each)) {
         cb_alloc_fail(&alloc, nth);
         status = work(&alloc, user);
         reached = cb_alloc_left(&alloc) == 0;
@@ -41,8 +39,13 @@ static inline void check_oom_after(cb_status (*work)(cb_alloc *alloc, void *user
                    (int)status, (unsigned long long)cb_alloc_stats(&alloc).live_bytes);
         }
         CHECK(clean);
+        tried += reached;
+        last = reached ? nth : last;
     }
     if (clean) CHECK(status == CB_OK);
+    if (tried < last)
+        printf("     %llu of some %llu allocations failed once\n", (unsigned long long)tried,
+               (unsigned long long)last);
 }
 
 static inline void check_oom(cb_status (*work)(cb_alloc *alloc, void *user), void *user) {

@@ -168,6 +168,23 @@ def test_ctrl_c_during_a_plan():
         list(range(10**6))  # where it came between two plans
 
 
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_during_a_frontier():
+    def loss(p, x):
+        for w in p:
+            x = x + cutback.tanh(cutback.exp(cutback.sin(x @ w)) * x) @ w.T
+        return x.mean()
+
+    plan = cutback.plan(loss, [cutback.example((8, 8))] * 60, cutback.example((4, 8)))
+    timer = interrupt_after(0.2)
+    with pytest.raises(KeyboardInterrupt):
+        while timer.is_alive():
+            cutback.frontier(plan.problem)
+        timer.join()
+        list(range(10**6))  # where it came between two of them
+    assert cutback.frontier(plan.problem)
+
+
 def test_a_signal_handler_may_raise_its_own_exception():
     class AlarmError(Exception):
         pass

@@ -12,15 +12,15 @@ static cb_context *new_context(void) {
     return ctx;
 }
 
-static void sweep(cb_compile_options options) {
+static void sweep(mlp_size model, cb_compile_options options, uint64_t each) {
     cb_context *ctx = new_context();
     uint64_t before = cb_context_memory(ctx).live_bytes, n = 0;
     cb_status status = CB_NOMEM;
     for (bool reached = true; reached && n < 100000;) {
         cb_step *step = NULL;
-        n = cb_oom_next(n);
+        n = cb_oom_next(n, each);
         (void)cb_context_fail_alloc(ctx, n);
-        status = mlp_compile(ctx, size, options, &step, &err);
+        status = mlp_compile(ctx, model, options, &step, &err);
         reached = cb_context_fail_alloc(ctx, 0) == 0;
         CHECK(status == (reached ? CB_NOMEM : CB_OK));
         CHECK((step != NULL) == (status == CB_OK));
@@ -37,13 +37,23 @@ static void ignore_text(void *user, const char *stage, const char *text) {
     (void)text;
 }
 
+/* Every allocation, but of the search a sample: test_crew.c sweeps that. */
 TEST(graph_and_compile) {
-    sweep((cb_compile_options){.preset = CB_PRESET_AUTOGRAD});
-    sweep((cb_compile_options){
-        .preset = CB_PRESET_AGGRESSIVE, .keep_gradients = true, .dump = ignore_text});
-    sweep((cb_compile_options){.budget = {.kind = CB_BUDGET_SHARE, .share = 0.8},
-                               .backend = "debug"});
-    sweep((cb_compile_options){.preset = CB_PRESET_RECOMPUTE_ALL, .backend = "ref"});
+    const mlp_size small = {.batch = 4, .width = 8, .depth = 1};
+    cb_compile_options o = {.budget = {.kind = CB_BUDGET_SHARE, .share = 0.8}, .backend = "debug"};
+    sweep(size, (cb_compile_options){.preset = CB_PRESET_AUTOGRAD}, CB_OOM_ALL);
+    sweep(size,
+          (cb_compile_options){
+              .preset = CB_PRESET_AGGRESSIVE, .keep_gradients = true, .dump = ignore_text},
+          CB_OOM_ALL);
+    sweep(size, (cb_compile_options){.preset = CB_PRESET_RECOMPUTE_ALL, .backend = "ref"},
+          CB_OOM_ALL);
+    o.budget.measure = CB_MEASURE_SAVED; /* from the frontier */
+    sweep(size, o, CB_OOM_ALL);
+    o.budget.measure = CB_MEASURE_LIVE; /* solved exactly */
+    sweep(small, o, CB_OOM_ALL);
+    o.budget.measure = CB_MEASURE_ARENA; /* searched */
+    sweep(small, o, CB_ASAN ? 2 : 10);
 }
 
 TEST(texts) {

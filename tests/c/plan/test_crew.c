@@ -4,11 +4,13 @@
 
 #include "base/sanitize.h"
 #include "oom.h"
+#include "plan/frontier_json.h"
 #include "plan/plan.h"
 #include "problems.h"
 
 #define N_BUDGET 12
-#define N_FORWARD (CB_TSAN ? 24u : 40u)
+#define N_SHARED (CB_TSAN ? 20u : 26u) /* of the problem whose budgets share a search */
+#define N_FORWARD 14u /* of the one whose search ends early; it takes time with nearly the cube */
 
 static cb_alloc alloc;
 
@@ -38,10 +40,10 @@ TEST(threads_change_nothing) {
     cb_answer alone[N_BUDGET], together[N_BUDGET];
     cb_budget budget[N_BUDGET];
     set_budgets(budget);
-    for (int n_thread = 2; n_thread <= (CB_TSAN ? 2 : 5); n_thread++) {
+    for (int n_thread = 2; n_thread <= (CB_TSAN ? 2 : 5); n_thread += 3) {
         cb_pool *pool = NULL;
         CHECK_OK(cb_pool_new(&alloc, n_thread, &pool, &err));
-        make_random(&m, 70 + (uint64_t)n_thread, N_FORWARD);
+        make_random(&m, 70 + (uint64_t)n_thread, N_SHARED);
         cb_problem *p = make_problem(&m, &alloc);
         cb_plan_options o = {0};
         CHECK_OK(cb_plan_make_many(p, &o, budget, N_BUDGET, &alloc, alone, &err));
@@ -49,6 +51,7 @@ TEST(threads_change_nothing) {
         CHECK_OK(cb_plan_make_many(p, &o, budget, N_BUDGET, &alloc, together, &err));
         for (uint32_t i = 0; i < N_BUDGET; i++) {
             CHECK(same_answer(&alone[i], &together[i]));
+            if (i % 3 != 1) continue; /* each alone builds the base anew */
             o.budget = budget[i];
             cb_answer single = {0};
             cb_status status = cb_plan_make(p, &o, &alloc, &single.plan, &single.why);
@@ -100,6 +103,27 @@ TEST(ends_early) {
     }
     cb_problem_free(p);
     cb_pool_free(pool);
+}
+
+/* At any poll on the way to "no plan fits" as well, where plans are looked at that are too large.
+ */
+TEST(ends_early_without_a_plan) {
+    static maker m;
+    patience wait = {0};
+    cb_plan_options o = {.poll = run_out, .poll_user = &wait};
+    make_random(&m, 75, 10);
+    cb_problem *p = make_problem(&m, &alloc);
+    o.budget = (cb_budget){.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_LIVE, .share = 0.4};
+    uint32_t ended = 0;
+    for (int polls = 1; wait.left < 0 || polls == 1; polls += 1 + polls / 20) {
+        cb_plan *plan = NULL;
+        wait = (patience){polls, CB_POLL_FINISH};
+        CHECK(cb_plan_make(p, &o, &alloc, &plan, &err) == CB_INFEASIBLE && !plan);
+        ended += strstr(err.text, "was ended before") != NULL;
+        cb_plan_free(plan);
+    }
+    CHECK(ended > 10 && strstr(err.text, "no plan fits"));
+    cb_problem_free(p);
 }
 
 /* Counts the polls; the budget that they are for goes by `progress`. */
@@ -162,6 +186,64 @@ TEST(all_stages_poll) {
     cb_problem_free(p);
 }
 
+/* Long lives, one inside the other, and short ones: as many as a large step has. */
+#define N_LONG 3000u
+static cb_lives long_lives(cb_arena *arena) {
+    cb_lives lives = {.n_instance = 2 * N_LONG, .instance = CB_NEW(arena, cb_instance, 2 * N_LONG)};
+    for (uint32_t i = 0; i < 2 * N_LONG; i++) {
+        cb_instance *life = &lives.instance[i];
+        *life = (cb_instance){.made = i, .last = i < N_LONG ? 4 * N_LONG - i : i + 1 + i % 3};
+        life->bytes = 64 * (1 + i % 97);
+    }
+    return lives;
+}
+
+TEST(placing_polls) {
+    cb_problem p = {.align = 64};
+    cb_arena arena;
+    uint64_t bytes = 0, want = 0;
+    cb_arena_init(&arena, &alloc);
+    cb_lives lives = long_lives(&arena);
+    CHECK_OK(cb_place(&p, &lives, &arena, NULL, NULL, &want, &err));
+    patience wait = {.left = 1, .answer = CB_POLL_CANCEL};
+    CHECK(cb_place(&p, &lives, &arena, run_out, &wait, &bytes, &err) == CB_CANCELLED);
+    wait = (patience){.left = 1, .answer = CB_POLL_FINISH};
+    CHECK_OK(cb_place(&p, &lives, &arena, run_out, &wait, &bytes, &err));
+    CHECK(bytes == want && wait.left < -1);
+    cb_arena_free(&arena);
+}
+
+/* Where nothing is searched: a preset, whose only work is a cut, and the frontier. */
+TEST(cuts_poll) {
+    static maker m;
+    make_random(&m, 78, 30);
+    cb_problem *p = make_problem(&m, &alloc);
+    cb_arena arena;
+    cb_str text;
+    cb_plan *plan = NULL;
+    cb_arena_init(&arena, &alloc);
+    cb_str_init(&text, &arena);
+    for (int polls = 0, ended = 0; !ended; polls++) { /* at every poll */
+        patience wait = {polls, CB_POLL_CANCEL};
+        cb_plan_options o = {.preset = CB_PRESET_AGGRESSIVE, .poll = run_out, .poll_user = &wait};
+        cb_status status = cb_plan_make(p, &o, &alloc, &plan, &err);
+        ended = wait.left >= 0;
+        CHECK(status == (ended ? CB_OK : CB_CANCELLED));
+        if (status == CB_OK) cb_plan_free(plan);
+        CHECK(!ended || polls > 0);
+    }
+    for (int polls = 0, ended = 0; !ended; polls++) {
+        patience wait = {polls, CB_POLL_CANCEL};
+        cb_status status =
+            cb_frontier_to_json(p, CB_PRESET_AUTOGRAD, NULL, run_out, &wait, &alloc, &text, &err);
+        ended = wait.left >= 0;
+        CHECK(status == (ended ? CB_OK : CB_CANCELLED));
+        CHECK(!ended || polls > CB_PRESET_COUNT);
+    }
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
 #define N_MEASURE 5
 
 typedef struct question {
@@ -187,16 +269,20 @@ static cb_status plan_together(cb_alloc *a, void *user) {
     return status;
 }
 
-/* One thread may take two jobs, and small problems are solved another way. */
+/* One thread may take two jobs, and small problems are solved another way: some budgets of both
+ * problems, where they count live bytes; the others are searched. */
 TEST(memory_runs_out) {
     static maker m;
-    for (uint32_t n_forward = 4; n_forward <= 8; n_forward += 4) {
-        make_random(&m, 76, n_forward);
+    for (int n_thread = CB_TSAN ? 2 : 1; n_thread <= 4; n_thread *= 2) {
+        make_random(&m, 76, 2);
         cb_problem *p = make_problem(&m, &alloc);
-        for (int n_thread = 1; n_thread <= 4; n_thread *= 2) {
-            question q = {p, n_thread};
-            check_oom_after(plan_together, &q, CB_OOM_EACH / 50);
-        }
+        question q = {p, n_thread};
+        check_oom_after(plan_together, &q, CB_TSAN ? 5 : CB_OOM_ALL);
+        cb_problem_free(p);
+        make_random(&m, 76, 8);
+        p = make_problem(&m, &alloc);
+        q.p = p;
+        check_oom_after(plan_together, &q, CB_TSAN ? 2 : 8);
         cb_problem_free(p);
     }
 }
@@ -205,8 +291,11 @@ int main(void) {
     cb_alloc_init(&alloc);
     RUN(threads_change_nothing);
     RUN(ends_early);
+    if (!CB_TSAN) RUN(ends_early_without_a_plan);
     RUN(all_stages_poll);
-    if (!CB_TSAN) RUN(memory_runs_out);
+    RUN(placing_polls);
+    RUN(cuts_poll);
+    RUN(memory_runs_out);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();
 }
