@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from bisect import bisect_right
 from collections import Counter
@@ -140,7 +141,10 @@ class Frontier:
         Raises:
             IndexError: no such point.
         """
-        i = range(len(self))[point]
+        n, at = len(self), operator.index(point)
+        if not -n <= at < n:
+            raise IndexError(f"point={at}: the frontier has points 0 .. {n - 1}")
+        i = at % n
         if i not in self._plans:
             answer = _native.plan_json(
                 self._problem_text,
