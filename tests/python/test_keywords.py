@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import inspect
 import json
+import re
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import cutback
-from cutback import cli
+from cutback import budgets, cli
 from cutback.policies import mu_two
 
 DATA = Path(__file__).parents[1] / "data" / "graphs"
@@ -293,6 +296,30 @@ def test_a_share_that_is_asked_is_answered_as_a_share(given):
     if kind_of(given) != "function":
         (error,) = cutback.plans(*given, [0.05])
         assert "0.05 of what saving everything" in str(error)
+
+
+@pytest.mark.parametrize("measure", ["arena", "live", "saved", "total"])
+def test_the_share_that_is_offered_is_the_smallest(measure):
+    """In three digits, however little was asked."""
+    policy = "save:exp" if measure == "saved" else None
+    problem = cutback.plan(PROBLEM, policy=policy).problem
+    whole = cutback.plan(problem, budget=1.0, measure=measure).document["budget_bytes"]
+    for asked in (1e-9, 0.004):
+        with pytest.raises(cutback.BudgetError, match=f"^{asked:g} of what saving") as told:
+            cutback.plan(problem, budget=asked, measure=measure)
+        offered = float(re.search(r"the smallest found is (\S+?)[,:]", str(told.value))[1])
+        needs = int(re.search(r"needs (\d+) bytes", str(told.value))[1])
+        assert needs <= int(offered * whole) <= needs * 1.01 + 1
+    answer = cutback.plan(problem, budget=offered, measure=measure)
+    assert needs <= answer.numbers[f"{measure}_bytes"] <= offered * whole
+
+
+@hypothesis.given(st.integers(1, 2**50), st.integers(0, 2**50))
+def test_shares_in_messages_hold_what_they_name(whole, size):
+    size %= whole + 1
+    offered, floor = (budgets._share_of(size, whole, up=up) for up in (True, False))
+    assert int(float(f"{offered:g}") * whole) >= size >= float(f"{floor:g}") * whole * (1 - 1e-15)
+    assert size * 0.99 <= floor * whole and offered * whole <= size * 1.01 + 1
 
 
 def test_advice_about_constraints_where_there_are_some():
