@@ -19,6 +19,7 @@ _UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_SHARE_TEXT = re.compile(r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*[xX]\s*")
 _MIN_EXTRA_TIME = 0.4  # what "min" may cost beside the save-everything time
 
 NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
@@ -74,14 +75,14 @@ def parse(
     if max_extra is not None:
         raise ValueError(f"max_extra goes with budget='min', not with {short(budget)}")
     share: Any = budget
-    if isinstance(budget, str) and budget.strip().lower().endswith("x"):
-        try:
-            share = float(budget.strip()[:-1])
-        except ValueError:
+    if isinstance(budget, str) and budget.rstrip().lower().endswith("x"):
+        match = _SHARE_TEXT.fullmatch(budget)
+        if match is None:
             raise ValueError(
                 f"budget={short(budget)} is not a share such as '0.4x', a size such as '6GiB', or "
                 "'min'"
-            ) from None
+            )
+        share = float(match[1])
     if isinstance(share, float):
         if not 0 < share <= 1:
             raise ValueError(
@@ -132,6 +133,12 @@ def short(value: object) -> str:
     """What was given, for an error."""
     shown = repr(value)
     return shown if len(shown) < 60 else f"{shown[:57]}..."
+
+
+def whole_number(text: str) -> bool:
+    """Is it a number of 64 bits or less in the digits 0 to 9? ``int`` takes those of other scripts,
+    too, and underscores."""
+    return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def choice(name: str, value: object, options: tuple[str, ...]) -> int:

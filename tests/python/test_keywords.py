@@ -264,11 +264,65 @@ def file(tmp_path):
         ("plan FILE --exact", "exact"),
         ("plan FILE --offload", "offload"),
         ("frontier FILE --peaks", "--peaks"),
+        ("plan FILE --budget 0.9x --pinned 3", "--offload"),
+        ("plan FILE --pinned 8GiB", "--offload"),
+        ("plan FILE --measure live", "--measure"),
+        ("plan FILE --budget 0.9x --preset aggressive", "--preset"),
+        ("plan FILE --budgets 0.9x --preset aggressive --measure live", "--preset"),
     ],
 )
 def test_what_cannot_act_is_refused_on_the_command_line(file, arguments, named, capsys):
     assert cli.main([file if word == "FILE" else word for word in arguments.split()]) == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (option, text)
+        for option, texts in {
+            "--budget": (
+                "٣",
+                "１０",
+                "1_000",
+                "٠.٤x",
+                "0.4_0x",
+                "nanx",
+                "infx",
+                "1e400x",
+                "3" * 30,
+            ),
+            "--budgets": ("٣", "1_0", "0.9x,٣"),
+            "--pinned": ("٣", "1_000", "nan", "٣GiB"),
+            "--max-extra": ("٤", "0_1", "nan", "inf"),
+            "--time-limit": ("٤", "1_0", "nan", "inf"),
+            "--policy": ("mu-two:٣", "mu-two:1_000"),
+        }.items()
+        for text in texts
+    ],
+)
+def test_numbers_are_written_in_plain_digits(file, option, text, capsys):
+    """Other scripts' digits and underscores, which Python's int and float take, are refused."""
+    beside = {"--pinned": ["--budget", "0.9x", "--offload", "--device", "a100"]}
+    beside["--max-extra"] = ["--budget", "min"]
+    arguments = ["plan", file, f"{option}={text}", *beside.get(option, ())]
+    try:
+        assert cli.main(arguments) == 2
+    except SystemExit as end:  # of argparse
+        assert end.code == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert text.split(",")[-1][:20] in said
+
+
+@pytest.mark.parametrize("text", ["٣", "1_0", "9" * 5000])
+def test_a_profile_names_operations_in_plain_digits(text):
+    with pytest.raises(ValueError, match="the graph has no operation"):
+        cutback.plan(PROBLEM, profile={text: 1.0})
+
+
+def test_a_share_may_be_written_with_an_exponent():
+    assert budgets.parse("4e-1x") == budgets.parse(" 0.4 X ") == budgets.parse(0.4)
 
 
 # ---- what the answers say --------------------------------------------------------------------
