@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
 from bisect import bisect_right
 from collections import Counter
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _native, budgets, devices, files
+from .integers import index
 from .planning import Plan, Problem, problem_of, read_graph
 from .policies import Policy, WholeGraph
 from .training import ArgNums
@@ -141,7 +141,7 @@ class Frontier:
         Raises:
             IndexError: no such point.
         """
-        n, at = len(self), operator.index(point)
+        n, at = len(self), index(point)
         if not -n <= at < n:
             raise IndexError(f"point={at}: the frontier has points 0 .. {n - 1}")
         i = at % n
