@@ -2,12 +2,9 @@
 
 #define MOST_OUTPUTS 64 /* of a carrier */
 
-enum {              /* of a storage */
-       STAYS = 1,   /* may not move */
-       SEVERAL = 2, /* more than one op picks it */
-       LONG = 4,    /* its copy takes too long */
-       GIVEN = 8    /* an output: must be there at its time, in whoever's memory it is */
-};
+/* Marks of a storage: it may not move; more than one op picks it; its copy takes too long; an
+ * output, which must be there at its time, in whoever's memory it is. */
+enum { STAYS = 1, SEVERAL = 2, LONG = 4, GIVEN = 8 };
 
 typedef struct finder {
     cb_mover *m;

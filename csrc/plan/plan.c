@@ -273,6 +273,15 @@ static void stop(planner *r) {
     cb_arena_free(r->scratch);
 }
 
+/* Of a share that cannot be had the error says of how much, as what fits is told in bytes. */
+static void tell_share(const planner *r, const cb_budget *budget, cb_error *err) {
+    if (budget->kind != CB_BUDGET_SHARE) return;
+    const cb_error why = *err;
+    uint64_t whole = cb_measured(r->p, budget->measure, &r->save_all, r->save_all_arena_bytes);
+    (void)cb_fail(err, CB_INFEASIBLE, "%.6g of the %llu bytes that saving everything takes: %s",
+                  budget->share, (unsigned long long)whole, why.text);
+}
+
 /* An impossible budget fails alone. */
 static cb_status make_one(planner *r, const cb_budget *budget, cb_answer *answer, cb_alloc *alloc,
                           cb_error *err) {
@@ -284,7 +293,10 @@ static cb_status make_one(planner *r, const cb_budget *budget, cb_answer *answer
         return CB_OK;
     }
     cb_plan_free(plan);
-    if (status == CB_INFEASIBLE) return CB_OK;
+    if (status == CB_INFEASIBLE) {
+        tell_share(r, budget, &answer->why);
+        return CB_OK;
+    }
     return cb_fail(err, status, "%s", answer->why.text);
 }
 

@@ -19,6 +19,7 @@ _UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_SHARE_TEXT = re.compile(r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*[xX]\s*")
 _MIN_EXTRA_TIME = 0.4  # what "min" may cost beside the save-everything time
 
 NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
@@ -74,14 +75,14 @@ def parse(
     if max_extra is not None:
         raise ValueError(f"max_extra goes with budget='min', not with {short(budget)}")
     share: Any = budget
-    if isinstance(budget, str) and budget.strip().lower().endswith("x"):
-        try:
-            share = float(budget.strip()[:-1])
-        except ValueError:
+    if isinstance(budget, str) and budget.rstrip().lower().endswith("x"):
+        match = _SHARE_TEXT.fullmatch(budget)
+        if match is None:
             raise ValueError(
                 f"budget={short(budget)} is not a share such as '0.4x', a size such as '6GiB', or "
                 "'min'"
-            ) from None
+            )
+        share = float(match[1])
     if isinstance(share, float):
         if not 0 < share <= 1:
             raise ValueError(
@@ -91,34 +92,53 @@ def parse(
     return _BYTES, _named_bytes("budget", share), 0.0, number
 
 
-_ASKED = re.compile(r"no plan fits (\d+) bytes.*?needs (\d+) bytes")
+_ASKED = re.compile(r"\S+ of the (\d+) bytes that saving everything takes: ")
+_NEEDS = re.compile(r"needs (\d+) bytes")
 _FLOOR = re.compile(r"none is below (\d+) bytes")
 
 
 def answered(error: str, budget: object) -> str:
     """The text of a BudgetError in the words of the budget: of a share, the shares; of one byte,
     that it is one."""
-    found = _ASKED.search(error)
     budget = _plain(budget)
     if type(budget) is int and budget == 1:
         return f"{error}; budget=1 is one byte: for what saving everything takes, pass 1.0"
-    kind, _, share, *_ = parse(budget) or (0, 0, 0.0)  # type: ignore[arg-type]
-    if kind != _SHARE or found is None or not int(found[1]):
+    asked, needs, floor = (pattern.search(error) for pattern in (_ASKED, _NEEDS, _FLOOR))
+    if asked is None or needs is None or asked.start() != 0:
         return error
-    whole = int(found[1]) / share
-    floor = _FLOOR.search(error)
-    least = f", the floor {math.floor(1e3 * int(floor[1]) / whole) / 1e3:g}" if floor else ""
-    smallest = math.ceil(1e3 * (int(found[2]) + 1) / whole) / 1e3  # asking for that much meets it
+    whole, share = int(asked[1]), float(error.split(" ", 1)[0])
+    smallest = _share_of(int(needs[1]), whole)
+    if smallest > 1:
+        return error
+    least = f", the floor {_share_of(int(floor[1]), whole, up=False):g}" if floor else ""
     return (
         f"{share:g} of what saving everything takes was asked; the smallest found is {smallest:g}"
-        f"{least}: {error}"
+        f"{least}: {error[asked.end() :]}"
     )
+
+
+def _share_of(size: int, whole: int, *, up: bool = True) -> float:
+    """Bytes as a share in three digits: one that, asked for, is at least so many (or, not ``up``,
+    at most)."""
+    if not 0 < size < whole:
+        return size / whole if whole else float(size > 0)
+    scale: int = 10 ** (3 - math.ceil(math.log10(size / whole)))
+    share = size * scale // whole  # exact, as the power is not negative
+    if up and int(share / scale * whole) < size:  # as the planner counts it
+        share += 1
+    return share / scale
 
 
 def short(value: object) -> str:
     """What was given, for an error."""
     shown = repr(value)
     return shown if len(shown) < 60 else f"{shown[:57]}..."
+
+
+def whole_number(text: str) -> bool:
+    """Is it a number of 64 bits or less in the digits 0 to 9? ``int`` takes those of other scripts,
+    too, and underscores."""
+    return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def choice(name: str, value: object, options: tuple[str, ...]) -> int:

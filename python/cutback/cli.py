@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .budgets import MEASURES, PRESETS, parse_preset, text
+from .budgets import MEASURES, PRESETS, parse_preset, text, whole_number
 from .devices import resolve
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
         help="several, as 0.9x,4GiB,min, or a number of shares from 0.98x to 0.02x: a table "
         "instead of a plan; with -o, a folder for the plans",
     )
-    plan.add_argument("--measure", choices=MEASURES, default="live", help="what the budget bounds")
     plan.add_argument(
-        "--max-extra", type=float, metavar="SHARE", help="time that min may cost; 0.4 unless given"
+        "--measure", choices=MEASURES, help="what the budget bounds; live unless given"
+    )
+    plan.add_argument(
+        "--max-extra",
+        type=_number,
+        metavar="SHARE",
+        help="time that min may cost; 0.4 unless given",
     )
     plan.add_argument("--offload", action="store_true", help="values may move to the host and back")
     plan.add_argument(
@@ -134,12 +139,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _budget(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 20 else text
+    return int(text) if text is not None and whole_number(text) else text
+
+
+def _number(text: str) -> float:
+    """A number for argparse, as it is written in a file: ``float`` takes other digits, too."""
+    if not text.isascii() or "_" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return float(text)
 
 
 def _seconds(text: str) -> float:
     """A length of time for argparse."""
-    seconds = float(text)
+    seconds = _number(text)
     if not 0 <= seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 to 1e6")
     return seconds
@@ -178,7 +190,7 @@ def _tell(error: Exception) -> None:
 
 def _budgets(spec: str) -> list[int | str | None]:
     """``--budgets``: those it lists, or that many shares."""
-    if spec.isdecimal() and 1 <= int(spec) <= 1000:
+    if whole_number(spec) and 1 <= int(spec) <= 1000:
         n = int(spec)
         return [f"{0.98 - 0.96 * i / max(1, n - 1):.4f}x" for i in range(n)]
     return [_budget(part.strip()) for part in spec.split(",") if part.strip()]
@@ -223,19 +235,14 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
     from . import files
     from .planning import Plan, plans
 
-    if (options.budget, options.max_extra, options.report) != (None,) * 3 or options.explain:
-        raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
-    for name in ("exact", "json", "offload", "pinned", "profile"):
-        if getattr(options, name) not in (None, False):
-            raise ValueError(f"--{name} goes with one --budget")
-    asked = _budgets(options.budgets)
+    asked, measure = _budgets(options.budgets), options.measure or "live"
     if not asked:
         raise ValueError(f"--budgets {options.budgets!r} names no budget")
     with _interruptible() as progress:
         answers = plans(
             graph,
             asked,
-            measure=options.measure,
+            measure=measure,
             preset=options.preset,
             policy=options.policy,
             device=device,
@@ -244,7 +251,7 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
         )
     if options.output:
         os.makedirs(options.output, exist_ok=True)
-    _print(f"{'budget':>12} {options.measure:>12} {'extra time':>10} {'at least':>8} recomputed")
+    _print(f"{'budget':>12} {measure:>12} {'extra time':>10} {'at least':>8} recomputed")
     for spec, answer in zip(asked, answers, strict=True):
         if not isinstance(answer, Plan):
             _print(f"{spec!s:>12} {'-':>12}  out of reach")
@@ -254,7 +261,7 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
             "" if ps is None else f"{100 * (ps - n['once_ps']) / max(1, n['once_ps']):.2f}%"
             for ps in (n["time_ps"], answer.bound_ps)
         )
-        size = text(n[f"{options.measure}_bytes"])
+        size = text(n[f"{measure}_bytes"])
         _print(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {n['recomputed']:>10}")
         if options.output:
             document = {
@@ -266,12 +273,35 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
     return 0
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    """Options of ``plan`` that would not act beside the others are refused.
+
+    Raises:
+        ValueError: the text says beside what it acts.
+    """
+    if options.json and options.explain:
+        raise ValueError("--json and --explain: print one of them")
+    if options.budgets is not None:
+        if (options.budget, options.max_extra, options.report) != (None,) * 3 or options.explain:
+            raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
+        for name in ("exact", "json", "offload", "pinned", "profile"):
+            if getattr(options, name) not in (None, False):
+                raise ValueError(f"--{name} goes with one --budget")
+    searched = options.budget is not None or options.budgets is not None
+    if not searched and options.measure is not None:
+        raise ValueError("--measure goes with --budget: it says what the budget bounds")
+    if searched and options.preset is not None and options.measure != "saved":
+        raise ValueError(
+            "--preset says what to save without a budget, or what may run again with "
+            "--measure saved; leave it or --budget out"
+        )
+
+
 def _plan(options: argparse.Namespace) -> int:
     from . import files
     from .planning import plan
 
-    if options.json and options.explain:
-        raise ValueError("--json and --explain: print one of them")
+    _check_options(options)
     graph = _read_graph(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     if options.budgets is not None:
@@ -280,7 +310,7 @@ def _plan(options: argparse.Namespace) -> int:
         answer = plan(
             graph,
             budget=_budget(options.budget),
-            measure=options.measure,
+            measure=options.measure or "live",
             max_extra=options.max_extra,
             offload=options.offload,
             pinned=_budget(options.pinned),

@@ -210,7 +210,10 @@ def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
     Raises:
         ValueError: not a number of bytes.
     """
-    limit = budgets.parse(saved, "saved")
+    try:
+        limit = budgets.parse(saved, "saved")
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"mu-two:{saved}: {error}") from None
     if limit is None or saved == "min":
         raise ValueError(f"mu-two:{saved}: name a number of bytes, as in mu-two:2GiB or 0.4x")
     return _native.mutwo_json(problem, limit, device)

@@ -13,6 +13,7 @@ import numpy as np
 from . import budgets
 from ._native import BudgetError
 from .arrays import as_array, empty, wrap
+from .integers import integer
 from .source import place
 
 if TYPE_CHECKING:
@@ -89,6 +90,29 @@ def _dump_function() -> Any:
     return dump
 
 
+def check_seed(seed: Any) -> int:
+    """The seed of random operations, checked; a negative one is that plus 2**64, as in PyTorch.
+
+    Raises:
+        ValueError, TypeError: not an integer of 64 bits.
+    """
+    return integer("seed", seed, -(2**63), 2**64 - 1)
+
+
+def check_random_step(number: Any) -> int:
+    """The number of a step for random operations, checked.
+
+    Raises:
+        ValueError, TypeError: not an integer with room for one more in 64 bits.
+    """
+    return integer("rng_step", number, -(2**63), 2**63 - 2)
+
+
+def draws_of(seed: int, rng_step: int) -> tuple[int, int]:
+    """Seed and step, checked, as the core takes them: 64 bits, and the lower 32 of the step."""
+    return check_seed(seed) & (2**64 - 1), check_random_step(rng_step) & (2**32 - 1)
+
+
 class Executable:
     """A graph compiled for a budget; made by :meth:`cutback.Graph.compile`.
 
@@ -135,7 +159,7 @@ class Executable:
                 backend=backend,
                 device=_row(device),
                 keep_gradients=keep_gradients,
-                static_bytes=static_bytes,
+                static_bytes=integer("static_bytes", static_bytes, 0, 2**63 - 1),
                 plan_json=plan if plan is None or isinstance(plan, str) else plan.to_json(),
                 dump=_dump_function(),
             )
@@ -231,7 +255,7 @@ class Executable:
         becomes ``rng_step + 1`` together with all else that a step updates: nothing of it, or all,
         whatever ends the call."""
         inputs, outputs = self.inputs(arrays), self.outputs(out)
-        draws = (seed & (2**64 - 1), rng_step & (2**32 - 1))
+        draws = draws_of(seed, rng_step)
         counted = () if count is None else (count, rng_step + 1)
         if optimizer is None:
             measured = self.native.run(inputs, outputs, *draws, *counted)

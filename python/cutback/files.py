@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from . import _native
+from . import _native, budgets
 
 MOST_BYTES = 1 << 30
 """Largest text that is read, unpacked: a graph of a million operations takes half of it."""
@@ -277,7 +277,7 @@ def lay_times(document: dict[str, Any], times: Mapping[Any, Any]) -> None:
     names = _ids_by_name(ops)
     for key, seconds in times.items():
         found = names.get(str(key), [])
-        if not found and str(key).isdecimal() and int(key) < len(ops):
+        if not found and budgets.whole_number(str(key)) and int(key) < len(ops):
             found = [int(key)]
         if len(found) != 1:
             what = "several operations are called" if found else "the graph has no operation"

@@ -19,8 +19,6 @@ from .source import located, place
 if TYPE_CHECKING:
     from .tracer import Array
 
-_OUTSIDE = 2**31 - 1  # a row that no table has: the lookup reports it
-
 
 def getitem(x: Array, key: Any) -> Array:
     """``x[key]`` for ints, slices, None, Ellipsis and integer arrays.
@@ -161,8 +159,10 @@ def _row_numbers(x: Array, chosen: list[tuple[int, Any]]) -> Array:
         return x.graph.constant(_known_numbers(x.shape, chosen))
     total: Array | None = None
     for axis, item in chosen:
-        part = _wrapped(x, axis, item, alone=len(chosen) == 1)
-        total = part if total is None else _outside_or(total, part, total * x.shape[axis] + part)
+        part = _wrapped(x, axis, item)
+        if len(chosen) > 1 and isinstance(item, Array):
+            part = _checked(part, x.shape[axis])
+        total = part if total is None else total * x.shape[axis] + part
     assert total is not None
     return total
 
@@ -186,25 +186,27 @@ def _known_numbers(shape: tuple[int, ...], chosen: list[tuple[int, Any]]) -> np.
     return number
 
 
-def _wrapped(x: Array, axis: int, item: Any, *, alone: bool) -> Array:
-    """Index array with negative entries counted from the end. Of several, each entry out of range
-    becomes ``_OUTSIDE``, because the number made of them could fall on a row that exists."""
+def _wrapped(x: Array, axis: int, item: Any) -> Array:
+    """Index array with negative entries counted from the end. Those before the first element stay
+    as they are, so that the lookup's error names what was given.
+
+    Raises:
+        IndexError: an entry out of range, where the entries are known now.
+    """
     from .tracer import Array
 
     n = x.shape[axis]
-    if isinstance(item, int):
-        _position(x.shape, axis, item)
-    index = item if isinstance(item, Array) else x.graph.lift(np.asarray(item, dtype=np.int64))
-    if not alone:
-        index = index.astype("i64")
-    if index.dtype != "u8":
-        index = x.graph.apply("where", (index < 0, index + n, index), {})[0]
-    if alone:
-        return index
-    good = (index >= 0) & (index < n)
-    return x.graph.apply("where", (good, index, x.graph.full((), _OUTSIDE, "i64")), {})[0]
+    if not isinstance(item, Array):
+        return x.graph.lift(_known_numbers(x.shape, [(axis, item)]))
+    if item.dtype == "u8":
+        return item
+    counted = (item < 0) & (item >= -n)
+    return x.graph.apply("where", (counted, item + n, item), {})[0]
 
 
-def _outside_or(a: Array, b: Array, number: Array) -> Array:
-    good = (a < _OUTSIDE) & (b < _OUTSIDE)
-    return a.graph.apply("where", (good, number, a.graph.full((), _OUTSIDE, "i64")), {})[0]
+def _checked(index: Array, n: int) -> Array:
+    """The same numbers as i64, looked up among 0 .. n-1: the lookup refuses each that is out of
+    range by its name. The row number made of several index arrays could fall on a row that
+    exists."""
+    rows = index.graph.apply("iota", (), {"axis": 0, "shape": (n, 1), "dtype": "i64"})[0]
+    return index.graph.apply("embedding", (rows, index), {})[0].reshape(index.shape)

@@ -7,15 +7,15 @@ there. All of them are also available as ``cutback.<name>``. What has a method o
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from . import dtypes
 from .graph import current
+from .integers import index
 from .source import located
-from .tracer import Array, ArrayLike, Axis, _normalize_axis, _shape_of, common
+from .tracer import Array, ArrayLike, Axis, _normalize_axis, _shape_of, common, whole
 
 __all__ = [
     "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "astype", "broadcast_to", "clip",
@@ -93,7 +93,7 @@ def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = "i64
     """
     if stop is None:
         start, stop = 0, start
-    start, stop, step = (operator.index(n) for n in (start, stop, step))
+    start, stop, step = (index(n) for n in (start, stop, step))
     if step == 0:
         raise ValueError(located("arange: the step is 0"))
     n = len(range(start, stop, step))
@@ -446,6 +446,7 @@ def split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> list[Ar
     number = _normalize_axis(axis, x.ndim, "split")
     n = x.shape[number]
     if isinstance(sections, int):
+        sections = whole(sections, "split: sections")
         if sections < 1 or n % sections:
             raise ValueError(
                 located(
@@ -467,6 +468,7 @@ def pad(x: ArrayLike, pad_width: Any, constant_values: float = 0.0) -> Array:
     """
     x = _array(x)
     if isinstance(pad_width, int):
+        pad_width = whole(pad_width, "pad: a width")
         widths = [(pad_width, pad_width)] * x.ndim
     elif len(pad_width) == 2 and all(isinstance(w, int) for w in pad_width):
         widths = [(pad_width[0], pad_width[1])] * x.ndim
@@ -474,7 +476,8 @@ def pad(x: ArrayLike, pad_width: Any, constant_values: float = 0.0) -> Array:
         widths = [(low, high) for low, high in pad_width]
     if len(widths) != x.ndim:
         raise ValueError(located(f"pad: {len(widths)} pairs of widths for {x.ndim} axes"))
-    for axis, (low, high) in enumerate(widths):
+    for axis, pair in enumerate(widths):
+        low, high = (whole(n, "pad: a width") for n in pair)
         if low or high:
             x = x._apply(
                 "pad", axis=axis, low=low, high=high, interior=0, value=float(constant_values)
@@ -484,7 +487,7 @@ def pad(x: ArrayLike, pad_width: Any, constant_values: float = 0.0) -> Array:
 
 def tril(x: ArrayLike, k: int = 0) -> Array:
     """The lower triangle of the last two axes: elements with column <= row + k, zeros elsewhere."""
-    return _array(x)._apply("tril", k=k, fill=0.0)
+    return _array(x)._apply("tril", k=whole(k, "tril: k"), fill=0.0)
 
 
 def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> Array:

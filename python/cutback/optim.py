@@ -4,14 +4,16 @@ changing ``lr`` between steps recompiles nothing."""
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .integers import integer
+
 Options = tuple[float, float, float, float, float]
 """(lr, beta1, beta2, eps, weight_decay)"""
+_ASSIGNED = "AdamW.{} is not assigned: write into its arrays, or use load_state_dict"
 
 
 class Moments(NamedTuple):
@@ -38,15 +40,9 @@ def _count(t: Any) -> np.ndarray[Any, Any]:
     """A number of steps as the counter of one.
 
     Raises:
-        ValueError: not a whole number in 0 .. 2**63 - 1.
+        TypeError, ValueError: no integer, or not in 0 .. 2**63 - 1.
     """
-    try:
-        number = operator.index(t)
-    except TypeError:
-        raise ValueError(f"t={t!r} is not a number of steps") from None
-    if not 0 <= number < 2**63:
-        raise ValueError(f"t={number} is not in 0 .. 2**63 - 1")
-    return np.array(number, np.int64)
+    return np.array(integer("t", t, 0, 2**63 - 1), np.int64)
 
 
 def _number(name: str, value: Any) -> float:
@@ -56,7 +52,7 @@ def _number(name: str, value: Any) -> float:
         TypeError, ValueError: it is no number, or none that a float can hold.
     """
     try:
-        if isinstance(value, str | bytes):
+        if isinstance(value, str | bytes | bool | np.bool_):
             raise TypeError
         return float(value)
     except TypeError:
@@ -68,11 +64,11 @@ def _number(name: str, value: Any) -> float:
 def _arrays(state: Mapping[str, Any], key: str) -> dict[str, np.ndarray[Any, Any]]:
     """Copies of the arrays that a state holds under a key."""
     if not isinstance(state[key], Mapping):
-        raise ValueError(f"{key!r} of the state is {type(state[key]).__name__}, not arrays by name")
+        raise TypeError(f"{key!r} of the state is {type(state[key]).__name__}, not arrays by name")
     arrays = {str(name): np.array(array) for name, array in state[key].items()}
     for name, array in arrays.items():
-        if not np.can_cast(array.dtype, np.float64, "same_kind"):
-            raise ValueError(f"{key} of {name} is {array.dtype}, not a floating type")
+        if array.dtype == bool or not np.can_cast(array.dtype, np.float64, "same_kind"):
+            raise TypeError(f"{key} of {name} is {array.dtype}, not a floating type")
         if key == "v" and (array < 0).any():
             raise ValueError(f"v of {name}, a mean of squares, has an element {array.min()}")
     return arrays
@@ -173,14 +169,23 @@ class AdamW:
         return self._state.names if self._state.bound else []
 
     @property
-    def m(self) -> list[np.ndarray[Any, Any]]:
-        """First moments, beside ``names``."""
-        return self._state.m if self._state.bound else []
+    def m(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """First moments, beside ``names``. What is in the arrays may be changed; the arrays are
+        exchanged by :meth:`load_state_dict`."""
+        return tuple(self._state.m) if self._state.bound else ()
+
+    @m.setter
+    def m(self, arrays: Any) -> None:
+        raise TypeError(_ASSIGNED.format("m"))
 
     @property
-    def v(self) -> list[np.ndarray[Any, Any]]:
-        """Second moments, beside ``names``."""
-        return self._state.v if self._state.bound else []
+    def v(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """Second moments, likewise."""
+        return tuple(self._state.v) if self._state.bound else ()
+
+    @v.setter
+    def v(self, arrays: Any) -> None:
+        raise TypeError(_ASSIGNED.format("v"))
 
     @property
     def counter(self) -> np.ndarray[Any, Any]:
@@ -287,8 +292,11 @@ class AdamW:
         """Takes over (copies) what :meth:`state_dict` gave. After an error all is as before.
 
         Raises:
+            TypeError: an entry of another type: no integer, no mapping, arrays without numbers.
             ValueError: not such a state, or its names or shapes are those of other parameters.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of an AdamW is a mapping, not {type(state).__name__}")
         missing = [key for key in ("t", "m", "v") if key not in state]
         if missing:
             raise ValueError(

@@ -412,7 +412,8 @@ def plan(
         offload: with a budget; may values move to the host and back, over the link of
             the device? ``"only"``: and nothing runs again. :func:`cutback.torch.compile`
             runs such plans, :func:`cutback.compile` does not.
-        pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
+        pinned: with ``offload`` or a policy that offloads: most bytes that the host may hold for
+            it at one time; ``"8GiB"``.
         time_limit, progress: seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and,
             if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
@@ -427,6 +428,11 @@ def plan(
     spec = budgets.with_options(budgets.parse(budget, measure, max_extra), offload, pinned, exact)
     number = budgets.parse_preset(preset)
     text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
+    if pinned is not None and not offload and '_OFFLOAD"' not in text:
+        raise ValueError(
+            f"pinned={budgets.short(pinned)} goes with offload (--offload) or a policy that "
+            "offloads: nothing else moves to the host"
+        )
     try:
         answer = _native.plan_json(
             text,

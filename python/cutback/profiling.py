@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import files
-from .executable import Executable
+from .executable import Executable, draws_of
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -115,4 +115,4 @@ def _rows(
     run: Executable, arrays: Sequence[np.ndarray[Any, Any]], seed: int, rng_step: int
 ) -> tuple[tuple[int, float, int], ...]:
     copies = [np.array(array) for array in arrays]
-    return run.native.profile(run.inputs(copies), run.outputs(), seed, rng_step)
+    return run.native.profile(run.inputs(copies), run.outputs(), *draws_of(seed, rng_step))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from . import dtypes
+from .integers import index
 from .source import located
 
 if TYPE_CHECKING:
@@ -71,11 +72,20 @@ def common(graph: Graph, name: str, values: Sequence[Any]) -> list[Array]:
     return [x.astype(dtype) if isinstance(x, Array) else graph.full((), x, dtype) for x in operands]
 
 
-def _normalize_axis(axis: Any, ndim: int, what: str) -> int:
+def whole(value: Any, what: str) -> int:
+    """An integer argument.
+
+    Raises:
+        TypeError: it is none; ``what`` names it.
+    """
     try:
-        number = operator.index(axis)
+        return index(value)
     except TypeError:
-        raise TypeError(located(f"{what}: an axis is an integer, not {axis!r}")) from None
+        raise TypeError(located(f"{what} is an integer, not {value!r:.60}")) from None
+
+
+def _normalize_axis(axis: Any, ndim: int, what: str) -> int:
+    number = whole(axis, f"{what}: an axis")
     if not -ndim <= number < ndim:
         raise ValueError(
             located(f"{what}: axis {number} is out of bounds for an array of dimension {ndim}")
@@ -98,7 +108,7 @@ def _shape_of(args: tuple[Any, ...]) -> tuple[int, ...]:
     """``(2, 3)`` from ``f(2, 3)`` or ``f((2, 3))``."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
         args = tuple(args[0])
-    return tuple(operator.index(n) for n in args)
+    return tuple(index(n) for n in args)
 
 
 class Array:

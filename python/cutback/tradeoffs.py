@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _native, budgets, devices, files
+from .integers import index
 from .planning import Plan, Problem, problem_of, read_graph
 from .policies import Policy, WholeGraph
 from .training import ArgNums
@@ -140,7 +141,10 @@ class Frontier:
         Raises:
             IndexError: no such point.
         """
-        i = range(len(self))[point]
+        n, at = len(self), index(point)
+        if not -n <= at < n:
+            raise IndexError(f"point={at}: the frontier has points 0 .. {n - 1}")
+        i = at % n
         if i not in self._plans:
             answer = _native.plan_json(
                 self._problem_text,

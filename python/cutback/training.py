@@ -7,7 +7,6 @@ dtypes, structure or Python constants compiles once more; each such specialisati
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import weakref
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import budgets, tree
-from .executable import Executable, Planned, Stats
+from .executable import Executable, Planned, Stats, check_random_step, check_seed
+from .integers import index
 from .policies import Policy, PolicyFunction, resolve
 from .source import located, place
 from .tracing import Call, Traced
@@ -42,22 +42,11 @@ def _argnums(argnums: ArgNums) -> tuple[int, ...]:
         return ()
     several = argnums if isinstance(argnums, (tuple, list, range)) else (argnums,)
     try:
-        if any(
-            isinstance(n, bool) for n in several
-        ):  # True is an argument forgotten, not the second
-            raise TypeError
-        return tuple(operator.index(n) for n in several)
+        return tuple(index(n) for n in several)
     except TypeError:
         raise TypeError(
             f"argnums={budgets.short(argnums)} is neither an integer nor a sequence of them"
         ) from None
-
-
-def _integer(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}={budgets.short(value)} is no integer") from None
 
 
 class _Specialisation:
@@ -106,18 +95,6 @@ class _Specialisation:
         if structure != tree.flatten(self.gradient_tree([0] * n, single))[1]:
             raise ValueError("out: not nested like the gradients")
         return leaves
-
-
-def _random_step(number: int) -> int:
-    """The number of a step for random operations, checked.
-
-    Raises:
-        ValueError, TypeError: not an integer with room for one more in 64 bits.
-    """
-    number = _integer("rng_step", number)
-    if not -(2**63) <= number < 2**63 - 1:
-        raise ValueError(f"rng_step={number} is not in -2**63 .. 2**63 - 2")
-    return number
 
 
 _steps: weakref.WeakSet[Step] = weakref.WeakSet()
@@ -182,7 +159,7 @@ class Step:
         self.argnums = argnums
         self.has_aux = has_aux
         self.optimizer = optimizer
-        self.seed = _integer("seed", seed)
+        self.seed = check_seed(seed)
         self._draws = np.zeros((), np.int64)  # a step counts itself
         self.returns = returns  # "value", "gradients" or "both"
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
@@ -200,7 +177,7 @@ class Step:
 
     @rng_step.setter
     def rng_step(self, number: int) -> None:
-        self._draws[...] = _random_step(number)
+        self._draws[...] = check_random_step(number)
 
     def __call__(
         self, *args: Any, out: Any = None, rng_step: int | None = None, **kwargs: Any
@@ -209,7 +186,7 @@ class Step:
         with self._lock:
             call = self._read(args, kwargs)
             spec = self._specialise(call)
-            number = self.rng_step if rng_step is None else _random_step(rng_step)
+            number = self.rng_step if rng_step is None else check_random_step(rng_step)
             single = isinstance(self.argnums, int)
             try:
                 results, gradients = spec.run.run(

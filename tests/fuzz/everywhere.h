@@ -15,6 +15,7 @@
 #include "include/cutback.h"
 #include "ir/verify.h"
 #include "ir/work.h"
+#include "numbers.h"
 
 #define MOST_ARGUMENTS 64
 #define MOST_BYTES_HELD (1 << 18) /* in all storages of a graph that is run */
@@ -70,30 +71,6 @@ static inline double one_number(cb_dtype dtype, uint32_t fill, uint64_t *state) 
     if (fill < 4) return (double)(r % 5) - 2;
     if (fill == 6 && r % 4 == 0) return odd[r / 4 % 8];
     return (double)(r % 4001) / 1000 - 2;
-}
-
-static inline void put_number(cb_dtype dtype, void *data, size_t i, double x) {
-    switch (dtype) {
-        case CB_F64: ((double *)data)[i] = x; break;
-        case CB_F32: ((float *)data)[i] = (float)x; break;
-        case CB_F16: ((uint16_t *)data)[i] = cb_f64_to_f16(x); break;
-        case CB_BF16: ((uint16_t *)data)[i] = cb_f64_to_bf16(x); break;
-        case CB_I64: ((int64_t *)data)[i] = (int64_t)x; break;
-        case CB_I32: ((int32_t *)data)[i] = (int32_t)x; break;
-        default: ((uint8_t *)data)[i] = (uint8_t)x; break;
-    }
-}
-
-static inline double get_number(cb_dtype dtype, const void *data, size_t i) {
-    switch (dtype) {
-        case CB_F64: return ((const double *)data)[i];
-        case CB_F32: return (double)((const float *)data)[i];
-        case CB_F16: return (double)cb_f16_to_f32(((const uint16_t *)data)[i]);
-        case CB_BF16: return (double)cb_bf16_to_f32(((const uint16_t *)data)[i]);
-        case CB_I64: return (double)((const int64_t *)data)[i];
-        case CB_I32: return (double)((const int32_t *)data)[i];
-        default: return (double)((const uint8_t *)data)[i];
-    }
 }
 
 /* Returns what exact.h calls `most`. */

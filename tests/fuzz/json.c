@@ -3,22 +3,7 @@
 #include "target.h"
 
 #include "base/map.h"
-
-static void write_node(cb_json_writer *w, const cb_json *node) { /* at most 64 deep */
-    switch (node->kind) {
-        case CB_JSON_NULL: cb_json_put_null(w, node->key); return;
-        case CB_JSON_BOOL: cb_json_put_bool(w, node->key, node->as.boolean); return;
-        case CB_JSON_INT: cb_json_put_int(w, node->key, node->as.integer); return;
-        case CB_JSON_DOUBLE: cb_json_put_double(w, node->key, node->as.number); return;
-        case CB_JSON_STRING: cb_json_put_string(w, node->key, node->as.string); return;
-        case CB_JSON_ARRAY:
-        case CB_JSON_OBJECT: break;
-    }
-    bool object = node->kind == CB_JSON_OBJECT;
-    cb_json_begin(w, node->key, object ? '{' : '[');
-    for (const cb_json *c = node->as.child; c; c = c->next) write_node(w, c);
-    cb_json_end(w, object ? '}' : ']');
-}
+#include "json_again.h"
 
 static void write(const cb_json *doc, cb_arena *arena, cb_str *out) {
     cb_str_init(out, arena);

@@ -70,6 +70,16 @@ def test_points_of_traced_graphs_are_plans():
         _check(cutback.frontier(path, device="a100"), "a100", n=5)
 
 
+def test_a_point_that_is_not_there_is_named(frontier):
+    n = len(frontier)
+    assert frontier.plan(-1) is frontier.plan(n - 1)
+    for point in (n, -n - 1):
+        with pytest.raises(
+            IndexError, match=f"point={point}: the frontier has points 0 .. {n - 1}"
+        ):
+            frontier.plan(point)
+
+
 def test_columns(frontier):
     saved, time = np.array(frontier.saved_bytes), np.array(frontier.time_ps)
     assert len(frontier) == len(saved) == len(time) == len(frontier.kind) > 3

@@ -60,8 +60,37 @@ def test_an_index_out_of_range_is_an_error(run):
         run(lambda x: x[:, np.array([0, 3])], a)
     with pytest.raises(ValueError, match="4"):
         run(lambda x, i: x[i], a, np.array([4]))
-    with pytest.raises(ValueError):  # on its own axis, although row 1 would have it
-        run(lambda x, i, j: x[i, j], a, np.array([0]), np.array([3]))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+@pytest.mark.parametrize("wrong", [-11, -7, 6, 2**31 - 1])
+def test_the_index_named_is_the_one_given(run, wrong, dtype):
+    """Not what counting from the end made of it, nor the row number that several make."""
+    a = np.arange(12.0).reshape(4, 3)
+    i, good = np.array([0, wrong], dtype), np.array([0, 1], dtype)
+    calls = [
+        (lambda x, i: x[i], 4), (lambda x, i: x[:, i], 3), (lambda x, i: x[i, good], 4),
+        (lambda x, i: x[good, i], 3), (lambda x, i: x[i, 1], 4), (lambda x, i: x[i, i], 4),
+        (lambda x, i: cutback.take(x, i, axis=1), 3),
+        (lambda x, i: cutback.take_along_axis(x[:, :1], i.reshape(2, 1), 0), 4),
+        (lambda x, i: cutback.nn.functional.embedding(i, x), 4),
+    ]  # fmt: skip
+    for call, rows in calls:
+        with pytest.raises(ValueError, match=f"index {wrong} out of range for .*{rows}"):
+            run(call, a, i)
+    # each on its own axis, although the number they make would be a row that exists
+    with pytest.raises(ValueError, match="index 3 out of range for 3 rows"):
+        run(lambda x, i, j: x[i, j], a, np.array([0], dtype), np.array([3], dtype))
+    with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for axis 1 with size 3"):
+        run(lambda x, i: x[i, np.array([0, wrong])], a, good)
+
+
+def test_index_arrays_on_empty_axes(run):
+    a, none = np.zeros((0, 3)), np.zeros(0, np.int64)
+    assert run(lambda x, i: x[i], a, none).shape == (0, 3)
+    assert run(lambda x, i, j: x[i, j], a, none, none).shape == (0,)
+    with pytest.raises(ValueError, match="index 0 out of range for 0 rows"):
+        run(lambda x, i, j: x[i, j], a, np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
 def test_what_has_no_fixed_shape_is_refused():

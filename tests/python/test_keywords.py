@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import inspect
 import json
+import re
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import cutback
-from cutback import cli
+from cutback import budgets, cli
 from cutback.policies import mu_two
 
 DATA = Path(__file__).parents[1] / "data" / "graphs"
@@ -261,11 +264,65 @@ def file(tmp_path):
         ("plan FILE --exact", "exact"),
         ("plan FILE --offload", "offload"),
         ("frontier FILE --peaks", "--peaks"),
+        ("plan FILE --budget 0.9x --pinned 3", "--offload"),
+        ("plan FILE --pinned 8GiB", "--offload"),
+        ("plan FILE --measure live", "--measure"),
+        ("plan FILE --budget 0.9x --preset aggressive", "--preset"),
+        ("plan FILE --budgets 0.9x --preset aggressive --measure live", "--preset"),
     ],
 )
 def test_what_cannot_act_is_refused_on_the_command_line(file, arguments, named, capsys):
     assert cli.main([file if word == "FILE" else word for word in arguments.split()]) == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (option, text)
+        for option, texts in {
+            "--budget": (
+                "٣",
+                "１０",
+                "1_000",
+                "٠.٤x",
+                "0.4_0x",
+                "nanx",
+                "infx",
+                "1e400x",
+                "3" * 30,
+            ),
+            "--budgets": ("٣", "1_0", "0.9x,٣"),
+            "--pinned": ("٣", "1_000", "nan", "٣GiB"),
+            "--max-extra": ("٤", "0_1", "nan", "inf"),
+            "--time-limit": ("٤", "1_0", "nan", "inf"),
+            "--policy": ("mu-two:٣", "mu-two:1_000"),
+        }.items()
+        for text in texts
+    ],
+)
+def test_numbers_are_written_in_plain_digits(file, option, text, capsys):
+    """Other scripts' digits and underscores, which Python's int and float take, are refused."""
+    beside = {"--pinned": ["--budget", "0.9x", "--offload", "--device", "a100"]}
+    beside["--max-extra"] = ["--budget", "min"]
+    arguments = ["plan", file, f"{option}={text}", *beside.get(option, ())]
+    try:
+        assert cli.main(arguments) == 2
+    except SystemExit as end:  # of argparse
+        assert end.code == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert text.split(",")[-1][:20] in said
+
+
+@pytest.mark.parametrize("text", ["٣", "1_0", "9" * 5000])
+def test_a_profile_names_operations_in_plain_digits(text):
+    with pytest.raises(ValueError, match="the graph has no operation"):
+        cutback.plan(PROBLEM, profile={text: 1.0})
+
+
+def test_a_share_may_be_written_with_an_exponent():
+    assert budgets.parse("4e-1x") == budgets.parse(" 0.4 X ") == budgets.parse(0.4)
 
 
 # ---- what the answers say --------------------------------------------------------------------
@@ -293,6 +350,30 @@ def test_a_share_that_is_asked_is_answered_as_a_share(given):
     if kind_of(given) != "function":
         (error,) = cutback.plans(*given, [0.05])
         assert "0.05 of what saving everything" in str(error)
+
+
+@pytest.mark.parametrize("measure", ["arena", "live", "saved", "total"])
+def test_the_share_that_is_offered_is_the_smallest(measure):
+    """In three digits, however little was asked."""
+    policy = "save:exp" if measure == "saved" else None
+    problem = cutback.plan(PROBLEM, policy=policy).problem
+    whole = cutback.plan(problem, budget=1.0, measure=measure).document["budget_bytes"]
+    for asked in (1e-9, 0.004):
+        with pytest.raises(cutback.BudgetError, match=f"^{asked:g} of what saving") as told:
+            cutback.plan(problem, budget=asked, measure=measure)
+        offered = float(re.search(r"the smallest found is (\S+?)[,:]", str(told.value))[1])
+        needs = int(re.search(r"needs (\d+) bytes", str(told.value))[1])
+        assert needs <= int(offered * whole) <= needs * 1.01 + 1
+    answer = cutback.plan(problem, budget=offered, measure=measure)
+    assert needs <= answer.numbers[f"{measure}_bytes"] <= offered * whole
+
+
+@hypothesis.given(st.integers(1, 2**50), st.integers(0, 2**50))
+def test_shares_in_messages_hold_what_they_name(whole, size):
+    size %= whole + 1
+    offered, floor = (budgets._share_of(size, whole, up=up) for up in (True, False))
+    assert int(float(f"{offered:g}") * whole) >= size >= float(f"{floor:g}") * whole * (1 - 1e-15)
+    assert size * 0.99 <= floor * whole and offered * whole <= size * 1.01 + 1
 
 
 def test_advice_about_constraints_where_there_are_some():

@@ -271,6 +271,92 @@ def test_the_argument_is_named(name, tmp_path, monkeypatch):
     assert not unnamed
 
 
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_bool_is_no_integer(wrong):
+    """It is an argument in the wrong place: not 1 and not 0."""
+    images, kernel = X.reshape(1, 1, 4, 4), np.ones((1, 1, 2, 2))
+    calls = [
+        lambda x: x.sum(wrong), lambda x: x.mean(wrong), lambda x: x.transpose((wrong, not wrong)),
+        lambda x: x.reshape(wrong, 16), lambda x: cutback.swapaxes(x, wrong, 0),
+        lambda x: cutback.expand_dims(x, wrong), lambda x: cutback.concatenate([x, x], wrong),
+        lambda x: cutback.stack([x, x], wrong), lambda x: cutback.split(x, wrong),
+        lambda x: cutback.argmax(x, wrong), lambda x: F.softmax(x, wrong), lambda x: x[:, wrong],
+        lambda x: cutback.broadcast_to(x, (wrong, 4, 4)), lambda x: cutback.arange(wrong) + x.sum(),
+        lambda x: cutback.zeros((wrong,)) + x.sum(), lambda x: cutback.pad(x, wrong),
+        lambda x: cutback.pad(x, ((0, 0), (0, wrong))), lambda x: cutback.tril(x, wrong),
+        lambda x: cutback.take(x, np.array([0]), wrong), lambda x: F.layer_norm(x, (wrong,)),
+        lambda x: F.one_hot(cutback.argmax(x, 0), wrong),
+        lambda x: F.cross_entropy(x, np.zeros(4, int), ignore_index=wrong),
+        lambda x: F.conv2d(images, kernel, stride=wrong) + x.sum(),
+        lambda x: F.conv2d(images, kernel, padding=wrong) + x.sum(),
+        lambda x: F.conv2d(images, kernel, groups=wrong) + x.sum(),
+        lambda x: F.max_pool2d(images, wrong) + x.sum(),
+    ]  # fmt: skip
+    for number, call in enumerate(calls):
+        try:
+            cutback.trace(call, X)
+        except TypeError:
+            continue
+        pytest.fail(f"call {number} takes {wrong} for an integer")
+    optimizer = cutback.optim.AdamW()
+    with pytest.raises(TypeError, match=f"t={wrong} is no integer"):
+        optimizer.load_state_dict({"t": wrong, "m": {}, "v": {}})
+    for options in ({"lr": wrong}, {"betas": (wrong, 0.9)}, {"eps": wrong}):
+        with pytest.raises(TypeError, match="is not a number"):
+            cutback.optim.AdamW(**options)
+    step = cutback.compile(loss)
+    for call in (
+        lambda: cutback.compile(loss, seed=wrong), lambda: step(W, X, rng_step=wrong),
+        lambda: setattr(step, "rng_step", wrong), lambda: step.profile(W, X, rng_step=wrong),
+        lambda: cutback.frontier(PROBLEM).plan(wrong),
+        lambda: graph_call("compile")(["w"], static_bytes=wrong),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match="integer"):
+            call()
+
+
+def test_seeds_are_64_bits():
+    """Two seeds that are given are two seeds, or one is refused; a negative one counts from 2**64
+    down, as in PyTorch."""
+
+    def noisy(params, x):
+        return F.dropout(x @ params["a"], 0.5).sum()
+
+    value = lambda seed: cutback.compile(noisy, seed=seed)(W, X)[0].tobytes()  # noqa: E731
+    assert value(-1) == value(2**64 - 1) and value(1) == value(np.int64(1))
+    executable = graph_call("compile")(["w"])
+    arrays = np.ones((2, 3), "f4"), np.ones((3, 2), "f4"), np.ones((2, 2), "f4")
+    for seed in (2**64, 2**64 + 1, -(2**63) - 1, 10**40):
+        with pytest.raises(ValueError, match=r"seed=.* is not in -2\*\*63 .. 2\*\*64 - 1"):
+            cutback.compile(noisy, seed=seed)
+        with pytest.raises(ValueError, match=r"seed=.* is not in -2\*\*63 .. 2\*\*64 - 1"):
+            executable(*arrays[: len(executable.names)], seed=seed)
+    for step in (2**63 - 1, -(2**63) - 1):
+        with pytest.raises(ValueError, match=r"rng_step=.* is not in -2\*\*63 .. 2\*\*63 - 2"):
+            cutback.compile(noisy).profile(W, X, rng_step=step)
+
+
+def test_moments_are_not_assigned():
+    """An array may be written into; what is no array does not get in by any way."""
+    optimizer = cutback.optim.AdamW()
+    cutback.compile(loss, optimizer=optimizer)({k: v.copy() for k, v in W.items()}, X)
+    before = optimizer.state_dict()
+    for key in ("m", "v"):
+        with pytest.raises(TypeError, match=f"AdamW.{key} is not assigned"):
+            setattr(optimizer, key, "abcd")
+        with pytest.raises(TypeError):
+            getattr(optimizer, key)[0] = "abcd"
+        for wrong in ("abcd", {**before[key], "params['a']": "abcd"}, 3):
+            with pytest.raises(TypeError, match=key):
+                optimizer.load_state_dict({**before, key: wrong})
+    for state in ("abcd", 3, None):
+        with pytest.raises(TypeError, match="the state of an AdamW"):
+            optimizer.load_state_dict(state)
+    assert all(
+        (optimizer.state_dict()[k][n] == before[k][n]).all() for k in "mv" for n in before[k]
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -50,3 +50,50 @@ def test_evonorm() -> None:
         assert all(row[1] == row[2] for row in size)  # measured and planned
         assert saved[2] <= 0.51 * saved[0] and saved[3] < 0.1 * saved[0]
         assert float(size[1][1]) <= 0.86 * float(size[0][1])
+
+
+def blocks(path: str) -> list[str]:
+    text = (EXAMPLES.parent / path).read_text()
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def made(seed: int = 0) -> dict[str, object]:
+    """What the texts take as given: a model whose last layer is its loss, with its inputs."""
+    torch.manual_seed(seed)
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(6))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+            for layer in self.layers:
+                x = torch.nn.functional.gelu(layer(x)).sin()
+            return ((x - (0 if y is None else y)) ** 2).mean()
+
+    return {"model": Model(), "x": torch.randn(64, 32), "y": torch.randn(64, 32), "torch": torch}
+
+
+@pytest.mark.parametrize(("path", "number"), [("README.md", 1), ("docs/torch.md", 0)])
+def test_the_blocks_of_the_texts(path: str, number: int, capsys: pytest.CaptureFixture) -> None:
+    import cutback.torch
+
+    found, plain = made(), made()
+    found["cutback"] = cutback
+    exec(blocks(path)[number], found)
+    plain["model"](plain["x"], plain["y"]).backward()
+    for p, q in zip(found["model"].parameters(), plain["model"].parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)
+
+
+def test_the_block_about_regions() -> None:
+    import cutback.torch
+
+    found, plain = made(), made()
+    found |= {"cutback": cutback, "block": found["model"].layers[0]}
+    found["policy"] = lambda ctx, op, *a, **k: torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
+    exec(blocks("docs/torch-eager.md")[0], found)
+    found["loss"].backward()
+    plain["model"](plain["x"]).backward()
+    for p, q in zip(found["model"].parameters(), plain["model"].parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)

@@ -342,3 +342,106 @@ def test_memory_that_nobody_needs_may_be_freed(same_bits: Callable[..., bool]) -
     for budget in BUDGETS:
         torch._dynamo.reset()
         assert same_bits(gradient(by_compile(f, budget)), gradient(f))
+
+
+# ---- writes that autograd does not see -----------------------------------------------------
+
+
+def data_is_assigned(x: Any, n: Any) -> Any:
+    t = x.sin().tanh()
+    k = t * 2
+    k.data = t.cos().detach()
+    return (k * 0.1).exp() * t
+
+
+def data_is_copied_into(x: Any, n: Any) -> Any:
+    t = x.sin().tanh()
+    y = t.cos()
+    t.data.copy_(y.detach() * 0.5)
+    return y * t * x.exp()
+
+
+def data_is_multiplied(x: Any, n: Any) -> Any:
+    e = x.sin().exp()
+    e.data.mul_(0.5)
+    return e * e.tanh()
+
+
+def data_of_an_input_is_copied_into(x: Any, n: Any) -> Any:
+    h = (n * x).sin()
+    n.data.copy_(h.detach())
+    return (n * 0.1).exp() * h.tanh() * x
+
+
+def is_set(x: Any, n: Any) -> Any:
+    h, b = x.sin().cos(), torch.zeros(4)
+    with torch.no_grad():
+        b.set_(h.cos().detach())
+    return (h * 0.1).exp() * b
+
+
+def is_resized(x: Any, n: Any) -> Any:
+    h, b = x.sin().cos(), torch.zeros(2)
+    b.resize_(4)
+    b.copy_(h.detach())
+    c = h.cos().detach().clone()
+    c.resize_(2)
+    return (h * b).exp() + (h[:2] * c).exp().sum()
+
+
+def is_resized_like(x: Any, n: Any) -> Any:
+    h, b, c = x.sin().cos(), torch.empty(0), torch.empty(0)
+    b.resize_as_(h.detach())
+    b.copy_(h.detach() * 2)
+    with torch.no_grad():
+        torch.cos(h, out=c)
+    return (h * b).exp() * c
+
+
+UNSEEN = [
+    data_is_assigned, data_is_copied_into, data_is_multiplied, data_of_an_input_is_copied_into,
+    is_set, is_resized, is_resized_like,
+]  # fmt: skip
+
+
+def two_steps(f: Callable[..., Any], call: Callable[..., Any]) -> list[Any]:
+    """Results, gradients and what became of the arguments."""
+    found = []
+    for k in range(2):
+        x = (torch.arange(1.0, 5.0) + k).requires_grad_()
+        n = torch.arange(2.0, 6.0)
+        y = call(x, n)
+        y.sum().backward()
+        found += [y.detach(), x.grad, x.detach(), n]
+    return found
+
+
+@pytest.mark.parametrize(("f", "door"), pairs(UNSEEN, data_is_multiplied))
+def test_writes_that_autograd_does_not_see(f: Callable[..., Any], door: Compiler) -> None:
+    """``.data``, ``set_`` and ``resize_``: the backward reads what eager mode's reads."""
+    for budget in BUDGETS:
+        torch._dynamo.reset()
+        assert same(two_steps(f, door(f, budget)), two_steps(f, f), door), budget
+
+
+@pytest.mark.parametrize(
+    "f", [data_is_assigned, is_set, is_resized, is_resized_like], ids=lambda f: f.__name__
+)
+def test_writes_that_autograd_does_not_see_in_a_region(f: Callable[..., Any]) -> None:
+    assert same(two_steps(f, lambda x, n: ct.checkpoint(f, x, n)), two_steps(f, f), PLAIN)
+
+
+def test_an_input_that_is_given_other_memory_is_refused_or_follows() -> None:
+    def f(x: Any, n: Any) -> Any:
+        h = (n * x).sin()
+        n.data = h.detach()
+        return (n * 0.1).exp() * h.tanh() * x
+
+    for budget in BUDGETS:
+        torch._dynamo.reset()
+        try:
+            got = two_steps(f, by_compile(f, budget))
+        except Exception as error:
+            assert "set_ on a graph input" in str(error)
+        else:
+            assert same(got, two_steps(f, f), by_compile)

@@ -9,15 +9,15 @@ arguments had before (``x``, ``axis``, ``index``, ``logits``, ``labels``) are st
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ParamSpec
 
 from .. import dtypes
+from ..integers import index
 from ..ops import _array, expand_dims
 from ..source import located
-from ..tracer import Array, ArrayLike, _normalize_axis
+from ..tracer import Array, ArrayLike, _normalize_axis, whole
 
 __all__ = [
     "avg_pool2d", "batch_norm", "causal_mask", "conv2d", "cross_entropy", "dropout", "embedding",
@@ -95,7 +95,7 @@ def _like(
 def _pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     try:
-        first, second = (operator.index(n) for n in pair)
+        first, second = (index(n) for n in pair)
     except (TypeError, ValueError) as error:
         kind = type(error)
         raise kind(located(f"{what} is an integer or a pair of them, not {value!r}")) from None
@@ -208,14 +208,15 @@ def embedding(
 def one_hot(tensor: ArrayLike, num_classes: int = -1) -> Array:
     """1 (i64) where the class is ``tensor[..]``, 0 elsewhere, in a new last axis of size
     ``num_classes``, which must be given: the largest class is not known while tracing."""
-    index = _array(tensor)
-    if index.dtype not in dtypes.INTS:
-        raise TypeError(located(f"one_hot: expected integer classes, got {index.dtype}"))
-    if isinstance(num_classes, int) and num_classes == -1:
+    labels = _array(tensor)
+    if labels.dtype not in dtypes.INTS:
+        raise TypeError(located(f"one_hot: expected integer classes, got {labels.dtype}"))
+    size = whole(num_classes, "one_hot: num_classes")
+    if size == -1:
         raise ValueError(located("one_hot: num_classes must be given"))
-    attrs = {"axis": 0, "shape": (num_classes,), "dtype": index.dtype}
-    (classes,) = index.graph.apply("iota", (), attrs)
-    return (expand_dims(index, -1) == classes).astype("i64")
+    attrs = {"axis": 0, "shape": (size,), "dtype": labels.dtype}
+    (classes,) = labels.graph.apply("iota", (), attrs)
+    return (expand_dims(labels, -1) == classes).astype("i64")
 
 
 # ---- normalisation -------------------------------------------------------------------------------
@@ -233,9 +234,7 @@ def _last(x: Array, normalized_shape: Any, what: str) -> tuple[int, ...]:
         return x.shape[-1:]
     several = isinstance(normalized_shape, (tuple, list))
     try:
-        shape = tuple(
-            operator.index(n) for n in (normalized_shape if several else (normalized_shape,))
-        )
+        shape = tuple(index(n) for n in (normalized_shape if several else (normalized_shape,)))
     except TypeError:
         raise TypeError(
             located(f"{what}: normalized_shape={normalized_shape!r:.60} is no tuple of sizes")
@@ -381,6 +380,7 @@ def evonorm_s0(
     """
     x = _images(x, "evonorm_s0")
     n, c, h, w = x.shape
+    groups = whole(groups, "evonorm_s0: groups")
     if groups < 1 or c % groups:
         raise ValueError(located(f"evonorm_s0: {c} channels do not divide into {groups} groups"))
     grouped = x.reshape(n, groups, c // groups, h, w)
@@ -440,7 +440,7 @@ def conv2d(
         pad_w=pw,
         dilation_h=dh,
         dilation_w=dw,
-        groups=groups,
+        groups=whole(groups, "conv2d: groups"),
     )
     return y if bias is None else y + _channels(_like(bias, y, "conv2d: bias", (y.shape[1],)), 4)
 
@@ -660,7 +660,9 @@ def cross_entropy(
                 f"got {labels.shape}"
             )
         )
-    nll = logits._apply("cross_entropy", labels, ignore=int(ignore_index))
+    nll = logits._apply(
+        "cross_entropy", labels, ignore=whole(ignore_index, "cross_entropy: ignore_index")
+    )
     if reduction == "none":
         return nll
     total = nll.sum()

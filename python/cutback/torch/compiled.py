@@ -84,15 +84,11 @@ class Runner:
     def _measured(self) -> contextlib.AbstractContextManager[MemoryTracker | None]:
         """Of the first calls, what the forward holds: PyTorch leaves parts of a model to eager
         mode, which no plan knows."""
-        if self._told or self._to_measure == 0 or self.partitioner.budget is None:
-            return contextlib.nullcontext()
-        if self.partitioner.offload:  # what is on its way to the host lives longer than planned
-            return contextlib.nullcontext()
-        if (
-            self.codegen != "eager"
-            or not torch.is_grad_enabled()
-            or torch.is_inference_mode_enabled()
-        ):
+        plans = self.partitioner.budget is not None and self.codegen == "eager"
+        # with offload, what is on its way to the host lives longer than planned
+        plans = plans and not self.partitioner.offload
+        trains = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if self._told or self._to_measure == 0 or not (plans and trains):
             return contextlib.nullcontext()
         self._to_measure -= 1
         return MemoryTracker()

@@ -1,8 +1,8 @@
 /* Whatever the bytes are, the reader answers with a document or with an error that says where; a
  * document that is written and read again is the same document. */
-#include "base/json.h"
 #include "base/map.h"
 #include "fuzz.h"
+#include "json_again.h"
 
 static const char *const seeds[] = {
     "{\"format\": \"cutback-problem\", \"version\": 1, \"ops\": [{\"flops\": 1e9, \"bytes\": 4096, "
@@ -18,23 +18,6 @@ static const char *const seeds[] = {
     "\"only a string with \\\"escapes\\\" \\\\ \\/ \\b \\f \\n \\r \\t\"",
     "-123456789012345678901234567890.125E+17",
 };
-
-/* The depth is at most 64, as the reader sees to. */
-static void write_node(cb_json_writer *w, const cb_json *node) {
-    switch (node->kind) {
-        case CB_JSON_NULL: cb_json_put_null(w, node->key); return;
-        case CB_JSON_BOOL: cb_json_put_bool(w, node->key, node->as.boolean); return;
-        case CB_JSON_INT: cb_json_put_int(w, node->key, node->as.integer); return;
-        case CB_JSON_DOUBLE: cb_json_put_double(w, node->key, node->as.number); return;
-        case CB_JSON_STRING: cb_json_put_string(w, node->key, node->as.string); return;
-        case CB_JSON_ARRAY:
-        case CB_JSON_OBJECT: break;
-    }
-    bool object = node->kind == CB_JSON_OBJECT;
-    cb_json_begin(w, node->key, object ? '{' : '[');
-    for (const cb_json *c = node->as.child; c; c = c->next) write_node(w, c);
-    cb_json_end(w, object ? '}' : ']');
-}
 
 static bool is_same(const cb_json *a, const cb_json *b) {
     if (a->n != b->n || !a->key != !b->key || (a->key && strcmp(a->key, b->key) != 0)) return false;

@@ -3,9 +3,9 @@
  * included. The table drives the test: an op without a recipe fails it. */
 #include <stdlib.h>
 
-#include "base/dtype.h"
 #include "check.h"
 #include "exec/recipes.h"
+#include "numbers.h"
 
 #define MAX_OUTPUTS 16
 
@@ -15,30 +15,6 @@ static uint64_t random_state = 1;
 static uint32_t random_u32(void) { /* PCG */
     random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407u;
     return (uint32_t)(random_state >> 33);
-}
-
-static double get(cb_dtype dtype, const void *data, int64_t i) {
-    switch (dtype) {
-        case CB_F64: return ((const double *)data)[i];
-        case CB_F32: return (double)((const float *)data)[i];
-        case CB_F16: return (double)cb_f16_to_f32(((const uint16_t *)data)[i]);
-        case CB_BF16: return (double)cb_bf16_to_f32(((const uint16_t *)data)[i]);
-        case CB_I64: return (double)((const int64_t *)data)[i];
-        case CB_I32: return (double)((const int32_t *)data)[i];
-        default: return (double)((const uint8_t *)data)[i];
-    }
-}
-
-static void put(cb_dtype dtype, void *data, int64_t i, double x) {
-    switch (dtype) {
-        case CB_F64: ((double *)data)[i] = x; break;
-        case CB_F32: ((float *)data)[i] = (float)x; break;
-        case CB_F16: ((uint16_t *)data)[i] = cb_f64_to_f16(x); break;
-        case CB_BF16: ((uint16_t *)data)[i] = cb_f64_to_bf16(x); break;
-        case CB_I64: ((int64_t *)data)[i] = (int64_t)x; break;
-        case CB_I32: ((int32_t *)data)[i] = (int32_t)x; break;
-        default: ((uint8_t *)data)[i] = (uint8_t)x; break;
-    }
 }
 
 /* The op's outputs are results; with `wrt`, the first result is a loss that weighs them. */
@@ -72,8 +48,9 @@ static void *new_input(const recipe *r, uint32_t i, const cb_argument_info *info
     void *data = malloc(info->bytes + 1);
     for (int64_t k = 0; k < n; k++) {
         const double unit = (random_u32() + 0.5) / 2147483648.0;
-        put(info->dtype, data, k,
-            r->range[i].is_int ? floor(low + (high - low) * unit) : low + (high - low) * unit);
+        put_number(info->dtype, data, (size_t)k,
+                   r->range[i].is_int ? floor(low + (high - low) * unit)
+                                      : low + (high - low) * unit);
     }
     return data;
 }
@@ -88,12 +65,13 @@ static bool is_close(const cb_argument_info *info, const void *a, const void *b,
     const int64_t n = (int64_t)(info->bytes / cb_dtype_size(info->dtype));
     double largest = 1;
     for (int64_t i = 0; i < n; i++) {
-        const double y = fabs(get(info->dtype, b, i));
+        const double y = fabs(get_number(info->dtype, b, (size_t)i));
         if (isfinite(y)) largest = fmax(largest, y);
     }
     const double tolerance = 4 * ulp_of(narrow) * largest;
     for (int64_t i = 0; i < n; i++) {
-        const double x = get(info->dtype, a, i), y = get(info->dtype, b, i);
+        const double x = get_number(info->dtype, a, (size_t)i),
+                     y = get_number(info->dtype, b, (size_t)i);
         if (x == y || (isnan(x) && isnan(y))) continue;
         if (!cb_dtype_is_float(info->dtype) || !(fabs(x - y) <= tolerance)) {
             printf("  %s[%d]: cpu %.9g, ref %.9g\n", info->name, (int)i, x, y);

@@ -1,0 +1,46 @@
+"""Integers that callers pass: any type with ``__index__``, but no bool. ``True`` where a number is
+wanted is an argument in the wrong place, not a 1."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+
+def index(value: Any) -> int:
+    """``operator.index``, which takes True for 1, without that.
+
+    Raises:
+        TypeError: no integer.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"an integer is expected, not {value}")
+    return operator.index(value)
+
+
+def integer(name: str, value: Any, low: int, high: int) -> int:
+    """An integer in ``low .. high``.
+
+    Raises:
+        TypeError: no integer.
+        ValueError: it is outside; the text says of what.
+    """
+    try:
+        number = index(value)
+    except TypeError:
+        shown = repr(value)
+        shown = shown if len(shown) < 60 else f"{shown[:57]}..."
+        raise TypeError(f"{name}={shown} is no integer") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name}={number} is not in {_power(low)} .. {_power(high)}")
+    return number
+
+
+def _power(n: int) -> str:
+    """``2**64 - 1`` for what nobody reads in digits."""
+    for bits in (31, 32, 63, 64):
+        for less in (0, 1, 2):
+            if abs(n) == 2**bits - less:
+                power = f"2**{bits} - {less}" if less else f"2**{bits}"
+                return power if n > 0 else f"-({power})" if less else f"-{power}"
+    return str(n)
