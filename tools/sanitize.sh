@@ -26,11 +26,12 @@ $ctest --preset tsan -j 2 -R "^test_($(IFS='|'; echo "${threaded[*]}"))$"
 # The readers of text, on many more mutated inputs than the tests try.
 printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 30000'
 
-# What other tests show of the core has been seen in the C tests above; these are about Python, or plan a lot.
-elsewhere=(report.py tree.py offload.py optimal.py random_problems.py random_aliases.py traced.py frontier.py floor.py
-  times.py keywords.py constants.py files.py cli_fuzz.py cli.py constraints.py preferences.py profiling.py fusion.py
-  devices.py explain.py source.py policies.py planning.py all_or_nothing.py wrong_types.py)
-if [ "${2:-}" = all ]; then elsewhere=(); fi
+# What reaches deepest into the extension: memory of others, errors half way, threads, signals. What the other tests
+# show of the core has been seen in the C tests above.
+deep=(dlpack errors graph indexing memory process racing_indices tracer training)
+tests=("${deep[@]/#/tests/python/test_}")
+tests=("${tests[@]/%/.py}")
+if [ "${2:-}" = all ]; then tests=(tests/python); fi
 
 # The extension: the sanitizer's runtime must come first in the process, so it is preloaded.
 stage=build/asan-python
@@ -39,4 +40,4 @@ cp -r python/cutback $stage/cutback
 cp "$(find build/asan-ubsan -name '_native*.so' | head -1)" $stage/cutback/
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage \
-  $python -m pytest -q -n auto --dist worksteal -m "not slow and not very_slow" tests/python ${elsewhere[@]/#/--ignore=tests/python/test_}
+  $python -m pytest -q -n auto --dist worksteal -m "not slow and not very_slow" "${tests[@]}"

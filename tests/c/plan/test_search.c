@@ -210,6 +210,10 @@ TEST(several_budgets_are_single_ones) {
         budget[20].kind = CB_BUDGET_NONE;
         CHECK_OK(cb_plan_make_many(p, &o, budget, 24, &alloc, answer, &err));
         for (uint32_t i = 0; i < 24; i++) {
+            if (CB_ASAN && i % 4 != 0) { /* each takes a search of its own */
+                cb_plan_free(answer[i].plan);
+                continue;
+            }
             cb_plan *alone = NULL;
             o.budget = budget[i];
             cb_status status = cb_plan_make(p, &o, &alloc, &alone, &err);
@@ -247,28 +251,29 @@ static void make_coarse(maker *m, uint64_t seed) {
 /* A larger budget never gives a slower plan, a smaller one never a larger plan. */
 TEST(budgets_are_monotone) {
     static maker m;
-    static cb_answer answer[40];
+    enum { N = CB_ASAN ? 10 : 40 };
+    static cb_answer answer[N];
     for (uint64_t seed = 0; seed < 15; seed += CB_ASAN ? 3 : 1) {
         if (seed < 10) make_random(&m, seed + 300, seed < 5 ? 6 : 50);
         else make_coarse(&m, seed + 300);
         cb_problem *p = make_problem(&m, &alloc);
-        cb_budget budget[40];
+        cb_budget budget[N];
         cb_plan_options o = {0};
-        for (uint32_t i = 0; i < 40; i++) {
+        for (uint32_t i = 0; i < N; i++) {
             budget[i] = (cb_budget){.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_LIVE};
-            budget[i].share = 1 - i / 40.0;
+            budget[i].share = 1 - i / (double)N;
         }
-        CHECK_OK(cb_plan_make_many(p, &o, budget, 40, &alloc, answer, &err));
+        CHECK_OK(cb_plan_make_many(p, &o, budget, N, &alloc, answer, &err));
         const cb_plan *before = NULL;
-        for (uint32_t i = 0; i < 40; i++) {
+        for (uint32_t i = 0; i < N; i++) {
             const cb_plan *plan = answer[i].plan;
             if (plan && before)
                 CHECK(plan->time_ps >= before->time_ps && plan->live_bytes <= before->live_bytes);
             CHECK(!plan || i == 0 || before);
             before = plan;
         }
-        check_smallest(p, answer, 40);
-        for (uint32_t i = 0; i < 40; i++) cb_plan_free(answer[i].plan);
+        check_smallest(p, answer, N);
+        for (uint32_t i = 0; i < N; i++) cb_plan_free(answer[i].plan);
         cb_problem_free(p);
     }
 }
