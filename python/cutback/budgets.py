@@ -95,9 +95,9 @@ _ASKED = re.compile(r"no plan fits (\d+) bytes.*?needs (\d+) bytes")
 _FLOOR = re.compile(r"none is below (\d+) bytes")
 
 
-def answered(error: str, budget: object) -> str:
-    """The text of a BudgetError in the words of the budget: of a share, the shares; of one byte,
-    that it is one."""
+def answered(error: str, budget: object, of: str = "what saving everything takes") -> str:
+    """The text of a BudgetError in the words of the budget: of a share, the shares, and what they
+    are shares ``of``; of one byte, that it is one."""
     found = _ASKED.search(error)
     budget = _plain(budget)
     if type(budget) is int and budget == 1:
@@ -109,10 +109,7 @@ def answered(error: str, budget: object) -> str:
     floor = _FLOOR.search(error)
     least = f", the floor {math.floor(1e3 * int(floor[1]) / whole) / 1e3:g}" if floor else ""
     smallest = math.ceil(1e3 * (int(found[2]) + 1) / whole) / 1e3  # asking for that much meets it
-    return (
-        f"{share:g} of what saving everything takes was asked; the smallest found is {smallest:g}"
-        f"{least}: {error}"
-    )
+    return f"{share:g} of {of} was asked; the smallest found is {smallest:g}{least}: {error}"
 
 
 def short(value: object) -> str:
