@@ -591,7 +591,9 @@ class Partitioner(CustomPartitionerFn):
         before, self._compiled = self._compiled, now
         if self.one_graph and now is not None and before == now:
             raise UnsupportedGraphError(
-                "PyTorch cuts this graph into several (nested compiled regions), and a budget is "
-                "not shared out among those in this version: take "
-                "torch.compiler.nested_compile_region out, or use budget=None or 'min'"
+                "PyTorch cuts this graph into several (nested compiled regions, or buckets of "
+                "DistributedDataParallel), and a budget is not shared out among those in this "
+                "version: take torch.compiler.nested_compile_region out, set "
+                "torch._dynamo.config.optimize_ddp = False (cutback.torch.compile does so by "
+                "itself), or use budget=None or 'min'"
             )
