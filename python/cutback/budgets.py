@@ -103,18 +103,22 @@ def answered(error: str, budget: object) -> str:
     budget = _plain(budget)
     if type(budget) is int and budget == 1:
         return f"{error}; budget=1 is one byte: for what saving everything takes, pass 1.0"
-    asked, needs, floor = (pattern.search(error) for pattern in (_ASKED, _NEEDS, _FLOOR))
-    if asked is None or needs is None or asked.start() != 0:
+    asked = _ASKED.match(error)
+    if asked is None:
         return error
-    whole, share = int(asked[1]), float(error.split(" ", 1)[0])
-    smallest = _share_of(int(needs[1]), whole)
+    share, rest = float(error.split(" ", 1)[0]), error[asked.end() :]
+    return in_shares(rest, share, int(asked[1]), "what saving everything takes") or error
+
+
+def in_shares(error: str, share: float, whole: int, of: str) -> str | None:
+    """The text of a BudgetError that tells bytes, led by the shares of ``whole`` bytes ("``of``").
+    None: what was found is more than the whole."""
+    needs, floor = _NEEDS.search(error), _FLOOR.search(error)
+    smallest = _share_of(int(needs[1]), whole) if needs else math.inf
     if smallest > 1:
-        return error
+        return None
     least = f", the floor {_share_of(int(floor[1]), whole, up=False):g}" if floor else ""
-    return (
-        f"{share:g} of what saving everything takes was asked; the smallest found is {smallest:g}"
-        f"{least}: {error[asked.end() :]}"
-    )
+    return f"{share:g} of {of} was asked; the smallest found is {smallest:g}{least}: {error}"
 
 
 def _share_of(size: int, whole: int, *, up: bool = True) -> float:

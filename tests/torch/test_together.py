@@ -199,6 +199,36 @@ def test_a_module_that_pytorch_leaves_alone_says_what_it_holds() -> None:
     compiled(x)  # once
 
 
+class Hooked(nn.Module):
+    """A module whose backward has a hook, between two that have none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = mlp(2), mlp(1), mlp(2)
+        self.middle.register_full_backward_hook(lambda *args: None)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.middle(self.first(x))).square().mean()
+
+
+def test_the_graphs_around_a_hooked_module_share_the_budget_and_say_so_by_name(
+    same_bits: Callable[..., bool],
+) -> None:
+    model, x = Hooked(), torch.randn(512, 16)
+    _, wanted = measured(model, x)
+    plans: list[Any] = []
+    options = {"budget": 0.8, "on_plan": plans.append}
+    compiled = torch.compile(model, backend="cutback", options=options)
+    with pytest.warns(UserWarning, match="register_full_backward_hook.*not planned.*on top"):
+        measured(compiled, x)
+    for _ in range(2):  # said once
+        _, found = measured(compiled, x)
+        assert same_bits(found, wanted)
+    kinds = [op["kind"] for op in plans[-1].problem["ops"]]
+    assert kinds.count("tangent") == 2  # one plan over both graphs
+    assert plans[-1].numbers["live_bytes"] <= plans[-1].numbers["budget_bytes"]
+
+
 def test_gradients_inside_of_what_is_compiled_say_what_they_hold() -> None:
     w = torch.randn(64, 64)
 

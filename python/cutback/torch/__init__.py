@@ -2,7 +2,7 @@
 
 >>> import torch, cutback.torch
 >>> model = torch.nn.TransformerEncoderLayer(64, 4)
->>> step = cutback.torch.compile(model, budget=0.5)  # half of what saving everything takes
+>>> step = cutback.torch.compile(model, budget=0.5)  # half of what it takes without
 >>> step(torch.randn(8, 2, 64)).sum().backward()
 >>> print(step.plans[0])
 """

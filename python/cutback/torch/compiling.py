@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,10 @@ from .several import ModelPartitioner
 from .totals import account
 
 __all__ = ["Compiled", "compile", "cutback", "uncompiled"]
+
+
+_HOOKED = "backwards hooks"
+"""In PyTorch's reason for a break of the graph."""
 
 
 class _Session:
@@ -38,6 +43,7 @@ class _Session:
         self.backend = make_backend(self.partitioner, codegen, guards=True)
         self.first: int | None = None  # frame of the first graph
         self.round = 0
+        self.told = False  # of modules that PyTorch leaves to eager mode
 
     def compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         """What a graph is compiled to, with its guard."""
@@ -45,12 +51,30 @@ class _Session:
         frame = partitioner.frame()
         if frame == self.first and (partitioner.begins_anew() or partitioner.needs_another_round()):
             self.round += 1
+        self._tell_of_hooks(gm)
         before = len(partitioner.plans)
         compiled = self.backend(gm, inputs)
         if self.first is None and len(partitioner.plans) > before:
             self.first = frame
         hooks.add_guard(functools.partial(self._holds, frame, self.round))
         return compiled
+
+    def _tell_of_hooks(self, gm: fx.GraphModule) -> None:
+        """PyTorch leaves a module with hooks of its backward to eager mode, between two graphs.
+        Nobody sees the call there whose memory could be measured."""
+        reason = getattr(gm, "compile_subgraph_reason", None)
+        hooked = reason is not None and _HOOKED in str(getattr(reason, "reason", "")).lower()
+        if not hooked or self.told or self.partitioner.budget is None:
+            return
+        self.told = True
+        warnings.warn(
+            "the model has a module with register_full_backward_hook, which PyTorch leaves to "
+            "eager mode: what that module holds is not planned and comes on top of the budget, "
+            "which the graphs around it share. Use hooks of tensors (Tensor.register_hook) or "
+            "register_forward_hook, which are compiled; cutback.torch.compile(model, budget=...) "
+            "measures it and says the figure",
+            stacklevel=2,
+        )
 
     def _holds(self, frame: int | None, round: int) -> bool:
         waits = frame == self.first and self.partitioner.waits

@@ -34,6 +34,7 @@ _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
 _MASK_BYTES = 1024  # noise of fewer bytes is not worth two more ops
 _BERNOULLI = torch.ops.aten.bernoulli_.float
+_DETACH = torch.ops.aten.detach.default
 _DIV = torch.ops.aten.div_.Scalar
 _numbers = count()
 _active = threading.local()
@@ -183,6 +184,7 @@ class Region(TorchDispatchMode):
         self.number = 0
         # the last storage filled with zeros and ones at random, as what, and what divided it
         self.noise = _NO_NOISE
+        self.factory: Any = None  # weak: what the last op made, if from nothing
         self.recent: list[Value] = []  # held results of the last op that has any, for their readers
 
     @classmethod
@@ -302,6 +304,10 @@ class Region(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
+        if self.factory is not None:
+            made, self.factory = self.factory(), None
+            if func is _DETACH and args[0] is made:
+                return self._renewed(made)
         info = infos.get(func) or info_of(func)
         if info.special:
             if info.mutates:
@@ -313,6 +319,17 @@ class Region(TorchDispatchMode):
         if info.factory:
             self._pin_options(node, out)
         self._log(info, node, out, args, kwargs)
+        if info.factory and isinstance(out, Tensor):
+            self.factory = weakref.ref(out)
+        return out
+
+    def _renewed(self, made: Any) -> Any:
+        """The functions that make tensors hand out another tensor object for the same memory where
+        theirs is held: that is no op of the region."""
+        out = made.detach()
+        record = made.untyped_storage().__dict__.get(self.key)
+        if record is not None:
+            record.tensor = weakref.ref(out)
         return out
 
     def _node(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:

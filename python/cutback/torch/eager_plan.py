@@ -46,6 +46,8 @@ class Schedule:
             (i for i, op in enumerate(seen.ops) if "backward" in op["flags"]), len(seen.ops)
         )
         self.starts = starts
+        once = {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
+        self._pinned = {i for i in range(starts) if once & set(seen.ops[i]["flags"])}
         self._wishes(plan, starts)
         self._follow(starts)
 
@@ -117,8 +119,7 @@ class Schedule:
         ops = self.seen.ops
         self.steps = [i for i in range(starts) if "placeholder" not in ops[i]["flags"]]
         self._forward_steps = len(self.steps)
-        once = {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
-        pinned = {i for i in range(starts) if once & set(ops[i]["flags"])}
+        pinned = self._pinned
         kept: dict[int, int] = {}
         for now in range(starts, len(ops)):
             kept = {v: last for v, last in kept.items() if last >= now}
@@ -149,6 +150,33 @@ class Schedule:
                             kept[value] = last
             self.steps.append(now)
 
+    def _held_for(self, now: int) -> set[int]:
+        """What is held as long as the slots of a backward op are: they point at the ops that lead
+        to their values, whether or not those run again."""
+        ops = self.seen.ops
+        found: set[int] = set()
+        seen: set[int] = set()
+        stack = [self.seen.slots[slot] for slot in self.seen.slots_of.get(now, ())]
+        while stack:
+            value = stack.pop()
+            maker = self._makers[value]
+            if value in seen or "placeholder" in ops[maker]["flags"]:
+                continue
+            seen.add(value)
+            if value in self.held or maker in self._pinned:
+                found.add(value)
+            else:
+                stack += ops[maker]["in"]
+        return found
+
+    def _as_held(self) -> str:
+        """The problem, where backward ops also read what is held until they have run."""
+        problem = json.loads(self.seen.text)
+        for now in self.seen.slots_of:
+            op = problem["ops"][now]
+            op["in"] = [*op["in"], *sorted(self._held_for(now) - set(op["in"]))]
+        return json.dumps(problem)
+
     def document(self, plan: dict[str, Any]) -> str:
         """The schedule as a document for `cutback evaluate`."""
         rows = {
@@ -160,7 +188,7 @@ class Schedule:
 
     def live_bytes(self, device: str | None) -> int:
         """Peak of the schedule."""
-        text = _native.evaluate_json(self.seen.text, self.document({"device": device}), device)
+        text = _native.evaluate_json(self._as_held(), self.document({"device": device}), device)
         return int(json.loads(text)["peak_bytes"])
 
 
@@ -361,8 +389,10 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
     schedule = Schedule(seen, first.document)
     live = schedule.live_bytes(device)
     limit = first.document["budget_bytes"]
-    if limit is None or budget == "min" or live <= limit:
+    if limit is None or live <= limit:
         return first, schedule
+    if budget == "min":
+        return _least(seen, first, schedule)
     smallest = live
     target = int(limit)
     for _ in range(_STEPS):
@@ -382,6 +412,24 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
         f"backward; the smallest peak found that way is {budgets.text(smallest)} ({smallest} "
         "bytes). Plan with cutback.torch.compile, or checkpoint smaller regions"
     )
+
+
+def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Schedule]:
+    """The smallest that the region can follow, from a smallest plan that it cannot. Its budget is
+    what the region will take."""
+    device = plan.document["device"]
+    best = schedule.live_bytes(device), plan, schedule
+    least, target = plan.numbers["live_bytes"], best[0]
+    for _ in range(_STEPS):
+        target = int(target * 0.93)
+        if target <= least:
+            break
+        answer = _native.plan_json(seen.text, budget=budgets.parse(target, "live"))
+        other = Plan(seen.text, answer)
+        schedule = Schedule(seen, other.document)
+        best = min(best, (schedule.live_bytes(device), other, schedule), key=lambda row: row[0])
+    live, plan, schedule = best
+    return Plan(seen.text, json.dumps({**plan.document, "budget_bytes": live})), schedule
 
 
 def _watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:

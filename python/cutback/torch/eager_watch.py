@@ -6,10 +6,13 @@ each node of autograd's graph, in the order of autograd's engine (ready nodes by
 number), reading the gradients that reach the node and the values it saved. Which values those are
 is asked of the node itself: its `_saved_*` attributes call the unpack hook, which here writes down
 the slot instead of making the tensor.
+Then the node is called with fake tensors (eager_rehearse.py), to see what it makes and hands on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import heapq
 import json
@@ -17,8 +20,9 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +30,16 @@ from torch.utils.flop_counter import flop_registry
 
 from .eager_log import Node, Record, Region, Value
 from .eager_ops import OpInfo
+from .eager_rehearse import (
+    Layout,
+    Made,
+    Rehearsal,
+    contiguous,
+    is_like,
+    layout_of,
+    nbytes,
+    storage_of,
+)  # fmt: skip
 
 # Nodes whose gradient is the one that reaches them, in another shape or not even that.
 _PASS_ON = {
@@ -34,8 +48,10 @@ _PASS_ON = {
     "SqueezeBackward1", "ReshapeAliasBackward0", "CloneBackward0", "SubBackward0",
 }  # fmt: skip
 
-probing = threading.local()  # .slots: numbers of the slots that a node asked for
+probing = threading.local()
+"""``slots``: numbers of the slots that a node asked for; ``make``: what to answer it."""
 _dummy = torch.empty(0)
+_LEAF = "torch::autograd::AccumulateGrad"
 
 
 class Slot:
@@ -55,7 +71,25 @@ def probed(slot: Slot) -> Any:
     if slots is None:
         return None
     slots.append(slot.number)
-    return _dummy
+    make = getattr(probing, "make", None)
+    return _dummy if make is None else make(slot.number)
+
+
+@contextlib.contextmanager
+def _answering(make: Callable[[int], Any]) -> Iterator[None]:
+    """Nodes get what ``make`` says for the slots that they ask for."""
+    probing.slots, probing.make = [], make
+    try:
+        yield
+    finally:
+        probing.slots = probing.make = None
+
+
+class Gradient(NamedTuple):
+    """A gradient on its way to a node."""
+
+    value: int
+    fake: Any
 
 
 class Watching(Region):
@@ -70,6 +104,7 @@ class Watching(Region):
         self.keys: dict[tuple[int, int], int] = {}  # (number of the node, result) -> value
         self.funcs: list[Any] = []  # of each node
         self.slots: list[int] = []  # value of each slot
+        self.layouts: list[Layout | None] = []  # of each slot
         self.latest: list[int] = []  # newest value in each storage
         self._storage_ids: Any = weakref.WeakKeyDictionary()
         self._last_read: dict[int, int] = {}
@@ -80,6 +115,8 @@ class Watching(Region):
         self._insists = False
         self._first_node = torch.autograd._get_sequence_nr()
         self._heads: list[tuple[Any, int, int]] = []  # graph node, its output, value
+        self._waiting: dict[tuple[Any, int], Gradient] = {}  # at nodes, by input
+        self._leaves: Counter[Any] = Counter()  # of autograd's graph: gradients still to come
 
     # the forward
 
@@ -240,6 +277,7 @@ class Watching(Region):
         """A numbered slot."""
         value = super().pack(t)
         self.slots.append(value.label)
+        self.layouts.append(layout_of(t))
         return Slot(value, len(self.slots) - 1, self.run)
 
     def outputs(self, tensors: list[Any]) -> None:
@@ -258,12 +296,16 @@ class Watching(Region):
         """The whole region as a problem."""
         self._slots_of: dict[int, list[int]] = {}
         starts = len(self.ops)
+        for storage in {self.values[value] for value in self._results}:
+            if not self.storages[storage]["flags"]:  # the caller's, who may hold it to the end
+                self.storages[storage]["flags"] = ["hold_end"]
         try:
             ends = self._backward()
         finally:
             # a saved tensor holds the hook that packed it, so this region: with the ends of
             # autograd's graph in it, a graph whose backward never runs would hold itself
             self._heads = []
+            self._waiting, self._leaves = {}, Counter()
         document = {
             "format": "cutback.problem",
             "version": 1,
@@ -276,8 +318,9 @@ class Watching(Region):
         }
         return Described(json.dumps(document), self)
 
-    def _saved(self, node: Any) -> list[int]:
-        """Numbers of the slots that a node of autograd's graph reads."""
+    def _saved(self, node: Any) -> tuple[list[int], bool]:
+        """Numbers of the slots that a node of autograd's graph reads, and whether that is all that
+        it saved: not where hooks inside the region hold something."""
         if node.name() == "CheckpointFunctionBackward":  # use_reentrant=True
             raise _torchs_checkpoint(node)
         probing.slots = []
@@ -285,11 +328,14 @@ class Watching(Region):
             names = [n for n in dir(node) if n.startswith("_saved_")]
             if hasattr(type(node), "saved_tensors"):
                 names.append("saved_tensors")
+            ours = True
             for name in names:
                 raw = getattr(node, f"_raw{name}" if name[0] == "_" else f"_raw_{name}", None)
-                if not _others(raw, node):
+                if _others(raw, node):
+                    ours = False
+                else:
                     getattr(node, name)
-            return list(dict.fromkeys(probing.slots))
+            return list(dict.fromkeys(probing.slots)), ours
         finally:
             probing.slots = None
 
@@ -323,64 +369,138 @@ class Watching(Region):
         return order
 
     def _inside(self, node: Any) -> bool:
-        if node.name() == "torch::autograd::AccumulateGrad":
+        if node.name() == _LEAF:
             return False
         return bool(node._sequence_nr() >= self._first_node)
 
     def _backward(self) -> list[int]:
-        gradients: dict[tuple[Any, int], list[int]] = {}
-        ends: list[int] = []
+        self._rehearsal = Rehearsal()
+        self._fakes: dict[int, Any] = {}  # of slots
         for node, at, _ in self._heads:
             if self._inside(node):
                 op = self._new_op("tangent", ["backward"], ())
-                value = self._new_value(op, self._new_storage(_bytes_at(node, at)))
-                gradients.setdefault((node, at), []).append(value)
-        for node in self._order():
-            slots = self._saved(node)
-            reach = []
-            for at in range(len(node._input_metadata)):
-                reach += gradients.pop((node, at), [])
-            reads = [*reach, *(self.slots[k] for k in slots)]
-            if not reach:
-                continue
-            self._one_backward(node, slots, reach, reads, gradients, ends)
-        return ends
+                # backward() holds the gradient of a scalar, which it makes, to its end
+                scalar = not len(node._input_metadata[at].shape)
+                flags = ["hold_end"] if scalar else []
+                fake = self._rehearsal.like(_taken_by(node, at))
+                storage = self._new_storage(nbytes(fake), flags)
+                self._arrive((node, at), Gradient(self._new_value(op, storage), fake))
+        order = self._order()
+        self._leaves = Counter(
+            place
+            for node in order
+            for place in node.next_functions
+            if place[0] is not None and place[0].name() == _LEAF
+        )
+        for node in order:
+            slots, ours = self._saved(node)
+            reach = [self._waiting.pop((node, at), None) for at in range(len(node._input_metadata))]
+            if any(reach):
+                self._one_backward(node, slots, ours, reach)
+        return [gradient.value for gradient in self._waiting.values()]  # what leaves the region
+
+    def _fake_of(self, slot: int) -> Any:
+        """What stands for a slot's value."""
+        fake = self._fakes.get(slot)
+        if fake is None:
+            layout = self.layouts[slot]
+            fake = self._fakes[slot] = _dummy if layout is None else self._rehearsal.like(layout)
+        return fake
 
     def _one_backward(
-        self,
-        node: Any,
-        slots: list[int],
-        reach: list[int],
-        reads: list[int],
-        gradients: dict[tuple[Any, int], list[int]],
-        ends: list[int],
+        self, node: Any, slots: list[int], ours: bool, reach: list[Gradient | None]
     ) -> None:
-        storage = self.values[reach[0]]
-        through: list[tuple[Any, int, int]] = []
-        fresh: list[tuple[Any, int, int]] = []
-        for other, at in node.next_functions:
-            if other is not None:
-                nbytes = _bytes_at(other, at)
-                same = node.name() in _PASS_ON and nbytes == self.storages[storage]["bytes"]
-                (through if same else fresh).append((other, at, nbytes))
-        made = []
-        if fresh or slots or not through:
+        """The ops of one node of autograd's graph, and where its results go."""
+        given = [gradient for gradient in reach if gradient is not None]
+        reads = [*(g.value for g in given), *(self.slots[k] for k in slots)]
+        made = None
+        places = node.next_functions
+        takes = [None if other is None else _taken_by(other, at) for other, at in places]
+        if ours and all(self.layouts[k] is not None for k in slots):
+            saved = [self._fake_of(k) for k in slots]
+            fakes = [None if g is None else g.fake for g in reach]
+            during = functools.partial(_answering, self._fake_of)
+            made = self._rehearsal.run(node, fakes, saved, takes, during)
+        if made is None:
+            made = self._assume(node, given, takes)
+        # storage of a fake tensor -> a value that lies in it
+        values = {storage_of(g.fake): g.value for g in given}
+        values |= {storage_of(self._fakes[k]): self.slots[k] for k in slots if k in self._fakes}
+        results = [(p, t) for p, t in zip(places, made.outputs, strict=True) if p[0] is not None]
+        fresh = {storage_of(t): t for _, t in results if t is not None}
+        fresh = {key: t for key, t in fresh.items() if key not in values}
+        restored = sum(self._restored.get(self.slots[k], 0) for k in slots)
+        workspace = restored + max(0, made.peak - sum(nbytes(t) for t in fresh.values()))
+        if fresh or slots or workspace:
             op = self._new_op(node.name(), ["backward"], reads)
             self._slots_of[len(self.ops) - 1] = slots
-            restored = sum(self._restored.get(self.slots[k], 0) for k in slots)
-            if restored:
-                op["workspace"] = restored
-            made += [self._new_value(op, self._new_storage(nbytes)) for _, _, nbytes in fresh]
+            if workspace:
+                op["workspace"] = workspace
+            for key, t in fresh.items():
+                values[key] = self._new_value(op, self._new_storage(nbytes(t)))
             moved = {self.values[v] for v in op["in"]} | {o["storage"] for o in op["out"]}
             op["bytes"] = sum(self.storages[s]["bytes"] for s in moved)
-        if through:
-            op = self._new_op(node.name(), ["backward", "view"], reach)
-            made += [self._new_value(op, storage) for _ in through]
-        for (other, at, _), value in zip([*fresh, *through], made, strict=True):
-            if self._inside(other):
-                gradients.setdefault((other, at), []).append(value)
+        for place, t in results:
+            if t is None:
+                continue
+            key = storage_of(t)
+            value = values[key]
+            if fresh.pop(key, None) is None:  # handed on, or a part of what is handed on
+                op = self._new_op(node.name(), ["backward", "view"], [value])
+                value = self._new_value(op, self.values[value])
+            self._arrive(place, Gradient(value, t))
+        for place, _ in results:
+            self._take(place)
+
+    def _assume(self, node: Any, given: list[Gradient], takes: Sequence[Layout | None]) -> Made:
+        """What a node is taken to do that cannot be rehearsed: each result is fresh, unless it is
+        known to be the gradient that reached the node."""
+        outputs: list[Any] = []
+        size = 0
+        for layout in takes:
+            if layout is None:
+                outputs.append(None)
+                continue
+            fake = self._rehearsal.like(layout)
+            if node.name() in _PASS_ON and nbytes(fake) == nbytes(given[0].fake):
+                fake = given[0].fake
             else:
-                ends.append(value)
+                size += nbytes(fake)
+            outputs.append(fake)
+        return Made(outputs, size)
+
+    def _arrive(self, place: tuple[Any, int], new: Gradient) -> None:
+        """A gradient reaches a node. A second one is added to the first, in memory of its own:
+        autograd writes into the first's only where nobody else has that and no dispatch mode is
+        active, as a tracker's is."""
+        old = self._waiting.get(place)
+        if old is None:
+            self._waiting[place] = new
+            return
+        fake = self._rehearsal.copy_of(old.fake)
+        op = self._new_op("accumulate", ["backward"], [old.value, new.value])
+        op["bytes"] = 3 * nbytes(fake)
+        value = self._new_value(op, self._new_storage(nbytes(fake)))
+        self._waiting[place] = Gradient(value, fake)
+
+    def _take(self, place: tuple[Any, int]) -> None:
+        """A leaf has all of its gradient: it takes the tensor as it is, if nobody else has that and
+        it lies as the leaf does; otherwise a copy."""
+        if place not in self._leaves:
+            return
+        self._leaves[place] -= 1
+        got = self._waiting.get(place)
+        if got is None or self._leaves[place]:
+            return
+        others = sum(g.fake is got.fake for g in self._waiting.values()) - 1
+        leaf = getattr(place[0], "variable", None)
+        lies = leaf is None or leaf.layout is not torch.strided or is_like(got.fake, leaf)
+        if not others and lies:
+            return
+        fake = self._rehearsal.copy_of(got.fake)
+        op = self._new_op("clone", ["backward"], [got.value])
+        op["bytes"] = 2 * nbytes(fake)
+        self._waiting[place] = Gradient(self._new_value(op, self._new_storage(nbytes(fake))), fake)
 
 
 def _others(raw: Any, node: Any) -> bool:
@@ -433,13 +553,11 @@ def shapes_of(out: Any) -> Any:
     return None
 
 
-def _bytes_at(node: Any, at: int) -> int:
-    """Bytes of the gradient that a node takes."""
+def _taken_by(node: Any, at: int) -> Layout:
+    """The gradient that a node takes."""
     try:
         taken = node._input_metadata[at]
-        count = 1
-        for n in taken.shape:
-            count *= int(n)
-        return count * int(taken.dtype.itemsize)
+        shape = tuple(int(n) for n in taken.shape)
+        return contiguous(shape, taken.dtype, taken.device)
     except (AttributeError, IndexError, RuntimeError, TypeError):
-        return 0
+        return contiguous((0,), torch.float32, torch.device("cpu"))

@@ -307,6 +307,24 @@ def import_joint(
     )  # fmt: skip
 
 
+def with_wishes(graph: Imported, policy: Policy) -> dict[str, Any]:
+    """The problem of a graph with other wishes than those that it was imported with."""
+    rows = []
+    for node, op in zip(graph.order, graph.document["ops"], strict=True):
+        outs = [{k: v for k, v in out.items() if k != "constraint"} for out in op["out"]]
+        rows.append({**op, "out": outs})
+        flags = set(op["flags"])
+        if node is None or node.op != "call_function" or flags & {"backward", "view"}:
+            continue
+        word = policy(node)
+        if word is None or word == "free" or (word.endswith("recompute") and flags & ops.ONCE):
+            continue
+        for out in outs:
+            out["constraint"] = word
+    _drop_impossible_wishes(rows)
+    return {**graph.document, "ops": rows}
+
+
 def _drop_impossible_wishes(ops: list[dict[str, Any]]) -> None:
     """A value that cannot be made again is saved, whatever a policy says of it: what was read to
     make it is written into later, or it lies itself in memory that something writes into. Of ops

@@ -20,12 +20,12 @@ from torch.utils.checkpoint import SelectiveCheckpointContext
 
 from .. import __version__, _native, budgets, files, policies
 from ..planning import Plan, Times, _times
-from . import inductor, moving, ops
+from . import inductor, moving, ops, reference
 from .counter import check_random, replace_draws
 from .duplicates import merge_duplicates
 from .emitter import emit
 from .graphs import UnsupportedGraphError, eliminate_dead_code, location
-from .importer import Imported, import_joint
+from .importer import Imported, import_joint, with_wishes
 from .saved_plans import Part, SavedPlans
 from .statistics import Statistics, check_covered, check_same, known, signature
 from .totals import Total, with_total
@@ -202,7 +202,7 @@ def refuse_region_budgets(gm: fx.GraphModule) -> None:
                 + (f" (at {where})" if where else "")
                 + ", as torch.autograd.graph.region_activation_memory_budget does: a share of what "
                 "PyTorch's partitioner would save, which plans do not know. Take it out and give a "
-                "budget here (a share of what saving everything takes, or bytes), or mark the "
+                "budget here (a share, or bytes), or mark the "
                 "region with torch.utils.checkpoint, which plans follow"
             )
 
@@ -243,9 +243,11 @@ class Partitioner(CustomPartitionerFn):
     ``torch._dynamo.backends.common.aot_autograd``.
 
     Args:
-        budget: of each graph, as :func:`cutback.plan` takes it: bytes, ``"6GiB"``, a share of what
-            saving everything takes (``0.4``), ``"min"``; None: no limit, so that nothing is
-            recomputed but what a policy or a checkpoint in the model asks for.
+        budget: of each graph: bytes, ``"6GiB"``, ``"min"``; a share (``0.4``) of what None takes.
+            None: no more than PyTorch's ``aot_eager`` takes, nor than the model with its own
+            checkpoints (:mod:`cutback.torch.reference`); with a policy, what the policy says.
+            ``"fastest"``: no limit, so that nothing is recomputed but what a policy or a checkpoint
+            in the model asks for.
         measure: ``"live"``: bytes alive at the worst moment, counted op by op; ``"saved"``: bytes
             alive between forward and backward; ``"total"``: ``"live"`` and what model and optimizer
             hold, which :func:`compile` and :func:`trace` know.
@@ -308,6 +310,10 @@ class Partitioner(CustomPartitionerFn):
                 "cutback.torch.compile(model, measure='total', optimizer=...)"
             )
         self.total = total
+        self.fastest = isinstance(budget, str) and budget == reference.FASTEST
+        """Is time all that counts?"""
+        if self.fastest:
+            budget = None
         self.budget = budgets.with_options(budgets.parse(budget, measure), offload, pinned, exact)
         self.measure = measure
         self.offload = offload
@@ -384,11 +390,12 @@ class Partitioner(CustomPartitionerFn):
         """Raises: UnsupportedGraphError: PyTorch's budget for all graphs is set, and none here, so
         that nothing would keep to any. A budget, plans or a policy of ours are the nearer wish."""
         share = functorch_config.activation_memory_budget
-        if share != 1.0 and self.budget is None and self.policy is None and not self.has_plans:
+        wish = self.budget is not None or self.policy is not None or self.fastest
+        if share != 1.0 and not wish and not self.has_plans:
             raise UnsupportedGraphError(
                 f"torch._functorch.config.activation_memory_budget is {share}: a share of what "
                 "PyTorch's partitioner would save, which plans do not know. Set it back to 1.0, "
-                "and give a budget here (a share of what saving everything takes, or bytes)"
+                "and give a budget here (a share, or bytes)"
             )
 
     def _inform(self, document: dict[str, Any]) -> None:
@@ -420,23 +427,42 @@ class Partitioner(CustomPartitionerFn):
 
     def _choose(self, graph: Imported) -> moving.Schedule:
         """A schedule of the graph."""
-        return self._plan(graph.document)
+        return self._plan(graph.document, self._own(graph))
 
-    def _plan(self, document: dict[str, Any]) -> moving.Schedule:
+    def _own(self, graph: Imported) -> dict[str, Any] | None:
+        """The problem without the policy, where a share counts from that. None: it is the same."""
+        if self.policy is None or not budgets.is_share(self.budget):
+            return None
+        return with_wishes(graph, of_tags)
+
+    def _plan(self, document: dict[str, Any], own: dict[str, Any] | None = None) -> moving.Schedule:
         """The schedule of a problem, whose plan is noted."""
-        plan, schedule = self._make(document, self.budget)
+        plan, schedule = self._make(document, self.budget, own)
         self._note(plan)
         return schedule
 
-    def _make(self, document: dict[str, Any], budget: Any) -> tuple[Plan, moving.Schedule]:
-        """A plan of a problem, with the link and the optimizer's step where they count."""
+    def _make(
+        self, document: dict[str, Any], budget: Any, own: dict[str, Any] | None = None
+    ) -> tuple[Plan, moving.Schedule]:
+        """A plan of a problem, with the link and the optimizer's step where they count.
+
+        Args:
+            own: see :meth:`_own`."""
+        if own is not None and self.total is not None:
+            own = with_total(own, self.total)
         if self.offload or moving.wants_moves(document):
             self._check_moves()
             document = moving.with_link(document, self.row)
         if self.total is not None:
             document = with_total(document, self.total)
         text = json.dumps(document, check_circular=False)
-        plan = Plan(text, _native.plan_json(text, budget=budget, device=self.row))
+        if budgets.is_share(budget):
+            base = text if own is None else json.dumps(own, check_circular=False)
+            plan = reference.plan_by_share(text, base, budget, self.row, self.measure)
+        elif budget is None and self.policy is None and not self.fastest:
+            plan = reference.plan_of(text, self.row)
+        else:
+            plan = Plan(text, _native.plan_json(text, budget=budget, device=self.row))
         return plan, self._schedule(plan)
 
     def _schedule(self, plan: Plan) -> moving.Schedule:
@@ -541,7 +567,7 @@ class Partitioner(CustomPartitionerFn):
         if isinstance(policy, Iterable) and not isinstance(policy, (str, policies.MuTwo)):
             policy = [str(item) for item in policy]
         times = None if self.times is None else sorted(self.times.items(), key=str)
-        flags = self.offload, self.total, self.random, self.cse
+        flags = self.offload, self.total, self.random, self.cse, self.fastest
         key = repr((__version__, self.budget, policy, self.device, times, flags))
         return hashlib.sha256(key.encode()).hexdigest()
 
@@ -565,7 +591,9 @@ class Partitioner(CustomPartitionerFn):
         before, self._compiled = self._compiled, now
         if self.one_graph and now is not None and before == now:
             raise UnsupportedGraphError(
-                "PyTorch cuts this graph into several (nested compiled regions), and a budget is "
-                "not shared out among those in this version: take "
-                "torch.compiler.nested_compile_region out, or use budget=None or 'min'"
+                "PyTorch cuts this graph into several (nested compiled regions, or buckets of "
+                "DistributedDataParallel), and a budget is not shared out among those in this "
+                "version: take torch.compiler.nested_compile_region out, set "
+                "torch._dynamo.config.optimize_ddp = False (cutback.torch.compile does so by "
+                "itself), or use budget=None or 'min'"
             )

@@ -30,7 +30,7 @@ from torch._guards import CompileContext
 
 from .. import BudgetError, budgets
 from ..planning import Plan
-from . import together
+from . import reference, together
 from .graphs import hint
 from .importer import Imported
 from .moving import Move, Schedule
@@ -70,6 +70,8 @@ class _Graph(NamedTuple):
     document: dict[str, Any]
     schedule: Schedule
     frame: int | None
+    own: dict[str, Any] | None
+    """The problem that a share counts from, if it is another one."""
 
 
 def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -181,6 +183,7 @@ class ModelPartitioner(Partitioner):
         self._largest: dict[int | None, list[list[int]]] = {}  # frame -> sizes of its tensors
         self._symbolic: set[int | None] = set()  # frames that were compiled for sizes that change
         self._grown = 0
+        self._wholes: dict[Any, int] = {}  # pattern -> what its share counts from
         self._most = 0  # the largest budget in bytes that was planned for
 
     @property
@@ -207,9 +210,10 @@ class ModelPartitioner(Partitioner):
             return True
         documents = list(self._documents.values())
         joined, order = join(documents)
+        own = self._own_of([self._key_of(document) for document in documents])
         before, self.plans = self.plans, []
         try:
-            schedule = self._plan(joined)
+            schedule = self._plan(joined, own)
         except BudgetError as error:
             if self.on_infeasible is None and self._rounds == 0:  # the step is seen whole now
                 self.plans = before
@@ -238,9 +242,15 @@ class ModelPartitioner(Partitioner):
     def _key_of(document: dict[str, Any]) -> str:
         return hashlib.blake2b(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
-    def _note_graph(self, document: dict[str, Any], schedule: Schedule) -> None:
-        key = self.latest = self._key_of(document)
-        self._graphs[key] = _Graph(document, schedule, self.frame())
+    def _note_graph(self, graph: Imported, schedule: Schedule) -> None:
+        key = self.latest = self._key_of(graph.document)
+        self._graphs[key] = _Graph(graph.document, schedule, self.frame(), self._own(graph))
+
+    def _own_of(self, keys: list[str]) -> dict[str, Any] | None:
+        """The joint problem that a share counts from. None: that of the graphs as they are."""
+        if self.policy is None:
+            return None
+        return join([self._graphs[key].own or self._graphs[key].document for key in keys])[0]
 
     def _began(self, key: str | None, result: Any) -> None:
         """A training graph has run."""
@@ -316,9 +326,12 @@ class ModelPartitioner(Partitioner):
         held = together.bytes_of(joined, order, [schedules[k] for k in keys], self.measure)
         kind, limit, share = self.budget[:3]
         if kind not in budgets.BOUNDS or budgets.is_share(self.budget):
-            everything = [together.save_all(self._graphs[k].document) for k in keys]
-            most = together.bytes_of(joined, order, everything, self.measure) + static
-            limit = int(share * most)
+            pattern_key = frozenset(pattern.items())
+            if pattern_key not in self._wholes:
+                text = json.dumps(self._own_of(keys) or joined)
+                measure = "saved" if self.measure == "saved" else "live"
+                self._wholes[pattern_key] = reference.bytes_of(text, self.row, measure)
+            limit = int(share * (self._wholes[pattern_key] + static))
         return held + static, limit
 
     def _plan_together(self) -> None:
@@ -366,7 +379,8 @@ class ModelPartitioner(Partitioner):
                 self._note(plan)
                 parts.append(Part(documents[key], *schedule))
             for document in alone.values():
-                parts.append(Part(document, *self._plan(document)))
+                own = self._own_of([self._key_of(document)])
+                parts.append(Part(document, *self._plan(document, own)))
         except BaseException:
             self.plans = before
             raise
@@ -383,14 +397,14 @@ class ModelPartitioner(Partitioner):
         wish = self.on_infeasible or ("min" if self._ran else "error")
         if wish == "error":
             raise error
-        whole = self.budget
-        self.budget = None
+        whole, fastest = self.budget, self.fastest
+        self.budget, self.fastest = None, True
         if wish == "min":
             self.budget = budgets.parse("min", self.measure, _SMALLEST)
         try:
             schedule = self._plan(document)
         finally:
-            self.budget = whole
+            self.budget, self.fastest = whole, fastest
         name = f"{self.measure}_bytes"
         if self.plans[-1].numbers[name] > self._most:  # else larger sizes may hold as much
             self._say_infeasible(f"{error}", later=self._ran)
@@ -584,7 +598,7 @@ class ModelPartitioner(Partitioner):
         if not self._shared:
             return super()._choose(graph)
         schedule = self._choose_shared(graph)
-        self._note_graph(graph.document, schedule)
+        self._note_graph(graph, schedule)
         return schedule
 
     def _choose_shared(self, graph: Imported) -> Schedule:

@@ -11,13 +11,15 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 
-from .. import files
+from .. import BudgetError, budgets, files
 from ..planning import Plan, plan
+from . import reference
 from .compiling import uncompiled
 from .counter import check_random
 from .graphs import UnsupportedGraphError
+from .importer import with_wishes
 from .moving import wants_moves, with_link
-from .partition import Policy, device_row, prepare
+from .partition import Policy, device_row, of_tags, prepare
 from .statistics import Statistics, check_same
 from .totals import account, with_total
 
@@ -25,15 +27,20 @@ from .totals import account, with_total
 class TracedStep:
     """A training step as the planner sees it (``docs/problem.md``)."""
 
-    def __init__(self, document: dict[str, Any], device: str) -> None:
+    def __init__(
+        self, document: dict[str, Any], device: str, own: dict[str, Any] | None = None
+    ) -> None:
         self.document = document
         self.device = device
         """Row of the device table that fits the step's tensors."""
+        self._own = own  # the problem without the policy it was traced with, if there was one
 
     def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
-        """The plan under a budget; options as for :func:`cutback.plan`.
+        """The plan under a budget, which says the same as for :func:`compile`; options as for
+        :func:`cutback.plan`.
 
         Raises:
+            BudgetError: no plan meets the budget.
             ValueError: ``profile`` is of another step.
         """
         profile = options.get("profile")
@@ -43,7 +50,25 @@ class TracedStep:
         document = self.document
         if options.get("offload") or wants_moves(document):
             document = with_link(document, options["device"])
-        return plan(document, budget=budget, **options)
+        device, measure = options["device"], options.get("measure") or "live"
+        if budget is None:
+            wishes = [options.get(name) for name in ("preset", "policy", "max_extra")]
+            if self._own is None and wishes == [None, None, None]:
+                options["preset"] = reference.preset_of(json.dumps(document), device)
+        elif isinstance(budget, str) and budget == reference.FASTEST:
+            budget = None
+        share = budgets.parse(budget, measure)
+        if not budgets.is_share(share):
+            return plan(document, budget=budget, **options)
+        assert share is not None
+        text = json.dumps(document if self._own is None else self._own)
+        whole = reference.bytes_of(text, device, measure)
+        limit = int(share[2] * whole)
+        try:
+            return plan(document, budget=limit, **options)
+        except BudgetError as error:
+            why = reference.in_shares(error, share[2], whole)
+            return reference.plan_within(json.dumps(document), device, measure, limit, why)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
@@ -103,7 +128,10 @@ def trace(
             gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random, cse
         )
         document = graph.document if total is None else with_total(graph.document, total)
-        raise _SeenError(TracedStep(document, device_row(gm)))
+        own = None if policy is None else with_wishes(graph, of_tags)
+        if own is not None and total is not None:
+            own = with_total(own, total)
+        raise _SeenError(TracedStep(document, device_row(gm), own))
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         raise UnsupportedGraphError(

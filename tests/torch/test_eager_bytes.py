@@ -1,0 +1,154 @@
+"""What an eager region holds is what was planned for it, to the byte, whatever autograd's formulas
+make on their way: measured by a tracker that follows every storage from its first tensor to its
+end."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import small_models
+import torch.nn.functional as F
+from eager_tools import ResNet, Tracker, assert_same
+from torch import nn
+
+import cutback
+from cutback.torch import MemoryTracker, checkpoint, checkpoint_plan
+
+pytestmark = pytest.mark.torch
+
+
+class Around(nn.Module):
+    """Something between linear layers, with a loss inside: ``body(x, w)`` for ``x`` ``[32, 24]``
+    and ``w`` ``[24, 24]``."""
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.w = nn.Parameter(torch.randn(24, 24) / 5)
+        self.body = body
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x).tanh()
+        y = self.body(x, self.w)
+        return (self.last(y.reshape(-1, 24)).sigmoid() + 0.1).square().mean()
+
+
+BODIES: dict[str, Callable[..., Any]] = {
+    "powers": lambda x, w: (x**3 + 1).sqrt() / (1.5 + x.pow(2)),
+    "parts of one tensor": lambda x, w: torch.cat([x.sin(), x @ w, x], 0).exp(),
+    "a tensor in parts": lambda x, w: sum(p.sin() for p in (x @ w).repeat(1, 3).chunk(3, 1)),
+    "choices": lambda x, w: sum(torch.stack([x, x * 2, x @ w]).sin()[k] * k for k in range(3)),
+    "slices": lambda x, w: (x @ w).sin()[:, :12].repeat(1, 2) + x[:, 12:].tanh().repeat(1, 2),
+    "one for many": lambda x, w: (x @ w) + w.sum(0).exp() * w.mean(),
+    "sums of several": lambda x, w: x.sin() + x.cos() + x.tanh() + (x @ w) * x,
+    "statistics": lambda x, w: (x @ w - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 1),
+    "logarithms": lambda x, w: F.log_softmax(x @ w, -1) + (x @ w).logsumexp(-1, keepdim=True),
+    "the largest": lambda x, w: (x @ w).sort(-1)[0] + x.max(-1, keepdim=True)[0] + x.amax(0),
+    "gathered": lambda x, w: x.sin()[torch.arange(32) // 2] + (x @ w).gather(0, _rows()),
+    "where": lambda x, w: torch.where(x > 0, x @ w, x.exp()).clamp(-1, 1),
+    "a weight twice": lambda x, w: (x @ w).tanh() @ w.t() + w.sin().sum(),
+    "turned": lambda x, w: (x @ w).t().contiguous().sin().t().reshape(24, 32).cumsum(1),
+    "in place": lambda x, w: (x @ w).sigmoid_() * 2 + x.sin().add_(x),
+    "parts in place": lambda x, w: _written(x @ w, x.sin()),
+    "dropped": lambda x, w: F.dropout(x @ w, 0.5).exp() + F.dropout(x, 0.1),
+    "doubled": lambda x, w: ((x @ w).double().sin() * 2).float() + x.bfloat16().float(),
+    "products": lambda x, w: torch.einsum("ij,jk,ik->ik", x, w, x.sin()) + torch.addmm(x, x, w),
+    "norms": lambda x, w: F.layer_norm(x @ w, (24,)) + F.normalize(x) + x.norm(),
+}
+
+
+def _rows() -> Any:
+    return torch.arange(24).expand(32, 24)
+
+
+def _written(x: Any, y: Any) -> Any:
+    x[:, :12] = y[:, 12:] * 2
+    return x.exp()
+
+
+def _conv() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.SiLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=2),
+        nn.BatchNorm2d(8), nn.GELU(), nn.Upsample(scale_factor=2), nn.ConvTranspose2d(8, 4, 2),
+        nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(36, 5),
+    )  # fmt: skip
+
+
+MODELS: dict[str, Any] = {
+    "mlp": lambda: (
+        nn.Sequential(*(m for _ in range(6) for m in (nn.Linear(64, 64), nn.GELU()))),
+        torch.randn(64, 64),
+    ),
+    "wide mlp": lambda: (
+        nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)), torch.randn(64, 64)
+    ),
+    "layer": lambda: (
+        nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True), torch.randn(4, 16, 32)
+    ),
+    "encoder": lambda: small_models.make("encoder"),
+    "unet": lambda: small_models.make("unet"),
+    "resnet": lambda: (ResNet(layers=3), torch.randn(2, 3, 16, 16)),
+    "conv": lambda: (_conv(), torch.randn(4, 3, 12, 12)),
+}  # fmt: skip
+
+
+def check(model: nn.Module, x: Any, own_loss: bool, budgets: tuple[Any, ...]) -> int:
+    """Bits and bytes of steps under budgets; how many of them could be met."""
+    x = x[0] if isinstance(x, tuple) else x
+    outside = 0 if own_loss else 8  # the loss and its gradient
+
+    def step(run: Callable[[Any], Any], kind: Any) -> tuple[Any, list[Any]]:
+        model.zero_grad(set_to_none=True)
+        gc.collect()
+        torch.manual_seed(3)
+        with kind() as tracker:
+            y = run(x)
+            loss = y if own_loss else y.sum()
+            loss.backward()
+        return tracker, [y.detach(), *(p.grad for p in model.parameters())]
+
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 0.0
+    _, plain = step(model, Tracker)
+    met = 0
+    for budget in budgets:
+        try:
+            plan = checkpoint_plan(model, x, budget=budget)
+        except cutback.BudgetError:
+            continue
+        met += 1
+        step(lambda x: checkpoint(model, x, budget=budget), Tracker)  # noqa: B023
+        for kind in (Tracker, MemoryTracker):
+            found, bits = step(lambda x: checkpoint(model, x, budget=budget), kind)  # noqa: B023
+            peak = found.peak if kind is Tracker else found.peak_bytes
+            assert peak <= plan.document["budget_bytes"] + outside, (budget, peak)
+            if budget != "min":
+                assert peak <= plan.numbers["live_bytes"] + outside, (budget, peak)
+            assert_same(plain, bits)
+    return met
+
+
+def _some(names: Any, now: tuple[str, ...]) -> list[Any]:
+    return [n if n in now else pytest.param(n, marks=pytest.mark.very_slow) for n in names]
+
+
+@pytest.mark.parametrize("name", _some(MODELS, ("mlp", "unet")))
+def test_models(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    model.train()
+    assert check(model, x, name in ("encoder", "unet", "resnet"), (1.0, 0.7, "min")) >= 2
+
+
+@pytest.mark.parametrize("name", _some(BODIES, ("powers", "choices", "gathered")))
+def test_formulas_of_autograd(name: str) -> None:
+    torch.manual_seed(0)
+    model = Around(BODIES[name])
+    assert check(model, torch.randn(32, 24), True, (1.0, 0.8, "min")) >= 2
