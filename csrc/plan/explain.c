@@ -4,6 +4,7 @@
 #include "explain.h"
 
 #include "../base/sort.h"
+#include "names.h"
 #include "recover.h"
 
 #define LOOK_BACK 2000 /* lines */
@@ -132,6 +133,11 @@ static cb_status find_floor(const cb_facts *f, cb_arena *arena, cb_explanation *
         status = cb_largest_working_sets(&ledger, arena, CB_EXPLAIN_SETS, e->set, &e->n_set, err);
     cb_ledger_free(&ledger);
     return status;
+}
+
+const char *cb_explained_once(const cb_explanation *e, const cb_explained *line) {
+    uint32_t flags = e->p->op_flags[line->op];
+    return flags & CB_POP_ONCE && !(flags & CB_POP_PLACEHOLDER) ? cb_why_once(flags) : NULL;
 }
 
 uint64_t cb_explanation_floor(const cb_explanation *e) {

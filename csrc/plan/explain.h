@@ -36,6 +36,8 @@ CB_MUST_CHECK cb_status cb_explanation_make(const cb_problem *p, const cb_plan *
                                             cb_arena *arena, cb_explanation *out, cb_error *err);
 /* The floor under the measure of the plan; UINT64_MAX: none is known. */
 uint64_t cb_explanation_floor(const cb_explanation *e);
+/* Why the op behind a line may run only once; NULL: its flags allow reruns. */
+const char *cb_explained_once(const cb_explanation *e, const cb_explained *line);
 
 /* Of plan_json.c: "fingerprint", ..., "budget_bytes"; and the object "numbers". */
 void cb_plan_put_question(cb_json_writer *w, const cb_plan *plan);

@@ -81,6 +81,7 @@ static void put_line(cb_json_writer *w, const cb_explanation *e, const cb_explai
     put_readers(w, e, line->storage, true);
     cb_json_put_string(w, "decision", cb_decision_names[plan->decision[line->value]]);
     cb_json_put_string(w, "reason", cb_reason_names[plan->reason[line->value]]);
+    cb_json_put_string(w, "runs_once", cb_explained_once(e, line));
     cb_json_put_bool(w, "at_peak", line->at_peak);
     put_otherwise(w, e, line);
     cb_json_end(w, '}');

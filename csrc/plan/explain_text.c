@@ -1,12 +1,14 @@
 /* The plan for people. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "explain.h"
 #include "names.h"
 
 #define MOST_LINES 400 /* the rest is summed up; the JSON has all of it */
 #define MOST_SETS 4
+#define MOST_KINDS 8
 
 static const char *bytes_text(uint64_t bytes, char buffer[32]) {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -146,6 +148,42 @@ static void put_lines(cb_str *out, const cb_explanation *e) {
         cb_str_addf(out, "  other choices were tried for %u of %u\n", e->n_tried, e->n_line);
 }
 
+typedef struct kept_kind {
+    const char *kind;
+    const char *why;
+    uint32_t n;
+    uint64_t bytes;
+} kept_kind;
+
+/* What is kept because its op may not run again, by kind of op, as their largest values come. */
+static void put_once(cb_str *out, const cb_explanation *e) {
+    kept_kind found[MOST_KINDS];
+    uint32_t n = 0, left = 0;
+    char bytes[32];
+    for (uint32_t i = 0; i < e->n_line; i++) {
+        const cb_explained *l = &e->line[i];
+        const char *why = cb_explained_once(e, l);
+        uint32_t k = 0;
+        if (!why) continue;
+        while (k < n && (strcmp(found[k].kind, e->p->op_kind[l->op]) != 0 || found[k].why != why))
+            k++;
+        if (k == MOST_KINDS) {
+            left++;
+            continue;
+        }
+        if (k == n) found[n++] = (kept_kind){.kind = e->p->op_kind[l->op], .why = why};
+        found[k].n++;
+        found[k].bytes += l->bytes;
+    }
+    if (n == 0) return;
+    cb_str_addf(out, "\n  Ops that run once; what the backward needs of them is kept:\n");
+    for (uint32_t k = 0; k < n; k++) {
+        cb_str_addf(out, "  %11s  %u of %s: %s\n", bytes_text(found[k].bytes, bytes), found[k].n,
+                    found[k].kind, found[k].why);
+    }
+    if (left > 0) cb_str_addf(out, "  and %u smaller ones of other kinds\n", left);
+}
+
 cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err) {
     cb_arena scratch;
     cb_explanation e;
@@ -155,6 +193,7 @@ cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out,
         put_totals(out, p, plan);
         put_floor(out, &e);
         put_lines(out, &e);
+        put_once(out, &e);
         if (out->failed) status = cb_no_memory(err);
     }
     cb_arena_free(&scratch);

@@ -5,6 +5,8 @@
 
 #include <stdio.h>
 
+#include "names.h"
+
 const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]) {
     const char *location = p->op_location[op];
     (void)snprintf(buffer, CB_OP_TEXT, location[0] ? "%.80s (%.70s)" : "%.80s", p->op_name[op],
@@ -167,10 +169,7 @@ static cb_status add_wish(cb_facts *f, uint32_t op, uint32_t value, cb_error *er
             err, CB_INVALID,
             "MUST_RECOMPUTE of %s contradicts %s, which may run only once (%s): save it instead",
             cb_op_text(p, p->value_op[value], a), cb_op_text(p, op, b),
-            p->op_flags[op] & CB_POP_RANDOM_STATEFUL ? "it draws from a hidden random state"
-            : p->op_flags[op] & CB_POP_UNKNOWN       ? "it is unknown to the planner"
-            : p->op_flags[op] & CB_POP_COLLECTIVE    ? "it communicates"
-                                                     : "it, or an op after it, changes memory");
+            cb_why_once(p->op_flags[op]));
     }
     if (f->once[op] && wish == CB_PREFER_RECOMPUTE) return CB_OK;
     bool wins = before == CB_FREE || (is_must(wish) && !is_must(before)) ||

@@ -25,6 +25,13 @@ _Static_assert(CB_POP_PARAMETER == 1 << (CB_OP_FLAG_COUNT - 1), "every op flag h
 _Static_assert(CB_STORE_HOLD_END == 1 << (CB_STORE_FLAG_COUNT - 1),
                "every storage flag has a name");
 
+const char *cb_why_once(uint32_t op_flags) {
+    return op_flags & CB_POP_RANDOM_STATEFUL ? "it draws from a hidden random state"
+           : op_flags & CB_POP_UNKNOWN       ? "it is unknown to the planner"
+           : op_flags & CB_POP_COLLECTIVE    ? "it communicates"
+                                             : "it, or an op after it, changes memory";
+}
+
 cb_status cb_name_index(const cb_json *node, const char *what, const char *const *names, uint32_t n,
                         uint32_t *out, cb_error *err) {
     char list[256] = "";

@@ -17,6 +17,8 @@ extern const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1]; /* NULL for
 
 enum { CB_OP_FLAG_COUNT = 13, CB_STORE_FLAG_COUNT = 3 };
 
+/* Why an op that may not run again by these flags, or by what is written after it, may not. */
+const char *cb_why_once(uint32_t op_flags);
 /* The index of the string `node` in `names`; CB_INVALID lists the names. */
 CB_MUST_CHECK cb_status cb_name_index(const cb_json *node, const char *what,
                                       const char *const *names, uint32_t n, uint32_t *out,

@@ -281,3 +281,50 @@ def test_commands(tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["diff", files[0], other]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# ---- what runs once ------------------------------------------------------------------------------
+
+
+def test_ops_that_run_once_say_why():
+    """What is kept of an op of another library and of one that draws, with the reason; by kind in
+    the text."""
+    whole = plan_of("transformer_encoder", budget=0.5)
+    assert "run once" not in whole.explain()
+    assert {row["runs_once"] for row in whole.explanation["values"]} == {None}
+    problem = {k: v for k, v in whole.problem.items() if k != "fingerprint"}
+    wide = [op for op in problem["ops"] if op["kind"] == "aten.relu.default"]
+    for op in wide[:3]:
+        op.update(kind="mylib.relu.default", flags=["unknown"])
+    for op in wide[3:5]:
+        op.update(kind="mylib.noise.default", flags=["random_stateful"])
+    plan = cutback.plan(problem, device="a100", budget="min")
+    reasons = {
+        "mylib.relu.default": "it is unknown to the planner",
+        "mylib.noise.default": "it draws from a hidden random state",
+    }
+    rows = [row for row in plan.explanation["values"] if row["kind"] in reasons]
+    assert Counter(row["kind"] for row in rows) == {
+        "mylib.relu.default": 3,
+        "mylib.noise.default": 2,
+    }
+    for row in plan.explanation["values"]:
+        assert row["runs_once"] == reasons.get(row["kind"])
+        assert row["runs_once"] is None or (row["decision"], row["reason"]) == ("save", "forbidden")
+    _, _, last = plan.explain().partition(
+        "Ops that run once; what the backward needs of them is kept:\n"
+    )
+    assert last.splitlines()[0].endswith("3 of mylib.relu.default: it is unknown to the planner")
+    assert last.splitlines()[1].endswith(
+        "2 of mylib.noise.default: it draws from a hidden random state"
+    )
+    assert len(last.splitlines()) == 2
+    for k, op in enumerate(wide[:5] + [op for op in problem["ops"] if "rsqrt" in op["kind"]]):
+        op.update(kind=f"mylib.op_{k}.default", flags=["unknown"])
+    plan = cutback.plan(problem, device="a100", budget="min")
+    rows = [row for row in plan.explanation["values"] if row["runs_once"] is not None]
+    *lines, rest = plan.explain().splitlines()[-9:]
+    assert [line.split()[4] for line in lines] == [f"{row['kind']}:" for row in rows[:8]]
+    assert (
+        len(rows) > 8 and rest.split() == f"and {len(rows) - 8} smaller ones of other kinds".split()
+    )
