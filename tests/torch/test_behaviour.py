@@ -429,8 +429,13 @@ def test_a_policy(agrees: Callable[..., Any]) -> None:
     assert (torch.ops.aten.tanh.default, (8, 16)) in asked
 
 
-def test_custom_op(agrees: Callable[..., Any]) -> None:
-    @torch.library.custom_op("cutback_tests::cube", mutates_args=())
+@pytest.mark.parametrize("tagged", [False, True])
+def test_custom_op(agrees: Callable[..., Any], tagged: bool) -> None:
+    """A function of its arguments may run again; one whose bits may differ runs once."""
+    name = "unsteady_cube" if tagged else "cube"
+    tags = (torch.Tag.nondeterministic_bitwise,) if tagged else ()
+
+    @torch.library.custom_op(f"cutback_tests::{name}", mutates_args=(), tags=tags)
     def cube(x: torch.Tensor) -> torch.Tensor:
         return x**3
 
@@ -446,8 +451,9 @@ def test_custom_op(agrees: Callable[..., Any]) -> None:
     for compiled in agrees(Wrapped(f), torch.randn(32, requires_grad=True)):
         (plan,) = compiled.plans
         ops = [op for op in plan.problem["ops"] if "cube" in op["kind"]]
-        assert len(ops) == 2 and all(op["flags"] == ["unknown"] for op in ops)
-        assert not any("cube" in kind for kind in backward_kinds(plan))
+        assert len(ops) == 2
+        assert all(op["flags"] == (["unknown"] if tagged else ["compute"]) for op in ops)
+        assert not (tagged and any("cube" in kind for kind in backward_kinds(plan)))
 
 
 def test_custom_op_that_writes(agrees: Callable[..., Any]) -> None:

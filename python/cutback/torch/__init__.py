@@ -15,6 +15,7 @@ from . import hooks
 from .contexts import checkpoint_contexts
 from .eager import checkpoint, checkpoint_plan, checkpoint_sequential
 from .memory import MemoryTracker
+from .rerunnable import declare, why_once
 
 if not hooks.missing():
     from .batches import MaxBatch, max_batch
@@ -49,10 +50,12 @@ __all__ = [
     "checkpoint_plan",
     "checkpoint_sequential",
     "compile",
+    "declare",
     "load_profile",
     "max_batch",
     "mu_two",
     "profile",
     "select",
     "trace",
+    "why_once",
 ]

@@ -8,6 +8,10 @@ add in one order. A compiler that fuses a rerun with other ops may compute its i
 bits, and on other devices some kernels add in any order, unless PyTorch's deterministic algorithms
 are on. There, what they decide is saved, whatever a policy says, but for operations that read
 nothing but arguments of the graph.
+
+What an op of another library decides is not known by its name. It is taken to decide where it makes
+integers or booleans of floating-point numbers (routes, masks, ranks), unless it is declared
+rerunnable, and where the size of its result follows from values.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from . import rerunnable
 from .graphs import Reader
 
 _DECIDE = frozenset({
@@ -32,14 +37,29 @@ _WITH_INDICES = frozenset({"max.dim", "min.dim"})
 def decides(target: Any) -> bool:
     """Does an operation choose by comparing values, or make a result whose size follows from
     values?"""
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.dynamic_output_shape in target.tags:
+        return True
+    if target.namespace != "aten":
         return False
     _, name, overload = str(target).split(".")
-    return (
-        name in _DECIDE
-        or f"{name}.{overload}" in _WITH_INDICES
-        or torch.Tag.dynamic_output_shape in target.tags
-    )
+    return name in _DECIDE or f"{name}.{overload}" in _WITH_INDICES
+
+
+def _may_decide(reader: Reader, node: fx.Node) -> bool:
+    """Is a call of another library's op one that decides, as far as can be seen?"""
+    if node.meta.get("unbacked_bindings"):  # a size that is known once it has run
+        return True
+    if rerunnable.declared(node.target):
+        return False
+    made = [t.val.dtype for t in reader.tensors[node]]
+    read = [t.val.dtype for n in node.all_input_nodes for t in reader.tensors[n]]
+    return any(not _inexact(t) for t in made) and any(_inexact(t) for t in read)
+
+
+def _inexact(dtype: torch.dtype) -> bool:
+    return bool(dtype.is_floating_point or dtype.is_complex)
 
 
 def to_pin(reader: Reader, same_kernels: bool) -> set[fx.Node]:
@@ -50,7 +70,8 @@ def to_pin(reader: Reader, same_kernels: bool) -> set[fx.Node]:
     """
     found = set()
     for node, kind in reader.kinds.items():
-        if kind.mutable or not decides(node.target):
+        foreign = "unknown" in kind.flags and isinstance(node.target, torch._ops.OpOverload)
+        if kind.mutable or not (decides(node.target) or (foreign and _may_decide(reader, node))):
             continue
         given = [t.val.device.type for n in node.all_input_nodes for t in reader.tensors[n]]
         if same_kernels and (

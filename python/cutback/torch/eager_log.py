@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import transfers
 from .eager_ops import OpInfo, info_of, infos
 from .eager_policy import AGAIN, Function, SaveList, offloads, saves
+from .rerunnable import held_because
 
 _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
@@ -398,7 +399,7 @@ class Region(TorchDispatchMode):
                 if saves(decision):
                     return "host" if self.offload else "here"
                 return "host" if offloads(decision) else ""
-        return "here" if info.foreign else ""
+        return "here" if info.foreign and held_because(info.func, args, kwargs) else ""
 
     def _log(
         self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -34,7 +34,7 @@ class OpInfo:
         self.view = bool(getattr(func, "is_view", False))
         name = "" if schema is None else schema.name.split("::")[1]
         arguments = [] if schema is None else schema.arguments
-        # an op of another library, which may draw numbers or talk to the world without a tag
+        # an op of another library: whether a call may run again says rerunnable.held_because
         self.foreign = schema is None or func.namespace not in _OURS
         random = schema is not None and _RANDOM in func.tags
         self.dropout = -1  # argument without which a random op draws nothing

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _native, budgets
 from ..planning import Plan
+from . import rerunnable
 from .eager_log import Node, Region, Value
 from .eager_ops import OpInfo
 from .eager_rerun import chain, rerun, unpack
@@ -375,7 +376,7 @@ def _key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wish: Any) -> A
         (shapes_of(a), a.requires_grad) if isinstance(a, Tensor) else type(a)
         for a in tree_leaves((args, kwargs))
     )
-    return _identity(fn), tuple(leaves), wish
+    return _identity(fn), tuple(leaves), wish, rerunnable.version()
 
 
 def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:

@@ -40,6 +40,7 @@ from .eager_rehearse import (
     nbytes,
     storage_of,
 )  # fmt: skip
+from .rerunnable import held_because
 
 # Nodes whose gradient is the one that reaches them, in another shape or not even that.
 _PASS_ON = {
@@ -205,7 +206,7 @@ class Watching(Region):
         self.funcs.append((info.func, shapes_of(out)))
         if info.pinned and info.runs_once(args, kwargs):
             op["flags"].append("random_stateful")
-        elif info.foreign:
+        elif info.foreign and held_because(info.func, args, kwargs):
             op["flags"].append("unknown")
         super()._log(info, node, out, args, kwargs)
         if self._insists:  # the policy of a region inside
@@ -220,7 +221,8 @@ class Watching(Region):
         self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> Any:
         held = super()._decide(info, node, args, kwargs, out)
-        self._insists = held in ("here", "host") and not info.foreign and not info.view
+        free = not info.foreign or not held_because(info.func, args, kwargs)
+        self._insists = held in ("here", "host") and free and not info.view
         return held
 
     def _register(self, t: Any, node: Node, index: int, held: str) -> None:

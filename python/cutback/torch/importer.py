@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from . import decisions, ops
+from . import decisions, ops, rerunnable
 from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location, nodes_in
 
 Policy = Callable[[fx.Node], str | None]
@@ -178,6 +178,10 @@ class _Writer:
             return {"mutates"}
         if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
             flags.discard("random_stateful")  # dropout that is off draws nothing
+        if "unknown" in flags and not rerunnable.held_because(node.target, node.args, node.kwargs):
+            flags.discard("unknown")
+            if "fusible" not in flags:
+                flags.add("compute")  # its arithmetic need not be known: taken for expensive
         if node in self.pinned:
             flags.add("unknown")
         if not tensors or (

@@ -17,12 +17,12 @@ from torch.utils import flop_counter
 
 from .. import _native
 from . import draws
+from .rerunnable import COLLECTIVES
 
 ONCE = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
 """Flags of operations that run at most once."""
 
 _KNOWN = frozenset({"aten", "prims", "cutback"})
-_COLLECTIVES = frozenset({"_c10d_functional", "c10d_functional", "c10d", "_dtensor"})
 _PURE_FUNCTION_OF_SEED = frozenset(
     {"prims.inductor_lookup_seed", "prims.inductor_random", "prims.inductor_randint"}
 )
@@ -33,6 +33,11 @@ DROPOUT_RESULT = "aten.native_dropout.result"
 
 _PASSES = {"aten._safe_softmax.default": 3}
 _PASSES_ON_CPU = {DROPOUT_RESULT: 2, "aten.native_dropout_backward.default": 2}
+
+_GROUPED = {
+    "transformers.grouped_mm_fallback": 2,
+    "transformers.grouped_mm_fallback_backward": 4,  # gradients of both
+}
 
 Formula = Callable[..., Any]
 
@@ -83,7 +88,17 @@ def _formula(target: Any) -> Formula | None:
     if not _formulas:
         _formulas.update({**_sdpa_for_cpu(), **_draws()})
     packet = getattr(target, "overloadpacket", target)
-    return flop_counter.flop_registry.get(packet) or _formulas.get(packet)
+    known = flop_counter.flop_registry.get(packet) or _formulas.get(packet)
+    return known or (_grouped(_GROUPED[str(packet)]) if str(packet) in _GROUPED else None)
+
+
+def _grouped(times: int) -> Formula:
+    """Rows of an input [tokens, in], each times one of the weights [groups, in, out]."""
+
+    def grouped(rows: Any, weight: Any, *rest: Any, out_val: Any, **options: Any) -> Any:
+        return times * rows.shape[0] * weight.shape[1] * weight.shape[2]
+
+    return grouped
 
 
 def name_of(target: Any) -> str:
@@ -141,7 +156,7 @@ def _describe(target: Any) -> Kind:
             flags.add("unknown")
         return Kind(name, tuple(sorted(flags)), _formula(target), None, ())
     space = target.namespace
-    if space in _COLLECTIVES:
+    if space in COLLECTIVES:
         flags.add("collective")
     elif space not in _KNOWN:
         flags.add("unknown")

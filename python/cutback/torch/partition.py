@@ -20,7 +20,7 @@ from torch.utils.checkpoint import SelectiveCheckpointContext
 
 from .. import __version__, _native, budgets, files, policies
 from ..planning import Plan, Times, _times
-from . import inductor, moving, ops, reference
+from . import inductor, moving, ops, reference, rerunnable
 from .counter import check_random, replace_draws
 from .duplicates import merge_duplicates
 from .emitter import emit
@@ -567,7 +567,8 @@ class Partitioner(CustomPartitionerFn):
         if isinstance(policy, Iterable) and not isinstance(policy, (str, policies.MuTwo)):
             policy = [str(item) for item in policy]
         times = None if self.times is None else sorted(self.times.items(), key=str)
-        flags = self.offload, self.total, self.random, self.cse, self.fastest
+        said = rerunnable.declarations()
+        flags = self.offload, self.total, self.random, self.cse, self.fastest, said
         key = repr((__version__, self.budget, policy, self.device, times, flags))
         return hashlib.sha256(key.encode()).hexdigest()
 
