@@ -212,6 +212,14 @@ def with_options(
     return (*budget[:4], kind, most, exact)
 
 
+def pinned_alone(pinned: int | str | None) -> ValueError:
+    """The error for a bound on what the host holds where nothing moves there."""
+    return ValueError(
+        f"pinned={short(pinned)} goes with offload (--offload) or a policy that offloads: nothing "
+        "else moves to the host"
+    )
+
+
 def parse_preset(preset: str | None) -> int:
     """Number of a preset; None is ``autograd``, which saves what the backward reads.
 

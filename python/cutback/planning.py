@@ -429,10 +429,7 @@ def plan(
     number = budgets.parse_preset(preset)
     text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
     if pinned is not None and not offload and '_OFFLOAD"' not in text:
-        raise ValueError(
-            f"pinned={budgets.short(pinned)} goes with offload (--offload) or a policy that "
-            "offloads: nothing else moves to the host"
-        )
+        raise budgets.pinned_alone(pinned)
     try:
         answer = _native.plan_json(
             text,

@@ -247,6 +247,10 @@ def test_doors_that_cannot_move_say_so() -> None:
         ({"offload": True}, "goes with a budget"),
         ({"budget": 0.5, "offload": "yes"}, "offload='yes'"),
         ({"budget": 0.5, "offload": True, "pinned": 0}, "pinned=0"),
+        ({"budget": 0.5, "pinned": "1GiB"}, "pinned='1GiB' goes with offload"),
+        ({"pinned": 4096}, "pinned=4096 goes with offload"),
+        ({"policy": [torch.ops.aten.mm], "pinned": 4096}, "pinned=4096 goes with offload"),
+        ({"policy": CheckpointPolicy.MUST_SAVE, "pinned": 4096}, "or a policy that offloads"),
     ):
         with pytest.raises(ValueError, match=error):
             ct.compile(model, **options)

@@ -18,13 +18,14 @@ from torch._guards import TracingContext
 from .. import budgets
 from . import codegen, hooks
 from .counter import replace_draws
-from .graphs import UnsupportedGraphError, hint, sizes_as
+from .graphs import UnsupportedGraphError, hint, location, sizes_as
 from .inductor import Watch
 from .partition import Partitioner, prepare
 from .several import ModelPartitioner
 
 CODEGENS = ("eager", "inductor")
 
+_GIVES_MEMORY = "Encountered a set_ on a graph input"  # AOTAutograd's words
 _DEPTH = 12  # frames of PyTorch between a compiled backward and what calls it
 
 
@@ -112,17 +113,48 @@ def _backward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxe
 
 
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    backend = aot_autograd(
-        fw_compiler=_forward,
-        bw_compiler=_backward,
-        inference_compiler=_inference(
-            partitioner, partitioner.budget is not None and _inner_gradients(gm)
-        ),
-        partition_fn=partitioner,
-    )
-    # donated buffers would make backward(retain_graph=True) an error
-    with functorch_config.patch(donated_buffer=False):
-        return backend(gm, inputs)
+    inner = partitioner.budget is not None and _inner_gradients(gm)
+
+    def compiled(keep: bool) -> Any:
+        backend = aot_autograd(
+            fw_compiler=_forward,
+            bw_compiler=_backward,
+            inference_compiler=_inference(partitioner, inner),
+            partition_fn=partitioner,
+            keep_inference_input_mutations=keep,
+        )
+        # donated buffers would make backward(retain_graph=True) an error
+        with functorch_config.patch(donated_buffer=False):
+            return backend(gm, inputs)
+
+    try:
+        return compiled(False)
+    except AssertionError as error:
+        if _GIVES_MEMORY not in str(error):
+            raise
+    # PyTorch has no other place for this than the graph, and puts all writes to inputs there then
+    try:
+        return compiled(True)
+    except AssertionError as error:
+        if _GIVES_MEMORY not in str(error):
+            raise
+        raise UnsupportedGraphError(
+            f"{_given_memory(gm)}: an input is given other memory (x.data = y, or set_) and is "
+            "written to where autograd sees it, which PyTorch does not trace. Copy into the input "
+            "(x.data.copy_(y)), or give it the memory outside of what is compiled"
+        ) from error
+
+
+def _given_memory(gm: fx.GraphModule) -> str:
+    """The inputs that a graph of Dynamo's gives other memory, and where."""
+    found = []
+    for node in gm.graph.nodes:
+        called = (
+            node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        )
+        if called in ("set_", "set_data") and node.args[0].op == "placeholder":
+            found.append(f"{node.args[0].name} ({location(node)})")
+    return ", ".join(dict.fromkeys(found)) or "the graph"
 
 
 def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:

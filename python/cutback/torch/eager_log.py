@@ -29,13 +29,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import transfers
 from .eager_ops import OpInfo, info_of, infos
 from .eager_policy import AGAIN, Function, SaveList, offloads, saves
+from .eager_values import (
+    Node,
+    Record,
+    Seen,
+    Value,
+    alias_of,
+    counter_of,
+    for_record,
+    held_value,
+    nothing,
+    place_of,
+    tensor_at,
+)
 from .rerunnable import held_because
 
-_ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
 _MASK_BYTES = 1024  # noise of fewer bytes is not worth two more ops
 _BERNOULLI = torch.ops.aten.bernoulli_.float
 _DETACH = torch.ops.aten.detach.default
+_SET = torch.ops.aten.set_
 _DIV = torch.ops.aten.div_.Scalar
 _numbers = count()
 _active = threading.local()
@@ -46,129 +59,25 @@ def active() -> Region | None:
     return getattr(_active, "region", None)
 
 
-class Value:
-    """A tensor that an op made, or one that came from outside."""
-
-    __slots__ = (
-        "__weakref__",
-        "index",
-        "label",
-        "node",
-        "packs",
-        "read",
-        "restore",
-        "tensor",
-        "version",
-    )
-
-    restore: Callable[[Any], Any]  # from the form in which it is held; set where version is -1
-    label: int  # in the problem of a region that is watched (eager_watch.py)
-    version: int  # of `tensor` when it was taken; set where there is one
-
-    def __init__(self, node: Node | None, index: int) -> None:
-        self.node = node  # what makes it; None: held, or it can never be made again
-        self.index = index  # which of the node's results; -1: the only one
-        self.tensor: Any = None  # held, or None
-        self.read = False  # by a logged op
-        self.packs = 0  # saved-tensor slots that have held it or a view of it
-
-
-def _held(tensor: Any, version: int, index: int = -1) -> Value:
-    value = Value(None, index)
-    value.tensor = tensor
-    value.version = version
-    return value
-
-
-class Node:
-    """One run of an op."""
-
-    __slots__ = ("args", "grad", "info", "inputs", "kwargs", "nested", "number")
-
-    nested: bool  # kwargs hold values
-    number: int  # in the order of the region
-
-    def __init__(self, info: OpInfo, number: int) -> None:
-        self.info = info
-        self.number = number
-        self.grad = torch.is_grad_enabled()  # some kernels ask for it
-        self.args: list[Any] = []  # with values where tensors were
-        self.kwargs: dict[str, Any] | None = None
-        self.nested = False
-        self.inputs: list[Value] = []
-
-
-def _weak(value: Value) -> Any:
-    """A reference for a storage's record. A held value points at the storage itself: what nobody
-    else holds must not keep it alive."""
-    return weakref.ref(value) if value.tensor is not None and value.version >= 0 else value
-
-
-class Record:
-    """What lies in one storage."""
-
-    __slots__ = ("__weakref__", "first", "held", "tensor", "values")
-
-    def __init__(self, first: Value | None, tensor: Callable[[], Any]) -> None:
-        self.first = first
-        self.held: Callable[[], Any] = _nothing  # instead of `first`
-        if first is not None and first.tensor is not None and first.version >= 0:
-            self.first, self.held = None, weakref.ref(first)  # as _weak
-        self.tensor = tensor  # weak reference to the tensor that those stand for
-        self.values: dict[Any, Any] | None = None  # by place; none while there is only `first`
-
-    def named(self) -> dict[Any, Any]:
-        """All values by their places, or weak references to them."""
-        values = self.values
-        if values is None:
-            values = self.values = {}
-            t = self.tensor()
-            if t is not None:
-                first = self.first or self.held()
-                if first is not None:
-                    values[place_of(t)] = _weak(first)
-        return values
-
-    def clear(self) -> None:
-        """Forget all values: the storage was written to, or the region has ended."""
-        self.first = None
-        self.held = _nothing
-        self.tensor = _nothing
-        self.values = {}
-
-    def all(self) -> list[Value]:
-        """Every value in the storage."""
-        found: list[Value] = []
-        for value in (*(self.values or {}).values(), self.first, self.held()):
-            if type(value) is weakref.ref:
-                value = value()
-            if value is not None and value not in found:
-                found.append(value)
-        return found
-
-
-def _nothing() -> None:
-    return None
-
-
-_NO_NOISE: tuple[Callable[[], Any], Any, float] = (_nothing, None, 0.0)
-
-
-def place_of(t: Any) -> tuple[Any, ...]:
-    """Where in its storage a tensor lies."""
-    return t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg()
-
-
-def alias_of(t: Any) -> Any:
-    """The same data and version counter without autograd's history, from inside a dispatch."""
-    include = torch._C._dispatch_tls_local_include_set()
-    exclude = torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(include, exclude - _ADINPLACE):
-        return t.detach()
+_NO_NOISE: tuple[Callable[[], Any], Any, float] = (nothing, None, 0.0)
 
 
 def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
     return lambda mask: mask.to(dtype).div_(divisor)
+
+
+def _record_of(t: Any, key: str) -> Record | None:
+    """What is written down about the storage of a tensor."""
+    try:
+        return t.untyped_storage().__dict__.get(key)  # type: ignore[no-any-return]
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _leaf(t: Any) -> bool:
+    """Is it a leaf? Views are not asked: where the base was written, the answer moves a view in the
+    order of the backward, and so the order in which gradients are added up."""
+    return not t._is_view() and bool(t.is_leaf)
 
 
 class Region(TorchDispatchMode):
@@ -187,6 +96,10 @@ class Region(TorchDispatchMode):
         self.noise = _NO_NOISE
         self.factory: Any = None  # weak: what the last op made, if from nothing
         self.recent: list[Value] = []  # held results of the last op that has any, for their readers
+        self.seen: list[Value] = []  # whose memory was written
+        self.shares = False  # is there a storage with several version counters?
+        # leaves from outside, held as the object itself: value and object, weak; storage and place
+        self.leaves: list[tuple[Any, Any, Any, Any]] = []
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -201,6 +114,7 @@ class Region(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         _active.region = None
         super().__exit__(*error)
+        self._settle()
         for weak in self.outside:
             storage = weak()
             if storage is not None:
@@ -233,13 +147,21 @@ class Region(TorchDispatchMode):
             before, self.paused = self.paused, True
             try:
                 with torch.no_grad():
-                    value = _held(t.detach() != 0, -1)
+                    value = held_value(t.detach() != 0, -1)
             finally:
                 self.paused = before
             value.restore = _to_noise(t.dtype, divisor)
             return value
-        held = t if t.is_leaf else self.alias(t)  # as autograd keeps the object itself
-        return _held(held, t._version)
+        if not _leaf(t) or (record is not None and not record.outside):
+            value = held_value(self.alias(t), t._version)
+            value.source = "alias"
+            return value
+        value = held_value(t, t._version)  # as autograd keeps the object itself
+        value.source = "object"
+        if t.layout is torch.strided:
+            place = place_of(t)
+            self.leaves.append((weakref.ref(value), weakref.ref(t), t.untyped_storage(), place))
+        return value
 
     def value_of(self, t: Any) -> Value:
         """The value that a tensor stands for."""
@@ -251,7 +173,8 @@ class Region(TorchDispatchMode):
         record: Record | None = entries.get(self.key)
         if record is None:
             value = self._source(t, None)
-            entries[self.key] = Record(value, weakref.ref(t))
+            record = entries[self.key] = Record(value, weakref.ref(t))
+            record.outside = True
             self.outside.append(weakref.ref(storage))
             return value
         if record.tensor() is t:
@@ -265,7 +188,7 @@ class Region(TorchDispatchMode):
             known = known()
         if known is None:
             known = self._source(t, record)
-            values[place] = _weak(known)
+            values[place] = for_record(known)
         return known
 
     def _register(self, t: Any, node: Node, index: int, held: str) -> None:
@@ -285,7 +208,7 @@ class Region(TorchDispatchMode):
         if not held:
             value = Value(node, index)
         else:
-            value = _held(alias_of(t), t._version, index)
+            value = held_value(alias_of(t), t._version, index)
             if held == "host":
                 device = t.device
                 value.tensor = transfers.leave(value.tensor)
@@ -315,6 +238,8 @@ class Region(TorchDispatchMode):
                 return self._mutate(info, func, args, kwargs)
             if info.norm >= 0:
                 return self._norm(info, func, args, kwargs)
+            if info.detach:
+                self._detached(args[0])
         node = self._node(info, args, kwargs)
         out = info.call(*args, **kwargs)
         if info.factory:
@@ -418,18 +343,125 @@ class Region(TorchDispatchMode):
 
     # writes
 
-    def _keep_readable(self, record: Record) -> None:
-        """Before a storage is overwritten, copy those held values in it that a logged op reads."""
+    def _keep_readable(self, record: Record, t: Any) -> None:
+        """Before a storage is overwritten through `t`: copy those held values in it that a logged
+        op reads, and keep for the slots what autograd would find in them."""
         for value in record.all():
             if value.tensor is None or value.version < 0 or not value.read:
                 continue
+            if value.tensor.untyped_storage() is not t.untyped_storage():
+                self._follow_leaves()
+            tensor = value.tensor
             # not counted: the list of the loop, `value`, the argument of the count, the record
             others = sys.getrefcount(value) - 3 - (record.first is value)
             if record.values:
                 others -= sum(v is value for v in record.values.values())
             if others > 0:
-                value.tensor = value.tensor.detach().clone()
+                if value.packs > 0 and value.seen is None:
+                    self._keep_seen(value, tensor, tensor, value.version)
+                value.tensor = tensor.detach().clone()
                 value.version = value.tensor._version
+        if record.counter is None:
+            return
+        for place, value in record.named().items():
+            if type(value) is not weakref.ref and value.packs > 0:
+                counter = record.counter
+                tensor = tensor_at(t.untyped_storage(), place, t.device)
+                self._keep_seen(value, tensor, counter, counter._version)
+        for weak, place, counter, version in record.slots:
+            value = weak()
+            if value is not None:
+                tensor = tensor_at(t.untyped_storage(), place, t.device)
+                self._keep_seen(value, tensor, counter, version)
+
+    def _keep_seen(self, value: Value, tensor: Any, counter: Any, version: int) -> None:
+        value.seen = Seen(tensor, counter, version)
+        self.seen.append(value)
+
+    def _detached(self, t: Any) -> None:
+        """`t` is detached. Unless autograd does it, the result has a version counter of its own."""
+        exclude = torch._C._dispatch_tls_local_exclude_set()
+        if not exclude.has(torch._C.DispatchKey.ADInplaceOrView):
+            self._share(t)
+
+    def _share(self, t: Any) -> None:
+        """The memory of `t` gets a tensor with another version counter than that of `t`."""
+        record = _record_of(t, self.key)
+        if record is not None and record.counter is None:
+            record.named()  # while `t` is there to tell the places
+            record.counter = counter_of(t)
+            self.shares = True
+
+    def _share_source(self, source: Any) -> None:
+        """A tensor is set to the memory of another, or to a storage."""
+        if isinstance(source, torch.UntypedStorage):
+            record = source.__dict__.get(self.key)
+            source = None if record is None else record.tensor()
+        if isinstance(source, Tensor):
+            self._share(source)
+
+    def _slot(self, value: Value, t: Any) -> Value:
+        """What a slot for `t` points at: the value, or one of this slot alone where what autograd
+        would find in it may become another thing than what others find: `t` has another version
+        counter, or is a leaf that may be given other memory, or what is held is such a leaf."""
+        held = value.tensor
+        if held is t:
+            return value
+        if value.source and (value.source == "object" or _leaf(t)):
+            slot = held_value(t if _leaf(t) else self.alias(t), t._version)
+        elif not self.shares:
+            return value
+        else:
+            record = _record_of(t, self.key)
+            if record is None or record.counter is None:
+                return value
+            if held is not None and value.version >= 0:
+                slot = held_value(self.alias(t), t._version)
+            else:
+                slot = Value(value.node, value.index)
+                slot.tensor = held
+                if held is not None:
+                    slot.version, slot.restore = value.version, value.restore
+                before, self.paused = self.paused, True
+                try:
+                    counter = counter_of(t)
+                finally:
+                    self.paused = before
+                record.slots.append((weakref.ref(slot), place_of(t), counter, t._version))
+        slot.packs = 1
+        if hasattr(value, "label"):
+            slot.label = value.label
+        return slot
+
+    def _follow_leaves(self) -> None:
+        """Leaves that were given other memory (``x.data = y``, which nothing dispatches): ops that
+        read the old one run again from that, and slots find the new one, as autograd does. One
+        that has another shape now was put away until the backward, as sharded training does."""
+        for weak, weak_leaf, storage, place in self.leaves:
+            value, leaf = weak(), weak_leaf()
+            if value is None or leaf is None or value.tensor is not leaf:
+                continue
+            if leaf.untyped_storage() is storage or leaf.shape != place[1]:
+                continue
+            before, self.paused = self.paused, True
+            try:
+                old = tensor_at(storage, place, leaf.device)
+            finally:
+                self.paused = before
+            self._keep_seen(value, leaf, leaf, value.version)
+            value.tensor, value.version = old, old._version
+
+    def _settle(self) -> None:
+        """The region has ended: which writes has autograd seen?"""
+        self._follow_leaves()
+        self.leaves.clear()
+        for value in self.seen:
+            seen = value.seen
+            if seen is not None and seen.unseen():
+                seen.settled = True
+            else:
+                value.seen = None  # autograd would refuse; here the old value can be had
+        self.seen.clear()
 
     def _written(self, t: Any) -> Record | None:
         try:
@@ -438,10 +470,11 @@ class Region(TorchDispatchMode):
             return None
         record = storage.__dict__.get(self.key)
         if record is None:
-            record = storage.__dict__[self.key] = Record(None, _nothing)
+            record = storage.__dict__[self.key] = Record(None, nothing)
+            record.outside = True
             self.outside.append(weakref.ref(storage))
         else:
-            self._keep_readable(record)
+            self._keep_readable(record, t)
         return record  # type: ignore[no-any-return]
 
     def _mutate(
@@ -450,6 +483,8 @@ class Region(TorchDispatchMode):
         policy = self.policies[-1]
         if policy is not None:
             policy.ask(info, args, kwargs, None)
+        if info.packet is _SET:
+            self._share_source(args[1] if len(args) > 1 else None)
         records = []
         for at in info.written:
             a = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
@@ -509,4 +544,4 @@ class Region(TorchDispatchMode):
         while origin.node is not None and origin.node.info.view:
             origin = origin.node.inputs[0]
             origin.packs += 1
-        return value
+        return self._slot(value, t) if self.shares or value.source else value

@@ -22,8 +22,8 @@ class OpInfo:
     """Facts about one op (an overload, or a higher-order operator)."""
 
     __slots__ = (
-        "call", "dropout", "factory", "foreign", "func", "mutates", "norm", "packet", "pinned",
-        "special", "view", "written",
+        "call", "detach", "dropout", "factory", "foreign", "func", "mutates", "norm", "packet",
+        "pinned", "special", "view", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -57,7 +57,8 @@ class OpInfo:
             if name in _NORMS and "running_mean" in names:
                 self.norm = names.index("running_mean")
             self.factory = "dtype" in names and not any("Tensor" in str(a.type) for a in arguments)
-        self.special = self.mutates or self.norm >= 0 or self.factory
+        self.detach = name == "detach" and not self.foreign
+        self.special = self.mutates or self.norm >= 0 or self.factory or self.detach
 
     def runs_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Must this call never run again?"""

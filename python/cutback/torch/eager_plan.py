@@ -24,9 +24,10 @@ from torch.utils._pytree import tree_leaves
 from .. import _native, budgets
 from ..planning import Plan
 from . import rerunnable
-from .eager_log import Node, Region, Value
+from .eager_log import Region
 from .eager_ops import OpInfo
 from .eager_rerun import chain, rerun, unpack
+from .eager_values import Node, Value
 from .eager_watch import Described, Slot, Watching, probed, shapes_of
 
 _MOST_PLANS = 64  # remembered
@@ -328,7 +329,7 @@ def unpack_slot(slot: Slot) -> Any:
     if now < 0:  # no plan, or not one of the slots that a node showed
         return unpack(value)
     run.at(now)
-    if value.tensor is not None:
+    if value.tensor is not None or value.seen is not None:
         tensor = unpack(value)
     else:
         nodes, wanted = chain(value)

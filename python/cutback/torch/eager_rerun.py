@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .eager_log import Node, Value
+from .eager_values import Node, Seen, Value
 
 _NEAR = 8  # ops that a chain may be long and have all that is wanted of it held
 
@@ -27,14 +27,32 @@ def held(value: Value, tensor: Any) -> Any:
     if version < 0:
         return value.restore(tensor)
     if tensor._version != version:
-        kind = str(tensor.dtype).removeprefix("torch.")
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: [{kind} {list(tensor.shape)}] is at version {tensor._version}; expected "
-            f"version {version} instead. cutback.torch.checkpoint needs it to run an op "
-            "again; clone it before it is modified, or have what is made of it saved (policy_fn)"
-        )
+        raise _modified(tensor, tensor._version, version)
     return tensor
+
+
+def _modified(tensor: Any, version: int, expected: int) -> RuntimeError:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: [{kind} {list(tensor.shape)}] is at version {version}; expected "
+        f"version {expected} instead. cutback.torch.checkpoint needs it to run an op "
+        "again; clone it before it is modified, or have what is made of it saved (policy_fn)"
+    )
+
+
+def _found(seen: Seen) -> Any:
+    """What autograd would find in a slot whose memory was written; None if it would refuse, and
+    the region that wrote has not ended.
+
+    Raises:
+        RuntimeError: it would refuse.
+    """
+    if seen.unseen():
+        return seen.tensor
+    if seen.settled:
+        raise _modified(seen.tensor, seen.counter._version, seen.version)
+    return None
 
 
 class _Restored:
@@ -170,6 +188,10 @@ def rerun(
 
 def unpack(value: Value) -> Any:
     """The tensor behind a slot of autograd."""
+    if value.seen is not None:
+        found = _found(value.seen)
+        if found is not None:
+            return found
     tensor = value.tensor
     if tensor is not None:
         return held(value, tensor)

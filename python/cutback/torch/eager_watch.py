@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from .eager_log import Node, Record, Region, Value
+from .eager_log import Region
 from .eager_ops import OpInfo
 from .eager_rehearse import (
     Layout,
@@ -40,6 +40,7 @@ from .eager_rehearse import (
     nbytes,
     storage_of,
 )  # fmt: skip
+from .eager_values import Node, Record, Value
 from .rerunnable import held_because
 
 # Nodes whose gradient is the one that reaches them, in another shape or not even that.
@@ -107,6 +108,7 @@ class Watching(Region):
         self.slots: list[int] = []  # value of each slot
         self.layouts: list[Layout | None] = []  # of each slot
         self.latest: list[int] = []  # newest value in each storage
+        self._packed: list[Any] = []  # value of each slot, weak
         self._storage_ids: Any = weakref.WeakKeyDictionary()
         self._last_read: dict[int, int] = {}
         self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
@@ -252,6 +254,10 @@ class Watching(Region):
             flat += [t for t in (a if isinstance(a, (list, tuple)) else (a,))]
         tensors = [t for t in flat if isinstance(t, Tensor)]
         reads = [self.value_of(t).label for t in tensors]
+        for a in flat:  # set_
+            storage = self._storage_ids.get(a) if isinstance(a, torch.UntypedStorage) else None
+            if storage is not None:
+                reads.append(self.latest[storage])
         written = []
         for at in info.written:
             a = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
@@ -280,6 +286,7 @@ class Watching(Region):
         value = super().pack(t)
         self.slots.append(value.label)
         self.layouts.append(layout_of(t))
+        self._packed.append(weakref.ref(value))
         return Slot(value, len(self.slots) - 1, self.run)
 
     def outputs(self, tensors: list[Any]) -> None:
@@ -296,6 +303,11 @@ class Watching(Region):
 
     def problem(self) -> Described:
         """The whole region as a problem."""
+        for number, weak in enumerate(self._packed):
+            value = weak()
+            if value is not None and value.seen is not None:  # the slot has what was written
+                self.slots[number] = self.latest[self.values[value.label]]
+        self._packed = []
         self._slots_of: dict[int, list[int]] = {}
         starts = len(self.ops)
         for storage in {self.values[value] for value in self._results}:

@@ -168,6 +168,15 @@ def _chooser(policy: Policy) -> Callable[[fx.Node], str | None] | None:
     )
 
 
+def _may_offload(policy: Policy) -> bool:
+    """Can a policy say that something moves to the host? Of functions only their answers tell."""
+    if policy is None or isinstance(policy, str):
+        return False
+    if isinstance(policy, (policies.CheckpointPolicy, TorchPolicy)):
+        return "offload" in (_word(policy) or "")
+    return callable(policy) or isinstance(policy, policies.WholeGraph)
+
+
 # ---- one graph ------------------------------------------------------------------------------
 
 
@@ -319,6 +328,8 @@ class Partitioner(CustomPartitionerFn):
         self.offload = offload
         policy = list(policy) if isinstance(policy, Iterator) else policy
         _chooser(policy)
+        if pinned is not None and not offload and not _may_offload(policy):
+            raise budgets.pinned_alone(pinned)
         self.policy = policy
         self.device = device
         self.row = device or "cpu"

@@ -43,9 +43,8 @@ class _Verdict(NamedTuple):
 
     never: str = ""  # why it may not run again, whatever is declared
     doubt: str = ""  # why it does not by default
-    rates: tuple[
-        int, ...
-    ] = ()  # a call whose arguments here are 0 is not in doubt: it drops nothing
+    rates: tuple[int, ...] = ()
+    """Arguments of a call; where they are 0 it is not in doubt, as it drops nothing."""
 
 
 _verdicts: dict[Any, _Verdict] = {}
