@@ -118,8 +118,7 @@ static void ask_more(cb_problem *p, const question *q, cb_alloc *alloc) {
         if (status != CB_OK) expect_refusal(status);
     }
     if (q->wants_mutwo) { /* last: it changes the constraints */
-        status = cb_mutwo_to_json(p, &q->options.budget, q->options.device, NULL, NULL, alloc,
-                                  &text, &err);
+        status = cb_mutwo_to_json(p, &q->options.budget, q->options.device, alloc, &text, &err);
         if (status != CB_OK) expect_refusal(status);
         else expect_problem(p, alloc);
     }
