@@ -26,13 +26,12 @@ unsqueeze view view_as view_as_complex view_as_real vsplit
 nothing need run again."""
 
 _BROKEN = """
-allclose corrcoef cov equal item linalg_lstsq linalg_lstsq_grad_oriented nn_functional_ctc_loss
+corrcoef cov linalg_lstsq linalg_lstsq_grad_oriented nn_functional_ctc_loss
 nn_functional_gaussian_nll_loss nn_functional_one_hot sparse_mm_reduce sparse_sampled_addmm
 to_sparse
 """
-"""Dynamo does not take it into one graph (its result is a Python number, its
-size follows from values without a rule for it, or it reads sparse tensors). Bits are compared all
-the same."""
+"""Dynamo does not take it into one graph (its size follows from values without a rule for it, or it
+reads sparse tensors). Bits are compared all the same."""
 
 _NOT_COMPILED = """
 jiterator_2inputs_2outputs jiterator_4inputs_with_extra_args jiterator_binary
@@ -41,9 +40,9 @@ jiterator_binary_return_by_ref jiterator_unary
 """``aot_eager`` does not compile it either: Jiterator needs a GPU."""
 
 _NO_TENSOR = """
-broadcast_shapes
+allclose broadcast_shapes equal item
 """
-"""Its result is a shape."""
+"""Its result is a shape or a Python number."""
 
 PINNED: dict[str, str | dict[str, str]] = {
     **dict.fromkeys(_RANDOM.split(), "random"),
