@@ -69,6 +69,7 @@ def test_some_operators() -> None:
 
 
 @pytest.mark.very_slow
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_part_of_all_operators(part: int) -> None:
     """Three samples of each, in single and half precision, and complex."""
