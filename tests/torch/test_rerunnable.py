@@ -258,6 +258,11 @@ def test_what_cannot_be_declared() -> None:
     for none in (torch.sin, "cutback_again::plain", torch.ops.higher_order.cond):
         with pytest.raises(TypeError, match="is no op of a library"):
             ct.declare(none, rerunnable=True)
+    before = ct.why_once(OPS.plain)
+    for wrong in ("False", 0, 1, [], torch.tensor(True)):
+        with pytest.raises(TypeError, match="is not True, False or None"):
+            ct.declare(OPS.plain, rerunnable=wrong)
+    assert ct.why_once(OPS.plain) == before
 
 
 def test_kept_plans_ask_again() -> None:

@@ -242,10 +242,12 @@ def declare(op: Any, *, rerunnable: bool | None) -> None:
             (``torch.ops.mylib.fused_norm``).
 
     Raises:
-        TypeError: that is no op of a library. ValueError: it is PyTorch's own; or it is said to be
-            rerunnable, and its schema, tags or effects say that it is not. Nothing is declared
-            then.
+        TypeError: that is no op of a library, or ``rerunnable`` is none of the three. ValueError:
+            it is PyTorch's own; or it is said to be rerunnable, and its schema, tags or effects say
+            that it is not. Nothing is declared then.
     """
+    if rerunnable is not None and not isinstance(rerunnable, bool):
+        raise TypeError(f"rerunnable={rerunnable!r} is not True, False or None")
     found = _foreign(op)
     for overload in found:
         never = _never(overload)
