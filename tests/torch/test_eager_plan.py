@@ -279,6 +279,8 @@ def test_nothing_to_save() -> None:
 
 def test_mistakes() -> None:
     x = torch.ones(3, requires_grad=True)
+    with pytest.raises(ValueError, match="plan='x' is no JSON"):
+        checkpoint(torch.sin, x, plan="x")
     with pytest.raises(TypeError, match="one of policy_fn, budget and plan"):
         checkpoint(torch.sin, x, budget=0.5, policy_fn=[])
     with pytest.raises(ValueError, match="share lies in"):

@@ -444,7 +444,12 @@ def _watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -
 
 def _given(plan: Any) -> dict[str, Any]:
     text = plan.to_json() if isinstance(plan, Plan) else plan
-    document = json.loads(text) if isinstance(text, str) else text
+    document = text
+    if isinstance(text, str):
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"plan={text!r:.60} is no JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != "cutback.plan":
         raise TypeError(f"plan={plan!r:.60} is neither a cutback.Plan nor its JSON")
     return document
