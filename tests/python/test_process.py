@@ -150,15 +150,17 @@ def test_ctrl_c_during_a_step():
     assert step.optimizer.t == 0
 
 
+def deep_loss(p, x):
+    """So many layers, each a residual, as there are parameters."""
+    for w in p:
+        x = x + cutback.tanh(cutback.exp(cutback.sin(x @ w)) * x) @ w.T
+    return x.mean()
+
+
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_during_a_plan():
-    def loss(p, x):
-        for w in p:
-            x = x + cutback.tanh(cutback.exp(cutback.sin(x @ w)) * x) @ w.T
-        return x.mean()
-
     params = [cutback.example((64, 64))] * 400
-    traced = cutback.trace(loss, params, cutback.example((256, 64)))
+    traced = cutback.trace(deep_loss, params, cutback.example((256, 64)))
     timer = interrupt_after(0.2)
     with pytest.raises(KeyboardInterrupt):
         while timer.is_alive():
@@ -170,12 +172,7 @@ def test_ctrl_c_during_a_plan():
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_during_a_frontier():
-    def loss(p, x):
-        for w in p:
-            x = x + cutback.tanh(cutback.exp(cutback.sin(x @ w)) * x) @ w.T
-        return x.mean()
-
-    plan = cutback.plan(loss, [cutback.example((8, 8))] * 60, cutback.example((4, 8)))
+    plan = cutback.plan(deep_loss, [cutback.example((8, 8))] * 60, cutback.example((4, 8)))
     timer = interrupt_after(0.2)
     with pytest.raises(KeyboardInterrupt):
         while timer.is_alive():
