@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .. import _native, budgets
 from ..planning import Plan
@@ -354,14 +355,26 @@ def _remember(table: OrderedDict[Any, Script], key: Any, script: Script) -> None
             table.popitem(last=False)
 
 
+_numbers = WeakIdKeyDictionary()
+_next_number = count()
+
+
+def _number(thing: Any) -> Any:
+    """Tells objects apart, also from those that have gone, whose id a new one may get."""
+    try:
+        return _numbers.setdefault(thing, next(_next_number))
+    except TypeError:  # it cannot be referred to weakly
+        return "id", id(thing)
+
+
 def _identity(fn: Any) -> Any:
     """What tells two functions apart, as far as it shows: layers of a model are told apart, and a
     lambda over a layer is that of the same layer in the next step."""
     if isinstance(fn, torch.nn.Module):
-        return id(fn), fn.training
+        return _number(fn), fn.training
     if isinstance(fn, functools.partial):
-        parts = [*fn.args, *fn.keywords.values()]
-        return fn.func, *(_identity(a) for a in parts if callable(a))
+        parts = [fn.func, *fn.args, *fn.keywords.values()]
+        return functools.partial, *(_identity(a) for a in parts if callable(a))
     owner = getattr(fn, "__self__", None)
     cells = getattr(fn, "__closure__", None) or ()
     inner = []
@@ -369,7 +382,7 @@ def _identity(fn: Any) -> Any:
         with contextlib.suppress(ValueError):  # an empty cell
             if isinstance(cell.cell_contents, torch.nn.Module):
                 inner.append(_identity(cell.cell_contents))
-    return getattr(fn, "__code__", None) or type(fn), id(owner), *inner
+    return getattr(fn, "__code__", None) or type(fn), _number(owner), *inner
 
 
 def _key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wish: Any) -> Any:
