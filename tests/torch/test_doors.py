@@ -50,6 +50,25 @@ def test_import_of_the_package_leaves_torch_alone() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.skipif(not hooks.own_entries(), reason="before PyTorch 2.13 they share a limit")
+def test_many_modules_of_one_forward() -> None:
+    """PyTorch recompiles a function eight times at most, and ``nn.Sequential.forward`` is one."""
+    x = torch.randn(64, 8)
+    models = [
+        nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Tanh()) for _ in range(k)))
+        for k in range(3, 3 + torch._dynamo.config.recompile_limit + 1)
+    ]
+    compiled = [ct.compile(model, budget=0.9) for model in models]
+    for run in compiled:
+        run(x).sum().backward()
+    assert [len(run.plans) for run in compiled] == [1] * len(models)
+    for model in models:
+        torch.compile(model, backend="eager", dynamic=False)(x)
+    last = models[-1]
+    assert ct.trace(lambda x: last(x).sum(), x).document["ops"]
+    assert ct.profile(last, x).rows
+
+
 def test_by_name(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     plans: list[Any] = []
     compiled = torch.compile(f, backend="cutback", options={"budget": 0.7, "on_plan": plans.append})

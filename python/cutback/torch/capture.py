@@ -173,8 +173,10 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         raise _TracedError(compiler(gm, example_inputs), example_inputs)
 
     try:
-        traced = _trace(torch.compile(step, backend=backend, fullgraph=True, dynamic=False), inputs,
-                        kwargs)  # fmt: skip
+        compiled = torch.compile(
+            step, backend=backend, fullgraph=True, dynamic=False, **hooks.own_entries()
+        )
+        traced = _trace(compiled, inputs, kwargs)
     except Unsupported:
         return _in_pieces(step, inputs, kwargs, partition, found)
     try:
@@ -317,7 +319,9 @@ def _in_pieces(
     cuda = [t.device for t in tensors if isinstance(t, torch.Tensor) and t.device.type == "cuda"]
     try:
         with torch.random.fork_rng(devices=list(dict.fromkeys(cuda))):
-            torch.compile(step, backend=backend, dynamic=False)(*inputs, **kwargs)
+            torch.compile(step, backend=backend, dynamic=False, **hooks.own_entries())(
+                *inputs, **kwargs
+            )
     except BackendCompilerFailed as failed:
         if isinstance(failed.inner_exception, UnsupportedGraphError):
             raise failed.inner_exception from None

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_iter
 
 from .. import budgets
 from ..planning import Plan
+from . import hooks
 from .backends import make_backend
 from .inductor import CompilerNote
 from .memory import MemoryTracker
@@ -58,7 +59,9 @@ class Runner:
     def _compile(self) -> None:
         # a new backend is a new key for PyTorch: what it compiled before does not count
         backend = make_backend(self.partitioner, self.codegen)
-        self.run = torch.compile(self.function, backend=backend, **self.options)
+        self.run = torch.compile(
+            self.function, backend=backend, **hooks.own_entries(), **self.options
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Our own errors come out as they are, without PyTorch's wrapping."""

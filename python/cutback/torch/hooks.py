@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 TESTED = "2.13"
@@ -103,6 +104,16 @@ def add_guard(holds: Callable[[], bool]) -> None:
     context = TracingContext.try_get()
     if context is not None:
         context.guards_context.dynamo_guards.add(Guard(GlobalStateSource(), create))
+
+
+def own_entries() -> dict[str, bool]:
+    """Arguments of ``torch.compile`` by which what it compiles counts for itself alone. Otherwise
+    all functions of one code share a limit of recompilations, as do all modules whose forward is
+    PyTorch's own (``nn.Sequential``): the ninth would run as it is. From 2.13 on."""
+    import torch
+
+    name = "isolate_recompiles"
+    return {name: True} if name in signature(torch.compile).parameters else {}
 
 
 def forget_compiled(backend: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from .. import BudgetError, budgets, files
 from ..planning import Plan, plan
-from . import reference
+from . import hooks, reference
 from .compiling import uncompiled
 from .counter import check_random
 from .graphs import UnsupportedGraphError
@@ -140,7 +140,9 @@ def trace(
 
     backend = aot_autograd(fw_compiler=compiler, partition_fn=partition)
     try:
-        torch.compile(step, backend=backend, fullgraph=True, dynamic=dynamic)(*inputs, **kwargs)
+        torch.compile(
+            step, backend=backend, fullgraph=True, dynamic=dynamic, **hooks.own_entries()
+        )(*inputs, **kwargs)
     except BackendCompilerFailed as failed:
         if isinstance(failed.inner_exception, _SeenError):
             return failed.inner_exception.step
