@@ -16,7 +16,7 @@ function(cb_kernels isa)
   add_library(cb_kernels_${isa} OBJECT ${kernel_sources})
   target_link_libraries(cb_kernels_${isa} PRIVATE cb_flags)
   target_compile_definitions(cb_kernels_${isa} PRIVATE CB_KERN_ISA=${isa})
-  target_compile_options(cb_kernels_${isa} PRIVATE -Wno-psabi $<$<NOT:$<CONFIG:Debug>>:-O3> ${ARGN})
+  target_compile_options(cb_kernels_${isa} PRIVATE -Wno-psabi $<$<CONFIG:Release>:-O3> ${ARGN})
   target_sources(cb_exec PRIVATE $<TARGET_OBJECTS:cb_kernels_${isa}>)
 endfunction()
 

@@ -8,7 +8,7 @@
 
 #include "check.h"
 
-#define N_GRAPHS (CB_TSAN ? 8 : CB_ASAN ? 24 : 60) /* or as many as the first argument says */
+#define N_GRAPHS (CB_TSAN ? 3 : CB_ASAN ? 24 : 60) /* or as many as the first argument says */
 #define MAX_VALUES 64
 #define MAX_ARGS 32
 
