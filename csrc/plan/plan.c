@@ -88,7 +88,7 @@ static cb_goal make_goal(const planner *r, const cb_budget *b) {
         goal.bytes = (uint64_t)(b->share * (double)whole);
     } else if (b->kind == CB_BUDGET_MIN) {
         goal.smallest = true;
-        goal.share = b->share > 0 ? b->share : 0.4;
+        goal.share = b->share > 0 ? b->share : CB_MIN_SHARE;
     }
     return goal;
 }

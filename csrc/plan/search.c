@@ -333,13 +333,40 @@ static cb_status consider_all_small(picker *k, cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* The smallest of all, for the error: whoever asks for that much gets it. It is above the budget,
- * so it never becomes the best: a search that is ended here must not answer with it. */
+/* What the goal `min` would answer. */
+static cb_status consider_as_min(picker *k, cb_ladder *d, cb_error *err) {
+    cb_trial *t = k->t;
+    const cb_goal *asked = t->goal;
+    cb_goal goal = *asked;
+    goal.smallest = true;
+    goal.share = CB_MIN_SHARE;
+    t->goal = &goal;
+    double most_ps = most_time(t);
+    cb_status status = consider_small_pool(k, most_ps, err);
+    if (status == CB_OK) status = consider_small_rungs(k, d, most_ps, err);
+    t->goal = asked;
+    return status;
+}
+
+/* The smallest of all, for the error: whoever asks for that much gets it. Above the budget it does
+ * not become the best: a search that is ended here must not answer with it. What `min` finds
+ * between two rungs may fit. */
 static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
     picker least = {.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
+    if (status == CB_OK && d) {
+        picker min = least;
+        min.best = (cb_candidate){0};
+        status = consider_as_min(&min, d, err);
+        if (has_best(&min) && (!has_best(&least) || min.best_bytes < least.best_bytes)) least = min;
+        least.smallest = min.smallest;
+        least.smallest_op = min.smallest_op;
+    }
     k->smallest = least.smallest;
     k->smallest_op = least.smallest_op;
+    if (!has_best(&least) || least.best_bytes > k->t->goal->bytes) return status;
+    k->best = least.best;
+    k->best_bytes = least.best_bytes;
     return status;
 }
 
@@ -356,7 +383,7 @@ static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
     bool again = t->goal->exact && !t->goal->smallest && d;
     if (has_best(k)) return again ? refine(k, d, err) : CB_OK;
     CB_TRY(find_smallest(k, d, err));
-    return fail_budget(k, d, err);
+    return has_best(k) ? CB_OK : fail_budget(k, d, err);
 }
 
 struct cb_searcher {

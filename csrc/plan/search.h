@@ -7,6 +7,8 @@
 #include "mincut.h"
 #include "sim.h"
 
+#define CB_MIN_SHARE 0.4 /* more time that CB_BUDGET_MIN allows where it does not say */
+
 typedef struct cb_goal {
     cb_measure measure;
     uint64_t bytes; /* most bytes allowed */
