@@ -289,3 +289,53 @@ def test_mistakes() -> None:
         checkpoint(torch.sin, x, plan={})
     with pytest.raises(ValueError, match="outermost region"):
         checkpoint(lambda x: checkpoint(torch.sin, x, budget=0.5), x)
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(16, 16, batch_first=True), nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.rnn(x)[0]).square().mean()
+
+
+class _Caching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.mask = nn.Linear(16, 16), None
+
+    def forward(self, x: Any) -> Any:
+        if self.mask is None:
+            self.mask = torch.ones(8, 16).tril()
+        return (self.out(x) * self.mask).sin().square().mean()
+
+
+class _Keeping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        self.features = self.out(x).sin()
+        return self.features.exp().square().mean()
+
+
+def _lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyBatchNorm1d(), nn.LazyConv1d(4, 2))
+
+
+@pytest.mark.parametrize("make", [_Recurrent, _Caching, _Keeping, _lazy])
+def test_a_plan_fits_the_next_call_whatever_the_first_left_behind(make: Any) -> None:
+    """Caches that the first run fills, its own or PyTorch's; parameters that it makes."""
+    torch._subclasses.FakeTensorMode.cache_clear()
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(4, 8, 16)
+    plan = checkpoint_plan(model, x, budget="min")
+    for given in (plan, plan.to_json()):
+        model.zero_grad(set_to_none=True)
+        checkpoint(model, x, plan=given).sum().backward()
+        found = [p.grad for p in model.parameters()]
+        model.zero_grad(set_to_none=True)
+        model(x).sum().backward()
+        assert_same([p.grad for p in model.parameters()], found)

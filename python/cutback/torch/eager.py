@@ -161,7 +161,8 @@ def checkpoint_sequential(
 def checkpoint_plan(
     fn: Callable[..., Any], *args: Any, budget: int | float | str | None = None, **kwargs: Any
 ) -> Plan:
-    """The plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` makes; runs ``fn`` once.
+    """The plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` makes; runs ``fn`` once,
+    or twice where the first run left something behind that it made (a cache, lazy parameters).
 
     ``checkpoint(fn, ..., plan=...)`` takes it back, also as JSON and in another process, for
     arguments of the same shapes.

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import transfers
@@ -207,6 +208,8 @@ class Region(TorchDispatchMode):
             return
         if not held:
             value = Value(node, index)
+            if index >= 0:
+                node.results.append(weakref.ref(value))
         else:
             value = held_value(alias_of(t), t._version, index)
             if held == "host":
@@ -239,6 +242,8 @@ class Region(TorchDispatchMode):
             if info.norm >= 0:
                 return self._norm(info, func, args, kwargs)
             if info.detach:
+                if is_lazy(args[0]):  # a parameter without a shape, about to get one
+                    return func(*args, **kwargs)
                 self._detached(args[0])
         node = self._node(info, args, kwargs)
         out = info.call(*args, **kwargs)
@@ -496,6 +501,8 @@ class Region(TorchDispatchMode):
         out = func(*args, **kwargs)
         for record in records:
             record.clear()
+        if records:
+            self._no_longer_held()
         if func is _BERNOULLI or self.noise is not _NO_NOISE:
             self._note_noise(func, args, records)
         node = Node(info, 0)
@@ -503,6 +510,11 @@ class Region(TorchDispatchMode):
             if isinstance(t, Tensor):
                 self._register(t, node, index, "once")
         return out
+
+    def _no_longer_held(self) -> None:
+        """Lets go of results that waited for readers, and were written to: dropout fills memory
+        that another op made, and what it made is there no more."""
+        self.recent = [v for v in self.recent if v.version < 0 or v.tensor._version == v.version]
 
     def _note_noise(self, func: Any, args: tuple[Any, ...], records: list[Record]) -> None:
         """Dropout fills a storage with zeros and ones, then divides it by what it keeps."""

@@ -420,7 +420,7 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
         schedule = Schedule(seen, plan.document)
         live = schedule.live_bytes(device)
         if live <= limit:
-            return plan, schedule
+            return _under(plan, limit), schedule
         smallest = min(smallest, live)
     raise _native.BudgetError(
         f"budget {budgets.text(limit)}: the forward runs as it is written and autograd orders the "
@@ -439,12 +439,20 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
         target = int(target * 0.93)
         if target <= least:
             break
-        answer = _native.plan_json(seen.text, budget=budgets.parse(target, "live"))
+        try:
+            answer = _native.plan_json(seen.text, budget=budgets.parse(target, "live"))
+        except _native.BudgetError:
+            break  # a search at a budget need not find what the one for the smallest did
         other = Plan(seen.text, answer)
         schedule = Schedule(seen, other.document)
         best = min(best, (schedule.live_bytes(device), other, schedule), key=lambda row: row[0])
     live, plan, schedule = best
-    return Plan(seen.text, json.dumps({**plan.document, "budget_bytes": live})), schedule
+    return _under(plan, live), schedule
+
+
+def _under(plan: Plan, limit: int) -> Plan:
+    """A plan that was found for a smaller target, with the budget that it is for."""
+    return Plan(plan._problem_text, json.dumps({**plan.document, "budget_bytes": limit}))
 
 
 def _watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
@@ -476,7 +484,9 @@ def _script(seen: Described, budget: Any, plan: Any) -> Script:
     if document.get("fingerprint") != ours:
         raise ValueError(
             f"plan: it was made for the region {document.get('fingerprint')}, this one is {ours}; "
-            "make a new one with cutback.torch.checkpoint_plan on arguments like these"
+            "make a new one with cutback.torch.checkpoint_plan on arguments like these. (A first "
+            "run that fills caches or makes parameters is another region: run the function once "
+            "before)"
         )
     return Script(Schedule(seen, document))
 
@@ -514,5 +524,12 @@ def run_planned(
 
 def plan_region(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any) -> Plan:
     """`checkpoint_plan`."""
-    _, seen = _watched(fn, args, kwargs, Run(None))
+    budgets.parse(budget, "live")  # mistakes surface before anything runs
+    # as a step finds it: autocast's casts of weights are made anew in each
+    torch.clear_autocast_cache()
+    seen = _watched(fn, args, kwargs, Run(None))[1]
+    torch.clear_autocast_cache()
+    if seen.keeps():
+        seen = _watched(fn, args, kwargs, Run(None))[1]
+        torch.clear_autocast_cache()
     return search(seen, budget)[0]

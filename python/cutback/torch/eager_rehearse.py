@@ -115,6 +115,8 @@ class Rehearsal:
 
     def __init__(self) -> None:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        # from the cache of shapes two results in one memory come back as two of their own
+        self.mode.cache_enabled = False
 
     def like(self, layout: Layout) -> Any:
         """A fake tensor."""

@@ -176,6 +176,10 @@ def rerun(
             for result in wanted[node]:
                 t = made[result] = out if result.index < 0 else out[result.index]
                 keep(node, result, t)
+            for weak in node.results:  # what nobody asks for now may be asked for next
+                result = weak()
+                if result is not None and result not in wanted[node] and result.tensor is None:
+                    keep(node, result, out[result.index])
             for other in node.inputs:
                 left = reads[other] - 1
                 reads[other] = left

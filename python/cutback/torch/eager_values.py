@@ -81,7 +81,7 @@ def held_value(tensor: Any, version: int, index: int = -1) -> Value:
 class Node:
     """One run of an op."""
 
-    __slots__ = ("args", "grad", "info", "inputs", "kwargs", "nested", "number")
+    __slots__ = ("args", "grad", "info", "inputs", "kwargs", "nested", "number", "results")
 
     nested: bool  # kwargs hold values
     number: int  # in the order of the region
@@ -94,6 +94,7 @@ class Node:
         self.kwargs: dict[str, Any] | None = None
         self.nested = False
         self.inputs: list[Value] = []
+        self.results: list[Any] = []  # of an op with several, weak: a rerun makes all of them
 
 
 def for_record(value: Value) -> Any:

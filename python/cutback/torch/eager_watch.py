@@ -113,6 +113,8 @@ class Watching(Region):
         self._last_read: dict[int, int] = {}
         self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
         self._ends: list[Any] = []
+        self.made: list[tuple[int, Any, Any]] = []  # number of a storage; it and its tensor, weak
+        self._logged: set[int] = set()  # storages that the log holds
         self._dead: list[int] = []  # storages
         self._op: dict[str, Any] = {}
         self._insists = False
@@ -170,6 +172,8 @@ class Watching(Region):
             self._new_value(op, storage, t)
             if t.layout is torch.strided:
                 self._storage_ids[t.untyped_storage()] = storage
+        else:
+            self._logged.add(storage)
         value.label = self.latest[storage]
         if value.version < 0:  # noise, held as a mask and made again for each reader
             op = self._new_op("mask", ["unknown"], [value.label])
@@ -233,12 +237,15 @@ class Watching(Region):
             storage = self._new_storage(t.untyped_storage().nbytes())
             self._storage_ids[t.untyped_storage()] = storage
             self._ends.append(weakref.finalize(t.untyped_storage(), self._died, storage))
+            self.made.append((storage, weakref.ref(t.untyped_storage()), weakref.ref(t)))
         elif storage is not None and not self._op["out"] and "mutates" not in self._op["flags"]:
             self._op["flags"].append("view")
         if storage is None:
             return
         if "mutates" in self._op["flags"] and storage in [o["storage"] for o in self._op["out"]]:
             return  # it returned what it wrote to
+        if held:
+            self._logged.add(storage)
         label = self._new_value(self._op, storage, t)
         self.keys[node.number, index] = label
         super()._register(t, node, index, held)
@@ -292,6 +299,11 @@ class Watching(Region):
     def outputs(self, tensors: list[Any]) -> None:
         """To be called with what the region returns, before it ends."""
         self._results = [self.value_of(t).label for t in tensors]
+        self.recent.clear()  # what nobody has read was held until here, and dies now
+        for storage, weak, t in self.made:
+            # the program holds it, or PyTorch does, as autocast its casts of weights
+            if weak() is not None and (storage not in self._logged or t() is not None):
+                self.storages[storage]["flags"] = ["hold_end"]
         for end in self._ends:
             end.detach()
         self._release()
@@ -552,6 +564,12 @@ class Described:
         self.funcs = seen.funcs
         self.slots_of = seen._slots_of  # backward op -> slots it reads
         self.slots = seen.slots
+        self._made = seen.made
+
+    def keeps(self) -> bool:
+        """Has the program kept what the region made? To be asked when its results are gone. Then
+        it has filled a cache, or made its parameters, and may do something else the next time."""
+        return any(storage() is not None for _, storage, _ in self._made)
 
     def identity(self) -> Any:
         """What has to be equal for two regions to have one plan: their problem, op for op."""
