@@ -14,6 +14,7 @@ import heapq
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
@@ -153,13 +154,13 @@ class Schedule:
                             kept[value] = last
             self.steps.append(now)
 
-    def _held_for(self, now: int) -> set[int]:
-        """What is held as long as the slots of a backward op are: they point at the ops that lead
-        to their values, whether or not those run again."""
+    def _behind(self, values: Iterable[int]) -> set[int]:
+        """What is held as long as these values are: they point at the ops that lead to them,
+        whether or not those run again."""
         ops = self.seen.ops
         found: set[int] = set()
         seen: set[int] = set()
-        stack = [self.seen.slots[slot] for slot in self.seen.slots_of.get(now, ())]
+        stack = list(values)
         while stack:
             value = stack.pop()
             maker = self._makers[value]
@@ -173,11 +174,18 @@ class Schedule:
         return found
 
     def _as_held(self) -> str:
-        """The problem, where backward ops also read what is held until they have run."""
+        """The problem, where ops also read what is held until they have run: that of the slots of
+        backward ops, and that of the tensors which forward ops read."""
         problem = json.loads(self.seen.text)
-        for now in self.seen.slots_of:
-            op = problem["ops"][now]
-            op["in"] = [*op["in"], *sorted(self._held_for(now) - set(op["in"]))]
+        slots, slots_of = self.seen.slots, self.seen.slots_of
+        for now, op in enumerate(problem["ops"]):
+            if now < self.starts:
+                held = self._behind(op["in"])
+            elif now in slots_of:
+                held = self._behind(slots[slot] for slot in slots_of[now])
+            else:
+                continue
+            op["in"] = [*op["in"], *sorted(held - set(op["in"]))]
         return json.dumps(problem)
 
     def document(self, plan: dict[str, Any]) -> str:
