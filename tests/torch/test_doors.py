@@ -401,3 +401,24 @@ def test_every_budget_has_its_plan_in_spite_of_caches() -> None:
         gradient(compiled)
         (plan,), (note,) = compiled.plans, compiled.compiler_notes
         assert note.limit_bytes == int(budget * plan.numbers["save_all_live_bytes"])
+
+
+def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
+    """At its limit of recompilations it runs the function as it is written: without a plan."""
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 8)
+
+    def loss(x: Any, mode: str) -> Any:
+        return (layer(x).tanh() * len(mode)).square().mean()
+
+    x = torch.randn(4, 8)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        step = ct.compile(loss, budget=0.9)
+        for mode in ("a", "aa", "a", "aa"):
+            step(x, mode).backward()
+        with pytest.warns(UserWarning, match="no longer compiles .*loss.*recompile_limit"):
+            found = step(x, "aaa")
+        assert torch.equal(found, loss(x, "aaa"))
+        step(x, "aaaa").backward()  # once is enough
+        step(x, "a").backward()  # what was compiled runs on
+    assert len(step.plans) == 2

@@ -50,6 +50,7 @@ class Runner:
         self.options = options
         self._lock = threading.Lock()
         self._told = False
+        self._told_of_limit = False
         self._to_measure = 3  # calls: of one graph, of several, and of a plan for all of them
         self._compile()
 
@@ -74,9 +75,15 @@ class Runner:
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         try:
-            with self.partitioner.one_call(), self._in_one_piece(), self._measured() as memory:
+            refused = hooks.recompilations_refused()
+            with (
+                self.partitioner.one_call() as runs, self._in_one_piece(),
+                self._measured() as memory,
+            ):  # fmt: skip
                 result = self.run(*args, **kwargs)
             self._tell_unplanned(result, memory)
+            if hooks.recompilations_refused() > refused or not runs:
+                self._tell_not_compiled(result, args, kwargs)
             return result
         except BackendCompilerFailed as failed:
             error, self.partitioner.error = self.partitioner.error, None
@@ -125,6 +132,24 @@ class Runner:
                 f"{budgets.text(limit)}{figure}. {why}",
                 stacklevel=5,
             )
+
+    def _tell_not_compiled(self, result: Any, args: Any, kwargs: Any) -> None:
+        """PyTorch has stopped compiling the model, or parts of it: they run as they are written."""
+        given = {id(t) for t in tree_iter((args, kwargs))}
+        tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
+        trains = any(t.grad_fn is not None and id(t) not in given for t in tensors)
+        if self._told_of_limit or not self.partitioner.plans or not trains:
+            return
+        self._told_of_limit = True
+        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        warnings.warn(
+            f"PyTorch no longer compiles {name}, so that this step, or a part of it, ran without a "
+            "plan and keeps to no budget: it was compiled anew as often as "
+            f"torch._dynamo.config.recompile_limit ({dynamo_config.recompile_limit}) allows, or is "
+            'disabled. TORCH_LOGS="recompiles" says what differs from call to call; pass that as a '
+            "tensor, keep it the same, or raise the limit",
+            stacklevel=5,
+        )
 
     def _take_up_plan(self) -> None:
         with self._lock:

@@ -116,6 +116,18 @@ def own_entries() -> dict[str, bool]:
     return {name: True} if name in signature(torch.compile).parameters else {}
 
 
+def recompilations_refused() -> int:
+    """How often PyTorch has met its limit of recompilations; the call that meets it, and those
+    after it, run as if nothing had been compiled."""
+    try:
+        from torch._dynamo.utils import counters
+
+        told = counters["unimplemented"]
+        return sum(n for text, n in told.items() if "recompile limit exceeded" in text)
+    except (AttributeError, ImportError):
+        return 0
+
+
 def forget_compiled(backend: Callable[..., Any]) -> None:
     """Drops what PyTorch compiled with a backend, so that it does not count against the limit of
     recompilations; but not of a function that others have compiled as well, as only all of it can

@@ -514,8 +514,8 @@ class ModelPartitioner(Partitioner):
         return self._shared and self._given is None
 
     @contextlib.contextmanager
-    def one_call(self) -> Iterator[None]:
-        """A call of the model.
+    def one_call(self) -> Iterator[Counter[int | None]]:
+        """A call of the model; counts by frame what of ours it runs.
 
         Raises:
             BudgetError: the model is one graph, for which no plan meets the budget.
@@ -523,7 +523,7 @@ class ModelPartitioner(Partitioner):
         runs: Counter[int | None] = Counter()
         _calls.counts.append(runs)
         try:
-            yield
+            yield runs
         finally:
             _calls.counts.pop()
         if self._unmet is not None and len(self._documents) == 1 and torch.is_grad_enabled():
