@@ -422,3 +422,33 @@ def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
         step(x, "aaaa").backward()  # once is enough
         step(x, "a").backward()  # what was compiled runs on
     assert len(step.plans) == 2
+
+
+@pytest.mark.parametrize("odd", ["no", 0, 1, [], 0.5])
+def test_what_is_true_or_false_takes_nothing_else(odd: Any) -> None:
+    """A text, where it counted as True, would do the opposite of what it says."""
+    model, x = nn.Linear(4, 4), torch.randn(2, 4)
+    calls: dict[str, Callable[[], Any]] = {
+        "cse": lambda: ct.compile(model, cse=odd),
+        "exact": lambda: ct.compile(model, budget=0.5, exact=odd),
+        "fullgraph": lambda: ct.compile(model, fullgraph=odd),
+        "dynamic": lambda: ct.compile(model, dynamic=odd),
+        "cse=": lambda: ct.Partitioner(cse=odd),
+        "cse=.": lambda: ct.trace(model, x, cse=odd),
+        "dynamic=": lambda: ct.trace(model, x, dynamic=odd),
+        "offload": lambda: ct.checkpoint(model, x, policy_fn=[torch.ops.aten.mm], offload=odd),
+        "swap": lambda: ct.select(None, swap=odd),
+        "use_reentrant": lambda: ct.checkpoint(model, x, use_reentrant=odd),
+        "early_stop": lambda: ct.checkpoint(model, x, early_stop=odd),
+    }
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=name.rstrip("=.") + "=.* neither True nor False"):
+            call()
+    for wish in ("measure", "codegen", "random", "on_infeasible"):
+        with pytest.raises((TypeError, ValueError), match=f"{wish}="):
+            ct.compile(model, 0.5, **{wish: odd})
+    if odd != 0:  # False
+        with pytest.raises((TypeError, ValueError), match="offload="):
+            ct.compile(model, 0.5, offload=odd)
+    with pytest.raises((torch._dynamo.exc.BackendCompilerFailed, TypeError), match="cse="):
+        torch.compile(model, backend="cutback", options={"cse": odd})(x).sum().backward()

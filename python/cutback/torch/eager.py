@@ -19,6 +19,7 @@ from .eager_log import Region, active
 from .eager_plan import plan_region, run_planned
 from .eager_policy import Policy, resolve
 from .eager_rerun import unpack
+from .flags import check_flags
 
 
 def checkpoint(
@@ -78,6 +79,7 @@ def checkpoint(
         cutback.BudgetError: the budget cannot be reached; the text states the smallest peak found.
         RuntimeError: in the backward, if a tensor that is needed was modified after the region.
     """
+    check_flags(offload=offload)
     refuse_unusual(use_reentrant, preserve_rng_state, determinism_check, debug, early_stop)
     if context_fn is not None:
         around_fn, said = context_of(context_fn)

@@ -18,6 +18,7 @@ from torch import fx
 from .. import _native, budgets
 from ..planning import Plan, plan
 from .compiling import compile
+from .flags import check_flags
 from .profiling import Profile, profile
 from .statistics import Value, check_same, signature
 
@@ -166,6 +167,7 @@ def select(
     """
     if rule not in RULES:
         raise ValueError(f"rule={rule!r} is not one of {', '.join(RULES)}")
+    check_flags(swap=swap)
     if swap and rule == "threshold":
         raise ValueError("rule='threshold' chooses between saving and recomputing: no swap")
     spec = budgets.parse(saved, "saved")

@@ -24,6 +24,7 @@ from . import inductor, moving, ops, reference, rerunnable
 from .counter import check_random, replace_draws
 from .duplicates import merge_duplicates
 from .emitter import emit
+from .flags import check_flags
 from .graphs import UnsupportedGraphError, eliminate_dead_code, location
 from .importer import Imported, import_joint, with_wishes
 from .saved_plans import Part, SavedPlans
@@ -318,6 +319,7 @@ class Partitioner(CustomPartitionerFn):
                 f"measure={measure!r}: 'total' goes with an optimizer, which no graph shows: "
                 "cutback.torch.compile(model, measure='total', optimizer=...)"
             )
+        check_flags(cse=cse, exact=exact)
         self.total = total
         self.fastest = isinstance(budget, str) and budget == reference.FASTEST
         """Is time all that counts?"""

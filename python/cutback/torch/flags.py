@@ -1,0 +1,12 @@
+"""Arguments that are True or False: a text in their place ("no") would count as True."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_flags(**given: Any) -> None:
+    """Raises: TypeError: one is neither True nor False; the text names it."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r:.60} is neither True nor False")
