@@ -27,7 +27,7 @@ _Static_assert(CB_STORE_HOLD_END == 1 << (CB_STORE_FLAG_COUNT - 1),
 
 const char *cb_why_once(uint32_t op_flags) {
     return op_flags & CB_POP_RANDOM_STATEFUL ? "it draws from a hidden random state"
-           : op_flags & CB_POP_UNKNOWN       ? "it is unknown to the planner"
+           : op_flags & CB_POP_UNKNOWN       ? "it is not known to give the same result again"
            : op_flags & CB_POP_COLLECTIVE    ? "it communicates"
                                              : "it, or an op after it, changes memory";
 }

@@ -300,7 +300,7 @@ def test_ops_that_run_once_say_why():
         op.update(kind="mylib.noise.default", flags=["random_stateful"])
     plan = cutback.plan(problem, device="a100", budget="min")
     reasons = {
-        "mylib.relu.default": "it is unknown to the planner",
+        "mylib.relu.default": "it is not known to give the same result again",
         "mylib.noise.default": "it draws from a hidden random state",
     }
     rows = [row for row in plan.explanation["values"] if row["kind"] in reasons]
@@ -314,7 +314,7 @@ def test_ops_that_run_once_say_why():
     _, _, last = plan.explain().partition(
         "Ops that run once; what the backward needs of them is kept:\n"
     )
-    assert last.splitlines()[0].endswith("3 of mylib.relu.default: it is unknown to the planner")
+    assert last.splitlines()[0].endswith("3 of mylib.relu.default: it is not known to give the same result again")
     assert last.splitlines()[1].endswith(
         "2 of mylib.noise.default: it draws from a hidden random state"
     )
