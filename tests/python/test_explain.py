@@ -314,7 +314,9 @@ def test_ops_that_run_once_say_why():
     _, _, last = plan.explain().partition(
         "Ops that run once; what the backward needs of them is kept:\n"
     )
-    assert last.splitlines()[0].endswith("3 of mylib.relu.default: it is not known to give the same result again")
+    assert last.splitlines()[0].endswith(
+        "3 of mylib.relu.default: it is not known to give the same result again"
+    )
     assert last.splitlines()[1].endswith(
         "2 of mylib.noise.default: it draws from a hidden random state"
     )

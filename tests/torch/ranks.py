@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from small_models import GPT, make
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
@@ -85,6 +86,43 @@ def ddp(directory: Path) -> dict[str, Any]:
     return results
 
 
+class Wide(nn.Module):
+    """Layers that fill a bucket each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = F.gelu(layer(x)).tanh()
+        return x
+
+
+def by_name(directory: Path) -> dict[str, Any]:
+    """The backend's name, around DDP: with PyTorch's cuts, and without."""
+    plans: list[Any] = []
+
+    def named(module: nn.Module) -> Any:
+        options = {"budget": BUDGET, "on_plan": plans.append}
+        return torch.compile(module, backend="cutback", options=options)
+
+    wide = DistributedDataParallel(Wide(), bucket_cap_mb=1)
+    said = ""
+    try:
+        named(wide)(torch.randn(8, 512)).sum().backward()
+    except Exception as error:
+        said = str(error)
+    torch._dynamo.reset()
+    model, inputs = make("gpt")
+    inputs = tuple(t.roll(distributed.get_rank(), 0) for t in inputs)
+    plain = DistributedDataParallel(copy.deepcopy(model))
+    with torch._dynamo.config.patch(optimize_ddp=False):
+        ours = named(DistributedDataParallel(copy.deepcopy(model)))
+        whole = compare(plain, ours, lambda: plans[-1:], inputs)
+    return {"cut": said, "whole": whole}
+
+
 def fsdp(directory: Path) -> dict[str, Any]:
     """Each block compiled, then sharded; and a model compiled whole, then sharded."""
     model, inputs = make("gpt")
@@ -118,7 +156,7 @@ def main() -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{directory / 'store'}", rank=rank, world_size=RANKS
     )
-    results = {"ddp": ddp, "fsdp": fsdp}[mode](directory)
+    results = {"ddp": ddp, "by_name": by_name, "fsdp": fsdp}[mode](directory)
     (directory / f"rank{rank}.json").write_text(json.dumps(results))
     distributed.destroy_process_group()
 

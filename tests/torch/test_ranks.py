@@ -50,6 +50,18 @@ def test_distributed_data_parallel(tmp_path: Path) -> None:
             assert found["peak"] == live <= budget < found["plain_peak"], way
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+def test_distributed_data_parallel_by_name(tmp_path: Path) -> None:
+    """The graph that PyTorch cuts into buckets is an error that says what to set; with that set,
+    one plan, its peak, and DDP's bits."""
+    for results in run("by_name", tmp_path):
+        assert "torch._dynamo.config.optimize_ddp = False" in results["cut"]
+        found = results["whole"]
+        (live,), (budget,) = found["live"], found["budget"]
+        assert found["same"] and found["peak"] == live <= budget < found["plain_peak"]
+
+
 @pytest.mark.very_slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_fully_sharded(tmp_path: Path) -> None:
