@@ -18,7 +18,11 @@
 #define FIRST_SHARE 0.7  /* of the usual effort, for the first deep rung: it starts from no plan */
 #define LEAST_SHARE 0.25 /* and for those far behind it */
 #define DIG_SHARE 0.3
-#define GROWTH 1.03 /* of the least time, a rung, where the class has no plan */
+#define DUG_OPS 40  /* below so many, with all the effort and */
+#define TINY_DIGS 5 /* so many times; */
+#define DIGS 1
+#define DUG_SHARE 0.004 /* of save-everything's bytes: closer is not worth a search */
+#define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
 
 /* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
  * well. */
@@ -212,12 +216,16 @@ typedef struct deep_search {
     cb_candidate winner[CB_ATTEMPTS]; /* the fastest that counts for rung r */
 } deep_search;
 
+static uint32_t last_attempts(const cb_ladder *d) {
+    return d->modest ? CB_LAST_ATTEMPTS : 2 * CB_LAST_ATTEMPTS;
+}
+
 static cb_status attempt(cb_ladder *d, deep_search *s, cb_climber *c, uint32_t i, cb_error *err) {
     if (i == 0 && s->r == d->n_near &&
         !s->last) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
     CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target[i],
-                               i + (s->last ? CB_LAST_ATTEMPTS : 0), s->share / CB_ATTEMPTS,
+                               i + (s->last ? last_attempts(d) : 0), s->share / CB_ATTEMPTS,
                                s->least_ps, err));
     CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
     const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
@@ -339,6 +347,77 @@ cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, c
 bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
     if (r >= d->n_near) return d->deep_ps[r] > 0 && d->target[r + 1] > 0;
     return cb_pool_fitting(d->base, d->target[r + 1]) != CB_NONE;
+}
+
+/* The smallest plan known. */
+static cb_candidate lowest(const cb_ladder *d) {
+    cb_candidate best = d->base->n > 0 ? d->base->at[0] : (cb_candidate){0};
+    for (uint32_t r = 0; r < d->n_rung; r++) {
+        bool smaller = d->plan[r].size > 0 && (best.size == 0 || d->plan[r].size < best.size);
+        if (smaller) best = d->plan[r];
+    }
+    if (d->last_deep.size > 0 && d->last_deep.size < best.size) best = d->last_deep;
+    return best;
+}
+
+/* Searches at these targets from `high`, which becomes the smallest. */
+static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], bool last,
+                        cb_candidate *high, bool *found, cb_error *err) {
+    searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
+    s.deep = (deep_search){.from = high, .share = DIG_SHARE, .r = CB_NONE, .last = last};
+    memcpy(s.deep.target, target, sizeof s.deep.target);
+    *found = false;
+    CB_TRY(search_all(&s, err));
+    cb_candidate from = *high;
+    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
+        const cb_candidate *c = &s.deep.out[i];
+        if (c->size == 0 || c->size >= from.size) continue;
+        *found = true;
+        d->dug[d->n_dug++] = *c;
+        if (c->size < high->size) *high = *c;
+    }
+    return CB_OK;
+}
+
+/* Between the smallest plan and the target that was missed: at thirds. */
+static cb_status dig_above_missed(cb_ladder *d, cb_candidate *high, cb_error *err) {
+    uint64_t missed = d->target[d->n_rung - 1], target[CB_ATTEMPTS];
+    bool found;
+    if (high->size <= missed + 1) return CB_OK;
+    for (uint32_t i = 0; i < CB_ATTEMPTS; i++)
+        target[i] = missed + (i + 1) * ((high->size - missed) / (CB_ATTEMPTS + 1));
+    return dig_at(d, target, false, high, &found, err);
+}
+
+/* Halves what is between the smallest plan and the floor. */
+static cb_status dig_to_floor(cb_ladder *d, cb_candidate *high, cb_error *err) {
+    bool tiny = d->first.t->f->n_base < DUG_OPS, found;
+    cb_floor floor;
+    CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
+    uint64_t low = floor.bytes, step = tiny ? 0 : (uint64_t)(DUG_SHARE * (double)d->whole);
+    for (int i = 0; i < (tiny ? TINY_DIGS : DIGS) && high->size > low + step; i++) {
+        uint64_t to = i == 0 && tiny ? high->size - 1 : low + (high->size - 1 - low) / 2;
+        uint64_t target[CB_ATTEMPTS] = {to, to};
+        CB_TRY(dig_at(d, target, tiny, high, &found, err));
+        if (!found && i == 0) break;
+        if (!found) low = to + 1;
+    }
+    return CB_OK;
+}
+
+bool cb_ladder_has_ended(const cb_ladder *d) { return d->n_rung > 0 && d->searched[d->n_rung - 1]; }
+
+cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err) {
+    const cb_candidate *none;
+    if (d->has_dug || d->n_rung == 0 || d->modest) return CB_OK;
+    for (uint32_t r = d->n_near; r < d->n_rung; r++) CB_TRY(cb_ladder_climb(d, r, &none, err));
+    cb_candidate high = lowest(d);
+    d->n_dug = 0;
+    d->dug_least_ps = high.time_ps;
+    CB_TRY(dig_above_missed(d, &high, err));
+    CB_TRY(dig_to_floor(d, &high, err));
+    d->has_dug = true;
+    return CB_OK;
 }
 
 cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, const uint64_t target[CB_ATTEMPTS],

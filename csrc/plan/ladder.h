@@ -16,7 +16,8 @@
 
 #define CB_RUNGS_MOST 80
 #define CB_LADDER_STARTS 9
-#define CB_ATTEMPTS 2 /* at a deep rung, sharing the effort */
+#define CB_ATTEMPTS 2  /* at a deep rung, sharing the effort */
+#define CB_DUG_MOST 12 /* plans below the last rung */
 
 /* What one thread searches rungs with. */
 typedef struct cb_climber {
@@ -46,9 +47,14 @@ typedef struct cb_ladder {
     cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
     double deep_ps[CB_RUNGS_MOST];    /* extra time of the deep rungs searched: later ones take no
                                          less */
-    double *start[CB_LADDER_STARTS];  /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
-    size_t n_tangent;                 /* of the base */
-    cb_tangent seen[CB_RUNGS_MOST];   /* of the rungs searched with prices */
+    bool modest; /* the caller's to set: others know what is smallest, so nobody digs for it */
+    bool has_dug;
+    cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
+    uint32_t n_dug;
+    int64_t dug_least_ps;            /* the time of the rungs' smallest */
+    double *start[CB_LADDER_STARTS]; /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
+    size_t n_tangent;                /* of the base */
+    cb_tangent seen[CB_RUNGS_MOST];  /* of the rungs searched with prices */
     bool has_seen[CB_RUNGS_MOST];
 } cb_ladder;
 
@@ -78,6 +84,11 @@ CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candi
 /* Of a rung that has been searched and has no plan: was one found that is so small that it is a
  * later rung's? Where values are large, most rungs are like that. */
 bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
+/* Climbs all deep rungs, then searches below the smallest plan found, down to the floor, for the
+ * plans in `dug`: the same whatever is asked for. */
+CB_MUST_CHECK cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err);
+/* Have the rungs been searched down to the last? */
+bool cb_ladder_has_ended(const cb_ladder *d);
 /* A plan under each target, which are no rungs, starting from `from`; size 0: none found. */
 CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from,
                                       const uint64_t target[CB_ATTEMPTS],

@@ -106,13 +106,14 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
     l->touched_in = CB_NEW(a, uint32_t, p->n_storage);
     l->marked_in = CB_NEW(a, uint32_t, l->n);
     l->wanted = CB_NEW(a, uint32_t, p->n_op);
+    l->early = CB_NEW(a, uint32_t, p->n_op);
     l->done = CB_NEW(a, uint32_t, p->n_op);
     l->stood = CB_NEW(a, uint32_t, p->n_op);
     l->left = CB_NEW(a, uint32_t, p->n_storage);
     if (l->read_begin && l->read && l->made_begin && l->made && l->held_until && l->holds &&
         l->chain && l->runs && l->idle && l->use && l->span && l->busy_at && l->moment &&
-        l->local && l->touched_in && l->marked_in && l->wanted && l->done && l->stood && l->left &&
-        l->lift && l->block_peak && l->block_area && l->stale && l->notes.noted_in) {
+        l->local && l->touched_in && l->marked_in && l->wanted && l->early && l->done && l->stood &&
+        l->left && l->lift && l->block_peak && l->block_area && l->stale && l->notes.noted_in) {
         list_reads(l, l->left);
         list_made(l, l->left);
         list_held(l);
@@ -200,10 +201,16 @@ static bool drop_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     return note_op(l, op, anchor, drop_use);
 }
 
-/* Wanted ops that `op` needs, inputs first: depth first, two entries a level, op and next read. */
-static bool grow_chain(cb_ledger *l, uint32_t top) {
+static uint32_t chain_id(const cb_ledger *l, uint32_t op) {
+    return l->early[op] == l->visit ? op | CB_EARLY : op;
+}
+
+/* Adds the wanted ops that `top` needs, inputs first, and `top` itself if it is `early`: depth
+ * first, two entries a level, op and next read. */
+static bool grow_chain(cb_ledger *l, uint32_t top, bool early) {
     cb_ledger_ids *path = &l->path;
-    l->grown.len = path->len = 0;
+    path->len = 0;
+    if (early) l->done[top] = l->visit;
     if (!CB_PUSH(&l->arena, *path, top) || !CB_PUSH(&l->arena, *path, l->read_begin[top]))
         return false;
     while (path->len > 0) {
@@ -217,7 +224,8 @@ static bool grow_chain(cb_ledger *l, uint32_t top) {
                 return false;
         } else {
             path->len -= 2;
-            if (op != top && !CB_PUSH(&l->arena, l->grown, op)) return false;
+            if ((op != top || early) && !CB_PUSH(&l->arena, l->grown, chain_id(l, op)))
+                return false;
         }
     }
     return true;
@@ -237,21 +245,45 @@ static bool note_busy(cb_ledger *l, uint32_t anchor, bool was) {
     return true;
 }
 
+/* Early ops run first, in the order of their ids, and with them what they need; then what the base
+ * op needs. */
+static bool grow_all(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n) {
+    uint32_t next = 0;
+    bool more = false;
+    l->grown.len = 0;
+    for (size_t i = 0; i < n; i++) {
+        l->wanted[cb_chain_op(id[i])] = l->visit;
+        if (!(id[i] & CB_EARLY)) continue;
+        l->early[cb_chain_op(id[i])] = l->visit;
+        more = true;
+    }
+    while (more) { /* few: the least from `next` on */
+        uint32_t least = CB_NONE;
+        for (size_t i = 0; i < n; i++) {
+            uint32_t op = cb_chain_op(id[i]);
+            if (id[i] & CB_EARLY && op >= next && op < least) least = op;
+        }
+        more = least != CB_NONE;
+        next = least + 1;
+        if (more && l->done[least] != l->visit && !grow_chain(l, least, true)) return false;
+    }
+    return n == 0 || grow_chain(l, l->f->base[anchor], false);
+}
+
 /* What stays in the chain is not touched: only the difference costs. */
 bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) {
     cb_ledger_ids *chain = &l->chain[anchor];
     bool was = chain->len > 0;
     l->visit++;
-    for (size_t i = 0; i < n; i++) l->wanted[op[i]] = l->visit;
-    if (n == 0) l->grown.len = 0;
-    else if (!grow_chain(l, l->f->base[anchor])) return false;
+    if (!grow_all(l, anchor, op, n)) return false;
     for (size_t i = 0; i < chain->len; i++) {
-        l->stood[chain->at[i]] = l->visit;
-        if (l->done[chain->at[i]] != l->visit && !drop_run(l, chain->at[i], anchor)) return false;
+        uint32_t old = cb_chain_op(chain->at[i]);
+        l->stood[old] = l->visit;
+        if (l->done[old] != l->visit && !drop_run(l, old, anchor)) return false;
     }
     for (size_t i = 0; i < l->grown.len; i++) {
-        if (l->stood[l->grown.at[i]] != l->visit && !add_run(l, l->grown.at[i], anchor))
-            return false;
+        uint32_t new = cb_chain_op(l->grown.at[i]);
+        if (l->stood[new] != l->visit && !add_run(l, new, anchor)) return false;
     }
     cb_ledger_ids old = *chain;
     *chain = l->grown;
@@ -404,9 +436,10 @@ static bool walk_anchor(cb_ledger *l, uint32_t anchor) {
     uint32_t base = l->f->base[anchor];
     double now = 0, most = 0;
     bool idle = l->idle[base];
-    for (size_t i = 0; i < chain->len; i++) count_reads(l, chain->at[i]);
+    for (size_t i = 0; i < chain->len; i++) count_reads(l, cb_chain_op(chain->at[i]));
     if (!idle) count_reads(l, base);
-    for (size_t i = 0; i < chain->len; i++) run_step(l, chain->at[i], anchor, &now, &most);
+    for (size_t i = 0; i < chain->len; i++)
+        run_step(l, cb_chain_op(chain->at[i]), anchor, &now, &most);
     if (!idle) run_step(l, base, anchor, &now, &most);
     if (most == l->local[anchor]) return true;
     if (l->notes.on && (!CB_PUSH(&l->arena, l->notes.anchor, anchor) ||
@@ -640,14 +673,14 @@ static bool load_pairs(cb_ledger *l, const cb_pair *pair, size_t n_pair) {
     for (size_t i = 0; i < n_pair; i++) {
         uint32_t anchor = real_anchor(l, cb_pair_anchor(pair[i])), op = cb_pair_op(pair[i]);
         if (anchor == CB_NONE || !l->may_rerun[op] || l->f->position[op] >= anchor) continue;
-        moved.at[moved.len++] = cb_pair_make(anchor, op);
+        moved.at[moved.len++] = cb_pair_make(anchor, cb_pair_id(pair[i]));
     }
     if (moved.len > 0) cb_sort(moved.at, moved.len, sizeof *moved.at, compare_pairs);
     for (size_t i = 0; i < moved.len;) {
         uint32_t anchor = cb_pair_anchor(moved.at[i]);
         ops.len = 0;
         for (; i < moved.len && cb_pair_anchor(moved.at[i]) == anchor; i++) {
-            if (!CB_PUSH(&l->arena, ops, cb_pair_op(moved.at[i]))) return false;
+            if (!CB_PUSH(&l->arena, ops, cb_pair_id(moved.at[i]))) return false;
         }
         if (!cb_ledger_set(l, anchor, ops.at, ops.len)) return false;
     }
@@ -729,8 +762,9 @@ static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *by
     uint32_t reader = l->f->base[anchor];
     l->visit++;
     for (size_t i = chain->len + 1; i-- > 0;) {
-        if (i < chain->len) reader = chain->at[i];
-        bool stays = i == chain->len || (reader != op && l->done[reader] == l->visit);
+        bool early = i < chain->len && chain->at[i] & CB_EARLY;
+        if (i < chain->len) reader = cb_chain_op(chain->at[i]);
+        bool stays = i == chain->len || (reader != op && (early || l->done[reader] == l->visit));
         if (!stays && !may_shorten(l, reader, anchor, bytes)) return false;
         for (uint32_t j = l->read_begin[reader]; stays && j < l->read_begin[reader + 1]; j++)
             l->done[l->f->root[l->read[j]]] = l->visit;

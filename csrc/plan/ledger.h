@@ -58,7 +58,8 @@ typedef struct cb_ledger {
     uint32_t *held_until;  /* [n_storage] anchor until which the first run's is held, n: to the end,
                               0: not held */
     bool *holds;           /* [n_op] something that it makes is held */
-    cb_ledger_ids *chain;  /* [n] ops that run again at an anchor, in running order */
+    cb_ledger_ids *chain;  /* [n] ops that run again at an anchor, in running order; with CB_EARLY
+                              those that do so for who reads them later (sim.h) */
     cb_ledger_ids *runs;   /* [n_op] anchors at which an op runs, rising */
     bool *idle;            /* [n_op] the base run is left out */
     cb_ledger_uses *use;   /* [n_storage] rising */
@@ -79,9 +80,9 @@ typedef struct cb_ledger {
     int64_t extra_ps;
     /* scratch */
     cb_ledger_ids touched, marked, path, grown;
-    uint32_t *touched_in, *marked_in; /* [n_storage], [n] stamps */
-    uint32_t *wanted, *done, *stood;  /* [n_op] stamps */
-    uint32_t *left;                   /* [n_storage] reads to come */
+    uint32_t *touched_in, *marked_in;        /* [n_storage], [n] stamps */
+    uint32_t *wanted, *early, *done, *stood; /* [n_op] stamps */
+    uint32_t *left;                          /* [n_storage] reads to come */
     uint32_t round, visit;
     cb_ledger_spans fresh;
     cb_ledger_notes notes; /* of cb_ledger_probe */
@@ -93,8 +94,9 @@ void cb_ledger_free(cb_ledger *l);
 /* Starts the books anew with this plan; pairs of ops that may not run again are left out. */
 CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair,
                                        double target, cb_error *err);
-/* What runs again at `anchor` from now on: those of `op` [n] that its base op needs. The results
- * are stale until cb_ledger_settle. */
+static inline uint32_t cb_chain_op(uint32_t id) { return id & ~CB_EARLY; }
+/* What runs again at `anchor` from now on: those of `op` [n], entries as in a chain, that are early
+ * or that its base op or an early one needs. The results are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
 /* The results that cb_ledger_set and cb_ledger_settle would give; the books stay as they are. Only

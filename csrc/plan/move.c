@@ -180,6 +180,15 @@ static bool run_with_inputs(cb_mover *m, uint32_t top, uint32_t anchor) {
     return true;
 }
 
+/* sim.h: for who reads it later. */
+static bool run_early(cb_mover *m, cb_pair pair, uint32_t anchor) {
+    uint32_t op = cb_pair_op(pair);
+    bool runs = cb_pair_is_early(pair) && !cb_pair_fetches(pair) &&
+                cb_pair_anchor(pair) == anchor && m->f->position[op] < anchor &&
+                m->done[op] != anchor;
+    return !runs || run_with_inputs(m, op, anchor);
+}
+
 /* What is held does not leave: its first life is that of its op's base run. */
 static bool hold_first_value(cb_mover *m, uint32_t value) {
     const cb_facts *f = m->f;
@@ -226,11 +235,15 @@ static bool build(cb_mover *m, const cb_pair *pair, size_t n_pair) {
     size_t next = 0;
     for (uint32_t k = 0; k < f->n_base; k++) {
         if (k == f->base_backward && !cross_to_backward(m)) return false;
+        size_t first = next;
         for (; next < n_pair && cb_pair_anchor(pair[next]) <= k; next++) {
             if (cb_pair_anchor(pair[next]) != k) continue;
             uint32_t op = cb_pair_op(pair[next]);
             if (cb_pair_fetches(pair[next])) m->wanted[op] = k;
             else m->marked[op] = k;
+        }
+        for (; first < next; first++) {
+            if (!run_early(m, pair[first], k)) return false;
         }
         if (!run_with_inputs(m, f->base[k], k)) return false;
         m->base_step[k] = (uint32_t)m->step.len - 1;

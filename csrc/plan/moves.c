@@ -3,6 +3,9 @@
 
 #define POLL_EVERY 256   /* settlings */
 #define LONGEST_CHAIN 80 /* ops that one proposal adds */
+#define SMALL_OPS 400    /* below so many, effort costs little; */
+#define TINY_OPS 100     /* and below these, little decides */
+#define EARLY_SHARE 0.3  /* of the proposals of a tiny search */
 #define CANDIDATES 4
 #define CANDIDATE_DRAWS 200
 #define BLIND_SHARE \
@@ -13,12 +16,16 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     const cb_facts *f = t->f;
     *m = (cb_moves){.trial = t, .l = l, .scratch = scratch};
     m->may_rerun = l->may_rerun;
+    m->early_share = cb_is_tiny_search(m) ? EARLY_SHARE : 0;
     m->seen = CB_NEW(scratch, uint32_t, f->p->n_op);
     if (!m->seen) return cb_no_memory(err);
     m->once = (double)f->once_ps + 1;
     m->whole = (double)whole + 1;
     return CB_OK;
 }
+
+bool cb_is_small_search(const cb_moves *m) { return m->l->n < SMALL_OPS; }
+bool cb_is_tiny_search(const cb_moves *m) { return m->l->n < TINY_OPS; }
 
 static uint64_t draw_bits(cb_moves *m) {
     uint64_t x = m->chance += UINT64_C(0x9E3779B97F4A7C15);
@@ -78,7 +85,7 @@ bool cb_moves_pick(cb_moves *m, uint32_t *anchor, uint32_t *op) {
         if (cb_moves_chance(m) < length / (length + 3)) break;
     }
     const cb_ledger_ids *chain = &l->chain[*anchor];
-    *op = chain->at[cb_moves_draw(m, (uint32_t)chain->len)];
+    *op = cb_chain_op(chain->at[cb_moves_draw(m, (uint32_t)chain->len)]);
     return !m->trial->forced[*op];
 }
 
@@ -87,7 +94,7 @@ bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op) {
     m->next.len = 0;
     if (!CB_RESERVE(m->scratch, m->next, chain->len)) return false;
     for (size_t i = 0; i < chain->len; i++) {
-        if (chain->at[i] != op) m->next.at[m->next.len++] = chain->at[i];
+        if (cb_chain_op(chain->at[i]) != op) m->next.at[m->next.len++] = chain->at[i];
     }
     return true;
 }
@@ -97,6 +104,12 @@ uint32_t cb_moves_hot(cb_moves *m, double bytes) {
     for (uint32_t i = 0; i < n && cb_ledger_moment(m->l, k) <= bytes; i++)
         k = k + 1 == n ? 0 : k + 1;
     return k;
+}
+
+/* Which of the storages that the op makes is to be freed: the largest, in a tiny search any. */
+static uint32_t draw_made(cb_moves *m, uint32_t op) {
+    uint32_t n = m->l->made_begin[op + 1] - m->l->made_begin[op];
+    return n > 1 && cb_is_tiny_search(m) ? cb_moves_draw(m, n) : 0;
 }
 
 /* The op to recompute, and where: a tournament of a few drawn at random. */
@@ -109,7 +122,7 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     for (int i = 0; i < CANDIDATE_DRAWS && found < CANDIDATES; i++) {
         uint32_t op = f->base[cb_moves_draw(m, hot + 1)], next;
         if (!m->may_rerun[op] || l->made_begin[op] == l->made_begin[op + 1]) continue;
-        uint32_t s = l->made[l->made_begin[op]];
+        uint32_t s = l->made[l->made_begin[op] + draw_made(m, op)];
         if (f->p->storage_bytes[s] == 0 || !cb_ledger_crosses(l, s, hot, &next)) continue;
         found++;
         double worth = blind ? 1 : (double)f->p->storage_bytes[s] / ((double)f->cost_ps[op] + 1);
@@ -122,24 +135,36 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     return best;
 }
 
+/* Sometimes earlier than where it is read next, but behind `hot`. */
+static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
+    const cb_facts *f = m->l->f;
+    if (cb_moves_chance(m) >= m->early_share) return false;
+    uint32_t at = hot + 1 + cb_moves_draw(m, *anchor - hot);
+    while (at < *anchor && f->p->op_flags[f->base[at]] & CB_POP_VIEW) at++;
+    if (at >= *anchor) return false;
+    *anchor = at;
+    return true;
+}
+
 bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found, uint32_t *anchor) {
     const cb_ledger *l = m->l;
     uint32_t op = choose_op(m, hot, anchor);
     *found = op != CB_NONE;
     if (!*found) return true;
+    bool early = m->early_share > 0 && hasten(m, hot, anchor);
     const cb_ledger_ids *chain = &l->chain[*anchor];
     double deep = cb_moves_chance(m) < deep_share ? 1 : cb_moves_chance(m);
     m->stamp++;
     m->next.len = 0;
     if (!CB_RESERVE(m->scratch, m->next, chain->len + LONGEST_CHAIN)) return false;
     for (size_t i = 0; i < chain->len; i++) {
-        m->seen[chain->at[i]] = m->stamp;
+        m->seen[cb_chain_op(chain->at[i])] = m->stamp;
         m->next.at[m->next.len++] = chain->at[i];
     }
-    if (m->seen[op] != m->stamp) m->next.at[m->next.len++] = op;
+    if (m->seen[op] != m->stamp) m->next.at[m->next.len++] = early ? op | CB_EARLY : op;
     m->seen[op] = m->stamp;
     for (size_t i = chain->len; i < m->next.len; i++) {
-        uint32_t reader = m->next.at[i];
+        uint32_t reader = cb_chain_op(m->next.at[i]);
         for (uint32_t j = l->read_begin[reader]; j < l->read_begin[reader + 1]; j++) {
             uint32_t maker = l->f->root[l->read[j]];
             if (m->next.len == chain->len + LONGEST_CHAIN) return true;

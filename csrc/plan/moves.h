@@ -16,6 +16,7 @@ typedef struct cb_moves {
     cb_arena *scratch;
     uint64_t chance;       /* state of the generator */
     const bool *may_rerun; /* [n_op] */
+    double early_share;    /* of proposals that make a value before the anchor that reads it */
     uint32_t *seen;        /* [n_op] stamps */
     uint32_t stamp;
     CB_VEC(cb_change) change; /* since cb_moves_forget */
@@ -28,6 +29,8 @@ typedef struct cb_moves {
     double whole;             /* the objectives */
 } cb_moves;
 
+bool cb_is_small_search(const cb_moves *m); /* so few ops that effort costs little */
+bool cb_is_tiny_search(const cb_moves *m);  /* so few that little decides all */
 CB_MUST_CHECK cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch,
                                       uint64_t whole, cb_error *err);
 

@@ -53,6 +53,8 @@ static void hand_anchors_on(const cb_facts *f, const cb_schedule *s, const uint3
     }
 }
 
+static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
+
 static bool allocates(const cb_facts *f, uint32_t op) {
     for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
         if (f->root[f->p->value_storage[v]] == op) return true;
@@ -62,11 +64,17 @@ static bool allocates(const cb_facts *f, uint32_t op) {
 
 static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
                        cb_recovered *out) {
+    uint32_t next = CB_NONE; /* position of the base step behind */
     out->pairs.arena = arena;
-    for (uint32_t t = 0; t < s->n_step; t++) {
-        if (out->base[t] || out->anchor[t] == CB_NONE || !allocates(f, s->step[t])) continue;
-        if (!CB_PUSH(arena, out->pairs.list, cb_pair_make(out->anchor[t], s->step[t])))
-            return false;
+    for (uint32_t t = s->n_step; t-- > 0;) {
+        uint32_t anchor = out->anchor[t], id = s->step[t];
+        if (out->base[t] && !is_view(f, id)) next = anchor;
+        if (out->base[t] || anchor == CB_NONE || !allocates(f, id)) continue;
+        if (next < anchor) {
+            anchor = next;
+            id |= CB_EARLY;
+        }
+        if (!CB_PUSH(arena, out->pairs.list, cb_pair_make(anchor, id))) return false;
     }
     if (out->pairs.list.len > 0)
         cb_sort(out->pairs.list.at, out->pairs.list.len, sizeof(cb_pair), compare_pairs);

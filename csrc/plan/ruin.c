@@ -48,9 +48,9 @@ static void thin_chain(ruiner *r, uint32_t anchor, uint32_t low, uint32_t high, 
     m->next.len = 0;
     r->ok = r->ok && CB_RESERVE(m->scratch, m->next, chain->len);
     for (size_t i = 0; i < chain->len && r->ok; i++) {
-        uint32_t op = chain->at[i], position = m->l->f->position[op];
+        uint32_t op = cb_chain_op(chain->at[i]), position = m->l->f->position[op];
         bool inside = position >= low && position <= high && !m->trial->forced[op];
-        if (!inside || cb_moves_chance(m) >= share) m->next.at[m->next.len++] = op;
+        if (!inside || cb_moves_chance(m) >= share) m->next.at[m->next.len++] = chain->at[i];
     }
     if (r->ok && m->next.len < chain->len) r->ok = cb_moves_set(m, anchor, m->next.at, m->next.len);
 }
@@ -112,7 +112,9 @@ static bool recreate_once(ruiner *r) {
     else level += (l->peak - l->target) * cb_moves_chance(m);
     uint32_t hot = cb_moves_hot(m, level), best = CB_NONE;
     double most = -INFINITY;
-    for (int i = 0; i < PROPOSALS && r->ok; i++) {
+    /* The best of many is the same again and again, and where little decides it decides all. */
+    uint32_t tries = cb_is_tiny_search(m) ? 1 + cb_moves_draw(m, PROPOSALS) : PROPOSALS;
+    for (uint32_t i = 0; i < tries && r->ok; i++) {
         uint32_t anchor;
         bool found;
         r->ok = cb_moves_propose(m, hot, DEEP_SHARE, &found, &anchor);
@@ -176,7 +178,7 @@ static void trim(ruiner *r) {
         uint32_t anchor = r->anchor.at[i];
         const cb_ledger_ids *chain = &m->l->chain[anchor];
         for (size_t j = 0; j < chain->len && j < LONGEST && r->ok; j += !removed)
-            trim_one(r, anchor, chain->at[j], &removed);
+            trim_one(r, anchor, cb_chain_op(chain->at[j]), &removed);
     }
     for (int i = 0; i < TRIMMED && r->ok; i++) {
         uint32_t anchor, op;

@@ -15,9 +15,11 @@
 #define TRIMMED_PLANS 4
 #define EFFORT 2.5e8       /* settlings of ruin and recreate, times ops */
 #define SMALL_EFFORT 100.0 /* at most so many an op, */
-#define SMALL_OPS 400      /* below which these count: */
 #define LEAST_EFFORT 6e4   /* so many at least, */
-#define TINY_EFFORT 6.0    /* and for a handful so many an op and op */
+#define TINY_EFFORT 6.0    /* and for a handful so many an op and op, */
+#define TINY_LEAST 1e3     /* and these */
+#define ROUNDS_OPS 40      /* of which a last attempt is one round, of fewer more, */
+#define ROUNDS_MOST 4      /* up to so many, every second one from saving everything */
 #define STARTS 2           /* of ruin and recreate, each with its own chance */
 #define START_SHARE 0.6    /* of that effort */
 #define NEAR_SHARE 0.5     /* of that effort, where prices lead near the best */
@@ -98,11 +100,10 @@ static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
     return CB_OK;
 }
 
-bool cb_is_small_search(const cb_moves *m) { return m->l->n < SMALL_OPS; }
-
 static uint32_t effort(const cb_moves *m, double share) {
     double n = m->l->n + 1.0, most = SMALL_EFFORT * n;
-    if (cb_is_small_search(m)) most = fmax(most, fmin(LEAST_EFFORT, TINY_EFFORT * n * n));
+    if (cb_is_small_search(m))
+        most = fmax(most, fmin(LEAST_EFFORT, TINY_EFFORT * n * n + TINY_LEAST));
     return (uint32_t)(share * fmin(EFFORT / n, most));
 }
 
@@ -169,12 +170,17 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t ta
     if (!from) from = find_start(m, target);
     if (!from) return CB_OK;
     if (cb_pool_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
-    CB_TRY(load(m, from, target, err));
     bool last = attempt >= CB_LAST_ATTEMPTS;
-    CB_TRY(cb_walk_down(m, effort(m, last ? 1 : WALK_SHARE), err));
-    if (m->l->peak > m->l->target)
-        CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : DESCENT_SHARE), DEEP_PATIENCE, least_ps,
-                                    err));
+    double rounds =
+        attempt >= 2 * CB_LAST_ATTEMPTS ? fmin(ROUNDS_MOST, ROUNDS_OPS / (m->l->n + 1.0)) : 1;
+    for (int i = 0; i < fmax(1, rounds) && (i == 0 || m->l->peak > m->l->target); i++) {
+        CB_TRY(i % 2 == 0 ? load(m, from, target, err)
+                          : cb_ledger_load(m->l, NULL, 0, (double)target, err));
+        CB_TRY(cb_walk_down(m, effort(m, last ? 1 : WALK_SHARE), err));
+        if (m->l->peak > m->l->target)
+            CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : DESCENT_SHARE), DEEP_PATIENCE,
+                                        least_ps, err));
+    }
     if (m->l->peak > m->l->target) return CB_OK;
     CB_TRY(cb_trim(m, least_ps, err));
     return ruin(m, target, share, DEEP_PATIENCE, least_ps, err);

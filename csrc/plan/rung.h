@@ -17,12 +17,11 @@ CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_pr
                                        uint64_t target, double known_ps, cb_error *err);
 /* Where prices reach no plan: from `from` (NULL: the most promising of the pool) by a penalty walk,
  * then ruin and recreate with this share of the usual effort. Attempts CB_LAST_ATTEMPTS and later
- * are the last at a target: all the effort goes into the walk. */
+ * are the last at a target: all the effort goes into the walk; from twice that on, where there are
+ * few ops, several times. */
 #define CB_LAST_ATTEMPTS 16
 CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
                                             uint32_t attempt, double share, double least_ps,
                                             cb_error *err);
-/* So few ops that more effort is a matter of milliseconds. */
-bool cb_is_small_search(const cb_moves *m);
 
 #endif

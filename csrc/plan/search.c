@@ -253,7 +253,13 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
         if (failed == 1) missed = d->target[r];
         if (fast) CB_TRY(consider_small(k, c, err));
     }
-    return consider_between(k, d, missed, most_ps, err);
+    if (!has_best(k) || !cb_ladder_has_ended(d) || d->modest)
+        return consider_between(k, d, missed, most_ps, err);
+    CB_TRY(cb_ladder_dig_down(d, err));
+    for (uint32_t i = 0; i < d->n_dug; i++) {
+        if ((double)d->dug[i].time_ps <= most_ps) CB_TRY(consider_small(k, &d->dug[i], err));
+    }
+    return CB_OK;
 }
 
 /* ---- answer ---------------------------------------------------------------------------------- */
@@ -323,6 +329,16 @@ static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err)
                                         : " or use a smaller batch");
 }
 
+/* Plans below the last rung, for who gets none of the rungs'; none that is faster, as those with a
+ * larger budget get theirs. */
+static cb_status consider_dug(picker *k, cb_ladder *d, cb_error *err) {
+    CB_TRY(cb_ladder_dig_down(d, err));
+    for (uint32_t i = 0; i < d->n_dug; i++) {
+        if (d->dug[i].time_ps >= d->dug_least_ps) CB_TRY(consider(k, &d->dug[i], err));
+    }
+    return CB_OK;
+}
+
 static cb_status consider_all_small(picker *k, cb_ladder *d, cb_error *err) {
     CB_TRY(consider_small_pool(k, INFINITY, err));
     for (uint32_t r = d ? d->n_near : 0; d && r < d->n_rung; r++) {
@@ -330,6 +346,7 @@ static cb_status consider_all_small(picker *k, cb_ladder *d, cb_error *err) {
         CB_TRY(cb_ladder_climb(d, r, &c, err));
         if (c) CB_TRY(consider_small(k, c, err));
     }
+    for (uint32_t i = 0; d && i < d->n_dug; i++) CB_TRY(consider_small(k, &d->dug[i], err));
     return CB_OK;
 }
 
@@ -379,6 +396,7 @@ static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
     } else {
         CB_TRY(consider_pool(k, err));
         if (d) CB_TRY(consider_rungs(k, d, err));
+        if (d && !has_best(k)) CB_TRY(consider_dug(k, d, err));
     }
     bool again = t->goal->exact && !t->goal->smallest && d;
     if (has_best(k)) return again ? refine(k, d, err) : CB_OK;
@@ -438,6 +456,7 @@ static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
         if (saved) CB_TRY(fill_for_saved(t, s->cut, err));
         else CB_TRY(cb_ladder_init(&s->d, t, s->cut, err));
         s->d.threads = s->threads;
+        CB_TRY(cb_exact_suits(s->f, &s->d.modest, err));
         CB_TRY(try_presets(t, s->cut, err));
         s->ready = true;
     }

@@ -120,6 +120,18 @@ static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
     return true;
 }
 
+/* Early pairs are the last of their anchor, in the order of their ops. */
+static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t anchor) {
+    size_t i = n;
+    while (i > 0 && cb_pair_is_early(pair[i - 1])) i--;
+    for (; i < n; i++) {
+        uint32_t op = cb_pair_op(pair[i]);
+        bool may = cb_pair_anchor(pair[i]) == anchor && sim->f->position[op] < anchor;
+        if (may && sim->done[op] != anchor && !run_with_inputs(sim, op, anchor)) return false;
+    }
+    return true;
+}
+
 /* What is held belongs to its op's first run, which is the base run. */
 static bool hold_first(cb_sim *sim, const uint32_t *storage, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
@@ -235,9 +247,11 @@ static bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_for
             if (!cross_to_backward(sim)) return false;
             *n_forward_hold = sim->hold.len;
         }
+        size_t first = next;
         for (; next < n_pair && cb_pair_anchor(pair[next]) <= k; next++) {
             if (cb_pair_anchor(pair[next]) == k) sim->marked[cb_pair_op(pair[next])] = k;
         }
+        if (next > first && !run_early(sim, pair + first, next - first, k)) return false;
         bool ran = next == 0 ? run_op(sim, f->base[k], k) : run_with_inputs(sim, f->base[k], k);
         if (!ran) return false;
         sim->base_step[k] = (uint32_t)sim->step.len - 1;

@@ -4,7 +4,10 @@
  * A decision is a pair (anchor, op): "op runs again right before the base op at position `anchor`,
  * which needs it, directly or through other ops of that anchor". Any sorted set of pairs is a valid
  * plan: what no pair makes afresh is read from its latest run, which then lives that long; pairs
- * nobody needs have no effect; a first run nobody reads falls out of the schedule. */
+ * nobody needs have no effect; a first run nobody reads falls out of the schedule.
+ *
+ * A pair may say "early": the op runs again there for who reads it later, before the anchor's other
+ * ops. So a value can be made while what it is made from is there. */
 #ifndef CB_PLAN_SIM_H
 #define CB_PLAN_SIM_H
 
@@ -19,7 +22,11 @@ static inline uint32_t cb_pair_anchor(cb_pair pair) { return (uint32_t)(pair >> 
 /* Plans that move values (move.h) have pairs of a second kind: brought back, not run again. */
 #define CB_PAIR_FETCH ((cb_pair)1 << 31)
 static inline bool cb_pair_fetches(cb_pair pair) { return pair & CB_PAIR_FETCH; }
-static inline uint32_t cb_pair_op(cb_pair pair) { return (uint32_t)(pair & ~CB_PAIR_FETCH); }
+/* Early pairs. The bit is part of the op that cb_pair_make gets and cb_pair_id gives back. */
+#define CB_EARLY (UINT32_C(1) << 30)
+static inline bool cb_pair_is_early(cb_pair pair) { return pair & CB_EARLY; }
+static inline uint32_t cb_pair_id(cb_pair pair) { return (uint32_t)(pair & ~CB_PAIR_FETCH); }
+static inline uint32_t cb_pair_op(cb_pair pair) { return cb_pair_id(pair) & ~CB_EARLY; }
 
 typedef struct cb_sim_life { /* one life of a storage */
     uint32_t storage;

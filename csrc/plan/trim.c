@@ -36,7 +36,7 @@ static bool list_reruns(const cb_moves *m, cb_arena *scratch, rerun **out, size_
     for (size_t i = 0; i < l->busy.len; i++) {
         uint32_t anchor = l->busy.at[i];
         for (size_t j = 0; j < l->chain[anchor].len; j++) {
-            uint32_t op = l->chain[anchor].at[j];
+            uint32_t op = cb_chain_op(l->chain[anchor].at[j]);
             double freed = ((double)cb_ledger_bytes(l, op) + 1) * gap_before(l, op, anchor);
             list[(*n)++] = (rerun){(double)l->f->cost_ps[op] / freed, cb_pair_make(anchor, op)};
         }
@@ -49,7 +49,7 @@ static bool list_reruns(const cb_moves *m, cb_arena *scratch, rerun **out, size_
 static bool stands(const cb_moves *m, uint32_t anchor, uint32_t op) {
     const cb_ledger_ids *chain = &m->l->chain[anchor];
     for (size_t i = 0; i < chain->len; i++) {
-        if (chain->at[i] == op) return !m->trial->forced[op];
+        if (cb_chain_op(chain->at[i]) == op) return !m->trial->forced[op];
     }
     return false;
 }

@@ -50,12 +50,12 @@ static bool without_readers(cb_moves *m, uint32_t anchor, uint32_t op) {
     if (!CB_RESERVE(m->scratch, m->next, chain->len)) return false;
     m->seen[op] = ++m->stamp;
     for (size_t i = 0; i < chain->len; i++) {
-        uint32_t reader = chain->at[i];
+        uint32_t reader = cb_chain_op(chain->at[i]);
         bool goes = reader == op;
         for (uint32_t j = l->read_begin[reader]; j < l->read_begin[reader + 1] && !goes; j++)
             goes = m->seen[l->f->root[l->read[j]]] == m->stamp;
         if (goes && !m->trial->forced[reader]) m->seen[reader] = m->stamp;
-        else m->next.at[m->next.len++] = reader;
+        else m->next.at[m->next.len++] = chain->at[i];
     }
     return true;
 }

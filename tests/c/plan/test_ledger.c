@@ -14,14 +14,14 @@ typedef struct bench {
     cb_facts f;
     cb_sim sim;
     cb_ledger ledger, fresh;
-    bool *may_rerun;
+    bool *may_rerun, early;
 } bench;
 
 static bool start(bench *b, uint64_t seed, uint32_t n_forward) {
     static maker m;
     make_random(&m, seed, n_forward);
     if (seed % 2) hold_parts(&m, seed);
-    *b = (bench){.p = make_problem(&m, &alloc)};
+    *b = (bench){.p = make_problem(&m, &alloc), .early = seed % 4 == 3};
     cb_arena_init(&b->arena, &alloc);
     if (cb_facts_make(b->p, cb_device_find("a100"), &b->arena, &b->f, &err) != CB_OK) return false;
     b->may_rerun = CB_NEW(&b->arena, bool, b->p->n_op);
@@ -45,12 +45,14 @@ static bool same_books(const cb_ledger *a, const cb_ledger *b) {
     return same;
 }
 
-/* Some chain of some anchor becomes a random set of ops. */
+/* Some chain of some anchor becomes a random set of ops, some of them for who reads them later. */
 static bool move_at_random(bench *b, uint64_t *state) {
     uint32_t op[12], n = maker_draw(state, 12), anchor = maker_draw(state, b->ledger.n), len = 0;
+    bool may = b->early && !(b->p->op_flags[b->f.base[anchor]] & CB_POP_VIEW);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = maker_draw(state, anchor + 1);
-        if (k < anchor && b->may_rerun[b->f.base[k]]) op[len++] = b->f.base[k];
+        if (k >= anchor || !b->may_rerun[b->f.base[k]]) continue;
+        op[len++] = b->f.base[k] | (may && maker_draw(state, 4) == 0 ? CB_EARLY : 0);
     }
     return cb_ledger_set(&b->ledger, anchor, op, len) && cb_ledger_settle(&b->ledger);
 }
@@ -107,7 +109,7 @@ TEST(peak_without_is_no_more) {
                 double least = cb_ledger_peak_without(&b.ledger, anchor, cb_pair_op(pair));
                 for (size_t j = 0; j < pairs.list.len && n < 64; j++) {
                     if (cb_pair_anchor(pairs.list.at[j]) == anchor && pairs.list.at[j] != pair)
-                        op[n++] = cb_pair_op(pairs.list.at[j]);
+                        op[n++] = cb_pair_id(pairs.list.at[j]);
                 }
                 CHECK_OK(cb_ledger_load(&b.fresh, pairs.list.at, pairs.list.len, 1, &err));
                 CHECK(cb_ledger_set(&b.fresh, anchor, op, n) && cb_ledger_settle(&b.fresh));

@@ -1,0 +1,73 @@
+"""The search where the exact solver stands aside: a limit of a region that never binds makes a small
+problem none of its class. Its plans against the exact ones of the same problem."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+
+import cutback
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_optimal import small_problem  # noqa: E402
+
+
+def alone(problem):
+    """The same problem, left to the search."""
+    out = copy.deepcopy(problem)
+    out["regions"] = [{"name": "all", "saved_limit": 1 << 60}]
+    for op in out["ops"][1:]:
+        op["region"] = 0
+    return out
+
+
+def ask(problem, budget, **options):
+    try:
+        plan = cutback.plan(problem, budget=budget, measure="live", device="cpu", **options)
+    except cutback.BudgetError:
+        return None
+    return plan.numbers
+
+
+def tally(seeds, sizes):
+    """Budgets above the smallest peak: how many, met as fast as can be, the same by a search at just
+    the budget; problems with a smallest peak below that of saving everything, met at it."""
+    counts = [0, 0, 0, 0, 0]
+    for n_forward in sizes:
+        for seed in seeds:
+            problem = small_problem(seed, n_forward)
+            searched = alone(problem)
+            smallest = ask(problem, "min", max_extra=100)["live_bytes"]
+            whole = ask(problem, "1x")["live_bytes"]
+            if smallest == whole:
+                continue
+            counts[3] += 1
+            counts[4] += ask(searched, smallest) is not None
+            for share in (0.05, 0.15, 0.3, 0.5, 0.7):
+                budget = int(smallest + share * (whole - smallest))
+                best = ask(problem, budget)["time_ps"]
+                counts[0] += 1
+                for i, just in ((1, False), (2, True)):
+                    own = ask(searched, budget, exact=just)
+                    assert own is None or own["live_bytes"] <= budget
+                    assert own is None or own["time_ps"] >= best, (n_forward, seed, share)
+                    counts[i] += own is not None and own["time_ps"] == best
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sizes"),
+    [
+        (range(6), (4, 6, 8)),
+        pytest.param(range(18), (4, 6, 8, 10), marks=pytest.mark.very_slow),
+    ],
+)
+def test_the_search_alone(seeds, sizes):
+    asked, as_good, just, problems, met = tally(seeds, sizes)
+    assert asked >= 80
+    assert as_good >= 0.9 * asked and just >= 0.95 * asked
+    assert met >= 0.95 * problems
