@@ -1,5 +1,5 @@
-"""The search where the exact solver stands aside: a limit of a region that never binds makes a small
-problem none of its class. Its plans against the exact ones of the same problem."""
+"""The search where the exact solver stands aside: a limit of a region that never binds makes a
+small problem none of its class. Its plans against the exact ones of the same problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import cutback
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_optimal import small_problem  # noqa: E402
+from test_optimal import small_problem
 
 
 def alone(problem):
@@ -34,8 +34,8 @@ def ask(problem, budget, **options):
 
 
 def tally(seeds, sizes):
-    """Budgets above the smallest peak: how many, met as fast as can be, the same by a search at just
-    the budget; problems with a smallest peak below that of saving everything, met at it."""
+    """Budgets above the smallest peak: how many, met as fast as can be, the same by a search at
+    just the budget; problems with a smallest peak below saving everything, met at it."""
     counts = [0, 0, 0, 0, 0]
     for n_forward in sizes:
         for seed in seeds:
