@@ -18,8 +18,6 @@
 #define FIRST_SHARE 0.7  /* of the usual effort, for the first deep rung: it starts from no plan */
 #define LEAST_SHARE 0.25 /* and for those far behind it */
 #define DIG_SHARE 0.3
-#define DUG_OPS 40  /* below so many, with all the effort and */
-#define TINY_DIGS 5 /* so many times; */
 #define DIGS 1
 #define DUG_SHARE 0.004 /* of save-everything's bytes: closer is not worth a search */
 #define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
@@ -115,6 +113,7 @@ void cb_climber_free(cb_climber *c) {
 
 void cb_ladder_free(cb_ladder *d) {
     cb_crew_free(d->crew);
+    if (d->front) cb_pool_of_plans_free(d->front);
     cb_climber_free(&d->first);
 }
 
@@ -163,10 +162,11 @@ static cb_status keep_fastest(cb_climber *c, uint64_t target, cb_candidate *out,
     return at == CB_NONE ? CB_OK : keep(c, &c->work->at[at], out, err);
 }
 
-/* A search starts from the plans of the base, and from what the base proved. */
-static void begin_search(const cb_ladder *d, cb_climber *c) {
+/* ... and from what the base proved. */
+void cb_ladder_begin(const cb_ladder *d, cb_climber *c) {
     cb_pool_of_plans_free(c->work);
     cb_pool_borrow(c->work, d->base);
+    if (d->front) cb_pool_borrow(c->work, d->front);
     c->prices.tangent.len = d->n_tangent;
     c->t->pool = c->work;
 }
@@ -216,16 +216,12 @@ typedef struct deep_search {
     cb_candidate winner[CB_ATTEMPTS]; /* the fastest that counts for rung r */
 } deep_search;
 
-static uint32_t last_attempts(const cb_ladder *d) {
-    return d->modest ? CB_LAST_ATTEMPTS : 2 * CB_LAST_ATTEMPTS;
-}
-
 static cb_status attempt(cb_ladder *d, deep_search *s, cb_climber *c, uint32_t i, cb_error *err) {
     if (i == 0 && s->r == d->n_near &&
         !s->last) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
     CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target[i],
-                               i + (s->last ? last_attempts(d) : 0), s->share / CB_ATTEMPTS,
+                               i + (s->last ? CB_LAST_ATTEMPTS : 0), s->share / CB_ATTEMPTS,
                                s->least_ps, err));
     CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
     const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
@@ -273,7 +269,7 @@ typedef struct searches {
 static cb_status search_one(cb_climber *c, uint32_t job, void *user, cb_error *err) {
     searches *s = user;
     cb_pool_of_plans *before = c->t->pool;
-    begin_search(s->d, c);
+    cb_ladder_begin(s->d, c);
     cb_status status = job < s->n_attempt ? attempt(s->d, &s->deep, c, job, err)
                                           : search_near(s->d, c, s->near[job - s->n_attempt], err);
     c->t->pool = before;
@@ -326,7 +322,7 @@ cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error 
     cb_climber *c = &d->first;
     cb_status status = CB_OK;
     if (d->own_ps[r] == 0) {
-        begin_search(d, c);
+        cb_ladder_begin(d, c);
         status = bound_rung(d, c, r, err);
         c->t->pool = d->base;
     }
@@ -337,7 +333,7 @@ cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error 
 cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, cb_error *err) {
     searches s = {.d = d, .near = {r}, .n_near = 1};
     if (r < d->n_near && !d->searched[r]) CB_TRY(search_all(&s, err));
-    for (uint32_t i = d->n_near; i <= r; i++) {
+    for (uint32_t i = d->n_near; i <= r && i < d->n_rung; i++) { /* until one has none */
         if (!d->searched[i]) CB_TRY(climb_deep(d, i, err));
     }
     *best = d->plan[r].size > 0 ? &d->plan[r] : NULL;
@@ -349,10 +345,14 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
     return cb_pool_fitting(d->base, d->target[r + 1]) != CB_NONE;
 }
 
-/* The smallest plan known. */
+/* The last near rung: the plans of those before it are larger than its target. */
+static uint32_t last_near(const cb_ladder *d) { return d->n_near > 0 ? d->n_near - 1 : 0; }
+
+/* The smallest plan of the base and of rungs that have all been climbed: the same whatever else
+ * was asked for. */
 static cb_candidate lowest(const cb_ladder *d) {
     cb_candidate best = d->base->n > 0 ? d->base->at[0] : (cb_candidate){0};
-    for (uint32_t r = 0; r < d->n_rung; r++) {
+    for (uint32_t r = last_near(d); r < d->n_rung; r++) {
         bool smaller = d->plan[r].size > 0 && (best.size == 0 || d->plan[r].size < best.size);
         if (smaller) best = d->plan[r];
     }
@@ -360,18 +360,21 @@ static cb_candidate lowest(const cb_ladder *d) {
     return best;
 }
 
-/* Searches at these targets from `high`, which becomes the smallest. */
+/* Searches at these targets from `high`, which becomes the smallest. What is faster does not count:
+ * whoever has room for `high` gets that, and must not be slower than who has less. */
 static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], bool last,
                         cb_candidate *high, bool *found, cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
     s.deep = (deep_search){.from = high, .share = DIG_SHARE, .r = CB_NONE, .last = last};
+    s.deep.least_ps = (double)(high->time_ps - d->first.t->f->once_ps);
     memcpy(s.deep.target, target, sizeof s.deep.target);
     *found = false;
     CB_TRY(search_all(&s, err));
     cb_candidate from = *high;
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
         const cb_candidate *c = &s.deep.out[i];
-        if (c->size == 0 || c->size >= from.size) continue;
+        bool counts = c->size > 0 && c->size < from.size && c->time_ps >= from.time_ps;
+        if (!counts) continue;
         *found = true;
         d->dug[d->n_dug++] = *c;
         if (c->size < high->size) *high = *c;
@@ -391,31 +394,27 @@ static cb_status dig_above_missed(cb_ladder *d, cb_candidate *high, cb_error *er
 
 /* Halves what is between the smallest plan and the floor. */
 static cb_status dig_to_floor(cb_ladder *d, cb_candidate *high, cb_error *err) {
-    bool tiny = d->first.t->f->n_base < DUG_OPS, found;
+    bool found;
     cb_floor floor;
     CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
-    uint64_t low = floor.bytes, step = tiny ? 0 : (uint64_t)(DUG_SHARE * (double)d->whole);
-    for (int i = 0; i < (tiny ? TINY_DIGS : DIGS) && high->size > low + step; i++) {
-        uint64_t to = i == 0 && tiny ? high->size - 1 : low + (high->size - 1 - low) / 2;
+    uint64_t low = floor.bytes, step = (uint64_t)(DUG_SHARE * (double)d->whole);
+    for (int i = 0; i < DIGS && high->size > low + step; i++) {
+        uint64_t to = low + (high->size - 1 - low) / 2;
         uint64_t target[CB_ATTEMPTS] = {to, to};
-        CB_TRY(dig_at(d, target, tiny, high, &found, err));
-        if (!found && i == 0) break;
-        if (!found) low = to + 1;
+        CB_TRY(dig_at(d, target, false, high, &found, err));
+        if (!found) break;
     }
     return CB_OK;
 }
 
-bool cb_ladder_has_ended(const cb_ladder *d) { return d->n_rung > 0 && d->searched[d->n_rung - 1]; }
-
 cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err) {
     const cb_candidate *none;
     if (d->has_dug || d->n_rung == 0 || d->modest) return CB_OK;
-    for (uint32_t r = d->n_near; r < d->n_rung; r++) CB_TRY(cb_ladder_climb(d, r, &none, err));
+    for (uint32_t r = last_near(d); r < d->n_rung; r++) CB_TRY(cb_ladder_climb(d, r, &none, err));
     cb_candidate high = lowest(d);
     d->n_dug = 0;
-    d->dug_least_ps = high.time_ps;
     CB_TRY(dig_above_missed(d, &high, err));
-    CB_TRY(dig_to_floor(d, &high, err));
+    if (cb_is_tiny_search(&d->first.moves)) CB_TRY(dig_to_floor(d, &high, err));
     d->has_dug = true;
     return CB_OK;
 }
@@ -434,7 +433,7 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
                            cb_candidate *out, double *bound_ps, cb_error *err) {
     cb_climber *c = &d->first;
     *out = (cb_candidate){0};
-    begin_search(d, c);
+    cb_ladder_begin(d, c);
     cb_status status =
         cb_pool_offer(c->work, from->size, from->time_ps, from->pair, from->n_pair, err);
     if (status == CB_OK) status = cb_bound_rung(&c->prices, start_of(d, target), target, err);
@@ -449,8 +448,8 @@ cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double 
                           cb_error *err) {
     cb_climber *c = &d->first;
     *bound_ps = 0;
-    if (cb_ladder_first(d, bytes) < d->n_near) return CB_OK;
-    begin_search(d, c);
+    if (!d->has_front && cb_ladder_first(d, bytes) < d->n_near) return CB_OK;
+    cb_ladder_begin(d, c);
     cb_status status = cb_prove_bound(&c->prices, start_of(d, bytes), bytes, known_ps, err);
     *bound_ps = cb_prices_bound(&c->prices, (double)bytes);
     c->t->pool = d->base;

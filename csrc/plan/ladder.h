@@ -47,11 +47,12 @@ typedef struct cb_ladder {
     cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
     double deep_ps[CB_RUNGS_MOST];    /* extra time of the deep rungs searched: later ones take no
                                          less */
-    bool modest; /* the caller's to set: others know what is smallest, so nobody digs for it */
+    cb_pool_of_plans *front;          /* of few ops, see front.h; NULL: not walked so far */
+    bool has_front;                   /* it is done */
+    bool modest; /* the caller's to set: peaks are solved exactly, so no effort is added */
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
     uint32_t n_dug;
-    int64_t dug_least_ps;            /* the time of the rungs' smallest */
     double *start[CB_LADDER_STARTS]; /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
     size_t n_tangent;                /* of the base */
     cb_tangent seen[CB_RUNGS_MOST];  /* of the rungs searched with prices */
@@ -66,6 +67,8 @@ CB_MUST_CHECK cb_status cb_climber_init(cb_climber *c, const cb_ladder *d, cb_tr
                                         cb_error *err);
 void cb_climber_free(cb_climber *c);
 void cb_ladder_free(cb_ladder *d);
+/* A search by `c` starts from the plans of the base and the front. */
+void cb_ladder_begin(const cb_ladder *d, cb_climber *c);
 /* The first rung whose plan may be as small as `bytes`. */
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 /* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,
@@ -87,8 +90,6 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
 /* Climbs all deep rungs, then searches below the smallest plan found, down to the floor, for the
  * plans in `dug`: the same whatever is asked for. */
 CB_MUST_CHECK cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err);
-/* Have the rungs been searched down to the last? */
-bool cb_ladder_has_ended(const cb_ladder *d);
 /* A plan under each target, which are no rungs, starting from `from`; size 0: none found. */
 CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from,
                                       const uint64_t target[CB_ATTEMPTS],

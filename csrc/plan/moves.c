@@ -135,13 +135,12 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     return best;
 }
 
-/* Sometimes earlier than where it is read next, but behind `hot`. */
+/* Sometimes earlier than where it is read next, but behind `hot`; or there, before the others. */
 static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     const cb_facts *f = m->l->f;
     if (cb_moves_chance(m) >= m->early_share) return false;
     uint32_t at = hot + 1 + cb_moves_draw(m, *anchor - hot);
     while (at < *anchor && f->p->op_flags[f->base[at]] & CB_POP_VIEW) at++;
-    if (at >= *anchor) return false;
     *anchor = at;
     return true;
 }
@@ -158,8 +157,9 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
     m->next.len = 0;
     if (!CB_RESERVE(m->scratch, m->next, chain->len + LONGEST_CHAIN)) return false;
     for (size_t i = 0; i < chain->len; i++) {
-        m->seen[cb_chain_op(chain->at[i])] = m->stamp;
-        m->next.at[m->next.len++] = chain->at[i];
+        uint32_t id = chain->at[i];
+        m->seen[cb_chain_op(id)] = m->stamp;
+        m->next.at[m->next.len++] = early && cb_chain_op(id) == op ? id | CB_EARLY : id;
     }
     if (m->seen[op] != m->stamp) m->next.at[m->next.len++] = early ? op | CB_EARLY : op;
     m->seen[op] = m->stamp;

@@ -185,3 +185,9 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t ta
     CB_TRY(cb_trim(m, least_ps, err));
     return ruin(m, target, share, DEEP_PATIENCE, least_ps, err);
 }
+
+cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt, double share,
+                          cb_error *err) {
+    m->chance = target ^ (uint64_t)(attempt + 1) << 32;
+    return ruin(m, target, share, PATIENCE, 0, err);
+}

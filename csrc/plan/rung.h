@@ -23,5 +23,8 @@ CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_pr
 CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
                                             uint32_t attempt, double share, double least_ps,
                                             cb_error *err);
+/* From the fastest plan that fits: faster ones, or ones that are as fast and smaller. */
+CB_MUST_CHECK cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt,
+                                        double share, cb_error *err);
 
 #endif

@@ -9,6 +9,7 @@
 #include "crew.h"
 #include "exact.h"
 #include "floor.h"
+#include "front.h"
 #include "improve.h"
 #include "ladder.h"
 
@@ -67,6 +68,8 @@ typedef struct picker {
     int64_t weighed_ps; /* time of the last candidate weighed, preferences aside */
     uint64_t smallest;  /* least bytes measured, and the op at its peak */
     uint32_t smallest_op;
+    uint64_t solved; /* the same of all plans, by the exact solver; UINT64_MAX: not known */
+    uint32_t solved_op;
     bool climbed[CB_RUNGS_MOST]; /* rungs considered */
     double bound_ps;             /* beside theirs */
     bool settles;                /* the caller has ended the search: polled no more */
@@ -139,6 +142,13 @@ static cb_status consider_pool(picker *k, cb_error *err) {
     return CB_OK;
 }
 
+/* Of few ops, instead of rungs. */
+static cb_status consider_front(picker *k, cb_ladder *d, cb_error *err) {
+    CB_TRY(cb_front_walk(d, err));
+    for (uint32_t i = d->front->n; i-- > 0;) CB_TRY(consider(k, &d->front->at[i], err));
+    return CB_OK;
+}
+
 /* The rungs that may hold the answer: from the first that may fit, until no later one can be faster
  * than what we have. */
 static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
@@ -193,12 +203,21 @@ static cb_status consider_small(picker *k, const cb_candidate *c, cb_error *err)
     return take(k, c, bytes, err);
 }
 
-static cb_status consider_small_pool(picker *k, double most_ps, cb_error *err) {
-    const cb_pool_of_plans *pool = k->t->pool;
+static cb_status consider_small_of(picker *k, const cb_pool_of_plans *pool, double most_ps,
+                                   cb_error *err) {
     for (uint32_t i = 0; i < pool->n; i++) {
         if ((double)pool->at[i].time_ps <= most_ps) CB_TRY(consider_small(k, &pool->at[i], err));
     }
     return CB_OK;
+}
+
+static cb_status consider_small_pool(picker *k, double most_ps, cb_error *err) {
+    return consider_small_of(k, k->t->pool, most_ps, err);
+}
+
+static cb_status consider_small_front(picker *k, cb_ladder *d, double most_ps, cb_error *err) {
+    CB_TRY(cb_front_walk(d, err));
+    return consider_small_of(k, d->front, most_ps, err);
 }
 
 /* Between the smallest plan so far and the first target missed: at thirds. */
@@ -253,8 +272,8 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
         if (failed == 1) missed = d->target[r];
         if (fast) CB_TRY(consider_small(k, c, err));
     }
-    if (!has_best(k) || !cb_ladder_has_ended(d) || d->modest)
-        return consider_between(k, d, missed, most_ps, err);
+    bool ended = d->n_rung > 0 && k->climbed[d->n_rung - 1]; /* by us: others do not count */
+    if (!has_best(k) || !ended || d->modest) return consider_between(k, d, missed, most_ps, err);
     CB_TRY(cb_ladder_dig_down(d, err));
     for (uint32_t i = 0; i < d->n_dug; i++) {
         if ((double)d->dug[i].time_ps <= most_ps) CB_TRY(consider_small(k, &d->dug[i], err));
@@ -300,10 +319,11 @@ static void put_shares(const picker *k, const cb_ladder *d, char *text, size_t r
         if (t->f->root[s] != CB_NONE && cb_stays_to_end(t->f, s)) held += p->storage_bytes[s];
     }
     double whole = (double)(d->whole + beside_size(t)) + 1e-9;
+    double least = ceil(1000 * (double)k->smallest / whole) / 1000; /* who asks for it gets it */
     (void)snprintf(text, room,
                    "; saving everything takes %llu bytes, so the smallest share is %.3fx (results "
                    "and gradients that every plan holds in the end are %.3fx)",
-                   (unsigned long long)(d->whole + beside_size(t)), (double)k->smallest / whole,
+                   (unsigned long long)(d->whole + beside_size(t)), least,
                    (double)(held + beside_size(t)) / whole);
 }
 
@@ -329,18 +349,16 @@ static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err)
                                         : " or use a smaller batch");
 }
 
-/* Plans below the last rung, for who gets none of the rungs'; none that is faster, as those with a
- * larger budget get theirs. */
+/* Plans below the last rung, for who gets none of the rungs'. */
 static cb_status consider_dug(picker *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_ladder_dig_down(d, err));
-    for (uint32_t i = 0; i < d->n_dug; i++) {
-        if (d->dug[i].time_ps >= d->dug_least_ps) CB_TRY(consider(k, &d->dug[i], err));
-    }
+    for (uint32_t i = 0; i < d->n_dug; i++) CB_TRY(consider(k, &d->dug[i], err));
     return CB_OK;
 }
 
 static cb_status consider_all_small(picker *k, cb_ladder *d, cb_error *err) {
     CB_TRY(consider_small_pool(k, INFINITY, err));
+    if (d && cb_front_suits(d)) return consider_small_front(k, d, INFINITY, err);
     for (uint32_t r = d ? d->n_near : 0; d && r < d->n_rung; r++) {
         const cb_candidate *c;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
@@ -371,7 +389,7 @@ static cb_status consider_as_min(picker *k, cb_ladder *d, cb_error *err) {
 static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
     picker least = {.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
-    if (status == CB_OK && d) {
+    if (status == CB_OK && d && !cb_front_suits(d)) {
         picker min = least;
         min.best = (cb_candidate){0};
         status = consider_as_min(&min, d, err);
@@ -379,12 +397,19 @@ static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
         least.smallest = min.smallest;
         least.smallest_op = min.smallest_op;
     }
-    k->smallest = least.smallest;
-    k->smallest_op = least.smallest_op;
+    bool solved = k->solved < least.smallest;
+    k->smallest = solved ? k->solved : least.smallest;
+    k->smallest_op = solved ? k->solved_op : least.smallest_op;
     if (!has_best(&least) || least.best_bytes > k->t->goal->bytes) return status;
     k->best = least.best;
     k->best_bytes = least.best_bytes;
     return status;
+}
+
+static cb_status consider_found(picker *k, cb_ladder *d, cb_error *err) {
+    if (cb_front_suits(d)) return consider_front(k, d, err);
+    CB_TRY(consider_rungs(k, d, err));
+    return has_best(k) ? CB_OK : consider_dug(k, d, err);
 }
 
 static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
@@ -392,11 +417,11 @@ static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
     if (t->goal->smallest) {
         double most_ps = most_time(t);
         CB_TRY(consider_small_pool(k, most_ps, err));
-        if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
+        if (d && cb_front_suits(d)) CB_TRY(consider_small_front(k, d, most_ps, err));
+        else if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
     } else {
         CB_TRY(consider_pool(k, err));
-        if (d) CB_TRY(consider_rungs(k, d, err));
-        if (d && !has_best(k)) CB_TRY(consider_dug(k, d, err));
+        CB_TRY(d ? consider_found(k, d, err) : CB_OK);
     }
     bool again = t->goal->exact && !t->goal->smallest && d;
     if (has_best(k)) return again ? refine(k, d, err) : CB_OK;
@@ -460,14 +485,14 @@ static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
         CB_TRY(try_presets(t, s->cut, err));
         s->ready = true;
     }
-    if (!saved) CB_TRY(climb_ahead(s, err));
+    if (!saved && !cb_front_suits(&s->d)) CB_TRY(climb_ahead(s, err));
     return pick(k, saved ? NULL : &s->d, err);
 }
 
 /* The caller has ended the search: the best of all plans seen so far, rungs or not. */
 static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
-    cb_pool_of_plans *own[] = {t->pool, d->base, d->first.work};
+    cb_pool_of_plans *own[] = {t->pool, d->base, d->first.work, d->front};
     uint32_t n_own = sizeof own / sizeof *own;
     double most_ps = most_time(t);
     k->settles = true;
@@ -491,8 +516,27 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
                    (unsigned long long)t->goal->bytes);
 }
 
-/* Small problems are solved to the end, unless offsets count. False: search. */
-static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved, cb_error *err) {
+/* Nothing fits: what would, at any price, for the error. */
+static cb_status note_smallest(const cb_searcher *s, picker *least, cb_error *err) {
+    cb_arena scratch;
+    cb_schedule best = {0};
+    cb_lives lives;
+    cb_arena_init(&scratch, s->f->alloc);
+    cb_status status = cb_exact_smallest(s->f, &s->goal, INT64_MAX, &scratch, &best, err);
+    if (status == CB_OK && best.n_step > 0) {
+        CB_TRY_DONE(cb_schedule_walk(s->f->p, &best, s->f->device, &scratch, &lives, err));
+        least->smallest = lives.peak_bytes + beside_size(&s->t);
+        least->smallest_op = best.step[lives.peak_step];
+    }
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
+/* Small problems are solved to the end, unless offsets count. False: search. `least` gets the
+ * smallest schedule where none fits. */
+static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved, picker *least,
+                               cb_error *err) {
     const cb_facts *f = s->f;
     const cb_goal *goal = &s->goal;
     bool on_peaks = goal->measure == CB_MEASURE_LIVE || goal->measure == CB_MEASURE_TOTAL;
@@ -510,7 +554,7 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
     } else if (goal->bytes >= beside) {
         CB_TRY(cb_exact_fastest(f, goal, goal->bytes - beside, arena, &best, err));
     }
-    if (best.n_step == 0) return CB_OK;
+    if (best.n_step == 0) return goal->smallest ? CB_OK : note_smallest(s, least, err);
     CB_TRY(cb_schedule_walk(f->p, &best, f->device, arena, &lives, err));
     *solved = goal->smallest || lives.peak_bytes + beside <= goal->bytes;
     out->schedule = best;
@@ -534,12 +578,18 @@ static cb_status bound_answer(cb_searcher *s, const picker *k, double *least_ps,
 cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb_error *err) {
     bool solved;
     s->goal = *goal;
-    cb_status exact = solve_exactly(s, out, &solved, err);
+    picker least = {.smallest = UINT64_MAX};
+    cb_status exact = solve_exactly(s, out, &solved, &least, err);
     if (exact == CB_OK && solved) return CB_OK;
     out->schedule = (cb_schedule){0};
     if (exact != CB_OK && exact != CB_CANCELLED) return exact; /* the search knows how to end */
     cb_trial *t = &s->t;
-    picker k = {.t = t, .arena = out->pairs.arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    picker k = {.t = t,
+                .arena = out->pairs.arena,
+                .smallest = UINT64_MAX,
+                .smallest_op = CB_NONE,
+                .solved = least.smallest,
+                .solved_op = least.smallest_op};
     cb_status status = search_all(s, &k, err);
     bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
     if (early) status = settle(&k, &s->d, err);

@@ -1,0 +1,111 @@
+/* Several walks, each from what those before it have found and each with its own chance: what
+ * decides among few ops is what is tried at all. Two at a time, so that two threads have work. */
+#include "front.h"
+
+#include "crew.h"
+#include "floor.h"
+
+#define FEW_OPS 40
+#define MOST_POINTS 120 /* of a walk: where values are that many, targets are farther apart */
+#define ROUNDS 2
+#define AT_ONCE 2
+#define POINT_SHARE 0.2 /* of the usual effort, at a point; */
+#define AT_EASE 24.0    /* of more ops than these less, as effort grows with their square */
+
+typedef struct walks {
+    cb_ladder *d;
+    uint32_t round;
+    uint64_t floor; /* no plan is below */
+    cb_pool_of_plans *found[AT_ONCE];
+} walks;
+
+bool cb_front_suits(const cb_ladder *d) { return d->first.t->f->n_base < FEW_OPS && !d->modest; }
+
+static double share_of(const cb_climber *c) {
+    double ease = AT_EASE / (c->t->f->n_base + 1.0);
+    return ease < 1 ? POINT_SHARE * ease * ease : POINT_SHARE;
+}
+
+/* The next target is below `size`. */
+static uint64_t below(const cb_ladder *d, uint64_t target, uint64_t size) {
+    uint64_t step = d->whole / MOST_POINTS;
+    uint64_t next = size > 0 ? size - 1 : 0, far = target > step ? target - step : 0;
+    return next < far ? next : far;
+}
+
+/* Down the plans that are known, looking for faster ones. */
+static cb_status walk_known(const cb_ladder *d, cb_climber *c, uint32_t attempt, cb_error *err) {
+    uint64_t target = d->whole;
+    uint32_t at = cb_pool_fitting(c->work, target);
+    while (at != CB_NONE && c->work->at[at].size > 0) {
+        target = below(d, target, c->work->at[at].size);
+        CB_TRY(cb_search_point(&c->moves, target, attempt, share_of(c), err));
+        at = cb_pool_fitting(c->work, target);
+    }
+    return CB_OK;
+}
+
+/* Below the smallest of them; in the last round with all the effort before it ends. */
+static cb_status walk_on(const walks *w, cb_climber *c, uint32_t attempt, cb_error *err) {
+    const cb_pool_of_plans *pool = c->work;
+    uint32_t kind = w->round + 1 == ROUNDS ? 2 * CB_LAST_ATTEMPTS : 0;
+    uint64_t size;
+    do {
+        cb_candidate from = pool->at[0];
+        size = from.size;
+        if (size == 0 || size <= w->floor) return CB_OK;
+        CB_TRY(
+            cb_search_deep_rung(&c->moves, &from, size - 1, kind + attempt, share_of(c), 0, err));
+    } while (pool->at[0].size < size);
+    return CB_OK;
+}
+
+static cb_status walk(cb_climber *c, uint32_t job, void *user, cb_error *err) {
+    walks *w = user;
+    cb_ladder *d = w->d;
+    cb_pool_of_plans *before = c->t->pool;
+    uint32_t attempt = w->round * AT_ONCE + job;
+    cb_ladder_begin(d, c);
+    cb_status status = walk_known(d, c, attempt, err);
+    if (status == CB_OK && c->work->n > 0) status = walk_on(w, c, attempt, err);
+    for (uint32_t i = 0; i < c->work->n && status == CB_OK; i++) {
+        const cb_candidate *p = &c->work->at[i];
+        status = cb_pool_offer(w->found[job], p->size, p->time_ps, p->pair, p->n_pair, err);
+    }
+    c->t->pool = before;
+    return status;
+}
+
+static cb_status walk_all(walks *w, cb_pool_of_plans *front, cb_error *err) {
+    CB_TRY(cb_crew_run(w->d, AT_ONCE, walk, w, err));
+    for (uint32_t job = 0; job < AT_ONCE; job++) {
+        const cb_pool_of_plans *own = w->found[job];
+        for (uint32_t i = 0; i < own->n; i++) {
+            const cb_candidate *p = &own->at[i];
+            CB_TRY(cb_pool_offer(front, p->size, p->time_ps, p->pair, p->n_pair, err));
+        }
+    }
+    return CB_OK;
+}
+
+cb_status cb_front_walk(cb_ladder *d, cb_error *err) {
+    cb_arena *scratch = d->first.t->scratch;
+    walks w = {.d = d};
+    cb_status status = CB_OK;
+    if (d->has_front) return CB_OK;
+    if (!d->front) d->front = CB_NEW(scratch, cb_pool_of_plans, 1);
+    if (!d->front) return cb_no_memory(err);
+    d->front->alloc = scratch->alloc;
+    for (uint32_t job = 0; job < AT_ONCE; job++) {
+        w.found[job] = CB_NEW(scratch, cb_pool_of_plans, 1);
+        if (!w.found[job]) return cb_no_memory(err);
+        w.found[job]->alloc = scratch->alloc;
+    }
+    cb_floor floor;
+    CB_TRY(cb_find_floor(&d->first.ledger, scratch, &floor, err));
+    w.floor = floor.op == CB_NONE ? 0 : floor.bytes;
+    for (; w.round < ROUNDS && status == CB_OK; w.round++) status = walk_all(&w, d->front, err);
+    for (uint32_t job = 0; job < AT_ONCE; job++) cb_pool_of_plans_free(w.found[job]);
+    d->has_front = status == CB_OK;
+    return status;
+}
