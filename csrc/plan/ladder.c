@@ -414,7 +414,7 @@ cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err) {
     cb_candidate high = lowest(d);
     d->n_dug = 0;
     CB_TRY(dig_above_missed(d, &high, err));
-    if (cb_is_tiny_search(&d->first.moves)) CB_TRY(dig_to_floor(d, &high, err));
+    CB_TRY(dig_to_floor(d, &high, err));
     d->has_dug = true;
     return CB_OK;
 }

@@ -273,7 +273,8 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
         if (fast) CB_TRY(consider_small(k, c, err));
     }
     bool ended = d->n_rung > 0 && k->climbed[d->n_rung - 1]; /* by us: others do not count */
-    if (!has_best(k) || !ended || d->modest) return consider_between(k, d, missed, most_ps, err);
+    bool digs = ended && !d->modest && cb_is_tiny_search(&d->first.moves);
+    if (!has_best(k) || !digs) return consider_between(k, d, missed, most_ps, err);
     CB_TRY(cb_ladder_dig_down(d, err));
     for (uint32_t i = 0; i < d->n_dug; i++) {
         if ((double)d->dug[i].time_ps <= most_ps) CB_TRY(consider_small(k, &d->dug[i], err));
@@ -409,7 +410,8 @@ static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
 static cb_status consider_found(picker *k, cb_ladder *d, cb_error *err) {
     if (cb_front_suits(d)) return consider_front(k, d, err);
     CB_TRY(consider_rungs(k, d, err));
-    return has_best(k) ? CB_OK : consider_dug(k, d, err);
+    bool digs = !has_best(k) && cb_is_tiny_search(&d->first.moves);
+    return digs ? consider_dug(k, d, err) : CB_OK;
 }
 
 static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
