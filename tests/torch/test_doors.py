@@ -424,6 +424,26 @@ def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
     assert len(step.plans) == 2
 
 
+@pytest.mark.parametrize("loss", ["gaussian_nll_loss", "corrcoef"])
+@pytest.mark.parametrize("budget", [0.9, "min"])
+def test_parts_left_to_eager_mode_are_said(loss: str, budget: Any) -> None:
+    """The forwards of these break the graph in their middle."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(24, 24), nn.Tanh())))
+    x = torch.randn(64, 24)
+
+    def step(x: Any) -> Any:
+        y = layers(x)
+        if loss == "corrcoef":
+            return torch.corrcoef(y).square().mean()
+        return F.gaussian_nll_loss(y, x, y.exp())
+
+    compiled = ct.compile(step, budget=budget)
+    with pytest.warns(UserWarning, match="parts of the model are not planned.*forward alone holds"):
+        for _ in range(3):
+            compiled(x).backward()
+
+
 @pytest.mark.parametrize("odd", ["no", 0, 1, [], 0.5])
 def test_what_is_true_or_false_takes_nothing_else(odd: Any) -> None:
     """A text, where it counted as True, would do the opposite of what it says."""

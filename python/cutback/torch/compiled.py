@@ -81,7 +81,7 @@ class Runner:
                 self._measured() as memory,
             ):  # fmt: skip
                 result = self.run(*args, **kwargs)
-            self._tell_unplanned(result, memory)
+            self._tell_unplanned(result, memory, max(runs.values(), default=1))
             if hooks.recompilations_refused() > refused or not runs:
                 self._tell_not_compiled(result, args, kwargs)
             return result
@@ -103,7 +103,7 @@ class Runner:
         self._to_measure -= 1
         return MemoryTracker()
 
-    def _tell_unplanned(self, result: Any, memory: MemoryTracker | None) -> None:
+    def _tell_unplanned(self, result: Any, memory: MemoryTracker | None, runs: int) -> None:
         """A step, or parts of one, that was left to eager PyTorch keeps to no budget."""
         if self._told or self.partitioner.budget is None:
             return
@@ -124,12 +124,12 @@ class Runner:
                 stacklevel=5,
             )
             return
-        limit = self.partitioner.limit_bytes()
+        limit = self.partitioner.limit_bytes(runs)
         if limit is not None and held > limit and not self.partitioner.waits:
             self._told = True
             warnings.warn(
-                f"parts of the model are not planned, and it is over the budget of "
-                f"{budgets.text(limit)}{figure}. {why}",
+                "parts of the model are not planned, and it is over the "
+                f"{self.partitioner.limit_name} of {budgets.text(limit)}{figure}. {why}",
                 stacklevel=5,
             )
 

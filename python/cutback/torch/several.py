@@ -305,13 +305,25 @@ class ModelPartitioner(Partitioner):
             "live",
         )  # fmt: skip
 
-    def limit_bytes(self) -> int | None:
-        """What the plan in force keeps to, if it is a plan of live bytes for the whole model."""
+    def limit_bytes(self, runs: int) -> int | None:
+        """What plans of live bytes keep to: the budget of a plan for the whole model; for
+        ``"min"``, which plans each graph by itself, no more than all of them take.
+
+        Args:
+            runs: of one graph in a call, at most.
+        """
         told = self._growths > MOST_GROWTHS  # that sizes are larger than planned
-        if not self._shared or self.measure != "live" or len(self.plans) != 1 or told:
+        if self.budget is None or self.measure != "live" or not self.plans or told:
             return None
+        if not self._shared:
+            return runs * sum(int(plan.numbers["live_bytes"]) for plan in self.plans)
         limit: int | None = self.plans[0].numbers["budget_bytes"]
-        return limit
+        return limit if len(self.plans) == 1 else None
+
+    @property
+    def limit_name(self) -> str:
+        """What :meth:`limit_bytes` is."""
+        return "budget" if self._shared else "smallest plans"
 
     def bytes_of_budget(self) -> int | None:
         """The budget, if it is one in bytes."""
