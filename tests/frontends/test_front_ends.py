@@ -16,7 +16,7 @@ from torch import nn
 
 import cutback.torch as ct
 
-BUDGET = 0.6
+BUDGET = 0.5
 
 
 def gpt2(**options: Any) -> Any:
