@@ -16,6 +16,7 @@
 #define REFINED 4      /* searches at an exact budget, if offsets take more than it leaves */
 #define AHEAD 2        /* rungs of a budget that are searched at once */
 #define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
+#define ANY_SHARE 100  /* more time than any plan takes that a budget gets */
 #define SAVED_STEPS 24 /* price steps for a target */
 
 /* ---- filling the pool ------------------------------------------------------------------------ */
@@ -369,15 +370,16 @@ static cb_status consider_all_small(picker *k, cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* What the goal `min` would answer. */
-static cb_status consider_as_min(picker *k, cb_ladder *d, cb_error *err) {
+/* What the goal `min` would answer that allows this share of more time. */
+static cb_status consider_as_min(picker *k, cb_ladder *d, double share, cb_error *err) {
     cb_trial *t = k->t;
     const cb_goal *asked = t->goal;
     cb_goal goal = *asked;
     goal.smallest = true;
-    goal.share = CB_MIN_SHARE;
+    goal.share = share;
     t->goal = &goal;
     double most_ps = most_time(t);
+    k->best = (cb_candidate){0};
     cb_status status = consider_small_pool(k, most_ps, err);
     if (status == CB_OK) status = consider_small_rungs(k, d, most_ps, err);
     t->goal = asked;
@@ -390,10 +392,11 @@ static cb_status consider_as_min(picker *k, cb_ladder *d, cb_error *err) {
 static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
     picker least = {.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
-    if (status == CB_OK && d && !cb_front_suits(d)) {
+    const double share[] = {CB_MIN_SHARE, ANY_SHARE};
+    uint32_t n_share = !d || cb_front_suits(d) ? 0 : cb_is_tiny_search(&d->first.moves) ? 2 : 1;
+    for (uint32_t i = 0; i < n_share && status == CB_OK; i++) {
         picker min = least;
-        min.best = (cb_candidate){0};
-        status = consider_as_min(&min, d, err);
+        status = consider_as_min(&min, d, share[i], err);
         if (has_best(&min) && (!has_best(&least) || min.best_bytes < least.best_bytes)) least = min;
         least.smallest = min.smallest;
         least.smallest_op = min.smallest_op;
@@ -512,6 +515,9 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
         else if (fast) CB_TRY(consider_small(k, &d->plan[r], err));
     }
     if (has_best(k)) return CB_OK;
+    if (t->goal->smallest)
+        return cb_fail(err, CB_INFEASIBLE,
+                       "the search was ended before it had a plan; give it more time");
     return cb_fail(err, CB_INFEASIBLE,
                    "the search was ended before a plan fitted %llu bytes; give it more time or "
                    "raise the budget",

@@ -71,3 +71,21 @@ def test_the_search_alone(seeds, sizes):
     assert asked >= 80
     assert as_good >= 0.95 * asked and just >= 0.97 * asked
     assert met == problems
+
+
+@pytest.mark.parametrize("seed", [5303, 5153, 5273, 5327, 5369, 5423, 5459])
+def test_a_refusal_by_offsets_names_what_min_finds(seed):
+    """Offsets are not solved exactly: asked for a budget, the search must try what it tries for
+    the smallest plan before it says that there is none."""
+    problem = small_problem(seed, 8)
+    smallest = cutback.plan(problem, budget="min", max_extra=100, measure="arena", device="cpu")
+    size = smallest.numbers["arena_bytes"]
+    found = cutback.plan(problem, budget=size, measure="arena", device="cpu")
+    assert found.numbers["arena_bytes"] <= size
+    with pytest.raises(cutback.BudgetError, match=f"smallest found needs {size} bytes"):
+        cutback.plan(problem, budget=size - 1, measure="arena", device="cpu")
+
+
+def test_a_search_for_the_smallest_that_is_ended_at_once():
+    with pytest.raises(cutback.BudgetError, match="ended before it had a plan"):
+        cutback.plan(alone(small_problem(1, 8)), budget="min", progress=lambda *_: True)
