@@ -75,13 +75,16 @@ class Runner:
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         try:
-            refused = hooks.recompilations_refused()
+            refused, plans = hooks.recompilations_refused(), len(self.partitioner.plans)
             with (
                 self.partitioner.one_call() as runs, self._in_one_piece(),
                 self._measured() as memory,
             ):  # fmt: skip
                 result = self.run(*args, **kwargs)
-            self._tell_unplanned(result, memory, max(runs.values(), default=1))
+            # a smallest plan is for the sizes of the call that made it
+            bounded = self.partitioner.bounds_sizes or len(self.partitioner.plans) > plans
+            most = max(runs.values(), default=1) if bounded else None
+            self._tell_unplanned(result, memory, most)
             if hooks.recompilations_refused() > refused or not runs:
                 self._tell_not_compiled(result, args, kwargs)
             return result
@@ -103,7 +106,7 @@ class Runner:
         self._to_measure -= 1
         return MemoryTracker()
 
-    def _tell_unplanned(self, result: Any, memory: MemoryTracker | None, runs: int) -> None:
+    def _tell_unplanned(self, result: Any, memory: MemoryTracker | None, runs: int | None) -> None:
         """A step, or parts of one, that was left to eager PyTorch keeps to no budget."""
         if self._told or self.partitioner.budget is None:
             return
@@ -124,7 +127,7 @@ class Runner:
                 stacklevel=5,
             )
             return
-        limit = self.partitioner.limit_bytes(runs)
+        limit = None if runs is None else self.partitioner.limit_bytes(runs)
         if limit is not None and held > limit and not self.partitioner.waits:
             self._told = True
             warnings.warn(
