@@ -60,6 +60,14 @@ static cb_status walk_on(const walks *w, cb_climber *c, uint32_t attempt, cb_err
     return CB_OK;
 }
 
+static cb_status offer_all(cb_pool_of_plans *to, const cb_pool_of_plans *from, cb_error *err) {
+    for (uint32_t i = 0; i < from->n; i++) {
+        const cb_candidate *p = &from->at[i];
+        CB_TRY(cb_pool_offer(to, p->size, p->time_ps, p->pair, p->n_pair, err));
+    }
+    return CB_OK;
+}
+
 static cb_status walk(cb_climber *c, uint32_t job, void *user, cb_error *err) {
     walks *w = user;
     cb_ladder *d = w->d;
@@ -68,23 +76,14 @@ static cb_status walk(cb_climber *c, uint32_t job, void *user, cb_error *err) {
     cb_ladder_begin(d, c);
     cb_status status = walk_known(d, c, attempt, err);
     if (status == CB_OK && c->work->n > 0) status = walk_on(w, c, attempt, err);
-    for (uint32_t i = 0; i < c->work->n && status == CB_OK; i++) {
-        const cb_candidate *p = &c->work->at[i];
-        status = cb_pool_offer(w->found[job], p->size, p->time_ps, p->pair, p->n_pair, err);
-    }
+    if (status == CB_OK) status = offer_all(w->found[job], c->work, err);
     c->t->pool = before;
     return status;
 }
 
 static cb_status walk_all(walks *w, cb_pool_of_plans *front, cb_error *err) {
     CB_TRY(cb_crew_run(w->d, AT_ONCE, walk, w, err));
-    for (uint32_t job = 0; job < AT_ONCE; job++) {
-        const cb_pool_of_plans *own = w->found[job];
-        for (uint32_t i = 0; i < own->n; i++) {
-            const cb_candidate *p = &own->at[i];
-            CB_TRY(cb_pool_offer(front, p->size, p->time_ps, p->pair, p->n_pair, err));
-        }
-    }
+    for (uint32_t job = 0; job < AT_ONCE; job++) CB_TRY(offer_all(front, w->found[job], err));
     return CB_OK;
 }
 

@@ -18,7 +18,6 @@
 #define FIRST_SHARE 0.7  /* of the usual effort, for the first deep rung: it starts from no plan */
 #define LEAST_SHARE 0.25 /* and for those far behind it */
 #define DIG_SHARE 0.3
-#define DIGS 1
 #define DUG_SHARE 0.004 /* of save-everything's bytes: closer is not worth a search */
 #define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
 
@@ -162,7 +161,6 @@ static cb_status keep_fastest(cb_climber *c, uint64_t target, cb_candidate *out,
     return at == CB_NONE ? CB_OK : keep(c, &c->work->at[at], out, err);
 }
 
-/* ... and from what the base proved. */
 void cb_ladder_begin(const cb_ladder *d, cb_climber *c) {
     cb_pool_of_plans_free(c->work);
     cb_pool_borrow(c->work, d->base);
@@ -362,20 +360,18 @@ static cb_candidate lowest(const cb_ladder *d) {
 
 /* Searches at these targets from `high`, which becomes the smallest. What is faster does not count:
  * whoever has room for `high` gets that, and must not be slower than who has less. */
-static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], bool last,
-                        cb_candidate *high, bool *found, cb_error *err) {
+static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], cb_candidate *high,
+                        cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep = (deep_search){.from = high, .share = DIG_SHARE, .r = CB_NONE, .last = last};
+    s.deep = (deep_search){.from = high, .share = DIG_SHARE, .r = CB_NONE};
     s.deep.least_ps = (double)(high->time_ps - d->first.t->f->once_ps);
     memcpy(s.deep.target, target, sizeof s.deep.target);
-    *found = false;
     CB_TRY(search_all(&s, err));
     cb_candidate from = *high;
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
         const cb_candidate *c = &s.deep.out[i];
         bool counts = c->size > 0 && c->size < from.size && c->time_ps >= from.time_ps;
         if (!counts) continue;
-        *found = true;
         d->dug[d->n_dug++] = *c;
         if (c->size < high->size) *high = *c;
     }
@@ -385,26 +381,21 @@ static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], bool l
 /* Between the smallest plan and the target that was missed: at thirds. */
 static cb_status dig_above_missed(cb_ladder *d, cb_candidate *high, cb_error *err) {
     uint64_t missed = d->target[d->n_rung - 1], target[CB_ATTEMPTS];
-    bool found;
     if (high->size <= missed + 1) return CB_OK;
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++)
         target[i] = missed + (i + 1) * ((high->size - missed) / (CB_ATTEMPTS + 1));
-    return dig_at(d, target, false, high, &found, err);
+    return dig_at(d, target, high, err);
 }
 
-/* Halves what is between the smallest plan and the floor. */
+/* Half way between the smallest plan and the floor. */
 static cb_status dig_to_floor(cb_ladder *d, cb_candidate *high, cb_error *err) {
-    bool found;
     cb_floor floor;
     CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
     uint64_t low = floor.bytes, step = (uint64_t)(DUG_SHARE * (double)d->whole);
-    for (int i = 0; i < DIGS && high->size > low + step; i++) {
-        uint64_t to = low + (high->size - 1 - low) / 2;
-        uint64_t target[CB_ATTEMPTS] = {to, to};
-        CB_TRY(dig_at(d, target, false, high, &found, err));
-        if (!found) break;
-    }
-    return CB_OK;
+    if (high->size <= low + step) return CB_OK;
+    uint64_t to = low + (high->size - 1 - low) / 2;
+    const uint64_t target[CB_ATTEMPTS] = {to, to};
+    return dig_at(d, target, high, err);
 }
 
 cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err) {

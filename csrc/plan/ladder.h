@@ -16,8 +16,8 @@
 
 #define CB_RUNGS_MOST 80
 #define CB_LADDER_STARTS 9
-#define CB_ATTEMPTS 2  /* at a deep rung, sharing the effort */
-#define CB_DUG_MOST 12 /* plans below the last rung */
+#define CB_ATTEMPTS 2                 /* at a deep rung, sharing the effort */
+#define CB_DUG_MOST (2 * CB_ATTEMPTS) /* plans below the last rung: two digs */
 
 /* What one thread searches rungs with. */
 typedef struct cb_climber {
@@ -67,7 +67,8 @@ CB_MUST_CHECK cb_status cb_climber_init(cb_climber *c, const cb_ladder *d, cb_tr
                                         cb_error *err);
 void cb_climber_free(cb_climber *c);
 void cb_ladder_free(cb_ladder *d);
-/* A search by `c` starts from the plans of the base and the front. */
+/* A search by `c` starts from the plans of the base and the front, and from what the base proved.
+ */
 void cb_ladder_begin(const cb_ladder *d, cb_climber *c);
 /* The first rung whose plan may be as small as `bytes`. */
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
