@@ -14,7 +14,7 @@ from torch import fx
 from . import hooks
 from .backends import make_backend
 from .compiled import Compiled, CompiledFunction, CompiledModule, Context, Runner, uncompiled
-from .flags import check_flags
+from .flags import check_flags, check_flags_or_none
 from .partition import Measured, Partitioner, Policy
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
@@ -197,7 +197,8 @@ def compile(
     if not callable(model):
         raise TypeError(f"model={model!r:.60} is neither a module nor a function")
     _check_plans(plans, {"budget": budget, "policy": policy})
-    check_flags(fullgraph=fullgraph, **({} if dynamic is None else {"dynamic": dynamic}))
+    check_flags(fullgraph=fullgraph)
+    check_flags_or_none(dynamic=dynamic)
     given = None if plans is None else SavedPlans.read(plans)
     wishes = {
         "budget": budget,

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from .flags import check_flags, check_flags_or_none
+
 _CHECKS = ("default", "none")
 
 
@@ -14,13 +16,8 @@ def refuse_unusual(
     use_reentrant: Any, preserve_rng_state: Any, determinism_check: Any, debug: Any, early_stop: Any
 ) -> None:
     """Raises: ValueError: what cannot be done here. TypeError: a value of another kind."""
-    flags = {
-        "use_reentrant": use_reentrant, "preserve_rng_state": preserve_rng_state,
-        "debug": debug, "early_stop": early_stop,
-    }  # fmt: skip
-    for name, value in flags.items():
-        if not isinstance(value, bool) and not (name == "use_reentrant" and value is None):
-            raise TypeError(f"{name}={value!r} is neither True nor False")
+    check_flags_or_none(use_reentrant=use_reentrant)
+    check_flags(preserve_rng_state=preserve_rng_state, debug=debug, early_stop=early_stop)
     if determinism_check not in _CHECKS:
         raise ValueError(
             f"determinism_check={determinism_check!r} is not one of {', '.join(_CHECKS)}"

@@ -10,3 +10,8 @@ def check_flags(**given: Any) -> None:
     for name, value in given.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r:.60} is neither True nor False")
+
+
+def check_flags_or_none(**given: Any) -> None:
+    """The same, where None is an answer as well."""
+    check_flags(**{name: value for name, value in given.items() if value is not None})

@@ -16,7 +16,7 @@ from ..planning import Plan, plan
 from . import hooks, reference
 from .compiling import uncompiled
 from .counter import check_random
-from .flags import check_flags
+from .flags import check_flags, check_flags_or_none
 from .graphs import UnsupportedGraphError
 from .importer import with_wishes
 from .moving import wants_moves, with_link
@@ -114,7 +114,8 @@ def trace(
         UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
     """
     check_random(random)
-    check_flags(cse=cse, **({} if dynamic is None else {"dynamic": dynamic}))
+    check_flags(cse=cse)
+    check_flags_or_none(dynamic=dynamic)
     step = uncompiled(step)
     total = None if optimizer is None else account(step, optimizer)
 
