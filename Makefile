@@ -53,6 +53,7 @@ test-sanitize: $(VENV)/.test
 
 # What takes too long for every change.
 test-slow: $(VENV)/.torch
+	CUTBACK_TESTS=all $(MAKE) test-c
 	$(BIN)/python -m pytest $(PARALLEL) tests -m very_slow
 	tools/sanitize.sh $(BIN) all
 	@if command -v clang >/dev/null; then $(MAKE) fuzz SECONDS=45; else echo "no clang: fuzzing is left out"; fi

@@ -3,7 +3,8 @@
 # tests against an extension built with ASan + UBSan.
 #
 #     tools/sanitize.sh [BIN [all]]      BIN: folder of the python and cmake to use (default: those on PATH)
-#                                        all: every Python test, and not only what reaches deep into the core
+#                                        all: every Python test, and not only what reaches deep into the core;
+#                                        and all of the C tests' random cases
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${1:-}
@@ -11,20 +12,19 @@ python=${bin:+$bin/}python
 cmake=${bin:+$bin/}cmake
 ctest=${bin:+$bin/}ctest
 
+if [ "${2:-}" = all ]; then export CUTBACK_TESTS=all; fi
+
 # One tree for the C tests and the extension.
 $cmake --preset asan-ubsan -DCB_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$python")"
 $cmake --build --preset asan-ubsan
 $ctest --preset asan-ubsan -j 2
 
 # What runs threads, each way to run them once: the rest takes no pool, and all is slow under this sanitizer.
-threaded=(base_threads exec_backends exec_conv exec_kernels_reduce exec_matmul exec_vjp optim_adamw
-  core_api core_models core_random core_step plan_crew)
+threaded=(base_threads exec_backends exec_conv exec_matmul exec_vjp optim_adamw core_api core_step plan_crew)
+if [ "${2:-}" = all ]; then threaded+=(exec_kernels_reduce core_models core_random); fi
 $cmake --preset tsan
 $cmake --build --preset tsan --target "${threaded[@]/#/test_}"
 $ctest --preset tsan -j 2 -R "^test_($(IFS='|'; echo "${threaded[*]}"))$"
-
-# The readers of text, on many more mutated inputs than the tests try.
-printf '%s\n' build/asan-ubsan/test_*_fuzz_* | xargs -P 2 -I '{}' sh -c '"{}" 30000'
 
 # What reaches deepest into the extension: memory of others, errors half way, threads, signals. What the other tests
 # show of the core has been seen in the C tests above.

@@ -7,13 +7,23 @@
 #define CB_TESTS_CHECK_H
 
 #include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
 
 static int check_failures, check_count;
 static cb_error err; /* pass &err to whatever CHECK_OK and CHECK_FAIL judge */
+
+/* How many random cases: a part of them, all where CUTBACK_TESTS=all is in the environment, as
+ * `make test-slow` has it. */
+static inline uint64_t check_rounds(uint64_t part, uint64_t all) {
+    const char *wish = getenv("CUTBACK_TESTS");
+    return wish && strcmp(wish, "all") == 0 ? all : part;
+}
 
 #define TEST(name) static void test_##name(void)
 #define RUN(name)                                                                   \

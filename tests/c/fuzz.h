@@ -5,9 +5,10 @@
  *     static bool try_one(const char *text, size_t length) { ... CHECK what must hold ...; return
  * read_it; } int main(int argc, char **argv) { return fuzz_main(argc, argv, seeds, 2, try_one); }
  *
- * The program takes the number of inputs as its argument (default 20000). Each input is a seed with
- * one to six mutations, in a block of exactly its size, so that AddressSanitizer sees a read past
- * the end. A test with several formats calls fuzz_run for each instead of fuzz_main.
+ * The program takes the number of inputs as its argument (default: `check_rounds(8000, 30000)`).
+ * Each input is a seed with one to six mutations, in a block of exactly its size, so that
+ * AddressSanitizer sees a read past the end. A test with several formats calls fuzz_run for each
+ * instead of fuzz_main.
  *
  * With `--seeds FOLDER` it writes its seeds there instead, as <format>-<seed>, for fuzzers that
  * look for coverage (tests/fuzz). */
@@ -223,7 +224,7 @@ static inline uint64_t fuzz_count(int argc, char **argv) {
         fuzz_folder = argv[2];
         return 0;
     }
-    return argc > 1 ? strtoull(argv[1], NULL, 10) : 20000;
+    return argc > 1 ? strtoull(argv[1], NULL, 10) : check_rounds(8000, 30000);
 }
 
 static inline int fuzz_main(int argc, char **argv, const char *const *seeds, size_t n_seeds,

@@ -298,7 +298,7 @@ def test_ops_that_run_once_say_why():
         op.update(kind="mylib.relu.default", flags=["unknown"])
     for op in wide[3:5]:
         op.update(kind="mylib.noise.default", flags=["random_stateful"])
-    plan = cutback.plan(problem, device="a100", budget="min")
+    plan = cutback.plan(problem, device="a100", budget=0.6)
     reasons = {
         "mylib.relu.default": "it is not known to give the same result again",
         "mylib.noise.default": "it draws from a hidden random state",
@@ -323,7 +323,7 @@ def test_ops_that_run_once_say_why():
     assert len(last.splitlines()) == 2
     for k, op in enumerate(wide[:5] + [op for op in problem["ops"] if "rsqrt" in op["kind"]]):
         op.update(kind=f"mylib.op_{k}.default", flags=["unknown"])
-    plan = cutback.plan(problem, device="a100", budget="min")
+    plan = cutback.plan(problem, device="a100", budget=0.6)
     rows = [row for row in plan.explanation["values"] if row["runs_once"] is not None]
     *lines, rest = plan.explain().splitlines()[-9:]
     assert [line.split()[4] for line in lines] == [f"{row['kind']}:" for row in rows[:8]]

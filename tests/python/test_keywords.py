@@ -333,7 +333,7 @@ def test_a_share_that_is_asked_is_answered_as_a_share(given):
         lambda b: cutback.plan(*given, budget=b, measure="arena"),
         lambda b: cutback.compile(loss, budget=b, backend="null").prepare(W, X),
     ):
-        for asked in (0.05, "0.05x", np.float64(0.05)):
+        for asked in (0.05, "0.05x", np.float64(0.05)) if kind_of(given) == "function" else (0.05,):
             with pytest.raises(cutback.BudgetError, match=r"0\.05 of what saving") as told:
                 call(asked)
             words = str(told.value).split()

@@ -31,7 +31,7 @@ def live_bytes():
     return _native.memory()["live_bytes"]
 
 
-def sweep(work, dense=300):
+def sweep(work, dense=100):
     """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... and beyond ``dense`` in
     growing steps, until there are fewer than n; how many failed. Where one has failed, the only
     answer is MemoryError: what is made without it may be another one."""
@@ -58,24 +58,30 @@ def sweep(work, dense=300):
     raise AssertionError("allocations without end")
 
 
+# How many of the first allocations fail one by one: few, and in the slow tier many.
+DENSE = [15, pytest.param(300, marks=pytest.mark.very_slow)]
+
+
 def test_trace():
     assert sweep(lambda: cutback.trace(loss, PARAMS, X, Y).text()) > 3
 
 
+@pytest.mark.parametrize("dense", DENSE)
 @pytest.mark.parametrize("budget", [None, "min"])
-def test_plan_and_lower(budget):
+def test_plan_and_lower(budget, dense):
     traced = cutback.trace(loss, PARAMS, X, Y)
 
     def work():
         step = cutback.Executable(traced.graph, [0], budget=budget, keep_gradients=True)
         step.text("plan")
 
-    assert sweep(work, dense=60 if budget else 300) > 50
+    assert sweep(work, dense) > 50
 
 
-def test_plan_of_a_problem():
+@pytest.mark.parametrize("dense", DENSE)
+def test_plan_of_a_problem(dense):
     plan = cutback.plan(loss, PARAMS, X, Y, budget="min")
-    assert sweep(lambda: cutback.plan(plan.problem, budget="min").explain(), dense=60) > 50
+    assert sweep(lambda: cutback.plan(plan.problem, budget="min").explain(), dense) > 50
 
 
 def chain_problem(n):
@@ -122,7 +128,7 @@ def sweep_budgets(n, dense):
 def test_budgets(threads):
     """Wherever memory runs out, the answer is no other plan, and not that nothing fits."""
     threads(2)
-    sweep_budgets(4, dense=10)
+    sweep_budgets(4, dense=3)
 
 
 @pytest.mark.very_slow
@@ -133,8 +139,9 @@ def test_budgets_one_by_one(threads, n, n_thread):
     sweep_budgets(n, dense=100_000)
 
 
+@pytest.mark.parametrize("dense", DENSE)
 @pytest.mark.parametrize("backend", ["cpu", "debug", "ref"])
-def test_a_step(backend):
+def test_a_step(backend, dense):
     params = {"w": PARAMS["w"].copy()}
     optimizer = cutback.optim.AdamW(lr=0.1)
     step = cutback.compile(loss, optimizer=optimizer, backend=backend)
@@ -149,15 +156,16 @@ def test_a_step(backend):
             assert optimizer.t == t
             raise
 
-    failures = sweep(work)
+    failures = sweep(work, dense)
     assert failures > 0 if backend == "debug" else failures == 0
 
 
-def test_text_and_json():
+@pytest.mark.parametrize("dense", DENSE)
+def test_text_and_json(dense):
     graph = cutback.trace(loss, PARAMS, X, Y).graph
     text, json = graph.text(), graph.to_json()
-    assert sweep(lambda: cutback.Graph.from_text(text).text()) > 3
-    assert sweep(lambda: cutback.Graph.from_json(json).to_json()) > 3
+    assert sweep(lambda: cutback.Graph.from_text(text).text(), dense) > 3
+    assert sweep(lambda: cutback.Graph.from_json(json).to_json(), dense) > 3
 
 
 def test_threads():

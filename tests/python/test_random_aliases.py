@@ -119,7 +119,7 @@ KNOWN = [36, 42, 45, 140, 162, 421, 422, 493, 544, 559, 826, 1313]
 
 
 def test_random_aliases():
-    assert sum(ask_everything(seed) for seed in [*KNOWN, *range(30)]) > 300
+    assert sum(ask_everything(seed) for seed in [*KNOWN, *range(10)]) > 150
 
 
 @pytest.mark.very_slow
@@ -196,7 +196,7 @@ def check_promises(seed, shares):
 
 
 def test_promises_with_offload():
-    check_promises(3, [1.0, 0.9, 0.75, 0.6, 0.4])
+    check_promises(3, [1.0, 0.75, 0.5])
 
 
 @pytest.mark.very_slow

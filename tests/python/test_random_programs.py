@@ -72,7 +72,9 @@ def slope(loss, params, x, k, at, eps=1e-6):
     return (ends[0] - ends[1]) / (2 * eps)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(s, marks=pytest.mark.very_slow) for s in range(12, 60))]
+)
 def test_random_programs(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(3, 6))

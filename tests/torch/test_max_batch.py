@@ -74,6 +74,7 @@ def test_batch_one_does_not_fit() -> None:
         ct.max_batch(made_inside, 5_000)
 
 
+@pytest.mark.very_slow
 def test_total_offload_and_limits() -> None:
     def with_optimizer(batch: int) -> Any:
         model = Small()
@@ -91,6 +92,7 @@ def test_total_offload_and_limits() -> None:
     assert stopped.batch == 2 and stopped.next_bytes is None
 
 
+@pytest.mark.very_slow
 def test_more_need_not_take_more() -> None:
     """A step that is padded where its batch is a multiple of four."""
 

@@ -21,7 +21,7 @@ from torch import nn
 import cutback.torch as ct
 from cutback import BudgetError
 
-SLOW = pytest.param("encoder", marks=pytest.mark.slow)
+SLOW = pytest.param("encoder", marks=pytest.mark.very_slow)
 
 
 @pytest.mark.parametrize("name", [SLOW if name == "encoder" else name for name in CASES])
@@ -208,7 +208,7 @@ def test_plans_explain_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "doors",
     [
-        "compile,checkpoint",
+        "compile",
         pytest.param("compile,name,inductor,checkpoint", marks=pytest.mark.very_slow),
     ],
 )

@@ -39,6 +39,7 @@ def run(mode: str, directory: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+@pytest.mark.very_slow
 def test_distributed_data_parallel(tmp_path: Path) -> None:
     first, second = run("ddp", tmp_path)
     assert first["inside"]["steps"] == second["inside"]["steps"] == first["given"]["steps"]

@@ -8,7 +8,7 @@
 
 #include "check.h"
 
-#define N_GRAPHS (CB_TSAN ? 3 : CB_ASAN ? 24 : 60) /* or as many as the first argument says */
+#define N_GRAPHS (CB_TSAN ? 3 : CB_ASAN ? 24 : 60) /* of all; or as the first argument says */
 #define MAX_VALUES 64
 #define MAX_ARGS 32
 
@@ -225,7 +225,7 @@ static void check_graph(const made *m) {
     }
 }
 
-static uint32_t n_graphs = N_GRAPHS;
+static uint64_t n_graphs;
 
 TEST(random_graphs) {
     for (uint32_t seed = 1; seed <= n_graphs; seed++) {
@@ -240,7 +240,7 @@ TEST(random_graphs) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) n_graphs = (uint32_t)strtoul(argv[1], NULL, 10);
+    n_graphs = argc > 1 ? strtoul(argv[1], NULL, 10) : check_rounds((N_GRAPHS + 2) / 3, N_GRAPHS);
     CHECK_OK(cb_context_new(NULL, &ctx, &err));
     uint64_t before = cb_context_memory(ctx).live_bytes;
     RUN(random_graphs);

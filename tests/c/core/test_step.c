@@ -55,9 +55,11 @@ TEST(every_plan_gives_the_same_bits) {
             outcome out = run_once(ctx, (cb_compile_options){.budget = budget});
             CHECK(out.hash == want && out.numbers.arena_bytes <= out.numbers.budget_bytes);
         }
-        const cb_budget least = {.kind = CB_BUDGET_MIN, .share = 0.4};
-        outcome out = run_once(ctx, (cb_compile_options){.budget = least});
-        CHECK(out.hash == want && out.numbers.arena_bytes < out.numbers.save_all_arena_bytes);
+        if (!slow) {
+            const cb_budget least = {.kind = CB_BUDGET_MIN, .share = 0.4};
+            outcome out = run_once(ctx, (cb_compile_options){.budget = least});
+            CHECK(out.hash == want && out.numbers.arena_bytes < out.numbers.save_all_arena_bytes);
+        }
         cb_context_free(ctx);
     }
 }
@@ -227,6 +229,6 @@ int main(void) {
     RUN(cancel_leaves_inputs_alone);
     RUN(a_plan_read_back_is_the_same_step);
     RUN(stages_can_be_watched);
-    RUN(budget_that_cannot_be_met);
+    if (!CB_TSAN) RUN(budget_that_cannot_be_met);
     return check_report();
 }

@@ -61,7 +61,7 @@ static void check_plan(const cb_problem *p, const cb_plan *plan) {
 
 TEST(presets_on_random_problems) {
     static maker m;
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < 60; seed += check_rounds(3, 1)) {
         make_random(&m, seed, 10 + (uint32_t)seed);
         cb_problem *p = make_problem(&m, &alloc);
         p->static_bytes = 123;
@@ -100,7 +100,7 @@ TEST(budgets_are_monotone) {
         uint64_t whole = measured(plan, measure), last_bytes = 0, smallest = 0;
         int64_t last_time = INT64_MAX;
         cb_plan_free(plan);
-        for (uint64_t i = 0; i <= 50; i += CB_ASAN ? 10 : 1) {
+        for (uint64_t i = 0; i <= 50; i += check_rounds(10, CB_ASAN ? 5 : 1)) {
             o = budget(measure, whole * i / 50);
             cb_status status = cb_plan_make(p, &o, &alloc, &plan, &err);
             if (status == CB_INFEASIBLE) {
@@ -166,7 +166,7 @@ TEST(half_the_memory_of_a_chain) {
 
 TEST(demands_hold_under_a_budget) {
     static maker m;
-    for (uint64_t seed = 0; seed < 20; seed += CB_ASAN ? 4 : 1) {
+    for (uint64_t seed = 0; seed < 20; seed += check_rounds(5, 1)) {
         uint64_t state = seed;
         make_random(&m, 500 + seed, 30);
         for (uint32_t v = 2; v < 24; v++) {

@@ -140,7 +140,7 @@ static void judge_all(uint64_t begin, uint64_t end, void (*change)(maker *, uint
 
 TEST(no_set_is_faster) {
     tally sum = {0};
-    judge_all(0, CB_ASAN ? 200 : 400, NULL, &sum);
+    judge_all(0, check_rounds(150, 400), NULL, &sum);
     CHECK(sum.judged > 100 && sum.met > sum.judged / 2 && sum.exact > sum.judged / 2);
 }
 
@@ -169,7 +169,7 @@ static void return_more(maker *m, uint64_t seed) {
 
 TEST(no_set_is_faster_whatever_the_forward_returns) {
     tally sum = {0};
-    judge_all(1000, CB_ASAN ? 1200 : 3000, return_more, &sum);
+    judge_all(1000, 1000 + check_rounds(200, CB_ASAN ? 400 : 2000), return_more, &sum);
     CHECK(sum.exact > 300 && sum.met < sum.exact);
 }
 
@@ -181,7 +181,7 @@ static void hold_some(maker *m, uint64_t seed) {
 
 TEST(no_set_is_faster_where_parts_are_held) {
     tally sum = {0};
-    judge_all(5000, CB_ASAN ? 5200 : 5800, hold_some, &sum);
+    judge_all(5000, 5000 + check_rounds(150, CB_ASAN ? 300 : 800), hold_some, &sum);
     CHECK(sum.exact > 100 && sum.met > sum.exact / 2);
 }
 
@@ -195,7 +195,7 @@ static bool same_plan(const cb_plan *a, const cb_plan *b) {
 TEST(several_budgets_are_single_ones) {
     static maker m;
     static cb_answer answer[24];
-    for (uint64_t seed = 0; seed < 8; seed += CB_ASAN ? 3 : 2) {
+    for (uint64_t seed = 0; seed < 8; seed += check_rounds(4, 2)) {
         make_random(&m, seed + 70, seed < 4 ? 8 : 40);
         cb_problem *p = make_problem(&m, &alloc);
         cb_budget budget[24];
@@ -253,7 +253,7 @@ TEST(budgets_are_monotone) {
     static maker m;
     enum { N = CB_ASAN ? 10 : 40 };
     static cb_answer answer[N];
-    for (uint64_t seed = 0; seed < 15; seed += CB_ASAN ? 3 : 1) {
+    for (uint64_t seed = 0; seed < 15; seed += check_rounds(4, 1)) {
         if (seed < 10) make_random(&m, seed + 300, seed < 5 ? 6 : 50);
         else make_coarse(&m, seed + 300);
         cb_problem *p = make_problem(&m, &alloc);
