@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,19 @@ def test_a_budget_is_kept_to_the_byte(name: str) -> None:
         model.load_state_dict(start)
         plan = checkpoint_plan(model, x, budget=budget)
         check_plan(plan.problem, plan.document, plan.document["device"])
+        limit = plan.document["budget_bytes"]
         for k in range(3 if budget == 0.75 else 2):
             model.load_state_dict(start)
             how = {"budget": budget} if budget == 0.75 else {"plan": plan}
-            ours, peak = step(model, x, lambda m, x: checkpoint(m, x, **how))  # noqa: B023
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                ours, peak = step(model, x, lambda m, x: checkpoint(m, x, **how))  # noqa: B023
             assert_same(plain, ours)
-            if k > 0:
-                limit = plan.document["budget_bytes"]
+            if k == 0:  # the first run is within the budget, or says what it takes
+                # (which of two equal gradients is made first is up to the engine: 128 bytes here)
+                assert peak <= limit + 128 or said or budget == "min"
+            else:
+                assert not said
                 if budget != "min":  # its plans may need more than the region can follow
                     assert peak <= limit + 8
                     assert peak <= plan.numbers["live_bytes"] + 8

@@ -13,10 +13,10 @@ import functools
 import heapq
 import json
 import threading
+import warnings
 from collections import OrderedDict
-from collections.abc import Iterable
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,181 +26,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .. import _native, budgets
 from ..planning import Plan
 from . import rerunnable
+from .eager_described import Described
 from .eager_log import Region
 from .eager_ops import OpInfo
 from .eager_rerun import chain, rerun, unpack
+from .eager_schedule import Schedule
 from .eager_values import Node, Value
-from .eager_watch import Described, Slot, Watching, probed, shapes_of
+from .eager_watch import Slot, Watching, probed, shapes_of
 
 _MOST_PLANS = 64  # remembered
 _STEPS = 8  # smaller targets tried when the schedule of a plan is over the budget
-
-
-class Schedule:
-    """What a region holds and reruns, as it will happen: the steps of a plan, cut down to what an
-    eager region can follow."""
-
-    def __init__(self, seen: Described, plan: dict[str, Any]) -> None:
-        self.seen = seen
-        self.steps: list[int] = []
-        self._read_by: dict[int, set[int]] = {}
-        self._makers = [i for i, op in enumerate(seen.ops) for _ in op["out"]]
-        self._views = {i for i, op in enumerate(seen.ops) if "view" in op["flags"]}
-        starts = next(
-            (i for i, op in enumerate(seen.ops) if "backward" in op["flags"]), len(seen.ops)
-        )
-        self.starts = starts
-        once = {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
-        self._pinned = {i for i in range(starts) if once & set(seen.ops[i]["flags"])}
-        self._wishes(plan, starts)
-        self._follow(starts)
-
-    def origin(self, value: int) -> int:
-        """The value whose storage a view lies in."""
-        maker = self._makers[value]
-        while maker in self._views and self.seen.ops[maker]["in"]:
-            value = self.seen.ops[maker]["in"][0]
-            maker = self._makers[value]
-        return value
-
-    def _wishes(self, plan: dict[str, Any], starts: int) -> None:
-        """From the plan's steps: which values the forward holds, and for each run of an op in the
-        backward, until where its results are read. Times are ids of backward ops."""
-        runs: dict[int, int] = {}  # op -> its run: -1 in the forward, else a number
-        number = count()
-        reads: dict[tuple[int, int], int] = {}  # (value, run) -> last reader
-        made: dict[tuple[int, int], int] = {}  # (value, run) -> time of the run
-        now = starts
-        self.held: set[int] = set()
-        steps = plan["steps"]
-        after = [starts] * len(steps)
-        for place in range(len(steps) - 1, -1, -1):
-            if steps[place] >= starts:
-                now = steps[place]
-            after[place] = now
-        ops = self.seen.ops
-        first = 0
-        for op in ops:
-            op.setdefault("first", first)
-            first += len(op["out"])
-        for place, op_id in enumerate(steps):
-            now = after[place]
-            backward = place >= plan["backward_starts"]
-            for value in ops[op_id]["in"] if backward else ():
-                origin = self.origin(value)
-                run = runs.get(self._makers[origin], -1)
-                if run < 0 and self._makers[origin] < starts:
-                    self.held.add(origin)
-                else:
-                    reads[origin, run] = now
-            runs[op_id] = next(number) if backward and op_id < starts else -1
-            for k in range(len(ops[op_id]["out"])):
-                made[ops[op_id]["first"] + k, runs[op_id]] = now
-        # value -> (time it is made, time of the last read), in order
-        self.lives: dict[int, list[tuple[int, int]]] = {}
-        for (value, run), last in sorted(reads.items(), key=lambda item: item[0]):
-            if run >= 0:
-                self.lives.setdefault(value, []).append((made[value, run], last))
-
-    def read_by(self, now: int) -> set[int]:
-        """What a backward op saved, or that saved values are views of."""
-        known = self._read_by.get(now)
-        if known is None:
-            slots = self.seen.slots_of.get(now, ())
-            known = self._read_by[now] = {self.origin(self.seen.slots[k]) for k in slots}
-        return known
-
-    def until(self, value: int, now: int) -> int:
-        """The last time at which the plan wants a value that was made at time `now`."""
-        last = -1
-        for begin, end in self.lives.get(value, ()):
-            if begin <= now:
-                last = end
-        return last
-
-    def _follow(self, starts: int) -> None:
-        """The steps that eager_rerun will take."""
-        ops = self.seen.ops
-        self.steps = [i for i in range(starts) if "placeholder" not in ops[i]["flags"]]
-        self._forward_steps = len(self.steps)
-        pinned = self._pinned
-        kept: dict[int, int] = {}
-        for now in range(starts, len(ops)):
-            kept = {v: last for v, last in kept.items() if last >= now}
-            here = self.read_by(now)
-            for slot in self.seen.slots_of.get(now, ()):
-                wanted: set[int] = set()
-                used: set[int] = set()
-                stack = [self.seen.slots[slot]]
-                while stack:
-                    value = stack.pop()
-                    maker = self._makers[value]
-                    if value in kept:
-                        used.add(value)
-                        continue
-                    if value in self.held or maker in pinned or maker in wanted:
-                        continue
-                    wanted.add(maker)
-                    stack += ops[maker]["in"]
-                for value in used - here:
-                    if kept[value] == now:
-                        del kept[value]
-                for maker in sorted(wanted):
-                    self.steps.append(maker)
-                    first = ops[maker]["first"]
-                    for value in range(first, first + len(ops[maker]["out"])):
-                        last = self.until(value, now)
-                        if last > now or (last == now and value in here):
-                            kept[value] = last
-            self.steps.append(now)
-
-    def _behind(self, values: Iterable[int]) -> set[int]:
-        """What is held as long as these values are: they point at the ops that lead to them,
-        whether or not those run again."""
-        ops = self.seen.ops
-        found: set[int] = set()
-        seen: set[int] = set()
-        stack = list(values)
-        while stack:
-            value = stack.pop()
-            maker = self._makers[value]
-            if value in seen or "placeholder" in ops[maker]["flags"]:
-                continue
-            seen.add(value)
-            if value in self.held or maker in self._pinned:
-                found.add(value)
-            else:
-                stack += ops[maker]["in"]
-        return found
-
-    def _as_held(self) -> str:
-        """The problem, where ops also read what is held until they have run: that of the slots of
-        backward ops, and that of the tensors which forward ops read."""
-        problem = json.loads(self.seen.text)
-        slots, slots_of = self.seen.slots, self.seen.slots_of
-        for now, op in enumerate(problem["ops"]):
-            if now < self.starts:
-                held = self._behind(op["in"])
-            elif now in slots_of:
-                held = self._behind(slots[slot] for slot in slots_of[now])
-            else:
-                continue
-            op["in"] = [*op["in"], *sorted(held - set(op["in"]))]
-        return json.dumps(problem)
-
-    def document(self, plan: dict[str, Any]) -> str:
-        """The schedule as a document for `cutback evaluate`."""
-        rows = {
-            "steps": self.steps,
-            "backward_starts": self._forward_steps,
-            "device": plan.get("device"),
-        }
-        return json.dumps(rows)
-
-    def live_bytes(self, device: str | None) -> int:
-        """Peak of the schedule."""
-        text = _native.evaluate_json(self._as_held(), self.document({"device": device}), device)
-        return int(json.loads(text)["peak_bytes"])
 
 
 class Script:
@@ -352,10 +187,10 @@ def unpack_slot(slot: Slot) -> Any:
 # be known then; the second knows regions by what they did.
 _lock = threading.Lock()
 _candidates: OrderedDict[Any, Script] = OrderedDict()
-_planned: OrderedDict[Any, Script] = OrderedDict()
+_planned: OrderedDict[Any, Planned] = OrderedDict()
 
 
-def _remember(table: OrderedDict[Any, Script], key: Any, script: Script) -> None:
+def _remember(table: OrderedDict[Any, Any], key: Any, script: Any) -> None:
     with _lock:
         table[key] = script
         table.move_to_end(key)
@@ -463,6 +298,39 @@ def _under(plan: Plan, limit: int) -> Plan:
     return Plan(plan._problem_text, json.dumps({**plan.document, "budget_bytes": limit}))
 
 
+class Planned(NamedTuple):
+    """What the runs of a region follow."""
+
+    script: Script
+    first: Script | None
+    """Of the first run, from its backward on."""
+    over: str
+    """What is to be said of the first run, if it is over the budget."""
+
+
+def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
+    """And what the backward of the first run does, whose forward was watched and has held nothing
+    that can run again: the schedule of a plan that saves none of it, under the limit if one is
+    found, else of the smallest."""
+    if limit is None:
+        return Planned(script, None, "")
+    seen = script.schedule.seen
+    text, gone = seen.all_again()
+    try:
+        answer = _native.plan_json(text, budget=budgets.parse(limit, "live"))
+    except _native.BudgetError:
+        answer = _native.plan_json(text, budget=budgets.parse("min", "live"))
+    plan = json.loads(answer)
+    schedule = Schedule(seen, plan, gone)
+    live = schedule.live_bytes(plan["device"])
+    over = (
+        "the first run of a region under a budget is watched, and saves nothing that can run "
+        f"again: it takes {budgets.text(live)} ({live} bytes), over the budget of "
+        f"{budgets.text(limit)} ({limit} bytes). The plan holds from the next run on"
+    )
+    return Planned(script, Script(schedule), over if live > limit and says else "")
+
+
 def _watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
     region = Watching(run)
     with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack_slot), region:
@@ -484,9 +352,11 @@ def _given(plan: Any) -> dict[str, Any]:
     return document
 
 
-def _script(seen: Described, budget: Any, plan: Any) -> Script:
+def _planned_for(seen: Described, budget: Any, plan: Any) -> Planned:
     if plan is None:
-        return Script(search(seen, budget)[1])
+        found, schedule = search(seen, budget)
+        limit = found.document["budget_bytes"]
+        return _with_first(Script(schedule), limit, says=budget != "min")
     document = _given(plan)
     ours = json.loads(_native.problem_json(seen.text))["fingerprint"]
     if document.get("fingerprint") != ours:
@@ -496,7 +366,7 @@ def _script(seen: Described, budget: Any, plan: Any) -> Script:
             "run that fills caches or makes parameters is another region: run the function once "
             "before)"
         )
-    return Script(Schedule(seen, document))
+    return _with_first(Script(Schedule(seen, document)), document.get("budget_bytes"), says=True)
 
 
 def run_planned(
@@ -518,15 +388,20 @@ def run_planned(
             with _lock:
                 _candidates.pop(key, None)
         return out
-    out, seen = _watched(fn, args, kwargs, Run(None))
+    run = Run(None)
+    out, seen = _watched(fn, args, kwargs, run)
     if not seen.slots:
         return out
     known = wish, seen.identity()
-    script = _planned.get(known)
-    if script is None:
-        script = _script(seen, budget, plan)
-        _remember(_planned, known, script)
-    _remember(_candidates, key, script)
+    planned = _planned.get(known)
+    is_new = planned is None
+    if planned is None:
+        planned = _planned_for(seen, budget, plan)
+        _remember(_planned, known, planned)
+    _remember(_candidates, key, planned.script)
+    run.script = planned.first
+    if is_new and planned.over:
+        warnings.warn(planned.over, stacklevel=3)
     return out
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import heapq
 import json
 import math
@@ -28,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from .eager_described import Described
 from .eager_log import Region
 from .eager_ops import OpInfo
 from .eager_rehearse import (
@@ -342,7 +342,10 @@ class Watching(Region):
             "storages": self.storages,
             "ops": self.ops,
         }
-        return Described(json.dumps(document), self)
+        return Described(
+            json.dumps(document), self.ops, self.values, self.keys, self.funcs, self._slots_of,
+            self.slots, self.made,
+        )  # fmt: skip
 
     def _saved(self, node: Any) -> tuple[list[int], bool]:
         """Numbers of the slots that a node of autograd's graph reads, and whether that is all that
@@ -551,29 +554,6 @@ def _torchs_checkpoint(node: Any) -> NotImplementedError:
         "a whole, whatever a plan says. Take it out: under a budget values run again without it; "
         "or leave the budget out, then it works as always"
     )
-
-
-class Described:
-    """A problem, and how it maps to the region."""
-
-    def __init__(self, text: str, seen: Watching) -> None:
-        self.text = text
-        self.ops = seen.ops
-        self.values = seen.values
-        self.keys = seen.keys
-        self.funcs = seen.funcs
-        self.slots_of = seen._slots_of  # backward op -> slots it reads
-        self.slots = seen.slots
-        self._made = seen.made
-
-    def keeps(self) -> bool:
-        """Has the program kept what the region made? To be asked when its results are gone. Then
-        it has filled a cache, or made its parameters, and may do something else the next time."""
-        return any(storage() is not None for _, storage, _ in self._made)
-
-    def identity(self) -> Any:
-        """What has to be equal for two regions to have one plan: their problem, op for op."""
-        return hashlib.blake2b(self.text.encode()).digest()
 
 
 def shapes_of(out: Any) -> Any:
