@@ -7,6 +7,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from shutil import which
@@ -23,6 +24,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 import cutback.torch as ct
+from cutback import BudgetError
 from cutback.torch import hooks
 
 
@@ -442,6 +444,50 @@ def test_parts_left_to_eager_mode_are_said(loss: str, budget: Any) -> None:
     with pytest.warns(UserWarning, match="parts of the model are not planned.*forward alone holds"):
         for _ in range(3):
             compiled(x).backward()
+
+
+def test_eager_parts_whose_memory_is_there_in_the_backward_are_said() -> None:
+    """The forward keeps to the budget; what eager layers saved is over it in the backward. No
+    warning is no excess."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(nn.Linear(32, 32) for _ in range(6)))
+    layers[2].register_forward_hook(lambda *_: None)
+    layers[3].register_full_backward_hook(lambda *_: None)
+    x = torch.randn(256, 32, requires_grad=True)
+    with ct.MemoryTracker() as whole:
+        layers(x).sin().square().sum().backward()
+    told = 0
+    for share in (0.7, 0.9, 1.0, 1.5):
+        budget = int(share * whole.peak_bytes)
+        layers.zero_grad(set_to_none=True)
+        x.grad = None
+        torch._dynamo.reset()
+        step = ct.compile(lambda x: layers(x).sin().square().sum(), budget=budget)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                x.grad = None
+                layers.zero_grad(set_to_none=True)
+                with ct.MemoryTracker() as memory:
+                    step(x).backward()
+        over = [w for w in said if "are not planned, and it is over" in str(w.message)]
+        assert over or memory.peak_bytes <= budget, share
+        told += len(over)
+    assert 0 < told < 4
+
+
+def test_a_share_of_what_was_compiled_names_what_was_not() -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(32, 32), nn.Tanh())))
+    layers[6].register_full_backward_hook(lambda *_: None)
+    step = ct.compile(lambda x: layers(x).sum(), budget=0.01)
+    with pytest.raises(BudgetError, match=r"0\.01 .*left to eager mode hold .* bytes\) more"):
+        for _ in range(2):
+            step(torch.randn(64, 32)).backward()
+    whole = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(32, 32), nn.Tanh())))
+    with pytest.raises(BudgetError) as told:
+        ct.compile(whole, budget=0.01)(torch.randn(64, 32)).sum().backward()
+    assert "eager" not in str(told.value)
 
 
 @pytest.mark.parametrize("odd", ["no", 0, 1, [], 0.5])

@@ -22,7 +22,7 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils._pytree import tree_iter
 
-from .. import budgets
+from .. import BudgetError, budgets
 from ..planning import Plan
 from . import hooks
 from .backends import make_backend
@@ -74,6 +74,7 @@ class Runner:
                 continue
 
     def _call(self, args: Any, kwargs: Any) -> Any:
+        memory = None
         try:
             refused, plans = hooks.recompilations_refused(), len(self.partitioner.plans)
             with (
@@ -88,9 +89,13 @@ class Runner:
             if hooks.recompilations_refused() > refused or not runs:
                 self._tell_not_compiled(result, args, kwargs)
             return result
+        except BudgetError as unmet:
+            raise self._with_parts_left_out(unmet, memory) from None
         except BackendCompilerFailed as failed:
             error, self.partitioner.error = self.partitioner.error, None
             if error is not None and failed.inner_exception is error:
+                if isinstance(error, BudgetError):
+                    error = self._with_parts_left_out(error, memory)
                 raise error from None
             raise
 
@@ -128,13 +133,55 @@ class Runner:
             )
             return
         limit = None if runs is None else self.partitioner.limit_bytes(runs)
-        if limit is not None and held > limit and not self.partitioner.waits:
+        if limit is None or memory is None or self.partitioner.waits:
+            return
+        if held <= limit:
+            beside, held = self._beside(memory)
+            figure = (
+                f": when the forward ends they hold {budgets.text(beside)} ({beside} bytes) that "
+                f"no plan knows, so that the step may take {budgets.text(held)} ({held} bytes)"
+            )
+        if held > limit:
             self._told = True
             warnings.warn(
                 "parts of the model are not planned, and it is over the "
                 f"{self.partitioner.limit_name} of {budgets.text(limit)}{figure}. {why}",
                 stacklevel=5,
             )
+
+    def _beside(self, memory: MemoryTracker) -> tuple[int, int]:
+        """What the forward has left that the plan does not know, and what the step may take then:
+        that is there beside what was planned until the backward has come to it, and then there are
+        the gradients of its parameters."""
+        plans = self.partitioner.plans
+        if not plans:
+            return memory.live_bytes, memory.live_bytes
+        if len(plans) > 1:
+            return 0, 0
+        plan = plans[0].document
+        starts = plan["backward_starts"]
+        kept = sum(size for _, made, last, size, *_ in plan["lives"] if made < starts <= last)
+        beside = memory.live_bytes - kept
+        if beside <= 0:
+            return 0, 0
+        module = getattr(self.function, "__self__", None)
+        trained = module.parameters() if isinstance(module, torch.nn.Module) else ()
+        problem = plans[0].problem
+        storages = [out["storage"] for op in problem["ops"] for out in op["out"]]
+        made_here = {storages[value] for value in problem["backward_outputs"]}
+        gradients = sum(p.nbytes for p in trained if p.requires_grad)
+        gradients -= sum(problem["storages"][s]["bytes"] for s in made_here)
+        return beside, plan["numbers"]["live_bytes"] + beside + max(0, gradients)
+
+    def _with_parts_left_out(self, error: BudgetError, memory: MemoryTracker | None) -> BudgetError:
+        """A share is one of what was compiled; what the forward held beside that has been seen."""
+        beside = 0 if memory is None else self._beside(memory)[0]
+        if not beside:
+            return error
+        return BudgetError(
+            f"{error}. The share is one of what PyTorch compiled of the model; parts that it left "
+            f"to eager mode hold {budgets.text(beside)} ({beside} bytes) more"
+        )
 
     def _tell_not_compiled(self, result: Any, args: Any, kwargs: Any) -> None:
         """PyTorch has stopped compiling the model, or parts of it: they run as they are written."""

@@ -379,9 +379,11 @@ class ModelPartitioner(Partitioner):
                 chosen = together.bisect(fits, at, least, at(1.0) or least)
             else:
                 schedules = {k: schedule for k, (_, schedule) in least.items()}
-                held, limit = max(self._together(p, schedules) for p in self._patterns)
+                held, limit, n_calls = max(
+                    (*self._together(p, schedules), sum(p.values())) for p in self._patterns
+                )
                 self._say_infeasible(
-                    f"the smallest plans of {sum(map(len, self._patterns))} calls that are pending "
+                    f"the smallest plans of {n_calls} calls that are pending "
                     f"together hold {budgets.text(held)} ({held} bytes), over the budget of "
                     f"{budgets.text(limit)} ({limit} bytes)",
                     later=True,
