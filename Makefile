@@ -1,7 +1,7 @@
 # Everything a newcomer needs, from nothing but Python >= 3.11, make and a C compiler:
 #
 #   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
-#   make test    C tests, Python tests, PyTorch's, sanitizers, layer check, notebooks (< 20 minutes; installs PyTorch)
+#   make test    C tests, Python tests, PyTorch's, sanitizers, layer check, notebooks (a quarter of an hour; installs PyTorch)
 #   make test-torch   only the bridge to PyTorch                                      (installs PyTorch)
 #   make test-frontends   Trainer, Accelerate, Lightning, timm, PEFT under budgets    (a quarter of an hour; installs them)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-python test-slow fuzz test-sanitize test-notebooks test-torch test-frontends check bench bench-planner lint wheel clean
+.PHONY: demo test test-c test-clang test-python test-slow fuzz test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
@@ -47,15 +47,20 @@ test-clang: $(VENV)/.build-tools
 test-python: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan
 
-# The whole core and the extension under AddressSanitizer and UBSan, the thread pool under ThreadSanitizer.
+# The whole core and the extension under AddressSanitizer and UBSan.
 test-sanitize: $(VENV)/.test
-	tools/sanitize.sh $(BIN)
+	tools/sanitize.sh memory $(BIN)
+
+# What runs threads, under ThreadSanitizer; not part of `make test`, as it takes long and changes seldom.
+test-threads: $(VENV)/.build-tools
+	tools/sanitize.sh threads $(BIN)
 
 # What takes too long for every change.
 test-slow: $(VENV)/.torch
 	CUTBACK_TESTS=all $(MAKE) test-c
 	$(BIN)/python -m pytest $(PARALLEL) tests -m very_slow
-	tools/sanitize.sh $(BIN) all
+	tools/sanitize.sh memory $(BIN) all
+	tools/sanitize.sh threads $(BIN) all
 	@if command -v clang >/dev/null; then $(MAKE) fuzz SECONDS=45; else echo "no clang: fuzzing is left out"; fi
 
 # Each target of tests/fuzz for so many seconds, two at a time; fails when one has found something.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -37,7 +39,8 @@ def main() -> int:
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--inplace", action="store_true", help="store the outputs in the files")
     args = parser.parse_args()
-    results = [execute(path, args.inplace) for path in args.notebooks]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a kernel of its own
+        results = list(pool.map(lambda path: execute(path, args.inplace), args.notebooks))
     return 0 if all(results) else 1
 
 

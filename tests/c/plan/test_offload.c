@@ -70,7 +70,8 @@ static int64_t best_of_all(cb_mover *m, uint64_t target) {
 TEST(close_to_the_best_of_all) {
     uint32_t n = 0, equal = 0, infeasible = 0;
     double worst = 0;
-    for (uint64_t seed = 0; seed < 24; seed += check_rounds(3, 1)) {
+    const uint32_t step = (uint32_t)check_rounds(3, 1);
+    for (uint64_t seed = 0; seed < 24; seed += step) {
         cb_arena arena;
         cb_facts f;
         cb_mover m;
@@ -107,7 +108,7 @@ TEST(close_to_the_best_of_all) {
     }
     printf("%u of %u as fast as the best of all, %.1f %% above at most; %u infeasible\n", equal, n,
            100 * worst, infeasible);
-    CHECK(n > 10 && equal * 10 >= n * 8 && worst < 0.2);
+    CHECK(step * n > 15 && equal * 10 >= n * 8 && worst < 0.2);
 }
 
 TEST(budgets_are_monotone) {
