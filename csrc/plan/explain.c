@@ -155,6 +155,7 @@ cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan, cb_arena
     e.line = CB_NEW(arena, cb_explained, p->n_storage);
     if (!seen || !alive || !e.line) return cb_no_memory(err);
     e.base = facts.base;
+    e.held_bytes = cb_held_bytes(&facts);
     collect(&facts, &e, seen);
     mark_peak(plan, alive);
     for (uint32_t i = 0; i < e.n_line; i++) e.line[i].at_peak = alive[e.line[i].storage];

@@ -27,6 +27,7 @@ typedef struct cb_explanation {
     uint32_t *reader_begin;   /* [n_storage + 1] into `reader` */
     uint32_t *reader;         /* ops that read a storage, views seen through, in order */
     cb_floor floor;           /* of `live` */
+    uint64_t held_bytes;      /* results and gradients, which every plan has at its end */
     uint32_t n_set;
     cb_working_set set[CB_EXPLAIN_SETS];
     const uint32_t *base; /* op at a position */

@@ -95,6 +95,7 @@ static void put_explanation(cb_json_writer *w, const cb_explanation *e) {
     cb_plan_put_numbers(w, e->plan);
     put_peak(w, e);
     put_floor(w, e);
+    cb_json_put_u64(w, "held_bytes", e->held_bytes);
     cb_json_put_u64(w, "tried", e->n_tried);
     cb_json_begin(w, "values", '[');
     for (uint32_t i = 0; i < e->n_line; i++) put_line(w, e, &e->line[i]);

@@ -85,6 +85,19 @@ static void put_bound(cb_str *out, const cb_plan *plan) {
                     "gap", "n/a");
 }
 
+/* The part of a share that no plan moves. */
+static void put_held(cb_str *out, const cb_explanation *e) {
+    char a[32];
+    uint64_t whole = e->plan->save_all_live_bytes;
+    if (e->plan->measure == CB_MEASURE_SAVED) return;
+    cb_str_addf(
+        out,
+        "  %-8s %12s  results and gradients, which every plan has at its end (%.1f %% of live "
+        "bytes when everything is saved)\n",
+        "held", bytes_text(e->held_bytes, a),
+        whole > 0 ? 100.0 * (double)e->held_bytes / (double)whole : 0.0);
+}
+
 static void put_floor(cb_str *out, const cb_explanation *e) {
     const cb_problem *p = e->p;
     uint64_t floor = cb_explanation_floor(e);
@@ -191,6 +204,7 @@ cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out,
     cb_status status = cb_explanation_make(p, plan, &scratch, &e, err);
     if (status == CB_OK) {
         put_totals(out, p, plan);
+        put_held(out, &e);
         put_floor(out, &e);
         put_lines(out, &e);
         put_once(out, &e);

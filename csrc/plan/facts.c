@@ -351,6 +351,14 @@ bool cb_may_rerun(const cb_facts *f, uint32_t op) {
            f->position[op] < f->base_backward;
 }
 
+uint64_t cb_held_bytes(const cb_facts *f) {
+    uint64_t held = 0;
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        if (f->root[s] != CB_NONE && cb_stays_to_end(f, s)) held += f->p->storage_bytes[s];
+    }
+    return held;
+}
+
 void cb_facts_mark_free(const cb_facts *f, bool *out) {
     const cb_problem *p = f->p;
     for (uint32_t op = 0; op < p->n_op; op++) {

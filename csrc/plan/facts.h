@@ -60,6 +60,8 @@ bool cb_may_rerun(const cb_facts *f, uint32_t op);
 /* The same of all ops, into `out` [n_op], but for those of which all stays to the end: a search
  * frees nothing by them. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
+/* Bytes of what every plan has at its end: results and gradients. */
+uint64_t cb_held_bytes(const cb_facts *f);
 /* Is the storage there from its op's first run to the end, so that no rerun frees it? */
 static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {
     return f->p->storage_flags[storage] & CB_STORE_HOLD_END;

@@ -283,16 +283,19 @@ static cb_status consider_small_rungs(hunter *z, cb_error *err) {
     return CB_OK;
 }
 
-/* Nothing fits: the smallest plan of the rungs before, for the error. Whoever asks for that much
- * gets it. */
+/* Nothing fits: the smallest plan at any price, for the error. Up from the last rung, as far as a
+ * plan may be smaller than what was found: so it does not depend on the budget, and whoever asks
+ * for that much gets it. */
 static cb_status find_smallest(hunter *z, cb_error *err) {
+    uint64_t free_of = beside(z);
     bool taken;
+    if (z->n_rung == 0) return CB_OK;
     z->weighs_all = true;
-    for (uint32_t r = first_rung(z);; r -= STRIDE) {
-        bool possible = r < z->n_rung && z->target[r] >= z->floor;
-        if (possible) CB_TRY(consider_rung(z, r, &taken, err));
-        if (possible && (z->at[r].joint.pair || z->at[r].only.pair)) return CB_OK;
-        if (r < STRIDE) return CB_OK;
+    uint32_t last = z->n_rung - 1;
+    for (uint32_t r = last - last % STRIDE;; r -= STRIDE) {
+        bool smaller = z->smallest == UINT64_MAX || next_target(z, r) + free_of < z->smallest;
+        if (smaller && z->target[r] >= z->floor) CB_TRY(consider_rung(z, r, &taken, err));
+        if (!smaller || r < STRIDE) return CB_OK;
     }
 }
 

@@ -313,13 +313,9 @@ static bool demands_saving(const cb_facts *f) {
 /* "; the smallest share is 0.21x of ..., of which ... are held to the end" */
 static void put_shares(const picker *k, const cb_ladder *d, char *text, size_t room) {
     const cb_trial *t = k->t;
-    const cb_problem *p = t->f->p;
-    uint64_t held = 0;
+    uint64_t held = cb_held_bytes(t->f);
     text[0] = 0;
     if (!d || t->goal->measure == CB_MEASURE_ARENA || k->smallest == UINT64_MAX) return;
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (t->f->root[s] != CB_NONE && cb_stays_to_end(t->f, s)) held += p->storage_bytes[s];
-    }
     double whole = (double)(d->whole + beside_size(t)) + 1e-9;
     double least = ceil(1000 * (double)k->smallest / whole) / 1000; /* who asks for it gets it */
     (void)snprintf(text, room,

@@ -157,7 +157,7 @@ def readers_of(problem, first, storage):
 
 def test_texts(plan):
     text = plan.explain()
-    for word in ("bound", "gap", "floor", "largest working sets", "otherwise"):
+    for word in ("bound", "gap", "held", "floor", "largest working sets", "otherwise"):
         assert word in text
     gap = plan.numbers["gap"]
     assert gap is not None and f"gap {100 * gap:.2f} %" in str(plan)
@@ -188,6 +188,7 @@ def test_gap_and_class():
 def test_floor(plan):
     explanation = plan.explanation
     floor = explanation["floor"]
+    assert 0 < explanation["held_bytes"] <= floor["bytes"]
     assert 0 < floor["bytes"] <= plan_of("transformer_encoder", budget="min").numbers["live_bytes"]
     with pytest.raises(
         cutback.BudgetError, match=f"none is below {floor['bytes']} bytes"

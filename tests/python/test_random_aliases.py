@@ -192,7 +192,11 @@ def check_promises(seed, shares):
             missed = promises(problem, measure, offload, [*shares, 1000])
             found = re.search(r"smallest found needs (\d+)", str(missed))
             assert found, missed
-            assert promises(problem, measure, offload, [int(found[1])]) is None, seed
+            needs = int(found[1])
+            assert promises(problem, measure, offload, [needs]) is None, seed
+            for less in (1, needs - 1):  # the smallest, whatever was asked
+                again = promises(problem, measure, offload, [less])
+                assert f"smallest found needs {needs} bytes" in str(again), (seed, less)
 
 
 def test_promises_with_offload():
