@@ -59,6 +59,7 @@ def test_a_budget_is_kept_to_the_byte(name: str) -> None:
     model, x = MODELS[name]()
     start = copy.deepcopy(model.state_dict())
     plain, _ = step(model, x, lambda m, x: m(x))
+    eager_plan._planned.clear()  # what other tests have heard of is said again
     peaks = []
     for budget in (1.0, 0.75, "min"):
         model.load_state_dict(start)

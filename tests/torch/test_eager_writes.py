@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from cutback.torch import checkpoint
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:the first run of a region")]
+pytestmark = pytest.mark.torch
 
 torch.set_num_threads(1)
 POLICIES = (
