@@ -208,6 +208,8 @@ static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op)
         CB_TRY(want_object(r, c, "value"));
         CB_TRY(cb_known_keys(c, "value", known, 4, r->err));
         p->value_op[v] = op;
+        const cb_json *storage; /* it has no other value to fall back to */
+        CB_TRY(cb_json_want(c, "storage", CB_JSON_INT, &storage, r->err));
         CB_TRY(read_u32(r, c, "storage", &p->value_storage[v]));
         CB_TRY(read_text(r, c, "type", &p->value_type[v]));
         CB_TRY(read_u64(r, c, "bytes", MOST_WHOLE, &p->value_bytes[v]));

@@ -135,7 +135,10 @@ def _share_of(size: int, whole: int, *, up: bool = True) -> float:
 
 def short(value: object) -> str:
     """What was given, for an error."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        return f"an int of {int(value).bit_length()} bits"  # type: ignore[call-overload]
     return shown if len(shown) < 60 else f"{shown[:57]}..."
 
 

@@ -248,8 +248,10 @@ def read_graph(problem: Problem) -> str:
     """
     if isinstance(problem, Mapping):
         return files.to_json(dict(problem), "problem")
-    if isinstance(problem, str) and problem.lstrip().startswith("{"):
-        return problem
+    if isinstance(problem, str):
+        text = problem.removeprefix("\ufeff")  # some editors' mark of UTF-8
+        if text.lstrip().startswith("{"):
+            return text
     if isinstance(problem, (str, os.PathLike)):
         return files.read_text(problem)
     raise TypeError(
@@ -291,8 +293,10 @@ def _seconds(time_limit: float) -> float:
     if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float, np.number)):
         raise TypeError(f"time_limit is a number of seconds, not {time_limit!r}")
     if not time_limit >= 0:
-        raise ValueError(f"time_limit={time_limit!r} is no number of seconds; 0 is no limit")
-    return min(float(time_limit), 1e9)  # the core's own "no limit" begins below that
+        raise ValueError(
+            f"time_limit={budgets.short(time_limit)} is no number of seconds; 0 is no limit"
+        )
+    return float(min(time_limit, 1e9))  # the core's own "no limit" begins below that
 
 
 def _teller(

@@ -1,5 +1,7 @@
 /* module.c: the module cutback._native: its state, its types and the functions about the process.
  */
+#include <limits.h>
+
 #include "state.h"
 
 #include "base/cpu.h"
@@ -18,8 +20,12 @@ static PyObject *get_num_threads(PyObject *module, PyObject *Py_UNUSED(none)) {
 
 static PyObject *set_num_threads(PyObject *module, PyObject *number) {
     cb_py_state *state = cb_py_state_of(module);
-    long n = PyLong_AsLong(number);
+    int overflow = 0;
+    if (PyBool_Check(number))
+        return PyErr_Format(PyExc_TypeError, "set_num_threads: a number is wanted, not %R", number);
+    long n = PyLong_AsLongAndOverflow(number, &overflow);
     if (PyErr_Occurred()) return NULL;
+    if (overflow) n = overflow < 0 ? LONG_MIN : LONG_MAX;
     if (n < 0 || n > 4096)
         return PyErr_Format(PyExc_ValueError, "set_num_threads: %ld is not in 0..4096", n);
     cb_py_context *context = cb_py_context_get(state);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import inspect
 import json
@@ -218,6 +219,32 @@ def test_several_budgets_are_a_list(several):
 def test_what_cannot_act_is_refused(given, options, error):
     with pytest.raises(error, match=next(iter(options))):
         cutback.plan(*given, **options)
+
+
+def test_numbers_that_no_machine_has_are_refused_in_few_words():
+    """Python does not write integers of more than 4300 digits."""
+    huge = 10**5000
+    for options in (
+        {"budget": huge},
+        {"budget": -huge},
+        {"budget": 0.5, "time_limit": -huge},
+        {"budget": 0.5, "offload": True, "device": "a100", "pinned": huge},
+        {"budget": "min", "max_extra": huge},
+    ):
+        with pytest.raises(ValueError, match=r"an int of 1661\d bits"):
+            cutback.plan(PROBLEM, **options)
+    assert cutback.plan(PROBLEM, budget=0.9, time_limit=huge).numbers
+
+
+def test_text_with_a_mark_of_utf8_is_a_problem_too():
+    assert cutback.plan("\ufeff" + json.dumps(PROBLEM)).numbers == cutback.plan(PROBLEM).numbers
+
+
+def test_an_output_without_a_storage_is_named():
+    odd = copy.deepcopy(PROBLEM)
+    odd["ops"][1]["out"] = [{}]
+    with pytest.raises(ValueError, match="storage"):
+        cutback.plan(odd)
 
 
 def test_a_graph_of_nodes_is_named_as_what_it_is():

@@ -49,6 +49,10 @@ def test_the_number_of_threads_changes_no_bit(model):
         assert cutback.get_num_threads() == len(os.sched_getaffinity(0))
         with pytest.raises(ValueError, match="-1"):
             cutback.set_num_threads(-1)
+        with pytest.raises(ValueError, match=r"not in 0\.\.4096"):
+            cutback.set_num_threads(10**30)
+        with pytest.raises(TypeError, match="not True"):
+            cutback.set_num_threads(True)
     finally:
         cutback.set_num_threads(before)
 
