@@ -73,11 +73,9 @@ fuzz: $(VENV)/.build-tools
 test-notebooks: $(VENV)/.torch
 	$(BIN)/python tools/run_notebooks.py notebooks/*.ipynb
 
-# The bridge to PyTorch, with the version it is written for. What fails beside other tests is run again by itself: one
-# test has been seen to depend on what ran before it in a process (docs/testing.md).
+# The bridge to PyTorch, with the version it is written for.
 test-torch: $(VENV)/.torch
-	$(BIN)/python -m pytest $(PARALLEL) tests/torch || \
-	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none tests/torch
+	$(BIN)/python -m pytest $(PARALLEL) tests/torch
 
 # Front ends as people install them, with our line added.
 test-frontends: $(VENV)/.frontends
