@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -488,6 +489,43 @@ def test_a_share_of_what_was_compiled_names_what_was_not() -> None:
     with pytest.raises(BudgetError) as told:
         ct.compile(whole, budget=0.01)(torch.randn(64, 32)).sum().backward()
     assert "eager" not in str(told.value)
+
+
+class Between(nn.Module):
+    """Two compiled parts, and one between that PyTorch leaves to eager mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.middle = nn.Sequential(nn.Linear(32, 1024), nn.Linear(1024, 32))
+
+    @torch._dynamo.disable
+    def between(self, x: Any) -> Any:
+        return self.middle(x)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.between(self.first(x).tanh()).tanh()).square().mean()
+
+
+@pytest.mark.parametrize("door", ["module", "function"])
+@pytest.mark.parametrize("budget", [150_000, "min"])
+def test_gradients_of_eager_parts_count(door: str, budget: Any) -> None:
+    """Of a function that shows no parameters, too."""
+    torch.manual_seed(0)
+    model = Between()
+    step = ct.compile(model if door == "module" else lambda x: model(x), budget=budget)
+    figures, over = [], 0
+    for _ in range(3):
+        model.zero_grad(set_to_none=True)
+        with warnings.catch_warnings(record=True) as said, ct.MemoryTracker() as memory:
+            warnings.simplefilter("always")
+            step(torch.randn(16, 32)).backward()
+        text = " ".join(str(w.message) for w in said)
+        figures += re.findall(r"the step may take .*?\((\d+) bytes\)", text)
+        over += text.count("parts of the model are not planned")
+    assert over == 1 and memory.peak_bytes > 200_000
+    assert all(int(figure) >= memory.peak_bytes for figure in figures)
+    assert len(figures) == (budget != "min")  # there the forward alone is over
 
 
 @pytest.mark.parametrize("odd", ["no", 0, 1, [], 0.5])

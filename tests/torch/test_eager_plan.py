@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import re
 import sys
 import threading
 import warnings
@@ -347,3 +348,93 @@ def test_a_plan_fits_the_next_call_whatever_the_first_left_behind(make: Any) -> 
         model.zero_grad(set_to_none=True)
         model(x).sum().backward()
         assert_same([p.grad for p in model.parameters()], found)
+
+
+def test_each_way_of_a_region_has_a_plan() -> None:
+    """Branches that depend on data, in turn: from the second time on each keeps to the budget."""
+    torch.manual_seed(0)
+    short, long = (
+        nn.Sequential(*(m for _ in range(n) for m in (nn.Linear(32, 32), nn.Tanh())))
+        for n in (4, 12)
+    )
+    x = torch.randn(256, 32).abs()
+
+    def f(x: Any) -> Any:
+        return (short(x) if x.sum() > 0 else long(x)).square().mean()
+
+    def measured(v: Any, run: Any) -> tuple[Any, int]:
+        for p in (*short.parameters(), *long.parameters()):
+            p.grad = None
+        with Tracker() as tracker:
+            run(f, v).backward()
+        return [p.grad for p in (short if v is x else long).parameters()], tracker.peak
+
+    budget = int(1.05 * checkpoint_plan(f, -x, budget="min").document["budget_bytes"])
+    peaks = []
+    for k in range(8):
+        v = x if k % 2 == 0 else -x
+        plain, whole = measured(v, lambda f, v: f(v))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            ours, peak = measured(v, lambda f, v: checkpoint(f, v, budget=budget))
+        assert_same(plain, ours)
+        if v is not x:
+            assert whole > budget
+        assert peak <= budget or said, k
+        peaks.append(peak)
+    assert max(peaks[4:]) <= budget
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measured(-x, lambda f, v: checkpoint(f, v, budget=budget))
+
+
+def test_many_regions_keep_their_plans(monkeypatch: Any) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(70)]
+    watched = []
+    watch = eager_plan._watched
+    monkeypatch.setattr(eager_plan, "_watched", lambda *a: watched.append(1) or watch(*a))
+    for step_number in range(2):
+        watched.clear()
+        h = torch.randn(4, 8)
+        for layer in layers:
+            h = checkpoint(layer, h, budget=1.0)
+        h.sum().backward()
+        assert len(watched) == (70 if step_number == 0 else 0)
+
+
+def test_backwards_of_one_region_in_several_threads() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(48, 48), nn.Tanh())))
+    x = torch.randn(32, 48)
+    parameters = list(net.parameters())
+    plain = torch.autograd.grad(net(x).sum(), parameters)
+    for _ in range(6):
+        loss = checkpoint(net, x, budget="min").sum()
+        found: list[Any] = []
+
+        def run(loss: Any = loss, found: list[Any] = found) -> None:
+            found.append(torch.autograd.grad(loss, parameters, retain_graph=True))
+
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 3
+        for gradients in found:
+            assert_same(list(plain), list(gradients))
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet"])
+def test_what_a_refusal_names_is_met(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    with pytest.raises(cutback.BudgetError) as told:
+        checkpoint_plan(model, x, budget=1)
+    named = re.search(r"found that way is .*?\((\d+) bytes\)", str(told.value))
+    assert named is not None
+    assert checkpoint_plan(model, x, budget=int(named[1])).document["budget_bytes"] == int(named[1])
+    smallest = checkpoint_plan(model, x, budget="min").document["budget_bytes"]
+    assert int(named[1]) <= smallest
+    checkpoint_plan(model, x, budget=smallest)

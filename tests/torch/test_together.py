@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -243,3 +244,45 @@ def test_gradients_inside_of_what_is_compiled_say_what_they_hold() -> None:
         found = compiled(x)
     assert torch.allclose(found, torch.func.grad(loss)(x), atol=1e-5)
     ct.compile(torch.func.grad(loss), budget="10MiB")(x)
+
+
+def test_more_calls_than_are_planned_together_are_said_once() -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(16, 16), nn.Tanh())))
+    step = ct.compile(lambda x: layers(x).square().mean(), budget=0.6)
+    x = torch.randn(64, 16)
+    said = []
+    for _ in range(3):
+        with warnings.catch_warnings(record=True) as now:
+            warnings.simplefilter("always")
+            sum(step(x) for _ in range(17)).backward()
+        said += [str(w.message) for w in now]
+    assert len(said) == 1
+    assert said[0].startswith("17 calls of the model were pending together")
+    assert "may not hold" in said[0] and "over the budget" not in said[0]
+
+
+class Growing(nn.Module):
+    """More and more layers behind a graph break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.later = nn.ModuleList(nn.Linear(16, 16) for _ in range(8))
+
+    def forward(self, x: Any, n: int) -> Any:
+        x = self.first(x).tanh()
+        torch._dynamo.graph_break()
+        for layer in self.later[:n]:
+            x = layer(x).tanh()
+        return x.square().mean()
+
+
+def test_graphs_that_turn_up_too_late_are_said() -> None:
+    torch.manual_seed(0)
+    step = ct.compile(Growing(), budget="1MiB", dynamic=False)
+    x = torch.randn(64, 16)
+    with pytest.warns(UserWarning, match=r"made anew 4 times.*may not hold"):
+        for n in (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6):
+            step(x, n).backward()
+    step(x, 7).backward()  # once is enough

@@ -51,6 +51,7 @@ class Runner:
         self._lock = threading.Lock()
         self._told = False
         self._told_of_limit = False
+        self._left_out = 0  # bytes that parts left to eager mode held in the call measured last
         self._to_measure = 3  # calls: of one graph, of several, and of a plan for all of them
         self._compile()
 
@@ -128,15 +129,17 @@ class Runner:
             self._told = True
             warnings.warn(
                 "PyTorch compiled no graph of the model for training, so nothing was planned and "
-                f"the budget does not hold{figure}. {why}",
+                f"no budget is kept to{figure}. {why}",
                 stacklevel=5,
             )
             return
         limit = None if runs is None else self.partitioner.limit_bytes(runs)
         if limit is None or memory is None or self.partitioner.waits:
             return
-        if held <= limit:
-            beside, held = self._beside(memory)
+        is_over = "is"
+        if held <= limit and runs == 1:  # runs of one graph that are pending have their own warning
+            beside, held = self._beside(memory, tensors)
+            is_over = "may be"
             figure = (
                 f": when the forward ends they hold {budgets.text(beside)} ({beside} bytes) that "
                 f"no plan knows, so that the step may take {budgets.text(held)} ({held} bytes)"
@@ -144,38 +147,29 @@ class Runner:
         if held > limit:
             self._told = True
             warnings.warn(
-                "parts of the model are not planned, and it is over the "
+                f"parts of the model are not planned, and it {is_over} over the "
                 f"{self.partitioner.limit_name} of {budgets.text(limit)}{figure}. {why}",
                 stacklevel=5,
             )
 
-    def _beside(self, memory: MemoryTracker) -> tuple[int, int]:
-        """What the forward has left that the plan does not know, and what the step may take then:
+    def _beside(self, memory: MemoryTracker, results: list[torch.Tensor]) -> tuple[int, int]:
+        """What the forward has left that the plans do not know, and what the step may take then:
         that is there beside what was planned until the backward has come to it, and then there are
         the gradients of its parameters."""
-        plans = self.partitioner.plans
-        if not plans:
-            return memory.live_bytes, memory.live_bytes
-        if len(plans) > 1:
-            return 0, 0
-        plan = plans[0].document
-        starts = plan["backward_starts"]
-        kept = sum(size for _, made, last, size, *_ in plan["lives"] if made < starts <= last)
-        beside = memory.live_bytes - kept
+        beside, live = memory.live_bytes, 0
+        for plan in self.partitioner.plans:
+            starts = plan.document["backward_starts"]
+            lives = plan.document["lives"]
+            beside -= sum(size for _, made, last, size, *_ in lives if made < starts <= last)
+            live += plan.numbers["live_bytes"]
         if beside <= 0:
             return 0, 0
-        module = getattr(self.function, "__self__", None)
-        trained = module.parameters() if isinstance(module, torch.nn.Module) else ()
-        problem = plans[0].problem
-        storages = [out["storage"] for op in problem["ops"] for out in op["out"]]
-        made_here = {storages[value] for value in problem["backward_outputs"]}
-        gradients = sum(p.nbytes for p in trained if p.requires_grad)
-        gradients -= sum(problem["storages"][s]["bytes"] for s in made_here)
-        return beside, plan["numbers"]["live_bytes"] + beside + max(0, gradients)
+        self._left_out = beside
+        return beside, live + beside + _gradient_bytes(results)
 
     def _with_parts_left_out(self, error: BudgetError, memory: MemoryTracker | None) -> BudgetError:
-        """A share is one of what was compiled; what the forward held beside that has been seen."""
-        beside = 0 if memory is None else self._beside(memory)[0]
+        """A share is one of what was compiled; what a forward held beside that has been seen."""
+        beside = self._left_out if memory is None else self._beside(memory, [])[0]
         if not beside:
             return error
         return BudgetError(
@@ -203,7 +197,11 @@ class Runner:
 
     def _take_up_plan(self) -> None:
         with self._lock:
-            if self.partitioner.begins_anew() or self.partitioner.needs_another_round():
+            try:
+                anew = self.partitioner.begins_anew() or self.partitioner.needs_another_round()
+            except BudgetError as unmet:
+                raise self._with_parts_left_out(unmet, None) from None
+            if anew:
                 self._compile()
 
     def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
@@ -226,6 +224,24 @@ class Runner:
         if not saved.plans:
             raise RuntimeError("nothing has been planned yet: run a training step first")
         saved.write(path)
+
+
+def _gradient_bytes(results: list[torch.Tensor]) -> int:
+    """Of the leaves that parts of autograd's graph lead to which are not compiled."""
+    stack = [t.grad_fn for t in results if t.grad_fn is not None]
+    seen = set(stack)
+    leaves = set()
+    while stack:
+        node = stack.pop()
+        compiled = type(node).__name__ == "CompiledFunctionBackward"
+        for other, _ in node.next_functions:
+            variable = getattr(other, "variable", None)
+            if variable is not None and not compiled:
+                leaves.add(variable)
+            if other is not None and other not in seen:
+                seen.add(other)
+                stack.append(other)
+    return sum(t.nbytes for t in leaves if t.layout is torch.strided)
 
 
 class CompiledFunction:

@@ -167,7 +167,7 @@ def compile(
             nothing runs again. On CUDA the copies go to pinned memory, on streams of their own.
         pinned: most bytes that the host may hold for it at one time: an int or ``"8GiB"``.
         exact: search again at just this budget, for a faster plan than the search's targets, which
-            are 2 % apart, give; see :func:`cutback.plan`.
+            are up to 2 % apart, give; see :func:`cutback.plan`.
         optimizer: with ``measure="total"``, whose states count, also those that its first step will
             allocate, as does what its step takes beside them.
         fullgraph, dynamic: as for ``torch.compile``.

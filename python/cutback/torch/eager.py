@@ -67,8 +67,9 @@ def checkpoint(
         what ``fn`` returns. Gradients have the bits that they have without checkpointing.
 
     Random ops never run again; their results are held, a dropout mask as one byte an element.
-    Ops of other libraries run again only where a policy says ``MUST_RECOMPUTE``. What was written
-    in place is held. A region inside a region joins it, under its own policy.
+    Ops of other libraries run again where they are registered as functions of their arguments, with
+    a fake kernel, or a policy says ``MUST_RECOMPUTE``. What was written in place is held. A region
+    inside a region joins it, under its own policy.
 
     Raises:
         ValueError: a policy wants the result of a mutating op saved. ``offload`` without a

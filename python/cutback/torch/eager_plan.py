@@ -12,9 +12,11 @@ import contextlib
 import functools
 import heapq
 import json
+import re
 import threading
 import warnings
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -34,7 +36,10 @@ from .eager_schedule import Schedule
 from .eager_values import Node, Value
 from .eager_watch import Slot, Watching, probed, shapes_of
 
-_MOST_PLANS = 64  # remembered
+_MOST_PLANS = 1024  # remembered, of a step and of all that a program does: more in turn find none
+_MOST_WAYS = 8  # that one region may take (data-dependent branches), each with its plan
+_MOST_WATCHED = 8  # runs of a region in a row that are watched for a way that was not
+_ASKED = re.compile(r"no plan fits (\d+) bytes")
 _STEPS = 8  # smaller targets tried when the schedule of a plan is over the budget
 
 
@@ -50,6 +55,7 @@ class Script:
             if value in schedule.held:
                 self.holds.setdefault(number, set()).add(index)
         self.keys = seen.keys
+        self.size = len(seen.funcs), len(seen.slots)
         self.times: list[int] = [-1] * len(seen.slots)
         for now, slots in seen.slots_of.items():
             for slot in slots:
@@ -59,10 +65,11 @@ class Script:
 class Run:
     """One run of a region: its script, and what it holds from rerun to rerun."""
 
-    __slots__ = ("here", "kept", "last", "left", "now", "script", "ties")
+    __slots__ = ("here", "kept", "last", "left", "lock", "now", "script", "ties")
 
     def __init__(self, script: Script | None) -> None:
         self.script = script
+        self.lock = threading.RLock()
         self.kept: list[tuple[int, int, Value]] = []
         self.ties = count()
         self.now = -1  # the backward op that reads
@@ -120,13 +127,14 @@ class Run:
 
 
 class Following(Region):
-    """Runs a region by a script. Where the region turns out to be another one, it goes on as one
-    without."""
+    """Runs a region by a script. Where the region turns out to be another one, it goes on by the
+    script of that one, or as one without."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, scripts: tuple[Script, ...]) -> None:
         super().__init__()
-        self.run = Run(script)
-        self.script = script
+        self.scripts = scripts
+        self.script = scripts[0]
+        self.run = Run(self.script)
         self.same = True
         self.slots = 0
 
@@ -136,30 +144,40 @@ class Following(Region):
         held = super()._decide(info, node, args, kwargs, out)
         if held or not self.same:
             return held
-        funcs = self.script.funcs
-        at = node.number - 1
-        if at >= len(funcs) or funcs[at] != (info.func, shapes_of(out)):
-            self._leave()
+        at, now = node.number - 1, (info.func, shapes_of(out))
+        if not _has(self.script, at, now) and not self._turn_to(at, lambda s: _has(s, at, now)):
             return held
         return self.script.holds.get(node.number, "")
 
-    def _leave(self) -> None:
+    def _turn_to(self, at: int, fits: Callable[[Script], bool]) -> bool:
+        """Goes on by a script that fits and is the same so far; without one if there is none, or a
+        backward has begun."""
+        for other in self.scripts:
+            if self.run.now < 0 and fits(other) and other.funcs[:at] == self.script.funcs[:at]:
+                self.script = self.run.script = other
+                return True
         self.same = False
         self.run.script = None  # also of slots that exist: all are made again as needed
+        return False
 
     def pack(self, t: Any) -> Any:
         """A numbered slot."""
         value = super().pack(t)
         self.slots += 1
         if self.same and self.slots > len(self.script.times):
-            self._leave()
+            self._turn_to(self.number, lambda s: self.slots <= len(s.times))
         return Slot(value, self.slots - 1, self.run)
 
     def complete(self) -> bool:
-        """Did the region do all that the script expects?"""
-        if (self.number, self.slots) != (len(self.script.funcs), len(self.script.times)):
-            self._leave()
+        """Did the region do all that a script expects?"""
+        size = self.number, self.slots
+        if self.same and size != self.script.size:
+            self._turn_to(self.number, lambda s: s.size == size)
         return self.same
+
+
+def _has(script: Script, at: int, op: Any) -> bool:
+    return at < len(script.funcs) and script.funcs[at] == op
 
 
 def unpack_slot(slot: Slot) -> Any:
@@ -167,9 +185,13 @@ def unpack_slot(slot: Slot) -> Any:
     answer = probed(slot)
     if answer is not None:
         return answer
-    run, value = slot.run, slot.value
+    with slot.run.lock:  # a backward may run in several threads
+        return _unpack_planned(slot.run, slot.value, slot.number)
+
+
+def _unpack_planned(run: Run, value: Value, number: int) -> Any:
     script = run.script
-    now = -1 if script is None else script.times[slot.number]
+    now = -1 if script is None else script.times[number]
     if now < 0:  # no plan, or not one of the slots that a node showed
         return unpack(value)
     run.at(now)
@@ -186,7 +208,9 @@ def unpack_slot(slot: Slot) -> Any:
 # Regions that were planned, newest last. The first table is asked before a region runs, by what can
 # be known then; the second knows regions by what they did.
 _lock = threading.Lock()
-_candidates: OrderedDict[Any, Script] = OrderedDict()
+_candidates: OrderedDict[Any, tuple[Script, ...]] = OrderedDict()
+_strayed: OrderedDict[Any, int] = OrderedDict()
+"""Regions that did something else than planned -> runs that are still watched for that."""
 _planned: OrderedDict[Any, Planned] = OrderedDict()
 
 
@@ -242,33 +266,60 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
     Raises:
         cutback.BudgetError: none does; the text says what was reached.
     """
-    first = Plan(seen.text, _native.plan_json(seen.text, budget=budgets.parse(budget, "live")))
+    try:
+        first = _plan_for(seen, budgets.parse(budget, "live"))
+    except _native.BudgetError as error:
+        asked = _ASKED.search(str(error))
+        if asked is None:
+            raise
+        return _at_last(seen, int(asked[1]))
     device = first.document["device"]
     schedule = Schedule(seen, first.document)
-    live = schedule.live_bytes(device)
     limit = first.document["budget_bytes"]
-    if limit is None or live <= limit:
+    if limit is None or schedule.live_bytes(device) <= limit:
         return first, schedule
     if budget == "min":
         return _least(seen, first, schedule)
-    smallest = live
     target = int(limit)
     for _ in range(_STEPS):
         target = int(target * 0.93)
         try:
-            text = _native.plan_json(seen.text, budget=budgets.parse(target, "live"))
+            plan = _plan_for(seen, budgets.parse(target, "live"))
         except _native.BudgetError:
             break
-        plan = Plan(seen.text, text)
         schedule = Schedule(seen, plan.document)
-        live = schedule.live_bytes(device)
+        if schedule.live_bytes(device) <= limit:
+            return _under(plan, limit), schedule
+    return _at_last(seen, limit)
+
+
+def _plan_for(seen: Described, budget: Any) -> Plan:
+    return Plan(seen.text, _native.plan_json(seen.text, budget=budget))
+
+
+def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
+    """What ``"min"`` finds, or else the smallest at any price, if that fits: so who asks for what a
+    refusal names gets it.
+
+    Raises:
+        cutback.BudgetError: it does not; the text says what it takes.
+    """
+    smallest = None
+    for max_extra in (None, 100.0):
+        plan = _plan_for(seen, budgets.parse("min", "live", max_extra))
+        schedule = Schedule(seen, plan.document)
+        if schedule.live_bytes(plan.document["device"]) > plan.numbers["live_bytes"]:
+            plan, schedule = _least(seen, plan, schedule)
+        live = schedule.live_bytes(plan.document["device"])
         if live <= limit:
             return _under(plan, limit), schedule
-        smallest = min(smallest, live)
+        smallest = live if smallest is None else min(smallest, live)
+    assert smallest is not None
     raise _native.BudgetError(
-        f"budget {budgets.text(limit)}: the forward runs as it is written and autograd orders the "
-        f"backward; the smallest peak found that way is {budgets.text(smallest)} ({smallest} "
-        "bytes). Plan with cutback.torch.compile, or checkpoint smaller regions"
+        f"budget {budgets.text(limit)} ({limit} bytes): the forward runs as it is written and "
+        f"autograd orders the backward; the smallest peak found that way is "
+        f"{budgets.text(smallest)} ({smallest} bytes). Plan with cutback.torch.compile, or "
+        "checkpoint smaller regions"
     )
 
 
@@ -325,7 +376,7 @@ def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
     live = schedule.live_bytes(plan["device"])
     over = (
         "the first run of a region under a budget is watched, and saves nothing that can run "
-        f"again: it takes {budgets.text(live)} ({live} bytes), over the budget of "
+        f"again: it may take {budgets.text(live)} ({live} bytes), over the budget of "
         f"{budgets.text(limit)} ({limit} bytes). The plan holds from the next run on"
     )
     return Planned(script, Script(schedule), over if live > limit and says else "")
@@ -379,14 +430,18 @@ def run_planned(
     else:
         wish = "plan", json.dumps(_given(plan), sort_keys=True)
     key = _key(fn, args, kwargs, wish)
-    script = _candidates.get(key)
-    if script is not None:
-        region = Following(script)
+    scripts = _candidates.get(key, ())
+    if scripts and key not in _strayed:
+        region = Following(scripts)
         with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack_slot), region:
             out = fn(*args, **kwargs)
         if not region.complete():
-            with _lock:
-                _candidates.pop(key, None)
+            _remember(_strayed, key, _MOST_WATCHED)
+            warnings.warn(
+                "a region did something else than in the runs that were planned, and went on "
+                "without a plan: in this run the budget may not hold. The next runs are watched",
+                stacklevel=3,
+            )
         return out
     run = Run(None)
     out, seen = _watched(fn, args, kwargs, run)
@@ -398,11 +453,21 @@ def run_planned(
     if planned is None:
         planned = _planned_for(seen, budget, plan)
         _remember(_planned, known, planned)
-    _remember(_candidates, key, planned.script)
+    others = [s for s in scripts if s is not planned.script]
+    _remember(_candidates, key, (planned.script, *others[: _MOST_WAYS - 1]))
+    _watch_on(key, found=len(others) == len(scripts))
     run.script = planned.first
     if is_new and planned.over:
         warnings.warn(planned.over, stacklevel=3)
     return out
+
+
+def _watch_on(key: Any, found: bool) -> None:
+    """Counts the runs that are watched, until the way is found that had no plan."""
+    with _lock:
+        left = _strayed.pop(key, 0) - 1
+        if left > 0 and not found:
+            _strayed[key] = left
 
 
 def plan_region(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any) -> Plan:

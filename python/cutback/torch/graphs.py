@@ -487,7 +487,8 @@ class Reader:
             if desc is None:
                 raise UnsupportedGraphError(
                     f"forward output {k}: the graph does not say what it is (no descriptors), so "
-                    "inputs that are overwritten cannot be told; use aot_autograd or torch.compile"
+                    "inputs that are overwritten cannot be told; use aot_autograd or "
+                    "torch.compile, and take torch.compiler.nested_compile_region out"
                 )
             if isinstance(getattr(desc, "base", None), InputMutationAOTOutput):
                 raise UnsupportedGraphError(

@@ -607,7 +607,7 @@ class Partitioner(CustomPartitionerFn):
             raise UnsupportedGraphError(
                 "PyTorch cuts this graph into several (nested compiled regions, or buckets of "
                 "DistributedDataParallel), and a budget is not shared out among those in this "
-                "version: take torch.compiler.nested_compile_region out, set "
+                "version: take torch.compiler.nested_compile_region out; for DDP set "
                 "torch._dynamo.config.optimize_ddp = False (cutback.torch.compile does so by "
                 "itself), or use budget=None or 'min'"
             )

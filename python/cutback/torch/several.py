@@ -19,6 +19,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -165,6 +166,7 @@ class ModelPartitioner(Partitioner):
         self._parts: list[Part] = []
         self._stale = False
         self._rounds = 0
+        self._told_of_rounds = False
         self._outgrown = False
         self._growths = 0
         self.is_last = False
@@ -269,30 +271,43 @@ class ModelPartitioner(Partitioner):
         seen, self._seen = self._seen, None
         if seen is None or any(key not in self._graphs for key in seen):
             return
-        most = max(seen.values())
-        seen = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
+        if max(seen.values()) > MOST_CALLS:
+            self._tell_of_too_many(seen)
+            return
         held, limit = self._together(seen, {k: self._graphs[k].schedule for k in seen})
-        if held <= limit and most <= MOST_CALLS:
-            self._covered.append(seen)
+        self._covered.append(seen)  # said once
+        if held <= limit:
             self._share(seen)  # where there is another round, that must not undo it
             return
-        final = self._rounds >= MOST_ROUNDS or most > MOST_CALLS
-        self._covered.append(seen)  # said once
+        final = self._rounds >= MOST_ROUNDS
         for key, n in seen.items():
             frame = self._graphs[key].frame
             self._calls[frame] = max(n, self._calls.get(frame, 1))
         if not final:
             self._share(seen)
             self._stale = True
-        text = "more than " if most > MOST_CALLS else ""
         warnings.warn(
             f"{sum(seen.values())} calls of the model were pending together, before a backward, "
-            f"and each was planned alone: together they hold {text}{budgets.text(held)} ({held} "
+            f"and each was planned alone: together they hold {budgets.text(held)} ({held} "
             f"bytes), over the budget of {budgets.text(limit)} ({limit} bytes) for all of them. "
             + ("They are not planned together: run the backward earlier, or give a smaller budget"
                if final else "From the next call on they share the budget"),
             stacklevel=2,
         )  # fmt: skip
+
+    def _tell_of_too_many(self, seen: Together) -> None:
+        """More calls than are planned together: said once, of any number."""
+        some = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
+        held, limit = self._together(some, {k: self._graphs[k].schedule for k in some})
+        self._covered.append(Counter(dict.fromkeys(seen, sys.maxsize)))
+        warnings.warn(
+            f"{sum(seen.values())} calls of the model were pending together, before a backward, "
+            f"and at most {MOST_CALLS} of a graph are planned together: {sum(some.values())} of "
+            f"them hold {budgets.text(held)} ({held} bytes), and the budget of "
+            f"{budgets.text(limit)} ({limit} bytes) for all of them may not hold. Run the backward "
+            "earlier, or give a smaller budget",
+            stacklevel=2,
+        )
 
     def _share(self, seen: Together) -> None:
         self._patterns = [p for p in self._patterns if not together.covers([seen], p)]
@@ -615,6 +630,20 @@ class ModelPartitioner(Partitioner):
         self._note_graph(graph, schedule)
         return schedule
 
+    def _tell_of_rounds(self) -> None:
+        """A graph turned up that no plan of several graphs knows, and there will be no more."""
+        if self._rounds < MOST_ROUNDS or self._told_of_rounds:
+            return
+        self._told_of_rounds = True
+        warnings.warn(
+            f"plans of several graphs were made anew {MOST_ROUNDS} times, as other graphs than the "
+            "planned ones turned up, and again there is one: from now on each new one is planned "
+            "as small as it gets, by itself, and the budget of the whole step may not hold. Begin "
+            "with the step that has most graphs, or take the graph breaks out "
+            "(fullgraph=True names the first)",
+            stacklevel=2,
+        )
+
     def _choose_shared(self, graph: Imported) -> Schedule:
         self._documents[self.frame()] = graph.document
         for part in self._parts:
@@ -634,6 +663,7 @@ class ModelPartitioner(Partitioner):
         else:
             self._stale = True
             self._unmet = None
+            self._tell_of_rounds()
         whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
         try:
             return super()._choose(graph)
