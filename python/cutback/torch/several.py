@@ -180,7 +180,6 @@ class ModelPartitioner(Partitioner):
         self._seen: Together | None = None  # pending together in this step, not looked at yet
         self._patterns: list[Together] = []  # what has to share the budget
         self._covered: list[Together] = []  # what does
-        self._calls: dict[int | None, int] = {}  # frame -> its calls that were pending together
         self._ran = False
         self._largest: dict[int | None, list[list[int]]] = {}  # frame -> sizes of its tensors
         self._symbolic: set[int | None] = set()  # frames that were compiled for sizes that change
@@ -280,9 +279,6 @@ class ModelPartitioner(Partitioner):
             self._share(seen)  # where there is another round, that must not undo it
             return
         final = self._rounds >= MOST_ROUNDS
-        for key, n in seen.items():
-            frame = self._graphs[key].frame
-            self._calls[frame] = max(n, self._calls.get(frame, 1))
         if not final:
             self._share(seen)
             self._stale = True
