@@ -127,7 +127,7 @@ $(VENV)/.torch: $(VENV)/.test requirements/torch.txt
 	@touch $@
 
 $(VENV)/.frontends: $(VENV)/.torch requirements/frontends.txt
-	$(BIN)/python -m pip install -q psutil pyyaml safetensors
+	$(BIN)/python -m pip install -q psutil transformers
 	$(BIN)/python -m pip install -q --no-deps -r requirements/frontends.txt
 	@touch $@
 
