@@ -225,7 +225,7 @@ typedef struct cb_budget {
     enum { CB_BUDGET_NONE = 0, CB_BUDGET_BYTES, CB_BUDGET_SHARE, CB_BUDGET_MIN } kind;
     uint64_t bytes; /* CB_BUDGET_BYTES */
     double share;   /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra
-                       time */
+                       time; 0: 0.4, or what constraints make it */
     cb_measure measure;
     cb_offload offload;    /* goes with a budget on another measure than saved */
     uint64_t pinned_bytes; /* most that the host may hold for it at one time; 0: no limit */

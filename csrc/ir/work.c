@@ -19,8 +19,9 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 int64_t cb_row_blocks(int64_t rows, int64_t columns) {
+    if (columns == 0) return 1; /* no partial sums, and no memory for them */
     int64_t blocks = smaller(rows / ROWS_AT_LEAST, ROW_BLOCKS_MAX);
-    return larger(1, smaller(blocks, PARTIALS_MAX / larger(columns, 1)));
+    return larger(1, smaller(blocks, PARTIALS_MAX / columns));
 }
 
 /* One block needs no partial sums: it adds up in the output itself or in registers. */

@@ -302,6 +302,8 @@ static cb_status find_smallest(hunter *z, cb_error *err) {
 static cb_status fail(const hunter *z, cb_error *err) {
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
     char op[CB_OP_TEXT], found[60] = "nothing was found";
+    if (z->goal->smallest && z->smallest != UINT64_MAX)
+        return cb_fail_time(z->goal, z->smallest, err);
     if (z->smallest != UINT64_MAX) {
         (void)snprintf(found, sizeof found, "the smallest found needs %llu bytes",
                        (unsigned long long)z->smallest);

@@ -164,6 +164,31 @@ static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb
     return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
 }
 
+/* What a search finds: into the plan where values move, else what is to be run again. */
+static cb_status choose_for(planner *r, const cb_goal *goal, cb_plan *plan, cb_found *found,
+                            cb_error *err) {
+    if (r->facts.offloads && goal->measure == CB_MEASURE_SAVED) return fail_saved(err);
+    if (r->facts.offloads || goal->offload != CB_OFFLOAD_ASKED)
+        return choose_moves(r, goal, plan, err);
+    CB_TRY(find_pairs(r, goal, found, err));
+    if (found->least_extra_ps >= 0 && !r->facts.bent)
+        plan->lower_bound_ps = r->facts.once_ps + (int64_t)found->least_extra_ps;
+    return CB_OK;
+}
+
+/* The smallest plan is looked for within some more time. Where constraints alone take more than
+ * that, and nobody has said how much it may be, it is the smallest at any price. */
+static cb_status choose_found(planner *r, const cb_budget *budget, cb_plan *plan, cb_found *found,
+                              cb_error *err) {
+    cb_goal goal = make_goal(r, budget);
+    plan->budget_bytes = goal.bytes;
+    cb_status status = choose_for(r, &goal, plan, found, err);
+    if (status != CB_INFEASIBLE || !goal.smallest || budget->share > 0) return status;
+    goal.share = CB_ANY_SHARE;
+    found->schedule = (cb_schedule){0};
+    return choose_for(r, &goal, plan, found, err);
+}
+
 /* The schedule, into the plan's arena. */
 static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *plan,
                                  cb_error *err) {
@@ -176,14 +201,8 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
         CB_TRY(cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, &found.pairs, err));
         if (r->facts.offloads) return move_preset(r, budget, &found.pairs, plan, err);
     } else {
-        cb_goal goal = make_goal(r, budget);
-        plan->budget_bytes = goal.bytes;
-        if (r->facts.offloads && goal.measure == CB_MEASURE_SAVED) return fail_saved(err);
-        if (r->facts.offloads || goal.offload != CB_OFFLOAD_ASKED)
-            return choose_moves(r, &goal, plan, err);
-        CB_TRY(find_pairs(r, &goal, &found, err));
-        if (found.least_extra_ps >= 0 && !r->facts.bent)
-            plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
+        CB_TRY(choose_found(r, budget, plan, &found, err));
+        if (plan->schedule.n_step > 0) return CB_OK;
     }
     if (found.schedule.n_step > 0)
         return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);

@@ -16,7 +16,6 @@
 #define REFINED 4      /* searches at an exact budget, if offsets take more than it leaves */
 #define AHEAD 2        /* rungs of a budget that are searched at once */
 #define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
-#define ANY_SHARE 100  /* more time than any plan takes that a budget gets */
 #define SAVED_STEPS 24 /* price steps for a target */
 
 /* ---- filling the pool ------------------------------------------------------------------------ */
@@ -325,6 +324,15 @@ static void put_shares(const picker *k, const cb_ladder *d, char *text, size_t r
                    (double)(held + beside_size(t)) / whole);
 }
 
+cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err) {
+    return cb_fail(err, CB_INFEASIBLE,
+                   "no plan was found that takes at most %.6g %% more time than running each op "
+                   "once: the constraints make ops run again; the smallest found at any price "
+                   "needs %llu bytes; allow more time (max_extra), or free some values of their "
+                   "MUST_RECOMPUTE",
+                   100 * goal->share, (unsigned long long)smallest);
+}
+
 static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err) {
     const cb_trial *t = k->t;
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
@@ -335,6 +343,7 @@ static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err)
                        "MUST_RECOMPUTE or widen a region's limit");
     }
     CB_TRY(put_floor(k, d, floor, sizeof floor, err));
+    if (t->goal->smallest) return cb_fail_time(t->goal, k->smallest, err);
     put_shares(k, d, shares, sizeof shares);
     return cb_fail(err, CB_INFEASIBLE,
                    "no plan fits %llu bytes (%s): the smallest found needs %llu bytes, at op "
@@ -388,7 +397,7 @@ static cb_status consider_as_min(picker *k, cb_ladder *d, double share, cb_error
 static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
     picker least = {.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
-    const double share[] = {CB_MIN_SHARE, ANY_SHARE};
+    const double share[] = {CB_MIN_SHARE, CB_ANY_SHARE};
     uint32_t n_share = !d || cb_front_suits(d) ? 0 : cb_is_tiny_search(&d->first.moves) ? 2 : 1;
     for (uint32_t i = 0; i < n_share && status == CB_OK; i++) {
         picker min = least;

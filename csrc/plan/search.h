@@ -8,6 +8,7 @@
 #include "sim.h"
 
 #define CB_MIN_SHARE 0.4 /* more time that CB_BUDGET_MIN allows where it does not say */
+#define CB_ANY_SHARE 100 /* more than any plan takes that a budget gets */
 
 typedef struct cb_goal {
     cb_measure measure;
@@ -39,6 +40,9 @@ typedef struct cb_found {
  * recomputes. */
 CB_MUST_CHECK cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced,
                                            cb_error *err);
+
+/* The refusal of a goal `smallest`, whose plan may be of any size: what it may not take is time. */
+cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err);
 
 typedef struct cb_searcher cb_searcher; /* lies in an arena */
 

@@ -20,7 +20,6 @@ _UNITS = {
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 _SHARE_TEXT = re.compile(r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*[xX]\s*")
-_MIN_EXTRA_TIME = 0.4  # what "min" may cost beside the save-everything time
 
 NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
 """(kind, bytes, share, measure), or with (offload, pinned bytes, exact), as the core takes it."""
@@ -61,7 +60,7 @@ def parse(
 
     ``int``: bytes. ``"6GiB"``, ``"500MB"``: with a unit. ``0.4`` or ``"0.4x"``: a share of what
     saving everything takes, in (0, 1]. ``"min"``: the smallest peak that costs at most 40 % more
-    time, or the share ``max_extra``.
+    time (where constraints alone take more than that, at any price), or the share ``max_extra``.
 
     Raises:
         ValueError, TypeError: not a budget, or no such measure.
@@ -167,7 +166,7 @@ def _plain(number: Any) -> Any:
 
 def _extra(max_extra: float | None) -> float:
     if max_extra is None:
-        return _MIN_EXTRA_TIME
+        return 0.0  # the core's own
     max_extra = _plain(max_extra)
     if isinstance(max_extra, bool) or not isinstance(max_extra, (int, float)):
         raise TypeError(f"max_extra={short(max_extra)} is not a share of time in (0, 100]")

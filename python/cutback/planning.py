@@ -412,7 +412,8 @@ def plan(
             :func:`cutback.files.with_times`.
         exact: search again at just this budget. The plan may be faster, but a larger
             budget without it, or with it, may then give a slower one.
-        max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given.
+        max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given
+            (and where constraints alone take more than that, whatever it is).
         offload: with a budget; may values move to the host and back, over the link of
             the device? ``"only"``: and nothing runs again. :func:`cutback.torch.compile`
             runs such plans, :func:`cutback.compile` does not.

@@ -302,3 +302,56 @@ def test_mu_two_moves_what_lies_idle_where_there_is_a_link():
 def test_mu_two_needs_a_whole_graph():
     with pytest.raises(TypeError, match="whole graph"):
         cutback.compile(layers, policy=policies.mu_two())([np.ones((4, 4))], np.ones((4, 4)))
+
+
+def forced_to_run_again():
+    """A chain of few ops, all of which must run again: more time than `min` allows by itself, and
+    more bytes than saving everything takes."""
+
+    def op(name, ins, n_bytes, storage, *flags, constraint=None):
+        out = {"storage": storage, "type": ""} | ({"constraint": constraint} if constraint else {})
+        return {"name": name, "kind": "aten.sin.default", "in": ins, "out": [out]} | {
+            "flags": list(flags), "flops": 1000, "bytes": n_bytes * (50 if constraint else 1)
+        }  # fmt: skip
+
+    again = "must_recompute"
+    ops = [
+        op("x", [], 4096, 0, "placeholder"),
+        op("a", [0], 65536, 1, constraint=again),
+        op("b", [1], 65536, 2, constraint=again),
+        op("c", [2], 4096, 3),
+        op("tangent", [], 4096, 4, "backward"),
+        op("dc", [4, 3, 2], 65536, 5, "backward"),
+        op("db", [5, 2, 1], 65536, 6, "backward"),
+        op("da", [6, 1], 4096, 7, "backward"),
+    ]
+    sizes = [4096, 65536, 65536, 4096, 4096, 65536, 65536, 4096]
+    return json.dumps(
+        {
+            "format": "cutback.problem", "version": 1, "source": "test", "backward_starts": 4,
+            "ops": ops, "forward_outputs": [3], "backward_outputs": [7],
+            "storages": [{"bytes": n, "flags": ["static"] * (k == 0)} for k, n in enumerate(sizes)],
+        }
+    )  # fmt: skip
+
+
+FORCED = forced_to_run_again()
+
+
+@pytest.mark.parametrize(
+    ("measure", "offload"),
+    [(m, o) for m in ("live", "arena", "total", "saved") for o in (False, True)][:-1],
+)
+def test_min_where_constraints_take_more_time_than_it_allows(measure, offload):
+    """They are kept at the smallest size at any price, unless somebody has said how much time it
+    may be: then the error names that."""
+    problem = FORCED
+    options = {"measure": measure, "device": "a100", "offload": offload}
+    plan = cutback.plan(problem, budget="min", **options)
+    assert plan.numbers["recomputed"] >= 2
+    assert plan.numbers["time_ps"] > 1.4 * plan.numbers["once_ps"] or measure == "saved"
+    if measure != "saved":
+        least = plan.numbers["budget_bytes"]
+        assert cutback.plan(problem, budget=least, **options).numbers["time_ps"]
+        with pytest.raises(cutback.BudgetError, match="at most 10 % more time"):
+            cutback.plan(problem, budget="min", max_extra=0.1, **options)

@@ -79,6 +79,23 @@ def storage_of(t: Any) -> Any:
     return t.untyped_storage()._cdata
 
 
+def _apart(func: Any, out: Any) -> Any:
+    """Results of an op that makes all of them, each in memory of its own: a shape function may
+    return one tensor for two results of one shape (mkldnn's recurrences), which kernels do not."""
+    if not isinstance(out, tuple) or any(r.alias_info is not None for r in func._schema.returns):
+        return out
+    found: set[Any] = set()
+    rows = []
+    for t in out:
+        strided = isinstance(t, Tensor) and t.layout is torch.strided
+        if strided and storage_of(t) in found:
+            t = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+        if strided:
+            found.add(storage_of(t))
+        rows.append(t)
+    return tuple(rows)
+
+
 class _Followed(TorchDispatchMode):
     """Counts the bytes of storages that appear, and are not ``known``."""
 
@@ -89,7 +106,7 @@ class _Followed(TorchDispatchMode):
         self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = _apart(func, func(*args, **(kwargs or {})))
         for t in out if isinstance(out, (tuple, list)) else (out,):
             if not isinstance(t, Tensor) or t.layout is not torch.strided:
                 continue
