@@ -16,12 +16,15 @@
 #include "haul.h"
 #include "ladder.h"
 
-#define SLACK 0.97 /* of the bound, as in ladder.c */
-#define STRIDE 2   /* every second rung of the ladder: a joint search takes longer */
+#define SLACK 0.97      /* of the bound, as in ladder.c */
+#define STRIDE 2        /* every second rung of the ladder: a joint search takes longer */
+#define MOST_FAILED 2   /* rungs in a row that end the search for the smallest, */
+#define VAIN_EFFORT 4e4 /* or so many, times ops, where nothing runs again */
 
 typedef struct rung {
     cb_candidate joint, only; /* pairs in the arena; NULL: none that counts */
     bool has_joint, has_only; /* searched */
+    bool passed;              /* a plan was found that is a later rung's */
 } rung;
 
 typedef struct hunter {
@@ -147,6 +150,7 @@ static cb_status keep_winner(hunter *z, uint32_t r, double least, cb_candidate *
     if (i == CB_NONE) return CB_OK;
     while (i > 0 && (double)z->pool->at[i].time_ps < least) i--;
     if ((double)z->pool->at[i].time_ps < least) return CB_OK;
+    z->at[r].passed |= z->pool->at[i].size <= next_target(z, r);
     if (z->pool->at[i].size <= next_target(z, r)) return CB_OK;
     return keep(z, &z->pool->at[i], out, err);
 }
@@ -230,14 +234,14 @@ static cb_status consider_plan(hunter *z, uint32_t r, const cb_candidate *c, boo
     return consider(z, &schedule, taken, err);
 }
 
-/* Plans that run nothing again are searched for only if they can still win. */
-static cb_status consider_rung(hunter *z, uint32_t r, bool *taken, cb_error *err) {
+/* Plans that run nothing again are searched for only if they can still win, others if `joint`. */
+static cb_status consider_rung(hunter *z, uint32_t r, bool joint, bool *taken, cb_error *err) {
     double most = z->goal->smallest         ? (double)z->f->once_ps * (1 + z->goal->share)
                   : z->best_ps == INT64_MAX ? INFINITY
                                             : (double)z->best_ps;
     bool only = false;
     *taken = false;
-    if (z->goal->offload != CB_OFFLOAD_ONLY) {
+    if (joint && z->goal->offload != CB_OFFLOAD_ONLY) {
         CB_TRY(search_joint(z, r, err));
         CB_TRY(consider_plan(z, r, &z->at[r].joint, taken, err));
         if (!z->goal->smallest && z->best_ps != INT64_MAX) most = (double)z->best_ps;
@@ -263,22 +267,27 @@ static cb_status consider_rungs(hunter *z, cb_error *err) {
     for (uint32_t r = first_rung(z); r < z->n_rung; r += STRIDE) {
         if (z->target[r] < z->floor) return CB_OK;
         if (z->best_ps != INT64_MAX && least_of(z, r) >= (double)z->best_ps) return CB_OK;
-        CB_TRY(consider_rung(z, r, &taken, err));
+        CB_TRY(consider_rung(z, r, true, &taken, err));
     }
     return CB_OK;
 }
 
-/* Down the rungs, until two in a row give nothing smaller. */
+/* Down the rungs to the floor, or until too many in a row have nothing smaller, but for those whose
+ * plan is so small that it is a later one's. Joint searches take longer, and end sooner. */
 static cb_status consider_small_rungs(hunter *z, cb_error *err) {
     double most = (double)z->f->once_ps * (1 + z->goal->share);
     uint64_t from = z->best_ps == INT64_MAX ? z->ladder.whole : z->best_bytes;
+    bool tiny = cb_is_tiny_search(&z->ladder.first.moves), joint = true;
+    double vain = fmax(MOST_FAILED, VAIN_EFFORT / (z->f->n_base + 1.0));
     int failed = 0;
     uint32_t first = cb_ladder_first(&z->ladder, from);
-    for (uint32_t r = first - first % STRIDE; r < z->n_rung && failed < 2; r += STRIDE) {
+    for (uint32_t r = first - first % STRIDE; r < z->n_rung && failed < vain; r += STRIDE) {
         bool taken;
         if (z->target[r] < z->floor || least_of(z, r) > most) return CB_OK;
-        CB_TRY(consider_rung(z, r, &taken, err));
-        failed = taken ? 0 : failed + 1;
+        joint &= tiny || failed < MOST_FAILED;
+        CB_TRY(consider_rung(z, r, joint, &taken, err));
+        if (taken) failed = 0;
+        else if (!z->at[r].passed) failed++;
     }
     return CB_OK;
 }
@@ -294,7 +303,7 @@ static cb_status find_smallest(hunter *z, cb_error *err) {
     uint32_t last = z->n_rung - 1;
     for (uint32_t r = last - last % STRIDE;; r -= STRIDE) {
         bool smaller = z->smallest == UINT64_MAX || next_target(z, r) + free_of < z->smallest;
-        if (smaller && z->target[r] >= z->floor) CB_TRY(consider_rung(z, r, &taken, err));
+        if (smaller && z->target[r] >= z->floor) CB_TRY(consider_rung(z, r, true, &taken, err));
         if (!smaller || r < STRIDE) return CB_OK;
     }
 }

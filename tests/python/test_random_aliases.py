@@ -207,3 +207,48 @@ def test_promises_with_offload():
 @pytest.mark.parametrize("seed", range(12))
 def test_promises_with_offload_one_by_one(seed):
     check_promises(seed, [1 - i / 60 for i in range(50)])
+
+
+def smallest_told(problem, **options):
+    """What the refusal of one byte names."""
+    with pytest.raises(cutback.BudgetError) as error:
+        cutback.plan(problem, budget=1, **options)
+    found = re.search(r"smallest found needs (\d+)", str(error.value))
+    return int(found[1]) if found else None
+
+
+def check_smallest(problem, offload, n_budget):
+    """No plan for a budget in bytes is smaller than that for ``min`` and takes as little time."""
+    options = {"measure": "live", "offload": offload, "device": "a100"}
+    least = smallest_told(problem, **options)
+    if least is None:
+        return
+    plan = cutback.plan(problem, budget="min", **options).numbers
+    allowed, size = 1.4 * plan["once_ps"], plan["live_bytes"]
+    assert plan["time_ps"] <= allowed
+    step = max(1, (size - least) // n_budget)
+    for budget in {*range(least, size, step), size - 1}:
+        try:
+            other = cutback.plan(problem, budget=budget, **options).numbers
+        except cutback.BudgetError:
+            continue
+        assert other["time_ps"] > allowed, (offload, size, budget)
+
+
+@pytest.mark.parametrize("seed", [20020, 20029, 20032, 20066, 20093])
+@pytest.mark.parametrize("offload", [True, "only"])
+def test_no_budget_finds_less_than_min(seed, offload):
+    check_smallest(Dice(seed).problem(wishes=seed % 2 == 1), offload, 6)
+
+
+def test_no_budget_finds_less_than_min_where_the_link_is_fast():
+    for seed in (1, 2, 3, 5):
+        check_smallest(chain(seed), "only", 6)
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("part", range(10))
+def test_no_budget_finds_less_than_min_in_many(part):
+    for seed in range(20000 + 30 * part, 20030 + 30 * part):
+        for offload in (True, "only"):
+            check_smallest(Dice(seed).problem(wishes=False), offload, 12)
