@@ -290,11 +290,14 @@ static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *allowed,
 
 #define LAST_PRICE 48 /* prices of a byte are powers of two, 2^(i - 24) picoseconds */
 
+/* What must leave for the host is not there when the backward starts. */
 static uint64_t saved_inside(const cb_cut *cut, uint32_t region) {
+    const cb_facts *f = cut->f;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i];
-        if (cut->saved[s] && cb_inside_region(cut->f, s, region))
+        bool leaves = f->wish[f->root[s]] == CB_MUST_OFFLOAD;
+        if (cut->saved[s] && !leaves && cb_inside_region(f, s, region))
             bytes += cut->f->p->storage_bytes[s];
     }
     return bytes;
@@ -307,7 +310,8 @@ static void set_region_price(cb_cut *cut, const int64_t *floor, uint32_t region,
     double dearest = (double)f->once_ps + 1;
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], run = cut->save_run[i], op = cut->run_op[run];
-        if (!cb_inside_region(f, s, region) || f->once[op] || f->wish[op] == CB_MUST_SAVE) continue;
+        bool stays = f->wish[op] == CB_MUST_SAVE || f->wish[op] == CB_MUST_OFFLOAD;
+        if (!cb_inside_region(f, s, region) || f->once[op] || stays) continue;
         cut->run_cost[run] =
             f->time_ps[op] * (f->wish[op] == CB_PREFER_SAVE ? CB_AGAINST_PREFERENCE : 1);
         if (wants_recompute(f->wish[op])) continue;

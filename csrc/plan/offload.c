@@ -47,8 +47,9 @@ typedef struct hunter {
     cb_schedule best;
     int64_t best_ps; /* INT64_MAX: none */
     uint64_t best_bytes;
-    uint64_t smallest; /* bytes of any plan measured */
-    bool weighs_all;   /* measure plans that cannot be taken, too */
+    uint64_t smallest;        /* bytes of any plan measured */
+    uint64_t must_host_bytes; /* of what must leave */
+    bool weighs_all;          /* measure plans that cannot be taken, too */
 } hunter;
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
@@ -308,34 +309,69 @@ static cb_status find_smallest(hunter *z, cb_error *err) {
     }
 }
 
-static cb_status fail(const hunter *z, cb_error *err) {
-    static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
-    char op[CB_OP_TEXT], found[60] = "nothing was found";
-    if (z->goal->smallest && z->smallest != UINT64_MAX)
-        return cb_fail_time(z->goal, z->smallest, err);
-    if (z->smallest != UINT64_MAX) {
-        (void)snprintf(found, sizeof found, "the smallest found needs %llu bytes",
-                       (unsigned long long)z->smallest);
+/* Nothing was found, at any budget. What must be offloaded is on the host when the backward starts,
+ * whatever else a plan does. */
+static cb_status fail_at_any_budget(const hunter *z, cb_error *err) {
+    if (z->must_host_bytes > z->goal->pinned_bytes) {
+        return cb_fail(err, CB_INFEASIBLE,
+                       "no plan, whatever the budget: what is to be offloaded (MUST_OFFLOAD) needs "
+                       "%llu bytes on the host at one time, the limit on pinned bytes is %llu; "
+                       "raise that limit, or free some values of their MUST_OFFLOAD",
+                       (unsigned long long)z->must_host_bytes,
+                       (unsigned long long)z->goal->pinned_bytes);
     }
     return cb_fail(err, CB_INFEASIBLE,
-                   "no plan fits %llu bytes (%s), offload and all: %s, and op %s alone takes %llu; "
-                   "raise the budget%s, or use a smaller batch",
-                   (unsigned long long)z->goal->bytes, measure[z->goal->measure], found,
+                   "no plan found that keeps all constraints, whatever the budget: free some "
+                   "values of their MUST_RECOMPUTE or MUST_OFFLOAD, or widen a region's limit");
+}
+
+static cb_status fail(const hunter *z, bool early, cb_error *err) {
+    static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
+    char op[CB_OP_TEXT];
+    if (early)
+        return cb_fail(err, CB_INFEASIBLE,
+                       "the search was ended before it had a plan; give it more time");
+    if (z->smallest == UINT64_MAX) return fail_at_any_budget(z, err);
+    if (z->goal->smallest) return cb_fail_time(z->goal, z->smallest, err);
+    return cb_fail(err, CB_INFEASIBLE,
+                   "no plan fits %llu bytes (%s), offload and all: the smallest found needs %llu "
+                   "bytes, and op %s alone takes %llu; raise the budget%s, or use a smaller batch",
+                   (unsigned long long)z->goal->bytes, measure[z->goal->measure],
+                   (unsigned long long)z->smallest,
                    z->floor_op == CB_NONE ? "none" : cb_op_text(z->f->p, z->floor_op, op),
                    (unsigned long long)(z->floor + beside(z)),
                    z->goal->pinned_bytes == UINT64_MAX ? "" : " or the limit on pinned bytes");
 }
 
-/* The answer without offload, unless something must move; where nothing may run again, that of
- * saving everything, unless something must run again. */
+/* What the wishes alone ask for: nothing else runs again or moves, whatever that takes. So wherever
+ * this keeps them, there is a plan to name. */
+static cb_status consider_demands(hunter *z, cb_error *err) {
+    cb_pairs pairs = {.arena = z->arena};
+    cb_schedule schedule;
+    bool taken;
+    z->moves.target = UINT64_MAX;
+    CB_TRY(cb_recompute_lazily(z->f, z->runs.forced, NULL, &pairs, err));
+    CB_TRY(cb_try_pairs(&z->moves, pairs.list.at, pairs.list.len, err));
+    z->must_host_bytes = z->mover.host_bytes;
+    if (!z->moves.lawful) return CB_OK;
+    CB_TRY(cb_mover_schedule(&z->mover, z->arena, &schedule, err));
+    return consider(z, &schedule, &taken, err);
+}
+
+/* Must something move or, where nothing else may, run again? */
+static bool has_demands(const hunter *z) {
+    bool only = z->goal->offload == CB_OFFLOAD_ONLY, must = false;
+    for (uint32_t op = 0; op < z->f->p->n_op; op++)
+        must |= z->mover.must[op] || (only && z->f->wish[op] == CB_MUST_RECOMPUTE);
+    return must;
+}
+
+/* The answer without offload; where nothing may run again, that of saving everything. */
 static cb_status consider_runs(hunter *z, cb_sim *sim, cb_error *err) {
     cb_found found = {.pairs = {.arena = z->arena}};
     cb_schedule schedule;
-    bool only = z->goal->offload == CB_OFFLOAD_ONLY, must = false, taken;
-    for (uint32_t op = 0; op < z->f->p->n_op; op++)
-        must |= z->mover.must[op] || (only && z->f->wish[op] == CB_MUST_RECOMPUTE);
-    if (must) return CB_OK;
-    if (!only) {
+    bool taken;
+    if (z->goal->offload != CB_OFFLOAD_ONLY) {
         cb_status status = cb_searcher_ask(z->searcher, z->goal, &found, err);
         if (status == CB_INFEASIBLE) z->smallest = found.smallest;
         if (status == CB_INFEASIBLE) return CB_OK;
@@ -349,8 +385,10 @@ static cb_status consider_runs(hunter *z, cb_sim *sim, cb_error *err) {
 
 static cb_status hunt(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     CB_TRY(cb_mover_init(&z->mover, z->f, false, z->arena->alloc, err));
-    CB_TRY(consider_runs(z, sim, err));
+    bool must = has_demands(z);
+    if (!must) CB_TRY(consider_runs(z, sim, err));
     CB_TRY(start(z, cut, sim, err));
+    if (must) CB_TRY(consider_demands(z, err));
     if (z->goal->smallest) return consider_small_rungs(z, err);
     CB_TRY(consider_rungs(z, err));
     return z->best_ps == INT64_MAX ? find_smallest(z, err) : CB_OK;
@@ -366,7 +404,7 @@ cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_sear
     cb_status status = hunt(z, cut, sim, err);
     bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
     if (status == CB_OK || early) {
-        status = z->best_ps == INT64_MAX ? fail(z, err) : CB_OK;
+        status = z->best_ps == INT64_MAX ? fail(z, early, err) : CB_OK;
         out->schedule = z->best;
         uint64_t bytes = goal->smallest ? z->best_bytes : goal->bytes;
         out->least_extra_ps = early || status != CB_OK ? -1 : bound_of(z, bytes - beside(z));

@@ -327,9 +327,9 @@ static void put_shares(const picker *k, const cb_ladder *d, char *text, size_t r
 cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err) {
     return cb_fail(err, CB_INFEASIBLE,
                    "no plan was found that takes at most %.6g %% more time than running each op "
-                   "once: the constraints make ops run again; the smallest found at any price "
-                   "needs %llu bytes; allow more time (max_extra), or free some values of their "
-                   "MUST_RECOMPUTE",
+                   "once: the constraints make ops run again, or move values; the smallest found "
+                   "at any price needs %llu bytes; allow more time (max_extra), or free some "
+                   "values of their MUST_RECOMPUTE or MUST_OFFLOAD",
                    100 * goal->share, (unsigned long long)smallest);
 }
 

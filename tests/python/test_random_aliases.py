@@ -252,3 +252,72 @@ def test_no_budget_finds_less_than_min_in_many(part):
     for seed in range(20000 + 30 * part, 20030 + 30 * part):
         for offload in (True, "only"):
             check_smallest(Dice(seed).problem(wishes=False), offload, 12)
+
+
+MUSTS = ["must_save", "must_recompute", "must_offload", "prefer_recompute", "must_recompute"]
+
+
+def with_demands(seed, limited):
+    """A fifth of the values have wishes; a region with a limit is around all ops if ``limited``."""
+    problem, r = Dice(seed).problem(wishes=False), random.Random(seed)
+    for op in problem["ops"][3 : problem["backward_starts"]]:
+        if r.random() < 0.2:
+            op["out"][0]["constraint"] = r.choice(MUSTS)
+        if limited:
+            op["region"] = 0
+    if limited:
+        limit = r.choice([0, 64, 4096, 2**20, 2**22, 2**24])
+        problem["regions"] = [{"name": "all", "saved_limit": limit}]
+    return problem
+
+
+def check_refusals(seed, limited, **options):
+    """What no budget helps is not said to be a matter of the budget, and what is said to help does.
+    How many refusals there were."""
+    problem = with_demands(seed, limited)
+
+    def ask(budget, **more):
+        try:
+            cutback.plan(problem, budget=budget, device="a100", **{**options, **more})
+        except cutback.BudgetError as error:
+            return str(error)
+        return None
+
+    any_price = ask(2**50)
+    host = re.search(r"needs (\d+) bytes on the host", any_price or "")
+    if host and "pinned" in options:
+        assert limited or ask(2**50, pinned=int(host[1])) is None
+        assert int(host[1]) > 1 and "limit on pinned bytes" in any_price
+    else:  # limits of regions alone rule out all plans
+        assert any_price is None or (limited and re.search("can save|widen a region", any_price))
+    fast = ask("min")
+    assert "raise the budget" not in f"{fast} {any_price}"
+    if fast and not any_price:
+        assert "allow more time" in fast
+        again = ask("min", max_extra=100)
+        assert again is None or "10000 % more time" in again
+    return (any_price is not None) + (fast is not None)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        [30016, 30031, 30051, 30063, 30134, 30204, 30225],
+        pytest.param(range(30200, 30500), marks=pytest.mark.very_slow),
+    ],
+)
+def test_refusals_that_no_budget_helps(seeds):
+    refused = 0
+    for seed in seeds:
+        for limited in (False, True):
+            for options in (
+                {"measure": "live"},
+                {"measure": "live", "offload": True},
+                {"measure": "live", "offload": "only"},
+                {"measure": "total", "offload": "only", "pinned": 64},
+            ):
+                try:
+                    refused += check_refusals(seed, limited, **options)
+                except ValueError as error:
+                    assert re.search("contradict|cannot leave", str(error)), error
+    assert refused >= len(seeds)
