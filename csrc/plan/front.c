@@ -45,10 +45,12 @@ static cb_status walk_known(const cb_ladder *d, cb_climber *c, uint32_t attempt,
     return CB_OK;
 }
 
-/* Below the smallest of them; in the last round with all the effort before it ends. */
+/* Below the smallest of them. In the last round with all the effort before it ends, and with the
+ * floor for a target, too: where just below is a dead end, that leads elsewhere. */
 static cb_status walk_on(const walks *w, cb_climber *c, uint32_t attempt, cb_error *err) {
     const cb_pool_of_plans *pool = c->work;
-    uint32_t kind = w->round + 1 == ROUNDS ? 2 * CB_LAST_ATTEMPTS : 0;
+    bool last = w->round + 1 == ROUNDS;
+    uint32_t kind = last ? 2 * CB_LAST_ATTEMPTS : 0;
     uint64_t size;
     do {
         cb_candidate from = pool->at[0];
@@ -56,6 +58,9 @@ static cb_status walk_on(const walks *w, cb_climber *c, uint32_t attempt, cb_err
         if (size == 0 || size <= w->floor) return CB_OK;
         CB_TRY(
             cb_search_deep_rung(&c->moves, &from, size - 1, kind + attempt, share_of(c), 0, err));
+        if (!last || pool->at[0].size < size) continue;
+        CB_TRY(
+            cb_search_deep_rung(&c->moves, &from, w->floor, kind + attempt, share_of(c), 0, err));
     } while (pool->at[0].size < size);
     return CB_OK;
 }

@@ -73,6 +73,16 @@ def test_the_search_alone(seeds, sizes):
     assert met == problems
 
 
+@pytest.mark.parametrize(
+    ("seed", "n_forward"), [(177, 6), (36, 7), (55, 8), (62, 8), (36, 10), (132, 10), (70, 12)]
+)
+def test_the_smallest_peak_behind_a_dead_end(seed, n_forward):
+    """Nothing lies just below a plan that is not the smallest."""
+    problem = small_problem(seed, n_forward)
+    smallest = ask(problem, "min", max_extra=100)["live_bytes"]
+    assert ask(alone(problem), smallest)["live_bytes"] == smallest
+
+
 @pytest.mark.parametrize("seed", [5303, 5153, 5273, 5327, 5369, 5423, 5459])
 def test_a_refusal_by_offsets_names_what_min_finds(seed):
     """Offsets are not solved exactly: asked for a budget, the search must try what it tries for
