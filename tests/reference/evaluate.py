@@ -50,43 +50,48 @@ class Life:
 
 @dataclass
 class Evaluation:
-    """Numbers of one schedule: bytes, seconds, and how many runs were repeats."""
+    """Numbers of one schedule: bytes, picoseconds, and how many runs were repeats."""
 
     peak_bytes: int
     saved_bytes: int
-    seconds: float
-    once_seconds: float
+    time_ps: int
+    once_ps: int
     recomputed: int
     lives: list[Life]
-    stall_seconds: float = 0.0
+    stall_ps: int = 0
     out_bytes: int = 0
     in_bytes: int = 0
 
+    @property
+    def seconds(self) -> float:
+        return self.time_ps * 1e-12
+
 
 class Lanes:
-    """Copies to the host and back beside the steps: the clock, and what is on its way."""
+    """Copies to the host and back beside the steps: the clock, and what is on its way. Times are
+    whole picoseconds: what ends at one moment must not differ by what was added up before."""
 
     def __init__(self, link: float) -> None:
-        self.link, self.clock, self.stall = link, 0.0, 0.0
-        self.free = {"out": 0.0, "in": 0.0}
-        self.ended: dict[int, float] = {}  # op -> end of its last copy out
-        self.ready: dict[int, float] = {}  # op -> when what it makes is there
+        self.link, self.clock, self.stall = link, 0, 0
+        self.free = {"out": 0, "in": 0}
+        self.ended: dict[int, int] = {}  # op -> end of its last copy out
+        self.ready: dict[int, int] = {}  # op -> when what it makes is there
         self.made: dict[int, int] = {}  # op -> step that made what is there
         self.sent: dict[int, int] = {}  # op -> step of its last copy out
         self.left: dict[int, int] = {}  # id of a life -> step at which it left
         self.keeper: dict[int, int] = {}  # id of a life held to the end -> step of its value
-        self.leaving: list[tuple[float, Life]] = []
+        self.leaving: list[tuple[int, Life]] = []
         self.bytes = {"out": 0, "in": 0}
 
-    def stall_until(self, when: float) -> None:
-        self.stall += max(0.0, when - self.clock)
+    def stall_until(self, when: int) -> None:
+        self.stall += max(0, when - self.clock)
         self.clock = max(self.clock, when)
 
-    def copy(self, way: str, op: int, size: int) -> float:
+    def copy(self, way: str, op: int, size: int) -> int:
         if not self.link:
             raise BrokenPlanError(f"op {op} moves, but there is no link")
-        start = max(self.free[way], self.clock, self.ended.get(op, 0.0) if way == "in" else 0.0)
-        self.free[way] = start + size / self.link
+        start = max(self.free[way], self.clock, self.ended.get(op, 0) if way == "in" else 0.0)
+        self.free[way] = start + int(size / self.link * 1e12 + 0.5)
         self.bytes[way] += size
         return self.free[way]
 
@@ -233,7 +238,7 @@ class Walk:
         self.written_by: dict[int, int] = {}  # storage -> last op that mutated it, and when
         self.written_at: dict[int, int] = {}
         self.runs: dict[int, int] = {}
-        self.once_seconds = 0.0
+        self.once_ps = 0
         self.work = fused_work(problem) if is_fused(device) else None
         self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
         self.crossing = 0  # bytes still on their way out when the backward starts, gone by then
@@ -339,7 +344,7 @@ class Walk:
             self.here(v, t)
             self.hold(self.value_life[v], t)
             if self.value_life[v] is not None:
-                self.lanes.stall_until(self.lanes.ready.get(self.maker[v], 0.0))
+                self.lanes.stall_until(self.lanes.ready.get(self.maker[v], 0))
             seen[s] = self.value_life[v]
         return seen
 
@@ -365,11 +370,11 @@ class Walk:
             self.value_life[self.first[i] + k] = seen[s]
         if op.get("workspace", 0):
             self.lives.append(Life(None, t, t, op["workspace"]))
-        took = op_seconds(op, self.device, self.work[i] if self.work else None)
+        took = int(op_seconds(op, self.device, self.work[i] if self.work else None) * 1e12 + 0.5)
         self.lanes.clock += took
-        self.lanes.made[i], self.lanes.ready[i] = t, 0.0
+        self.lanes.made[i], self.lanes.ready[i] = t, 0
         if i not in self.runs:
-            self.once_seconds += took
+            self.once_ps += took
         self.runs[i] = self.runs.get(i, 0) + 1
 
     def take(self, t: int, step: Any) -> None:
@@ -425,7 +430,7 @@ def evaluate(
         walk.enter_backward()
     walk.finish()
     lives, lanes = walk.lives, walk.lanes
-    seconds, lanes.clock = lanes.clock, float("inf")
+    time_ps, lanes.clock = lanes.clock, max([lanes.clock, *lanes.free.values()])
     gone = lanes.free_gone(end)
     saved = walk.crossing + (gone if backward_starts == end else 0)
     change = [0] * (end + 2)
@@ -440,7 +445,7 @@ def evaluate(
     again = sum(walk.runs.values()) - len(walk.runs)
     moved = lanes.bytes
     return Evaluation(
-        peak, saved, seconds, walk.once_seconds, again, lives, lanes.stall, moved["out"],
+        peak, saved, time_ps, walk.once_ps, again, lives, lanes.stall, moved["out"],
         moved["in"],
     )  # fmt: skip
 
@@ -474,16 +479,13 @@ def check_plan(
         ("saved_bytes", result.saved_bytes),
         ("total_bytes", result.peak_bytes + problem.get("static_bytes", 0)),
         ("recomputed", result.recomputed),
+        ("time_ps", result.time_ps),
+        ("once_ps", result.once_ps),
         ("out_bytes", result.out_bytes),
         ("in_bytes", result.in_bytes),
     ):
         if numbers.get(key, 0) != own:
             raise BrokenPlanError(f"the plan says {key} {numbers.get(key)}, its steps give {own}")
-    for key, seconds in (("time_ps", result.seconds), ("once_ps", result.once_seconds)):
-        if abs(numbers[key] - seconds * 1e12) > len(plan["steps"]) + 1:
-            raise BrokenPlanError(
-                f"the plan says {key} {numbers[key]}, its steps take {seconds * 1e12:.0f}"
-            )
     check_arena(result.lives, plan["lives"], problem.get("align", 64), numbers["arena_bytes"])
     budget = plan.get("budget_bytes")
     if budget is not None and numbers[f"{plan['measure']}_bytes"] > budget:
@@ -503,7 +505,7 @@ def main(argv: list[str]) -> int:
     except BrokenPlanError as broken:
         print(f"broken: {broken}", file=sys.stderr)
         return 1
-    extra = result.seconds / result.once_seconds - 1 if result.once_seconds else 0.0
+    extra = result.time_ps / result.once_ps - 1 if result.once_ps else 0.0
     print(f"peak {result.peak_bytes} saved {result.saved_bytes} bytes, extra time {extra:.4%}")
     return 0
 

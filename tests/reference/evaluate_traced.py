@@ -19,7 +19,8 @@ the end; nodes that depend on a tangent run only in the backward; random and mut
 Memory: bytes per storage; a node whose output shares a storage with one of its live inputs (a view) allocates nothing;
 placeholders (parameters, inputs, tangents) are static and not counted. Peak is taken while a step runs, with its inputs and outputs live.
 Time: sum over runs of max(flops / F, bytes moved / B) + launch, views free; transfers overlap compute on two lanes (out, in) and
-a step that needs a value still on its way waits for it.
+a step that needs a value still on its way waits for it. Runs and copies take whole picoseconds each, rounded once: what ends
+at one moment ends at one moment, whatever was added up on the way.
 """
 import gzip, json, sys
 
@@ -52,19 +53,24 @@ def load(path):
 
 
 def cost(g, i, dev):
+    """Picoseconds, an int."""
     v = g["nodes"][i]
-    if v["kind"] == "placeholder" or v["op"].endswith("getitem"): return 0.0
+    if v["kind"] == "placeholder" or v["op"].endswith("getitem"): return 0
     ins = {}
     for a in v["inputs"]:
         for o in g["nodes"][a]["out"]: ins[o["storage"]] = max(ins.get(o["storage"], 0), min(o["bytes"], g["storage_bytes"][o["storage"]]))
     fresh = [o for o in v["out"] if o["storage"] not in ins]
-    if not fresh and not v.get("mutates"): return 0.0                         # a view
+    if not fresh and not v.get("mutates"): return 0                           # a view
     moved = sum(ins.values()) + sum(o["bytes"] for o in v["out"])
-    return max(v.get("flops", 0) / dev["F"], moved / dev["B"]) + dev["launch"]
+    return int((max(v.get("flops", 0) / dev["F"], moved / dev["B"]) + dev["launch"]) * 1e12 + 0.5)
+
+
+def copy(b, dev):
+    return int(b / dev["link"] * 1e12 + 0.5)
 
 
 def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
-    """-> dict(peak_bytes, seconds, saved_bytes, runs, recomputed, stall_seconds); raises ValueError naming the first broken rule."""
+    """-> dict(peak_bytes, time_ps, seconds, saved_bytes, runs, recomputed, stall_seconds); raises ValueError naming the first broken rule."""
     nodes, dev, sb = g["nodes"], DEVICE[device], g["storage_bytes"]
     kind = [("run", s) if isinstance(s, int) else tuple(s) for s in steps]
     # pass 1: last use of every instance. An instance is (node, step that made it); "in" makes a new instance.
@@ -103,8 +109,8 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
         if h not in current: raise ValueError(f"gradient {nodes[h]['name']} does not exist at the end")
     # pass 2: bytes and time
     owner, users, live, peak, saved = {}, {}, 0, 0, 0                          # owner[instance] = [storage instance ids]; users[sid] = live instances
-    size, dead, clock, lane = {}, {}, 0.0, {"out": 0.0, "in": 0.0}
-    ready, stall, runs, nsid = {}, 0.0, 0, 0
+    size, dead, clock, lane = {}, {}, 0, {"out": 0, "in": 0}                   # times in picoseconds, ints
+    ready, stall, runs, nsid = {}, 0, 0, 0
     kept, left = {}, set()                                                     # of g["held"]: its storage instance; those that went to the host
     def keep(r, s, sid):                                                       # the first run's, or what comes after it went to the host
         if (r, s) in g["held"] and (r, s) not in kept: kept[r, s] = sid; users[sid] += 1
@@ -119,12 +125,12 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
             saved = live
             for h in g["hold_forward"]: here(h, "the backward starts")
         inst = (i, t)
-        if k == "wait": stall += max(0.0, ended[i] - clock); clock = max(clock, ended[i])
+        if k == "wait": stall += max(0, ended[i] - clock); clock = max(clock, ended[i])
         live -= sum(b for e, b in leaving if e <= clock); leaving = [(e, b) for e, b in leaving if e > clock]
         if k == "wait": continue
         if k == "run":
             v, have = nodes[i], {}
-            for a in v["inputs"]: have.update(owner[current[a]]); clock_ready = ready.get(current[a], 0.0); stall += max(0.0, clock_ready - clock); clock = max(clock, clock_ready)
+            for a in v["inputs"]: have.update(owner[current[a]]); clock_ready = ready.get(current[a], 0); stall += max(0, clock_ready - clock); clock = max(clock, clock_ready)
             own = {}
             for o in v["out"]:
                 s = o["storage"]
@@ -137,7 +143,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
             owner[inst] = own; current[i] = inst; clock += cost(g, i, dev); runs += 1
         elif k == "out":
             b = sum(sb[s] for s in owner[current[i]]); store[i] = dict(owner[current[i]])
-            lane["out"] = max(lane["out"], clock) + b / dev["link"]
+            lane["out"] = max(lane["out"], clock) + copy(b, dev)
             for s, x in owner[current[i]].items():
                 r = g["root"][i][s]
                 if kept.get((r, s)) != x: left.add(x); continue
@@ -149,7 +155,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
         else:
             own, b = {}, 0
             for s in store[i]: own[s] = nsid; users[nsid] = 1; size[nsid] = sb[s]; live += sb[s]; b += sb[s]; keep(g["root"][i][s], s, nsid); nsid += 1
-            lane["in"] = max(lane["in"], ended[i], clock) + b / dev["link"]; ready[inst] = lane["in"]; owner[inst] = own; current[i] = inst
+            lane["in"] = max(lane["in"], ended[i], clock) + copy(b, dev); ready[inst] = lane["in"]; owner[inst] = own; current[i] = inst
         peak = max(peak, live - (b if k == "out" else 0))
         if inst not in last and k != "out": dead.setdefault(t, []).append(inst)    # never used: dies at once
         for x in dead.get(t, []):
@@ -158,8 +164,8 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
                 if users[sid] == 0: live -= size[sid]
     for h in g["hold_backward"]: here(h, "the step ends")
     base = sum(cost(g, i, dev) for i in count)
-    return dict(peak_bytes=peak, seconds=clock, once_seconds=base, overhead=(clock - base) / base if base else 0.0, saved_bytes=saved, runs=runs,
-                recomputed=sum(c - 1 for c in count.values()), stall_seconds=stall, redrawn=sum(1 for i in g["random"] if count.get(i, 0) > 1))
+    return dict(peak_bytes=peak, time_ps=clock, once_ps=base, stall_ps=stall, seconds=clock * 1e-12, once_seconds=base * 1e-12, overhead=(clock - base) / base if base else 0.0, saved_bytes=saved, runs=runs,
+                recomputed=sum(c - 1 for c in count.values()), stall_seconds=stall * 1e-12, redrawn=sum(1 for i in g["random"] if count.get(i, 0) > 1))
 
 
 def reference(g, r, device="a100"):
