@@ -184,6 +184,7 @@ static cb_status choose_found(planner *r, const cb_budget *budget, cb_plan *plan
     plan->budget_bytes = goal.bytes;
     cb_status status = choose_for(r, &goal, plan, found, err);
     if (status != CB_INFEASIBLE || !goal.smallest || budget->share > 0) return status;
+    if (goal.poll && goal.poll(goal.poll_user)) return status; /* ended by the caller */
     goal.share = CB_ANY_SHARE;
     found->schedule = (cb_schedule){0};
     return choose_for(r, &goal, plan, found, err);

@@ -290,7 +290,7 @@ def check_refusals(seed, limited, **options):
         assert int(host[1]) > 1 and "limit on pinned bytes" in any_price
     else:  # limits of regions alone rule out all plans
         assert any_price is None or (limited and re.search("can save|widen a region", any_price))
-    fast = ask("min")
+    fast = ask("min", max_extra=0.4)
     assert "raise the budget" not in f"{fast} {any_price}"
     if fast and not any_price:
         assert "allow more time" in fast
