@@ -1,148 +1,57 @@
 /* Per storage: the anchors that make it (those at which its op runs), the anchors that read it, and
  * the spans these two give. Per anchor: moment = load when entered + local, the rise inside its own
- * steps (whole blocks of moments share a lift, so that long
- * lives cost little). A move undoes the runs and reads of one chain and does those of the new one;
- * settling then works out the spans of the storages touched, adds what changed to the moments
- * between, and walks the chains at old and new ends again.
+ * steps (whole blocks of moments share a lift, so that long lives cost little). A move undoes the
+ * runs and reads of one chain and does those of the new one; settling then works out the spans of
+ * the storages touched, adds what changed to the moments between, and walks the chains at old and
+ * new ends again. Of storages that live alike (ledger_tables.c) one is gone through.
+ *
+ * Most moves are tried in vain. A trial notes runs, chains, spans and moments before it overwrites
+ * them, and taking it back copies them: nothing is worked out twice. Bytes are integers below 2^53,
+ * so sums are exact in any order, and what is put back is what was there to the bit.
  *
  * Views are seen through: reading a view is reading its storage's latest run, as the simulator
  * refreshes views for free. A pair at a view's position moves on to the next reader. */
 #include "ledger.h"
 
 #include <math.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "../base/sort.h"
 
 #define BLOCK (1u << CB_LEDGER_BLOCK)
-#define BLOCK_NOTE (BLOCK + 3)
-#define LANES 4 /* pairs of doubles in flight: a maximum waits for the one before it */
-
-/* ---- tables of the problem ------------------------------------------------------------------- */
-
-static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
-
-/* Storages that the base ops read, each once; `seen` [n_storage] is scratch. */
-static void list_reads(cb_ledger *l, uint32_t *seen) {
-    const cb_facts *f = l->f;
-    const cb_problem *p = f->p;
-    uint32_t n = 0;
-    for (uint32_t s = 0; s < p->n_storage; s++) seen[s] = CB_NONE;
-    for (uint32_t op = 0; op < p->n_op; op++) {
-        l->read_begin[op] = n;
-        if (f->position[op] == CB_NONE || is_view(f, op)) continue;
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-            uint32_t s = p->value_storage[p->in_value[j]];
-            if (f->root[s] == CB_NONE || seen[s] == op) continue;
-            seen[s] = op;
-            l->read[n++] = s;
-        }
-    }
-    l->read_begin[p->n_op] = n;
-}
-
-static bool goes_before(const cb_facts *f, uint32_t a, uint32_t b) {
-    bool stays = cb_stays_to_end(f, a), other_stays = cb_stays_to_end(f, b);
-    if (stays != other_stays) return other_stays;
-    return f->p->storage_bytes[a] > f->p->storage_bytes[b];
-}
-
-static void list_held(cb_ledger *l) {
-    const cb_facts *f = l->f;
-    for (uint32_t s = 0; s < f->p->n_storage; s++) {
-        if (f->root[s] == CB_NONE) continue;
-        if (f->held[s]) l->held_until[s] = f->base_backward;
-        if (cb_stays_to_end(f, s)) l->held_until[s] = l->n;
-        l->holds[f->root[s]] |= l->held_until[s] > 0;
-    }
-    for (uint32_t op = 0; op < f->p->n_op; op++) l->holds[op] |= f->again_bytes[op] > 0;
-}
-
-static void list_made(cb_ledger *l, uint32_t *seen) {
-    const cb_facts *f = l->f;
-    const cb_problem *p = f->p;
-    uint32_t n = 0;
-    for (uint32_t s = 0; s < p->n_storage; s++) seen[s] = CB_NONE;
-    for (uint32_t op = 0; op < p->n_op; op++) {
-        l->made_begin[op] = n;
-        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
-            uint32_t s = p->value_storage[v];
-            if (f->root[s] != op || seen[s] == op) continue;
-            seen[s] = op;
-            uint32_t at = n++;
-            for (; at > l->made_begin[op] && goes_before(f, s, l->made[at - 1]); at--)
-                l->made[at] = l->made[at - 1];
-            l->made[at] = s;
-        }
-    }
-    l->made_begin[p->n_op] = n;
-}
-
-cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun, cb_alloc *alloc,
-                         cb_error *err) {
-    const cb_problem *p = f->p;
-    *l = (cb_ledger){.f = f, .n = f->n_base, .may_rerun = may_rerun};
-    cb_arena *a = &l->arena;
-    cb_arena_init(a, alloc);
-    l->read_begin = CB_NEW(a, uint32_t, (size_t)p->n_op + 1);
-    l->read = CB_NEW(a, uint32_t, p->in_begin[p->n_op]);
-    l->made_begin = CB_NEW(a, uint32_t, (size_t)p->n_op + 1);
-    l->made = CB_NEW(a, uint32_t, p->n_storage);
-    l->held_until = CB_NEW(a, uint32_t, p->n_storage);
-    l->holds = CB_NEW(a, bool, p->n_op);
-    l->chain = CB_NEW(a, cb_ledger_ids, l->n);
-    l->runs = CB_NEW(a, cb_ledger_ids, p->n_op);
-    l->idle = CB_NEW(a, bool, p->n_op);
-    l->use = CB_NEW(a, cb_ledger_uses, p->n_storage);
-    l->span = CB_NEW(a, cb_ledger_spans, p->n_storage);
-    l->busy_at = CB_NEW(a, uint32_t, l->n);
-    l->n_block = (l->n >> CB_LEDGER_BLOCK) + 1;
-    l->moment = CB_NEW(a, double, (size_t)l->n_block << CB_LEDGER_BLOCK);
-    l->lift = CB_NEW(a, double, (size_t)l->n_block + 1);
-    l->block_peak = CB_NEW(a, double, l->n_block);
-    l->block_area = CB_NEW(a, double, l->n_block);
-    l->stale = CB_NEW(a, bool, l->n_block);
-    l->notes.noted_in = CB_NEW(a, uint32_t, l->n_block);
-    l->local = CB_NEW(a, double, l->n);
-    l->touched_in = CB_NEW(a, uint32_t, p->n_storage);
-    l->marked_in = CB_NEW(a, uint32_t, l->n);
-    l->wanted = CB_NEW(a, uint32_t, p->n_op);
-    l->early = CB_NEW(a, uint32_t, p->n_op);
-    l->done = CB_NEW(a, uint32_t, p->n_op);
-    l->stood = CB_NEW(a, uint32_t, p->n_op);
-    l->left = CB_NEW(a, uint32_t, p->n_storage);
-    if (l->read_begin && l->read && l->made_begin && l->made && l->held_until && l->holds &&
-        l->chain && l->runs && l->idle && l->use && l->span && l->busy_at && l->moment &&
-        l->local && l->touched_in && l->marked_in && l->wanted && l->early && l->done && l->stood &&
-        l->left && l->lift && l->block_peak && l->block_area && l->stale && l->notes.noted_in) {
-        list_reads(l, l->left);
-        list_made(l, l->left);
-        list_held(l);
-        memset(l->left, 0, p->n_storage * sizeof *l->left);
-        l->round = l->visit = 1;
-        return CB_OK;
-    }
-    cb_ledger_free(l);
-    return cb_no_memory(err);
-}
-
-void cb_ledger_free(cb_ledger *l) { cb_arena_free(&l->arena); }
+#define FEW_USES 8 /* are gone through one by one */
+#define LANES 4    /* pairs of doubles in flight: a maximum waits for the one before it */
 
 /* ---- runs and reads -------------------------------------------------------------------------- */
 
-static bool touch(cb_ledger *l, uint32_t storage) {
-    if (l->touched_in[storage] == l->round) return true;
+static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
+
+/* There is room for all storages, and all anchors. */
+static void touch(cb_ledger *l, uint32_t storage) {
+    if (l->touched_in[storage] == l->round) return;
     l->touched_in[storage] = l->round;
-    return CB_PUSH(&l->arena, l->touched, storage);
+    l->touched.at[l->touched.len++] = storage;
 }
 
-static bool mark(cb_ledger *l, uint32_t anchor) {
-    if (anchor >= l->n || l->marked_in[anchor] == l->round) return true;
+static void mark(cb_ledger *l, uint32_t anchor) {
+    if (l->marked_in[anchor] == l->round) return;
     l->marked_in[anchor] = l->round;
-    return CB_PUSH(&l->arena, l->marked, anchor);
+    l->marked.at[l->marked.len++] = anchor;
+}
+
+/* Where nothing runs again, ends of lives change nothing inside the anchor. */
+static void mark_end(cb_ledger *l, uint32_t anchor) {
+    if (anchor < l->n && l->chain[anchor].len > 0) mark(l, anchor);
 }
 
 static size_t find_use(const cb_ledger_uses *u, uint32_t anchor) {
     size_t low = 0, high = u->len;
+    if (high <= FEW_USES) {
+        while (high > 0 && u->at[high - 1].anchor >= anchor) high--;
+        return high;
+    }
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (u->at[middle].anchor < anchor) low = middle + 1;
@@ -156,49 +65,73 @@ static bool add_use(cb_ledger *l, uint32_t storage, uint32_t anchor) {
     size_t i = find_use(u, anchor);
     if (i < u->len && u->at[i].anchor == anchor) {
         u->at[i].count++;
-    } else {
-        if (!CB_RESERVE(&l->arena, *u, 1)) return false;
-        memmove(u->at + i + 1, u->at + i, (u->len++ - i) * sizeof *u->at);
-        u->at[i] = (cb_ledger_use){anchor, 1};
+        return true;
     }
-    return touch(l, storage);
+    if (!CB_RESERVE(&l->arena, *u, 1)) return false;
+    for (size_t k = u->len++; k > i; k--) u->at[k] = u->at[k - 1];
+    u->at[i] = (cb_ledger_use){anchor, 1};
+    return true;
 }
 
-static bool drop_use(cb_ledger *l, uint32_t storage, uint32_t anchor) {
+static void drop_use(cb_ledger *l, uint32_t storage, uint32_t anchor) {
     cb_ledger_uses *u = &l->use[storage];
     size_t i = find_use(u, anchor);
-    if (--u->at[i].count == 0) memmove(u->at + i, u->at + i + 1, (--u->len - i) * sizeof *u->at);
-    return touch(l, storage);
+    if (--u->at[i].count > 0) return;
+    for (u->len--; i < u->len; i++) u->at[i] = u->at[i + 1];
 }
 
-static bool note_op(cb_ledger *l, uint32_t op, uint32_t anchor,
-                    bool (*note)(cb_ledger *, uint32_t, uint32_t)) {
-    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
-        if (!touch(l, l->made[j])) return false;
-    }
-    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
-        if (!note(l, l->read[j], anchor)) return false;
+static void touch_made(cb_ledger *l, uint32_t op) {
+    for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) touch(l, l->life[j]);
+}
+
+static bool add_uses(cb_ledger *l, uint32_t op, uint32_t anchor) {
+    for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
+        if (!add_use(l, l->need[j], anchor)) return false;
+        touch(l, l->need[j]);
     }
     return true;
 }
 
-static bool add_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
+static void drop_uses(cb_ledger *l, uint32_t op, uint32_t anchor) {
+    for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
+        drop_use(l, l->need[j], anchor);
+        touch(l, l->need[j]);
+    }
+}
+
+static bool put_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     cb_ledger_ids *r = &l->runs[op];
     if (!CB_RESERVE(&l->arena, *r, 1)) return false;
     size_t i = r->len++;
     for (; i > 0 && r->at[i - 1] > anchor; i--) r->at[i] = r->at[i - 1];
     r->at[i] = anchor;
     l->extra_ps += l->f->cost_ps[op];
-    return note_op(l, op, anchor, add_use);
+    return add_uses(l, op, anchor);
 }
 
-static bool drop_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
+static void pull_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     cb_ledger_ids *r = &l->runs[op];
     size_t i = 0;
     while (r->at[i] != anchor) i++;
-    memmove(r->at + i, r->at + i + 1, (--r->len - i) * sizeof *r->at);
+    for (r->len--; i < r->len; i++) r->at[i] = r->at[i + 1];
     l->extra_ps -= l->f->cost_ps[op];
-    return note_op(l, op, anchor, drop_use);
+    drop_uses(l, op, anchor);
+}
+
+static bool note_run(cb_ledger *l, uint32_t op, uint32_t anchor, bool came) {
+    return !l->notes.on || CB_PUSH(&l->arena, l->notes.run, (cb_ledger_run){op, anchor, came});
+}
+
+static bool add_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
+    touch_made(l, op);
+    return note_run(l, op, anchor, true) && put_run(l, op, anchor);
+}
+
+static bool drop_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
+    if (!note_run(l, op, anchor, false)) return false;
+    touch_made(l, op);
+    pull_run(l, op, anchor);
+    return true;
 }
 
 static uint32_t chain_id(const cb_ledger *l, uint32_t op) {
@@ -211,16 +144,16 @@ static bool grow_chain(cb_ledger *l, uint32_t top, bool early) {
     cb_ledger_ids *path = &l->path;
     path->len = 0;
     if (early) l->done[top] = l->visit;
-    if (!CB_PUSH(&l->arena, *path, top) || !CB_PUSH(&l->arena, *path, l->read_begin[top]))
+    if (!CB_PUSH(&l->arena, *path, top) || !CB_PUSH(&l->arena, *path, l->need_begin[top]))
         return false;
     while (path->len > 0) {
         uint32_t op = path->at[path->len - 2], j = path->at[path->len - 1]++;
-        if (j < l->read_begin[op + 1]) {
-            uint32_t maker = l->f->root[l->read[j]];
+        if (j < l->need_begin[op + 1]) {
+            uint32_t maker = l->f->root[l->need[j]];
             if (l->wanted[maker] != l->visit || l->done[maker] == l->visit) continue;
             l->done[maker] = l->visit;
             if (!CB_PUSH(&l->arena, *path, maker) ||
-                !CB_PUSH(&l->arena, *path, l->read_begin[maker]))
+                !CB_PUSH(&l->arena, *path, l->need_begin[maker]))
                 return false;
         } else {
             path->len -= 2;
@@ -270,12 +203,26 @@ static bool grow_all(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n
     return n == 0 || grow_chain(l, l->f->base[anchor], false);
 }
 
+/* Before the chain changes for the first time in a trial. */
+static bool note_chain(cb_ledger *l, uint32_t anchor) {
+    cb_ledger_notes *notes = &l->notes;
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    if (!notes->on || notes->chain_in[anchor] == notes->trial) return true;
+    notes->chain_in[anchor] = notes->trial;
+    if (!CB_PUSH(&l->arena, notes->chained, anchor) ||
+        !CB_PUSH(&l->arena, notes->n_chain, (uint32_t)chain->len) ||
+        !CB_RESERVE(&l->arena, notes->chain, chain->len))
+        return false;
+    for (size_t i = 0; i < chain->len; i++) notes->chain.at[notes->chain.len++] = chain->at[i];
+    return true;
+}
+
 /* What stays in the chain is not touched: only the difference costs. */
 bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) {
     cb_ledger_ids *chain = &l->chain[anchor];
     bool was = chain->len > 0;
     l->visit++;
-    if (!grow_all(l, anchor, op, n)) return false;
+    if (!note_chain(l, anchor) || !grow_all(l, anchor, op, n)) return false;
     for (size_t i = 0; i < chain->len; i++) {
         uint32_t old = cb_chain_op(chain->at[i]);
         l->stood[old] = l->visit;
@@ -288,53 +235,57 @@ bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) 
     cb_ledger_ids old = *chain;
     *chain = l->grown;
     l->grown = old;
-    return mark(l, anchor) && note_busy(l, anchor, was);
+    mark(l, anchor);
+    return note_busy(l, anchor, was);
 }
 
 /* ---- settling -------------------------------------------------------------------------------- */
 
-/* Before a block changes for the first time in a probe. */
-static bool note_block(cb_ledger *l, uint32_t block) {
+/* Before the moments of a block change for the first time in a trial. */
+static bool note_moments(cb_ledger *l, uint32_t block) {
     cb_ledger_notes *notes = &l->notes;
-    if (!notes->on || notes->noted_in[block] == l->round) return true;
-    notes->noted_in[block] = l->round;
-    if (!CB_PUSH(&l->arena, notes->block, block) ||
-        !CB_RESERVE(&l->arena, notes->of_block, BLOCK_NOTE))
+    if (!notes->on || notes->moment_in[block] == notes->trial) return true;
+    notes->moment_in[block] = notes->trial;
+    if (!CB_PUSH(&l->arena, notes->block, block) || !CB_RESERVE(&l->arena, notes->moment, BLOCK))
         return false;
-    double *note = notes->of_block.at + notes->of_block.len;
-    notes->of_block.len += BLOCK_NOTE;
-    memcpy(note, l->moment + ((size_t)block << CB_LEDGER_BLOCK), BLOCK * sizeof *note);
-    note[BLOCK] = l->lift[block];
-    note[BLOCK + 1] = l->block_peak[block];
-    note[BLOCK + 2] = l->block_area[block];
+    memcpy(notes->moment.at + notes->moment.len, l->moment + ((size_t)block << CB_LEDGER_BLOCK),
+           BLOCK * sizeof *l->moment);
+    notes->moment.len += BLOCK;
     return true;
 }
 
-static bool add_in_block(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
-    if (!note_block(l, from >> CB_LEDGER_BLOCK)) return false;
-    for (uint32_t k = from; k <= to; k++) l->moment[k] += bytes;
-    l->stale[from >> CB_LEDGER_BLOCK] = true;
+/* To the moments in [from, end), of one block. */
+static bool add_in_block(cb_ledger *l, uint32_t block, uint32_t from, uint32_t end, double bytes) {
+    if (!note_moments(l, block)) return false;
+    for (uint32_t k = from; k < end; k++) l->moment[k] += bytes;
+    l->stale[block] = true;
     return true;
 }
 
-/* Whole blocks are lifted; only the two at the ends are gone through. */
+/* Whole blocks are lifted, all at once when they are summed up. Of the two at the ends the lesser
+ * part is gone through: what is to change, or, with a lift, what is not. */
 static bool add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
     if (to >= l->n) to = l->n - 1; /* held to the end */
     if (from > to) return true;
-    uint32_t first = from >> CB_LEDGER_BLOCK, last = to >> CB_LEDGER_BLOCK;
-    if (first == last) return add_in_block(l, from, to, bytes);
-    if (!add_in_block(l, from, ((first + 1) << CB_LEDGER_BLOCK) - 1, bytes)) return false;
-    for (uint32_t b = first + 1; b < last; b++) {
-        if (!note_block(l, b)) return false;
-        l->lift[b] += bytes;
-        l->block_peak[b] += bytes;
-        l->stale[b] |= l->block_peak[b] > l->target || l->block_area[b] > 0;
+    uint32_t first = from >> CB_LEDGER_BLOCK, last = to >> CB_LEDGER_BLOCK, end = to + 1;
+    if (first == last) return add_in_block(l, first, from, end, bytes);
+    uint32_t after = (first + 1) << CB_LEDGER_BLOCK, before = last << CB_LEDGER_BLOCK;
+    uint32_t rises = first + 1, falls = last;
+    if (after - from <= BLOCK / 2) {
+        if (!add_in_block(l, first, from, after, bytes)) return false;
+    } else {
+        rises = first;
+        if (!add_in_block(l, first, after - BLOCK, from, -bytes)) return false;
     }
-    return add_in_block(l, last << CB_LEDGER_BLOCK, to, bytes);
-}
-
-static bool mark_ends(cb_ledger *l, cb_ledger_span span) {
-    return mark(l, span.made) && mark(l, span.last);
+    if (end - before <= BLOCK / 2) {
+        if (!add_in_block(l, last, before, end, bytes)) return false;
+    } else {
+        falls = last + 1;
+        if (!add_in_block(l, last, end, before + BLOCK, -bytes)) return false;
+    }
+    l->rise[rises] += bytes;
+    l->rise[falls] -= bytes;
+    return true;
 }
 
 static bool list_spans(cb_ledger *l, uint32_t storage) {
@@ -363,40 +314,72 @@ static bool note_spans(cb_ledger *l, uint32_t storage) {
         !CB_PUSH(&l->arena, notes->n_span, (uint32_t)spans->len) ||
         !CB_RESERVE(&l->arena, notes->span, spans->len))
         return false;
-    if (spans->len > 0)
-        memcpy(notes->span.at + notes->span.len, spans->at, spans->len * sizeof *spans->at);
-    notes->span.len += spans->len;
+    for (size_t i = 0; i < spans->len; i++) notes->span.at[notes->span.len++] = spans->at[i];
+    return true;
+}
+
+static bool replace_span(cb_ledger *l, cb_ledger_span a, cb_ledger_span b, double bytes) {
+    bool longer = b.last > a.last;
+    if (a.last == b.last) return true;
+    mark_end(l, a.made);
+    mark_end(l, a.last);
+    mark_end(l, b.last);
+    return longer ? add_load(l, a.last + 1, b.last, bytes)
+                  : add_load(l, b.last + 1, a.last, -bytes);
+}
+
+static bool change_span(cb_ledger *l, cb_ledger_span a, double bytes) {
+    mark_end(l, a.made);
+    mark_end(l, a.last);
+    return add_load(l, a.made + 1, a.last, bytes);
+}
+
+/* Most storages are made once, and end earlier or later than before. */
+static bool lives_once(const cb_ledger *l, uint32_t storage) {
+    const cb_ledger_ids *runs = &l->runs[l->f->root[storage]];
+    const cb_ledger_spans *spans = &l->span[storage];
+    return runs->len == 1 && spans->len == 1 && spans->at[0].made == runs->at[0];
+}
+
+static bool respan_once(cb_ledger *l, uint32_t storage) {
+    cb_ledger_span *span = l->span[storage].at, now = *span;
+    const cb_ledger_uses *use = &l->use[storage];
+    now.last = now.made;
+    if (use->len > 0 && use->at[use->len - 1].anchor > now.last)
+        now.last = use->at[use->len - 1].anchor;
+    if (l->held_until[storage] > now.last) now.last = l->held_until[storage];
+    if (now.last == span->last) return true;
+    if (!note_spans(l, storage) || !replace_span(l, *span, now, l->life_bytes[storage]))
+        return false;
+    *span = now;
     return true;
 }
 
 /* The moments between change by the difference of old and new spans. */
 static bool respan(cb_ledger *l, uint32_t storage) {
+    if (lives_once(l, storage)) return respan_once(l, storage);
     if (!list_spans(l, storage)) return false;
     cb_ledger_spans *old = &l->span[storage];
     const cb_ledger_spans *now = &l->fresh;
-    double bytes = (double)l->f->p->storage_bytes[storage];
-    for (size_t i = 0, j = 0; i < old->len || j < now->len;) {
+    double bytes = l->life_bytes[storage];
+    size_t same = 0;
+    while (same < old->len && same < now->len && old->at[same].made == now->at[same].made &&
+           old->at[same].last == now->at[same].last)
+        same++;
+    if (same == old->len && same == now->len) return true;
+    for (size_t i = same, j = same; i < old->len || j < now->len;) {
         bool take_old = i < old->len && (j == now->len || old->at[i].made <= now->at[j].made);
         bool take_new = j < now->len && (i == old->len || now->at[j].made <= old->at[i].made);
         cb_ledger_span a = take_old ? old->at[i++] : now->at[j];
         cb_ledger_span b = take_new ? now->at[j++] : a;
-        if (take_old && take_new) {
-            if (a.last == b.last) continue;
-            bool longer = b.last > a.last;
-            uint32_t from = longer ? a.last : b.last, to = longer ? b.last : a.last;
-            if (!add_load(l, from + 1, to, longer ? bytes : -bytes) || !mark(l, a.made) ||
-                !mark(l, a.last) || !mark(l, b.last))
-                return false;
-        } else if (!add_load(l, a.made + 1, a.last, take_old ? -bytes : bytes) ||
-                   !mark_ends(l, a)) {
+        if (take_old && take_new ? !replace_span(l, a, b, bytes)
+                                 : !change_span(l, a, take_old ? -bytes : bytes))
             return false;
-        }
     }
     if (!note_spans(l, storage)) return false;
-    old->len = 0;
-    if (!CB_RESERVE(&l->arena, *old, now->len)) return false;
-    memcpy(old->at, now->at, now->len * sizeof *now->at);
-    old->len = now->len;
+    old->len = same;
+    if (!CB_RESERVE(&l->arena, *old, now->len - same)) return false;
+    for (; old->len < now->len; old->len++) old->at[old->len] = now->at[old->len];
     return true;
 }
 
@@ -408,54 +391,69 @@ static uint32_t last_of(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
 }
 
 static void count_reads(cb_ledger *l, uint32_t op) {
-    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) l->left[l->read[j]]++;
+    for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) l->left[l->need[j]]++;
 }
 
-/* One step: what it makes comes, what it reads last goes. */
+/* One step of a chain: what it makes comes, what it reads last goes. */
 static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, double *most) {
-    const cb_problem *p = l->f->p;
-    uint64_t scratch = p->op_workspace[op];
-    if (l->f->position[op] != anchor) scratch += l->f->again_bytes[op];
-    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)
-        *now += (double)p->storage_bytes[l->made[j]];
-    double during = *now + (double)scratch;
+    const cb_facts *f = l->f;
+    *now += l->made_bytes[op];
+    double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op]);
     if (during > *most) *most = during;
-    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
-        uint32_t s = l->made[j];
-        if (l->left[s] == 0 && last_of(l, s, anchor) == anchor) *now -= (double)p->storage_bytes[s];
+    for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
+        uint32_t s = l->life[j];
+        if (l->left[s] == 0 && last_of(l, s, anchor) == anchor) *now -= l->life_bytes[s];
     }
-    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
-        uint32_t s = l->read[j];
-        if (--l->left[s] == 0 && last_of(l, s, anchor) == anchor)
-            *now -= (double)p->storage_bytes[s];
+    for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
+        uint32_t s = l->need[j];
+        if (--l->left[s] == 0 && last_of(l, s, anchor) == anchor) *now -= l->life_bytes[s];
     }
 }
 
-static bool walk_anchor(cb_ledger *l, uint32_t anchor) {
+/* The rise inside the steps of an anchor. What goes behind the last step does not count. */
+static double rise_inside(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
     double now = 0, most = 0;
     bool idle = l->idle[base];
-    for (size_t i = 0; i < chain->len; i++) count_reads(l, cb_chain_op(chain->at[i]));
-    if (!idle) count_reads(l, base);
-    for (size_t i = 0; i < chain->len; i++)
-        run_step(l, cb_chain_op(chain->at[i]), anchor, &now, &most);
-    if (!idle) run_step(l, base, anchor, &now, &most);
+    if (chain->len > 0) {
+        for (size_t i = 0; i < chain->len; i++) count_reads(l, cb_chain_op(chain->at[i]));
+        if (!idle) count_reads(l, base);
+        for (size_t i = 0; i < chain->len; i++)
+            run_step(l, cb_chain_op(chain->at[i]), anchor, &now, &most);
+        for (uint32_t j = l->need_begin[base]; !idle && j < l->need_begin[base + 1]; j++)
+            l->left[l->need[j]] = 0;
+    }
+    if (idle) return most;
+    double during = now + l->made_bytes[base] + (double)l->f->p->op_workspace[base];
+    return during > most ? during : most;
+}
+
+static bool walk_anchor(cb_ledger *l, uint32_t anchor) {
+    cb_ledger_notes *notes = &l->notes;
+    double most = rise_inside(l, anchor);
     if (most == l->local[anchor]) return true;
-    if (l->notes.on && (!CB_PUSH(&l->arena, l->notes.anchor, anchor) ||
-                        !CB_PUSH(&l->arena, l->notes.local, l->local[anchor])))
+    if (notes->on && (!CB_PUSH(&l->arena, notes->anchor, anchor) ||
+                      !CB_PUSH(&l->arena, notes->local, l->local[anchor])))
         return false;
-    if (!add_in_block(l, anchor, anchor, most - l->local[anchor])) return false;
+    uint32_t block = anchor >> CB_LEDGER_BLOCK;
+    if (!add_in_block(l, block, anchor, anchor + 1, most - l->local[anchor])) return false;
     l->local[anchor] = most;
     return true;
 }
 
 typedef double two __attribute__((vector_size(16)));
+#ifndef __SSE2__
 typedef int64_t two_masks __attribute__((vector_size(16)));
+#endif
 
 static two larger(two a, two b) {
+#ifdef __SSE2__
+    return _mm_max_pd(a, b); /* a > b ? a : b, which compilers do not make of what is below */
+#else
     two_masks first = a > b;
     return (two)(((two_masks)a & first) | ((two_masks)b & ~first));
+#endif
 }
 
 static two load_two(const double *at) {
@@ -495,20 +493,32 @@ static void sum_up_block(cb_ledger *l, uint32_t block) {
     l->stale[block] = false;
 }
 
+static void lift_block(cb_ledger *l, uint32_t block, double bytes) {
+    l->lift[block] += bytes;
+    l->block_peak[block] += bytes;
+    l->stale[block] |= l->block_peak[block] > l->target || l->block_area[block] > 0;
+}
+
 static void sum_up(cb_ledger *l) {
-    l->peak = l->area = 0;
+    double peak = 0, area = 0, rise = 0;
     for (uint32_t b = 0; b < l->n_block; b++) {
+        rise += l->rise[b];
+        l->rise[b] = 0;
+        if (rise < 0 || rise > 0) lift_block(l, b, rise);
         if (l->stale[b]) sum_up_block(l, b);
-        if (l->block_peak[b] > l->peak) l->peak = l->block_peak[b];
-        l->area += l->block_area[b];
+        if (l->block_peak[b] > peak) peak = l->block_peak[b];
+        area += l->block_area[b];
     }
+    l->rise[l->n_block] = 0;
+    l->peak = peak;
+    l->area = area;
 }
 
 static bool is_idle(const cb_ledger *l, uint32_t op) {
     const cb_ledger_ids *runs = &l->runs[op];
     if (runs->len < 2 || l->holds[op]) return false;
-    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
-        const cb_ledger_uses *u = &l->use[l->made[j]];
+    for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
+        const cb_ledger_uses *u = &l->use[l->life[j]];
         if (u->len > 0 && u->at[0].anchor < runs->at[1]) return false;
     }
     return true;
@@ -520,10 +530,14 @@ static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
     if (idle == l->idle[op]) return true;
     *changed = true;
     uint32_t anchor = l->f->position[op];
-    l->idle[op] = idle;
     if (l->notes.on && !CB_PUSH(&l->arena, l->notes.idle, op)) return false;
+    l->idle[op] = idle;
     l->extra_ps += idle ? -l->f->cost_ps[op] : l->f->cost_ps[op];
-    return note_op(l, op, anchor, idle ? drop_use : add_use) && mark(l, anchor);
+    touch_made(l, op);
+    mark(l, anchor);
+    if (!idle) return add_uses(l, op, anchor);
+    drop_uses(l, op, anchor);
+    return true;
 }
 
 bool cb_ledger_settle(cb_ledger *l) {
@@ -545,39 +559,89 @@ bool cb_ledger_settle(cb_ledger *l) {
     return true;
 }
 
-/* ---- probing --------------------------------------------------------------------------------- */
+/* ---- trials ---------------------------------------------------------------------------------- */
 
-static void restore(cb_ledger *l) {
+/* Peaks, areas and lifts of all blocks lie behind each other. */
+static size_t sums_of(const cb_ledger *l) { return 3 * (size_t)l->n_block; }
+
+void cb_ledger_try(cb_ledger *l) {
     cb_ledger_notes *notes = &l->notes;
-    for (size_t i = 0; i < notes->block.len; i++) {
-        uint32_t b = notes->block.at[i];
-        const double *note = notes->of_block.at + i * BLOCK_NOTE;
-        memcpy(l->moment + ((size_t)b << CB_LEDGER_BLOCK), note, BLOCK * sizeof *note);
-        l->lift[b] = note[BLOCK];
-        l->block_peak[b] = note[BLOCK + 1];
-        l->block_area[b] = note[BLOCK + 2];
-        l->stale[b] = false;
+    notes->run.len = notes->idle.len = 0;
+    notes->chained.len = notes->n_chain.len = notes->chain.len = 0;
+    notes->block.len = notes->moment.len = 0;
+    notes->anchor.len = notes->local.len = 0;
+    notes->storage.len = notes->n_span.len = notes->span.len = 0;
+    notes->before = (cb_ledger_sums){l->peak, l->area, l->extra_ps};
+    memcpy(notes->sums, l->block_peak, sums_of(l) * sizeof *notes->sums);
+    notes->trial++;
+    notes->on = true;
+}
+
+void cb_ledger_keep(cb_ledger *l) { l->notes.on = false; }
+
+/* Backwards, as runs, idle ops and spans may have changed more than once. What settling works out
+ * is put back whole. */
+static bool put_back_runs(cb_ledger *l) {
+    const cb_ledger_notes *notes = &l->notes;
+    for (size_t i = notes->idle.len; i-- > 0;) {
+        uint32_t op = notes->idle.at[i], anchor = l->f->position[op];
+        l->idle[op] = !l->idle[op];
+        if (l->idle[op]) drop_uses(l, op, anchor);
+        else if (!add_uses(l, op, anchor)) return false;
     }
+    for (size_t i = notes->run.len; i-- > 0;) {
+        cb_ledger_run run = notes->run.at[i];
+        if (run.came) pull_run(l, run.op, run.anchor);
+        else if (!put_run(l, run.op, run.anchor)) return false;
+    }
+    return true;
+}
+
+/* All have had room for so many. */
+static bool put_back_chains(cb_ledger *l) {
+    const cb_ledger_notes *notes = &l->notes;
+    const uint32_t *id = notes->chain.at;
+    for (size_t i = 0; i < notes->chained.len; i++) {
+        uint32_t anchor = notes->chained.at[i];
+        cb_ledger_ids *chain = &l->chain[anchor];
+        bool was = chain->len > 0;
+        chain->len = 0;
+        if (!CB_RESERVE(&l->arena, *chain, notes->n_chain.at[i])) return false;
+        while (chain->len < notes->n_chain.at[i]) chain->at[chain->len++] = *id++;
+        if (!note_busy(l, anchor, was)) return false;
+    }
+    return true;
+}
+
+static void put_back_moments(cb_ledger *l) {
+    const cb_ledger_notes *notes = &l->notes;
+    memcpy(l->block_peak, notes->sums, sums_of(l) * sizeof *notes->sums);
+    memset(l->stale, 0, l->n_block * sizeof *l->stale);
+    for (size_t i = 0; i < notes->block.len; i++)
+        memcpy(l->moment + ((size_t)notes->block.at[i] << CB_LEDGER_BLOCK),
+               notes->moment.at + (i << CB_LEDGER_BLOCK), BLOCK * sizeof *l->moment);
     for (size_t i = notes->anchor.len; i-- > 0;) l->local[notes->anchor.at[i]] = notes->local.at[i];
-    const cb_ledger_span *span = notes->span.at;
-    for (size_t i = 0; i < notes->storage.len; i++) {
-        cb_ledger_spans *spans = &l->span[notes->storage.at[i]]; /* has had room for so many */
+}
+
+static void put_back_spans(cb_ledger *l) {
+    const cb_ledger_notes *notes = &l->notes;
+    size_t at = notes->span.len;
+    for (size_t i = notes->storage.len; i-- > 0;) {
+        cb_ledger_spans *spans = &l->span[notes->storage.at[i]];
         spans->len = notes->n_span.at[i];
-        if (spans->len > 0) memcpy(spans->at, span, spans->len * sizeof *span);
-        if (spans->len > 0) span += spans->len;
+        at -= spans->len;
+        for (size_t k = 0; k < spans->len; k++) spans->at[k] = notes->span.at[at + k];
     }
 }
 
-/* Runs and reads go back one by one; what settling works out from them is put back whole. */
-static bool take_back(cb_ledger *l, uint32_t anchor) {
-    cb_ledger_notes *notes = &l->notes;
-    for (size_t i = notes->idle.len; i-- > 0;) {
-        uint32_t op = notes->idle.at[i];
-        l->idle[op] = !l->idle[op];
-        if (!note_op(l, op, l->f->position[op], l->idle[op] ? drop_use : add_use)) return false;
-    }
-    if (!cb_ledger_set(l, anchor, notes->chain.at, notes->chain.len)) return false;
-    restore(l);
+bool cb_ledger_take_back(cb_ledger *l) {
+    l->notes.on = false;
+    if (!put_back_runs(l) || !put_back_chains(l)) return false;
+    put_back_moments(l);
+    put_back_spans(l);
+    l->peak = l->notes.before.peak;
+    l->area = l->notes.before.area;
+    l->extra_ps = l->notes.before.extra_ps;
     l->touched.len = l->marked.len = 0;
     l->round++;
     return true;
@@ -585,24 +649,10 @@ static bool take_back(cb_ledger *l, uint32_t anchor) {
 
 bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
                      cb_ledger_sums *out) {
-    cb_ledger_notes *notes = &l->notes;
-    const cb_ledger_ids *chain = &l->chain[anchor];
-    cb_ledger_sums before = {l->peak, l->area, l->extra_ps};
-    notes->block.len = notes->anchor.len = notes->storage.len = notes->idle.len = 0;
-    notes->of_block.len = notes->local.len = notes->n_span.len = notes->span.len = 0;
-    notes->chain.len = 0;
-    if (!CB_RESERVE(&l->arena, notes->chain, chain->len)) return false;
-    if (chain->len > 0) memcpy(notes->chain.at, chain->at, chain->len * sizeof *chain->at);
-    notes->chain.len = chain->len;
-    notes->on = true;
-    bool ok = cb_ledger_set(l, anchor, op, n) && cb_ledger_settle(l);
-    notes->on = false;
+    cb_ledger_try(l);
+    if (!cb_ledger_set(l, anchor, op, n) || !cb_ledger_settle(l)) return false;
     *out = (cb_ledger_sums){l->peak, l->area, l->extra_ps};
-    if (!ok || !take_back(l, anchor)) return false;
-    l->peak = before.peak;
-    l->area = before.area;
-    l->extra_ps = before.extra_ps;
-    return true;
+    return cb_ledger_take_back(l);
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -612,14 +662,16 @@ static bool add_shown(cb_ledger *l, uint32_t value) {
     const cb_facts *f = l->f;
     uint32_t op = f->p->value_op[value], s = f->p->value_storage[value];
     bool shown = is_view(f, op) && f->root[s] != CB_NONE && f->position[op] != CB_NONE;
-    return !shown || add_use(l, s, f->position[op]);
+    if (!shown) return true;
+    touch(l, l->twin[s]);
+    return add_use(l, l->twin[s], f->position[op]);
 }
 
 static bool add_ends(cb_ledger *l) {
     const cb_facts *f = l->f;
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (l->held_until[s] > 0 && !touch(l, s)) return false;
+        if (l->held_until[s] > 0) touch(l, l->twin[s]);
     }
     for (uint32_t i = 0; i < p->n_forward_output; i++) {
         if (!add_shown(l, p->forward_output[i])) return false;
@@ -627,7 +679,8 @@ static bool add_ends(cb_ledger *l) {
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
         uint32_t v = p->backward_output[i], s = p->value_storage[v];
         if (f->root[s] == CB_NONE) continue;
-        if (cb_stays_to_end(f, s) ? !add_shown(l, v) : !add_use(l, s, l->n)) return false;
+        touch(l, l->twin[s]);
+        if (cb_stays_to_end(f, s) ? !add_shown(l, v) : !add_use(l, l->twin[s], l->n)) return false;
     }
     return true;
 }
@@ -656,7 +709,7 @@ static uint32_t real_anchor(const cb_ledger *l, uint32_t anchor) {
     if (!is_view(f, op)) return anchor;
     const cb_problem *p = f->p;
     uint32_t s = p->value_storage[p->out_begin[op]];
-    const cb_ledger_uses *u = &l->use[s];
+    const cb_ledger_uses *u = cb_ledger_uses_of(l, s);
     size_t i = find_reader(l, u, anchor);
     return i < u->len && u->at[i].anchor < l->n ? u->at[i].anchor : CB_NONE;
 }
@@ -698,15 +751,15 @@ cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, doubl
     for (uint32_t s = 0; s < p->n_storage; s++) l->use[s].len = l->span[s].len = 0;
     memset(l->moment, 0, ((size_t)l->n_block << CB_LEDGER_BLOCK) * sizeof *l->moment);
     memset(l->local, 0, l->n * sizeof *l->local);
-    memset(l->lift, 0, ((size_t)l->n_block + 1) * sizeof *l->lift);
+    memset(l->lift, 0, l->n_block * sizeof *l->lift);
+    memset(l->rise, 0, ((size_t)l->n_block + 1) * sizeof *l->rise);
     for (uint32_t b = 0; b < l->n_block; b++) l->stale[b] = true;
+    l->notes.on = false;
     l->busy.len = l->touched.len = l->marked.len = 0;
     l->round++;
     l->target = target;
     if (!load_base(l)) return cb_no_memory(err);
-    for (uint32_t k = 0; k < l->n; k++) {
-        if (!mark(l, k)) return cb_no_memory(err);
-    }
+    for (uint32_t k = 0; k < l->n; k++) mark(l, k);
     return load_pairs(l, pair, n_pair) && cb_ledger_settle(l) ? CB_OK : cb_no_memory(err);
 }
 
@@ -743,15 +796,15 @@ static double peak_between(const cb_ledger *l, uint32_t from, uint32_t to) {
 /* Bytes that may go from the moments before `anchor` when `op` no longer reads them there; false
  * when more may follow, as a base run falls idle. */
 static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double *bytes) {
-    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
-        uint32_t s = l->read[j], maker = l->f->root[s];
+    for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
+        uint32_t s = l->need[j], maker = l->f->root[s];
         const cb_ledger_spans *spans = &l->span[s];
         size_t i = spans->len;
         while (i > 0 && spans->at[i - 1].made >= anchor) i--;
         if (i == 0 || spans->at[i - 1].last != anchor) continue;
         bool lone = i == 1 && l->use[s].at[0].anchor == anchor;
         if (lone && !l->idle[maker] && l->runs[maker].len > 1) return false;
-        *bytes += (double)l->f->p->storage_bytes[s];
+        *bytes += l->life_bytes[s];
     }
     return true;
 }
@@ -766,8 +819,8 @@ static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *by
         if (i < chain->len) reader = cb_chain_op(chain->at[i]);
         bool stays = i == chain->len || (reader != op && (early || l->done[reader] == l->visit));
         if (!stays && !may_shorten(l, reader, anchor, bytes)) return false;
-        for (uint32_t j = l->read_begin[reader]; stays && j < l->read_begin[reader + 1]; j++)
-            l->done[l->f->root[l->read[j]]] = l->visit;
+        for (uint32_t j = l->need_begin[reader]; stays && j < l->need_begin[reader + 1]; j++)
+            l->done[l->f->root[l->need[j]]] = l->visit;
     }
     return true;
 }
@@ -775,8 +828,8 @@ static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *by
 /* Where the rise begins that makes up for the run of a storage's op at `anchor`; `anchor`: there is
  * none, as nobody reads that run. */
 static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
-    const cb_ledger_spans *spans = &l->span[storage];
-    const cb_ledger_uses *u = &l->use[storage];
+    const cb_ledger_spans *spans = cb_ledger_spans_of(l, storage);
+    const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
     size_t i = spans->len, at = find_use(u, anchor);
     while (i > 0 && spans->at[i - 1].made > anchor) i--;
     if (i == 0 || spans->at[i - 1].made != anchor) return anchor;
@@ -796,20 +849,20 @@ double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op) {
 }
 
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
-    const cb_ledger_spans *spans = &l->span[storage];
+    const cb_ledger_spans *spans = cb_ledger_spans_of(l, storage);
     size_t i = spans->len;
     while (i > 0 && spans->at[i - 1].made >= anchor) i--;
     return i > 0 && spans->at[i - 1].last >= anchor;
 }
 
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next) {
-    uint32_t last = last_of(l, storage, anchor);
+    uint32_t last = last_of(l, l->twin[storage], anchor);
     if (last == CB_NONE || last <= anchor) return false;
-    const cb_ledger_spans *spans = &l->span[storage];
+    const cb_ledger_spans *spans = cb_ledger_spans_of(l, storage);
     bool first = spans->len == 1 || spans->at[1].made > anchor;
     uint32_t until = l->held_until[storage];
     if (first && until > 0 && until >= anchor) return false;
-    const cb_ledger_uses *u = &l->use[storage];
+    const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
     size_t i = find_reader(l, u, anchor + 1);
     if (i == u->len) return false;
     *next = u->at[i].anchor;

@@ -29,21 +29,32 @@ typedef CB_VEC(uint32_t) cb_ledger_ids;
 typedef CB_VEC(cb_ledger_use) cb_ledger_uses;
 typedef CB_VEC(cb_ledger_span) cb_ledger_spans;
 
-typedef struct cb_ledger_notes { /* what a settling overwrote, so that it can be put back */
-    bool on;
-    cb_ledger_ids block, anchor, storage, idle; /* which were touched, in order */
-    CB_VEC(double) of_block;                    /* of each block: moments, lift, peak, area */
-    CB_VEC(double) local;                       /* of each anchor */
-    cb_ledger_ids n_span;                       /* of each storage, its spans in `span` */
-    cb_ledger_spans span;
-    uint32_t *noted_in; /* [n_block] stamps */
-    cb_ledger_ids chain;
-} cb_ledger_notes;
-
 typedef struct cb_ledger_sums {
     double peak, area;
     int64_t extra_ps; /* in f->cost_ps */
 } cb_ledger_sums;
+
+typedef struct cb_ledger_run { /* that came or went */
+    uint32_t op, anchor;
+    bool came;
+} cb_ledger_run;
+
+typedef struct cb_ledger_notes { /* what a trial overwrote, in order, so that it can be put back */
+    bool on;
+    uint32_t trial;
+    cb_ledger_sums before;
+    CB_VEC(cb_ledger_run) run;
+    cb_ledger_ids idle;                    /* ops whose base run went or came back */
+    cb_ledger_ids chained, n_chain, chain; /* anchors, and what their chains were */
+    double *sums;                          /* [3 n_block] peaks, areas and lifts of all blocks */
+    cb_ledger_ids block;
+    CB_VEC(double) moment; /* of each block */
+    cb_ledger_ids anchor;
+    CB_VEC(double) local; /* of each anchor */
+    cb_ledger_ids storage, n_span;
+    cb_ledger_spans span;           /* of each storage, `n_span` of them */
+    uint32_t *moment_in, *chain_in; /* [n_block], [n] the trial that noted them last */
+} cb_ledger_notes;
 
 typedef struct cb_ledger {
     const cb_facts *f;
@@ -55,19 +66,28 @@ typedef struct cb_ledger {
     uint32_t *made_begin;  /* [n_op + 1] into `made` */
     uint32_t *made;        /* storages an op allocates, the largest first, but behind them those
                               that stay to the end: no rerun frees any of their bytes */
-    uint32_t *held_until;  /* [n_storage] anchor until which the first run's is held, n: to the end,
-                              0: not held */
-    bool *holds;           /* [n_op] something that it makes is held */
-    cb_ledger_ids *chain;  /* [n] ops that run again at an anchor, in running order; with CB_EARLY
-                              those that do so for who reads them later (sim.h) */
-    cb_ledger_ids *runs;   /* [n_op] anchors at which an op runs, rising */
-    bool *idle;            /* [n_op] the base run is left out */
-    cb_ledger_uses *use;   /* [n_storage] rising */
+    uint32_t *twin;       /* [n_storage] the one that stands for it in `use` and `span`: made by the
+                             same op, and read and held alike */
+    uint32_t *life_begin; /* [n_op + 1] into `life` */
+    uint32_t *life;       /* of what an op makes, those that stand for themselves */
+    uint32_t *need_begin; /* [n_op + 1] into `need` */
+    uint32_t *need;       /* of what an op reads, the same */
+    double *life_bytes;   /* [n_storage] of it and those that it stands for */
+    double *made_bytes;   /* [n_op] of all that it makes */
+    uint32_t *held_until; /* [n_storage] anchor until which the first run's is held, n: to the end,
+                             0: not held */
+    bool *holds;          /* [n_op] something that it makes is held */
+    cb_ledger_ids *chain; /* [n] ops that run again at an anchor, in running order; with CB_EARLY
+                             those that do so for who reads them later (sim.h) */
+    cb_ledger_ids *runs;  /* [n_op] anchors at which an op runs, rising */
+    bool *idle;           /* [n_op] the base run is left out */
+    cb_ledger_uses *use;  /* [n_storage] rising */
     cb_ledger_spans *span; /* [n_storage] rising */
     cb_ledger_ids busy;    /* anchors with a chain, in any order */
     uint32_t *busy_at;     /* [n] index in `busy` */
     double *moment;        /* [n, up to whole blocks] see cb_ledger_moment */
-    double *lift;          /* [n_block + 1] added to all moments of a block */
+    double *lift;          /* [n_block] added to all moments of a block */
+    double *rise;          /* [n_block + 1] to be added to the lifts from that block on */
     double *block_peak;    /* [n_block] largest `moment` of a block */
     double *block_area;    /* [n_block] */
     bool *stale;           /* [n_block] the two are out of date */
@@ -85,7 +105,7 @@ typedef struct cb_ledger {
     uint32_t *left;                          /* [n_storage] reads to come */
     uint32_t round, visit;
     cb_ledger_spans fresh;
-    cb_ledger_notes notes; /* of cb_ledger_probe */
+    cb_ledger_notes notes;
 } cb_ledger;
 
 CB_MUST_CHECK cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
@@ -99,12 +119,25 @@ static inline uint32_t cb_chain_op(uint32_t id) { return id & ~CB_EARLY; }
  * or that its base op or an early one needs. The results are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
+/* A trial: from here on changes are noted, until they are kept or taken back. Between settlings;
+ * what is taken back need not have been settled. */
+void cb_ledger_try(cb_ledger *l);
+static inline bool cb_ledger_has_tried(const cb_ledger *l) { return l->notes.chained.len > 0; }
+void cb_ledger_keep(cb_ledger *l);
+CB_MUST_CHECK bool cb_ledger_take_back(cb_ledger *l);
 /* The results that cb_ledger_set and cb_ledger_settle would give; the books stay as they are. Only
- * between settlings. */
+ * between settlings, outside a trial. */
 CB_MUST_CHECK bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
                                    cb_ledger_sums *out);
 /* Appends the plan, sorted. */
 CB_MUST_CHECK bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out);
+
+static inline const cb_ledger_uses *cb_ledger_uses_of(const cb_ledger *l, uint32_t storage) {
+    return &l->use[l->twin[storage]];
+}
+static inline const cb_ledger_spans *cb_ledger_spans_of(const cb_ledger *l, uint32_t storage) {
+    return &l->span[l->twin[storage]];
+}
 
 #define CB_LEDGER_BLOCK 5 /* log2 of the anchors whose moments are summed up together */
 /* Most bytes alive while an anchor's steps run. */

@@ -62,6 +62,11 @@ bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op, size_t n) {
     return cb_ledger_set(m->l, anchor, op, n);
 }
 
+bool cb_moves_take_back(cb_moves *m) {
+    m->settled++;
+    return cb_ledger_take_back(m->l);
+}
+
 void cb_moves_forget(cb_moves *m) { m->change.len = m->before.len = 0; }
 
 bool cb_moves_undo(cb_moves *m) {

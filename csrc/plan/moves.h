@@ -42,7 +42,9 @@ CB_MUST_CHECK bool cb_moves_settle(cb_moves *m);
 CB_MUST_CHECK bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op,
                                 size_t n);     /* noted, not settled */
 CB_MUST_CHECK bool cb_moves_undo(cb_moves *m); /* all noted changes; settled */
-void cb_moves_forget(cb_moves *m);             /* the changes stay */
+/* What was tried since cb_ledger_try; it counts as a settling. */
+CB_MUST_CHECK bool cb_moves_take_back(cb_moves *m);
+void cb_moves_forget(cb_moves *m); /* the changes stay */
 
 /* A busy anchor, rather one with many reruns, and one of its ops. False: there is none. */
 bool cb_moves_pick(cb_moves *m, uint32_t *anchor, uint32_t *op);

@@ -22,7 +22,6 @@ typedef struct ruiner {
     double now_peak;
     bool ok;              /* memory did not run out */
     cb_ledger_ids anchor; /* scratch */
-    cb_ledger_ids copy;
 } ruiner;
 
 static void apply(ruiner *r, uint32_t anchor) {
@@ -147,7 +146,6 @@ static void recreate(ruiner *r) {
 static void trim_one(ruiner *r, uint32_t anchor, uint32_t op, bool *removed) {
     cb_moves *m = r->m;
     cb_ledger *l = m->l;
-    const cb_ledger_ids *chain = &l->chain[anchor];
     int64_t time = l->extra_ps;
     double peak = l->peak, area = l->area;
     *removed = false;
@@ -156,15 +154,14 @@ static void trim_one(ruiner *r, uint32_t anchor, uint32_t op, bool *removed) {
         m->settled += 2;
         return;
     }
-    r->copy.len = 0;
-    for (size_t j = 0; j < chain->len && r->ok; j++)
-        r->ok = CB_PUSH(m->scratch, r->copy, chain->at[j]);
-    r->ok = r->ok && cb_moves_without(m, anchor, op);
+    cb_ledger_try(l);
+    r->ok = cb_moves_without(m, anchor, op);
     apply(r, anchor);
     if (!r->ok) return;
     bool fits = l->peak <= l->target || (l->peak <= peak && l->area <= area);
     *removed = fits && l->extra_ps < time;
-    if (!*removed) r->ok = cb_ledger_set(l, anchor, r->copy.at, r->copy.len) && cb_moves_settle(m);
+    if (*removed) cb_ledger_keep(l);
+    else r->ok = cb_moves_take_back(m);
 }
 
 /* The chains that changed, and a few reruns drawn from all. */

@@ -20,7 +20,7 @@ static int compare_reruns(const void *a, const void *b) {
 /* Moments that the rerun keeps its op's memory free for. */
 static double gap_before(const cb_ledger *l, uint32_t op, uint32_t anchor) {
     if (l->made_begin[op] == l->made_begin[op + 1]) return 1;
-    const cb_ledger_spans *spans = &l->span[l->made[l->made_begin[op]]];
+    const cb_ledger_spans *spans = cb_ledger_spans_of(l, l->made[l->made_begin[op]]);
     size_t i = spans->len;
     while (i > 0 && spans->at[i - 1].made >= anchor) i--;
     return i > 0 && spans->at[i - 1].last < anchor ? (double)(anchor - spans->at[i - 1].last) : 1;
@@ -65,13 +65,14 @@ static bool trim_once(cb_moves *m, double least_ps, cb_arena *scratch, uint32_t 
         int64_t before = l->extra_ps;
         if (!stands(m, anchor, op)) continue;
         if (cb_ledger_peak_without(l, anchor, op) > l->target) continue; /* most cases */
-        if (!cb_moves_without(m, anchor, op) || !cb_moves_set(m, anchor, m->next.at, m->next.len) ||
-            !cb_moves_settle(m))
+        cb_ledger_try(l);
+        if (!cb_moves_without(m, anchor, op) ||
+            !cb_ledger_set(l, anchor, m->next.at, m->next.len) || !cb_moves_settle(m))
             return false;
         if (l->peak <= l->target && l->extra_ps < before && (double)l->extra_ps >= least_ps) {
             *any = true;
-            cb_moves_forget(m);
-        } else if (!cb_moves_undo(m)) {
+            cb_ledger_keep(l);
+        } else if (!cb_moves_take_back(m)) {
             return false;
         }
     }
@@ -83,7 +84,6 @@ cb_status cb_trim(cb_moves *m, double least_ps, cb_error *err) {
     cb_arena_init(&scratch, m->scratch->alloc);
     bool ok = true, any = true;
     uint32_t left = (uint32_t)(EFFORT / (m->l->n + 1.0)) + 1;
-    cb_moves_forget(m);
     for (int pass = 0; pass < PASSES && ok && any; pass++)
         ok = trim_once(m, least_ps, &scratch, &left, &any);
     cb_arena_free(&scratch);

@@ -39,7 +39,7 @@ static void insert(walker *w) {
     uint32_t anchor;
     bool found;
     w->ok = cb_moves_propose(m, hot, DEEP_SHARE, &found, &anchor) &&
-            (!found || cb_moves_set(m, anchor, m->next.at, m->next.len));
+            (!found || cb_ledger_set(m->l, anchor, m->next.at, m->next.len));
 }
 
 /* `op` and what of the chain reads it, directly or not: `next` becomes the rest. */
@@ -68,7 +68,7 @@ static void drop(walker *w) {
     if (kind < 0.2) w->ok = without_readers(m, anchor, op);
     else w->ok = cb_moves_without(m, anchor, op);
     if (kind < 0.08 && !m->trial->has_demands) m->next.len = 0;
-    w->ok = w->ok && cb_moves_set(m, anchor, m->next.at, m->next.len);
+    w->ok = w->ok && cb_ledger_set(m->l, anchor, m->next.at, m->next.len);
 }
 
 /* A rerun moves to the reader before or after its anchor. */
@@ -78,20 +78,20 @@ static void shift(walker *w) {
     uint32_t anchor, op, to = CB_NONE;
     if (!cb_moves_pick(m, &anchor, &op) || l->made_begin[op] == l->made_begin[op + 1]) return;
     bool later = cb_moves_chance(m) < 0.5;
-    const cb_ledger_uses *u = &l->use[l->made[l->made_begin[op]]];
+    const cb_ledger_uses *u = cb_ledger_uses_of(l, l->made[l->made_begin[op]]);
     for (size_t i = 0; i < u->len; i++) {
         uint32_t k = u->at[i].anchor;
         if (later && k > anchor && to == CB_NONE) to = k;
         if (!later && k < anchor) to = k;
     }
     if (to == CB_NONE || to >= l->n || to <= l->f->position[op]) return;
-    w->ok = cb_moves_without(m, anchor, op) && cb_moves_set(m, anchor, m->next.at, m->next.len);
+    w->ok = cb_moves_without(m, anchor, op) && cb_ledger_set(m->l, anchor, m->next.at, m->next.len);
     if (!w->ok) return;
     m->next.len = 0;
     for (size_t i = 0; i < l->chain[to].len && w->ok; i++)
         w->ok = CB_PUSH(m->scratch, m->next, l->chain[to].at[i]);
-    w->ok =
-        w->ok && CB_PUSH(m->scratch, m->next, op) && cb_moves_set(m, to, m->next.at, m->next.len);
+    w->ok = w->ok && CB_PUSH(m->scratch, m->next, op) &&
+            cb_ledger_set(m->l, to, m->next.at, m->next.len);
 }
 
 static void move(walker *w) {
@@ -114,9 +114,9 @@ static void judge(walker *w) {
     double now = score_of(w);
     if (now <= w->score || cb_moves_chance(w->m) < exp((w->score - now) / w->temperature)) {
         w->score = now;
-        cb_moves_forget(w->m);
+        cb_ledger_keep(w->m->l);
     } else {
-        w->ok = cb_moves_undo(w->m);
+        w->ok = cb_moves_take_back(w->m);
     }
 }
 
@@ -131,7 +131,6 @@ static void review_penalty(walker *w) {
 cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err) {
     walker w = {.m = m, .penalty = FIRST_PENALTY, .ok = true};
     double smallest = m->l->peak;
-    cb_moves_forget(m);
     w.score = score_of(&w);
     for (uint32_t i = 0; i < moves && w.ok && m->l->peak > m->l->target; i++) {
         if (i % REVIEW_EVERY == REVIEW_EVERY - 1) {
@@ -143,10 +142,14 @@ cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err) {
         }
         CB_TRY(cb_moves_poll(m, err));
         w.temperature = WARM * pow(COLD / WARM, (double)i / (double)moves);
+        cb_ledger_try(m->l);
         move(&w);
-        if (!w.ok || m->change.len == 0) continue;
-        w.ok = cb_moves_settle(m);
-        if (w.ok) judge(&w);
+        if (w.ok && cb_ledger_has_tried(m->l)) {
+            w.ok = cb_moves_settle(m);
+            if (w.ok) judge(&w);
+        } else {
+            cb_ledger_keep(m->l); /* nothing */
+        }
     }
     return w.ok ? cb_moves_offer(m, err) : cb_no_memory(err);
 }
