@@ -104,11 +104,19 @@ bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op) {
     return true;
 }
 
+/* Blocks without one are passed over whole. */
 uint32_t cb_moves_hot(cb_moves *m, double bytes) {
-    uint32_t n = m->l->n, k = cb_moves_draw(m, n);
-    for (uint32_t i = 0; i < n && cb_ledger_moment(m->l, k) <= bytes; i++)
-        k = k + 1 == n ? 0 : k + 1;
-    return k;
+    const cb_ledger *l = m->l;
+    uint32_t start = cb_moves_draw(m, l->n), first = start >> CB_LEDGER_BLOCK, k = start;
+    for (uint32_t i = 0; i <= l->n_block; i++) { /* the first once more: what lies before `start` */
+        uint32_t block = first + i < l->n_block ? first + i : first + i - l->n_block;
+        uint32_t end = (block + 1) << CB_LEDGER_BLOCK;
+        if (i > 0) k = block << CB_LEDGER_BLOCK;
+        if (l->block_peak[block] <= bytes) continue;
+        for (; k < end && k < l->n; k++)
+            if (cb_ledger_moment(l, k) > bytes) return k;
+    }
+    return start;
 }
 
 /* Which of the storages that the op makes is to be freed: the largest, in a tiny search any. */

@@ -6,6 +6,7 @@
 #include "moves.h"
 
 #define PROPOSALS 5   /* tried for one step of recreating */
+#define WEIGHED 2     /* settlings that weighing one counts as */
 #define STEPS 60      /* of recreating */
 #define WARM 2e-4     /* slower by this share of the step is accepted at first */
 #define GIVE_UP 0.004 /* slower by this share while recreating */
@@ -95,11 +96,17 @@ static double weigh(ruiner *r, uint32_t anchor) {
     cb_ledger_sums then;
     r->ok = r->ok && cb_ledger_probe(l, anchor, m->next.at, m->next.len, &then);
     if (!r->ok) return 0;
-    m->settled += 2;
+    m->settled += WEIGHED;
     double freed = need_of(l, l->peak, l->area) - need_of(l, then.peak, then.area);
     double slower = (double)(then.extra_ps - l->extra_ps);
     if (freed <= 0) return freed;
     return slower <= 0 ? 1e300 : freed / (slower + 1e-6 * m->once);
+}
+
+static bool is_best(const cb_moves *m) {
+    size_t n = m->next.len;
+    return n == m->best.len &&
+           (n == 0 || memcmp(m->next.at, m->best.at, n * sizeof *m->next.at) == 0);
 }
 
 /* False: no proposal frees anything, and chance ends the attempt. */
@@ -118,6 +125,10 @@ static bool recreate_once(ruiner *r) {
         bool found;
         r->ok = cb_moves_propose(m, hot, DEEP_SHARE, &found, &anchor);
         if (!r->ok || !found) continue;
+        if (anchor == best && is_best(m)) { /* no better than itself */
+            m->settled += WEIGHED;
+            continue;
+        }
         double score = weigh(r, anchor);
         if (!r->ok || score <= most) continue;
         most = score;
