@@ -383,13 +383,6 @@ static bool respan(cb_ledger *l, uint32_t storage) {
     return true;
 }
 
-static uint32_t last_of(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
-    const cb_ledger_spans *spans = &l->span[storage];
-    size_t i = spans->len;
-    while (i > 0 && spans->at[i - 1].made > anchor) i--;
-    return i > 0 ? spans->at[i - 1].last : CB_NONE;
-}
-
 static void count_reads(cb_ledger *l, uint32_t op) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) l->left[l->need[j]]++;
 }
@@ -402,11 +395,13 @@ static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, do
     if (during > *most) *most = during;
     for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
         uint32_t s = l->life[j];
-        if (l->left[s] == 0 && last_of(l, s, anchor) == anchor) *now -= l->life_bytes[s];
+        if (l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
+            *now -= l->life_bytes[s];
     }
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
         uint32_t s = l->need[j];
-        if (--l->left[s] == 0 && last_of(l, s, anchor) == anchor) *now -= l->life_bytes[s];
+        if (--l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
+            *now -= l->life_bytes[s];
     }
 }
 
@@ -856,9 +851,8 @@ bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
 }
 
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next) {
-    uint32_t last = last_of(l, l->twin[storage], anchor);
-    if (last == CB_NONE || last <= anchor) return false;
     const cb_ledger_spans *spans = cb_ledger_spans_of(l, storage);
+    if (cb_spans_last(spans, anchor) <= anchor) return false;
     bool first = spans->len == 1 || spans->at[1].made > anchor;
     uint32_t until = l->held_until[storage];
     if (first && until > 0 && until >= anchor) return false;

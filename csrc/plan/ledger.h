@@ -145,6 +145,13 @@ static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
     return l->moment[anchor] + l->lift[anchor >> CB_LEDGER_BLOCK];
 }
 
+/* Where the latest of these lives ends that has begun when `anchor` has been run; 0: none has. */
+static inline uint32_t cb_spans_last(const cb_ledger_spans *spans, uint32_t anchor) {
+    size_t i = spans->len;
+    while (i > 0 && spans->at[i - 1].made > anchor) i--;
+    return i > 0 ? spans->at[i - 1].last : 0;
+}
+
 /* Is the storage alive when `anchor` is entered and still when it ends, and not held there anyway?
  * `next` gets the anchor that reads it next. */
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);

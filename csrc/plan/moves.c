@@ -11,6 +11,18 @@
 #define BLIND_SHARE \
     0.1 /* of proposals that ignore size: bytes a picosecond never picks the small */
 
+/* Looked at far more often than there are moves. */
+static void list_offers(cb_moves *m) {
+    const cb_ledger *l = m->l;
+    for (uint32_t k = 0; k < l->n; k++) {
+        uint32_t op = l->f->base[k], n = l->made_begin[op + 1] - l->made_begin[op];
+        bool lone = n == 1 || !cb_is_tiny_search(m);
+        uint32_t s = n > 0 && m->may_rerun[op] ? l->made[l->made_begin[op]] : CB_NONE;
+        if (s != CB_NONE && lone && l->f->p->storage_bytes[s] == 0) s = CB_NONE;
+        m->offer[k] = s;
+    }
+}
+
 cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch, uint64_t whole,
                         cb_error *err) {
     const cb_facts *f = t->f;
@@ -18,7 +30,9 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     m->may_rerun = l->may_rerun;
     m->early_share = cb_is_tiny_search(m) ? EARLY_SHARE : 0;
     m->seen = CB_NEW(scratch, uint32_t, f->p->n_op);
-    if (!m->seen) return cb_no_memory(err);
+    m->offer = CB_NEW(scratch, uint32_t, l->n);
+    if (!m->seen || !m->offer) return cb_no_memory(err);
+    list_offers(m);
     m->once = (double)f->once_ps + 1;
     m->whole = (double)whole + 1;
     return CB_OK;
@@ -119,10 +133,10 @@ uint32_t cb_moves_hot(cb_moves *m, double bytes) {
     return start;
 }
 
-/* Which of the storages that the op makes is to be freed: the largest, in a tiny search any. */
+/* Which of the storages that the op makes is to be freed, in a tiny search: any. */
 static uint32_t draw_made(cb_moves *m, uint32_t op) {
     uint32_t n = m->l->made_begin[op + 1] - m->l->made_begin[op];
-    return n > 1 && cb_is_tiny_search(m) ? cb_moves_draw(m, n) : 0;
+    return n > 1 ? cb_moves_draw(m, n) : 0;
 }
 
 /* The op to recompute, and where: a tournament of a few drawn at random. */
@@ -131,12 +145,14 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     const cb_facts *f = l->f;
     uint32_t best = CB_NONE, found = 0;
     double most = -1;
-    bool blind = cb_moves_chance(m) < BLIND_SHARE;
+    bool blind = cb_moves_chance(m) < BLIND_SHARE, tiny = cb_is_tiny_search(m);
     for (int i = 0; i < CANDIDATE_DRAWS && found < CANDIDATES; i++) {
-        uint32_t op = f->base[cb_moves_draw(m, hot + 1)], next;
-        if (!m->may_rerun[op] || l->made_begin[op] == l->made_begin[op + 1]) continue;
-        uint32_t s = l->made[l->made_begin[op] + draw_made(m, op)];
-        if (f->p->storage_bytes[s] == 0 || !cb_ledger_crosses(l, s, hot, &next)) continue;
+        uint32_t k = cb_moves_draw(m, hot + 1), s = m->offer[k], op = f->base[k], next;
+        if (s == CB_NONE) continue;
+        if (tiny) s = l->made[l->made_begin[op] + draw_made(m, op)];
+        if (tiny && f->p->storage_bytes[s] == 0) continue;
+        if (cb_spans_last(cb_ledger_spans_of(l, s), hot) <= hot) continue; /* most */
+        if (!cb_ledger_crosses(l, s, hot, &next)) continue;
         found++;
         double worth = blind ? 1 : (double)f->p->storage_bytes[s] / ((double)f->cost_ps[op] + 1);
         double score = worth * cb_moves_chance(m);

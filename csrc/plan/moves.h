@@ -17,6 +17,7 @@ typedef struct cb_moves {
     uint64_t chance;       /* state of the generator */
     const bool *may_rerun; /* [n_op] */
     double early_share;    /* of proposals that make a value before the anchor that reads it */
+    uint32_t *offer;       /* [l->n] what the base op there makes first, CB_NONE: not to be freed */
     uint32_t *seen;        /* [n_op] stamps */
     uint32_t stamp;
     CB_VEC(cb_change) change; /* since cb_moves_forget */
