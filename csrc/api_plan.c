@@ -1,12 +1,15 @@
 /* Planning from files: each function parses the graph, asks the planner one thing and gives a text.
  */
 #include "pipeline.h"
-#include "plan/cut_json.h"
-#include "plan/device.h"
-#include "plan/frontier_json.h"
-#include "plan/fusion.h"
-#include "plan/mutwo.h"
-#include "plan/traced.h"
+#include "plan/cut/mutwo.h"
+#include "plan/files/cut_json.h"
+#include "plan/files/explanation.h"
+#include "plan/files/frontier_json.h"
+#include "plan/files/plan_json.h"
+#include "plan/model/device.h"
+#include "plan/model/fusion.h"
+#include "plan/planner.h"
+#include "plan/torch/traced.h"
 
 #include <time.h>
 

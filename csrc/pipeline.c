@@ -8,8 +8,11 @@
 #include "ir/verify.h"
 #include "lower/annotate.h"
 #include "lower/split.h"
-#include "plan/device.h"
-#include "plan/fusion.h"
+#include "plan/files/explanation.h"
+#include "plan/files/plan_json.h"
+#include "plan/model/device.h"
+#include "plan/model/fusion.h"
+#include "plan/planner.h"
 
 typedef cb_status (*print_fn)(const cb_step *step, const void *stage, cb_str *out, cb_error *err);
 

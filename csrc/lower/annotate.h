@@ -4,7 +4,7 @@
 #define CB_LOWER_ANNOTATE_H
 
 #include "../ir/graph.h"
-#include "../plan/problem.h"
+#include "../plan/model/problem.h"
 
 typedef struct cb_annotate_options {
     bool keep_gradients;   /* gradients live in the arena to the end (an optimizer consumes them);

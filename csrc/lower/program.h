@@ -13,7 +13,7 @@
 #define CB_LOWER_PROGRAM_H
 
 #include "../ir/graph.h"
-#include "../plan/plan.h"
+#include "../plan/schedule/plan.h"
 
 typedef enum cb_space { CB_SPACE_ARENA = 0, CB_SPACE_INPUT, CB_SPACE_OUTPUT } cb_space;
 

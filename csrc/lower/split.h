@@ -6,7 +6,7 @@
 #define CB_LOWER_SPLIT_H
 
 #include "../ir/graph.h"
-#include "../plan/plan.h"
+#include "../plan/schedule/plan.h"
 
 typedef struct cb_split {
     cb_graph *forward, *backward; /* op order = step order; views of saved storages are cloned where

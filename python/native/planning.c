@@ -1,7 +1,7 @@
 /* planning.c: planning from files: texts in, texts out, the GIL released in between. */
 #include "state.h"
 
-#include "plan/duplicates.h"
+#include "plan/torch/duplicates.h"
 
 /* (kind, bytes, share, measure[, offload, pinned, exact]): as in cutback.h. */
 int cb_py_parse_budget(PyObject *item, cb_budget *out) {

@@ -38,12 +38,12 @@ SPEAKERS = (
     "csrc/ir/form.c",
     "csrc/ir/parse.c",
     "csrc/ir/print.c",
-    "csrc/plan/problem_json.c",
-    "csrc/plan/plan_json.c",
-    "csrc/plan/names.c",
-    "csrc/plan/traced.c",
-    "csrc/plan/aten.c",
-    "csrc/plan/device.c",
+    "csrc/plan/files/problem_json.c",
+    "csrc/plan/files/plan_json.c",
+    "csrc/plan/model/names.c",
+    "csrc/plan/torch/traced.c",
+    "csrc/plan/torch/aten.c",
+    "csrc/plan/model/device.c",
 )
 LARGEST = 32768  # bytes of a document: longer ones only slow the fuzzer down
 

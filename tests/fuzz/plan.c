@@ -4,8 +4,10 @@
 #include "plans.h"
 
 #include "base/map.h"
-#include "plan/device.h"
-#include "plan/fusion.h"
+#include "plan/files/plan_json.h"
+#include "plan/model/device.h"
+#include "plan/model/fusion.h"
+#include "plan/planner.h"
 
 #define N_KNOWN 4
 

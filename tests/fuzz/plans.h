@@ -2,7 +2,9 @@
 #ifndef CB_FUZZ_PLANS_H
 #define CB_FUZZ_PLANS_H
 
-#include "plan/plan.h"
+#include "plan/files/explanation.h"
+#include "plan/files/plan_json.h"
+#include "plan/schedule/plan.h"
 #include "target.h"
 
 /* The evaluator accepts its schedule and finds the bytes and times that it states. */

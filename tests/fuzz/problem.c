@@ -2,12 +2,13 @@
  * preset and measure, the budget, how long the search may take, which questions besides. */
 #include "plans.h"
 
-#include "plan/cut_json.h"
-#include "plan/device.h"
-#include "plan/frontier_json.h"
-#include "plan/fusion.h"
-#include "plan/mutwo.h"
-#include "plan/traced.h"
+#include "plan/cut/mutwo.h"
+#include "plan/files/cut_json.h"
+#include "plan/files/frontier_json.h"
+#include "plan/model/device.h"
+#include "plan/model/fusion.h"
+#include "plan/planner.h"
+#include "plan/torch/traced.h"
 
 #define MOST_OPS 120 /* of a problem that is planned; larger ones are only read and written */
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
-DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/cost.c
+DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/model/cost.c
     "cpu": ({"f32": 100e9, "f64": 50e9, "f16": 100e9, "bf16": 100e9, "int": 50e9}, 20e9, 1e-6),
     "a100": (
         {"f32": 156e12, "f64": 19.5e12, "f16": 312e12, "bf16": 312e12, "int": 19.5e12},

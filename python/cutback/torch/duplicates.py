@@ -4,7 +4,7 @@ AOTAutograd leaves this to the partitioner. Most of what is found is a derivativ
 forward value (two ``cos`` of one input), which would otherwise be counted, and run, twice.
 
 Two nodes are the same when they call the same operator with the same constants on the same values.
-The search is the core's (``csrc/plan/duplicates.c``); here it is said what may be merged. Bits
+The search is the core's (``csrc/plan/torch/duplicates.c``); here it is said what may be merged. Bits
 cannot change, since only operators that are functions of their arguments are merged. Left alone are
 
 - random, effectful, mutating and unknown ops, and memory that is not filled (``empty``);

@@ -1,6 +1,6 @@
 """What the planner is told of an operation: its class, its arithmetic, and what may not run twice.
 
-Names of fusible and compute-intensive operations are the core's (``csrc/plan/aten.c``): it is asked
+Names of fusible and compute-intensive operations are the core's (``csrc/plan/torch/aten.c``): it is asked
 once for every name. What decides correctness (randomness, effects, mutation) comes from PyTorch's
 own schemas and tags.
 """

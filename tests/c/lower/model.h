@@ -13,6 +13,7 @@
 #include "lower/split.h"
 
 #include "check.h"
+#include "plan/planner.h"
 
 typedef struct model {
     cb_graph *forward, *joint;

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#include "plan/problem.h"
+#include "plan/model/problem.h"
 
 #define MAKER_MOST 512
 

@@ -4,8 +4,8 @@
 
 #include "base/sanitize.h"
 #include "oom.h"
-#include "plan/frontier_json.h"
-#include "plan/plan.h"
+#include "plan/files/frontier_json.h"
+#include "plan/planner.h"
 #include "problems.h"
 
 #define N_BUDGET 12

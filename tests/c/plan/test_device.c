@@ -1,9 +1,9 @@
 /* Devices as text, and what ops cost on one that fuses. */
-#include "plan/device.h"
+#include "plan/model/device.h"
 
 #include "check.h"
 #include "oom.h"
-#include "plan/fusion.h"
+#include "plan/model/fusion.h"
 #include "problems.h"
 
 static cb_alloc alloc;

@@ -3,7 +3,7 @@
 #include "oom.h"
 
 #include "base/philox.h"
-#include "plan/duplicates.h"
+#include "plan/torch/duplicates.h"
 
 enum { N = 60 };
 

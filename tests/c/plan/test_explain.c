@@ -1,11 +1,13 @@
 /* From schedules back to decisions, and what other decisions would change: on random problems with
  * plans of all kinds and with random sets of decisions. */
-#include "plan/explain.h"
-#include "plan/mutwo.h"
-#include "plan/recover.h"
+#include "plan/cut/mutwo.h"
+#include "plan/explain/explain.h"
+#include "plan/schedule/recover.h"
 
 #include "check.h"
 #include "oom.h"
+#include "plan/files/explanation.h"
+#include "plan/planner.h"
 #include "problems.h"
 
 static cb_alloc alloc;

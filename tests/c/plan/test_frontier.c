@@ -1,11 +1,12 @@
 /* The frontier of a problem: against the schedules of its points, against all subsets of what may
  * run again, against single cuts; wishes, limits of regions, budgets. */
-#include "plan/frontier.h"
+#include "plan/cut/frontier.h"
 
 #include "check.h"
 #include "oom.h"
-#include "plan/frontier_json.h"
-#include "plan/sim.h"
+#include "plan/files/frontier_json.h"
+#include "plan/planner.h"
+#include "plan/schedule/sim.h"
 #include "problems.h"
 
 static cb_alloc alloc;

@@ -1,8 +1,10 @@
 /* Mutated problem and plan files: whatever is accepted can be planned under every preset and
  * budget, and what is planned passes the evaluator. */
-#include "plan/plan.h"
+#include "plan/planner.h"
 
 #include "fuzz.h"
+#include "plan/files/explanation.h"
+#include "plan/files/plan_json.h"
 #include "problems.h"
 
 static cb_alloc alloc;

@@ -1,9 +1,9 @@
 /* The ledger against the simulator and against itself; the floor and the bound against plans. */
 #include "check.h"
 
-#include "plan/floor.h"
-#include "plan/ladder.h"
-#include "plan/plan.h"
+#include "plan/planner.h"
+#include "plan/search/floor.h"
+#include "plan/search/ladder.h"
 #include "problems.h"
 
 static cb_alloc alloc;

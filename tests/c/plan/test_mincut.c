@@ -1,10 +1,10 @@
 /* Presets, wishes and limits of regions: by hand, and against all subsets on small random problems.
  */
-#include "plan/mincut.h"
+#include "plan/cut/mincut.h"
 
 #include "check.h"
 #include "oom.h"
-#include "plan/sim.h"
+#include "plan/schedule/sim.h"
 #include "problems.h"
 
 static cb_alloc alloc;

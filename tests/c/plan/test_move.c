@@ -1,5 +1,5 @@
 /* Plans with fetches: the simulator against the evaluator, on random problems and random plans. */
-#include "plan/move.h"
+#include "plan/schedule/move.h"
 
 #include "base/sort.h"
 #include "check.h"

@@ -2,9 +2,9 @@
  * problems; monotone in the budget; and what is refused. */
 #include "check.h"
 #include "oom.h"
-#include "plan/mincut.h"
-#include "plan/move.h"
-#include "plan/plan.h"
+#include "plan/cut/mincut.h"
+#include "plan/planner.h"
+#include "plan/schedule/move.h"
 #include "problems.h"
 
 #define MOST_FREE 7

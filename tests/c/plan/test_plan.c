@@ -2,10 +2,12 @@
  * budget; budgets behave; plans go to JSON and back. */
 #include <stdlib.h>
 
-#include "plan/plan.h"
+#include "plan/planner.h"
 
 #include "check.h"
 #include "oom.h"
+#include "plan/files/explanation.h"
+#include "plan/files/plan_json.h"
 #include "problems.h"
 
 static cb_alloc alloc;

@@ -1,5 +1,5 @@
 /* Problems: what the checks refuse, JSON there and back, fingerprints. */
-#include "plan/problem.h"
+#include "plan/model/problem.h"
 
 #include "check.h"
 #include "oom.h"

@@ -1,6 +1,6 @@
 /* The evaluator on schedules small enough to count by hand, each of its rules broken once, and
  * offsets. */
-#include "plan/schedule.h"
+#include "plan/schedule/schedule.h"
 
 #include "check.h"
 #include "oom.h"

@@ -3,9 +3,9 @@
 #include "check.h"
 
 #include "base/sanitize.h"
-#include "plan/exact.h"
-#include "plan/plan.h"
-#include "plan/sim.h"
+#include "plan/planner.h"
+#include "plan/schedule/sim.h"
+#include "plan/search/exact.h"
 #include "problems.h"
 
 static cb_alloc alloc;

@@ -1,14 +1,14 @@
 /* Traced graphs: what becomes of nodes and tensors, what is refused and where, PyTorch's network on
  * a graph small enough to follow by hand. All of PyTorch's own answers are compared in
  * tests/python/test_traced.py. */
-#include "plan/traced.h"
+#include "plan/torch/traced.h"
 
 #include "check.h"
 #include "fuzz.h"
 #include "oom.h"
-#include "plan/aten.h"
-#include "plan/plan.h"
-#include "plan/torch_compat.h"
+#include "plan/planner.h"
+#include "plan/torch/aten.h"
+#include "plan/torch/torch_compat.h"
 
 static cb_alloc alloc;
 

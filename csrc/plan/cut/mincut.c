@@ -1,0 +1,420 @@
+/* The network of mincut.h and the costs that presets give it. With run_cost 0 or infinite the cut
+ * counts saved bytes alone, and being sink-minimal it runs no op again that does not save bytes by
+ * it. */
+#include <math.h>
+
+#include "mincut.h"
+
+#include "../torch/aten.h"
+#include "../torch/torch_compat.h"
+
+/* ---- network --------------------------------------------------------------------------------- */
+
+typedef struct arcs {
+    cb_arena *arena;
+    CB_VEC(uint32_t) from;
+    CB_VEC(uint32_t) to;
+} arcs;
+
+static bool add_arc(arcs *a, uint32_t from, uint32_t to) {
+    return CB_PUSH(a->arena, a->from, from) && CB_PUSH(a->arena, a->to, to);
+}
+
+enum { SOURCE = 0, SINK = 1, FIRST_NODE = 2 };
+
+/* R nodes for forward ops that allocate, N nodes for what they allocate. */
+static bool number_nodes(cb_cut *cut, cb_arena *arena, uint32_t *run_of, uint32_t *save_of) {
+    const cb_facts *f = cut->f;
+    const cb_problem *p = f->p;
+    cut->run_op = CB_NEW(arena, uint32_t, f->base_backward);
+    cut->save_storage = CB_NEW(arena, uint32_t, p->n_storage);
+    cut->save_run = CB_NEW(arena, uint32_t, p->n_storage);
+    if (!cut->run_op || !cut->save_storage || !cut->save_run) return false;
+    for (uint32_t op = 0; op < p->n_op; op++) run_of[op] = CB_NONE;
+    for (uint32_t s = 0; s < p->n_storage; s++) save_of[s] = CB_NONE;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            if (f->root[s] != op || save_of[s] != CB_NONE) continue;
+            if (run_of[op] == CB_NONE) {
+                run_of[op] = cut->n_run;
+                cut->run_op[cut->n_run++] = op;
+            }
+            save_of[s] = cut->n_save;
+            cut->save_storage[cut->n_save] = s;
+            cut->save_run[cut->n_save++] = run_of[op];
+        }
+    }
+    return true;
+}
+
+/* Arcs without limit: a reader that runs again needs its inputs, and so does the backward. */
+static bool add_needs(const cb_cut *cut, arcs *a, const uint32_t *run_of, const uint32_t *save_of) {
+    const cb_facts *f = cut->f;
+    const cb_problem *p = f->p;
+    uint32_t first_run = FIRST_NODE, first_save = FIRST_NODE + cut->n_run;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k], reader = k >= f->base_backward ? SINK : CB_NONE;
+        if (reader == CB_NONE && run_of[op] != CB_NONE) reader = first_run + run_of[op];
+        if (reader == CB_NONE) continue;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t node = save_of[p->value_storage[p->in_value[j]]];
+            if (node != CB_NONE && !add_arc(a, first_save + node, reader)) return false;
+        }
+    }
+    return true;
+}
+
+static cb_status build_network(cb_cut *cut, cb_arena *arena, cb_arena *scratch, cb_error *err) {
+    const cb_problem *p = cut->f->p;
+    arcs a = {.arena = scratch};
+    uint32_t *run_of = CB_NEW(scratch, uint32_t, p->n_op),
+             *save_of = CB_NEW(scratch, uint32_t, p->n_storage);
+    if (!run_of || !save_of || !number_nodes(cut, arena, run_of, save_of)) return cb_no_memory(err);
+    uint32_t first_run = FIRST_NODE, first_save = FIRST_NODE + cut->n_run;
+    for (uint32_t i = 0; i < cut->n_run; i++) {
+        if (!add_arc(&a, SOURCE, first_run + i)) return cb_no_memory(err);
+    }
+    for (uint32_t i = 0; i < cut->n_save; i++) {
+        if (!add_arc(&a, first_run + cut->save_run[i], first_save + i)) return cb_no_memory(err);
+    }
+    if (!add_needs(cut, &a, run_of, save_of)) return cb_no_memory(err);
+    uint32_t n_arc = (uint32_t)a.from.len;
+    cut->capacity = CB_NEW(arena, int64_t, n_arc);
+    cut->recompute = CB_NEW(arena, bool, p->n_op);
+    cut->saved = CB_NEW(arena, bool, p->n_storage);
+    cut->hoist = CB_NEW(arena, bool, p->n_op);
+    if (!cut->capacity || !cut->recompute || !cut->saved || !cut->hoist) return cb_no_memory(err);
+    cut->run_cost = cut->capacity;
+    cut->save_cost = cut->capacity + cut->n_run;
+    for (uint32_t i = cut->n_run + cut->n_save; i < n_arc; i++) cut->capacity[i] = CB_FLOW_INF;
+    return cb_flow_build(&cut->flow, arena, first_save + cut->n_save, n_arc, a.from.at, a.to.at,
+                         err);
+}
+
+cb_status cb_cut_init(cb_cut *cut, const cb_facts *f, cb_arena *arena, cb_error *err) {
+    *cut = (cb_cut){.f = f};
+    cb_arena scratch;
+    cb_arena_init(&scratch, arena->alloc);
+    cb_status status = build_network(cut, arena, &scratch, err);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+/* Constraints that contradict each other were refused before, so a path without limit is a bug; it
+ * is told by its ops all the same. */
+static cb_status fail_path(const cb_cut *cut, cb_error *err) {
+    char first[CB_OP_TEXT], last[CB_OP_TEXT];
+    const cb_flow *flow = &cut->flow;
+    uint32_t begin = flow->path[1] - FIRST_NODE,
+             end = flow->path[flow->n_path - 2] - FIRST_NODE - cut->n_run;
+    return cb_fail(
+        err, CB_INTERNAL,
+        "%s may not run again, but what %s makes may neither be saved nor recomputed without it",
+        cb_op_text(cut->f->p, cut->run_op[begin], first),
+        cb_op_text(cut->f->p, cut->f->root[cut->save_storage[end]], last));
+}
+
+cb_status cb_cut_poll(const cb_cut *cut, cb_error *err) {
+    if (!cb_poll_cancels(cut->poll, cut->poll_user)) return CB_OK;
+    return cb_fail(err, CB_CANCELLED, "plan: cancelled");
+}
+
+cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
+    const bool *side = cut->flow.sink_side;
+    cb_status status = cb_flow_solve(&cut->flow, SOURCE, SINK, cut->capacity, err);
+    if (status == CB_INFEASIBLE) return fail_path(cut, err);
+    if (status != CB_OK) return status;
+    for (uint32_t i = 0; i < cut->n_run; i++) cut->recompute[cut->run_op[i]] = side[FIRST_NODE + i];
+    for (uint32_t i = 0; i < cut->n_save; i++) {
+        bool needed = side[FIRST_NODE + cut->n_run + i];
+        cut->saved[cut->save_storage[i]] = needed && !side[FIRST_NODE + cut->save_run[i]];
+    }
+    return CB_OK;
+}
+
+/* ---- presets --------------------------------------------------------------------------------- */
+
+/* What a preset may recompute, of ops that may run twice. */
+typedef struct preset_rules {
+    bool any;            /* false: nothing */
+    uint32_t only;       /* flags of which an op must have one; 0: any op will do */
+    uint32_t never;      /* flags of ops that are kept */
+    uint32_t most_small; /* reductions to less than this part of their largest input are kept, as
+                            their result is small; 0: none are */
+    bool slim;           /* flags in `never` do not keep a product that memory bounds */
+    bool balanced;       /* chains that fuse end where their arithmetic outweighs their traffic */
+} preset_rules;
+
+static const preset_rules rules_of[CB_PRESET_COUNT] = {
+    [CB_PRESET_RECOMPUTE_ALL] = {.any = true},
+    [CB_PRESET_CONSERVATIVE] = {.any = true, .only = CB_POP_FUSIBLE, .most_small = 4},
+    [CB_PRESET_AGGRESSIVE] = {.any = true, .never = CB_POP_COMPUTE},
+    [CB_PRESET_SHAPE_AWARE] = {.any = true,
+                               .never = CB_POP_COMPUTE,
+                               .slim = true,
+                               .balanced = true},
+};
+
+static bool shrinks(const cb_problem *p, uint32_t op, uint32_t part) {
+    uint64_t largest = 0, made = 0;
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint64_t bytes = p->storage_bytes[p->value_storage[p->in_value[j]]];
+        if (bytes > largest) largest = bytes;
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+        made += p->storage_bytes[p->value_storage[v]];
+    return made < largest / part;
+}
+
+static double arithmetic_s(const cb_facts *f, uint32_t op) {
+    return f->p->op_flops[op] / f->device->flops_per_s[f->p->op_class[op]];
+}
+
+/* A skinny product takes the time of its traffic. One of unknown arithmetic counts as none. */
+static bool is_slim(const cb_facts *f, uint32_t op) {
+    double traffic = (double)f->p->op_bytes[op] / f->device->bytes_per_s;
+    return f->p->op_flops[op] > 0 && arithmetic_s(f, op) < traffic;
+}
+
+bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
+    const preset_rules *rules = &rules_of[preset];
+    uint32_t flags = f->p->op_flags[op];
+    if (f->once[op]) return false;
+    if (preset == CB_PRESET_TORCH_COMPAT) return cb_aten_class(f->p, op) & CB_ATEN_RECOMPUTE;
+    if (!rules->any || (rules->only && !(flags & rules->only))) return false;
+    if ((flags & rules->never) && !(rules->slim && is_slim(f, op))) return false;
+    bool reduction = rules->most_small > 0 && (flags & CB_POP_REDUCTION);
+    return !(reduction && shrinks(f->p, op, rules->most_small));
+}
+
+/* ---- chains that outweigh their traffic ------------------------------------------------------ */
+
+typedef struct chain {
+    double work_s;  /* arithmetic of its ops, along the dearest path */
+    uint64_t bytes; /* of the largest storage that it reads from outside */
+} chain;
+
+/* The chain that ends with `op`: ops that fuse and may run again, back to what is saved. */
+static chain chain_of(const cb_facts *f, const chain *ends, const bool *may, uint32_t op) {
+    const cb_problem *p = f->p;
+    chain c = {0};
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = p->value_storage[p->in_value[j]], from = f->root[s];
+        bool inside = from != CB_NONE && may[from] && (p->op_flags[from] & CB_POP_FUSIBLE);
+        uint64_t bytes = inside ? ends[from].bytes : p->storage_bytes[s];
+        if (inside) c.work_s = fmax(c.work_s, ends[from].work_s);
+        if (bytes > c.bytes) c.bytes = bytes;
+    }
+    c.work_s += arithmetic_s(f, op);
+    return c;
+}
+
+/* A fused chain moves what enters and what leaves it. Where its arithmetic takes longer than that,
+ * its last op is saved, and the next chain starts there: so no chain's arithmetic intensity is over
+ * the device's balance point. `ends` [n_op] is scratch; `may` [n_op]. */
+static void end_dear_chains(const cb_facts *f, chain *ends, bool *may) {
+    const cb_problem *p = f->p;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        if (!may[op] || !(p->op_flags[op] & CB_POP_FUSIBLE)) continue;
+        ends[op] = chain_of(f, ends, may, op);
+        double moved = (double)ends[op].bytes;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+            moved += (double)p->storage_bytes[p->value_storage[v]];
+        if (ends[op].work_s > moved / f->device->bytes_per_s) may[op] = false;
+    }
+}
+
+/* May the preset recompute each op, its own rules and those about chains? `may` [n_op]. */
+static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb_arena *scratch,
+                              cb_error *err) {
+    for (uint32_t k = 0; k < f->base_backward; k++)
+        may[f->base[k]] = cb_preset_allows(f, preset, f->base[k]);
+    if (!rules_of[preset].balanced) return CB_OK;
+    chain *ends = CB_NEW(scratch, chain, f->p->n_op);
+    if (!ends) return cb_no_memory(err);
+    end_dear_chains(f, ends, may);
+    return CB_OK;
+}
+
+/* ---- costs ----------------------------------------------------------------------------------- */
+
+/* The fusion group of an op: a fused device's, or only what the problem says. */
+static uint32_t group_of(const cb_facts *f, uint32_t op) {
+    bool fused = f->device->fused && f->p->fused_group;
+    return fused ? f->p->fused_group[op] : f->p->op_group[op];
+}
+
+/* Is the storage written to memory anyway, as an op outside of its fusion group reads it in the
+ * forward? If not, saving it costs a write as well as a read. [n_storage] does an op of another
+ * group read it in the forward? Views are seen through. */
+static void mark_read_outside(const cb_facts *f, bool *outside) {
+    const cb_problem *p = f->p;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        if (p->op_flags[op] & CB_POP_VIEW) continue;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]], root = f->root[s];
+            if (root != CB_NONE && group_of(f, root) != group_of(f, op)) outside[s] = true;
+        }
+    }
+}
+
+static bool wants_recompute(uint8_t wish) {
+    return wish == CB_MUST_RECOMPUTE || wish == CB_PREFER_RECOMPUTE;
+}
+
+/* Without a budget a preference acts as a demand. */
+static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *allowed,
+                             const bool *read_outside) {
+    const cb_facts *f = cut->f;
+    for (uint32_t i = 0; i < cut->n_run; i++) {
+        uint32_t op = cut->run_op[i];
+        bool may = f->wish[op] == CB_FREE ? allowed[op] : wants_recompute(f->wish[op]);
+        cut->run_cost[i] = may ? 0 : CB_FLOW_INF;
+    }
+    for (uint32_t i = 0; i < cut->n_save; i++) {
+        uint32_t s = cut->save_storage[i], op = f->root[s];
+        bool never =
+            wants_recompute(f->wish[op]) ||
+            (preset == CB_PRESET_RECOMPUTE_ALL && cut->run_cost[cut->save_run[i]] != CB_FLOW_INF);
+        int64_t bytes = (int64_t)f->p->storage_bytes[s];
+        bool written = group_of(f, op) == CB_NONE || read_outside[s];
+        cut->save_cost[i] = f->held[s] ? 0 : never ? CB_FLOW_INF : written ? bytes : 2 * bytes;
+    }
+}
+
+/* ---- limits of regions ----------------------------------------------------------------------- */
+
+#define LAST_PRICE 48 /* prices of a byte are powers of two, 2^(i - 24) picoseconds */
+
+/* What must leave for the host is not there when the backward starts. */
+static uint64_t saved_inside(const cb_cut *cut, uint32_t region) {
+    const cb_facts *f = cut->f;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < cut->n_save; i++) {
+        uint32_t s = cut->save_storage[i];
+        bool leaves = f->wish[f->root[s]] == CB_MUST_OFFLOAD;
+        if (cut->saved[s] && !leaves && cb_inside_region(f, s, region))
+            bytes += cut->f->p->storage_bytes[s];
+    }
+    return bytes;
+}
+
+/* Inside a region with a limit every op that may run twice can be recomputed, for its time. No
+ * price falls below its floor, so that what one region has settled another does not undo. */
+static void set_region_price(cb_cut *cut, const int64_t *floor, uint32_t region, int price) {
+    const cb_facts *f = cut->f;
+    double dearest = (double)f->once_ps + 1;
+    for (uint32_t i = 0; i < cut->n_save; i++) {
+        uint32_t s = cut->save_storage[i], run = cut->save_run[i], op = cut->run_op[run];
+        bool stays = f->wish[op] == CB_MUST_SAVE || f->wish[op] == CB_MUST_OFFLOAD;
+        if (!cb_inside_region(f, s, region) || f->once[op] || stays) continue;
+        cut->run_cost[run] =
+            f->time_ps[op] * (f->wish[op] == CB_PREFER_SAVE ? CB_AGAINST_PREFERENCE : 1);
+        if (wants_recompute(f->wish[op])) continue;
+        double cost = (double)f->p->storage_bytes[s] * ldexp(1, price - LAST_PRICE / 2);
+        cut->save_cost[i] =
+            floor[i] > (int64_t)fmin(cost, dearest) ? floor[i] : (int64_t)fmin(cost, dearest);
+    }
+}
+
+static cb_status try_region_price(cb_cut *cut, const int64_t *floor, uint32_t region, int price,
+                                  uint64_t *bytes, cb_error *err) {
+    set_region_price(cut, floor, region, price);
+    CB_TRY(cb_cut_poll(cut, err));
+    CB_TRY(cb_cut_solve(cut, err));
+    *bytes = saved_inside(cut, region);
+    return CB_OK;
+}
+
+/* The lowest price at which the region keeps its limit. `floor` [n_save] is scratch. */
+static cb_status meet_region(cb_cut *cut, int64_t *floor, uint32_t region, cb_error *err) {
+    const cb_problem *p = cut->f->p;
+    uint64_t limit = p->region_limit[region], bytes;
+    int low = 0, high = LAST_PRICE;
+    memcpy(floor, cut->save_cost, cut->n_save * sizeof *floor);
+    CB_TRY(try_region_price(cut, floor, region, high, &bytes, err));
+    if (bytes > limit) {
+        return cb_fail(err, CB_INFEASIBLE,
+                       "region %s may save %llu bytes; the least it can save is %llu bytes",
+                       p->region_name[region], (unsigned long long)limit,
+                       (unsigned long long)bytes);
+    }
+    while (low < high) {
+        int middle = (low + high) / 2;
+        CB_TRY(try_region_price(cut, floor, region, middle, &bytes, err));
+        if (bytes <= limit) high = middle;
+        else low = middle + 1;
+    }
+    return try_region_price(cut, floor, region, high, &bytes, err);
+}
+
+/* Inner regions have the larger ids; meeting them first leaves outer ones less to do. Meeting one
+ * may burden another, so go round until all are met; prices only rise. */
+static cb_status meet_regions(cb_cut *cut, int64_t *floor, cb_error *err) {
+    const cb_problem *p = cut->f->p;
+    for (bool met = false; !met;) {
+        met = true;
+        for (uint32_t r = p->n_region; r-- > 0;) {
+            if (saved_inside(cut, r) <= p->region_limit[r]) continue;
+            met = false;
+            CB_TRY(meet_region(cut, floor, r, err));
+        }
+    }
+    return CB_OK;
+}
+
+/* PyTorch saves tensors, we allocations: an op whose memory a saved view keeps alive does not run
+ * again. Limits of regions do not count here: PyTorch has none. */
+static cb_status solve_torch(cb_cut *cut, cb_error *err) {
+    const cb_facts *f = cut->f;
+    const cb_problem *p = f->p;
+    cb_torch_cut torch;
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    cb_status status = cb_torch_cut_solve(f, &scratch, &torch, err);
+    if (status == CB_OK) {
+        memset(cut->saved, 0, p->n_storage * sizeof *cut->saved);
+        for (uint32_t i = 0; i < torch.n_saved; i++) {
+            uint32_t op = torch.saved[i];
+            cut->hoist[op] = f->position[op] != CB_NONE && f->position[op] >= f->base_backward;
+            for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+                cut->saved[p->value_storage[v]] = true;
+        }
+        for (uint32_t k = 0; k < f->n_base; k++) {
+            uint32_t op = f->base[k];
+            cut->recompute[op] = torch.again[op] && !f->once[op];
+        }
+        for (uint32_t i = 0; i < cut->n_save; i++) {
+            uint32_t op = cut->run_op[cut->save_run[i]];
+            if (!cut->saved[cut->save_storage[i]]) continue;
+            if (wants_recompute(f->wish[op])) cut->saved[cut->save_storage[i]] = false;
+            else cut->recompute[op] = false;
+        }
+    }
+    cb_arena_free(&scratch);
+    return status;
+}
+
+cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err) {
+    if (cut->f->p->n_op > 0) memset(cut->hoist, 0, cut->f->p->n_op * sizeof *cut->hoist);
+    if (preset == CB_PRESET_TORCH_COMPAT) return solve_torch(cut, err);
+    cb_arena scratch;
+    cb_arena_init(&scratch, cut->f->alloc);
+    bool *read_outside = CB_NEW(&scratch, bool, cut->f->p->n_storage);
+    bool *allowed = CB_NEW(&scratch, bool, cut->f->p->n_op);
+    int64_t *floor = CB_NEW(&scratch, int64_t, cut->n_save);
+    cb_status status = read_outside && allowed && floor ? CB_OK : cb_no_memory(err);
+    if (status == CB_OK) status = find_allowed(cut->f, preset, allowed, &scratch, err);
+    if (status == CB_OK) {
+        mark_read_outside(cut->f, read_outside);
+        set_preset_costs(cut, preset, allowed, read_outside);
+        status = cb_cut_solve(cut, err);
+    }
+    if (status == CB_OK) status = meet_regions(cut, floor, err);
+    cb_arena_free(&scratch);
+    return status;
+}

@@ -1,0 +1,43 @@
+/* explain.h: what there is to say about a plan, for text and JSON alike. Internal. */
+#ifndef CB_PLAN_EXPLAIN_H
+#define CB_PLAN_EXPLAIN_H
+
+#include "../../base/json.h"
+#include "../schedule/plan.h"
+#include "../search/floor.h"
+#include "whatif.h"
+
+#define CB_EXPLAIN_SETS 8
+
+typedef struct cb_explained { /* one storage that the backward needs */
+    uint32_t storage;
+    uint32_t value; /* the first that has a decision; it speaks for its views */
+    uint32_t op;    /* that allocates the storage: what would run again */
+    uint64_t bytes;
+    bool at_peak; /* alive at the peak of this plan */
+    cb_change otherwise;
+} cb_explained;
+
+typedef struct cb_explanation {
+    const cb_problem *p;
+    const cb_plan *plan;
+    uint32_t n_line, n_tried; /* other choices are tried for `n_tried`: the first of each kind of
+                                 line, then the largest */
+    cb_explained *line;       /* largest first */
+    uint32_t *reader_begin;   /* [n_storage + 1] into `reader` */
+    uint32_t *reader;         /* ops that read a storage, views seen through, in order */
+    cb_floor floor;           /* of `live` */
+    uint64_t held_bytes;      /* results and gradients, which every plan has at its end */
+    uint32_t n_set;
+    cb_working_set set[CB_EXPLAIN_SETS];
+    const uint32_t *base; /* op at a position */
+} cb_explanation;
+
+CB_MUST_CHECK cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan,
+                                            cb_arena *arena, cb_explanation *out, cb_error *err);
+/* The floor under the measure of the plan; UINT64_MAX: none is known. */
+uint64_t cb_explanation_floor(const cb_explanation *e);
+/* Why the op behind a line may run only once; NULL: its flags allow reruns. */
+const char *cb_explained_once(const cb_explanation *e, const cb_explained *line);
+
+#endif

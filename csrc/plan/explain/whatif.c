@@ -1,0 +1,213 @@
+#include "whatif.h"
+
+#include "../../base/sort.h"
+#include "../schedule/recover.h"
+
+static int compare_pairs(const void *a, const void *b) {
+    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* ---- the plan as it is ----------------------------------------------------------------------- */
+
+static bool same_schedule(const cb_sim *sim, const cb_schedule *s) {
+    uint32_t n = 0;
+    if (sim->n_step != s->n_step || sim->backward_starts != s->backward_starts) return false;
+    for (size_t t = 0; t < sim->step.len; t++) {
+        if (sim->keep.at[t] && sim->step.at[t].op != s->step[n++]) return false;
+    }
+    return true;
+}
+
+static void note_steps(cb_whatif *w) {
+    const cb_sim *sim = &w->sim;
+    for (size_t t = sim->step.len; t-- > 0;) {
+        const cb_sim_step *step = &sim->step.at[t];
+        if (!sim->keep.at[t]) continue;
+        uint32_t at = sim->new_index.at[t];
+        w->start[step->anchor] = at;
+        if (at < sim->backward_starts) continue;
+        size_t end = t + 1 < sim->step.len ? sim->step.at[t + 1].reads : sim->read.len;
+        for (size_t j = step->reads; j < end; j++) {
+            uint32_t life = sim->read.at[j].life;
+            if (life != CB_NONE) w->need[sim->life.at[life].storage] = step->anchor;
+        }
+    }
+}
+
+static void note_reruns(cb_whatif *w, const cb_schedule *s, bool *ran) {
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        w->again[s->step[t]] |= ran[s->step[t]] || t >= s->backward_starts;
+        ran[s->step[t]] = true;
+    }
+}
+
+static bool copy_lives(cb_whatif *w) {
+    const cb_sim *sim = &w->sim;
+    uint32_t n_storage = w->f->p->n_storage;
+    w->life = CB_NEW(&w->arena, cb_sim_life, sim->life.len);
+    if (!w->life) return false;
+    for (size_t i = 0; i < sim->life.len; i++) w->life_begin[sim->life.at[i].storage + 1]++;
+    for (uint32_t s = 0; s < n_storage; s++) w->life_begin[s + 1] += w->life_begin[s];
+    for (size_t i = sim->life.len; i-- > 0;) /* ends become beginnings */
+        w->life[--w->life_begin[sim->life.at[i].storage + 1]] = sim->life.at[i];
+    for (uint32_t s = 0; s < n_storage; s++) w->life_begin[s] = w->life_begin[s + 1];
+    w->life_begin[n_storage] = (uint32_t)sim->life.len;
+    return true;
+}
+
+static cb_status take_stock(cb_whatif *w, const cb_schedule *s, cb_error *err) {
+    const cb_facts *f = w->f;
+    cb_recovered found;
+    CB_TRY(cb_recover(f, s, &w->arena, &found, err));
+    w->schedule = *s;
+    w->base = found.base;
+    w->pairs = found.pairs;
+    w->other.arena = &w->arena;
+    CB_TRY(cb_sim_run(&w->sim, w->pairs.list.at, w->pairs.list.len, err));
+    w->exact = same_schedule(&w->sim, s);
+    w->peak_bytes = w->sim.peak;
+    w->saved_bytes = w->sim.saved;
+    w->time_ps = w->sim.time_ps;
+    w->start = CB_NEW(&w->arena, uint32_t, f->n_base);
+    w->need = CB_NEW(&w->arena, uint32_t, f->p->n_storage);
+    w->life_begin = CB_NEW(&w->arena, uint32_t, (size_t)f->p->n_storage + 1);
+    w->asked_in = CB_NEW(&w->arena, uint32_t, f->p->n_op);
+    w->again = CB_NEW(&w->arena, bool, f->p->n_op);
+    bool *ran = CB_NEW(&w->arena, bool, f->p->n_op);
+    if (!w->start || !w->need || !w->life_begin || !w->asked_in || !w->again || !ran)
+        return cb_no_memory(err);
+    note_reruns(w, s, ran);
+    for (uint32_t k = 0; k < f->n_base; k++) w->start[k] = CB_NONE;
+    for (uint32_t i = 0; i < f->p->n_storage; i++) w->need[i] = CB_NONE;
+    note_steps(w);
+    return copy_lives(w) ? CB_OK : cb_no_memory(err);
+}
+
+cb_status cb_whatif_init(cb_whatif *w, const cb_facts *f, const cb_schedule *s, cb_alloc *alloc,
+                         cb_error *err) {
+    *w = (cb_whatif){.f = f};
+    CB_TRY(cb_sim_init(&w->sim, f, alloc, err));
+    cb_arena_init(&w->arena, alloc);
+    cb_status status = take_stock(w, s, err);
+    if (status != CB_OK) cb_whatif_free(w);
+    return status;
+}
+
+void cb_whatif_free(cb_whatif *w) {
+    cb_sim_free(&w->sim);
+    cb_arena_free(&w->arena);
+}
+
+/* ---- another one ----------------------------------------------------------------------------- */
+
+static bool has_pair(const cb_whatif *w, cb_pair pair) {
+    size_t low = 0, high = w->pairs.list.len;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (w->pairs.list.at[middle] < pair) low = middle + 1;
+        else high = middle;
+    }
+    return low < w->pairs.list.len && w->pairs.list.at[low] == pair;
+}
+
+static bool is_alive(const cb_whatif *w, uint32_t storage, uint32_t anchor) {
+    uint32_t step = w->start[anchor];
+    for (uint32_t i = w->life_begin[storage]; i < w->life_begin[storage + 1]; i++) {
+        const cb_sim_life *life = &w->life[i];
+        if (life->made != CB_NONE && life->made < step && life->last >= step) return true;
+    }
+    return false;
+}
+
+/* Adds `top` at `anchor`, and what it needs that is not there. */
+static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
+    const cb_facts *f = w->f;
+    const cb_problem *p = f->p;
+    w->asks++;
+    w->stack.len = 0;
+    w->asked_in[top] = w->asks;
+    if (!CB_PUSH(&w->arena, w->stack, top)) return false;
+    while (w->stack.len > 0) {
+        uint32_t op = w->stack.at[--w->stack.len];
+        bool view = p->op_flags[op] & CB_POP_VIEW; /* brought up to date for free */
+        if (!view && !CB_PUSH(&w->arena, w->other.list, cb_pair_make(anchor, op))) return false;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t v = p->in_value[j], s = p->value_storage[v], maker = p->value_op[v];
+            uint32_t root = f->root[s];
+            if (root == CB_NONE || f->position[root] >= f->base_backward) continue;
+            if (w->asked_in[maker] == w->asks || !cb_may_rerun(f, root) || is_alive(w, s, anchor) ||
+                has_pair(w, cb_pair_make(anchor, root)))
+                continue;
+            w->asked_in[maker] = w->asks;
+            if (!CB_PUSH(&w->arena, w->stack, maker)) return false;
+        }
+    }
+    return true;
+}
+
+/* The schedule in which `top` runs in the forward only. */
+static void drop_reruns(const cb_whatif *w, uint32_t top, uint32_t *step, cb_schedule *out) {
+    const cb_schedule *s = &w->schedule;
+    const uint32_t *position = w->f->position;
+    uint32_t n = 0;
+    bool placed = false;
+    for (uint32_t t = 0; t <= s->n_step; t++) {
+        bool behind = t < s->n_step && w->base[t] && position[s->step[t]] >= position[top];
+        if (!placed && (behind || t == s->backward_starts)) {
+            placed = true;
+            step[n++] = top;
+        }
+        if (t == s->backward_starts) out->backward_starts = n;
+        if (t < s->n_step && s->step[t] != top) step[n++] = s->step[t];
+    }
+    out->n_step = n;
+    out->step = step;
+}
+
+/* What ran again for the reruns and for others too is now for those others alone, so decisions are
+ * read off the schedule anew. */
+static cb_status save_instead(cb_whatif *w, uint32_t op, cb_error *err) {
+    cb_arena scratch;
+    cb_schedule other;
+    cb_recovered found;
+    cb_arena_init(&scratch, w->f->alloc);
+    cb_status status = CB_OK;
+    uint32_t *step = CB_NEW(&scratch, uint32_t, (size_t)w->schedule.n_step + 1);
+    if (!step) status = cb_no_memory(err);
+    if (status == CB_OK) {
+        drop_reruns(w, op, step, &other);
+        status = cb_recover(w->f, &other, &scratch, &found, err);
+    }
+    if (status == CB_OK)
+        status = cb_sim_run(&w->sim, found.pairs.list.at, found.pairs.list.len, err);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+static cb_status recompute_instead(cb_whatif *w, uint32_t op, uint32_t anchor, cb_error *err) {
+    size_t n = w->pairs.list.len;
+    w->other.list.len = 0;
+    if (!CB_RESERVE(&w->arena, w->other.list, n)) return cb_no_memory(err);
+    for (size_t i = 0; i < n; i++) w->other.list.at[w->other.list.len++] = w->pairs.list.at[i];
+    if (!add_chain(w, op, anchor)) return cb_no_memory(err);
+    cb_sort(w->other.list.at, w->other.list.len, sizeof(cb_pair), compare_pairs);
+    return cb_sim_run(&w->sim, w->other.list.at, w->other.list.len, err);
+}
+
+cb_status cb_whatif_flip(cb_whatif *w, uint32_t storage, cb_change *out, cb_error *err) {
+    const cb_facts *f = w->f;
+    uint32_t op = f->root[storage], anchor = w->need[storage];
+    *out = (cb_change){0};
+    if (!w->exact || op == CB_NONE || f->position[op] >= f->base_backward ||
+        cb_stays_to_end(f, storage))
+        return CB_OK;
+    bool saved = !w->again[op];
+    if (saved && (!cb_may_rerun(f, op) || anchor == CB_NONE)) return CB_OK;
+    CB_TRY(saved ? recompute_instead(w, op, anchor, err) : save_instead(w, op, err));
+    *out = (cb_change){.known = true,
+                       .peak_bytes = (int64_t)(w->sim.peak - w->peak_bytes),
+                       .saved_bytes = (int64_t)(w->sim.saved - w->saved_bytes),
+                       .time_ps = w->sim.time_ps - w->time_ps};
+    return CB_OK;
+}

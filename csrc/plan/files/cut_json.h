@@ -1,0 +1,17 @@
+/* cut_json.h: the minimum cut of a preset as a document of its own, and its network for other
+ * solvers to check. */
+#ifndef CB_PLAN_CUT_JSON_H
+#define CB_PLAN_CUT_JSON_H
+
+#include "../schedule/plan.h"
+
+/* One cut without a plan around it: {"preset", "fingerprint", "cut", "saved_bytes", "nodes",
+ * "arcs", "saved"}, where `saved` holds ids of ops: those whose results are saved (torch-compat:
+ * arguments of the graph as well, as in PyTorch). `solve_ms` is what `clock` says the cut took,
+ * facts and network included; NULL: left out. `network` (may be NULL) gets the network in DIMACS
+ * form. */
+CB_MUST_CHECK cb_status cb_cut_to_json(const cb_problem *p, cb_preset preset, cb_alloc *alloc,
+                                       double (*clock)(void), cb_str *json, cb_str *network,
+                                       cb_error *err);
+
+#endif

@@ -1,0 +1,316 @@
+/* Plans as JSON; docs/problem.md states the schema. Only the schedule, the question and the
+ * decisions are read back: lives, offsets and numbers follow from the schedule and are worked out
+ * anew. */
+#include "plan_json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "../explain/explain.h"
+#include "../model/device.h"
+#include "../model/names.h"
+#include "../planner.h"
+
+#define FORMAT "cutback.plan"
+#define VERSION 1
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void put_moved(cb_json_writer *w, const cb_lives *lives) {
+    cb_json_put_int(w, "stall_ps", lives->stall_ps);
+    cb_json_put_u64(w, "out_bytes", lives->out_bytes);
+    cb_json_put_u64(w, "in_bytes", lives->in_bytes);
+    cb_json_put_u64(w, "host_bytes", lives->host_bytes);
+}
+
+void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan) {
+    cb_json_begin(w, "numbers", '{');
+    cb_json_put_u64(w, "arena_bytes", plan->arena_bytes);
+    cb_json_put_u64(w, "live_bytes", plan->live_bytes);
+    cb_json_put_u64(w, "saved_bytes", plan->saved_bytes);
+    cb_json_put_u64(w, "total_bytes", plan->total_bytes);
+    cb_json_put_u64(w, "save_all_arena_bytes", plan->save_all_arena_bytes);
+    cb_json_put_u64(w, "save_all_live_bytes", plan->save_all_live_bytes);
+    cb_json_put_u64(w, "save_all_saved_bytes", plan->save_all_saved_bytes);
+    cb_json_put_int(w, "time_ps", plan->time_ps);
+    cb_json_put_int(w, "once_ps", plan->once_ps);
+    if (plan->lower_bound_ps >= 0) cb_json_put_int(w, "lower_bound_ps", plan->lower_bound_ps);
+    else cb_json_put_null(w, "lower_bound_ps");
+    cb_json_put_string(w, "bound_class", cb_bound_class_names[cb_plan_bound_class(plan)]);
+    if (cb_plan_gap(plan) >= 0) cb_json_put_double(w, "gap", cb_plan_gap(plan));
+    else cb_json_put_null(w, "gap");
+    cb_json_put_u64(w, "recomputed", plan->lives.n_recomputed);
+    if (plan->schedule.action) put_moved(w, &plan->lives);
+    cb_json_end(w, '}');
+}
+
+static void put_steps(cb_json_writer *w, const cb_schedule *s) {
+    cb_json_begin(w, "steps", '[');
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        cb_action action = cb_action_at(s, t);
+        if (action != CB_ACTION_RUN) {
+            cb_json_begin(w, NULL, '[');
+            cb_json_put_string(w, NULL, cb_action_names[action]);
+        }
+        cb_json_put_u64(w, NULL, s->step[t]);
+        if (action != CB_ACTION_RUN) cb_json_end(w, ']');
+    }
+    cb_json_end(w, ']');
+}
+
+void cb_plan_put_question(cb_json_writer *w, const cb_plan *plan) {
+    char fingerprint[17];
+    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, plan->fingerprint);
+    cb_json_put_string(w, "fingerprint", fingerprint);
+    cb_device_put(w, "device", plan->device);
+    cb_json_put_string(w, "preset", cb_preset_names[plan->preset]);
+    cb_json_put_string(w, "measure", cb_measure_names[plan->measure]);
+    if (plan->budget_bytes == UINT64_MAX) cb_json_put_null(w, "budget_bytes");
+    else cb_json_put_u64(w, "budget_bytes", plan->budget_bytes);
+}
+
+static void put_decisions(cb_json_writer *w, const cb_problem *p, const cb_plan *plan) {
+    cb_json_begin(w, "decisions", '[');
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        if (plan->decision[v] == CB_DECISION_NONE) continue;
+        cb_json_begin(w, NULL, '{');
+        cb_json_put_u64(w, "value", v);
+        cb_json_put_string(w, "decision", cb_decision_names[plan->decision[v]]);
+        cb_json_put_string(w, "reason", cb_reason_names[plan->reason[v]]);
+        cb_json_end(w, '}');
+    }
+    cb_json_end(w, ']');
+}
+
+/* One row a life: storage (null: scratch of a step), first step, last step, bytes, offset. */
+static void put_lives(cb_json_writer *w, const cb_plan *plan) {
+    cb_json_begin(w, "lives", '[');
+    for (uint32_t i = 0; i < plan->lives.n_instance; i++) {
+        const cb_instance *life = &plan->lives.instance[i];
+        cb_json_begin(w, NULL, '[');
+        if (life->storage == CB_NONE) cb_json_put_null(w, NULL);
+        else cb_json_put_u64(w, NULL, life->storage);
+        cb_json_put_u64(w, NULL, life->made);
+        cb_json_put_u64(w, NULL, life->last);
+        cb_json_put_u64(w, NULL, life->bytes);
+        cb_json_put_u64(w, NULL, life->offset);
+        cb_json_end(w, ']');
+    }
+    cb_json_end(w, ']');
+}
+
+cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err) {
+    cb_json_writer w = {.out = out};
+    cb_json_begin(&w, NULL, '{');
+    cb_json_put_string(&w, "format", FORMAT);
+    cb_json_put_int(&w, "version", VERSION);
+    cb_plan_put_question(&w, plan);
+    cb_plan_put_numbers(&w, plan);
+    cb_json_put_u64(&w, "backward_starts", plan->schedule.backward_starts);
+    put_steps(&w, &plan->schedule);
+    put_decisions(&w, p, plan);
+    put_lives(&w, plan);
+    cb_json_end(&w, '}');
+    return out->failed ? cb_no_memory(err) : CB_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static cb_status check_fingerprint(const cb_problem *p, const cb_json *root, cb_error *err) {
+    const cb_json *node;
+    char own[17];
+    CB_TRY(cb_json_want(root, "fingerprint", CB_JSON_STRING, &node, err));
+    (void)snprintf(own, sizeof own, "%016" PRIx64, cb_problem_fingerprint(p));
+    if (strcmp(own, node->as.string) == 0) return CB_OK;
+    return cb_fail(err, CB_INVALID,
+                   "plan: made for the problem with fingerprint %.32s, but this one has %s",
+                   node->as.string, own);
+}
+
+/* ["out", 7]: the action of a step that runs nothing. */
+static cb_status read_action(const cb_json *c, const cb_json **op, uint32_t *action,
+                             cb_error *err) {
+    if (c->n != 2) {
+        return cb_fail(err, CB_INVALID,
+                       "line %u: a step is the id of an op, or a list of an action and an id; this "
+                       "list has %u entries",
+                       c->line, c->n);
+    }
+    CB_TRY(cb_name_index(c->as.child, "the action of a step", cb_action_names, CB_ACTION_COUNT,
+                         action, err));
+    *op = c->as.child->next;
+    return CB_OK;
+}
+
+static bool moves_anything(const cb_json *list) {
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        if (c->kind == CB_JSON_ARRAY) return true;
+    }
+    return false;
+}
+
+static cb_status read_steps(const cb_problem *p, const cb_json *root, cb_plan *plan,
+                            cb_error *err) {
+    const cb_json *list, *starts, *op;
+    uint64_t number;
+    CB_TRY(cb_json_want(root, "steps", CB_JSON_ARRAY, &list, err));
+    CB_TRY(cb_json_want(root, "backward_starts", CB_JSON_INT, &starts, err));
+    CB_TRY(cb_json_as_u64(starts, "backward_starts", list->n, &number, err));
+    uint32_t *step = CB_NEW(&plan->arena, uint32_t, list->n), t = 0, act;
+    uint8_t *action = moves_anything(list) ? CB_NEW(&plan->arena, uint8_t, list->n) : NULL;
+    if (!step || (!action && moves_anything(list))) return cb_no_memory(err);
+    plan->schedule = (cb_schedule){
+        .n_step = list->n, .step = step, .action = action, .backward_starts = (uint32_t)number};
+    for (const cb_json *c = list->as.child; c; c = c->next, t++) {
+        if (p->n_op == 0)
+            return cb_fail(err, CB_INVALID, "line %u: a step, but the problem has no ops", c->line);
+        act = CB_ACTION_RUN;
+        op = c;
+        if (c->kind == CB_JSON_ARRAY) CB_TRY(read_action(c, &op, &act, err));
+        CB_TRY(cb_json_as_u64(op, "step", p->n_op - 1, &number, err));
+        step[t] = (uint32_t)number;
+        if (action) action[t] = (uint8_t)act;
+    }
+    return CB_OK;
+}
+
+static cb_status read_question(const cb_json *root, cb_plan *plan, cb_error *err) {
+    const cb_json *node;
+    uint32_t index;
+    CB_TRY(cb_json_want(root, "preset", CB_JSON_STRING, &node, err));
+    CB_TRY(cb_name_index(node, "preset", cb_preset_names, CB_PRESET_COUNT, &index, err));
+    plan->preset = (cb_preset)index;
+    CB_TRY(cb_json_want(root, "measure", CB_JSON_STRING, &node, err));
+    CB_TRY(cb_name_index(node, "measure", cb_measure_names, CB_MEASURE_COUNT, &index, err));
+    plan->measure = (cb_measure)index;
+    node = cb_json_get(root, "budget_bytes");
+    plan->budget_bytes = UINT64_MAX;
+    if (!node || node->kind == CB_JSON_NULL) return CB_OK;
+    return cb_json_as_u64(node, "budget_bytes", INT64_MAX, &plan->budget_bytes, err);
+}
+
+/* Reasons are the planner's word and cannot be derived again; decisions can, and must agree. */
+static cb_status read_reasons(const cb_problem *p, const cb_json *root, cb_plan *plan,
+                              cb_error *err) {
+    const cb_json *list, *node;
+    if (!cb_json_get(root, "decisions")) return CB_OK;
+    CB_TRY(cb_json_want(root, "decisions", CB_JSON_ARRAY, &list, err));
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        uint64_t value;
+        uint32_t decision, reason;
+        if (c->kind != CB_JSON_OBJECT)
+            return cb_fail(err, CB_INVALID, "line %u: a decision must be an object", c->line);
+        CB_TRY(cb_json_want(c, "value", CB_JSON_INT, &node, err));
+        CB_TRY(cb_json_as_u64(node, "value", CB_NONE - 1, &value, err));
+        CB_TRY(cb_json_want(c, "decision", CB_JSON_STRING, &node, err));
+        CB_TRY(cb_name_index(node, "decision", cb_decision_names, CB_DECISION_OFFLOAD + 1,
+                             &decision, err));
+        CB_TRY(cb_json_want(c, "reason", CB_JSON_STRING, &node, err));
+        CB_TRY(cb_name_index(node, "reason", cb_reason_names, CB_REASON_PRESET + 1, &reason, err));
+        if (value >= p->n_value || plan->decision[value] != decision) {
+            return cb_fail(err, CB_INVALID, "line %u: value %llu is not what the steps do with it",
+                           c->line, (unsigned long long)value);
+        }
+        plan->reason[value] = (uint8_t)reason;
+    }
+    return CB_OK;
+}
+
+static cb_status read_device(const cb_json *root, cb_arena *arena, const cb_device **out,
+                             cb_error *err) {
+    const cb_json *node = cb_json_get(root, "device");
+    if (!node) return cb_fail(err, CB_INVALID, "plan: \"device\" is missing");
+    return cb_device_from_json(node, arena, out, err);
+}
+
+/* So is the bound, of plans on the device that the document names. */
+static cb_status read_bound(const cb_json *root, cb_plan *plan, cb_error *err) {
+    const cb_json *numbers = cb_json_get(root, "numbers");
+    const cb_json *bound = numbers ? cb_json_get(numbers, "lower_bound_ps") : NULL;
+    const cb_device *named;
+    uint64_t number;
+    if (!bound || bound->kind == CB_JSON_NULL || plan->lives.n_recomputed == 0) return CB_OK;
+    CB_TRY(read_device(root, &plan->arena, &named, err));
+    if (strcmp(named->name, plan->device->name) != 0) return CB_OK;
+    CB_TRY(cb_json_as_u64(bound, "lower_bound_ps", INT64_MAX, &number, err));
+    plan->lower_bound_ps = (int64_t)number;
+    return CB_OK;
+}
+
+static cb_status read_plan(const cb_problem *p, const cb_device *device, const cb_json *root,
+                           cb_plan *plan, cb_error *err) {
+    CB_TRY(cb_check_format(root, FORMAT, VERSION, err));
+    CB_TRY(check_fingerprint(p, root, err));
+    if (!device) CB_TRY(read_device(root, &plan->arena, &device, err));
+    CB_TRY(read_steps(p, root, plan, err));
+    CB_TRY(read_question(root, plan, err));
+    CB_TRY(cb_plan_adopt(p, device, plan, err));
+    CB_TRY(read_bound(root, plan, err));
+    return read_reasons(p, root, plan, err);
+}
+
+static uint64_t count_runs(const cb_schedule *s) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < s->n_step; t++) n += cb_action_at(s, t) == CB_ACTION_RUN;
+    return n;
+}
+
+/* A schedule from anywhere: a plan of ours, of PyTorch or written by hand. The fingerprint counts
+ * where there is one. */
+static cb_status evaluate(const cb_problem *p, const cb_device *device, const cb_json *root,
+                          cb_arena *arena, cb_str *out, cb_error *err) {
+    cb_plan plan = {.arena = *arena};
+    cb_lives lives;
+    uint64_t arena_bytes;
+    if (root->kind != CB_JSON_OBJECT)
+        return cb_fail(err, CB_INVALID, "plan: the document must be an object, not of kind %s",
+                       cb_json_kind_name(root->kind));
+    if (cb_json_get(root, "fingerprint")) CB_TRY(check_fingerprint(p, root, err));
+    cb_status status = read_steps(p, root, &plan, err);
+    *arena = plan.arena;
+    if (status != CB_OK) return status;
+    CB_TRY(cb_schedule_walk(p, &plan.schedule, device, arena, &lives, err));
+    CB_TRY(cb_place(p, &lives, arena, NULL, NULL, &arena_bytes, err));
+    cb_json_writer w = {.out = out};
+    cb_json_begin(&w, NULL, '{');
+    cb_device_put(&w, "device", device);
+    cb_json_put_u64(&w, "peak_bytes", lives.peak_bytes);
+    cb_json_put_u64(&w, "arena_bytes", arena_bytes);
+    cb_json_put_u64(&w, "saved_bytes", lives.saved_bytes);
+    cb_json_put_int(&w, "time_ps", lives.time_ps);
+    cb_json_put_int(&w, "once_ps", lives.once_ps);
+    cb_json_put_u64(&w, "runs", count_runs(&plan.schedule));
+    cb_json_put_u64(&w, "recomputed", lives.n_recomputed);
+    if (plan.schedule.action) put_moved(&w, &lives);
+    cb_json_end(&w, '}');
+    return out->failed ? cb_no_memory(err) : CB_OK;
+}
+
+cb_status cb_evaluate_to_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc,
+                              const char *text, size_t length, cb_str *out, cb_error *err) {
+    const cb_json *root;
+    cb_arena scratch;
+    cb_arena_init(&scratch, alloc);
+    cb_status status = cb_json_parse(&scratch, text, length, &root, err);
+    if (status == CB_OK && !device && cb_json_get(root, "device"))
+        status = read_device(root, &scratch, &device, err);
+    if (status == CB_OK)
+        status = evaluate(p, device ? device : cb_device_find("cpu"), root, &scratch, out, err);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+cb_status cb_plan_from_json(const cb_problem *p, const cb_device *device, cb_alloc *alloc,
+                            const char *text, size_t length, cb_plan **out, cb_error *err) {
+    const cb_json *root;
+    cb_arena scratch;
+    cb_plan *plan = NULL;
+    CB_TRY(cb_plan_new(alloc, &plan, err));
+    cb_arena_init(&scratch, alloc);
+    cb_status status = cb_json_parse(&scratch, text, length, &root, err);
+    if (status == CB_OK) status = read_plan(p, device, root, plan, err);
+    cb_arena_free(&scratch);
+    if (status == CB_OK) *out = plan;
+    else cb_plan_free(plan);
+    return status;
+}

@@ -1,0 +1,376 @@
+/* Problems as JSON; docs/problem.md states the schema. What is at its default is left out. The
+ * reader trusts nothing: it builds what the text says and cb_problem_verify judges it. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "../../base/map.h"
+#include "../model/names.h"
+
+#define FORMAT "cutback.problem"
+#define VERSION 1
+#define MOST_WHOLE ((uint64_t)INT64_MAX)
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void put_flags(cb_json_writer *w, uint32_t flags, const char *const *names, uint32_t n) {
+    if (flags == 0) return;
+    cb_json_begin(w, "flags", '[');
+    for (uint32_t i = 0; i < n; i++) {
+        if (flags >> i & 1) cb_json_put_string(w, NULL, names[i]);
+    }
+    cb_json_end(w, ']');
+}
+
+static void put_ids(cb_json_writer *w, const char *key, const uint32_t *ids, uint32_t n) {
+    cb_json_begin(w, key, '[');
+    for (uint32_t i = 0; i < n; i++) cb_json_put_u64(w, NULL, ids[i]);
+    cb_json_end(w, ']');
+}
+
+static void put_storages(cb_json_writer *w, const cb_problem *p) {
+    cb_json_begin(w, "storages", '[');
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        cb_json_begin(w, NULL, '{');
+        cb_json_put_u64(w, "bytes", p->storage_bytes[s]);
+        put_flags(w, p->storage_flags[s], cb_store_flag_names, CB_STORE_FLAG_COUNT);
+        cb_json_end(w, '}');
+    }
+    cb_json_end(w, ']');
+}
+
+static void put_text_unless_empty(cb_json_writer *w, const char *key, const char *text) {
+    if (text[0]) cb_json_put_string(w, key, text);
+}
+
+static void put_outputs(cb_json_writer *w, const cb_problem *p, uint32_t op) {
+    cb_json_begin(w, "out", '[');
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        cb_json_begin(w, NULL, '{');
+        cb_json_put_u64(w, "storage", p->value_storage[v]);
+        put_text_unless_empty(w, "type", p->value_type[v]);
+        if (cb_value_bytes(p, v) != p->storage_bytes[p->value_storage[v]])
+            cb_json_put_u64(w, "bytes", p->value_bytes[v]);
+        if (p->value_constraint[v] != CB_FREE)
+            cb_json_put_string(w, "constraint", cb_constraint_names[p->value_constraint[v]]);
+        cb_json_end(w, '}');
+    }
+    cb_json_end(w, ']');
+}
+
+static void put_op(cb_json_writer *w, const cb_problem *p, uint32_t op) {
+    cb_json_begin(w, NULL, '{');
+    put_text_unless_empty(w, "name", p->op_name[op]);
+    put_text_unless_empty(w, "kind", p->op_kind[op]);
+    put_text_unless_empty(w, "at", p->op_location[op]);
+    put_flags(w, p->op_flags[op], cb_op_flag_names, CB_OP_FLAG_COUNT);
+    put_ids(w, "in", p->in_value + p->in_begin[op], p->in_begin[op + 1] - p->in_begin[op]);
+    put_outputs(w, p, op);
+    if (p->op_flops[op] != 0) cb_json_put_double(w, "flops", p->op_flops[op]);
+    if (p->op_bytes[op] != 0) cb_json_put_u64(w, "bytes", p->op_bytes[op]);
+    if (p->op_class[op] != CB_WORK_F32)
+        cb_json_put_string(w, "class", cb_work_class_names[p->op_class[op]]);
+    if (p->op_time_ps[op] != -1) cb_json_put_int(w, "time_ps", p->op_time_ps[op]);
+    if (p->op_workspace[op] != 0) cb_json_put_u64(w, "workspace", p->op_workspace[op]);
+    if (p->op_group[op] != CB_NONE) cb_json_put_u64(w, "group", p->op_group[op]);
+    if (p->op_region[op] != CB_NONE) cb_json_put_u64(w, "region", p->op_region[op]);
+    cb_json_end(w, '}');
+}
+
+static void put_regions(cb_json_writer *w, const cb_problem *p) {
+    if (p->n_region == 0) return;
+    cb_json_begin(w, "regions", '[');
+    for (uint32_t r = 0; r < p->n_region; r++) {
+        cb_json_begin(w, NULL, '{');
+        cb_json_put_string(w, "name", p->region_name[r]);
+        if (p->region_parent[r] != CB_NONE) cb_json_put_u64(w, "parent", p->region_parent[r]);
+        if (p->region_limit[r] != UINT64_MAX) cb_json_put_u64(w, "saved_limit", p->region_limit[r]);
+        cb_json_end(w, '}');
+    }
+    cb_json_end(w, ']');
+}
+
+cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err) {
+    cb_json_writer w = {.out = out};
+    char fingerprint[17];
+    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, cb_problem_fingerprint(p));
+    cb_json_begin(&w, NULL, '{');
+    cb_json_put_string(&w, "format", FORMAT);
+    cb_json_put_int(&w, "version", VERSION);
+    cb_json_put_string(&w, "fingerprint", fingerprint);
+    cb_json_put_u64(&w, "backward_starts", p->backward_starts);
+    cb_json_put_u64(&w, "align", p->align);
+    cb_json_put_u64(&w, "static_bytes", p->static_bytes);
+    if (p->link_bytes_per_s != 0) cb_json_put_double(&w, "link_bytes_per_s", p->link_bytes_per_s);
+    put_ids(&w, "forward_outputs", p->forward_output, p->n_forward_output);
+    put_ids(&w, "backward_outputs", p->backward_output, p->n_backward_output);
+    put_regions(&w, p);
+    put_storages(&w, p);
+    cb_json_begin(&w, "ops", '[');
+    for (uint32_t op = 0; op < p->n_op; op++) put_op(&w, p, op);
+    cb_json_end(&w, ']');
+    cb_json_end(&w, '}');
+    return out->failed ? cb_no_memory(err) : CB_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    cb_problem *p;
+    cb_error *err;
+} reader;
+
+static cb_status read_u64(const reader *r, const cb_json *object, const char *key, uint64_t max,
+                          uint64_t *out) {
+    const cb_json *node = cb_json_get(object, key);
+    return node ? cb_json_as_u64(node, key, max, out, r->err) : CB_OK;
+}
+
+static cb_status read_u32(const reader *r, const cb_json *object, const char *key, uint32_t *out) {
+    uint64_t wide = *out;
+    CB_TRY(read_u64(r, object, key, CB_NONE - 1, &wide));
+    if (cb_json_get(object, key)) *out = (uint32_t)wide;
+    return CB_OK;
+}
+
+static cb_status read_text(const reader *r, const cb_json *object, const char *key,
+                           const char **out) {
+    const cb_json *node;
+    if (!cb_json_get(object, key)) return CB_OK;
+    CB_TRY(cb_json_want(object, key, CB_JSON_STRING, &node, r->err));
+    *out = cb_arena_strdup(&r->p->arena, node->as.string, node->n);
+    return *out ? CB_OK : cb_no_memory(r->err);
+}
+
+static cb_status read_double(const reader *r, const cb_json *object, const char *key, double *out) {
+    const cb_json *node = cb_json_get(object, key);
+    return node ? cb_json_as_double(node, key, out, r->err) : CB_OK;
+}
+
+static cb_status read_name(const reader *r, const cb_json *object, const char *key,
+                           const char *const *names, uint32_t n, uint8_t *out) {
+    const cb_json *node = cb_json_get(object, key);
+    uint32_t index;
+    if (!node) return CB_OK;
+    CB_TRY(cb_name_index(node, key, names, n, &index, r->err));
+    *out = (uint8_t)index;
+    return CB_OK;
+}
+
+static cb_status read_flags(const reader *r, const cb_json *object, const char *const *names,
+                            uint32_t n, uint32_t *out) {
+    const cb_json *list;
+    if (!cb_json_get(object, "flags")) return CB_OK;
+    CB_TRY(cb_json_want(object, "flags", CB_JSON_ARRAY, &list, r->err));
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        uint32_t bit;
+        CB_TRY(cb_name_index(c, "flag", names, n, &bit, r->err));
+        *out |= UINT32_C(1) << bit;
+    }
+    return CB_OK;
+}
+
+static cb_status read_ids(const reader *r, const cb_json *list, const char *what, uint32_t *out) {
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        uint64_t id;
+        CB_TRY(cb_json_as_u64(c, what, CB_NONE - 1, &id, r->err));
+        *out++ = (uint32_t)id;
+    }
+    return CB_OK;
+}
+
+static cb_status want_object(const reader *r, const cb_json *node, const char *what) {
+    if (node->kind == CB_JSON_OBJECT) return CB_OK;
+    return cb_fail(r->err, CB_INVALID, "line %u: a %s must be an object, not of kind %s",
+                   node->line, what, cb_json_kind_name(node->kind));
+}
+
+static cb_status read_storages(const reader *r, const cb_json *list) {
+    static const char *const known[] = {"bytes", "flags"};
+    uint32_t s = 0;
+    for (const cb_json *c = list->as.child; c; c = c->next, s++) {
+        const cb_json *bytes;
+        uint32_t flags = 0;
+        CB_TRY(want_object(r, c, "storage"));
+        CB_TRY(cb_known_keys(c, "storage", known, 2, r->err));
+        CB_TRY(cb_json_want(c, "bytes", CB_JSON_DOUBLE, &bytes, r->err));
+        CB_TRY(cb_json_as_u64(bytes, "bytes", MOST_WHOLE, &r->p->storage_bytes[s], r->err));
+        CB_TRY(read_flags(r, c, cb_store_flag_names, CB_STORE_FLAG_COUNT, &flags));
+        r->p->storage_flags[s] = (uint8_t)flags;
+    }
+    return CB_OK;
+}
+
+static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op) {
+    static const char *const known[] = {"storage", "type", "constraint", "bytes"};
+    cb_problem *p = r->p;
+    uint32_t v = p->out_begin[op];
+    for (const cb_json *c = list->as.child; c; c = c->next, v++) {
+        CB_TRY(want_object(r, c, "value"));
+        CB_TRY(cb_known_keys(c, "value", known, 4, r->err));
+        p->value_op[v] = op;
+        const cb_json *storage; /* it has no other value to fall back to */
+        CB_TRY(cb_json_want(c, "storage", CB_JSON_INT, &storage, r->err));
+        CB_TRY(read_u32(r, c, "storage", &p->value_storage[v]));
+        CB_TRY(read_text(r, c, "type", &p->value_type[v]));
+        CB_TRY(read_u64(r, c, "bytes", MOST_WHOLE, &p->value_bytes[v]));
+        CB_TRY(read_name(r, c, "constraint", cb_constraint_names, CB_CONSTRAINT_COUNT,
+                         &p->value_constraint[v]));
+    }
+    return CB_OK;
+}
+
+static cb_status read_op(const reader *r, const cb_json *node, uint32_t op) {
+    static const char *const known[] = {"name",      "kind",  "at",    "flags", "in",
+                                        "out",       "flops", "bytes", "class", "time_ps",
+                                        "workspace", "group", "region"};
+    cb_problem *p = r->p;
+    const cb_json *list;
+    CB_TRY(cb_known_keys(node, "op", known, sizeof known / sizeof *known, r->err));
+    CB_TRY(read_text(r, node, "name", &p->op_name[op]));
+    CB_TRY(read_text(r, node, "kind", &p->op_kind[op]));
+    CB_TRY(read_text(r, node, "at", &p->op_location[op]));
+    CB_TRY(read_flags(r, node, cb_op_flag_names, CB_OP_FLAG_COUNT, &p->op_flags[op]));
+    CB_TRY(cb_json_want(node, "in", CB_JSON_ARRAY, &list, r->err));
+    p->in_begin[op + 1] = p->in_begin[op] + list->n;
+    CB_TRY(read_ids(r, list, "input", p->in_value + p->in_begin[op]));
+    CB_TRY(cb_json_want(node, "out", CB_JSON_ARRAY, &list, r->err));
+    p->out_begin[op + 1] = p->out_begin[op] + list->n;
+    CB_TRY(read_outputs(r, list, op));
+    CB_TRY(read_double(r, node, "flops", &p->op_flops[op]));
+    CB_TRY(read_u64(r, node, "bytes", MOST_WHOLE, &p->op_bytes[op]));
+    CB_TRY(read_name(r, node, "class", cb_work_class_names, CB_WORK_CLASS_COUNT, &p->op_class[op]));
+    if (cb_json_get(node, "time_ps"))
+        CB_TRY(cb_json_as_i64(cb_json_get(node, "time_ps"), "time_ps", &p->op_time_ps[op], r->err));
+    CB_TRY(read_u64(r, node, "workspace", MOST_WHOLE, &p->op_workspace[op]));
+    CB_TRY(read_u32(r, node, "group", &p->op_group[op]));
+    return read_u32(r, node, "region", &p->op_region[op]);
+}
+
+static cb_status read_regions(const reader *r, const cb_json *root) {
+    static const char *const known[] = {"name", "parent", "saved_limit"};
+    cb_problem *p = r->p;
+    const cb_json *list;
+    uint32_t id = 0;
+    if (!cb_json_get(root, "regions")) return CB_OK;
+    CB_TRY(cb_json_want(root, "regions", CB_JSON_ARRAY, &list, r->err));
+    p->n_region = list->n;
+    p->region_name = CB_NEW(&p->arena, const char *, list->n);
+    p->region_parent = CB_NEW(&p->arena, uint32_t, list->n);
+    p->region_limit = CB_NEW(&p->arena, uint64_t, list->n);
+    if (!p->region_name || !p->region_parent || !p->region_limit) return cb_no_memory(r->err);
+    for (const cb_json *c = list->as.child; c; c = c->next, id++) {
+        CB_TRY(want_object(r, c, "region"));
+        CB_TRY(cb_known_keys(c, "region", known, 3, r->err));
+        p->region_name[id] = "";
+        p->region_parent[id] = CB_NONE;
+        p->region_limit[id] = UINT64_MAX;
+        CB_TRY(read_text(r, c, "name", &p->region_name[id]));
+        CB_TRY(read_u32(r, c, "parent", &p->region_parent[id]));
+        CB_TRY(read_u64(r, c, "saved_limit", MOST_WHOLE, &p->region_limit[id]));
+    }
+    return CB_OK;
+}
+
+static cb_status read_ends(const reader *r, const cb_json *root, const char *key, uint32_t *n,
+                           uint32_t **ids) {
+    const cb_json *list;
+    CB_TRY(cb_json_want(root, key, CB_JSON_ARRAY, &list, r->err));
+    *ids = CB_NEW(&r->p->arena, uint32_t, list->n);
+    if (!*ids) return cb_no_memory(r->err);
+    *n = list->n;
+    return read_ids(r, list, key, *ids);
+}
+
+static cb_status read_body(const reader *r, const cb_json *root, const cb_json *storages,
+                           const cb_json *ops) {
+    cb_problem *p = r->p;
+    uint32_t op = 0;
+    CB_TRY(read_u32(r, root, "backward_starts", &p->backward_starts));
+    CB_TRY(read_u64(r, root, "align", MOST_WHOLE, &p->align));
+    CB_TRY(read_u64(r, root, "static_bytes", MOST_WHOLE, &p->static_bytes));
+    CB_TRY(read_double(r, root, "link_bytes_per_s", &p->link_bytes_per_s));
+    CB_TRY(read_regions(r, root));
+    CB_TRY(read_storages(r, storages));
+    for (const cb_json *c = ops->as.child; c; c = c->next) CB_TRY(read_op(r, c, op++));
+    CB_TRY(read_ends(r, root, "forward_outputs", &p->n_forward_output, &p->forward_output));
+    CB_TRY(read_ends(r, root, "backward_outputs", &p->n_backward_output, &p->backward_output));
+    return cb_problem_verify(p, r->err);
+}
+
+static cb_status check_fingerprint(const reader *r, const cb_json *root) {
+    const cb_json *node;
+    char own[17];
+    if (!cb_json_get(root, "fingerprint")) return CB_OK;
+    CB_TRY(cb_json_want(root, "fingerprint", CB_JSON_STRING, &node, r->err));
+    (void)snprintf(own, sizeof own, "%016" PRIx64, cb_problem_fingerprint(r->p));
+    if (strcmp(own, node->as.string) == 0) return CB_OK;
+    return cb_fail(r->err, CB_INVALID,
+                   "problem: the file says fingerprint %.32s, its content has %s; after a change "
+                   "by hand remove the line",
+                   node->as.string, own);
+}
+
+/* Sizes of all lists, before anything is allocated for them. */
+static cb_status count_items(const cb_json *ops, uint32_t *n_in, uint32_t *n_value, cb_error *err) {
+    uint64_t in = 0, out = 0;
+    for (const cb_json *c = ops->as.child; c; c = c->next) {
+        const cb_json *list;
+        if (c->kind != CB_JSON_OBJECT) {
+            return cb_fail(err, CB_INVALID, "line %u: an op must be an object, not of kind %s",
+                           c->line, cb_json_kind_name(c->kind));
+        }
+        CB_TRY(cb_json_want(c, "in", CB_JSON_ARRAY, &list, err));
+        in += list->n;
+        CB_TRY(cb_json_want(c, "out", CB_JSON_ARRAY, &list, err));
+        out += list->n;
+    }
+    if (in >= CB_NONE || out >= CB_NONE)
+        return cb_fail(err, CB_INVALID, "problem: too many values");
+    *n_in = (uint32_t)in;
+    *n_value = (uint32_t)out;
+    return CB_OK;
+}
+
+cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_problem **out,
+                                   cb_error *err) {
+    static const char *const known[] = {"format",
+                                        "version",
+                                        "fingerprint",
+                                        "source",
+                                        "backward_starts",
+                                        "align",
+                                        "static_bytes",
+                                        "link_bytes_per_s",
+                                        "forward_outputs",
+                                        "backward_outputs",
+                                        "regions",
+                                        "storages",
+                                        "ops"};
+    const cb_json *storages, *ops;
+    uint32_t n_in = 0, n_value = 0;
+    CB_TRY(cb_check_format(root, FORMAT, VERSION, err));
+    CB_TRY(cb_known_keys(root, "problem", known, sizeof known / sizeof *known, err));
+    CB_TRY(cb_json_want(root, "storages", CB_JSON_ARRAY, &storages, err));
+    CB_TRY(cb_json_want(root, "ops", CB_JSON_ARRAY, &ops, err));
+    CB_TRY(count_items(ops, &n_in, &n_value, err));
+    cb_problem *p = NULL;
+    CB_TRY(cb_problem_create(alloc, ops->n, n_in, n_value, storages->n, &p, err));
+    reader r = {.p = p, .err = err};
+    p->backward_starts = ops->n;
+    cb_status status = read_body(&r, root, storages, ops);
+    if (status == CB_OK) status = check_fingerprint(&r, root);
+    if (status == CB_OK) *out = p;
+    else cb_problem_free(p);
+    return status;
+}
+
+cb_status cb_problem_from_json(cb_alloc *alloc, const char *text, size_t length, cb_problem **out,
+                               cb_error *err) {
+    const cb_json *root;
+    cb_arena scratch;
+    cb_arena_init(&scratch, alloc);
+    cb_status status = cb_json_parse(&scratch, text, length, &root, err);
+    if (status == CB_OK) status = cb_problem_from_document(alloc, root, out, err);
+    cb_arena_free(&scratch);
+    return status;
+}

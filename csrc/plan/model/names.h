@@ -1,0 +1,32 @@
+/* names.h: the words that files and reports use for the planner's enums. Internal. */
+#ifndef CB_PLAN_NAMES_H
+#define CB_PLAN_NAMES_H
+
+#include "problem.h"
+
+extern const char *const cb_op_flag_names[];    /* by bit */
+extern const char *const cb_store_flag_names[]; /* by bit */
+extern const char *const cb_work_class_names[CB_WORK_CLASS_COUNT];
+extern const char *const cb_constraint_names[CB_CONSTRAINT_COUNT];
+extern const char *const cb_preset_names[CB_PRESET_COUNT];
+extern const char *const cb_measure_names[CB_MEASURE_COUNT];
+
+enum { CB_OP_FLAG_COUNT = 13, CB_STORE_FLAG_COUNT = 3 };
+
+/* Why an op that may not run again by these flags, or by what is written after it, may not. */
+const char *cb_why_once(uint32_t op_flags);
+/* The index of the string `node` in `names`; CB_INVALID lists the names. */
+CB_MUST_CHECK cb_status cb_name_index(const cb_json *node, const char *what,
+                                      const char *const *names, uint32_t n, uint32_t *out,
+                                      cb_error *err);
+/* CB_INVALID when the object has a key that is not among the `n` known ones: most likely a slip. */
+CB_MUST_CHECK cb_status cb_known_keys(const cb_json *object, const char *what,
+                                      const char *const *known, uint32_t n, cb_error *err);
+/* The document is an object with this `format` and `version`. */
+CB_MUST_CHECK cb_status cb_check_format(const cb_json *root, const char *format, int64_t version,
+                                        cb_error *err);
+/* cb_problem_from_json, of a text that is parsed already. */
+CB_MUST_CHECK cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root,
+                                                 cb_problem **out, cb_error *err);
+
+#endif

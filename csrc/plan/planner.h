@@ -1,0 +1,35 @@
+/* planner.h: the planner's question and answer. Pure: the same problem and options give the same
+ * plan, bit for bit. */
+#ifndef CB_PLAN_PLANNER_H
+#define CB_PLAN_PLANNER_H
+
+#include "../base/threads.h"
+#include "schedule/plan.h"
+
+typedef struct cb_plan_options {
+    cb_preset preset; /* answer when there is no budget */
+    cb_budget budget;
+    const cb_device *device; /* NULL: "cpu" */
+    cb_poll_fn poll;         /* may be NULL */
+    void *poll_user;
+    cb_progress *progress; /* filled before each poll; may be NULL */
+    cb_pool *threads;      /* to search with; NULL: the caller's only. The plan is the same */
+} cb_plan_options;
+
+/* CB_INFEASIBLE: the text states the smallest peak found and the op at it. */
+CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options,
+                                     cb_alloc *alloc, cb_plan **out, cb_error *err);
+typedef struct cb_answer {
+    cb_plan *plan; /* NULL: the budget is out of reach, `why` says what is not */
+    cb_error why;
+} cb_answer;
+/* The same for `n` budgets, in one search: `out` [n] gets what each would get alone. The budget in
+ * `options` does not count. On failure there are no plans. */
+CB_MUST_CHECK cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
+                                          const cb_budget *budget, uint32_t n, cb_alloc *alloc,
+                                          cb_answer *out, cb_error *err);
+/* Walks and places plan->schedule and fills everything that follows from it. */
+CB_MUST_CHECK cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *plan,
+                                      cb_error *err);
+
+#endif

@@ -1,0 +1,32 @@
+/* goal.h: what a search is asked for, and what it answers. Internal. */
+#ifndef CB_PLAN_GOAL_H
+#define CB_PLAN_GOAL_H
+
+#include "sim.h"
+
+#define CB_MIN_SHARE 0.4 /* more time that CB_BUDGET_MIN allows where it does not say */
+#define CB_ANY_SHARE 100 /* more than any plan takes that a budget gets */
+
+typedef struct cb_goal {
+    cb_measure measure;
+    uint64_t bytes; /* most bytes allowed */
+    bool smallest; /* CB_BUDGET_MIN: ignore `bytes`, take the smallest whose extra time stays within
+                      `share` */
+    double share;  /* of once_ps */
+    cb_offload offload;
+    uint64_t pinned_bytes; /* most that the host may hold */
+    bool exact;            /* see cb_budget */
+    cb_poll_fn poll;       /* may be NULL */
+    void *poll_user;
+    cb_progress *progress; /* filled before each poll; may be NULL */
+} cb_goal;
+
+typedef struct cb_found {
+    cb_pairs pairs;        /* of the answer */
+    cb_schedule schedule;  /* the answer itself, where `n_step` is not 0: it is no set of pairs */
+    double least_extra_ps; /* no plan of the bound's class (prices.h) that fits takes less; < 0:
+                              not known */
+    uint64_t smallest;     /* bytes of the smallest plan measured, where nothing fits */
+} cb_found;
+
+#endif

@@ -1,0 +1,244 @@
+/* Offsets in the arena: dynamic storage allocation, which is NP-hard. One greedy pass an order:
+ * take the lives in that order and give each the smallest gap that holds it among the lives it
+ * overlaps in time (those placed so far, kept sorted by offset). Four orders, the smallest arena
+ * wins.
+ *
+ *   offset |  [--- saved ---------------]          long and large lives first: short ones fill
+ *          |  [tmp] [tmp]   [tmp] [tmp]            the gaps that are left
+ *          +---------------------------- step
+ *
+ * A pass scans placed lives linearly, n^2 / 2 steps of one comparison; from PATIENT_LIVES on one
+ * order must do, and from SWEPT_LIVES on a sweep through time, as an allocator that runs with the
+ * schedule: each life takes the smallest gap that is free when it begins. Only gaps are looked at.
+ */
+#include "../../base/sort.h"
+#include "schedule.h"
+
+#define PATIENT_LIVES 6000
+#define SWEPT_LIVES 40000
+#define POLL_EVERY (1u << 24) /* looks at a life or a gap: some ten milliseconds */
+
+typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
+
+typedef struct item {
+    uint64_t bytes; /* rounded up to the grain */
+    uint64_t key;   /* larger first */
+    uint32_t made, last;
+    uint32_t id;
+} item;
+
+typedef struct placed {
+    uint64_t begin, end;
+    uint32_t made, last;
+} placed;
+
+static int compare_items(const void *a, const void *b) {
+    const item *x = a, *y = b;
+    if (x->key != y->key) return x->key > y->key ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static uint64_t key_of(const item *it, order by) {
+    uint64_t length = (uint64_t)it->last - it->made + 1;
+    switch (by) {
+        case BY_SIZE: return it->bytes;
+        case BY_AREA: return it->bytes > UINT64_MAX / length ? UINT64_MAX : it->bytes * length;
+        case BY_LENGTH: return length;
+        case BY_START:
+        case ORDER_COUNT: break;
+    }
+    return UINT64_MAX - it->made;
+}
+
+typedef struct patience {
+    cb_poll_fn poll;
+    void *poll_user;
+    uint64_t looks; /* since the last poll */
+} patience;
+
+static cb_status wait_for(patience *z, uint32_t looks, cb_error *err) {
+    z->looks += looks;
+    if (z->looks < POLL_EVERY || !z->poll) return CB_OK;
+    z->looks = 0;
+    if (!cb_poll_cancels(z->poll, z->poll_user)) return CB_OK;
+    return cb_fail(err, CB_CANCELLED, "plan: cancelled");
+}
+
+/* The lowest of the smallest gaps; behind everything when none is wide enough. */
+static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t *top) {
+    uint64_t end = 0, best = UINT64_MAX, best_width = UINT64_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        if (at[i].made > it->last || it->made > at[i].last) continue;
+        if (at[i].begin > end && at[i].begin - end >= it->bytes && at[i].begin - end < best_width) {
+            best = end;
+            best_width = at[i].begin - end;
+            if (best_width == it->bytes) break;
+        }
+        if (at[i].end > end) end = at[i].end;
+    }
+    uint64_t begin = best == UINT64_MAX ? end : best;
+    if (begin + it->bytes > *top) *top = begin + it->bytes;
+    return begin;
+}
+
+/* Places all items in one order; `top` gets the bytes needed. */
+static cb_status place_in_order(item *items, uint32_t n, order by, placed *at, uint64_t *offset,
+                                uint64_t *top, patience *z, cb_error *err) {
+    *top = 0;
+    for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], by);
+    cb_sort(items, n, sizeof *items, compare_items);
+    for (uint32_t i = 0; i < n; i++) {
+        CB_TRY(wait_for(z, i, err));
+        uint64_t begin = find_gap(&items[i], at, i, top);
+        uint32_t low = 0, high = i;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (at[middle].begin <= begin) low = middle + 1;
+            else high = middle;
+        }
+        memmove(at + low + 1, at + low, (i - low) * sizeof *at);
+        at[low] = (placed){begin, begin + items[i].bytes, items[i].made, items[i].last};
+        offset[items[i].id] = begin;
+    }
+    return CB_OK;
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------- */
+
+typedef struct gap {
+    uint64_t begin, end;
+} gap;
+
+typedef struct sweep {
+    gap *at; /* sorted, apart */
+    uint32_t n;
+    uint64_t top; /* all above is free */
+} sweep;
+
+static void close_gap(sweep *w, uint32_t i) {
+    memmove(w->at + i, w->at + i + 1, (--w->n - i) * sizeof *w->at);
+}
+
+static uint64_t take_gap(sweep *w, uint64_t bytes) {
+    uint32_t best = CB_NONE;
+    for (uint32_t i = 0; i < w->n; i++) {
+        uint64_t width = w->at[i].end - w->at[i].begin;
+        if (width < bytes || (best != CB_NONE && width >= w->at[best].end - w->at[best].begin))
+            continue;
+        best = i;
+        if (width == bytes) break;
+    }
+    if (best == CB_NONE) { /* on top, from where a last gap that touches it begins */
+        uint64_t begin = w->top;
+        if (w->n > 0 && w->at[w->n - 1].end == w->top) begin = w->at[--w->n].begin;
+        w->top = begin + bytes;
+        return begin;
+    }
+    uint64_t begin = w->at[best].begin;
+    w->at[best].begin += bytes;
+    if (w->at[best].begin == w->at[best].end) close_gap(w, best);
+    return begin;
+}
+
+static void give_gap(sweep *w, uint64_t begin, uint64_t end) {
+    uint32_t low = 0, high = w->n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (w->at[middle].begin < begin) low = middle + 1;
+        else high = middle;
+    }
+    bool joins_left = low > 0 && w->at[low - 1].end == begin;
+    bool joins_right = low < w->n && w->at[low].begin == end;
+    if (joins_left && joins_right) {
+        w->at[low - 1].end = w->at[low].end;
+        close_gap(w, low);
+    } else if (joins_left) {
+        w->at[low - 1].end = end;
+    } else if (joins_right) {
+        w->at[low].begin = begin;
+    } else {
+        memmove(w->at + low + 1, w->at + low, (w->n++ - low) * sizeof *w->at);
+        w->at[low] = (gap){begin, end};
+    }
+}
+
+static int compare_ends(const void *a, const void *b) {
+    const item *x = a, *y = b;
+    if (x->last != y->last) return x->last < y->last ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* `ending` [n] and `gaps` [n + 1] are scratch. */
+static cb_status place_in_sweep(item *items, uint32_t n, item *ending, gap *gaps, uint64_t *offset,
+                                uint64_t *most, patience *z, cb_error *err) {
+    sweep w = {.at = gaps};
+    *most = 0;
+    for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], BY_START);
+    memcpy(ending, items, n * sizeof *items);
+    cb_sort(items, n, sizeof *items, compare_items);
+    cb_sort(ending, n, sizeof *ending, compare_ends);
+    for (uint32_t i = 0, gone = 0; i < n; i++) {
+        for (; ending[gone].last < items[i].made; gone++) {
+            uint64_t begin = offset[ending[gone].id];
+            CB_TRY(wait_for(z, w.n, err));
+            give_gap(&w, begin, begin + ending[gone].bytes);
+        }
+        CB_TRY(wait_for(z, w.n, err));
+        offset[items[i].id] = take_gap(&w, items[i].bytes);
+        if (w.top > *most) *most = w.top;
+    }
+    return CB_OK;
+}
+
+/* No arena can be smaller than what lives at one moment. */
+static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uint32_t n_moment) {
+    uint64_t live = 0, most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        change[items[i].made] += items[i].bytes;
+        change[items[i].last + 1] -= items[i].bytes;
+    }
+    for (uint32_t t = 0; t < n_moment; t++) {
+        live += change[t];
+        if (live > most) most = live;
+    }
+    return most;
+}
+
+cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll_fn poll,
+                   void *poll_user, uint64_t *arena_bytes, cb_error *err) {
+    uint32_t n = 0, n_moment = 1;
+    patience z = {.poll = poll, .poll_user = poll_user};
+    item *items = CB_NEW(scratch, item, lives->n_instance);
+    placed *at = CB_NEW(scratch, placed, lives->n_instance);
+    uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
+    uint64_t *best = CB_NEW(scratch, uint64_t, lives->n_instance);
+    if (!items || !at || !offset || !best) return cb_no_memory(err);
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        uint64_t bytes = (life->bytes + p->align - 1) & ~(p->align - 1);
+        if (life->last + 2 > n_moment) n_moment = life->last + 2;
+        if (bytes > 0)
+            items[n++] = (item){.bytes = bytes, .made = life->made, .last = life->last, .id = i};
+    }
+    uint64_t *change = CB_NEW(scratch, uint64_t, n_moment);
+    if (!change) return cb_no_memory(err);
+    uint64_t floor = floor_bytes(items, n, change, n_moment), smallest = UINT64_MAX;
+    if (n > SWEPT_LIVES) {
+        item *ending = CB_NEW(scratch, item, n);
+        gap *gaps = CB_NEW(scratch, gap, (size_t)n + 1);
+        if (!ending || !gaps) return cb_no_memory(err);
+        CB_TRY(place_in_sweep(items, n, ending, gaps, best, &smallest, &z, err));
+    }
+    int last = n > SWEPT_LIVES ? 0 : n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
+    for (int by = BY_SIZE; by <= last && smallest > floor; by++) {
+        uint64_t bytes;
+        CB_TRY(place_in_order(items, n, (order)by, at, offset, &bytes, &z, err));
+        if (bytes >= smallest) continue;
+        smallest = bytes;
+        memcpy(best, offset, lives->n_instance * sizeof *best);
+    }
+    for (uint32_t i = 0; i < lives->n_instance; i++) lives->instance[i].offset = best[i];
+    *arena_bytes = smallest;
+    return CB_OK;
+}

@@ -1,0 +1,50 @@
+#include "plan.h"
+
+const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1] = {"none", "save", "recompute",
+                                                                "offload"};
+const char *const cb_reason_names[CB_REASON_PRESET + 1] = {"none", "cut",   "forbidden", "policy",
+                                                           "held", "cheap", "peak",      "preset"};
+const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1] = {NULL, "any", "ordered"};
+
+cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err) {
+    cb_arena arena;
+    cb_arena_init(&arena, alloc);
+    cb_plan *plan = CB_NEW(&arena, cb_plan, 1);
+    if (!plan) return cb_no_memory(err);
+    plan->arena = arena;
+    plan->budget_bytes = UINT64_MAX;
+    plan->lower_bound_ps = -1;
+    *out = plan;
+    return CB_OK;
+}
+
+void cb_plan_free(cb_plan *plan) {
+    if (!plan) return;
+    cb_arena arena = plan->arena;
+    cb_arena_free(&arena);
+}
+
+cb_bound_class cb_plan_bound_class(const cb_plan *plan) {
+    if (plan->lower_bound_ps < 0) return CB_BOUND_NONE;
+    bool any = plan->lives.n_recomputed == 0 || plan->measure == CB_MEASURE_SAVED;
+    return any ? CB_BOUND_ANY : CB_BOUND_ORDERED;
+}
+
+double cb_plan_gap(const cb_plan *plan) {
+    cb_bound_class known = cb_plan_bound_class(plan);
+    if (known == CB_BOUND_NONE || (known == CB_BOUND_ORDERED && !plan->in_order)) return -1;
+    if (plan->lower_bound_ps == 0) return plan->time_ps == 0 ? 0 : -1;
+    return (double)(plan->time_ps - plan->lower_bound_ps) / (double)plan->lower_bound_ps;
+}
+
+uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *lives,
+                     uint64_t arena_bytes) {
+    switch (measure) {
+        case CB_MEASURE_LIVE: return lives->peak_bytes;
+        case CB_MEASURE_SAVED: return lives->saved_bytes;
+        case CB_MEASURE_TOTAL: return lives->peak_bytes + p->static_bytes;
+        case CB_MEASURE_ARENA:
+        case CB_MEASURE_COUNT: break;
+    }
+    return arena_bytes;
+}

@@ -1,0 +1,65 @@
+/* plan.h: a plan as it is handed out: a schedule that has been walked and placed, with what was
+ * decided for each value. Internal. */
+#ifndef CB_PLAN_PLAN_H
+#define CB_PLAN_PLAN_H
+
+#include "schedule.h"
+
+typedef enum cb_decision {
+    CB_DECISION_NONE = 0,
+    CB_DECISION_SAVE,
+    CB_DECISION_RECOMPUTE,
+    CB_DECISION_OFFLOAD
+} cb_decision;
+typedef enum cb_reason {
+    CB_REASON_NONE = 0,
+    CB_REASON_CUT,       /* on the minimum cut: the cheapest place to save */
+    CB_REASON_FORBIDDEN, /* may not be recomputed (compute-intensive under the preset, stateful,
+                            unknown) */
+    CB_REASON_POLICY,    /* the user said so */
+    CB_REASON_HELD,      /* an output, alive anyway */
+    CB_REASON_CHEAP,     /* recomputed: cheaper than keeping it */
+    CB_REASON_PEAK,      /* recomputed: it was alive at the peak and the budget needed the room */
+    CB_REASON_PRESET     /* the preset saves or recomputes all such values */
+} cb_reason;
+
+typedef enum cb_bound_class { /* of schedules that a lower bound on the time holds for */
+                              CB_BOUND_NONE = 0, /* no bound is known */
+                              CB_BOUND_ANY,      /* all that keep the budget */
+                              CB_BOUND_ORDERED /* base ops in order, a forward value absent at most
+                                                  once */
+} cb_bound_class;
+
+typedef struct cb_plan {
+    cb_arena arena;
+    cb_schedule schedule;
+    const cb_device *device; /* row the times are of */
+    uint8_t *decision;       /* [n_value] cb_decision; NONE: the backward does not need it */
+    uint8_t *reason;         /* [n_value] cb_reason */
+    cb_lives lives;          /* with offsets */
+    uint64_t fingerprint;    /* of the problem */
+    uint64_t arena_bytes, live_bytes, saved_bytes, total_bytes;
+    uint64_t save_all_arena_bytes, save_all_live_bytes,
+        save_all_saved_bytes;                 /* the save-everything plan of the same problem */
+    int64_t time_ps, once_ps, lower_bound_ps; /* lower_bound_ps -1: none known */
+    bool in_order;                            /* of the class CB_BOUND_ORDERED */
+    uint64_t budget_bytes;                    /* the resolved budget, UINT64_MAX: none */
+    cb_measure measure;
+    cb_preset preset;
+} cb_plan;
+
+extern const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1];
+extern const char *const cb_reason_names[CB_REASON_PRESET + 1];
+extern const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1]; /* NULL for none */
+
+/* Empty, without a budget. It lies in the arena it owns. */
+CB_MUST_CHECK cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err);
+void cb_plan_free(cb_plan *plan);
+cb_bound_class cb_plan_bound_class(const cb_plan *plan);
+/* (time - lower bound) / lower bound; -1: no bound is known for plans of its kind. */
+double cb_plan_gap(const cb_plan *plan);
+/* What a measure counts in a walked and placed schedule. */
+uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *lives,
+                     uint64_t arena_bytes);
+
+#endif

@@ -1,0 +1,218 @@
+/* A step is a base step when its op has not run yet, comes later in the base order than all base
+ * steps before, and runs in the forward if it is of the forward. All others are reruns, also the
+ * first run of an op whose base run fell away. A rerun belongs to the first base step that needs
+ * it, directly or through other reruns, so anchors are handed on backwards from readers to what
+ * they read. */
+#include "recover.h"
+
+#include "../../base/sort.h"
+
+static int compare_pairs(const void *a, const void *b) {
+    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_recovered *out) {
+    uint32_t next = 0; /* position */
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        uint32_t op = s->step[t], k = f->position[op];
+        if (t == s->backward_starts) next = f->base_backward;
+        uint32_t end = t < s->backward_starts ? f->base_backward : f->n_base;
+        out->base[t] = !ran[op] && k >= next && k < end;
+        out->anchor[t] = out->base[t] ? k : CB_NONE;
+        if (out->base[t]) next = k + 1;
+        ran[op] = true;
+    }
+}
+
+/* `maker` [n_in of all steps]: the step that made what each input reads. */
+static void find_makers(const cb_facts *f, const cb_schedule *s, uint32_t *made_at,
+                        uint32_t *maker) {
+    const cb_problem *p = f->p;
+    for (uint32_t v = 0; v < p->n_value; v++) made_at[v] = CB_NONE;
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        uint32_t op = s->step[t];
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
+            *maker++ = made_at[p->in_value[j]];
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) made_at[v] = t;
+    }
+}
+
+static void hand_anchors_on(const cb_facts *f, const cb_schedule *s, const uint32_t *maker,
+                            size_t n_in, cb_recovered *out) {
+    const cb_problem *p = f->p;
+    const uint32_t *end = maker + n_in;
+    for (uint32_t t = s->n_step; t-- > 0;) {
+        uint32_t op = s->step[t], n = p->in_begin[op + 1] - p->in_begin[op];
+        end -= n;
+        for (uint32_t j = 0; j < n; j++) {
+            uint32_t from = end[j];
+            if (from == CB_NONE || out->base[from]) continue;
+            if (out->anchor[t] < out->anchor[from]) out->anchor[from] = out->anchor[t];
+        }
+    }
+}
+
+static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
+
+static bool allocates(const cb_facts *f, uint32_t op) {
+    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
+        if (f->root[f->p->value_storage[v]] == op) return true;
+    }
+    return false;
+}
+
+static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
+                       cb_recovered *out) {
+    uint32_t next = CB_NONE; /* position of the base step behind */
+    out->pairs.arena = arena;
+    for (uint32_t t = s->n_step; t-- > 0;) {
+        uint32_t anchor = out->anchor[t], id = s->step[t];
+        if (out->base[t] && !is_view(f, id)) next = anchor;
+        if (out->base[t] || anchor == CB_NONE || !allocates(f, id)) continue;
+        if (next < anchor) {
+            anchor = next;
+            id |= CB_EARLY;
+        }
+        if (!CB_PUSH(arena, out->pairs.list, cb_pair_make(anchor, id))) return false;
+    }
+    if (out->pairs.list.len > 0)
+        cb_sort(out->pairs.list.at, out->pairs.list.len, sizeof(cb_pair), compare_pairs);
+    return true;
+}
+
+cb_status cb_recover(const cb_facts *f, const cb_schedule *s, cb_arena *arena, cb_recovered *out,
+                     cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    size_t n_in = 0;
+    for (uint32_t t = 0; t < s->n_step; t++)
+        n_in += f->p->in_begin[s->step[t] + 1] - f->p->in_begin[s->step[t]];
+    *out = (cb_recovered){.anchor = CB_NEW(arena, uint32_t, s->n_step),
+                          .base = CB_NEW(arena, bool, s->n_step)};
+    bool *ran = CB_NEW(&scratch, bool, f->p->n_op);
+    uint32_t *made_at = CB_NEW(&scratch, uint32_t, f->p->n_value);
+    uint32_t *maker = CB_NEW(&scratch, uint32_t, n_in);
+    bool ok = out->anchor && out->base && ran && made_at && maker;
+    if (ok) {
+        find_base(f, s, ran, out);
+        find_makers(f, s, made_at, maker);
+        hand_anchors_on(f, s, maker, n_in, out);
+        ok = list_pairs(f, s, arena, out);
+    }
+    cb_arena_free(&scratch);
+    return ok ? CB_OK : cb_no_memory(err);
+}
+
+/* ---- the class of the bound ------------------------------------------------------------------ */
+
+typedef struct storage_use {
+    uint32_t first, second; /* lives; CB_NONE: none */
+    bool third, base;       /* there are more; its op has its base run */
+    bool late_forward;      /* the second life is read by a base op of the forward */
+    bool early_backward;    /* the first life is read by a base op of the backward, or held */
+    bool forward;           /* any life is read by a base op of the forward */
+} storage_use;
+
+static void note_lives(const cb_schedule *s, const cb_lives *lives, const bool *base,
+                       storage_use *use) {
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        if (life->storage == CB_NONE) continue;
+        storage_use *u = &use[life->storage];
+        if (u->first == CB_NONE) {
+            u->first = i;
+            u->base = base[life->made];
+        } else if (u->second == CB_NONE) {
+            u->second = i;
+        } else {
+            u->third = true;
+        }
+        if (u->first == i && life->last == s->n_step) u->early_backward = true;
+    }
+}
+
+static void note_reads(const cb_problem *p, const cb_schedule *s, const cb_lives *lives,
+                       const bool *base, storage_use *use) {
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        bool forward = t < s->backward_starts;
+        if (!base[t] || (p->op_flags[s->step[t]] & CB_POP_VIEW)) continue;
+        for (uint32_t j = lives->in_begin[t]; j < lives->in_begin[t + 1]; j++) {
+            uint32_t i = lives->value_instance_in[j];
+            if (i == CB_NONE) continue;
+            storage_use *u = &use[lives->instance[i].storage];
+            u->forward |= forward;
+            if (forward && i != u->first) u->late_forward = true;
+            if (!forward && i == u->first) u->early_backward = true;
+        }
+    }
+}
+
+static bool storage_in_class(const cb_facts *f, uint32_t storage, const storage_use *u) {
+    uint32_t op = f->root[storage];
+    if (u->first == CB_NONE || op == CB_NONE) return true;
+    if (f->position[op] >= f->base_backward) return u->base && u->second == CB_NONE;
+    if (cb_stays_to_end(f, storage)) return u->base; /* there all the time; more only adds to it */
+    if (!u->base) return u->second == CB_NONE && !u->forward; /* first made when needed */
+    if (u->second == CB_NONE) return true;
+    return !u->third && !u->late_forward && !u->early_backward;
+}
+
+/* First runs out of order, of ops whose memory is another's, show in no storage. */
+static bool first_runs_in_order(const cb_facts *f, const cb_schedule *s, const bool *base,
+                                bool *ran) {
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        uint32_t op = s->step[t];
+        bool first = !ran[op];
+        ran[op] = true;
+        if (f->p->op_flags[op] & CB_POP_VIEW) continue;
+        if (first && !base[t] && (!allocates(f, op) || f->position[op] >= f->base_backward))
+            return false;
+    }
+    return true;
+}
+
+static bool judge(const cb_facts *f, const cb_schedule *s, const cb_lives *lives,
+                  const cb_recovered *found, storage_use *use, bool *ran) {
+    for (uint32_t i = 0; i < f->p->n_storage; i++)
+        use[i] = (storage_use){.first = CB_NONE, .second = CB_NONE};
+    note_lives(s, lives, found->base, use);
+    note_reads(f->p, s, lives, found->base, use);
+    for (uint32_t i = 0; i < f->p->n_storage; i++) {
+        if (!storage_in_class(f, i, &use[i])) return false;
+    }
+    return first_runs_in_order(f, s, found->base, ran);
+}
+
+cb_status cb_in_bound_class(const cb_facts *f, const cb_schedule *s, const cb_lives *lives,
+                            bool *out, cb_error *err) {
+    cb_arena scratch;
+    cb_recovered found;
+    *out = false;
+    if (s->action) return CB_OK;
+    cb_arena_init(&scratch, f->alloc);
+    cb_status status = cb_recover(f, s, &scratch, &found, err);
+    storage_use *use = CB_NEW(&scratch, storage_use, f->p->n_storage);
+    bool *ran = CB_NEW(&scratch, bool, f->p->n_op);
+    if (status == CB_OK && (!use || !ran)) status = cb_no_memory(err);
+    if (status == CB_OK) *out = judge(f, s, lives, &found, use, ran);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+/* ---- the base order -------------------------------------------------------------------------- */
+
+cb_status cb_follow_schedule(cb_facts *f, const cb_schedule *s, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    bool *hoist = CB_NEW(&scratch, bool, f->p->n_op);
+    uint32_t n = s->backward_starts < s->n_step ? s->backward_starts : s->n_step;
+    for (uint32_t t = 0; hoist && t < n; t++) {
+        uint32_t op = s->step[t];
+        if (op >= f->p->n_op) continue; /* the walk will refuse it */
+        hoist[op] = f->position[op] != CB_NONE && f->position[op] >= f->base_backward;
+    }
+    cb_status status = hoist ? cb_facts_hoist(f, hoist, err) : cb_no_memory(err);
+    cb_arena_free(&scratch);
+    return status;
+}

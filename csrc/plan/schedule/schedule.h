@@ -1,0 +1,75 @@
+/* schedule.h: a schedule is the list of ops to run, in order; everything else follows from it. The
+ * evaluator: lives, peak, saved bytes, time; and where each storage instance lies in the arena.
+ * Used by the planner and again by lowering, so that what was planned is what runs. */
+#ifndef CB_PLAN_SCHEDULE_H
+#define CB_PLAN_SCHEDULE_H
+
+#include "../model/cost.h"
+
+typedef enum cb_action {
+    CB_ACTION_RUN = 0,
+    CB_ACTION_OUT,  /* start copying what the op made to the host */
+    CB_ACTION_WAIT, /* stall until that copy has ended */
+    CB_ACTION_IN,   /* allocate, and start bringing it back */
+    CB_ACTION_COUNT
+} cb_action;
+extern const char *const cb_action_names[CB_ACTION_COUNT];
+
+typedef struct cb_schedule {
+    uint32_t n_step;
+    const uint32_t *step;     /* [n_step] op ids; an op that occurs again is recomputed */
+    const uint8_t *action;    /* [n_step] cb_action; NULL: all run */
+    uint32_t backward_starts; /* index of the first step of the backward */
+} cb_schedule;
+static inline cb_action cb_action_at(const cb_schedule *s, uint32_t step) {
+    return s->action ? (cb_action)s->action[step] : CB_ACTION_RUN;
+}
+
+/* One life of one storage, or the scratch of one step (storage CB_NONE). Alive while steps
+ * made..last run. A life that leaves for the host lasts until the copy has ended. */
+typedef struct cb_instance {
+    uint32_t storage;
+    uint32_t made; /* step */
+    uint32_t last; /* last step that uses it; n_step: held to the end */
+    uint64_t bytes;
+    uint64_t offset; /* in the arena, filled by cb_place */
+} cb_instance;
+
+typedef struct cb_lives {
+    uint32_t n_instance;
+    cb_instance *instance;        /* in order of `made`; statics have none */
+    uint32_t *value_instance_in;  /* per step input, aligned with the walk order: instance read,
+                                     CB_NONE: static */
+    uint32_t *in_begin;           /* [n_step + 1] into value_instance_in */
+    uint32_t *value_instance_out; /* per step output likewise */
+    uint32_t *out_begin;          /* [n_step + 1] */
+    uint32_t *scratch_instance;   /* [n_step] CB_NONE: no scratch */
+    uint64_t
+        peak_bytes; /* liveness peak: inputs, outputs and scratch of a running step live together */
+    uint32_t peak_step;
+    uint64_t saved_bytes; /* alive between forward and backward */
+    int64_t time_ps;
+    int64_t once_ps; /* everything that runs, run once */
+    uint32_t n_recomputed;
+    uint64_t *live_bytes;         /* [n_step] while the step runs */
+    int64_t stall_ps;             /* part of time_ps: waiting for copies */
+    uint64_t out_bytes, in_bytes; /* copied to the host, and back */
+    uint64_t host_bytes;          /* most held on the host at one time */
+} cb_lives;
+
+CB_MUST_CHECK cb_status cb_schedule_copy(const cb_schedule *s, cb_arena *arena, cb_schedule *out,
+                                         cb_error *err);
+/* Checks every rule (inputs live, backward ops after the start, run-once ops once, outputs exist,
+ * nothing leaves that is shared) and fills `out` from `arena`. CB_INVALID names a broken rule;
+ * CB_UNSUPPORTED: something moves, but there is no link. */
+CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s,
+                                         const cb_device *device, cb_arena *arena, cb_lives *out,
+                                         cb_error *err);
+/* Offsets without overlap for lives that overlap; deterministic. Returns the arena's bytes (a
+ * multiple of p->align). Tens of thousands of lives take seconds: CB_CANCELLED where `poll` (may be
+ * NULL) says CB_POLL_CANCEL; CB_POLL_FINISH is for searches. */
+CB_MUST_CHECK cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
+                                 cb_poll_fn poll, void *poll_user, uint64_t *arena_bytes,
+                                 cb_error *err);
+
+#endif

@@ -1,0 +1,202 @@
+/* While op t runs, its inputs, outputs and scratch are alive, and beside them enough to make all
+ * that later ops of the base order read. What is least of that is a minimum vertex cut between
+ * values that cannot be made again and later reads:
+ *
+ *   source --inf--> in(s)              s was made before t by an op that may not run again
+ *   in(s) --bytes--> out(s)            0 for what t reads: it is counted already
+ *   out(s) --inf--> in(s')             making s' again reads s
+ *   out(s) --inf--> sink               an op after t reads s, or it is an output
+ *
+ * Why: take a plan, and what it has in memory both when t runs and after. On every path there is a
+ * storage of it or one that t reads: otherwise the last one of the path, which an op after t reads,
+ * has to be made after t, so the one before it is read after t, and so on to the first, which
+ * cannot be made any more. Every t gives a floor, so any choice of t does: those where most
+ * is there for certain, and others evenly spread. Only ops that run exactly once count, as others
+ * may run at other times as well.
+ *
+ * It holds for plans that keep the base order and run only forward ops again. */
+#include "floor.h"
+
+#include "../../base/sort.h"
+#include "../../flow/maxflow.h"
+
+#define LARGEST 25
+#define SPREAD 60
+#define EFFORT 1e6 /* steps looked at times ops, at most */
+
+enum { SOURCE = 0, SINK = 1, FIRST = 2 };
+
+typedef struct network {
+    const cb_ledger *l;
+    const uint32_t *last; /* [n_storage] last position that reads it; n: output */
+    cb_arena *arena;
+    CB_VEC(uint32_t) from;
+    CB_VEC(uint32_t) to;
+    CB_VEC(int64_t) capacity;
+} network;
+
+static int compare_sets(const void *a, const void *b) {
+    const cb_working_set *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+static bool add(network *w, uint32_t from, uint32_t to, int64_t capacity) {
+    return CB_PUSH(w->arena, w->from, from) && CB_PUSH(w->arena, w->to, to) &&
+           CB_PUSH(w->arena, w->capacity, capacity);
+}
+
+static void find_last(const cb_ledger *l, uint32_t *last) {
+    const cb_facts *f = l->f;
+    const cb_problem *p = f->p;
+    for (uint32_t k = 0; k < l->n; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) last[l->read[j]] = k;
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (f->held[s] && last[s] < f->base_backward) last[s] = f->base_backward;
+        if (p->storage_flags[s] & CB_STORE_HOLD_END) last[s] = l->n;
+    }
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        last[p->value_storage[p->backward_output[i]]] = l->n;
+}
+
+static uint64_t working_set(const cb_ledger *l, uint32_t op) {
+    uint64_t bytes = cb_ledger_bytes(l, op) + l->f->p->op_workspace[op];
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++)
+        bytes += l->f->p->storage_bytes[l->read[j]];
+    return bytes;
+}
+
+static bool is_read_at(const cb_ledger *l, uint32_t storage, uint32_t op) {
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
+        if (l->read[j] == storage) return true;
+    }
+    return false;
+}
+
+static bool build(network *w, uint32_t at) {
+    const cb_ledger *l = w->l;
+    const cb_facts *f = l->f;
+    uint32_t n_storage = f->p->n_storage;
+    w->from.len = w->to.len = w->capacity.len = 0;
+    for (uint32_t k = 0; k < at; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
+            uint32_t s = l->made[j], in = FIRST + s, out = FIRST + n_storage + s;
+            bool read = is_read_at(l, s, f->base[at]);
+            int64_t bytes = read ? 0 : (int64_t)f->p->storage_bytes[s];
+            if (!add(w, in, out, bytes)) return false;
+            if (!cb_may_rerun(f, op) && !add(w, SOURCE, in, CB_FLOW_INF)) return false;
+            if (w->last[s] > at && !add(w, out, SINK, CB_FLOW_INF)) return false;
+            for (uint32_t i = l->read_begin[op]; cb_may_rerun(f, op) && i < l->read_begin[op + 1];
+                 i++) {
+                if (!add(w, FIRST + n_storage + l->read[i], in, CB_FLOW_INF)) return false;
+            }
+        }
+    }
+    return true;
+}
+
+static cb_status floor_at(network *w, uint32_t at, uint64_t *bytes, cb_error *err) {
+    const cb_ledger *l = w->l;
+    cb_arena arena;
+    cb_flow flow;
+    cb_arena_init(&arena, w->arena->alloc);
+    cb_status status = CB_OK;
+    if (!build(w, at)) {
+        status = cb_no_memory(err);
+        goto done;
+    }
+    CB_TRY_DONE(cb_flow_build(&flow, &arena, FIRST + 2 * l->f->p->n_storage, (uint32_t)w->from.len,
+                              w->from.at, w->to.at, err));
+    CB_TRY_DONE(cb_flow_solve(&flow, SOURCE, SINK, w->capacity.at, err));
+    *bytes = working_set(l, l->f->base[at]) + (uint64_t)flow.value;
+done:
+    cb_arena_free(&arena);
+    return status;
+}
+
+/* Bytes at each position of what cannot be made again and is read later: a part of every cut that
+ * costs nothing to find. `stays` [n + 1]. */
+static void find_stays(const cb_ledger *l, const uint32_t *last, uint64_t *stays) {
+    const cb_facts *f = l->f;
+    for (uint32_t k = 0; k < l->n; k++) {
+        uint32_t op = f->base[k];
+        if (cb_may_rerun(f, op)) continue;
+        for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
+            uint32_t s = l->made[j];
+            if (last[s] <= k + 1) continue; /* differences modulo 2^64 */
+            stays[k + 1] += f->p->storage_bytes[s];
+            stays[last[s]] -= f->p->storage_bytes[s];
+        }
+    }
+    for (uint32_t k = 1; k <= l->n; k++) stays[k] += stays[k - 1];
+}
+
+/* Of what stays while `op` runs, the bytes that it reads: its working set has them already. */
+static uint64_t stays_and_read(const cb_ledger *l, const uint32_t *last, uint32_t op) {
+    const cb_facts *f = l->f;
+    uint64_t bytes = 0;
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
+        uint32_t s = l->read[j];
+        if (last[s] > f->position[op] && !cb_may_rerun(f, f->root[s]))
+            bytes += f->p->storage_bytes[s];
+    }
+    return bytes;
+}
+
+/* Positions to look at: those where most is there without a cut, and a spread over the rest. */
+static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays,
+                       cb_working_set *list, uint32_t *n_list) {
+    uint32_t n = 0;
+    find_stays(l, last, stays);
+    for (uint32_t k = 0; k < l->n; k++) {
+        uint32_t op = l->f->base[k];
+        bool view = l->f->p->op_flags[op] & CB_POP_VIEW;
+        if (cb_may_rerun(l->f, op) || view) continue;
+        uint64_t bytes = working_set(l, op) + stays[k] - stays_and_read(l, last, op);
+        list[n++] = (cb_working_set){bytes, k};
+    }
+    *n_list = n;
+    if (n == 0) return 0;
+    cb_sort(list, n, sizeof *list, compare_sets);
+    double share = EFFORT / ((double)l->n * (LARGEST + SPREAD));
+    uint32_t most = (uint32_t)((share < 1 ? share : 1) * (LARGEST + SPREAD));
+    return most < 5 ? 5 : most;
+}
+
+cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb_error *err) {
+    *out = (cb_floor){0, CB_NONE};
+    cb_working_set *list = CB_NEW(scratch, cb_working_set, l->n);
+    uint32_t *last = CB_NEW(scratch, uint32_t, l->f->p->n_storage), n;
+    uint64_t *stays = CB_NEW(scratch, uint64_t, (size_t)l->n + 1);
+    if (!list || !last || !stays) return cb_no_memory(err);
+    find_last(l, last);
+    network w = {.l = l, .last = last, .arena = scratch};
+    uint32_t most = choose(l, last, stays, list, &n), largest = most * LARGEST / (LARGEST + SPREAD);
+    for (uint32_t i = 0; i < most && i < n; i++) {
+        uint32_t step = largest < n && most > largest ? (n - largest) / (most - largest) : 0;
+        uint32_t at = i < largest || step == 0 ? i : largest + (i - largest) * step;
+        uint64_t bytes = 0;
+        CB_TRY(floor_at(&w, list[at].at, &bytes, err));
+        if (bytes <= out->bytes && out->op != CB_NONE) continue;
+        *out = (cb_floor){bytes, l->f->base[list[at].at]};
+    }
+    return CB_OK;
+}
+
+cb_status cb_largest_working_sets(const cb_ledger *l, cb_arena *scratch, uint32_t most,
+                                  cb_working_set *out, uint32_t *n, cb_error *err) {
+    cb_working_set *list = CB_NEW(scratch, cb_working_set, l->n);
+    uint32_t found = 0;
+    if (!list) return cb_no_memory(err);
+    for (uint32_t k = 0; k < l->n; k++) {
+        if (!(l->f->p->op_flags[l->f->base[k]] & CB_POP_VIEW))
+            list[found++] = (cb_working_set){working_set(l, l->f->base[k]), k};
+    }
+    if (found > 0) cb_sort(list, found, sizeof *list, compare_sets);
+    *n = found < most ? found : most;
+    for (uint32_t i = 0; i < *n; i++) out[i] = list[i];
+    return CB_OK;
+}

@@ -1,0 +1,247 @@
+/* Two ways from seen schedules to better ones. Plans are sets of pairs and any set is a plan, so
+ * each way just edits sets and asks the simulator.
+ *
+ * Prices move identical layers together, so what fits under a budget is often far too small:
+ * crossover at one threshold, found by bisection, lets some layers recompute and others not. */
+#include "improve.h"
+
+#include <math.h>
+
+#include "../../base/sort.h"
+
+#define SMALL_PLANS 6 /* of the pool, tried in a crossover for one target */
+#define FAST_PLANS 8
+#define MIX_STEPS 9   /* of bisection: 1 part in 512 of the forward */
+#define SIZE_WEIGHT 2 /* bytes over the target, as a share of it, against time, likewise */
+#define REMOVAL_TRIALS 64
+#define FIRST_BLOCKS 16
+
+/* A copy of a candidate's pairs: the pool may drop it while we work. */
+typedef struct pair_list {
+    cb_pair *at;
+    size_t n;
+} pair_list;
+
+static bool copy_pairs(cb_arena *a, const cb_candidate *c, pair_list *out) {
+    *out = (pair_list){CB_NEW(a, cb_pair, c->n_pair), c->n_pair};
+    if (out->at && c->n_pair > 0) memcpy(out->at, c->pair, c->n_pair * sizeof *c->pair);
+    return out->at;
+}
+
+static int compare_pairs(const void *a, const void *b) {
+    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* ---- crossover ------------------------------------------------------------------------------- */
+
+/* Ops below `split` decide as in `low`, the others as in `high`; both lists are sorted. */
+static size_t mix(const pair_list *low, const pair_list *high, uint32_t split, cb_pair *out) {
+    size_t n = 0;
+    for (size_t i = 0, j = 0; i < low->n || j < high->n;) {
+        bool take_low = j == high->n || (i < low->n && low->at[i] <= high->at[j]);
+        cb_pair pair = take_low ? low->at[i++] : high->at[j++];
+        if ((cb_pair_op(pair) < split) == take_low) out[n++] = pair;
+    }
+    return n;
+}
+
+typedef struct mixed { /* a mix that was tried */
+    pair_list list;
+    bool tried, fits;
+    int64_t time_ps;
+} mixed;
+
+static cb_status try_mix(cb_trial *t, mixed *m, uint64_t target, cb_error *err) {
+    CB_TRY(cb_try_pairs(t, m->list.at, m->list.n, err));
+    m->tried = true;
+    m->fits = t->lawful && t->size <= target;
+    m->time_ps = t->time_ps;
+    return CB_OK;
+}
+
+static bool same_pairs(const mixed *a, const mixed *b) {
+    return a->tried && a->list.n == b->list.n &&
+           memcmp(a->list.at, b->list.at, a->list.n * sizeof *a->list.at) == 0;
+}
+
+/* `fast` is over the target and `small` is under it. The more of `fast` the better while it fits.
+ * Time falls on the way from `small` to `fast`: where a mix is over the target and no faster than
+ * what fits, those that fit are slower. Where no decision differs between two positions, neither do
+ * their mixes: `end` has those at both ends, `end[2]` the new one; each has room of its own. */
+static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *small, bool fast_first,
+                       uint64_t target, mixed end[3], cb_error *err) {
+    uint32_t low = 0, high = t->f->base_backward; /* positions; one end is all of `small`, the other
+                                                     all of `fast` */
+    end[0].tried = end[1].tried = false;
+    for (int step = 0; step < MIX_STEPS && high - low > 1; step++) {
+        uint32_t middle = low + (high - low) / 2, split = t->f->base[middle];
+        mixed *now = &end[2];
+        now->list.n = fast_first ? mix(fast, small, split, now->list.at)
+                                 : mix(small, fast, split, now->list.at);
+        if (same_pairs(&end[0], now)) now = &end[0];
+        else if (same_pairs(&end[1], now)) now = &end[1];
+        else CB_TRY(try_mix(t, now, target, err));
+        uint32_t at = cb_pool_fitting(t->pool, target);
+        if (!now->fits && at != CB_NONE && now->time_ps >= t->pool->at[at].time_ps) return CB_OK;
+        bool is_low = now->fits == fast_first;
+        if (is_low) low = middle;
+        else high = middle;
+        if (now != &end[2]) continue;
+        mixed old = end[!is_low];
+        end[!is_low] = end[2];
+        end[2] = old;
+    }
+    return CB_OK;
+}
+
+/* The most promising plans over the target: little over it, and fast. Indices, best first. */
+static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, uint32_t most,
+                            uint32_t chosen[FAST_PLANS]) {
+    double score[FAST_PLANS];
+    uint32_t n = 0;
+    for (uint32_t i = first; i < t->pool->n; i++) {
+        const cb_candidate *c = &t->pool->at[i];
+        double own =
+            (double)c->time_ps / ((double)t->f->once_ps + 1) +
+            SIZE_WEIGHT * (double)(c->size - target) / (double)t->pool->at[t->pool->n - 1].size;
+        uint32_t place = n;
+        while (place > 0 && score[place - 1] > own) place--;
+        if (place == most) continue;
+        if (n < most) n++;
+        for (uint32_t k = n - 1; k > place; k--) {
+            score[k] = score[k - 1];
+            chosen[k] = chosen[k - 1];
+        }
+        score[place] = own;
+        chosen[place] = i;
+    }
+    return n;
+}
+
+cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_error *err) {
+    uint32_t most_small = (uint32_t)fmax(1, pace * SMALL_PLANS);
+    uint32_t most_fast = (uint32_t)fmax(2, pace * FAST_PLANS);
+    pair_list small[SMALL_PLANS], fast[FAST_PLANS];
+    uint32_t n_small = 0, n_fast = 0, at = cb_pool_fitting(t->pool, target), chosen[FAST_PLANS];
+    cb_status status = CB_OK;
+    if (at == CB_NONE) return CB_OK;
+    cb_arena scratch;
+    cb_arena_init(&scratch, t->scratch->alloc);
+    size_t longest = 0;
+    for (uint32_t i = at + 1; i-- > 0 && n_small < most_small; n_small++) {
+        if (!copy_pairs(&scratch, &t->pool->at[i], &small[n_small])) goto no_memory;
+    }
+    for (uint32_t n = choose_fast(t, at + 1, target, most_fast, chosen); n_fast < n; n_fast++) {
+        if (!copy_pairs(&scratch, &t->pool->at[chosen[n_fast]], &fast[n_fast])) goto no_memory;
+        if (fast[n_fast].n > longest) longest = fast[n_fast].n;
+    }
+    for (uint32_t i = 0; i < n_small; i++) {
+        mixed end[3] = {0};
+        for (int k = 0; k < 3; k++) {
+            end[k].list.at = CB_NEW(&scratch, cb_pair, small[i].n + longest);
+            if (!end[k].list.at) goto no_memory;
+        }
+        for (uint32_t j = 0; j < n_fast; j++) {
+            CB_TRY_DONE(cross(t, &fast[j], &small[i], true, target, end, err));
+            CB_TRY_DONE(cross(t, &fast[j], &small[i], false, target, end, err));
+        }
+    }
+    goto done;
+no_memory:
+    status = cb_no_memory(err);
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
+/* ---- removal --------------------------------------------------------------------------------- */
+
+typedef struct rerun {
+    double worth; /* picoseconds a byte: the dearest go first */
+    cb_pair pair;
+} rerun;
+
+typedef struct block {
+    uint32_t begin, end; /* of `rerun` */
+} block;
+
+static int compare_reruns(const void *a, const void *b) {
+    const rerun *x = a, *y = b;
+    if (x->worth < y->worth || x->worth > y->worth) return x->worth > y->worth ? -1 : 1;
+    return x->pair < y->pair ? -1 : x->pair > y->pair;
+}
+
+static double worth_of(const cb_facts *f, uint32_t op) {
+    double bytes = 1;
+    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
+        bytes += (double)f->p->storage_bytes[f->p->value_storage[v]];
+    }
+    return (double)f->cost_ps[op] / bytes;
+}
+
+typedef struct remover {
+    cb_trial *t;
+    uint32_t n;
+    rerun *order; /* [n] */
+    bool *gone;   /* [n] */
+    cb_pair *buffer;
+    int64_t time_ps; /* of the best so far */
+} remover;
+
+static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, cb_error *err) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < r->n; i++) {
+        if (!r->gone[i] && (i < b.begin || i >= b.end)) r->buffer[n++] = r->order[i].pair;
+    }
+    if (n > 0) cb_sort(r->buffer, n, sizeof *r->buffer, compare_pairs);
+    CB_TRY(cb_try_pairs(r->t, r->buffer, n, err));
+    *fits = r->t->lawful && r->t->size <= target && r->t->time_ps < r->time_ps;
+    if (!*fits) return CB_OK;
+    r->time_ps = r->t->time_ps;
+    for (uint32_t i = b.begin; i < b.end; i++) r->gone[i] = true;
+    return CB_OK;
+}
+
+/* Blocks first, halves of those that could not go. */
+static cb_status remove_blocks(remover *r, uint64_t target, cb_arena *scratch, cb_error *err) {
+    CB_VEC(block) queue = {0};
+    uint32_t width = (r->n + FIRST_BLOCKS - 1) / FIRST_BLOCKS;
+    for (uint32_t i = 0; i < r->n; i += width) {
+        if (!CB_PUSH(scratch, queue, (block){i, i + width < r->n ? i + width : r->n}))
+            return cb_no_memory(err);
+    }
+    for (size_t next = 0; next < queue.len && next < REMOVAL_TRIALS; next++) {
+        block b = queue.at[next];
+        bool fits;
+        CB_TRY(try_without(r, b, target, &fits, err));
+        if (fits || b.end - b.begin < 2) continue;
+        uint32_t middle = b.begin + (b.end - b.begin) / 2;
+        if (!CB_PUSH(scratch, queue, (block){b.begin, middle}) ||
+            !CB_PUSH(scratch, queue, (block){middle, b.end})) {
+            return cb_no_memory(err);
+        }
+    }
+    return CB_OK;
+}
+
+cb_status cb_improve_by_removal(cb_trial *t, uint64_t target, cb_error *err) {
+    uint32_t at = cb_pool_fitting(t->pool, target);
+    if (at == CB_NONE || t->pool->at[at].n_pair == 0) return CB_OK;
+    const cb_candidate *c = &t->pool->at[at];
+    cb_arena scratch;
+    cb_arena_init(&scratch, t->scratch->alloc);
+    remover r = {.t = t, .n = (uint32_t)c->n_pair, .time_ps = c->time_ps};
+    r.order = CB_NEW(&scratch, rerun, r.n);
+    r.gone = CB_NEW(&scratch, bool, r.n);
+    r.buffer = CB_NEW(&scratch, cb_pair, r.n);
+    cb_status status = r.order && r.gone && r.buffer ? CB_OK : cb_no_memory(err);
+    if (status == CB_OK) {
+        for (uint32_t i = 0; i < r.n; i++)
+            r.order[i] = (rerun){worth_of(t->f, cb_pair_op(c->pair[i])), c->pair[i]};
+        cb_sort(r.order, r.n, sizeof *r.order, compare_reruns);
+        status = remove_blocks(&r, target, &scratch, err);
+    }
+    cb_arena_free(&scratch);
+    return status;
+}

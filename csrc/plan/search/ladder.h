@@ -1,0 +1,110 @@
+/* ladder.h: the fixed set of plans that budgets choose from. Internal.
+ *
+ * A rung is a target in bytes and the fastest plan that a search at that target finds. Targets and
+ * searches depend on the problem alone, so the set does, and the answer to a budget is the fastest
+ * of the set that fits: a smaller budget never gives a larger plan and a larger one never a slower,
+ * in one process or in several. Only rungs that may hold the answer are searched: the plan of rung
+ * r is larger than the target of rung r + 1 and takes at least `least_ps[r]`, or it does not count.
+ * Deep rungs, which prices do not reach, start from the plan of the one before, are no faster than
+ * it, and end with the first that has none. Near rungs are searched at once by the threads there
+ * are; of a deep one, its two attempts. */
+#ifndef CB_PLAN_LADDER_H
+#define CB_PLAN_LADDER_H
+
+#include "../../base/threads.h"
+#include "rung.h"
+
+#define CB_RUNGS_MOST 80
+#define CB_LADDER_STARTS 9
+#define CB_ATTEMPTS 2                 /* at a deep rung, sharing the effort */
+#define CB_DUG_MOST (2 * CB_ATTEMPTS) /* plans below the last rung: two digs */
+
+/* What one thread searches rungs with. */
+typedef struct cb_climber {
+    cb_trial *t; /* its pool is `work` while it searches */
+    cb_prices prices;
+    cb_ledger ledger;
+    cb_moves moves;
+    cb_pool_of_plans *work; /* plans of the rung at hand */
+} cb_climber;
+
+typedef struct cb_ladder {
+    cb_climber first;       /* the caller's */
+    struct cb_crew *crew;   /* those of other threads (crew.h); NULL: none so far */
+    cb_pool *threads;       /* the caller's to set; NULL: none */
+    cb_pool_of_plans *base; /* plans of all searches that every budget does first */
+    bool *may_rerun;
+    uint64_t whole; /* save-everything's bytes */
+    uint32_t n_rung;
+    uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 behind the last */
+    double least_ps[CB_RUNGS_MOST];     /* rising: no plan of the rung counts that has less extra
+                                           time. See cb_ladder_least */
+    double own_ps[CB_RUNGS_MOST];       /* the same of near rungs, from a bound of their own; 0:
+                                           not asked for so far */
+    uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
+    bool searched[CB_RUNGS_MOST];
+    cb_candidate plan[CB_RUNGS_MOST]; /* size 0: none that counts */
+    cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
+    double deep_ps[CB_RUNGS_MOST];    /* extra time of the deep rungs searched: later ones take no
+                                         less */
+    cb_pool_of_plans *front;          /* of few ops, see front.h; NULL: not walked so far */
+    bool has_front;                   /* it is done */
+    bool modest; /* the caller's to set: peaks are solved exactly, so no effort is added */
+    bool has_dug;
+    cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
+    uint32_t n_dug;
+    double *start[CB_LADDER_STARTS]; /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
+    size_t n_tangent;                /* of the base */
+    cb_tangent seen[CB_RUNGS_MOST];  /* of the rungs searched with prices */
+    bool has_seen[CB_RUNGS_MOST];
+} cb_ladder;
+
+/* After cb_try_pairs of the save-everything plan. */
+CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err);
+/* For another thread: `t` and `cut` are its own, and `t` has just tried the save-everything plan.
+ */
+CB_MUST_CHECK cb_status cb_climber_init(cb_climber *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
+                                        cb_error *err);
+void cb_climber_free(cb_climber *c);
+void cb_ladder_free(cb_ladder *d);
+/* A search by `c` starts from the plans of the base and the front, and from what the base proved.
+ */
+void cb_ladder_begin(const cb_ladder *d, cb_climber *c);
+/* The first rung whose plan may be as small as `bytes`. */
+uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
+/* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,
+ * from the deep rungs before it, which have been searched. */
+double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
+/* `least_ps` gets the least extra time of the plan of near rung `r`, from a bound at its target: no
+ * less than cb_ladder_least says, and worth asking for before a search. */
+CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);
+/* Searches the near rungs in `wanted` [CB_RUNGS_MOST] that have not been, and the first deep one if
+ * any of the deep is wanted. */
+CB_MUST_CHECK cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err);
+/* Searches rung `r` and, from the first deep one on, all before it; `best` is NULL when the rung
+ * has no plan. */
+CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
+                                        cb_error *err);
+/* Of a rung that has been searched and has no plan: was one found that is so small that it is a
+ * later rung's? Where values are large, most rungs are like that. */
+bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
+/* Climbs all deep rungs, then searches below the smallest plan found, down to the floor, for the
+ * plans in `dug`: the same whatever is asked for. */
+CB_MUST_CHECK cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err);
+/* A plan under each target, which are no rungs, starting from `from`; size 0: none found. */
+CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from,
+                                      const uint64_t target[CB_ATTEMPTS],
+                                      cb_candidate out[CB_ATTEMPTS], cb_error *err);
+/* The fastest plan found at `target`, which is no rung, with `from` to start with; size 0: none
+ * that fits. `bound_ps` gets the bound found on the way. */
+CB_MUST_CHECK cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
+                                         cb_candidate *out, double *bound_ps, cb_error *err);
+/* `bound_ps` gets a bound at `bytes` where rungs are deep, and searched without prices, but a plan
+ * of `known_ps` of extra time is known; 0 where they are not. */
+CB_MUST_CHECK cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps,
+                                        double *bound_ps, cb_error *err);
+/* Bound on the extra time of plans of `bytes`, of the class that prices.h states, from the base and
+ * the rungs in `climbed` [CB_RUNGS_MOST], which have been searched. */
+double cb_ladder_bound(const cb_ladder *d, double bytes, const bool *climbed);
+
+#endif

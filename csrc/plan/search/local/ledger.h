@@ -1,0 +1,170 @@
+/* ledger.h: the books of one plan, kept up to date move by move. Internal.
+ *
+ *     CB_TRY(cb_ledger_init(&l, f, may_rerun, alloc, err));
+ *     CB_TRY(cb_ledger_load(&l, pair, n_pair, target, err));
+ *     cb_ledger_set(&l, anchor, op, n) && cb_ledger_settle(&l)      false: out of memory
+ *     l.peak, l.extra_ps, l.area
+ *
+ * A move replaces what runs again at one anchor and costs what it touches, where cb_sim_run costs
+ * the whole plan: 100 times less at 2,000 ops. As in the simulator, a first run that nobody reads
+ * before its op runs again is idle: it takes neither time nor room. Where the two differ (an idle
+ * op's own chain, what is held for one step only), the ledger is above.
+ *
+ * What is held of an op belongs to its first run: that span lasts until then, beside the span of a
+ * rerun. */
+#ifndef CB_PLAN_LEDGER_H
+#define CB_PLAN_LEDGER_H
+
+#include "../../schedule/sim.h"
+
+typedef struct cb_ledger_use { /* of a storage, by the steps of one anchor */
+    uint32_t anchor, count;
+} cb_ledger_use;
+
+typedef struct cb_ledger_span { /* one life of a storage: anchors that make and last read it */
+    uint32_t made, last;
+} cb_ledger_span;
+
+typedef CB_VEC(uint32_t) cb_ledger_ids;
+typedef CB_VEC(cb_ledger_use) cb_ledger_uses;
+typedef CB_VEC(cb_ledger_span) cb_ledger_spans;
+
+typedef struct cb_ledger_sums {
+    double peak, area;
+    int64_t extra_ps; /* in f->cost_ps */
+} cb_ledger_sums;
+
+typedef struct cb_ledger_run { /* that came or went */
+    uint32_t op, anchor;
+    bool came;
+} cb_ledger_run;
+
+typedef struct cb_ledger_notes { /* what a trial overwrote, in order, so that it can be put back */
+    bool on;
+    uint32_t trial;
+    cb_ledger_sums before;
+    CB_VEC(cb_ledger_run) run;
+    cb_ledger_ids idle;                    /* ops whose base run went or came back */
+    cb_ledger_ids chained, n_chain, chain; /* anchors, and what their chains were */
+    double *sums;                          /* [3 n_block] peaks, areas and lifts of all blocks */
+    cb_ledger_ids block;
+    CB_VEC(double) moment; /* of each block */
+    cb_ledger_ids anchor;
+    CB_VEC(double) local; /* of each anchor */
+    cb_ledger_ids storage, n_span;
+    cb_ledger_spans span;           /* of each storage, `n_span` of them */
+    uint32_t *moment_in, *chain_in; /* [n_block], [n] the trial that noted them last */
+} cb_ledger_notes;
+
+typedef struct cb_ledger {
+    const cb_facts *f;
+    cb_arena arena;
+    uint32_t n;            /* anchors: f->n_base */
+    const bool *may_rerun; /* [n_op] */
+    uint32_t *read_begin;  /* [n_op + 1] into `read` */
+    uint32_t *read;        /* storages an op reads, views seen through, each once */
+    uint32_t *made_begin;  /* [n_op + 1] into `made` */
+    uint32_t *made;        /* storages an op allocates, the largest first, but behind them those
+                              that stay to the end: no rerun frees any of their bytes */
+    uint32_t *twin;       /* [n_storage] the one that stands for it in `use` and `span`: made by the
+                             same op, and read and held alike */
+    uint32_t *life_begin; /* [n_op + 1] into `life` */
+    uint32_t *life;       /* of what an op makes, those that stand for themselves */
+    uint32_t *need_begin; /* [n_op + 1] into `need` */
+    uint32_t *need;       /* of what an op reads, the same */
+    double *life_bytes;   /* [n_storage] of it and those that it stands for */
+    double *made_bytes;   /* [n_op] of all that it makes */
+    uint32_t *held_until; /* [n_storage] anchor until which the first run's is held, n: to the end,
+                             0: not held */
+    bool *holds;          /* [n_op] something that it makes is held */
+    cb_ledger_ids *chain; /* [n] ops that run again at an anchor, in running order; with CB_EARLY
+                             those that do so for who reads them later (sim.h) */
+    cb_ledger_ids *runs;  /* [n_op] anchors at which an op runs, rising */
+    bool *idle;           /* [n_op] the base run is left out */
+    cb_ledger_uses *use;  /* [n_storage] rising */
+    cb_ledger_spans *span; /* [n_storage] rising */
+    cb_ledger_ids busy;    /* anchors with a chain, in any order */
+    uint32_t *busy_at;     /* [n] index in `busy` */
+    double *moment;        /* [n, up to whole blocks] see cb_ledger_moment */
+    double *lift;          /* [n_block] added to all moments of a block */
+    double *rise;          /* [n_block + 1] to be added to the lifts from that block on */
+    double *block_peak;    /* [n_block] largest `moment` of a block */
+    double *block_area;    /* [n_block] */
+    bool *stale;           /* [n_block] the two are out of date */
+    uint32_t n_block;
+    double *local; /* [n] part of it above what is alive when the anchor is entered */
+    double target;
+    /* results of cb_ledger_settle */
+    double peak;
+    double area; /* bytes over the target, summed over anchors */
+    int64_t extra_ps;
+    /* scratch */
+    cb_ledger_ids touched, marked, path, grown;
+    uint32_t *touched_in, *marked_in;        /* [n_storage], [n] stamps */
+    uint32_t *wanted, *early, *done, *stood; /* [n_op] stamps */
+    uint32_t *left;                          /* [n_storage] reads to come */
+    uint32_t round, visit;
+    cb_ledger_spans fresh;
+    cb_ledger_notes notes;
+} cb_ledger;
+
+CB_MUST_CHECK cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
+                                       cb_alloc *alloc, cb_error *err);
+void cb_ledger_free(cb_ledger *l);
+/* Starts the books anew with this plan; pairs of ops that may not run again are left out. */
+CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair,
+                                       double target, cb_error *err);
+static inline uint32_t cb_chain_op(uint32_t id) { return id & ~CB_EARLY; }
+/* What runs again at `anchor` from now on: those of `op` [n], entries as in a chain, that are early
+ * or that its base op or an early one needs. The results are stale until cb_ledger_settle. */
+CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
+CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
+/* A trial: from here on changes are noted, until they are kept or taken back. Between settlings;
+ * what is taken back need not have been settled. */
+void cb_ledger_try(cb_ledger *l);
+static inline bool cb_ledger_has_tried(const cb_ledger *l) { return l->notes.chained.len > 0; }
+void cb_ledger_keep(cb_ledger *l);
+CB_MUST_CHECK bool cb_ledger_take_back(cb_ledger *l);
+/* The results that cb_ledger_set and cb_ledger_settle would give; the books stay as they are. Only
+ * between settlings, outside a trial. */
+CB_MUST_CHECK bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
+                                   cb_ledger_sums *out);
+/* Appends the plan, sorted. */
+CB_MUST_CHECK bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out);
+
+static inline const cb_ledger_uses *cb_ledger_uses_of(const cb_ledger *l, uint32_t storage) {
+    return &l->use[l->twin[storage]];
+}
+static inline const cb_ledger_spans *cb_ledger_spans_of(const cb_ledger *l, uint32_t storage) {
+    return &l->span[l->twin[storage]];
+}
+
+#define CB_LEDGER_BLOCK 5 /* log2 of the anchors whose moments are summed up together */
+/* Most bytes alive while an anchor's steps run. */
+static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
+    return l->moment[anchor] + l->lift[anchor >> CB_LEDGER_BLOCK];
+}
+
+/* Where the latest of these lives ends that has begun when `anchor` has been run; 0: none has. */
+static inline uint32_t cb_spans_last(const cb_ledger_spans *spans, uint32_t anchor) {
+    size_t i = spans->len;
+    while (i > 0 && spans->at[i - 1].made > anchor) i--;
+    return i > 0 ? spans->at[i - 1].last : 0;
+}
+
+/* Is the storage alive when `anchor` is entered and still when it ends, and not held there anyway?
+ * `next` gets the anchor that reads it next. */
+bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);
+/* Is it alive when `anchor` is entered? */
+bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor);
+/* No less than this is the peak when `op` no longer runs at `anchor`; 0: nothing is known without
+ * trying. Between settlings, at a small part of their cost. */
+double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op);
+static inline uint64_t cb_ledger_bytes(const cb_ledger *l, uint32_t op) {
+    uint64_t bytes = 0;
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)
+        bytes += l->f->p->storage_bytes[l->made[j]];
+    return bytes;
+}
+
+#endif

@@ -1,0 +1,74 @@
+/* moves.h: what the searches over one ledger share: seeded chance, changes that can be taken back,
+ * and the choice of what to drop and what to recompute. Internal. */
+#ifndef CB_PLAN_MOVES_H
+#define CB_PLAN_MOVES_H
+
+#include "../trial.h"
+#include "ledger.h"
+
+typedef struct cb_change {       /* what an anchor's chain was */
+    uint32_t anchor, begin, end; /* into `before` */
+} cb_change;
+
+typedef struct cb_moves {
+    cb_trial *trial;
+    cb_ledger *l;
+    cb_arena *scratch;
+    uint64_t chance;       /* state of the generator */
+    const bool *may_rerun; /* [n_op] */
+    double early_share;    /* of proposals that make a value before the anchor that reads it */
+    uint32_t *offer;       /* [l->n] what the base op there makes first, CB_NONE: not to be freed */
+    uint32_t *seen;        /* [n_op] stamps */
+    uint32_t stamp;
+    CB_VEC(cb_change) change; /* since cb_moves_forget */
+    cb_ledger_ids before;
+    cb_ledger_ids next;       /* the chain being made up */
+    cb_ledger_ids todo, best; /* scratch */
+    uint32_t settled;         /* settlings so far, for polling */
+    uint32_t polled;          /* `settled` at the last poll */
+    double once;              /* picoseconds of the step, and its save-everything bytes: units of */
+    double whole;             /* the objectives */
+} cb_moves;
+
+bool cb_is_small_search(const cb_moves *m); /* so few ops that effort costs little */
+bool cb_is_tiny_search(const cb_moves *m);  /* so few that little decides all */
+CB_MUST_CHECK cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch,
+                                      uint64_t whole, cb_error *err);
+
+uint32_t cb_moves_draw(cb_moves *m, uint32_t n); /* 0 .. n-1; n >= 1 */
+double cb_moves_chance(cb_moves *m);             /* [0, 1) */
+
+/* All of these are false when memory runs out. */
+CB_MUST_CHECK bool cb_moves_settle(cb_moves *m);
+CB_MUST_CHECK bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op,
+                                size_t n);     /* noted, not settled */
+CB_MUST_CHECK bool cb_moves_undo(cb_moves *m); /* all noted changes; settled */
+/* What was tried since cb_ledger_try; it counts as a settling. */
+CB_MUST_CHECK bool cb_moves_take_back(cb_moves *m);
+void cb_moves_forget(cb_moves *m); /* the changes stay */
+
+/* A busy anchor, rather one with many reruns, and one of its ops. False: there is none. */
+bool cb_moves_pick(cb_moves *m, uint32_t *anchor, uint32_t *op);
+/* `next` becomes the chain of `anchor` without `op`. */
+CB_MUST_CHECK bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op);
+/* A value alive across `hot`, recomputed where it is read next, with what of its ancestors is gone
+ * by then: `next` becomes the new chain of `anchor`. `found` is false when there is none. */
+CB_MUST_CHECK bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
+                                    uint32_t *anchor);
+/* An anchor over `bytes`, at random. */
+uint32_t cb_moves_hot(cb_moves *m, double bytes);
+
+/* CB_CANCELLED when the caller's poll function says so. */
+CB_MUST_CHECK cb_status cb_moves_poll(cb_moves *m, cb_error *err);
+/* The plan in the ledger, judged by the simulator and offered to the pool. */
+CB_MUST_CHECK cb_status cb_moves_offer(cb_moves *m, cb_error *err);
+
+/* The searches. Each starts from the plan in the ledger and leaves its best there, having offered
+ * it. None goes below `least_ps` of extra time. */
+CB_MUST_CHECK cb_status cb_trim(cb_moves *m, double least_ps, cb_error *err);
+CB_MUST_CHECK cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err);
+/* Ends after `patience` of the settlings without progress. */
+CB_MUST_CHECK cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double patience,
+                                             double least_ps, cb_error *err);
+
+#endif

@@ -1,0 +1,64 @@
+/* prices.h: schedules from minimum cuts under a price for each moment. Internal.
+ *
+ * The prices of a target also prove something: with price_t >= 0 and the value of the cut,
+ *
+ *     cut + sum of price_t (least_t - B)
+ *
+ * is below the extra time of every plan of at most B bytes that keeps the base order and is without
+ * a forward value at most once, between its last forward and its first backward read. Here least_t
+ * is what such plans hold at t in any case. It is linear in B: a tangent, good for all budgets. */
+#ifndef CB_PLAN_PRICES_H
+#define CB_PLAN_PRICES_H
+
+#include "../cut/mincut.h"
+#include "trial.h"
+
+typedef struct cb_tangent { /* extra picoseconds >= constant - slope x bytes */
+    double constant, slope;
+    double reach; /* sum over moments of price x the time before or after it, whichever is less */
+} cb_tangent;
+
+typedef enum cb_price_rule {
+    CB_PRICE_NEED = 0, /* a value is kept until the last schedule needed it */
+    CB_PRICE_DIRECT,   /* until the backward reads it */
+    CB_PRICE_RULES
+} cb_price_rule;
+
+typedef struct cb_prices {
+    cb_cut *cut;
+    cb_trial *trial;
+    double *price;          /* [n_base] picoseconds for a byte held while that base op runs */
+    double *best;           /* [n_base] prices of the best bound of the last cb_prices_polyak */
+    double *sum;            /* [n_base + 1] running sum of `price` */
+    double *least;          /* [n_base] bytes that no plan of the bound's class is without */
+    double *relaxed;        /* [n_base + 1] bytes of the last cut's plan, transients aside */
+    uint64_t *first_moment; /* [n_base] most bytes alive when everything is saved */
+    double start, lowest, highest; /* first price of a crowded moment, and bounds on all prices */
+    double scale;                  /* cut units a picosecond */
+    cb_price_rule rule;
+    uint32_t *last_forward; /* [n_storage] position of the last forward use */
+    uint32_t *earliest;     /* [n_storage] first position in the backward that could need it,
+                               CB_NONE: none */
+    uint32_t *direct;       /* [n_storage] first position in the backward that reads it, CB_NONE */
+    uint32_t *need;         /* [n_storage] first position that needs it in the last schedule */
+    bool *unused_forward;   /* [n_op] no forward op that is needed in the forward reads what it
+                               makes: running it in the backward costs nothing more */
+    cb_pairs pairs;
+    CB_VEC(cb_tangent) tangent;
+} cb_prices;
+
+/* After a trial of the save-everything schedule. */
+CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *err);
+/* `steps` rounds of cut, schedule, and dearer moments where the schedule holds more than `target`
+ * bytes. */
+CB_MUST_CHECK cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
+                                      cb_error *err);
+/* `steps` of Polyak's method on the bound at `target`, from `from` [n_base] (NULL: from what is
+ * over the target when everything is saved), with `extra_ps` a guess from above of the least extra
+ * time. The best tangent is noted, its prices stay in `best`. */
+CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from,
+                                         double extra_ps, int steps, cb_error *err);
+/* The best bound of all tangents at `bytes`; at least 0. */
+double cb_prices_bound(const cb_prices *z, double bytes);
+
+#endif

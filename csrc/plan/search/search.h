@@ -1,0 +1,35 @@
+/* search.h: the fastest schedule found that keeps a budget. Internal. */
+#ifndef CB_PLAN_SEARCH_H
+#define CB_PLAN_SEARCH_H
+
+#include "../../base/threads.h"
+#include "../../include/cutback.h"
+#include "../cut/mincut.h"
+#include "../schedule/goal.h"
+
+/* [n_op] what runs again in all plans: by wish, and inside regions with limits what their own cut
+ * recomputes. */
+CB_MUST_CHECK cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced,
+                                           cb_error *err);
+
+/* The refusal of a goal `smallest`, whose plan may be of any size: what it may not take is time. */
+cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err);
+
+typedef struct cb_searcher cb_searcher; /* lies in an arena */
+
+/* A search for any number of goals, all on saved bytes or all on peaks: what one goal has found out
+ * the next need not, and each gets the answer that it would get alone. With `threads` (may be NULL)
+ * it takes less time and is the same. cb_searcher_free does no harm to what was found. */
+CB_MUST_CHECK cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim,
+                                        cb_arena *arena, cb_pool *threads, cb_searcher **out,
+                                        cb_error *err);
+/* The goals that will be asked, in this order; they stay the caller's. The first to be asked does
+ * the work for all of them at once. */
+void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n);
+void cb_searcher_free(cb_searcher *s); /* NULL is fine */
+/* The answer into `out`, whose arena is given. CB_INFEASIBLE states the smallest schedule found and
+ * the op at its peak. */
+CB_MUST_CHECK cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out,
+                                        cb_error *err);
+
+#endif

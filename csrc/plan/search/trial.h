@@ -1,0 +1,33 @@
+/* trial.h: one schedule tried: simulated, judged and offered to the pool. Internal. */
+#ifndef CB_PLAN_TRIAL_H
+#define CB_PLAN_TRIAL_H
+
+#include "../schedule/move.h"
+#include "pool.h"
+#include "search.h"
+
+typedef struct cb_trial {
+    const cb_facts *f;
+    const cb_goal *goal;
+    cb_sim *sim;
+    cb_mover *mover; /* judges instead of `sim`, under `target`; NULL: nothing moves */
+    uint64_t target;
+    cb_pool_of_plans *pool;
+    cb_arena *scratch;
+    const bool *forced; /* [n_op] the user, or a region's limit, wants it recomputed */
+    bool has_demands;   /* some constraint can be broken by a schedule */
+    uint32_t count;
+    const struct cb_prices *prices; /* whose bound is told; NULL: none so far */
+    /* of the last trial */
+    uint64_t size;
+    int64_t time_ps; /* in f->cost_ps, stalls included */
+    bool lawful;     /* MUST_RECOMPUTE and limits of regions and the host hold */
+} cb_trial;
+
+/* Fills the goal's progress and polls. CB_CANCELLED when the caller's poll function says so. */
+CB_MUST_CHECK cb_status cb_trial_poll(const cb_trial *t, cb_error *err);
+/* CB_CANCELLED likewise. */
+CB_MUST_CHECK cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair,
+                                     cb_error *err);
+
+#endif
