@@ -46,7 +46,7 @@ import cutback
 import cutback.torch
 from cutback import _native, budgets
 from cutback.planning import Plan
-from cutback.torch.moving import Schedule
+from cutback.torch.graph.moving import Schedule
 
 COMMAND = "python benchmarks/pytorch/bench_side_by_side.py"
 BUDGETS = {

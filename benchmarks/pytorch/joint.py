@@ -20,7 +20,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 import cutback.torch
-from cutback.torch.codegen import compile_boxed
+from cutback.torch.graph.codegen import compile_boxed
 
 Graphs = tuple[fx.GraphModule, fx.GraphModule]
 Partition = Callable[..., Graphs]

@@ -85,7 +85,7 @@ def fresh_compiler() -> Iterator[None]:
 def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often generated code ran: ``ran["forward"]``, ``ran["backward"]``, ``ran["inference"]``.
     A test of compiled code asserts that it did."""
-    from cutback.torch import codegen
+    from cutback.torch.graph import codegen
 
     counts: Counter[str] = Counter()
     compile_boxed = codegen.compile_boxed

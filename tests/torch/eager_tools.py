@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutback.torch import checkpoint
-from cutback.torch.eager_values import Node, Value
+from cutback.torch.eager.values import Node, Value
 
 aten = torch.ops.aten
 PRODUCTS = [aten.mm, aten.addmm, aten.bmm, aten.convolution]

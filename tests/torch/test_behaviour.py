@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cutback.torch as ct
 from cutback import BudgetError
-from cutback.torch import several
+from cutback.torch.compiler import several
 
 BUDGETS = (None, 1.0, "min")
 

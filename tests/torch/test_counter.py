@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from small_models import make
 
 import cutback.torch as ct
-from cutback.torch import draws
+from cutback.torch.graph import draws
 
 CPU = torch.device("cpu")
 

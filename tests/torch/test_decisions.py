@@ -18,7 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 import cutback.torch as ct
-from cutback.torch.emitter import RUN_OF
+from cutback.torch.graph.emitter import RUN_OF
 
 TOKENS, WIDTH, EXPERTS, LAYERS = 48, 16, 6, 2
 
@@ -158,7 +158,7 @@ def test_every_decision_is_known() -> None:
     """Each kind of decision, and what decides the size of its result: saved where bits may differ,
     but for those that read nothing but inputs."""
     aten = torch.ops.aten
-    from cutback.torch.decisions import decides
+    from cutback.torch.graph.decisions import decides
 
     decisions = [
         aten.topk.default, aten.sort.default, aten.sort.stable, aten.argsort.default,

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cutback.torch as ct
 from cutback import _native
-from cutback.torch.duplicates import merge_duplicates
+from cutback.torch.graph.duplicates import merge_duplicates
 
 aten = torch.ops.aten
 

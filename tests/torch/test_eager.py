@@ -18,8 +18,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from cutback.torch import checkpoint, checkpoint_plan
-from cutback.torch.eager_log import active
-from cutback.torch.eager_values import Value
+from cutback.torch.eager.log import active
+from cutback.torch.eager.values import Value
 
 pytestmark = pytest.mark.torch
 

@@ -21,7 +21,8 @@ from eager_tools import ResNet, Tracker, assert_same
 from torch import nn
 
 import cutback
-from cutback.torch import MemoryTracker, checkpoint, checkpoint_plan, eager_plan
+from cutback.torch import MemoryTracker, checkpoint, checkpoint_plan
+from cutback.torch.eager import plan as eager_plan
 
 pytestmark = pytest.mark.torch
 

@@ -22,7 +22,8 @@ from small_models import Block
 from torch import nn
 
 import cutback
-from cutback.torch import checkpoint, checkpoint_plan, eager_plan
+from cutback.torch import checkpoint, checkpoint_plan
+from cutback.torch.eager import plan as eager_plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 

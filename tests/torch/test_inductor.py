@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import cutback.torch as ct
-from cutback.torch import inductor
+from cutback.torch.compiler import inductor
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,7 +12,7 @@ from torch import nn
 
 import cutback.torch as ct
 from cutback import BudgetError
-from cutback.torch import batches
+from cutback.torch.profiler import batches
 
 
 class Small(nn.Module):

@@ -22,9 +22,10 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import cutback.torch as ct
 from cutback import BudgetError
-from cutback.torch import emitter, transfers
-from cutback.torch.moving import Move, Schedule, schedule_of
-from cutback.torch.several import part_of
+from cutback.torch import transfers
+from cutback.torch.compiler.several import part_of
+from cutback.torch.graph import emitter
+from cutback.torch.graph.moving import Move, Schedule, schedule_of
 
 
 def row(link: float) -> str:

@@ -29,10 +29,11 @@ import cutback
 import cutback.torch as ct
 from cutback import policies
 from cutback.cli import main
-from cutback.torch import mutwo, transfers
-from cutback.torch.moving import schedule_of
-from cutback.torch.statistics import CATEGORIES, MOVES
-from cutback.torch.stepping import Program
+from cutback.torch import transfers
+from cutback.torch.graph.moving import schedule_of
+from cutback.torch.graph.statistics import CATEGORIES, MOVES
+from cutback.torch.profiler import mutwo
+from cutback.torch.profiler.stepping import Program
 
 MODELS = ("gpt", "resnet", "unet")
 

@@ -16,8 +16,8 @@ from torch import nn
 
 import cutback
 import cutback.torch as ct
-from cutback.torch.moving import schedule_of
-from cutback.torch.stepping import Program
+from cutback.torch.graph.moving import schedule_of
+from cutback.torch.profiler.stepping import Program
 
 
 class Broken(nn.Module):

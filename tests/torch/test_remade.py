@@ -18,7 +18,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 import cutback.torch as ct
-from cutback.torch import dropout, hooks
+from cutback.torch import hooks
+from cutback.torch.graph import dropout
 
 TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 CHANCES = [0.05, 0.1, 0.123456, 0.25, 1 / 3, 0.5, 0.7, 0.9]

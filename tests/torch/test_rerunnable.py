@@ -17,7 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import CheckpointPolicy
 
 import cutback.torch as ct
-from cutback.torch.rerunnable import held_because
+from cutback.torch.graph.rerunnable import held_because
 
 LAYERS = 6
 RUNS: Counter[str] = Counter()
@@ -307,7 +307,7 @@ def test_cost(same_bits: Callable[..., bool]) -> None:
     """PyTorch's formulas of arithmetic say how dear a run is."""
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-    from cutback.torch import ops
+    from cutback.torch.graph import ops
 
     known = ops._kinds.pop(OPS.plain.default, None)
     try:

@@ -31,7 +31,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
         gone = (("torch.fx", "no_such_part", "graphs"),)
         monkeypatch.setattr(hooks, "EMITTING", gone)
-        monkeypatch.setattr("cutback.torch.partition.emit", never)
+        monkeypatch.setattr("cutback.torch.compiler.partition.emit", never)
 
     return go
 

@@ -124,7 +124,7 @@ def test_one_plan_for_a_range_of_sizes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The largest size that was seen counts, whichever came first."""
-    from cutback.torch import codegen
+    from cutback.torch.graph import codegen
 
     made = []
     compile_boxed = codegen.compile_boxed

@@ -17,7 +17,7 @@ from torch.optim import SGD, Adafactor, Adam, AdamW
 
 import cutback.torch as ct
 from cutback import BudgetError
-from cutback.torch.totals import account
+from cutback.torch.compiler.totals import account
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "adam": lambda p: Adam(p, foreach=False),

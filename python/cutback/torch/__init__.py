@@ -12,20 +12,20 @@ from __future__ import annotations
 from typing import Any
 
 from . import hooks
-from .contexts import checkpoint_contexts
-from .eager import checkpoint, checkpoint_plan, checkpoint_sequential
+from .eager.contexts import checkpoint_contexts
+from .eager.regions import checkpoint, checkpoint_plan, checkpoint_sequential
+from .graph.rerunnable import declare, why_once
 from .memory import MemoryTracker
-from .rerunnable import declare, why_once
 
 if not hooks.missing():
-    from .batches import MaxBatch, max_batch
-    from .compiling import Compiled, compile
-    from .graphs import UnsupportedGraphError
-    from .mutwo import Pipeline, Selection, mu_two, select
-    from .partition import Partitioner
-    from .profiling import Profile, profile
-    from .statistics import load as load_profile
-    from .tracing import TracedStep, trace
+    from .compiler.compiling import Compiled, compile
+    from .compiler.partition import Partitioner
+    from .graph.graphs import UnsupportedGraphError
+    from .graph.statistics import load as load_profile
+    from .profiler.batches import MaxBatch, max_batch
+    from .profiler.mutwo import Pipeline, Selection, mu_two, select
+    from .profiler.profiling import Profile, profile
+    from .profiler.tracing import TracedStep, trace
 else:
 
     def __getattr__(name: str) -> Any:

@@ -1,0 +1,261 @@
+"""Backends for ``torch.compile``: what becomes of a graph under a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._guards import TracingContext
+
+from ... import budgets
+from .. import hooks
+from ..graph import codegen
+from ..graph.counter import replace_draws
+from ..graph.graphs import UnsupportedGraphError, hint, location, sizes_as
+from .inductor import Watch
+from .partition import Partitioner, prepare
+from .several import ModelPartitioner
+
+CODEGENS = ("eager", "inductor")
+
+_GIVES_MEMORY = "Encountered a set_ on a graph input"  # AOTAutograd's words
+_DEPTH = 12  # frames of PyTorch between a compiled backward and what calls it
+
+
+def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+        return codegen.compile_boxed(gm, name)
+
+    return compiler
+
+
+def _forward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+    context = TracingContext.try_get()
+    meta: Any = None if context is None else context.fw_metadata
+    if getattr(meta, "bw_donated_idxs", 0) is None:  # to PyTorch None is some, when it runs
+        meta.bw_donated_idxs = []
+    return codegen.compile_boxed(gm, "forward")
+
+
+def _inner_gradients(gm: fx.GraphModule) -> bool:
+    """Does a traced function take gradients by itself (``torch.func``)?"""
+    return any("grad_increment_nesting" in str(node.target) for node in gm.graph.nodes)
+
+
+def _tell_of_inner_gradients(partitioner: ModelPartitioner, gm: fx.GraphModule) -> None:
+    """Forward and backward of ``torch.func.grad`` are one graph without a backward of autograd's:
+    none of it is planned."""
+    (output,) = gm.graph.find_nodes(op="output")
+    count = len(output.args[0])
+    document = prepare(gm, count, (), None, cse=False, emitted=False).document
+    held = partitioner.held_bytes(document)
+    limit = partitioner.bytes_of_budget()
+    if limit is None or held > limit:
+        asked = "" if limit is None else f", over the budget of {budgets.text(limit)}"
+        warnings.warn(
+            "torch.func takes the gradients of a graph inside it, so there is no backward to plan: "
+            f"the graph runs as it is, and holds {budgets.text(held)} ({held} bytes){asked}. Take "
+            "the gradient with backward() or torch.autograd.grad outside of what is compiled, or "
+            "use torch.utils.checkpoint in the function",
+            stacklevel=2,
+        )
+
+
+def _inference(
+    partitioner: Partitioner,
+    inner_gradients: bool = False,
+) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
+    run = _boxed("inference")
+
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+        if inner_gradients and isinstance(partitioner, ModelPartitioner):
+            _tell_of_inner_gradients(partitioner, gm)
+        if partitioner.random == "counter":
+            replace_draws(gm)
+        return run(gm, example_inputs)
+
+    return compiler
+
+
+def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
+    """A backward that refuses ``create_graph=True`` at once: PyTorch would hand out gradients, and
+    say only when they are differentiated that they cannot be."""
+
+    def call(args: list[Any]) -> Any:
+        frame = sys._getframe(1)
+        for _ in range(_DEPTH):
+            if frame.f_code.co_name == "_double_backward":  # AOTAutograd's way to a second backward
+                raise UnsupportedGraphError(
+                    "create_graph=True: gradients of a compiled step cannot be differentiated, as "
+                    "there is no graph of the backward's backward. Run the part that needs second "
+                    "derivatives without compile: plain, or under cutback.torch.checkpoint, which "
+                    "has them"
+                )
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        del frame
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _backward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+    return _first_derivatives(codegen.compile_boxed(gm, "backward"))
+
+
+def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    inner = partitioner.budget is not None and _inner_gradients(gm)
+
+    def compiled(keep: bool) -> Any:
+        backend = aot_autograd(
+            fw_compiler=_forward,
+            bw_compiler=_backward,
+            inference_compiler=_inference(partitioner, inner),
+            partition_fn=partitioner,
+            keep_inference_input_mutations=keep,
+        )
+        # donated buffers would make backward(retain_graph=True) an error
+        with functorch_config.patch(donated_buffer=False):
+            return backend(gm, inputs)
+
+    try:
+        return compiled(False)
+    except AssertionError as error:
+        if _GIVES_MEMORY not in str(error):
+            raise
+    # PyTorch has no other place for this than the graph, and puts all writes to inputs there then
+    try:
+        return compiled(True)
+    except AssertionError as error:
+        if _GIVES_MEMORY not in str(error):
+            raise
+        raise UnsupportedGraphError(
+            f"{_given_memory(gm)}: an input is given other memory (x.data = y, or set_) and is "
+            "written to where autograd sees it, which PyTorch does not trace. Copy into the input "
+            "(x.data.copy_(y)), or give it the memory outside of what is compiled"
+        ) from error
+
+
+def _given_memory(gm: fx.GraphModule) -> str:
+    """The inputs that a graph of Dynamo's gives other memory, and where."""
+    found = []
+    for node in gm.graph.nodes:
+        called = (
+            node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        )
+        if called in ("set_", "set_data") and node.args[0].op == "placeholder":
+            found.append(f"{node.args[0].name} ({location(node)})")
+    return ", ".join(dict.fromkeys(found)) or "the graph"
+
+
+def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    from torch._inductor.compile_fx import compile_fx
+
+    watch = partitioner.watch = Watch()
+    # what AOTAutograd has on disk comes without a plan; Inductor's own cache of kernels stays on
+    with functorch_config.patch(enable_autograd_cache=False):
+        return compile_fx(
+            gm, list(inputs), inner_compile=watch.compile,
+            config_patches={"custom_partitioner_fn": partitioner},
+        )  # fmt: skip
+
+
+def _run_tagged(
+    partitioner: Partitioner, codegen: str, gm: fx.GraphModule, inputs: Sequence[Any]
+) -> Any:
+    """PyTorch splits the graph, by the plan's tags."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    from .tags import Tagger
+
+    partitioner.check_settings()
+    with functorch_config.patch(
+        joint_custom_pass=Tagger(partitioner), activation_memory_budget=1.0,
+        donated_buffer=False, enable_autograd_cache=False,
+    ):  # fmt: skip
+        if codegen == "inductor":
+            from torch._inductor.compile_fx import compile_fx
+
+            return compile_fx(gm, list(inputs))
+        backend = aot_autograd(
+            fw_compiler=_boxed("forward"),
+            bw_compiler=_boxed("backward"),
+            inference_compiler=_inference(partitioner),
+            partition_fn=min_cut_rematerialization_partition,
+        )
+        return backend(gm, inputs)
+
+
+@contextlib.contextmanager
+def _compile_session() -> Iterator[None]:
+    """Says to all threads that a trace is under way for ``torch.compile``, as PyTorch does by
+    itself from 2.13 on: before, calls of compiled functions in other threads take the trace for one
+    that they are in, and refuse. One thread compiles at a time, under Dynamo's lock."""
+    if getattr(torch.compiler, "_is_compiling_flag", True):
+        yield
+        return
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = False
+
+
+def make_backend(
+    partitioner: Partitioner, codegen: str, guards: bool = False
+) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+    """A backend for ``torch.compile``.
+
+    Args:
+        guards: nobody compiles anew for sizes that outgrow a plan: PyTorch has to, by a guard.
+
+    Raises:
+        ValueError: no such code generator.
+    """
+    if codegen not in CODEGENS:
+        raise ValueError(f"codegen={codegen!r} is not one of {', '.join(CODEGENS)}")
+    run: Callable[..., Any] = _run_eager if codegen == "eager" else _run_inductor
+    why = hooks.why_tags(codegen)
+    if why is not None:
+        warnings.warn(why, stacklevel=3)
+        run = functools.partial(_run_tagged, codegen=codegen)
+    partitioner.same_kernels = codegen == "eager"
+    if codegen == "inductor":
+        partitioner.inductor = True
+        if partitioner.offload:
+            raise ValueError(
+                "offload goes with codegen='eager': Inductor cannot compile plans in which values "
+                "move to the host"
+            )
+
+    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        before = len(partitioner.plans)
+        if isinstance(partitioner, ModelPartitioner):
+            reason = getattr(gm, "compile_subgraph_reason", None)
+            partitioner.latest = None
+            partitioner.is_last = reason is not None and not reason.graph_break
+        if not isinstance(partitioner, ModelPartitioner):
+            with _compile_session():
+                return run(partitioner, gm=gm, inputs=inputs)
+        given = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
+        with sizes_as(partitioner.larger(given)):
+            with _compile_session():
+                compiled = run(partitioner, gm=gm, inputs=inputs)
+            sizes = []
+            if partitioner.bounds_sizes and len(partitioner.plans) > before:
+                sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
+                if guards and all(inputs[i] <= planned for i, planned in sizes):
+                    sizes = []
+        return partitioner.counted(compiled, partitioner.frame(), sizes, partitioner.latest)
+
+    return backend

@@ -1,0 +1,407 @@
+"""What :func:`cutback.torch.compile` returns: functions and modules that run under a budget.
+
+A compiled module is PyTorch's own ``OptimizedModule``, so that whoever looks into one (front ends
+that unwrap, save or wrap models) finds what ``torch.compile`` would have put there. What differs is
+its ``dynamo_ctx``: one of ours, whose functions are compiled anew when that takes another plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed
+from torch._dynamo import OptimizedModule
+from torch._dynamo import config as dynamo_config
+from torch._dynamo.exc import BackendCompilerFailed
+from torch.utils._pytree import tree_iter
+
+from ... import BudgetError, budgets
+from ...planning import Plan
+from .. import hooks
+from ..memory import MemoryTracker
+from .backends import make_backend
+from .inductor import CompilerNote
+from .saved_plans import Path
+from .several import LargerError, ModelPartitioner
+
+
+class Runner:
+    """Calls a compiled function, and compiles it anew when that takes another plan. A copy of it,
+    also by pickle, compiles and plans for itself, with the same ``wishes`` (of a partitioner)."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        wishes: dict[str, Any],
+        codegen: str,
+        options: dict[str, Any],
+    ) -> None:
+        self.function = function
+        self.wishes = wishes
+        self.partitioner = ModelPartitioner(**wishes)
+        self.codegen = codegen
+        self.options = options
+        self._lock = threading.Lock()
+        self._told = False
+        self._told_of_limit = False
+        self._left_out = 0  # bytes that parts left to eager mode held in the call measured last
+        self._to_measure = 3  # calls: of one graph, of several, and of a plan for all of them
+        self._compile()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Runner, (self.function, self.wishes, self.codegen, self.options)
+
+    def _compile(self) -> None:
+        # a new backend is a new key for PyTorch: what it compiled before does not count
+        backend = make_backend(self.partitioner, self.codegen)
+        self.run = torch.compile(
+            self.function, backend=backend, **hooks.own_entries(), **self.options
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Our own errors come out as they are, without PyTorch's wrapping."""
+        while True:
+            self._take_up_plan()
+            try:
+                return self._call(args, kwargs)
+            except LargerError:  # nothing has run
+                continue
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
+        memory = None
+        try:
+            refused, plans = hooks.recompilations_refused(), len(self.partitioner.plans)
+            with (
+                self.partitioner.one_call() as runs, self._in_one_piece(),
+                self._measured() as memory,
+            ):  # fmt: skip
+                result = self.run(*args, **kwargs)
+            # a smallest plan is for the sizes of the call that made it
+            bounded = self.partitioner.bounds_sizes or len(self.partitioner.plans) > plans
+            most = max(runs.values(), default=1) if bounded else None
+            self._tell_unplanned(result, memory, most)
+            if hooks.recompilations_refused() > refused or not runs:
+                self._tell_not_compiled(result, args, kwargs)
+            return result
+        except BudgetError as unmet:
+            raise self._with_parts_left_out(unmet, memory) from None
+        except BackendCompilerFailed as failed:
+            error, self.partitioner.error = self.partitioner.error, None
+            if error is not None and failed.inner_exception is error:
+                if isinstance(error, BudgetError):
+                    error = self._with_parts_left_out(error, memory)
+                raise error from None
+            raise
+
+    def _measured(self) -> contextlib.AbstractContextManager[MemoryTracker | None]:
+        """Of the first calls, what the forward holds: PyTorch leaves parts of a model to eager
+        mode, which no plan knows."""
+        plans = self.partitioner.budget is not None and self.codegen == "eager"
+        # with offload, what is on its way to the host lives longer than planned
+        plans = plans and not self.partitioner.offload
+        trains = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if self._told or self._to_measure == 0 or not (plans and trains):
+            return contextlib.nullcontext()
+        self._to_measure -= 1
+        return MemoryTracker()
+
+    def _tell_unplanned(self, result: Any, memory: MemoryTracker | None, runs: int | None) -> None:
+        """A step, or parts of one, that was left to eager PyTorch keeps to no budget."""
+        if self._told or self.partitioner.budget is None:
+            return
+        tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
+        if all(t.grad_fn is None for t in tensors):
+            return
+        held = 0 if memory is None else memory.peak_bytes
+        figure = f": the forward alone holds {budgets.text(held)} ({held} bytes)" if held else ""
+        why = (
+            "fullgraph=True says why. nn.LSTM, nn.GRU and nn.RNN are left to eager PyTorch unless "
+            "torch._dynamo.config.allow_rnn = True; so are modules with register_full_backward_hook"
+        )
+        if not self.partitioner.plans:
+            self._told = True
+            warnings.warn(
+                "PyTorch compiled no graph of the model for training, so nothing was planned and "
+                f"no budget is kept to{figure}. {why}",
+                stacklevel=5,
+            )
+            return
+        limit = None if runs is None else self.partitioner.limit_bytes(runs)
+        if limit is None or memory is None or self.partitioner.waits:
+            return
+        is_over = "is"
+        if held <= limit and runs == 1:  # runs of one graph that are pending have their own warning
+            beside, held = self._beside(memory, tensors)
+            is_over = "may be"
+            figure = (
+                f": when the forward ends they hold {budgets.text(beside)} ({beside} bytes) that "
+                f"no plan knows, so that the step may take {budgets.text(held)} ({held} bytes)"
+            )
+        if held > limit:
+            self._told = True
+            warnings.warn(
+                f"parts of the model are not planned, and it {is_over} over the "
+                f"{self.partitioner.limit_name} of {budgets.text(limit)}{figure}. {why}",
+                stacklevel=5,
+            )
+
+    def _beside(self, memory: MemoryTracker, results: list[torch.Tensor]) -> tuple[int, int]:
+        """What the forward has left that the plans do not know, and what the step may take then:
+        that is there beside what was planned until the backward has come to it, and then there are
+        the gradients of its parameters."""
+        beside, live = memory.live_bytes, 0
+        for plan in self.partitioner.plans:
+            starts = plan.document["backward_starts"]
+            lives = plan.document["lives"]
+            beside -= sum(size for _, made, last, size, *_ in lives if made < starts <= last)
+            live += plan.numbers["live_bytes"]
+        if beside <= 0:
+            return 0, 0
+        self._left_out = beside
+        return beside, live + beside + _gradient_bytes(results)
+
+    def _with_parts_left_out(self, error: BudgetError, memory: MemoryTracker | None) -> BudgetError:
+        """A share is one of what was compiled; what a forward held beside that has been seen."""
+        beside = self._left_out if memory is None else self._beside(memory, [])[0]
+        if not beside:
+            return error
+        return BudgetError(
+            f"{error}. The share is one of what PyTorch compiled of the model; parts that it left "
+            f"to eager mode hold {budgets.text(beside)} ({beside} bytes) more"
+        )
+
+    def _tell_not_compiled(self, result: Any, args: Any, kwargs: Any) -> None:
+        """PyTorch has stopped compiling the model, or parts of it: they run as they are written."""
+        given = {id(t) for t in tree_iter((args, kwargs))}
+        tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
+        trains = any(t.grad_fn is not None and id(t) not in given for t in tensors)
+        if self._told_of_limit or not self.partitioner.plans or not trains:
+            return
+        self._told_of_limit = True
+        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        warnings.warn(
+            f"PyTorch no longer compiles {name}, so that this step, or a part of it, ran without a "
+            "plan and keeps to no budget: it was compiled anew as often as "
+            f"torch._dynamo.config.recompile_limit ({dynamo_config.recompile_limit}) allows, or is "
+            'disabled. TORCH_LOGS="recompiles" says what differs from call to call; pass that as a '
+            "tensor, keep it the same, or raise the limit",
+            stacklevel=5,
+        )
+
+    def _take_up_plan(self) -> None:
+        with self._lock:
+            try:
+                anew = self.partitioner.begins_anew() or self.partitioner.needs_another_round()
+            except BudgetError as unmet:
+                raise self._with_parts_left_out(unmet, None) from None
+            if anew:
+                self._compile()
+
+    def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside DistributedDataParallel PyTorch cuts each graph into one for each bucket of
+        gradients; where all graphs share a budget they stay whole."""
+        if (
+            self.partitioner.one_graph
+            and distributed.is_available()
+            and distributed.is_initialized()
+            and dynamo_config.optimize_ddp in (True, "ddp_optimizer")
+        ):
+            whole: contextlib.AbstractContextManager[Any] = dynamo_config.patch(optimize_ddp=False)
+            return whole
+        return contextlib.nullcontext()
+
+    def save_plans(self, path: Path) -> None:
+        """Plans in force, to a file."""
+        self._take_up_plan()
+        saved = self.partitioner.saved()
+        if not saved.plans:
+            raise RuntimeError("nothing has been planned yet: run a training step first")
+        saved.write(path)
+
+
+def _gradient_bytes(results: list[torch.Tensor]) -> int:
+    """Of the leaves that parts of autograd's graph lead to which are not compiled."""
+    stack = [t.grad_fn for t in results if t.grad_fn is not None]
+    seen = set(stack)
+    leaves = set()
+    while stack:
+        node = stack.pop()
+        compiled = type(node).__name__ == "CompiledFunctionBackward"
+        for other, _ in node.next_functions:
+            variable = getattr(other, "variable", None)
+            if variable is not None and not compiled:
+                leaves.add(variable)
+            if other is not None and other not in seen:
+                seen.add(other)
+                stack.append(other)
+    return sum(t.nbytes for t in leaves if t.layout is torch.strided)
+
+
+class CompiledFunction:
+    """A function under a budget; see :func:`compile`."""
+
+    def __init__(self, function: Callable[..., Any], runner: Runner) -> None:
+        self.__wrapped__ = function
+        self._runner = runner
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans in force: one for each graph that was compiled for training, or one for all of
+        them (see :func:`compile`)."""
+        return self._runner.partitioner.plans
+
+    @property
+    def compiler_notes(self) -> list[CompilerNote]:
+        """What Inductor did to the plans, with ``codegen="inductor"``."""
+        return self._runner.partitioner.compiler_notes
+
+    def save_plans(self, path: Path) -> None:
+        """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
+        name ends in ``.gz``. Where the model falls into several graphs, after one whole step.
+
+        Raises:
+            RuntimeError: nothing has been planned yet.
+        """
+        self._runner.save_plans(path)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function."""
+        if torch.compiler.is_dynamo_compiling():  # a part of what is compiled, as PyTorch has it
+            return self.__wrapped__(*args, **kwargs)
+        return self._runner(*args, **kwargs)
+
+
+class Context:
+    """Makes compiled functions, all with the same wishes: what stands in a compiled module where
+    ``torch.compile`` leaves a context of Dynamo's, which front ends call for further functions of
+    the module (Lightning does for ``training_step``)."""
+
+    _hooks = None
+
+    def __init__(self, wishes: dict[str, Any], codegen: str, options: dict[str, Any]) -> None:
+        self.wishes = wishes
+        self.codegen = codegen
+        self.options = options
+        self.runners: list[Runner] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Context, (self.wishes, self.codegen, self.options)
+
+    @property
+    def fullgraph(self) -> bool:
+        """As for ``torch.compile``."""
+        return bool(self.options["fullgraph"])
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function like this one, under a budget of its own."""
+        runner = Runner(function, self.wishes, self.codegen, self.options)
+        self.runners.append(runner)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return runner(*args, **kwargs)
+
+        # what PyTorch's own functions carry: where to go on inside another trace
+        call._torchdynamo_inline = function  # type: ignore[attr-defined]
+        call._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
+        call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]
+        call._is_torch_compile = True  # type: ignore[attr-defined]
+        return call
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Of all functions."""
+        return [plan for runner in self.runners for plan in runner.partitioner.plans]
+
+    @property
+    def compiler_notes(self) -> list[CompilerNote]:
+        """Of all functions."""
+        return [note for runner in self.runners for note in runner.partitioner.compiler_notes]
+
+    def save_plans(self, path: Path) -> None:
+        """Plans in force, to a file."""
+        planned = [runner for runner in self.runners if runner.partitioner.plans]
+        if len(planned) > 1:
+            names = ", ".join(getattr(r.function, "__qualname__", "?") for r in planned)
+            raise RuntimeError(
+                f"several functions of the module have plans of their own ({names}), and a file "
+                "holds those of one: compile that function by itself"
+            )
+        (planned or self.runners)[0].save_plans(path)
+
+
+def _below(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """A state with the names of the module itself is taken as well."""
+    own = [key for key in state if key.startswith(prefix)]
+    if not any(key.startswith(f"{prefix}_orig_mod.") for key in own):
+        for key in own:
+            state[f"{prefix}_orig_mod.{key[len(prefix) :]}"] = state.pop(key)
+
+
+def _nothing() -> None:
+    """A backend without a configuration."""
+
+
+class CompiledModule(OptimizedModule):
+    """A module under a budget; see :func:`compile`. It is what ``torch.compile`` returns for a
+    module: parameters, buffers, attributes and training mode are those of the module, names in its
+    state begin with ``_orig_mod.``."""
+
+    def __init__(self, module: torch.nn.Module, context: Context) -> None:
+        super().__init__(module, context)
+        # not in their own dictionary: the module's attributes must stay its own
+        self.__dict__["_torchdynamo_orig_callable"] = module.forward
+        self.__dict__["_torchdynamo_wrapper_id"] = id(self)
+        self.__dict__["_is_torch_compile"] = True
+        self.__dict__["get_compiler_config"] = _nothing
+        self.register_load_state_dict_pre_hook(_below)
+
+    def _initialize(self) -> None:
+        super()._initialize()
+        with contextlib.suppress(TypeError, ValueError):  # front ends ask what a model takes
+            self.forward.__signature__ = inspect.signature(self._orig_mod.forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module; inside something that is compiled it is a part of that."""
+        if torch.compiler.is_dynamo_compiling():
+            return self._modules["_orig_mod"](*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans in force: one for each graph that was compiled for training, or one for all of
+        them (see :func:`compile`)."""
+        plans: list[Plan] = self.dynamo_ctx.plans
+        return plans
+
+    @property
+    def compiler_notes(self) -> list[CompilerNote]:
+        """What Inductor did to the plans, with ``codegen="inductor"``."""
+        notes: list[CompilerNote] = self.dynamo_ctx.compiler_notes
+        return notes
+
+    def save_plans(self, path: Path) -> None:
+        """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
+        name ends in ``.gz``. Where the model falls into several graphs, after one whole step.
+
+        Raises:
+            RuntimeError: nothing has been planned yet.
+        """
+        self.dynamo_ctx.save_plans(path)
+
+
+Compiled = CompiledModule | CompiledFunction
+
+
+def uncompiled(step: Any) -> Any:
+    """What was compiled, if it was, here or by PyTorch as a module; otherwise ``step``."""
+    if isinstance(step, CompiledFunction):
+        return step.__wrapped__
+    return getattr(step, "_orig_mod", step) if isinstance(step, torch.nn.Module) else step

@@ -1,0 +1,338 @@
+"""Plans under Inductor: what its scheduler makes of them, before and after the first step.
+
+Inductor keeps the planned nodes, but fuses and orders them by itself. Fusion saves memory that the
+plan counts; two runs of one op in one kernel cost memory that the plan does not: the kernel
+computes the value once and keeps it. So the two graphs are lowered and scheduled, without code
+being made, and Inductor's own estimate of the peak is held against the budget. If it is too high,
+first the scheduler is held back (:class:`Lever`); then the plan is made anew for a target that is
+lower by the excess. The first step is measured.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import accumulate
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import fx
+
+from ..graph.emitter import RUN_OF
+from ..graph.graphs import ends, hint, is_tangent
+from ..memory import MemoryTracker, watch_inductor
+
+MOST_PLANS = 3
+"""How often a plan is made anew because of Inductor's estimate."""
+
+
+class CompilerNote:
+    """What Inductor did to the plan of one graph. Bytes count as :attr:`cutback.Plan.numbers` does:
+    what the step makes, tangents and outputs included."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit_bytes = limit
+        """The budget; None: there is none, and nothing was estimated."""
+        self.planned_bytes: list[int] = []
+        """The peak of each plan that was made, op by op."""
+        self.estimated_bytes: list[int] = []
+        """Inductor's estimate for each of them."""
+        self.merged_runs = 0
+        """Runs of an op that share a kernel with another run of it, and so are no reruns, in the
+        last plan."""
+        self.lever = ""
+        """How Inductor was held back, in words."""
+        self.measured_bytes: int | None = None
+        """The peak of the first step; None: it has not ended yet."""
+        self.problem: str | None = None
+        """Why nothing was estimated."""
+
+    def __str__(self) -> str:
+        if self.limit_bytes is None:
+            text = "Inductor: no budget to check"
+        elif self.problem is not None:
+            text = f"Inductor: not checked before the first step: {self.problem}"
+        else:
+            trail = ", ".join(
+                f"planned {p:,} estimated {e:,}"
+                for p, e in zip(self.planned_bytes, self.estimated_bytes, strict=True)
+            )
+            text = f"Inductor: budget {self.limit_bytes:,} bytes; {trail}"
+            text += f"; {self.merged_runs} runs merged into others"
+            text += f"; {self.lever}" if self.lever else ""
+        if self.measured_bytes is not None:
+            text += f"; first step measured {self.measured_bytes:,}"
+        return text
+
+    __repr__ = __str__
+
+
+# ---- before: the schedule ----------------------------------------------------------------------
+
+
+def _runs(node: Any) -> dict[str, set[str]]:
+    """Ops that a kernel runs, and the nodes that are its runs."""
+    found: dict[str, set[str]] = {}
+    for part in node.get_nodes():
+        for origin in getattr(part.node, "origins", ()):
+            op = origin.meta.get(RUN_OF)
+            if op is not None:
+                found.setdefault(op, set()).add(origin.name)
+    return found
+
+
+def _share_an_op(a: Any, b: Any) -> bool:
+    """Does one kernel run an op that the other runs too, as another run?"""
+    left, right = _runs(a), _runs(b)
+    return any(op in right and left[op] != right[op] for op in left)
+
+
+def _choices() -> type[Any]:
+    from torch._inductor.choices import InductorChoices
+
+    class RunsApart(InductorChoices):
+        """Inductor's choices, except that two runs of one op are not fused."""
+
+        @staticmethod
+        def can_fuse_horizontal(scheduler: Any, a: Any, b: Any, score: int) -> bool:
+            if _share_an_op(a, b):
+                return False
+            return bool(InductorChoices.can_fuse_horizontal(scheduler, a, b, score))
+
+        @staticmethod
+        def can_fuse_vertical(scheduler: Any, a: Any, b: Any, score: int) -> bool:
+            if _share_an_op(a, b):
+                return False
+            return bool(InductorChoices.can_fuse_vertical(scheduler, a, b, score))
+
+        def uuid(self) -> str:
+            return "cutback.RunsApart"
+
+    return RunsApart
+
+
+class Lever(NamedTuple):
+    """How the scheduler is held back."""
+
+    name: str
+    apart: bool  # two runs of one op are not fused
+    narrow: bool  # kernels for CPUs are not fused side by side at all
+
+
+LEVERS = (
+    Lever("", False, False),
+    Lever("runs of one op kept in kernels of their own", True, False),
+    Lever("kernels not fused side by side", True, True),
+)
+
+
+@contextmanager
+def held_back(lever: Lever) -> Iterator[None]:
+    """Compiles with a lever. With runs apart, code is not taken from, nor put into, Inductor's
+    cache, whose keys do not tell."""
+    from torch._inductor import config
+    from torch._inductor.virtualized import V
+
+    with ExitStack() as stack:
+        if lever.narrow:
+            stack.enter_context(config.patch({"cpp.max_horizontal_fusion_size": 1}))
+        if lever.apart:
+            stack.enter_context(config.patch(fx_graph_cache=False))
+            stack.enter_context(V.set_choices_handler(_choices()()))
+        yield
+
+
+class _ScheduledError(Exception):
+    """Ends a compilation before code is made."""
+
+
+def _copy(gm: fx.GraphModule) -> fx.GraphModule:
+    """Inductor's passes change the graph that they get."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        values[node] = graph.node_copy(node, values.__getitem__)
+    return fx.GraphModule(gm, graph)
+
+
+def peak_of(timeline: Sequence[Any]) -> int:
+    """The most bytes that Inductor's buffers take together, from what ``compute_memory_timeline``
+    says of each. Those that never end are outputs: ``estimate_peak_memory`` takes them off at the
+    start before torch 2.13."""
+    change: Counter[int] = Counter()
+    for buffer in timeline:
+        change[buffer.start_step] += buffer.size_alloc
+        if buffer.end_step != -1:
+            change[buffer.end_step + 1] -= buffer.size_free
+    return max(accumulate((change[step] for step in sorted(change)), initial=0))
+
+
+def _schedule(gm: fx.GraphModule, is_backward: bool) -> tuple[int, int]:
+    """Inductor's estimate of the peak of a graph, in bytes, and the number of runs that it merges
+    into others."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.memory import compute_memory_timeline, prepare_planning_info
+    from torch._inductor.scheduler import Scheduler
+    from torch._inductor.virtualized import V
+    from torch.utils._ordered_set import OrderedSet
+
+    found: list[tuple[int, int]] = []
+
+    def look(scheduler: Any) -> None:
+        outputs = OrderedSet(V.graph.get_output_names())
+        _, freeable = prepare_planning_info(
+            scheduler.nodes, scheduler.name_to_buf, scheduler.name_to_fused_node,
+            OrderedSet(V.graph.graph_inputs), outputs,
+        )  # fmt: skip
+        timeline, *_ = compute_memory_timeline(scheduler.nodes, freeable, outputs)
+        merged = sum(len(r) - 1 for node in scheduler.nodes for r in _runs(node).values())
+        found.append((peak_of(timeline), merged))
+        raise _ScheduledError
+
+    inputs = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")]
+    with ExitStack() as stack:
+        stack.enter_context(config.patch(fx_graph_cache=False, fx_graph_remote_cache=False))
+        stack.enter_context(patch.object(Scheduler, "codegen", look))
+        try:
+            compile_fx_inner(_copy(gm), inputs, is_backward=is_backward)
+        except Exception:
+            if not found:
+                raise
+    return found[0]
+
+
+def _bytes(nodes: Sequence[Any], known: set[int]) -> int:
+    """Bytes of the nodes' storages that are not known yet; they are then."""
+    total = 0
+    for node in nodes:
+        val = node.meta.get("val") if isinstance(node, fx.Node) else None
+        if isinstance(val, torch.Tensor):
+            memory = val.untyped_storage()
+            if memory._cdata not in known:
+                known.add(memory._cdata)
+                total += hint(memory.nbytes())
+    return total
+
+
+def estimate(
+    forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int
+) -> tuple[int, int]:
+    """Inductor's estimate for a step: its peak in bytes, counted as a plan counts, and the number
+    of runs that are merged. In the backward Inductor counts saved tensors and what it makes;
+    tangents, and forward outputs that are not saved, are added here."""
+    peak_forward, merged_forward = _schedule(forward, False)
+    peak_backward, merged_backward = _schedule(backward, True)
+    outputs, _ = ends(forward)
+    primals = forward.graph.find_nodes(op="placeholder")
+    known: set[int] = set()
+    _bytes(primals, known)
+    _bytes(outputs[num_fwd_outputs:], known)
+    beside = _bytes(outputs[:num_fwd_outputs], known)
+    tangents = [n for n in backward.graph.find_nodes(op="placeholder") if is_tangent(n)]
+    beside += _bytes(tangents, known)
+    return max(peak_forward, peak_backward + beside), merged_forward + merged_backward
+
+
+def best_estimate(
+    forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int, limit: int,
+    levers: Sequence[Lever],
+) -> tuple[int, int, Lever]:  # fmt: skip
+    """The estimate with the first lever that keeps to the limit, or else the lowest: (bytes, merged
+    runs, lever)."""
+    tries = []
+    for k, lever in enumerate(levers):
+        with held_back(lever):
+            peak, merged = estimate(forward, backward, num_fwd_outputs)
+        tries.append((peak, k, merged))
+        if peak <= limit:
+            break
+    peak, k, merged = min(tries)
+    return peak, merged, levers[k]
+
+
+# ---- after: the first step ---------------------------------------------------------------------
+
+
+class _FirstStep(MemoryTracker):
+    """Follows the memory of one forward and its backward, which may be far apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forward_ended = False
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._ended = False  # frees are seen between forward and backward, too
+
+    def end(self) -> None:
+        self._ended = True
+
+    def given(self, args: Sequence[Any], count: bool) -> None:
+        """Arguments: the caller's, or tangents, which count."""
+        for t in args:
+            if isinstance(t, torch.Tensor):
+                storage = t.untyped_storage()
+                if id(storage) in self._known or storage in self._before:
+                    continue
+                if count:
+                    self._appear(storage, "tangent")
+                else:
+                    self._before.add(storage)
+
+
+class Watch:
+    """The compiled functions of one joint graph, until their first step has been measured."""
+
+    def __init__(self) -> None:
+        self.note: CompilerNote | None = None
+        self.lever = LEVERS[0]
+        self._step: _FirstStep | None = None
+
+    def compile(self, gm: Any, inputs: Any, **options: Any) -> Any:
+        """Inductor's ``inner_compile`` for this graph."""
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        watch_inductor()
+        with held_back(self.lever):
+            compiled = compile_fx_inner(gm, inputs, **options)
+        run = getattr(compiled, "current_callable", None)
+        if run is not None and self.note is not None and not options.get("is_inference"):
+            call = self._backward if options.get("is_backward") else self._forward
+            compiled.current_callable = lambda args: call(compiled, run, args)
+        return compiled
+
+    def _forward(self, compiled: Any, run: Callable[..., Any], args: list[Any]) -> Any:
+        assert self.note is not None
+        if self.note.measured_bytes is not None:
+            compiled.current_callable = run
+            return run(args)
+        self._step = step = _FirstStep()
+        step.given(args, count=False)
+        with step:
+            result = run(args)
+        step.forward_ended = True
+        return result
+
+    def _backward(self, compiled: Any, run: Callable[..., Any], args: list[Any]) -> Any:
+        step, note = self._step, self.note
+        if step is None or note is None or not step.forward_ended:
+            compiled.current_callable = run
+            return run(args)
+        self._step = None
+        compiled.current_callable = run
+        step.given(args, count=True)
+        with step:
+            result = run(args)
+        step.end()
+        note.measured_bytes = step.peak_bytes
+        if note.limit_bytes is not None and step.peak_bytes > note.limit_bytes:
+            warnings.warn(
+                f"the first step takes {step.peak_bytes:,} bytes under Inductor, more than the "
+                f"budget of {note.limit_bytes:,} ({note}); codegen='eager' keeps to its plan",
+                stacklevel=2,
+            )
+        return result

@@ -1,0 +1,117 @@
+"""What a step takes where nobody gives a budget, and what shares count from.
+
+Two plans need no search: saving all that the backward reads (the preset ``autograd``), and the cut
+of PyTorch's partitioner (``torch-compat``), whose bytes are those that ``aot_eager`` takes. Both do
+what checkpoints in the model ask for. The reference is the one with the lower peak; of equal peaks
+the one that saves less, as other ops run while that is held; then the faster one. So a model that
+is compiled takes no more than it would under ``aot_eager``, nor than with its own checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from ... import _native, budgets, devices
+from ...planning import Plan
+from ..graph import moving
+
+FASTEST = "fastest"
+"""The budget that asks for speed, whatever it takes."""
+
+_PYTORCH = "torch-compat"
+
+
+class _Found(NamedTuple):
+    """A plan that needs no search."""
+
+    preset: str | None
+    text: str
+    document: dict[str, Any]
+
+    def takes(self, measure: str) -> int:
+        return int(self.document["numbers"][f"{measure}_bytes"])
+
+    @property
+    def seconds(self) -> int:
+        return int(self.document["numbers"]["time_ps"])
+
+
+def _plans(text: str, device: Any) -> list[_Found]:
+    """Where values are to move, PyTorch's cut, which moves nothing, is left out."""
+    presets = (None,) if moving.wants_moves(json.loads(text)) else (None, _PYTORCH)
+    row = devices.resolve(device)
+    found = []
+    for preset in presets:
+        number = budgets.parse_preset(preset)
+        plan = _native.plan_json(text, preset=number, budget=None, device=row)
+        found.append(_Found(preset, plan, json.loads(plan)))
+    return found
+
+
+def _reference(text: str, device: Any) -> _Found:
+    plans = _plans(text, device)
+    return min(plans, key=lambda plan: (plan.takes("live"), plan.takes("saved"), plan.seconds))
+
+
+def preset_of(text: str, device: Any) -> str | None:
+    """The preset of the reference."""
+    return _reference(text, device).preset
+
+
+def plan_of(text: str, device: Any) -> Plan:
+    """The reference for a problem."""
+    return Plan(text, _reference(text, device).text)
+
+
+def bytes_of(text: str, device: Any, measure: str) -> int:
+    """What a share counts from: the fewest bytes of a plan that needs no search."""
+    return min(plan.takes(measure) for plan in _plans(text, device))
+
+
+def in_bytes(budget: budgets.NativeBudget, limit: int) -> budgets.NativeBudget:
+    """The budget with a number of bytes instead of its share; all else stays."""
+    return (budgets.BOUNDS[0], limit, 0.0, *budget[3:])
+
+
+def plan_by_share(
+    text: str, own: str, budget: budgets.NativeBudget, device: Any, measure: str
+) -> Plan:
+    """The plan of a problem under a share of what the reference takes.
+
+    Args:
+        own: the problem with no wishes but those of the model itself, which shares count from.
+
+    Raises:
+        BudgetError: no plan meets the budget; the text speaks of shares.
+    """
+    whole = bytes_of(own, device, measure)
+    limit = int(budget[2] * whole)
+    row = devices.resolve(device)
+    try:
+        return Plan(text, _native.plan_json(text, budget=in_bytes(budget, limit), device=row))
+    except _native.BudgetError as error:
+        return plan_within(text, device, measure, limit, in_shares(error, budget[2], whole))
+
+
+def plan_within(
+    text: str, device: Any, measure: str, limit: int, error: _native.BudgetError
+) -> Plan:
+    """Of the plans that need no search the fastest that takes no more than ``limit``. The search
+    adds runs of single ops, and may find none at the peak of a cut of the whole graph.
+
+    Raises:
+        BudgetError: none does; it is ``error``.
+    """
+    meets = [plan for plan in _plans(text, device) if plan.takes(measure) <= limit]
+    if not meets:
+        raise error from None
+    document = min(meets, key=lambda plan: plan.seconds).document
+    return Plan(text, json.dumps({**document, "budget_bytes": limit, "measure": measure}))
+
+
+def in_shares(error: _native.BudgetError, share: float, whole: int) -> _native.BudgetError:
+    """The error in the words of the share that was asked for, of ``whole`` bytes."""
+    of = "what the step takes without a budget"
+    text = budgets.in_shares(str(error), share, whole, of)
+    return error if text is None else _native.BudgetError(text)

@@ -1,0 +1,268 @@
+"""Plans on disk: what was planned for each graph of a step, found again by fingerprint.
+
+A file holds what is needed to run the same plans in another process, on the same graphs: for each
+graph its fingerprint (``docs/problem.md``), one line for each op, and its part of the schedule; and
+for each plan its document, with the graphs that it spans, and what its problem has beside them:
+the link to the host, and what model and optimizer hold. The lines are there to tell what differs
+when a graph is refused.
+
+A step is an op, or a move: ``[action, op, number]`` (:class:`graph.moving.Move`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ... import _native, files
+from ...planning import Plan
+from ..graph.moving import Move, Schedule, Step, with_link
+from .totals import Total, with_total
+
+FORMAT = "cutback.torch.plans"
+VERSIONS = (1, 2)  # 1: neither moves nor totals
+
+Path = str | os.PathLike[str]
+
+
+class Part(NamedTuple):
+    """What a plan says of one graph."""
+
+    document: dict[str, Any]  # the graph's problem
+    steps: Sequence[Step]
+    backward_starts: int
+
+
+class _Graph(NamedTuple):
+    fingerprint: str
+    ops: list[str]
+    steps: list[Any]  # as in the file
+    backward_starts: int
+
+    def schedule(self) -> Schedule:
+        """Its part of the plan.
+
+        Raises:
+            ValueError: a step is none, or the backward starts nowhere.
+        """
+        if type(self.backward_starts) is not int or self.backward_starts not in range(
+            len(self.steps) + 1
+        ):
+            raise ValueError(f"backward_starts {self.backward_starts!r}")
+        return Schedule([_step(row) for row in self.steps], self.backward_starts)
+
+
+class _Saved(NamedTuple):
+    """A plan, and what its problem has beside its graphs."""
+
+    plan: dict[str, Any]
+    graphs: list[int]
+    link_bytes_per_s: float | None = None
+    total: list[int] | None = None
+
+    def problem(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The plan's problem, from that of its graphs."""
+        if self.link_bytes_per_s is not None:
+            document = {"link_bytes_per_s": self.link_bytes_per_s, **document}
+        return document if self.total is None else with_total(document, Total(*self.total))
+
+
+def _step(row: Any) -> Step:
+    if type(row) is int:
+        return row
+    action, op, number = row
+    if action not in ("out", "wait", "end", "in") or type(op) is not int or type(number) is not int:
+        raise ValueError(f"step {row!r}")
+    return Move(action, op, number)
+
+
+def fingerprint(document: dict[str, Any]) -> str:
+    """Hash of a problem's structure, sizes and flags."""
+    return str(json.loads(_native.problem_json(json.dumps(document)))["fingerprint"])
+
+
+def _line(op: dict[str, Any]) -> str:
+    """``"aten.mm.default f32[6,5]"``"""
+    return " ".join([op.get("kind") or op["name"], *(out.get("type", "") for out in op["out"])])
+
+
+def _where(op: dict[str, Any]) -> str:
+    return f" at {op['at']}" if op.get("at") else ""
+
+
+def _difference(graph: _Graph, document: dict[str, Any]) -> str:
+    """What differs first between a saved graph and the one at hand."""
+    ops = document["ops"]
+    more = "" if len(graph.ops) == len(ops) else f"it had {len(graph.ops)} ops, and has {len(ops)}"
+    for k, (then, op) in enumerate(zip(graph.ops, ops, strict=False)):
+        if then != _line(op):
+            where = f"op {k} was {then}, and is {_line(op)} ({op['name']}{_where(op)})"
+            return f"{more}; {where}" if more else where
+    return more or (
+        "the ops are the same, but not which values they read, which of them may run again, or "
+        "the memory that views lie in"
+    )
+
+
+class SavedPlans:
+    """The contents of a file of plans."""
+
+    def __init__(self) -> None:
+        self.source = "plans"
+        self.whole = False
+        """Were graphs kept in one piece where PyTorch would cut them up?"""
+        self.graphs: list[_Graph] = []
+        self.plans: list[_Saved] = []
+
+    def add(self, plan: Plan, parts: list[Part], total: Total | None) -> None:
+        """A plan, and its parts in the order of the forwards."""
+        first = len(self.graphs)
+        for part in parts:
+            ops = [_line(op) for op in part.document["ops"]]
+            self.graphs.append(
+                _Graph(fingerprint(part.document), ops, list(part.steps), part.backward_starts)
+            )
+        self.plans.append(
+            _Saved(
+                plan.document,
+                list(range(first, len(self.graphs))),
+                plan.problem.get("link_bytes_per_s"),
+                None if total is None else list(total),
+            )
+        )
+
+    def find(self, document: dict[str, Any]) -> int:
+        """The graph that a problem is.
+
+        Raises:
+            ValueError: none; the text says what differs from the graph that is most like it.
+        """
+        own = fingerprint(document)
+        for k, graph in enumerate(self.graphs):
+            if graph.fingerprint == own:
+                return k
+        if not self.graphs:
+            raise ValueError(f"{self.source}: it holds no plans")
+        lines = [_line(op) for op in document["ops"]]
+
+        def alike(graph: _Graph) -> int:
+            pairs = enumerate(zip(graph.ops, lines, strict=False))
+            return next((k for k, (a, b) in pairs if a != b), min(len(graph.ops), len(lines)))
+
+        closest = max(self.graphs, key=alike)
+        raise ValueError(
+            f"{self.source}: no plan in it is for this graph (fingerprint {own}). Beside the "
+            f"graph {closest.fingerprint} of the file: {_difference(closest, document)}. Plans "
+            "hold for one model, with the shapes, settings and PyTorch they were made with: load "
+            "them into the same, or leave plans= out and give a budget"
+        )
+
+    def write(self, path: Path) -> None:
+        """As JSON; gzipped if the name ends in ``.gz``."""
+        text = json.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSIONS[-1],
+                "source": f"PyTorch {torch.__version__}",
+                "whole": self.whole,
+                "graphs": [graph._asdict() for graph in self.graphs],
+                "plans": [plan._asdict() for plan in self.plans],
+            }
+        )
+        files.write_text(path, text)
+
+    @classmethod
+    def read(cls, path: Path) -> SavedPlans:
+        """What :meth:`write` wrote.
+
+        Raises:
+            ValueError: the file holds something else. OSError: it cannot be read.
+        """
+        saved = cls()
+        saved.source = os.fspath(path)
+        text = files.read_text(path)
+        try:
+            document = json.loads(text)
+            found = document["format"], document["version"]
+        except (ValueError, TypeError, KeyError):
+            found = None
+        if found is None or found[0] != FORMAT or found[1] not in VERSIONS:
+            raise ValueError(
+                f"{saved.source}: not a file of plans ({FORMAT}, version 1 or 2), as "
+                "cutback.torch.compile(...).save_plans() writes it"
+            )
+        try:
+            saved.whole = bool(document["whole"])
+            for graph in document["graphs"]:
+                saved.graphs.append(_Graph(**graph))
+                saved.graphs[-1].schedule()
+            for entry in document["plans"]:
+                plan = _Saved(**entry)
+                if not all(0 <= k < len(saved.graphs) for k in plan.graphs):
+                    raise IndexError(plan.graphs)
+                if plan.total is not None:
+                    Total(*plan.total)
+                for key, kind in (("steps", list), ("backward_starts", int), ("device", str)):
+                    if not isinstance(plan.plan[key], kind):
+                        raise TypeError(f"{key} {plan.plan[key]!r:.40}")
+                saved.plans.append(plan._replace(plan=dict(plan.plan)))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(f"{saved.source}: damaged, at {error!r}") from None
+        return saved
+
+
+def _check(document: dict[str, Any], steps: list[Any], starts: int, device: str) -> str:
+    """Walks a schedule of a problem; returns the problem's text.
+
+    Raises:
+        ValueError: the steps are none of this problem.
+    """
+    text = json.dumps(document)
+    schedule = {"steps": steps, "backward_starts": starts, "device": device}
+    _native.evaluate_json(text, json.dumps(schedule), device)
+    return text
+
+
+def check_part(document: dict[str, Any], schedule: Schedule) -> None:
+    """Walks a graph's part of a plan.
+
+    Raises:
+        ValueError: the steps are none of this graph.
+    """
+    steps: list[Any] = []
+    leaving: dict[int, int] = {}  # number of a move -> op whose memory has not been let go of
+    starts = 0
+    for t, step in enumerate(schedule.steps):
+        if t == schedule.backward_starts:
+            starts = len(steps)
+        if isinstance(step, int):
+            steps.append(step)
+        elif step.action != "end":
+            steps.append([step.action, step.op])
+            if step.action == "out":
+                leaving[step.number] = step.op
+        elif leaving.pop(step.number, None) != step.op:
+            raise ValueError(f"step {t}: op {step.op} leaves no memory that could end here")
+    if leaving:
+        raise ValueError(f"op {min(leaving.values())} leaves memory that never ends")
+    if schedule.backward_starts >= len(schedule.steps):
+        starts = len(steps)
+    _check(with_link(document, "cpu"), steps, starts, "cpu")
+
+
+def plan_of(document: dict[str, Any], saved: _Saved) -> Plan:
+    """A saved plan with the problem that it answers, checked.
+
+    Args:
+        document: the problem of its graphs.
+
+    Raises:
+        ValueError: the plan's steps are none of this problem.
+    """
+    plan = saved.plan
+    text = _check(saved.problem(document), plan["steps"], plan["backward_starts"], plan["device"])
+    return Plan(text, json.dumps(plan))

@@ -1,0 +1,667 @@
+"""One budget over the several graphs of a model with graph breaks.
+
+PyTorch compiles such a model piece by piece: the first graph is fixed and has run before the second
+is seen. So the first step plans the first graph under the whole budget and the others as small as
+they get, and notes their problems. The next call joins the problems, plans them as one, and
+compiles anew with the parts of that plan. (A share of the first graph that no plan meets is the
+smallest plan as well: it may be met by all together.) From then on the budget holds for the whole
+step. A graph that turns up later, for other shapes, is planned as small as it gets and joins the
+next round.
+
+The joined problem runs the forwards in order and the backwards in reverse. What one graph hands to
+the next is counted where it is made, outputs to the end; the gradient that comes back is counted
+on both sides, so that the plan errs on the safe side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._guards import CompileContext
+
+from ... import BudgetError, budgets
+from ...planning import Plan
+from ..graph.graphs import hint
+from ..graph.importer import Imported
+from ..graph.moving import Move, Schedule
+from . import reference, together
+from .partition import Partitioner
+from .saved_plans import Part, SavedPlans, check_part, plan_of
+from .together import MOST_CALLS, Pending, Together
+
+MOST_ROUNDS = 4
+"""How often a model is compiled anew because other graphs than the planned ones turned up."""
+
+MOST_GROWTHS = 16
+"""How often a model is compiled anew because sizes are larger than those it was planned for."""
+
+_SMALLEST = 100.0  # the share of time that the smallest plan may cost
+
+
+class _Calls(threading.local):
+    """Calls of models that this thread is in, innermost last: how often each graph ran."""
+
+    def __init__(self) -> None:
+        self.counts: list[Counter[int | None]] = []
+
+
+_calls = _Calls()
+
+
+class LargerError(Exception):
+    """A call, of which nothing has run yet, has larger sizes than its plan was made for."""
+
+
+INFEASIBLE = ("error", "min", "warn")
+
+
+class _Graph(NamedTuple):
+    """A graph that was compiled, and what its plan says of it."""
+
+    document: dict[str, Any]
+    schedule: Schedule
+    frame: int | None
+    own: dict[str, Any] | None
+    """The problem that a share counts from, if it is another one."""
+
+
+def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """The problem of several graphs that run one after another; by its op ids, (graph, op)."""
+    pieces = [(g, 0, d["backward_starts"]) for g, d in enumerate(documents)]
+    pieces += [(g, d["backward_starts"], len(d["ops"])) for g, d in enumerate(documents)][::-1]
+    first_value = []  # of each op of each graph
+    for d in documents:
+        at, rows = 0, []
+        for op in d["ops"]:
+            rows.append(at)
+            at += len(op["out"])
+        first_value.append(rows)
+    first_storage = [0]
+    for d in documents:
+        first_storage.append(first_storage[-1] + len(d["storages"]))
+    order: list[tuple[int, int]] = []
+    value: list[dict[int, int]] = [{} for _ in documents]
+    n_values = 0
+    for g, begin, end in pieces:
+        for i in range(begin, end):
+            order.append((g, i))
+            for k in range(len(documents[g]["ops"][i]["out"])):
+                value[g][first_value[g][i] + k] = n_values
+                n_values += 1
+    ops = []
+    for g, i in order:
+        op = documents[g]["ops"][i]
+        outs = [{**out, "storage": out["storage"] + first_storage[g]} for out in op["out"]]
+        ins = [value[g][v] for v in op["in"]]
+        ops.append({**op, "name": f"{op['name']}@{g}", "in": ins, "out": outs})
+    joined = {
+        **documents[0],
+        "backward_starts": sum(d["backward_starts"] for d in documents),
+        "static_bytes": sum(d["static_bytes"] for d in documents),
+        "storages": [s for d in documents for s in d["storages"]],
+        "ops": ops,
+    }
+    for key in ("forward_outputs", "backward_outputs"):
+        joined[key] = [value[g][v] for g, d in enumerate(documents) for v in d[key]]
+    return joined, order
+
+
+def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Schedule:
+    """What a joint schedule says of one graph. A move that stands between the graph's forward and
+    its backward, while others run, is drawn to the side that holds less memory."""
+    steps, start = schedule
+    mine = [
+        (t, step)
+        for t, step in enumerate(steps)
+        if order[step if isinstance(step, int) else step.op][0] == graph
+    ]
+    runs = [t for t, step in mine if isinstance(step, int)]
+    begins = min((t for t in runs if t >= start), default=len(steps))
+    ends = max((t for t in runs if t < start), default=-1)
+    early: list[int | Move] = []
+    late: list[int | Move] = []
+    for t, step in mine:
+        if isinstance(step, int):
+            (early if t < start else late).append(order[step][1])
+        else:
+            first = t <= ends if step.action == "in" else t < begins
+            (early if first else late).append(step._replace(op=order[step.op][1]))
+    return Schedule(early + late, len(early))
+
+
+class ModelPartitioner(Partitioner):
+    """The partitioner of one model: a budget in bytes or a share is one budget for all graphs."""
+
+    def __init__(
+        self,
+        *args: Any,
+        given: SavedPlans | None = None,
+        on_infeasible: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        if on_infeasible not in (None, *INFEASIBLE):
+            raise ValueError(
+                f"on_infeasible={on_infeasible!r} is not one of {', '.join(INFEASIBLE)}"
+            )
+        self.on_infeasible = on_infeasible
+        self._given = given
+        """Plans from a file: nothing is planned then."""
+        self.has_plans = given is not None
+        self._met: dict[int, dict[str, Any]] = {}  # graphs of the file that were compiled
+        self._joint: Plan | None = None  # the plan that _parts are of
+        self._shared = self.budget is not None and self.budget[0] in budgets.BOUNDS
+        self.one_graph = self._shared if given is None else given.whole
+        self._documents: dict[int | None, dict[str, Any]] = {}  # by frame, as they were compiled
+        self._parts: list[Part] = []
+        self._stale = False
+        self._rounds = 0
+        self._told_of_rounds = False
+        self._outgrown = False
+        self._growths = 0
+        self.is_last = False
+        """Does the model end with the graph that is compiled?"""
+        self._unmet: BudgetError | None = None
+        """The first graph alone cannot meet a share; with others, all together may."""
+        self._graphs: dict[str, _Graph] = {}  # by key, those of the round
+        self.latest: str | None = None
+        """Key of the training graph that was compiled last."""
+        self._pending = Pending()
+        self._seen: Together | None = None  # pending together in this step, not looked at yet
+        self._patterns: list[Together] = []  # what has to share the budget
+        self._covered: list[Together] = []  # what does
+        self._ran = False
+        self._largest: dict[int | None, list[list[int]]] = {}  # frame -> sizes of its tensors
+        self._symbolic: set[int | None] = set()  # frames that were compiled for sizes that change
+        self._grown = 0
+        self._wholes: dict[Any, int] = {}  # pattern -> what its share counts from
+        self._most = 0  # the largest budget in bytes that was planned for
+
+    @property
+    def waits(self) -> bool:
+        """Is the model to be compiled anew before it is called again?"""
+        return self._outgrown or (self._stale and self._rounds < MOST_ROUNDS)
+
+    def needs_another_round(self) -> bool:
+        """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
+        model is then to be compiled anew.
+
+        Raises:
+            BudgetError: no plan of all graphs meets the budget.
+        """
+        if self._pending:
+            if self._seen is not None or (self._stale and self._patterns):
+                return False  # a step is under way
+        else:
+            self._look_at_pending()
+        if not self._stale or self._rounds >= MOST_ROUNDS:
+            return False
+        if self._patterns:
+            self._plan_together()
+            return True
+        documents = list(self._documents.values())
+        joined, order = join(documents)
+        own = self._own_of([self._key_of(document) for document in documents])
+        before, self.plans = self.plans, []
+        try:
+            schedule = self._plan(joined, own)
+        except BudgetError as error:
+            if self.on_infeasible is None and self._rounds == 0:  # the step is seen whole now
+                self.plans = before
+                raise
+            schedule = self._go_on(joined, error)
+        except BaseException:
+            self.plans = before
+            raise
+        self._parts = [
+            Part(document, *part_of(schedule, order, g)) for g, document in enumerate(documents)
+        ]
+        self._joint = self.plans[-1]
+        self._covered = [Counter(self._key_of(document) for document in documents)]
+        self._next_round()
+        return True
+
+    def _next_round(self) -> None:
+        self._documents = {}
+        self._stale = False
+        self._rounds += 1
+        self.compiler_notes = []
+
+    # ---- calls that are pending together --------------------------------------------------------
+
+    @staticmethod
+    def _key_of(document: dict[str, Any]) -> str:
+        return hashlib.blake2b(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+    def _note_graph(self, graph: Imported, schedule: Schedule) -> None:
+        key = self.latest = self._key_of(graph.document)
+        self._graphs[key] = _Graph(graph.document, schedule, self.frame(), self._own(graph))
+
+    def _own_of(self, keys: list[str]) -> dict[str, Any] | None:
+        """The joint problem that a share counts from. None: that of the graphs as they are."""
+        if self.policy is None:
+            return None
+        return join([self._graphs[key].own or self._graphs[key].document for key in keys])[0]
+
+    def _began(self, key: str | None, result: Any) -> None:
+        """A training graph has run."""
+        self._ran = True
+        if key is None or not self._shared or key not in self._graphs:
+            return
+        now = self._pending.began(key, result, self._look_at_pending)
+        if now is None or together.covers(self._covered, now):
+            return
+        frames = Counter(self._graphs[k].frame for k in now.elements() if k in self._graphs)
+        if max(frames.values(), default=0) > 1:  # several graphs of one call have their own round
+            self._seen = now
+
+    def _look_at_pending(self) -> None:
+        """What was pending together is complete when the first backward begins."""
+        seen, self._seen = self._seen, None
+        if seen is None or any(key not in self._graphs for key in seen):
+            return
+        if max(seen.values()) > MOST_CALLS:
+            self._tell_of_too_many(seen)
+            return
+        held, limit = self._together(seen, {k: self._graphs[k].schedule for k in seen})
+        self._covered.append(seen)  # said once
+        if held <= limit:
+            self._share(seen)  # where there is another round, that must not undo it
+            return
+        final = self._rounds >= MOST_ROUNDS
+        if not final:
+            self._share(seen)
+            self._stale = True
+        warnings.warn(
+            f"{sum(seen.values())} calls of the model were pending together, before a backward, "
+            f"and each was planned alone: together they hold {budgets.text(held)} ({held} "
+            f"bytes), over the budget of {budgets.text(limit)} ({limit} bytes) for all of them. "
+            + ("They are not planned together: run the backward earlier, or give a smaller budget"
+               if final else "From the next call on they share the budget"),
+            stacklevel=2,
+        )  # fmt: skip
+
+    def _tell_of_too_many(self, seen: Together) -> None:
+        """More calls than are planned together: said once, of any number."""
+        some = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
+        held, limit = self._together(some, {k: self._graphs[k].schedule for k in some})
+        self._covered.append(Counter(dict.fromkeys(seen, sys.maxsize)))
+        warnings.warn(
+            f"{sum(seen.values())} calls of the model were pending together, before a backward, "
+            f"and at most {MOST_CALLS} of a graph are planned together: {sum(some.values())} of "
+            f"them hold {budgets.text(held)} ({held} bytes), and the budget of "
+            f"{budgets.text(limit)} ({limit} bytes) for all of them may not hold. Run the backward "
+            "earlier, or give a smaller budget",
+            stacklevel=2,
+        )
+
+    def _share(self, seen: Together) -> None:
+        self._patterns = [p for p in self._patterns if not together.covers([seen], p)]
+        self._patterns.append(seen)
+
+    def held_bytes(self, document: dict[str, Any]) -> int:
+        """What a graph holds that runs as it is."""
+        return together.bytes_of(
+            document, [(0, i) for i in range(len(document["ops"]))], [together.save_all(document)],
+            "live",
+        )  # fmt: skip
+
+    def limit_bytes(self, runs: int) -> int | None:
+        """What plans of live bytes keep to: the budget of a plan for the whole model; for
+        ``"min"``, which plans each graph by itself, no more than all of them take.
+
+        Args:
+            runs: of one graph in a call, at most.
+        """
+        told = self._growths > MOST_GROWTHS  # that sizes are larger than planned
+        if self.budget is None or self.measure != "live" or not self.plans or told:
+            return None
+        if not self._shared:
+            return runs * sum(int(plan.numbers["live_bytes"]) for plan in self.plans)
+        limit: int | None = self.plans[0].numbers["budget_bytes"]
+        return limit if len(self.plans) == 1 else None
+
+    @property
+    def limit_name(self) -> str:
+        """What :meth:`limit_bytes` is."""
+        return "budget" if self._shared else "smallest plans"
+
+    def bytes_of_budget(self) -> int | None:
+        """The budget, if it is one in bytes."""
+        return self.budget[1] if self.budget is not None and self.budget[0] == 1 else None
+
+    def _together(self, pattern: Together, schedules: dict[str, Schedule]) -> tuple[int, int]:
+        """Bytes that graphs hold together, and those that they may."""
+        keys = list(pattern.elements())
+        joined, order = join([self._graphs[key].document for key in keys])
+        static = 0 if self.total is None else self.total.static_bytes
+        assert self.budget is not None
+        held = together.bytes_of(joined, order, [schedules[k] for k in keys], self.measure)
+        kind, limit, share = self.budget[:3]
+        if kind not in budgets.BOUNDS or budgets.is_share(self.budget):
+            pattern_key = frozenset(pattern.items())
+            if pattern_key not in self._wholes:
+                text = json.dumps(self._own_of(keys) or joined)
+                measure = "saved" if self.measure == "saved" else "live"
+                self._wholes[pattern_key] = reference.bytes_of(text, self.row, measure)
+            limit = int(share * (self._wholes[pattern_key] + static))
+        return held + static, limit
+
+    def _plan_together(self) -> None:
+        """One schedule for each graph that was pending with others, so that all meet the budget."""
+        keys = list(dict.fromkeys(key for pattern in self._patterns for key in pattern))
+        documents = {key: self._graphs[key].document for key in keys}
+        alone = {k: g.document for k, g in self._graphs.items() if k not in documents}
+        before, self.plans = self.plans, []
+        try:
+            least = {k: self._make(d, budgets.parse("min", self.measure, _SMALLEST))
+                     for k, d in documents.items()}  # fmt: skip
+            span = {k: (plan.numbers["live_bytes"], plan.numbers["save_all_live_bytes"])
+                    for k, (plan, _) in least.items()}  # fmt: skip
+
+            def at(part: float) -> Any:
+                """Plans between the smallest ones and those that save everything."""
+                try:
+                    return {
+                        k: self._make(d, budgets.parse(
+                            int(span[k][0] + part * (span[k][1] - span[k][0])), "live"))
+                        for k, d in documents.items()
+                    }  # fmt: skip
+                except BudgetError:
+                    return None
+
+            def fits(choice: Any) -> bool:
+                schedules = {k: schedule for k, (_, schedule) in choice.items()}
+                return all(held <= limit for held, limit in
+                           (self._together(p, schedules) for p in self._patterns))  # fmt: skip
+
+            chosen = least
+            if fits(least):
+                chosen = together.bisect(fits, at, least, at(1.0) or least)
+            else:
+                schedules = {k: schedule for k, (_, schedule) in least.items()}
+                held, limit, n_calls = max(
+                    (*self._together(p, schedules), sum(p.values())) for p in self._patterns
+                )
+                self._say_infeasible(
+                    f"the smallest plans of {n_calls} calls that are pending "
+                    f"together hold {budgets.text(held)} ({held} bytes), over the budget of "
+                    f"{budgets.text(limit)} ({limit} bytes)",
+                    later=True,
+                )
+            parts = []
+            for key, (plan, schedule) in chosen.items():
+                self._note(plan)
+                parts.append(Part(documents[key], *schedule))
+            for document in alone.values():
+                own = self._own_of([self._key_of(document)])
+                parts.append(Part(document, *self._plan(document, own)))
+        except BaseException:
+            self.plans = before
+            raise
+        self._parts, self._joint = parts, None
+        self._covered = [*self._patterns, *(Counter({key: 1}) for key in alone)]
+        self._next_round()
+
+    def _go_on(self, document: dict[str, Any], error: BudgetError) -> Schedule:
+        """The schedule of a problem for which no plan meets the budget.
+
+        Raises:
+            BudgetError: it is to be one.
+        """
+        wish = self.on_infeasible or ("min" if self._ran else "error")
+        if wish == "error":
+            raise error
+        whole, fastest = self.budget, self.fastest
+        self.budget, self.fastest = None, True
+        if wish == "min":
+            self.budget = budgets.parse("min", self.measure, _SMALLEST)
+        try:
+            schedule = self._plan(document)
+        finally:
+            self.budget, self.fastest = whole, fastest
+        name = f"{self.measure}_bytes"
+        if self.plans[-1].numbers[name] > self._most:  # else larger sizes may hold as much
+            self._say_infeasible(f"{error}", later=self._ran)
+        return schedule
+
+    def _say_infeasible(self, text: str, later: bool) -> None:
+        """Raises: BudgetError: where it is to be one."""
+        wish = self.on_infeasible or ("min" if later else "error")
+        if wish == "error":
+            raise BudgetError(text)
+        what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
+        warnings.warn(f"{text}. As on_infeasible={wish!r} has it, {what} in force", stacklevel=2)
+
+    def counted(
+        self,
+        run: Callable[..., Any],
+        frame: int | None,
+        sizes: list[tuple[int, int]],
+        key: str | None = None,
+    ) -> Callable[..., Any]:
+        """The same function, whose runs in one call of the model are counted.
+
+        Args:
+            key: of a training graph.
+            sizes: of a planned graph for sizes that change, which arguments are sizes, and those
+                that it was planned for. Smaller ones take less; larger ones are planned anew.
+        """
+
+        @functools.wraps(run)
+        def call(*args: Any) -> Any:
+            for i, planned in sizes:
+                if args[i] > planned:
+                    self._outgrow(args[i], planned)
+            if _calls.counts:
+                _calls.counts[-1][frame] += 1
+            result = run(*args)
+            self._began(key, result)
+            return result
+
+        return call
+
+    def _outgrow(self, size: int, planned: int) -> None:
+        if self._growths < MOST_GROWTHS:
+            self._outgrown = True  # the next call, if this one is under way
+            if _calls.counts and not _calls.counts[-1]:
+                raise LargerError
+        elif self._growths == MOST_GROWTHS:
+            self._growths += 1
+            warnings.warn(
+                f"a size of {size} was planned as {planned}, and plans were made anew for larger "
+                f"sizes {MOST_GROWTHS} times: the budget may not hold. Begin with the largest "
+                "sizes, or pass dynamic=False",
+                stacklevel=2,
+            )
+
+    def begins_anew(self) -> bool:
+        """Have sizes grown beyond the plans in force? If so, forgets those; the model is then to be
+        compiled anew."""
+        if not self._outgrown:
+            return False
+        self._outgrown = self._stale = False
+        self._growths += 1
+        self._rounds = 0
+        self._documents, self._parts, self._joint = {}, [], None
+        self._graphs, self._patterns, self._covered, self._seen = {}, [], [], None
+        self.plans, self.compiler_notes = [], []
+        return True
+
+    def larger(self, inputs: Sequence[Any]) -> dict[Any, int]:
+        """Symbols of a graph's sizes that were larger before, in this place of the model, and what
+        they were: one plan is to hold for all of them. Sizes that keep on growing get some room.
+
+        Args:
+            inputs: what the graph takes, with symbolic sizes.
+        """
+        if not self.bounds_sizes:
+            return {}
+        shapes = [t.shape for t in inputs if isinstance(t, torch.Tensor)]
+        now = [[hint(n) for n in shape] for shape in shapes]
+        before = self._largest.get(self.frame(), now)
+        if [len(row) for row in before] != [len(row) for row in now]:
+            before = now  # another kind of call
+        self._largest[self.frame()] = [
+            [max(pair) for pair in zip(*rows, strict=True)]
+            for rows in zip(before, now, strict=True)
+        ]
+        planned: dict[Any, int] = {}
+        found = [
+            (n.node.expr, most, own)
+            for rows in zip(shapes, before, now, strict=True)
+            for n, most, own in zip(*rows, strict=True)
+            if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol
+        ]
+        if self.frame() in self._symbolic and any(own > most for _, most, own in found):
+            self._grown += 1
+        if found:
+            self._symbolic.add(self.frame())
+        for symbol, most, own in found:
+            size = max(most, own + own // 4) if self._grown > 1 else most
+            if size > max(own, planned.get(symbol, 0)):
+                planned[symbol] = size
+        return planned
+
+    @property
+    def bounds_sizes(self) -> bool:
+        """Does a plan for some sizes hold for no larger ones?"""
+        return self._shared and self._given is None
+
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[Counter[int | None]]:
+        """A call of the model; counts by frame what of ours it runs.
+
+        Raises:
+            BudgetError: the model is one graph, for which no plan meets the budget.
+        """
+        runs: Counter[int | None] = Counter()
+        _calls.counts.append(runs)
+        try:
+            yield runs
+        finally:
+            _calls.counts.pop()
+        if self._unmet is not None and len(self._documents) == 1 and torch.is_grad_enabled():
+            if self.on_infeasible not in (None, "error"):
+                unmet, self._unmet = self._unmet, None
+                self._say_infeasible(str(unmet), later=False)
+                return
+            raise self._unmet.with_traceback(None) from None
+
+    def saved(self) -> SavedPlans:
+        """The plans in force, to be written to a file; what was read from one stays as it is."""
+        if self._given is not None:
+            return self._given
+        if self._joint is None:
+            saved = super().saved()
+        else:
+            saved = SavedPlans()
+            saved.add(self._joint, self._parts, self.total)
+        saved.whole = self.one_graph
+        return saved
+
+    def _look_up(self, given: SavedPlans, document: dict[str, Any]) -> Schedule:
+        """A graph's part of the plans of a file."""
+        k = given.find(document)
+        self._met[k] = document
+        schedule = given.graphs[k].schedule()
+        if any(isinstance(step, Move) for step in schedule.steps):
+            self._check_moves()
+        check_part(document, schedule)
+        for saved in given.plans:
+            self._check_total(given, saved.total)
+            if k in saved.graphs and all(g in self._met for g in saved.graphs):
+                documents = [self._met[g] for g in saved.graphs]
+                whole = documents[0] if len(documents) == 1 else join(documents)[0]
+                self._note(plan_of(whole, saved))
+        return schedule
+
+    def _check_total(self, given: SavedPlans, then: list[int] | None) -> None:
+        """Raises: ValueError: the plans of a file count another model or optimizer."""
+        if self.total is None or then is None or list(self.total) == then:
+            return
+        raise ValueError(
+            f"{given.source}: its plans count a model of {then[0]:,} bytes, optimizer states of "
+            f"{then[1]:,} and a step of {then[2]:,}; these have {self.total.model_bytes:,}, "
+            f"{self.total.state_bytes:,} and {self.total.step_bytes:,}: plan anew for them"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **super().__getstate__(),
+            "_documents": {},
+            "_parts": [],
+            "_graphs": {},
+            "_pending": None,
+            "_seen": None,
+            "_met": {},
+            "_unmet": None,
+        }
+
+    def frame(self) -> int | None:
+        """PyTorch's number of the code that is being compiled."""
+        now = CompileContext.current_compile_id()
+        return None if now is None else now.frame_id
+
+    def _has_limit(self) -> bool:
+        # a plan of several graphs is not made anew for one of them
+        return super()._has_limit() and len(self._documents) == 1 and not self._parts
+
+    def _choose(self, graph: Imported) -> Schedule:
+        if self._given is not None:
+            return self._look_up(self._given, graph.document)
+        if not self._shared:
+            return super()._choose(graph)
+        schedule = self._choose_shared(graph)
+        self._note_graph(graph, schedule)
+        return schedule
+
+    def _tell_of_rounds(self) -> None:
+        """A graph turned up that no plan of several graphs knows, and there will be no more."""
+        if self._rounds < MOST_ROUNDS or self._told_of_rounds:
+            return
+        self._told_of_rounds = True
+        warnings.warn(
+            f"plans of several graphs were made anew {MOST_ROUNDS} times, as other graphs than the "
+            "planned ones turned up, and again there is one: from now on each new one is planned "
+            "as small as it gets, by itself, and the budget of the whole step may not hold. Begin "
+            "with the step that has most graphs, or take the graph breaks out "
+            "(fullgraph=True names the first)",
+            stacklevel=2,
+        )
+
+    def _choose_shared(self, graph: Imported) -> Schedule:
+        self._documents[self.frame()] = graph.document
+        for part in self._parts:
+            if part.document == graph.document:
+                return Schedule(part.steps, part.backward_starts)
+        if len(self._documents) == 1 and not self._parts:
+            self._unmet = None
+            try:
+                schedule = super()._choose(graph)
+                self._most = max(self._most, self.plans[-1].numbers["budget_bytes"] or 0)
+                return schedule
+            except BudgetError as error:
+                if self.is_last or not budgets.is_share(self.budget):
+                    # all together hold more bytes
+                    return self._go_on(graph.document, error)
+                self._unmet = error.with_traceback(None)
+        else:
+            self._stale = True
+            self._unmet = None
+            self._tell_of_rounds()
+        whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
+        try:
+            return super()._choose(graph)
+        finally:
+            self.budget = whole

@@ -1,0 +1,112 @@
+"""Plans as tags, for a PyTorch that lacks what our own graphs are written with.
+
+``torch._functorch.config.joint_custom_pass`` hands out the joint graph before PyTorch splits it.
+The plan is made as ever, and each forward node is tagged: what the plan saves ``MUST_SAVE``, what
+it runs again ``MUST_RECOMPUTE``. PyTorch's own partitioner then makes the two graphs. What is saved
+is the plan's; a value runs once in the backward, where PyTorch puts it. So bits are the same, but
+the planned peak is not promised, and each graph has a plan of its own.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
+
+from ..graph.dropout import REMAKE, remaking_scale
+from ..graph.emitter import crossing
+from ..graph.graphs import ends
+from .partition import Partitioner, prepare
+
+aten = torch.ops.aten
+
+
+def split_dropouts(gm: fx.GraphModule) -> int:
+    """Makes results of dropouts from their masks, where that gives the same bits
+    (:mod:`graph.dropout`): then the mask can be saved and the result run again. Returns how
+    many."""
+    dropouts = gm.graph.find_nodes(op="call_function", target=aten.native_dropout.default)
+    n = 0
+    for node in dropouts:
+        x, p, train = node.args
+        users = list(node.users)
+        if train is not True or any(u.target is not operator.getitem for u in users):
+            continue
+        scale = remaking_scale(p, x.meta["val"])
+        if scale is None:
+            continue
+        masks = [u for u in users if u.args[1] == 1]
+        for value in [u for u in users if u.args[1] == 0]:
+            if not masks:
+                with gm.graph.inserting_after(node):
+                    masks = [gm.graph.call_function(operator.getitem, (node, 1))]
+                masks[0].meta = {**node.meta, "val": node.meta["val"][1]}
+            node.append(masks[0])  # before all readers of the result
+            with gm.graph.inserting_after(masks[0]):
+                made = gm.graph.call_function(REMAKE, (x, masks[0], scale))
+            made.meta = dict(value.meta)
+            value.replace_all_uses_with(made)
+            gm.graph.erase_node(value)
+            n += 1
+    return n
+
+
+def _forward_outputs(gm: fx.GraphModule) -> int:
+    """How many outputs of a joint graph are the forward's: those before the first gradient."""
+    _, descs = ends(gm)
+    for k, desc in enumerate(descs):
+        if type(desc).__name__ in ("GradAOTOutput", "BackwardTokenAOTOutput"):
+            return k
+    return len(descs)
+
+
+class Tagger:
+    """A ``joint_custom_pass`` that tags by a partitioner's plans."""
+
+    def __init__(self, partitioner: Partitioner) -> None:
+        self.partitioner = partitioner
+
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Any) -> fx.GraphModule:
+        """The same graph, tagged."""
+        try:
+            split_dropouts(gm)
+            p = self.partitioner
+            n = _forward_outputs(gm)
+            graph = prepare(
+                gm, n, (), p.policy, p.random, p.cse, emitted=False,
+                same_kernels=p.same_kernels,
+            )  # fmt: skip
+            schedule = p.choose(gm, graph)
+            steps = [step for step in schedule.steps if isinstance(step, int)]
+            if len(steps) < len(schedule.steps):
+                raise NotImplementedError(
+                    "tags cannot say what moves to the host: leave offload out"
+                )
+            saved = set(crossing(gm, graph, schedule))
+            self._tag(gm, graph.order, steps, schedule.backward_starts, saved)
+        except Exception as error:
+            self.partitioner.error = error
+            raise
+        return gm
+
+    def _tag(
+        self, gm: fx.GraphModule, order: list[fx.Node | None], steps: list[int], start: int,
+        saved: set[fx.Node],
+    ) -> None:  # fmt: skip
+        again = {order[s] for s in steps[start:]}
+        for node in (order[s] for s in steps[:start]):
+            if node is None or node.op != "call_function":
+                continue
+            node.meta.pop("recompute", None)
+            if node in saved or any(u in saved for u in node.users if _part(u)):
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            elif node in again:
+                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+            node.meta["ac_graph_id"] = 0
+
+
+def _part(node: fx.Node) -> bool:
+    return node.target is operator.getitem

@@ -1,0 +1,165 @@
+"""What the measure ``total`` counts beside the step: parameters, buffers and optimizer states.
+
+States are counted whether or not they have been allocated: the optimizer's step is rehearsed on
+fake tensors, twice. The first rehearsal shows the states, the second what a step takes beside them.
+That goes into the problem as an op after the backward, which reads all gradients: so the plan's
+peak is that of the whole step. Gradients are values of the step, made where the backward makes
+them, and become ``.grad`` as they are; they are not counted again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..memory import MemoryTracker
+
+_ITEM = torch.ops.aten._local_scalar_dense.default
+
+
+class Total(NamedTuple):
+    """Bytes of what a model and its optimizer hold."""
+
+    model_bytes: int
+    """Parameters, those of the optimizer included, and buffers."""
+    state_bytes: int
+    """Optimizer states, those that are not allocated yet included."""
+    step_bytes: int
+    """The most that the optimizer's step takes beside parameters, gradients and states."""
+
+    @property
+    def static_bytes(self) -> int:
+        """What is there in every step."""
+        return self.model_bytes + self.state_bytes
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    """Of their storages, each once."""
+    storages = [t.untyped_storage() for t in tensors if isinstance(t, torch.Tensor)]
+    return sum({s._cdata: s.nbytes() for s in storages}.values())
+
+
+def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
+    """What a model and its optimizer hold. Of a function, which shows no buffers, the optimizer's
+    parameters.
+
+    Raises:
+        TypeError: no optimizer.
+        ValueError: it is the optimizer of another model, or its step cannot be rehearsed.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer={optimizer!r} is not a torch.optim.Optimizer")
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if isinstance(model, torch.nn.Module):
+        own = {id(p) for p in model.parameters()}
+        if own and own.isdisjoint(map(id, held)):
+            raise ValueError(
+                f"measure='total': none of the {len(held)} parameters of the optimizer is one of "
+                f"the model's {len(own)}; make the optimizer of model.parameters()"
+            )
+        held += [*model.parameters(), *model.buffers()]
+    return Total(_bytes(held), *_rehearse(optimizer))
+
+
+def _runs_foreach(group: dict[str, Any]) -> bool:
+    """Would the optimizer choose its loops over lists of tensors? They take more memory."""
+    try:
+        from torch.optim.optimizer import _default_to_fused_or_foreach
+    except ImportError:
+        return False
+    different = bool(group.get("differentiable", False))
+    return bool(_default_to_fused_or_foreach(group["params"], different, use_fused=False)[1])
+
+
+class _Numbers(TorchDispatchMode):
+    """Answers 1 where the value of a fake tensor is asked for."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is _ITEM and isinstance(args[0], FakeTensor):
+            return torch.ones((), dtype=args[0].dtype).item()
+        return func(*args, **(kwargs or {}))
+
+
+class _Twin:
+    """An optimizer like another one, of fake parameters with gradients."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fakes: dict[torch.Tensor, torch.Tensor] = {}
+        self.optimizer = twin = object.__new__(type(optimizer))
+        twin.__dict__.update(optimizer.__dict__)
+        twin.__dict__.pop("step", None)  # schedulers wrap it
+        for name, value in optimizer.__dict__.items():
+            if name.endswith("_hooks") and isinstance(value, dict):
+                twin.__dict__[name] = OrderedDict()
+        self.fused = True
+        twin.param_groups = [self._group(group) for group in optimizer.param_groups]
+        twin.state = defaultdict(dict)
+        for parameter, state in optimizer.state.items():
+            twin.state[self.fakes[parameter]] = {k: self._state(v) for k, v in state.items()}
+
+    def _like(self, t: torch.Tensor) -> torch.Tensor:
+        with self.mode:
+            return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device)
+
+    def _state(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return self._like(value) if value.dim() else value.clone()  # counts of steps are read
+
+    def _group(self, group: dict[str, Any]) -> dict[str, Any]:
+        fake = {**group, "params": [self._parameter(p) for p in group["params"]]}
+        self.fused &= bool(group.get("fused"))
+        if "fused" in group:
+            fake["fused"] = False
+        if "foreach" in group and group["foreach"] is None:
+            fake["foreach"] = not group.get("fused") and _runs_foreach(group)
+        return fake
+
+    def _parameter(self, p: torch.Tensor) -> torch.Tensor:
+        fake = torch.nn.Parameter(self._like(p), requires_grad=p.requires_grad)
+        if p.requires_grad:
+            fake.grad = self._like(p)
+        self.fakes[p] = fake
+        return fake
+
+
+def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+    """Bytes of all states, and of what a step takes beside them."""
+    twin = _Twin(optimizer)
+    try:
+        with _Numbers():
+            twin.optimizer.step()
+        with MemoryTracker() as memory, _Numbers():
+            twin.optimizer.step()
+    except Exception as error:
+        raise ValueError(
+            f"measure='total': a step of {type(optimizer).__name__} cannot be rehearsed on fake "
+            f"tensors, so what it holds is not known ({type(error).__name__}: {error}); use "
+            "measure='live' with a budget that leaves room for it"
+        ) from error
+    states = tree_leaves([list(s.values()) for s in twin.optimizer.state.values()])
+    return _bytes(states), 0 if twin.fused else memory.peak_bytes
+
+
+def with_total(problem: dict[str, Any], total: Total) -> dict[str, Any]:
+    """The problem with its ``static_bytes``, and the optimizer's step as its last op."""
+    # gradients of losses are held to the end of backward(), which has returned by then
+    held = {out["storage"] for op in problem["ops"] if op["kind"] == "tangent" for out in op["out"]}
+    returned = sum(
+        problem["storages"][s]["bytes"] for s in held if problem["storages"][s].get("flags")
+    )
+    step = {
+        "name": "optimizer_step", "kind": "optimizer", "flags": ["backward", "effect"],
+        "in": problem["backward_outputs"], "out": [], "time_ps": 0,
+        "workspace": max(0, total.step_bytes - returned),
+    }  # fmt: skip
+    return {**problem, "static_bytes": total.static_bytes, "ops": [*problem["ops"], step]}

@@ -1,0 +1,39 @@
+"""Policies for PyTorch's own checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from .ops import info_of
+from .policy import Policy, resolve
+
+
+def checkpoint_contexts(policy_fn_or_list: Policy) -> tuple[Any, Any]:
+    """The two contexts of PyTorch's selective checkpoint, from a policy that is read with care.
+
+    Stands where ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` would::
+
+        checkpoint(f, x, use_reentrant=False,
+                   context_fn=functools.partial(cutback.torch.checkpoint_contexts, policy))
+
+    It differs in three points: packets (``torch.ops.aten.mm``) stand for all their overloads, in
+    a list as well as in a function; ``MUST_SAVE`` for an op that writes into its argument is an
+    error, as PyTorch would go on with the overwritten value; ``PREFER_SAVE`` for one is dropped.
+
+    Raises:
+        TypeError: neither a function nor a collection of ops.
+        ValueError: while the region runs, for ``MUST_SAVE`` on a mutating op.
+    """
+    policy = resolve(policy_fn_or_list)
+
+    def careful(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        info = info_of(op)
+        decision = policy.ask(info, args, kwargs, getattr(ctx, "op_output", None))
+        if decision is CheckpointPolicy.PREFER_SAVE and info.mutates:
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        return decision
+
+    contexts: tuple[Any, Any] = create_selective_checkpoint_contexts(careful)
+    return contexts

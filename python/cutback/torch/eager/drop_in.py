@@ -1,0 +1,72 @@
+"""What ``torch.utils.checkpoint.checkpoint`` takes, where nothing runs again as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..flags import check_flags, check_flags_or_none
+
+_CHECKS = ("default", "none")
+
+
+def refuse_unusual(
+    use_reentrant: Any, preserve_rng_state: Any, determinism_check: Any, debug: Any, early_stop: Any
+) -> None:
+    """Raises: ValueError: what cannot be done here. TypeError: a value of another kind."""
+    check_flags_or_none(use_reentrant=use_reentrant)
+    check_flags(preserve_rng_state=preserve_rng_state, debug=debug, early_stop=early_stop)
+    if determinism_check not in _CHECKS:
+        raise ValueError(
+            f"determinism_check={determinism_check!r} is not one of {', '.join(_CHECKS)}"
+        )
+    if debug:
+        raise ValueError(
+            "debug=True shows two runs of a region side by side, and here it runs once: leave it "
+            "out, or use torch.utils.checkpoint.checkpoint to look for what differs"
+        )
+    if not early_stop:
+        raise ValueError(
+            "early_stop=False asks for the whole region again, and here only those ops run again "
+            "that lead to what the backward reads: leave it out, or use "
+            "torch.utils.checkpoint.checkpoint"
+        )
+
+
+def _does_nothing(context: Any) -> bool:
+    return isinstance(context, contextlib.nullcontext)
+
+
+def context_of(
+    context_fn: Callable[[], tuple[Any, Any]],
+) -> tuple[Callable[[Callable[..., Any]], Callable[..., Any]], Any]:
+    """What to put around the function, and the policy that the contexts stand for, or None.
+
+    Raises:
+        ValueError: the second context does something.
+    """
+    first, second = context_fn()
+    # PyTorch's contexts of a policy: the first saves what it says, the second takes it back
+    policy = getattr(first, "policy_fn", None)
+    if policy is not None and hasattr(second, "storage"):
+        return lambda fn: fn, policy
+    if not _does_nothing(second):
+        raise ValueError(
+            f"context_fn: its second context ({type(second).__name__}) is meant for a second run "
+            "of the region, and here single ops run again, not the region. A policy goes as "
+            "policy_fn; with anything else use torch.utils.checkpoint.checkpoint"
+        )
+    if _does_nothing(first):
+        return lambda fn: fn, None
+
+    def around(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn, updated=())
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with first:
+                return fn(*args, **kwargs)
+
+        return run
+
+    return around, None

@@ -1,0 +1,559 @@
+"""The log of a region: which op made which value out of which values.
+
+Values and ops form a graph of Python objects that point backwards: a value at the op that makes it,
+an op at the values it reads. Whoever may still need a value points at it: the storage it lies in
+(through an entry of the storage object's ``__dict__``, which dies with the storage, so no address
+is ever mistaken), the saved-tensor slots of autograd, the ops that read it. What nobody needs is
+freed by Python's reference counts, held results included.
+
+A value is a place in a storage at one time: (storage, offset, shape, strides, dtype, and the lazy
+conjugate and negative bits). An op that writes into a storage ends all values in it.
+
+Held tensors are aliases made below autograd. The tensor that an op returned would point at its
+``grad_fn``, which points at the slots, which point here: a cycle.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Collection
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .. import transfers
+from ..graph.rerunnable import held_because
+from .ops import OpInfo, info_of, infos
+from .policy import AGAIN, Function, SaveList, offloads, saves
+from .values import (
+    Node,
+    Record,
+    Seen,
+    Value,
+    alias_of,
+    counter_of,
+    for_record,
+    held_value,
+    nothing,
+    place_of,
+    tensor_at,
+)
+
+_PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
+_MASK_BYTES = 1024  # noise of fewer bytes is not worth two more ops
+_BERNOULLI = torch.ops.aten.bernoulli_.float
+_DETACH = torch.ops.aten.detach.default
+_SET = torch.ops.aten.set_
+_DIV = torch.ops.aten.div_.Scalar
+_numbers = count()
+_active = threading.local()
+
+
+def active() -> Region | None:
+    """The region that is recording on this thread."""
+    return getattr(_active, "region", None)
+
+
+_NO_NOISE: tuple[Callable[[], Any], Any, float] = (nothing, None, 0.0)
+
+
+def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
+    return lambda mask: mask.to(dtype).div_(divisor)
+
+
+def _record_of(t: Any, key: str) -> Record | None:
+    """What is written down about the storage of a tensor."""
+    try:
+        return t.untyped_storage().__dict__.get(key)  # type: ignore[no-any-return]
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _leaf(t: Any) -> bool:
+    """Is it a leaf? Views are not asked: where the base was written, the answer moves a view in the
+    order of the backward, and so the order in which gradients are added up."""
+    return not t._is_view() and bool(t.is_leaf)
+
+
+class Region(TorchDispatchMode):
+    """Records the ops of a region while it runs."""
+
+    def __init__(self, policy: SaveList | Function | None = None, offload: bool = False) -> None:
+        super().__init__()
+        self.offload = offload  # what is to be saved is held on the host
+        self.policies = [policy]  # of the region and of the regions inside it
+        self.key = f"_cutback_{next(_numbers)}"
+        self.paused = False
+        self.records: list[Any] = []  # weak
+        self.outside: list[Any] = []  # storages from outside that carry an entry; weak
+        self.number = 0
+        # the last storage filled with zeros and ones at random, as what, and what divided it
+        self.noise = _NO_NOISE
+        self.factory: Any = None  # weak: what the last op made, if from nothing
+        self.recent: list[Value] = []  # held results of the last op that has any, for their readers
+        self.seen: list[Value] = []  # whose memory was written
+        self.shares = False  # is there a storage with several version counters?
+        # leaves from outside, held as the object itself: value and object, weak; storage and place
+        self.leaves: list[tuple[Any, Any, Any, Any]] = []
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """The mode looks at what compiled code calls, not into it."""
+        return True
+
+    def __enter__(self) -> Region:
+        _active.region = self
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _active.region = None
+        super().__exit__(*error)
+        self._settle()
+        for weak in self.outside:
+            storage = weak()
+            if storage is not None:
+                storage.__dict__.pop(self.key, None)
+        for weak in self.records:
+            record = weak()
+            if record is not None:
+                record.clear()
+        self.outside.clear()
+        self.records.clear()
+        self.recent.clear()
+        self.policies = [None]
+        self.noise = _NO_NOISE
+
+    # values
+
+    def alias(self, t: Any) -> Any:
+        """`alias_of`, also from outside a dispatch."""
+        before, self.paused = self.paused, True
+        try:
+            return alias_of(t)
+        finally:
+            self.paused = before
+
+    def _source(self, t: Any, record: Record | None) -> Value:
+        """A value that no logged op can make."""
+        weak, dtype, divisor = self.noise
+        known = record is not None and divisor != 0.0 and weak() is record and t.dtype is dtype
+        if known and t.nbytes >= _MASK_BYTES:
+            before, self.paused = self.paused, True
+            try:
+                with torch.no_grad():
+                    value = held_value(t.detach() != 0, -1)
+            finally:
+                self.paused = before
+            value.restore = _to_noise(t.dtype, divisor)
+            return value
+        if not _leaf(t) or (record is not None and not record.outside):
+            value = held_value(self.alias(t), t._version)
+            value.source = "alias"
+            return value
+        value = held_value(t, t._version)  # as autograd keeps the object itself
+        value.source = "object"
+        if t.layout is torch.strided:
+            place = place_of(t)
+            self.leaves.append((weakref.ref(value), weakref.ref(t), t.untyped_storage(), place))
+        return value
+
+    def value_of(self, t: Any) -> Value:
+        """The value that a tensor stands for."""
+        try:
+            storage = t.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse and other tensors without storage
+            return self._source(t, None)
+        entries = storage.__dict__
+        record: Record | None = entries.get(self.key)
+        if record is None:
+            value = self._source(t, None)
+            record = entries[self.key] = Record(value, weakref.ref(t))
+            record.outside = True
+            self.outside.append(weakref.ref(storage))
+            return value
+        if record.tensor() is t:
+            first = record.first or record.held()
+            if first is not None:
+                return first
+        values = record.named()
+        place = place_of(t)
+        known = values.get(place)
+        if type(known) is weakref.ref:
+            known = known()
+        if known is None:
+            known = self._source(t, record)
+            values[place] = for_record(known)
+        return known
+
+    def _register(self, t: Any, node: Node, index: int, held: str) -> None:
+        """A result of an op; `held` as `_decide` says."""
+        try:
+            entries = t.untyped_storage().__dict__
+        except (NotImplementedError, RuntimeError):
+            return
+        record = entries.get(self.key)
+        if record is not None:  # a view
+            if record.tensor() is not t and held != "once":
+                values = record.named()
+                place = place_of(t)
+                if place not in values:
+                    values[place] = Value(node, index)
+            return
+        if not held:
+            value = Value(node, index)
+            if index >= 0:
+                node.results.append(weakref.ref(value))
+        else:
+            value = held_value(alias_of(t), t._version, index)
+            if held == "host":
+                device = t.device
+                value.tensor = transfers.leave(value.tensor)
+                value.version = -1
+                value.restore = lambda kept: transfers.ready(transfers.arrive(kept, device))
+            if index <= 0:
+                self.recent = []
+            self.recent.append(value)
+        record = entries[self.key] = Record(value, weakref.ref(t))
+        self.records.append(weakref.ref(record))
+
+    # ops
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        if self.factory is not None:
+            made, self.factory = self.factory(), None
+            if func is _DETACH and args[0] is made:
+                return self._renewed(made)
+        info = infos.get(func) or info_of(func)
+        if info.special:
+            if info.mutates:
+                return self._mutate(info, func, args, kwargs)
+            if info.norm >= 0:
+                return self._norm(info, func, args, kwargs)
+            if info.detach:
+                if is_lazy(args[0]):  # a parameter without a shape, about to get one
+                    return func(*args, **kwargs)
+                self._detached(args[0])
+        node = self._node(info, args, kwargs)
+        out = info.call(*args, **kwargs)
+        if info.factory:
+            self._pin_options(node, out)
+        self._log(info, node, out, args, kwargs)
+        if info.factory and isinstance(out, Tensor):
+            self.factory = weakref.ref(out)
+        return out
+
+    def _renewed(self, made: Any) -> Any:
+        """The functions that make tensors hand out another tensor object for the same memory where
+        theirs is held: that is no op of the region."""
+        out = made.detach()
+        record = made.untyped_storage().__dict__.get(self.key)
+        if record is not None:
+            record.tensor = weakref.ref(out)
+        return out
+
+    def _node(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        self.number = number = self.number + 1
+        node = Node(info, number)
+        inputs = node.inputs
+        logged = node.args
+        key = self.key
+        for a in args:
+            kind = type(a)
+            if kind is Tensor:  # the short way to most values
+                try:
+                    record = a.untyped_storage().__dict__.get(key)
+                except (NotImplementedError, RuntimeError):
+                    record = None
+                if record is not None and record.tensor() is a:
+                    value = record.first or record.held() or self.value_of(a)
+                else:
+                    value = self.value_of(a)
+                value.read = True
+                inputs.append(value)
+                logged.append(value)
+            elif kind in _PLAIN:
+                logged.append(a)
+            elif isinstance(a, Tensor):
+                value = self.value_of(a)
+                value.read = True
+                inputs.append(value)
+                logged.append(value)
+            else:
+                logged.append(self._convert(a, node))
+        if kwargs:
+            node.kwargs = {k: self._convert(a, node) for k, a in kwargs.items()}
+        return node
+
+    def _convert(self, a: Any, node: Node) -> Any:
+        if isinstance(a, Tensor):
+            value = self.value_of(a)
+            value.read = True
+            node.inputs.append(value)
+            node.nested = True
+            return value
+        if isinstance(a, (list, tuple)) and not (a and type(a[0]) is int):
+            return [self._convert(x, node) for x in a]
+        return a
+
+    @staticmethod
+    def _pin_options(node: Node, out: Any) -> None:
+        # the defaults may be others by the time it runs again
+        if isinstance(out, Tensor):
+            options = {"dtype": out.dtype, "device": out.device}
+            given = node.kwargs or {}
+            node.kwargs = {**options, **{k: v for k, v in given.items() if v is not None}}
+
+    def _decide(
+        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> str | Collection[int]:
+        """Which results to hold: "" (none), "once" (all, as the op must not run again), "here"
+        (all), "host" (all, in the host's memory), or some by index."""
+        if info.pinned and info.runs_once(args, kwargs):
+            return "once"
+        policy = self.policies[-1]
+        if policy is not None:
+            decision = policy.ask(info, args, kwargs, out)
+            if decision is not AGAIN:
+                if saves(decision):
+                    return "host" if self.offload else "here"
+                return "host" if offloads(decision) else ""
+        return "here" if info.foreign and held_because(info.func, args, kwargs) else ""
+
+    def _log(
+        self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        held = self._decide(info, node, args, kwargs, out)
+        if type(out) is Tensor and not held:
+            self._register(out, node, -1, "")
+        elif isinstance(out, Tensor):
+            how = held if isinstance(held, str) else "here" if held else ""
+            self._register(out, node, -1, how)
+        elif isinstance(out, (tuple, list)):
+            for index, t in enumerate(out):
+                if isinstance(t, Tensor):
+                    how = held if isinstance(held, str) else "here" if index in held else ""
+                    self._register(t, node, index, how)
+
+    # writes
+
+    def _keep_readable(self, record: Record, t: Any) -> None:
+        """Before a storage is overwritten through `t`: copy those held values in it that a logged
+        op reads, and keep for the slots what autograd would find in them."""
+        for value in record.all():
+            if value.tensor is None or value.version < 0 or not value.read:
+                continue
+            if value.tensor.untyped_storage() is not t.untyped_storage():
+                self._follow_leaves()
+            tensor = value.tensor
+            # not counted: the list of the loop, `value`, the argument of the count, the record
+            others = sys.getrefcount(value) - 3 - (record.first is value)
+            if record.values:
+                others -= sum(v is value for v in record.values.values())
+            if others > 0:
+                if value.packs > 0 and value.seen is None:
+                    self._keep_seen(value, tensor, tensor, value.version)
+                value.tensor = tensor.detach().clone()
+                value.version = value.tensor._version
+        if record.counter is None:
+            return
+        for place, value in record.named().items():
+            if type(value) is not weakref.ref and value.packs > 0:
+                counter = record.counter
+                tensor = tensor_at(t.untyped_storage(), place, t.device)
+                self._keep_seen(value, tensor, counter, counter._version)
+        for weak, place, counter, version in record.slots:
+            value = weak()
+            if value is not None:
+                tensor = tensor_at(t.untyped_storage(), place, t.device)
+                self._keep_seen(value, tensor, counter, version)
+
+    def _keep_seen(self, value: Value, tensor: Any, counter: Any, version: int) -> None:
+        value.seen = Seen(tensor, counter, version)
+        self.seen.append(value)
+
+    def _detached(self, t: Any) -> None:
+        """`t` is detached. Unless autograd does it, the result has a version counter of its own."""
+        exclude = torch._C._dispatch_tls_local_exclude_set()
+        if not exclude.has(torch._C.DispatchKey.ADInplaceOrView):
+            self._share(t)
+
+    def _share(self, t: Any) -> None:
+        """The memory of `t` gets a tensor with another version counter than that of `t`."""
+        record = _record_of(t, self.key)
+        if record is not None and record.counter is None:
+            record.named()  # while `t` is there to tell the places
+            record.counter = counter_of(t)
+            self.shares = True
+
+    def _share_source(self, source: Any) -> None:
+        """A tensor is set to the memory of another, or to a storage."""
+        if isinstance(source, torch.UntypedStorage):
+            record = source.__dict__.get(self.key)
+            source = None if record is None else record.tensor()
+        if isinstance(source, Tensor):
+            self._share(source)
+
+    def _slot(self, value: Value, t: Any) -> Value:
+        """What a slot for `t` points at: the value, or one of this slot alone where what autograd
+        would find in it may become another thing than what others find: `t` has another version
+        counter, or is a leaf that may be given other memory, or what is held is such a leaf."""
+        held = value.tensor
+        if held is t:
+            return value
+        if value.source and (value.source == "object" or _leaf(t)):
+            slot = held_value(t if _leaf(t) else self.alias(t), t._version)
+        elif not self.shares:
+            return value
+        else:
+            record = _record_of(t, self.key)
+            if record is None or record.counter is None:
+                return value
+            if held is not None and value.version >= 0:
+                slot = held_value(self.alias(t), t._version)
+            else:
+                slot = Value(value.node, value.index)
+                slot.tensor = held
+                if held is not None:
+                    slot.version, slot.restore = value.version, value.restore
+                before, self.paused = self.paused, True
+                try:
+                    counter = counter_of(t)
+                finally:
+                    self.paused = before
+                record.slots.append((weakref.ref(slot), place_of(t), counter, t._version))
+        slot.packs = 1
+        if hasattr(value, "label"):
+            slot.label = value.label
+        return slot
+
+    def _follow_leaves(self) -> None:
+        """Leaves that were given other memory (``x.data = y``, which nothing dispatches): ops that
+        read the old one run again from that, and slots find the new one, as autograd does. One
+        that has another shape now was put away until the backward, as sharded training does."""
+        for weak, weak_leaf, storage, place in self.leaves:
+            value, leaf = weak(), weak_leaf()
+            if value is None or leaf is None or value.tensor is not leaf:
+                continue
+            if leaf.untyped_storage() is storage or leaf.shape != place[1]:
+                continue
+            before, self.paused = self.paused, True
+            try:
+                old = tensor_at(storage, place, leaf.device)
+            finally:
+                self.paused = before
+            self._keep_seen(value, leaf, leaf, value.version)
+            value.tensor, value.version = old, old._version
+
+    def _settle(self) -> None:
+        """The region has ended: which writes has autograd seen?"""
+        self._follow_leaves()
+        self.leaves.clear()
+        for value in self.seen:
+            seen = value.seen
+            if seen is not None and seen.unseen():
+                seen.settled = True
+            else:
+                value.seen = None  # autograd would refuse; here the old value can be had
+        self.seen.clear()
+
+    def _written(self, t: Any) -> Record | None:
+        try:
+            storage = t.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None
+        record = storage.__dict__.get(self.key)
+        if record is None:
+            record = storage.__dict__[self.key] = Record(None, nothing)
+            record.outside = True
+            self.outside.append(weakref.ref(storage))
+        else:
+            self._keep_readable(record, t)
+        return record  # type: ignore[no-any-return]
+
+    def _mutate(
+        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        policy = self.policies[-1]
+        if policy is not None:
+            policy.ask(info, args, kwargs, None)
+        if info.packet is _SET:
+            self._share_source(args[1] if len(args) > 1 else None)
+        records = []
+        for at in info.written:
+            a = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+            for t in a if isinstance(a, (list, tuple)) else (a,):
+                if isinstance(t, Tensor):
+                    record = self._written(t)
+                    if record is not None:
+                        records.append(record)
+        out = func(*args, **kwargs)
+        for record in records:
+            record.clear()
+        if records:
+            self._no_longer_held()
+        if func is _BERNOULLI or self.noise is not _NO_NOISE:
+            self._note_noise(func, args, records)
+        node = Node(info, 0)
+        for index, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+            if isinstance(t, Tensor):
+                self._register(t, node, index, "once")
+        return out
+
+    def _no_longer_held(self) -> None:
+        """Lets go of results that waited for readers, and were written to: dropout fills memory
+        that another op made, and what it made is there no more."""
+        self.recent = [v for v in self.recent if v.version < 0 or v.tensor._version == v.version]
+
+    def _note_noise(self, func: Any, args: tuple[Any, ...], records: list[Record]) -> None:
+        """Dropout fills a storage with zeros and ones, then divides it by what it keeps."""
+        weak, dtype, divisor = self.noise
+        if func is not _BERNOULLI and not any(weak() is record for record in records):
+            return
+        self.noise = _NO_NOISE
+        t = args[0]
+        if len(records) != 1 or t.nbytes != t.untyped_storage().nbytes():
+            return  # a part of it
+        if func is _BERNOULLI:
+            self.noise = weakref.ref(records[0]), t.dtype, 0.0
+        elif func is _DIV and divisor == 0.0 and t.dtype is dtype and type(args[1]) is float:
+            self.noise = weak, dtype, args[1]
+
+    def _norm(self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Batch norm: it also advances its running statistics, when it has any."""
+        at = info.norm
+        if len(args) < at + 3 or args[at] is None or not args[at + 2]:
+            node = self._node(info, args, kwargs)
+            out = func(*args, **kwargs)
+        else:
+            records = [self._written(t) for t in args[at : at + 2]]
+            node = self._node(info, (*args[:at], None, None, *args[at + 2 :]), kwargs)
+            out = func(*args, **kwargs)
+            for record in records:
+                if record is not None:
+                    record.clear()
+        self._log(info, node, out, args, kwargs)
+        return out
+
+    # autograd's slots
+
+    def pack(self, t: Any) -> Any:
+        """What autograd keeps instead of a tensor."""
+        value = self.value_of(t)
+        value.packs += 1
+        origin = value
+        while origin.node is not None and origin.node.info.view:
+            origin = origin.node.inputs[0]
+            origin.packs += 1
+        return self._slot(value, t) if self.shares or value.source else value

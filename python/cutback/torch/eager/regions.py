@@ -1,0 +1,177 @@
+"""Checkpointing for eager PyTorch, value by value.
+
+PyTorch's checkpoint runs a region again as a whole when the first of its values is needed. Here the
+region's ops are logged while it runs, and what autograd wants to save is replaced by a place in
+that log; when the backward reads it, just the ops that lead to it run again. No compiler is
+involved, and the code of the region runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ...planning import Plan
+from ..flags import check_flags
+from .drop_in import context_of, refuse_unusual
+from .log import Region, active
+from .plan import plan_region, run_planned
+from .policy import Policy, resolve
+from .rerun import unpack
+
+
+def checkpoint(
+    fn: Callable[..., Any],
+    *args: Any,
+    policy_fn: Policy | None = None,
+    budget: int | float | str | None = None,
+    plan: Plan | Mapping[str, Any] | str | None = None,
+    offload: bool = False,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+    context_fn: Callable[[], tuple[Any, Any]] | None = None,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Runs ``fn(*args, **kwargs)`` so that its backward holds less memory. It stands where
+    ``torch.utils.checkpoint.checkpoint`` does, and takes its arguments.
+
+    Args:
+        fn: a function of tensors, or a module.
+        policy_fn: what to save, in PyTorch's words: a function ``(ctx, op, *args, **kwargs) ->
+            torch.utils.checkpoint.CheckpointPolicy``, or a list of ops to save. Ops may be named
+            by overload (``torch.ops.aten.mm.default``) or packet (``torch.ops.aten.mm``). Without
+            it everything runs again that can.
+        budget: instead, the bytes that the region's forward and backward may have alive, as for
+            :func:`cutback.plan` (``3_000_000``, ``"6GiB"``, ``0.5``, ``"min"``); the region's
+            inputs and the parameters do not count, the gradients do. The first run of a region
+            with new shapes is watched and planned, with everything running again that can;
+            later ones follow the plan.
+        plan: instead, a plan from :func:`checkpoint_plan`, or its JSON.
+        offload: with ``policy_fn``, what it says to save waits in the host's memory (pinned, on
+            CUDA) and comes back when the backward reads it.
+        use_reentrant: either way is the same here: nothing runs the engine inside itself, and what
+            the reentrant form cannot do (keywords, detached values, ``autograd.grad``) works.
+        preserve_rng_state: either way random ops run once, so there is no state to put back.
+        context_fn: PyTorch's selective checkpointing (``create_selective_checkpoint_contexts``, or
+            :func:`checkpoint_contexts`) is taken as its ``policy_fn``. Of other pairs the first
+            context is around ``fn``, the second must do nothing: ``fn`` does not run again.
+        determinism_check: ``"default"`` or ``"none"``; there is no second run to be compared.
+        debug, early_stop: as they are by default.
+
+    Returns:
+        what ``fn`` returns. Gradients have the bits that they have without checkpointing.
+
+    Random ops never run again; their results are held, a dropout mask as one byte an element.
+    Ops of other libraries run again where they are registered as functions of their arguments, with
+    a fake kernel, or a policy says ``MUST_RECOMPUTE``. What was written in place is held. A region
+    inside a region joins it, under its own policy.
+
+    Raises:
+        ValueError: a policy wants the result of a mutating op saved. ``offload`` without a
+            policy, with a budget or plan, or in a region inside a region.
+            The ``plan`` is one of another region. ``debug=True``, ``early_stop=False``, a
+            ``context_fn`` whose second context does something, or beside another policy.
+        TypeError: a policy, budget or plan that is none.
+        cutback.BudgetError: the budget cannot be reached; the text states the smallest peak found.
+        RuntimeError: in the backward, if a tensor that is needed was modified after the region.
+    """
+    check_flags(offload=offload)
+    refuse_unusual(use_reentrant, preserve_rng_state, determinism_check, debug, early_stop)
+    if context_fn is not None:
+        around_fn, said = context_of(context_fn)
+        if said is not None:
+            if policy_fn is not None or budget is not None or plan is not None:
+                raise ValueError(
+                    "context_fn brings a policy of its own: give it, or policy_fn, budget or plan"
+                )
+            policy_fn = said
+        fn = around_fn(fn)
+    if sum(x is not None for x in (policy_fn, budget, plan)) > 1:
+        raise TypeError("give one of policy_fn, budget and plan")
+    policy = None if policy_fn is None else resolve(policy_fn)
+    if offload and policy_fn is None:
+        raise ValueError(
+            "offload goes with policy_fn, and holds what that saves on the host; budgets and plans "
+            "of eager regions move nothing (cutback.torch.compile(..., offload=True) does)"
+        )
+    if not torch.is_grad_enabled():
+        return fn(*args, **kwargs)
+    around = active()
+    if around is not None:
+        if budget is not None or plan is not None:
+            raise ValueError(
+                "budget and plan belong to the outermost region; a region inside it takes policy_fn"
+            )
+        if offload:
+            raise ValueError(
+                "offload belongs to the outermost region; inside it, a policy_fn that answers "
+                "MUST_CPU_OFFLOAD moves what it is asked about"
+            )
+        around.policies.append(policy)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            around.policies.pop()
+    if budget is not None or plan is not None:
+        return run_planned(fn, args, kwargs, budget, plan)
+    region = Region(policy, offload)
+    with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack), region:
+        return fn(*args, **kwargs)
+
+
+def checkpoint_sequential(
+    functions: torch.nn.Sequential | Iterable[Callable[..., Any]],
+    segments: int,
+    input: Any,
+    use_reentrant: bool | None = None,
+    *,
+    preserve_rng_state: bool = True,
+    policy_fn: Policy | None = None,
+    offload: bool = False,
+) -> Any:
+    """Runs functions one after another, in segments that are each a :func:`checkpoint`; the last
+    is not, as its backward comes first. It stands where PyTorch's ``checkpoint_sequential`` does.
+
+    A budget goes with ``checkpoint(sequential, input, budget=...)``, which needs no segments.
+
+    Raises:
+        ValueError: ``segments`` is not between 1 and the number of functions.
+    """
+    row = list(functions)
+    if not 1 <= segments <= max(1, len(row)):
+        raise ValueError(f"segments={segments}: there are {len(row)} functions")
+
+    def run(part: list[Callable[..., Any]], value: Any) -> Any:
+        for function in part:
+            value = function(value)
+        return value
+
+    size = len(row) // segments
+    cut = size * (segments - 1)
+    for start in range(0, cut, size or 1):
+        input = checkpoint(
+            run, row[start : start + size], input, policy_fn=policy_fn, offload=offload,
+            use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state,
+        )  # fmt: skip
+    return run(row[cut:], input)
+
+
+def checkpoint_plan(
+    fn: Callable[..., Any], *args: Any, budget: int | float | str | None = None, **kwargs: Any
+) -> Plan:
+    """The plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` makes; runs ``fn`` once,
+    or twice where the first run left something behind that it made (a cache, lazy parameters).
+
+    ``checkpoint(fn, ..., plan=...)`` takes it back, also as JSON and in another process, for
+    arguments of the same shapes.
+
+    Raises:
+        cutback.BudgetError: the budget cannot be reached.
+    """
+    with torch.enable_grad():
+        return plan_region(fn, args, kwargs, budget)

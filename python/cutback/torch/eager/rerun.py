@@ -1,0 +1,210 @@
+"""Making a value again: run what leads to it, and no more.
+
+Inside a backward every op runs below autograd and with autocast off, as it did when it was logged:
+the log holds the ops that autograd and autocast chose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .values import Node, Seen, Value
+
+_NEAR = 8  # ops that a chain may be long and have all that is wanted of it held
+
+
+def held(value: Value, tensor: Any) -> Any:
+    """A held tensor, unless it was overwritten.
+
+    Raises:
+        RuntimeError: it was.
+    """
+    version = value.version
+    if version < 0:
+        return value.restore(tensor)
+    if tensor._version != version:
+        raise _modified(tensor, tensor._version, version)
+    return tensor
+
+
+def _modified(tensor: Any, version: int, expected: int) -> RuntimeError:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: [{kind} {list(tensor.shape)}] is at version {version}; expected "
+        f"version {expected} instead. cutback.torch.checkpoint needs it to run an op "
+        "again; clone it before it is modified, or have what is made of it saved (policy_fn)"
+    )
+
+
+def _found(seen: Seen) -> Any:
+    """What autograd would find in a slot whose memory was written; None if it would refuse, and
+    the region that wrote has not ended.
+
+    Raises:
+        RuntimeError: it would refuse.
+    """
+    if seen.unseen():
+        return seen.tensor
+    if seen.settled:
+        raise _modified(seen.tensor, seen.counter._version, seen.version)
+    return None
+
+
+class _Restored:
+    """Puts the grad mode back."""
+
+    __slots__ = ("grad",)
+
+    def __init__(self, grad: bool) -> None:
+        self.grad = grad
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self.grad)
+
+
+def _fill(a: Any, made: dict[Value, Any]) -> Any:
+    if type(a) is Value:
+        t = made.get(a)
+        if t is not None:
+            return t
+        t = a.tensor
+        return held(a, t)
+    if type(a) is list:
+        return [_fill(x, made) for x in a]
+    return a
+
+
+def _run(node: Node, made: dict[Value, Any]) -> Any:
+    args = []
+    for a in node.args:
+        kind = type(a)
+        if kind is Value:
+            t = made.get(a)
+            args.append(held(a, a.tensor) if t is None else t)
+        else:
+            args.append(_fill(a, made) if kind is list else a)
+    kwargs = node.kwargs
+    if not kwargs:
+        return node.info.call(*args)
+    if node.nested:
+        kwargs = {k: _fill(a, made) for k, a in kwargs.items()}
+    return node.info.call(*args, **kwargs)
+
+
+def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
+    """The ops that lead from held values to `target`, in the order they ran, and which of their
+    results are wanted."""
+    wanted: dict[Node, list[Value]] = {}
+    stack = [target]
+    seen = {target}
+    while stack:
+        value = stack.pop()
+        node = value.node
+        if node is None:
+            continue  # another thread has made it and holds it
+        known = wanted.get(node)
+        if known is not None:
+            known.append(value)
+            continue
+        wanted[node] = [value]
+        for other in node.inputs:
+            if other.tensor is None and other not in seen:
+                seen.add(other)
+                stack.append(other)
+    return sorted(wanted, key=lambda n: n.number), wanted
+
+
+class _Spacing:
+    """Of a long chain, some results are held for the slots that come later: what a slot wants among
+    the last `stride` ops, and one in every `stride` before them. Of n values that are wanted one by
+    one, backwards, about two times the root of n are then held at a time, and each is made about
+    two times. Views are neither counted nor chosen."""
+
+    __slots__ = ("due", "near", "node", "stride", "target")
+
+    def __init__(self, nodes: list[Node], target: Value) -> None:
+        n = sum(not node.info.view for node in nodes)
+        self.stride = max(_NEAR, math.isqrt(n))
+        self.near = n - self.stride  # ops until only `stride` are left
+        self.due = 0  # ops since the last one that was chosen
+        self.node: Node | None = None
+        self.target = target
+
+    def __call__(self, node: Node, value: Value, tensor: Any) -> None:
+        view = node.info.view
+        if node is not self.node and not view:
+            self.node = node
+            self.due += 1
+            self.near -= 1
+        if value is self.target:
+            chosen = value.packs > 1
+        else:
+            chosen = (self.due >= self.stride and not view) or (value.packs > 0 > self.near)
+        if chosen:
+            self.due = 0
+            _keep(value, tensor)
+
+
+def rerun(
+    value: Value,
+    nodes: list[Node],
+    wanted: dict[Node, list[Value]],
+    keep: Callable[[Node, Value, Any], None],
+    made: dict[Value, Any] | None = None,
+) -> Any:
+    """Runs a chain; `keep` sees every result that is wanted and may hold it. `made` holds inputs of
+    the chain that nobody else holds; each is dropped after its last read."""
+    reads: dict[Value, int] = {value: 1}
+    for node in nodes:
+        for other in node.inputs:
+            reads[other] = reads.get(other, 0) + 1
+    made = {} if made is None else made
+    grad = torch.is_grad_enabled()
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), _Restored(grad):
+        for node in nodes:
+            if node.grad is not grad:
+                grad = node.grad
+                torch._C._set_grad_enabled(grad)
+            out = _run(node, made)
+            for result in wanted[node]:
+                t = made[result] = out if result.index < 0 else out[result.index]
+                keep(node, result, t)
+            for weak in node.results:  # what nobody asks for now may be asked for next
+                result = weak()
+                if result is not None and result not in wanted[node] and result.tensor is None:
+                    keep(node, result, out[result.index])
+            for other in node.inputs:
+                left = reads[other] - 1
+                reads[other] = left
+                if not left:
+                    made.pop(other, None)
+            del out
+    made_value = made.get(value)
+    return held(value, value.tensor) if made_value is None else made_value
+
+
+def unpack(value: Value) -> Any:
+    """The tensor behind a slot of autograd."""
+    if value.seen is not None:
+        found = _found(value.seen)
+        if found is not None:
+            return found
+    tensor = value.tensor
+    if tensor is not None:
+        return held(value, tensor)
+    nodes, wanted = chain(value)
+    return rerun(value, nodes, wanted, _Spacing(nodes, value))
+
+
+def _keep(value: Value, tensor: Any) -> None:
+    """From now on it is held; its reads end with the slots and ops that point at it."""
+    value.version = tensor._version
+    value.tensor = tensor
+    value.node = None

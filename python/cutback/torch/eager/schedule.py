@@ -1,0 +1,182 @@
+"""What an eager region will do under a plan: the forward runs as it is written, autograd orders the
+backward, and what is left of the plan is which forward values are held and how long the result of a
+rerun is. That is a schedule of its own, whose bytes are what counts against a budget.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from itertools import count
+from typing import Any
+
+from ... import _native
+from .described import ONCE, Described
+
+
+class Schedule:
+    """What a region holds and reruns, as it will happen: the steps of a plan, cut down to what an
+    eager region can follow."""
+
+    def __init__(self, seen: Described, plan: dict[str, Any], gone: Collection[int] = ()) -> None:
+        self.seen = seen
+        self._gone = gone  # values that the forward, which has run, did not hold
+        self.steps: list[int] = []
+        self._read_by: dict[int, set[int]] = {}
+        self._makers = [i for i, op in enumerate(seen.ops) for _ in op["out"]]
+        self._views = {i for i, op in enumerate(seen.ops) if "view" in op["flags"]}
+        starts = next(
+            (i for i, op in enumerate(seen.ops) if "backward" in op["flags"]), len(seen.ops)
+        )
+        self.starts = starts
+        self._pinned = {i for i in range(starts) if ONCE & set(seen.ops[i]["flags"])}
+        self._wishes(plan, starts)
+        self._follow(starts)
+
+    def origin(self, value: int) -> int:
+        """The value whose storage a view lies in."""
+        maker = self._makers[value]
+        while maker in self._views and self.seen.ops[maker]["in"]:
+            value = self.seen.ops[maker]["in"][0]
+            maker = self._makers[value]
+        return value
+
+    def _wishes(self, plan: dict[str, Any], starts: int) -> None:
+        """From the plan's steps: which values the forward holds, and for each run of an op in the
+        backward, until where its results are read. Times are ids of backward ops."""
+        runs: dict[int, int] = {}  # op -> its run: -1 in the forward, else a number
+        number = count()
+        reads: dict[tuple[int, int], int] = {}  # (value, run) -> last reader
+        made: dict[tuple[int, int], int] = {}  # (value, run) -> time of the run
+        now = starts
+        self.held: set[int] = set()
+        steps = plan["steps"]
+        after = [starts] * len(steps)
+        for place in range(len(steps) - 1, -1, -1):
+            if steps[place] >= starts:
+                now = steps[place]
+            after[place] = now
+        ops = self.seen.ops
+        first = 0
+        for op in ops:
+            op.setdefault("first", first)
+            first += len(op["out"])
+        for place, op_id in enumerate(steps):
+            now = after[place]
+            backward = place >= plan["backward_starts"]
+            for value in ops[op_id]["in"] if backward else ():
+                origin = self.origin(value)
+                run = runs.get(self._makers[origin], -1)
+                if run < 0 and self._makers[origin] < starts:
+                    self.held.add(origin)
+                else:
+                    reads[origin, run] = now
+            runs[op_id] = next(number) if backward and op_id < starts else -1
+            for k in range(len(ops[op_id]["out"])):
+                made[ops[op_id]["first"] + k, runs[op_id]] = now
+        self.held.difference_update(self._gone)
+        # value -> (time it is made, time of the last read), in order
+        self.lives: dict[int, list[tuple[int, int]]] = {}
+        for (value, run), last in sorted(reads.items(), key=lambda item: item[0]):
+            if run >= 0:
+                self.lives.setdefault(value, []).append((made[value, run], last))
+
+    def read_by(self, now: int) -> set[int]:
+        """What a backward op saved, or that saved values are views of."""
+        known = self._read_by.get(now)
+        if known is None:
+            slots = self.seen.slots_of.get(now, ())
+            known = self._read_by[now] = {self.origin(self.seen.slots[k]) for k in slots}
+        return known
+
+    def until(self, value: int, now: int) -> int:
+        """The last time at which the plan wants a value that was made at time `now`."""
+        last = -1
+        for begin, end in self.lives.get(value, ()):
+            if begin <= now:
+                last = end
+        return last
+
+    def _follow(self, starts: int) -> None:
+        """The steps that rerun.py will take."""
+        ops = self.seen.ops
+        self.steps = [i for i in range(starts) if "placeholder" not in ops[i]["flags"]]
+        self._forward_steps = len(self.steps)
+        pinned = self._pinned
+        kept: dict[int, int] = {}
+        for now in range(starts, len(ops)):
+            kept = {v: last for v, last in kept.items() if last >= now}
+            here = self.read_by(now)
+            for slot in self.seen.slots_of.get(now, ()):
+                wanted: set[int] = set()
+                used: set[int] = set()
+                stack = [self.seen.slots[slot]]
+                while stack:
+                    value = stack.pop()
+                    maker = self._makers[value]
+                    if value in kept:
+                        used.add(value)
+                        continue
+                    if value in self.held or maker in pinned or maker in wanted:
+                        continue
+                    wanted.add(maker)
+                    stack += ops[maker]["in"]
+                for value in used - here:
+                    if kept[value] == now:
+                        del kept[value]
+                for maker in sorted(wanted):
+                    self.steps.append(maker)
+                    first = ops[maker]["first"]
+                    for value in range(first, first + len(ops[maker]["out"])):
+                        last = self.until(value, now)
+                        if last > now or (last == now and value in here):
+                            kept[value] = last
+            self.steps.append(now)
+
+    def _behind(self, values: Iterable[int]) -> set[int]:
+        """What is held as long as these values are: they point at the ops that lead to them,
+        whether or not those run again."""
+        ops = self.seen.ops
+        found: set[int] = set()
+        seen: set[int] = set()
+        stack = list(values)
+        while stack:
+            value = stack.pop()
+            maker = self._makers[value]
+            if value in seen or "placeholder" in ops[maker]["flags"]:
+                continue
+            seen.add(value)
+            if value in self.held or maker in self._pinned:
+                found.add(value)
+            else:
+                stack += ops[maker]["in"]
+        return found
+
+    def _as_held(self) -> str:
+        """The problem, where ops also read what is held until they have run: that of the slots of
+        backward ops, and that of the tensors which forward ops read."""
+        problem = json.loads(self.seen.text)
+        slots, slots_of = self.seen.slots, self.seen.slots_of
+        for now, op in enumerate(problem["ops"]):
+            if now < self.starts:
+                held = self._behind(op["in"])
+            elif now in slots_of:
+                held = self._behind(slots[slot] for slot in slots_of[now])
+            else:
+                continue
+            op["in"] = [*op["in"], *sorted(held - set(op["in"]))]
+        return json.dumps(problem)
+
+    def document(self, plan: dict[str, Any]) -> str:
+        """The schedule as a document for `cutback evaluate`."""
+        rows = {
+            "steps": self.steps,
+            "backward_starts": self._forward_steps,
+            "device": plan.get("device"),
+        }
+        return json.dumps(rows)
+
+    def live_bytes(self, device: str | None) -> int:
+        """Peak of the schedule."""
+        text = _native.evaluate_json(self._as_held(), self.document({"device": device}), device)
+        return int(json.loads(text)["peak_bytes"])

@@ -1,0 +1,577 @@
+"""Watches a region run once and writes down what the planner needs: a problem (docs/problem.md).
+
+The forward ops are those of the log. Where the program holds a tensor beyond its last read, an op
+"release" reads it once more: that memory is not the planner's to free. The backward has one op for
+each node of autograd's graph, in the order of autograd's engine (ready nodes by falling sequence
+number), reading the gradients that reach the node and the values it saved. Which values those are
+is asked of the node itself: its `_saved_*` attributes call the unpack hook, which here writes down
+the slot instead of making the tensor.
+Then the node is called with fake tensors (rehearse.py), to see what it makes and hands on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import heapq
+import json
+import math
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+from ..graph.rerunnable import held_because
+from .described import Described
+from .log import Region
+from .ops import OpInfo
+from .rehearse import (  # fmt: skip
+    Layout,
+    Made,
+    Rehearsal,
+    contiguous,
+    is_like,
+    layout_of,
+    nbytes,
+    storage_of,
+)
+from .values import Node, Record, Value
+
+_OURS = "cutback.torch"
+
+# Nodes whose gradient is the one that reaches them, in another shape or not even that.
+_PASS_ON = {
+    "AddBackward0", "AliasBackward0", "ViewBackward0", "UnsafeViewBackward0", "TBackward0",
+    "TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0", "SqueezeBackward0",
+    "SqueezeBackward1", "ReshapeAliasBackward0", "CloneBackward0", "SubBackward0",
+}  # fmt: skip
+
+probing = threading.local()
+"""``slots``: numbers of the slots that a node asked for; ``make``: what to answer it."""
+_dummy = torch.empty(0)
+_LEAF = "torch::autograd::AccumulateGrad"
+
+
+class Slot:
+    """What autograd keeps instead of a tensor, in a region that has, or gets, a plan."""
+
+    __slots__ = ("number", "run", "value")
+
+    def __init__(self, value: Value, number: int, run: Any) -> None:
+        self.value = value
+        self.number = number  # in the order in which the region saved
+        self.run = run  # plan.Run: what this run of the region holds from rerun to rerun
+
+
+def probed(slot: Slot) -> Any:
+    """The answer to a node that is asked what it saved; None if none is asked."""
+    slots = getattr(probing, "slots", None)
+    if slots is None:
+        return None
+    slots.append(slot.number)
+    make = getattr(probing, "make", None)
+    return _dummy if make is None else make(slot.number)
+
+
+@contextlib.contextmanager
+def _answering(make: Callable[[int], Any]) -> Iterator[None]:
+    """Nodes get what ``make`` says for the slots that they ask for."""
+    probing.slots, probing.make = [], make
+    try:
+        yield
+    finally:
+        probing.slots = probing.make = None
+
+
+class Gradient(NamedTuple):
+    """A gradient on its way to a node."""
+
+    value: int
+    fake: Any
+
+
+class Watching(Region):
+    """Records a region and describes it."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.run = run
+        self.ops: list[dict[str, Any]] = []
+        self.storages: list[dict[str, Any]] = []
+        self.values: list[int] = []  # storage of each value
+        self.keys: dict[tuple[int, int], int] = {}  # (number of the node, result) -> value
+        self.funcs: list[Any] = []  # of each node
+        self.slots: list[int] = []  # value of each slot
+        self.layouts: list[Layout | None] = []  # of each slot
+        self.latest: list[int] = []  # newest value in each storage
+        self._packed: list[Any] = []  # value of each slot, weak
+        self._storage_ids: Any = weakref.WeakKeyDictionary()
+        self._last_read: dict[int, int] = {}
+        self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
+        self._ends: list[Any] = []
+        self.made: list[tuple[int, Any, Any]] = []  # number of a storage; it and its tensor, weak
+        self._logged: set[int] = set()  # storages that the log holds
+        self._dead: list[int] = []  # storages
+        self._op: dict[str, Any] = {}
+        self._insists = False
+        self._first_node = torch.autograd._get_sequence_nr()
+        self._heads: list[tuple[Any, int, int]] = []  # graph node, its output, value
+        self._waiting: dict[tuple[Any, int], Gradient] = {}  # at nodes, by input
+        self._leaves: Counter[Any] = Counter()  # of autograd's graph: gradients still to come
+
+    # the forward
+
+    def _new_op(self, kind: str, flags: Iterable[str], reads: Iterable[int]) -> dict[str, Any]:
+        if self._dead:
+            self._release()
+        op: dict[str, Any] = {
+            "name": f"{kind}_{len(self.ops)}",
+            "kind": kind,
+            "flags": list(flags),
+            "out": [],
+        }
+        values = list(dict.fromkeys(reads))
+        op["in"] = values
+        for value in values:
+            self._last_read[self.values[value]] = len(self.ops)
+        self.ops.append(op)
+        return op
+
+    def _new_storage(self, nbytes: int, flags: Iterable[str] = ()) -> int:
+        self.storages.append({"bytes": nbytes, "flags": list(flags)})
+        self.latest.append(-1)
+        return len(self.storages) - 1
+
+    def _new_value(self, op: dict[str, Any], storage: int, t: Any = None) -> int:
+        # values are numbered in the order of the ops, so only the last op may get one
+        assert op is self.ops[-1]
+        kind = "" if t is None else f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+        op["out"].append({"storage": storage, "type": kind})
+        self.values.append(storage)
+        self.latest[storage] = len(self.values) - 1
+        self._last_read[storage] = len(self.ops) - 1
+        return len(self.values) - 1
+
+    def _id_of(self, t: Any) -> int | None:
+        try:
+            storage: int | None = self._storage_ids.get(t.untyped_storage())
+            return storage
+        except (NotImplementedError, RuntimeError):
+            return None
+
+    def _source(self, t: Any, record: Record | None) -> Value:
+        value = super()._source(t, record)
+        storage = self._id_of(t)
+        if storage is None:
+            op = self._new_op("input", ["placeholder"], ())
+            storage = self._new_storage(t.nbytes if t.layout is torch.strided else 0, ["static"])
+            self._new_value(op, storage, t)
+            if t.layout is torch.strided:
+                self._storage_ids[t.untyped_storage()] = storage
+        else:
+            self._logged.add(storage)
+        value.label = self.latest[storage]
+        if value.version < 0:  # noise, held as a mask and made again for each reader
+            op = self._new_op("mask", ["unknown"], [value.label])
+            self._last_read[storage] = sys.maxsize  # its readers have it as workspace
+            value.label = self._new_value(op, self._new_storage(value.tensor.nbytes), value.tensor)
+            self._restored[value.label] = t.nbytes
+        return value
+
+    def _work(
+        self, op: dict[str, Any], info: OpInfo, args: Any, kwargs: dict[str, Any], out: Any
+    ) -> None:
+        packet = getattr(info.func, "overloadpacket", None)
+        if packet in flop_registry:
+            op["flops"] = int(flop_registry[packet](*args, **kwargs, out_val=out))
+            op["flags"].append("compute")
+        elif "_scaled_dot_product" in op["kind"]:  # those that the registry lacks
+            (*batch, m, k), n = args[0].shape, args[1].shape[-2]
+            op["flops"] = 4 * math.prod(batch) * m * n * k
+            op["flags"].append("compute")
+        elif not info.foreign and torch.Tag.pointwise in info.func.tags:
+            op["flags"].append("fusible")
+        tensors = [a for a in (*args, out) if isinstance(a, Tensor)]
+        for a in (*args, out):
+            if isinstance(a, (tuple, list)):
+                tensors += [t for t in a if isinstance(t, Tensor)]
+        op["bytes"] = sum(t.nbytes for t in tensors if t.layout is torch.strided)
+
+    def _log(
+        self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        reads = [v.label for v in node.inputs]
+        self._op = op = self._new_op(str(info.func), (), reads)
+        restored = sum(self._restored.get(value, 0) for value in reads)
+        if restored:
+            op["workspace"] = restored
+        self.funcs.append((info.func, shapes_of(out)))
+        if info.pinned and info.runs_once(args, kwargs):
+            op["flags"].append("random_stateful")
+        elif info.foreign and held_because(info.func, args, kwargs):
+            op["flags"].append("unknown")
+        super()._log(info, node, out, args, kwargs)
+        if self._insists:  # the policy of a region inside
+            for made in op["out"]:
+                made["constraint"] = "must_save"
+        if not op["out"]:
+            op["flags"].append("effect")
+        elif "view" not in op["flags"]:
+            self._work(op, info, args, kwargs, out)
+
+    def _decide(
+        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> Any:
+        held = super()._decide(info, node, args, kwargs, out)
+        free = not info.foreign or not held_because(info.func, args, kwargs)
+        self._insists = held in ("here", "host") and free and not info.view
+        return held
+
+    def _register(self, t: Any, node: Node, index: int, held: str) -> None:
+        storage = self._id_of(t)
+        if storage is None and t.layout is torch.strided:
+            storage = self._new_storage(t.untyped_storage().nbytes())
+            self._storage_ids[t.untyped_storage()] = storage
+            self._ends.append(weakref.finalize(t.untyped_storage(), self._died, storage))
+            self.made.append((storage, weakref.ref(t.untyped_storage()), weakref.ref(t)))
+        elif storage is not None and not self._op["out"] and "mutates" not in self._op["flags"]:
+            self._op["flags"].append("view")
+        if storage is None:
+            return
+        if "mutates" in self._op["flags"] and storage in [o["storage"] for o in self._op["out"]]:
+            return  # it returned what it wrote to
+        if held:
+            self._logged.add(storage)
+        label = self._new_value(self._op, storage, t)
+        self.keys[node.number, index] = label
+        super()._register(t, node, index, held)
+        value = self.value_of(t)
+        if not hasattr(value, "label"):
+            value.label = label
+
+    def _mutate(
+        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        flat = []
+        for a in (*args, *kwargs.values()):
+            flat += [t for t in (a if isinstance(a, (list, tuple)) else (a,))]
+        tensors = [t for t in flat if isinstance(t, Tensor)]
+        reads = [self.value_of(t).label for t in tensors]
+        for a in flat:  # set_
+            storage = self._storage_ids.get(a) if isinstance(a, torch.UntypedStorage) else None
+            if storage is not None:
+                reads.append(self.latest[storage])
+        written = []
+        for at in info.written:
+            a = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+            for t in a if isinstance(a, (list, tuple)) else (a,):
+                storage = self._id_of(t) if isinstance(t, Tensor) else None
+                if storage is not None and storage not in written:
+                    written.append(storage)
+        self._op = op = self._new_op(str(func), ["mutates"], reads)
+        for storage in written:
+            self._new_value(op, storage)
+        return super()._mutate(info, func, args, kwargs)
+
+    def _died(self, storage: int) -> None:
+        self._dead.append(storage)  # it may be any time, also in the middle of an op
+
+    def _release(self) -> None:
+        """Write down what died after the last op, if an op has run since it was last read."""
+        dead, self._dead = self._dead, []
+        last = len(self.ops) - 1
+        late = [s for s in dead if self._last_read.get(s, last) < last]
+        if late:
+            self._new_op("release", ["effect"], [self.latest[s] for s in late])
+
+    def pack(self, t: Any) -> Any:
+        """A numbered slot."""
+        value = super().pack(t)
+        self.slots.append(value.label)
+        self.layouts.append(layout_of(t))
+        self._packed.append(weakref.ref(value))
+        return Slot(value, len(self.slots) - 1, self.run)
+
+    def outputs(self, tensors: list[Any]) -> None:
+        """To be called with what the region returns, before it ends."""
+        self._results = [self.value_of(t).label for t in tensors]
+        self.recent.clear()  # what nobody has read was held until here, and dies now
+        for storage, weak, t in self.made:
+            # the program holds it, or PyTorch does, as autocast its casts of weights
+            if weak() is not None and (storage not in self._logged or t() is not None):
+                self.storages[storage]["flags"] = ["hold_end"]
+        for end in self._ends:
+            end.detach()
+        self._release()
+        for t, value in zip(tensors, self._results, strict=True):
+            if t.requires_grad and t.grad_fn is not None:
+                self._heads.append((t.grad_fn, t.output_nr, value))
+
+    # the backward
+
+    def problem(self) -> Described:
+        """The whole region as a problem."""
+        for number, weak in enumerate(self._packed):
+            value = weak()
+            if value is not None and value.seen is not None:  # the slot has what was written
+                self.slots[number] = self.latest[self.values[value.label]]
+        self._packed = []
+        self._slots_of: dict[int, list[int]] = {}
+        starts = len(self.ops)
+        for storage in {self.values[value] for value in self._results}:
+            if not self.storages[storage]["flags"]:  # the caller's, who may hold it to the end
+                self.storages[storage]["flags"] = ["hold_end"]
+        try:
+            ends = self._backward()
+        finally:
+            # a saved tensor holds the hook that packed it, so this region: with the ends of
+            # autograd's graph in it, a graph whose backward never runs would hold itself
+            self._heads = []
+            self._waiting, self._leaves = {}, Counter()
+        document = {
+            "format": "cutback.problem",
+            "version": 1,
+            "source": "cutback.torch.checkpoint",
+            "backward_starts": starts,
+            "forward_outputs": sorted(set(self._results)),
+            "backward_outputs": ends,
+            "storages": self.storages,
+            "ops": self.ops,
+        }
+        return Described(
+            json.dumps(document), self.ops, self.values, self.keys, self.funcs, self._slots_of,
+            self.slots, self.made,
+        )  # fmt: skip
+
+    def _saved(self, node: Any) -> tuple[list[int], bool]:
+        """Numbers of the slots that a node of autograd's graph reads, and whether that is all that
+        it saved: not where hooks inside the region hold something."""
+        if node.name() == "CheckpointFunctionBackward":  # use_reentrant=True
+            raise _torchs_checkpoint(node)
+        probing.slots = []
+        try:
+            names = [n for n in dir(node) if n.startswith("_saved_")]
+            if hasattr(type(node), "saved_tensors"):
+                names.append("saved_tensors")
+            ours = True
+            for name in names:
+                raw = getattr(node, f"_raw{name}" if name[0] == "_" else f"_raw_{name}", None)
+                if _others(raw, node):
+                    ours = False
+                else:
+                    getattr(node, name)
+            return list(dict.fromkeys(probing.slots)), ours
+        finally:
+            probing.slots = None
+
+    def _order(self) -> list[Any]:
+        """Nodes of the region, as autograd's engine will run them."""
+        waiting: dict[Any, int] = {}
+        stack = [node for node, _, _ in self._heads]
+        seen = set(stack)
+        while stack:
+            for other, _ in stack.pop().next_functions:
+                if other is None or not self._inside(other):
+                    continue
+                waiting[other] = waiting.get(other, 0) + 1
+                if other not in seen:
+                    seen.add(other)
+                    stack.append(other)
+        heads = {node for node, _, _ in self._heads}
+        ready = [(-n._sequence_nr(), i, n) for i, n in enumerate(heads) if not waiting.get(n)]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            node = heapq.heappop(ready)[2]
+            order.append(node)
+            for other, _ in node.next_functions:
+                if other in waiting:
+                    waiting[other] -= 1
+                    if not waiting[other]:
+                        heapq.heappush(
+                            ready, (-other._sequence_nr(), len(seen) + len(order), other)
+                        )
+        return order
+
+    def _inside(self, node: Any) -> bool:
+        if node.name() == _LEAF:
+            return False
+        return bool(node._sequence_nr() >= self._first_node)
+
+    def _backward(self) -> list[int]:
+        self._rehearsal = Rehearsal()
+        self._fakes: dict[int, Any] = {}  # of slots
+        for node, at, _ in self._heads:
+            if self._inside(node):
+                op = self._new_op("tangent", ["backward"], ())
+                # backward() holds the gradient of a scalar, which it makes, to its end
+                scalar = not len(node._input_metadata[at].shape)
+                flags = ["hold_end"] if scalar else []
+                fake = self._rehearsal.like(_taken_by(node, at))
+                storage = self._new_storage(nbytes(fake), flags)
+                self._arrive((node, at), Gradient(self._new_value(op, storage), fake))
+        order = self._order()
+        self._leaves = Counter(
+            place
+            for node in order
+            for place in node.next_functions
+            if place[0] is not None and place[0].name() == _LEAF
+        )
+        for node in order:
+            slots, ours = self._saved(node)
+            reach = [self._waiting.pop((node, at), None) for at in range(len(node._input_metadata))]
+            if any(reach):
+                self._one_backward(node, slots, ours, reach)
+        return [gradient.value for gradient in self._waiting.values()]  # what leaves the region
+
+    def _fake_of(self, slot: int) -> Any:
+        """What stands for a slot's value."""
+        fake = self._fakes.get(slot)
+        if fake is None:
+            layout = self.layouts[slot]
+            fake = self._fakes[slot] = _dummy if layout is None else self._rehearsal.like(layout)
+        return fake
+
+    def _one_backward(
+        self, node: Any, slots: list[int], ours: bool, reach: list[Gradient | None]
+    ) -> None:
+        """The ops of one node of autograd's graph, and where its results go."""
+        given = [gradient for gradient in reach if gradient is not None]
+        reads = [*(g.value for g in given), *(self.slots[k] for k in slots)]
+        made = None
+        places = node.next_functions
+        takes = [None if other is None else _taken_by(other, at) for other, at in places]
+        if ours and all(self.layouts[k] is not None for k in slots):
+            saved = [self._fake_of(k) for k in slots]
+            fakes = [None if g is None else g.fake for g in reach]
+            during = functools.partial(_answering, self._fake_of)
+            made = self._rehearsal.run(node, fakes, saved, takes, during)
+        if made is None:
+            made = self._assume(node, given, takes)
+        # storage of a fake tensor -> a value that lies in it
+        values = {storage_of(g.fake): g.value for g in given}
+        values |= {storage_of(self._fakes[k]): self.slots[k] for k in slots if k in self._fakes}
+        results = [(p, t) for p, t in zip(places, made.outputs, strict=True) if p[0] is not None]
+        fresh = {storage_of(t): t for _, t in results if t is not None}
+        fresh = {key: t for key, t in fresh.items() if key not in values}
+        restored = sum(self._restored.get(self.slots[k], 0) for k in slots)
+        workspace = restored + max(0, made.peak - sum(nbytes(t) for t in fresh.values()))
+        if fresh or slots or workspace:
+            op = self._new_op(node.name(), ["backward"], reads)
+            self._slots_of[len(self.ops) - 1] = slots
+            if workspace:
+                op["workspace"] = workspace
+            for key, t in fresh.items():
+                values[key] = self._new_value(op, self._new_storage(nbytes(t)))
+            moved = {self.values[v] for v in op["in"]} | {o["storage"] for o in op["out"]}
+            op["bytes"] = sum(self.storages[s]["bytes"] for s in moved)
+        for place, t in results:
+            if t is None:
+                continue
+            key = storage_of(t)
+            value = values[key]
+            if fresh.pop(key, None) is None:  # handed on, or a part of what is handed on
+                op = self._new_op(node.name(), ["backward", "view"], [value])
+                value = self._new_value(op, self.values[value])
+            self._arrive(place, Gradient(value, t))
+        for place, _ in results:
+            self._take(place)
+
+    def _assume(self, node: Any, given: list[Gradient], takes: Sequence[Layout | None]) -> Made:
+        """What a node is taken to do that cannot be rehearsed: each result is fresh, unless it is
+        known to be the gradient that reached the node."""
+        outputs: list[Any] = []
+        size = 0
+        for layout in takes:
+            if layout is None:
+                outputs.append(None)
+                continue
+            fake = self._rehearsal.like(layout)
+            if node.name() in _PASS_ON and nbytes(fake) == nbytes(given[0].fake):
+                fake = given[0].fake
+            else:
+                size += nbytes(fake)
+            outputs.append(fake)
+        return Made(outputs, size)
+
+    def _arrive(self, place: tuple[Any, int], new: Gradient) -> None:
+        """A gradient reaches a node. A second one is added to the first, in memory of its own:
+        autograd writes into the first's only where nobody else has that and no dispatch mode is
+        active, as a tracker's is."""
+        old = self._waiting.get(place)
+        if old is None:
+            self._waiting[place] = new
+            return
+        fake = self._rehearsal.copy_of(old.fake)
+        op = self._new_op("accumulate", ["backward"], [old.value, new.value])
+        op["bytes"] = 3 * nbytes(fake)
+        value = self._new_value(op, self._new_storage(nbytes(fake)))
+        self._waiting[place] = Gradient(value, fake)
+
+    def _take(self, place: tuple[Any, int]) -> None:
+        """A leaf has all of its gradient: it takes the tensor as it is, if nobody else has that and
+        it lies as the leaf does; otherwise a copy."""
+        if place not in self._leaves:
+            return
+        self._leaves[place] -= 1
+        got = self._waiting.get(place)
+        if got is None or self._leaves[place]:
+            return
+        others = sum(g.fake is got.fake for g in self._waiting.values()) - 1
+        leaf = getattr(place[0], "variable", None)
+        lies = leaf is None or leaf.layout is not torch.strided or is_like(got.fake, leaf)
+        if not others and lies:
+            return
+        fake = self._rehearsal.copy_of(got.fake)
+        op = self._new_op("clone", ["backward"], [got.value])
+        op["bytes"] = 2 * nbytes(fake)
+        self._waiting[place] = Gradient(self._new_value(op, self._new_storage(nbytes(fake))), fake)
+
+
+def _others(raw: Any, node: Any) -> bool:
+    """Is it hooks inside the region that hold what a node saved? They are not ours to call.
+
+    Raises:
+        NotImplementedError: they are those of PyTorch's checkpoint.
+    """
+    for saved in raw if isinstance(raw, tuple) else (raw,):
+        hook = getattr(saved, "unpack_hook", None)  # torch 2.11 does not show it
+        module = getattr(hook, "__module__", _OURS)
+        if module == "torch.utils.checkpoint":
+            raise _torchs_checkpoint(node)
+        if hook is not None and not module.startswith(_OURS):
+            return True
+    return False
+
+
+def _torchs_checkpoint(node: Any) -> NotImplementedError:
+    return NotImplementedError(
+        f"budget: torch.utils.checkpoint inside the region ({node.name()}) runs its part again as "
+        "a whole, whatever a plan says. Take it out: under a budget values run again without it; "
+        "or leave the budget out, then it works as always"
+    )
+
+
+def shapes_of(out: Any) -> Any:
+    """Shapes and dtypes of an op's results: what must repeat for a plan to hold."""
+    if isinstance(out, Tensor):
+        return tuple(out.shape), out.dtype
+    if isinstance(out, (tuple, list)):
+        return tuple(shapes_of(t) for t in out)
+    return None
+
+
+def _taken_by(node: Any, at: int) -> Layout:
+    """The gradient that a node takes."""
+    try:
+        taken = node._input_metadata[at]
+        shape = tuple(int(n) for n in taken.shape)
+        return contiguous(shape, taken.dtype, taken.device)
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return contiguous((0,), torch.float32, torch.device("cpu"))

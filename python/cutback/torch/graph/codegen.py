@@ -1,0 +1,146 @@
+"""Runs an FX graph op by op, in its order, and lets go of every value after its last use.
+
+The graph becomes the text of one Python function. It takes its arguments in a list and empties
+it (PyTorch's "boxed" convention), so that nobody but the function holds them; a graph module called
+the usual way would keep them to its end.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from ..memory import MODULES
+from .graphs import attribute, module_path
+
+Boxed = Callable[[list[Any]], Any]
+
+
+class _Text:
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self.globals: dict[str, Any] = {}
+        self._named: dict[int, str] = {}
+        self.names: dict[fx.Node, str] = {}
+        self.lines: list[str] = []
+        self.modules: dict[int, str] = {}
+
+    def constant(self, value: Any, prefix: str = "c") -> str:
+        """A name for an object that cannot be written down."""
+        name = self._named.get(id(value))
+        if name is None:
+            name = self._named[id(value)] = f"{prefix}{len(self.globals)}"
+            self.globals[name] = value
+        return name
+
+    def write(self, value: Any) -> str:
+        """An argument as text."""
+        if isinstance(value, fx.Node):
+            return self.names[value]
+        if value is None or type(value) in (int, bool, str):
+            return repr(value)
+        if type(value) is float:
+            return repr(value) if math.isfinite(value) else self.constant(value)
+        if type(value) in (tuple, fx.immutable_collections.immutable_list, list):
+            items = ", ".join(map(self.write, value))
+            if type(value) is tuple:
+                return f"({items},)" if len(value) == 1 else f"({items})"
+            return f"[{items}]"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{k!r}: {self.write(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return f"slice({', '.join(map(self.write, parts))})"
+        return self.constant(value)
+
+    def call(self, node: fx.Node) -> str:
+        args = [self.write(a) for a in node.args]
+        if node.target is operator.getitem:
+            return f"{args[0]}[{args[1]}]"
+        args += [f"{k}={self.write(v)}" for k, v in node.kwargs.items()]
+        return f"{self.constant(node.target, 'op')}({', '.join(args)})"
+
+
+def _parts(node: fx.Node) -> list[fx.Node] | None:
+    """The getitems of a tuple, if nothing else reads it."""
+    if not isinstance(node.meta.get("val"), (tuple, list)):
+        return None
+    users = list(node.users)
+    for user in users:
+        if user.target is not operator.getitem or type(user.args[1]) is not int:
+            return None
+    return users
+
+
+def _last_uses(order: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """Node -> values that nothing reads after it."""
+    dying: dict[fx.Node, list[fx.Node]] = {}
+    seen: set[fx.Node] = set()
+    for node in reversed(order):
+        for value in (*node.all_input_nodes, node):
+            if value not in seen:
+                seen.add(value)
+                dying.setdefault(node, []).append(value)
+    return dying
+
+
+def compile_boxed(gm: fx.GraphModule, name: str = "step") -> Boxed:
+    """A function of a list of arguments, which it empties, that runs the graph's nodes in order."""
+    text = _Text(gm)
+    order = list(gm.graph.nodes)
+    placeholders = [n for n in order if n.op == "placeholder"]
+    body = [n for n in order if n.op != "placeholder"]
+    dying = _last_uses(body)
+    used = {v for values in dying.values() for v in values}
+    text.names.update((n, f"a{i}") for i, n in enumerate(placeholders))
+    text.names.update((n, f"v{i}") for i, n in enumerate(body) if n.op == "call_function")
+    if placeholders:
+        text.lines.append(", ".join(text.names[n] for n in placeholders) + ", = args")
+    text.lines.append("args.clear()")
+    _drop(text, [n for n in placeholders if n not in used])
+    taken: set[fx.Node] = set()  # getitems that were taken from their tuple right away
+    whole: set[fx.Node] = set()  # tuples that are gone by then
+    for node in body:
+        if node.op == "output":
+            text.lines.append(f"return {text.write(node.args[0])}")
+        elif node.op == "get_attr":
+            text.names[node] = text.constant(attribute(gm, str(node.target)), "attr")
+        else:
+            if node not in taken:
+                parts = _parts(node)
+                if parts is not None:
+                    whole.add(node)
+                    taken.update(parts)
+                _statement(text, node, parts)
+            _drop(text, [n for n in dying.get(node, ()) if n.op != "get_attr" and n not in whole])
+    source = f"def {name}(args):\n    " + "\n    ".join(text.lines) + "\n"
+    scope = text.globals
+    scope[MODULES] = text.modules
+    exec(compile(source, f"<cutback {name}>", "exec"), scope)
+    function: Boxed = scope[name]
+    function._boxed_call = True  # type: ignore[attr-defined]
+    function._source = source  # type: ignore[attr-defined]
+    return function
+
+
+def _statement(text: _Text, node: fx.Node, parts: list[fx.Node] | None) -> None:
+    """One call. Parts of a tuple get names at once, so that each can be let go of alone."""
+    call = text.call(node)
+    text.modules[len(text.lines) + 2] = module_path(node)  # lines count from 1, after "def"
+    if parts is None:
+        text.lines.append(f"{text.names[node]} = {call}")
+    elif not parts:
+        text.lines.append(call)
+    else:
+        text.lines.append(f"t = {call}")
+        text.lines += [f"{text.names[p]} = t[{p.args[1]}]" for p in parts]
+        text.lines.append("del t")
+
+
+def _drop(text: _Text, nodes: Sequence[fx.Node]) -> None:
+    if nodes:
+        text.lines.append("del " + ", ".join(text.names[n] for n in nodes))

@@ -1,0 +1,446 @@
+"""From a plan to the two graphs that PyTorch compiles and calls.
+
+The forward graph takes the primals and returns the forward outputs, then what the backward needs:
+tensors, then numbers. The backward graph takes numbers, tensors and tangents in that order and
+returns the gradients. Both run their nodes in the plan's order; what runs again stands there again
+under a name of its own, and later readers read the newest run; what a graph returns is of the first
+run, as the plan holds it. Moves to the host and back are nodes
+as well (transfers.py): what is on the host between forward and backward crosses as a tensor there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import (
+    find_symbol_binding_fx_nodes,
+    free_symbols,
+    is_symbol_binding_fx_node,
+)
+
+from .. import transfers
+from .dropout import REMAKE
+from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, nodes_in
+from .importer import Imported
+from .moving import Move, Schedule, Step
+
+RUN_OF = "cutback_run_of"
+"""Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
+
+_UNCHECKED = "saved_tensor_with_no_vc_check"
+"""PyTorch's mark on what an ``autograd.Function`` keeps as an attribute of ``ctx``: autograd does
+not look whether that was overwritten before the backward, and counts on such tensors to come last.
+Here all are looked after, since what runs again may read them: an error, never a wrong gradient.
+But for what the backward itself writes into: nothing that reads it runs again, and after two
+forwards the first backward writes before the second."""
+
+
+class _Moved(NamedTuple):
+    """One tensor of a node that moves. ``what``: ``"host"``, its copy; ``"left"``, the memory that
+    it leaves; ``"here"``, a part of a tuple that no node takes out."""
+
+    what: str
+    node: fx.Node
+    position: int | None  # in the tuple that the node returns
+    number: int = 0  # of the move, where it left
+
+    @property
+    def name(self) -> str:
+        at = "" if self.position is None else f"_{self.position}"
+        return f"{self.node.name}{at}_{self.what}"
+
+    @property
+    def val(self) -> Any:
+        """A fake tensor like it."""
+        val = self.node.meta["val"]
+        if self.position is not None:
+            val = val[self.position]
+        return _on_host(val) if self.what == "host" else val
+
+
+_Value: TypeAlias = fx.Node | _Moved
+"""What one graph makes and the other may read."""
+
+
+def _val(value: _Value) -> Any:
+    return value.val if isinstance(value, _Moved) else value.meta.get("val")
+
+
+def _on_host(val: torch.Tensor) -> torch.Tensor:
+    """A fake tensor of the same layout on the host."""
+    mode = getattr(val, "fake_mode", None)
+    if mode is None:
+        return val.cpu()
+    with mode:
+        return torch.empty_strided(val.size(), val.stride(), dtype=val.dtype, device="cpu")
+
+
+class _Step:
+    """One run of one node, or a move of what it made. ``masked``: a dropout's result, made from its
+    mask. ``args``: of the run."""
+
+    __slots__ = ("args", "masked", "move", "node", "positions")
+
+    def __init__(
+        self,
+        node: fx.Node,
+        masked: Masked | None = None,
+        move: Move | None = None,
+        positions: Sequence[int | None] = (),
+        args: tuple[Any, ...] | None = None,
+    ) -> None:
+        self.node = node
+        self.args = node.args if args is None else args
+        self.masked = masked
+        self.move = move
+        self.positions = positions
+
+    @property
+    def reads(self) -> Sequence[fx.Node]:
+        """Of a run."""
+        if self.masked is not None:
+            return self.masked.x, self.masked.mask
+        if self.args is self.node.args:
+            return list(self.node.all_input_nodes)
+        return nodes_in(self.args)
+
+    def picks(self) -> bool:
+        """Does it take a part out of a tuple?"""
+        runs = self.move is None and self.masked is None
+        return runs and self.node.target is operator.getitem
+
+    def moved(self, what: str, number: int = 0) -> list[_Moved]:
+        return [_Moved(what, self.node, p, number) for p in self.positions]
+
+    def here(self) -> list[_Value]:
+        """What moves, on the device."""
+        return [next(self.names(p)) for p in self.positions]
+
+    def names(self, position: int | None) -> Iterator[_Value]:
+        """All that stands for one of the tensors on the device."""
+        if position is None:
+            yield self.node
+            return
+        for user in self.node.users:
+            if user.target is operator.getitem and user.args[1] == position:
+                yield user
+        yield _Moved("here", self.node, position)
+
+
+def _hoist(steps: list[_Step], dropout: Any) -> None:
+    """Moves that stand between a dropout and its result go before it, as it makes both at once: the
+    room is needed then."""
+    at = next((i for i in reversed(range(len(steps))) if steps[i].node is dropout), len(steps))
+    runs = {s.node for s in steps[at:] if s.move is None}
+    steps[at:] = sorted(steps[at:], key=lambda s: s.move is None or s.node in runs)
+
+
+class _Emitter:
+    def __init__(self, gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> None:
+        self.gm = gm
+        self.graph = graph
+        for node in gm.graph.nodes:
+            if node not in graph.rewritten:
+                node.meta.pop(_UNCHECKED, None)
+        self.primals = [n for n in gm.graph.find_nodes(op="placeholder") if not is_tangent(n)]
+        self.tangents = [n for n in gm.graph.find_nodes(op="placeholder") if is_tangent(n)]
+        steps, start = schedule
+        self.forward = self._steps(steps[:start], again=False)
+        self.first_runs = {s.node for s in self.forward}
+        self.backward = self._steps(steps[start:], again=True)
+        self.tensors: list[_Value] = []
+        self.numbers: list[fx.Node] = []
+        self._find_saved()
+
+    def _steps(self, ids: Sequence[Step], again: bool) -> list[_Step]:
+        ran: set[fx.Node] = set()
+        steps = []
+        for id in ids:
+            move = id if isinstance(id, Move) else None
+            op = id if isinstance(id, int) else id.op
+            node = self.graph.order[op]
+            if node is None or node.op != "call_function":
+                continue
+            if move is not None:
+                steps.append(_Step(node, None, move, self.graph.positions[op]))
+                continue
+            masked = self.graph.masked.get(node)
+            if not again and node not in ran:
+                if masked is not None:
+                    _hoist(steps, masked.mask.args[0])
+                masked = None  # the first run of a dropout's result is the dropout's own
+            args = self.graph.again.get(node) if again else None
+            steps.append(_Step(node, masked, args=args))
+            ran.add(node)
+        return steps
+
+    # ---- what crosses -------------------------------------------------------------------------
+
+    def _find_saved(self) -> None:
+        made: set[_Value] = set(self.tangents)
+        saved: dict[_Value, None] = {}
+        steps = []
+        for step in self.backward:
+            if step.picks() and step.node.args[0] not in made:
+                if step.node not in made:  # tuples cannot cross: their parts do
+                    saved[step.node] = None
+                continue
+            reads, makes = self._reads_and_makes(step, made)
+            for value in reads:
+                if value not in made and not (
+                    isinstance(value, fx.Node) and value.op == "get_attr"
+                ):
+                    saved[value] = None
+            if step.move is not None and step.move.action == "out":
+                made.discard(step.node)
+            made.update(makes)
+            steps.append(step)
+        for node in self.graph.outputs[self.graph.num_fwd_outputs :]:
+            if not isinstance(node, fx.Node) or node.op == "get_attr":
+                continue
+            if node not in made or node in self.first_runs:
+                saved[node] = None
+        self.backward = steps
+        self._add_parts([v for v in saved if isinstance(v, fx.Node)])
+        position = {n: i for i, n in enumerate(self.graph.order) if n is not None}
+        moved = sorted(
+            (v for v in saved if isinstance(v, _Moved)),
+            key=lambda v: (position[v.node], v.what, v.position or 0, v.number),
+        )
+        for node in sorted((v for v in saved if isinstance(v, fx.Node)), key=position.__getitem__):
+            if not is_number(node):
+                self._check_saved(node)
+                self.tensors.append(node)
+            elif not isinstance(node.meta["val"], (int, float)):
+                self.numbers.append(node)
+        self.tensors += moved
+        self.tensors.sort(key=lambda v: isinstance(v, fx.Node) and _UNCHECKED in v.meta)
+        self.numbers = self._with_symbols(self.numbers)
+
+    @staticmethod
+    def _reads_and_makes(
+        step: _Step, made: set[_Value]
+    ) -> tuple[Sequence[_Value], Sequence[_Value]]:
+        """What a step of the backward reads and makes; ``made``: what was made there before."""
+        move = step.move
+        if move is None:
+            return step.reads, [step.node]
+        if move.action == "out":
+            reads: Sequence[_Value] = [step.node] if step.node in made else step.here()
+            return reads, [*step.moved("host"), *step.moved("left", move.number)]
+        if move.action == "in":
+            return step.moved("host"), [v for p in step.positions for v in step.names(p)]
+        left = step.moved("left", move.number) if move.action == "end" else []
+        return [*left, *step.moved("host")], []
+
+    def _check_saved(self, node: fx.Node) -> None:
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            raise UnsupportedGraphError(
+                f"{node.name} ({node.target}): the backward needs it, and it is neither a tensor "
+                "nor a number"
+            )
+
+    def _add_parts(self, saved: Sequence[fx.Node]) -> None:
+        """The forward takes the parts of tuples that the backward needs, where it did not."""
+        for node in saved:
+            if node.op == "placeholder" or node in self.first_runs:
+                continue
+            source = node.args[0] if node.target is operator.getitem else None
+            if source not in self.first_runs:
+                raise AssertionError(f"the plan's backward reads {node.name}, which never ran")
+            at = max(i for i, s in enumerate(self.forward) if s.node is source)
+            self.forward.insert(at + 1, _Step(node))
+            self.first_runs.add(node)
+
+    def _with_symbols(self, numbers: list[fx.Node]) -> list[fx.Node]:
+        """The numbers, and whatever binds a symbol in the shapes of what crosses: first the
+        bindings, by name, then the others."""
+        bindings, derived, known = [], [], set()
+        for node in numbers:
+            symbol = is_symbol_binding_fx_node(node)
+            if symbol is None:
+                derived.append(node)
+            else:
+                known.add(symbol)
+                bindings.append(node)
+        by_symbol = find_symbol_binding_fx_nodes(self.gm.graph)
+        for node in [*derived, *self.tensors, *self.tangents]:
+            for symbol in sorted(free_symbols(_val(node)) - known, key=lambda s: s.name):
+                if symbol in by_symbol and not is_tangent(by_symbol[symbol]):
+                    bindings.append(by_symbol[symbol])
+                    known.add(symbol)
+        return bindings + derived
+
+    # ---- graphs -------------------------------------------------------------------------------
+
+    def _copy(self, graph: fx.Graph, env: dict[_Value, Any], step: _Step, late: bool) -> None:
+        if step.move is not None:
+            self._move(graph, env, step, step.move)
+            return
+        if step.picks() and step.node.args[0] not in env and step.node in env:
+            return  # it came back as a part
+        for value in step.reads:
+            self._have(graph, env, value)
+            self._receive(graph, env, value)
+        node = step.node
+        if step.masked is None:
+            args, kwargs = (fx.map_arg(a, env.__getitem__) for a in (step.args, node.kwargs))
+            copied = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+        else:
+            x, mask, scale = step.masked
+            copied = graph.call_function(REMAKE, (env[x], env[mask], scale))
+        copied.meta.update(node.meta)  # to set a node's attribute takes as long as to make it
+        copied.meta[RUN_OF] = node.name
+        if late:
+            copied.meta["autograd_backward"] = True
+        env[node] = copied
+        self.first.setdefault(node, copied)
+
+    def _move(self, graph: fx.Graph, env: dict[_Value, Any], step: _Step, move: Move) -> None:
+        def call(function: Any, moved: _Moved, *args: Any) -> fx.Node:
+            node = graph.call_function(function, args)
+            node.meta = {**step.node.meta, "val": None if function is transfers.gone else moved.val}
+            return node
+
+        for position in step.positions:
+            host = _Moved("host", step.node, position)
+            here, *others = step.names(position)
+            left = _Moved("left", step.node, position, move.number)
+            device = left.val.device
+            if move.action == "out":
+                env[left] = self._part(graph, env, step.node, position, here)
+                env[host] = call(transfers.leave, host, env[left])
+            elif move.action == "wait":
+                call(transfers.wait, host, env[host], device).meta["val"] = None
+            elif move.action == "end":
+                call(transfers.gone, left, env.pop(left), env[host])
+            else:
+                env[here] = call(transfers.arrive, left, env[host], device)
+                self.coming.add(env[here])
+                env.update(dict.fromkeys(others, env[here]))
+        if step.positions != [None] and move.action in ("out", "in"):
+            env.pop(step.node, None)  # from now on its parts are what counts
+
+    def _part(
+        self, graph: fx.Graph, env: dict[_Value, Any], node: fx.Node, at: int | None, here: _Value
+    ) -> fx.Node:
+        """One tensor of a node, on the device."""
+        if at is None or node not in env:
+            self._receive(graph, env, here)
+            part: fx.Node = env[here]
+        else:
+            part = graph.call_function(operator.getitem, (env[node], at))
+            part.meta = {**node.meta, "val": node.meta["val"][at]}
+        return part
+
+    def _receive(self, graph: fx.Graph, env: dict[_Value, Any], value: _Value) -> None:
+        """Waits for a value that comes back, before it is read."""
+        coming = env[value]
+        if coming not in self.coming:
+            return
+        self.coming.remove(coming)
+        here = graph.call_function(transfers.ready, (coming,))
+        here.meta = dict(coming.meta)
+        for name in [name for name, node in env.items() if node is coming]:
+            env[name] = here
+
+    def _have(self, graph: fx.Graph, env: dict[_Value, Any], node: fx.Node) -> None:
+        if node in env:
+            return
+        if node.op == "get_attr":
+            env[node] = graph.node_copy(node, env.__getitem__)
+        elif isinstance(node.meta.get("val"), (int, float)):
+            env[node] = node.meta["val"]
+
+    def _outputs(
+        self,
+        graph: fx.Graph,
+        env: dict[_Value, Any],
+        results: Sequence[Any],
+        saved: Sequence[_Value],
+        descs: list[Any],
+    ) -> None:
+        """``results``: what the caller gets, of its first run. ``saved``: as it is in the end."""
+        outputs = [*results, *saved]
+        for node in outputs:
+            if isinstance(node, fx.Node):
+                self._have(graph, env, node)
+                self._receive(graph, env, node)
+            elif isinstance(node, _Moved) and node.what == "here":
+                env[node] = self._part(graph, env, node.node, node.position, node)
+        values = tuple(
+            (self.first if i < len(results) and n in self.first else env)[n]
+            if isinstance(n, (fx.Node, _Moved))
+            else n
+            for i, n in enumerate(outputs)
+        )
+        end = graph.output(values)
+        end.meta["desc"] = descs
+        end.meta["output_stack_traces"] = [
+            n.meta.get("stack_trace") if isinstance(n, fx.Node) else None for n in outputs
+        ]
+
+    def _module(self, graph: fx.Graph) -> fx.GraphModule:
+        from torch.fx._lazy_graph_module import _make_graph_module
+
+        graph.lint()
+        return _make_graph_module(self.gm, graph)
+
+    def forward_module(self) -> fx.GraphModule:
+        from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
+
+        graph = fx.Graph()
+        env: dict[_Value, Any] = {}
+        self.coming: set[fx.Node] = set()  # nodes that bring something back, not yet waited for
+        self.first: dict[fx.Node, Any] = {}  # first runs
+        for node in self.primals:
+            env[node] = graph.placeholder(node.name)
+            env[node].meta = node.meta
+        for step in self.forward:
+            self._copy(graph, env, step, False)
+        k = self.graph.num_fwd_outputs
+        saved = self.tensors + self.numbers
+        descs = [
+            *self.graph.descs[:k], *(SavedForBackwardsAOTOutput(i) for i in range(len(saved)))
+        ]  # fmt: skip
+        self._outputs(graph, env, self.graph.outputs[:k], saved, descs)
+        return self._module(graph)
+
+    def backward_module(self) -> fx.GraphModule:
+        graph = fx.Graph()
+        env: dict[_Value, Any] = {}
+        self.coming = set()
+        self.first = {}
+        for node in [*self.numbers, *self.tensors, *self.tangents]:
+            env[node] = graph.placeholder(node.name)
+            env[node].meta = node.meta if isinstance(node, fx.Node) else {"val": node.val}
+            if isinstance(node, fx.Node):
+                self.first[node] = env[node]
+        for step in self.backward:
+            self._copy(graph, env, step, True)
+        k = self.graph.num_fwd_outputs
+        self._outputs(graph, env, self.graph.outputs[k:], [], self.graph.descs[k:])
+        return self._module(graph)
+
+
+def crossing(gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> list[fx.Node]:
+    """Tensors that the plan's backward takes from the forward; arguments as for :func:`emit`."""
+    return _Emitter(gm, graph, schedule).tensors
+
+
+def emit(
+    gm: fx.GraphModule, graph: Imported, schedule: Schedule
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Forward and backward graph of a plan.
+
+    Args:
+        gm: the joint graph that ``graph`` was imported from.
+        schedule: the plan's (:func:`graph.moving.schedule_of`), in op ids of the imported
+            problem.
+    """
+    emitter = _Emitter(gm, graph, schedule)
+    return emitter.forward_module(), emitter.backward_module()

@@ -1,0 +1,582 @@
+"""Joint graphs of PyTorch, read: storages of tensors, what belongs to the backward, who reads
+memory after a write, what must happen before the forward returns."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import threading
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._guards import TracingContext
+from torch._inductor import config
+from torch.fx.experimental import symbolic_shapes
+
+from . import ops
+from .dropout import remaking_scale
+
+_aten = torch.ops.aten
+_BATCH_NORM = _aten._native_batch_norm_legit_functional.default
+_BATCH_NORM_BACKWARD = _aten.native_batch_norm_backward.default
+_NORMS = frozenset({
+    _aten.native_layer_norm.default, _aten.native_group_norm.default,
+    _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
+    _aten._native_batch_norm_legit.no_stats, _BATCH_NORM,
+})  # fmt: skip
+_LOSSES = frozenset({
+    _aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default,
+    _aten.soft_margin_loss.default,
+})  # fmt: skip
+_HALF = (torch.bfloat16, torch.float16)
+_RESIZE = "inductor.resize_storage_bytes_.default"
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+
+
+class Masked(NamedTuple):
+    """The float result of a ``native_dropout``, where ``x * mask * scale`` has its bits
+    (:mod:`graph.dropout`)."""
+
+    x: fx.Node
+    mask: fx.Node
+    scale: float
+
+
+class Tensor(NamedTuple):
+    """One tensor of a node."""
+
+    position: int | None  # in the tuple that the node returns; None: the node is the tensor
+    storage: int
+    val: torch.Tensor
+    bytes: int
+
+
+class OneMemory(NamedTuple):
+    """Memory of a node that went away, and that of the node which stands for it now. Views of the
+    former are left in the graph, and their ``meta["val"]`` still names it."""
+
+    gone: torch.UntypedStorage
+    kept: torch.UntypedStorage
+
+
+class UnsupportedGraphError(NotImplementedError):
+    """A graph that this version cannot plan; the text names the node and the way out."""
+
+
+# Before torch 2.12 it has the other name.
+_hint = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
+
+
+class _Sizes(threading.local):
+    """What symbolic sizes count as, by symbol, where that is not their hint."""
+
+    def __init__(self) -> None:
+        self.planned: dict[Any, int] = {}
+
+
+_sizes = _Sizes()
+
+
+@contextlib.contextmanager
+def sizes_as(planned: dict[Any, int]) -> Iterator[None]:
+    """Symbols of sizes count as these inside, and not as their hints."""
+    before, _sizes.planned = _sizes.planned, planned
+    try:
+        yield
+    finally:
+        _sizes.planned = before
+
+
+def hint(n: Any) -> int:
+    """A size as an int: of a symbolic size its hint, or what its symbols count as."""
+    if type(n) is int:
+        return n
+    planned, node = _sizes.planned, getattr(n, "node", None)
+    if planned and node is not None and not node.expr.free_symbols.isdisjoint(planned):
+        others = {s: int(_hint(node.shape_env.create_symintnode(s, hint=None), 4096))
+                  for s in node.expr.free_symbols - planned.keys()}  # fmt: skip
+        return int(node.expr.xreplace({**planned, **others}))
+    return int(_hint(n, 4096))
+
+
+def is_tangent(node: fx.Node) -> bool:
+    """Is this placeholder an input of the backward?"""
+    return "tangents" in node.name
+
+
+def is_number(node: fx.Node) -> bool:
+    """Is the node's value a size or another number, not a tensor?"""
+    return isinstance(node.meta.get("val"), _NUMBERS)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def nodes_in(arguments: Any) -> list[fx.Node]:
+    """The nodes among arguments, each once."""
+    return list(dict.fromkeys(n for n in _leaves(arguments) if isinstance(n, fx.Node)))
+
+
+def ends(gm: fx.GraphModule) -> tuple[list[Any], list[Any]]:
+    """Outputs of a graph, flat, and their descriptors (None where PyTorch gave none)."""
+    node = next(iter(gm.graph.find_nodes(op="output")))
+    outputs = list(_leaves(node.args[0]))
+    descs = list(_leaves(node.meta.get("desc", ())))
+    return outputs, descs if len(descs) == len(outputs) else [None] * len(outputs)
+
+
+def attribute(gm: fx.GraphModule, path: str) -> Any:
+    """What a ``get_attr`` node stands for."""
+    value: Any = gm
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _path(source: str) -> str:
+    """``L['self']._modules['layers']._modules['0']``, as Dynamo writes it, to ``"layers.0"``."""
+    path = source.replace("._modules['", ".").replace("']", "").replace("L['", "")
+    return path.removeprefix("self").removeprefix("fn").lstrip(".")
+
+
+@lru_cache(maxsize=1024)
+def _line(trace: str) -> str:
+    """``"model.py:12"``: the last line of a stack trace."""
+    start = trace.rfind('File "')
+    if start < 0:
+        return ""
+    end = trace.find('"', start + 6)
+    stop = trace.find(",", end + 8)
+    name = trace[start + 6 : end]
+    return f"{name[name.rfind('/') + 1 :]}:{trace[end + 8 : stop]}"
+
+
+def module_path(node: fx.Node) -> str:
+    """``"layers.0.mlp"``: the innermost module that a node belongs to, as far as known."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    return _path(str(next(reversed(stack.values()))[0])) if stack else ""
+
+
+def location(node: fx.Node) -> str:
+    """``"model.py:12 (layers.0.mlp)"``: innermost source line and module, as far as known."""
+    at, path = _line(node.meta.get("stack_trace") or ""), module_path(node)
+    return f"{at} ({path})" if at and path else at or path
+
+
+def eliminate_dead_code(graph: fx.Graph) -> None:
+    """As PyTorch does it, but only of nodes without users is it asked whether they have effects."""
+    random = TracingContext.try_get() is None or config.fallback_random
+    graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
+
+
+def _memory_bytes(val: torch.Tensor) -> int:
+    """Bytes of a tensor's memory. Where the graph frees it later, PyTorch's fake storage has none
+    already: then of its elements."""
+    n = hint(val.untyped_storage().nbytes())
+    if n == 0 and hint(val.numel()) > 0:
+        reach = [(hint(k) - 1) * hint(d) for k, d in zip(val.shape, val.stride(), strict=True)]
+        n = (hint(val.storage_offset()) + sum(reach) + 1) * val.element_size()
+    return n
+
+
+def _more(node: fx.Node, index: int | None, val: torch.Tensor) -> int:
+    """Bytes that the memory of a result has beyond what PyTorch's fake tensor says (torch 2.13):
+    a loss that is reduced keeps the memory of the array that it reduced; on the CPU the statistics
+    of half precision under weights of single precision are of single precision, and the bags of a
+    mean or maximum are one more."""
+    if node.target in _LOSSES:
+        given = [a.meta["val"] for a in node.args[:2] if isinstance(a, fx.Node)]
+        if val.dim() or any(g.dim() == 0 for g in given):
+            return 0
+        shape = torch.broadcast_shapes(*[tuple(map(hint, g.shape)) for g in given])
+        return int((math.prod(shape) - 1) * val.element_size())
+    if val.device.type != "cpu":
+        return 0
+    if node.target in _NORMS and index in (1, 2) and val.dtype in _HALF:
+        weights = [a.meta["val"] for a in node.args[1:4] if isinstance(a, fx.Node)]
+        if any(isinstance(w, torch.Tensor) and w.dtype == torch.float32 for w in weights):
+            return hint(val.numel() * val.element_size())
+    if node.target is _aten._embedding_bag.default and index == 1:
+        mode = node.args[4] if len(node.args) > 4 else 0
+        return int(val.element_size()) if mode else 0
+    return 0
+
+
+class Reader:
+    """One pass over the nodes, then the order, then the document."""
+
+    def __init__(
+        self, gm: fx.GraphModule, num_fwd_outputs: int, merged: Sequence[OneMemory] = ()
+    ) -> None:
+        self.gm = gm
+        self.nodes = [n for n in gm.graph.nodes if n.op != "output"]
+        self.outputs, self.descs = ends(gm)
+        self.num_fwd_outputs = num_fwd_outputs
+        self.storage_bytes: list[int] = []
+        self.static: list[bool] = []
+        self.tensors: dict[fx.Node, list[Tensor]] = {}
+        self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
+        self.late: set[fx.Node] = set()  # what can run in the backward only
+        self.after: dict[fx.Node, list[fx.Node]] = {}  # last writers into what a node reads
+        self.masked: dict[fx.Node, Masked] = {}
+        self.again: dict[fx.Node, tuple[Any, ...]] = {}  # arguments of a run in the backward
+        calls = [n for n in self.nodes if n.op == "call_function"]
+        kinds = ops.learn(n.target for n in calls)
+        self.kinds = {n: kinds[n.target] for n in calls}
+        self._writes = {n for n, kind in self.kinds.items() if kind.mutable}
+        self._impure: dict[Any, bool] = {}
+        self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
+        self._memory: list[int] = []  # address by id
+        self._kept: list[Any] = [*merged]  # storages, so that no address comes twice
+        self._same: dict[int, int] = {}  # address -> that of the storage which stands for it
+        for gone, kept in merged:
+            a, b = self._address(gone), self._address(kept)
+            if a != b:
+                self._same[a] = b
+
+    # ---- storages and phases ------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Fills in the tables.
+
+        Raises:
+            UnsupportedGraphError: a tensor that cannot be planned.
+        """
+        for node in self.nodes:
+            reads: dict[int, int] = {}
+            self.reads[node] = reads
+            if node.op == "placeholder":
+                self._check_placeholder(node)
+            for source in node.all_input_nodes:
+                if source in self.late:
+                    self.late.add(node)
+                for t in self.tensors[source]:
+                    reads[t.storage] = max(t.bytes, reads.get(t.storage, 0))
+            self._read_tensors(node)
+        self._order_memory()
+        self._find_dropouts()
+
+    def _check_placeholder(self, node: fx.Node) -> None:
+        if "fwd_seed" in node.name or "fwd_base_offset" in node.name or "bwd_seed" in node.name:
+            raise UnsupportedGraphError(
+                f"{node.name}: graphs with functionalised random numbers are not supported; set "
+                "torch._functorch.config.functionalize_rng_ops = False"
+            )
+        if is_tangent(node):
+            self.late.add(node)
+
+    def _read_tensors(self, node: fx.Node) -> None:
+        val = node.meta.get("val")
+        if node.op == "get_attr" and val is None:
+            val = attribute(self.gm, str(node.target))
+        if isinstance(val, torch.Tensor):
+            self.tensors[node] = [self._tensor(node, None, val, set())]
+        elif isinstance(val, (list, tuple)):
+            made: set[int] = set()
+            self.tensors[node] = [
+                self._tensor(node, i, v, made)
+                for i, v in enumerate(val)
+                if isinstance(v, torch.Tensor)
+            ]
+        else:
+            self.tensors[node] = []
+            if val is None and node.op == "call_function" and node.users:
+                raise UnsupportedGraphError(
+                    f"{node.name} ({node.target}): the graph does not say what it returns "
+                    '(no meta["val"]); trace it with fake tensors'
+                )
+
+    def _address(self, memory: torch.UntypedStorage) -> int:
+        address: int = memory._cdata
+        while address in self._same:
+            address = self._same[address]
+        return address
+
+    def _tensor(
+        self, node: fx.Node, index: int | None, val: torch.Tensor, made: set[int]
+    ) -> Tensor:
+        if val.layout is not torch.strided:
+            raise UnsupportedGraphError(
+                f"{node.name} ({location(node)}): a tensor of layout {val.layout}; only dense "
+                "(strided) tensors can be planned. Keep it out of the compiled part"
+            )
+        memory = val.untyped_storage()
+        address = self._address(memory)
+        id = self._ids.get(address)
+        known = id is not None and (self.static[id] or id in made or id in self.reads[node])
+        if id is not None and (is_tangent(node) or not known):
+            # An op that reads no such memory makes its own. A tangent does, too: that of an input
+            # which is overwritten is traced with the input itself in its place.
+            same = [s for s in self.reads[node] if self._memory[s] == address]
+            id = same[0] if same else None
+        if id is None:
+            id = self._ids[address] = len(self.storage_bytes)
+            self._memory.append(address)
+            self._kept.append(memory)
+            self.storage_bytes.append(_memory_bytes(val) + _more(node, index, val))
+            self.static.append(
+                node.op == "get_attr" or (node.op == "placeholder" and not is_tangent(node))
+            )
+            made.add(id)
+        return Tensor(index, id, val, hint(val.numel()) * val.element_size())
+
+    def written_by(self, node: fx.Node) -> set[int]:
+        """Storages that the node writes into."""
+        if node not in self._writes:
+            return set()
+        args, kwargs = node.args, node.kwargs
+        given = [
+            kwargs.get(k) if isinstance(k, str) else args[k] if k < len(args) else None
+            for k in self.kinds[node].writes
+        ]
+        return {t.storage for n in nodes_in(given) for t in self.tensors[n]}
+
+    def acts(self, node: fx.Node) -> bool:
+        """Does the call do more than return what is a function of its arguments?"""
+        if node.op != "call_function" or node.target is operator.getitem:
+            return False
+        kind = self.kinds[node]
+        flags = ops.ONCE.intersection(kind.flags)
+        if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
+            flags -= {"random_stateful"}
+        nothing = not self.tensors[node] and not is_number(node)
+        return bool(kind.mutable or flags or nothing or self.is_impure(node))
+
+    def is_impure(self, node: fx.Node) -> bool:
+        """Does PyTorch say that the call has effects?"""
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return bool(node.is_impure(impure_random=False))
+        known = self._impure.get(node.target)
+        if known is None:
+            known = self._impure[node.target] = bool(node.is_impure(impure_random=False))
+        return known
+
+    def _order_memory(self) -> None:
+        """Who reads memory after whom wrote into it, and what belongs to the backward though no
+        tangent reaches it: what acts there (writes, effects, draws), and what reads memory there
+        that is written, in the backward or before it in the forward. It would see something else
+        sooner."""
+        early = self._needed_early()
+        recorded = set(self.nodes[forward_ends(self.nodes) :]) - early
+        theirs = [n for n in self.nodes if n in self._writes and (n in recorded or n in self.late)]
+        written = {s for n in theirs for s in self.written_by(n)}
+        writers: dict[int, fx.Node] = {}
+        freed: dict[int, fx.Node] = {}
+        for node in self.nodes:
+            if node.op != "call_function":
+                continue
+            reads = self.reads[node]
+            last = dict.fromkeys(writers[s] for s in reads if s in writers)
+            if node in early:
+                last = {w: None for w in last if w not in self.late}
+            else:
+                inputs = {*node.all_input_nodes, *last}
+                if not self.late.isdisjoint(inputs) or (
+                    node in recorded and (last or not written.isdisjoint(reads) or self.acts(node))
+                ):
+                    self.late.add(node)
+            if last:
+                self.after[node] = list(last)
+            for s in self.written_by(node):
+                writers[s] = node
+            if writers:
+                self._check_freed(node, freed)
+
+    def rewritten(self) -> frozenset[fx.Node]:
+        """Inputs that the backward writes into. Nothing that reads them can run again."""
+        written = {s for n in self._writes & self.late for s in self.written_by(n)}
+        inputs = (n for n in self.nodes if n.op == "placeholder")
+        return frozenset(n for n in inputs if any(t.storage in written for t in self.tensors[n]))
+
+    def _check_freed(self, node: fx.Node, freed: dict[int, fx.Node]) -> None:
+        """Nobody may read memory that the graph made and took away: there is nothing to read, and
+        none from outside who could fill it again."""
+        if self.kinds[node].name == _RESIZE:
+            for s in self.written_by(node):
+                freed.pop(s, None)
+                if node.args[1] == 0 and not self.static[s] and s not in self._returned():
+                    freed[s] = node
+            return
+        mine = self.tensors[node]
+        if not freed or (mine and all(t.storage in self.reads[node] for t in mine)):
+            return  # a view is no reader
+        for s in freed.keys() & self.reads[node].keys():
+            raise UnsupportedGraphError(
+                f"{node.name} ({location(node)}) reads memory that {freed[s].name} "
+                f"({location(freed[s])}) has freed by resizing its storage to 0 bytes; keep the "
+                "tensor, or free it after its last use, which may be in the backward"
+            )
+
+    def _returned(self) -> set[int]:
+        """Storages of what the forward returns."""
+        outputs = self.outputs[: self.num_fwd_outputs]
+        return {t.storage for n in outputs if isinstance(n, fx.Node) for t in self.tensors[n]}
+
+    def _needed_early(self) -> set[fx.Node]:
+        """What the forward's outputs are made of, and what PyTorch says it must do."""
+        outputs = self.outputs[: self.num_fwd_outputs]
+        needed = {n for n in outputs if isinstance(n, fx.Node)}
+        for node in reversed(self.nodes):
+            if node.meta.get("partitioner_tag") == "must_be_in_forward":
+                needed.add(node)
+            if node in needed:
+                needed.update(node.all_input_nodes)
+        return needed
+
+    def _find_dropouts(self) -> None:
+        dropouts = self.gm.graph.find_nodes(op="call_function", target=_aten.native_dropout.default)
+        for node in dropouts:
+            if len(node.args) < 3 or node.args[2] is not True:
+                continue
+            x, p, _ = node.args
+            parts: dict[Any, list[fx.Node]] = {0: [], 1: []}
+            for user in node.users:
+                if user.target is operator.getitem:
+                    parts[user.args[1]].append(user)
+            if not (len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2):
+                continue
+            scale = remaking_scale(p, x.meta["val"])
+            if scale is not None:
+                self.masked[parts[0][0]] = Masked(x, parts[1][0], scale)
+
+    def find_batch_norms(self) -> None:
+        """Batch norms in training, which may run again: what they normalise with is of their input
+        alone. They also read running statistics, which are overwritten when the forward ends, and
+        return new ones; a run in the backward is handed the weight in their place, and nobody reads
+        what it makes of it."""
+        for node in self.gm.graph.find_nodes(op="call_function", target=_BATCH_NORM):
+            x, weight, bias, mean, variance, training, *rest = node.args
+            if training is not True or not isinstance(weight, fx.Node) or node in self.late:
+                continue
+            if any(n.op != "placeholder" or is_tangent(n) for n in (mean, variance)):
+                continue
+            if _layout(weight) == _layout(mean) == _layout(variance) and self._statistics_end(node):
+                self.again[node] = (x, weight, bias, weight, weight, training, *rest)
+
+    def _statistics_end(self, node: fx.Node) -> bool:
+        """Does nobody read the new statistics but the caller, and the derivative, which takes them
+        and in training does not look at them?"""
+        for part in node.users:
+            if part.target is not operator.getitem or part.args[1] in (0, 1, 2):
+                continue
+            for user in part.users:
+                derivative = user.target is _BATCH_NORM_BACKWARD and user.args[7] is True
+                if user.op != "output" and not derivative:
+                    return False
+        return all(user.target is operator.getitem for user in node.users)
+
+    # ---- order --------------------------------------------------------------------------------
+
+    def overwritten(self) -> dict[int, fx.Node]:
+        """Inputs that the caller overwrites after the forward: position of the forward output with
+        the new value -> placeholder."""
+        by_desc = {n.meta["desc"]: n for n in self.nodes if n.meta.get("desc") is not None}
+        found = {}
+        for k, desc in enumerate(self.descs[: self.num_fwd_outputs]):
+            if desc is None:
+                raise UnsupportedGraphError(
+                    f"forward output {k}: the graph does not say what it is (no descriptors), so "
+                    "inputs that are overwritten cannot be told; use aot_autograd or "
+                    "torch.compile, and take torch.compiler.nested_compile_region out"
+                )
+            if isinstance(getattr(desc, "base", None), InputMutationAOTOutput):
+                raise UnsupportedGraphError(
+                    f"forward output {k} is a part of a tensor subclass that is overwritten "
+                    f"({desc.base.mutated_input.expr()}); write into plain tensors"
+                )
+            if not isinstance(desc, InputMutationAOTOutput):
+                continue
+            target = by_desc.get(desc.mutated_input)
+            if target is None:
+                raise UnsupportedGraphError(
+                    f"forward output {k} overwrites {desc.mutated_input.expr()}, which is no input "
+                    "of the graph; write into tensors that are passed as they are"
+                )
+            found[k] = target
+        return found
+
+    def split(self, overwritten: dict[int, fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+        """Nodes before and after the start of the backward, each in the graph's order."""
+        acting = (i for i, n in enumerate(self.nodes) if n in self.late and n.op != "placeholder")
+        end = min(forward_ends(self.nodes), next(acting, len(self.nodes)))
+        early = set(self.nodes[:end])
+        wanted = self._wanted_early(overwritten)
+        for node in reversed(self.nodes):
+            if node in wanted:
+                wanted.update(node.all_input_nodes)
+        for node in wanted:
+            if node in self.late:
+                raise UnsupportedGraphError(
+                    f"{node.name} ({location(node)}) depends on a gradient, but the forward "
+                    "returns it or what is made of it"
+                )
+        early |= wanted
+        forward = [n for n in self.nodes if n in early and n not in self.late]
+        # what is drawn in the backward stays as it is
+        kept = {v: m for v, m in self.masked.items() if {v, m.mask}.isdisjoint(self.late)}
+        self.masked = {v: m for v, m in kept.items() if v in early and m.mask in early}
+        return forward, [n for n in self.nodes if n not in early or n in self.late]
+
+    def _wanted_early(self, overwritten: dict[int, fx.Node]) -> set[fx.Node]:
+        """What must have run when the forward returns, but for what it reads."""
+        wanted = {n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)}
+        end = len(self.nodes)
+        changed = {t.storage: end for n in overwritten.values() for t in self.tensors[n]}  # until
+        for i, node in enumerate(self.nodes):
+            written = self.written_by(node)
+            if written and node not in self.late:
+                wanted.add(node)
+                for s in written:
+                    changed[s] = max(i, changed.get(s, i))
+        for i, node in enumerate(self.nodes):
+            if node.op != "call_function":
+                if node not in self.late:
+                    wanted.add(node)
+            elif is_number(node) and node not in self.late:
+                wanted.add(node)
+            elif not changed.keys().isdisjoint(self.reads[node]):
+                if node not in self.late:
+                    wanted.add(node)
+                elif not self.written_by(node) and any(
+                    changed.get(s, -1) > i for s in self.reads[node]
+                ):
+                    raise UnsupportedGraphError(
+                        f"{node.name} ({location(node)}): the backward reads an input that the "
+                        "forward overwrites; clone the input first"
+                    )
+        return wanted
+
+
+def forward_ends(nodes: Sequence[fx.Node]) -> int:
+    """Where PyTorch began to record the backward: what stands there or behind belongs to it, but
+    for what the forward needs (parts of views that are made anew, copies into inputs at the end).
+
+    PyTorch marks everything in the forward, not everything in the backward: operations of an
+    ``autograd.Function`` have no mark."""
+    marked = [i for i, n in enumerate(nodes) if n.meta.get("partitioner_tag") == "is_forward"]
+    if marked:
+        return marked[-1] + 1
+    return next((i for i, n in enumerate(nodes) if _in_backward(n)), len(nodes))
+
+
+def _layout(node: fx.Node) -> tuple[Any, ...]:
+    val = node.meta["val"]
+    return val.shape, val.dtype, val.device
+
+
+def _in_backward(node: fx.Node) -> bool:
+    return node.op != "placeholder" and node.meta.get("partitioner_tag") in (
+        "is_backward",
+        "must_be_in_backward",
+    )

@@ -1,0 +1,413 @@
+"""From a joint graph of PyTorch to the planner's problem (``docs/problem.md``).
+
+A joint graph is what AOTAutograd hands to a partitioner: forward and backward of one step in one FX
+graph, functional except for trailing copies into mutated inputs. Every node becomes one op with
+the same place in the given order, except that
+
+- what the forward must have done before it returns (its outputs, effects, copies into its inputs,
+  sizes) stands in front of the backward;
+- a tangent is an op of the backward without inputs: unlike a primal, its memory belongs to the
+  step;
+- an input that the caller overwrites after the forward with a value that the graph returns gets an
+  op of its own that does this (``copy_back``). So the planner knows that earlier readers of the
+  input cannot run again, and that the new value lives until then;
+- a batch norm in training reads its input, weight and bias, but not the running statistics, so that
+  it may run again after they are overwritten (:data:`Imported.again`);
+- ``native_dropout`` makes its mask; its result is an op that reads input and mask, and that may run
+  again (:data:`Imported.masked`).
+
+Sizes and other numbers are no values of the problem: they are made once, in the forward.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from . import decisions, ops, rerunnable
+from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location, nodes_in
+
+Policy = Callable[[fx.Node], str | None]
+"""Asked for each forward node: a constraint of ``docs/problem.md``, or None."""
+
+_TYPES = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
+    torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+_CLASSES = {torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class Imported(NamedTuple):
+    """A problem, and what its op ids stand for."""
+
+    document: dict[str, Any]
+    order: list[fx.Node | None]  # by op id; None: a copy into an input after the forward
+    outputs: list[fx.Node | None]  # of the joint graph, forward outputs first
+    descs: list[Any]
+    num_fwd_outputs: int
+    masked: dict[fx.Node, Masked]
+    again: dict[fx.Node, tuple[Any, ...]]  # arguments of a run in the backward, where they differ
+    positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
+    rewritten: frozenset[fx.Node] = frozenset()  # inputs that the backward reads and writes
+
+
+class _Writer:
+    """Writes ops, values and storages in the order of the steps."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        policy: Policy | None,
+        parameters: set[fx.Node],
+        pinned: set[fx.Node],
+    ) -> None:
+        self.r = reader
+        self.pinned = pinned  # what may not run again, whatever a policy says
+        self.policy = policy
+        self.parameters = parameters
+        self.ops: list[dict[str, Any]] = []
+        self.order: list[fx.Node | None] = []
+        self.positions: list[list[int | None]] = []
+        self.value: dict[fx.Node, dict[int | None, int]] = {}  # node -> index in tuple -> value
+        self.storage_flags: list[set[str]] = [{"static"} if s else set() for s in reader.static]
+        self.wrote: dict[fx.Node, dict[int, int]] = {}  # writer -> storage -> value
+        self.n_values = 0
+        self._work: dict[str, float] = {}
+
+    def values_of(self, node: fx.Node) -> list[int]:
+        return list(self.value[node].values())
+
+    def inputs_of(self, node: fx.Node) -> list[int]:
+        """Values that the op reads, then those that stand for writes which must come before it."""
+        found = dict.fromkeys(self._arguments_of(node))
+        for writer in self.r.after.get(node, ()):
+            made = self.wrote.get(writer, {})
+            found.update(dict.fromkeys(made[s] for s in self.r.reads[node] if s in made))
+        return list(found)
+
+    def _arguments_of(self, node: fx.Node) -> list[int]:
+        masked = self.r.masked.get(node)
+        if masked is not None:
+            return [*self.values_of(masked.x), *self.values_of(masked.mask)]
+        if node.target is operator.getitem:
+            source = self.value[node.args[0]]
+            if node.args[1] in source:
+                return [source[node.args[1]]]
+        found: dict[int, None] = {}
+        again = self.r.again.get(node)
+        reads = node.all_input_nodes if again is None else nodes_in(again)
+        for i in reads:
+            found.update(dict.fromkeys(self.value[i].values()))
+        return list(found)
+
+    def add(self, node: fx.Node) -> None:
+        op: dict[str, Any] = {"name": node.name, "kind": "placeholder", "in": [], "out": []}
+        tensors = self.r.tensors[node]
+        if node.op == "call_function":
+            tensors = self._call(node, op)
+        elif is_tangent(node):
+            op.update(kind="tangent", flags=["backward", "effect"], time_ps=0)
+        else:
+            op["flags"] = ["placeholder"]
+            if node in self.parameters:
+                op["flags"].append("parameter")
+        self.value[node] = {}
+        for t in tensors:
+            self._out(op, node, t)
+        written = self.r.written_by(node)
+        made = {t.storage: self.value[node][t.position] for t in tensors if t.storage in written}
+        for s in sorted(written - made.keys()):
+            op["out"].append({"storage": s})  # written, though not returned
+            made[s] = self.n_values
+            self.n_values += 1
+        if made:
+            self.wrote[node] = made
+        if self.policy is not None and node.op == "call_function" and op["out"]:
+            self._constrain(node, op)
+        self._push(node, op)
+
+    def _push(self, node: fx.Node | None, op: dict[str, Any]) -> None:
+        self.ops.append(op)
+        self.order.append(node)
+        self.positions.append([] if node is None else list(self.value[node]))
+
+    def _out(self, op: dict[str, Any], node: fx.Node, t: Tensor) -> None:
+        self.value[node][t.position] = self.n_values
+        self.n_values += 1
+        op["out"].append({"storage": t.storage, "type": type_of(t.val), "bytes": t.bytes})
+
+    def _call(self, node: fx.Node, op: dict[str, Any]) -> list[Tensor]:
+        kind = self.r.kinds[node]
+        tensors = self.r.tensors[node]
+        op["kind"] = kind.name
+        at = location(node)
+        if at:
+            op["at"] = at
+        op["in"] = self.inputs_of(node)
+        if node in self.r.masked:
+            op["kind"], flags = ops.DROPOUT_RESULT, {"fusible"}
+        else:
+            if any(user in self.r.masked for user in node.users):
+                tensors = [t for t in tensors if t.position == 1]  # the result is an op of its own
+            flags = self._flags(node, kind, tensors)
+        if node in self.r.late:
+            flags.add("backward")
+        op["flags"] = sorted(flags)
+        if "view" not in flags and tensors:
+            passes = ops.passes(op["kind"], tensors[0].val.device.type)
+            op["bytes"] = passes * self._moved(node, tensors)
+            flops = self._flops(node, kind)
+            if flops:
+                op["flops"] = flops
+            work = _CLASSES.get(tensors[0].val.dtype)
+            if work:
+                op["class"] = work
+        elif not tensors:
+            op["time_ps"] = 0
+        return tensors
+
+    def _flags(self, node: fx.Node, kind: ops.Kind, tensors: list[Tensor]) -> set[str]:
+        """Flags of this call."""
+        flags = set(kind.flags)
+        if kind.mutable:
+            return {"mutates"}
+        if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
+            flags.discard("random_stateful")  # dropout that is off draws nothing
+        if "unknown" in flags and not rerunnable.held_because(node.target, node.args, node.kwargs):
+            flags.discard("unknown")
+            if "fusible" not in flags:
+                flags.add("compute")  # its arithmetic need not be known: taken for expensive
+        if node in self.pinned:
+            flags.add("unknown")
+        if not tensors or (
+            node.target is not operator.getitem and self.r.is_impure(node)
+        ):  # what makes no tensor is a number or an effect
+            flags.add("effect")
+        read = self.r.reads[node]
+        aliases = sum(t.storage in read for t in tensors)
+        if aliases and aliases == len(tensors):
+            return flags - {"fusible", "reduction", "compute"} | {"view"}
+        if aliases:  # a view beside a fresh tensor: taken for written to, which is never wrong
+            flags.add("mutates")
+        return flags
+
+    def _moved(self, node: fx.Node, tensors: list[Tensor]) -> int:
+        """Bytes of all outputs, and of each storage that is read, once."""
+        size = self.r.storage_bytes
+        read = sum([min(n, size[s]) for s, n in self.r.reads[node].items()])
+        return read + sum([t.bytes for t in tensors])
+
+    def _flops(self, node: fx.Node, kind: ops.Kind) -> float:
+        if kind.flops is None:
+            return 0.0
+        shapes = [tuple(t.val.shape) for n in node.args if isinstance(n, fx.Node)
+                  for t in self.r.tensors[n]]  # fmt: skip
+        rest = [repr(a) for a in node.args if not isinstance(a, fx.Node)]
+        key = f"{kind.name} {shapes} {rest} {node.kwargs}"  # layers repeat
+        known = self._work.get(key)
+        if known is None:
+            known = self._work[key] = _flops(node, kind.flops)
+        return known
+
+    def _constrain(self, node: fx.Node, op: dict[str, Any]) -> None:
+        flags = set(op["flags"])
+        if self.policy is None or flags & {"backward", "view"}:
+            return
+        word = self.policy(node)
+        if word is None or word == "free":
+            return
+        if word.endswith("recompute"):
+            if flags & (ops.ONCE - {"unknown"}) or node in self.pinned:
+                return  # cannot run again, whatever is wished
+            op["flags"] = sorted(flags - {"unknown"})  # the user says that it can
+        for out in op["out"]:
+            out["constraint"] = word
+
+    def copy_back(self, k: int, target: fx.Node, value: fx.Node) -> None:
+        """The caller copies forward output ``k`` into the input ``target``."""
+        new, old = self.values_of(value), self.values_of(target)
+        op: dict[str, Any] = {
+            "name": f"copy_back_{k}", "kind": "copy_back", "flags": ["mutates"], "time_ps": 0,
+            "in": list(dict.fromkeys([*old, *new])),
+            "out": [{"storage": t.storage, "bytes": t.bytes} for t in self.r.tensors[target]],
+        }  # fmt: skip
+        self.n_values += len(op["out"])
+        self._push(None, op)
+
+
+def type_of(tensor: torch.Tensor) -> str:
+    """``"f32[8,16]"``; symbolic sizes at their hints."""
+    shape = ",".join([str(hint(n)) for n in tensor.shape])
+    kind = _TYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+    return f"{kind}[{shape}]"
+
+
+def _flops(node: fx.Node, formula: ops.Formula) -> float:
+    """Arithmetic of one call."""
+
+    def value(n: fx.Node) -> Any:
+        return n.meta.get("val")
+
+    args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
+    try:
+        return float(hint(formula(*args, **kwargs, out_val=node.meta["val"])))
+    except (TypeError, ValueError, AssertionError, IndexError, AttributeError):
+        return 0.0  # a formula for other arguments: the op counts by its traffic
+
+
+def import_joint(
+    gm: fx.GraphModule,
+    num_fwd_outputs: int,
+    *,
+    static_inputs: Sequence[int] = (),
+    policy: Policy | None = None,
+    merged: Sequence[OneMemory] = (),
+    emitted: bool = True,
+    same_kernels: bool = True,
+) -> Imported:
+    """The planner's problem of a joint graph.
+
+    Args:
+        gm: the graph, as ``aot_autograd`` passes it to a ``partition_fn``.
+        num_fwd_outputs: how many of its outputs are the forward's.
+        static_inputs: positions of parameters and buffers among the primals.
+        policy: constraints on forward nodes.
+        merged: memory that is one (:func:`graph.duplicates.merge_duplicates`).
+        emitted: :mod:`graph.emitter` writes the plan's graphs: what it runs again may get
+            other arguments than the first time.
+        same_kernels: what runs again gives the same bits
+            (:func:`graph.decisions.to_pin`).
+
+    Raises:
+        UnsupportedGraphError: sparse tensors, or a graph that cannot be split.
+    """
+    reader = Reader(gm, num_fwd_outputs, merged)
+    reader.read()
+    if emitted:
+        reader.find_batch_norms()
+    overwritten = reader.overwritten()
+    forward, backward = reader.split(overwritten)
+    primals = [n for n in reader.nodes if n.op == "placeholder" and not is_tangent(n)]
+    parameters = {primals[i] for i in static_inputs if i < len(primals)}
+    writer = _Writer(reader, policy, parameters, decisions.to_pin(reader, same_kernels))
+    for node in _dropouts_together(forward, reader.masked):
+        writer.add(node)
+    outputs = reader.outputs
+    for k, target in overwritten.items():
+        writer.copy_back(k, target, outputs[k])
+    start = len(writer.ops)
+    for node in _tangents_first(backward):
+        writer.add(node)
+    _drop_impossible_wishes(writer.ops)
+    document = _document(writer, start, set(overwritten), parameters)
+    return Imported(
+        document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
+        reader.again, writer.positions, reader.rewritten(),
+    )  # fmt: skip
+
+
+def with_wishes(graph: Imported, policy: Policy) -> dict[str, Any]:
+    """The problem of a graph with other wishes than those that it was imported with."""
+    rows = []
+    for node, op in zip(graph.order, graph.document["ops"], strict=True):
+        outs = [{k: v for k, v in out.items() if k != "constraint"} for out in op["out"]]
+        rows.append({**op, "out": outs})
+        flags = set(op["flags"])
+        if node is None or node.op != "call_function" or flags & {"backward", "view"}:
+            continue
+        word = policy(node)
+        if word is None or word == "free" or (word.endswith("recompute") and flags & ops.ONCE):
+            continue
+        for out in outs:
+            out["constraint"] = word
+    _drop_impossible_wishes(rows)
+    return {**graph.document, "ops": rows}
+
+
+def _drop_impossible_wishes(ops: list[dict[str, Any]]) -> None:
+    """A value that cannot be made again is saved, whatever a policy says of it: what was read to
+    make it is written into later, or it lies itself in memory that something writes into. Of ops
+    that draw or act :meth:`_Writer._constrain` knows that at once."""
+    storage: list[int] = []  # by value
+    maker: dict[int, int] = {}  # storage -> op that allocates it
+    writer: dict[int, int] = {}  # storage -> last op that writes into it
+    for i, op in enumerate(ops):
+        for out in op["out"]:
+            s = out["storage"]
+            storage.append(s)
+            if maker.setdefault(s, i) != i and "mutates" in op["flags"]:
+                writer[s] = i
+    if not writer:
+        return
+
+    def stays(i: int) -> bool:
+        made = any(maker[o["storage"]] == i and o["storage"] in writer for o in ops[i]["out"])
+        return made or any(writer.get(storage[v], -1) > i for v in ops[i]["in"])
+
+    for op in ops:
+        for out in op["out"]:
+            if out.get("constraint") == "must_recompute" and stays(maker[out["storage"]]):
+                del out["constraint"]
+
+
+def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:
+    """Each dropout, then its mask, then its result."""
+    parts = {m.mask: value for value, m in masked.items()}
+    for node in forward:
+        if node in masked or node in parts:
+            continue
+        yield node
+        for user in node.users:
+            if user in parts and user.args[0] is node:
+                yield user
+                yield parts[user]
+
+
+def _tangents_first(backward: list[fx.Node]) -> list[fx.Node]:
+    return sorted(backward, key=lambda n: n.op != "placeholder")
+
+
+def _document(
+    w: _Writer, start: int, overwritten: set[int], parameters: set[fx.Node]
+) -> dict[str, Any]:
+    r = w.r
+    forward_outputs: dict[int, None] = {}
+    for k, node in enumerate(r.outputs[: r.num_fwd_outputs]):
+        if isinstance(node, fx.Node):
+            forward_outputs.update(dict.fromkeys(w.values_of(node)))
+            if k not in overwritten:
+                _hold(w, node)
+    backward_outputs: dict[int, None] = {}
+    for node in r.outputs[r.num_fwd_outputs :]:
+        if isinstance(node, fx.Node):
+            backward_outputs.update(dict.fromkeys(w.values_of(node)))
+            _hold(w, node)
+    for node in r.nodes:  # backward() holds the gradient of a scalar, which it makes, to its end
+        if is_tangent(node) and any(t.val.dim() == 0 for t in r.tensors[node]):
+            _hold(w, node)
+    static = {t.storage for n in parameters for t in r.tensors[n]}
+    storages = []
+    for bytes, flags in zip(r.storage_bytes, w.storage_flags, strict=True):
+        storages.append({"bytes": bytes, "flags": sorted(flags)} if flags else {"bytes": bytes})
+    return {
+        "format": "cutback.problem",
+        "version": 1,
+        "source": f"PyTorch {torch.__version__} joint graph",
+        "backward_starts": start,
+        "static_bytes": sum(r.storage_bytes[s] for s in static),
+        "forward_outputs": list(forward_outputs),
+        "backward_outputs": list(backward_outputs),
+        "storages": storages,
+        "ops": w.ops,
+    }
+
+
+def _hold(w: _Writer, node: fx.Node) -> None:
+    for t in w.r.tensors[node]:
+        if not w.r.static[t.storage]:
+            w.storage_flags[t.storage].add("hold_end")

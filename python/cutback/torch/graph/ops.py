@@ -1,0 +1,208 @@
+"""What the planner is told of an operation: its class, its arithmetic, and what may not run twice.
+
+Names of fusible and compute-intensive operations are the core's (``csrc/plan/torch/aten.c``): it is
+asked once for every name. What decides correctness (randomness, effects, mutation) comes from
+PyTorch's own schemas and tags.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import flop_counter
+
+from ... import _native
+from . import draws
+from .rerunnable import COLLECTIVES
+
+ONCE = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
+"""Flags of operations that run at most once."""
+
+_KNOWN = frozenset({"aten", "prims", "cutback"})
+_PURE_FUNCTION_OF_SEED = frozenset(
+    {"prims.inductor_lookup_seed", "prims.inductor_random", "prims.inductor_randint"}
+)
+_FROM_CORE = frozenset({"fusible", "reduction", "compute"})
+
+DROPOUT_RESULT = "aten.native_dropout.result"
+"""What the importer calls the result of a dropout, ``x * mask * scale``, beside its draw."""
+
+_PASSES = {"aten._safe_softmax.default": 3}
+_PASSES_ON_CPU = {DROPOUT_RESULT: 2, "aten.native_dropout_backward.default": 2}
+
+_GROUPED = {
+    "transformers.grouped_mm_fallback": 2,
+    "transformers.grouped_mm_fallback_backward": 4,  # gradients of both
+}
+
+Formula = Callable[..., Any]
+
+
+class Kind(NamedTuple):
+    """One operation, whatever its arguments."""
+
+    name: str  # "aten.mul.Tensor"
+    flags: tuple[str, ...]
+    flops: Formula | None
+    rate: int | None  # position of the dropout probability among the arguments
+    writes: tuple[int | str, ...]  # positions and names of the arguments that it changes
+
+    @property
+    def mutable(self) -> bool:
+        """Does it write into an argument?"""
+        return bool(self.writes)
+
+
+_kinds: dict[Any, Kind] = {}
+_core_flags: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+
+
+def _sdpa_for_cpu() -> dict[Any, Formula]:
+    """PyTorch counts the flash attention of GPUs; the one for CPUs takes the same arguments."""
+    aten, counted = torch.ops.aten, flop_counter.flop_registry
+    found = {}
+    for direction in ("", "_backward"):
+        own = getattr(aten, f"_scaled_dot_product_flash_attention_for_cpu{direction}", None)
+        twin = counted.get(getattr(aten, f"_scaled_dot_product_flash_attention{direction}", None))
+        if own is not None and twin is not None:
+            found[own] = twin
+    return found
+
+
+def _draws() -> dict[Any, Formula]:
+    def integer_ops(*args: Any, out_val: torch.Tensor, **kwargs: Any) -> Any:
+        return draws.FLOPS_PER_ELEMENT * out_val.numel()
+
+    drawn = (draws.KEEP_MASK, draws.UNIFORM, draws.NORMAL)
+    return dict.fromkeys([op.overloadpacket for op in drawn], integer_ops)
+
+
+_formulas: dict[Any, Formula] = {}
+
+
+def _formula(target: Any) -> Formula | None:
+    if not _formulas:
+        _formulas.update({**_sdpa_for_cpu(), **_draws()})
+    packet = getattr(target, "overloadpacket", target)
+    known = flop_counter.flop_registry.get(packet) or _formulas.get(packet)
+    return known or (_grouped(_GROUPED[str(packet)]) if str(packet) in _GROUPED else None)
+
+
+def _grouped(times: int) -> Formula:
+    """Rows of an input [tokens, in], each times one of the weights [groups, in, out]."""
+
+    def grouped(rows: Any, weight: Any, *rest: Any, out_val: Any, **options: Any) -> Any:
+        return times * rows.shape[0] * weight.shape[1] * weight.shape[2]
+
+    return grouped
+
+
+def name_of(target: Any) -> str:
+    """``"aten.mul.Tensor"`` for an operator; ``"_operator.getitem"`` for a Python function."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}"
+    module = getattr(target, "__module__", "") or ""
+    return f"{module}.{getattr(target, '__name__', target)}"
+
+
+def passes(name: str, device: str) -> int:
+    """How often an operation goes over its memory: PyTorch has some that are several kernels.
+
+    A safe softmax is a softmax, a look for rows that are masked, and a choice between the softmax
+    and zero; ``x * mask * scale`` are two products on a CPU, and one on a GPU.
+    """
+    return _PASSES.get(name) or (_PASSES_ON_CPU.get(name, 1) if device == "cpu" else 1)
+
+
+def rate_of(args: Sequence[Any], kwargs: Mapping[str, Any], position: int) -> Any:
+    """Dropout probability of a call; ``position`` as in :class:`Kind`."""
+    return args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
+
+
+def _rate(schema: Any) -> int | None:
+    for k, argument in enumerate(schema.arguments):
+        if argument.name == "dropout_p":
+            return k
+    return None
+
+
+def _writes(schema: Any) -> tuple[int | str, ...]:
+    """Arguments that a call changes. Some ops do not declare it: ``c10d.allreduce_``,
+    ``inductor.resize_storage_bytes_``, which takes the memory of a tensor away. By the last letter
+    of their names they change their arguments, whichever those are."""
+    places = [(a.name if a.kwarg_only else i, a) for i, a in enumerate(schema.arguments)]
+    declared = [k for k, a in places if a.alias_info is not None and a.alias_info.is_write]
+    name = schema.name.split("::")[-1]
+    if not declared and name.endswith("_") and not name.endswith("__"):
+        return tuple(k for k, _ in places)
+    return tuple(declared)
+
+
+def _describe(target: Any) -> Kind:
+    name = name_of(target)
+    if target is operator.getitem:
+        return Kind(name, (), None, None, ())
+    flags: set[str] = set()
+    if not isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            flags.add("effect" if target.name() == "with_effects" else "unknown")
+        elif getattr(target, "__module__", "") not in ("_operator", "math", "torch"):
+            flags.add("unknown")
+        return Kind(name, tuple(sorted(flags)), _formula(target), None, ())
+    space = target.namespace
+    if space in COLLECTIVES:
+        flags.add("collective")
+    elif space not in _KNOWN:
+        flags.add("unknown")
+    packet = ".".join(name.split(".")[:2])
+    if torch.Tag.nondeterministic_seeded in target.tags and packet not in _PURE_FUNCTION_OF_SEED:
+        flags.add("random_stateful")
+    if torch.Tag.pointwise in target.tags:
+        flags.add("+pointwise")
+    if torch.Tag.reduction in target.tags:
+        flags.add("+reduction")
+    return Kind(
+        name, tuple(sorted(flags)), _formula(target), _rate(target._schema), _writes(target._schema)
+    )
+
+
+def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
+    """Asks the core for its classes of operations: it reads traced graphs by name."""
+    nodes = [
+        {
+            "kind": "call_function", "op": name, "name": f"n{i}", "inputs": [], "tags": list(tags),
+            "out": [{"shape": [1], "dtype": "float32", "bytes": 4, "storage": i}],
+        }
+        for i, (name, tags) in enumerate(unknown)
+    ]  # fmt: skip
+    graph = {
+        "nodes": nodes, "storage_bytes": [4] * len(nodes),
+        "forward_outputs": [], "backward_outputs": [],
+    }  # fmt: skip
+    ops = json.loads(_native.problem_json(json.dumps(graph)))["ops"]
+    for key, op in zip(unknown, ops, strict=True):
+        _core_flags[key] = tuple(f for f in op.get("flags", ()) if f in _FROM_CORE)
+
+
+def learn(targets: Iterable[Any]) -> dict[Any, Kind]:
+    """The kinds of all these operations, by operation."""
+    new = dict.fromkeys([t for t in targets if t not in _kinds])  # a hash takes long
+    described = {t: _describe(t) for t in new}
+    keys = {}
+    for target, kind in described.items():
+        tags = tuple(f[1:] for f in kind.flags if f[0] == "+")
+        keys[target] = (kind.name, tags)
+    unknown = [key for key in dict.fromkeys(keys.values()) if key not in _core_flags]
+    if unknown:
+        _ask_core(unknown)
+    for target, kind in described.items():
+        own = [f for f in kind.flags if f[0] != "+"]
+        flags = tuple(dict.fromkeys([*_core_flags[keys[target]], *own]))
+        _kinds[target] = kind._replace(flags=flags)
+    return _kinds

@@ -1,0 +1,193 @@
+"""The largest batch for a budget, found without running or allocating anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from torch._subclasses import FakeTensorMode
+
+from ... import budgets
+from ..._native import BudgetError
+from ...planning import Plan
+from ..compiler.partition import MEASURES, Policy
+from .tracing import trace
+
+BEYOND = 3
+"""Batches tried beyond the first that does not fit."""
+_ANY_TIME = 100.0  # the share of time that the smallest plan may cost
+
+
+class MaxBatch:
+    """What :func:`max_batch` found."""
+
+    def __init__(
+        self, batch: int, plan: Plan, budget_bytes: int, measure: str, tried: dict[int, int]
+    ) -> None:
+        self.batch = batch
+        """The largest batch that fits."""
+        self.plan = plan
+        """The plan of its step, within the budget."""
+        self.budget_bytes = budget_bytes
+        self.measure = measure
+        self.tried = dict(sorted(tried.items()))
+        """For each batch that was looked at: bytes of its plan, or the smallest peak found."""
+        self.next_bytes: int | None = tried.get(batch + 1)
+        """The smallest peak found for one more; None: that was not tried, as the search ended
+        before."""
+
+    def __str__(self) -> str:
+        n = self.plan.numbers
+        extra = 100 * (n["time_ps"] - n["once_ps"]) / max(1, n["once_ps"])
+        text = (
+            f"batch {self.batch}: {budgets.text(n[f'{self.measure}_bytes'])} of "
+            f"{budgets.text(self.budget_bytes)} ({self.measure}), {extra:.1f} % more time than "
+            "running everything once"
+        )
+        if self.next_bytes is not None:
+            text += f"\nbatch {self.batch + 1} would need {budgets.text(self.next_bytes)}"
+        return text
+
+    def __repr__(self) -> str:
+        return f"<cutback.torch.MaxBatch {self.batch}, {len(self.tried)} tried>"
+
+
+class _Search:
+    def __init__(
+        self,
+        make_step: Callable[[int], Any],
+        budget: int,
+        measure: str,
+        policy: Policy,
+        options: dict[str, Any],
+        progress: Callable[[int, int, bool], object] | None,
+    ) -> None:
+        self.make_step = make_step
+        self.budget = budget
+        self.measure = measure
+        self.policy = policy
+        self.options = {k: v for k, v in options.items() if v is not None}
+        self.progress = progress
+        self.plans: dict[int, Plan] = {}  # of batches that fit
+        self.tried: dict[int, int] = {}
+        self.failed: BudgetError | None = None
+        self.stopped = False
+
+    def fits(self, batch: int) -> bool:
+        """Does a plan for the batch meet the budget?"""
+        if batch not in self.tried:
+            self.tried[batch], plan = self._try(batch)
+            if plan is not None:
+                self.plans[batch] = plan
+            if self.progress is not None:
+                self.stopped |= self.progress(batch, self.tried[batch], plan is not None) is True
+        return batch in self.plans
+
+    def _traced(self, batch: int) -> Any:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            made = self.make_step(batch)
+        if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+            raise TypeError(
+                "make_step(batch) returns a module or function and a tuple of its inputs, and for "
+                f"measure='total' the optimizer; it returned {type(made).__name__}"
+            )
+        step, inputs, *optimizer = made
+        inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        if (self.measure == "total") != bool(optimizer):
+            raise ValueError(
+                f"measure={self.measure!r}: make_step returns an optimizer for 'total', and for "
+                "nothing else"
+            )
+        return trace(
+            step, *inputs, policy=self.policy, dynamic=False, optimizer=next(iter(optimizer), None)
+        )
+
+    def _try(self, batch: int) -> tuple[int, Plan | None]:
+        step = self._traced(batch)
+        try:
+            plan = step.plan(self.budget, measure=self.measure, **self.options)
+        except BudgetError as error:
+            self.failed = error
+            if self.options.get("offload") == "only":
+                found = re.search(r"smallest found needs (\d+) bytes", str(error))
+                return max(int(found[1]) if found else 0, self.budget + 1), None
+            least = {k: v for k, v in self.options.items() if k not in ("offload", "pinned")}
+            plan = step.plan("min", measure=self.measure, max_extra=_ANY_TIME, **least)
+        need = int(plan.numbers[f"{self.measure}_bytes"])
+        return need, plan if need <= self.budget else None
+
+    def run(self, start: int, most: int) -> int:
+        """The largest batch that fits."""
+        if not self.fits(start):
+            assert self.failed is not None
+            raise BudgetError(f"batch {start} does not fit: {self.failed}")
+        low, high = start, 2 * start
+        while not self.stopped:
+            while high <= most and not self.stopped and self.fits(high):
+                low, high = high, 2 * high
+            high = min(high, most + 1)
+            while high - low > 1 and not self.stopped:
+                middle = (low + high) // 2
+                if self.fits(middle):
+                    low = middle
+                else:
+                    high = middle
+            further = range(low + 2, min(low + 1 + BEYOND, most) + 1)
+            larger = [n for n in further if not self.stopped and self.fits(n)]
+            if not larger:
+                break
+            low, high = larger[-1], larger[-1] + 1  # less memory than for a smaller batch
+        return max(self.plans)
+
+
+def max_batch(
+    make_step: Callable[[int], Any],
+    budget: int | str,
+    *,
+    measure: str = "live",
+    policy: Policy = None,
+    device: Any = None,
+    offload: bool | str | None = None,
+    pinned: int | str | None = None,
+    start: int = 1,
+    most: int = 1 << 20,
+    progress: Callable[[int, int, bool], object] | None = None,
+) -> MaxBatch:
+    """The largest batch whose training step fits a budget, by the planner's word.
+
+    Steps are traced with fake tensors and planned; nothing runs and no memory is taken, so the
+    model may be larger than this machine. The batch is doubled until it does not fit, then
+    bisected. That more needs more is not taken for granted: some batches beyond the first that does
+    not fit are tried as well, and if one of them fits the search goes on from there.
+
+    Args:
+        make_step: ``make_step(batch)`` returns a module, or function, and a tuple of its inputs,
+            ``(model, (x, y))``, and for ``measure="total"`` the optimizer as third. It is called
+            under fake tensors: what ``torch.randn`` and modules make there takes no memory. A model
+            made outside is used as it is.
+        budget: bytes, or ``"6GiB"``.
+        measure, policy, device, offload, pinned: as for :func:`compile`.
+        start: the first batch to try. most: the largest to try.
+        progress: told ``(batch, bytes, fits)`` after each try, the bytes those of the plan, or the
+            smallest peak found; True ends the search with the best so far.
+
+    Raises:
+        BudgetError: ``start`` does not fit; the text names the floor.
+        ValueError, TypeError: a mistake in the arguments, or in what make_step returns.
+        UnsupportedGraphError: the step cannot be planned.
+
+    >>> found = max_batch(lambda n: (model, (torch.randn(n, 3, 224, 224),)), "6GiB")
+    >>> print(found)  # found.batch, found.plan, found.next_bytes
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"measure={measure!r} is not one of {', '.join(MEASURES)}")
+    if isinstance(budget, bool) or not isinstance(budget, (int, str)):
+        raise TypeError(f"budget={budget!r}: bytes or '6GiB'; a share has no meaning here")
+    size = budgets.parse_bytes(budget)
+    if not 1 <= start <= most:
+        raise ValueError(f"start={start} and most={most}: 1 <= start <= most")
+    options = {"device": device, "offload": offload, "pinned": pinned}
+    search = _Search(make_step, size, measure, policy, options, progress)
+    batch = search.run(start, most)
+    return MaxBatch(batch, search.plans[batch], size, measure, search.tried)

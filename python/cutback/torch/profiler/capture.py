@@ -1,0 +1,339 @@
+"""The joint graphs of a step together with the tensors that they would run on.
+
+A step that traces as one graph is not run: the compiled graph and its inputs are caught where
+Dynamo would call it. The second graph of a step with graph breaks is only seen when the first has
+run. So such a step runs forward once, what its graphs and its inputs' memory held is put back, and
+the graphs are joined to one, as :mod:`compiler.several` does for a budget over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import BackendCompilerFailed, Unsupported
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_iter
+
+from ...planning import Plan, plan
+from .. import hooks
+from ..compiler.compiling import uncompiled
+from ..compiler.partition import device_row, prepare
+from ..compiler.several import join
+from ..graph import codegen
+from ..graph.emitter import emit
+from ..graph.graphs import UnsupportedGraphError, is_tangent
+from ..graph.importer import Imported
+from ..graph.moving import schedule_of
+
+
+class Piece(NamedTuple):
+    """One graph of a step."""
+
+    gm: fx.GraphModule  # the joint graph of forward and backward
+    graph: Imported
+    primals: list[Any]  # what its placeholders but the tangents stand for, in order
+
+    def given(self) -> dict[fx.Node, Any]:
+        """Placeholder -> what it stands for."""
+        nodes = (n for n in self.gm.graph.find_nodes(op="placeholder") if not is_tangent(n))
+        return dict(zip(nodes, self.primals, strict=True))
+
+
+class Captured(NamedTuple):
+    """A step that can be run op by op."""
+
+    pieces: list[Piece]
+    graph: Imported  # of all pieces together
+    places: list[tuple[int, int]]  # by op id: number of its piece, id there
+    row: str  # of the device table
+    plan: Plan  # every op once, nothing recomputed
+    handed: dict[fx.Node, fx.Node]  # placeholder of a piece -> output of an earlier one
+
+    @property
+    def device(self) -> torch.device:
+        """Where the step runs: the first device of its inputs that is not the CPU, or the CPU."""
+        primals = [piece.primals for piece in self.pieces]
+        devices = [t.device for t in tree_iter(primals) if isinstance(t, torch.Tensor)]
+        return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
+
+
+class _TracedError(Exception):
+    """Carries the compiled graph and its inputs out of Dynamo, which then keeps nothing of it."""
+
+    def __init__(self, run: Callable[..., Any], inputs: list[Any]) -> None:
+        super().__init__("traced")
+        self.run = run
+        self.inputs = inputs
+
+
+class _CalledError(Exception):
+    """Carries the tensors that a forward graph was called with."""
+
+    def __init__(self, primals: list[Any]) -> None:
+        super().__init__("called")
+        self.primals = primals
+
+
+def save_everything(document: dict[str, Any], device: str) -> Plan:
+    """The plan that runs each op once, whatever policies and checkpoints in the model say."""
+    ops = []
+    for op in document["ops"]:
+        outs = [{k: v for k, v in out.items() if k != "constraint"} for out in op["out"]]
+        ops.append({**op, "out": outs})
+    return plan({**document, "ops": ops}, device=device)
+
+
+def _check_real(step: Any, inputs: Any) -> None:
+    tensors = list(tree_iter(inputs))
+    if isinstance(step, torch.nn.Module):
+        tensors += [*step.parameters(), *step.buffers()]
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor) or getattr(tensor, "is_meta", False):
+            raise ValueError(
+                "profile: the step is run, so it takes real tensors, and one of "
+                f"{list(tensor.shape)} is fake or on the device 'meta'; trace() takes those"
+            )
+
+
+def _called(gm: fx.GraphModule, inputs: Any) -> Callable[[list[Any]], Any]:
+    def run(args: list[Any]) -> Any:
+        raise _CalledError(list(args))
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _no_gradient(gm: fx.GraphModule | None, inputs: Any) -> Any:
+    raise UnsupportedGraphError(
+        "profile: no input or parameter needs a gradient, so there is no backward"
+    )
+
+
+def _alone(piece: Piece, row: str, whole: Plan) -> Captured:
+    """The only graph of a step."""
+    places = [(0, i) for i in range(len(piece.graph.order))]
+    return Captured([piece], piece.graph, places, row, whole, {})
+
+
+def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Captured:
+    """Several graphs as one, in the order of :func:`compiler.several.join`."""
+    document, places = join([piece.graph.document for piece in pieces])
+    graphs = [piece.graph for piece in pieces]
+    graph = Imported(
+        document,
+        [graphs[g].order[i] for g, i in places],
+        [n for g in graphs for n in g.outputs[: g.num_fwd_outputs]]
+        + [n for g in graphs for n in g.outputs[g.num_fwd_outputs :]],
+        [],
+        sum(g.num_fwd_outputs for g in graphs),
+        {node: masked for g in graphs for node, masked in g.masked.items()},
+        {node: args for g in graphs for node, args in g.again.items()},
+        [graphs[g].positions[i] for g, i in places],
+    )
+    return Captured(pieces, graph, places, row, save_everything(document, row), handed)
+
+
+def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    """Traces a step and takes the tensors that its graphs would get. PyTorch keeps no compiled code
+    of it. A step that is one graph does not run; one with graph breaks runs forward, once.
+
+    Raises:
+        UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
+        ValueError: an input or a parameter is a fake tensor.
+    """
+    step = uncompiled(step)
+    _check_real(step, (inputs, kwargs))
+    found: list[Any] = []
+
+    def partition(
+        gm: fx.GraphModule,
+        joint_inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+        **options: Any,
+    ) -> Any:
+        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), None)
+        row = device_row(gm)
+        whole = save_everything(graph.document, row)
+        found[:] = gm, graph, row, whole
+        return emit(gm, graph, schedule_of(graph.document, whole.document))
+
+    compiler = aot_autograd(
+        fw_compiler=_called,
+        bw_compiler=_called,
+        inference_compiler=_no_gradient,
+        partition_fn=partition,
+    )
+
+    def backend(gm: fx.GraphModule, example_inputs: list[Any]) -> Any:
+        raise _TracedError(compiler(gm, example_inputs), example_inputs)
+
+    try:
+        compiled = torch.compile(
+            step, backend=backend, fullgraph=True, dynamic=False, **hooks.own_entries()
+        )
+        traced = _trace(compiled, inputs, kwargs)
+    except Unsupported:
+        return _in_pieces(step, inputs, kwargs, partition, found)
+    try:
+        traced.run(*traced.inputs)
+    except _CalledError as called:
+        gm, graph, row, whole = found
+        return _alone(Piece(gm, graph, called.primals), row, whole)
+    raise AssertionError("the forward graph was not called")
+
+
+def _trace(step: Callable[..., Any], inputs: Any, kwargs: Any) -> _TracedError:
+    try:
+        step(*inputs, **kwargs)
+    except BackendCompilerFailed as failed:
+        if isinstance(failed.inner_exception, _TracedError):
+            return failed.inner_exception
+        if isinstance(failed.inner_exception, UnsupportedGraphError):
+            raise failed.inner_exception from None
+        raise
+    raise UnsupportedGraphError("profile: the step has no operations on tensors")
+
+
+# ---- graph breaks -----------------------------------------------------------------------------
+
+
+class _Memory:
+    """What memory held, to be put back."""
+
+    def __init__(self, tensors: Iterable[Any]) -> None:
+        self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self.note(tensors)
+
+    def note(self, tensors: Iterable[Any]) -> None:
+        """Copies the memory of tensors, if it is not noted yet."""
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._copies:
+                    self._copies[storage._cdata] = storage, storage.clone()
+
+    def put_back(self) -> None:
+        """All of it."""
+        for storage, copy in self._copies.values():
+            storage.copy_(copy)
+        self._copies.clear()
+
+
+class _Run:
+    """The forward of a step in pieces, as they come."""
+
+    def __init__(self, before: _Memory) -> None:
+        self.before = before
+        self.pieces: list[Piece] = []
+        self.handed: dict[fx.Node, fx.Node] = {}
+        self._outputs: dict[int, tuple[fx.Node, torch.Tensor]] = {}  # by storage, which they hold
+
+    def compiled(self, gm: fx.GraphModule, graph: Imported, run: codegen.Boxed) -> codegen.Boxed:
+        """A forward graph that is noted when it runs."""
+
+        def call(args: list[Any]) -> Any:
+            if any(piece.gm is gm for piece in self.pieces):
+                raise UnsupportedGraphError(
+                    "profile: one graph of the step runs several times (a graph break inside a "
+                    "part that is used several times), and such a step is not profiled in this "
+                    "version: remove the break (fullgraph=True says where it is)"
+                )
+            piece = Piece(gm, graph, [_without_history(value) for value in args])
+            self.pieces.append(piece)
+            self._take(piece)
+            self.before.note(_overwritten(piece))
+            outputs = run(args)
+            for node, value in zip(graph.outputs[: graph.num_fwd_outputs], outputs, strict=False):
+                if isinstance(value, torch.Tensor) and isinstance(node, fx.Node):
+                    self._outputs[value.untyped_storage()._cdata] = node, value.detach()
+            return outputs
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def end(self) -> list[Piece]:
+        """The pieces. Compiled code that PyTorch keeps, if it does, holds nothing of them."""
+        self._outputs.clear()
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+    def _take(self, piece: Piece) -> None:
+        for node, value in piece.given().items():
+            if isinstance(value, torch.Tensor):
+                source = self._outputs.get(value.untyped_storage()._cdata)
+                if source is not None and source[0].op == "call_function":
+                    self.handed[node] = source[0]
+
+
+def _without_history(value: Any) -> Any:
+    """What one graph hands to the next must not hold what the first saved."""
+    made = isinstance(value, torch.Tensor) and value.grad_fn is not None
+    return value.detach() if made else value
+
+
+def _overwritten(piece: Piece) -> list[Any]:
+    """Inputs that a graph writes into, or that its caller does."""
+    document, given = piece.graph.document, piece.given()
+    written = {
+        out["storage"]
+        for op in document["ops"] if "mutates" in op.get("flags", ())
+        for out in op["out"]
+    }  # fmt: skip
+    return [
+        given[node]
+        for op, node in zip(document["ops"], piece.graph.order, strict=True)
+        if node in given and any(out["storage"] in written for out in op["out"])
+    ]
+
+
+def _in_pieces(
+    step: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    partition: Callable[..., Any],
+    found: list[Any],
+) -> Captured:
+    """Captures a step with graph breaks. ``partition`` leaves its graph and plan in ``found``."""
+    tensors = list(tree_iter((inputs, kwargs)))
+    if isinstance(step, torch.nn.Module):
+        tensors += step.buffers()
+    before = _Memory(tensors)
+    run = _Run(before)
+
+    def forward(gm: fx.GraphModule, example_inputs: Any) -> codegen.Boxed:
+        return run.compiled(found[0], found[1], codegen.compile_boxed(gm, "forward"))
+
+    def plain(gm: fx.GraphModule, example_inputs: Any) -> codegen.Boxed:
+        return codegen.compile_boxed(gm, "graph")
+
+    backend = aot_autograd(
+        fw_compiler=forward, bw_compiler=plain, inference_compiler=plain, partition_fn=partition
+    )
+    if isinstance(step, torch.nn.Module):
+        tensors += step.parameters()
+    cuda = [t.device for t in tensors if isinstance(t, torch.Tensor) and t.device.type == "cuda"]
+    try:
+        with torch.random.fork_rng(devices=list(dict.fromkeys(cuda))):
+            torch.compile(step, backend=backend, dynamic=False, **hooks.own_entries())(
+                *inputs, **kwargs
+            )
+    except BackendCompilerFailed as failed:
+        if isinstance(failed.inner_exception, UnsupportedGraphError):
+            raise failed.inner_exception from None
+        raise
+    finally:
+        before.put_back()
+        hooks.forget_compiled(backend)
+        pieces = run.end()
+    if not pieces:
+        _no_gradient(None, None)
+    row = found[2]
+    if len(pieces) > 1:
+        return _joined(pieces, row, run.handed)
+    return _alone(pieces[0], row, save_everything(pieces[0].graph.document, row))

@@ -1,0 +1,329 @@
+"""``cutback.torch.profile``: a training step measured op by op."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import fx
+
+from ... import budgets, files
+from ...planning import Plan
+from ..compiler.several import part_of
+from ..graph.emitter import emit
+from ..graph.moving import Move, Schedule, schedule_of
+from ..graph.statistics import MOVES, Row, Statistics, Uses, Value, check_same, signature
+from .capture import Captured, capture
+from .optimizer_step import OptimizerStep, measure_optimizer
+from .stepping import Life, Program, Watch, make_clock, on
+from .tracing import TracedStep
+
+_LINK_BYTES = 1 << 25  # of the copies that measure the link
+_LINK_COPIES = 5
+
+
+class Profile(Statistics):
+    """The figures of a step (:class:`graph.statistics.Statistics`), and the step itself: it
+    can be planned, rewritten and run again. It holds the step's inputs as long as it lives."""
+
+    def __init__(self, captured: Captured, figures: Statistics) -> None:
+        super().__init__(
+            figures.rows, figures.values, figures.link_bytes_per_s, figures.runs, figures.device,
+            figures.signature, figures.graphs,
+        )  # fmt: skip
+        self._captured = captured
+
+    @property
+    def step(self) -> TracedStep:
+        """The step as the planner sees it; its times are the device table's."""
+        return TracedStep(self._captured.graph.document, self.device)
+
+    @property
+    def graph(self) -> fx.GraphModule:
+        """The joint graph of forward and backward, as PyTorch traced it; of a step with graph
+        breaks the first one."""
+        return self._captured.pieces[0].gm
+
+    def problem(self, swap: bool = False) -> str:
+        """The planner's problem with the measured times, as JSON. ``swap``: and with the link, so
+        that values may move to the host."""
+        document = self._captured.graph.document
+        if swap:
+            document = {**document, "link_bytes_per_s": self.link_bytes_per_s}
+        return files.with_times(json.dumps(document), self.times())
+
+    def rewrite(self, plan: Plan, graph: int = 0) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Forward and backward graph of a plan of this step: what is recomputed is a node of its
+        own in the backward, in front of its first reader, and what moves to the host is copied by
+        nodes that call :mod:`cutback.torch.transfers`. ``graph``: the number of the one that is
+        asked for, where the step has graph breaks.
+
+        Raises:
+            ValueError: the plan is for another step, or no such graph.
+        """
+        schedule = self._schedule(plan)
+        if graph not in range(len(self._captured.pieces)):
+            raise ValueError(f"graph={graph!r}: the step has {len(self._captured.pieces)}")
+        piece = self._captured.pieces[graph]
+        return emit(piece.gm, piece.graph, part_of(schedule, self._captured.places, graph))
+
+    def _schedule(self, plan: Plan) -> Schedule:
+        check_same(self.signature, plan.problem, "the plan")
+        return schedule_of(self._captured.graph.document, plan.document)
+
+    def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
+        """The profile of the same step under a plan: what the rewritten graphs take, op by op. A
+        copy to the host or back is a row of its own (:data:`graph.statistics.MOVES`), with
+        the time that it takes by itself: nothing runs beside it here.
+
+        Raises:
+            ValueError: the plan is for another step.
+        """
+        _check_runs(runs, warmup)
+        program = Program(self._captured, self._schedule(plan))
+        return Profile(self._captured, _measure(program, runs, warmup, self.link_bytes_per_s, None))
+
+
+# ---- measuring --------------------------------------------------------------------------------
+
+
+def _check_runs(runs: int, warmup: int) -> None:
+    for name, n, least in (("runs", runs, 1), ("warmup", warmup, 0)):
+        if not isinstance(n, int) or isinstance(n, bool) or n < least:
+            raise ValueError(f"profile: {name}={n!r}: a number of runs is an int from {least}")
+
+
+def measure_link(device: torch.device) -> float:
+    """Bytes a second of one direction between a device and pinned host memory, the slower one; for
+    a CPU, of plain copies."""
+    host = torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    there = torch.ones(_LINK_BYTES, dtype=torch.uint8, device=device)
+    seconds: dict[str, list[float]] = {"out": [], "in": []}
+    with on(device):
+        for _ in range(_LINK_COPIES):
+            for way, target, source in (("out", host, there), ("in", there, host)):
+                clock = make_clock(device)
+                clock.start()
+                target.copy_(source, non_blocking=True)
+                clock.stop()
+                seconds[way] += clock.seconds()
+    slower = max(statistics.median(row) for row in seconds.values())
+    return _LINK_BYTES / max(slower, 1e-9)
+
+
+def _rate(link: float | str) -> float:
+    """Bytes a second as users write them."""
+    rate = budgets.parse_bytes(link.removesuffix("/s")) if isinstance(link, str) else link
+    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    if not number or not math.isfinite(rate) or rate <= 0:
+        raise ValueError(f"profile: link={link!r}: bytes a second, such as 25e9 or '25GB/s'")
+    return float(rate)
+
+
+def _times(program: Program, runs: int, warmup: int) -> list[float]:
+    """Median seconds of each step; a dropout's result counts by itself, not with its dropout."""
+    device = program.captured.device
+    rows = []
+    for i in range(warmup + runs):
+        clock = make_clock(device)
+        program.run(clock=clock)
+        if i >= warmup:
+            rows.append(clock.seconds())
+    seconds = [statistics.median(column) for column in zip(*rows, strict=True)]
+    latest: dict[fx.Node, int] = {}
+    for k, row in enumerate(program.instructions):
+        if row.node is not None and row.action == "run":
+            latest[row.node] = k
+        if row.action == "first" and row.node is not None:
+            source = latest[row.node.args[0]]
+            seconds[source] = max(0.0, seconds[source] - seconds[k])
+    return seconds
+
+
+def _rows(program: Program, seconds: Sequence[float], watch: Watch) -> list[Row]:
+    made = [0] * len(program.steps)
+    for life in watch.lives:
+        if life.made >= 0:
+            made[life.made] += life.bytes
+    ops = program.captured.graph.document["ops"]
+    rows, seen = [], set()
+    for k, step in enumerate(program.steps):
+        moves = isinstance(step, Move)
+        id = step.op if isinstance(step, Move) else step
+        op = ops[id]
+        phase = "forward" if k < program.backward_starts else "backward"
+        kind = MOVES[step.action] if isinstance(step, Move) else op["kind"]
+        rows.append(
+            Row(
+                op["name"], kind, phase, op.get("at", ""), seconds[k], made[k], watch.live[k],
+                id in seen and not moves, "view" in op.get("flags", ()) and not moves,
+            )
+        )  # fmt: skip
+        seen.add(id)
+    return rows
+
+
+class _Namer:
+    """Categories of lives, and their rows of the table of values."""
+
+    def __init__(self, program: Program, seconds: Sequence[float], link: float) -> None:
+        captured = program.captured
+        self.program = program
+        self.link = link
+        self.ops = captured.graph.document["ops"]
+        self.until = [0.0]  # seconds when each step begins
+        for one in seconds:
+            self.until.append(self.until[-1] + one)
+        graph = captured.graph
+        self.gradients = set()  # storages of what the backward returns
+        values = [out["storage"] for op in self.ops for out in op["out"]]
+        for v in graph.document["backward_outputs"]:
+            self.gradients.add(values[v])
+        self.trained = {
+            id for id, value in enumerate(self._given()) if getattr(value, "requires_grad", False)
+        }
+
+    def _given(self) -> list[Any]:
+        """What the placeholders stand for, by op id; None elsewhere."""
+        by_node: dict[Any, Any] = {}
+        for piece in self.program.captured.pieces:
+            by_node.update(piece.given())
+        return [by_node.get(node) for node in self.program.captured.graph.order]
+
+    def category(self, life: Life) -> str:
+        if life.made < 0:
+            return "parameter" if life.op in self.trained else "other"
+        if life.made < self.program.backward_starts:
+            reads = any(k >= self.program.backward_starts for k in life.uses)
+            return "activation" if reads else "other"
+        returned = {out["storage"] for out in self.ops[life.op]["out"]} & self.gradients
+        return "gradient" if returned and life.last == len(self.program.steps) else "other"
+
+    def value(self, life: Life) -> Value:
+        start = self.program.backward_starts
+        early = [k for k in life.uses if k < start]
+        late = [k for k in life.uses if k >= start]
+        inactive = 0.0
+        if late and life.made < start:
+            since = max([life.made, *early]) + 1
+            inactive = self.until[late[0]] - self.until[since]
+        copy = life.bytes / self.link
+        return Value(
+            self.ops[life.op]["name"], life.type, life.bytes, self.category(life), life.made,
+            life.last, Uses(early[0], early[-1]) if early else None,
+            Uses(late[0], late[-1]) if late else None, inactive, copy, copy,
+        )  # fmt: skip
+
+
+def _measure(
+    program: Program, runs: int, warmup: int, link: float, optimizer: torch.optim.Optimizer | None
+) -> Statistics:
+    watch = Watch()
+    with program.quiet():
+        outputs = program.run(watch=watch)
+        if optimizer is None:
+            outputs = []  # gradients are not kept through the timed runs
+        seconds = _times(program, runs, warmup)
+    rows = _rows(program, seconds, watch)
+    namer = _Namer(program, seconds, link)
+    values = [namer.value(life) for life in watch.lives]
+    if optimizer is not None:
+        with program.quiet():
+            step = measure_optimizer(optimizer, _gradients(program, outputs), runs, warmup)
+        rows, values = _with_optimizer(rows, values, step)
+    captured = program.captured
+    graphs = [signature(piece.graph.document) for piece in captured.pieces]
+    whole = signature(captured.graph.document)
+    return Statistics(rows, values, link, runs, captured.row, whole, graphs)
+
+
+def _gradients(program: Program, outputs: list[Any]) -> list[tuple[Any, torch.Tensor]]:
+    """Input -> its gradient, the sum of those of all graphs."""
+    captured = program.captured
+    late = iter(outputs[captured.graph.num_fwd_outputs :])
+    found: dict[int, tuple[Any, torch.Tensor]] = {}
+    for piece in captured.pieces:
+        gradients = list(islice(late, len(piece.graph.outputs) - piece.graph.num_fwd_outputs))
+        for primal, gradient in zip(piece.primals, gradients, strict=False):
+            if isinstance(primal, torch.Tensor) and isinstance(gradient, torch.Tensor):
+                before = found.get(id(primal))
+                total = gradient if before is None else before[1] + gradient
+                found[id(primal)] = primal, total
+    return list(found.values())
+
+
+def _with_optimizer(
+    rows: list[Row], values: list[Value], step: OptimizerStep
+) -> tuple[list[Row], list[Value]]:
+    """The optimizer's ops behind the backward. What the backward left is there throughout."""
+    n = len(rows)
+    end = n + len(step.rows)
+    stays = [v._replace(last=end) if v.last >= n else v for v in values]
+    held = sum(v.bytes for v in stays if v.made >= 0 and v.last >= end)
+    more = [row._replace(live_bytes=row.live_bytes + held) for row in step.rows]
+    states = [
+        Value(name, type, size, "optimizer state", -1, end, None, None, 0.0, 0.0, 0.0)
+        for name, type, size in step.states
+    ]
+    own = [
+        Value(step.rows[made].name, type, size, "other", n + made, n + last, None, None, 0.0, 0.0,
+              0.0)
+        for made, last, type, size in step.temporaries
+    ]  # fmt: skip
+    return rows + more, stays + states + own
+
+
+def profile(
+    step: torch.nn.Module | Callable[..., Any],
+    *inputs: Any,
+    runs: int = 5,
+    warmup: int = 1,
+    optimizer: torch.optim.Optimizer | None = None,
+    link: float | str | None = None,
+    **kwargs: Any,
+) -> Profile:
+    """Runs one training step op by op, forward and backward, and measures it.
+
+    The graph is the one that :func:`cutback.torch.trace` shows to the planner; every op of it runs
+    once, in its order, with PyTorch's kernels and the tensors of ``step``. The gradient that comes
+    in is 1. Nothing of the caller's changes: inputs and buffers that the step writes into are
+    copied first, random states are put back, and an optimizer steps as a copy on copies of its
+    parameters.
+
+    A step with graph breaks is profiled as one problem of all its graphs: their forwards in order,
+    their backwards in reverse, names of ops with ``@`` and the number of the graph. To see the
+    graphs its forward is run once, and what that writes into inputs, buffers and what graphs
+    overwrite is put back; what else Python code between the graphs does, it does. That code is not
+    timed.
+
+    Times are those of the kernels with PyTorch's dispatch; on a GPU they are taken by events.
+
+    Args:
+        step, inputs, kwargs: a module or function, and what it is called with. Tensors are real.
+        runs: how many runs the medians are over.
+        warmup: runs before those.
+        optimizer: its step is measured as well, with its states in place. It takes no closure.
+        link: bytes a second of one direction to the host, or ``"25GB/s"``; None: measured with
+            copies of 32 MiB, through pinned memory on a GPU, by plain copies on a CPU.
+
+    Raises:
+        UnsupportedGraphError: nothing needs a gradient, a graph that cannot be planned, or one that
+            runs several times in the step.
+        ValueError, TypeError: a mistake in the arguments.
+
+    Source: the profiler of S. Purandare et al., mu-TWO, MLSys 2023.
+    """
+    _check_runs(runs, warmup)
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"profile: optimizer={optimizer!r} is no torch.optim.Optimizer")
+    rate = None if link is None else _rate(link)
+    captured = capture(step, inputs, kwargs)
+    program = Program(captured, schedule_of(captured.graph.document, captured.plan.document))
+    if rate is None:
+        rate = measure_link(captured.device)
+    return Profile(captured, _measure(program, runs, warmup, rate, optimizer))

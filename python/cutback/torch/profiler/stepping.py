@@ -1,0 +1,492 @@
+"""Runs a planned step op by op with real tensors: what each op takes in time and in memory.
+
+The planner's schedule is what is run, one entry at a time, as the generated code of
+:mod:`graph.codegen` would: parts of a tuple are let go of one by one, and every value after
+its last use. A value that moves to the host is copied when the plan says so, and its memory goes
+when the plan says that the copy has ended; but each copy is waited for at once, so that its row
+shows its own time. Inputs that the step writes into are copied first, random states are put back,
+so nothing of the caller's changes.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_iter
+
+from .. import transfers
+from ..graph.dropout import REMAKE
+from ..graph.graphs import attribute, is_tangent
+from ..graph.importer import Imported, type_of
+from ..graph.moving import Move, Schedule, Step
+from ..graph.statistics import MOVES
+from .capture import Captured
+
+
+class Life:
+    """One storage while it is there."""
+
+    __slots__ = ("bytes", "last", "made", "op", "type", "uses")
+
+    def __init__(self, op: int, type: str, bytes: int, made: int) -> None:
+        self.op = op  # id of the op, or the placeholder, that it came with
+        self.type = type
+        self.bytes = bytes
+        self.made = made  # step; -1: it was there before
+        self.last = -1  # last step while it was alive; the number of steps: to the end
+        self.uses: list[int] = []  # steps whose op reads it, views not counted
+
+
+class Kept(NamedTuple):
+    """Tensors of an op that no node stands for: a ``"part"`` of its tuple that is to move, its copy
+    on the ``"host"``, or the memory that it ``"left"``."""
+
+    what: str
+    op: int
+    at: int = 0  # of a part, its place in the tuple; of what it left, the number of the move
+
+
+Key: TypeAlias = fx.Node | Kept
+
+
+class Instruction(NamedTuple):
+    """One step of a schedule."""
+
+    op: int  # id
+    node: fx.Node | None  # None: nothing runs (the caller's copy into an input)
+    action: str  # "run", "part" of a tuple that ran before, "tangent", "none"; of the result of a
+    # dropout "first", which the dropout has made, or "masked", made again from its mask; of moves
+    # "out", "wait", "in"
+    reads: list[Key]
+    parts: list[Key]  # taken from the result at once: getitems, and what moves as a part
+    drops: list[Key]  # values that nothing reads afterwards
+    number: int = 0  # of a move
+
+
+class Program:
+    """A schedule of a captured step, ready to run any number of times."""
+
+    def __init__(self, captured: Captured, schedule: Schedule) -> None:
+        self.captured = captured
+        self.steps: list[Step] = []
+        """One a row of the profile; where memory that left may go is not a row."""
+        self._ends: dict[int, list[Kept]] = {}  # row -> what goes after it
+        self.backward_starts = 0
+        for t, step in enumerate(schedule.steps):
+            if t == schedule.backward_starts:
+                self.backward_starts = len(self.steps)
+            if isinstance(step, Move) and step.action == "end":
+                left = Kept("left", step.op, step.number)
+                self._ends.setdefault(len(self.steps) - 1, []).append(left)
+            else:
+                self.steps.append(step)
+        if schedule.backward_starts >= len(schedule.steps):
+            self.backward_starts = len(self.steps)
+        self._release = min(self.backward_starts, len(self.steps) - 1)
+        self._ops = captured.graph.document["ops"]
+        self._node_of_value = _nodes_of_values(captured.graph)
+        self.instructions = self._instructions()
+        self._written = _written_storages(captured.graph)
+
+    # ---- what to do ---------------------------------------------------------------------------
+
+    def _instructions(self) -> list[Instruction]:
+        graph = self.captured.graph
+        rows: list[Instruction] = []
+        ran: set[fx.Node] = set()
+        tuples: dict[Any, int] = {}  # node of a tuple -> row that made its parts last
+        runs: dict[Any, int] = {}  # and row of its latest run
+        for step in self.steps:
+            if isinstance(step, Move):
+                rows.append(self._moved(step, rows, tuples))
+                continue
+            node = graph.order[step]
+            if node is None:
+                reads: list[Key] = [self._node_of_value[v] for v in self._ops[step]["in"]]
+                rows.append(Instruction(step, None, "none", reads, [], []))
+                continue
+            action, reads = "run", list(node.all_input_nodes)
+            masked = graph.masked.get(node)
+            if is_tangent(node):
+                action = "tangent"
+            elif masked is not None:
+                action, reads = "masked", [masked.x, masked.mask]
+                if node not in ran:
+                    action, reads = "first", [masked.x, masked.mask, node]
+                    rows[runs[node.args[0]]].parts.append(node)
+            elif node.target is operator.getitem and node.args[0] in tuples:
+                action, reads = "part", [node]
+                rows[tuples[node.args[0]]].parts.append(node)
+            if action == "run" and _is_taken_apart(node):
+                tuples[node] = runs[node] = len(rows)
+            ran.add(node)
+            rows.append(Instruction(step, node, action, reads, [], []))
+        self._find_last_uses(rows)
+        return rows
+
+    def _moved(self, move: Move, rows: list[Instruction], tuples: dict[Any, int]) -> Instruction:
+        """A move of what an op made; of a tuple, of all its parts."""
+        node = self.captured.graph.order[move.op]
+        host = Kept("host", move.op)
+        places = self.captured.graph.positions[move.op]
+        parts: list[Key] = [Kept("part", move.op, at) for at in places if at is not None]
+        row = Instruction(move.op, node, move.action, [host], [], [], move.number)
+        if move.action == "in":
+            row.parts.extend(parts)
+            if parts:
+                tuples[node] = len(rows)
+        elif move.action == "out":
+            if parts:
+                rows[tuples[node]].parts.extend(parts)
+            row.reads[:] = parts or [node] if node is not None else []
+        return row
+
+    @staticmethod
+    def _makes(row: Instruction) -> list[Key]:
+        if row.action == "out":
+            return [Kept("host", row.op), Kept("left", row.op, row.number)]
+        alone = row.node is not None and row.action in ("run", "masked", "tangent", "in")
+        return list(row.parts) or ([row.node] if alone and row.node is not None else [])
+
+    def _find_last_uses(self, rows: list[Instruction]) -> None:
+        """From the back: a value may go after its last use before it is made again."""
+        held = self._held()
+        needed: set[Key] = {node for node, until in held.items() if until is None}
+        until_backward = [node for node, until in held.items() if until is not None]
+        for k in reversed(range(len(rows))):
+            row = rows[k]
+            made = self._makes(row)
+            late = until_backward if k == self._release else ()
+            for key in (*row.reads, *self._ends.get(k, ()), *late, *made):
+                given = isinstance(key, fx.Node) and key.op in ("placeholder", "get_attr")
+                if given and not is_tangent(key):
+                    continue
+                if key not in needed:
+                    row.drops.append(key)
+                    needed.add(key)
+            needed.difference_update(made)
+
+    def _held(self) -> dict[fx.Node, int | None]:
+        """Outputs -> step until which they are held; None: to the end. Of an input that the caller
+        overwrites the new value is held to the start of the backward (``docs/problem.md``)."""
+        found: dict[fx.Node, int | None] = {}
+        for piece in self.captured.pieces:
+            overwritten = set()
+            for row in piece.graph.document["ops"]:
+                if row["kind"] == "copy_back":
+                    overwritten.add(int(row["name"].rpartition("_")[2]))
+            for k, node in enumerate(piece.graph.outputs):
+                if not isinstance(node, fx.Node) or node.op in ("placeholder", "get_attr"):
+                    continue
+                if k in overwritten and found.get(node, 0) is not None:
+                    found[node] = self._release
+                else:
+                    found[node] = None
+        for node in self.captured.graph.order:  # backward() holds the gradient of a scalar
+            if node is not None and is_tangent(node) and node.meta["val"].dim() == 0:
+                found[node] = None
+        return found
+
+    # ---- doing it -----------------------------------------------------------------------------
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """No gradients, no autocast, and random states as they were afterwards."""
+        primals = [piece.primals for piece in self.captured.pieces]
+        devices = {t.device for t in tree_iter(primals) if torch.is_tensor(t)}
+        cuda = [d for d in devices if d.type == "cuda"]
+        with ExitStack() as stack:
+            stack.enter_context(on(self.captured.device))
+            stack.enter_context(torch.random.fork_rng(devices=cuda))
+            stack.enter_context(torch.no_grad())
+            for kind in {d.type for d in devices} & {"cpu", "cuda"}:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
+
+    def arguments(self) -> dict[Key, Any]:
+        """The inputs by node; those that the step writes into are copies."""
+        copies: dict[int, Any] = {}
+        env: dict[Key, Any] = {}
+        for piece in self.captured.pieces:
+            for node, value in piece.given().items():
+                storage = self._written.get(node)
+                if storage is not None:
+                    if storage not in copies:
+                        copies[storage] = value.untyped_storage().clone()
+                    old = value
+                    value = torch.empty(0, dtype=old.dtype, device=old.device)
+                    value.set_(copies[storage], old.storage_offset(), old.size(), old.stride())
+                env[node] = value.detach() if isinstance(value, torch.Tensor) else value
+            for node in piece.gm.graph.find_nodes(op="get_attr"):
+                value = attribute(piece.gm, str(node.target))
+                env[node] = value.detach() if isinstance(value, torch.Tensor) else value
+        return env
+
+    def run(self, clock: Clock | None = None, watch: Watch | None = None) -> list[Any]:
+        """Runs all steps, times them with ``clock`` or follows memory with ``watch``. Returns the
+        outputs of the joint graph; None for what the caller copies into its inputs."""
+        env = self.arguments()
+        if watch is not None:
+            watch.begin(self, env)
+        for k, row in enumerate(self.instructions):
+            parts = self._do(env, row, clock)
+            if watch is not None:
+                watch.step(k, row, env, "view" in self._ops[row.op].get("flags", ()), parts)
+            del parts
+            for key in row.drops:
+                env.pop(key, None)
+        if watch is not None:
+            watch.end(len(self.steps))
+        outputs = self.captured.graph.outputs
+        return [env.get(n) if isinstance(n, fx.Node) else n for n in outputs]
+
+    def _do(self, env: dict[Key, Any], row: Instruction, clock: Clock | None) -> list[Any]:
+        """Runs one step. Returns the parts of a tuple that nobody takes."""
+        node = row.node
+        if row.action == "tangent" and node is not None:
+            like = node.meta["val"]
+            env[node] = torch.empty_strided(
+                like.size(), like.stride(), dtype=like.dtype, device=like.device
+            ).fill_(1)
+        if row.action in ("out", "in"):
+            self._move(env, row, clock)
+            return []
+        if node is None or row.action in ("tangent", "part", "none", "wait"):
+            if clock is not None:
+                clock.skip()
+            return []
+        if row.action in ("first", "masked"):
+            if row.action == "masked" or clock is not None:
+                x, mask, scale = self.captured.graph.masked[node]
+                result = _timed(clock, REMAKE, (env[x], env[mask], scale), {})
+                if row.action == "masked":
+                    env[node] = result
+            return []
+        args = fx.map_arg(node.args, env.__getitem__)
+        kwargs = fx.map_arg(node.kwargs, env.__getitem__)
+        result = _timed(clock, node.target, args, kwargs)
+        if not row.parts:
+            env[node] = result
+            return []
+        taken = {_place(part) for part in row.parts}
+        for part in row.parts:
+            env[part] = result[_place(part)]
+        return [item for i, item in enumerate(result) if i not in taken]
+
+    def _move(self, env: dict[Key, Any], row: Instruction, clock: Clock | None) -> None:
+        """Copies to the host or back. The copy has ended when the next step begins."""
+        host = Kept("host", row.op)
+        if clock is not None:
+            clock.start()
+        if row.action == "out":
+            left = [env[key] for key in row.reads]
+            env[Kept("left", row.op, row.number)] = left
+            env[host] = [(transfers.leave(t), t.device) for t in left]
+            for copy, device in env[host]:
+                transfers.wait(copy, device)
+        else:
+            back = [transfers.ready(transfers.arrive(*copied)) for copied in env[host]]
+            places = self.captured.graph.positions[row.op]
+            by_place = dict(zip(places, back, strict=True))
+            for key in self._makes(row):
+                env[key] = by_place[_place(key) if row.parts else None]
+        if clock is not None:
+            clock.stop()
+
+
+def _place(part: Key) -> Any:
+    """Where a part lies in its tuple."""
+    return part.at if isinstance(part, Kept) else part.args[1]
+
+
+def _timed(clock: Clock | None, target: Any, args: Any, kwargs: Any) -> Any:
+    if clock is None:
+        return target(*args, **kwargs)
+    clock.start()
+    result = target(*args, **kwargs)
+    clock.stop()
+    return result
+
+
+def _is_taken_apart(node: fx.Node) -> bool:
+    """Does it return a tuple of which nothing but parts is read?"""
+    if not isinstance(node.meta.get("val"), (tuple, list)):
+        return False
+    return all(u.target is operator.getitem and type(u.args[1]) is int for u in node.users)
+
+
+def _nodes_of_values(graph: Imported) -> list[Any]:
+    """Value id -> node of the op that makes it."""
+    found: list[Any] = []
+    for op, node in zip(graph.document["ops"], graph.order, strict=True):
+        found += [node] * len(op["out"])
+    return found
+
+
+def _written_storages(graph: Imported) -> dict[fx.Node, int]:
+    """Placeholders whose memory the graph itself writes into, and their storage."""
+    written, document = set(), graph.document
+    for op, node in zip(document["ops"], graph.order, strict=True):
+        if node is not None and "mutates" in op.get("flags", ()):
+            written |= {out["storage"] for out in op["out"]}
+    found = {}
+    for op, node in zip(document["ops"], graph.order, strict=True):
+        if node is not None and node.op == "placeholder" and not is_tangent(node):
+            for out in op["out"]:
+                if out["storage"] in written:
+                    found[node] = out["storage"]
+    return found
+
+
+# ---- time -----------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds of each step of one run, by the processor's clock."""
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+        self._started = 0.0
+
+    def start(self) -> None:
+        """An op begins."""
+        self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        """It has ended."""
+        self._seconds.append(time.perf_counter() - self._started)
+
+    def skip(self) -> None:
+        """A step that runs nothing."""
+        self._seconds.append(0.0)
+
+    def seconds(self) -> list[float]:
+        """One figure a step."""
+        return self._seconds
+
+
+class CudaClock(Clock):
+    """The same by events on the current stream: kernels are not waited for until the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: Any = None
+        self._events: list[tuple[Any, Any] | None] = []
+
+    def _mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def start(self) -> None:
+        """An op begins."""
+        self._open = self._mark()
+
+    def stop(self) -> None:
+        """It has ended."""
+        self._events.append((self._open, self._mark()))
+
+    def skip(self) -> None:
+        """A step that runs nothing."""
+        self._events.append(None)
+
+    def seconds(self) -> list[float]:
+        """One figure a step; waits for the device."""
+        torch.cuda.synchronize()
+        return [0.0 if e is None else e[0].elapsed_time(e[1]) * 1e-3 for e in self._events]
+
+
+def make_clock(device: torch.device) -> Clock:
+    """The clock for what runs on a device."""
+    return CudaClock() if device.type == "cuda" else Clock()
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """A GPU as the current one, so that events are those of its stream."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+# ---- memory ---------------------------------------------------------------------------------
+
+
+class Watch:
+    """Follows every storage of one run: when it appears, who reads it, when it goes."""
+
+    def __init__(self) -> None:
+        self.lives: list[Life] = []
+        self.live: list[int] = []  # bytes that the step holds while each step runs
+        self._now = 0
+        self._k = -1
+        self._ended = False
+        self._results: set[fx.Node] = set()  # of dropouts, which come at a step of their own
+        self._known: dict[int, Life] = {}  # by the identity of a storage that is alive
+        self._handed: dict[Any, list[Any]] = {}  # output of a graph -> storages of inputs of others
+        self._same: dict[int, int] = {}  # by the identity of such an input, that of the output
+
+    def begin(self, program: Program, env: dict[Key, Any]) -> None:
+        """The inputs are there."""
+        graph = program.captured.graph
+        self._results = set(graph.masked)
+        handed = program.captured.handed
+        for node, source in handed.items():
+            self._handed.setdefault(source, []).append(env[node].untyped_storage())
+        for op, node in enumerate(graph.order):
+            if node not in handed and isinstance(env.get(node), torch.Tensor):
+                self._appear(op, env[node])
+
+    def step(self, k: int, row: Instruction, env: dict[Key, Any], view: bool, rest: Any) -> None:
+        """A step has run, and nothing of it is gone."""
+        self._k = k
+        if not view and row.action not in MOVES:
+            self._use(row, env)
+        made = [env.get(key) for key in row.parts if key not in self._results]
+        if row.node is not None:
+            made.append(env.get(row.node))
+        for value in tree_iter([*made, *rest]):
+            if isinstance(value, torch.Tensor):
+                self._appear(row.op, value)
+        for key in (row.node, *row.parts):
+            for storage in self._handed.get(key, ()):  # later graphs read it under another name
+                self._same[id(storage)] = id(env[key].untyped_storage())
+        self.live.append(self._now)
+
+    def _use(self, row: Instruction, env: dict[Key, Any]) -> None:
+        for node in row.reads:
+            for value in tree_iter(env.get(node)):
+                if isinstance(value, torch.Tensor):
+                    key = id(value.untyped_storage())
+                    life = self._known.get(self._same.get(key, key))
+                    if life is not None and life.made != self._k:
+                        life.uses.append(self._k)
+
+    def _appear(self, op: int, value: torch.Tensor) -> None:
+        storage = value.untyped_storage()
+        if id(storage) in self._known or id(storage) in self._same:
+            return
+        life = Life(op, type_of(value), storage.nbytes(), self._k)
+        self.lives.append(life)
+        self._known[id(storage)] = life
+        if self._k >= 0:
+            self._now += life.bytes
+        weakref.finalize(storage, self._vanish, id(storage), life)
+
+    def _vanish(self, key: int, life: Life) -> None:
+        if self._ended:
+            return
+        self._known.pop(key, None)
+        life.last = self._k
+        if life.made >= 0:
+            self._now -= life.bytes
+
+    def end(self, n_step: int) -> None:
+        """What is alive now stays."""
+        self._ended = True
+        for life in self._known.values():
+            life.last = n_step

@@ -1,0 +1,156 @@
+"""The planner's problem of a PyTorch step, without running it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import BackendCompilerFailed
+
+from ... import BudgetError, budgets, files
+from ...planning import Plan, plan
+from .. import hooks
+from ..compiler import reference
+from ..compiler.compiling import uncompiled
+from ..compiler.partition import Policy, device_row, of_tags, prepare
+from ..compiler.totals import account, with_total
+from ..flags import check_flags, check_flags_or_none
+from ..graph.counter import check_random
+from ..graph.graphs import UnsupportedGraphError
+from ..graph.importer import with_wishes
+from ..graph.moving import wants_moves, with_link
+from ..graph.statistics import Statistics, check_same
+
+
+class TracedStep:
+    """A training step as the planner sees it (``docs/problem.md``)."""
+
+    def __init__(
+        self, document: dict[str, Any], device: str, own: dict[str, Any] | None = None
+    ) -> None:
+        self.document = document
+        self.device = device
+        """Row of the device table that fits the step's tensors."""
+        self._own = own  # the problem without the policy it was traced with, if there was one
+
+    def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
+        """The plan under a budget, which says the same as for :func:`compile`; options as for
+        :func:`cutback.plan`.
+
+        Raises:
+            BudgetError: no plan meets the budget.
+            ValueError: ``profile`` is of another step.
+        """
+        profile = options.get("profile")
+        if isinstance(profile, Statistics):
+            check_same(profile.signature, self.document, "the traced step")
+        options = {"device": self.device, **options}
+        document = self.document
+        if options.get("offload") or wants_moves(document):
+            document = with_link(document, options["device"])
+        device, measure = options["device"], options.get("measure") or "live"
+        if budget is None:
+            wishes = [options.get(name) for name in ("preset", "policy", "max_extra")]
+            if self._own is None and wishes == [None, None, None]:
+                options["preset"] = reference.preset_of(json.dumps(document), device)
+        elif isinstance(budget, str) and budget == reference.FASTEST:
+            budget = None
+        share = budgets.parse(budget, measure)
+        if not budgets.is_share(share):
+            return plan(document, budget=budget, **options)
+        assert share is not None
+        text = json.dumps(document if self._own is None else self._own)
+        whole = reference.bytes_of(text, device, measure)
+        limit = int(share[2] * whole)
+        try:
+            return plan(document, budget=limit, **options)
+        except BudgetError as error:
+            why = reference.in_shares(error, share[2], whole)
+            return reference.plan_within(json.dumps(document), device, measure, limit, why)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
+        ``.gz``."""
+        files.write_text(path, json.dumps(self.document))
+
+    def __repr__(self) -> str:
+        return f"<cutback.torch.TracedStep of {len(self.document['ops'])} ops>"
+
+
+class _SeenError(Exception):
+    """Carries the problem out of PyTorch's compiler, which then has nothing left to do."""
+
+    def __init__(self, step: TracedStep) -> None:
+        super().__init__("traced")
+        self.step = step
+
+
+def trace(
+    step: torch.nn.Module | Callable[..., Any],
+    *inputs: Any,
+    policy: Policy = None,
+    dynamic: bool | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    random: str = "torch",
+    cse: bool = True,
+    **kwargs: Any,
+) -> TracedStep:
+    """The problem of one training step: the forward of ``step`` on inputs like these, and its
+    backward.
+
+    Nothing is computed: PyTorch traces with fake tensors, and no memory is taken but for ``step``
+    and inputs as they are; those may be fake too (``torch._subclasses.FakeTensorMode``).
+
+    Args:
+        step: a module, or a function that returns a loss or outputs; it must trace as one graph.
+        inputs, kwargs: what it is called with.
+        policy, random, cse: see :class:`Partitioner`.
+        optimizer: whose states and step are part of the problem, for ``plan(measure="total")``.
+
+    Raises:
+        UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
+    """
+    check_random(random)
+    check_flags(cse=cse)
+    check_flags_or_none(dynamic=dynamic)
+    step = uncompiled(step)
+    total = None if optimizer is None else account(step, optimizer)
+
+    def partition(
+        gm: torch.fx.GraphModule,
+        joint_inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+        **options: Any,
+    ) -> Any:
+        graph = prepare(
+            gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random, cse
+        )
+        document = graph.document if total is None else with_total(graph.document, total)
+        own = None if policy is None else with_wishes(graph, of_tags)
+        if own is not None and total is not None:
+            own = with_total(own, total)
+        raise _SeenError(TracedStep(document, device_row(gm), own))
+
+    def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        raise UnsupportedGraphError(
+            "trace: no input or parameter needs a gradient, so there is no backward"
+        )
+
+    backend = aot_autograd(fw_compiler=compiler, partition_fn=partition)
+    try:
+        torch.compile(
+            step, backend=backend, fullgraph=True, dynamic=dynamic, **hooks.own_entries()
+        )(*inputs, **kwargs)
+    except BackendCompilerFailed as failed:
+        if isinstance(failed.inner_exception, _SeenError):
+            return failed.inner_exception.step
+        if isinstance(failed.inner_exception, UnsupportedGraphError):
+            raise failed.inner_exception from None
+        raise
+    raise UnsupportedGraphError("trace: the step has no operations on tensors")
