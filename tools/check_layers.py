@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Checks that includes go one way, and that the core calls nothing it should not.
+"""Checks that includes and imports go one way, and that the core calls nothing it should not.
 
     tools/check_layers.py              report every violation as file:line, exit 1 if there is one
     tools/check_layers.py --self-test  check the checker
 
 A file may include from its own layer and from the layers left of it. LEFT names the direct left
 neighbours; what they may include is allowed too. A layer with folders inside has a row for each
-(`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`). No
-files include each other in a circle.
+(`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`).
+Packages of Python have a table of their own, PYTHON_LEFT, for all imports, those inside functions
+too.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import tempfile
@@ -41,6 +43,18 @@ LEFT: dict[str, tuple[str, ...]] = {
     "native": ("core",),
 }
 
+# The same for Python: package or module below python/ -> its direct left neighbours. A row stands
+# for all that lies below it and has no row of its own. FACES open doors to everything.
+PYTHON_LEFT: dict[str, tuple[str, ...]] = {
+    "cutback": (),
+    "cutback.torch": ("cutback",),  # hooks, flags, memory, transfers: what all the rest may use
+    "cutback.torch.graph": ("cutback.torch",),
+    "cutback.torch.compiler": ("cutback.torch.graph",),
+    "cutback.torch.eager": ("cutback.torch.graph",),
+    "cutback.torch.profiler": ("cutback.torch.compiler",),
+}
+FACES = {"cutback.torch"}  # packages whose __init__.py hands out what lies below
+
 # What the core may not call, and the only files that may.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
     "malloc": ("csrc/base/alloc.c",),
@@ -66,11 +80,11 @@ CALL = re.compile(rf"(?<![\w.>])({'|'.join(FORBIDDEN)})\s*\(")
 NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 
 
-def allowed_of(layer: str) -> set[str]:
+def allowed_of(layer: str, left: dict[str, tuple[str, ...]] = LEFT) -> set[str]:
     """The layer itself and everything left of it."""
     allowed = {layer}
-    for neighbour in LEFT[layer]:
-        allowed |= allowed_of(neighbour)
+    for neighbour in left[layer]:
+        allowed |= allowed_of(neighbour, left)
     return allowed
 
 
@@ -102,6 +116,10 @@ def sources(root: Path) -> Iterator[Path]:
         yield from (p for p in sorted((root / folder).rglob("*")) if p.suffix in SUFFIXES)
 
 
+def python_sources(root: Path) -> Iterator[Path]:
+    yield from sorted((root / "python/cutback").rglob("*.py"))
+
+
 def resolve(root: Path, path: Path, name: str) -> Path | None:
     """The file that `#include "name"` means, as the compiler looks for it."""
     for folder in (path.parent, root / "csrc", root / "csrc/include", root / "tests/c"):
@@ -126,6 +144,47 @@ def check_include(root: Path, path: Path, layer: str, quote: str, name: str) -> 
     if other is None or other not in allowed_of(layer):
         return f'{layer} may not include "{name}": {other} is not left of it'
     return None
+
+
+def python_layer(module: str) -> str | None:
+    """The row of PYTHON_LEFT that a module stands under."""
+    while module and module not in PYTHON_LEFT:
+        module = module.rpartition(".")[0]
+    return module or None
+
+
+def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str]]:
+    """(line, module) of each import of a module of ours, wherever it stands."""
+    is_package = path.name == "__init__.py"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        base = node.module or ""
+        if node.level:
+            parts = module.split(".")
+            parts = parts[: len(parts) - node.level + is_package]
+            base = ".".join([*parts, base] if base else parts)
+        for name in node.names:  # a module, or something in one
+            inner = root / "python" / base.replace(".", "/") / name.name
+            is_module = inner.is_dir() or inner.with_suffix(".py").is_file()
+            yield node.lineno, f"{base}.{name.name}" if is_module else base
+
+
+def check_python(root: Path, path: Path) -> Iterator[tuple[int, str]]:
+    parts = path.relative_to(root / "python").with_suffix("").parts
+    module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    layer = python_layer(module)
+    if layer is None:
+        yield 1, "stands in a package that the table in tools/check_layers.py does not know"
+        return
+    if module in FACES:
+        return
+    for number, name in imported(root, path, module):
+        other = python_layer(name)
+        if other is not None and other not in allowed_of(layer, PYTHON_LEFT):
+            yield number, f"{layer} may not import {name}: {other} is not left of it"
 
 
 def blank_noise(text: str) -> str:
@@ -158,10 +217,12 @@ def check_file(root: Path, path: Path) -> Iterator[tuple[int, str]]:
 
 def check_tree(root: Path) -> list[str]:
     root = root.resolve()
+    checks = [(path, check_file(root, path)) for path in sources(root)]
+    checks += [(path, check_python(root, path)) for path in python_sources(root)]
     return [
         f"{path.relative_to(root)}:{number}: {problem}"
-        for path in sources(root)
-        for number, problem in check_file(root, path)
+        for path, problems in checks
+        for number, problem in problems
     ]
 
 
@@ -182,6 +243,16 @@ def self_test() -> None:
         "tests/c/check.h": '#include "base/vec.h"\n',
         "tests/c/flow/test_x.c": '#include "check.h"\n#include "ir/op.h"\n',
         "examples/c/train.c": '#include "cutback.h"\n#include "base/vec.h"\n',
+        "csrc/plan/model/a.h": '#include "../cut/b.h"\n#include "../planner.h"\n',
+        "csrc/plan/cut/b.h": '#include "../model/a.h"\n',
+        "csrc/plan/planner.h": '#include "cut/b.h"\n',
+        "csrc/plan/new/c.h": "",
+        "python/cutback/__init__.py": "",
+        "python/cutback/torch/__init__.py": "from .eager import a\n",
+        "python/cutback/torch/hooks.py": "from .graph import b\n",
+        "python/cutback/torch/eager/a.py": "from ..graph.b import c\nfrom ..compiler import d\n",
+        "python/cutback/torch/graph/b.py": "def f():\n    import cutback.torch.eager.a\n",
+        "python/cutback/torch/compiler/d.py": "from ..graph import b\nfrom .. import hooks\n",
     }
     want = [
         "csrc/base/vec.h:1",
@@ -192,6 +263,12 @@ def self_test() -> None:
         "csrc/plan/cut.c:2",
         "tests/c/flow/test_x.c:2",
         "examples/c/train.c:2",
+        "csrc/plan/model/a.h:1",
+        "csrc/plan/model/a.h:2",
+        "csrc/plan/new/c.h:1",
+        "python/cutback/torch/hooks.py:1",
+        "python/cutback/torch/eager/a.py:2",
+        "python/cutback/torch/graph/b.py:2",
     ]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -210,7 +287,8 @@ def main() -> int:
         return 0
     root = Path(__file__).resolve().parent.parent
     problems = check_tree(root)
-    print("\n".join(problems) if problems else f"layers: {len(list(sources(root)))} files in order")
+    count = len([*sources(root), *python_sources(root)])
+    print("\n".join(problems) if problems else f"layers: {count} files in order")
     return bool(problems)
 
 

@@ -274,7 +274,7 @@ class Statistics:
 
     def svg(self) -> str:
         """Memory by category over the time of the step, as a picture."""
-        from ...report.usage import usage_svg
+        from .usage import usage_svg
 
         phases = [(phase, sum(r.phase == phase for r in self.rows)) for phase in PHASES]
         return usage_svg(
@@ -285,7 +285,7 @@ class Statistics:
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback profile") -> None:
         """Writes a self-contained HTML page: the picture and the tables."""
-        from ...report.usage import usage_page
+        from .usage import usage_page
 
         write_text(path, usage_page(title, self.svg(), self))
 

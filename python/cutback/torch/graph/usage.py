@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from .page import page, table
-from .svg import document, escape, human_bytes, nice_ticks, tag, text
-from .timeline import staircase
+from ...report.page import page, table
+from ...report.svg import document, escape, human_bytes, nice_ticks, tag, text
+from ...report.timeline import staircase
 
 if TYPE_CHECKING:
-    from ..torch.graph.statistics import Statistics, Value
+    from .statistics import Statistics, Value
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 360.0, 84.0, 18.0, 34.0, 64.0
 MOST_COLUMNS = 900
