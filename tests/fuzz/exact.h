@@ -60,11 +60,11 @@ static inline double op_bound(const cb_graph *g, const cb_op *op, double a, doub
         case CB_OP_TRANSPOSE:
         case CB_OP_EXPAND:
         case CB_OP_SLICE:
-        case CB_OP_AMAX:
-        case CB_OP_AMIN:
         case CB_OP_GATHER:
         case CB_OP_EMBEDDING:
         case CB_OP_RELU_BWD: return a;
+        case CB_OP_AMAX: /* of two zeros the order of the reduction decides which one it is */
+        case CB_OP_AMIN: return cb_dtype_is_float(g->values.at[in[0]].dtype) ? INFINITY : a;
         case CB_OP_SQUARE: return a * a;
         case CB_OP_ADD:
         case CB_OP_SUB: return a + b;
