@@ -33,8 +33,8 @@ cb_status cb_context_new(const cb_context_options *options, cb_context **out, cb
         (void)snprintf(ctx->blas_name, sizeof ctx->blas_name, "%s", o.blas.name);
         ctx->runtime.blas.name = ctx->blas_name;
     }
-    cb_status status = cb_pool_new(&ctx->alloc, o.n_threads ? o.n_threads : cb_cpu_count(),
-                                   &ctx->runtime.pool, err);
+    cb_status status = cb_threads_new(&ctx->alloc, o.n_threads ? o.n_threads : cb_cpu_count(),
+                                      &ctx->runtime.pool, err);
     if (status != CB_OK) {
         cb_free(&outside, ctx);
         return status;
@@ -45,22 +45,22 @@ cb_status cb_context_new(const cb_context_options *options, cb_context **out, cb
 
 void cb_context_free(cb_context *ctx) {
     if (!ctx) return;
-    cb_pool_free(ctx->runtime.pool);
+    cb_threads_free(ctx->runtime.pool);
     cb_alloc outside;
     cb_alloc_init(&outside);
     cb_free(&outside, ctx);
 }
 
-int cb_context_threads(const cb_context *ctx) { return cb_pool_size(ctx->runtime.pool); }
+int cb_context_threads(const cb_context *ctx) { return cb_threads_count(ctx->runtime.pool); }
 
 cb_status cb_context_set_threads(cb_context *ctx, int n_threads, cb_error *err) {
-    cb_pool *pool;
+    cb_threads *pool;
     if (n_threads < 0) {
         return cb_fail(err, CB_INVALID, "context: n_threads is %d; 0 means one for each processor",
                        n_threads);
     }
-    CB_TRY(cb_pool_new(&ctx->alloc, n_threads ? n_threads : cb_cpu_count(), &pool, err));
-    cb_pool_free(ctx->runtime.pool);
+    CB_TRY(cb_threads_new(&ctx->alloc, n_threads ? n_threads : cb_cpu_count(), &pool, err));
+    cb_threads_free(ctx->runtime.pool);
     ctx->runtime.pool = pool;
     return CB_OK;
 }

@@ -185,17 +185,18 @@ done:
     return close_session(&s, status, out, err);
 }
 
+cb_status cb_plan_explain_text(cb_context *ctx, const char *graph, size_t graph_length,
+                               const char *plan, size_t plan_length, const char *device, char **out,
+                               cb_error *err) {
+    return tell(ctx, graph, graph_length, plan, plan_length, device, cb_plan_explanation_to_text,
+                out, err);
+}
+
 cb_status cb_plan_explain_json(cb_context *ctx, const char *graph, size_t graph_length,
                                const char *plan, size_t plan_length, const char *device, char **out,
                                cb_error *err) {
-    return tell(ctx, graph, graph_length, plan, plan_length, device, cb_plan_explain, out, err);
-}
-
-cb_status cb_plan_explanation_json(cb_context *ctx, const char *graph, size_t graph_length,
-                                   const char *plan, size_t plan_length, const char *device,
-                                   char **out, cb_error *err) {
-    return tell(ctx, graph, graph_length, plan, plan_length, device, cb_plan_explain_to_json, out,
-                err);
+    return tell(ctx, graph, graph_length, plan, plan_length, device, cb_plan_explanation_to_json,
+                out, err);
 }
 
 cb_status cb_evaluate_json(cb_context *ctx, const char *graph, size_t graph_length,

@@ -236,7 +236,8 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
     if (strcmp(what, "backward") == 0) return print_half(step, true, out, err);
     if (strcmp(what, "problem") == 0) return cb_problem_to_json(step->problem, out, err);
     if (strcmp(what, "plan") == 0) return cb_plan_to_json(step->problem, step->plan, out, err);
-    if (strcmp(what, "explain") == 0) return cb_plan_explain(step->problem, step->plan, out, err);
+    if (strcmp(what, "explain") == 0)
+        return cb_plan_explanation_to_text(step->problem, step->plan, out, err);
     if (strcmp(what, "program") == 0) return cb_program_print(step->program, out, err);
     return cb_fail(err, CB_INVALID,
                    "text: nothing is called \"%s\"; there are joint, forward, backward, problem, "

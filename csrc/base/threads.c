@@ -33,14 +33,14 @@
 #define REGION (UINT64_C(1) << 18) /* one step of the number */
 
 typedef struct worker {
-    cb_pool *pool;
+    cb_threads *pool;
     int number; /* 1 .. n_threads - 1; the caller is 0 */
     pthread_t thread;
 } worker;
 
-struct cb_pool {
+struct cb_threads {
     cb_alloc *alloc;
-    cb_pool *next, *previous; /* the registry */
+    cb_threads *next, *previous; /* the registry */
     int n_threads;
     int spin_rounds;
     worker *workers; /* [n_threads - 1] */
@@ -61,7 +61,7 @@ struct cb_pool {
 static struct {
     pthread_mutex_t lock;
     pthread_once_t handlers;
-    cb_pool *first;
+    cb_threads *first;
     _Atomic(uint64_t) n_forks;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .handlers = PTHREAD_ONCE_INIT};
 
@@ -91,15 +91,15 @@ int cb_cpu_count(void) {
 
 static void before_fork(void) {
     pthread_mutex_lock(&registry.lock);
-    for (cb_pool *p = registry.first; p; p = p->next) pthread_mutex_lock(&p->lock);
+    for (cb_threads *p = registry.first; p; p = p->next) pthread_mutex_lock(&p->lock);
 }
 
 static void after_fork_in_parent(void) {
-    for (cb_pool *p = registry.first; p; p = p->next) pthread_mutex_unlock(&p->lock);
+    for (cb_threads *p = registry.first; p; p = p->next) pthread_mutex_unlock(&p->lock);
     pthread_mutex_unlock(&registry.lock);
 }
 
-static void make_idle(cb_pool *p) {
+static void make_idle(cb_threads *p) {
     p->n_started = 0;
     p->n_sleeping = 0;
     atomic_init(&p->busy, false);
@@ -112,7 +112,7 @@ static void make_idle(cb_pool *p) {
 
 static void after_fork_in_child(void) {
     atomic_fetch_add(&registry.n_forks, 1);
-    for (cb_pool *p = registry.first; p; p = p->next) make_idle(p);
+    for (cb_threads *p = registry.first; p; p = p->next) make_idle(p);
     pthread_mutex_init(&registry.lock, NULL);
 }
 
@@ -122,7 +122,7 @@ static void add_handlers(void) {
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-static void enroll(cb_pool *p) {
+static void enroll(cb_threads *p) {
     pthread_once(&registry.handlers, add_handlers);
     pthread_mutex_lock(&registry.lock);
     p->next = registry.first;
@@ -131,7 +131,7 @@ static void enroll(cb_pool *p) {
     pthread_mutex_unlock(&registry.lock);
 }
 
-static void remove_from_registry(cb_pool *p) {
+static void remove_from_registry(cb_threads *p) {
     pthread_mutex_lock(&registry.lock);
     if (p->next) p->next->previous = p->previous;
     if (p->previous) p->previous->next = p->next;
@@ -141,7 +141,7 @@ static void remove_from_registry(cb_pool *p) {
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
-static void run_tasks(cb_pool *p, int thread) {
+static void run_tasks(cb_threads *p, int thread) {
     for (;;) {
         int64_t task = atomic_fetch_add_explicit(&p->next_task, 1, memory_order_relaxed);
         if (task >= p->n_tasks) return;
@@ -154,7 +154,7 @@ static bool is_news(uint64_t state, uint64_t last) {
     return (state & STOP) || ((state & OPEN) && state / REGION != last);
 }
 
-static uint64_t wait_for_news(cb_pool *p, uint64_t last) {
+static uint64_t wait_for_news(cb_threads *p, uint64_t last) {
     for (int i = 0; i < p->spin_rounds; i++) {
         uint64_t state = atomic_load_explicit(&p->state, memory_order_acquire);
         if (is_news(state, last)) return state;
@@ -172,7 +172,7 @@ static uint64_t wait_for_news(cb_pool *p, uint64_t last) {
     return state;
 }
 
-static void leave(cb_pool *p) {
+static void leave(cb_threads *p) {
     uint64_t before = atomic_fetch_sub(&p->state, 1);
     if ((before & OPEN) || (before & INSIDE) != 1) return;
     pthread_mutex_lock(
@@ -183,7 +183,7 @@ static void leave(cb_pool *p) {
 
 static void *run_worker(void *argument) {
     worker *self = argument;
-    cb_pool *p = self->pool;
+    cb_threads *p = self->pool;
     uint64_t last = 0; /* regions are numbered from 1 */
     for (;;) {
         uint64_t state = wait_for_news(p, last);
@@ -197,7 +197,7 @@ static void *run_worker(void *argument) {
 
 /* Workers take no signals: those are for the program's own threads. A thread that cannot be had is
  * done without; the region runs on those there are. */
-static void start_workers(cb_pool *p) {
+static void start_workers(cb_threads *p) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -214,18 +214,18 @@ static void start_workers(cb_pool *p) {
 
 /* ---- the caller ------------------------------------------------------------------------------ */
 
-cb_status cb_pool_new(cb_alloc *alloc, int n_threads, cb_pool **out, cb_error *err) {
+cb_status cb_threads_new(cb_alloc *alloc, int n_threads, cb_threads **out, cb_error *err) {
     if (n_threads < 1 || n_threads > MOST_THREADS) {
         return cb_fail(err, CB_INVALID, "threads: %d is not in 1..%d", n_threads, MOST_THREADS);
     }
-    cb_pool *p = cb_malloc(alloc, sizeof *p);
+    cb_threads *p = cb_malloc(alloc, sizeof *p);
     worker *workers = cb_malloc(alloc, (size_t)n_threads * sizeof *workers);
     if (!p || !workers) {
         cb_free(alloc, p);
         cb_free(alloc, workers);
         return cb_no_memory(err);
     }
-    *p = (cb_pool){.alloc = alloc, .n_threads = n_threads, .workers = workers};
+    *p = (cb_threads){.alloc = alloc, .n_threads = n_threads, .workers = workers};
     p->spin_rounds = n_threads <= cb_cpu_count() ? SPIN_ROUNDS : 0;
     make_idle(p);
     enroll(p);
@@ -233,7 +233,7 @@ cb_status cb_pool_new(cb_alloc *alloc, int n_threads, cb_pool **out, cb_error *e
     return CB_OK;
 }
 
-void cb_pool_free(cb_pool *pool) {
+void cb_threads_free(cb_threads *pool) {
     if (!pool) return;
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_or(&pool->state, STOP);
@@ -249,9 +249,9 @@ void cb_pool_free(cb_pool *pool) {
     cb_free(alloc, pool);
 }
 
-int cb_pool_size(const cb_pool *pool) { return pool ? pool->n_threads : 1; }
+int cb_threads_count(const cb_threads *pool) { return pool ? pool->n_threads : 1; }
 
-static void open_region(cb_pool *p) {
+static void open_region(cb_threads *p) {
     atomic_store_explicit(&p->next_task, 0, memory_order_relaxed);
     pthread_mutex_lock(&p->lock);
     uint64_t region = atomic_load(&p->state) / REGION + 1;
@@ -261,7 +261,7 @@ static void open_region(cb_pool *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-static void close_region(cb_pool *p) {
+static void close_region(cb_threads *p) {
     uint64_t state = atomic_fetch_and(&p->state, ~OPEN);
     for (int i = 0; (state & INSIDE) && i < p->spin_rounds; i++) {
         relax();
@@ -275,7 +275,7 @@ static void close_region(cb_pool *p) {
 
 /* The number under which the calling thread may run tasks of its own while the pool is taken:
  * inside a task that of the task's thread, so that it stays the only one with this number. */
-static int own_number(cb_pool *p) {
+static int own_number(cb_threads *p) {
     int number = 0;
     pthread_t self = pthread_self();
     pthread_mutex_lock(&p->lock);
@@ -286,7 +286,7 @@ static int own_number(cb_pool *p) {
     return number;
 }
 
-void cb_parallel(cb_pool *pool, int64_t n_tasks, cb_task_fn fn, void *user) {
+void cb_parallel(cb_threads *pool, int64_t n_tasks, cb_task_fn fn, void *user) {
     bool alone = !pool || pool->n_threads == 1;
     if (alone || n_tasks <= 1 || atomic_exchange(&pool->busy, true)) {
         int thread = alone || !atomic_load(&pool->busy) ? 0 : own_number(pool);

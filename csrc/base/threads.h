@@ -6,9 +6,9 @@
 
 #include "alloc.h"
 
-typedef struct cb_pool cb_pool;
+typedef struct cb_threads cb_threads;
 
-/* Task i of n; `thread` is in [0, cb_pool_size) and one thread runs one task at a time. */
+/* Task i of n; `thread` is in [0, cb_threads_count) and one thread runs one task at a time. */
 typedef void (*cb_task_fn)(void *user, int64_t task, int thread);
 
 /* How many forks lie between this process and the one in which the first pool was made. What
@@ -16,11 +16,12 @@ typedef void (*cb_task_fn)(void *user, int64_t task, int thread);
 uint64_t cb_fork_count(void);
 
 int cb_cpu_count(void); /* processors in the affinity mask, at least 1 */
-CB_MUST_CHECK cb_status cb_pool_new(cb_alloc *alloc, int n_threads, cb_pool **out, cb_error *err);
-void cb_pool_free(cb_pool *pool);
-int cb_pool_size(const cb_pool *pool);
+CB_MUST_CHECK cb_status cb_threads_new(cb_alloc *alloc, int n_threads, cb_threads **out,
+                                       cb_error *err);
+void cb_threads_free(cb_threads *pool);
+int cb_threads_count(const cb_threads *pool);
 /* Runs fn(user, 0..n_tasks-1) and returns when all are done. Which thread runs which task is not
  * fixed, so a task's result must depend on its number alone. `pool` may be NULL: runs inline. */
-void cb_parallel(cb_pool *pool, int64_t n_tasks, cb_task_fn fn, void *user);
+void cb_parallel(cb_threads *pool, int64_t n_tasks, cb_task_fn fn, void *user);
 
 #endif

@@ -29,7 +29,7 @@ typedef struct cb_kernel_args {
     cb_opcode code;
     void *scratch; /* 64-byte aligned, uninitialised */
     size_t scratch_bytes;
-    cb_pool *pool;
+    cb_threads *pool;
     const cb_blas *blas;
     cb_philox random; /* seed and step of the run; stream from the op's attributes */
 } cb_kernel_args;

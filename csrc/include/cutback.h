@@ -392,15 +392,15 @@ CB_API CB_MUST_CHECK cb_status cb_frontier_json(cb_context *ctx, const char *gra
                                                 cb_poll_fn poll, void *poll_user, char **out,
                                                 cb_error *err);
 /* A graph and a plan -> what cb_step_text calls "explain". */
-CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *graph,
+CB_API CB_MUST_CHECK cb_status cb_plan_explain_text(cb_context *ctx, const char *graph,
                                                     size_t graph_length, const char *plan,
                                                     size_t plan_length, const char *device,
                                                     char **out, cb_error *err);
 /* The same as JSON (docs/problem.md, "Explanation"). */
-CB_API CB_MUST_CHECK cb_status cb_plan_explanation_json(cb_context *ctx, const char *graph,
-                                                        size_t graph_length, const char *plan,
-                                                        size_t plan_length, const char *device,
-                                                        char **out, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_plan_explain_json(cb_context *ctx, const char *graph,
+                                                    size_t graph_length, const char *plan,
+                                                    size_t plan_length, const char *device,
+                                                    char **out, cb_error *err);
 /* A graph and any document with `steps` and `backward_starts` -> bytes and times. */
 CB_API CB_MUST_CHECK cb_status cb_evaluate_json(cb_context *ctx, const char *graph,
                                                 size_t graph_length, const char *plan,

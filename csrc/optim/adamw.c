@@ -172,7 +172,7 @@ static cb_status measure(table *x, cb_error *err) {
     return CB_OK;
 }
 
-cb_status cb_adamw_step(cb_pool *pool, const cb_adamw_group *groups, uint32_t n_groups,
+cb_status cb_adamw_step(cb_threads *pool, const cb_adamw_group *groups, uint32_t n_groups,
                         const cb_adamw_row *rows, uint32_t n_rows, int64_t t, cb_error *err) {
     if (t < 1) {
         return cb_fail(err, CB_INVALID, "adamw: step number t=%lld; it counts from 1",

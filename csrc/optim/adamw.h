@@ -29,7 +29,7 @@ CB_MUST_CHECK cb_status cb_adamw_check(const cb_adamw_group *groups, uint32_t n_
                                        cb_error *err);
 
 /* Step number `t` counts from 1. The same bits for any number of threads. */
-CB_MUST_CHECK cb_status cb_adamw_step(cb_pool *pool, const cb_adamw_group *groups,
+CB_MUST_CHECK cb_status cb_adamw_step(cb_threads *pool, const cb_adamw_group *groups,
                                       uint32_t n_groups, const cb_adamw_row *rows, uint32_t n_rows,
                                       int64_t t, cb_error *err);
 

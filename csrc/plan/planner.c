@@ -7,9 +7,9 @@
 #include "explain/decide.h"
 #include "model/device.h"
 #include "offload/offload.h"
+#include "schedule/decisions.h"
 #include "schedule/goal.h"
-#include "schedule/move.h"
-#include "schedule/recover.h"
+#include "schedule/offload_sim.h"
 #include "schedule/sim.h"
 #include "search/search.h"
 
@@ -126,23 +126,25 @@ static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb
 /* A preset's schedule, with what is to be offloaded on the host. */
 static cb_status move_preset(planner *r, const cb_budget *b, const cb_pairs *pairs, cb_plan *plan,
                              cb_error *err) {
-    cb_mover mover;
+    cb_offload_sim offload_sim;
     uint64_t most = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
-    CB_TRY(cb_mover_init(&mover, &r->facts, true, r->scratch->alloc, err));
-    cb_status status = cb_mover_run(&mover, pairs->list.at, pairs->list.len, UINT64_MAX, err);
-    if (status == CB_OK && mover.host_bytes > most) {
+    CB_TRY(cb_offload_sim_init(&offload_sim, &r->facts, true, r->scratch->alloc, err));
+    cb_status status =
+        cb_offload_sim_run(&offload_sim, pairs->list.at, pairs->list.len, UINT64_MAX, err);
+    if (status == CB_OK && offload_sim.host_bytes > most) {
         status = cb_fail(err, CB_INFEASIBLE,
                          "what is to be offloaded needs %llu bytes on the host at one time, the "
                          "limit is %llu",
-                         (unsigned long long)mover.host_bytes, (unsigned long long)most);
+                         (unsigned long long)offload_sim.host_bytes, (unsigned long long)most);
     }
-    if (status == CB_OK) status = cb_mover_schedule(&mover, &plan->arena, &plan->schedule, err);
-    cb_mover_free(&mover);
+    if (status == CB_OK)
+        status = cb_offload_sim_schedule(&offload_sim, &plan->arena, &plan->schedule, err);
+    cb_offload_sim_free(&offload_sim);
     return status;
 }
 
 static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb_error *err) {
-    cb_moved found;
+    cb_offloaded found;
     cb_searcher **searcher = &r->searcher[false];
     if (!*searcher) CB_TRY(new_searcher(r, false, err));
     CB_TRY(

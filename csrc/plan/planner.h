@@ -13,7 +13,7 @@ typedef struct cb_plan_options {
     cb_poll_fn poll;         /* may be NULL */
     void *poll_user;
     cb_progress *progress; /* filled before each poll; may be NULL */
-    cb_pool *threads;      /* to search with; NULL: the caller's only. The plan is the same */
+    cb_threads *threads;   /* to search with; NULL: the caller's only. The plan is the same */
 } cb_plan_options;
 
 /* CB_INFEASIBLE: the text states the smallest peak found and the op at it. */

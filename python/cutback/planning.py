@@ -142,8 +142,8 @@ class Plan:
         ``as_json`` gives the same as JSON (``docs/problem.md``), with all values and readers.
         """
         if as_json:
-            return _native.explanation_json(self._problem_text, self._text)
-        return _native.explain_json(files.for_people(self._problem_text), self._text)
+            return _native.explain_json(self._problem_text, self._text)
+        return _native.explain_text(files.for_people(self._problem_text), self._text)
 
     @property
     def explanation(self) -> dict[str, Any]:

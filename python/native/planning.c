@@ -329,12 +329,12 @@ static PyObject *answer_two(PyObject *module, PyObject *args, const char *format
     return give_text(context, text);
 }
 
-PyObject *cb_py_explain_json(PyObject *module, PyObject *args) {
-    return answer_two(module, args, "s#s#|z:explain_json", cb_plan_explain_json);
+PyObject *cb_py_explain_text(PyObject *module, PyObject *args) {
+    return answer_two(module, args, "s#s#|z:explain_text", cb_plan_explain_text);
 }
 
-PyObject *cb_py_explanation_json(PyObject *module, PyObject *args) {
-    return answer_two(module, args, "s#s#|z:explanation_json", cb_plan_explanation_json);
+PyObject *cb_py_explain_json(PyObject *module, PyObject *args) {
+    return answer_two(module, args, "s#s#|z:explain_json", cb_plan_explain_json);
 }
 
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args) {

@@ -132,8 +132,8 @@ PyObject *cb_py_plans_json(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_cut_json(PyObject *module, PyObject *args);
 PyObject *cb_py_frontier_json(PyObject *module, PyObject *args);
 PyObject *cb_py_mutwo_json(PyObject *module, PyObject *args);
+PyObject *cb_py_explain_text(PyObject *module, PyObject *args);
 PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
-PyObject *cb_py_explanation_json(PyObject *module, PyObject *args);
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);
 PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args);
 

@@ -22,9 +22,9 @@ static inline void expect_explained(const cb_problem *p, const cb_plan *plan, cb
     cb_str text;
     const cb_json *doc;
     cb_str_init(&text, arena);
-    EXPECT_OK(cb_plan_explain(p, plan, &text, &err));
+    EXPECT_OK(cb_plan_explanation_to_text(p, plan, &text, &err));
     cb_str_init(&text, arena);
-    EXPECT_OK(cb_plan_explain_to_json(p, plan, &text, &err));
+    EXPECT_OK(cb_plan_explanation_to_json(p, plan, &text, &err));
     EXPECT_OK(cb_json_parse(arena, text.at, text.len, &doc, &err));
 }
 

@@ -5,7 +5,7 @@
 
 #include "../../base/sort.h"
 #include "../model/names.h"
-#include "../schedule/recover.h"
+#include "../schedule/decisions.h"
 
 #define LOOK_BACK 2000 /* lines */
 #define EFFORT 2000000 /* steps simulated, about; at 3,000 ops a fifth of a second */

@@ -1,7 +1,7 @@
 #include "whatif.h"
 
 #include "../../base/sort.h"
-#include "../schedule/recover.h"
+#include "../schedule/decisions.h"
 
 static int compare_pairs(const void *a, const void *b) {
     cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
@@ -58,8 +58,8 @@ static bool copy_lives(cb_whatif *w) {
 
 static cb_status take_stock(cb_whatif *w, const cb_schedule *s, cb_error *err) {
     const cb_facts *f = w->f;
-    cb_recovered found;
-    CB_TRY(cb_recover(f, s, &w->arena, &found, err));
+    cb_decisions found;
+    CB_TRY(cb_decisions_of(f, s, &w->arena, &found, err));
     w->schedule = *s;
     w->base = found.base;
     w->pairs = found.pairs;
@@ -170,14 +170,14 @@ static void drop_reruns(const cb_whatif *w, uint32_t top, uint32_t *step, cb_sch
 static cb_status save_instead(cb_whatif *w, uint32_t op, cb_error *err) {
     cb_arena scratch;
     cb_schedule other;
-    cb_recovered found;
+    cb_decisions found;
     cb_arena_init(&scratch, w->f->alloc);
     cb_status status = CB_OK;
     uint32_t *step = CB_NEW(&scratch, uint32_t, (size_t)w->schedule.n_step + 1);
     if (!step) status = cb_no_memory(err);
     if (status == CB_OK) {
         drop_reruns(w, op, step, &other);
-        status = cb_recover(w->f, &other, &scratch, &found, err);
+        status = cb_decisions_of(w->f, &other, &scratch, &found, err);
     }
     if (status == CB_OK)
         status = cb_sim_run(&w->sim, found.pairs.list.at, found.pairs.list.len, err);

@@ -25,7 +25,7 @@ typedef struct cb_whatif {
     bool exact; /* decisions can make this schedule; otherwise nothing is known */
     cb_sim sim;
     cb_schedule schedule;     /* borrowed */
-    bool *base;               /* [n_step] see recover.h */
+    bool *base;               /* [n_step] see decisions.h */
     cb_pairs pairs, other;    /* of the plan; of the one tried */
     bool *again;              /* [n_op] runs more than once, or in the backward */
     uint32_t *start;          /* [n_base] first step that runs for the base op */

@@ -105,8 +105,8 @@ static void put_explanation(cb_json_writer *w, const cb_explanation *e) {
     cb_json_end(w, '}');
 }
 
-cb_status cb_plan_explain_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
-                                  cb_error *err) {
+cb_status cb_plan_explanation_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
+                                      cb_error *err) {
     cb_arena scratch;
     cb_explanation e;
     cb_arena_init(&scratch, out->arena->alloc);

@@ -198,7 +198,8 @@ static void put_once(cb_str *out, const cb_explanation *e) {
     if (left > 0) cb_str_addf(out, "  and %u smaller ones of other kinds\n", left);
 }
 
-cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err) {
+cb_status cb_plan_explanation_to_text(const cb_problem *p, const cb_plan *plan, cb_str *out,
+                                      cb_error *err) {
     cb_arena scratch;
     cb_explanation e;
     cb_arena_init(&scratch, out->arena->alloc);

@@ -6,10 +6,10 @@
 
 /* For people: totals; then one line a saved, recomputed or offloaded value, with the reason and
  * what the other choice would change. */
-CB_MUST_CHECK cb_status cb_plan_explain(const cb_problem *p, const cb_plan *plan, cb_str *out,
-                                        cb_error *err);
+CB_MUST_CHECK cb_status cb_plan_explanation_to_text(const cb_problem *p, const cb_plan *plan,
+                                                    cb_str *out, cb_error *err);
 /* The same as JSON (docs/problem.md, "Explanation"). */
-CB_MUST_CHECK cb_status cb_plan_explain_to_json(const cb_problem *p, const cb_plan *plan,
-                                                cb_str *out, cb_error *err);
+CB_MUST_CHECK cb_status cb_plan_explanation_to_json(const cb_problem *p, const cb_plan *plan,
+                                                    cb_str *out, cb_error *err);
 
 #endif

@@ -15,7 +15,7 @@
 
 #include "../schedule/plan.h"
 #include "../search/ladder.h"
-#include "haul.h"
+#include "offload_search.h"
 
 #define SLACK 0.97      /* of the bound, as in ladder.c */
 #define STRIDE 2        /* every second rung of the ladder: a joint search takes longer */
@@ -28,16 +28,16 @@ typedef struct rung {
     bool passed;              /* a plan was found that is a later rung's */
 } rung;
 
-typedef struct hunter {
+typedef struct chooser {
     const cb_facts *f;
     const cb_goal *goal;
     cb_searcher *searcher;
     cb_arena *arena;
-    cb_mover mover;
-    cb_haul haul;
+    cb_offload_sim offload_sim;
+    cb_offload_search haul;
     cb_ladder ladder;
-    cb_trial runs, moves; /* without and with the mover */
-    cb_pool_of_plans *base, *pool;
+    cb_trial runs, moves; /* without and with copies to the host */
+    cb_candidates *base, *pool;
     uint32_t n_rung;
     uint64_t target[CB_RUNGS_MOST + 1];
     double least_ps[CB_RUNGS_MOST];
@@ -51,13 +51,13 @@ typedef struct hunter {
     uint64_t smallest;        /* bytes of any plan measured */
     uint64_t must_host_bytes; /* of what must leave */
     bool weighs_all;          /* measure plans that cannot be taken, too */
-} hunter;
+} chooser;
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
 /* Extra time x of plans of so many bytes: by each tangent
  * x >= constant - slope bytes - link (reach + slope x). */
-static double bound_of(const hunter *z, uint64_t bytes) {
+static double bound_of(const chooser *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12, best = 0;
     for (size_t i = 0; i < z->ladder.n_tangent; i++) {
         const cb_tangent *line = &z->ladder.first.prices.tangent.at[i];
@@ -68,19 +68,19 @@ static double bound_of(const hunter *z, uint64_t bytes) {
 }
 
 /* No plan of so many bytes that runs nothing again takes less. */
-static double only_bound_of(const hunter *z, uint64_t bytes) {
+static double only_bound_of(const chooser *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12;
     return 2 * ((double)z->ladder.whole - (double)bytes) / link;
 }
 
 /* No plan of a rung that counts takes less. */
-static double least_of(const hunter *z, uint32_t r) {
+static double least_of(const chooser *z, uint32_t r) {
     double least = (double)z->f->once_ps + z->least_ps[r];
     bool only = z->goal->offload == CB_OFFLOAD_ONLY;
     return only ? fmax(least, only_bound_of(z, z->target[r])) : least;
 }
 
-static cb_status find_floor(hunter *z, cb_error *err) {
+static cb_status find_floor(chooser *z, cb_error *err) {
     const cb_problem *p = z->f->p;
     cb_arena scratch;
     cb_arena_init(&scratch, z->arena->alloc);
@@ -107,11 +107,11 @@ static cb_status find_floor(hunter *z, cb_error *err) {
 
 /* ---- rungs ----------------------------------------------------------------------------------- */
 
-static cb_status start(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
+static cb_status start(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     cb_arena *a = z->arena;
     bool *forced = CB_NEW(a, bool, z->f->p->n_op);
-    z->base = CB_NEW(a, cb_pool_of_plans, 1);
-    z->pool = CB_NEW(a, cb_pool_of_plans, 1);
+    z->base = CB_NEW(a, cb_candidates, 1);
+    z->pool = CB_NEW(a, cb_candidates, 1);
     if (!forced || !z->base || !z->pool) return cb_no_memory(err);
     z->base->alloc = z->pool->alloc = a->alloc;
     z->runs = (cb_trial){
@@ -121,9 +121,9 @@ static cb_status start(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     CB_TRY(cb_try_pairs(&z->runs, NULL, 0, err));
     CB_TRY(cb_ladder_init(&z->ladder, &z->runs, cut, err));
     z->moves = z->runs;
-    z->moves.mover = &z->mover;
+    z->moves.offload_sim = &z->offload_sim;
     z->moves.pool = z->pool;
-    CB_TRY(cb_haul_init(&z->haul, &z->moves, &z->ladder.first.prices, cut, err));
+    CB_TRY(cb_offload_search_init(&z->haul, &z->moves, &z->ladder.first.prices, cut, err));
     CB_TRY(find_floor(z, err));
     z->n_rung = z->ladder.n_rung;
     memcpy(z->target, z->ladder.target, sizeof z->target);
@@ -131,7 +131,7 @@ static cb_status start(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status keep(hunter *z, const cb_candidate *c, cb_candidate *out, cb_error *err) {
+static cb_status keep(chooser *z, const cb_candidate *c, cb_candidate *out, cb_error *err) {
     *out = *c;
     out->pair = CB_NEW(z->arena, cb_pair, c->n_pair);
     if (!out->pair) return cb_no_memory(err);
@@ -141,14 +141,14 @@ static cb_status keep(hunter *z, const cb_candidate *c, cb_candidate *out, cb_er
 
 /* The plan of rung `r` is larger than that, or it does not count: smaller ones are those of later
  * rungs, or a smaller budget, which begins there, would miss what a larger one has. */
-static uint64_t next_target(const hunter *z, uint32_t r) {
+static uint64_t next_target(const chooser *z, uint32_t r) {
     return r + STRIDE < z->n_rung ? z->target[r + STRIDE] : 0;
 }
 
 /* The fastest plan of the pool that counts for rung `r`, and takes no less than `least`. */
-static cb_status keep_winner(hunter *z, uint32_t r, double least, cb_candidate *out,
+static cb_status keep_winner(chooser *z, uint32_t r, double least, cb_candidate *out,
                              cb_error *err) {
-    uint32_t i = cb_pool_fitting(z->pool, z->target[r]);
+    uint32_t i = cb_candidates_fitting(z->pool, z->target[r]);
     if (i == CB_NONE) return CB_OK;
     while (i > 0 && (double)z->pool->at[i].time_ps < least) i--;
     if ((double)z->pool->at[i].time_ps < least) return CB_OK;
@@ -157,29 +157,29 @@ static cb_status keep_winner(hunter *z, uint32_t r, double least, cb_candidate *
     return keep(z, &z->pool->at[i], out, err);
 }
 
-static cb_status search_for(hunter *z, uint32_t r, bool reruns, const cb_candidate *seed,
+static cb_status search_for(chooser *z, uint32_t r, bool reruns, const cb_candidate *seed,
                             cb_candidate *out, cb_error *err) {
-    cb_pool_of_plans_free(z->pool);
+    cb_candidates_free(z->pool);
     z->moves.target = z->target[r];
-    CB_TRY(cb_haul_search(&z->haul, reruns, seed, err));
+    CB_TRY(cb_offload_search_run(&z->haul, reruns, seed, err));
     double least = (double)z->f->once_ps + z->least_ps[r];
     if (!reruns) least = fmax(least, only_bound_of(z, z->target[r]));
     return keep_winner(z, r, least, out, err);
 }
 
 /* Where prices of the ladder reach no plan, the ladder's own search gives a start. */
-static cb_status search_joint(hunter *z, uint32_t r, cb_error *err) {
+static cb_status search_joint(chooser *z, uint32_t r, cb_error *err) {
     const cb_candidate *seed = NULL;
     if (z->at[r].has_joint) return CB_OK;
     if (r >= z->ladder.n_near && r < z->ladder.n_rung)
         CB_TRY(cb_ladder_climb(&z->ladder, r, &seed, err));
-    uint32_t i = cb_pool_fitting(z->base, z->target[r]);
+    uint32_t i = cb_candidates_fitting(z->base, z->target[r]);
     if (!seed && i != CB_NONE) seed = &z->base->at[i];
     z->at[r].has_joint = true;
     return search_for(z, r, true, seed, &z->at[r].joint, err);
 }
 
-static cb_status search_only(hunter *z, uint32_t r, cb_error *err) {
+static cb_status search_only(chooser *z, uint32_t r, cb_error *err) {
     if (z->at[r].has_only) return CB_OK;
     z->at[r].has_only = true;
     return search_for(z, r, false, NULL, &z->at[r].only, err);
@@ -187,13 +187,13 @@ static cb_status search_only(hunter *z, uint32_t r, cb_error *err) {
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-static uint64_t beside(const hunter *z) {
+static uint64_t beside(const chooser *z) {
     return z->goal->measure == CB_MEASURE_TOTAL ? z->f->p->static_bytes : 0;
 }
 
 /* Takes the schedule if it fits and is faster, or as fast and smaller; where the smallest is
  * wanted, if it is smaller and not too slow. */
-static cb_status consider(hunter *z, const cb_schedule *s, bool *taken, cb_error *err) {
+static cb_status consider(chooser *z, const cb_schedule *s, bool *taken, cb_error *err) {
     const cb_problem *p = z->f->p;
     cb_arena scratch;
     cb_lives lives;
@@ -223,7 +223,7 @@ done:
     return status;
 }
 
-static cb_status consider_plan(hunter *z, uint32_t r, const cb_candidate *c, bool *taken,
+static cb_status consider_plan(chooser *z, uint32_t r, const cb_candidate *c, bool *taken,
                                cb_error *err) {
     cb_schedule schedule;
     *taken = false;
@@ -231,13 +231,13 @@ static cb_status consider_plan(hunter *z, uint32_t r, const cb_candidate *c, boo
     bool loses = c->time_ps > z->best_ps || c->size + beside(z) > z->goal->bytes;
     if (loses && !z->goal->smallest && !z->weighs_all) return CB_OK;
     CB_TRY(cb_trial_poll(&z->moves, err));
-    CB_TRY(cb_mover_run(&z->mover, c->pair, c->n_pair, z->target[r], err));
-    CB_TRY(cb_mover_schedule(&z->mover, z->arena, &schedule, err));
+    CB_TRY(cb_offload_sim_run(&z->offload_sim, c->pair, c->n_pair, z->target[r], err));
+    CB_TRY(cb_offload_sim_schedule(&z->offload_sim, z->arena, &schedule, err));
     return consider(z, &schedule, taken, err);
 }
 
 /* Plans that run nothing again are searched for only if they can still win, others if `joint`. */
-static cb_status consider_rung(hunter *z, uint32_t r, bool joint, bool *taken, cb_error *err) {
+static cb_status consider_rung(chooser *z, uint32_t r, bool joint, bool *taken, cb_error *err) {
     double most = z->goal->smallest         ? (double)z->f->once_ps * (1 + z->goal->share)
                   : z->best_ps == INT64_MAX ? INFINITY
                                             : (double)z->best_ps;
@@ -257,14 +257,14 @@ static cb_status consider_rung(hunter *z, uint32_t r, bool joint, bool *taken, c
 }
 
 /* Of a budget. */
-static uint32_t first_rung(const hunter *z) {
+static uint32_t first_rung(const chooser *z) {
     uint64_t bytes = z->goal->bytes > beside(z) ? z->goal->bytes - beside(z) : 0;
     uint32_t first = cb_ladder_first(&z->ladder, bytes);
     return first - first % STRIDE;
 }
 
 /* From the first rung that may fit, until no later one can be faster. */
-static cb_status consider_rungs(hunter *z, cb_error *err) {
+static cb_status consider_rungs(chooser *z, cb_error *err) {
     bool taken;
     for (uint32_t r = first_rung(z); r < z->n_rung; r += STRIDE) {
         if (z->target[r] < z->floor) return CB_OK;
@@ -276,7 +276,7 @@ static cb_status consider_rungs(hunter *z, cb_error *err) {
 
 /* Down the rungs to the floor, or until too many in a row have nothing smaller, but for those whose
  * plan is so small that it is a later one's. Joint searches take longer, and end sooner. */
-static cb_status consider_small_rungs(hunter *z, cb_error *err) {
+static cb_status consider_small_rungs(chooser *z, cb_error *err) {
     double most = (double)z->f->once_ps * (1 + z->goal->share);
     uint64_t from = z->best_ps == INT64_MAX ? z->ladder.whole : z->best_bytes;
     bool tiny = cb_is_tiny_search(&z->ladder.first.moves), joint = true;
@@ -297,7 +297,7 @@ static cb_status consider_small_rungs(hunter *z, cb_error *err) {
 /* Nothing fits: the smallest plan at any price, for the error. Up from the last rung, as far as a
  * plan may be smaller than what was found: so it does not depend on the budget, and whoever asks
  * for that much gets it. */
-static cb_status find_smallest(hunter *z, cb_error *err) {
+static cb_status find_smallest(chooser *z, cb_error *err) {
     uint64_t free_of = beside(z);
     bool taken;
     if (z->n_rung == 0) return CB_OK;
@@ -312,7 +312,7 @@ static cb_status find_smallest(hunter *z, cb_error *err) {
 
 /* Nothing was found, at any budget. What must be offloaded is on the host when the backward starts,
  * whatever else a plan does. */
-static cb_status fail_at_any_budget(const hunter *z, cb_error *err) {
+static cb_status fail_at_any_budget(const chooser *z, cb_error *err) {
     if (z->must_host_bytes > z->goal->pinned_bytes) {
         return cb_fail(err, CB_INFEASIBLE,
                        "no plan, whatever the budget: what is to be offloaded (MUST_OFFLOAD) needs "
@@ -326,7 +326,7 @@ static cb_status fail_at_any_budget(const hunter *z, cb_error *err) {
                    "values of their MUST_RECOMPUTE or MUST_OFFLOAD, or widen a region's limit");
 }
 
-static cb_status fail(const hunter *z, bool early, cb_error *err) {
+static cb_status fail(const chooser *z, bool early, cb_error *err) {
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
     char op[CB_OP_TEXT];
     if (early)
@@ -346,29 +346,29 @@ static cb_status fail(const hunter *z, bool early, cb_error *err) {
 
 /* What the wishes alone ask for: nothing else runs again or moves, whatever that takes. So wherever
  * this keeps them, there is a plan to name. */
-static cb_status consider_demands(hunter *z, cb_error *err) {
+static cb_status consider_demands(chooser *z, cb_error *err) {
     cb_pairs pairs = {.arena = z->arena};
     cb_schedule schedule;
     bool taken;
     z->moves.target = UINT64_MAX;
     CB_TRY(cb_recompute_lazily(z->f, z->runs.forced, NULL, &pairs, err));
     CB_TRY(cb_try_pairs(&z->moves, pairs.list.at, pairs.list.len, err));
-    z->must_host_bytes = z->mover.host_bytes;
+    z->must_host_bytes = z->offload_sim.host_bytes;
     if (!z->moves.lawful) return CB_OK;
-    CB_TRY(cb_mover_schedule(&z->mover, z->arena, &schedule, err));
+    CB_TRY(cb_offload_sim_schedule(&z->offload_sim, z->arena, &schedule, err));
     return consider(z, &schedule, &taken, err);
 }
 
 /* Must something move or, where nothing else may, run again? */
-static bool has_demands(const hunter *z) {
+static bool has_demands(const chooser *z) {
     bool only = z->goal->offload == CB_OFFLOAD_ONLY, must = false;
     for (uint32_t op = 0; op < z->f->p->n_op; op++)
-        must |= z->mover.must[op] || (only && z->f->wish[op] == CB_MUST_RECOMPUTE);
+        must |= z->offload_sim.must[op] || (only && z->f->wish[op] == CB_MUST_RECOMPUTE);
     return must;
 }
 
 /* The answer without offload; where nothing may run again, that of saving everything. */
-static cb_status consider_runs(hunter *z, cb_sim *sim, cb_error *err) {
+static cb_status consider_runs(chooser *z, cb_sim *sim, cb_error *err) {
     cb_found found = {.pairs = {.arena = z->arena}};
     cb_schedule schedule;
     bool taken;
@@ -384,8 +384,8 @@ static cb_status consider_runs(hunter *z, cb_sim *sim, cb_error *err) {
     return consider(z, &schedule, &taken, err);
 }
 
-static cb_status hunt(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
-    CB_TRY(cb_mover_init(&z->mover, z->f, false, z->arena->alloc, err));
+static cb_status choose(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
+    CB_TRY(cb_offload_sim_init(&z->offload_sim, z->f, false, z->arena->alloc, err));
     bool must = has_demands(z);
     if (!must) CB_TRY(consider_runs(z, sim, err));
     CB_TRY(start(z, cut, sim, err));
@@ -396,13 +396,14 @@ static cb_status hunt(hunter *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
 }
 
 cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_searcher *searcher,
-                            const cb_goal *goal, cb_arena *arena, cb_moved *out, cb_error *err) {
-    hunter *z = CB_NEW(arena, hunter, 1);
+                            const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
+                            cb_error *err) {
+    chooser *z = CB_NEW(arena, chooser, 1);
     if (!z) return cb_no_memory(err);
-    *z = (hunter){.f = f, .goal = goal, .searcher = searcher, .arena = arena};
+    *z = (chooser){.f = f, .goal = goal, .searcher = searcher, .arena = arena};
     z->best_ps = INT64_MAX;
     z->best_bytes = z->smallest = UINT64_MAX;
-    cb_status status = hunt(z, cut, sim, err);
+    cb_status status = choose(z, cut, sim, err);
     bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
     if (status == CB_OK || early) {
         status = z->best_ps == INT64_MAX ? fail(z, early, err) : CB_OK;
@@ -410,9 +411,9 @@ cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_sear
         uint64_t bytes = goal->smallest ? z->best_bytes : goal->bytes;
         out->least_extra_ps = early || status != CB_OK ? -1 : bound_of(z, bytes - beside(z));
     }
-    if (z->pool) cb_pool_of_plans_free(z->pool);
-    if (z->base) cb_pool_of_plans_free(z->base);
+    if (z->pool) cb_candidates_free(z->pool);
+    if (z->base) cb_candidates_free(z->base);
     cb_ladder_free(&z->ladder);
-    cb_mover_free(&z->mover);
+    cb_offload_sim_free(&z->offload_sim);
     return status;
 }

@@ -6,9 +6,9 @@
 #ifndef CB_PLAN_CARRY_H
 #define CB_PLAN_CARRY_H
 
-#include "move.h"
+#include "offload_sim.h"
 
-/* Fills carriers, copies and musts. `firm` and failures as of cb_mover_init. */
-CB_MUST_CHECK cb_status cb_find_carriers(cb_mover *m, bool firm, cb_error *err);
+/* Fills carriers, copies and musts. `firm` and failures as of cb_offload_sim_init. */
+CB_MUST_CHECK cb_status cb_find_carriers(cb_offload_sim *m, bool firm, cb_error *err);
 
 #endif

@@ -19,7 +19,8 @@ static inline cb_pair cb_pair_make(uint32_t anchor, uint32_t op) {
     return (cb_pair)anchor << 32 | op;
 }
 static inline uint32_t cb_pair_anchor(cb_pair pair) { return (uint32_t)(pair >> 32); }
-/* Plans that move values (move.h) have pairs of a second kind: brought back, not run again. */
+/* Plans that move values (offload_sim.h) have pairs of a second kind: brought back, not run again.
+ */
 #define CB_PAIR_FETCH ((cb_pair)1 << 31)
 static inline bool cb_pair_fetches(cb_pair pair) { return pair & CB_PAIR_FETCH; }
 /* Early pairs. The bit is part of the op that cb_pair_make gets and cb_pair_id gives back. */

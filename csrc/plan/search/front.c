@@ -2,8 +2,8 @@
  * decides among few ops is what is tried at all. Two at a time, so that two threads have work. */
 #include "front.h"
 
-#include "crew.h"
 #include "floor.h"
+#include "workers.h"
 
 #define FEW_OPS 40
 #define MOST_POINTS 120 /* of a walk: where values are that many, targets are farther apart */
@@ -16,12 +16,12 @@ typedef struct walks {
     cb_ladder *d;
     uint32_t round;
     uint64_t floor; /* no plan is below */
-    cb_pool_of_plans *found[AT_ONCE];
+    cb_candidates *found[AT_ONCE];
 } walks;
 
 bool cb_front_suits(const cb_ladder *d) { return d->first.t->f->n_base < FEW_OPS && !d->modest; }
 
-static double share_of(const cb_climber *c) {
+static double share_of(const cb_worker *c) {
     double ease = AT_EASE / (c->t->f->n_base + 1.0);
     return ease < 1 ? POINT_SHARE * ease * ease : POINT_SHARE;
 }
@@ -34,21 +34,21 @@ static uint64_t below(const cb_ladder *d, uint64_t target, uint64_t size) {
 }
 
 /* Down the plans that are known, looking for faster ones. */
-static cb_status walk_known(const cb_ladder *d, cb_climber *c, uint32_t attempt, cb_error *err) {
+static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, cb_error *err) {
     uint64_t target = d->whole;
-    uint32_t at = cb_pool_fitting(c->work, target);
+    uint32_t at = cb_candidates_fitting(c->work, target);
     while (at != CB_NONE && c->work->at[at].size > 0) {
         target = below(d, target, c->work->at[at].size);
         CB_TRY(cb_search_point(&c->moves, target, attempt, share_of(c), err));
-        at = cb_pool_fitting(c->work, target);
+        at = cb_candidates_fitting(c->work, target);
     }
     return CB_OK;
 }
 
 /* Below the smallest of them. In the last round with all the effort before it ends, and with the
  * floor for a target, too: where just below is a dead end, that leads elsewhere. */
-static cb_status walk_on(const walks *w, cb_climber *c, uint32_t attempt, cb_error *err) {
-    const cb_pool_of_plans *pool = c->work;
+static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_error *err) {
+    const cb_candidates *pool = c->work;
     bool last = w->round + 1 == ROUNDS;
     uint32_t kind = last ? 2 * CB_LAST_ATTEMPTS : 0;
     uint64_t size;
@@ -65,18 +65,18 @@ static cb_status walk_on(const walks *w, cb_climber *c, uint32_t attempt, cb_err
     return CB_OK;
 }
 
-static cb_status offer_all(cb_pool_of_plans *to, const cb_pool_of_plans *from, cb_error *err) {
+static cb_status offer_all(cb_candidates *to, const cb_candidates *from, cb_error *err) {
     for (uint32_t i = 0; i < from->n; i++) {
         const cb_candidate *p = &from->at[i];
-        CB_TRY(cb_pool_offer(to, p->size, p->time_ps, p->pair, p->n_pair, err));
+        CB_TRY(cb_candidates_offer(to, p->size, p->time_ps, p->pair, p->n_pair, err));
     }
     return CB_OK;
 }
 
-static cb_status walk(cb_climber *c, uint32_t job, void *user, cb_error *err) {
+static cb_status walk(cb_worker *c, uint32_t job, void *user, cb_error *err) {
     walks *w = user;
     cb_ladder *d = w->d;
-    cb_pool_of_plans *before = c->t->pool;
+    cb_candidates *before = c->t->pool;
     uint32_t attempt = w->round * AT_ONCE + job;
     cb_ladder_begin(d, c);
     cb_status status = walk_known(d, c, attempt, err);
@@ -86,8 +86,8 @@ static cb_status walk(cb_climber *c, uint32_t job, void *user, cb_error *err) {
     return status;
 }
 
-static cb_status walk_all(walks *w, cb_pool_of_plans *front, cb_error *err) {
-    CB_TRY(cb_crew_run(w->d, AT_ONCE, walk, w, err));
+static cb_status walk_all(walks *w, cb_candidates *front, cb_error *err) {
+    CB_TRY(cb_workers_run(w->d, AT_ONCE, walk, w, err));
     for (uint32_t job = 0; job < AT_ONCE; job++) CB_TRY(offer_all(front, w->found[job], err));
     return CB_OK;
 }
@@ -97,11 +97,11 @@ cb_status cb_front_walk(cb_ladder *d, cb_error *err) {
     walks w = {.d = d};
     cb_status status = CB_OK;
     if (d->has_front) return CB_OK;
-    if (!d->front) d->front = CB_NEW(scratch, cb_pool_of_plans, 1);
+    if (!d->front) d->front = CB_NEW(scratch, cb_candidates, 1);
     if (!d->front) return cb_no_memory(err);
     d->front->alloc = scratch->alloc;
     for (uint32_t job = 0; job < AT_ONCE; job++) {
-        w.found[job] = CB_NEW(scratch, cb_pool_of_plans, 1);
+        w.found[job] = CB_NEW(scratch, cb_candidates, 1);
         if (!w.found[job]) return cb_no_memory(err);
         w.found[job]->alloc = scratch->alloc;
     }
@@ -109,7 +109,7 @@ cb_status cb_front_walk(cb_ladder *d, cb_error *err) {
     CB_TRY(cb_find_floor(&d->first.ledger, scratch, &floor, err));
     w.floor = floor.op == CB_NONE ? 0 : floor.bytes;
     for (; w.round < ROUNDS && status == CB_OK; w.round++) status = walk_all(&w, d->front, err);
-    for (uint32_t job = 0; job < AT_ONCE; job++) cb_pool_of_plans_free(w.found[job]);
+    for (uint32_t job = 0; job < AT_ONCE; job++) cb_candidates_free(w.found[job]);
     d->has_front = status == CB_OK;
     return status;
 }

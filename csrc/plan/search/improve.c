@@ -82,7 +82,7 @@ static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *smal
         if (same_pairs(&end[0], now)) now = &end[0];
         else if (same_pairs(&end[1], now)) now = &end[1];
         else CB_TRY(try_mix(t, now, target, err));
-        uint32_t at = cb_pool_fitting(t->pool, target);
+        uint32_t at = cb_candidates_fitting(t->pool, target);
         if (!now->fits && at != CB_NONE && now->time_ps >= t->pool->at[at].time_ps) return CB_OK;
         bool is_low = now->fits == fast_first;
         if (is_low) low = middle;
@@ -123,7 +123,8 @@ cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_err
     uint32_t most_small = (uint32_t)fmax(1, pace * SMALL_PLANS);
     uint32_t most_fast = (uint32_t)fmax(2, pace * FAST_PLANS);
     pair_list small[SMALL_PLANS], fast[FAST_PLANS];
-    uint32_t n_small = 0, n_fast = 0, at = cb_pool_fitting(t->pool, target), chosen[FAST_PLANS];
+    uint32_t n_small = 0, n_fast = 0, at = cb_candidates_fitting(t->pool, target),
+             chosen[FAST_PLANS];
     cb_status status = CB_OK;
     if (at == CB_NONE) return CB_OK;
     cb_arena scratch;
@@ -226,7 +227,7 @@ static cb_status remove_blocks(remover *r, uint64_t target, cb_arena *scratch, c
 }
 
 cb_status cb_improve_by_removal(cb_trial *t, uint64_t target, cb_error *err) {
-    uint32_t at = cb_pool_fitting(t->pool, target);
+    uint32_t at = cb_candidates_fitting(t->pool, target);
     if (at == CB_NONE || t->pool->at[at].n_pair == 0) return CB_OK;
     const cb_candidate *c = &t->pool->at[at];
     cb_arena scratch;

@@ -8,8 +8,8 @@
 
 #include <math.h>
 
-#include "crew.h"
 #include "floor.h"
+#include "workers.h"
 
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
@@ -37,7 +37,7 @@ static void set_targets(cb_ladder *d) {
 static void set_least(cb_ladder *d) {
     double least = 0;
     for (uint32_t r = 0; r < d->n_rung; r++) {
-        bool reached = cb_pool_fitting(d->base, d->target[r]) != CB_NONE;
+        bool reached = cb_candidates_fitting(d->base, d->target[r]) != CB_NONE;
         double bound = SLACK * cb_prices_bound(&d->first.prices, (double)d->target[r]);
         if (reached) d->n_near = r + 1;
         if (reached) least = fmax(least, bound);
@@ -55,7 +55,7 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
         int steps = (int)fmax(6, scale * (i == 0 ? FIRST_STEPS : NEXT_STEPS));
-        uint32_t at = cb_pool_fitting(t->pool, target);
+        uint32_t at = cb_candidates_fitting(t->pool, target);
         double known = at == CB_NONE ? once / 2 : (double)t->pool->at[at].time_ps - once;
         CB_TRY(cb_prices_polyak(prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
         memcpy(d->start[i], prices->best, t->f->n_base * sizeof **d->start);
@@ -65,10 +65,10 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status make_tools(cb_climber *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
+static cb_status make_tools(cb_worker *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
                             cb_error *err) {
     cb_arena *a = t->scratch;
-    *c = (cb_climber){.t = t, .work = CB_NEW(a, cb_pool_of_plans, 1)};
+    *c = (cb_worker){.t = t, .work = CB_NEW(a, cb_candidates, 1)};
     if (!c->work) return cb_no_memory(err);
     c->work->alloc = a->alloc;
     CB_TRY(cb_prices_init(&c->prices, t, cut, err));
@@ -95,8 +95,8 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) 
     return CB_OK;
 }
 
-cb_status cb_climber_init(cb_climber *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
-                          cb_error *err) {
+cb_status cb_worker_init(cb_worker *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
+                         cb_error *err) {
     CB_TRY(make_tools(c, d, t, cut, err));
     for (size_t i = 0; i < d->n_tangent; i++) {
         if (!CB_PUSH(t->scratch, c->prices.tangent, d->first.prices.tangent.at[i]))
@@ -105,15 +105,15 @@ cb_status cb_climber_init(cb_climber *c, const cb_ladder *d, cb_trial *t, cb_cut
     return CB_OK;
 }
 
-void cb_climber_free(cb_climber *c) {
+void cb_worker_free(cb_worker *c) {
     cb_ledger_free(&c->ledger);
-    if (c->work) cb_pool_of_plans_free(c->work);
+    if (c->work) cb_candidates_free(c->work);
 }
 
 void cb_ladder_free(cb_ladder *d) {
-    cb_crew_free(d->crew);
-    if (d->front) cb_pool_of_plans_free(d->front);
-    cb_climber_free(&d->first);
+    cb_workers_free(d->workers);
+    if (d->front) cb_candidates_free(d->front);
+    cb_worker_free(&d->first);
 }
 
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes) {
@@ -128,11 +128,11 @@ double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep) {
     return least;
 }
 
-/* The fastest plan of the climber's that counts for rung `r`. */
-static const cb_candidate *find_winner(const cb_ladder *d, const cb_climber *c, uint32_t r) {
-    const cb_pool_of_plans *pool = c->work;
+/* The fastest plan of the worker's that counts for rung `r`. */
+static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, uint32_t r) {
+    const cb_candidates *pool = c->work;
     double least = (double)c->t->f->once_ps + fmax(cb_ladder_least(d, r, true), d->own_ps[r]);
-    uint32_t i = cb_pool_fitting(pool, d->target[r]);
+    uint32_t i = cb_candidates_fitting(pool, d->target[r]);
     if (i == CB_NONE) return NULL;
     while (i > 0 && (double)pool->at[i].time_ps < least) i--;
     const cb_candidate *best = &pool->at[i];
@@ -146,7 +146,7 @@ static const double *start_of(const cb_ladder *d, uint64_t target) {
     return d->start[i < 0 ? 0 : i >= CB_LADDER_STARTS ? CB_LADDER_STARTS - 1 : i];
 }
 
-static cb_status keep(cb_climber *c, const cb_candidate *found, cb_candidate *out, cb_error *err) {
+static cb_status keep(cb_worker *c, const cb_candidate *found, cb_candidate *out, cb_error *err) {
     *out = *found;
     out->pair = CB_NEW(c->t->scratch, cb_pair, found->n_pair);
     if (!out->pair) return cb_no_memory(err);
@@ -154,29 +154,29 @@ static cb_status keep(cb_climber *c, const cb_candidate *found, cb_candidate *ou
     return CB_OK;
 }
 
-/* The fastest of the climber's that fits; size 0: none. */
-static cb_status keep_fastest(cb_climber *c, uint64_t target, cb_candidate *out, cb_error *err) {
-    uint32_t at = cb_pool_fitting(c->work, target);
+/* The fastest of the worker's that fits; size 0: none. */
+static cb_status keep_fastest(cb_worker *c, uint64_t target, cb_candidate *out, cb_error *err) {
+    uint32_t at = cb_candidates_fitting(c->work, target);
     *out = (cb_candidate){0};
     return at == CB_NONE ? CB_OK : keep(c, &c->work->at[at], out, err);
 }
 
-void cb_ladder_begin(const cb_ladder *d, cb_climber *c) {
-    cb_pool_of_plans_free(c->work);
-    cb_pool_borrow(c->work, d->base);
-    if (d->front) cb_pool_borrow(c->work, d->front);
+void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
+    cb_candidates_free(c->work);
+    cb_candidates_borrow(c->work, d->base);
+    if (d->front) cb_candidates_borrow(c->work, d->front);
     c->prices.tangent.len = d->n_tangent;
     c->t->pool = c->work;
 }
 
 /* The first of a search, so that it depends on the base alone. */
-static cb_status bound_rung(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
+static cb_status bound_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     CB_TRY(cb_bound_rung(&c->prices, start_of(d, d->target[r]), d->target[r], err));
     if (r < d->n_near) d->own_ps[r] = SLACK * cb_prices_bound(&c->prices, (double)d->target[r]);
     return CB_OK;
 }
 
-static cb_status search_with_prices(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
+static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     CB_TRY(bound_rung(d, c, r, err));
     CB_TRY(cb_search_rung(&c->moves, &c->prices, d->target[r], fmax(d->least_ps[r], d->own_ps[r]),
                           err));
@@ -194,7 +194,7 @@ static cb_status search_with_prices(cb_ladder *d, cb_climber *c, uint32_t r, cb_
 
 /* ---- a near rung ----------------------------------------------------------------------------- */
 
-static cb_status search_near(cb_ladder *d, cb_climber *c, uint32_t r, cb_error *err) {
+static cb_status search_near(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     CB_TRY(search_with_prices(d, c, r, err));
     const cb_candidate *winner = find_winner(d, c, r);
     d->searched[r] = true;
@@ -214,7 +214,7 @@ typedef struct deep_search {
     cb_candidate winner[CB_ATTEMPTS]; /* the fastest that counts for rung r */
 } deep_search;
 
-static cb_status attempt(cb_ladder *d, deep_search *s, cb_climber *c, uint32_t i, cb_error *err) {
+static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i, cb_error *err) {
     if (i == 0 && s->r == d->n_near &&
         !s->last) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
@@ -264,9 +264,9 @@ typedef struct searches {
     uint32_t n_near, near[CB_RUNGS_MOST];
 } searches;
 
-static cb_status search_one(cb_climber *c, uint32_t job, void *user, cb_error *err) {
+static cb_status search_one(cb_worker *c, uint32_t job, void *user, cb_error *err) {
     searches *s = user;
-    cb_pool_of_plans *before = c->t->pool;
+    cb_candidates *before = c->t->pool;
     cb_ladder_begin(s->d, c);
     cb_status status = job < s->n_attempt ? attempt(s->d, &s->deep, c, job, err)
                                           : search_near(s->d, c, s->near[job - s->n_attempt], err);
@@ -286,10 +286,10 @@ static cb_status is_worth_more(cb_ladder *d, const deep_search *s, bool *worth, 
 
 /* The ladder ends at the first deep target that is missed, so it is missed only after that. */
 static cb_status search_all(searches *s, cb_error *err) {
-    CB_TRY(cb_crew_run(s->d, s->n_attempt + s->n_near, search_one, s, err));
+    CB_TRY(cb_workers_run(s->d, s->n_attempt + s->n_near, search_one, s, err));
     if (s->n_attempt == 0 || s->deep.r == CB_NONE) return CB_OK;
     CB_TRY(is_worth_more(s->d, &s->deep, &s->deep.last, err));
-    if (s->deep.last) CB_TRY(cb_crew_run(s->d, s->n_attempt, search_one, s, err));
+    if (s->deep.last) CB_TRY(cb_workers_run(s->d, s->n_attempt, search_one, s, err));
     note_deep(s->d, &s->deep);
     return CB_OK;
 }
@@ -317,7 +317,7 @@ static cb_status climb_deep(cb_ladder *d, uint32_t r, cb_error *err) {
 }
 
 cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err) {
-    cb_climber *c = &d->first;
+    cb_worker *c = &d->first;
     cb_status status = CB_OK;
     if (d->own_ps[r] == 0) {
         cb_ladder_begin(d, c);
@@ -340,7 +340,7 @@ cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, c
 
 bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
     if (r >= d->n_near) return d->deep_ps[r] > 0 && d->target[r + 1] > 0;
-    return cb_pool_fitting(d->base, d->target[r + 1]) != CB_NONE;
+    return cb_candidates_fitting(d->base, d->target[r + 1]) != CB_NONE;
 }
 
 /* The last near rung: the plans of those before it are larger than its target. */
@@ -422,11 +422,11 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, const uint64_t t
 
 cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
                            cb_candidate *out, double *bound_ps, cb_error *err) {
-    cb_climber *c = &d->first;
+    cb_worker *c = &d->first;
     *out = (cb_candidate){0};
     cb_ladder_begin(d, c);
     cb_status status =
-        cb_pool_offer(c->work, from->size, from->time_ps, from->pair, from->n_pair, err);
+        cb_candidates_offer(c->work, from->size, from->time_ps, from->pair, from->n_pair, err);
     if (status == CB_OK) status = cb_bound_rung(&c->prices, start_of(d, target), target, err);
     if (status == CB_OK) status = cb_search_rung(&c->moves, &c->prices, target, 0, err);
     if (status == CB_OK) status = keep_fastest(c, target, out, err);
@@ -437,7 +437,7 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
 
 cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double *bound_ps,
                           cb_error *err) {
-    cb_climber *c = &d->first;
+    cb_worker *c = &d->first;
     *bound_ps = 0;
     if (!d->has_front && cb_ladder_first(d, bytes) < d->n_near) return CB_OK;
     cb_ladder_begin(d, c);

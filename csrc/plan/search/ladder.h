@@ -20,19 +20,19 @@
 #define CB_DUG_MOST (2 * CB_ATTEMPTS) /* plans below the last rung: two digs */
 
 /* What one thread searches rungs with. */
-typedef struct cb_climber {
+typedef struct cb_worker {
     cb_trial *t; /* its pool is `work` while it searches */
     cb_prices prices;
     cb_ledger ledger;
     cb_moves moves;
-    cb_pool_of_plans *work; /* plans of the rung at hand */
-} cb_climber;
+    cb_candidates *work; /* plans of the rung at hand */
+} cb_worker;
 
 typedef struct cb_ladder {
-    cb_climber first;       /* the caller's */
-    struct cb_crew *crew;   /* those of other threads (crew.h); NULL: none so far */
-    cb_pool *threads;       /* the caller's to set; NULL: none */
-    cb_pool_of_plans *base; /* plans of all searches that every budget does first */
+    cb_worker first;            /* the caller's */
+    struct cb_workers *workers; /* those of other threads (workers.h); NULL: none so far */
+    cb_threads *threads;        /* the caller's to set; NULL: none */
+    cb_candidates *base;        /* plans of all searches that every budget does first */
     bool *may_rerun;
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
@@ -47,7 +47,7 @@ typedef struct cb_ladder {
     cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
     double deep_ps[CB_RUNGS_MOST];    /* extra time of the deep rungs searched: later ones take no
                                          less */
-    cb_pool_of_plans *front;          /* of few ops, see front.h; NULL: not walked so far */
+    cb_candidates *front;             /* of few ops, see front.h; NULL: not walked so far */
     bool has_front;                   /* it is done */
     bool modest; /* the caller's to set: peaks are solved exactly, so no effort is added */
     bool has_dug;
@@ -63,13 +63,13 @@ typedef struct cb_ladder {
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err);
 /* For another thread: `t` and `cut` are its own, and `t` has just tried the save-everything plan.
  */
-CB_MUST_CHECK cb_status cb_climber_init(cb_climber *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
-                                        cb_error *err);
-void cb_climber_free(cb_climber *c);
+CB_MUST_CHECK cb_status cb_worker_init(cb_worker *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
+                                       cb_error *err);
+void cb_worker_free(cb_worker *c);
 void cb_ladder_free(cb_ladder *d);
 /* A search by `c` starts from the plans of the base and the front, and from what the base proved.
  */
-void cb_ladder_begin(const cb_ladder *d, cb_climber *c);
+void cb_ladder_begin(const cb_ladder *d, cb_worker *c);
 /* The first rung whose plan may be as small as `bytes`. */
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 /* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,

@@ -38,8 +38,8 @@ static int paced(const cb_trial *t, int steps, int least) {
     return (int)fmax(least, pace_of(t) * steps);
 }
 
-static int64_t fastest_fitting(const cb_pool_of_plans *pool, uint64_t target) {
-    uint32_t i = cb_pool_fitting(pool, target);
+static int64_t fastest_fitting(const cb_candidates *pool, uint64_t target) {
+    uint32_t i = cb_candidates_fitting(pool, target);
     return i == CB_NONE ? INT64_MAX : pool->at[i].time_ps;
 }
 
@@ -49,13 +49,13 @@ static cb_status load(cb_moves *m, const cb_candidate *c, uint64_t target, cb_er
 
 /* Removal on the fastest few that fit. The pool shifts while we work, so they are copied first. */
 static cb_status trim_fastest(cb_moves *m, uint64_t target, double least_ps, cb_error *err) {
-    cb_pool_of_plans *pool = m->trial->pool;
+    cb_candidates *pool = m->trial->pool;
     cb_pairs copy[TRIMMED_PLANS];
     cb_arena scratch;
     cb_status status = CB_OK;
     uint32_t n = 0, most = (uint32_t)paced(m->trial, TRIMMED_PLANS, 1);
     cb_arena_init(&scratch, m->scratch->alloc);
-    uint32_t at = cb_pool_fitting(pool, target);
+    uint32_t at = cb_candidates_fitting(pool, target);
     for (uint32_t i = at == CB_NONE ? 0 : at + 1; i-- > 0 && n < most; n++) {
         copy[n] = (cb_pairs){.arena = &scratch};
         if (!CB_RESERVE(&scratch, copy[n].list, pool->at[i].n_pair)) {
@@ -77,7 +77,7 @@ done:
 
 /* The most promising start of a walk: near the target, and fast. */
 static const cb_candidate *find_start(const cb_moves *m, uint64_t target) {
-    const cb_pool_of_plans *pool = m->trial->pool;
+    const cb_candidates *pool = m->trial->pool;
     const cb_candidate *best = NULL;
     double least = INFINITY;
     for (uint32_t i = 0; i < pool->n; i++) {
@@ -111,7 +111,7 @@ static uint32_t effort(const cb_moves *m, double share) {
  * gets several starts. */
 static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
                       cb_error *err) {
-    uint32_t at = cb_pool_fitting(m->trial->pool, target);
+    uint32_t at = cb_candidates_fitting(m->trial->pool, target);
     int starts = cb_is_small_search(m) ? STARTS : 1;
     if (at == CB_NONE) return CB_OK;
     CB_TRY(load(m, &m->trial->pool->at[at], target, err));
@@ -169,7 +169,7 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t ta
     m->chance = target ^ (uint64_t)(attempt + 1) << 32;
     if (!from) from = find_start(m, target);
     if (!from) return CB_OK;
-    if (cb_pool_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
+    if (cb_candidates_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
     bool last = attempt >= CB_LAST_ATTEMPTS;
     double rounds =
         attempt >= 2 * CB_LAST_ATTEMPTS ? fmin(ROUNDS_MOST, ROUNDS_OPS / (m->l->n + 1.0)) : 1;

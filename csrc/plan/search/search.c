@@ -7,12 +7,12 @@
 #include <stdio.h>
 
 #include "../schedule/plan.h"
-#include "crew.h"
 #include "exact.h"
 #include "floor.h"
 #include "front.h"
 #include "improve.h"
 #include "ladder.h"
+#include "workers.h"
 
 #define REFINED 4      /* searches at an exact budget, if offsets take more than it leaves */
 #define AHEAD 2        /* rungs of a budget that are searched at once */
@@ -61,7 +61,7 @@ static cb_status fill_for_saved(cb_trial *t, cb_cut *cut, cb_error *err) {
 
 /* ---- picking from it ------------------------------------------------------------------------- */
 
-typedef struct picker {
+typedef struct chooser {
     cb_trial *t;
     cb_arena *arena;
     cb_candidate best; /* pairs in `arena`; size 0: nothing fits so far */
@@ -74,10 +74,10 @@ typedef struct picker {
     bool climbed[CB_RUNGS_MOST]; /* rungs considered */
     double bound_ps;             /* beside theirs */
     bool settles;                /* the caller has ended the search: polled no more */
-} picker;
+} chooser;
 
 /* The measure of a candidate, offsets and all. */
-static cb_status weigh(picker *k, const cb_candidate *c, uint64_t *bytes, cb_error *err) {
+static cb_status weigh(chooser *k, const cb_candidate *c, uint64_t *bytes, cb_error *err) {
     cb_trial *t = k->t;
     cb_arena scratch;
     cb_arena_init(&scratch, t->scratch->alloc);
@@ -111,7 +111,7 @@ static bool may_fit(const cb_trial *t, const cb_candidate *c, uint64_t bytes) {
     return c->size + beside_size(t) <= bytes;
 }
 
-static cb_status take(picker *k, const cb_candidate *c, uint64_t bytes, cb_error *err) {
+static cb_status take(chooser *k, const cb_candidate *c, uint64_t bytes, cb_error *err) {
     k->best = *c;
     k->best_bytes = bytes;
     k->best.pair = CB_NEW(k->arena, cb_pair, c->n_pair);
@@ -120,10 +120,10 @@ static cb_status take(picker *k, const cb_candidate *c, uint64_t bytes, cb_error
     return CB_OK;
 }
 
-static bool has_best(const picker *k) { return k->best.pair != NULL; }
+static bool has_best(const chooser *k) { return k->best.pair != NULL; }
 
 /* Takes the candidate if it fits the budget and is faster, or as fast and smaller. */
-static cb_status consider(picker *k, const cb_candidate *c, cb_error *err) {
+static cb_status consider(chooser *k, const cb_candidate *c, cb_error *err) {
     uint64_t bytes;
     if (!may_fit(k->t, c, k->t->goal->bytes)) return CB_OK;
     if (has_best(k) && c->time_ps > k->best.time_ps) return CB_OK;
@@ -134,8 +134,8 @@ static cb_status consider(picker *k, const cb_candidate *c, cb_error *err) {
 }
 
 /* Fastest first: sizes fall from the end of the pool. */
-static cb_status consider_pool(picker *k, cb_error *err) {
-    const cb_pool_of_plans *pool = k->t->pool;
+static cb_status consider_pool(chooser *k, cb_error *err) {
+    const cb_candidates *pool = k->t->pool;
     for (uint32_t i = pool->n; i-- > 0;) {
         if (has_best(k) && pool->at[i].time_ps > k->best.time_ps) return CB_OK;
         CB_TRY(consider(k, &pool->at[i], err));
@@ -144,7 +144,7 @@ static cb_status consider_pool(picker *k, cb_error *err) {
 }
 
 /* Of few ops, instead of rungs. */
-static cb_status consider_front(picker *k, cb_ladder *d, cb_error *err) {
+static cb_status consider_front(chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_front_walk(d, err));
     for (uint32_t i = d->front->n; i-- > 0;) CB_TRY(consider(k, &d->front->at[i], err));
     return CB_OK;
@@ -152,7 +152,7 @@ static cb_status consider_front(picker *k, cb_ladder *d, cb_error *err) {
 
 /* The rungs that may hold the answer: from the first that may fit, until no later one can be faster
  * than what we have. */
-static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
+static cb_status consider_rungs(chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, beside = beside_size(k->t);
     double once = (double)k->t->f->once_ps;
     bytes = bytes > beside ? bytes - beside : 0;
@@ -172,7 +172,7 @@ static cb_status consider_rungs(picker *k, cb_ladder *d, cb_error *err) {
 
 /* Another search, at just the budget. Where offsets take more than it leaves, at less: an arena is
  * larger than what lives in it. */
-static cb_status refine(picker *k, cb_ladder *d, cb_error *err) {
+static cb_status refine(chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, target = bytes - beside_size(k->t);
     for (int i = 0; i < REFINED; i++) {
         cb_candidate c;
@@ -195,7 +195,7 @@ static cb_status refine(picker *k, cb_ladder *d, cb_error *err) {
 static double most_time(const cb_trial *t) { return (double)t->f->once_ps * (1 + t->goal->share); }
 
 /* Takes the candidate if it is smaller than the best. */
-static cb_status consider_small(picker *k, const cb_candidate *c, cb_error *err) {
+static cb_status consider_small(chooser *k, const cb_candidate *c, cb_error *err) {
     uint64_t bytes;
     if (has_best(k) && !may_fit(k->t, c, k->best_bytes)) return CB_OK;
     CB_TRY(weigh(k, c, &bytes, err));
@@ -204,7 +204,7 @@ static cb_status consider_small(picker *k, const cb_candidate *c, cb_error *err)
     return take(k, c, bytes, err);
 }
 
-static cb_status consider_small_of(picker *k, const cb_pool_of_plans *pool, double most_ps,
+static cb_status consider_small_of(chooser *k, const cb_candidates *pool, double most_ps,
                                    cb_error *err) {
     for (uint32_t i = 0; i < pool->n; i++) {
         if ((double)pool->at[i].time_ps <= most_ps) CB_TRY(consider_small(k, &pool->at[i], err));
@@ -212,17 +212,17 @@ static cb_status consider_small_of(picker *k, const cb_pool_of_plans *pool, doub
     return CB_OK;
 }
 
-static cb_status consider_small_pool(picker *k, double most_ps, cb_error *err) {
+static cb_status consider_small_pool(chooser *k, double most_ps, cb_error *err) {
     return consider_small_of(k, k->t->pool, most_ps, err);
 }
 
-static cb_status consider_small_front(picker *k, cb_ladder *d, double most_ps, cb_error *err) {
+static cb_status consider_small_front(chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
     CB_TRY(cb_front_walk(d, err));
     return consider_small_of(k, d->front, most_ps, err);
 }
 
 /* Between the smallest plan so far and the first target missed: at thirds. */
-static cb_status consider_between(picker *k, cb_ladder *d, uint64_t missed, double most_ps,
+static cb_status consider_between(chooser *k, cb_ladder *d, uint64_t missed, double most_ps,
                                   cb_error *err) {
     if (!has_best(k) || k->best.size <= missed + 1) return CB_OK;
     uint64_t part = (k->best.size - missed) / (CB_ATTEMPTS + 1), target[CB_ATTEMPTS];
@@ -238,7 +238,7 @@ static cb_status consider_between(picker *k, cb_ladder *d, uint64_t missed, doub
 
 /* Near rungs from `first` on are worth a search only where the first deep one has no plan that is
  * fast enough: then all that may have one at once. `first` gets the rung to go on from. */
-static cb_status skip_near(const picker *k, cb_ladder *d, double most_ps, uint32_t *first,
+static cb_status skip_near(const chooser *k, cb_ladder *d, double most_ps, uint32_t *first,
                            cb_error *err) {
     double once = (double)k->t->f->once_ps;
     bool wanted[CB_RUNGS_MOST] = {false};
@@ -256,7 +256,7 @@ static cb_status skip_near(const picker *k, cb_ladder *d, double most_ps, uint32
 }
 
 /* Down the rungs, until two in a row have no plan that is fast enough. */
-static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, cb_error *err) {
+static cb_status consider_small_rungs(chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
     double once = (double)k->t->f->once_ps;
     uint64_t from = has_best(k) ? k->best.size : d->whole, missed = 0;
     int failed = 0;
@@ -286,7 +286,7 @@ static cb_status consider_small_rungs(picker *k, cb_ladder *d, double most_ps, c
 /* ---- answer ---------------------------------------------------------------------------------- */
 
 /* "; no plan of this order of ops is below ..." */
-static cb_status put_floor(const picker *k, const cb_ladder *d, char *text, size_t room,
+static cb_status put_floor(const chooser *k, const cb_ladder *d, char *text, size_t room,
                            cb_error *err) {
     const cb_trial *t = k->t;
     char op[CB_OP_TEXT];
@@ -311,7 +311,7 @@ static bool demands_saving(const cb_facts *f) {
 }
 
 /* "; the smallest share is 0.21x of ..., of which ... are held to the end" */
-static void put_shares(const picker *k, const cb_ladder *d, char *text, size_t room) {
+static void put_shares(const chooser *k, const cb_ladder *d, char *text, size_t room) {
     const cb_trial *t = k->t;
     uint64_t held = cb_held_bytes(t->f);
     text[0] = 0;
@@ -334,7 +334,7 @@ cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err) {
                    100 * goal->share, (unsigned long long)smallest);
 }
 
-static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err) {
+static cb_status fail_budget(const chooser *k, const cb_ladder *d, cb_error *err) {
     const cb_trial *t = k->t;
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
     char op[CB_OP_TEXT], floor[CB_OP_TEXT + 160], shares[200];
@@ -358,13 +358,13 @@ static cb_status fail_budget(const picker *k, const cb_ladder *d, cb_error *err)
 }
 
 /* Plans below the last rung, for who gets none of the rungs'. */
-static cb_status consider_dug(picker *k, cb_ladder *d, cb_error *err) {
+static cb_status consider_dug(chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_ladder_dig_down(d, err));
     for (uint32_t i = 0; i < d->n_dug; i++) CB_TRY(consider(k, &d->dug[i], err));
     return CB_OK;
 }
 
-static cb_status consider_all_small(picker *k, cb_ladder *d, cb_error *err) {
+static cb_status consider_all_small(chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(consider_small_pool(k, INFINITY, err));
     if (d && cb_front_suits(d)) return consider_small_front(k, d, INFINITY, err);
     for (uint32_t r = d ? d->n_near : 0; d && r < d->n_rung; r++) {
@@ -377,7 +377,7 @@ static cb_status consider_all_small(picker *k, cb_ladder *d, cb_error *err) {
 }
 
 /* What the goal `min` would answer that allows this share of more time. */
-static cb_status consider_as_min(picker *k, cb_ladder *d, double share, cb_error *err) {
+static cb_status consider_as_min(chooser *k, cb_ladder *d, double share, cb_error *err) {
     cb_trial *t = k->t;
     const cb_goal *asked = t->goal;
     cb_goal goal = *asked;
@@ -395,13 +395,13 @@ static cb_status consider_as_min(picker *k, cb_ladder *d, double share, cb_error
 /* The smallest of all, for the error: whoever asks for that much gets it. Above the budget it does
  * not become the best: a search that is ended here must not answer with it. What `min` finds
  * between two rungs may fit. */
-static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
-    picker least = {.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+static cb_status find_smallest(chooser *k, cb_ladder *d, cb_error *err) {
+    chooser least = {.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
     const double share[] = {CB_MIN_SHARE, CB_ANY_SHARE};
     uint32_t n_share = !d || cb_front_suits(d) ? 0 : cb_is_tiny_search(&d->first.moves) ? 2 : 1;
     for (uint32_t i = 0; i < n_share && status == CB_OK; i++) {
-        picker min = least;
+        chooser min = least;
         status = consider_as_min(&min, d, share[i], err);
         if (has_best(&min) && (!has_best(&least) || min.best_bytes < least.best_bytes)) least = min;
         least.smallest = min.smallest;
@@ -416,14 +416,14 @@ static cb_status find_smallest(picker *k, cb_ladder *d, cb_error *err) {
     return status;
 }
 
-static cb_status consider_found(picker *k, cb_ladder *d, cb_error *err) {
+static cb_status consider_found(chooser *k, cb_ladder *d, cb_error *err) {
     if (cb_front_suits(d)) return consider_front(k, d, err);
     CB_TRY(consider_rungs(k, d, err));
     bool digs = !has_best(k) && cb_is_tiny_search(&d->first.moves);
     return digs ? consider_dug(k, d, err) : CB_OK;
 }
 
-static cb_status pick(picker *k, cb_ladder *d, cb_error *err) {
+static cb_status pick(chooser *k, cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
     if (t->goal->smallest) {
         double most_ps = most_time(t);
@@ -444,12 +444,12 @@ struct cb_searcher {
     const cb_facts *f;
     cb_cut *cut;
     cb_arena *arena;
-    cb_pool_of_plans pool;
+    cb_candidates pool;
     cb_trial t;
     cb_goal goal; /* the one at hand */
     cb_ladder d;
     bool ready; /* what all goals share has been searched */
-    cb_pool *threads;
+    cb_threads *threads;
     const cb_goal *expected; /* goals to come, this one included; none once they were climbed for */
     uint32_t n_expected;
 };
@@ -460,7 +460,7 @@ static void want_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) 
     const cb_ladder *d = &s->d;
     uint64_t beside = goal->measure == CB_MEASURE_TOTAL ? s->f->p->static_bytes : 0;
     uint64_t bytes = goal->bytes > beside ? goal->bytes - beside : 0;
-    uint32_t at = cb_pool_fitting(d->base, bytes), first = cb_ladder_first(d, bytes);
+    uint32_t at = cb_candidates_fitting(d->base, bytes), first = cb_ladder_first(d, bytes);
     double once = (double)s->f->once_ps,
            known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps;
     for (uint32_t r = first; r < d->n_rung && r < first + AHEAD; r++) {
@@ -481,7 +481,7 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     return cb_ladder_climb_many(&s->d, wanted, err);
 }
 
-static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
+static cb_status search_all(cb_searcher *s, chooser *k, cb_error *err) {
     cb_trial *t = &s->t;
     bool saved = t->goal->measure == CB_MEASURE_SAVED;
     if (!s->ready) {
@@ -501,14 +501,14 @@ static cb_status search_all(cb_searcher *s, picker *k, cb_error *err) {
 }
 
 /* The caller has ended the search: the best of all plans seen so far, rungs or not. */
-static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
+static cb_status settle(chooser *k, const cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
-    cb_pool_of_plans *own[] = {t->pool, d->base, d->first.work, d->front};
+    cb_candidates *own[] = {t->pool, d->base, d->first.work, d->front};
     uint32_t n_own = sizeof own / sizeof *own;
     double most_ps = most_time(t);
     k->settles = true;
-    for (uint32_t i = 0; i < n_own + cb_crew_count(d->crew); i++) {
-        cb_pool_of_plans *pool = i < n_own ? own[i] : cb_crew_plans(d->crew, i - n_own);
+    for (uint32_t i = 0; i < n_own + cb_workers_count(d->workers); i++) {
+        cb_candidates *pool = i < n_own ? own[i] : cb_workers_candidates(d->workers, i - n_own);
         if (!pool) continue;
         t->pool = pool;
         if (t->goal->smallest) CB_TRY(consider_small_pool(k, most_ps, err));
@@ -531,7 +531,7 @@ static cb_status settle(picker *k, const cb_ladder *d, cb_error *err) {
 }
 
 /* Nothing fits: what would, at any price, for the error. */
-static cb_status note_smallest(const cb_searcher *s, picker *least, cb_error *err) {
+static cb_status note_smallest(const cb_searcher *s, chooser *least, cb_error *err) {
     cb_arena scratch;
     cb_schedule best = {0};
     cb_lives lives;
@@ -549,7 +549,7 @@ done:
 
 /* Small problems are solved to the end, unless offsets count. False: search. `least` gets the
  * smallest schedule where none fits. */
-static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved, picker *least,
+static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved, chooser *least,
                                cb_error *err) {
     const cb_facts *f = s->f;
     const cb_goal *goal = &s->goal;
@@ -577,7 +577,7 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
 }
 
 /* When the caller ends the search here, the plan stands, without a bound. */
-static cb_status bound_answer(cb_searcher *s, const picker *k, double *least_ps, cb_error *err) {
+static cb_status bound_answer(cb_searcher *s, const chooser *k, double *least_ps, cb_error *err) {
     const cb_goal *goal = &s->goal;
     uint64_t bytes = goal->smallest ? k->best.size : goal->bytes - beside_size(&s->t);
     double known = (double)(k->best.time_ps - s->f->once_ps), proved;
@@ -592,18 +592,18 @@ static cb_status bound_answer(cb_searcher *s, const picker *k, double *least_ps,
 cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb_error *err) {
     bool solved;
     s->goal = *goal;
-    picker least = {.smallest = UINT64_MAX};
+    chooser least = {.smallest = UINT64_MAX};
     cb_status exact = solve_exactly(s, out, &solved, &least, err);
     if (exact == CB_OK && solved) return CB_OK;
     out->schedule = (cb_schedule){0};
     if (exact != CB_OK && exact != CB_CANCELLED) return exact; /* the search knows how to end */
     cb_trial *t = &s->t;
-    picker k = {.t = t,
-                .arena = out->pairs.arena,
-                .smallest = UINT64_MAX,
-                .smallest_op = CB_NONE,
-                .solved = least.smallest,
-                .solved_op = least.smallest_op};
+    chooser k = {.t = t,
+                 .arena = out->pairs.arena,
+                 .smallest = UINT64_MAX,
+                 .smallest_op = CB_NONE,
+                 .solved = least.smallest,
+                 .solved_op = least.smallest_op};
     cb_status status = search_all(s, &k, err);
     bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
     if (early) status = settle(&k, &s->d, err);
@@ -623,7 +623,7 @@ void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n) {
 }
 
 cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_arena *arena,
-                          cb_pool *threads, cb_searcher **out, cb_error *err) {
+                          cb_threads *threads, cb_searcher **out, cb_error *err) {
     cb_searcher *s = CB_NEW(arena, cb_searcher, 1);
     bool *forced = CB_NEW(arena, bool, f->p->n_op);
     if (!s || !forced) return cb_no_memory(err);
@@ -640,5 +640,5 @@ cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_arena 
 void cb_searcher_free(cb_searcher *s) {
     if (!s) return;
     cb_ladder_free(&s->d);
-    cb_pool_of_plans_free(&s->pool);
+    cb_candidates_free(&s->pool);
 }

@@ -21,7 +21,7 @@ typedef struct cb_searcher cb_searcher; /* lies in an arena */
  * the next need not, and each gets the answer that it would get alone. With `threads` (may be NULL)
  * it takes less time and is the same. cb_searcher_free does no harm to what was found. */
 CB_MUST_CHECK cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim,
-                                        cb_arena *arena, cb_pool *threads, cb_searcher **out,
+                                        cb_arena *arena, cb_threads *threads, cb_searcher **out,
                                         cb_error *err);
 /* The goals that will be asked, in this order; they stay the caller's. The first to be asked does
  * the work for all of them at once. */

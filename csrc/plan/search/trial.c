@@ -38,9 +38,9 @@ static bool is_lawful(const cb_trial *t, const crossing *c) {
 /* The best plan of the pool in use, if it is better than the one told last. */
 static void tell(const cb_trial *t, cb_progress *told) {
     const cb_goal *goal = t->goal;
-    const cb_pool_of_plans *pool = t->pool;
+    const cb_candidates *pool = t->pool;
     double once = (double)t->f->once_ps + 1, bound = -1;
-    uint32_t at = cb_pool_fitting(pool, goal->smallest ? UINT64_MAX : goal->bytes);
+    uint32_t at = cb_candidates_fitting(pool, goal->smallest ? UINT64_MAX : goal->bytes);
     if (at == CB_NONE) return;
     while (goal->smallest && at > 0 && (double)pool->at[at - 1].time_ps <= once * (1 + goal->share))
         at--;
@@ -64,7 +64,7 @@ cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {
 }
 
 /* What preferences add to the time of a plan with moves; `marked` is free after a run. */
-static int64_t bend(cb_mover *m) {
+static int64_t bend(cb_offload_sim *m) {
     int64_t more_ps = 0;
     for (uint32_t op = 0; op < m->f->p->n_op; op++) m->marked[op] = CB_NONE;
     for (size_t r = 0; r < m->run.len; r++) {
@@ -76,8 +76,8 @@ static int64_t bend(cb_mover *m) {
 }
 
 static cb_status try_moves(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
-    cb_mover *m = t->mover;
-    CB_TRY(cb_mover_run(m, pair, n_pair, t->target, err));
+    cb_offload_sim *m = t->offload_sim;
+    CB_TRY(cb_offload_sim_run(m, pair, n_pair, t->target, err));
     t->size = m->peak;
     t->time_ps = m->time_ps + (t->f->bent ? bend(m) : 0);
     crossing c = {m->life.at, m->life.len, m->backward};
@@ -97,6 +97,6 @@ static cb_status try_runs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_er
 
 cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
     if (t->count++ % POLL_EVERY == 0) CB_TRY(cb_trial_poll(t, err));
-    CB_TRY(t->mover ? try_moves(t, pair, n_pair, err) : try_runs(t, pair, n_pair, err));
-    return t->lawful ? cb_pool_offer(t->pool, t->size, t->time_ps, pair, n_pair, err) : CB_OK;
+    CB_TRY(t->offload_sim ? try_moves(t, pair, n_pair, err) : try_runs(t, pair, n_pair, err));
+    return t->lawful ? cb_candidates_offer(t->pool, t->size, t->time_ps, pair, n_pair, err) : CB_OK;
 }

@@ -2,17 +2,17 @@
 #ifndef CB_PLAN_TRIAL_H
 #define CB_PLAN_TRIAL_H
 
-#include "../schedule/move.h"
-#include "pool.h"
+#include "../schedule/offload_sim.h"
+#include "candidates.h"
 #include "search.h"
 
 typedef struct cb_trial {
     const cb_facts *f;
     const cb_goal *goal;
     cb_sim *sim;
-    cb_mover *mover; /* judges instead of `sim`, under `target`; NULL: nothing moves */
+    cb_offload_sim *offload_sim; /* judges instead of `sim`, under `target`; NULL: nothing moves */
     uint64_t target;
-    cb_pool_of_plans *pool;
+    cb_candidates *pool;
     cb_arena *scratch;
     const bool *forced; /* [n_op] the user, or a region's limit, wants it recomputed */
     bool has_demands;   /* some constraint can be broken by a schedule */

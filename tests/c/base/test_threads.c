@@ -7,7 +7,7 @@
 #include "oom.h"
 
 typedef struct sum {
-    cb_pool *pool;
+    cb_threads *pool;
     int64_t n;
     atomic_int_fast64_t total;
     atomic_int busy[64]; /* tasks running under each thread number */
@@ -23,7 +23,7 @@ static void add(void *user, int64_t task, int thread) {
 
 static int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 
-static int64_t sum_of(cb_pool *pool, int64_t n) {
+static int64_t sum_of(cb_threads *pool, int64_t n) {
     sum s = {.pool = pool};
     cb_parallel(pool, n, add, &s);
     return atomic_load(&s.clashes) ? -1 : (int64_t)atomic_load(&s.total);
@@ -34,15 +34,15 @@ TEST(every_task_runs_once) {
     cb_alloc a;
     cb_alloc_init(&a);
     for (size_t i = 0; i < 4; i++) {
-        cb_pool *pool;
-        CHECK_OK(cb_pool_new(&a, sizes[i], &pool, &err));
-        CHECK(cb_pool_size(pool) == sizes[i]);
+        cb_threads *pool;
+        CHECK_OK(cb_threads_new(&a, sizes[i], &pool, &err));
+        CHECK(cb_threads_count(pool) == sizes[i]);
         for (int64_t n = 0; n < 40; n++) CHECK(sum_of(pool, n) == triangle(n));
         for (int repeat = 0; repeat < 500; repeat++) CHECK(sum_of(pool, 5) == 15);
         CHECK(sum_of(pool, 20000) == triangle(20000));
-        cb_pool_free(pool);
+        cb_threads_free(pool);
     }
-    CHECK(sum_of(NULL, 10) == 55 && cb_pool_size(NULL) == 1 && cb_cpu_count() >= 1);
+    CHECK(sum_of(NULL, 10) == 55 && cb_threads_count(NULL) == 1 && cb_cpu_count() >= 1);
     CHECK(cb_alloc_stats(&a).live_bytes == 0);
 }
 
@@ -57,16 +57,16 @@ static void double_it(void *user, int64_t task, int thread) {
 
 TEST(plain_writes_are_ordered) {
     cb_alloc a;
-    cb_pool *pool;
+    cb_threads *pool;
     int64_t cell[32];
     cb_alloc_init(&a);
-    CHECK_OK(cb_pool_new(&a, 4, &pool, &err));
+    CHECK_OK(cb_threads_new(&a, 4, &pool, &err));
     for (int round = 0; round < 300; round++) {
         for (int64_t i = 0; i < 32; i++) cell[i] = i + round;
         cb_parallel(pool, 32, double_it, cell);
         for (int64_t i = 0; i < 32; i++) CHECK(cell[i] == 2 * (i + round));
     }
-    cb_pool_free(pool);
+    cb_threads_free(pool);
 }
 
 static void nest(void *user, int64_t task, int thread) {
@@ -83,13 +83,13 @@ static void nest(void *user, int64_t task, int thread) {
 
 TEST(nested_regions_run_inline) {
     cb_alloc a;
-    cb_pool *pool;
+    cb_threads *pool;
     cb_alloc_init(&a);
-    CHECK_OK(cb_pool_new(&a, 4, &pool, &err));
+    CHECK_OK(cb_threads_new(&a, 4, &pool, &err));
     sum s = {.pool = pool};
     cb_parallel(pool, 200, nest, &s);
     CHECK(atomic_load(&s.clashes) == 0 && atomic_load(&s.total) == 200 * 6);
-    cb_pool_free(pool);
+    cb_threads_free(pool);
 }
 
 static void *use(void *user) {
@@ -102,32 +102,32 @@ static void *use(void *user) {
 
 TEST(two_users_of_one_pool) {
     cb_alloc a;
-    cb_pool *pool;
+    cb_threads *pool;
     cb_alloc_init(&a);
-    CHECK_OK(cb_pool_new(&a, 3, &pool, &err));
+    CHECK_OK(cb_threads_new(&a, 3, &pool, &err));
     sum s = {.pool = pool, .n = 50};
     pthread_t users[4];
     for (int i = 0; i < 4; i++) CHECK(pthread_create(&users[i], NULL, use, &s) == 0);
     for (int i = 0; i < 4; i++) pthread_join(users[i], NULL);
     CHECK(atomic_load(&s.clashes) == 0);
-    cb_pool_free(pool);
+    cb_threads_free(pool);
 }
 
 /* The sanitizer for threads does not support threads after a fork of several. */
 #if !CB_TSAN
 TEST(a_forked_child_starts_over) {
     cb_alloc a;
-    cb_pool *pool, *other;
+    cb_threads *pool, *other;
     cb_alloc_init(&a);
-    CHECK_OK(cb_pool_new(&a, 3, &pool, &err));
-    CHECK_OK(cb_pool_new(&a, 2, &other, &err));
+    CHECK_OK(cb_threads_new(&a, 3, &pool, &err));
+    CHECK_OK(cb_threads_new(&a, 2, &other, &err));
     CHECK(sum_of(pool, 100) == triangle(100));
     for (int repeat = 0; repeat < 5; repeat++) {
         pid_t child = fork();
         if (child == 0) {
             bool good = sum_of(pool, 100) == triangle(100) && sum_of(other, 100) == triangle(100);
-            cb_pool_free(pool);
-            cb_pool_free(other);
+            cb_threads_free(pool);
+            cb_threads_free(other);
             _exit(good && cb_alloc_stats(&a).live_bytes == 0 ? 0 : 1);
         }
         int status = -1;
@@ -135,16 +135,16 @@ TEST(a_forked_child_starts_over) {
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         CHECK(sum_of(pool, 100) == triangle(100));
     }
-    cb_pool_free(pool);
-    cb_pool_free(other);
+    cb_threads_free(pool);
+    cb_threads_free(other);
 }
 
 /* fork() while another thread is inside a region. */
 TEST(fork_beside_a_busy_pool) {
     cb_alloc a;
-    cb_pool *pool;
+    cb_threads *pool;
     cb_alloc_init(&a);
-    CHECK_OK(cb_pool_new(&a, 2, &pool, &err));
+    CHECK_OK(cb_threads_new(&a, 2, &pool, &err));
     sum s = {.pool = pool, .n = 3000};
     pthread_t user;
     CHECK(pthread_create(&user, NULL, use, &s) == 0);
@@ -157,26 +157,26 @@ TEST(fork_beside_a_busy_pool) {
     }
     pthread_join(user, NULL);
     CHECK(atomic_load(&s.clashes) == 0);
-    cb_pool_free(pool);
+    cb_threads_free(pool);
 }
 #endif
 
 TEST(bad_sizes) {
     cb_alloc a;
-    cb_pool *pool = NULL;
+    cb_threads *pool = NULL;
     cb_alloc_init(&a);
-    CHECK_FAIL(cb_pool_new(&a, 0, &pool, &err), CB_INVALID, "0 is not in 1..");
-    CHECK_FAIL(cb_pool_new(&a, 100000, &pool, &err), CB_INVALID, "100000");
+    CHECK_FAIL(cb_threads_new(&a, 0, &pool, &err), CB_INVALID, "0 is not in 1..");
+    CHECK_FAIL(cb_threads_new(&a, 100000, &pool, &err), CB_INVALID, "100000");
     CHECK(!pool);
-    cb_pool_free(NULL);
+    cb_threads_free(NULL);
 }
 
 static cb_status make_and_use(cb_alloc *alloc, void *user) {
-    cb_pool *pool;
+    cb_threads *pool;
     (void)user;
-    CB_TRY(cb_pool_new(alloc, 2, &pool, NULL));
+    CB_TRY(cb_threads_new(alloc, 2, &pool, NULL));
     cb_status status = sum_of(pool, 10) == 55 ? CB_OK : CB_INTERNAL;
-    cb_pool_free(pool);
+    cb_threads_free(pool);
     return status;
 }
 TEST(out_of_memory) { check_oom(make_and_use, NULL); }

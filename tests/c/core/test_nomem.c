@@ -37,7 +37,7 @@ static void ignore_text(void *user, const char *stage, const char *text) {
     (void)text;
 }
 
-/* Every allocation, but of the search a sample: test_crew.c sweeps that. */
+/* Every allocation, but of the search a sample: test_workers.c sweeps that. */
 TEST(graph_and_compile) {
     const mlp_size small = {.batch = 4, .width = 8, .depth = 1};
     cb_compile_options o = {.budget = {.kind = CB_BUDGET_SHARE, .share = 0.8}, .backend = "debug"};

@@ -197,9 +197,9 @@ static inline cb_status run_op(test_op *op, int n_threads, const cb_blas *blas) 
         cb_cpu_kernel(op->code, cb_dtype_is_float(dtype) ? dtype : op->in[0].dtype);
     if (!kernel) return cb_fail(&err, CB_UNSUPPORTED, "no kernel");
     cb_alloc alloc;
-    cb_pool *pool = NULL;
+    cb_threads *pool = NULL;
     cb_alloc_init(&alloc);
-    CB_TRY(cb_pool_new(&alloc, n_threads, &pool, &err));
+    CB_TRY(cb_threads_new(&alloc, n_threads, &pool, &err));
     void *scratch = cb_malloc(&alloc, (size_t)scratch_bytes);
     const cb_kernel_args args = {
         .in = op->in,
@@ -218,7 +218,7 @@ static inline cb_status run_op(test_op *op, int n_threads, const cb_blas *blas) 
     cb_status status = kernel(&args, &err);
     CHECK(cb_alloc_stats(&alloc).n_alloc == n_alloc);
     cb_free(&alloc, scratch);
-    cb_pool_free(pool);
+    cb_threads_free(pool);
     return status;
 }
 

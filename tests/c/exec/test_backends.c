@@ -125,7 +125,7 @@ static fixture *make_fixture(fixture *f) {
     return f;
 }
 
-static cb_runtime runtime_with(cb_alloc *alloc, cb_pool *pool) {
+static cb_runtime runtime_with(cb_alloc *alloc, cb_threads *pool) {
     return (cb_runtime){.alloc = alloc, .pool = pool};
 }
 
@@ -154,13 +154,13 @@ static void check_backend(const cb_backend *b) {
     fixture f;
     make_fixture(&f);
     cb_alloc alloc;
-    cb_pool *pool = NULL;
+    cb_threads *pool = NULL;
     void *state = NULL;
     double seconds[N_GROUP] = {-1, -1, -1, -1, -1};
     float s[15], z[30];
     cb_run_stats stats = {0};
     cb_alloc_init(&alloc);
-    CHECK_OK(cb_pool_new(&alloc, 2, &pool, &err));
+    CHECK_OK(cb_threads_new(&alloc, 2, &pool, &err));
     const cb_runtime runtime = runtime_with(&alloc, pool);
     const cb_bindings bindings = {
         .inputs = f.inputs, .outputs = f.outputs, .group_seconds = seconds};
@@ -182,7 +182,7 @@ static void check_backend(const cb_backend *b) {
     if (b == &cb_backend_debug) CHECK(stats.peak_bytes == f.p.live_bytes);
     b->destroy(state);
     b->destroy(NULL);
-    cb_pool_free(pool);
+    cb_threads_free(pool);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 

@@ -170,9 +170,9 @@ typedef void (*set_fn)(int);
 static void *multiply_often(void *arg) {
     (void)arg;
     cb_alloc alloc;
-    cb_pool *pool = NULL;
+    cb_threads *pool = NULL;
     cb_alloc_init(&alloc);
-    if (cb_pool_new(&alloc, 2, &pool, NULL) != CB_OK) return NULL;
+    if (cb_threads_new(&alloc, 2, &pool, NULL) != CB_OK) return NULL;
     float x[64 * 64] = {0}, out[64 * 64];
     cb_tensor t = {.data = x,
                    .dtype = CB_F32,
@@ -193,7 +193,7 @@ static void *multiply_often(void *arg) {
     cb_kernel_fn kernel = cb_cpu_kernel(CB_OP_MATMUL, CB_F32);
     bool failed = false;
     for (int i = 0; i < 200; i++) failed |= kernel(&args, NULL) != CB_OK;
-    cb_pool_free(pool);
+    cb_threads_free(pool);
     return failed ? NULL : &random_state;
 }
 

@@ -105,15 +105,15 @@ TEST(same_bits_for_any_number_of_threads) {
     for (int64_t t = 1; t <= 3; t++)
         CHECK_OK(cb_adamw_step(NULL, groups, 2, inline_state.row, ROWS, t, &err));
     for (int threads = 1; threads <= 4; threads++) {
-        cb_pool *pool = NULL;
-        CHECK_OK(cb_pool_new(&alloc, threads, &pool, &err));
+        cb_threads *pool = NULL;
+        CHECK_OK(cb_threads_new(&alloc, threads, &pool, &err));
         state s;
         state_init(&s);
         for (int64_t t = 1; t <= 3; t++)
             CHECK_OK(cb_adamw_step(pool, groups, 2, s.row, ROWS, t, &err));
         for (int k = 0; k < 4; k++) CHECK(memcmp(s.block[k], inline_state.block[k], s.bytes) == 0);
         state_free(&s);
-        cb_pool_free(pool);
+        cb_threads_free(pool);
     }
     state_free(&inline_state);
 }

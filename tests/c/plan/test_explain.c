@@ -2,7 +2,7 @@
  * plans of all kinds and with random sets of decisions. */
 #include "plan/cut/mutwo.h"
 #include "plan/explain/explain.h"
-#include "plan/schedule/recover.h"
+#include "plan/schedule/decisions.h"
 
 #include "check.h"
 #include "oom.h"
@@ -78,9 +78,9 @@ TEST(schedules_give_their_decisions_back) {
         uint64_t state = seed;
         open_bench(&b, seed, 6 + (uint32_t)(seed % 30));
         run_random(&b, &state, 4 + (uint32_t)(seed % 60));
-        cb_recovered found;
+        cb_decisions found;
         cb_schedule again;
-        CHECK_OK(cb_recover(&b.f, &b.schedule, &b.arena, &found, &err));
+        CHECK_OK(cb_decisions_of(&b.f, &b.schedule, &b.arena, &found, &err));
         CHECK_OK(cb_sim_run(&b.sim, found.pairs.list.at, found.pairs.list.len, &err));
         CHECK_OK(cb_sim_schedule(&b.sim, &b.arena, &again, &err));
         exact += same(&b.schedule, &again);
@@ -383,9 +383,9 @@ static cb_status tell(cb_alloc *a, void *user) {
     cb_str text;
     cb_arena_init(&arena, a);
     cb_str_init(&text, &arena);
-    cb_status status = cb_plan_explain(((const void **)user)[0], plan, &text, &err);
+    cb_status status = cb_plan_explanation_to_text(((const void **)user)[0], plan, &text, &err);
     if (status == CB_OK)
-        status = cb_plan_explain_to_json(((const void **)user)[0], plan, &text, &err);
+        status = cb_plan_explanation_to_json(((const void **)user)[0], plan, &text, &err);
     cb_arena_free(&arena);
     return status;
 }

@@ -51,7 +51,7 @@ static void plan_it(const cb_problem *p, const cb_plan_options *o) {
         CHECK_OK(
             cb_schedule_walk(p, &plan->schedule, cb_device_find("a100"), &arena, &lives, &err));
         CHECK(o->budget.kind != CB_BUDGET_BYTES || plan->arena_bytes <= o->budget.bytes);
-        CHECK_OK(cb_plan_explain(p, plan, &text, &err));
+        CHECK_OK(cb_plan_explanation_to_text(p, plan, &text, &err));
         cb_arena_free(&arena);
         cb_plan_free(plan);
     } else {

@@ -4,7 +4,7 @@
 #include "oom.h"
 #include "plan/cut/mincut.h"
 #include "plan/planner.h"
-#include "plan/schedule/move.h"
+#include "plan/schedule/offload_sim.h"
 #include "problems.h"
 
 #define MOST_FREE 7
@@ -27,7 +27,7 @@ typedef struct choices { /* at the first need in the backward */
     uint32_t n;
 } choices;
 
-static void find_choices(const cb_mover *m, choices *c) {
+static void find_choices(const cb_offload_sim *m, choices *c) {
     const cb_facts *f = m->f;
     c->n = 0;
     for (uint32_t k = 0; k < f->base_backward; k++) {
@@ -45,7 +45,7 @@ static void find_choices(const cb_mover *m, choices *c) {
     }
 }
 
-static int64_t best_of_all(cb_mover *m, uint64_t target) {
+static int64_t best_of_all(cb_offload_sim *m, uint64_t target) {
     choices c;
     int64_t best = INT64_MAX;
     uint32_t count = 1;
@@ -61,7 +61,7 @@ static int64_t best_of_all(cb_mover *m, uint64_t target) {
             for (n++; j > 0 && pair[j - 1] > one; j--) pair[j] = pair[j - 1];
             pair[j] = one;
         }
-        CHECK_OK(cb_mover_run(m, pair, n, target, &err));
+        CHECK_OK(cb_offload_sim_run(m, pair, n, target, &err));
         if (!m->broken && m->peak <= target && m->time_ps < best) best = m->time_ps;
     }
     return best;
@@ -74,14 +74,14 @@ TEST(close_to_the_best_of_all) {
     for (uint64_t seed = 0; seed < 24; seed += step) {
         cb_arena arena;
         cb_facts f;
-        cb_mover m;
+        cb_offload_sim m;
         make_random(&made, seed, 6 + (uint32_t)(seed % 4));
         cb_problem *p = make_problem(&made, &alloc);
         p->link_bytes_per_s = 1e8 * (double)(1 << seed % 4);
         cb_arena_init(&arena, &alloc);
         CHECK_OK(cb_facts_make(p, cb_device_find("cpu"), &arena, &f, &err));
-        CHECK_OK(cb_mover_init(&m, &f, false, &alloc, &err));
-        CHECK_OK(cb_mover_run(&m, NULL, 0, 0, &err));
+        CHECK_OK(cb_offload_sim_init(&m, &f, false, &alloc, &err));
+        CHECK_OK(cb_offload_sim_run(&m, NULL, 0, 0, &err));
         uint64_t whole = m.peak;
         for (uint64_t percent = 50; percent <= 90; percent += 20) {
             uint64_t target = whole * percent / 100;
@@ -102,7 +102,7 @@ TEST(close_to_the_best_of_all) {
             if (over > worst) worst = over;
             cb_plan_free(plan);
         }
-        cb_mover_free(&m);
+        cb_offload_sim_free(&m);
         cb_arena_free(&arena);
         cb_problem_free(p);
     }

@@ -242,7 +242,7 @@ TEST(json_there_and_back) {
         if (!back) return;
         CHECK_OK(cb_plan_to_json(p, back, &again, &err));
         CHECK(text.len == again.len && memcmp(text.at, again.at, text.len) == 0);
-        CHECK_OK(cb_plan_explain(p, plan, &explained, &err));
+        CHECK_OK(cb_plan_explanation_to_text(p, plan, &explained, &err));
         CHECK(strstr(explained.at, "plan: preset aggressive, no budget") &&
               strstr(explained.at, "model.py:7"));
         cb_plan_free(back);
@@ -302,7 +302,7 @@ static cb_status plan_and_tell(cb_alloc *a, void *user) {
     cb_str_init(&explained, &arena);
     cb_status status = cb_plan_to_json(p, plan, &text, &err);
     if (status == CB_OK) status = cb_plan_from_json(p, NULL, a, text.at, text.len, &back, &err);
-    if (status == CB_OK) status = cb_plan_explain(p, plan, &explained, &err);
+    if (status == CB_OK) status = cb_plan_explanation_to_text(p, plan, &explained, &err);
     cb_plan_free(back);
     cb_plan_free(plan);
     cb_arena_free(&arena);

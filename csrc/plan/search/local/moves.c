@@ -70,7 +70,8 @@ bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op, size_t n) {
         if (!CB_RESERVE(m->scratch, m->before, chain->len)) return false;
         if (chain->len > 0) memcpy(m->before.at + begin, chain->at, chain->len * sizeof *chain->at);
         m->before.len += chain->len;
-        if (!CB_PUSH(m->scratch, m->change, (cb_change){anchor, begin, (uint32_t)m->before.len}))
+        if (!CB_PUSH(m->scratch, m->change,
+                     (cb_chain_change){anchor, begin, (uint32_t)m->before.len}))
             return false;
     }
     return cb_ledger_set(m->l, anchor, op, n);
@@ -85,7 +86,7 @@ void cb_moves_forget(cb_moves *m) { m->change.len = m->before.len = 0; }
 
 bool cb_moves_undo(cb_moves *m) {
     for (size_t i = 0; i < m->change.len; i++) {
-        cb_change c = m->change.at[i];
+        cb_chain_change c = m->change.at[i];
         const uint32_t *before = c.end > c.begin ? m->before.at + c.begin : NULL;
         if (!cb_ledger_set(m->l, c.anchor, before, c.end - c.begin)) return false;
     }

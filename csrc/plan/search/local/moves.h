@@ -6,9 +6,9 @@
 #include "../trial.h"
 #include "ledger.h"
 
-typedef struct cb_change {       /* what an anchor's chain was */
+typedef struct cb_chain_change { /* what an anchor's chain was */
     uint32_t anchor, begin, end; /* into `before` */
-} cb_change;
+} cb_chain_change;
 
 typedef struct cb_moves {
     cb_trial *trial;
@@ -20,7 +20,7 @@ typedef struct cb_moves {
     uint32_t *offer;       /* [l->n] what the base op there makes first, CB_NONE: not to be freed */
     uint32_t *seen;        /* [n_op] stamps */
     uint32_t stamp;
-    CB_VEC(cb_change) change; /* since cb_moves_forget */
+    CB_VEC(cb_chain_change) change; /* since cb_moves_forget */
     cb_ledger_ids before;
     cb_ledger_ids next;       /* the chain being made up */
     cb_ledger_ids todo, best; /* scratch */

@@ -1,20 +1,20 @@
-/* The lanes of a plan that is built (move.c): where fetches are sent for, and the clock.
+/* The timeline of a plan that is built (offload_sim.c): where fetches are sent for, and the clock.
  *
  * First each fetch gets its latest start, last reader first: its copy ends when its reader starts,
  * or when the next copy on the lane begins. Then, first reader first, it may begin no sooner than
  * there is room for it until it is read. What leaves is not counted there: it is under way for a
  * time that only the clock knows, and a wait makes room where it must. */
-#include "move.h"
+#include "offload_sim.h"
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- where fetches are sent for -------------------------------------------------------------- */
 
-static const cb_sim_step *step_of(const cb_mover *m, uint32_t run) {
+static const cb_sim_step *step_of(const cb_offload_sim *m, uint32_t run) {
     return &m->step.at[m->run.at[run]];
 }
 
-static uint64_t read_bytes(const cb_mover *m, const cb_move_fetch *x) {
+static uint64_t read_bytes(const cb_offload_sim *m, const cb_sim_fetch *x) {
     uint64_t bytes = 0;
     for (uint32_t i = x->life; i < x->life + x->n_life; i++) {
         if (m->life.at[i].last != CB_NONE) bytes += m->f->p->storage_bytes[m->life.at[i].storage];
@@ -24,7 +24,7 @@ static uint64_t read_bytes(const cb_mover *m, const cb_move_fetch *x) {
 
 /* Bytes that begin and end with each run, fetches and departures aside; and all that are alive if
  * fetches begin when they are read and departures are gone at once. */
-static void set_profile(cb_mover *m) {
+static void set_profile(cb_offload_sim *m) {
     const cb_facts *f = m->f;
     uint32_t n = (uint32_t)m->run.len;
     uint64_t now = 0, *made = m->made.at, *ends = m->ends.at, *room = m->room.at;
@@ -40,7 +40,7 @@ static void set_profile(cb_mover *m) {
                 f->p->storage_bytes[life->storage];
     }
     for (size_t i = 0; i < m->fetch.len; i++) { /* those lives begin elsewhere */
-        const cb_move_fetch *x = &m->fetch.at[i];
+        const cb_sim_fetch *x = &m->fetch.at[i];
         for (uint32_t j = x->life; j < x->life + x->n_life; j++) {
             uint64_t bytes = f->p->storage_bytes[m->life.at[j].storage];
             made[m->life.at[j].made] -= bytes;
@@ -58,7 +58,7 @@ static void set_profile(cb_mover *m) {
 }
 
 /* The last run in [low, high] that starts by `when`; `low` if none does. */
-static uint32_t find_run(const cb_mover *m, uint32_t low, uint32_t high, int64_t when) {
+static uint32_t find_run(const cb_offload_sim *m, uint32_t low, uint32_t high, int64_t when) {
     while (low < high) {
         uint32_t middle = low + (high - low + 1) / 2;
         if (m->start.at[middle] <= when) low = middle;
@@ -68,9 +68,9 @@ static uint32_t find_run(const cb_mover *m, uint32_t low, uint32_t high, int64_t
 }
 
 /* In order of their readers. Fetches were built nearly in that order. */
-static void sort_fetches(cb_mover *m) {
+static void sort_fetches(cb_offload_sim *m) {
     for (size_t i = 1; i < m->fetch.len; i++) {
-        cb_move_fetch x = m->fetch.at[i];
+        cb_sim_fetch x = m->fetch.at[i];
         size_t j = i;
         for (; j > 0 && m->fetch.at[j - 1].first > x.first; j--)
             m->fetch.at[j] = m->fetch.at[j - 1];
@@ -78,23 +78,23 @@ static void sort_fetches(cb_mover *m) {
     }
 }
 
-static void set_latest_starts(cb_mover *m) {
+static void set_latest_starts(cb_offload_sim *m) {
     int64_t next = INT64_MAX;
     m->start.at[0] = 0;
     for (uint32_t r = 0; r < m->run.len; r++)
         m->start.at[r + 1] = m->start.at[r] + m->f->time_ps[step_of(m, r)->op];
     for (size_t i = m->fetch.len; i-- > 0;) {
-        cb_move_fetch *x = &m->fetch.at[i];
+        cb_sim_fetch *x = &m->fetch.at[i];
         int64_t end = m->start.at[x->first] < next ? m->start.at[x->first] : next;
         next = end - m->copy_ps[x->op];
         x->at = find_run(m, 0, x->first, next);
     }
 }
 
-static void find_room(cb_mover *m, uint64_t target) {
+static void find_room(cb_offload_sim *m, uint64_t target) {
     uint32_t before = 0;
     for (size_t i = 0; i < m->fetch.len; i++) {
-        cb_move_fetch *x = &m->fetch.at[i];
+        cb_sim_fetch *x = &m->fetch.at[i];
         uint64_t bytes = read_bytes(m, x);
         uint32_t low = x->soonest; /* no sooner than the value has left */
         if (low < before) low = before;
@@ -111,7 +111,7 @@ static void find_room(cb_mover *m, uint64_t target) {
 /* ---- the clock ------------------------------------------------------------------------------- */
 
 typedef struct player {
-    cb_mover *m;
+    cb_offload_sim *m;
     uint64_t target, live, held;
     int64_t clock, out_free, in_free;
     size_t n_gone, n_back, next, due; /* `next` to send for, `due` to be read */
@@ -119,18 +119,18 @@ typedef struct player {
 } player;
 
 static void emit(player *z, uint32_t op, cb_action action) {
-    cb_mover *m = z->m;
-    if (!CB_PUSH(&m->arena, m->out, op | (uint32_t)action << CB_MOVE_ACTION)) z->failed = true;
+    cb_offload_sim *m = z->m;
+    if (!CB_PUSH(&m->arena, m->out, op | (uint32_t)action << CB_SIM_ACTION)) z->failed = true;
 }
 
 static void free_gone(player *z) {
-    cb_mover *m = z->m;
+    cb_offload_sim *m = z->m;
     for (; z->n_gone < m->leaving.len && m->leaving.at[z->n_gone].end <= z->clock; z->n_gone++)
         z->live -= m->leaving.at[z->n_gone].bytes;
 }
 
 static void count(player *z, uint32_t run, uint64_t bytes) {
-    cb_mover *m = z->m;
+    cb_offload_sim *m = z->m;
     uint64_t *moment = run < m->run.len ? &m->moment[step_of(m, run)->anchor] : NULL;
     if (moment && bytes > *moment) *moment = bytes;
     if (bytes > m->peak) m->peak = bytes;
@@ -144,7 +144,7 @@ static void stall_until(player *z, int64_t when) {
 
 /* Waits for leaving copies until `bytes` more have room. */
 static void make_room(player *z, uint64_t bytes) {
-    cb_mover *m = z->m;
+    cb_offload_sim *m = z->m;
     while (z->live + bytes > z->target && z->n_gone < m->leaving.len) {
         emit(z, m->leaving.at[z->n_gone].op, CB_ACTION_WAIT);
         stall_until(z, m->leaving.at[z->n_gone].end);
@@ -153,8 +153,8 @@ static void make_room(player *z, uint64_t bytes) {
 }
 
 /* Sends for a value, if there is room or no more time. */
-static bool send_for(player *z, cb_move_fetch *x, uint32_t run) {
-    cb_mover *m = z->m;
+static bool send_for(player *z, cb_sim_fetch *x, uint32_t run) {
+    cb_offload_sim *m = z->m;
     uint64_t read = read_bytes(m, x);
     free_gone(z);
     uint64_t step = m->made.at[run] + m->scratch.at[run];
@@ -163,17 +163,17 @@ static bool send_for(player *z, cb_move_fetch *x, uint32_t run) {
     emit(z, x->op, CB_ACTION_IN);
     count(z, run, z->live + x->bytes);
     z->live += read;
-    cb_move_departure *d = &m->departure.at[x->departure];
+    cb_sim_departure *d = &m->departure.at[x->departure];
     z->in_free = later(later(z->in_free, d->end), z->clock) + m->copy_ps[x->op];
     x->at = (uint32_t)(m->held.len); /* from now on: its copy */
-    cb_move_copy copy = {.end = z->in_free, .op = x->op};
+    cb_sim_copy copy = {.end = z->in_free, .op = x->op};
     if (--d->fetches == 0) copy.bytes = d->bytes; /* the host is done with it */
     if (!CB_PUSH(&m->arena, m->held, copy)) z->failed = true;
     return true;
 }
 
-static void send_away(player *z, cb_move_departure *d) {
-    cb_mover *m = z->m;
+static void send_away(player *z, cb_sim_departure *d) {
+    cb_offload_sim *m = z->m;
     free_gone(z);
     for (; z->n_back < m->held.len && m->held.at[z->n_back].end <= z->clock; z->n_back++)
         z->held -= m->held.at[z->n_back].bytes;
@@ -182,11 +182,11 @@ static void send_away(player *z, cb_move_departure *d) {
     m->moved_bytes += d->bytes;
     z->out_free = d->end = later(z->out_free, z->clock) + m->copy_ps[d->op];
     emit(z, d->op, CB_ACTION_OUT);
-    if (!CB_PUSH(&m->arena, m->leaving, (cb_move_copy){d->end, d->bytes, d->op})) z->failed = true;
+    if (!CB_PUSH(&m->arena, m->leaving, (cb_sim_copy){d->end, d->bytes, d->op})) z->failed = true;
 }
 
 static void play_run(player *z, uint32_t r) {
-    cb_mover *m = z->m;
+    cb_offload_sim *m = z->m;
     const cb_facts *f = m->f;
     uint32_t op = step_of(m, r)->op;
     uint64_t scratch = m->scratch.at[r];
@@ -204,7 +204,7 @@ static void play_run(player *z, uint32_t r) {
         send_away(z, &m->departure.at[d]);
 }
 
-bool cb_mover_play(cb_mover *m, uint64_t target) {
+bool cb_offload_sim_play(cb_offload_sim *m, uint64_t target) {
     player z = {.m = m, .target = target};
     uint32_t n_run = (uint32_t)m->run.len;
     m->peak = m->moved_bytes = m->host_bytes = 0;

@@ -41,8 +41,8 @@ TEST(threads_change_nothing) {
     cb_budget budget[N_BUDGET];
     set_budgets(budget);
     for (int n_thread = 2; n_thread <= (CB_TSAN ? 2 : 5); n_thread += 3) {
-        cb_pool *pool = NULL;
-        CHECK_OK(cb_pool_new(&alloc, n_thread, &pool, &err));
+        cb_threads *pool = NULL;
+        CHECK_OK(cb_threads_new(&alloc, n_thread, &pool, &err));
         make_random(&m, 70 + (uint64_t)n_thread, N_SHARED);
         cb_problem *p = make_problem(&m, &alloc);
         cb_plan_options o = {0};
@@ -62,7 +62,7 @@ TEST(threads_change_nothing) {
         free_answers(alone);
         free_answers(together);
         cb_problem_free(p);
-        cb_pool_free(pool);
+        cb_threads_free(pool);
     }
 }
 
@@ -81,9 +81,9 @@ TEST(ends_early) {
     static maker m;
     cb_answer answer[N_BUDGET];
     cb_budget budget[N_BUDGET];
-    cb_pool *pool = NULL;
+    cb_threads *pool = NULL;
     set_budgets(budget);
-    CHECK_OK(cb_pool_new(&alloc, 3, &pool, &err));
+    CHECK_OK(cb_threads_new(&alloc, 3, &pool, &err));
     make_random(&m, 75, N_FORWARD);
     cb_problem *p = make_problem(&m, &alloc);
     for (int polls = 1; polls < (CB_TSAN ? 100 : 4000); polls = polls * 3 / 2 + 1) {
@@ -102,7 +102,7 @@ TEST(ends_early) {
         free_answers(answer);
     }
     cb_problem_free(p);
-    cb_pool_free(pool);
+    cb_threads_free(pool);
 }
 
 /* At any poll on the way to "no plan fits" as well, where plans are looked at that are too large.
@@ -256,17 +256,17 @@ static cb_status plan_together(cb_alloc *a, void *user) {
     const question *q = user;
     cb_answer answer[N_MEASURE];
     cb_budget budget[N_MEASURE] = {{.kind = CB_BUDGET_MIN, .measure = CB_MEASURE_LIVE}};
-    cb_pool *pool = NULL;
+    cb_threads *pool = NULL;
     cb_error why;
     for (uint32_t i = 0; i + 1 < N_MEASURE; i++)
         budget[i + 1] =
             (cb_budget){.kind = CB_BUDGET_SHARE, .measure = (cb_measure)i, .share = 0.6 + 0.1 * i};
-    cb_status status = cb_pool_new(a, q->n_thread, &pool, &why);
+    cb_status status = cb_threads_new(a, q->n_thread, &pool, &why);
     if (status != CB_OK) return status;
     cb_plan_options o = {.threads = pool};
     status = cb_plan_make_many(q->p, &o, budget, N_MEASURE, a, answer, &why);
     for (uint32_t i = 0; i < N_MEASURE && status == CB_OK; i++) cb_plan_free(answer[i].plan);
-    cb_pool_free(pool);
+    cb_threads_free(pool);
     return status;
 }
 

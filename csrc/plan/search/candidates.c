@@ -1,14 +1,14 @@
 /* A full pool gives up the candidate whose neighbours are closest in size: the front stays evenly
  * covered and its ends stay. */
-#include "pool.h"
+#include "candidates.h"
 
-static void drop(cb_pool_of_plans *pool, uint32_t i) {
+static void drop(cb_candidates *pool, uint32_t i) {
     cb_arena_free(&pool->at[i].arena);
     pool->n--;
     memmove(&pool->at[i], &pool->at[i + 1], (pool->n - i) * sizeof *pool->at);
 }
 
-static void thin(cb_pool_of_plans *pool) {
+static void thin(cb_candidates *pool) {
     uint32_t closest = 1;
     double least = 1e300;
     for (uint32_t i = 1; i + 1 < pool->n; i++) {
@@ -20,18 +20,18 @@ static void thin(cb_pool_of_plans *pool) {
     drop(pool, closest);
 }
 
-void cb_pool_of_plans_free(cb_pool_of_plans *pool) {
+void cb_candidates_free(cb_candidates *pool) {
     while (pool->n > 0) drop(pool, pool->n - 1);
 }
 
-uint32_t cb_pool_fitting(const cb_pool_of_plans *pool, uint64_t size) {
+uint32_t cb_candidates_fitting(const cb_candidates *pool, uint64_t size) {
     uint32_t n = 0;
     while (n < pool->n && pool->at[n].size <= size) n++;
     return n > 0 ? n - 1 : CB_NONE;
 }
 
 /* Puts `c` in its place; it then belongs to the pool. */
-static void insert(cb_pool_of_plans *pool, cb_candidate c) {
+static void insert(cb_candidates *pool, cb_candidate c) {
     for (uint32_t i = pool->n; i-- > 0;) {
         if (pool->at[i].size >= c.size && pool->at[i].time_ps >= c.time_ps) drop(pool, i);
     }
@@ -40,16 +40,16 @@ static void insert(cb_pool_of_plans *pool, cb_candidate c) {
     memmove(&pool->at[place + 1], &pool->at[place], (pool->n - place) * sizeof *pool->at);
     pool->at[place] = c;
     pool->n++;
-    if (pool->n > CB_POOL_MOST) thin(pool);
+    if (pool->n > CB_CANDIDATES_MOST) thin(pool);
 }
 
-static bool is_beaten(const cb_pool_of_plans *pool, uint64_t size, int64_t time_ps) {
-    uint32_t rival = cb_pool_fitting(pool, size);
+static bool is_beaten(const cb_candidates *pool, uint64_t size, int64_t time_ps) {
+    uint32_t rival = cb_candidates_fitting(pool, size);
     return rival != CB_NONE && pool->at[rival].time_ps <= time_ps;
 }
 
-cb_status cb_pool_offer(cb_pool_of_plans *pool, uint64_t size, int64_t time_ps, const cb_pair *pair,
-                        size_t n_pair, cb_error *err) {
+cb_status cb_candidates_offer(cb_candidates *pool, uint64_t size, int64_t time_ps,
+                              const cb_pair *pair, size_t n_pair, cb_error *err) {
     if (is_beaten(pool, size, time_ps)) return CB_OK;
     cb_candidate c = {.size = size, .time_ps = time_ps, .n_pair = n_pair};
     cb_arena_init(&c.arena, pool->alloc);
@@ -60,7 +60,7 @@ cb_status cb_pool_offer(cb_pool_of_plans *pool, uint64_t size, int64_t time_ps, 
     return CB_OK;
 }
 
-void cb_pool_borrow(cb_pool_of_plans *pool, const cb_pool_of_plans *from) {
+void cb_candidates_borrow(cb_candidates *pool, const cb_candidates *from) {
     for (uint32_t i = 0; i < from->n; i++) {
         cb_candidate c = from->at[i];
         if (is_beaten(pool, c.size, c.time_ps)) continue;

@@ -7,7 +7,7 @@
  *   in lane                        [ a in  ]        sent for in time for h, which reads it
  *
  * Op ids are below 2^28, so the fetch bit of a pair and the action in `out` lie above them. */
-#include "move.h"
+#include "offload_sim.h"
 
 #include "carry.h"
 
@@ -15,9 +15,10 @@ static void fill_none(uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
 }
 
-cb_status cb_mover_init(cb_mover *m, const cb_facts *f, bool firm, cb_alloc *alloc, cb_error *err) {
+cb_status cb_offload_sim_init(cb_offload_sim *m, const cb_facts *f, bool firm, cb_alloc *alloc,
+                              cb_error *err) {
     const cb_problem *p = f->p;
-    *m = (cb_mover){.f = f};
+    *m = (cb_offload_sim){.f = f};
     cb_arena *a = &m->arena;
     cb_arena_init(a, alloc);
     m->value_step = CB_NEW(a, uint32_t, p->n_value);
@@ -36,29 +37,29 @@ cb_status cb_mover_init(cb_mover *m, const cb_facts *f, bool firm, cb_alloc *all
                                m->host && m->moment
                            ? cb_find_carriers(m, firm, err)
                            : cb_no_memory(err);
-    if (status != CB_OK) cb_mover_free(m);
+    if (status != CB_OK) cb_offload_sim_free(m);
     return status;
 }
 
-void cb_mover_free(cb_mover *m) {
+void cb_offload_sim_free(cb_offload_sim *m) {
     cb_arena_free(&m->arena);
-    *m = (cb_mover){0};
+    *m = (cb_offload_sim){0};
 }
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-static bool hold(cb_mover *m, uint32_t value_step, uint32_t life) {
+static bool hold(cb_offload_sim *m, uint32_t value_step, uint32_t life) {
     return CB_PUSH(&m->arena, m->hold, (cb_sim_read){value_step, life});
 }
 
-static bool add_step(cb_mover *m, uint32_t op, uint32_t anchor) {
+static bool add_step(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     uint32_t n_out = m->f->p->out_begin[op + 1] - m->f->p->out_begin[op];
     return CB_PUSH(&m->arena, m->step, (cb_sim_step){op, anchor, (uint32_t)m->read.len}) &&
            CB_RESERVE(&m->arena, m->life, n_out);
 }
 
 /* A new life of the storage, unless this step has begun one. */
-static void begin_life(cb_mover *m, uint32_t storage, uint32_t step) {
+static void begin_life(cb_offload_sim *m, uint32_t storage, uint32_t step) {
     uint32_t latest = m->latest[storage];
     if (latest != CB_NONE && m->life.at[latest].made == step) return;
     if (latest == CB_NONE) m->first_life[storage] = (uint32_t)m->life.len;
@@ -66,7 +67,7 @@ static void begin_life(cb_mover *m, uint32_t storage, uint32_t step) {
     m->life.at[m->life.len++] = (cb_sim_life){storage, step, step};
 }
 
-static bool run_op(cb_mover *m, uint32_t op, uint32_t anchor) {
+static bool run_op(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     uint32_t step = (uint32_t)m->step.len, n_in = p->in_begin[op + 1] - p->in_begin[op];
     if (!add_step(m, op, anchor) || !CB_RESERVE(&m->arena, m->read, n_in)) return false;
@@ -85,9 +86,9 @@ static bool run_op(cb_mover *m, uint32_t op, uint32_t anchor) {
 }
 
 /* What `op` made last leaves: the lives of that, each once, go to `gone`. */
-static bool add_departure(cb_mover *m, uint32_t op) {
+static bool add_departure(cb_offload_sim *m, uint32_t op) {
     const cb_problem *p = m->f->p;
-    cb_move_departure d = {
+    cb_sim_departure d = {
         .op = op, .source = m->value_step[p->out_begin[op]], .life = (uint32_t)m->gone.len};
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t life = m->value_life[v];
@@ -102,10 +103,10 @@ static bool add_departure(cb_mover *m, uint32_t op) {
     return CB_PUSH(&m->arena, m->departure, d);
 }
 
-static bool fetch_op(cb_mover *m, uint32_t op, uint32_t anchor) {
+static bool fetch_op(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     uint32_t step = (uint32_t)m->step.len;
-    cb_move_fetch x = {.op = op, .step = step};
+    cb_sim_fetch x = {.op = op, .step = step};
     if (m->host[op] == CB_NONE && !add_departure(m, op)) return false;
     x.departure = m->host[op];
     x.bytes = m->departure.at[x.departure].bytes;
@@ -124,7 +125,7 @@ static bool fetch_op(cb_mover *m, uint32_t op, uint32_t anchor) {
 }
 
 /* Is the value to be brought back for `anchor`, and has not been yet? */
-static bool is_expected(const cb_mover *m, uint32_t value, uint32_t anchor) {
+static bool is_expected(const cb_offload_sim *m, uint32_t value, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     uint32_t op = m->carrier[p->value_storage[value]];
     if (op == CB_NONE || p->value_op[value] < op || m->brought[op] == anchor) return false;
@@ -134,7 +135,7 @@ static bool is_expected(const cb_mover *m, uint32_t value, uint32_t anchor) {
 }
 
 /* Must the op that makes `value` run again, or come back, before `anchor` may read it? */
-static bool is_due(const cb_mover *m, uint32_t value, uint32_t anchor) {
+static bool is_due(const cb_offload_sim *m, uint32_t value, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     uint32_t op = p->value_op[value], s = p->value_storage[value], root = m->f->root[s];
     if (root == CB_NONE || (p->op_flags[op] & CB_POP_PLACEHOLDER)) return false;
@@ -145,7 +146,7 @@ static bool is_due(const cb_mover *m, uint32_t value, uint32_t anchor) {
     return m->value_life[value] != m->latest[s];
 }
 
-static bool any_input_due(const cb_mover *m, uint32_t op, uint32_t anchor) {
+static bool any_input_due(const cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     bool due = false;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !due; j++)
@@ -154,7 +155,7 @@ static bool any_input_due(const cb_mover *m, uint32_t op, uint32_t anchor) {
 }
 
 /* Brings up what is due for the inputs of `top`, then runs `top`. */
-static bool run_with_inputs(cb_mover *m, uint32_t top, uint32_t anchor) {
+static bool run_with_inputs(cb_offload_sim *m, uint32_t top, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     if (!any_input_due(m, top, anchor)) return run_op(m, top, anchor); /* nearly always */
     m->stack.len = 0;
@@ -181,7 +182,7 @@ static bool run_with_inputs(cb_mover *m, uint32_t top, uint32_t anchor) {
 }
 
 /* sim.h: for who reads it later. */
-static bool run_early(cb_mover *m, cb_pair pair, uint32_t anchor) {
+static bool run_early(cb_offload_sim *m, cb_pair pair, uint32_t anchor) {
     uint32_t op = cb_pair_op(pair);
     bool runs = cb_pair_is_early(pair) && !cb_pair_fetches(pair) &&
                 cb_pair_anchor(pair) == anchor && m->f->position[op] < anchor &&
@@ -190,7 +191,7 @@ static bool run_early(cb_mover *m, cb_pair pair, uint32_t anchor) {
 }
 
 /* What is held does not leave: its first life is that of its op's base run. */
-static bool hold_first_value(cb_mover *m, uint32_t value) {
+static bool hold_first_value(cb_offload_sim *m, uint32_t value) {
     const cb_facts *f = m->f;
     uint32_t position = f->position[f->p->value_op[value]];
     uint32_t life = m->first_life[f->p->value_storage[value]]; /* of a view, another op's */
@@ -198,7 +199,7 @@ static bool hold_first_value(cb_mover *m, uint32_t value) {
     return position == CB_NONE || hold(m, m->base_step[position], CB_NONE);
 }
 
-static bool hold_flagged(cb_mover *m, uint8_t flag) {
+static bool hold_flagged(cb_offload_sim *m, uint8_t flag) {
     const cb_problem *p = m->f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
         uint32_t life = m->first_life[s];
@@ -208,7 +209,7 @@ static bool hold_flagged(cb_mover *m, uint8_t flag) {
     return true;
 }
 
-static bool cross_to_backward(cb_mover *m) {
+static bool cross_to_backward(cb_offload_sim *m) {
     const cb_problem *p = m->f->p;
     m->crossing = (uint32_t)m->step.len;
     for (uint32_t i = 0; i < p->n_forward_output; i++) {
@@ -219,7 +220,7 @@ static bool cross_to_backward(cb_mover *m) {
     return ok;
 }
 
-static bool reach_end(cb_mover *m) {
+static bool reach_end(cb_offload_sim *m) {
     const cb_problem *p = m->f->p;
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
         uint32_t v = p->backward_output[i], s = p->value_storage[v];
@@ -230,7 +231,7 @@ static bool reach_end(cb_mover *m) {
     return hold_flagged(m, CB_STORE_HOLD_END);
 }
 
-static bool build(cb_mover *m, const cb_pair *pair, size_t n_pair) {
+static bool build(cb_offload_sim *m, const cb_pair *pair, size_t n_pair) {
     const cb_facts *f = m->f;
     size_t next = 0;
     for (uint32_t k = 0; k < f->n_base; k++) {
@@ -254,11 +255,11 @@ static bool build(cb_mover *m, const cb_pair *pair, size_t n_pair) {
 
 /* ---- what is needed -------------------------------------------------------------------------- */
 
-static size_t reads_end(const cb_mover *m, size_t step) {
+static size_t reads_end(const cb_offload_sim *m, size_t step) {
     return step + 1 < m->step.len ? m->step.at[step + 1].reads : m->read.len;
 }
 
-static void mark_kept(cb_mover *m) {
+static void mark_kept(cb_offload_sim *m) {
     const cb_problem *p = m->f->p;
     size_t fetch = m->fetch.len;
     for (size_t t = 0; t < m->step.len; t++)
@@ -275,14 +276,14 @@ static void mark_kept(cb_mover *m) {
             if (m->read.at[j].step != CB_NONE) m->keep.at[m->read.at[j].step] = true;
         }
         if (!fetches) continue;
-        cb_move_departure *d = &m->departure.at[m->fetch.at[fetch].departure];
+        cb_sim_departure *d = &m->departure.at[m->fetch.at[fetch].departure];
         d->fetches++;
         m->keep.at[d->source] = true;
     }
 }
 
 /* Numbers the runs that are kept; a fetch has the number of the run behind it. */
-static bool number_runs(cb_mover *m) {
+static bool number_runs(cb_offload_sim *m) {
     size_t fetch = 0, kept = 0;
     m->run.len = 0;
     for (size_t t = 0; t < m->step.len; t++) {
@@ -304,7 +305,7 @@ static bool number_runs(cb_mover *m) {
 }
 
 /* `marked` is free by now: it tells first runs from others. */
-static void set_scratch(cb_mover *m) {
+static void set_scratch(cb_offload_sim *m) {
     const cb_facts *f = m->f;
     if (f->has_again) fill_none(m->marked, f->p->n_op);
     for (size_t r = 0; r < m->run.len; r++) {
@@ -316,7 +317,7 @@ static void set_scratch(cb_mover *m) {
 }
 
 /* Lives of dropped steps have made == CB_NONE; last == CB_NONE: nobody reads it. */
-static void set_lives(cb_mover *m) {
+static void set_lives(cb_offload_sim *m) {
     const cb_problem *p = m->f->p;
     uint32_t n_run = (uint32_t)m->run.len;
     for (size_t i = 0; i < m->life.len; i++) {
@@ -345,10 +346,10 @@ static void set_lives(cb_mover *m) {
 }
 
 /* A departure follows the last use of any of its lives. */
-static void set_departures(cb_mover *m) {
+static void set_departures(cb_offload_sim *m) {
     fill_none(m->leaving_at.at, m->run.len);
     for (size_t i = m->departure.len; i-- > 0;) {
-        cb_move_departure *d = &m->departure.at[i];
+        cb_sim_departure *d = &m->departure.at[i];
         if (d->fetches == 0) continue;
         d->last = m->new_index.at[d->source];
         for (uint32_t j = d->life; j < d->life + d->n_life; j++) {
@@ -373,11 +374,11 @@ static void end_life(const cb_sim_life *life, uint32_t *over) {
  * begins, or while one is read, would be replaced by it, or replace it. Lives that are dropped
  * begin nowhere, so all the others count and not the one just before. `latest` is free by now: the
  * run by which the lives of a storage so far are over. */
-static void set_soonest(cb_mover *m) {
+static void set_soonest(cb_offload_sim *m) {
     uint32_t life = 0, *over = m->latest;
     memset(over, 0, m->f->p->n_storage * sizeof *over);
     for (size_t i = 0; i < m->fetch.len; i++) {
-        cb_move_fetch *x = &m->fetch.at[i];
+        cb_sim_fetch *x = &m->fetch.at[i];
         x->soonest = m->departure.at[x->departure].last + 1;
         for (; life < x->life; life++) end_life(&m->life.at[life], over);
         for (uint32_t j = x->life; j < x->life + x->n_life; j++) {
@@ -388,14 +389,14 @@ static void set_soonest(cb_mover *m) {
 }
 
 /* What comes back must have left: no stale view of it may be read later. */
-static bool leave_first(const cb_mover *m) {
+static bool leave_first(const cb_offload_sim *m) {
     bool ok = true;
     for (size_t i = 0; i < m->fetch.len; i++)
         ok &= m->departure.at[m->fetch.at[i].departure].last < m->fetch.at[i].first;
     return ok;
 }
 
-static bool reserve(cb_mover *m) {
+static bool reserve(cb_offload_sim *m) {
     size_t n = m->step.len + 1;
     cb_arena *a = &m->arena;
     m->new_index.len = m->keep.len = m->leaves.len = m->fetch_of.len = 0;
@@ -407,8 +408,8 @@ static bool reserve(cb_mover *m) {
            CB_RESERVE(a, m->leaving_at, n);
 }
 
-cb_status cb_mover_run(cb_mover *m, const cb_pair *pair, size_t n_pair, uint64_t target,
-                       cb_error *err) {
+cb_status cb_offload_sim_run(cb_offload_sim *m, const cb_pair *pair, size_t n_pair, uint64_t target,
+                             cb_error *err) {
     const cb_problem *p = m->f->p;
     m->step.len = m->read.len = m->life.len = m->hold.len = 0;
     m->fetch.len = m->departure.len = m->gone.len = 0;
@@ -429,17 +430,18 @@ cb_status cb_mover_run(cb_mover *m, const cb_pair *pair, size_t n_pair, uint64_t
     set_departures(m);
     set_soonest(m);
     m->broken = !leave_first(m);
-    return cb_mover_play(m, target) ? CB_OK : cb_no_memory(err);
+    return cb_offload_sim_play(m, target) ? CB_OK : cb_no_memory(err);
 }
 
-cb_status cb_mover_schedule(const cb_mover *m, cb_arena *arena, cb_schedule *out, cb_error *err) {
+cb_status cb_offload_sim_schedule(const cb_offload_sim *m, cb_arena *arena, cb_schedule *out,
+                                  cb_error *err) {
     uint32_t n = (uint32_t)m->out.len;
     uint32_t *step = CB_NEW(arena, uint32_t, n);
     uint8_t *action = CB_NEW(arena, uint8_t, n);
     if (!step || !action) return cb_no_memory(err);
     for (uint32_t t = 0; t < n; t++) {
-        step[t] = m->out.at[t] & ((UINT32_C(1) << CB_MOVE_ACTION) - 1);
-        action[t] = (uint8_t)(m->out.at[t] >> CB_MOVE_ACTION);
+        step[t] = m->out.at[t] & ((UINT32_C(1) << CB_SIM_ACTION) - 1);
+        action[t] = (uint8_t)(m->out.at[t] >> CB_SIM_ACTION);
     }
     *out = (cb_schedule){.n_step = n, .step = step, .backward_starts = m->backward_starts};
     if (m->fetch.len > 0) out->action = action;

@@ -1,5 +1,5 @@
-/* move.h: plans that also move values to the host and back. Internal: the evaluator of the search
- * for such plans; it agrees with cb_schedule_walk to the byte and the picosecond.
+/* offload_sim.h: plans that also move values to the host and back. Internal: the evaluator of the
+ * search for such plans; it agrees with cb_schedule_walk to the byte and the picosecond.
  *
  * A pair (sim.h) with CB_PAIR_FETCH says: "what op makes is brought back from the host for the base
  * op at position anchor, which needs it", where a plain pair says that op runs again. The rest
@@ -7,8 +7,8 @@
  * the copy end when its first reader starts, or later, where there is no room under the target; a
  * step waits for a leaving copy only where it needs the room. What is on the host stays there: a
  * second fetch needs no second copy out. Any sorted set of pairs is a valid plan. */
-#ifndef CB_PLAN_MOVE_H
-#define CB_PLAN_MOVE_H
+#ifndef CB_PLAN_OFFLOAD_SIM_H
+#define CB_PLAN_OFFLOAD_SIM_H
 
 #include "sim.h"
 
@@ -16,33 +16,33 @@ static inline cb_pair cb_pair_fetch(uint32_t anchor, uint32_t op) {
     return cb_pair_make(anchor, op) | CB_PAIR_FETCH;
 }
 
-typedef struct cb_move_fetch { /* a value that comes back */
-    uint32_t op, step;         /* step as built */
+typedef struct cb_sim_fetch { /* a value that comes back */
+    uint32_t op, step;        /* step as built */
     uint32_t departure;
     uint32_t life, n_life; /* what comes back: lives from `life` on */
     uint64_t bytes;
     uint32_t soonest; /* run: no life of it before this one lasts so long */
     uint32_t first;   /* run: its first reader */
     uint32_t at;      /* run: it is sent for before that one */
-} cb_move_fetch;
+} cb_sim_fetch;
 
-typedef struct cb_move_departure { /* a value that leaves */
-    uint32_t op, source;           /* step that made it */
-    uint32_t life, n_life;         /* entries of `gone` */
+typedef struct cb_sim_departure { /* a value that leaves */
+    uint32_t op, source;          /* step that made it */
+    uint32_t life, n_life;        /* entries of `gone` */
     uint64_t bytes;
     uint32_t fetches; /* that are kept, and still to come */
     uint32_t last;    /* run: last use of it so far */
     uint32_t next;    /* after the same run, CB_NONE: last */
     int64_t end;      /* of the copy */
-} cb_move_departure;
+} cb_sim_departure;
 
-typedef struct cb_move_copy { /* that ends */
+typedef struct cb_sim_copy { /* that ends */
     int64_t end;
     uint64_t bytes;
     uint32_t op;
-} cb_move_copy;
+} cb_sim_copy;
 
-typedef struct cb_mover {
+typedef struct cb_offload_sim {
     const cb_facts *f;
     cb_arena arena;
     uint32_t *carrier; /* [n_storage] the op that moves it, CB_NONE: it stays */
@@ -58,8 +58,8 @@ typedef struct cb_mover {
     CB_VEC(uint32_t) new_index;
     CB_VEC(bool) keep;
     CB_VEC(bool) leaves; /* [life.len] */
-    CB_VEC(cb_move_fetch) fetch;
-    CB_VEC(cb_move_departure) departure;
+    CB_VEC(cb_sim_fetch) fetch;
+    CB_VEC(cb_sim_departure) departure;
     CB_VEC(uint32_t) gone; /* lives that leave */
     uint32_t *value_step, *value_life, *latest, *marked, *done;
     uint32_t *base_step, *first_life; /* see sim.h */
@@ -76,7 +76,7 @@ typedef struct cb_mover {
     CB_VEC(uint64_t) made, ends; /* [run.len + 1] bytes that begin with it, and end with it */
     CB_VEC(uint64_t) room;       /* [run.len + 1] bytes alive while it runs */
     CB_VEC(uint32_t) leaving_at; /* [run.len + 1] first departure after it */
-    CB_VEC(cb_move_copy) leaving, held;
+    CB_VEC(cb_sim_copy) leaving, held;
     uint32_t backward; /* first run of the backward */
 
     /* results */
@@ -84,23 +84,23 @@ typedef struct cb_mover {
     uint64_t peak, moved_bytes, host_bytes;
     int64_t time_ps, stall_ps;
     uint64_t *moment; /* [n_base] most bytes alive while a base op and what is anchored there run */
-    CB_VEC(uint32_t) out; /* the schedule: op | cb_action << CB_MOVE_ACTION */
+    CB_VEC(uint32_t) out; /* the schedule: op | cb_action << CB_SIM_ACTION */
     uint32_t backward_starts;
-} cb_mover;
-#define CB_MOVE_ACTION 30
+} cb_offload_sim;
+#define CB_SIM_ACTION 30
 
 /* What must be offloaded is, whatever the pairs say; if `firm`, what should be is as well.
  * CB_UNSUPPORTED: there is no link. CB_INVALID: what must leave cannot; the text names it. */
-CB_MUST_CHECK cb_status cb_mover_init(cb_mover *m, const cb_facts *f, bool firm, cb_alloc *alloc,
-                                      cb_error *err);
-void cb_mover_free(cb_mover *m);
+CB_MUST_CHECK cb_status cb_offload_sim_init(cb_offload_sim *m, const cb_facts *f, bool firm,
+                                            cb_alloc *alloc, cb_error *err);
+void cb_offload_sim_free(cb_offload_sim *m);
 /* Uses up to `target` bytes where that saves time. */
-CB_MUST_CHECK cb_status cb_mover_run(cb_mover *m, const cb_pair *pair, size_t n_pair,
-                                     uint64_t target, cb_error *err);
+CB_MUST_CHECK cb_status cb_offload_sim_run(cb_offload_sim *m, const cb_pair *pair, size_t n_pair,
+                                           uint64_t target, cb_error *err);
 /* Its second half: the lanes. */
-CB_MUST_CHECK bool cb_mover_play(cb_mover *m, uint64_t target);
+CB_MUST_CHECK bool cb_offload_sim_play(cb_offload_sim *m, uint64_t target);
 /* Copies the schedule of the last run. */
-CB_MUST_CHECK cb_status cb_mover_schedule(const cb_mover *m, cb_arena *arena, cb_schedule *out,
-                                          cb_error *err);
+CB_MUST_CHECK cb_status cb_offload_sim_schedule(const cb_offload_sim *m, cb_arena *arena,
+                                                cb_schedule *out, cb_error *err);
 
 #endif

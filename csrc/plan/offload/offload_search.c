@@ -4,7 +4,7 @@
  * prices of the link come from a fixed list, from a free link to one that is busy all the time.
  *
  * Then crossover (improve.c), and moves of single pairs on the fastest plan, judged one by one. */
-#include "haul.h"
+#include "offload_search.h"
 
 #include <math.h>
 
@@ -21,20 +21,22 @@
 #define MOST_TRIALS 2500
 #define CROSSINGS 10 /* places of a crossover that are tried */
 
-static const double link_price[CB_HAUL_LINKS] = {0.015, 0.05, 0.12,
-                                                 0.3,   0.6,  1.2}; /* shares of a copy's time */
+static const double link_price[CB_OFFLOAD_LINK_PRICES] = {0.015, 0.05, 0.12, 0.3,
+                                                          0.6,   1.2}; /* shares of a copy's time */
 
-cb_status cb_haul_init(cb_haul *h, cb_trial *t, const cb_prices *uses, cb_cut *cut, cb_error *err) {
+cb_status cb_offload_search_init(cb_offload_search *h, cb_trial *t, const cb_prices *uses,
+                                 cb_cut *cut, cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
-    *h = (cb_haul){.t = t, .uses = uses, .cut = cut, .pairs = {.arena = a}, .next = {.arena = a}};
+    *h = (cb_offload_search){
+        .t = t, .uses = uses, .cut = cut, .pairs = {.arena = a}, .next = {.arena = a}};
     h->price = CB_NEW(a, double, f->n_base);
     h->sum = CB_NEW(a, double, (size_t)f->n_base + 1);
     h->need = CB_NEW(a, uint32_t, f->p->n_storage);
     h->fetch = CB_NEW(a, bool, f->p->n_storage);
     h->may_fetch = CB_NEW(a, bool, f->p->n_storage);
     if (!h->price || !h->sum || !h->need || !h->fetch || !h->may_fetch) return cb_no_memory(err);
-    for (int i = 0; i <= CB_HAUL_LINKS; i++) h->best[i].pairs.arena = a;
+    for (int i = 0; i <= CB_OFFLOAD_LINK_PRICES; i++) h->best[i].pairs.arena = a;
     h->now.pairs.arena = a;
     h->link_ps = 1e12 / cb_link_bytes_per_s(f->p, f->device);
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
@@ -42,21 +44,22 @@ cb_status cb_haul_init(cb_haul *h, cb_trial *t, const cb_prices *uses, cb_cut *c
         bool asked = t->goal->offload != CB_OFFLOAD_ASKED ||
                      (root != CB_NONE &&
                       (f->wish[root] == CB_MUST_OFFLOAD || f->wish[root] == CB_PREFER_OFFLOAD));
-        h->may_fetch[s] = asked && t->mover->carrier[s] != CB_NONE && f->p->storage_bytes[s] > 0 &&
-                          !t->forced[root] && f->wish[root] != CB_MUST_SAVE;
+        h->may_fetch[s] = asked && t->offload_sim->carrier[s] != CB_NONE &&
+                          f->p->storage_bytes[s] > 0 && !t->forced[root] &&
+                          f->wish[root] != CB_MUST_SAVE;
     }
     return CB_OK;
 }
 
 /* ---- prices ---------------------------------------------------------------------------------- */
 
-static double keep_price(const cb_haul *h, uint32_t storage) {
+static double keep_price(const cb_offload_search *h, uint32_t storage) {
     uint32_t from = h->uses->last_forward[storage] + 1, to = h->need[storage];
     if (to == CB_NONE) to = h->uses->earliest[storage];
     return to == CB_NONE || to <= from ? 0 : h->sum[to] - h->sum[from];
 }
 
-static void set_save_costs(cb_haul *h, double link) {
+static void set_save_costs(cb_offload_search *h, double link) {
     const cb_facts *f = h->t->f;
     cb_cut *cut = h->cut;
     for (uint32_t i = 0; i < cut->n_save; i++) {
@@ -75,7 +78,7 @@ static void set_save_costs(cb_haul *h, double link) {
     }
 }
 
-static void set_costs(cb_haul *h, double link) {
+static void set_costs(cb_offload_search *h, double link) {
     const cb_facts *f = h->t->f;
     cb_cut *cut = h->cut;
     h->sum[0] = 0;
@@ -116,10 +119,11 @@ static bool copy_pairs(const cb_pair *pair, size_t n, cb_pairs *out) {
     return true;
 }
 
-static bool fits(const cb_haul *h) { return h->t->lawful && h->t->size <= h->t->target; }
+static bool fits(const cb_offload_search *h) { return h->t->lawful && h->t->size <= h->t->target; }
 
 /* Tries the pairs, and notes them in `best` if they fit and are faster. */
-static cb_status try_for(cb_haul *h, const cb_pairs *pairs, cb_haul_plan *best, cb_error *err) {
+static cb_status try_for(cb_offload_search *h, const cb_pairs *pairs, cb_offload_plan *best,
+                         cb_error *err) {
     CB_TRY(cb_try_pairs(h->t, pairs->list.at, pairs->list.len, err));
     if (!fits(h) || h->t->time_ps >= best->time_ps) return CB_OK;
     best->time_ps = h->t->time_ps;
@@ -127,7 +131,7 @@ static cb_status try_for(cb_haul *h, const cb_pairs *pairs, cb_haul_plan *best, 
 }
 
 /* The plan of the cut: what runs again, as late as possible, and what comes back. */
-static cb_status solve(cb_haul *h, double link, cb_haul_plan *best, cb_error *err) {
+static cb_status solve(cb_offload_search *h, double link, cb_offload_plan *best, cb_error *err) {
     const cb_facts *f = h->t->f;
     set_costs(h, link);
     CB_TRY(cb_cut_solve(h->cut, err));
@@ -135,14 +139,15 @@ static cb_status solve(cb_haul *h, double link, cb_haul_plan *best, cb_error *er
     for (uint32_t i = 0; i < h->cut->n_save; i++) {
         uint32_t s = h->cut->save_storage[i];
         if (!h->cut->saved[s] || !h->fetch[s] || h->need[s] == CB_NONE) continue;
-        cb_pair pair = cb_pair_fetch(h->need[s], h->t->mover->carrier[s]);
+        cb_pair pair = cb_pair_fetch(h->need[s], h->t->offload_sim->carrier[s]);
         if (!CB_PUSH(h->pairs.arena, h->pairs.list, pair)) return cb_no_memory(err);
     }
     sort_pairs(&h->pairs);
     return try_for(h, &h->pairs, best, err);
 }
 
-static cb_status aim(cb_haul *h, double link, int steps, cb_haul_plan *best, cb_error *err) {
+static cb_status aim(cb_offload_search *h, double link, int steps, cb_offload_plan *best,
+                     cb_error *err) {
     const cb_facts *f = h->t->f;
     const cb_prices *u = h->uses;
     double target = AIM * (double)h->t->target + 1;
@@ -153,7 +158,7 @@ static cb_status aim(cb_haul *h, double link, int steps, cb_haul_plan *best, cb_
         CB_TRY(solve(h, link * h->link_ps, best, err));
         double eta = ETA / (1 + ETA_DECAY * i);
         for (uint32_t k = 0; k < f->n_base; k++) {
-            double over = ((double)h->t->mover->moment[k] - target) / target;
+            double over = ((double)h->t->offload_sim->moment[k] - target) / target;
             double price = h->price[k] * exp(eta * fmax(-1, fmin(1, over)));
             h->price[k] = fmax(u->lowest, fmin(u->highest, price));
         }
@@ -176,8 +181,8 @@ static bool mix(const cb_pairs *low, const cb_pairs *high, uint32_t split, cb_pa
     return true;
 }
 
-static cb_status cross(cb_haul *h, const cb_haul_plan *a, const cb_haul_plan *b, cb_haul_plan *best,
-                       cb_error *err) {
+static cb_status cross(cb_offload_search *h, const cb_offload_plan *a, const cb_offload_plan *b,
+                       cb_offload_plan *best, cb_error *err) {
     const cb_facts *f = h->t->f;
     for (uint32_t i = 1; i < CROSSINGS && f->base_backward > 0; i++) {
         uint32_t split = f->base[(uint64_t)f->base_backward * i / CROSSINGS];
@@ -187,9 +192,9 @@ static cb_status cross(cb_haul *h, const cb_haul_plan *a, const cb_haul_plan *b,
     return CB_OK;
 }
 
-static cb_status cross_all(cb_haul *h, cb_error *err) {
-    for (int i = 0; i <= CB_HAUL_LINKS; i++) {
-        for (int j = 0; j <= CB_HAUL_LINKS; j++) {
+static cb_status cross_all(cb_offload_search *h, cb_error *err) {
+    for (int i = 0; i <= CB_OFFLOAD_LINK_PRICES; i++) {
+        for (int j = 0; j <= CB_OFFLOAD_LINK_PRICES; j++) {
             if (i == j || h->best[i].time_ps == INT64_MAX || h->best[j].time_ps == INT64_MAX)
                 continue;
             CB_TRY(cross(h, &h->best[i], &h->best[j], &h->now, err));
@@ -212,8 +217,8 @@ static int compare_moves(const void *a, const void *b) {
 }
 
 /* Makes `now` the pairs that have an effect; what it was is tried again for it. */
-static cb_status reload(cb_haul *h, cb_error *err) {
-    const cb_mover *m = h->t->mover;
+static cb_status reload(cb_offload_search *h, cb_error *err) {
+    const cb_offload_sim *m = h->t->offload_sim;
     const cb_facts *f = h->t->f;
     CB_TRY(cb_try_pairs(h->t, h->now.pairs.list.at, h->now.pairs.list.len, err));
     h->next.list.len = 0;
@@ -237,7 +242,7 @@ static cb_status reload(cb_haul *h, cb_error *err) {
 }
 
 /* `now` without `gone`, with `added` (0: none). */
-static bool change(cb_haul *h, cb_pair gone, const cb_pair *added, size_t n) {
+static bool change(cb_offload_search *h, cb_pair gone, const cb_pair *added, size_t n) {
     cb_pairs *out = &h->next;
     out->list.len = 0;
     if (!CB_RESERVE(out->arena, out->list, h->now.pairs.list.len + n + 1)) return false;
@@ -264,14 +269,14 @@ static bool has_pair(const cb_pairs *pairs, cb_pair pair) {
 }
 
 /* The fetches that stand for running `op` again. */
-static size_t fetches_of(const cb_haul *h, cb_pair pair, cb_pair *out, size_t most) {
+static size_t fetches_of(const cb_offload_search *h, cb_pair pair, cb_pair *out, size_t most) {
     const cb_problem *p = h->t->f->p;
     uint32_t op = cb_pair_op(pair);
     size_t n = 0;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1] && n < most; v++) {
         uint32_t s = p->value_storage[v];
         if (h->t->f->root[s] != op || !h->may_fetch[s]) continue;
-        cb_pair fetch = cb_pair_fetch(cb_pair_anchor(pair), h->t->mover->carrier[s]);
+        cb_pair fetch = cb_pair_fetch(cb_pair_anchor(pair), h->t->offload_sim->carrier[s]);
         bool known = n > 0 && out[n - 1] == fetch;
         if (!known && !has_pair(&h->now.pairs, fetch)) out[n++] = fetch;
     }
@@ -280,16 +285,16 @@ static size_t fetches_of(const cb_haul *h, cb_pair pair, cb_pair *out, size_t mo
 
 /* The op whose rerun stands for bringing back what `op` moves: an op that writes into memory may
  * have outputs in memory of others as well. */
-static uint32_t maker_of(const cb_haul *h, uint32_t op) {
+static uint32_t maker_of(const cb_offload_search *h, uint32_t op) {
     const cb_facts *f = h->t->f;
     for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
         uint32_t s = f->p->value_storage[v];
-        if (h->t->mover->carrier[s] == op) return f->root[s];
+        if (h->t->offload_sim->carrier[s] == op) return f->root[s];
     }
     return CB_NONE;
 }
 
-static cb_status try_change(cb_haul *h, cb_pair pair, cb_error *err) {
+static cb_status try_change(cb_offload_search *h, cb_pair pair, cb_error *err) {
     const cb_facts *f = h->t->f;
     uint32_t op = cb_pair_op(pair);
     cb_pair added[8];
@@ -315,7 +320,7 @@ static cb_status try_change(cb_haul *h, cb_pair pair, cb_error *err) {
     return try_for(h, &h->next, &h->now, err);
 }
 
-static cb_status improve(cb_haul *h, uint32_t *left, cb_error *err) {
+static cb_status improve(cb_offload_search *h, uint32_t *left, cb_error *err) {
     const cb_facts *f = h->t->f;
     cb_arena scratch;
     cb_arena_init(&scratch, h->t->scratch->alloc);
@@ -329,8 +334,8 @@ static cb_status improve(cb_haul *h, uint32_t *left, cb_error *err) {
     for (size_t i = 0; i < n; i++) {
         cb_pair pair = h->now.pairs.list.at[i];
         uint32_t op = cb_pair_op(pair);
-        double worth =
-            cb_pair_fetches(pair) ? (double)h->t->mover->copy_ps[op] * 0.1 : (double)f->time_ps[op];
+        double worth = cb_pair_fetches(pair) ? (double)h->t->offload_sim->copy_ps[op] * 0.1
+                                             : (double)f->time_ps[op];
         list[i] = (move){worth, pair};
     }
     if (n > 0) cb_sort(list, n, sizeof *list, compare_moves);
@@ -347,8 +352,8 @@ done:
 
 /* Values that the backward reads as the forward left them: each could come back for its first
  * reader. After a trial of `now`. */
-static bool list_kept(const cb_haul *h, cb_arena *scratch, move *list, size_t *n) {
-    const cb_mover *m = h->t->mover;
+static bool list_kept(const cb_offload_search *h, cb_arena *scratch, move *list, size_t *n) {
+    const cb_offload_sim *m = h->t->offload_sim;
     const cb_problem *p = h->t->f->p;
     bool *seen = CB_NEW(scratch, bool, p->n_op);
     if (!seen) return false;
@@ -371,7 +376,7 @@ static bool list_kept(const cb_haul *h, cb_arena *scratch, move *list, size_t *n
 }
 
 /* Moves what is kept, where that takes no longer: the room is for others. */
-static cb_status use_link(cb_haul *h, uint32_t *left, cb_error *err) {
+static cb_status use_link(cb_offload_search *h, uint32_t *left, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, h->t->scratch->alloc);
     cb_status status = CB_OK;
@@ -397,7 +402,7 @@ done:
     return status;
 }
 
-static cb_status polish(cb_haul *h, cb_error *err) {
+static cb_status polish(cb_offload_search *h, cb_error *err) {
     double n = h->t->f->n_base + 1.0;
     uint32_t left = (uint32_t)fmin(EFFORT / n, MOST_TRIALS);
     for (int64_t before = INT64_MAX; left > 0 && h->now.time_ps < before;) {
@@ -414,25 +419,26 @@ static cb_status polish(cb_haul *h, cb_error *err) {
 }
 
 /* The fastest plan of the pool that fits, if it beats `now`. */
-static cb_status take_best(cb_haul *h, cb_error *err) {
-    const cb_pool_of_plans *pool = h->t->pool;
-    uint32_t at = cb_pool_fitting(pool, h->t->target);
+static cb_status take_best(cb_offload_search *h, cb_error *err) {
+    const cb_candidates *pool = h->t->pool;
+    uint32_t at = cb_candidates_fitting(pool, h->t->target);
     if (at == CB_NONE || pool->at[at].time_ps >= h->now.time_ps) return CB_OK;
     h->now.time_ps = pool->at[at].time_ps;
     return copy_pairs(pool->at[at].pair, pool->at[at].n_pair, &h->now.pairs) ? CB_OK
                                                                              : cb_no_memory(err);
 }
 
-cb_status cb_haul_search(cb_haul *h, bool reruns, const cb_candidate *seed, cb_error *err) {
+cb_status cb_offload_search_run(cb_offload_search *h, bool reruns, const cb_candidate *seed,
+                                cb_error *err) {
     cb_trial *t = h->t;
     h->reruns = reruns;
     h->now.time_ps = INT64_MAX;
-    for (int i = 0; i <= CB_HAUL_LINKS; i++) h->best[i].time_ps = INT64_MAX;
+    for (int i = 0; i <= CB_OFFLOAD_LINK_PRICES; i++) h->best[i].time_ps = INT64_MAX;
     if (seed) {
         if (!copy_pairs(seed->pair, seed->n_pair, &h->next)) return cb_no_memory(err);
-        CB_TRY(try_for(h, &h->next, &h->best[CB_HAUL_LINKS], err));
+        CB_TRY(try_for(h, &h->next, &h->best[CB_OFFLOAD_LINK_PRICES], err));
     }
-    for (int i = 0; i < CB_HAUL_LINKS; i++)
+    for (int i = 0; i < CB_OFFLOAD_LINK_PRICES; i++)
         CB_TRY(aim(h, link_price[i], AIM_STEPS, &h->best[i], err));
     CB_TRY(cross_all(h, err));
     for (int i = 0; i < 2; i++) CB_TRY(cb_improve_by_mixing(t, t->target, 1, err));

@@ -1,21 +1,21 @@
-/* recover.h: from a schedule back to the decisions that make it (sim.h). Internal. */
-#ifndef CB_PLAN_RECOVER_H
-#define CB_PLAN_RECOVER_H
+/* decisions.h: from a schedule back to the decisions that make it (sim.h). Internal. */
+#ifndef CB_PLAN_DECISIONS_H
+#define CB_PLAN_DECISIONS_H
 
 #include "sim.h"
 
-typedef struct cb_recovered {
+typedef struct cb_decisions {
     uint32_t *anchor; /* [n_step] position of the base op that the step is run for, CB_NONE: nobody
                          reads what it makes */
     bool *base;       /* [n_step] the step is the base op at its anchor, not a rerun */
     cb_pairs pairs;   /* sorted */
-} cb_recovered;
+} cb_decisions;
 
 /* Any valid schedule that moves nothing to the host; cb_sim_run of the pairs makes it again if it
  * is one that decisions can make.
  */
-CB_MUST_CHECK cb_status cb_recover(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
-                                   cb_recovered *out, cb_error *err);
+CB_MUST_CHECK cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
+                                        cb_decisions *out, cb_error *err);
 
 /* Is the schedule in the class that the dual bound speaks of (prices.h, docs/planner.md)? Base ops
  * are in order, and a forward value is absent at most once, between its last forward and its first

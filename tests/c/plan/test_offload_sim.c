@@ -1,5 +1,5 @@
 /* Plans with fetches: the simulator against the evaluator, on random problems and random plans. */
-#include "plan/schedule/move.h"
+#include "plan/schedule/offload_sim.h"
 
 #include "base/sort.h"
 #include "check.h"
@@ -14,7 +14,7 @@ static int compare_pairs(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static size_t draw_plan(const cb_mover *m, uint64_t *state, cb_pair *pair, size_t most) {
+static size_t draw_plan(const cb_offload_sim *m, uint64_t *state, cb_pair *pair, size_t most) {
     const cb_facts *f = m->f;
     size_t n = 0, want = maker_draw(state, (uint32_t)most);
     for (size_t i = 0; i < want; i++) {
@@ -31,15 +31,16 @@ static size_t draw_plan(const cb_mover *m, uint64_t *state, cb_pair *pair, size_
     return n;
 }
 
-static bool agree(cb_mover *m, const cb_pair *pair, size_t n, uint64_t target, uint64_t *moved) {
+static bool agree(cb_offload_sim *m, const cb_pair *pair, size_t n, uint64_t target,
+                  uint64_t *moved) {
     cb_arena arena;
     cb_schedule schedule;
     cb_lives lives = {0};
     cb_arena_init(&arena, &alloc);
-    CHECK_OK(cb_mover_run(m, pair, n, target, &err));
+    CHECK_OK(cb_offload_sim_run(m, pair, n, target, &err));
     bool ok = m->broken;
     if (!ok) {
-        CHECK_OK(cb_mover_schedule(m, &arena, &schedule, &err));
+        CHECK_OK(cb_offload_sim_schedule(m, &arena, &schedule, &err));
         CHECK_OK(cb_schedule_walk(m->f->p, &schedule, m->f->device, &arena, &lives, &err));
         ok = lives.peak_bytes == m->peak && lives.time_ps == m->time_ps &&
              lives.stall_ps == m->stall_ps && lives.out_bytes == m->moved_bytes &&
@@ -58,7 +59,7 @@ TEST(agrees_with_the_evaluator) {
         cb_pair pair[64];
         cb_arena arena;
         cb_facts f;
-        cb_mover m;
+        cb_offload_sim m;
         make_random(&made, seed, 4 + maker_draw(&state, 30));
         if (seed % 2) hold_parts(&made, seed);
         cb_problem *p = make_problem(&made, &alloc);
@@ -66,8 +67,8 @@ TEST(agrees_with_the_evaluator) {
         cb_arena_init(&arena, &alloc);
         CHECK_OK(cb_problem_verify(p, &err));
         CHECK_OK(cb_facts_make(p, cb_device_find("cpu"), &arena, &f, &err));
-        CHECK_OK(cb_mover_init(&m, &f, false, &alloc, &err));
-        CHECK_OK(cb_mover_run(&m, NULL, 0, 0, &err));
+        CHECK_OK(cb_offload_sim_init(&m, &f, false, &alloc, &err));
+        CHECK_OK(cb_offload_sim_run(&m, NULL, 0, 0, &err));
         uint64_t whole = m.peak;
         for (int round = 0; round < 30; round++) {
             size_t n = draw_plan(&m, &state, pair, 60);
@@ -76,7 +77,7 @@ TEST(agrees_with_the_evaluator) {
             broken += m.broken;
             runs++;
         }
-        cb_mover_free(&m);
+        cb_offload_sim_free(&m);
         cb_arena_free(&arena);
         cb_problem_free(p);
     }
@@ -86,17 +87,17 @@ TEST(agrees_with_the_evaluator) {
 static cb_status run_once(cb_alloc *a, void *user) {
     cb_arena arena;
     cb_facts f;
-    cb_mover m = {0};
+    cb_offload_sim m = {0};
     cb_schedule schedule;
     cb_arena_init(&arena, a);
     cb_status status;
     CB_TRY_DONE(cb_facts_make(user, cb_device_find("cpu"), &arena, &f, &err));
-    CB_TRY_DONE(cb_mover_init(&m, &f, false, a, &err));
+    CB_TRY_DONE(cb_offload_sim_init(&m, &f, false, a, &err));
     cb_pair pair = cb_pair_fetch(f.n_base - 1, 2);
-    CB_TRY_DONE(cb_mover_run(&m, &pair, 1, 0, &err));
-    CB_TRY_DONE(cb_mover_schedule(&m, &arena, &schedule, &err));
+    CB_TRY_DONE(cb_offload_sim_run(&m, &pair, 1, 0, &err));
+    CB_TRY_DONE(cb_offload_sim_schedule(&m, &arena, &schedule, &err));
 done:
-    cb_mover_free(&m);
+    cb_offload_sim_free(&m);
     cb_arena_free(&arena);
     return status;
 }

@@ -3,7 +3,7 @@
  * first run of an op whose base run fell away. A rerun belongs to the first base step that needs
  * it, directly or through other reruns, so anchors are handed on backwards from readers to what
  * they read. */
-#include "recover.h"
+#include "decisions.h"
 
 #include "../../base/sort.h"
 
@@ -12,7 +12,7 @@ static int compare_pairs(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_recovered *out) {
+static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_decisions *out) {
     uint32_t next = 0; /* position */
     for (uint32_t t = 0; t < s->n_step; t++) {
         uint32_t op = s->step[t], k = f->position[op];
@@ -39,7 +39,7 @@ static void find_makers(const cb_facts *f, const cb_schedule *s, uint32_t *made_
 }
 
 static void hand_anchors_on(const cb_facts *f, const cb_schedule *s, const uint32_t *maker,
-                            size_t n_in, cb_recovered *out) {
+                            size_t n_in, cb_decisions *out) {
     const cb_problem *p = f->p;
     const uint32_t *end = maker + n_in;
     for (uint32_t t = s->n_step; t-- > 0;) {
@@ -63,7 +63,7 @@ static bool allocates(const cb_facts *f, uint32_t op) {
 }
 
 static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
-                       cb_recovered *out) {
+                       cb_decisions *out) {
     uint32_t next = CB_NONE; /* position of the base step behind */
     out->pairs.arena = arena;
     for (uint32_t t = s->n_step; t-- > 0;) {
@@ -81,14 +81,14 @@ static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
     return true;
 }
 
-cb_status cb_recover(const cb_facts *f, const cb_schedule *s, cb_arena *arena, cb_recovered *out,
-                     cb_error *err) {
+cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
+                          cb_decisions *out, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, f->alloc);
     size_t n_in = 0;
     for (uint32_t t = 0; t < s->n_step; t++)
         n_in += f->p->in_begin[s->step[t] + 1] - f->p->in_begin[s->step[t]];
-    *out = (cb_recovered){.anchor = CB_NEW(arena, uint32_t, s->n_step),
+    *out = (cb_decisions){.anchor = CB_NEW(arena, uint32_t, s->n_step),
                           .base = CB_NEW(arena, bool, s->n_step)};
     bool *ran = CB_NEW(&scratch, bool, f->p->n_op);
     uint32_t *made_at = CB_NEW(&scratch, uint32_t, f->p->n_value);
@@ -173,7 +173,7 @@ static bool first_runs_in_order(const cb_facts *f, const cb_schedule *s, const b
 }
 
 static bool judge(const cb_facts *f, const cb_schedule *s, const cb_lives *lives,
-                  const cb_recovered *found, storage_use *use, bool *ran) {
+                  const cb_decisions *found, storage_use *use, bool *ran) {
     for (uint32_t i = 0; i < f->p->n_storage; i++)
         use[i] = (storage_use){.first = CB_NONE, .second = CB_NONE};
     note_lives(s, lives, found->base, use);
@@ -187,11 +187,11 @@ static bool judge(const cb_facts *f, const cb_schedule *s, const cb_lives *lives
 cb_status cb_in_bound_class(const cb_facts *f, const cb_schedule *s, const cb_lives *lives,
                             bool *out, cb_error *err) {
     cb_arena scratch;
-    cb_recovered found;
+    cb_decisions found;
     *out = false;
     if (s->action) return CB_OK;
     cb_arena_init(&scratch, f->alloc);
-    cb_status status = cb_recover(f, s, &scratch, &found, err);
+    cb_status status = cb_decisions_of(f, s, &scratch, &found, err);
     storage_use *use = CB_NEW(&scratch, storage_use, f->p->n_storage);
     bool *ran = CB_NEW(&scratch, bool, f->p->n_op);
     if (status == CB_OK && (!use || !ran)) status = cb_no_memory(err);

@@ -1,0 +1,33 @@
+/* candidates.h: the schedules seen in a search that no other beats in both size and time. Internal.
+ */
+#ifndef CB_PLAN_CANDIDATES_H
+#define CB_PLAN_CANDIDATES_H
+
+#include "../schedule/sim.h"
+
+typedef struct cb_candidate {
+    uint64_t size;   /* bytes under the measure of the search: peak or saved */
+    int64_t time_ps; /* with preferences, see facts.h: cost_ps */
+    cb_arena arena;  /* owns `pair` */
+    cb_pair *pair;
+    size_t n_pair;
+} cb_candidate;
+
+#define CB_CANDIDATES_MOST 640
+
+typedef struct cb_candidates {
+    cb_alloc *alloc;
+    cb_candidate at[CB_CANDIDATES_MOST + 1]; /* sizes rise, times fall */
+    uint32_t n;
+} cb_candidates;
+
+void cb_candidates_free(cb_candidates *pool);
+/* Keeps a copy if nothing in the pool is as small and as fast; throws out what it beats. */
+CB_MUST_CHECK cb_status cb_candidates_offer(cb_candidates *pool, uint64_t size, int64_t time_ps,
+                                            const cb_pair *pair, size_t n_pair, cb_error *err);
+/* Adds what `from` has. The pairs stay those of `from`, which must outlive this pool. */
+void cb_candidates_borrow(cb_candidates *pool, const cb_candidates *from);
+/* Index of the fastest candidate of at most `size` bytes, CB_NONE: none. */
+uint32_t cb_candidates_fitting(const cb_candidates *pool, uint64_t size);
+
+#endif

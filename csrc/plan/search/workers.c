@@ -1,0 +1,184 @@
+/* Threads take jobs from a counter.
+ *
+ * Only the caller may ask the user's poll function, which may be in Python: the others look at a
+ * flag, and the caller, out of jobs, goes on asking until they are done. */
+#include "workers.h"
+
+#include <time.h>
+
+#define MOST_HELPERS 15
+#define LOOK_AGAIN_NS 2000000 /* while others work */
+
+typedef struct helper {
+    cb_worker worker;
+    cb_trial trial;
+    cb_goal goal;
+    cb_sim sim;
+    cb_cut cut;
+    cb_arena arena;
+} helper;
+
+struct cb_workers {
+    cb_arena arena;
+    helper *helper[MOST_HELPERS];
+    uint32_t n_helper;
+    /* one run */
+    cb_ladder *d;
+    cb_worker_fn fn;
+    void *user;
+    uint32_t n_job;
+    atomic_uint next_job, next_helper, at_work;
+    atomic_bool stop;
+    cb_status status[MOST_HELPERS + 1]; /* by worker */
+    cb_error err[MOST_HELPERS + 1];
+};
+
+static int look_at_flag(void *user) {
+    const cb_workers *workers = user;
+    return atomic_load_explicit(&workers->stop, memory_order_relaxed);
+}
+
+static cb_status start_helper(helper *h, cb_workers *workers, const cb_ladder *d, cb_error *err) {
+    const cb_trial *t = d->first.t;
+    h->goal = *t->goal;
+    h->goal.poll = look_at_flag;
+    h->goal.poll_user = workers;
+    h->goal.progress = NULL;
+    h->trial = (cb_trial){.f = t->f,
+                          .goal = &h->goal,
+                          .sim = &h->sim,
+                          .scratch = &h->arena,
+                          .forced = t->forced,
+                          .has_demands = t->has_demands};
+    cb_candidates *none = CB_NEW(&h->arena, cb_candidates, 1);
+    if (!none) return cb_no_memory(err);
+    none->alloc = h->arena.alloc;
+    h->trial.pool = none;
+    CB_TRY(cb_cut_init(&h->cut, t->f, &h->arena, err));
+    CB_TRY(cb_sim_init(&h->sim, t->f, h->arena.alloc, err));
+    cb_status status = cb_try_pairs(&h->trial, NULL, 0, err);
+    cb_candidates_free(none);
+    CB_TRY(status);
+    return cb_worker_init(&h->worker, d, &h->trial, &h->cut, err);
+}
+
+static void free_helper(helper *h) {
+    cb_worker_free(&h->worker);
+    cb_sim_free(&h->sim);
+    cb_arena_free(&h->arena);
+}
+
+static cb_status add_helper(cb_workers *workers, const cb_ladder *d, cb_error *err) {
+    helper *h = CB_NEW(&workers->arena, helper, 1);
+    if (!h) return cb_no_memory(err);
+    cb_arena_init(&h->arena, workers->arena.alloc);
+    cb_arena_init(&h->sim.arena, workers->arena.alloc);
+    cb_status status = start_helper(h, workers, d, err);
+    if (status == CB_OK) workers->helper[workers->n_helper++] = h;
+    else free_helper(h);
+    return status;
+}
+
+static cb_status prepare(cb_ladder *d, uint32_t n_helper, cb_error *err) {
+    if (!d->workers) {
+        cb_arena arena;
+        cb_arena_init(&arena, d->first.t->scratch->alloc);
+        d->workers = CB_NEW(&arena, cb_workers, 1);
+        if (!d->workers) return cb_no_memory(err);
+        d->workers->arena = arena;
+    }
+    atomic_store(&d->workers->stop, false);
+    while (d->workers->n_helper < n_helper) CB_TRY(add_helper(d->workers, d, err));
+    for (uint32_t i = 0; i < d->workers->n_helper; i++) /* goals differ in how they are measured */
+        d->workers->helper[i]->goal.measure = d->first.t->goal->measure;
+    return CB_OK;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+static void do_jobs(cb_workers *workers, uint32_t who) {
+    cb_worker *c = who == 0 ? &workers->d->first : &workers->helper[who - 1]->worker;
+    cb_status status = CB_OK;
+    while (status == CB_OK && !atomic_load(&workers->stop)) {
+        uint32_t i = atomic_fetch_add(&workers->next_job, 1);
+        if (i >= workers->n_job) return;
+        status = workers->fn(c, i, workers->user, &workers->err[who]);
+    }
+    if (status == CB_OK) return; /* the caller may come twice: what it said first stands */
+    workers->status[who] = status;
+    atomic_store(&workers->stop, true);
+}
+
+static void wait_for_others(cb_workers *workers) {
+    const struct timespec while_they_work = {.tv_nsec = LOOK_AGAIN_NS};
+    while (atomic_load(&workers->at_work) > 0 && !atomic_load(&workers->stop)) {
+        (void)nanosleep(&while_they_work, NULL);
+        workers->status[0] = cb_trial_poll(workers->d->first.t, &workers->err[0]);
+        if (workers->status[0] != CB_OK) atomic_store(&workers->stop, true);
+    }
+}
+
+static void join(void *user, int64_t task, int thread) {
+    cb_workers *workers = user;
+    (void)task;
+    if (thread == 0) {
+        do_jobs(workers, 0);
+        wait_for_others(workers);
+        return;
+    }
+    uint32_t who = 1 + atomic_fetch_add(&workers->next_helper, 1);
+    if (who > workers->n_helper) return;
+    atomic_fetch_add(&workers->at_work, 1);
+    do_jobs(workers, who);
+    atomic_fetch_sub(&workers->at_work, 1);
+}
+
+/* A mistake goes before the end that the others came to by it. */
+static cb_status result(const cb_workers *workers, cb_error *err) {
+    cb_status status = CB_OK;
+    for (uint32_t i = 0; i <= workers->n_helper; i++) {
+        if (workers->status[i] == CB_OK || (status != CB_OK && status != CB_CANCELLED)) continue;
+        if (status == CB_CANCELLED && workers->status[i] == CB_CANCELLED) continue;
+        status = workers->status[i];
+        *err = workers->err[i];
+    }
+    return status;
+}
+
+static cb_status run_alone(cb_ladder *d, uint32_t n_job, cb_worker_fn fn, void *user,
+                           cb_error *err) {
+    for (uint32_t i = 0; i < n_job; i++) CB_TRY(fn(&d->first, i, user, err));
+    return CB_OK;
+}
+
+cb_status cb_workers_run(cb_ladder *d, uint32_t n_job, cb_worker_fn fn, void *user, cb_error *err) {
+    uint32_t n_thread = d->threads ? (uint32_t)cb_threads_count(d->threads) : 1;
+    if (n_thread > n_job) n_thread = n_job;
+    if (n_thread > MOST_HELPERS + 1) n_thread = MOST_HELPERS + 1;
+    if (n_thread < 2) return run_alone(d, n_job, fn, user, err);
+    CB_TRY(prepare(d, n_thread - 1, err));
+    cb_workers *workers = d->workers;
+    workers->d = d;
+    workers->fn = fn;
+    workers->user = user;
+    workers->n_job = n_job;
+    memset(workers->status, 0, sizeof workers->status);
+    atomic_store(&workers->next_job, 0);
+    atomic_store(&workers->next_helper, 0);
+    atomic_store(&workers->at_work, 0);
+    cb_parallel(d->threads, n_thread, join, workers);
+    return result(workers, err);
+}
+
+void cb_workers_free(cb_workers *workers) {
+    if (!workers) return;
+    for (uint32_t i = 0; i < workers->n_helper; i++) free_helper(workers->helper[i]);
+    cb_arena arena = workers->arena;
+    cb_arena_free(&arena);
+}
+
+uint32_t cb_workers_count(const cb_workers *workers) { return workers ? workers->n_helper : 0; }
+
+cb_candidates *cb_workers_candidates(const cb_workers *workers, uint32_t i) {
+    return workers->helper[i]->worker.work;
+}
