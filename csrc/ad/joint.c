@@ -1,7 +1,7 @@
 /* joint.c: reverse-mode differentiation on a copy of the forward graph.
  *
- *   forward ops (copied) | copies that results need | seeds | gradient ops | copies that gradients
- * need ^ backward_starts
+ *   forward ops (copied) | copies for results | seeds | gradient ops | copies for gradients
+ *                                             ^ backward_starts
  *
  * Ops are visited in reverse order of their ids. An op is differentiated when one of its outputs
  * has a gradient and one of its inputs is active: depends on an input of `wrt` through floating

@@ -3,9 +3,10 @@
  *
  *   cpu    one planned arena, vectorised kernels, own thread pool
  *   debug  the cpu kernels, but every buffer is allocated by itself at its first group and freed
- * after its last; its counted peak equals program->live_bytes, and a sanitizer sees every stray
- * access ref    the slow twin: plain loops in double, no kernel shared with cpu null   runs
- * nothing, counts groups
+ *          after its last; its counted peak equals program->live_bytes, and a sanitizer sees every
+ *          stray access
+ *   ref    the slow twin: plain loops in double, no kernel shared with cpu
+ *   null   runs nothing, counts groups
  */
 #ifndef CB_EXEC_BACKEND_H
 #define CB_EXEC_BACKEND_H
@@ -16,7 +17,7 @@
 
 typedef struct cb_runtime { /* what a backend may use; outlives every executable made with it */
     cb_alloc *alloc;
-    cb_pool *pool;
+    cb_threads *pool;
     cb_blas blas;
 } cb_runtime;
 

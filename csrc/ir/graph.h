@@ -5,9 +5,10 @@
  * topological order and is the given execution order. Inputs of the graph are ops too (code INPUT,
  * one output).
  *
- *   op 3: layer_norm     in_begin,n_in -> g->in_value[]      out_begin..out_begin+n_out are value
- * ids value 9              producer op 3, out_index 1, storage 7 storage 7            bytes, root
- * value (the one that allocated it)
+ *   op 3: layer_norm   inputs are g->in_value[in_begin ..], n_in of them;
+ *                      outputs are the value ids out_begin .. out_begin + n_out - 1
+ *   value 9            producer op 3, out_index 1, storage 7
+ *   storage 7          bytes, root value (the one that allocated it)
  */
 #ifndef CB_IR_GRAPH_H
 #define CB_IR_GRAPH_H

@@ -1,7 +1,7 @@
 /* mincut.h: which forward values to save and which to recompute, as a minimum cut. Internal.
  *
- *   source --run_cost--> R(op) --save_cost--> N(storage) --inf--> R(reader), sink if the backward
- * reads it
+ *   source --run_cost--> R(op) --save_cost--> N(storage) --inf--> R(reader);
+ *                                                        --inf--> sink, if the backward reads it
  *
  * On the sink side R(op) means "the op runs again in the backward" and N(storage) "it must be there
  * in the backward". Cutting source-R pays for a second run, cutting R-N for saving. Views have no

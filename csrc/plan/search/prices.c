@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#define CUT_UNITS                                                                                  \
+#define CUT_UNITS \
     6.8719476736e10 /* 2^36: the dearest plan in units of the cut, so that sums stay far from 2^62 \
                      */
 #define FIRST_ETA 2.0

@@ -168,7 +168,7 @@ static inline void check_twin(test_op *op, slack s, int line) {
     CHECK(wrong_bits == 0);
     CHECK(wrong_values == 0);
 }
-#define CHECK_TWIN_KEEP(op, ...)                                     \
+#define CHECK_TWIN_KEEP(op, ...) \
     check_twin((op), (slack){__VA_ARGS__}, __LINE__) /* tensors stay \
                                                       */
 #define CHECK_TWIN(op, ...) (CHECK_TWIN_KEEP(op, __VA_ARGS__), free_tensors())
