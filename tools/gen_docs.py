@@ -55,8 +55,8 @@ TAIL = """\
 ## Special values
 
 NaN, infinities, signed zeros, subnormal and huge numbers pass as in PyTorch, values and gradients
-alike (`tests/torch/test_special_values.py` compares every differentiable operation), with these
-exceptions:
+alike (`tests/torch/graph/test_special_values.py` compares every differentiable operation), with
+these exceptions:
 
 - `sign(NaN)`, and so the gradient of `abs` there, is NaN; PyTorch says 0 and hides it.
 - `gelu` is x, and the slope of `gelu_tanh` 0 or 1, at infinities and where the square of x

@@ -32,8 +32,8 @@ $ctest --preset asan-ubsan -j 2
 
 # What reaches deepest into the extension: memory of others, errors half way, threads, signals. What the other tests
 # show of the core has been seen in the C tests above.
-deep=(dlpack errors graph indexing memory process racing_indices tracer training)
-tests=("${deep[@]/#/tests/python/test_}")
+deep=(frontend/test_{dlpack,errors,graph,indexing,tracer} run/test_{memory,process,racing_indices,training})
+tests=("${deep[@]/#/tests/python/}")
 tests=("${tests[@]/%/.py}")
 if [ "${3:-}" = all ]; then tests=(tests/python); fi
 

@@ -1,6 +1,6 @@
 """What plans of the traced graphs must reach: PyTorch's own points, extra time at shares of the
 save-all peak, the smallest peak, order over budgets. Three small graphs run by default, the others
-and means over all are very_slow. Limits of one cut are in tests/python/test_traced.py."""
+and means over all are very_slow. Limits of one cut are in tests/python/planner/test_traced.py."""
 
 from __future__ import annotations
 

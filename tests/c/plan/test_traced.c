@@ -1,6 +1,6 @@
 /* Traced graphs: what becomes of nodes and tensors, what is refused and where, PyTorch's network on
  * a graph small enough to follow by hand. All of PyTorch's own answers are compared in
- * tests/python/test_traced.py. */
+ * tests/python/planner/test_traced.py. */
 #include "plan/torch/traced.h"
 
 #include "check.h"

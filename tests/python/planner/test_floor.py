@@ -11,7 +11,7 @@ import pytest
 
 import cutback
 
-GRAPHS = Path(__file__).parents[1] / "data" / "graphs"
+GRAPHS = Path(__file__).parents[2] / "data" / "graphs"
 
 
 def small_problem(seed):

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def run(name: str, *arguments: str) -> str:

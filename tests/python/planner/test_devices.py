@@ -14,7 +14,7 @@ import pytest
 import cutback
 from cutback import _native, cli, devices
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 PROBLEMS = sorted((TESTS / "data" / "problems").glob("*.json*"))
 ROW = {
     "name": "mine",

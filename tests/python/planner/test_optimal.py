@@ -11,7 +11,7 @@ import pytest
 
 import cutback
 
-REFERENCE = Path(__file__).parents[1] / "reference"
+REFERENCE = Path(__file__).parents[2] / "reference"
 
 
 def load_reference(name):

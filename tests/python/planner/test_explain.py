@@ -14,7 +14,7 @@ from evaluate import evaluate  # tests/reference
 import cutback
 from cutback import cli, report
 
-GRAPHS = Path(__file__).parents[1] / "data" / "graphs"
+GRAPHS = Path(__file__).parents[2] / "data" / "graphs"
 SMALL = ("evonorm_s0", "transformer_encoder", "unet")
 
 

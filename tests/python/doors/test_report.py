@@ -246,7 +246,7 @@ def test_long_schedules_are_drawn_by_columns():
 
 @pytest.mark.very_slow
 def test_a_page_of_a_large_graph_is_small(tmp_path):
-    graph = Path(__file__).parents[1] / "data" / "graphs" / "gpt_96layers_plain.json.gz"
+    graph = Path(__file__).parents[2] / "data" / "graphs" / "gpt_96layers_plain.json.gz"
     plan = cutback.plan(graph, preset="aggressive", device="a100")
     plan.report(tmp_path / "plan.html")
     assert (tmp_path / "plan.html").stat().st_size < 3_000_000

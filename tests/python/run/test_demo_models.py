@@ -16,7 +16,7 @@ import pytest
 
 import cutback
 
-DEMO = Path(__file__).parents[2] / "examples" / "demo"
+DEMO = Path(__file__).parents[3] / "examples" / "demo"
 STEPS = 4
 PLANS = {
     "save everything": {"preset": "autograd"},

@@ -18,7 +18,7 @@ import cutback
 from cutback import budgets, cli
 from cutback.policies import mu_two
 
-DATA = Path(__file__).parents[1] / "data" / "graphs"
+DATA = Path(__file__).parents[2] / "data" / "graphs"
 W = [np.full((32, 32), 0.1, np.float32) for _ in range(5)]
 X = np.ones((64, 32), np.float32)
 

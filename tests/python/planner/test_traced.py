@@ -20,7 +20,7 @@ import cutback
 from cutback import _native, cli
 from cutback.budgets import PRESETS
 
-DATA = Path(__file__).parents[1] / "data" / "graphs"
+DATA = Path(__file__).parents[2] / "data" / "graphs"
 SLOW = {"gpt_96layers_plain", "llama_32layers", "resnet152_bn"}
 NAMES = sorted(path.name.removesuffix(".json.gz") for path in DATA.glob("*.json.gz"))
 MARKED = [pytest.param(n, marks=pytest.mark.very_slow) if n in SLOW else n for n in NAMES]

@@ -127,7 +127,7 @@ def test_plans_can_be_copied_and_pickled():
     np.testing.assert_array_equal(again(np.ones(3))[1], step(np.ones(3))[1])
 
 
-PROBLEMS = sorted((Path(__file__).parents[1] / "data" / "problems").glob("*.json.gz"))
+PROBLEMS = sorted((Path(__file__).parents[2] / "data" / "problems").glob("*.json.gz"))
 
 
 @pytest.mark.parametrize("path", PROBLEMS, ids=lambda path: path.name.split(".")[0])

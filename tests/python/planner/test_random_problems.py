@@ -17,7 +17,7 @@ from cutback.budgets import PRESETS
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 
-REFERENCE = Path(__file__).parents[1] / "reference"
+REFERENCE = Path(__file__).parents[2] / "reference"
 
 
 def load_reference(name):

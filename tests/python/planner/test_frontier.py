@@ -13,7 +13,7 @@ import pytest
 import cutback
 from cutback.cli import main
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[1].parent
 PROBLEMS = sorted((TESTS / "data" / "problems").glob("*.json*"))
 
 
@@ -164,7 +164,7 @@ def test_same_answer_every_time(model):
 def test_points_of_pytorch(tmp_path):
     import evaluate_traced as referee
 
-    path = Path(__file__).parents[1] / "data" / "graphs" / "transformer_encoder.json.gz"
+    path = Path(__file__).parents[2] / "data" / "graphs" / "transformer_encoder.json.gz"
     graph = referee.load(path)
     frontier = cutback.frontier(path, device="a100")
     sweep = [point for point in graph["reference"]["sweep"] if "error" not in point]

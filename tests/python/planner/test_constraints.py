@@ -14,7 +14,7 @@ import cutback
 from cutback import policies
 from cutback.constraints import BATCHED, NAMES, constrain, mu_two, packet
 
-GRAPHS = Path(__file__).parents[1] / "data" / "graphs"
+GRAPHS = Path(__file__).parents[2] / "data" / "graphs"
 
 
 def problem_of(name):

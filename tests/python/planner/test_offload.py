@@ -16,7 +16,7 @@ import cutback
 from cutback import _native, cli
 from cutback.policies import CheckpointPolicy
 
-DATA = Path(__file__).parents[1] / "data" / "graphs"
+DATA = Path(__file__).parents[2] / "data" / "graphs"
 POINTWISE = {"tags": ["pointwise"]}
 
 

@@ -25,7 +25,7 @@ import cutback
 from cutback.torch import checkpoint, checkpoint_plan
 from cutback.torch.eager import plan as eager_plan
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "reference"))
 
 from evaluate import check_plan
 

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 LIMIT_S = 300  # for a process that waits for one that is gone
 
 

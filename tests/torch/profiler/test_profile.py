@@ -651,7 +651,7 @@ def test_a_step_that_fails_leaves_nothing() -> None:
 
 @pytest.mark.very_slow
 def test_the_example(tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples" / "cs265_pipeline.py"
+    example = Path(__file__).parents[3] / "examples" / "cs265_pipeline.py"
     done = subprocess.run(
         [sys.executable, str(example), "--model", "resnet50", "--report", str(tmp_path)],
         capture_output=True, text=True,

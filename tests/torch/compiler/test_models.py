@@ -213,7 +213,7 @@ def test_plans_explain_themselves(tmp_path: Path) -> None:
     ],
 )
 def test_the_example(doors: str) -> None:
-    example = Path(__file__).parents[2] / "examples" / "torch_budget.py"
+    example = Path(__file__).parents[3] / "examples" / "torch_budget.py"
     options = ["--steps", "3", "--doors", doors]
     done = subprocess.run([sys.executable, str(example), *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,7 +12,7 @@ import pytest
 import cutback
 from cutback import cli
 
-TEXT = (Path(__file__).parents[2] / "README.md").read_text()
+TEXT = (Path(__file__).parents[3] / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 

@@ -13,7 +13,7 @@ import pytest
 import cutback
 from cutback.budgets import PRESETS
 
-GRAPHS = Path(__file__).parents[1] / "data/graphs"
+GRAPHS = Path(__file__).parents[2] / "data/graphs"
 SIZES = [64, 4096, 2**20, 3 * 2**20]
 KINDS = ["view"] * 3 + ["mutates"] * 2 + ["compute", "fusible", ""]
 

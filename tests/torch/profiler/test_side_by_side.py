@@ -15,7 +15,7 @@ from small_models import make
 
 import cutback.torch as ct
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "pytorch"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "pytorch"))
 
 import joint as bench
 
