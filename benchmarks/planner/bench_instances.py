@@ -61,7 +61,7 @@ class Instance:
         starts = self.problem["backward_starts"]
         self.n, self.n_forward = len(run), sum(i < starts for i in run)
         whole = self.judge(run, self.n_forward)
-        self.whole, self.once = whole.peak_bytes, whole.once_seconds
+        self.whole, self.once = whole.peak_bytes, whole.once_ps * 1e-12
         # a graph without a backward has nothing to place checkpoints for
         tried = range(1, min(self.n_forward, MOST_SEGMENTS) + 1) if self.n_forward < self.n else ()
         self.segments = {k: self.judge(*chen.schedule(self.problem, k)) for k in tried}
