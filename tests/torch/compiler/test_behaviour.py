@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import cutback.torch as ct
 from cutback import BudgetError
 from cutback.torch.compiler import several
+from cutback.torch.graph import codegen
 
 BUDGETS = (None, 1.0, "min")
 
@@ -794,7 +795,7 @@ def test_boxed_and_unboxed_calls(ran: Counter[str], same_bits: Any) -> None:
     lists: list[Any] = []
 
     def boxed(gm: Any, example_inputs: Any) -> Any:
-        run = ct.codegen.compile_boxed(gm)
+        run = codegen.compile_boxed(gm)
         assert run._boxed_call
 
         def call(args: list[Any]) -> Any:
