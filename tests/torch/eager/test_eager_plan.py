@@ -132,6 +132,26 @@ def test_plan_goes_through_json() -> None:
         checkpoint(model, x[:2], plan=plan)
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda d: d.pop("steps"), "it has no 'steps'"),
+        (lambda d: d.update(steps="junk"), "'steps' is not as a plan has it"),
+        (lambda d: d.update(steps=[9999] * 5), "another graph, or a damaged one"),
+        (lambda d: d.update(steps=[]), "another graph, or a damaged one"),
+        (lambda d: d.update(steps=d["steps"][:5], backward_starts=2, lives=[]), "plan: "),
+        (lambda d: d.update(decisions=5), "'decisions' is not as a plan has it"),
+    ],
+)
+def test_a_damaged_plan_is_named(damage: Any, said: str) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8)
+    document = json.loads(checkpoint_plan(model, x, budget=1.0).to_json())
+    damage(document)
+    with pytest.raises(ValueError, match=said):
+        checkpoint(model, x, plan=document)
+
+
 def test_equal_layers_share_a_plan() -> None:
     torch.manual_seed(0)
     blocks = nn.ModuleList(Block(32, 0.0) for _ in range(4))

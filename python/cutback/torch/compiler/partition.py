@@ -315,9 +315,14 @@ class Partitioner(CustomPartitionerFn):
                 f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
                 "the allocator's ('arena')"
             )
-        if (measure == "total") != (total is not None):
+        if total is not None and measure != "total":
             raise ValueError(
-                f"measure={measure!r}: 'total' goes with an optimizer, which no graph shows: "
+                f"measure={measure!r}: an optimizer counts under measure='total' alone; give that, "
+                "or leave the optimizer away"
+            )
+        if total is None and measure == "total":
+            raise ValueError(
+                "measure='total' goes with an optimizer, which no graph shows: "
                 "cutback.torch.compile(model, measure='total', optimizer=...)"
             )
         check_flags(cse=cse, exact=exact)

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import _native, budgets
+from ...plan_files import check_fits, check_plan
 from ...planning import Plan
 from ..graph import rerunnable
 from .described import Described
@@ -417,6 +418,12 @@ def _planned_for(seen: Described, budget: Any, plan: Any) -> Planned:
             "run that fills caches or makes parameters is another region: run the function once "
             "before)"
         )
+    check_plan(document, "plan")
+    check_fits(document, json.loads(seen.text), "plan")
+    try:  # its steps are a schedule of this region
+        _native.evaluate_json(seen.text, json.dumps(document), None)
+    except ValueError as error:
+        raise ValueError(f"plan: {error}") from None
     return _with_first(Script(Schedule(seen, document)), document.get("budget_bytes"), says=True)
 
 
