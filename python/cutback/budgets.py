@@ -88,7 +88,12 @@ def parse(
                 f"budget={short(budget)}: a share lies in (0, 1]; for bytes pass an int or '6GiB'"
             )
         return _SHARE, 0, share, number
-    return _BYTES, _named_bytes("budget", share), 0.0, number
+    try:
+        return _BYTES, _named_bytes("budget", share), 0.0, number
+    except ValueError as error:
+        if "is not a size" not in str(error):
+            raise
+        raise ValueError(f"{error}, a share such as 0.4, or 'min'") from None
 
 
 _ASKED = re.compile(r"\S+ of the (\d+) bytes that saving everything takes: ")

@@ -91,6 +91,12 @@ def test_budgets(spec, expected):
     assert budgets.parse(spec) == expected
 
 
+@pytest.mark.parametrize("spec", ["Min", "half", "1PiB"])
+def test_budgets_that_are_none_name_all_forms(spec):
+    with pytest.raises(ValueError, match=r"write bytes, .*, a share such as 0.4, or 'min'"):
+        budgets.parse(spec)
+
+
 def test_measures_are_numbered_as_in_the_core():
     for number, measure in enumerate(("arena", "live", "saved", "total")):
         parsed = budgets.parse(5, measure)

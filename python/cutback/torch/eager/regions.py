@@ -8,6 +8,7 @@ involved, and the code of the region runs once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -140,11 +141,17 @@ def checkpoint_sequential(
     A budget goes with ``checkpoint(sequential, input, budget=...)``, which needs no segments.
 
     Raises:
-        ValueError: ``segments`` is not between 1 and the number of functions.
+        TypeError, ValueError: ``segments`` is not between 1 and the number of functions.
     """
     row = list(functions)
+    try:
+        segments = operator.index(segments)
+    except TypeError:
+        raise TypeError(f"segments={segments!r} is no number of segments: an int") from None
     if not 1 <= segments <= max(1, len(row)):
-        raise ValueError(f"segments={segments}: there are {len(row)} functions")
+        raise ValueError(
+            f"segments={segments}: there are {len(row)} functions, so from 1 to {max(1, len(row))}"
+        )
 
     def run(part: list[Callable[..., Any]], value: Any) -> Any:
         for function in part:
