@@ -9,10 +9,10 @@ enum { STAYS = 1, SEVERAL = 2, LONG = 4, GIVEN = 8 };
 typedef struct finder {
     cb_offload_sim *m;
     const cb_problem *p;
-    uint8_t *mark;     /* [n_storage] */
-    uint32_t *chooser; /* [n_storage] view that reads the op which allocates it */
-    bool *direct;      /* [n_op] something other than a view reads it */
-    bool *used;        /* [n_value] somebody reads it, or it is an output */
+    uint8_t *mark;    /* [n_storage] */
+    uint32_t *picker; /* [n_storage] view that reads the op which allocates it */
+    bool *direct;     /* [n_op] something other than a view reads it */
+    bool *used;       /* [n_value] somebody reads it, or it is an output */
 } finder;
 
 /* What is held, mutated, or no value of the forward does not move. */
@@ -23,7 +23,7 @@ static void mark_staying(const finder *z) {
         uint32_t root = f->root[s];
         bool moves = root != CB_NONE && f->position[root] < f->base_backward && !f->held[s];
         z->mark[s] = moves ? 0 : STAYS;
-        z->chooser[s] = CB_NONE;
+        z->picker[s] = CB_NONE;
     }
     for (uint32_t i = 0; i < p->n_forward_output; i++)
         z->mark[p->value_storage[p->forward_output[i]]] = STAYS | GIVEN;
@@ -60,10 +60,10 @@ static void find_pickers(const finder *z) {
             for (uint32_t v = p->out_begin[op]; view && v < p->out_begin[op + 1]; v++) {
                 uint32_t s = p->value_storage[v];
                 if (f->root[s] != root) continue;
-                bool alone = z->chooser[s] == CB_NONE || z->chooser[s] == op;
+                bool alone = z->picker[s] == CB_NONE || z->picker[s] == op;
                 alone &= p->out_begin[op + 1] - p->out_begin[op] == 1 && k < f->base_backward;
                 if (!alone) z->mark[s] |= SEVERAL;
-                z->chooser[s] = op;
+                z->picker[s] = op;
             }
         }
     }
@@ -99,7 +99,7 @@ static void choose(const finder *z) {
         if (z->mark[s] & STAYS) continue;
         bool single = count_made(z, root, &all_move) == 1;
         bool picked = !single && !z->direct[root] && !(z->mark[s] & SEVERAL);
-        if (picked) z->m->carrier[s] = z->chooser[s]; /* CB_NONE: nobody reads it */
+        if (picked) z->m->carrier[s] = z->picker[s]; /* CB_NONE: nobody reads it */
         else if (all_move) z->m->carrier[s] = root;
     }
 }
@@ -169,7 +169,7 @@ cb_status cb_find_carriers(cb_offload_sim *m, bool firm, cb_error *err) {
     cb_arena_init(&scratch, m->arena.alloc);
     finder z = {.m = m, .p = p};
     z.mark = CB_NEW(&scratch, uint8_t, p->n_storage);
-    z.chooser = CB_NEW(&scratch, uint32_t, p->n_storage);
+    z.picker = CB_NEW(&scratch, uint32_t, p->n_storage);
     z.direct = CB_NEW(&scratch, bool, p->n_op);
     z.used = CB_NEW(&scratch, bool, p->n_value);
     uint64_t *bytes = CB_NEW(&scratch, uint64_t, p->n_op);
@@ -177,7 +177,7 @@ cb_status cb_find_carriers(cb_offload_sim *m, bool firm, cb_error *err) {
     m->copy_ps = CB_NEW(&m->arena, int64_t, p->n_op);
     m->must = CB_NEW(&m->arena, bool, p->n_op);
     cb_status status = CB_OK;
-    if (!z.mark || !z.chooser || !z.direct || !z.used || !bytes || !m->carrier || !m->copy_ps ||
+    if (!z.mark || !z.picker || !z.direct || !z.used || !bytes || !m->carrier || !m->copy_ps ||
         !m->must) {
         status = cb_no_memory(err);
         goto done;
