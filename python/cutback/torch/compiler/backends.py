@@ -20,6 +20,7 @@ from .. import hooks
 from ..graph import codegen
 from ..graph.counter import replace_draws
 from ..graph.graphs import UnsupportedGraphError, hint, location, sizes_as
+from ..graph.leaves import aot_backend
 from .inductor import Watch
 from .partition import Partitioner, prepare
 from .several import ModelPartitioner
@@ -117,11 +118,11 @@ def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[An
     inner = partitioner.budget is not None and _inner_gradients(gm)
 
     def compiled(keep: bool) -> Any:
-        backend = aot_autograd(
+        backend = aot_backend(
+            partitioner,
             fw_compiler=_forward,
             bw_compiler=_backward,
             inference_compiler=_inference(partitioner, inner),
-            partition_fn=partitioner,
             keep_inference_input_mutations=keep,
         )
         # donated buffers would make backward(retain_graph=True) an error

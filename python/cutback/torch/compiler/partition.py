@@ -27,6 +27,7 @@ from ..graph.duplicates import merge_duplicates
 from ..graph.emitter import emit
 from ..graph.graphs import UnsupportedGraphError, eliminate_dead_code, location
 from ..graph.importer import Imported, import_joint, with_wishes
+from ..graph.leaves import IsLeaf
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from . import inductor, reference
 from .saved_plans import Part, SavedPlans
@@ -227,6 +228,7 @@ def prepare(
     cse: bool = True,
     emitted: bool = True,
     same_kernels: bool = True,
+    is_leaf: IsLeaf | None = None,
 ) -> Imported:
     """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
     graph, with the user's wishes."""
@@ -243,7 +245,7 @@ def prepare(
 
     return import_joint(
         gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish, merged=merged,
-        emitted=emitted, same_kernels=same_kernels,
+        emitted=emitted, same_kernels=same_kernels, is_leaf=is_leaf,
     )  # fmt: skip
 
 
@@ -366,15 +368,17 @@ class Partitioner(CustomPartitionerFn):
         *,
         num_fwd_outputs: int,
         static_lifetime_input_indices: list[int] | None = None,
+        is_leaf: IsLeaf | None = None,
         **options: Any,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Forward and backward graph; what PyTorch calls."""
+        """Forward and backward graph; what PyTorch calls. ``is_leaf``: which inputs keep their
+        gradients; None: all."""
         collects = gc.isenabled()
         gc.disable()  # many small objects, none of them garbage: a third of the time otherwise
         try:
             by_inductor = options.get("compiler") == "inductor"
             return self._partition(
-                gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor
+                gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor, is_leaf
             )
         except Exception as error:
             self.error = error
@@ -389,6 +393,7 @@ class Partitioner(CustomPartitionerFn):
         num_fwd_outputs: int,
         static_inputs: Iterable[int],
         by_inductor: bool = False,
+        is_leaf: IsLeaf | None = None,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         self._check_one_graph()
         self.check_settings()
@@ -396,7 +401,7 @@ class Partitioner(CustomPartitionerFn):
         same_kernels = self.same_kernels and not by_inductor
         graph = prepare(
             gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse,
-            same_kernels=same_kernels,
+            same_kernels=same_kernels, is_leaf=is_leaf,
         )  # fmt: skip
         self._inform(graph.document)
         modules = emit(gm, graph, self._choose(graph))

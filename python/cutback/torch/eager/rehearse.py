@@ -51,24 +51,6 @@ def contiguous(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device)
     return Layout(shape, tuple(reversed(strides)), dtype, device)
 
 
-def is_dense(t: Any) -> bool:
-    """Is each element of a piece of memory one of the tensor's, once?"""
-    expected = 1
-    for stride, n in sorted((s, n) for s, n in zip(t.stride(), t.shape, strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= n
-    return True
-
-
-def is_like(gradient: Any, leaf: Any) -> bool:
-    """Does a gradient lie in memory as autograd wants it for a leaf?"""
-    if not is_dense(leaf):
-        return bool(gradient.is_contiguous())
-    pairs = zip(gradient.stride(), leaf.stride(), leaf.shape, strict=True)
-    return all(n == 1 or a == b for a, b, n in pairs)
-
-
 def nbytes(t: Any) -> int:
     """Of all memory that a tensor lies in."""
     return int(t.untyped_storage().nbytes())

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from ..graph.leaves import is_like
 from ..graph.rerunnable import held_because
 from .described import Described
 from .log import Region
@@ -36,7 +37,6 @@ from .rehearse import (  # fmt: skip
     Made,
     Rehearsal,
     contiguous,
-    is_like,
     layout_of,
     nbytes,
     storage_of,

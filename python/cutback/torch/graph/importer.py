@@ -11,6 +11,8 @@ the same place in the given order, except that
 - an input that the caller overwrites after the forward with a value that the graph returns gets an
   op of its own that does this (``copy_back``). So the planner knows that earlier readers of the
   input cannot run again, and that the new value lives until then;
+- a leaf that takes a copy of its gradient (:mod:`graph.leaves`) has an op of its own for that
+  (``accumulate_grad``), behind all others;
 - a batch norm in training reads its input, weight and bias, but not the running statistics, so that
   it may run again after they are overwritten (:data:`Imported.again`);
 - ``native_dropout`` makes its mask; its result is an op that reads input and mask, and that may run
@@ -22,13 +24,14 @@ Sizes and other numbers are no values of the problem: they are made once, in the
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from . import decisions, ops, rerunnable
+from . import decisions, leaves, ops, rerunnable
 from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location, nodes_in
 
 Policy = Callable[[fx.Node], str | None]
@@ -46,7 +49,7 @@ class Imported(NamedTuple):
     """A problem, and what its op ids stand for."""
 
     document: dict[str, Any]
-    order: list[fx.Node | None]  # by op id; None: a copy into an input after the forward
+    order: list[fx.Node | None]  # by op id; None: a copy that is not the graph's
     outputs: list[fx.Node | None]  # of the joint graph, forward outputs first
     descs: list[Any]
     num_fwd_outputs: int
@@ -54,6 +57,9 @@ class Imported(NamedTuple):
     again: dict[fx.Node, tuple[Any, ...]]  # arguments of a run in the backward, where they differ
     positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
     rewritten: frozenset[fx.Node] = frozenset()  # inputs that the backward reads and writes
+    copies: Mapping[int, leaves.Copied] = MappingProxyType(
+        {}
+    )  # by op id: gradients that leaves take a copy of
 
 
 class _Writer:
@@ -239,6 +245,21 @@ class _Writer:
         self.n_values += len(op["out"])
         self._push(None, op)
 
+    def accumulate(self, copy: leaves.Copied) -> int:
+        """A leaf takes a copy of its gradient. Returns the value."""
+        value = self.n_values
+        self.n_values += 1
+        op: dict[str, Any] = {
+            "name": f"accumulate_grad_{copy.output}", "kind": leaves.KIND,
+            "flags": ["backward", "effect"], "time_ps": 0, "in": self.values_of(copy.gradient),
+            "out": [{"storage": len(self.r.storage_bytes), "bytes": copy.bytes}],
+        }  # fmt: skip
+        self.r.storage_bytes.append(copy.bytes)
+        self.r.static.append(False)
+        self.storage_flags.append({"hold_end"})
+        self._push(None, op)
+        return value
+
 
 def type_of(tensor: torch.Tensor) -> str:
     """``"f32[8,16]"``; symbolic sizes at their hints."""
@@ -269,6 +290,7 @@ def import_joint(
     merged: Sequence[OneMemory] = (),
     emitted: bool = True,
     same_kernels: bool = True,
+    is_leaf: leaves.IsLeaf | None = None,
 ) -> Imported:
     """The planner's problem of a joint graph.
 
@@ -282,6 +304,7 @@ def import_joint(
             other arguments than the first time.
         same_kernels: what runs again gives the same bits
             (:func:`graph.decisions.to_pin`).
+        is_leaf: which inputs keep their gradients. None: all that have one.
 
     Raises:
         UnsupportedGraphError: sparse tensors, or a graph that cannot be split.
@@ -304,10 +327,19 @@ def import_joint(
     for node in _tangents_first(backward):
         writer.add(node)
     _drop_impossible_wishes(writer.ops)
-    document = _document(writer, start, set(overwritten), parameters)
+    copies = leaves.copied(
+        outputs,
+        reader.descs,
+        primals,
+        lambda n: reader.static[reader.tensors[n][0].storage],
+        is_leaf,
+    )
+    forward_outputs = _hold_forward(writer, set(overwritten))
+    backward_outputs, copied = _hold_backward(writer, copies)
+    document = _document(writer, start, parameters, forward_outputs, backward_outputs)
     return Imported(
         document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
-        reader.again, writer.positions, reader.rewritten(),
+        reader.again, writer.positions, reader.rewritten(), copied,
     )  # fmt: skip
 
 
@@ -372,24 +404,64 @@ def _tangents_first(backward: list[fx.Node]) -> list[fx.Node]:
     return sorted(backward, key=lambda n: n.op != "placeholder")
 
 
-def _document(
-    w: _Writer, start: int, overwritten: set[int], parameters: set[fx.Node]
-) -> dict[str, Any]:
+def _hold_forward(w: _Writer, overwritten: set[int]) -> list[int]:
+    """Holds what the forward returns to the end of the step. Returns those values."""
     r = w.r
-    forward_outputs: dict[int, None] = {}
+    values: dict[int, None] = {}
     for k, node in enumerate(r.outputs[: r.num_fwd_outputs]):
         if isinstance(node, fx.Node):
-            forward_outputs.update(dict.fromkeys(w.values_of(node)))
+            values.update(dict.fromkeys(w.values_of(node)))
             if k not in overwritten:
                 _hold(w, node)
-    backward_outputs: dict[int, None] = {}
-    for node in r.outputs[r.num_fwd_outputs :]:
-        if isinstance(node, fx.Node):
-            backward_outputs.update(dict.fromkeys(w.values_of(node)))
+    return list(values)
+
+
+def _hold_backward(
+    w: _Writer, copies: list[leaves.Copied]
+) -> tuple[list[int], dict[int, leaves.Copied]]:
+    """Holds what the backward returns, or the copy that a leaf takes of it. Returns those values,
+    and the copies by op id.
+
+    A gradient of which there is a copy goes with that, unless the forward made it: then the graph
+    holds what its first run made. Which leaf comes first is not known: the copies stand in the
+    order of the highest peak, first those that are larger than what goes, then the largest last."""
+    r = w.r
+    replaced = {c.output: c for c in copies}
+    for k, node in enumerate(r.outputs[r.num_fwd_outputs :], r.num_fwd_outputs):
+        if isinstance(node, fx.Node) and not (k in replaced and node in r.late):
             _hold(w, node)
     for node in r.nodes:  # backward() holds the gradient of a scalar, which it makes, to its end
         if is_tangent(node) and any(t.val.dim() == 0 for t in r.tensors[node]):
             _hold(w, node)
+
+    def memory(copy: leaves.Copied) -> int:
+        return r.tensors[copy.gradient][0].storage
+
+    def stays(copy: leaves.Copied) -> bool:
+        return r.static[memory(copy)] or "hold_end" in w.storage_flags[memory(copy)]
+
+    def place(copy: leaves.Copied) -> tuple[bool, int]:
+        return not copy.stays and copy.bytes <= r.storage_bytes[memory(copy)], copy.bytes
+
+    made, by_op = {}, {}
+    for copy in sorted([c._replace(stays=stays(c)) for c in copies], key=place):
+        by_op[len(w.ops)] = copy
+        made[copy.output] = w.accumulate(copy)
+    values: dict[int, None] = {}
+    for k, node in enumerate(r.outputs[r.num_fwd_outputs :], r.num_fwd_outputs):
+        if isinstance(node, fx.Node):
+            values.update(dict.fromkeys([made[k]] if k in made else w.values_of(node)))
+    return list(values), by_op
+
+
+def _document(
+    w: _Writer,
+    start: int,
+    parameters: set[fx.Node],
+    forward_outputs: list[int],
+    backward_outputs: list[int],
+) -> dict[str, Any]:
+    r = w.r
     static = {t.storage for n in parameters for t in r.tensors[n]}
     storages = []
     for bytes, flags in zip(r.storage_bytes, w.storage_flags, strict=True):
@@ -400,8 +472,8 @@ def _document(
         "source": f"PyTorch {torch.__version__} joint graph",
         "backward_starts": start,
         "static_bytes": sum(r.storage_bytes[s] for s in static),
-        "forward_outputs": list(forward_outputs),
-        "backward_outputs": list(backward_outputs),
+        "forward_outputs": forward_outputs,
+        "backward_outputs": backward_outputs,
         "storages": storages,
         "ops": w.ops,
     }

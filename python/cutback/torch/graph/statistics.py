@@ -22,7 +22,7 @@ PHASES = ("forward", "backward", "optimizer")
 MOVES = {"out": "swap_out", "wait": "swap_wait", "in": "swap_in"}
 """Action of a plan's move -> kind of its row."""
 
-_NO_OPS = ("tangent", "copy_back", *MOVES.values())
+_NO_OPS = ("tangent", "copy_back", "accumulate_grad", *MOVES.values())
 
 FORMAT, VERSION = "cutback.times", 1
 MOST_ROWS = 12  # of each table that print() shows

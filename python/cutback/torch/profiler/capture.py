@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed, Unsupported
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_iter
@@ -27,6 +26,7 @@ from ..graph import codegen
 from ..graph.emitter import emit
 from ..graph.graphs import UnsupportedGraphError, is_tangent
 from ..graph.importer import Imported
+from ..graph.leaves import Copied, IsLeaf, aot_backend
 from ..graph.moving import schedule_of
 
 
@@ -133,8 +133,24 @@ def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Ca
         {node: masked for g in graphs for node, masked in g.masked.items()},
         {node: args for g in graphs for node, args in g.again.items()},
         [graphs[g].positions[i] for g, i in places],
+        copies=_copies(graphs, places),
     )
     return Captured(pieces, graph, places, row, save_everything(document, row), handed)
+
+
+def _copies(graphs: list[Imported], places: list[tuple[int, int]]) -> dict[int, Copied]:
+    """The gradients that leaves copy, by op id and output of several graphs as one."""
+    first = sum(graph.num_fwd_outputs for graph in graphs)  # output of each graph's backward
+    shifts = []
+    for graph in graphs:
+        shifts.append(first - graph.num_fwd_outputs)
+        first += len(graph.outputs) - graph.num_fwd_outputs
+    found = {}
+    for op, (g, i) in enumerate(places):
+        copy = graphs[g].copies.get(i)
+        if copy is not None:
+            found[op] = copy._replace(output=copy.output + shifts[g])
+    return found
 
 
 def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
@@ -154,20 +170,19 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         joint_inputs: Any,
         *,
         num_fwd_outputs: int,
+        is_leaf: IsLeaf,
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
     ) -> Any:
-        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), None)
+        static = static_lifetime_input_indices or ()
+        graph = prepare(gm, num_fwd_outputs, static, None, is_leaf=is_leaf)
         row = device_row(gm)
         whole = save_everything(graph.document, row)
         found[:] = gm, graph, row, whole
         return emit(gm, graph, schedule_of(graph.document, whole.document))
 
-    compiler = aot_autograd(
-        fw_compiler=_called,
-        bw_compiler=_called,
-        inference_compiler=_no_gradient,
-        partition_fn=partition,
+    compiler = aot_backend(
+        partition, fw_compiler=_called, bw_compiler=_called, inference_compiler=_no_gradient
     )
 
     def backend(gm: fx.GraphModule, example_inputs: list[Any]) -> Any:
@@ -312,8 +327,8 @@ def _in_pieces(
     def plain(gm: fx.GraphModule, example_inputs: Any) -> codegen.Boxed:
         return codegen.compile_boxed(gm, "graph")
 
-    backend = aot_autograd(
-        fw_compiler=forward, bw_compiler=plain, inference_compiler=plain, partition_fn=partition
+    backend = aot_backend(
+        partition, fw_compiler=forward, bw_compiler=plain, inference_compiler=plain
     )
     if isinstance(step, torch.nn.Module):
         tensors += step.parameters()

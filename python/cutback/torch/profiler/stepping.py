@@ -22,6 +22,7 @@ from torch import fx
 from torch.utils._pytree import tree_iter
 
 from .. import transfers
+from ..graph import leaves
 from ..graph.dropout import REMAKE
 from ..graph.graphs import attribute, is_tangent
 from ..graph.importer import Imported, type_of
@@ -46,7 +47,7 @@ class Life:
 
 class Kept(NamedTuple):
     """Tensors of an op that no node stands for: a ``"part"`` of its tuple that is to move, its copy
-    on the ``"host"``, or the memory that it ``"left"``."""
+    on the ``"host"``, the memory that it ``"left"``, or the ``"copy"`` that a leaf takes."""
 
     what: str
     op: int
@@ -60,8 +61,9 @@ class Instruction(NamedTuple):
     """One step of a schedule."""
 
     op: int  # id
-    node: fx.Node | None  # None: nothing runs (the caller's copy into an input)
-    action: str  # "run", "part" of a tuple that ran before, "tangent", "none"; of the result of a
+    node: fx.Node | None  # None: no node runs (a copy by the caller)
+    action: str  # "run", "part" of a tuple that ran before, "tangent", "none", "copy" of a gradient
+    # that a leaf takes; of the result of a
     # dropout "first", which the dropout has made, or "masked", made again from its mask; of moves
     # "out", "wait", "in"
     reads: list[Key]
@@ -110,7 +112,8 @@ class Program:
             node = graph.order[step]
             if node is None:
                 reads: list[Key] = [self._node_of_value[v] for v in self._ops[step]["in"]]
-                rows.append(Instruction(step, None, "none", reads, [], []))
+                made: list[Key] = [Kept("copy", step)] if step in graph.copies else []
+                rows.append(Instruction(step, None, "copy" if made else "none", reads, made, []))
                 continue
             action, reads = "run", list(node.all_input_nodes)
             masked = graph.masked.get(node)
@@ -173,11 +176,13 @@ class Program:
                     needed.add(key)
             needed.difference_update(made)
 
-    def _held(self) -> dict[fx.Node, int | None]:
+    def _held(self) -> dict[Key, int | None]:
         """Outputs -> step until which they are held; None: to the end. Of an input that the caller
-        overwrites the new value is held to the start of the backward (``docs/problem.md``)."""
-        found: dict[fx.Node, int | None] = {}
+        overwrites the new value is held to the start of the backward (``docs/problem.md``); of a
+        gradient that a leaf takes a copy of, the copy."""
+        found: dict[Key, int | None] = {}
         for piece in self.captured.pieces:
+            copied = {copy.output for copy in piece.graph.copies.values() if not copy.stays}
             overwritten = set()
             for row in piece.graph.document["ops"]:
                 if row["kind"] == "copy_back":
@@ -185,10 +190,14 @@ class Program:
             for k, node in enumerate(piece.graph.outputs):
                 if not isinstance(node, fx.Node) or node.op in ("placeholder", "get_attr"):
                     continue
+                if k in copied:
+                    continue
                 if k in overwritten and found.get(node, 0) is not None:
                     found[node] = self._release
                 else:
                     found[node] = None
+        for op in self.captured.graph.copies:
+            found[Kept("copy", op)] = None
         for node in self.captured.graph.order:  # backward() holds the gradient of a scalar
             if node is not None and is_tangent(node) and node.meta["val"].dim() == 0:
                 found[node] = None
@@ -244,8 +253,10 @@ class Program:
                 env.pop(key, None)
         if watch is not None:
             watch.end(len(self.steps))
-        outputs = self.captured.graph.outputs
-        return [env.get(n) if isinstance(n, fx.Node) else n for n in outputs]
+        outputs: list[Any] = list(self.captured.graph.outputs)
+        for op, copy in self.captured.graph.copies.items():
+            outputs[copy.output] = Kept("copy", op)
+        return [env.get(n) if isinstance(n, (fx.Node, Kept)) else n for n in outputs]
 
     def _do(self, env: dict[Key, Any], row: Instruction, clock: Clock | None) -> list[Any]:
         """Runs one step. Returns the parts of a tuple that nobody takes."""
@@ -257,6 +268,11 @@ class Program:
             ).fill_(1)
         if row.action in ("out", "in"):
             self._move(env, row, clock)
+            return []
+        if row.action == "copy":
+            copy = self.captured.graph.copies[row.op]
+            gradient, leaf = env[copy.gradient], env[copy.leaf]
+            env[row.parts[0]] = _timed(clock, leaves.take, (gradient, leaf), {})
             return []
         if node is None or row.action in ("tangent", "part", "none", "wait"):
             if clock is not None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import BackendCompilerFailed
 
 from ... import BudgetError, budgets, files
@@ -22,6 +21,7 @@ from ..flags import check_flags, check_flags_or_none
 from ..graph.counter import check_random
 from ..graph.graphs import UnsupportedGraphError
 from ..graph.importer import with_wishes
+from ..graph.leaves import IsLeaf, aot_backend
 from ..graph.moving import wants_moves, with_link
 from ..graph.statistics import Statistics, check_same
 
@@ -125,12 +125,14 @@ def trace(
         joint_inputs: Any,
         *,
         num_fwd_outputs: int,
+        is_leaf: IsLeaf,
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
     ) -> Any:
         graph = prepare(
-            gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random, cse
-        )
+            gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random, cse,
+            is_leaf=is_leaf,
+        )  # fmt: skip
         document = graph.document if total is None else with_total(graph.document, total)
         own = None if policy is None else with_wishes(graph, of_tags)
         if own is not None and total is not None:
@@ -142,7 +144,7 @@ def trace(
             "trace: no input or parameter needs a gradient, so there is no backward"
         )
 
-    backend = aot_autograd(fw_compiler=compiler, partition_fn=partition)
+    backend = aot_backend(partition, fw_compiler=compiler)
     try:
         torch.compile(
             step, backend=backend, fullgraph=True, dynamic=dynamic, **hooks.own_entries()

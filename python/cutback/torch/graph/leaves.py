@@ -1,0 +1,133 @@
+"""What autograd does with the gradient of a leaf: it takes the tensor as it is, or a copy of it.
+
+It takes the tensor if nobody else has it and it lies in memory as the leaf does (PyTorch's
+``torch/csrc/autograd/functions/accumulate_grad.h`` and ``utils/grad_layout_contract.h``); otherwise
+it copies, and the copy is in memory beside the gradient until that goes. The copies are made one
+after the other when the backward has returned all of its results.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.descriptors import (
+    GradAOTOutput,
+    ParamAOTInput,
+    PlainAOTInput,
+)
+
+from .graphs import hint, is_tangent
+
+IsLeaf = Callable[[int], bool]
+"""Does the input at a position of what was traced keep its gradient, as leaves do?"""
+
+KIND = "accumulate_grad"
+"""Of the op that stands for a copy in a problem."""
+
+
+class Copied(NamedTuple):
+    """A gradient that the leaf does not take as it is."""
+
+    output: int  # of the joint graph
+    gradient: fx.Node
+    leaf: fx.Node
+    bytes: int  # of the copy
+    stays: bool = False  # does the gradient's own memory stay to the end, too?
+
+
+def leaves_among(inputs: Sequence[Any]) -> IsLeaf:
+    """By the inputs that a traced graph is called with."""
+
+    def is_leaf(position: int) -> bool:
+        return position >= len(inputs) or bool(getattr(inputs[position], "is_leaf", True))
+
+    return is_leaf
+
+
+def aot_backend(partition: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """PyTorch's ``aot_autograd`` with a ``partition_fn`` that is told ``is_leaf=``."""
+
+    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        told = functools.partial(partition, is_leaf=leaves_among(inputs))
+        return aot_autograd(partition_fn=told, **options)(gm, inputs)
+
+    return backend
+
+
+def is_dense(t: Any) -> bool:
+    """Is each element of a piece of memory one of the tensor's, once?"""
+    expected = 1
+    sizes = [(hint(s), hint(n)) for s, n in zip(t.stride(), t.shape, strict=True)]
+    for stride, n in sorted((s, n) for s, n in sizes if n != 1):
+        if stride != expected:
+            return False
+        expected *= n
+    return True
+
+
+def is_like(gradient: Any, leaf: Any) -> bool:
+    """Does a gradient lie in memory as autograd wants it for a leaf?"""
+    if not is_dense(leaf):
+        return bool(gradient.is_contiguous())
+    strides = [hint(s) for s in gradient.stride()]
+    triples = zip(strides, leaf.stride(), leaf.shape, strict=True)
+    return all(s != 0 if hint(n) == 1 else s == hint(wanted) for s, wanted, n in triples)
+
+
+def _leaf_of(desc: Any, placeholders: dict[Any, fx.Node], is_leaf: IsLeaf | None) -> fx.Node | None:
+    """The leaf that an output of a joint graph is the gradient of; None: of no leaf."""
+    source = desc.grad_of if isinstance(desc, GradAOTOutput) else None
+    if not isinstance(source, (PlainAOTInput, ParamAOTInput)):
+        return None  # a part of a tensor subclass, or what several inputs are views of
+    if isinstance(source, PlainAOTInput) and is_leaf is not None and not is_leaf(source.idx):
+        return None
+    return placeholders.get(source)
+
+
+def take(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """The copy of a gradient that a leaf takes."""
+    if not is_dense(leaf):
+        return gradient.clone(memory_format=torch.contiguous_format)
+    copy = torch.empty_strided(
+        leaf.size(), leaf.stride(), dtype=gradient.dtype, device=gradient.device
+    )
+    return copy.copy_(gradient)
+
+
+def copied(
+    outputs: Sequence[Any],
+    descs: Sequence[Any],
+    placeholders: Sequence[fx.Node],
+    given: Callable[[fx.Node], bool],
+    is_leaf: IsLeaf | None = None,
+) -> list[Copied]:
+    """The gradients that are copied.
+
+    Args:
+        outputs, descs: of the joint graph; forward outputs come first.
+        placeholders: inputs of the joint graph.
+        given: does the caller have the memory of a node (an input, a constant)?
+        is_leaf: None: every input is taken for a leaf.
+    """
+    by_desc = {n.meta.get("desc"): n for n in placeholders if n.meta.get("desc") is not None}
+    left = Counter(n for n in outputs if isinstance(n, fx.Node))
+    found = []
+    for k, (node, desc) in enumerate(zip(outputs, descs, strict=True)):
+        if not isinstance(node, fx.Node):
+            continue
+        leaf = _leaf_of(desc, by_desc, is_leaf)
+        val = node.meta.get("val")
+        if leaf is None or not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
+            continue
+        left[node] -= 1  # the last that has a tensor may take it
+        others = left[node] > 0 or is_tangent(node) or given(node)
+        if others or not is_like(val, leaf.meta["val"]):
+            size = hint(val.numel()) * val.element_size()
+            found.append(Copied(k, node, leaf, size))
+    return found
