@@ -192,6 +192,11 @@ def is_share(budget: NativeBudget | None) -> bool:
     return budget is not None and budget[0] == _SHARE
 
 
+def in_bytes(budget: NativeBudget, limit: int) -> NativeBudget:
+    """The budget with a number of bytes instead of its share; all else stays."""
+    return (_BYTES, limit, 0.0, *budget[3:])
+
+
 def with_options(
     budget: NativeBudget | None, offload: bool | str, pinned: int | str | None, exact: bool
 ) -> NativeBudget | None:

@@ -69,11 +69,6 @@ def bytes_of(text: str, device: Any, measure: str) -> int:
     return min(plan.takes(measure) for plan in _plans(text, device))
 
 
-def in_bytes(budget: budgets.NativeBudget, limit: int) -> budgets.NativeBudget:
-    """The budget with a number of bytes instead of its share; all else stays."""
-    return (budgets.BOUNDS[0], limit, 0.0, *budget[3:])
-
-
 def plan_by_share(
     text: str, own: str, budget: budgets.NativeBudget, device: Any, measure: str
 ) -> Plan:
@@ -89,7 +84,9 @@ def plan_by_share(
     limit = int(budget[2] * whole)
     row = devices.resolve(device)
     try:
-        return Plan(text, _native.plan_json(text, budget=in_bytes(budget, limit), device=row))
+        return Plan(
+            text, _native.plan_json(text, budget=budgets.in_bytes(budget, limit), device=row)
+        )
     except _native.BudgetError as error:
         return plan_within(text, device, measure, limit, in_shares(error, budget[2], whole))
 

@@ -264,11 +264,42 @@ def _key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wish: Any) -> A
 def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
     """A plan whose schedule, as the region will run it, fits the budget.
 
+    A share counts from what the region takes that saves everything.
+
     Raises:
         cutback.BudgetError: none does; the text says what was reached.
     """
+    wanted = budgets.parse(budget, "live")
+    if wanted is None or not budgets.is_share(wanted):
+        return _search(seen, wanted, budget == "min")
+    plan, schedule = _everything(seen)
+    whole = max(schedule.live_bytes(plan.document["device"]), plan.numbers["live_bytes"])
+    share = wanted[2]
+    limit = int(share * whole)
+    if limit == whole:
+        return _under(plan, limit), schedule
     try:
-        first = _plan_for(seen, budgets.parse(budget, "live"))
+        return _search(seen, budgets.in_bytes(wanted, limit), False)
+    except _native.BudgetError as error:
+        of = "what the region takes that saves everything"
+        text = budgets.in_shares(str(error), share, whole, of)
+        if text is None:
+            raise
+        raise _native.BudgetError(text) from None
+
+
+def _everything(seen: Described) -> tuple[Plan, Schedule]:
+    """The plan that saves everything."""
+    plan = _plan_for(seen, None)
+    return plan, Schedule(seen, plan.document)
+
+
+def _search(
+    seen: Described, wanted: budgets.NativeBudget | None, smallest: bool
+) -> tuple[Plan, Schedule]:
+    """For a budget in bytes, or for the smallest peak."""
+    try:
+        first = _plan_for(seen, wanted)
     except _native.BudgetError as error:
         asked = _ASKED.search(str(error))
         if asked is None:
@@ -279,7 +310,7 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
     limit = first.document["budget_bytes"]
     if limit is None or schedule.live_bytes(device) <= limit:
         return first, schedule
-    if budget == "min":
+    if smallest:
         return _least(seen, first, schedule)
     target = int(limit)
     for _ in range(_STEPS):
@@ -299,29 +330,33 @@ def _plan_for(seen: Described, budget: Any) -> Plan:
 
 
 def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
-    """What ``"min"`` finds, or else the smallest at any price, if that fits: so who asks for what a
-    refusal names gets it.
+    """What ``"min"`` finds, else the smallest at any price, else what saves everything, if that
+    fits: so who asks for what a refusal names gets it.
 
     Raises:
         cutback.BudgetError: it does not; the text says what it takes.
     """
-    smallest = None
-    for max_extra in (None, 100.0):
-        plan = _plan_for(seen, budgets.parse("min", "live", max_extra))
-        schedule = Schedule(seen, plan.document)
-        if schedule.live_bytes(plan.document["device"]) > plan.numbers["live_bytes"]:
-            plan, schedule = _least(seen, plan, schedule)
-        live = schedule.live_bytes(plan.document["device"])
-        if live <= limit:
+    found = []
+    for find in (_smallest, functools.partial(_smallest, max_extra=100.0), _everything):
+        plan, schedule = find(seen)
+        found.append(schedule.live_bytes(plan.document["device"]))
+        if found[-1] <= limit:
             return _under(plan, limit), schedule
-        smallest = live if smallest is None else min(smallest, live)
-    assert smallest is not None
     raise _native.BudgetError(
         f"budget {budgets.text(limit)} ({limit} bytes): the forward runs as it is written and "
-        f"autograd orders the backward; the smallest peak found that way is "
-        f"{budgets.text(smallest)} ({smallest} bytes). Plan with cutback.torch.compile, or "
-        "checkpoint smaller regions"
+        f"autograd orders the backward; the smallest found that way needs {min(found)} bytes "
+        f"({budgets.text(min(found))}). Plan with cutback.torch.compile, or checkpoint smaller "
+        "regions"
     )
+
+
+def _smallest(seen: Described, max_extra: float | None = None) -> tuple[Plan, Schedule]:
+    """The smallest that the region can follow."""
+    plan = _plan_for(seen, budgets.parse("min", "live", max_extra))
+    schedule = Schedule(seen, plan.document)
+    if schedule.live_bytes(plan.document["device"]) <= plan.numbers["live_bytes"]:
+        return plan, schedule
+    return _least(seen, plan, schedule)
 
 
 def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Schedule]:
@@ -347,7 +382,8 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
 
 def _under(plan: Plan, limit: int) -> Plan:
     """A plan that was found for a smaller target, with the budget that it is for."""
-    return Plan(plan._problem_text, json.dumps({**plan.document, "budget_bytes": limit}))
+    document = {**plan.document, "budget_bytes": limit, "measure": "live"}
+    return Plan(plan._problem_text, json.dumps(document))
 
 
 class Planned(NamedTuple):
