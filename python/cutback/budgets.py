@@ -37,8 +37,7 @@ def parse_bytes(spec: int | str) -> int:
         return spec
     if not isinstance(spec, str):
         raise TypeError(f"a size is an int (bytes) or a string such as '6GiB', not {short(spec)}")
-    match = _SIZE.fullmatch(spec)
-    unit = _UNITS.get(match[2].lower()) if match else None
+    match, unit = _size_of(spec)
     if match is None or unit is None:
         raise ValueError(f"{spec!r} is not a size; write bytes, '500MB' or '6GiB'")
     if "." in match[1] and not match[2]:
@@ -51,6 +50,12 @@ def parse_bytes(spec: int | str) -> int:
         shown = spec if len(spec) < 40 else f"{spec[:37]}..."
         raise ValueError(f"{shown!r} is more bytes than any memory has")
     return int(size)
+
+
+def _size_of(spec: str) -> tuple[re.Match[str] | None, int | None]:
+    """What is written as a size, and bytes of its unit."""
+    match = _SIZE.fullmatch(spec)
+    return match, _UNITS.get(match[2].lower()) if match else None
 
 
 def parse(
@@ -88,12 +93,12 @@ def parse(
                 f"budget={short(budget)}: a share lies in (0, 1]; for bytes pass an int or '6GiB'"
             )
         return _SHARE, 0, share, number
-    try:
-        return _BYTES, _named_bytes("budget", share), 0.0, number
-    except ValueError as error:
-        if "is not a size" not in str(error):
-            raise
-        raise ValueError(f"{error}, a share such as 0.4, or 'min'") from None
+    if isinstance(share, str) and None in _size_of(share):
+        raise ValueError(
+            f"budget={short(share)} is not a size; write bytes, '500MB' or '6GiB', a share such as 0.4, "
+            "or 'min'"
+        )
+    return _BYTES, _named_bytes("budget", share), 0.0, number
 
 
 _ASKED = re.compile(r"\S+ of the (\d+) bytes that saving everything takes: ")

@@ -30,6 +30,11 @@ _DEVICE = (
 _FILE = "a problem or a traced graph, as JSON or gzipped JSON (docs/problem.md)"
 
 
+def _file(name: str) -> str:
+    """A file that is written; ``-`` is standard output."""
+    return "/dev/stdout" if name == "-" else name
+
+
 def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("file", help=_FILE)
     plan.add_argument("--budget", help="bytes, 6GiB, 0.4x (a share of saving everything) or min")
@@ -81,9 +86,13 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     )
     plan.add_argument("--explain", action="store_true", help="print each decision with its reason")
     plan.add_argument("--json", action="store_true", help="print the plan (docs/problem.md)")
-    plan.add_argument("--report", metavar="FILE", help="write an HTML page as well")
+    plan.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
     plan.add_argument(
-        "-o", "--output", metavar="FILE", help="write the plan there; with --explain, that text"
+        "-o",
+        "--output",
+        type=_file,
+        metavar="FILE",
+        help="write the plan there; with --explain, that text",
     )
 
 
@@ -101,7 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     cut.add_argument("file", help=_FILE)
     cut.add_argument("--preset", choices=PRESETS, default="conservative")
     cut.add_argument("--json", action="store_true", help="ids of what is saved, value and time")
-    cut.add_argument("--dump-network", metavar="FILE", help="write the network in DIMACS form")
+    cut.add_argument(
+        "--dump-network", type=_file, metavar="FILE", help="write the network in DIMACS form"
+    )
 
     frontier = commands.add_parser("frontier", help="every trade-off of saved bytes and time")
     frontier.add_argument("file", help=_FILE)
@@ -110,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     frontier.add_argument("--device", help=_DEVICE)
     frontier.add_argument("--json", action="store_true", help="all points (docs/planner.md)")
-    frontier.add_argument("--report", metavar="FILE", help="write an HTML page as well")
+    frontier.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
     frontier.add_argument(
         "--peaks",
         action="store_true",
@@ -121,14 +132,14 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("plan", help="a plan file")
     explain.add_argument("file", nargs="?", help="its graph; unless given, where the plan says")
     explain.add_argument("--json", action="store_true", help="all of it (docs/problem.md)")
-    explain.add_argument("--report", metavar="FILE", help="write an HTML page as well")
+    explain.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
 
     diff = commands.add_parser("diff", help="what two plans of one graph do differently")
     diff.add_argument("plan", help="a plan file")
     diff.add_argument("other", help="another one")
     diff.add_argument("file", nargs="?", help="their graph; unless given, where the first says")
     diff.add_argument("--json", action="store_true", help="totals and all changes")
-    diff.add_argument("--report", metavar="FILE", help="write an HTML page as well")
+    diff.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
 
     evaluate = commands.add_parser("evaluate", help="bytes and time of a plan")
     evaluate.add_argument("file", help=_FILE)
@@ -190,8 +201,13 @@ def _tell(error: Exception) -> None:
 
 def _budgets(spec: str) -> list[int | str | None]:
     """``--budgets``: those it lists, or that many shares."""
-    if whole_number(spec) and 1 <= int(spec) <= 1000:
+    if whole_number(spec):
         n = int(spec)
+        if not 1 <= n <= 1000:
+            raise ValueError(
+                f"--budgets {spec}: a number alone is one of shares, 1 to 1000; one budget in "
+                f"bytes is --budget {spec}"
+            )
         return [f"{0.98 - 0.96 * i / max(1, n - 1):.4f}x" for i in range(n)]
     return [_budget(part.strip()) for part in spec.split(",") if part.strip()]
 

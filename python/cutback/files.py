@@ -241,6 +241,11 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
         if document.get("version") != 1:
             raise ValueError(f"{os.fspath(path)}: version {document.get('version')!r:.40}, not 1")
         document = document.get("seconds")
+    elif isinstance(document, dict) and isinstance(document.get("format"), str):
+        raise ValueError(
+            f"{os.fspath(path)}: a {document['format'][:40]} is no profile, which is an object of "
+            "operation: seconds, or a cutback.times with one"
+        )
     if not isinstance(document, dict):
         raise ValueError(f"{os.fspath(path)}: a profile is an object of operation: seconds")
     return document

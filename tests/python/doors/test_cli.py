@@ -114,3 +114,24 @@ def test_stubs_fit_the_extension(tmp_path):
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_dash_is_standard_output(problem, tmp_path):
+    command = [sys.executable, "-m", "cutback", "cut", problem, "--dump-network", "-"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "p max " in done.stdout and "saves" in done.stdout
+    command = [sys.executable, "-m", "cutback", "plan", problem, "--budget", "min", "-o", "-"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert '"cutback.plan"' in done.stdout
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_number_of_budgets_is_not_one_of_bytes(problem, capsys):
+    assert cli.main(["plan", problem, "--budgets", "100000"]) != 0
+    assert "--budget 100000" in capsys.readouterr().err
+    assert cli.main(["plan", problem, "--budgets", "3"]) == 0
+
+
+def test_a_problem_is_no_profile(problem, capsys):
+    assert cli.main(["plan", problem, "--profile", problem]) != 0
+    assert "cutback.problem is no profile" in capsys.readouterr().err
