@@ -95,8 +95,8 @@ def parse(
         return _SHARE, 0, share, number
     if isinstance(share, str) and None in _size_of(share):
         raise ValueError(
-            f"budget={short(share)} is not a size; write bytes, '500MB' or '6GiB', a share such as 0.4, "
-            "or 'min'"
+            f"budget={short(share)} is not a size; write bytes, '500MB' or '6GiB', a share such as "
+            "0.4, or 'min'"
         )
     return _BYTES, _named_bytes("budget", share), 0.0, number
 
