@@ -1,0 +1,18 @@
+"""What tests of compiled models share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def agrees(ran: Counter[str], same_bits: Callable[..., bool]) -> Callable[..., list[Any]]:
+    """agrees(model, *inputs): compiled under all budgets, it gives eager's bits. Returns the
+    compiled modules."""
+    from agreement import agreement
+
+    return agreement(ran, same_bits)
