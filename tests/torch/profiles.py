@@ -1,0 +1,48 @@
+"""Profiles of small models that several tests look at."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import torch
+from small_models import GPT
+from small_models import make as make_model
+
+import cutback.torch as ct
+from cutback.torch.graph.moving import schedule_of
+from cutback.torch.profiler.stepping import Program
+
+MODELS = ("gpt", "resnet", "unet")
+
+
+def make(name: str, dropout: float = 0.1) -> tuple[Any, tuple[Any, ...]]:
+    """The model and its inputs, the same ones each time."""
+    if name != "gpt":
+        return make_model(name)
+    torch.manual_seed(0)
+    return GPT(1, dropout=dropout), (torch.randint(50, (4, 32)), torch.randint(50, (4, 32)))
+
+
+@cache
+def profiled(name: str) -> Any:
+    """One profile for all tests that only look at it."""
+    model, inputs = make(name)
+    return ct.profile(model, *inputs, runs=2, link=1e9)
+
+
+def given_times(profile: Any) -> Any:
+    """The same profile with times that do not depend on the machine: 10 us and 1 ns a byte."""
+    given = copy.copy(profile)
+    given.rows = [row._replace(seconds=1e-5 + 1e-9 * row.bytes) for row in profile.rows]
+    return given
+
+
+def outputs(profile: Any, plan: Any) -> list[Any]:
+    """What the profiler's run of a plan returns, forward and backward."""
+    schedule = schedule_of(profile.step.document, plan.document)
+    program = Program(profile._captured, schedule)
+    with program.quiet():
+        torch.manual_seed(7)
+        return program.run()
