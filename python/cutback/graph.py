@@ -15,7 +15,7 @@ from .source import located, location, place
 from .tracer import Array
 
 if TYPE_CHECKING:
-    from .executable import Executable
+    from .run.executable import Executable
 
 ROLES = ("data", "param", "tangent", "state")
 _Call = tuple[str, tuple[Array, ...], dict[str, Any], str | None]
@@ -97,7 +97,7 @@ class Graph:
         Raises:
             TypeError: its dtype is not supported.
         """
-        from .arrays import as_array
+        from .run.arrays import as_array
 
         array, dtype = as_array(value, "a constant of the traced function")
         bits = array.tobytes()  # the function may write into it between two uses
@@ -334,7 +334,7 @@ class Graph:
         Options are those of :class:`cutback.Executable`: ``budget``, ``measure``, ``preset``,
         ``backend``, ...
         """
-        from .executable import Executable
+        from .run.executable import Executable
 
         names = [name for name, _ in self._inputs]
         positions = {name: i for i, name in enumerate(names)}

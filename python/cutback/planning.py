@@ -18,7 +18,7 @@ from .training import ArgNums, _argnums
 
 if TYPE_CHECKING:
     from .differences import Difference
-    from .executable import Executable
+    from .run.executable import Executable
 
 Problem = Mapping[str, Any] | str | os.PathLike[str]
 Times = Mapping[Any, float]  # seconds by operation, its name or id
@@ -369,7 +369,7 @@ def problem_of(
         raise TypeError(
             "a profile needs a problem: cutback.plan(step.plan.problem, profile=step.profile(...))"
         )
-    from .executable import Executable
+    from .run.executable import Executable
 
     whole = policy if isinstance(policy, WholeGraph) else None
     asked = None if policy is None or whole is not None else resolve(policy)

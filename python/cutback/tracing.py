@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from . import dtypes, tree
-from .arrays import as_array
 from .graph import Graph, tracing
 from .policies import PolicyFunction
+from .run.arrays import as_array
 from .source import located
 from .tracer import Array
 
@@ -265,7 +265,7 @@ class Traced:
         Raises:
             ValueError, TypeError: the first result is no scalar, or an argument has no gradient.
         """
-        from .executable import Executable
+        from .run.executable import Executable
 
         numbers = (argnums,) if isinstance(argnums, int) else argnums
         wrt = [

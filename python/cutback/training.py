@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import budgets, tree
-from .executable import Executable, Planned, Stats, check_random_step, check_seed
 from .integers import index
 from .policies import Policy, PolicyFunction, resolve
+from .run.executable import Executable, Planned, Stats, check_random_step, check_seed
 from .source import located, place
 from .tracing import Call, Traced
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .devices import Device
     from .optim import AdamW
     from .planning import Plan
-    from .profiling import Profile
+    from .run.profiling import Profile
 
 ArgNums = int | Sequence[int] | None
 _MANY = 64  # compiled specialisations of a step that look like a mistake
@@ -248,7 +248,7 @@ class Step:
         bytes that are allocated while it runs when each storage is allocated by itself. Nothing
         is updated. ``print(step.profile(params, x, y))`` sums up by kind; from then on
         ``step.plan.report`` shows the measured bytes beside the planned ones."""
-        from .profiling import profile
+        from .run.profiling import profile
 
         with self._lock:
             call = self._read(args, kwargs)

@@ -16,8 +16,8 @@ import pytest
 
 import cutback
 from cutback import _native
-from cutback.executable import Executable
 from cutback.planning import Plan
+from cutback.run.executable import Executable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import cutback
-from cutback import _native, arrays, dtypes
+from cutback import _native, dtypes
+from cutback.run import arrays
 
 
 class Tensor:

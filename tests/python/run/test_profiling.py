@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cutback
-from cutback.profiling import Kernel, Profile
+from cutback.run.profiling import Kernel, Profile
 
 
 @pytest.mark.parametrize("budget", [None, 0.7])

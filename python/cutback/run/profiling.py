@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import files
+from .. import files
 from .executable import Executable, draws_of
 
 if TYPE_CHECKING:
-    from .graph import Graph
+    from ..graph import Graph
 
 
 class Kernel(NamedTuple):

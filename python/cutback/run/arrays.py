@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _native, dtypes
+from .. import _native, dtypes
 
 _BITS16 = np.dtype(np.uint16)
 

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import budgets
-from ._native import BudgetError
+from .. import budgets
+from .._native import BudgetError
+from ..integers import integer
+from ..source import place
 from .arrays import as_array, empty, wrap
-from .integers import integer
-from .source import place
 
 if TYPE_CHECKING:
-    from .devices import Device
-    from .graph import Graph
-    from .optim import AdamW
-    from .planning import Plan
+    from ..devices import Device
+    from ..graph import Graph
+    from ..optim import AdamW
+    from ..planning import Plan
 
 
 def _row(device: Device | None) -> str | None:
     if device is None:
         return None
-    from .devices import resolve  # reads files, which the import of the package need not
+    from ..devices import resolve  # reads files, which the import of the package need not
 
     return resolve(device)
 
@@ -38,7 +38,7 @@ _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 def _check_plan(plan: Any) -> None:
     if plan is None or (isinstance(plan, str) and plan.lstrip().startswith("{")):
         return
-    from .planning import Plan
+    from ..planning import Plan
 
     if isinstance(plan, str):
         raise ValueError(f"plan={budgets.short(plan)} is not the JSON of a plan")
@@ -188,7 +188,7 @@ class Executable:
     def plan(self) -> Plan:
         """The plan: what is saved, what is recomputed, and why."""
         if self._plan is None:
-            from .planning import Plan
+            from ..planning import Plan
 
             self._plan = Plan.of_step(self)
         return self._plan
