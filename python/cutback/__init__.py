@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from . import functional, nn, ops, optim, policies, tree
 from ._native import BudgetError, __version__, get_num_threads, set_num_threads
-from .graph import Graph
+from .frontend.graph import Graph
+from .frontend.regions import checkpoint, checkpoint_name
+from .frontend.tracer import Array
+from .frontend.tracing import Traced
+from .frontend.training import Step, compile, example, grad, trace, value_and_grad
 from .ops import *  # noqa: F403
 from .ops import __all__ as _operations
 from .policies import CheckpointPolicy
-from .regions import checkpoint, checkpoint_name
 from .run.arrays import RawArray
 from .run.executable import Executable, Planned, Stats
-from .tracer import Array
-from .tracing import Traced
-from .training import Step, compile, example, grad, trace, value_and_grad
 
 if TYPE_CHECKING:
     from .planning import Plan, min_cut, plan, plans

@@ -138,7 +138,7 @@ def measured(fresh: bool = False) -> dict[str, Any]:
 def measure() -> dict[str, Any]:
     """Measures a row with the core's own kernels: matrix products, a sum of two long arrays,
     integer products in the cache, and operations on one element. Rates a second, seconds."""
-    from .graph import Graph
+    from .frontend.graph import Graph
 
     graph, arrays = Graph(), []
 

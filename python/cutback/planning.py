@@ -12,9 +12,9 @@ import numpy as np
 
 from . import _native, budgets, devices, files
 from .constraints import constrain
+from .frontend.tracing import Call, Traced
+from .frontend.training import ArgNums, _argnums
 from .policies import Policy, WholeGraph, resolve
-from .tracing import Call, Traced
-from .training import ArgNums, _argnums
 
 if TYPE_CHECKING:
     from .differences import Difference

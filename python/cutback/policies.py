@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from . import _native
 
 if TYPE_CHECKING:
-    from .tracer import Array
+    from .frontend.tracer import Array
 
 
 class CheckpointPolicy(IntEnum):

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _native, budgets, devices, files
+from .frontend.training import ArgNums
 from .integers import index
 from .planning import Plan, Problem, problem_of, read_graph
 from .policies import Policy, WholeGraph
-from .training import ArgNums
 
 
 class Baseline(NamedTuple):

@@ -14,10 +14,10 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from .. import dtypes
+from ..frontend.ops import _array, expand_dims
+from ..frontend.tracer import Array, ArrayLike, _normalize_axis, whole
 from ..integers import index
-from ..ops import _array, expand_dims
 from ..source import located
-from ..tracer import Array, ArrayLike, _normalize_axis, whole
 
 __all__ = [
     "avg_pool2d", "batch_norm", "causal_mask", "conv2d", "cross_entropy", "dropout", "embedding",
@@ -563,7 +563,7 @@ def scaled_dot_product_attention(
     Raises:
         ValueError: ``attn_mask`` together with ``is_causal``.
     """
-    from ..ops import where
+    from ..frontend.ops import where
 
     _not_built("scaled_dot_product_attention", enable_gqa=(enable_gqa, False))
     if attn_mask is not None and is_causal:

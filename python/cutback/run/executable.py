@@ -18,7 +18,7 @@ from .arrays import as_array, empty, wrap
 
 if TYPE_CHECKING:
     from ..devices import Device
-    from ..graph import Graph
+    from ..frontend.graph import Graph
     from ..optim import AdamW
     from ..planning import Plan
 

@@ -13,7 +13,7 @@ from .. import files
 from .executable import Executable, draws_of
 
 if TYPE_CHECKING:
-    from ..graph import Graph
+    from ..frontend.graph import Graph
 
 
 class Kernel(NamedTuple):

@@ -14,7 +14,7 @@ import pytest
 
 import cutback
 from cutback import dtypes
-from cutback.tracing import Call, constant_key
+from cutback.frontend.tracing import Call, constant_key
 
 X = np.arange(4, dtype=np.float32)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _native, dtypes
-from .policies import OPS, CheckpointPolicy, Op, PolicyContext, PolicyFunction
-from .source import located, location, place
+from .. import _native, dtypes
+from ..policies import OPS, CheckpointPolicy, Op, PolicyContext, PolicyFunction
+from ..source import located, location, place
 from .tracer import Array
 
 if TYPE_CHECKING:
-    from .run.executable import Executable
+    from ..run.executable import Executable
 
 ROLES = ("data", "param", "tangent", "state")
 _Call = tuple[str, tuple[Array, ...], dict[str, Any], str | None]
@@ -97,7 +97,7 @@ class Graph:
         Raises:
             TypeError: its dtype is not supported.
         """
-        from .run.arrays import as_array
+        from ..run.arrays import as_array
 
         array, dtype = as_array(value, "a constant of the traced function")
         bits = array.tobytes()  # the function may write into it between two uses
@@ -334,7 +334,7 @@ class Graph:
         Options are those of :class:`cutback.Executable`: ``budget``, ``measure``, ``preset``,
         ``backend``, ...
         """
-        from .run.executable import Executable
+        from ..run.executable import Executable
 
         names = [name for name, _ in self._inputs]
         positions = {name: i for i, name in enumerate(names)}

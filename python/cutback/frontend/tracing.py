@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes, tree
+from .. import dtypes, tree
+from ..policies import PolicyFunction
+from ..run.arrays import as_array
+from ..source import located
 from .graph import Graph, tracing
-from .policies import PolicyFunction
-from .run.arrays import as_array
-from .source import located
 from .tracer import Array
 
 Spec = tuple[Any, ...]
@@ -265,7 +265,7 @@ class Traced:
         Raises:
             ValueError, TypeError: the first result is no scalar, or an argument has no gradient.
         """
-        from .run.executable import Executable
+        from ..run.executable import Executable
 
         numbers = (argnums,) if isinstance(argnums, int) else argnums
         wrt = [

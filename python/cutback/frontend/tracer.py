@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from . import dtypes
-from .integers import index
-from .source import located
+from .. import dtypes
+from ..integers import index
+from ..source import located
 
 if TYPE_CHECKING:
     from .graph import Graph

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from . import tree
-from .budgets import parse_bytes
+from .. import tree
+from ..budgets import parse_bytes
+from ..policies import PREFER_RECOMPUTE, Policy, resolve
 from .graph import current
-from .policies import PREFER_RECOMPUTE, Policy, resolve
 from .tracer import Array
 
 F = TypeVar("F", bound=Callable[..., Any])

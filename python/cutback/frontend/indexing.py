@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import dtypes
-from .source import located, place
+from .. import dtypes
+from ..source import located, place
 
 if TYPE_CHECKING:
     from .tracer import Array

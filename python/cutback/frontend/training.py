@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import budgets, tree
-from .integers import index
-from .policies import Policy, PolicyFunction, resolve
-from .run.executable import Executable, Planned, Stats, check_random_step, check_seed
-from .source import located, place
+from .. import budgets, tree
+from ..integers import index
+from ..policies import Policy, PolicyFunction, resolve
+from ..run.executable import Executable, Planned, Stats, check_random_step, check_seed
+from ..source import located, place
 from .tracing import Call, Traced
 
 if TYPE_CHECKING:
-    from .devices import Device
-    from .optim import AdamW
-    from .planning import Plan
-    from .run.profiling import Profile
+    from ..devices import Device
+    from ..optim import AdamW
+    from ..planning import Plan
+    from ..run.profiling import Profile
 
 ArgNums = int | Sequence[int] | None
 _MANY = 64  # compiled specialisations of a step that look like a mistake
@@ -248,7 +248,7 @@ class Step:
         bytes that are allocated while it runs when each storage is allocated by itself. Nothing
         is updated. ``print(step.profile(params, x, y))`` sums up by kind; from then on
         ``step.plan.report`` shows the measured bytes beside the planned ones."""
-        from .run.profiling import profile
+        from ..run.profiling import profile
 
         with self._lock:
             call = self._read(args, kwargs)

@@ -1,0 +1,502 @@
+"""Functional operations under NumPy's names, with NumPy's broadcasting and promotion.
+
+They work inside a traced function: on traced arrays, and on NumPy arrays and numbers that meet them
+there. All of them are also available as ``cutback.<name>``. What has a method on
+:class:`cutback.Array` behaves like the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from .. import dtypes
+from ..integers import index
+from ..source import located
+from .graph import current
+from .tracer import Array, ArrayLike, Axis, _normalize_axis, _shape_of, common, whole
+
+__all__ = [
+    "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "astype", "broadcast_to", "clip",
+    "concatenate", "cos", "divide", "equal", "erf", "exp", "expand_dims", "floor", "full",
+    "full_like", "greater", "greater_equal", "less", "less_equal", "log", "log1p", "logical_and",
+    "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply",
+    "negative", "not_equal", "ones", "ones_like", "pad", "power", "ravel", "reciprocal", "reshape",
+    "rsqrt", "sigmoid", "sign", "sin", "split", "sqrt", "square", "squeeze", "stack", "std",
+    "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "transpose", "tril",
+    "uniform", "var", "where", "zeros", "zeros_like",
+
+]  # fmt: skip
+
+
+def _array(x: ArrayLike) -> Array:
+    """``x`` as a value of the current graph."""
+    return x if isinstance(x, Array) else current().lift(x)
+
+
+def _graph_of(*values: Any) -> Any:
+    for x in values:
+        if isinstance(x, Array):
+            return x.graph
+    return current()
+
+
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return _shape_of((shape,))
+
+
+# ---- making arrays -------------------------------------------------------------------------------
+
+
+def full(shape: int | Sequence[int], value: bool | int | float, dtype: Any = None) -> Array:
+    """``shape`` filled with ``value``; without ``dtype`` that of the Python number (bool, i64 or
+    f64)."""
+    if dtype is None:
+        dtype = "bool" if isinstance(value, bool) else "i64" if isinstance(value, int) else "f64"
+    return current().full(_shape(shape), value, dtypes.parse(dtype))
+
+
+def zeros(shape: int | Sequence[int], dtype: Any = "f64") -> Array:
+    """Zeros; f64 unless said otherwise, as in NumPy."""
+    return full(shape, 0, dtype)
+
+
+def ones(shape: int | Sequence[int], dtype: Any = "f64") -> Array:
+    """Ones; f64 unless said otherwise, as in NumPy."""
+    return full(shape, 1, dtype)
+
+
+def full_like(x: ArrayLike, value: bool | int | float, dtype: Any = None) -> Array:
+    """``value`` in the shape, and unless said otherwise the dtype, of ``x``."""
+    x = _array(x)
+    return x.graph.full(x.shape, value, dtypes.parse(x.dtype if dtype is None else dtype))
+
+
+def zeros_like(x: ArrayLike, dtype: Any = None) -> Array:
+    """Zeros in the shape and dtype of ``x``."""
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: ArrayLike, dtype: Any = None) -> Array:
+    """Ones in the shape and dtype of ``x``."""
+    return full_like(x, 1, dtype)
+
+
+def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = "i64") -> Array:
+    """Integers from ``start`` (0 when only one number is given) up to ``stop``, which is not
+    included.
+
+    Raises:
+        TypeError: a bound or step that is no integer.
+        ValueError: a step of 0.
+    """
+    if stop is None:
+        start, stop = 0, start
+    start, stop, step = (index(n) for n in (start, stop, step))
+    if step == 0:
+        raise ValueError(located("arange: the step is 0"))
+    n = len(range(start, stop, step))
+    name = dtypes.parse(dtype)
+    (count,) = current().apply("iota", (), {"axis": 0, "shape": (n,), "dtype": name})
+    if step != 1:
+        count = count * step
+    return count + start if start else count
+
+
+def uniform(shape: int | Sequence[int], dtype: Any = "f32") -> Array:
+    """Random multiples of 2**-16 in [0, 1): a function of the step's seed, its number and this
+    call's place in the program."""
+    graph = current()
+    attrs = {"stream": graph.next_stream(), "shape": _shape(shape), "dtype": dtypes.parse(dtype)}
+    return graph.apply("uniform", (), attrs)[0]
+
+
+# ---- element by element --------------------------------------------------------------------------
+
+
+def exp(x: ArrayLike) -> Array:
+    """e**x; integers are computed in f64."""
+    return _array(x)._floating("exp")
+
+
+def log(x: ArrayLike) -> Array:
+    """Natural logarithm."""
+    return _array(x)._floating("log")
+
+
+def log1p(x: ArrayLike) -> Array:
+    """log(1 + x), exact near 0."""
+    return _array(x)._floating("log1p")
+
+
+def sqrt(x: ArrayLike) -> Array:
+    """Square root."""
+    return _array(x)._floating("sqrt")
+
+
+def rsqrt(x: ArrayLike) -> Array:
+    """1 / sqrt(x)."""
+    return _array(x)._floating("rsqrt")
+
+
+def reciprocal(x: ArrayLike) -> Array:
+    """1 / x."""
+    return _array(x)._floating("reciprocal")
+
+
+def sin(x: ArrayLike) -> Array:
+    """Sine of radians."""
+    return _array(x)._floating("sin")
+
+
+def cos(x: ArrayLike) -> Array:
+    """Cosine of radians."""
+    return _array(x)._floating("cos")
+
+
+def tanh(x: ArrayLike) -> Array:
+    """Hyperbolic tangent."""
+    return _array(x)._floating("tanh")
+
+
+def sigmoid(x: ArrayLike) -> Array:
+    """1 / (1 + e**-x)."""
+    return _array(x)._floating("sigmoid")
+
+
+def erf(x: ArrayLike) -> Array:
+    """Error function."""
+    return _array(x)._floating("erf")
+
+
+def floor(x: ArrayLike) -> Array:
+    """Largest integer not above x; integers stay as they are."""
+    x = _array(x)
+    return x if x.dtype not in dtypes.FLOATS else x._apply("floor")
+
+
+def square(x: ArrayLike) -> Array:
+    """x * x."""
+    return _array(x)._apply("square")
+
+
+def sign(x: ArrayLike) -> Array:
+    """-1, 0 or 1; NaN stays NaN."""
+    return _array(x)._apply("sign")
+
+
+def absolute(x: ArrayLike) -> Array:
+    """|x|."""
+    return _array(x)._apply("abs")
+
+
+abs = absolute
+
+
+def negative(x: ArrayLike) -> Array:
+    """-x."""
+    return -_array(x)
+
+
+def logical_not(x: ArrayLike) -> Array:
+    """not x, for bool arrays."""
+    return ~_array(x)
+
+
+def _two(name: str, x: ArrayLike, y: ArrayLike) -> Array:
+    a, b = common(_graph_of(x, y), name, (x, y))
+    return a._apply(name, b)
+
+
+def maximum(x: ArrayLike, y: ArrayLike) -> Array:
+    """The larger of each pair; NaN if either is."""
+    return _two("maximum", x, y)
+
+
+def minimum(x: ArrayLike, y: ArrayLike) -> Array:
+    """The smaller of each pair; NaN if either is."""
+    return _two("minimum", x, y)
+
+
+def add(x: ArrayLike, y: ArrayLike) -> Array:
+    """x + y."""
+    return _array(x) + y if isinstance(x, Array) else _two("add", x, y)
+
+
+def subtract(x: ArrayLike, y: ArrayLike) -> Array:
+    """x - y."""
+    return _two("sub", x, y)
+
+
+def multiply(x: ArrayLike, y: ArrayLike) -> Array:
+    """x * y."""
+    return _two("mul", x, y)
+
+
+def divide(x: ArrayLike, y: ArrayLike) -> Array:
+    """x / y; integers in f64."""
+    return x / y if isinstance(x, Array) else _array(x) / y
+
+
+def power(x: ArrayLike, y: ArrayLike) -> Array:
+    """x ** y."""
+    return x**y if isinstance(x, Array) else _array(x) ** y
+
+
+def matmul(x: ArrayLike, y: ArrayLike) -> Array:
+    """Matrix product of the last two axes; 1-D operands and batches as in NumPy."""
+    return _two("matmul", x, y)
+
+
+def equal(x: ArrayLike, y: ArrayLike) -> Array:
+    """x == y."""
+    return _two("eq", x, y)
+
+
+def not_equal(x: ArrayLike, y: ArrayLike) -> Array:
+    """x != y."""
+    return _two("ne", x, y)
+
+
+def less(x: ArrayLike, y: ArrayLike) -> Array:
+    """x < y."""
+    return _two("lt", x, y)
+
+
+def less_equal(x: ArrayLike, y: ArrayLike) -> Array:
+    """x <= y."""
+    return _two("le", x, y)
+
+
+def greater(x: ArrayLike, y: ArrayLike) -> Array:
+    """x > y."""
+    return _two("gt", x, y)
+
+
+def greater_equal(x: ArrayLike, y: ArrayLike) -> Array:
+    """x >= y."""
+    return _two("ge", x, y)
+
+
+def logical_and(x: ArrayLike, y: ArrayLike) -> Array:
+    """x and y, for bool arrays."""
+    return _array(x) & _array(y)
+
+
+def logical_or(x: ArrayLike, y: ArrayLike) -> Array:
+    """x or y, for bool arrays."""
+    return _array(x) | _array(y)
+
+
+def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array:
+    """``x`` where ``condition`` (bool) holds, ``y`` elsewhere.
+
+    Raises:
+        TypeError: ``condition`` is not bool.
+    """
+    graph = _graph_of(condition, x, y)
+    mask = graph.lift(condition)
+    if mask.dtype != "bool":
+        raise TypeError(
+            located(
+                f"where: the condition must be bool, not {mask.dtype}; compare it, as in x != 0"
+            )
+        )
+    a, b = common(graph, "where", (x, y))
+    return mask._apply("where", a, b)  # type: ignore[no-any-return]
+
+
+def clip(x: ArrayLike, minimum: ArrayLike | None = None, maximum: ArrayLike | None = None) -> Array:
+    """Elements limited to [minimum, maximum]; None is no limit."""
+    return _array(x).clip(minimum, maximum)
+
+
+def astype(x: ArrayLike, dtype: Any) -> Array:
+    """The same elements in another dtype."""
+    return _array(x).astype(dtype)
+
+
+# ---- reductions ----------------------------------------------------------------------------------
+
+
+def sum(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Sum over axes (None: all)."""
+    return _array(x).sum(axis, keepdims)
+
+
+def mean(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Mean over axes (None: all)."""
+    return _array(x).mean(axis, keepdims)
+
+
+def var(x: ArrayLike, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Array:
+    """Variance over axes (None: all), with divisor n - ddof."""
+    return _array(x).var(axis, ddof, keepdims)
+
+
+def std(x: ArrayLike, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Array:
+    """Square root of :func:`var`."""
+    return _array(x).std(axis, ddof, keepdims)
+
+
+def max(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Largest over axes (None: all)."""
+    return _array(x).max(axis, keepdims)
+
+
+def min(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Smallest over axes (None: all)."""
+    return _array(x).min(axis, keepdims)
+
+
+amax, amin = max, min
+
+
+def argmax(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Index of the first largest along ``axis``."""
+    return _array(x).argmax(axis, keepdims)
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+
+def reshape(x: ArrayLike, shape: int | Sequence[int]) -> Array:
+    """The same elements, in row-major order, under another shape; one size may be -1."""
+    return _array(x).reshape(shape)
+
+
+def ravel(x: ArrayLike) -> Array:
+    """All elements in one axis."""
+    return _array(x).ravel()
+
+
+def transpose(x: ArrayLike, axes: Sequence[int] | None = None) -> Array:
+    """The axes in the given order; reversed without one."""
+    return _array(x).transpose(axes)
+
+
+def swapaxes(x: ArrayLike, axis1: int, axis2: int) -> Array:
+    """The two axes exchanged."""
+    return _array(x).swapaxes(axis1, axis2)
+
+
+def squeeze(x: ArrayLike, axis: Axis = None) -> Array:
+    """Without axes of size 1."""
+    return _array(x).squeeze(axis)
+
+
+def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> Array:
+    """With new axes of size 1 at the given places of the result."""
+    x = _array(x)
+    places = axis if isinstance(axis, (tuple, list)) else (axis,)
+    ndim = x.ndim + len(places)
+    new = {_normalize_axis(a, ndim, "expand_dims") for a in places}
+    if len(new) != len(places):
+        raise ValueError(located(f"expand_dims: axis {axis} names a place twice"))
+    sizes = iter(x.shape)
+    return x.reshape(tuple(1 if a in new else next(sizes) for a in range(ndim)))
+
+
+def broadcast_to(x: ArrayLike, shape: int | Sequence[int]) -> Array:
+    """NumPy's broadcast of ``x`` to ``shape``."""
+    x = _array(x)
+    target = _shape(shape)
+    return x if x.shape == target else x._apply("expand", shape=target)
+
+
+# ---- joining and moving --------------------------------------------------------------------------
+
+
+def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
+    """Arrays joined along ``axis`` (None: all of them flattened).
+
+    Raises:
+        ValueError: no arrays, or shapes that differ elsewhere.
+    """
+    if not len(arrays):
+        raise ValueError(located("concatenate: no arrays to join"))
+    parts = common(_graph_of(*arrays), "concatenate", arrays)
+    if axis is None:
+        parts, axis = [p.ravel() for p in parts], 0
+    if not parts[0].shape:
+        raise ValueError(located("concatenate: arrays without axes cannot be joined; use stack"))
+    number = _normalize_axis(axis, parts[0].ndim, "concatenate")
+    return parts[0]._apply("concat", *parts[1:], axis=number)
+
+
+def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
+    """Arrays of one shape joined along a new axis at place ``axis`` of the result."""
+    if not len(arrays):
+        raise ValueError(located("stack: no arrays to join"))
+    parts = common(_graph_of(*arrays), "stack", arrays)
+    if any(p.shape != parts[0].shape for p in parts):
+        raise ValueError(located(f"stack: shapes differ: {', '.join(str(p.shape) for p in parts)}"))
+    number = _normalize_axis(axis, parts[0].ndim + 1, "stack")
+    return concatenate([expand_dims(p, number) for p in parts], number)
+
+
+def split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> list[Array]:
+    """``x`` cut along ``axis`` into ``sections`` equal parts, or at the given indices.
+
+    Raises:
+        ValueError: the axis does not divide into equal parts.
+    """
+    x = _array(x)
+    number = _normalize_axis(axis, x.ndim, "split")
+    n = x.shape[number]
+    if isinstance(sections, int):
+        sections = whole(sections, "split: sections")
+        if sections < 1 or n % sections:
+            raise ValueError(
+                located(
+                    f"split: axis {axis} of size {n} does not divide into {sections} equal parts"
+                )
+            )
+        edges = [i * (n // sections) for i in range(sections + 1)]
+    else:
+        edges = [0, *sections, n]
+    before = (slice(None),) * number
+    return [x[(*before, slice(a, b))] for a, b in pairwise(edges)]
+
+
+def pad(x: ArrayLike, pad_width: Any, constant_values: float = 0.0) -> Array:
+    """``x`` with a constant around it. ``pad_width``: a number, a pair, or a pair for each axis.
+
+    Raises:
+        ValueError: the widths do not fit the axes, or are negative.
+    """
+    x = _array(x)
+    if isinstance(pad_width, int):
+        pad_width = whole(pad_width, "pad: a width")
+        widths = [(pad_width, pad_width)] * x.ndim
+    elif len(pad_width) == 2 and all(isinstance(w, int) for w in pad_width):
+        widths = [(pad_width[0], pad_width[1])] * x.ndim
+    else:
+        widths = [(low, high) for low, high in pad_width]
+    if len(widths) != x.ndim:
+        raise ValueError(located(f"pad: {len(widths)} pairs of widths for {x.ndim} axes"))
+    for axis, pair in enumerate(widths):
+        low, high = (whole(n, "pad: a width") for n in pair)
+        if low or high:
+            x = x._apply(
+                "pad", axis=axis, low=low, high=high, interior=0, value=float(constant_values)
+            )
+    return x
+
+
+def tril(x: ArrayLike, k: int = 0) -> Array:
+    """The lower triangle of the last two axes: elements with column <= row + k, zeros elsewhere."""
+    return _array(x)._apply("tril", k=whole(k, "tril: k"), fill=0.0)
+
+
+def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> Array:
+    """Elements, or slices along ``axis``, at integer ``indices``; None takes from all elements."""
+    return _array(x).take(indices, axis)
+
+
+def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int) -> Array:
+    """``out[.., i, ..] = x[.., indices[.., i, ..], ..]``; indices are not negative."""
+    x = _array(x)
+    number = _normalize_axis(axis, x.ndim, "take_along_axis")
+    return x._apply("gather", x.graph.lift(indices), axis=number)
