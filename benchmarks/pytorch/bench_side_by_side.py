@@ -45,7 +45,7 @@ from joint import Joint, Step, capture, inductor_decompositions, torch_partition
 import cutback
 import cutback.torch
 from cutback import _native, budgets
-from cutback.planning import Plan
+from cutback.planner.plan import Plan
 from cutback.torch.graph.moving import Schedule
 
 COMMAND = "python benchmarks/pytorch/bench_side_by_side.py"

@@ -32,8 +32,10 @@ from .run.arrays import RawArray
 from .run.executable import Executable, Planned, Stats
 
 if TYPE_CHECKING:
-    from .planning import Plan, min_cut, plan, plans
-    from .tradeoffs import Frontier, frontier
+    from .frontend.planning import frontier, min_cut, plan
+    from .planner.plan import Plan
+    from .planner.search import plans
+    from .planner.tradeoffs import Frontier
 
 __all__ = [
     "Array", "BudgetError", "CheckpointPolicy", "Executable", "Frontier", "Graph", "Plan",
@@ -45,9 +47,8 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = {  # they read JSON, which not every program needs
-    "Plan": "planning", "min_cut": "planning", "plan": "planning",
-    "plans": "planning",
-    "Frontier": "tradeoffs", "frontier": "tradeoffs",
+    "Plan": "planner.plan", "plans": "planner.search", "Frontier": "planner.tradeoffs",
+    "frontier": "frontend.planning", "min_cut": "frontend.planning", "plan": "frontend.planning",
 }  # fmt: skip
 
 

@@ -21,7 +21,8 @@ from .budgets import MEASURES, PRESETS, parse_preset, text, whole_number
 from .devices import resolve
 
 if TYPE_CHECKING:
-    from .planning import Best, Plan
+    from .planner.plan import Plan
+    from .planner.search import Best
 
 _DEVICE = (
     "row of the cost model: a name, measured (this CPU) or FILE.json; a100 for traced graphs, else "
@@ -249,7 +250,8 @@ def _told(best: Best | None) -> str:
 
 def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
     from . import files
-    from .planning import Plan, plans
+    from .planner.plan import Plan
+    from .planner.search import plans
 
     asked, measure = _budgets(options.budgets), options.measure or "live"
     if not asked:
@@ -315,7 +317,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from . import files
-    from .planning import plan
+    from .frontend.planning import plan
 
     _check_options(options)
     graph = _read_graph(options.file)
@@ -379,7 +381,7 @@ def _cut(options: argparse.Namespace) -> int:
 
 def _frontier(options: argparse.Namespace) -> int:
     from . import files
-    from .tradeoffs import frontier
+    from .frontend.planning import frontier
 
     if options.peaks and not options.report:
         raise ValueError("--peaks goes with --report FILE")
@@ -399,7 +401,7 @@ def _frontier(options: argparse.Namespace) -> int:
 def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
     """The text of a plan and its document, which has what a picture needs."""
     from . import files
-    from .plan_files import check_plan
+    from .planner.plan_files import check_plan
 
     plan = files.read_text(path)
     document = files.parse_json(plan, path)
@@ -419,15 +421,15 @@ def _graph_of(options: argparse.Namespace, document: Mapping[str, Any]) -> str:
 
 def _plan_for(problem: str, plan: str, document: Mapping[str, Any], path: str) -> Plan:
     """A plan with its problem, once they fit."""
-    from .plan_files import check_fits
-    from .planning import Plan
+    from .planner.plan import Plan
+    from .planner.plan_files import check_fits
 
     check_fits(document, json.loads(problem), path)
     return Plan(problem, plan)
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from .planning import read_problem
+    from .planner.problems import read_problem
 
     plan, document = _read_plan(options.plan)
     answer = _plan_for(read_problem(_graph_of(options, document)), plan, document, options.plan)
@@ -438,7 +440,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from .planning import read_problem
+    from .planner.problems import read_problem
 
     (first, document), (second, other) = _read_plan(options.plan), _read_plan(options.other)
     problem = read_problem(_graph_of(options, document))

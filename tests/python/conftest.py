@@ -16,7 +16,7 @@ import pytest
 
 import cutback
 from cutback import _native
-from cutback.planning import Plan
+from cutback.planner.plan import Plan
 from cutback.run.executable import Executable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))

@@ -57,7 +57,7 @@ def every_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each plan goes through the independent evaluator."""
     from evaluate import check_plan
 
-    from cutback.planning import Plan
+    from cutback.planner.plan import Plan
 
     take_plan = Plan.__init__
 

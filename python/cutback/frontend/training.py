@@ -25,7 +25,7 @@ from .tracing import Call, Traced
 if TYPE_CHECKING:
     from ..devices import Device
     from ..optim import AdamW
-    from ..planning import Plan
+    from ..planner.plan import Plan
     from ..run.profiling import Profile
 
 ArgNums = int | Sequence[int] | None

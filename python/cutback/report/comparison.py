@@ -11,7 +11,7 @@ from .svg import document, escape, human_bytes, nice_ticks, tag, text
 from .timeline import columns, staircase
 
 if TYPE_CHECKING:
-    from ..differences import Difference
+    from ..planner.differences import Difference
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 320.0, 84.0, 18.0, 34.0, 34.0
 MOST_ROWS = 400

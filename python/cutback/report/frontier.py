@@ -11,7 +11,7 @@ from .page import page, table
 from .svg import document, human_bytes, nice_ticks, tag, text
 
 if TYPE_CHECKING:
-    from ..tradeoffs import Peak, Reference
+    from ..planner.tradeoffs import Peak, Reference
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 460.0, 74.0, 150.0, 40.0, 46.0
 LABELS = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..devices import Device
     from ..frontend.graph import Graph
     from ..optim import AdamW
-    from ..planning import Plan
+    from ..planner.plan import Plan
 
 
 def _row(device: Device | None) -> str | None:
@@ -38,7 +38,7 @@ _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 def _check_plan(plan: Any) -> None:
     if plan is None or (isinstance(plan, str) and plan.lstrip().startswith("{")):
         return
-    from ..planning import Plan
+    from ..planner.plan import Plan
 
     if isinstance(plan, str):
         raise ValueError(f"plan={budgets.short(plan)} is not the JSON of a plan")
@@ -188,7 +188,7 @@ class Executable:
     def plan(self) -> Plan:
         """The plan: what is saved, what is recomputed, and why."""
         if self._plan is None:
-            from ..planning import Plan
+            from ..planner.plan import Plan
 
             self._plan = Plan.of_step(self)
         return self._plan

@@ -163,9 +163,9 @@ CALLS = {  # name: (function, positional arguments, keyword arguments)
     "save_from_both_policies": (policies.save_from_both_policies, (["matmul"],), {}),
     "mu_two": (lambda s: cutback.plan(loss, W, X, policy=policies.mu_two(s)), (2000,), {}),
     "tree.unflatten": (cutback.tree.unflatten, (cutback.tree.flatten(W)[1], [1, 2]), {}),
-    "files.read_text": (cutback.planning.files.read_text, ("/dev/null",), {}),
+    "files.read_text": (cutback.files.read_text, ("/dev/null",), {}),
     "with_times": (
-        cutback.planning.files.with_times, (cutback.plan(loss, W, X)._problem_text, {}), {},
+        cutback.files.with_times, (cutback.plan(loss, W, X)._problem_text, {}), {},
     ),
     "devices.resolve": (cutback.devices.resolve, ("cpu",), {}),
     "Step": (cutback.Step, (loss,), {

@@ -13,12 +13,13 @@ import pytest
 import cutback
 from cutback import policies
 from cutback.constraints import BATCHED, NAMES, constrain, mu_two, packet
+from cutback.planner import problems
 
 GRAPHS = Path(__file__).parents[2] / "data" / "graphs"
 
 
 def problem_of(name):
-    return cutback.planning.read_problem(GRAPHS / f"{name}.json.gz")
+    return problems.read_problem(GRAPHS / f"{name}.json.gz")
 
 
 @pytest.fixture(scope="module")

@@ -201,12 +201,12 @@ def test_floor(plan):
 
 
 def test_the_bound_survives_the_file(plan):
-    again = cutback.planning.Plan(json.dumps(plan.problem), plan.to_json())
+    again = cutback.Plan(json.dumps(plan.problem), plan.to_json())
     assert again.explain() == plan.explain()
     broken = json.loads(plan.to_json())
     broken["numbers"]["lower_bound_ps"] = -3
     with pytest.raises(ValueError, match="lower_bound_ps"):
-        cutback.planning.Plan(json.dumps(plan.problem), json.dumps(broken)).explain()
+        cutback.Plan(json.dumps(plan.problem), json.dumps(broken)).explain()
 
 
 # ---- two plans -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import cutback
 from cutback import budgets, cli
+from cutback.planner import problems
 from cutback.policies import mu_two
 
 DATA = Path(__file__).parents[2] / "data" / "graphs"
@@ -258,7 +259,7 @@ def test_a_graph_of_nodes_is_named_as_what_it_is():
 def test_a_joint_graph_takes_them_too():
     """A graph traced with PyTorch, as a path, and as the problem it becomes."""
     path = DATA / "transformer_encoder.json.gz"
-    problem = cutback.planning.read_problem(path)
+    problem = problems.read_problem(path)
     for options in (
         {"preset": "aggressive", "policy": "save:aten.mm"},
         {"preset": "conservative", "device": "a100"},

@@ -127,6 +127,16 @@ def test_plans_can_be_copied_and_pickled():
     np.testing.assert_array_equal(again(np.ones(3))[1], step(np.ones(3))[1])
 
 
+def test_pickles_of_earlier_versions_are_read():
+    """They name the module that plans were in."""
+    step = cutback.value_and_grad(lambda x: (cutback.tanh(x) ** 2).sum())
+    step(np.ones(3))
+    now = pickle.dumps(step.plan, protocol=0)
+    old = now.replace(b"ccutback.planner.plan\nPlan\n", b"ccutback.planning\nPlan\n")
+    assert old != now
+    assert pickle.loads(old).explain() == step.plan.explain()
+
+
 PROBLEMS = sorted((Path(__file__).parents[2] / "data" / "problems").glob("*.json.gz"))
 
 

@@ -244,7 +244,7 @@ def test_import_is_cheap_and_quiet():
         import sys, threading, numpy, numpy.linalg
         before = set(sys.modules)
         import cutback
-        heavy = {"json", "argparse", "gzip", "cutback.report", "cutback.planning", "ml_dtypes"}
+        heavy = {"json", "argparse", "gzip", "cutback.report", "cutback.planner.plan", "ml_dtypes"}
         loaded = sorted(heavy & (set(sys.modules) - before))
         print(loaded, threading.active_count())
         """

@@ -23,7 +23,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils._pytree import tree_iter
 
 from ... import BudgetError, budgets
-from ...planning import Plan
+from ...planner.plan import Plan
 from .. import hooks
 from ..memory import MemoryTracker
 from .backends import make_backend

@@ -19,7 +19,8 @@ from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 from torch.utils.checkpoint import SelectiveCheckpointContext
 
 from ... import __version__, _native, budgets, files, policies
-from ...planning import Plan, Times, _times
+from ...planner.plan import Plan
+from ...planner.problems import Times, times_of
 from ..flags import check_flags
 from ..graph import moving, ops, rerunnable
 from ..graph.counter import check_random, replace_draws
@@ -346,7 +347,7 @@ class Partitioner(CustomPartitionerFn):
         self.on_plan = on_plan
         profile = known(profile)
         self.profile = profile if isinstance(profile, Statistics) else None
-        self.times = None if profile is None else dict(_times(profile))
+        self.times = None if profile is None else dict(times_of(profile))
         self.random = check_random(random)
         self.cse = cse
         self._once = uuid4().hex

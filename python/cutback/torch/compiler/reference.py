@@ -13,7 +13,7 @@ import json
 from typing import Any, NamedTuple
 
 from ... import _native, budgets, devices
-from ...planning import Plan
+from ...planner.plan import Plan
 from ..graph import moving
 
 FASTEST = "fastest"

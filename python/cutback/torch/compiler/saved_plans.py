@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import _native, files
-from ...planning import Plan
+from ...planner.plan import Plan
 from ..graph.moving import Move, Schedule, Step, with_link
 from .totals import Total, with_total
 

@@ -30,7 +30,7 @@ import torch
 from torch._guards import CompileContext
 
 from ... import BudgetError, budgets
-from ...planning import Plan
+from ...planner.plan import Plan
 from ..graph.graphs import hint
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule

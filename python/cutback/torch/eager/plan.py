@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import _native, budgets
-from ...plan_files import check_fits, check_plan
-from ...planning import Plan
+from ...planner.plan import Plan
+from ...planner.plan_files import check_fits, check_plan
 from ..graph import rerunnable
 from .described import Described
 from .log import Region

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...planning import Plan
+from ...planner.plan import Plan
 from ..flags import check_flags
 from .drop_in import context_of, refuse_unusual
 from .log import Region, active

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 
 from ... import budgets
 from ..._native import BudgetError
-from ...planning import Plan
+from ...planner.plan import Plan
 from ..compiler.partition import MEASURES, Policy
 from .tracing import trace
 

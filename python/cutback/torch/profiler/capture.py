@@ -17,7 +17,8 @@ from torch._dynamo.exc import BackendCompilerFailed, Unsupported
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_iter
 
-from ...planning import Plan, plan
+from ...frontend.planning import plan
+from ...planner.plan import Plan
 from .. import hooks
 from ..compiler.compiling import uncompiled
 from ..compiler.partition import device_row, prepare

@@ -16,7 +16,8 @@ import torch
 from torch import fx
 
 from ... import _native, budgets
-from ...planning import Plan, plan
+from ...frontend.planning import plan
+from ...planner.plan import Plan
 from ..compiler.compiling import compile
 from ..flags import check_flags
 from ..graph.statistics import Value, check_same, signature

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from ... import budgets, files
-from ...planning import Plan
+from ...planner.plan import Plan
 from ..compiler.several import part_of
 from ..graph.emitter import emit
 from ..graph.moving import Move, Schedule, schedule_of

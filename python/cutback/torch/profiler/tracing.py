@@ -11,7 +11,8 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
 from ... import BudgetError, budgets, files
-from ...planning import Plan, plan
+from ...frontend.planning import plan
+from ...planner.plan import Plan
 from .. import hooks
 from ..compiler import reference
 from ..compiler.compiling import uncompiled

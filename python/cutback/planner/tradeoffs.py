@@ -6,14 +6,11 @@ import json
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import _native, budgets, devices, files
-from .frontend.training import ArgNums
-from .integers import index
-from .planning import Plan, Problem, problem_of, read_graph
-from .policies import Policy, WholeGraph
+from .. import _native, budgets, devices, files
+from ..integers import index
+from .plan import Plan
 
 
 class Baseline(NamedTuple):
@@ -188,7 +185,7 @@ class Frontier:
 
     def svg(self) -> str:
         """The picture: points, hull, baselines and PyTorch's points, with a tooltip on each."""
-        from .report.frontier import frontier_svg
+        from ..report.frontier import frontier_svg
 
         return frontier_svg(json.loads(self._text), self.references)
 
@@ -200,7 +197,7 @@ class Frontier:
     ) -> None:
         """Writes a self-contained HTML page: the picture, and the points as a table; with
         ``peaks`` also peak against time, see :attr:`peaks`."""
-        from .report.frontier import render_frontier
+        from ..report.frontier import render_frontier
 
         page = render_frontier(
             json.loads(self._text), title, self.references, self.peaks if peaks else None
@@ -227,29 +224,3 @@ class Frontier:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": str(self), "image/svg+xml": self.svg()}
-
-
-def frontier(
-    what: Callable[..., Any] | Problem,
-    *args: Any,
-    preset: str = "recompute_all",
-    policy: Policy | WholeGraph | str | None = None,
-    argnums: ArgNums = 0,
-    device: devices.Device | None = None,
-) -> Frontier:
-    """Every trade-off between bytes saved for the backward and time, in milliseconds.
-
-    Args:
-        what, args, policy, argnums, device: as for :func:`cutback.plan`.
-        preset: what may run again: ``"recompute_all"`` (whatever may run twice), ``"aggressive"``
-            (nothing compute-intensive), ``"conservative"`` (what fuses) or ``"torch-compat"``.
-
-    Raises:
-        ValueError, TypeError: a mistake in the problem or the function.
-        NotImplementedError: limits of regions leave no point of it.
-    """
-    number = budgets.parse_preset(preset)
-    graph = "" if callable(what) else read_graph(what)
-    text = problem_of(graph or what, args, policy=policy, argnums=argnums, device=device)
-    answer = _native.frontier_json(text, number, devices.resolve(device))
-    return Frontier(text, answer, graph)

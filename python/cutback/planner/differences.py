@@ -7,10 +7,10 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import budgets, files
+from .. import budgets, files
 
 if TYPE_CHECKING:
-    from .planning import Plan
+    from .plan import Plan
 
 TOTALS = ("arena_bytes", "live_bytes", "saved_bytes", "time_ps")
 
@@ -110,7 +110,7 @@ class Difference:
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plans compared") -> None:
         """Writes a self-contained HTML page: totals, both timelines, and what differs."""
-        from .report.comparison import render_difference
+        from ..report.comparison import render_difference
 
         files.write_text(path, render_difference(self, title))
 
@@ -145,6 +145,6 @@ class Difference:
         return f"<cutback.Difference {len(self.changes)} changes>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        from .report.comparison import difference_fragment
+        from ..report.comparison import difference_fragment
 
         return {"text/plain": str(self), "text/html": difference_fragment(self)}

@@ -1,0 +1,148 @@
+"""Plans and frontiers of functions: traced and differentiated here, planned by ``planner``. Both
+take problems too, so that users have one name for either."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from .. import _native, budgets, devices
+from ..planner.plan import Plan
+from ..planner.problems import Problem, Profile, Times, problem_text, read_graph, under_policy
+from ..planner.search import Progress, Request
+from ..planner.tradeoffs import Frontier
+from ..policies import Policy, WholeGraph, resolve
+from ..run.executable import Executable
+from .tracing import Call, Traced
+from .training import ArgNums, _argnums
+
+
+def problem_of(
+    what: Callable[..., Any] | Problem,
+    args: tuple[Any, ...],
+    *,
+    policy: Policy | WholeGraph | str | None = None,
+    argnums: ArgNums = 0,
+    device: devices.Device | None = None,
+    profile: Profile | Times | str | os.PathLike[str] | None = None,
+) -> str:
+    """The problem (JSON) of a function on arguments like these, or of what :func:`read_graph`
+    takes, with times and policy laid over it: all that follows is the same for both.
+
+    Raises:
+        ValueError, TypeError: a mistake in it, or an argument that this kind does not take.
+    """
+    if not callable(what):
+        if args or _argnums(argnums) != (0,):
+            raise TypeError("arguments and argnums go with a function; a problem has neither")
+        return problem_text(what, policy=policy, device=device, profile=profile)
+    if profile is not None:
+        raise TypeError(
+            "a profile needs a problem: cutback.plan(step.plan.problem, profile=step.profile(...))"
+        )
+    whole = policy if isinstance(policy, WholeGraph) else None
+    asked = None if policy is None or whole is not None else resolve(policy)
+    numbers = _argnums(argnums)
+    traced = Traced(Call(what, args, {}), numbers, asked)
+    traced.finish(with_loss=bool(numbers))
+    step = Executable(traced.graph, traced.wrt_positions, backend="null", device=device)
+    return under_policy(step.text("problem"), whole, device)
+
+
+def plan(
+    what: Callable[..., Any] | Problem,
+    *args: Any,
+    budget: int | float | str | None = None,
+    measure: str | None = None,
+    preset: str | None = None,
+    policy: Policy | WholeGraph | str | None = None,
+    argnums: ArgNums = 0,
+    device: devices.Device | None = None,
+    profile: Profile | Times | str | os.PathLike[str] | None = None,
+    max_extra: float | None = None,
+    offload: bool | str = False,
+    pinned: int | str | None = None,
+    exact: bool = False,
+    time_limit: float = 0.0,
+    progress: Progress | None = None,
+) -> Plan:
+    """Plans the step of a function on arguments like these, or a problem from elsewhere, without
+    running anything.
+
+    Args:
+        what: a loss function, whose arguments follow; or a problem: a document (dict), its JSON, or
+            the path of a file with it (``docs/problem.md``).
+        budget, preset, policy, device: as for :func:`cutback.compile`. A problem takes a
+            policy as text (:mod:`cutback.constraints`); both take :func:`policies.mu_two`.
+        argnums: for a function, as for :func:`cutback.compile`.
+        measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
+        profile: for a problem, measured times that go before the cost model: what ``step.profile``
+            returned, seconds by operation, or the path of a file with them; see
+            :func:`cutback.files.with_times`.
+        exact: search again at just this budget. The plan may be faster, but a larger
+            budget without it, or with it, may then give a slower one.
+        max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given
+            (and where constraints alone take more than that, whatever it is).
+        offload: with a budget; may values move to the host and back, over the link of
+            the device? ``"only"``: and nothing runs again. :func:`cutback.torch.compile`
+            runs such plans, :func:`cutback.compile` does not.
+        pinned: with ``offload`` or a policy that offloads: most bytes that the host may hold for
+            it at one time; ``"8GiB"``.
+        time_limit, progress: seconds after which the search ends with the best plan
+            found (0: it ends when it is done), and a function that is told the seconds so far and,
+            if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
+            True to end it. Plans of a search ended early need not repeat.
+
+    Raises:
+        BudgetError: no plan meets the budget; the text states the smallest peak found.
+        ValueError, TypeError: a mistake in the problem or the function.
+    """
+    if measure is None:
+        measure = "arena" if callable(what) else "live"
+    request = Request(budget, measure, preset, max_extra, offload, pinned, exact)
+    text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
+    return request.plan(text, device, time_limit, progress)
+
+
+def min_cut(
+    f: Callable[..., Any],
+    *args: Any,
+    preset: str = "conservative",
+    policy: Policy | None = None,
+    argnums: ArgNums = 0,
+) -> Plan:
+    """The plan that a minimum cut gives without a budget: least memory traffic, given what may be
+    recomputed.
+
+    ``preset``: ``"conservative"`` (recompute what fuses), ``"aggressive"`` (anything but
+    compute-intensive and random operations), ``"shape-aware"`` (the same by amounts of work),
+    ``"recompute_all"`` or ``"autograd"``.
+    """
+    return plan(f, *args, preset=preset, policy=policy, argnums=argnums)
+
+
+def frontier(
+    what: Callable[..., Any] | Problem,
+    *args: Any,
+    preset: str = "recompute_all",
+    policy: Policy | WholeGraph | str | None = None,
+    argnums: ArgNums = 0,
+    device: devices.Device | None = None,
+) -> Frontier:
+    """Every trade-off between bytes saved for the backward and time, in milliseconds.
+
+    Args:
+        what, args, policy, argnums, device: as for :func:`cutback.plan`.
+        preset: what may run again: ``"recompute_all"`` (whatever may run twice), ``"aggressive"``
+            (nothing compute-intensive), ``"conservative"`` (what fuses) or ``"torch-compat"``.
+
+    Raises:
+        ValueError, TypeError: a mistake in the problem or the function.
+        NotImplementedError: limits of regions leave no point of it.
+    """
+    number = budgets.parse_preset(preset)
+    graph = "" if callable(what) else read_graph(what)
+    text = problem_of(graph or what, args, policy=policy, argnums=argnums, device=device)
+    answer = _native.frontier_json(text, number, devices.resolve(device))
+    return Frontier(text, answer, graph)

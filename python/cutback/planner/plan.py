@@ -1,0 +1,221 @@
+"""A plan beside its problem: what a step saves and recomputes, why, and what it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .. import _native, budgets, files
+
+if TYPE_CHECKING:
+    from .differences import Difference
+
+
+class Step(Protocol):
+    """A compiled graph, as far as its plan asks it."""
+
+    timeline: list[int] | None
+
+    @property
+    def stats(self) -> Any:
+        """What the last run measured; None before one."""
+        ...
+
+    def text(self, what: str) -> str:
+        """Its ``"problem"`` or its ``"plan"``."""
+        ...
+
+
+class Entry(NamedTuple):
+    """One value that the backward needs, and what is done about it."""
+
+    value: int  # id in problem and plan
+    name: str  # of the operation that makes it: "matmul_12"
+    kind: str  # "matmul"
+    type: str  # "f32[8,32]"
+    bytes: int  # of its storage
+    location: str  # "model.py:12", "" when not known
+    decision: str  # "save", "recompute" or "offload"
+    reason: str  # "cut", "policy", "peak", ...
+
+
+class Plan:
+    """A plan with the problem it answers.
+
+    ``print(plan)`` summarises it, ``plan.explain()`` lists every decision with its reason, and in a
+    notebook it shows as a picture.
+    """
+
+    def __init__(self, problem: str, plan: str, step: Step | None = None) -> None:
+        self._problem_text = problem
+        self._text = plan
+        self._step = step
+        self._parsed: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._explanation: dict[str, Any] | None = None
+
+    @classmethod
+    def of_step(cls, step: Step) -> Plan:
+        """The plan of a compiled graph."""
+        return cls(step.text("problem"), step.text("plan"), step)
+
+    def _documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._parsed is None:
+            self._parsed = json.loads(self._problem_text), json.loads(self._text)
+        return self._parsed
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The planner's input, as ``docs/problem.md`` describes it."""
+        return self._documents()[0]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The plan, as ``docs/problem.md`` describes it."""
+        return self._documents()[1]
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Planned bytes and modelled picoseconds; ``save_all_*`` are those of saving everything."""
+        return {**self.document["numbers"], "budget_bytes": self.document["budget_bytes"]}
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Every value that the backward needs, in the order of the program."""
+        problem, plan = self._documents()
+        makers = [(op, out) for op in problem["ops"] for out in op["out"]]
+        rows = []
+        for row in plan["decisions"]:
+            op, out = makers[row["value"]]
+            rows.append(
+                Entry(
+                    value=row["value"],
+                    name=op.get("name", ""),
+                    kind=op.get("kind", ""),
+                    type=out.get("type", ""),
+                    bytes=problem["storages"][out["storage"]]["bytes"],
+                    location=op.get("at", ""),
+                    decision=row["decision"],
+                    reason=row["reason"],
+                )
+            )
+        return rows
+
+    @property
+    def saved(self) -> list[Entry]:
+        """Values that are kept from the forward to the backward."""
+        return [e for e in self.entries if e.decision == "save"]
+
+    @property
+    def offloaded(self) -> list[Entry]:
+        """Values that leave for the host and come back."""
+        return [e for e in self.entries if e.decision == "offload"]
+
+    @property
+    def recomputed(self) -> list[Entry]:
+        """Values that are computed again in the backward."""
+        return [e for e in self.entries if e.decision == "recompute"]
+
+    def explain(self, as_json: bool = False) -> str:
+        """Totals, then one line for each value: shape, bytes, maker, source line, readers,
+        decision, reason, and what the peak and the time would gain or lose if only this decision
+        were the other one.
+
+        ``as_json`` gives the same as JSON (``docs/problem.md``), with all values and readers.
+        """
+        if as_json:
+            return _native.explain_json(self._problem_text, self._text)
+        return _native.explain_text(files.for_people(self._problem_text), self._text)
+
+    @property
+    def explanation(self) -> dict[str, Any]:
+        """What :meth:`explain` says, as a document."""
+        if self._explanation is None:
+            self._explanation = json.loads(self.explain(as_json=True))
+        return self._explanation
+
+    def diff(self, other: Plan) -> Difference:
+        """What ``other`` does differently, value by value, and what that comes to.
+
+        Raises:
+            ValueError: the plans are for different problems.
+        """
+        from .differences import Difference  # which few programs need
+
+        return Difference(self, other)
+
+    def to_json(self) -> str:
+        """The plan as JSON; ``compile(plan=...)`` takes it."""
+        return self._text
+
+    def timeline(self) -> list[int]:
+        """Bytes that are live during each step of the schedule."""
+        from ..report.model import Life, live_bytes
+
+        lives = (Life(*row) for row in self.document["lives"])
+        return live_bytes(lives, len(self.document["steps"]))
+
+    def _measured(self) -> dict[str, Any]:
+        measured: dict[str, Any] = {}
+        if self._step is not None:
+            measured["timeline"] = self._step.timeline
+            stats = self._step.stats
+            if stats is not None:
+                measured.update(peak_bytes=stats.peak_bytes, ms=stats.seconds * 1e3)
+        return measured
+
+    def report(self, path: str | os.PathLike[str], title: str = "Cutback plan") -> None:
+        """Writes a self-contained HTML page: graph, memory timeline, and what is saved and why.
+
+        After ``step.profile(...)`` the timeline shows what was measured beside what was planned."""
+        from ..report import render_html  # pages are for those who ask; so below
+
+        page = render_html(self.problem, self.document, self._measured(), title, self.explanation)
+        files.write_text(path, page)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind
+        return Plan, (self._problem_text, self._text)
+
+    @property
+    def bound_ps(self) -> int | None:
+        """No plan of the bound's class takes less, in picoseconds. None: no bound is known, or it
+        is above this plan's own time, so that this plan is not of that class."""
+        bound: int | None = self.numbers["lower_bound_ps"]
+        return bound if bound is not None and bound <= self.numbers["time_ps"] else None
+
+    def _bounded(self) -> str:
+        """The budget, and what it bounds where that is not the arena before it."""
+        n, measure = self.numbers, self.document["measure"]
+        if n["budget_bytes"] is None:
+            return "no budget"
+        beside = "" if measure == "arena" else f", which is {budgets.text(n[f'{measure}_bytes'])}"
+        return f"budget {budgets.text(n['budget_bytes'])} for {measure}{beside}"
+
+    def __str__(self) -> str:
+        n = self.numbers
+        once = n["once_ps"]
+        extra = 100 * (n["time_ps"] - once) / max(1, once)
+        size = budgets.text
+        bound, gap = self.bound_ps, n.get("gap")
+        least = ""
+        if bound is not None:
+            shown = "n/a" if gap is None else f"{100 * gap:.2f} %"
+            least = f" (at least {100 * (bound - once) / max(1, once):.1f} %; gap {shown})"
+        return (
+            f"arena {size(n['arena_bytes'])} (save everything: {size(n['save_all_arena_bytes'])}), "
+            f"{self._bounded()}\n"
+            f"saved {len(self.saved)} values, {size(n['saved_bytes'])} "
+            f"(save everything: {size(n['save_all_saved_bytes'])})\n"
+            f"recomputed {n['recomputed']} values, {extra:.1f} % more time{least}"
+            + (f"\noffloaded {size(n['out_bytes'])}" if n.get("out_bytes") else "")
+        )
+
+    def __repr__(self) -> str:
+        n = self.numbers
+        return f"<cutback.Plan {budgets.text(n['arena_bytes'])}, {n['recomputed']} recomputed>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        from ..report import render_fragment
+
+        html = render_fragment(self.problem, self.document, self.explanation)
+        return {"text/plain": str(self), "text/html": html}

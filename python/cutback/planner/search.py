@@ -1,0 +1,159 @@
+"""Searches: a plan for one budget, or for several at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _native, budgets, devices
+from .plan import Plan
+from .problems import Problem, problem_text
+
+
+class Best(NamedTuple):
+    """The best plan that a search has so far."""
+
+    bytes: int  # under the budget's measure, before offsets
+    extra: float  # time beside running everything once, as a share of that
+    gap: float | None  # time above the lower bound, as a share of the bound; None: no bound so far
+
+
+Progress = Callable[[float], object] | Callable[[float, Best | None], object]
+"""Is told the seconds so far and, if it takes two arguments, the best plan so far; True ends the
+search."""
+
+
+def _seconds(time_limit: float) -> float:
+    """A limit of time as the core takes it; 0: none.
+
+    Raises:
+        TypeError, ValueError: no number of seconds.
+    """
+    if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float, np.number)):
+        raise TypeError(f"time_limit is a number of seconds, not {time_limit!r}")
+    if not time_limit >= 0:
+        raise ValueError(
+            f"time_limit={budgets.short(time_limit)} is no number of seconds; 0 is no limit"
+        )
+    return float(min(time_limit, 1e9))  # the core's own "no limit" begins below that
+
+
+def _teller(
+    progress: Progress | None,
+) -> Callable[[float, tuple[int, float, float] | None], object] | None:
+    """``progress`` as the core calls it."""
+    if progress is None:
+        return None
+    if not callable(progress):
+        raise TypeError(f"progress is a function of seconds (and the best plan), not {progress!r}")
+    tell: Any = progress
+    try:
+        inspect.signature(tell).bind(0.0, None)
+    except TypeError:
+        return lambda seconds, best: tell(seconds)
+    except ValueError:  # a builtin without a signature
+        pass
+
+    def with_best(seconds: float, best: tuple[int, float, float] | None) -> object:
+        if best is None:
+            return tell(seconds, None)
+        size, extra, gap = best
+        return tell(seconds, Best(size, extra, gap if gap >= 0 else None))
+
+    return with_best
+
+
+class Request:
+    """What a plan is asked for, checked; the arguments are as for :func:`cutback.plan`.
+
+    Raises:
+        ValueError, TypeError: a budget or a preset that is none, or what does not go together.
+    """
+
+    def __init__(
+        self,
+        budget: int | float | str | None,
+        measure: str,
+        preset: str | None,
+        max_extra: float | None,
+        offload: bool | str,
+        pinned: int | str | None,
+        exact: bool,
+    ) -> None:
+        parsed = budgets.parse(budget, measure, max_extra)
+        self._spec = budgets.with_options(parsed, offload, pinned, exact)
+        self._preset = budgets.parse_preset(preset)
+        self._budget, self._offload, self._pinned = budget, offload, pinned
+
+    def plan(
+        self,
+        problem: str,
+        device: devices.Device | None,
+        time_limit: float,
+        progress: Progress | None,
+    ) -> Plan:
+        """The plan of a problem (JSON).
+
+        Raises:
+            BudgetError: no plan meets the budget; the text states the smallest peak found.
+            ValueError, TypeError: a mistake in the problem.
+        """
+        if self._pinned is not None and not self._offload and '_OFFLOAD"' not in problem:
+            raise budgets.pinned_alone(self._pinned)
+        try:
+            answer = _native.plan_json(
+                problem,
+                preset=self._preset,
+                budget=self._spec,
+                device=devices.resolve(device),
+                time_limit=_seconds(time_limit),
+                progress=_teller(progress),
+            )
+        except _native.BudgetError as error:
+            raise _native.BudgetError(budgets.answered(str(error), self._budget)) from None
+        return Plan(problem, answer)
+
+
+def plans(
+    problem: Problem,
+    several: Sequence[int | float | str | None],
+    *,
+    measure: str = "live",
+    preset: str | None = None,
+    policy: str | None = None,
+    device: devices.Device | None = None,
+    time_limit: float = 0.0,
+    progress: Progress | None = None,
+) -> list[Plan | _native.BudgetError]:
+    """A plan for each of ``several`` budgets, in one search: each is what :func:`plan` gives for
+    that budget alone, bit for bit, in a fraction of the time.
+
+    The other arguments are as for :func:`plan`; ``time_limit`` and ``progress`` are about all of
+    it together. A budget that is out of reach has the error in its place.
+
+    Raises:
+        ValueError, TypeError: a mistake in the problem or a budget.
+    """
+    if callable(problem):
+        raise TypeError("plans takes a problem: for a function, cutback.plan(f, *args).problem")
+    if isinstance(several, (str, bytes)) or not isinstance(several, Iterable):
+        raise TypeError(f"several is a list of budgets, not {several!r}")
+    several = list(several)
+    specs = [budgets.parse(budget, measure) for budget in several]
+    number = budgets.parse_preset(preset)
+    text = problem_text(problem, policy=policy, device=device)
+    answers = _native.plans_json(
+        text,
+        specs,
+        preset=number,
+        device=devices.resolve(device),
+        time_limit=_seconds(time_limit),
+        progress=_teller(progress),
+    )
+    return [
+        Plan(text, answer) if ok else _native.BudgetError(budgets.answered(answer, asked))
+        for (ok, answer), asked in zip(answers, several, strict=True)
+    ]
