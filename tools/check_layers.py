@@ -8,7 +8,7 @@ A file may include from its own layer and from the layers left of it. LEFT names
 neighbours; what they may include is allowed too. A layer with folders inside has a row for each
 (`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`).
 Packages of Python have a table of their own, PYTHON_LEFT, for all imports, those inside functions
-too.
+too; and no module may import, over whatever way, one that imports it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import ast
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # layer -> its direct left neighbours
@@ -46,14 +46,35 @@ LEFT: dict[str, tuple[str, ...]] = {
 # The same for Python: package or module below python/ -> its direct left neighbours. A row stands
 # for all that lies below it and has no row of its own. FACES open doors to everything.
 PYTHON_LEFT: dict[str, tuple[str, ...]] = {
-    "cutback": (),
-    "cutback.torch": ("cutback",),  # hooks, flags, memory, transfers: what all the rest may use
+    "cutback": (),  # the modules beside the folders: words that users and all rooms share
+    "cutback.report": ("cutback",),
+    "cutback.planner": ("cutback.report",),
+    "cutback.run": ("cutback.planner",),
+    "cutback.frontend": ("cutback.run",),
+    "cutback.nn": ("cutback.frontend",),
+    "cutback.ops": ("cutback.frontend",),
+    "cutback.functional": ("cutback.nn",),
+    "cutback.planning": ("cutback.frontend",),
+    "cutback.__init__": ("cutback.ops", "cutback.functional"),
+    "cutback.doctor": ("cutback.__init__",),
+    "cutback.cli": ("cutback.doctor",),
+    "cutback.__main__": ("cutback.cli",),
+    # torch/*.py: hooks, flags, memory, transfers: what all the rest of it may use
+    "cutback.torch": ("cutback.__init__",),
     "cutback.torch.graph": ("cutback.torch",),
     "cutback.torch.compiler": ("cutback.torch.graph",),
     "cutback.torch.eager": ("cutback.torch.graph",),
     "cutback.torch.profiler": ("cutback.torch.compiler",),
 }
 FACES = {"cutback.torch"}  # packages whose __init__.py hands out what lies below
+
+# Modules that name a type of a layer right of them under TYPE_CHECKING, where nothing is imported:
+# what they are handed, and why it is described over there.
+TYPES: dict[str, str] = {
+    "cutback.policies": "cutback.frontend.tracer",  # users' functions are shown traced arrays
+    "cutback.report.comparison": "cutback.planner.differences",  # the page of a Difference
+    "cutback.report.frontier": "cutback.planner.tradeoffs",  # the page of a Frontier
+}
 
 # What the core may not call, and the only files that may.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
@@ -147,18 +168,34 @@ def check_include(root: Path, path: Path, layer: str, quote: str, name: str) -> 
 
 
 def python_layer(module: str) -> str | None:
-    """The row of PYTHON_LEFT that a module stands under."""
+    """The row of PYTHON_LEFT that a module stands under; the package itself, whose face hands out
+    what lies below, has one of its own."""
+    if module == "cutback":
+        return "cutback.__init__"
     while module and module not in PYTHON_LEFT:
         module = module.rpartition(".")[0]
     return module or None
 
 
-def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str]]:
-    """(line, module) of each import of a module of ours, wherever it stands."""
+def for_types(tree: ast.AST) -> set[ast.AST]:
+    """Everything under `if TYPE_CHECKING:`."""
+    return {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+
+
+def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str, bool]]:
+    """(line, module, for types alone?) of each import of a module of ours, wherever it stands."""
     is_package = path.name == "__init__.py"
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    types = for_types(tree)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, name.name) for name in node.names)
+            yield from ((node.lineno, name.name, node in types) for name in node.names)
         if not isinstance(node, ast.ImportFrom):
             continue
         base = node.module or ""
@@ -168,23 +205,57 @@ def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str]]:
             base = ".".join([*parts, base] if base else parts)
         for name in node.names:  # a module, or something in one
             inner = root / "python" / base.replace(".", "/") / name.name
-            is_module = inner.is_dir() or inner.with_suffix(".py").is_file()
-            yield node.lineno, f"{base}.{name.name}" if is_module else base
+            is_module = inner.is_dir() or any(
+                inner.with_suffix(suffix).is_file() for suffix in (".py", ".pyi")
+            )
+            yield node.lineno, f"{base}.{name.name}" if is_module else base, node in types
+
+
+def python_module(root: Path, path: Path) -> str:
+    parts = path.relative_to(root / "python").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def check_python(root: Path, path: Path) -> Iterator[tuple[int, str]]:
-    parts = path.relative_to(root / "python").with_suffix("").parts
-    module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    module = python_module(root, path)
     layer = python_layer(module)
     if layer is None:
         yield 1, "stands in a package that the table in tools/check_layers.py does not know"
         return
     if module in FACES:
         return
-    for number, name in imported(root, path, module):
+    for number, name, is_type in imported(root, path, module):
+        if is_type and TYPES.get(module) == name:
+            continue
         other = python_layer(name)
         if other is not None and other not in allowed_of(layer, PYTHON_LEFT):
             yield number, f"{layer} may not import {name}: {other} is not left of it"
+
+
+def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """Imports that lead back to the module they stand in, over whatever way: each by itself."""
+    paths = {python_module(root, path): path for path in python_sources(root)}
+    imports = {
+        module: {
+            name: number
+            for number, name, is_type in imported(root, path, module)
+            if name in paths and not is_type
+        }
+        for module, path in paths.items()
+    }
+
+    def reached(start: str) -> set[str]:
+        seen, left = {start}, [start]
+        while left:
+            new = imports[left.pop()].keys() - seen
+            seen |= new
+            left += new
+        return seen
+
+    for module, names in imports.items():
+        for name, number in names.items():
+            if module in reached(name):
+                yield paths[module], number, f"{name} imports {module}, which imports it: a circle"
 
 
 def blank_noise(text: str) -> str:
@@ -217,8 +288,10 @@ def check_file(root: Path, path: Path) -> Iterator[tuple[int, str]]:
 
 def check_tree(root: Path) -> list[str]:
     root = root.resolve()
+    checks: list[tuple[Path, Iterable[tuple[int, str]]]]
     checks = [(path, check_file(root, path)) for path in sources(root)]
     checks += [(path, check_python(root, path)) for path in python_sources(root)]
+    checks += [(path, [(number, what)]) for path, number, what in check_circles(root)]
     return [
         f"{path.relative_to(root)}:{number}: {problem}"
         for path, problems in checks
@@ -248,6 +321,16 @@ def self_test() -> None:
         "csrc/plan/planner.h": '#include "cut/b.h"\n',
         "csrc/plan/new/c.h": "",
         "python/cutback/__init__.py": "",
+        "python/cutback/policies.py": "if TYPE_CHECKING:\n    from .frontend.tracer import A\n",
+        "python/cutback/files.py": "from . import tree, __version__\n",  # the face is right of it
+        "python/cutback/tree.py": "def f():\n    from .files import read\n",
+        "python/cutback/run/__init__.py": "",
+        "python/cutback/run/step.py": "if TYPE_CHECKING:\n    from ..frontend.tracer import A\n",
+        "python/cutback/frontend/__init__.py": "",
+        "python/cutback/frontend/tracer.py": "from ..run import step\nfrom ..cli import main\n"
+        "if TYPE_CHECKING:\n    from .graph import G\n",
+        "python/cutback/frontend/graph.py": "from .tracer import A\n",
+        "python/cutback/cli.py": "from . import __version__, files\n",
         "python/cutback/torch/__init__.py": "from .eager import a\n",
         "python/cutback/torch/hooks.py": "from .graph import b\n",
         "python/cutback/torch/eager/a.py": "from ..graph.b import c\nfrom ..compiler import d\n",
@@ -266,9 +349,21 @@ def self_test() -> None:
         "csrc/plan/model/a.h:1",
         "csrc/plan/model/a.h:2",
         "csrc/plan/new/c.h:1",
+        "python/cutback/files.py:1",  # the face
+        "python/cutback/files.py:1",  # a circle
+        "python/cutback/tree.py:2",
+        "python/cutback/run/step.py:2",
+        "python/cutback/frontend/tracer.py:2",
         "python/cutback/torch/hooks.py:1",
         "python/cutback/torch/eager/a.py:2",
         "python/cutback/torch/graph/b.py:2",
+        # hooks, b, a, d and hooks again: a circle
+        "python/cutback/torch/hooks.py:1",
+        "python/cutback/torch/graph/b.py:2",
+        "python/cutback/torch/eager/a.py:1",
+        "python/cutback/torch/eager/a.py:2",
+        "python/cutback/torch/compiler/d.py:1",
+        "python/cutback/torch/compiler/d.py:2",
     ]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

@@ -78,11 +78,9 @@ def _model() -> str:
 
 def _key() -> dict[str, Any]:
     """What a measurement depends on."""
-    from . import __version__
-
     machine = _native.machine()
     parts = {name: machine[name] for name in ("isa", "threads", "blas")}
-    return {"cpu": _model(), "cutback": __version__, **parts}
+    return {"cpu": _model(), "cutback": _native.__version__, **parts}
 
 
 def cache_file() -> Path:
@@ -138,30 +136,29 @@ def measured(fresh: bool = False) -> dict[str, Any]:
 def measure() -> dict[str, Any]:
     """Measures a row with the core's own kernels: matrix products, a sum of two long arrays,
     integer products in the cache, and operations on one element. Rates a second, seconds."""
-    from .frontend.graph import Graph
+    graph = _native.Graph()
+    arrays: list[np.ndarray[Any, Any]] = []
 
-    graph, arrays = Graph(), []
-
-    def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
+    def argument(name: str, shape: tuple[int, ...], dtype: str) -> int:
         arrays.append(np.zeros(shape, dtypes.to_numpy(dtype)))
-        return graph.input(name, shape, dtype)
+        return graph.input(name, shape, dtype, 0)  # data
+
+    def result(kind: str, *values: int) -> int:
+        number = graph.op(kind, values, {}, None, 0, None)[0][0]
+        graph.output(f"{kind}_{number}", number)
+        return number
 
     for dtype, n in _PRODUCTS.items():
-        a, b = (argument(f"{side}_{dtype}", (n, n), dtype) for side in "ab")
-        graph.output(graph.op("matmul", a, b))
-    x, y = (argument(name, (_STREAM,), "f32") for name in "xy")
-    graph.output(graph.op("add", x, y))
+        result("matmul", *(argument(f"{side}_{dtype}", (n, n), dtype) for side in "ab"))
+    result("add", *(argument(name, (_STREAM,), "f32") for name in "xy"))
     whole = argument("whole", (_INTS,), "i32")
-    graph.output(graph.op("mul", whole, whole))
+    result("mul", whole, whole)
     value = argument("one", (1,), "f32")
     for _ in range(_TINY):
-        value = graph.op("tanh", value)
-        graph.output(value)
-    run = graph.compile()
-    rounds = [
-        [row[1] for row in run.native.profile(run.inputs(arrays), run.outputs(), 0, 0)]
-        for _ in range(_ROUNDS)
-    ]
+        value = result("tanh", value)
+    step = graph.compile((), backend="cpu")
+    outputs = [np.empty(row[2], dtypes.to_numpy(row[1])) for row in step.outputs]
+    rounds = [[row[1] for row in step.profile(arrays, outputs, 0, 0)] for _ in range(_ROUNDS)]
     seconds = [max(min(times), 1e-9) for times in zip(*rounds, strict=True)]
     assert len(seconds) == len(_PRODUCTS) + 2 + _TINY, "a kernel each"
     n = len(_PRODUCTS)

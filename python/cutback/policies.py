@@ -240,7 +240,7 @@ class MuTwo(NamedTuple):
 
     def constrain(self, problem: str, device: str | None = None) -> str:
         """The problem with what it selects as constraints."""
-        from .constraints import mu_two as select
+        from .constraints import mu_two as select  # reads JSON; import stays fast
 
         return select(problem, self.saved, device)
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import _native, dtypes
 from ..policies import OPS, CheckpointPolicy, Op, PolicyContext, PolicyFunction
+from ..run.arrays import as_array
+from ..run.executable import Executable
 from ..source import located, location, place
 from .tracer import Array
-
-if TYPE_CHECKING:
-    from ..run.executable import Executable
 
 ROLES = ("data", "param", "tangent", "state")
 _Call = tuple[str, tuple[Array, ...], dict[str, Any], str | None]
@@ -97,8 +96,6 @@ class Graph:
         Raises:
             TypeError: its dtype is not supported.
         """
-        from ..run.arrays import as_array
-
         array, dtype = as_array(value, "a constant of the traced function")
         bits = array.tobytes()  # the function may write into it between two uses
         known = self._constants.get(id(value))
@@ -334,8 +331,6 @@ class Graph:
         Options are those of :class:`cutback.Executable`: ``budget``, ``measure``, ``preset``,
         ``backend``, ...
         """
-        from ..run.executable import Executable
-
         names = [name for name, _ in self._inputs]
         positions = {name: i for i, name in enumerate(names)}
         wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)

@@ -27,11 +27,10 @@ def getitem(x: Array, key: Any) -> Array:
         IndexError: too many items, or an int out of range.
         TypeError: an item of another kind, such as a boolean mask, whose result has no fixed shape.
     """
-    from .tracer import Array
-
+    traced = type(x)  # Array; its own module imports this one
     items = [_item(x, item) for item in (key if isinstance(key, tuple) else (key,))]
     items = _expand_ellipsis(x, items)
-    if not any(isinstance(item, (Array, np.ndarray)) for item in items):
+    if not any(isinstance(item, (traced, np.ndarray)) for item in items):
         return _basic(x, items)
     x = x.reshape(_with_new_axes(x.shape, items))
     items = [slice(None) if item is None else item for item in items]
@@ -43,8 +42,6 @@ def getitem(x: Array, key: Any) -> Array:
 
 def _item(x: Array, item: Any) -> Any:
     """One index as int, slice, None, Ellipsis, or an integer array (NumPy's or traced)."""
-    from .tracer import Array
-
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
     if isinstance(item, (list, tuple)):
@@ -59,7 +56,7 @@ def _item(x: Array, item: Any) -> Any:
                 "use cutback.where(mask, x, 0)"
             )
         )
-    if isinstance(item, Array):
+    if isinstance(item, type(x)):
         if item.dtype not in dtypes.INTS:
             raise TypeError(located(f"an index array must hold integers, not {item.dtype}"))
         return item
@@ -153,14 +150,12 @@ def _lookup(x: Array, items: list[Any]) -> Array:
 
 def _row_numbers(x: Array, chosen: list[tuple[int, Any]]) -> Array:
     """Row-major number of the element that the index arrays select, in the axes they index."""
-    from .tracer import Array
-
-    if not any(isinstance(item, Array) for _, item in chosen):
+    if not any(isinstance(item, type(x)) for _, item in chosen):
         return x.graph.constant(_known_numbers(x.shape, chosen))
     total: Array | None = None
     for axis, item in chosen:
         part = _wrapped(x, axis, item)
-        if len(chosen) > 1 and isinstance(item, Array):
+        if len(chosen) > 1 and isinstance(item, type(x)):
             part = _checked(part, x.shape[axis])
         total = part if total is None else total * x.shape[axis] + part
     assert total is not None
@@ -193,10 +188,8 @@ def _wrapped(x: Array, axis: int, item: Any) -> Array:
     Raises:
         IndexError: an entry out of range, where the entries are known now.
     """
-    from .tracer import Array
-
     n = x.shape[axis]
-    if not isinstance(item, Array):
+    if not isinstance(item, type(x)):
         return x.graph.lift(_known_numbers(x.shape, [(axis, item)]))
     if item.dtype == "u8":
         return item

@@ -15,7 +15,7 @@ from .. import dtypes
 from ..integers import index
 from ..source import located
 from .graph import current
-from .tracer import Array, ArrayLike, Axis, _normalize_axis, _shape_of, common, whole
+from .tracer import FUNCTIONS, Array, ArrayLike, Axis, _normalize_axis, _shape_of, common, whole
 
 __all__ = [
     "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "astype", "broadcast_to", "clip",
@@ -28,6 +28,8 @@ __all__ = [
     "uniform", "var", "where", "zeros", "zeros_like",
 
 ]  # fmt: skip
+
+FUNCTIONS.update(__all__)
 
 
 def _array(x: ArrayLike) -> Array:

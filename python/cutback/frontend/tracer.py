@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Axis = int | Sequence[int] | None
 """One axis, several, or all of them."""
 
+FUNCTIONS: set[str] = set()
+"""Names of the package's own operations; ``ops.py``, which is made of arrays, puts them here."""
+
 _SCALARS = (bool, int, float)
 
 
@@ -192,9 +195,7 @@ class Array:
         self._not_numpy(func.__name__, func.__name__)
 
     def _not_numpy(self, name: str, ours: str) -> NoReturn:
-        from . import ops
-
-        hint = f"use cutback.{ours}" if ours in ops.__all__ else f"cutback has no {ours}"
+        hint = f"use cutback.{ours}" if ours in FUNCTIONS else f"cutback has no {ours}"
         raise TypeError(located(f"np.{name} cannot work on a traced array; {hint}"))
 
     # ---- arithmetic ------------------------------------------------------------------------------
@@ -409,7 +410,7 @@ class Array:
         return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, key: Any) -> Array:
-        from .indexing import getitem
+        from .indexing import getitem  # at the first index: import stays fast
 
         return getitem(self, key)
 

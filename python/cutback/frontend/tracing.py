@@ -12,6 +12,7 @@ import numpy as np
 from .. import dtypes, tree
 from ..policies import PolicyFunction
 from ..run.arrays import as_array
+from ..run.executable import Executable
 from ..source import located
 from .graph import Graph, tracing
 from .tracer import Array
@@ -265,8 +266,6 @@ class Traced:
         Raises:
             ValueError, TypeError: the first result is no scalar, or an argument has no gradient.
         """
-        from ..run.executable import Executable
-
         numbers = (argnums,) if isinstance(argnums, int) else argnums
         wrt = [
             self._position[i] for n in numbers for i in self._leaves_of[n] if i in self._position

@@ -248,7 +248,7 @@ class Step:
         bytes that are allocated while it runs when each storage is allocated by itself. Nothing
         is updated. ``print(step.profile(params, x, y))`` sums up by kind; from then on
         ``step.plan.report`` shows the measured bytes beside the planned ones."""
-        from ..run.profiling import profile
+        from ..run.profiling import profile  # writes JSON; import stays fast
 
         with self._lock:
             call = self._read(args, kwargs)

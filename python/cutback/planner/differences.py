@@ -110,7 +110,7 @@ class Difference:
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plans compared") -> None:
         """Writes a self-contained HTML page: totals, both timelines, and what differs."""
-        from ..report.comparison import render_difference
+        from ..report.comparison import render_difference  # for those who ask; so below
 
         files.write_text(path, render_difference(self, title))
 

@@ -185,7 +185,7 @@ class Frontier:
 
     def svg(self) -> str:
         """The picture: points, hull, baselines and PyTorch's points, with a tooltip on each."""
-        from ..report.frontier import frontier_svg
+        from ..report.frontier import frontier_svg  # for those who ask; so below
 
         return frontier_svg(json.loads(self._text), self.references)
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .. import budgets
+from .. import _native, budgets
 from .._native import BudgetError
 from ..integers import integer
 from ..source import place
@@ -18,7 +18,6 @@ from .arrays import as_array, empty, wrap
 
 if TYPE_CHECKING:
     from ..devices import Device
-    from ..frontend.graph import Graph
     from ..optim import AdamW
     from ..planner.plan import Plan
 
@@ -38,12 +37,19 @@ _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 def _check_plan(plan: Any) -> None:
     if plan is None or (isinstance(plan, str) and plan.lstrip().startswith("{")):
         return
-    from ..planner.plan import Plan
+    from ..planner.plan import Plan  # reads JSON, which the import of the package need not
 
     if isinstance(plan, str):
         raise ValueError(f"plan={budgets.short(plan)} is not the JSON of a plan")
     if not isinstance(plan, Plan):
         raise TypeError(f"plan={budgets.short(plan)} is neither a cutback.Plan nor its JSON")
+
+
+class Graph(Protocol):
+    """What is compiled: a :class:`cutback.Graph`, as far as this module asks it."""
+
+    _native: _native.Graph
+    _inputs: list[tuple[str, np.ndarray[Any, Any] | None]]  # name, value of a constant
 
 
 class Planned(NamedTuple):
@@ -188,7 +194,7 @@ class Executable:
     def plan(self) -> Plan:
         """The plan: what is saved, what is recomputed, and why."""
         if self._plan is None:
-            from ..planner.plan import Plan
+            from ..planner.plan import Plan  # as above
 
             self._plan = Plan.of_step(self)
         return self._plan

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import files
-from .executable import Executable, draws_of
-
-if TYPE_CHECKING:
-    from ..frontend.graph import Graph
+from .executable import Executable, Graph, draws_of
 
 
 class Kernel(NamedTuple):
