@@ -2,7 +2,8 @@
 the HTML report.
 
 Everything is drawn from the JSON documents of a problem and a plan (`docs/problem.md`), so a plan
-made elsewhere can be looked at too. Nothing here needs more than NumPy.
+made elsewhere can be looked at too. Nothing here needs more than NumPy. Imports the modules beside
+the folders alone; ``planner`` asks for pages. Start at ``page.py``, then ``model.py``.
 """
 
 from __future__ import annotations
