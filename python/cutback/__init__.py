@@ -18,15 +18,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import functional, nn, ops, optim, policies, tree
+from . import nn, optim, policies, tree
 from ._native import BudgetError, __version__, get_num_threads, set_num_threads
+from .frontend import ops
 from .frontend.graph import Graph
+from .frontend.ops import *  # noqa: F403
+from .frontend.ops import __all__ as _operations
 from .frontend.regions import checkpoint, checkpoint_name
 from .frontend.tracer import Array
 from .frontend.tracing import Traced
 from .frontend.training import Step, compile, example, grad, trace, value_and_grad
-from .ops import *  # noqa: F403
-from .ops import __all__ as _operations
+from .nn import functional
 from .policies import CheckpointPolicy
 from .run.arrays import RawArray
 from .run.executable import Executable, Planned, Stats

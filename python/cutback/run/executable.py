@@ -6,20 +6,29 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import _native, budgets
+from .. import budgets
 from .._native import BudgetError
 from ..integers import integer
 from ..source import place
 from .arrays import as_array, empty, wrap
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    from .. import _native
     from ..devices import Device
     from ..optim import AdamW
     from ..planner.plan import Plan
+
+    class Graph(Protocol):
+        """What is compiled: a :class:`cutback.Graph`, as far as this module asks it."""
+
+        _native: _native.Graph
+        _inputs: list[tuple[str, np.ndarray[Any, Any] | None]]  # name, value of a constant
 
 
 def _row(device: Device | None) -> str | None:
@@ -43,13 +52,6 @@ def _check_plan(plan: Any) -> None:
         raise ValueError(f"plan={budgets.short(plan)} is not the JSON of a plan")
     if not isinstance(plan, Plan):
         raise TypeError(f"plan={budgets.short(plan)} is neither a cutback.Plan nor its JSON")
-
-
-class Graph(Protocol):
-    """What is compiled: a :class:`cutback.Graph`, as far as this module asks it."""
-
-    _native: _native.Graph
-    _inputs: list[tuple[str, np.ndarray[Any, Any] | None]]  # name, value of a constant
 
 
 class Planned(NamedTuple):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .. import files
-from .executable import Executable, Graph, draws_of
+from .executable import Executable, draws_of
+
+if TYPE_CHECKING:
+    from .executable import Graph
 
 
 class Kernel(NamedTuple):
