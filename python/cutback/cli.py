@@ -2,7 +2,7 @@
 ``evaluate``, ``doctor``, ``ops``.
 
 Files are problems or traced graphs, gzipped or not. A mistake is one line on standard error and
-exit code 2."""
+exit code 2. Each command imports what it needs by itself, so that the others start without."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import __version__
+from . import __version__, _native, files
 from .budgets import MEASURES, PRESETS, parse_preset, text, whole_number
 from .devices import resolve
+from .policies import OPS
 
 if TYPE_CHECKING:
     from .planner.plan import Plan
@@ -170,8 +171,6 @@ def _seconds(text: str) -> float:
 
 
 def _read_graph(path: str) -> str:
-    from . import files
-
     graph = files.read_text(path)
     if not graph.lstrip().startswith("{"):
         raise ValueError(f"{path}: a graph is a JSON object, this is something else")
@@ -179,25 +178,19 @@ def _read_graph(path: str) -> str:
 
 
 def _print(what: str) -> None:
-    from .files import shown
-
-    sys.stdout.write(shown(what.rstrip("\n")) + "\n")
+    sys.stdout.write(files.shown(what.rstrip("\n")) + "\n")
 
 
 def _print_json(what: str) -> None:
     """JSON as it is, in characters that a terminal only shows."""
-    from .files import SHOWN
-
-    what = SHOWN.sub(lambda found: json.dumps(found[0])[1:-1], what.rstrip("\n"))
+    what = files.SHOWN.sub(lambda found: json.dumps(found[0])[1:-1], what.rstrip("\n"))
     sys.stdout.write(what + "\n")
 
 
 def _tell(error: Exception) -> None:
     """A mistake in one line. What is quoted of a file does nothing to the terminal."""
-    from .files import one_line
-
     what = " ".join(str(error).split()) or type(error).__name__
-    sys.stderr.write(f"cutback: {one_line(what)}\n")
+    sys.stderr.write(f"cutback: {files.one_line(what)}\n")
 
 
 def _budgets(spec: str) -> list[int | str | None]:
@@ -249,7 +242,6 @@ def _told(best: Best | None) -> str:
 
 
 def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
-    from . import files
     from .planner.plan import Plan
     from .planner.search import plans
 
@@ -316,7 +308,6 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from . import files
     from .frontend.planning import plan
 
     _check_options(options)
@@ -359,8 +350,6 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _cut(options: argparse.Namespace) -> int:
-    from . import _native, files
-
     graph = _read_graph(options.file)
     answer, network = _native.cut_json(
         graph, parse_preset(options.preset), options.dump_network is not None
@@ -380,7 +369,6 @@ def _cut(options: argparse.Namespace) -> int:
 
 
 def _frontier(options: argparse.Namespace) -> int:
-    from . import files
     from .frontend.planning import frontier
 
     if options.peaks and not options.report:
@@ -400,7 +388,6 @@ def _frontier(options: argparse.Namespace) -> int:
 
 def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
     """The text of a plan and its document, which has what a picture needs."""
-    from . import files
     from .planner.plan_files import check_plan
 
     plan = files.read_text(path)
@@ -458,8 +445,6 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from . import _native, files
-
     graph, plan = _read_graph(options.file), files.read_text(options.plan)
     device = resolve(options.device)
     if device is None and files.is_traced(graph) and '"device"' not in plan:
@@ -479,8 +464,6 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _ops() -> int:
-    from .policies import OPS
-
     for name, low, high, outs, _, attributes, meaning, differentiable in OPS.values():
         ins = str(low) if low == high else f"{low}+" if high < 0 else f"{low}-{high}"
         gradient = "" if differentiable else "  (no gradient)"

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from .. import dtypes
-from ..frontend.ops import _array, expand_dims
+from ..frontend.ops import _array, expand_dims, where
 from ..frontend.tracer import Array, ArrayLike, _normalize_axis, whole
 from ..integers import index
 from ..source import located
@@ -563,8 +563,6 @@ def scaled_dot_product_attention(
     Raises:
         ValueError: ``attn_mask`` together with ``is_causal``.
     """
-    from ..frontend.ops import where
-
     _not_built("scaled_dot_product_attention", enable_gqa=(enable_gqa, False))
     if attn_mask is not None and is_causal:
         raise ValueError(

@@ -150,7 +150,7 @@ class Plan:
 
     def timeline(self) -> list[int]:
         """Bytes that are live during each step of the schedule."""
-        from ..report.model import Life, live_bytes
+        from ..report.model import Life, live_bytes  # for those who ask; so below
 
         lives = (Life(*row) for row in self.document["lives"])
         return live_bytes(lives, len(self.document["steps"]))
@@ -168,7 +168,7 @@ class Plan:
         """Writes a self-contained HTML page: graph, memory timeline, and what is saved and why.
 
         After ``step.profile(...)`` the timeline shows what was measured beside what was planned."""
-        from ..report import render_html  # pages are for those who ask; so below
+        from ..report import render_html
 
         page = render_html(self.problem, self.document, self._measured(), title, self.explanation)
         files.write_text(path, page)
