@@ -85,6 +85,18 @@ def lay(t: torch.Tensor, how: str) -> torch.Tensor:
     return x
 
 
+def _ones_like(fake: torch.Tensor) -> torch.Tensor:
+    """A tensor in memory of the same size and layout."""
+    size = fake.untyped_storage().nbytes() // fake.element_size()
+    memory = torch.ones(size, dtype=fake.dtype)
+    return memory.as_strided(fake.size(), fake.stride(), fake.storage_offset())
+
+
+def _of_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of nothing as one of a tensor: PyTorch traces no other."""
+    return lambda x: [t if t.is_complex() else t + x for t in function()]
+
+
 def compare(
     function: Callable[..., Sequence[torch.Tensor]],
     inputs: Sequence[torch.Tensor],
@@ -100,6 +112,8 @@ def compare(
         Exception: what PyTorch says of a function that it cannot trace.
     """
     given = [lay(t, how).requires_grad_(t.requires_grad) for t in inputs]
+    if not given:
+        function, given = _of_one(function), [torch.zeros(1)]
 
     def partition(gm: Any, joint: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         raise _TracedError(gm, num_fwd_outputs)
@@ -113,10 +127,7 @@ def compare(
     except _TracedError as ended:
         gm, num_fwd_outputs = ended.args
     vals = [n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"]
-    tangents = [
-        torch.empty_strided(v.size(), v.stride(), dtype=v.dtype).fill_(1)
-        for v in vals[len(given) :]
-    ]
+    tangents = [_ones_like(v) for v in vals[len(given) :]]
     run = _Watched(gm, num_fwd_outputs)
     torch.manual_seed(3)
     run.run(*[lay(t, how) for t in given], *tangents, enable_io_processing=False)
@@ -131,7 +142,7 @@ def functions_of(op: Any, dtype: torch.dtype, most: int, seed: int) -> list[tupl
     full = []
     for s in samples:
         tensors = [t for t in tree_leaves((s.input, s.args, s.kwargs)) if _is_tensor(t)]
-        if tensors and all(t.numel() and t.layout is torch.strided for t in tensors):
+        if all(t.numel() and t.layout is torch.strided for t in tensors):
             full.append((s, tensors))
     chosen = full if len(full) <= most else random.Random(seed).sample(full, most)
     return [(_caller(op, s), tensors) for s, tensors in chosen]

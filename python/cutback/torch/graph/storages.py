@@ -62,12 +62,20 @@ def _statistics(r: Result) -> int:
     return r.bytes
 
 
+def _of_the_input(r: Result) -> int:
+    """The gradient of the input has the input's type, where the fake one has the statistics'."""
+    x = r.fake(1)
+    if r.position != 0 or x is None:
+        return r.bytes
+    return int(hint(r.val.numel()) * x.element_size())
+
+
 def _bags(r: Result) -> int:
-    """On the CPU the bags of a mean or maximum are one more."""
+    """On the CPU the bags, where the kernel needs them, are one more."""
     if r.position != 1 or r.val.device.type != "cpu":
         return r.bytes
     mode = r.node.args[4] if len(r.node.args) > 4 else 0
-    return r.bytes + (int(r.val.element_size()) if mode else 0)
+    return r.bytes + (int(r.val.element_size()) if mode or hint(r.val.numel()) else 0)
 
 
 def _whole_memory(r: Result) -> int:
@@ -87,6 +95,17 @@ def _no_less_than_the_argument(r: Result) -> int:
     return max(r.bytes, int(hint(r.fake(0).numel()) * r.val.element_size()))
 
 
+def _dense(r: Result) -> int:
+    """A copy of the argument without its gaps, drawn into."""
+    return int(hint(r.val.numel()) * r.val.element_size())
+
+
+def _window(r: Result) -> int:
+    """A periodic window is a symmetric one of one number more, but for the last."""
+    periodic = r.node.args[1] if len(r.node.args) > 1 else True
+    return r.bytes + (int(r.val.element_size()) if periodic and hint(r.val.numel()) > 1 else 0)
+
+
 RULES: dict[Any, Rule] = {
     **dict.fromkeys((_aten.mse_loss.default, _aten.smooth_l1_loss.default,
                      _aten.binary_cross_entropy.default, _aten.soft_margin_loss.default),
@@ -95,12 +114,21 @@ RULES: dict[Any, Rule] = {
                      _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
                      _aten._native_batch_norm_legit.no_stats,
                      _aten._native_batch_norm_legit_functional.default), _statistics),
+    _aten.native_group_norm_backward.default: _of_the_input,
     _aten._embedding_bag.default: _bags,
     **dict.fromkeys((_aten.copy.default, _aten.slice_scatter.default, _aten.select_scatter.default,
                      _aten.diagonal_scatter.default, _aten.as_strided_scatter.default),
                     _whole_memory),
     _aten.col2im.default: _no_less_than_the_argument,
     _aten.im2col.default: _no_less_than_the_argument,
+    _aten.uniform.default: _dense,
+    **dict.fromkeys((_aten.hann_window.default, _aten.hann_window.periodic,
+                     _aten.hamming_window.default, _aten.hamming_window.periodic,
+                     _aten.hamming_window.periodic_alpha, _aten.hamming_window.periodic_alpha_beta,
+                     _aten.bartlett_window.default, _aten.bartlett_window.periodic,
+                     _aten.blackman_window.default, _aten.blackman_window.periodic,
+                     _aten.kaiser_window.default, _aten.kaiser_window.periodic,
+                     _aten.kaiser_window.beta), _window),
 }  # fmt: skip
 
 
