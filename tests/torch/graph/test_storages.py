@@ -40,6 +40,10 @@ def _slices(x: Any) -> Any:
     return [o.sin()]
 
 
+def _batch_norm(x: Any, w: Any, b: Any, mean: Any, variance: Any) -> Any:
+    return [F.batch_norm(x, mean, variance, w, b, training=True)]
+
+
 NEEDED: tuple[tuple[Any, Callable[..., Any], tuple[Any, ...]], ...] = (
     (aten.mse_loss.default, lambda x, y: [F.mse_loss(x, y)], (_grad(5, 7), _grad(5, 7))),
     (aten.smooth_l1_loss.default, lambda x, y: [F.smooth_l1_loss(x, y)], (_grad(5), _grad(5))),
@@ -53,11 +57,18 @@ NEEDED: tuple[tuple[Any, Callable[..., Any], tuple[Any, ...]], ...] = (
     (aten.native_group_norm.default,
      lambda x, w, b: [F.group_norm(x, 4, w, b)],
      (_half(2, 8, 3, 3), _grad(8), _grad(8))),
+    (aten._native_batch_norm_legit_functional.default, _batch_norm,
+     (_half(4, 8), _grad(8), _grad(8), torch.zeros(8), torch.ones(8))),
+    (aten._native_batch_norm_legit_functional.default, _batch_norm,
+     (_half(4, 8), _half(8), _half(8), torch.zeros(8).bfloat16(), torch.ones(8).bfloat16())),
     (aten.native_group_norm_backward.default,
      lambda x, w, b: [F.group_norm(x, 4, w, b)], (_half(2, 8, 3, 3), _grad(8), _grad(8))),
     (aten._embedding_bag.default,
      lambda w: [F.embedding_bag(torch.tensor([1, 2, 3, 1]), w, torch.tensor([0, 2]))],
      (_grad(5, 6),)),
+    (aten._embedding_bag.default,
+     lambda w: [F.embedding_bag(torch.tensor([1, 2, 3, 1]), w, torch.tensor([0, 2]), mode="sum")],
+     (_half(5, 6),)),
     (aten.copy.default, _slices, (_grad(6, 5),)),
     (aten.slice_scatter.default, _slices, (_grad(6, 5),)),
     (aten.select_scatter.default, _slices, (_grad(6, 5),)),

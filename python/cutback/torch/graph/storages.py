@@ -70,11 +70,26 @@ def _of_the_input(r: Result) -> int:
     return int(hint(r.val.numel()) * x.element_size())
 
 
+def _running(r: Result) -> int:
+    """New running statistics have the type of the old ones; the fake ones are of single
+    precision."""
+    old = {len(r.node.meta["val"]) - 2: r.fake(3), len(r.node.meta["val"]) - 1: r.fake(4)}
+    given = old.get(-1 if r.position is None else r.position)
+    if given is None or r.val.device.type != "cpu":
+        return _statistics(r)
+    return int(hint(r.val.numel()) * given.element_size())
+
+
 def _bags(r: Result) -> int:
-    """On the CPU the bags, where the kernel needs them, are one more."""
+    """On the CPU the bags, where the kernel needs them, are one more. It does not need them for
+    sums of rows, which the shape function does not know of bfloat16."""
+    weight, args = r.fake(0), r.node.args
+    mode = args[4] if len(args) > 4 else 0
+    padding: Any = args[8] if len(args) > 8 else -1
     if r.position != 1 or r.val.device.type != "cpu":
         return r.bytes
-    mode = r.node.args[4] if len(r.node.args) > 4 else 0
+    if weight.dtype == torch.bfloat16 and mode == 0 and weight.stride(1) == 1 and padding < 0:
+        return 0
     return r.bytes + (int(r.val.element_size()) if mode or hint(r.val.numel()) else 0)
 
 
@@ -112,8 +127,9 @@ RULES: dict[Any, Rule] = {
                     _reduced_loss),
     **dict.fromkeys((_aten.native_layer_norm.default, _aten.native_group_norm.default,
                      _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
-                     _aten._native_batch_norm_legit.no_stats,
-                     _aten._native_batch_norm_legit_functional.default), _statistics),
+                     _aten._native_batch_norm_legit.no_stats), _statistics),
+    **dict.fromkeys((_aten._native_batch_norm_legit_functional.default,
+                     _aten._batch_norm_with_update_functional.default), _running),
     _aten.native_group_norm_backward.default: _of_the_input,
     _aten._embedding_bag.default: _bags,
     **dict.fromkeys((_aten.copy.default, _aten.slice_scatter.default, _aten.select_scatter.default,
