@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cutback.torch as ct
+from cutback.torch.graph import storages
 
 Case = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -139,3 +140,14 @@ def test_what_kernels_allocate_is_counted(case: Any, budget: Any, train_step: An
     assert measured.peak_bytes == plan.numbers["live_bytes"]
     for gradient, expected in zip(measured.gradients.values(), plain, strict=True):
         torch.testing.assert_close(gradient, expected)
+
+
+def test_what_no_rule_knows_is_said(monkeypatch: pytest.MonkeyPatch, train_step: Any) -> None:
+    """A kernel that allocates more than known is not taken for a part left to eager mode."""
+    monkeypatch.delitem(storages.RULES, torch.ops.aten.col2im.default)
+    model, inputs = _fold_of_one()
+    compiled = ct.compile(model, budget="min", fullgraph=True)
+    with pytest.warns(UserWarning, match="more memory than PyTorch's shape functions") as told:
+        for _ in range(4):
+            train_step(compiled, *inputs)
+    assert len(told) == 1 and "eager" not in str(told[0].message)
