@@ -50,7 +50,7 @@ def problem_of(subject: str) -> Any:
 
     kind, name = subject.split("/")
     if kind == "random":
-        sys.path.insert(0, str(ROOT / "tests" / "python"))
+        sys.path.insert(0, str(ROOT / "tests" / "python" / "planner"))
         from test_random_aliases import Dice
 
         return Dice(int(name)).problem(wishes=int(name) % 2 == 1)

@@ -19,8 +19,9 @@ from ... import budgets
 from .. import hooks
 from ..graph import codegen
 from ..graph.counter import replace_draws
-from ..graph.graphs import UnsupportedGraphError, hint, location, sizes_as
+from ..graph.graphs import UnsupportedGraphError, location
 from ..graph.leaves import aot_backend
+from ..graph.sizes import hint, sizes_as
 from .inductor import Watch
 from .partition import Partitioner, prepare
 from .several import ModelPartitioner

@@ -31,6 +31,11 @@ from .inductor import CompilerNote
 from .saved_plans import Path
 from .several import LargerError, ModelPartitioner
 
+_KERNELS = (
+    "No graph shows what a kernel allocates for a result: MemoryTracker.events says which op takes "
+    "more than plan.problem has for it; leave that much room in the budget"
+)
+
 
 class Runner:
     """Calls a compiled function, and compiles it anew when that takes another plan. A copy of it,
@@ -146,8 +151,12 @@ class Runner:
             )
         if held > limit:
             self._told = True
+            what = "parts of the model are not planned"
+            if self.options["fullgraph"]:  # there are no such parts
+                what = "results of the model lie in more memory than PyTorch's shape functions say"
+                why = _KERNELS
             warnings.warn(
-                f"parts of the model are not planned, and it {is_over} over the "
+                f"{what}, and it {is_over} over the "
                 f"{self.partitioner.limit_name} of {budgets.text(limit)}{figure}. {why}",
                 stacklevel=5,
             )

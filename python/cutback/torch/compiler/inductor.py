@@ -22,7 +22,8 @@ import torch
 from torch import fx
 
 from ..graph.emitter import RUN_OF
-from ..graph.graphs import ends, hint, is_tangent
+from ..graph.graphs import ends, is_tangent
+from ..graph.sizes import hint
 from ..memory import MemoryTracker, watch_inductor
 
 MOST_PLANS = 3

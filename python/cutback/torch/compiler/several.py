@@ -31,9 +31,9 @@ from torch._guards import CompileContext
 
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
-from ..graph.graphs import hint
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule
+from ..graph.sizes import hint
 from . import reference, together
 from .partition import Partitioner
 from .saved_plans import Part, SavedPlans, check_part, plan_of

@@ -20,7 +20,8 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 from . import draws
-from .graphs import forward_ends, hint, is_tangent
+from .graphs import forward_ends, is_tangent
+from .sizes import hint
 
 aten = torch.ops.aten
 

@@ -3,10 +3,7 @@ memory after a write, what must happen before the forward returns."""
 
 from __future__ import annotations
 
-import contextlib
-import math
 import operator
-import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,24 +13,14 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._guards import TracingContext
 from torch._inductor import config
-from torch.fx.experimental import symbolic_shapes
 
-from . import ops
+from . import ops, storages
 from .dropout import remaking_scale
+from .sizes import hint
 
 _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_functional.default
 _BATCH_NORM_BACKWARD = _aten.native_batch_norm_backward.default
-_NORMS = frozenset({
-    _aten.native_layer_norm.default, _aten.native_group_norm.default,
-    _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
-    _aten._native_batch_norm_legit.no_stats, _BATCH_NORM,
-})  # fmt: skip
-_LOSSES = frozenset({
-    _aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default,
-    _aten.soft_margin_loss.default,
-})  # fmt: skip
-_HALF = (torch.bfloat16, torch.float16)
 _RESIZE = "inductor.resize_storage_bytes_.default"
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
@@ -66,42 +53,6 @@ class OneMemory(NamedTuple):
 
 class UnsupportedGraphError(NotImplementedError):
     """A graph that this version cannot plan; the text names the node and the way out."""
-
-
-# Before torch 2.12 it has the other name.
-_hint = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
-
-
-class _Sizes(threading.local):
-    """What symbolic sizes count as, by symbol, where that is not their hint."""
-
-    def __init__(self) -> None:
-        self.planned: dict[Any, int] = {}
-
-
-_sizes = _Sizes()
-
-
-@contextlib.contextmanager
-def sizes_as(planned: dict[Any, int]) -> Iterator[None]:
-    """Symbols of sizes count as these inside, and not as their hints."""
-    before, _sizes.planned = _sizes.planned, planned
-    try:
-        yield
-    finally:
-        _sizes.planned = before
-
-
-def hint(n: Any) -> int:
-    """A size as an int: of a symbolic size its hint, or what its symbols count as."""
-    if type(n) is int:
-        return n
-    planned, node = _sizes.planned, getattr(n, "node", None)
-    if planned and node is not None and not node.expr.free_symbols.isdisjoint(planned):
-        others = {s: int(_hint(node.shape_env.create_symintnode(s, hint=None), 4096))
-                  for s in node.expr.free_symbols - planned.keys()}  # fmt: skip
-        return int(node.expr.xreplace({**planned, **others}))
-    return int(_hint(n, 4096))
 
 
 def is_tangent(node: fx.Node) -> bool:
@@ -178,39 +129,6 @@ def eliminate_dead_code(graph: fx.Graph) -> None:
     """As PyTorch does it, but only of nodes without users is it asked whether they have effects."""
     random = TracingContext.try_get() is None or config.fallback_random
     graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
-
-
-def _memory_bytes(val: torch.Tensor) -> int:
-    """Bytes of a tensor's memory. Where the graph frees it later, PyTorch's fake storage has none
-    already: then of its elements."""
-    n = hint(val.untyped_storage().nbytes())
-    if n == 0 and hint(val.numel()) > 0:
-        reach = [(hint(k) - 1) * hint(d) for k, d in zip(val.shape, val.stride(), strict=True)]
-        n = (hint(val.storage_offset()) + sum(reach) + 1) * val.element_size()
-    return n
-
-
-def _more(node: fx.Node, index: int | None, val: torch.Tensor) -> int:
-    """Bytes that the memory of a result has beyond what PyTorch's fake tensor says (torch 2.13):
-    a loss that is reduced keeps the memory of the array that it reduced; on the CPU the statistics
-    of half precision under weights of single precision are of single precision, and the bags of a
-    mean or maximum are one more."""
-    if node.target in _LOSSES:
-        given = [a.meta["val"] for a in node.args[:2] if isinstance(a, fx.Node)]
-        if val.dim() or any(g.dim() == 0 for g in given):
-            return 0
-        shape = torch.broadcast_shapes(*[tuple(map(hint, g.shape)) for g in given])
-        return int((math.prod(shape) - 1) * val.element_size())
-    if val.device.type != "cpu":
-        return 0
-    if node.target in _NORMS and index in (1, 2) and val.dtype in _HALF:
-        weights = [a.meta["val"] for a in node.args[1:4] if isinstance(a, fx.Node)]
-        if any(isinstance(w, torch.Tensor) and w.dtype == torch.float32 for w in weights):
-            return hint(val.numel() * val.element_size())
-    if node.target is _aten._embedding_bag.default and index == 1:
-        mode = node.args[4] if len(node.args) > 4 else 0
-        return int(val.element_size()) if mode else 0
-    return 0
 
 
 class Reader:
@@ -324,12 +242,15 @@ class Reader:
             id = self._ids[address] = len(self.storage_bytes)
             self._memory.append(address)
             self._kept.append(memory)
-            self.storage_bytes.append(_memory_bytes(val) + _more(node, index, val))
+            self.storage_bytes.append(storages.bytes_of(node, index, val, self._memory_of))
             self.static.append(
                 node.op == "get_attr" or (node.op == "placeholder" and not is_tangent(node))
             )
             made.add(id)
         return Tensor(index, id, val, hint(val.numel()) * val.element_size())
+
+    def _memory_of(self, node: fx.Node) -> int:
+        return self.storage_bytes[self.tensors[node][0].storage]
 
     def written_by(self, node: fx.Node) -> set[int]:
         """Storages that the node writes into."""

@@ -32,7 +32,8 @@ import torch
 from torch import fx
 
 from . import decisions, leaves, ops, rerunnable
-from .graphs import Masked, OneMemory, Reader, Tensor, hint, is_tangent, location, nodes_in
+from .graphs import Masked, OneMemory, Reader, Tensor, is_tangent, location, nodes_in
+from .sizes import hint
 
 Policy = Callable[[fx.Node], str | None]
 """Asked for each forward node: a constraint of ``docs/problem.md``, or None."""

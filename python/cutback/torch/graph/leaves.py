@@ -22,7 +22,8 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTInput,
 )
 
-from .graphs import hint, is_tangent
+from .graphs import is_tangent
+from .sizes import hint
 
 IsLeaf = Callable[[int], bool]
 """Does the input at a position of what was traced keep its gradient, as leaves do?"""

@@ -1,0 +1,45 @@
+"""Sizes of tensors as ints: of a symbolic size its hint, or what a plan is made for."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from torch.fx.experimental import symbolic_shapes
+
+# Before torch 2.12 it has the other name.
+_hint = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
+
+
+class _Sizes(threading.local):
+    """What symbolic sizes count as, by symbol, where that is not their hint."""
+
+    def __init__(self) -> None:
+        self.planned: dict[Any, int] = {}
+
+
+_sizes = _Sizes()
+
+
+@contextlib.contextmanager
+def sizes_as(planned: dict[Any, int]) -> Iterator[None]:
+    """Symbols of sizes count as these inside, and not as their hints."""
+    before, _sizes.planned = _sizes.planned, planned
+    try:
+        yield
+    finally:
+        _sizes.planned = before
+
+
+def hint(n: Any) -> int:
+    """A size as an int: of a symbolic size its hint, or what its symbols count as."""
+    if type(n) is int:
+        return n
+    planned, node = _sizes.planned, getattr(n, "node", None)
+    if planned and node is not None and not node.expr.free_symbols.isdisjoint(planned):
+        others = {s: int(_hint(node.shape_env.create_symintnode(s, hint=None), 4096))
+                  for s in node.expr.free_symbols - planned.keys()}  # fmt: skip
+        return int(node.expr.xreplace({**planned, **others}))
+    return int(_hint(n, 4096))

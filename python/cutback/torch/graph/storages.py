@@ -1,0 +1,173 @@
+"""How many bytes of memory a result lies in.
+
+A traced graph says it by a fake tensor, whose memory comes of PyTorch's shape function. Kernels may
+do otherwise: they allocate for an intermediate and shrink the tensor to its result, or copy all of
+the memory that an argument is a part of. :data:`RULES` names the ops that do, as torch 2.13 has
+them; ``tests/torch/graph/test_storages.py`` compares it with what kernels allocate, over PyTorch's
+operator database.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from .sizes import hint
+
+_aten = torch.ops.aten
+_HALF = (torch.bfloat16, torch.float16)
+
+
+class Result(NamedTuple):
+    """One tensor that a call makes."""
+
+    node: fx.Node
+    position: int | None  # in the tuple that the call returns; None: it returns the tensor
+    val: torch.Tensor  # fake
+    bytes: int  # of its memory, as the fake tensor says
+    memory_of: Callable[[fx.Node], int]  # bytes of what an argument lies in
+
+    def fake(self, k: int) -> Any:
+        """The fake tensor of an argument; None: it is no tensor."""
+        args = self.node.args
+        given = args[k] if k < len(args) else None
+        return given.meta.get("val") if isinstance(given, fx.Node) else None
+
+
+Rule = Callable[[Result], int]
+"""Bytes of the memory that a result really lies in."""
+
+
+def _reduced_loss(r: Result) -> int:
+    """A loss that is reduced keeps the memory of the array that it reduced."""
+    given = [g for g in (r.fake(0), r.fake(1)) if g is not None]
+    if r.val.dim() or any(g.dim() == 0 for g in given):
+        return r.bytes
+    shape = torch.broadcast_shapes(*[tuple(map(hint, g.shape)) for g in given])
+    return r.bytes + int((math.prod(shape) - 1) * r.val.element_size())
+
+
+def _statistics(r: Result) -> int:
+    """On the CPU the statistics of half precision under weights of single precision are of single
+    precision."""
+    if r.position not in (1, 2) or r.val.dtype not in _HALF or r.val.device.type != "cpu":
+        return r.bytes
+    weights = [r.fake(k) for k in (1, 2, 3)]
+    if any(isinstance(w, torch.Tensor) and w.dtype == torch.float32 for w in weights):
+        return r.bytes + int(hint(r.val.numel()) * r.val.element_size())
+    return r.bytes
+
+
+def _of_the_input(r: Result) -> int:
+    """The gradient of the input has the input's type, where the fake one has the statistics'."""
+    x = r.fake(1)
+    if r.position != 0 or x is None:
+        return r.bytes
+    return int(hint(r.val.numel()) * x.element_size())
+
+
+def _running(r: Result) -> int:
+    """New running statistics have the type of the old ones; the fake ones are of single
+    precision."""
+    old = {len(r.node.meta["val"]) - 2: r.fake(3), len(r.node.meta["val"]) - 1: r.fake(4)}
+    given = old.get(-1 if r.position is None else r.position)
+    if given is None or r.val.device.type != "cpu":
+        return _statistics(r)
+    return int(hint(r.val.numel()) * given.element_size())
+
+
+def _bags(r: Result) -> int:
+    """On the CPU the bags, where the kernel needs them, are one more. It does not need them for
+    sums of rows, which the shape function does not know of bfloat16."""
+    weight, args = r.fake(0), r.node.args
+    mode = args[4] if len(args) > 4 else 0
+    padding: Any = args[8] if len(args) > 8 else -1
+    if r.position != 1 or r.val.device.type != "cpu":
+        return r.bytes
+    if weight.dtype == torch.bfloat16 and mode == 0 and weight.stride(1) == 1 and padding < 0:
+        return 0
+    return r.bytes + (int(r.val.element_size()) if mode or hint(r.val.numel()) else 0)
+
+
+def _whole_memory(r: Result) -> int:
+    """A copy in the layout of the first argument has all of the memory which that is a part of,
+    unless elements of it share memory."""
+    base = r.fake(0)
+    layout = zip(base.shape, base.stride(), strict=True)
+    if any(hint(n) > 1 and hint(stride) == 0 for n, stride in layout):
+        return r.bytes
+    given = r.node.args[0]
+    assert isinstance(given, fx.Node)
+    return r.memory_of(given)
+
+
+def _no_less_than_the_argument(r: Result) -> int:
+    """Allocated like the argument, then resized, which never shrinks memory."""
+    return max(r.bytes, int(hint(r.fake(0).numel()) * r.val.element_size()))
+
+
+def _dense(r: Result) -> int:
+    """A copy of the argument without its gaps, drawn into."""
+    return int(hint(r.val.numel()) * r.val.element_size())
+
+
+def _window(r: Result) -> int:
+    """A periodic window is a symmetric one of one number more, but for the last."""
+    periodic = r.node.args[1] if len(r.node.args) > 1 else True
+    return r.bytes + (int(r.val.element_size()) if periodic and hint(r.val.numel()) > 1 else 0)
+
+
+RULES: dict[Any, Rule] = {
+    **dict.fromkeys((_aten.mse_loss.default, _aten.smooth_l1_loss.default,
+                     _aten.binary_cross_entropy.default, _aten.soft_margin_loss.default),
+                    _reduced_loss),
+    **dict.fromkeys((_aten.native_layer_norm.default, _aten.native_group_norm.default,
+                     _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
+                     _aten._native_batch_norm_legit.no_stats), _statistics),
+    **dict.fromkeys((_aten._native_batch_norm_legit_functional.default,
+                     _aten._batch_norm_with_update_functional.default), _running),
+    _aten.native_group_norm_backward.default: _of_the_input,
+    _aten._embedding_bag.default: _bags,
+    **dict.fromkeys((_aten.copy.default, _aten.slice_scatter.default, _aten.select_scatter.default,
+                     _aten.diagonal_scatter.default, _aten.as_strided_scatter.default),
+                    _whole_memory),
+    _aten.col2im.default: _no_less_than_the_argument,
+    _aten.im2col.default: _no_less_than_the_argument,
+    _aten.uniform.default: _dense,
+    **dict.fromkeys((_aten.hann_window.default, _aten.hann_window.periodic,
+                     _aten.hamming_window.default, _aten.hamming_window.periodic,
+                     _aten.hamming_window.periodic_alpha, _aten.hamming_window.periodic_alpha_beta,
+                     _aten.bartlett_window.default, _aten.bartlett_window.periodic,
+                     _aten.blackman_window.default, _aten.blackman_window.periodic,
+                     _aten.kaiser_window.default, _aten.kaiser_window.periodic,
+                     _aten.kaiser_window.beta), _window),
+}  # fmt: skip
+
+
+def _said(val: torch.Tensor) -> int:
+    """What a fake tensor says. Where the graph frees the memory later, its storage has none
+    already: then of its elements."""
+    n = hint(val.untyped_storage().nbytes())
+    if n == 0 and hint(val.numel()) > 0:
+        reach = [(hint(k) - 1) * hint(d) for k, d in zip(val.shape, val.stride(), strict=True)]
+        n = (hint(val.storage_offset()) + sum(reach) + 1) * val.element_size()
+    return n
+
+
+def bytes_of(
+    node: fx.Node, index: int | None, val: torch.Tensor, memory_of: Callable[[fx.Node], int]
+) -> int:
+    """Bytes of the memory that a call makes for one of its results.
+
+    Args:
+        index: which of the results; None: the node returns one tensor.
+        val: the fake tensor of the result.
+        memory_of: bytes of the memory that the first tensor of another node lies in.
+    """
+    said = _said(val)
+    rule = RULES.get(node.target) if node.op == "call_function" else None
+    return said if rule is None else rule(Result(node, index, val, said, memory_of))
