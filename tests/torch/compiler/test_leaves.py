@@ -11,7 +11,7 @@ from torch import nn
 
 import cutback.torch as ct
 from cutback import BudgetError
-from cutback.torch.graph.leaves import is_like
+from cutback.torch.graph.layouts import is_like
 
 
 class _Of(nn.Module):

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from ..graph.leaves import is_like
+from ..graph.layouts import is_like
 from ..graph.rerunnable import held_because
 from .described import Described
 from .log import Region
