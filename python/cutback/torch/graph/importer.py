@@ -24,6 +24,7 @@ Sizes and other numbers are no values of the problem: they are made once, in the
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -328,13 +329,7 @@ def import_joint(
     for node in _tangents_first(backward):
         writer.add(node)
     _drop_impossible_wishes(writer.ops)
-    copies = leaves.copied(
-        outputs,
-        reader.descs,
-        primals,
-        lambda n: reader.static[reader.tensors[n][0].storage],
-        is_leaf,
-    )
+    copies = leaves.copied(outputs, reader.descs, primals, _shared(reader), is_leaf)
     forward_outputs = _hold_forward(writer, set(overwritten))
     backward_outputs, copied = _hold_backward(writer, copies)
     document = _document(writer, start, parameters, forward_outputs, backward_outputs)
@@ -342,6 +337,20 @@ def import_joint(
         document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions, reader.rewritten(), copied,
     )  # fmt: skip
+
+
+def _shared(r: Reader) -> Callable[[fx.Node], bool]:
+    """Has somebody else a gradient: the caller its memory, or a result that is a view of it? A view
+    holds the tensor that it is one of."""
+    results = {n for n in r.outputs if isinstance(n, fx.Node) and r.tensors[n]}
+    nodes = Counter(r.tensors[n][0].storage for n in results)
+
+    def shared(node: fx.Node) -> bool:
+        storage = r.tensors[node][0].storage
+        is_view = storage in r.reads[node]
+        return r.static[storage] or (nodes[storage] > 1 and not is_view)
+
+    return shared
 
 
 def with_wishes(graph: Imported, policy: Policy) -> dict[str, Any]:

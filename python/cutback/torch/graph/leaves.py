@@ -86,7 +86,7 @@ def copied(
     outputs: Sequence[Any],
     descs: Sequence[Any],
     placeholders: Sequence[fx.Node],
-    given: Callable[[fx.Node], bool],
+    shared: Callable[[fx.Node], bool],
     is_leaf: IsLeaf | None = None,
 ) -> list[Copied]:
     """The gradients that are copied.
@@ -94,7 +94,7 @@ def copied(
     Args:
         outputs, descs: of the joint graph; forward outputs come first.
         placeholders: inputs of the joint graph.
-        given: does the caller have the memory of a node (an input, a constant)?
+        shared: has somebody else what a node makes?
         is_leaf: None: every input is taken for a leaf.
     """
     by_desc = {n.meta.get("desc"): n for n in placeholders if n.meta.get("desc") is not None}
@@ -108,7 +108,7 @@ def copied(
         if leaf is None or not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
             continue
         left[node] -= 1  # the last that has a tensor may take it
-        others = left[node] > 0 or is_tangent(node) or given(node)
+        others = left[node] > 0 or is_tangent(node) or shared(node)
         if others or not is_like(val, leaf.meta["val"]):
             size = hint(val.numel()) * val.element_size()
             found.append(Copied(k, node, leaf, size))
