@@ -16,9 +16,10 @@ functional names, :mod:`cutback.nn.functional`).
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import nn, optim, policies, tree
+from . import _moved, nn, optim, policies, tree
 from ._native import BudgetError, __version__, get_num_threads, set_num_threads
 from .frontend import ops
 from .frontend.graph import Graph
@@ -34,6 +35,10 @@ from .run.arrays import RawArray
 from .run.executable import Executable, Planned, Stats
 
 if TYPE_CHECKING:
+    from . import constraints as constraints
+    from . import devices as devices
+    from . import files as files
+    from . import report as report
     from .frontend.planning import frontier, min_cut, plan
     from .planner.plan import Plan
     from .planner.search import plans
@@ -52,15 +57,16 @@ _LAZY = {  # they read JSON, which not every program needs
     "Plan": "planner.plan", "plans": "planner.search", "Frontier": "planner.tradeoffs",
     "frontier": "frontend.planning", "min_cut": "frontend.planning", "plan": "frontend.planning",
 }  # fmt: skip
+_MODULES = ("constraints", "devices", "files", "report")  # they do, too
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from importlib import import_module
-
         module = import_module(f".{_LAZY[name]}", __name__)
         value = globals()[name] = getattr(module, name)
         return value
+    if name in _MODULES or f"{__name__}.{name}" in _moved.NOW:
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'cutback' has no attribute {name!r}")
 
 
