@@ -18,8 +18,9 @@ _UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
-_SHARE_TEXT = re.compile(r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*[xX]\s*")
+# Patterns are compiled when they are first used: the import of the package waits for none.
+_SIZE = r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*"
+_SHARE_TEXT = r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*[xX]\s*"
 
 NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
 """(kind, bytes, share, measure), or with (offload, pinned bytes, exact), as the core takes it."""
@@ -54,7 +55,7 @@ def parse_bytes(spec: int | str) -> int:
 
 def _size_of(spec: str) -> tuple[re.Match[str] | None, int | None]:
     """What is written as a size, and bytes of its unit."""
-    match = _SIZE.fullmatch(spec)
+    match = re.fullmatch(_SIZE, spec)
     return match, _UNITS.get(match[2].lower()) if match else None
 
 
@@ -80,7 +81,7 @@ def parse(
         raise ValueError(f"max_extra goes with budget='min', not with {short(budget)}")
     share: Any = budget
     if isinstance(budget, str) and budget.rstrip().lower().endswith("x"):
-        match = _SHARE_TEXT.fullmatch(budget)
+        match = re.fullmatch(_SHARE_TEXT, budget)
         if match is None:
             raise ValueError(
                 f"budget={short(budget)} is not a share such as '0.4x', a size such as '6GiB', or "
@@ -101,9 +102,9 @@ def parse(
     return _BYTES, _named_bytes("budget", share), 0.0, number
 
 
-_ASKED = re.compile(r"\S+ of the (\d+) bytes that saving everything takes: ")
-_NEEDS = re.compile(r"needs (\d+) bytes")
-_FLOOR = re.compile(r"none is below (\d+) bytes")
+_ASKED = r"\S+ of the (\d+) bytes that saving everything takes: "
+_NEEDS = r"needs (\d+) bytes"
+_FLOOR = r"none is below (\d+) bytes"
 
 
 def answered(error: str, budget: object) -> str:
@@ -112,7 +113,7 @@ def answered(error: str, budget: object) -> str:
     budget = _plain(budget)
     if type(budget) is int and budget == 1:
         return f"{error}; budget=1 is one byte: for what saving everything takes, pass 1.0"
-    asked = _ASKED.match(error)
+    asked = re.match(_ASKED, error)
     if asked is None:
         return error
     share, rest = float(error.split(" ", 1)[0]), error[asked.end() :]
@@ -122,7 +123,7 @@ def answered(error: str, budget: object) -> str:
 def in_shares(error: str, share: float, whole: int, of: str) -> str | None:
     """The text of a BudgetError that tells bytes, led by the shares of ``whole`` bytes ("``of``").
     None: what was found is more than the whole."""
-    needs, floor = _NEEDS.search(error), _FLOOR.search(error)
+    needs, floor = re.search(_NEEDS, error), re.search(_FLOOR, error)
     smallest = _share_of(int(needs[1]), whole) if needs else math.inf
     if smallest > 1:
         return None
