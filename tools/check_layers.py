@@ -8,7 +8,8 @@ A file may include from its own layer and from the layers left of it. LEFT names
 neighbours; what they may include is allowed too. A layer with folders inside has a row for each
 (`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`).
 Packages of Python have a table of their own, PYTHON_LEFT, for all imports, those inside functions
-too; and no module may import, over whatever way, one that imports it.
+too and those for types alone too; and no module may import, over whatever way, one that imports it
+(for types alone it may, within its own layer).
 """
 
 from __future__ import annotations
@@ -67,14 +68,6 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.torch.profiler": ("cutback.torch.compiler",),
 }
 FACES = {"cutback.torch"}  # packages whose __init__.py hands out what lies below
-
-# Modules that name a type of a layer right of them under TYPE_CHECKING, where nothing is imported:
-# what they are handed, and why it is described over there.
-TYPES: dict[str, str] = {
-    "cutback.policies": "cutback.frontend.tracer",  # users' functions are shown traced arrays
-    "cutback.report.comparison": "cutback.planner.differences",  # the page of a Difference
-    "cutback.report.frontier": "cutback.planner.tradeoffs",  # the page of a Frontier
-}
 
 # What the core may not call, and the only files that may.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
@@ -224,9 +217,7 @@ def check_python(root: Path, path: Path) -> Iterator[tuple[int, str]]:
         return
     if module in FACES:
         return
-    for number, name, is_type in imported(root, path, module):
-        if is_type and TYPES.get(module) == name:
-            continue
+    for number, name, _ in imported(root, path, module):
         other = python_layer(name)
         if other is not None and other not in allowed_of(layer, PYTHON_LEFT):
             yield number, f"{layer} may not import {name}: {other} is not left of it"
@@ -352,6 +343,7 @@ def self_test() -> None:
         "python/cutback/files.py:1",  # the face
         "python/cutback/files.py:1",  # a circle
         "python/cutback/tree.py:2",
+        "python/cutback/policies.py:2",
         "python/cutback/run/step.py:2",
         "python/cutback/frontend/tracer.py:2",
         "python/cutback/torch/hooks.py:1",

@@ -21,12 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from . import _native
-
-if TYPE_CHECKING:
-    from .frontend.tracer import Array
 
 
 class CheckpointPolicy(IntEnum):
@@ -132,7 +129,7 @@ def save_only_these_ops(*ops: str) -> PolicyFunction:
             )
     saved = frozenset(ops)
 
-    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+    def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
         if op == _NAMED:
             return None
         return MUST_SAVE if op in saved else PREFER_RECOMPUTE
@@ -145,7 +142,7 @@ def save_only_these_names(*names: str) -> PolicyFunction:
     others."""
     saved = frozenset(names)
 
-    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+    def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
         if op == _NAMED:
             return MUST_SAVE if kwargs["name"] in saved else None
         return PREFER_RECOMPUTE
@@ -164,7 +161,7 @@ def save_any_names_but_these(*names: str) -> PolicyFunction:
     recompute those and all others."""
     dropped = frozenset(names)
 
-    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+    def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
         if op == _NAMED:
             return None if kwargs["name"] in dropped else MUST_SAVE
         return PREFER_RECOMPUTE
@@ -177,7 +174,7 @@ def save_anything_except_these_names(*names: str) -> PolicyFunction:
     with one of ``names``."""
     dropped = frozenset(names)
 
-    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+    def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
         if op == _NAMED:
             return PREFER_RECOMPUTE if kwargs["name"] in dropped else None
         return PREFER_SAVE
@@ -198,7 +195,7 @@ def save_and_offload_only_these_names(
     if saved & moved:
         raise ValueError(f"names both to save and to offload: {', '.join(sorted(saved & moved))}")
 
-    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+    def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
         if op == _NAMED:
             name = kwargs["name"]
             return MUST_SAVE if name in saved else MUST_OFFLOAD if name in moved else None
@@ -216,7 +213,7 @@ def save_from_both_policies(*policies: Policy) -> PolicyFunction:
     functions = [resolve(one) for one in policies]
     keeps = (MUST_SAVE, PREFER_SAVE, MUST_OFFLOAD, PREFER_OFFLOAD)
 
-    def policy(ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any) -> CheckpointPolicy | None:
+    def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
         said = [function(ctx, op, *args, **kwargs) for function in functions]
         kept = [one for one in said if one in keeps]
         return next((one for one in [*kept, *said] if one is not None), None)
@@ -256,9 +253,7 @@ def mu_two(saved: int | str = "0.5x") -> MuTwo:
     return MuTwo(saved)
 
 
-def dots_saveable(
-    ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any
-) -> CheckpointPolicy | None:
+def dots_saveable(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
     """Save the outputs of matrix products and convolutions, recompute all others."""
     if op == _NAMED:
         return None
@@ -266,14 +261,14 @@ def dots_saveable(
 
 
 def everything_saveable(
-    ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any
+    ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
     """Save every value that the backward reads."""
     return None if op == _NAMED else PREFER_SAVE
 
 
 def nothing_saveable(
-    ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any
+    ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
     """Recompute everything: plain checkpointing."""
     return None if op == _NAMED else PREFER_RECOMPUTE
@@ -285,7 +280,7 @@ def _has_no_batch(op: Op, args: tuple[Any, ...]) -> bool:
 
 
 def dots_with_no_batch_dims_saveable(
-    ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any
+    ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
     """Save the outputs of matrix products with weights (one side has at most two dimensions),
     recompute all others, batched products as in attention among them."""
@@ -295,7 +290,7 @@ def dots_with_no_batch_dims_saveable(
 
 
 def offload_dot_with_no_batch_dims(
-    ctx: PolicyContext, op: Op, *args: Array, **kwargs: Any
+    ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
     """Move what :func:`dots_with_no_batch_dims_saveable` saves to the host, recompute all
     others."""

@@ -108,11 +108,18 @@ class Difference:
             }
         )
 
+    def _fragment(self) -> str:
+        from ..report import read  # for those who ask; so below
+        from ..report.comparison import difference_fragment
+
+        pictures = (read(plan.problem, plan.document) for plan in (self.before, self.after))
+        return difference_fragment(json.loads(self.to_json()), *pictures)
+
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plans compared") -> None:
         """Writes a self-contained HTML page: totals, both timelines, and what differs."""
-        from ..report.comparison import render_difference  # for those who ask; so below
+        from ..report.comparison import render_difference
 
-        files.write_text(path, render_difference(self, title))
+        files.write_text(path, render_difference(self._fragment(), title))
 
     def __str__(self) -> str:
         rows = []
@@ -145,6 +152,4 @@ class Difference:
         return f"<cutback.Difference {len(self.changes)} changes>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        from ..report.comparison import difference_fragment
-
-        return {"text/plain": str(self), "text/html": difference_fragment(self)}
+        return {"text/plain": str(self), "text/html": self._fragment()}

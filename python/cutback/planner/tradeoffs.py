@@ -187,7 +187,7 @@ class Frontier:
         """The picture: points, hull, baselines and PyTorch's points, with a tooltip on each."""
         from ..report.frontier import frontier_svg  # for those who ask; so below
 
-        return frontier_svg(json.loads(self._text), self.references)
+        return frontier_svg(json.loads(self._text), [r._asdict() for r in self.references])
 
     def report(
         self,
@@ -200,7 +200,10 @@ class Frontier:
         from ..report.frontier import render_frontier
 
         page = render_frontier(
-            json.loads(self._text), title, self.references, self.peaks if peaks else None
+            json.loads(self._text),
+            title,
+            [reference._asdict() for reference in self.references],
+            [peak._asdict() for peak in self.peaks] if peaks else None,
         )
         files.write_text(path, page)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .model import Picture, read
+from .model import Picture
 from .page import page, table
 from .svg import document, escape, human_bytes, nice_ticks, tag, text
 from .timeline import columns, staircase
 
-if TYPE_CHECKING:
-    from ..planner.differences import Difference
+Difference = Mapping[str, Any]
+"""What two plans do differently: ``totals`` and ``changes``, as ``Difference.to_json`` has them."""
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 320.0, 84.0, 18.0, 34.0, 34.0
 MOST_ROWS = 400
@@ -93,7 +93,7 @@ def timelines_svg(before: Picture, after: Picture) -> str:
 
 def _totals(difference: Difference) -> str:
     rows = []
-    for key, (before, after) in difference.totals.items():
+    for key, (before, after) in difference["totals"].items():
         shown = [
             f"{n / 1e9:.3f} ms" if key == "time_ps" else human_bytes(n) for n in (before, after)
         ]
@@ -104,32 +104,31 @@ def _totals(difference: Difference) -> str:
 def _changes(difference: Difference) -> str:
     rows = [
         (
-            change.type,
-            human_bytes(change.bytes),
-            change.name,
-            change.location,
-            f"{change.before} \N{RIGHTWARDS ARROW} {change.after}",
-            f"{change.runs[0]} \N{RIGHTWARDS ARROW} {change.runs[1]}",
-            f"{change.time_ps / 1e6:+,.0f} us",
+            change["type"],
+            human_bytes(change["bytes"]),
+            change["name"],
+            change["location"],
+            f"{change['before']} \N{RIGHTWARDS ARROW} {change['after']}",
+            f"{change['runs'][0]} \N{RIGHTWARDS ARROW} {change['runs'][1]}",
+            f"{change['time_ps'] / 1e6:+,.0f} us",
         )
-        for change in difference.changes[:MOST_ROWS]
+        for change in difference["changes"][:MOST_ROWS]
     ]
-    rest = len(difference.changes) - MOST_ROWS
+    rest = len(difference["changes"]) - MOST_ROWS
     note = f"<p>{rest} smaller ones are not shown.</p>" if rest > 0 else ""
     headers = ("type", "bytes", "made by", "source", "decision", "runs", "time")
     return table(headers, rows, numeric=(1, 6)) + note
 
 
-def difference_fragment(difference: Difference) -> str:
+def difference_fragment(difference: Difference, before: Picture, after: Picture) -> str:
     """Totals, both timelines, and what differs."""
-    pictures = [read(plan.problem, plan.document) for plan in (difference.before, difference.after)]
-    found = f"{len(difference.changes)} values are treated differently"
+    found = f"{len(difference['changes'])} values are treated differently"
     return (
-        f'<div class="cb">{_totals(difference)}{timelines_svg(*pictures)}'
+        f'<div class="cb">{_totals(difference)}{timelines_svg(before, after)}'
         f"<details open><summary>{escape(found)}</summary>{_changes(difference)}</details></div>"
     )
 
 
-def render_difference(difference: Difference, title: str) -> str:
+def render_difference(fragment: str, title: str) -> str:
     """A page of its own."""
-    return page(title, difference_fragment(difference))
+    return page(title, fragment)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import devices
 from .page import page, table
 from .svg import document, human_bytes, nice_ticks, tag, text
 
-if TYPE_CHECKING:
-    from ..planner.tradeoffs import Peak, Reference
+Point = Mapping[str, Any]
+"""A plan of PyTorch's partitioner (budget, saved_bytes, peak_bytes, time_ps, redraws), or one of
+ours for a budget on the peak (budget, peak_bytes, time_ps)."""
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 460.0, 74.0, 150.0, 40.0, 46.0
 LABELS = {
@@ -126,19 +126,19 @@ def _baselines(frontier: Mapping[str, Any], scale: _Scale, key: str) -> list[str
 
 
 def _references(
-    frontier: Mapping[str, Any], references: Sequence[Reference], scale: _Scale, key: str
+    frontier: Mapping[str, Any], references: Sequence[Point], scale: _Scale, key: str
 ) -> list[str]:
     """PyTorch's points: discs, and crosses where masks are drawn anew, so gradients are wrong."""
     body = []
     for point in references:
-        extra = _extra(frontier, point.time_ps)
-        x, y = scale.x(getattr(point, key)), scale.y(extra)
+        extra = _extra(frontier, point["time_ps"])
+        x, y = scale.x(point[key]), scale.y(extra)
         title = (
-            f"PyTorch at {point.budget:g}: {human_bytes(point.saved_bytes)} saved, peak "
-            f"{human_bytes(point.peak_bytes)}, {100 * extra:.2f} % more time"
+            f"PyTorch at {point['budget']:g}: {human_bytes(point['saved_bytes'])} saved, peak "
+            f"{human_bytes(point['peak_bytes'])}, {100 * extra:.2f} % more time"
         )
-        if point.redraws:
-            title += f"\nredraws {point.redraws} masks: wrong gradients"
+        if point["redraws"]:
+            title += f"\nredraws {point['redraws']} masks: wrong gradients"
             shape = f"M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"
             mark = tag("path", title, css="line", d=shape, stroke_width=2)
             body.append(f'<g class="offloaded">{mark}</g>')
@@ -166,8 +166,8 @@ def _legend(rows: Sequence[tuple[str, float, str]]) -> list[str]:
 _TORCH = [("scratch", 5.0, "PyTorch"), ("offloaded", 0.0, "PyTorch, masks redrawn")]
 
 
-def _torch_legend(references: Sequence[Reference]) -> list[tuple[str, float, str]]:
-    kinds = {bool(point.redraws) for point in references}
+def _torch_legend(references: Sequence[Point]) -> list[tuple[str, float, str]]:
+    kinds = {bool(point["redraws"]) for point in references}
     return [row for row, kind in zip(_TORCH, (False, True), strict=True) if kind in kinds]
 
 
@@ -179,11 +179,11 @@ def _scale(
     return _Scale(1.02 * max(size for size, _ in rows), 1.08 * min(extra, most_extra))
 
 
-def frontier_svg(frontier: Mapping[str, Any], references: Sequence[Reference] = ()) -> str:
+def frontier_svg(frontier: Mapping[str, Any], references: Sequence[Point] = ()) -> str:
     """Points, bound, presets and PyTorch's points of a frontier document (``docs/planner.md``)."""
     rows = list(zip(frontier["saved_bytes"], frontier["time_ps"], strict=True))
     rows += [(row["saved_bytes"], row["time_ps"]) for row in frontier["baselines"].values()]
-    rows += [(point.saved_bytes, point.time_ps) for point in references]
+    rows += [(point["saved_bytes"], point["time_ps"]) for point in references]
     scale = _scale(frontier, rows)
     body = _axes(scale, "bytes saved between forward and backward")
     body += _points(frontier, scale)
@@ -203,33 +203,33 @@ def frontier_svg(frontier: Mapping[str, Any], references: Sequence[Reference] = 
 
 
 def peaks_svg(
-    frontier: Mapping[str, Any], peaks: Sequence[Peak], references: Sequence[Reference] = ()
+    frontier: Mapping[str, Any], peaks: Sequence[Point], references: Sequence[Point] = ()
 ) -> str:
     """Plans for budgets on the peak, with presets and PyTorch's points."""
-    rows = [(point.peak_bytes, point.time_ps) for point in peaks]
-    rows += [(point.peak_bytes, point.time_ps) for point in references]
+    rows = [(point["peak_bytes"], point["time_ps"]) for point in peaks]
+    rows += [(point["peak_bytes"], point["time_ps"]) for point in references]
     rows += [(row["peak_bytes"], row["time_ps"]) for row in frontier["baselines"].values()]
     scale = _scale(frontier, rows)
     body = _axes(scale, "peak of live bytes")
     body += _references(frontier, references, scale, "peak_bytes")
     body += _baselines(frontier, scale, "peak_bytes")
     stairs: list[tuple[float, float]] = []
-    for point in sorted(peaks, key=lambda one: one.peak_bytes):
-        x, y = scale.x(point.peak_bytes), scale.y(_extra(frontier, point.time_ps))
+    for point in sorted(peaks, key=lambda one: one["peak_bytes"]):
+        x, y = scale.x(point["peak_bytes"]), scale.y(_extra(frontier, point["time_ps"]))
         stairs += [(x, stairs[-1][1] if stairs else y), (x, y)]
     if stairs:
         line = tag("polyline", css="line", points=_line(stairs), stroke_opacity=0.5)
         body.append(f'<g class="saved">{line}</g>')
     for point in peaks:
-        extra = _extra(frontier, point.time_ps)
-        x, y = scale.x(point.peak_bytes), scale.y(extra)
+        extra = _extra(frontier, point["time_ps"])
+        x, y = scale.x(point["peak_bytes"]), scale.y(extra)
         title = (
-            f"budget {point.budget}: peak {human_bytes(point.peak_bytes)}, "
+            f"budget {point['budget']}: peak {human_bytes(point['peak_bytes'])}, "
             f"{100 * extra:.2f} % more time"
         )
         dot = tag("circle", title, css="area", cx=x, cy=y, r=4.0)
         body.append(f'<g class="saved">{dot}</g>')
-        body.append(text(x + 6, y + 14, point.budget, css="note"))
+        body.append(text(x + 6, y + 14, point["budget"], css="note"))
     legend = [("saved", 4.0, "budgets"), ("gradient", 5.0, "presets"), *_torch_legend(references)]
     body += _legend(legend)
     return document(WIDTH, HEIGHT, body, "frontier of peak and time")
@@ -238,8 +238,8 @@ def peaks_svg(
 def render_frontier(
     frontier: Mapping[str, Any],
     title: str,
-    references: Sequence[Reference] = (),
-    peaks: Sequence[Peak] | None = None,
+    references: Sequence[Point] = (),
+    peaks: Sequence[Point] | None = None,
 ) -> str:
     """A page of its own: the pictures, the presets, PyTorch's points, and every exact point."""
 
@@ -253,11 +253,11 @@ def render_frontier(
     ]
     presets += [
         row(
-            f"PyTorch at {point.budget:g}",
-            point.saved_bytes,
-            point.peak_bytes,
-            point.time_ps,
-            f"redraws {point.redraws} masks: wrong gradients" if point.redraws else "",
+            f"PyTorch at {point['budget']:g}",
+            point["saved_bytes"],
+            point["peak_bytes"],
+            point["time_ps"],
+            f"redraws {point['redraws']} masks: wrong gradients" if point["redraws"] else "",
         )
         for point in references
     ]
@@ -269,10 +269,11 @@ def render_frontier(
     ]
     headers = ("", "saved", "peak", "extra time", "")
     numeric = (1, 2, 3)
-    device = devices.name(frontier["device"])
+    device = frontier["device"]
+    name = device if isinstance(device, str) else device["name"]
     parts = [
         frontier_svg(frontier, references),
-        f"<p>{len(frontier['kind'])} points; times by the cost model of {device}.</p>",
+        f"<p>{len(frontier['kind'])} points; times by the cost model of {name}.</p>",
     ]
     if peaks is not None:
         parts += ["<h2>Peak and time</h2>", peaks_svg(frontier, peaks, references)]
