@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _native, budgets, devices
 from ..planner.plan import Plan
-from ..planner.problems import Problem, Profile, Times, problem_text, read_graph, under_policy
+from ..planner.problems import Problem, Timed, Times, problem_text, read_graph, under_policy
 from ..planner.search import Progress, Request
 from ..planner.tradeoffs import Frontier
 from ..policies import Policy, WholeGraph, resolve
@@ -25,7 +25,7 @@ def problem_of(
     policy: Policy | WholeGraph | str | None = None,
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
-    profile: Profile | Times | str | os.PathLike[str] | None = None,
+    profile: Timed | Times | str | os.PathLike[str] | None = None,
 ) -> str:
     """The problem (JSON) of a function on arguments like these, or of what :func:`read_graph`
     takes, with times and policy laid over it: all that follows is the same for both.
@@ -59,7 +59,7 @@ def plan(
     policy: Policy | WholeGraph | str | None = None,
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
-    profile: Profile | Times | str | os.PathLike[str] | None = None,
+    profile: Timed | Times | str | os.PathLike[str] | None = None,
     max_extra: float | None = None,
     offload: bool | str = False,
     pinned: int | str | None = None,
@@ -100,9 +100,12 @@ def plan(
     """
     if measure is None:
         measure = "arena" if callable(what) else "live"
-    request = Request(budget, measure, preset, max_extra, offload, pinned, exact)
+    request = Request(
+        measure, budget=budget, max_extra=max_extra, preset=preset, offload=offload, pinned=pinned,
+        exact=exact, device=device, time_limit=time_limit, progress=progress,
+    )  # fmt: skip
     text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
-    return request.plan(text, device, time_limit, progress)
+    return request.plan(text)
 
 
 def min_cut(

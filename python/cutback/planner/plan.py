@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .differences import Difference
 
 
-class Step(Protocol):
+class Compiled(Protocol):
     """A compiled graph, as far as its plan asks it."""
 
     timeline: list[int] | None
@@ -47,7 +47,7 @@ class Plan:
     notebook it shows as a picture.
     """
 
-    def __init__(self, problem: str, plan: str, step: Step | None = None) -> None:
+    def __init__(self, problem: str, plan: str, step: Compiled | None = None) -> None:
         self._problem_text = problem
         self._text = plan
         self._step = step
@@ -55,7 +55,7 @@ class Plan:
         self._explanation: dict[str, Any] | None = None
 
     @classmethod
-    def of_step(cls, step: Step) -> Plan:
+    def of_step(cls, step: Compiled) -> Plan:
         """The plan of a compiled graph."""
         return cls(step.text("problem"), step.text("plan"), step)
 

@@ -15,7 +15,7 @@ Problem = Mapping[str, Any] | str | os.PathLike[str]
 Times = Mapping[Any, float]  # seconds by operation, its name or id
 
 
-class Profile(Protocol):
+class Timed(Protocol):
     """What ``profile=`` takes besides plain times: a profile of a step, from either front door."""
 
     def times(self) -> dict[str, float]:
@@ -54,7 +54,7 @@ def read_problem(problem: Problem) -> str:
     return _native.problem_json(read_graph(problem))
 
 
-def times_of(profile: Profile | Times | str | os.PathLike[str]) -> Times:
+def times_of(profile: Timed | Times | str | os.PathLike[str]) -> Times:
     """Seconds by operation."""
     if isinstance(profile, (str, os.PathLike)):
         return files.read_times(profile)
@@ -92,7 +92,7 @@ def problem_text(
     *,
     policy: Policy | WholeGraph | str | None = None,
     device: devices.Device | None = None,
-    profile: Profile | Times | str | os.PathLike[str] | None = None,
+    profile: Timed | Times | str | os.PathLike[str] | None = None,
 ) -> str:
     """The problem (JSON) of what :func:`read_graph` takes, with times and policy laid over it.
 

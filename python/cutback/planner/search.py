@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,54 +67,55 @@ def _teller(
     return with_best
 
 
+@dataclass(frozen=True)
 class Request:
-    """What a plan is asked for, checked; the arguments are as for :func:`cutback.plan`.
+    """What a plan is asked for; the fields are the arguments of :func:`cutback.plan`. Budget and
+    preset are checked here, so that a mistake shows before a function is traced.
 
     Raises:
         ValueError, TypeError: a budget or a preset that is none, or what does not go together.
     """
 
-    def __init__(
-        self,
-        budget: int | float | str | None,
-        measure: str,
-        preset: str | None,
-        max_extra: float | None,
-        offload: bool | str,
-        pinned: int | str | None,
-        exact: bool,
-    ) -> None:
-        parsed = budgets.parse(budget, measure, max_extra)
-        self._spec = budgets.with_options(parsed, offload, pinned, exact)
-        self._preset = budgets.parse_preset(preset)
-        self._budget, self._offload, self._pinned = budget, offload, pinned
+    measure: str
+    _: KW_ONLY
+    budget: int | float | str | None = None
+    max_extra: float | None = None
+    preset: str | None = None
+    offload: bool | str = False
+    pinned: int | str | None = None
+    exact: bool = False
+    device: devices.Device | None = None
+    time_limit: float = 0.0
+    progress: Progress | None = None
 
-    def plan(
-        self,
-        problem: str,
-        device: devices.Device | None,
-        time_limit: float,
-        progress: Progress | None,
-    ) -> Plan:
+    def __post_init__(self) -> None:
+        self._bound()
+        budgets.parse_preset(self.preset)
+
+    def _bound(self) -> budgets.NativeBudget | None:
+        parsed = budgets.parse(self.budget, self.measure, self.max_extra)
+        return budgets.with_options(parsed, self.offload, self.pinned, self.exact)
+
+    def plan(self, problem: str) -> Plan:
         """The plan of a problem (JSON).
 
         Raises:
             BudgetError: no plan meets the budget; the text states the smallest peak found.
             ValueError, TypeError: a mistake in the problem.
         """
-        if self._pinned is not None and not self._offload and '_OFFLOAD"' not in problem:
-            raise budgets.pinned_alone(self._pinned)
+        if self.pinned is not None and not self.offload and '_OFFLOAD"' not in problem:
+            raise budgets.pinned_alone(self.pinned)
         try:
             answer = _native.plan_json(
                 problem,
-                preset=self._preset,
-                budget=self._spec,
-                device=devices.resolve(device),
-                time_limit=_seconds(time_limit),
-                progress=_teller(progress),
+                preset=budgets.parse_preset(self.preset),
+                budget=self._bound(),
+                device=devices.resolve(self.device),
+                time_limit=_seconds(self.time_limit),
+                progress=_teller(self.progress),
             )
         except _native.BudgetError as error:
-            raise _native.BudgetError(budgets.answered(str(error), self._budget)) from None
+            raise _native.BudgetError(budgets.answered(str(error), self.budget)) from None
         return Plan(problem, answer)
 
 
@@ -128,11 +130,11 @@ def plans(
     time_limit: float = 0.0,
     progress: Progress | None = None,
 ) -> list[Plan | _native.BudgetError]:
-    """A plan for each of ``several`` budgets, in one search: each is what :func:`plan` gives for
-    that budget alone, bit for bit, in a fraction of the time.
+    """A plan for each of ``several`` budgets, in one search: each is what :func:`cutback.plan`
+    gives for that budget alone, bit for bit, in a fraction of the time.
 
-    The other arguments are as for :func:`plan`; ``time_limit`` and ``progress`` are about all of
-    it together. A budget that is out of reach has the error in its place.
+    The other arguments are as for :func:`cutback.plan`; ``time_limit`` and ``progress`` are about
+    all of it together. A budget that is out of reach has the error in its place.
 
     Raises:
         ValueError, TypeError: a mistake in the problem or a budget.
