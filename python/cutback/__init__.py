@@ -16,10 +16,9 @@ functional names, :mod:`cutback.nn.functional`).
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import _moved, nn, optim, policies, tree
+from . import nn, optim, policies, tree
 from ._native import BudgetError, __version__, get_num_threads, set_num_threads
 from .frontend import ops
 from .frontend.graph import Graph
@@ -61,11 +60,13 @@ _MODULES = ("constraints", "devices", "files", "report")  # they do, too
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name in _LAZY:
         module = import_module(f".{_LAZY[name]}", __name__)
         value = globals()[name] = getattr(module, name)
         return value
-    if name in _MODULES or f"{__name__}.{name}" in _moved.NOW:
+    if name in _MODULES:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'cutback' has no attribute {name!r}")
 
