@@ -34,6 +34,7 @@ typedef struct cb_facts {
     uint32_t *base;         /* [n_base] ops */
     uint32_t *position;     /* [n_op] CB_NONE: dropped or a placeholder */
     uint32_t base_backward; /* position of the first backward op */
+    bool spared; /* before each op of the base order stands one that does nothing (spare.h) */
 } cb_facts;
 
 /* CB_INVALID: constraints contradict each other; the text names both sides. */

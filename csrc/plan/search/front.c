@@ -5,12 +5,11 @@
 #include "floor.h"
 #include "workers.h"
 
-#define FEW_OPS 40
 #define MOST_POINTS 120 /* of a walk: where values are that many, targets are farther apart */
 #define ROUNDS 2
 #define AT_ONCE 2
 #define POINT_SHARE 0.2 /* of the usual effort, at a point; */
-#define AT_EASE 24.0    /* of more ops than these less, as effort grows with their square */
+#define AT_EASE 36.0    /* of more ops than these less, as effort grows with their square */
 
 typedef struct walks {
     cb_ladder *d;
@@ -18,8 +17,6 @@ typedef struct walks {
     uint64_t floor; /* no plan is below */
     cb_candidates *found[AT_ONCE];
 } walks;
-
-bool cb_front_suits(const cb_ladder *d) { return d->first.t->f->n_base < FEW_OPS && !d->modest; }
 
 static double share_of(const cb_worker *c) {
     double ease = AT_EASE / (c->t->f->n_base + 1.0);

@@ -47,7 +47,8 @@ typedef struct cb_ladder {
     cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
     double deep_ps[CB_RUNGS_MOST];    /* extra time of the deep rungs searched: later ones take no
                                          less */
-    cb_candidates *front;             /* of few ops, see front.h; NULL: not walked so far */
+    bool few;                         /* the caller's to set: ops that a front suits (front.h) */
+    cb_candidates *front;             /* NULL: not walked so far */
     bool has_front;                   /* it is done */
     bool modest; /* the caller's to set: peaks are solved exactly, so no effort is added */
     bool has_dug;

@@ -12,8 +12,10 @@
 #include "front.h"
 #include "improve.h"
 #include "ladder.h"
+#include "spare.h"
 #include "workers.h"
 
+#define FEW_OPS 40     /* of fewer the front of plans is walked, with spare ops between them */
 #define REFINED 4      /* searches at an exact budget, if offsets take more than it leaves */
 #define AHEAD 2        /* rungs of a budget that are searched at once */
 #define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
@@ -63,6 +65,7 @@ static cb_status fill_for_saved(cb_trial *t, cb_cut *cut, cb_error *err) {
 
 typedef struct chooser {
     cb_trial *t;
+    const cb_facts *f; /* of the problem itself: those of `t` may have spare ops */
     cb_arena *arena;
     cb_candidate best; /* pairs in `arena`; size 0: nothing fits so far */
     uint64_t best_bytes;
@@ -79,6 +82,7 @@ typedef struct chooser {
 /* The measure of a candidate, offsets and all. */
 static cb_status weigh(chooser *k, const cb_candidate *c, uint64_t *bytes, cb_error *err) {
     cb_trial *t = k->t;
+    const cb_problem *p = k->f->p;
     cb_arena scratch;
     cb_arena_init(&scratch, t->scratch->alloc);
     cb_schedule schedule;
@@ -88,11 +92,11 @@ static cb_status weigh(chooser *k, const cb_candidate *c, uint64_t *bytes, cb_er
     if (!k->settles) CB_TRY_DONE(cb_trial_poll(t, err)); /* placing a long plan takes a while */
     CB_TRY_DONE(cb_sim_run(t->sim, c->pair, c->n_pair, err));
     CB_TRY_DONE(cb_sim_schedule(t->sim, &scratch, &schedule, err));
-    CB_TRY_DONE(cb_schedule_walk(t->f->p, &schedule, t->f->device, &scratch, &lives, err));
+    CB_TRY_DONE(cb_schedule_walk(p, &schedule, k->f->device, &scratch, &lives, err));
     if (t->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(cb_place(t->f->p, &lives, &scratch, t->goal->poll, t->goal->poll_user,
-                             &arena_bytes, err));
-    *bytes = cb_measured(t->f->p, t->goal->measure, &lives, arena_bytes);
+        CB_TRY_DONE(
+            cb_place(p, &lives, &scratch, t->goal->poll, t->goal->poll_user, &arena_bytes, err));
+    *bytes = cb_measured(p, t->goal->measure, &lives, arena_bytes);
     k->weighed_ps = lives.time_ps;
     if (*bytes >= k->smallest) goto done;
     k->smallest = *bytes;
@@ -366,7 +370,7 @@ static cb_status consider_dug(chooser *k, cb_ladder *d, cb_error *err) {
 
 static cb_status consider_all_small(chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(consider_small_pool(k, INFINITY, err));
-    if (d && cb_front_suits(d)) return consider_small_front(k, d, INFINITY, err);
+    if (d && d->few) return consider_small_front(k, d, INFINITY, err);
     for (uint32_t r = d ? d->n_near : 0; d && r < d->n_rung; r++) {
         const cb_candidate *c;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
@@ -396,10 +400,11 @@ static cb_status consider_as_min(chooser *k, cb_ladder *d, double share, cb_erro
  * not become the best: a search that is ended here must not answer with it. What `min` finds
  * between two rungs may fit. */
 static cb_status find_smallest(chooser *k, cb_ladder *d, cb_error *err) {
-    chooser least = {.t = k->t, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    chooser least = {
+        .t = k->t, .f = k->f, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
     const double share[] = {CB_MIN_SHARE, CB_ANY_SHARE};
-    uint32_t n_share = !d || cb_front_suits(d) ? 0 : cb_is_tiny_search(&d->first.moves) ? 2 : 1;
+    uint32_t n_share = !d || d->few ? 0 : cb_is_tiny_search(&d->first.moves) ? 2 : 1;
     for (uint32_t i = 0; i < n_share && status == CB_OK; i++) {
         chooser min = least;
         status = consider_as_min(&min, d, share[i], err);
@@ -417,7 +422,7 @@ static cb_status find_smallest(chooser *k, cb_ladder *d, cb_error *err) {
 }
 
 static cb_status consider_found(chooser *k, cb_ladder *d, cb_error *err) {
-    if (cb_front_suits(d)) return consider_front(k, d, err);
+    if (d->few) return consider_front(k, d, err);
     CB_TRY(consider_rungs(k, d, err));
     bool digs = !has_best(k) && cb_is_tiny_search(&d->first.moves);
     return digs ? consider_dug(k, d, err) : CB_OK;
@@ -428,7 +433,7 @@ static cb_status pick(chooser *k, cb_ladder *d, cb_error *err) {
     if (t->goal->smallest) {
         double most_ps = most_time(t);
         CB_TRY(consider_small_pool(k, most_ps, err));
-        if (d && cb_front_suits(d)) CB_TRY(consider_small_front(k, d, most_ps, err));
+        if (d && d->few) CB_TRY(consider_small_front(k, d, most_ps, err));
         else if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
     } else {
         CB_TRY(consider_pool(k, err));
@@ -446,6 +451,9 @@ struct cb_searcher {
     cb_arena *arena;
     cb_candidates pool;
     cb_trial t;
+    cb_facts spared; /* with spare ops, which `t`, `spared_sim` and `spared_cut` are about then */
+    cb_sim spared_sim;
+    cb_cut spared_cut;
     cb_goal goal; /* the one at hand */
     cb_ladder d;
     bool ready; /* what all goals share has been searched */
@@ -481,22 +489,56 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     return cb_ladder_climb_many(&s->d, wanted, err);
 }
 
-static cb_status search_all(cb_searcher *s, chooser *k, cb_error *err) {
+/* [n_op of `f`] into the trial. */
+static cb_status set_forced(cb_searcher *s, const cb_facts *f, cb_cut *cut, cb_error *err) {
+    bool *forced = CB_NEW(s->arena, bool, f->p->n_op);
+    if (!forced) return cb_no_memory(err);
+    CB_TRY(cb_force_recompute(f, cut, forced, err));
+    for (uint32_t op = 0; op < f->p->n_op; op++) s->t.has_demands |= forced[op];
+    s->t.forced = forced;
+    return CB_OK;
+}
+
+/* From here on the search is about the problem with spare ops. */
+static cb_status use_spares(cb_searcher *s, cb_error *err) {
+    if (s->t.f != s->f) return CB_OK;
+    CB_TRY(cb_add_spares(s->f, s->arena, &s->spared, err));
+    CB_TRY(cb_cut_init(&s->spared_cut, &s->spared, s->arena, err));
+    s->spared_cut.poll = s->cut->poll;
+    s->spared_cut.poll_user = s->cut->poll_user;
+    CB_TRY(set_forced(s, &s->spared, &s->spared_cut, err));
+    CB_TRY(cb_sim_init(&s->spared_sim, &s->spared, s->arena->alloc, err));
+    s->cut = &s->spared_cut;
+    s->t.f = &s->spared;
+    s->t.sim = &s->spared_sim;
+    return CB_OK;
+}
+
+/* What all goals share. */
+static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     cb_trial *t = &s->t;
-    bool saved = t->goal->measure == CB_MEASURE_SAVED;
-    if (!s->ready) {
-        cb_ladder_free(&s->d); /* of a search that was ended early */
-        t->prices = NULL;
-        s->d = (cb_ladder){0};
-        CB_TRY(cb_try_pairs(t, NULL, 0, err));
-        if (saved) CB_TRY(fill_for_saved(t, s->cut, err));
-        else CB_TRY(cb_ladder_init(&s->d, t, s->cut, err));
-        s->d.threads = s->threads;
-        CB_TRY(cb_exact_suits(s->f, &s->d.modest, err));
-        CB_TRY(try_presets(t, s->cut, err));
-        s->ready = true;
-    }
-    if (!saved && !cb_front_suits(&s->d)) CB_TRY(climb_ahead(s, err));
+    bool modest;
+    cb_ladder_free(&s->d); /* of a search that was ended early */
+    t->prices = NULL;
+    s->d = (cb_ladder){0};
+    CB_TRY(cb_exact_suits(s->f, &modest, err));
+    bool few = !saved && !modest && s->f->n_base < FEW_OPS;
+    if (few) CB_TRY(use_spares(s, err));
+    CB_TRY(cb_try_pairs(t, NULL, 0, err));
+    if (saved) CB_TRY(fill_for_saved(t, s->cut, err));
+    else CB_TRY(cb_ladder_init(&s->d, t, s->cut, err));
+    s->d.threads = s->threads;
+    s->d.modest = modest;
+    s->d.few = few;
+    CB_TRY(try_presets(t, s->cut, err));
+    s->ready = true;
+    return CB_OK;
+}
+
+static cb_status search_all(cb_searcher *s, chooser *k, cb_error *err) {
+    bool saved = s->t.goal->measure == CB_MEASURE_SAVED;
+    if (!s->ready) CB_TRY(get_ready(s, saved, err));
+    if (!saved && !s->d.few) CB_TRY(climb_ahead(s, err));
     return pick(k, saved ? NULL : &s->d, err);
 }
 
@@ -589,6 +631,16 @@ static cb_status bound_answer(cb_searcher *s, const chooser *k, double *least_ps
     return CB_OK;
 }
 
+/* As a schedule, where a set of pairs of the problem itself does not say it. */
+static cb_status answer(const chooser *k, cb_found *out, cb_error *err) {
+    out->pairs.list.at = k->best.pair;
+    out->pairs.list.len = out->pairs.list.cap = k->best.n_pair;
+    out->least_extra_ps = -1;
+    if (k->t->f == k->f) return CB_OK;
+    CB_TRY(cb_sim_run(k->t->sim, k->best.pair, k->best.n_pair, err));
+    return cb_sim_schedule(k->t->sim, k->arena, &out->schedule, err);
+}
+
 cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb_error *err) {
     bool solved;
     s->goal = *goal;
@@ -599,6 +651,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     if (exact != CB_OK && exact != CB_CANCELLED) return exact; /* the search knows how to end */
     cb_trial *t = &s->t;
     chooser k = {.t = t,
+                 .f = s->f,
                  .arena = out->pairs.arena,
                  .smallest = UINT64_MAX,
                  .smallest_op = CB_NONE,
@@ -610,9 +663,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     t->pool = &s->pool;
     out->smallest = k.smallest;
     if (status != CB_OK) return status;
-    out->pairs.list.at = k.best.pair;
-    out->pairs.list.len = out->pairs.list.cap = k.best.n_pair;
-    out->least_extra_ps = -1;
+    CB_TRY(answer(&k, out, err));
     if (early || goal->measure == CB_MEASURE_SAVED) return CB_OK;
     return bound_answer(s, &k, &out->least_extra_ps, err);
 }
@@ -625,14 +676,11 @@ void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n) {
 cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_arena *arena,
                           cb_threads *threads, cb_searcher **out, cb_error *err) {
     cb_searcher *s = CB_NEW(arena, cb_searcher, 1);
-    bool *forced = CB_NEW(arena, bool, f->p->n_op);
-    if (!s || !forced) return cb_no_memory(err);
+    if (!s) return cb_no_memory(err);
     *s = (cb_searcher){.f = f, .cut = cut, .arena = arena, .threads = threads};
     s->pool.alloc = arena->alloc;
-    s->t = (cb_trial){
-        .f = f, .goal = &s->goal, .sim = sim, .pool = &s->pool, .scratch = arena, .forced = forced};
-    CB_TRY(cb_force_recompute(f, cut, forced, err));
-    for (uint32_t op = 0; op < f->p->n_op; op++) s->t.has_demands |= forced[op];
+    s->t = (cb_trial){.f = f, .goal = &s->goal, .sim = sim, .pool = &s->pool, .scratch = arena};
+    CB_TRY(set_forced(s, f, cut, err));
     *out = s;
     return CB_OK;
 }
@@ -640,5 +688,6 @@ cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_arena 
 void cb_searcher_free(cb_searcher *s) {
     if (!s) return;
     cb_ladder_free(&s->d);
+    if (s->t.f != s->f) cb_sim_free(&s->spared_sim);
     cb_candidates_free(&s->pool);
 }

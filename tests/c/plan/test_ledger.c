@@ -4,6 +4,7 @@
 #include "plan/planner.h"
 #include "plan/search/floor.h"
 #include "plan/search/ladder.h"
+#include "plan/search/spare.h"
 #include "problems.h"
 
 static cb_alloc alloc;
@@ -11,24 +12,31 @@ static cb_alloc alloc;
 typedef struct bench {
     cb_problem *p;
     cb_arena arena;
-    cb_facts f;
+    cb_facts given, f; /* `f` of every third bench has spare ops */
     cb_sim sim;
     cb_ledger ledger, fresh;
     bool *may_rerun, early;
 } bench;
 
-static bool start(bench *b, uint64_t seed, uint32_t n_forward) {
+static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     static maker m;
     make_random(&m, seed, n_forward);
     if (seed % 2) hold_parts(&m, seed);
-    *b = (bench){.p = make_problem(&m, &alloc), .early = seed % 4 == 3};
+    *b = (bench){.p = make_problem(&m, &alloc), .early = seed % 4 == 3 || spared};
     cb_arena_init(&b->arena, &alloc);
-    if (cb_facts_make(b->p, cb_device_find("a100"), &b->arena, &b->f, &err) != CB_OK) return false;
-    b->may_rerun = CB_NEW(&b->arena, bool, b->p->n_op);
+    if (cb_facts_make(b->p, cb_device_find("a100"), &b->arena, &b->given, &err) != CB_OK)
+        return false;
+    b->f = b->given;
+    if (spared && cb_add_spares(&b->given, &b->arena, &b->f, &err) != CB_OK) return false;
+    b->may_rerun = CB_NEW(&b->arena, bool, b->f.p->n_op);
     cb_facts_mark_free(&b->f, b->may_rerun);
     return cb_sim_init(&b->sim, &b->f, &alloc, &err) == CB_OK &&
            cb_ledger_init(&b->ledger, &b->f, b->may_rerun, &alloc, &err) == CB_OK &&
            cb_ledger_init(&b->fresh, &b->f, b->may_rerun, &alloc, &err) == CB_OK;
+}
+
+static bool start(bench *b, uint64_t seed, uint32_t n_forward) {
+    return start_as(b, seed, n_forward, seed % 3 == 2);
 }
 
 static void end(bench *b) {
@@ -52,7 +60,7 @@ static bool same_books(const cb_ledger *a, const cb_ledger *b) {
 /* Some chain of some anchor becomes a random set of ops, some of them for who reads them later. */
 static bool set_at_random(bench *b, uint64_t *state) {
     uint32_t op[12], n = maker_draw(state, 12), anchor = maker_draw(state, b->ledger.n), len = 0;
-    bool may = b->early && !(b->p->op_flags[b->f.base[anchor]] & CB_POP_VIEW);
+    bool may = b->early && !(b->f.p->op_flags[b->f.base[anchor]] & CB_POP_VIEW);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = maker_draw(state, anchor + 1);
         if (k >= anchor || !b->may_rerun[b->f.base[k]]) continue;
@@ -97,6 +105,50 @@ TEST(books_agree) {
     }
     printf("     exact for %u of %u plans\n", exact, total);
     CHECK(exact > total / 2);
+}
+
+static bool same_schedules(const cb_schedule *a, const cb_schedule *b) {
+    return a->n_step == b->n_step && a->backward_starts == b->backward_starts &&
+           (a->n_step == 0 || memcmp(a->step, b->step, a->n_step * sizeof *a->step) == 0);
+}
+
+/* Spare ops leave no steps: a plan that does not use their anchors is the one without them, and with
+ * them an op may run twice before another. */
+TEST(spare_ops_leave_no_steps) {
+    uint32_t twice = 0;
+    for (uint64_t seed = 0; seed < 40; seed += check_rounds(3, 1)) {
+        bench b;
+        CHECK(start_as(&b, 3 + 4 * seed, 4 + (uint32_t)seed, true));
+        cb_sim plain;
+        cb_schedule want, got;
+        uint64_t state = seed;
+        CHECK_OK(cb_sim_init(&plain, &b.given, &alloc, &err));
+        CHECK_OK(cb_ledger_load(&b.ledger, NULL, 0, 3000, &err));
+        for (int i = 0; i < 20; i++) {
+            cb_pairs pairs = {.arena = &b.arena}, mapped = {.arena = &b.arena};
+            CHECK(move_at_random(&b, &state) && cb_ledger_pairs(&b.ledger, &pairs));
+            CHECK_OK(cb_sim_run(&b.sim, pairs.list.at, pairs.list.len, &err));
+            CHECK_OK(cb_sim_schedule(&b.sim, &b.arena, &got, &err));
+            cb_lives lives;
+            CHECK_OK(cb_schedule_walk(b.p, &got, b.f.device, &b.arena, &lives, &err));
+            CHECK(lives.peak_bytes == b.sim.peak && lives.time_ps == b.sim.time_ps);
+            for (size_t j = 0; j < pairs.list.len; j++) {
+                cb_pair pair = pairs.list.at[j];
+                bool spare = cb_pair_anchor(pair) % 2 == 0;
+                if (spare) twice++;
+                else
+                    CHECK(CB_PUSH(&b.arena, mapped.list,
+                                  cb_pair_make(cb_pair_anchor(pair) / 2, cb_pair_id(pair))));
+            }
+            if (mapped.list.len < pairs.list.len) continue;
+            CHECK_OK(cb_sim_run(&plain, mapped.list.at, mapped.list.len, &err));
+            CHECK_OK(cb_sim_schedule(&plain, &b.arena, &want, &err));
+            CHECK(same_schedules(&want, &got) && plain.peak == b.sim.peak);
+        }
+        cb_sim_free(&plain);
+        end(&b);
+    }
+    CHECK(twice > 20);
 }
 
 static bool same_chains(const cb_ledger *a, const cb_ledger *b) {
@@ -190,7 +242,7 @@ TEST(twins_are_as_one) {
     uint32_t n_twin = 0;
     for (uint64_t seed = 0; seed < 24; seed += check_rounds(3, 1)) {
         bench b;
-        CHECK(start(&b, 500 + seed, 6 + (uint32_t)seed));
+        CHECK(start_as(&b, 500 + seed, 6 + (uint32_t)seed, false));
         make_random(&m, 500 + seed, 6 + (uint32_t)seed);
         if ((500 + seed) % 2) hold_parts(&m, 500 + seed);
         split_outputs(&m, &split);
@@ -312,6 +364,7 @@ TEST(chain_is_optimal) {
 int main(void) {
     cb_alloc_init(&alloc);
     RUN(books_agree);
+    RUN(spare_ops_leave_no_steps);
     RUN(trials_are_taken_back);
     RUN(twins_are_as_one);
     RUN(peak_without_is_no_more);

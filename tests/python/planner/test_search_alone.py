@@ -13,6 +13,7 @@ import cutback
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from test_floor import small_problem as floor_problem
 from test_optimal import small_problem
 
 
@@ -79,6 +80,25 @@ def test_the_search_alone(seeds, sizes):
 def test_the_smallest_peak_behind_a_dead_end(seed, n_forward):
     """Nothing lies just below a plan that is not the smallest."""
     problem = small_problem(seed, n_forward)
+    smallest = ask(problem, "min", max_extra=100)["live_bytes"]
+    assert ask(alone(problem), smallest)["live_bytes"] == smallest
+
+
+@pytest.mark.parametrize(
+    ("seed", "n_forward"),
+    [(28, 6), (28, 8), (95, 11), (38, 11), (173, 11), (182, 11), (72, 14), (131, 14), (182, 14)],
+)
+def test_the_smallest_peak_runs_an_op_twice_before_another(seed, n_forward):
+    """A set of reruns before each op does not say that."""
+    problem = small_problem(seed, n_forward)
+    smallest = ask(problem, "min", max_extra=100)["live_bytes"]
+    assert ask(alone(problem), smallest)["live_bytes"] == smallest
+
+
+@pytest.mark.parametrize("seed", [1, 66, 69, 101, 126, 205])
+def test_the_smallest_peak_begins_the_backward_with_a_rerun(seed):
+    """So that what is held until then may go before the first op of the backward runs."""
+    problem = floor_problem(seed)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
 

@@ -217,6 +217,19 @@ static bool note_chain(cb_ledger *l, uint32_t anchor) {
     return true;
 }
 
+/* What is held for the backward may go when its first step has run: a spare op is none, but what runs
+ * again before it is. */
+static void hold_until_backward(cb_ledger *l, bool touches) {
+    const cb_facts *f = l->f;
+    if (!f->spared || f->base_backward == f->n_base) return;
+    uint32_t until = f->base_backward + (l->chain[f->base_backward].len == 0 ? 1 : 0);
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        if (l->held_until[s] == 0 || l->held_until[s] == l->n) continue;
+        if (touches && l->held_until[s] != until) touch(l, l->twin[s]);
+        l->held_until[s] = until;
+    }
+}
+
 /* What stays in the chain is not touched: only the difference costs. */
 bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) {
     cb_ledger_ids *chain = &l->chain[anchor];
@@ -236,6 +249,7 @@ bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) 
     *chain = l->grown;
     l->grown = old;
     mark(l, anchor);
+    if (anchor == l->f->base_backward) hold_until_backward(l, true);
     return note_busy(l, anchor, was);
 }
 
@@ -632,6 +646,7 @@ static void put_back_spans(cb_ledger *l) {
 bool cb_ledger_take_back(cb_ledger *l) {
     l->notes.on = false;
     if (!put_back_runs(l) || !put_back_chains(l)) return false;
+    hold_until_backward(l, false);
     put_back_moments(l);
     put_back_spans(l);
     l->peak = l->notes.before.peak;
@@ -753,6 +768,7 @@ cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, doubl
     l->busy.len = l->touched.len = l->marked.len = 0;
     l->round++;
     l->target = target;
+    hold_until_backward(l, false);
     if (!load_base(l)) return cb_no_memory(err);
     for (uint32_t k = 0; k < l->n; k++) mark(l, k);
     return load_pairs(l, pair, n_pair) && cb_ledger_settle(l) ? CB_OK : cb_no_memory(err);

@@ -1,11 +1,12 @@
 /* See moves.h. Chance is splitmix64: the same seed gives the same plan on every machine. */
 #include "moves.h"
 
-#define POLL_EVERY 256   /* settlings */
-#define LONGEST_CHAIN 80 /* ops that one proposal adds */
-#define SMALL_OPS 400    /* below so many, effort costs little; */
-#define TINY_OPS 100     /* and below these, little decides */
-#define EARLY_SHARE 0.3  /* of the proposals of a tiny search */
+#define POLL_EVERY 256    /* settlings */
+#define LONGEST_CHAIN 80  /* ops that one proposal adds */
+#define SMALL_OPS 400     /* below so many, effort costs little; */
+#define TINY_OPS 100      /* and below these, little decides */
+#define EARLY_SHARE 0.3   /* of the proposals of a tiny search */
+#define OPENING_SHARE 0.3 /* where the backward begins and is over the target */
 #define CANDIDATES 4
 #define CANDIDATE_DRAWS 200
 #define BLIND_SHARE \
@@ -175,12 +176,26 @@ static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     return true;
 }
 
+/* Any op to run again before the first of the backward, which then need not be beside what is held
+ * until the backward has begun. CB_NONE: no place, or no op. */
+static uint32_t choose_opening(cb_moves *m, uint32_t hot) {
+    const cb_facts *f = m->l->f;
+    uint32_t begin = f->base_backward;
+    bool there = f->spared && (hot == begin || hot == begin + 1) && begin > 0;
+    if (!there || m->l->chain[begin].len > 0 || cb_moves_chance(m) >= OPENING_SHARE) return CB_NONE;
+    uint32_t op = f->base[cb_moves_draw(m, begin)];
+    return m->may_rerun[op] ? op : CB_NONE;
+}
+
 bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found, uint32_t *anchor) {
     const cb_ledger *l = m->l;
-    uint32_t op = choose_op(m, hot, anchor);
+    uint32_t op = choose_opening(m, hot);
+    bool opens = op != CB_NONE;
+    if (opens) *anchor = l->f->base_backward;
+    else op = choose_op(m, hot, anchor);
     *found = op != CB_NONE;
     if (!*found) return true;
-    bool early = m->early_share > 0 && hasten(m, hot, anchor);
+    bool early = opens || (m->early_share > 0 && hasten(m, hot, anchor));
     const cb_ledger_ids *chain = &l->chain[*anchor];
     double deep = cb_moves_chance(m) < deep_share ? 1 : cb_moves_chance(m);
     m->stamp++;

@@ -1,0 +1,89 @@
+/* Spare ops read and make nothing and take no time. Nobody needs them, so the simulator drops their
+ * steps: what the backward starts with is what comes behind. */
+#include "spare.h"
+
+/* The array with `more` zeroed entries behind its `n`. */
+static void *extend(cb_arena *arena, const void *from, size_t n, size_t more, size_t size) {
+    void *out = cb_arena_get(arena, n + more, size);
+    if (out && n > 0) memcpy(out, from, n * size);
+    return out;
+}
+
+#define EXTEND(array, n, more)                                          \
+    do {                                                                \
+        (array) = extend(arena, (array), (n), (more), sizeof *(array)); \
+        if (!(array)) return cb_no_memory(err);                         \
+    } while (0)
+
+static cb_status extend_problem(cb_problem *p, uint32_t more, cb_arena *arena, cb_error *err) {
+    uint32_t n = p->n_op;
+    EXTEND(p->op_flags, n, more);
+    EXTEND(p->op_flops, n, more);
+    EXTEND(p->op_bytes, n, more);
+    EXTEND(p->op_class, n, more);
+    EXTEND(p->op_time_ps, n, more);
+    EXTEND(p->op_workspace, n, more);
+    EXTEND(p->op_group, n, more);
+    EXTEND(p->op_region, n, more);
+    EXTEND(p->op_kind, n, more);
+    EXTEND(p->op_name, n, more);
+    EXTEND(p->op_location, n, more);
+    EXTEND(p->in_begin, n + 1, more);
+    EXTEND(p->out_begin, n + 1, more);
+    if (p->fused_group) {
+        EXTEND(p->fused_group, n, more);
+        EXTEND(p->fused_bytes, n, more);
+        EXTEND(p->fused_launch, n, more);
+    }
+    p->n_op += more;
+    return CB_OK;
+}
+
+static void set_spare(cb_problem *p, uint32_t op, bool backward) {
+    p->op_flags[op] = backward ? CB_POP_BACKWARD : 0;
+    p->op_group[op] = p->op_region[op] = CB_NONE;
+    p->op_kind[op] = p->op_name[op] = "spare";
+    p->op_location[op] = "";
+    p->in_begin[op + 1] = p->in_begin[op];
+    p->out_begin[op + 1] = p->out_begin[op];
+    if (p->fused_group) p->fused_group[op] = op;
+}
+
+static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *arena,
+                              cb_error *err) {
+    EXTEND(f->time_ps, n, more);
+    EXTEND(f->cost_ps, n, more);
+    EXTEND(f->once, n, more);
+    EXTEND(f->again_bytes, n, more);
+    EXTEND(f->wish, n, more);
+    EXTEND(f->wish_value, n, more);
+    EXTEND(f->position, n, more);
+    f->base = CB_NEW(arena, uint32_t, n + more);
+    return f->base ? CB_OK : cb_no_memory(err);
+}
+
+cb_status cb_add_spares(const cb_facts *f, cb_arena *arena, cb_facts *out, cb_error *err) {
+    uint32_t n_op = f->p->n_op, n_base = f->n_base;
+    cb_problem *p = CB_NEW(arena, cb_problem, 1);
+    if (!p) return cb_no_memory(err);
+    *p = *f->p;
+    *out = *f;
+    out->p = p;
+    CB_TRY(extend_problem(p, n_base, arena, err));
+    CB_TRY(extend_facts(out, n_op, n_base, arena, err));
+    out->spared = true;
+    out->n_base = 2 * n_base;
+    out->base_backward = 2 * f->base_backward;
+    for (uint32_t k = 0; k < n_base; k++) {
+        uint32_t spare = n_op + k;
+        set_spare(p, spare, k >= f->base_backward);
+        out->once[spare] = true;
+        out->wish[spare] = CB_FREE;
+        out->wish_value[spare] = CB_NONE;
+        out->base[2 * k] = spare;
+        out->base[2 * k + 1] = f->base[k];
+        out->position[spare] = 2 * k;
+        out->position[f->base[k]] = 2 * k + 1;
+    }
+    return CB_OK;
+}
