@@ -112,8 +112,8 @@ static bool same_schedules(const cb_schedule *a, const cb_schedule *b) {
            (a->n_step == 0 || memcmp(a->step, b->step, a->n_step * sizeof *a->step) == 0);
 }
 
-/* Spare ops leave no steps: a plan that does not use their anchors is the one without them, and with
- * them an op may run twice before another. */
+/* Spare ops leave no steps: a plan that does not use their anchors is the one without them, and
+ * with them an op may run twice before another. */
 TEST(spare_ops_leave_no_steps) {
     uint32_t twice = 0;
     for (uint64_t seed = 0; seed < 40; seed += check_rounds(3, 1)) {

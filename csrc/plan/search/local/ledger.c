@@ -217,8 +217,8 @@ static bool note_chain(cb_ledger *l, uint32_t anchor) {
     return true;
 }
 
-/* What is held for the backward may go when its first step has run: a spare op is none, but what runs
- * again before it is. */
+/* What is held for the backward may go when its first step has run: a spare op is no step, but what
+ * runs again before it is. */
 static void hold_until_backward(cb_ledger *l, bool touches) {
     const cb_facts *f = l->f;
     if (!f->spared || f->base_backward == f->n_base) return;
