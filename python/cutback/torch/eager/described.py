@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 ONCE = {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
@@ -40,15 +41,25 @@ class Described:
 
     def all_again(self) -> tuple[str, set[int]]:
         """The problem of this region when it saves nothing that can run again, and which values
-        that is: not what is written in place, or made of it, nor what a policy inside it saves."""
+        that is: not what is written in place, nor what a policy inside it saves.
+
+        What a write leaves is memory of its own there: what was in it before can be made again, or
+        is copied, for the ops that read it and run again.
+        """
         problem = json.loads(self.text)
         ops, storages = problem["ops"], problem["storages"]
-        written = {out["storage"] for op in ops if "mutates" in op["flags"] for out in op["out"]}
+        set_apart(ops, storages)
+        last_write: dict[int, int] = {}  # of memory that was not set apart
+        for now, op in enumerate(ops):
+            if "mutates" in op["flags"]:
+                last_write |= {out["storage"]: now for out in op["out"]}
         again = set()
+        storage_of = [out["storage"] for op in ops for out in op["out"]]
         value = 0
-        for op in ops[: problem["backward_starts"]]:
-            touched = {self.values[v] for v in op["in"]} | {o["storage"] for o in op["out"]}
-            stays = {*ONCE, "view"} & set(op["flags"]) or touched & written
+        for now, op in enumerate(ops[: problem["backward_starts"]]):
+            stays = {*ONCE, "view"} & set(op["flags"])
+            touched = {storage_of[v] for v in op["in"]} | {out["storage"] for out in op["out"]}
+            stays |= {s for s in touched if last_write.get(s, -1) > now}
             for out in op["out"]:
                 if not (stays or "constraint" in out or storages[out["storage"]]["flags"]):
                     out["constraint"] = "must_recompute"
@@ -56,6 +67,45 @@ class Described:
                 value += 1
         return json.dumps(problem), again
 
+    def before_writes(self) -> set[int]:
+        """The ops that read what is overwritten later."""
+        overwritten: dict[int, int] = {}  # storage -> its last write
+        for now, op in enumerate(self.ops):
+            if "mutates" in op["flags"]:
+                overwritten |= {out["storage"]: now for out in op["out"]}
+        return {
+            now
+            for now, op in enumerate(self.ops)
+            if any(overwritten.get(self.values[v], -1) > now for v in op["in"])
+        }
+
     def identity(self) -> Any:
         """What has to be equal for two regions to have one plan: their problem, op for op."""
         return hashlib.blake2b(self.text.encode()).digest()
+
+
+def set_apart(
+    ops: list[dict[str, Any]],
+    storages: list[dict[str, Any]],
+    is_wanted: Callable[[int, int], bool] = lambda value, now: True,
+) -> None:
+    """What writes leave lies in memory of its own, but for memory from outside: where
+    ``is_wanted(value, op)`` says that what the op overwrites, a value, is wanted later."""
+    if any(op["kind"].startswith("aten.set_") for op in ops):
+        return  # what lies where is not known
+    now_in = list(range(len(storages)))  # storage -> where what it holds lies now
+    holds: dict[int, list[int]] = {}  # storage -> values in it since the last write
+    value = 0
+    for now, op in enumerate(ops):
+        for out in op["out"]:
+            named = out["storage"]
+            if "mutates" in op["flags"]:
+                old = storages[now_in[named]]
+                before = holds.pop(named, [])
+                if "static" not in old["flags"] and any(is_wanted(v, now) for v in before):
+                    storages.append(dict(old))
+                    old["flags"] = []
+                    now_in[named] = len(storages) - 1
+            holds.setdefault(named, []).append(value)
+            out["storage"] = now_in[named]
+            value += 1

@@ -351,6 +351,7 @@ class Region(TorchDispatchMode):
     def _keep_readable(self, record: Record, t: Any) -> None:
         """Before a storage is overwritten through `t`: copy those held values in it that a logged
         op reads, and keep for the slots what autograd would find in them."""
+        record.drop_views()
         for value in record.all():
             if value.tensor is None or value.version < 0 or not value.read:
                 continue

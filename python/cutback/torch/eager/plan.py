@@ -56,6 +56,7 @@ class Script:
             if value in schedule.held:
                 self.holds.setdefault(number, set()).add(index)
         self.keys = seen.keys
+        self.once = {n for (n, _), v in seen.keys.items() if schedule.makes_once(v)}
         self.size = len(seen.funcs), len(seen.slots)
         self.times: list[int] = [-1] * len(seen.slots)
         for now, slots in seen.slots_of.items():
@@ -148,6 +149,8 @@ class Following(Region):
         at, now = node.number - 1, (info.func, shapes_of(out))
         if not _has(self.script, at, now) and not self._turn_to(at, lambda s: _has(s, at, now)):
             return held
+        if node.number in self.script.once:
+            return "once"
         return self.script.holds.get(node.number, "")
 
     def _turn_to(self, at: int, fits: Callable[[Script], bool]) -> bool:

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ..graph.layouts import is_dense
+
 
 class Layout(NamedTuple):
     """What a tensor looks like."""
@@ -128,6 +130,26 @@ class Rehearsal:
         """Another one like it, in memory of its own."""
         with _disable_current_modes(), self.mode:
             return torch.empty_like(fake)
+
+    def copied_for(self, a: Any, leaf: Any) -> Made:
+        """Of a gradient, the copy that autograd makes for a leaf, as that lies; a lazily conjugated
+        one is resolved into another copy first. ``leaf`` None: not known."""
+        if leaf is None or leaf.layout is not torch.strided:
+            return Made([self.copy_of(a)], 0)
+        followed = _Followed({storage_of(a)})
+        with _disable_current_modes(), torch.no_grad(), self.mode, followed:
+            if is_dense(leaf):
+                out = a.new_empty_strided(leaf.shape, leaf.stride()).copy_(a)
+            else:
+                out = a.clone(memory_format=torch.contiguous_format)
+        return Made([out], followed.peak)
+
+    def sum_of(self, a: Any, b: Any) -> Made:
+        """Of two gradients. One that is conjugated lazily is resolved into a copy for it."""
+        followed = _Followed({storage_of(a), storage_of(b)})
+        with _disable_current_modes(), torch.no_grad(), self.mode, followed:
+            out = a + b
+        return Made([out], followed.peak)
 
     def run(
         self,

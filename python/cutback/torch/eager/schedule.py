@@ -11,16 +11,21 @@ from itertools import count
 from typing import Any
 
 from ... import _native
-from .described import ONCE, Described
+from .described import ONCE, Described, set_apart
 
 
 class Schedule:
     """What a region holds and reruns, as it will happen: the steps of a plan, cut down to what an
     eager region can follow."""
 
-    def __init__(self, seen: Described, plan: dict[str, Any], gone: Collection[int] = ()) -> None:
+    def __init__(
+        self, seen: Described, plan: dict[str, Any], gone: Collection[int] | None = None
+    ) -> None:
+        """``gone``: values that the forward did not hold, which has run without a plan. A forward
+        under a plan holds what ops make that read what is overwritten later."""
         self.seen = seen
-        self._gone = gone  # values that the forward, which has run, did not hold
+        self._gone = gone or ()
+        self.before_writes = seen.before_writes() if gone is None else set()
         self.steps: list[int] = []
         self._read_by: dict[int, set[int]] = {}
         self._makers = [i for i, op in enumerate(seen.ops) for _ in op["out"]]
@@ -30,6 +35,7 @@ class Schedule:
         )
         self.starts = starts
         self._pinned = {i for i in range(starts) if ONCE & set(seen.ops[i]["flags"])}
+        self._pinned |= self.before_writes - self._views
         self._wishes(plan, starts)
         self._follow(starts)
 
@@ -40,6 +46,10 @@ class Schedule:
             value = self.seen.ops[maker]["in"][0]
             maker = self._makers[value]
         return value
+
+    def makes_once(self, value: int) -> bool:
+        """Is it held because what it is made from is overwritten?"""
+        return self._makers[value] in self.before_writes - self._views
 
     def _wishes(self, plan: dict[str, Any], starts: int) -> None:
         """From the plan's steps: which values the forward holds, and for each run of an op in the
@@ -154,18 +164,36 @@ class Schedule:
 
     def _as_held(self) -> str:
         """The problem, where ops also read what is held until they have run: that of the slots of
-        backward ops, and that of the tensors which forward ops read."""
+        backward ops, and that of the tensors which forward ops read. What is overwritten and wanted
+        later is there in a copy."""
         problem = json.loads(self.seen.text)
         slots, slots_of = self.seen.slots, self.seen.slots_of
+        read = {slot for row in slots_of.values() for slot in row}
+        idle = [slots[k] for k in range(len(slots)) if k not in read]
         for now, op in enumerate(problem["ops"]):
             if now < self.starts:
-                held = self._behind(op["in"])
+                # nodes that no gradient reaches may be there as long as the region's variables
+                held = self._behind(op["in"] if now < self.starts - 1 else [*op["in"], *idle])
             elif now in slots_of:
                 held = self._behind(slots[slot] for slot in slots_of[now])
             else:
                 continue
             op["in"] = [*op["in"], *sorted(held - set(op["in"]))]
+        wanted = self._last_wanted(problem["ops"])
+        set_apart(problem["ops"], problem["storages"], lambda v, now: wanted.get(v, -1) > now)
         return json.dumps(problem)
+
+    def _last_wanted(self, ops: list[dict[str, Any]]) -> dict[int, int]:
+        """Value -> the last op that reads it. What a rerun makes or reads is wanted by whatever
+        comes behind the forward."""
+        last: dict[int, int] = {}
+        for place, now in enumerate(self.steps):
+            again = place >= self._forward_steps and now < self.starts
+            first = self.seen.ops[now]["first"] if again else 0
+            made = range(first, first + len(ops[now]["out"])) if again else ()
+            for value in (*ops[now]["in"], *made):
+                last[value] = max(last.get(value, -1), self.starts if again else now)
+        return last
 
     def document(self, plan: dict[str, Any]) -> str:
         """The schedule as a document for `cutback evaluate`."""

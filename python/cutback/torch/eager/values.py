@@ -12,6 +12,7 @@ a dispatched `detach` that does not come from autograd, or as `set_`.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -130,6 +131,15 @@ class Record:
                 if first is not None:
                     values[place_of(t)] = for_record(first)
         return values
+
+    def drop_views(self) -> None:
+        """Forget views that nobody else points at, the latest first: they point at each other."""
+        values = self.values or {}
+        for place in reversed(list(values)):
+            value = values[place]
+            alone = sys.getrefcount(value) == 3  # the dictionary, `value`, the argument
+            if type(value) is Value and value.tensor is None and alone:
+                del values[place]
 
     def clear(self) -> None:
         """Forget all values: the storage was written to, or the region has ended."""

@@ -508,11 +508,8 @@ class Watching(Region):
         if old is None:
             self._waiting[place] = new
             return
-        fake = self._rehearsal.copy_of(old.fake)
-        op = self._new_op("accumulate", ["backward"], [old.value, new.value])
-        op["bytes"] = 3 * nbytes(fake)
-        value = self._new_value(op, self._new_storage(nbytes(fake)))
-        self._waiting[place] = Gradient(value, fake)
+        made = self._rehearsal.sum_of(old.fake, new.fake)
+        self._waiting[place] = self._copy("accumulate", made, [old.value, new.value])
 
     def _take(self, place: tuple[Any, int]) -> None:
         """A leaf has all of its gradient: it takes the tensor as it is, if nobody else has that and
@@ -528,10 +525,17 @@ class Watching(Region):
         lies = leaf is None or leaf.layout is not torch.strided or is_like(got.fake, leaf)
         if not others and lies:
             return
-        fake = self._rehearsal.copy_of(got.fake)
-        op = self._new_op("clone", ["backward"], [got.value])
-        op["bytes"] = 2 * nbytes(fake)
-        self._waiting[place] = Gradient(self._new_value(op, self._new_storage(nbytes(fake))), fake)
+        made = self._rehearsal.copied_for(got.fake, leaf)
+        self._waiting[place] = self._copy("clone", made, [got.value])
+
+    def _copy(self, kind: str, made: Made, reads: list[int]) -> Gradient:
+        """The op behind a copy or a sum of gradients."""
+        (fake,) = made.outputs
+        op = self._new_op(kind, ["backward"], reads)
+        op["bytes"] = (1 + len(reads)) * nbytes(fake)
+        if made.peak > nbytes(fake):
+            op["workspace"] = made.peak - nbytes(fake)
+        return Gradient(self._new_value(op, self._new_storage(nbytes(fake))), fake)
 
 
 def _others(raw: Any, node: Any) -> bool:
