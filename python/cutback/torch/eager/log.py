@@ -503,7 +503,7 @@ class Region(TorchDispatchMode):
         for record in records:
             record.clear()
         if records:
-            self._no_longer_held()
+            self.recent = []  # what waited for readers is not held for this one
         if func is _BERNOULLI or self.noise is not _NO_NOISE:
             self._note_noise(func, args, records)
         node = Node(info, 0)
@@ -511,11 +511,6 @@ class Region(TorchDispatchMode):
             if isinstance(t, Tensor):
                 self._register(t, node, index, "once")
         return out
-
-    def _no_longer_held(self) -> None:
-        """Lets go of results that waited for readers, and were written to: dropout fills memory
-        that another op made, and what it made is there no more."""
-        self.recent = [v for v in self.recent if v.version < 0 or v.tensor._version == v.version]
 
     def _note_noise(self, func: Any, args: tuple[Any, ...], records: list[Record]) -> None:
         """Dropout fills a storage with zeros and ones, then divides it by what it keeps."""

@@ -238,7 +238,7 @@ class Watching(Region):
         if storage is None and t.layout is torch.strided:
             storage = self._new_storage(t.untyped_storage().nbytes())
             self._storage_ids[t.untyped_storage()] = storage
-            for end in (t.untyped_storage(), t):  # the log may hold memory that the program does not
+            for end in (t.untyped_storage(), t):  # the log may hold memory longer than the program
                 self._ends.append(weakref.finalize(end, self._died, storage))
             self.made.append((storage, weakref.ref(t.untyped_storage()), weakref.ref(t)))
         elif storage is not None and not self._op["out"] and "mutates" not in self._op["flags"]:
