@@ -343,13 +343,13 @@ class Partitioner(CustomPartitionerFn):
         if self.total is not None:
             document = with_total(document, self.total)
         text = json.dumps(document, check_circular=False)
+        base = text if own is None else json.dumps(own, check_circular=False)
         if budgets.is_share(budget):
-            base = text if own is None else json.dumps(own, check_circular=False)
             plan = reference.plan_by_share(text, base, budget, self.row, self.measure)
         elif budget is None and self.policy is None and not self.fastest:
             plan = reference.plan_of(text, self.row)
         else:
-            plan = Plan(text, _native.plan_json(text, budget=budget, device=self.row))
+            plan = reference.plan_by_bytes(text, base, budget, self.row, self.measure)
         return plan, self._schedule(plan)
 
     def _schedule(self, plan: Plan) -> moving.Schedule:
