@@ -105,6 +105,11 @@ def parse(
 _ASKED = r"\S+ of the (\d+) bytes that saving everything takes: "
 _NEEDS = r"needs (\d+) bytes"
 _FLOOR = r"none is below (\d+) bytes"
+_FLOORS = r"; in this order of ops, and running only forward ops again, none is below [^;]*"
+_SHARES = (
+    r"; saving everything takes (\d+) bytes, so the smallest share is [\d.]+x \(results and "
+    r"gradients that every plan holds in the end are ([\d.]+)x\)"
+)
 
 
 def answered(error: str, budget: object) -> str:
@@ -127,8 +132,29 @@ def in_shares(error: str, share: float, whole: int, of: str) -> str | None:
     smallest = _share_of(int(needs[1]), whole) if needs else math.inf
     if smallest > 1:
         return None
+    error = of_one_whole(error, whole, of)
     least = f", the floor {_share_of(int(floor[1]), whole, up=False):g}" if floor else ""
     return f"{share:g} of {of} was asked; the smallest found is {smallest:g}{least}: {error}"
+
+
+def of_one_whole(error: str, whole: int, of: str) -> str:
+    """The text of a BudgetError that tells bytes, all of whose shares are of ``whole`` bytes
+    ("``of``")."""
+    needs, shares = re.search(_NEEDS, error), re.search(_SHARES, error)
+    if needs is None or shares is None or int(shares[1]) == whole or not whole:
+        return error
+    held = float(shares[2]) * int(shares[1]) / whole
+    said = (
+        f"; {of} is {whole} bytes, so the smallest share is {_share_of(int(needs[1]), whole):.3g}x "
+        f"(results and gradients that every plan holds in the end are {held:.3f}x)"
+    )
+    return error.replace(shares[0], said)
+
+
+def without_floor(error: str, why: str) -> str:
+    """The text of a BudgetError for a problem that may count more than is taken: it says so
+    (``why``) where it said that no plan takes less."""
+    return re.sub(_FLOORS, f"; {why}", re.sub(r", the floor [\d.e-]+(?=: )", "", error))
 
 
 def _share_of(size: int, whole: int, *, up: bool = True) -> float:

@@ -30,9 +30,10 @@ static void mark_staying(const finder *z) {
     for (uint32_t i = 0; i < p->n_backward_output; i++)
         z->mark[p->value_storage[p->backward_output[i]]] = STAYS | GIVEN;
     for (uint32_t v = 0; v < p->n_value; v++) {
-        uint32_t s = p->value_storage[v];
-        if ((p->op_flags[p->value_op[v]] & CB_POP_MUTATES) && f->root[s] != p->value_op[v])
-            z->mark[s] |= STAYS;
+        uint32_t s = p->value_storage[v], op = p->value_op[v];
+        bool once = (p->op_flags[op] & CB_POP_MUTATES) ||
+                    ((p->op_flags[op] & CB_POP_VIEW) && f->once[op]); /* makes no new view */
+        if (once && f->root[s] != op) z->mark[s] |= STAYS;
     }
 }
 

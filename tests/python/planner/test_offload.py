@@ -404,3 +404,40 @@ def test_with_room_for_everything_offload_alone_moves_nothing():
     slow = {**problem, "link_bytes_per_s": 1e3}  # no copy is worth its time
     plan = cutback.plan(slow, budget="min", offload="only", device="a100")
     assert plan.numbers["live_bytes"] == everything and not plan.offloaded
+
+
+def test_what_lies_under_a_view_that_is_made_once_stays():
+    """The view would have to be made anew when its memory comes back."""
+
+    def problem(once):
+        ops, storages = [], [{"bytes": 4, "flags": ["static"]}]
+
+        def op(name, flags, reads, size=1 << 20):
+            storage = ops[reads[0]]["out"][0]["storage"] if "view" in flags else len(storages)
+            if "view" not in flags:
+                storages.append({"bytes": size})
+            ops.append({"name": name, "flags": flags, "in": reads, "time_ps": 10**9,
+                        "out": [{"storage": storage}]})  # fmt: skip
+            return len(ops) - 1
+
+        ops.append({"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]})
+        kept = []
+        last = 0
+        for k in range(4):
+            last = op(f"f{k}", ["compute"], [last])
+            kept.append(op(f"v{k}", ["view", "effect"] if once else ["view"], [last]))
+        starts = len(ops)
+        for k in reversed(range(4)):
+            last = op(f"b{k}", ["backward"], [kept[k], last], 4)
+        storages[-1]["flags"] = ["hold_end"]
+        return {
+            "format": "cutback.problem", "version": 1, "backward_starts": starts,
+            "forward_outputs": [], "backward_outputs": [last], "storages": storages, "ops": ops,
+            "link_bytes_per_s": 1e12,
+        }  # fmt: skip
+
+    plan = cutback.plan(problem(False), budget=0.8, offload="only", device="cpu")
+    assert plan.numbers["out_bytes"] > 0
+    by_problem.check_plan(plan.problem, plan.document, "cpu")
+    with pytest.raises(cutback.BudgetError, match="smallest found needs"):
+        cutback.plan(problem(True), budget=0.8, offload="only", device="cpu")

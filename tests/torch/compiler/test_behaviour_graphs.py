@@ -18,7 +18,7 @@ from torch import nn
 
 import cutback.torch as ct
 from cutback import BudgetError
-from cutback.torch.compiler import several
+from cutback.torch.compiler import growing
 from cutback.torch.graph import codegen
 
 
@@ -199,7 +199,7 @@ def test_a_budget_holds_for_larger_sizes(
     assert len(compiled.plans) == 1 and peaks[64] < peaks[96]
     with pytest.raises(BudgetError, match="smallest found needs"):
         compiled(torch.randn(960, 16))
-    monkeypatch.setattr(several, "MOST_GROWTHS", 0)
+    monkeypatch.setattr(growing, "MOST_GROWTHS", 0)
     torch._dynamo.reset()
     compiled = ct.compile(model, budget=budget, dynamic=True)
     compiled(torch.randn(40, 16))

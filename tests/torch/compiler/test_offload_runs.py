@@ -23,7 +23,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 import cutback.torch as ct
 from cutback import BudgetError
 from cutback.torch import transfers
-from cutback.torch.compiler.several import part_of
+from cutback.torch.compiler.joining import part_of
 from cutback.torch.graph import emitter
 from cutback.torch.graph.moving import Move, Schedule, schedule_of
 

@@ -241,6 +241,33 @@ def test_a_share_is_answered_in_shares() -> None:
         torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_shares_in_one_message_are_of_one_whole(broken: bool) -> None:
+    """That is what the step takes without a budget, which is less than what saving everything
+    takes: a share that the text names may be asked for."""
+
+    def ask(budget: Any) -> Any:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model, x = Gated(broken=broken), torch.randn(256, 32)
+        compiled = ct.compile(model, budget=budget)
+        for _ in range(1 + broken):
+            compiled(x).backward()
+        return compiled.plans[0].numbers
+
+    whole = ask(1.0)["budget_bytes"]
+    assert whole < ask("fastest" if not broken else 1 << 30)["save_all_live_bytes"]
+    for budget in (0.1, int(0.1 * whole)):
+        with pytest.raises(cutback.BudgetError) as caught:
+            ask(budget)
+        text = str(caught.value)
+        assert "saving everything takes" not in text and f"is {whole} bytes" in text
+        share = float(re.search(r"smallest share is ([\d.]+)x", text)[1])
+        if budget == 0.1:
+            assert f"the smallest found is {share:g}" in text
+        assert ask(share)["live_bytes"] <= int(share * whole)
+
+
 @pytest.mark.very_slow
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_language_models(name: str, train_step: Callable[..., Any]) -> None:

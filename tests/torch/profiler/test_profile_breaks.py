@@ -147,7 +147,12 @@ def test_compile_gives_each_graph_its_times(
         assert same_bits(list(found.buffers.values()), list(before.buffers.values()))
     assert ran == {"forward": 6, "backward": 6}
     (joint,) = step.plans
-    assert joint.document == plan.document
+    times = {op["name"]: op.get("time_ps") for op in joint.problem["ops"]}
+    for op in plan.problem["ops"]:  # that placeholders are handed on only compile has seen
+        assert op["kind"] == "placeholder" or times[op["name"]] == op["time_ps"]
+    whole = "save_all_live_bytes"
+    assert joint.numbers[whole] <= plan.numbers[whole]
+    assert joint.numbers["live_bytes"] <= joint.numbers["budget_bytes"]
     assert found.peak_bytes <= plan.numbers["live_bytes"]
 
 

@@ -27,9 +27,10 @@ from ...planner.plan import Plan
 from .. import hooks
 from ..memory import MemoryTracker
 from .backends import make_backend
+from .growing import LargerError
 from .inductor import CompilerNote
 from .saved_plans import Path
-from .several import LargerError, ModelPartitioner
+from .several import ModelPartitioner
 
 _KERNELS = (
     "No graph shows what a kernel allocates for a result: MemoryTracker.events says which op takes "

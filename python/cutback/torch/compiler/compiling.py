@@ -15,10 +15,11 @@ from .. import hooks
 from ..flags import check_flags, check_flags_or_none
 from .backends import make_backend
 from .compiled import Compiled, CompiledFunction, CompiledModule, Context, Runner, uncompiled
-from .partition import Measured, Partitioner, Policy
+from .partition import Measured, Partitioner
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
 from .totals import account
+from .wishes import Policy
 
 __all__ = ["Compiled", "compile", "cutback", "uncompiled"]
 

@@ -15,14 +15,12 @@ import torch
 from torch import fx
 from torch._functorch import config as functorch_config
 from torch._guards import CompileContext
-from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
-from torch.utils.checkpoint import SelectiveCheckpointContext
 
 from ... import __version__, _native, budgets, files, policies
 from ...planner.plan import Plan
 from ...planner.problems import Times, times_of
 from ..flags import check_flags
-from ..graph import moving, ops, rerunnable
+from ..graph import moving, rerunnable
 from ..graph.counter import check_random, replace_draws
 from ..graph.duplicates import merge_duplicates
 from ..graph.emitter import emit
@@ -33,153 +31,17 @@ from ..graph.statistics import Statistics, check_covered, check_same, known, sig
 from . import inductor, reference
 from .saved_plans import Part, SavedPlans
 from .totals import Total, with_total
+from .wishes import Policy, chooser, may_offload, of_tags
 
 try:
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
 except ImportError:  # a PyTorch without it: hooks.check says what that means
     CustomPartitionerFn = object
 
-Policy = (
-    str
-    | Callable[..., Any]
-    | Iterable[Any]
-    | policies.CheckpointPolicy
-    | policies.WholeGraph
-    | None
-)
-"""PyTorch's own ``CheckpointPolicy`` is one as well."""
-
 Measured = Statistics | Times | str | os.PathLike[str]
 """Measured times: a profile, seconds by op, or the path of a file with either."""
 
 MEASURES = ("live", "saved", "total")
-
-_WORDS = {
-    "MUST_SAVE": "must_save", "PREFER_SAVE": "prefer_save",
-    "MUST_RECOMPUTE": "must_recompute", "PREFER_RECOMPUTE": "prefer_recompute",
-    "MUST_CPU_OFFLOAD": "must_offload", "PREFER_CPU_OFFLOAD": "prefer_offload",
-    "MUST_OFFLOAD": "must_offload", "PREFER_OFFLOAD": "prefer_offload", "FREE": None,
-}  # fmt: skip
-_OPERATIONS = (
-    torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator
-)  # fmt: skip
-_NAMED: dict[str, Callable[[ops.Kind], str]] = {
-    "everything_saveable": lambda kind: "prefer_save",
-    "nothing_saveable": lambda kind: "prefer_recompute",
-    "dots_saveable": lambda kind: (
-        "must_save" if "compute" in kind.flags else "prefer_recompute"
-    ),
-}  # fmt: skip
-
-# ---- what the user wants --------------------------------------------------------------------
-
-
-def _word(choice: Any) -> str | None:
-    if choice is None:
-        return None
-    if isinstance(choice, bool):
-        return "must_save" if choice else "prefer_recompute"
-    name = getattr(choice, "name", None)
-    if name not in _WORDS:
-        raise TypeError(f"a policy answers a CheckpointPolicy or None, not {choice!r}")
-    return _WORDS[name]
-
-
-def of_tags(node: fx.Node) -> str | None:
-    """What a checkpoint in the user's model says of a node (``torch.utils.checkpoint``).
-
-    Where one region's value goes into another region it is saved, as PyTorch does: otherwise a row
-    of checkpointed layers would be run from its beginning."""
-    choice = node.meta.get("recompute")
-    if choice is None:
-        return None
-    word = _word(choice)
-    region = node.meta.get("ac_graph_id")
-    if word is not None and word.endswith("recompute") and region is not None:
-        for user in node.users:
-            if user.meta.get("recompute") is not None and user.meta["ac_graph_id"] > region:
-                return "prefer_save"
-    return word
-
-
-class _Context(SelectiveCheckpointContext):
-    """PyTorch's context of a policy, which also says where the operation stands."""
-
-    def __init__(self, node: fx.Node) -> None:
-        super().__init__(is_recompute=False)
-        self.op_output = node.meta.get("val")
-        self.region = None
-        self.location = location(node) or None
-
-
-def _by_function(policy: Callable[..., Any]) -> Callable[[fx.Node], str | None]:
-    """PyTorch hands overloads (``aten.mm.default``) to policies, many of which name packets
-    (``aten.mm``): one that has nothing to say about the overload is asked with the packet."""
-
-    def value(node: fx.Node) -> Any:
-        return node.meta.get("val")
-
-    def choose(node: fx.Node) -> str | None:
-        ctx = _Context(node)
-        args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
-        word = _word(policy(ctx, node.target, *args, **kwargs))
-        packet = getattr(node.target, "overloadpacket", None)
-        if packet is not None and word in (None, "prefer_recompute"):
-            word = _word(policy(ctx, packet, *args, **kwargs)) or word
-        return word
-
-    return choose
-
-
-def _by_names(names: Iterable[Any]) -> Callable[[fx.Node], str | None]:
-    wanted = set()
-    for item in names:
-        if not isinstance(item, (str, *_OPERATIONS)):
-            raise TypeError(
-                f"policy: {item!r} is no operation; list overloads (torch.ops.aten.mm.default), "
-                "packets (torch.ops.aten.mm) or their names ('aten.mm')"
-            )
-        wanted.add(item if isinstance(item, str) else ops.name_of(item))
-        if isinstance(item, torch._ops.OpOverloadPacket):
-            wanted.add(str(item))
-
-    def choose(node: fx.Node) -> str | None:
-        name = ops.name_of(node.target)
-        packet = ".".join(name.split(".")[:2])
-        return "must_save" if name in wanted or packet in wanted else "prefer_recompute"
-
-    return choose
-
-
-def _chooser(policy: Policy) -> Callable[[fx.Node], str | None] | None:
-    if policy is None or isinstance(policy, policies.WholeGraph):
-        return None
-    if isinstance(policy, str):
-        if policy not in _NAMED:
-            raise ValueError(f"policy={policy!r} is not one of {', '.join(_NAMED)}")
-        rule = _NAMED[policy]
-        return lambda node: rule(ops.learn([node.target])[node.target])
-    if isinstance(policy, (policies.CheckpointPolicy, TorchPolicy)):
-        word = _word(policy)
-        return lambda node: word
-    if callable(policy):
-        return _by_function(policy)
-    if isinstance(policy, Iterable):
-        return _by_names(policy)
-    raise TypeError(
-        f"policy={policy!r} is neither a name, a CheckpointPolicy, a function "
-        "(ctx, op, *args, **kwargs), nor a list of operations to save"
-    )
-
-
-def _may_offload(policy: Policy) -> bool:
-    """Can a policy say that something moves to the host? Of functions only their answers tell."""
-    if policy is None or isinstance(policy, str):
-        return False
-    if isinstance(policy, (policies.CheckpointPolicy, TorchPolicy)):
-        return "offload" in (_word(policy) or "")
-    return callable(policy) or isinstance(policy, policies.WholeGraph)
-
 
 # ---- one graph ------------------------------------------------------------------------------
 
@@ -238,7 +100,7 @@ def prepare(
     if random == "counter":
         replace_draws(gm)
     merged = merge_duplicates(gm, num_fwd_outputs)[1] if cse else []
-    chosen = _chooser(policy)
+    chosen = chooser(policy)
 
     def wish(node: fx.Node) -> str | None:
         word = chosen(node) if chosen is not None else None
@@ -338,8 +200,8 @@ class Partitioner(CustomPartitionerFn):
         self.measure = measure
         self.offload = offload
         policy = list(policy) if isinstance(policy, Iterator) else policy
-        _chooser(policy)
-        if pinned is not None and not offload and not _may_offload(policy):
+        chooser(policy)
+        if pinned is not None and not offload and not may_offload(policy):
             raise budgets.pinned_alone(pinned)
         self.policy = policy
         self.device = device
@@ -481,13 +343,13 @@ class Partitioner(CustomPartitionerFn):
         if self.total is not None:
             document = with_total(document, self.total)
         text = json.dumps(document, check_circular=False)
+        base = text if own is None else json.dumps(own, check_circular=False)
         if budgets.is_share(budget):
-            base = text if own is None else json.dumps(own, check_circular=False)
             plan = reference.plan_by_share(text, base, budget, self.row, self.measure)
         elif budget is None and self.policy is None and not self.fastest:
             plan = reference.plan_of(text, self.row)
         else:
-            plan = Plan(text, _native.plan_json(text, budget=budget, device=self.row))
+            plan = reference.plan_by_bytes(text, base, budget, self.row, self.measure)
         return plan, self._schedule(plan)
 
     def _schedule(self, plan: Plan) -> moving.Schedule:

@@ -107,8 +107,29 @@ def plan_within(
     return Plan(text, json.dumps({**document, "budget_bytes": limit, "measure": measure}))
 
 
+_OF = "what the step takes without a budget"
+
+
 def in_shares(error: _native.BudgetError, share: float, whole: int) -> _native.BudgetError:
     """The error in the words of the share that was asked for, of ``whole`` bytes."""
-    of = "what the step takes without a budget"
-    text = budgets.in_shares(str(error), share, whole, of)
-    return error if text is None else _native.BudgetError(text)
+    text = budgets.in_shares(str(error), share, whole, _OF)
+    return _native.BudgetError(text or budgets.of_one_whole(str(error), whole, _OF))
+
+
+def plan_by_bytes(
+    text: str, own: str, budget: budgets.NativeBudget | None, device: Any, measure: str
+) -> Plan:
+    """The plan of a problem under a number of bytes, or as small as it gets.
+
+    Args:
+        own: what shares would count from.
+
+    Raises:
+        BudgetError: no plan meets the budget; shares in the text are those that may be asked for.
+    """
+    row = devices.resolve(device)
+    try:
+        return Plan(text, _native.plan_json(text, budget=budget, device=row))
+    except _native.BudgetError as error:
+        said = budgets.of_one_whole(str(error), bytes_of(own, device, measure), _OF)
+        raise _native.BudgetError(said) from None

@@ -21,10 +21,11 @@ import torch
 from ... import _native, files
 from ...planner.plan import Plan
 from ..graph.moving import Move, Schedule, Step, with_link
+from .joining import Common
 from .totals import Total, with_total
 
 FORMAT = "cutback.torch.plans"
-VERSIONS = (1, 2)  # 1: neither moves nor totals
+VERSIONS = (1, 2, 3)  # 1: neither moves nor totals; 2: nothing that graphs have in common
 
 Path = str | os.PathLike[str]
 
@@ -63,6 +64,7 @@ class _Saved(NamedTuple):
     graphs: list[int]
     link_bytes_per_s: float | None = None
     total: list[int] | None = None
+    common: dict[str, Any] | None = None  # what its graphs have in common
 
     def problem(self, document: dict[str, Any]) -> dict[str, Any]:
         """The plan's problem, from that of its graphs."""
@@ -118,7 +120,9 @@ class SavedPlans:
         self.graphs: list[_Graph] = []
         self.plans: list[_Saved] = []
 
-    def add(self, plan: Plan, parts: list[Part], total: Total | None) -> None:
+    def add(
+        self, plan: Plan, parts: list[Part], total: Total | None, common: Common | None = None
+    ) -> None:
         """A plan, and its parts in the order of the forwards."""
         first = len(self.graphs)
         for part in parts:
@@ -132,6 +136,7 @@ class SavedPlans:
                 list(range(first, len(self.graphs))),
                 plan.problem.get("link_bytes_per_s"),
                 None if total is None else list(total),
+                None if common is None else common.document(),
             )
         )
 
@@ -192,7 +197,7 @@ class SavedPlans:
             found = None
         if found is None or found[0] != FORMAT or found[1] not in VERSIONS:
             raise ValueError(
-                f"{saved.source}: not a file of plans ({FORMAT}, version 1 or 2), as "
+                f"{saved.source}: not a file of plans ({FORMAT}, version 1 to {VERSIONS[-1]}), as "
                 "cutback.torch.compile(...).save_plans() writes it"
             )
         try:
@@ -206,6 +211,8 @@ class SavedPlans:
                     raise IndexError(plan.graphs)
                 if plan.total is not None:
                     Total(*plan.total)
+                if plan.common is not None:
+                    Common.of(plan.common)
                 for key, kind in (("steps", list), ("backward_starts", int), ("device", str)):
                     if not isinstance(plan.plan[key], kind):
                         raise TypeError(f"{key} {plan.plan[key]!r:.40}")
@@ -266,3 +273,14 @@ def plan_of(document: dict[str, Any], saved: _Saved) -> Plan:
     plan = saved.plan
     text = _check(saved.problem(document), plan["steps"], plan["backward_starts"], plan["device"])
     return Plan(text, json.dumps(plan))
+
+
+def check_total(given: SavedPlans, then: list[int] | None, now: Total | None) -> None:
+    """Raises: ValueError: the plans of a file count another model or optimizer."""
+    if now is None or then is None or list(now) == then:
+        return
+    raise ValueError(
+        f"{given.source}: its plans count a model of {then[0]:,} bytes, optimizer states of "
+        f"{then[1]:,} and a step of {then[2]:,}; these have {now.model_bytes:,}, "
+        f"{now.state_bytes:,} and {now.step_bytes:,}: plan anew for them"
+    )

@@ -3,14 +3,11 @@
 PyTorch compiles such a model piece by piece: the first graph is fixed and has run before the second
 is seen. So the first step plans the first graph under the whole budget and the others as small as
 they get, and notes their problems. The next call joins the problems, plans them as one, and
-compiles anew with the parts of that plan. (A share of the first graph that no plan meets is the
-smallest plan as well: it may be met by all together.) From then on the budget holds for the whole
-step. A graph that turns up later, for other shapes, is planned as small as it gets and joins the
-next round.
-
-The joined problem runs the forwards in order and the backwards in reverse. What one graph hands to
-the next is counted where it is made, outputs to the end; the gradient that comes back is counted
-on both sides, so that the plan errs on the safe side.
+compiles anew with the parts of that plan (:mod:`compiler.joining`). By then the first step has
+shown what goes from graph to graph (:mod:`compiler.crossing`). If no plan of the first graph meets
+the budget, it is as small as it gets, too: all together may take less, as its results need not live
+to the end. From then on the budget holds for the whole step. A graph that turns up later, for other
+shapes, is planned as small as it gets and joins the next round.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import functools
 import hashlib
 import json
 import sys
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,33 +29,18 @@ from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule
-from ..graph.sizes import hint
 from . import reference, together
+from .crossing import AT_MOST, Ends, Run, Trail, common_of
+from .growing import Sizes
+from .joining import Common, join, part_of
 from .partition import Partitioner
-from .saved_plans import Part, SavedPlans, check_part, plan_of
+from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
 from .together import MOST_CALLS, Pending, Together
 
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
 
-MOST_GROWTHS = 16
-"""How often a model is compiled anew because sizes are larger than those it was planned for."""
-
 _SMALLEST = 100.0  # the share of time that the smallest plan may cost
-
-
-class _Calls(threading.local):
-    """Calls of models that this thread is in, innermost last: how often each graph ran."""
-
-    def __init__(self) -> None:
-        self.counts: list[Counter[int | None]] = []
-
-
-_calls = _Calls()
-
-
-class LargerError(Exception):
-    """A call, of which nothing has run yet, has larger sizes than its plan was made for."""
 
 
 INFEASIBLE = ("error", "min", "warn")
@@ -71,72 +52,9 @@ class _Graph(NamedTuple):
     document: dict[str, Any]
     schedule: Schedule
     frame: int | None
+    ends: Ends
     own: dict[str, Any] | None
     """The problem that a share counts from, if it is another one."""
-
-
-def join(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-    """The problem of several graphs that run one after another; by its op ids, (graph, op)."""
-    pieces = [(g, 0, d["backward_starts"]) for g, d in enumerate(documents)]
-    pieces += [(g, d["backward_starts"], len(d["ops"])) for g, d in enumerate(documents)][::-1]
-    first_value = []  # of each op of each graph
-    for d in documents:
-        at, rows = 0, []
-        for op in d["ops"]:
-            rows.append(at)
-            at += len(op["out"])
-        first_value.append(rows)
-    first_storage = [0]
-    for d in documents:
-        first_storage.append(first_storage[-1] + len(d["storages"]))
-    order: list[tuple[int, int]] = []
-    value: list[dict[int, int]] = [{} for _ in documents]
-    n_values = 0
-    for g, begin, end in pieces:
-        for i in range(begin, end):
-            order.append((g, i))
-            for k in range(len(documents[g]["ops"][i]["out"])):
-                value[g][first_value[g][i] + k] = n_values
-                n_values += 1
-    ops = []
-    for g, i in order:
-        op = documents[g]["ops"][i]
-        outs = [{**out, "storage": out["storage"] + first_storage[g]} for out in op["out"]]
-        ins = [value[g][v] for v in op["in"]]
-        ops.append({**op, "name": f"{op['name']}@{g}", "in": ins, "out": outs})
-    joined = {
-        **documents[0],
-        "backward_starts": sum(d["backward_starts"] for d in documents),
-        "static_bytes": sum(d["static_bytes"] for d in documents),
-        "storages": [s for d in documents for s in d["storages"]],
-        "ops": ops,
-    }
-    for key in ("forward_outputs", "backward_outputs"):
-        joined[key] = [value[g][v] for g, d in enumerate(documents) for v in d[key]]
-    return joined, order
-
-
-def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Schedule:
-    """What a joint schedule says of one graph. A move that stands between the graph's forward and
-    its backward, while others run, is drawn to the side that holds less memory."""
-    steps, start = schedule
-    mine = [
-        (t, step)
-        for t, step in enumerate(steps)
-        if order[step if isinstance(step, int) else step.op][0] == graph
-    ]
-    runs = [t for t, step in mine if isinstance(step, int)]
-    begins = min((t for t in runs if t >= start), default=len(steps))
-    ends = max((t for t in runs if t < start), default=-1)
-    early: list[int | Move] = []
-    late: list[int | Move] = []
-    for t, step in mine:
-        if isinstance(step, int):
-            (early if t < start else late).append(order[step][1])
-        else:
-            first = t <= ends if step.action == "in" else t < begins
-            (early if first else late).append(step._replace(op=order[step.op][1]))
-    return Schedule(early + late, len(early))
 
 
 class ModelPartitioner(Partitioner):
@@ -167,30 +85,33 @@ class ModelPartitioner(Partitioner):
         self._stale = False
         self._rounds = 0
         self._told_of_rounds = False
-        self._outgrown = False
-        self._growths = 0
         self.is_last = False
         """Does the model end with the graph that is compiled?"""
         self._unmet: BudgetError | None = None
-        """The first graph alone cannot meet a share; with others, all together may."""
+        """The first graph alone cannot meet the budget; with others, all together may."""
+        self._unmet_later = False
+        """Had a step been planned before?"""
         self._graphs: dict[str, _Graph] = {}  # by key, those of the round
         self.latest: str | None = None
         """Key of the training graph that was compiled last."""
         self._pending = Pending()
+        self._trail = Trail()
+        self._step: tuple[list[str], Common] | None = None
+        """Graphs of the last step, by key in the order of their forwards, and what they share."""
+        self._joint_common: Common | None = None
+        self._commons: dict[frozenset[Any], tuple[list[str], Common]] = {}  # by pattern
         self._seen: Together | None = None  # pending together in this step, not looked at yet
         self._patterns: list[Together] = []  # what has to share the budget
         self._covered: list[Together] = []  # what does
         self._ran = False
-        self._largest: dict[int | None, list[list[int]]] = {}  # frame -> sizes of its tensors
-        self._symbolic: set[int | None] = set()  # frames that were compiled for sizes that change
-        self._grown = 0
+        self._sizes = Sizes()
         self._wholes: dict[Any, int] = {}  # pattern -> what its share counts from
         self._most = 0  # the largest budget in bytes that was planned for
 
     @property
     def waits(self) -> bool:
         """Is the model to be compiled anew before it is called again?"""
-        return self._outgrown or (self._stale and self._rounds < MOST_ROUNDS)
+        return self._sizes.outgrown or (self._stale and self._rounds < MOST_ROUNDS)
 
     def needs_another_round(self) -> bool:
         """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
@@ -209,16 +130,21 @@ class ModelPartitioner(Partitioner):
         if self._patterns:
             self._plan_together()
             return True
-        documents = list(self._documents.values())
-        joined, order = join(documents)
-        own = self._own_of([self._key_of(document) for document in documents])
+        keys, common = self._graphs_of_round()
+        documents = [self._graphs[key].document for key in keys]
+        joined, order = join(documents, common)
+        own = self._own_of(keys, common)
         before, self.plans = self.plans, []
         try:
             schedule = self._plan(joined, own)
         except BudgetError as error:
-            if self.on_infeasible is None and self._rounds == 0:  # the step is seen whole now
+            if common is None or not common.exact:
+                error = BudgetError(budgets.without_floor(str(error), AT_MOST))
+            if (
+                self.on_infeasible is None and self._rounds == self._sizes.growths == 0
+            ):  # seen whole now
                 self.plans = before
-                raise
+                raise error from None
             schedule = self._go_on(joined, error)
         except BaseException:
             self.plans = before
@@ -226,10 +152,18 @@ class ModelPartitioner(Partitioner):
         self._parts = [
             Part(document, *part_of(schedule, order, g)) for g, document in enumerate(documents)
         ]
-        self._joint = self.plans[-1]
-        self._covered = [Counter(self._key_of(document) for document in documents)]
+        self._joint, self._joint_common = self.plans[-1], common
+        self._covered = [Counter(keys)]
         self._next_round()
         return True
+
+    def _graphs_of_round(self) -> tuple[list[str], Common | None]:
+        """Keys of the graphs that one plan is to hold, in the order of their forwards, and what
+        they have in common, if a step has shown it."""
+        keys = [self._key_of(document) for document in self._documents.values()]
+        if self._step is not None and sorted(self._step[0]) == sorted(keys):
+            return self._step
+        return keys, None
 
     def _next_round(self) -> None:
         self._documents = {}
@@ -245,29 +179,53 @@ class ModelPartitioner(Partitioner):
 
     def _note_graph(self, graph: Imported, schedule: Schedule) -> None:
         key = self.latest = self._key_of(graph.document)
-        self._graphs[key] = _Graph(graph.document, schedule, self.frame(), self._own(graph))
+        self._graphs[key] = _Graph(
+            graph.document, schedule, self.frame(), Ends.of(graph), self._own(graph)
+        )
 
-    def _own_of(self, keys: list[str]) -> dict[str, Any] | None:
+    def _own_of(self, keys: list[str], common: Common | None = None) -> dict[str, Any] | None:
         """The joint problem that a share counts from. None: that of the graphs as they are."""
         if self.policy is None:
             return None
-        return join([self._graphs[key].own or self._graphs[key].document for key in keys])[0]
+        owns = [self._graphs[key].own or self._graphs[key].document for key in keys]
+        return join(owns, common)[0]
 
-    def _began(self, key: str | None, result: Any) -> None:
+    def _began(self, key: str | None, args: Sequence[Any], result: Any) -> None:
         """A training graph has run."""
         self._ran = True
         if key is None or not self._shared or key not in self._graphs:
             return
-        now = self._pending.began(key, result, self._look_at_pending)
+        node = together.compiled_node(result)
+        if node is None:
+            return
+        self._trail.add(Run(key, node, args, result), args)
+        now = self._pending.began(key, node, self._on_backward)
         if now is None or together.covers(self._covered, now):
             return
         frames = Counter(self._graphs[k].frame for k in now.elements() if k in self._graphs)
         if max(frames.values(), default=0) > 1:  # several graphs of one call have their own round
             self._seen = now
 
+    def _on_backward(self) -> None:
+        """The first backward of a step begins, or another one.
+
+        Raises:
+            BudgetError: there is one graph, for which no plan meets the budget.
+        """
+        self._look_at_pending()
+        self._tell_unmet()
+
+    def _tell_unmet(self) -> None:
+        """Raises: BudgetError: the step is one graph, for which no plan meets the budget."""
+        if self._unmet is None or len(self._documents) != 1:
+            return
+        self._say_infeasible(str(self._unmet), later=self._unmet_later)
+        self._unmet = None  # said once
+
     def _look_at_pending(self) -> None:
         """What was pending together is complete when the first backward begins."""
         seen, self._seen = self._seen, None
+        self._look_at_step(seen)
         if seen is None or any(key not in self._graphs for key in seen):
             return
         if max(seen.values()) > MOST_CALLS:
@@ -290,6 +248,22 @@ class ModelPartitioner(Partitioner):
                if final else "From the next call on they share the budget"),
             stacklevel=2,
         )  # fmt: skip
+
+    def _look_at_step(self, seen: Together | None) -> None:
+        """Notes what the graphs of a step have in common, where a plan over them is to come."""
+        runs = self._trail.take()
+        if (
+            len(runs) < 2
+            or not (self._stale or seen)
+            or any(r.key not in self._graphs for r in runs)
+        ):
+            return
+        graphs = [self._graphs[run.key] for run in runs]
+        common = common_of(runs, [g.document for g in graphs], [g.ends for g in graphs])
+        keys = [run.key for run in runs]
+        self._step = keys, common
+        if seen is not None and Counter(keys) == seen:
+            self._commons[frozenset(seen.items())] = keys, common
 
     def _tell_of_too_many(self, seen: Together) -> None:
         """More calls than are planned together: said once, of any number."""
@@ -323,7 +297,7 @@ class ModelPartitioner(Partitioner):
         Args:
             runs: of one graph in a call, at most.
         """
-        told = self._growths > MOST_GROWTHS  # that sizes are larger than planned
+        told = self._sizes.told
         if self.budget is None or self.measure != "live" or not self.plans or told:
             return None
         if not self._shared:
@@ -342,16 +316,16 @@ class ModelPartitioner(Partitioner):
 
     def _together(self, pattern: Together, schedules: dict[str, Schedule]) -> tuple[int, int]:
         """Bytes that graphs hold together, and those that they may."""
-        keys = list(pattern.elements())
-        joined, order = join([self._graphs[key].document for key in keys])
+        pattern_key = frozenset(pattern.items())
+        keys, common = self._commons.get(pattern_key, (list(pattern.elements()), None))
+        joined, order = join([self._graphs[key].document for key in keys], common)
         static = 0 if self.total is None else self.total.static_bytes
         assert self.budget is not None
         held = together.bytes_of(joined, order, [schedules[k] for k in keys], self.measure)
         kind, limit, share = self.budget[:3]
         if kind not in budgets.BOUNDS or budgets.is_share(self.budget):
-            pattern_key = frozenset(pattern.items())
             if pattern_key not in self._wholes:
-                text = json.dumps(self._own_of(keys) or joined)
+                text = json.dumps(self._own_of(keys, common) or joined)
                 measure = "saved" if self.measure == "saved" else "live"
                 self._wholes[pattern_key] = reference.bytes_of(text, self.row, measure)
             limit = int(share * (self._wholes[pattern_key] + static))
@@ -460,78 +434,34 @@ class ModelPartitioner(Partitioner):
 
         @functools.wraps(run)
         def call(*args: Any) -> Any:
+            counts = together.calls.counts
             for i, planned in sizes:
                 if args[i] > planned:
-                    self._outgrow(args[i], planned)
-            if _calls.counts:
-                _calls.counts[-1][frame] += 1
+                    self._sizes.outgrow(args[i], planned, bool(counts) and not counts[-1])
+            if counts:
+                counts[-1][frame] += 1
             result = run(*args)
-            self._began(key, result)
+            self._began(key, args, result)
             return result
 
         return call
 
-    def _outgrow(self, size: int, planned: int) -> None:
-        if self._growths < MOST_GROWTHS:
-            self._outgrown = True  # the next call, if this one is under way
-            if _calls.counts and not _calls.counts[-1]:
-                raise LargerError
-        elif self._growths == MOST_GROWTHS:
-            self._growths += 1
-            warnings.warn(
-                f"a size of {size} was planned as {planned}, and plans were made anew for larger "
-                f"sizes {MOST_GROWTHS} times: the budget may not hold. Begin with the largest "
-                "sizes, or pass dynamic=False",
-                stacklevel=2,
-            )
-
     def begins_anew(self) -> bool:
         """Have sizes grown beyond the plans in force? If so, forgets those; the model is then to be
         compiled anew."""
-        if not self._outgrown:
+        if not self._sizes.begin_anew():
             return False
-        self._outgrown = self._stale = False
-        self._growths += 1
+        self._stale = False
         self._rounds = 0
         self._documents, self._parts, self._joint = {}, [], None
         self._graphs, self._patterns, self._covered, self._seen = {}, [], [], None
+        self._step, self._commons = None, {}
         self.plans, self.compiler_notes = [], []
         return True
 
     def larger(self, inputs: Sequence[Any]) -> dict[Any, int]:
-        """Symbols of a graph's sizes that were larger before, in this place of the model, and what
-        they were: one plan is to hold for all of them. Sizes that keep on growing get some room.
-
-        Args:
-            inputs: what the graph takes, with symbolic sizes.
-        """
-        if not self.bounds_sizes:
-            return {}
-        shapes = [t.shape for t in inputs if isinstance(t, torch.Tensor)]
-        now = [[hint(n) for n in shape] for shape in shapes]
-        before = self._largest.get(self.frame(), now)
-        if [len(row) for row in before] != [len(row) for row in now]:
-            before = now  # another kind of call
-        self._largest[self.frame()] = [
-            [max(pair) for pair in zip(*rows, strict=True)]
-            for rows in zip(before, now, strict=True)
-        ]
-        planned: dict[Any, int] = {}
-        found = [
-            (n.node.expr, most, own)
-            for rows in zip(shapes, before, now, strict=True)
-            for n, most, own in zip(*rows, strict=True)
-            if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol
-        ]
-        if self.frame() in self._symbolic and any(own > most for _, most, own in found):
-            self._grown += 1
-        if found:
-            self._symbolic.add(self.frame())
-        for symbol, most, own in found:
-            size = max(most, own + own // 4) if self._grown > 1 else most
-            if size > max(own, planned.get(symbol, 0)):
-                planned[symbol] = size
-        return planned
+        """See :meth:`growing.Sizes.larger`; of the graph that is being compiled."""
+        return self._sizes.larger(self.frame(), inputs) if self.bounds_sizes else {}
 
     @property
     def bounds_sizes(self) -> bool:
@@ -546,17 +476,13 @@ class ModelPartitioner(Partitioner):
             BudgetError: the model is one graph, for which no plan meets the budget.
         """
         runs: Counter[int | None] = Counter()
-        _calls.counts.append(runs)
+        together.calls.counts.append(runs)
         try:
             yield runs
         finally:
-            _calls.counts.pop()
-        if self._unmet is not None and len(self._documents) == 1 and torch.is_grad_enabled():
-            if self.on_infeasible not in (None, "error"):
-                unmet, self._unmet = self._unmet, None
-                self._say_infeasible(str(unmet), later=False)
-                return
-            raise self._unmet.with_traceback(None) from None
+            together.calls.counts.pop()
+        if torch.is_grad_enabled():
+            self._tell_unmet()
 
     def saved(self) -> SavedPlans:
         """The plans in force, to be written to a file; what was read from one stays as it is."""
@@ -566,7 +492,7 @@ class ModelPartitioner(Partitioner):
             saved = super().saved()
         else:
             saved = SavedPlans()
-            saved.add(self._joint, self._parts, self.total)
+            saved.add(self._joint, self._parts, self.total, self._joint_common)
         saved.whole = self.one_graph
         return saved
 
@@ -579,22 +505,13 @@ class ModelPartitioner(Partitioner):
             self._check_moves()
         check_part(document, schedule)
         for saved in given.plans:
-            self._check_total(given, saved.total)
+            check_total(given, saved.total, self.total)
             if k in saved.graphs and all(g in self._met for g in saved.graphs):
                 documents = [self._met[g] for g in saved.graphs]
-                whole = documents[0] if len(documents) == 1 else join(documents)[0]
+                common = None if saved.common is None else Common.of(saved.common)
+                whole = documents[0] if len(documents) == 1 else join(documents, common)[0]
                 self._note(plan_of(whole, saved))
         return schedule
-
-    def _check_total(self, given: SavedPlans, then: list[int] | None) -> None:
-        """Raises: ValueError: the plans of a file count another model or optimizer."""
-        if self.total is None or then is None or list(self.total) == then:
-            return
-        raise ValueError(
-            f"{given.source}: its plans count a model of {then[0]:,} bytes, optimizer states of "
-            f"{then[1]:,} and a step of {then[2]:,}; these have {self.total.model_bytes:,}, "
-            f"{self.total.state_bytes:,} and {self.total.step_bytes:,}: plan anew for them"
-        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -603,6 +520,10 @@ class ModelPartitioner(Partitioner):
             "_parts": [],
             "_graphs": {},
             "_pending": None,
+            "_trail": None,
+            "_step": None,
+            "_joint_common": None,
+            "_commons": {},
             "_seen": None,
             "_met": {},
             "_unmet": None,
@@ -652,16 +573,18 @@ class ModelPartitioner(Partitioner):
                 self._most = max(self._most, self.plans[-1].numbers["budget_bytes"] or 0)
                 return schedule
             except BudgetError as error:
-                if self.is_last or not budgets.is_share(self.budget):
-                    # all together hold more bytes
+                if self.is_last:
                     return self._go_on(graph.document, error)
-                self._unmet = error.with_traceback(None)
+                self._unmet, self._unmet_later = error.with_traceback(None), self._ran
         else:
             self._stale = True
             self._unmet = None
             self._tell_of_rounds()
         whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
         try:
-            return super()._choose(graph)
+            schedule = super()._choose(graph)
         finally:
             self.budget = whole
+        if self.plans[-1].numbers[f"{self.measure}_bytes"] <= self._most:
+            self._unmet = None  # larger sizes may hold as much
+        return schedule

@@ -16,7 +16,7 @@ import json
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -24,7 +24,9 @@ import torch
 from torch.utils._pytree import tree_iter
 
 from ... import _native
+from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
+from .joining import OWN
 
 MOST_CALLS = 16
 """Runs of one graph that are planned together."""
@@ -36,7 +38,17 @@ Together = Counter[str]
 """How often each graph, by its key, is pending at one time."""
 
 
-def _compiled_node(result: Any) -> Any:
+class _Calls(threading.local):
+    """Calls of models that this thread is in, innermost last: how often each graph ran."""
+
+    def __init__(self) -> None:
+        self.counts: list[Counter[int | None]] = []
+
+
+calls = _Calls()
+
+
+def compiled_node(result: Any) -> Any:
     """The node of autograd's graph that a compiled function left."""
     for tensor in tree_iter(result):
         node = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
@@ -61,11 +73,11 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self._runs)
 
-    def began(self, key: str, result: Any, on_backward: Callable[[], None]) -> Together | None:
-        """A graph has run: what is pending now, if more than this run is."""
-        node = _compiled_node(result)
-        if node is None:
-            return None
+    def began(self, key: str, node: Any, on_backward: Callable[[], None]) -> Together | None:
+        """A graph has run: what is pending now, if more than this run is.
+
+        Args:
+            node: what it left in autograd's graph."""
         number = next(self._numbers)
         with self._lock:
             self._runs[number] = key
@@ -73,8 +85,10 @@ class Pending:
             now = Counter(self.counts) if len(self._runs) > 1 else None
 
         def begins(gradients: Any) -> None:
-            on_backward()
-            self._ended(number)
+            try:
+                on_backward()
+            finally:
+                self._ended(number)
 
         # Not a hook for its end: for that PyTorch would hold the incoming gradients all the while.
         node.register_prehook(begins)
@@ -96,13 +110,15 @@ def covers(known: list[Together], wanted: Together) -> bool:
 
 
 def _steps(
-    schedules: list[Schedule], order: list[tuple[int, int]]
+    schedules: list[Schedule], order: list[tuple[int, int]], joined: dict[str, Any]
 ) -> tuple[list[int | list[Any]], int]:
-    """Schedules of joined graphs as one; and where the backward starts."""
+    """Schedules of joined graphs as one; and where the backward starts. What the joined problem has
+    beside the graphs stands where it does there: between forwards and backwards, or before the
+    copies at the end of one."""
     place = {pair: i for i, pair in enumerate(order)}
     steps: list[int | list[Any]] = []
 
-    def add(g: int, part: list[Any]) -> None:
+    def add(g: int, part: Sequence[Any]) -> None:
         for step in part:
             if isinstance(step, Move):
                 if step.action != "end":  # the evaluator knows by itself
@@ -110,19 +126,38 @@ def _steps(
             else:
                 steps.append(place[g, step])
 
-    for g, schedule in enumerate(schedules):
-        add(g, list(schedule.steps[: schedule.backward_starts]))
-    starts = len(steps)
-    for g, schedule in reversed(list(enumerate(schedules))):
-        add(g, list(schedule.steps[schedule.backward_starts :]))
-    return steps, starts
+    def copies(g: int, late: Sequence[Any]) -> int:
+        """The first step of a backward that copies a gradient."""
+        kinds = [isinstance(s, int) and joined["ops"][place[g, s]]["kind"] == KIND for s in late]
+        return kinds.index(True) if True in kinds else len(late)
+
+    starts = None
+    for k, (g, _) in enumerate(order):
+        late = k >= joined["backward_starts"]
+        if late and starts is None:
+            starts = len(steps)
+        if g == OWN:
+            steps.append(k)
+            continue
+        is_copy = late and joined["ops"][k]["kind"] == KIND
+        before = order[k - 1][0] if k and k != joined["backward_starts"] else OWN
+        if before == g and (not is_copy or joined["ops"][k - 1]["kind"] == KIND):
+            continue
+        schedule = schedules[g]
+        if not late:
+            add(g, schedule.steps[: schedule.backward_starts])
+            continue
+        part = schedule.steps[schedule.backward_starts :]
+        split = copies(g, part)
+        add(g, part[split:] if is_copy else part[:split])
+    return steps, len(steps) if starts is None else starts
 
 
 def bytes_of(
     joined: dict[str, Any], order: list[tuple[int, int]], schedules: list[Schedule], measure: str
 ) -> int:
     """What graphs hold together: the peak, or what is alive between forward and backward."""
-    steps, starts = _steps(schedules, order)
+    steps, starts = _steps(schedules, order, joined)
     schedule = {"steps": steps, "backward_starts": starts, "device": "cpu"}
     found = json.loads(_native.evaluate_json(json.dumps(joined), json.dumps(schedule), "cpu"))
     return int(found["saved_bytes" if measure == "saved" else "peak_bytes"])

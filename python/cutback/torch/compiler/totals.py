@@ -153,7 +153,8 @@ def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
 def with_total(problem: dict[str, Any], total: Total) -> dict[str, Any]:
     """The problem with its ``static_bytes``, and the optimizer's step as its last op."""
     # gradients of losses are held to the end of backward(), which has returned by then
-    held = {out["storage"] for op in problem["ops"] if op["kind"] == "tangent" for out in op["out"]}
+    made = (op for op in problem["ops"] if op["kind"] == "tangent" and "view" not in op["flags"])
+    held = {out["storage"] for op in made for out in op["out"]}
     returned = sum(
         problem["storages"][s]["bytes"] for s in held if problem["storages"][s].get("flags")
     )

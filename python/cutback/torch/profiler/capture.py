@@ -3,7 +3,7 @@
 A step that traces as one graph is not run: the compiled graph and its inputs are caught where
 Dynamo would call it. The second graph of a step with graph breaks is only seen when the first has
 run. So such a step runs forward once, what its graphs and its inputs' memory held is put back, and
-the graphs are joined to one, as :mod:`compiler.several` does for a budget over all of them.
+the graphs are joined to one, as :mod:`compiler.joining` does for a budget over all of them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ...frontend.planning import plan
 from ...planner.plan import Plan
 from .. import hooks
 from ..compiler.compiling import uncompiled
+from ..compiler.joining import join
 from ..compiler.partition import device_row, prepare
-from ..compiler.several import join
 from ..graph import codegen
 from ..graph.emitter import emit
 from ..graph.graphs import UnsupportedGraphError, is_tangent
@@ -121,7 +121,7 @@ def _alone(piece: Piece, row: str, whole: Plan) -> Captured:
 
 
 def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Captured:
-    """Several graphs as one, in the order of :func:`compiler.several.join`."""
+    """Several graphs as one, in the order of :func:`compiler.joining.join`."""
     document, places = join([piece.graph.document for piece in pieces])
     graphs = [piece.graph for piece in pieces]
     graph = Imported(

@@ -14,7 +14,7 @@ from torch import fx
 
 from ... import budgets, files
 from ...planner.plan import Plan
-from ..compiler.several import part_of
+from ..compiler.joining import part_of
 from ..graph.emitter import emit
 from ..graph.moving import Move, Schedule, schedule_of
 from ..graph.statistics import MOVES, Row, Statistics, Uses, Value, check_same, signature

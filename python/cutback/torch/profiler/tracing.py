@@ -16,8 +16,9 @@ from ...planner.plan import Plan
 from .. import hooks
 from ..compiler import reference
 from ..compiler.compiling import uncompiled
-from ..compiler.partition import Policy, device_row, of_tags, prepare
+from ..compiler.partition import device_row, prepare
 from ..compiler.totals import account, with_total
+from ..compiler.wishes import Policy, of_tags
 from ..flags import check_flags, check_flags_or_none
 from ..graph.counter import check_random
 from ..graph.graphs import UnsupportedGraphError

@@ -1,0 +1,355 @@
+"""What goes from graph to graph in a step: seen when its first backward begins.
+
+Each run of a planned graph leaves a :class:`Run`: which of its arguments are results of earlier
+runs, which are leaves, and its node of autograd's graph. When the first backward begins all
+forwards have run, so what those share can be worked out (:func:`common_of`): the same tensor, and
+the same function of autograd, are one thing. A result that Python still holds then stays to the end
+of the step, as far as a plan can know.
+
+Parts of the step that are no graph (eager code between graphs) are looked at as far as autograd's
+graph shows them: which gradients of leaves and results they make.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._functorch._aot_autograd.descriptors import (
+    GradAOTOutput,
+    PlainAOTInput,
+    PlainAOTOutput,
+    TangentAOTInput,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..graph.graphs import is_tangent
+from ..graph.importer import Imported
+from ..graph.layouts import is_like
+from ..graph.sizes import hint
+from .joining import OWN, Common, Flow
+
+AT_MOST = (
+    "results of a graph that Python code may hold count to the end of the step, so that it may "
+    "take less"
+)
+"""Of an error for a problem that is not exact."""
+
+_MANY = 64
+"""Runs that are kept in mind before those without a backward are forgotten."""
+
+_LAST = sys.maxsize  # rank of what arrives behind the gradients of a graph
+
+
+class _Layout(NamedTuple):
+    """How a tensor lies in memory, without it."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, t: Any) -> _Layout:
+        return cls(tuple(map(hint, t.shape)), tuple(map(hint, t.stride())), t.dtype)
+
+    def made(self) -> torch.Tensor:
+        """A tensor that lies like that, of no memory."""
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
+
+
+class _Gradient(NamedTuple):
+    value: int
+    layout: _Layout
+    copied: int | None  # op of the copy that a leaf takes
+
+
+class Ends(NamedTuple):
+    """Where inputs and outputs of a compiled graph stand in its problem, by their positions among
+    the arguments and results of the call."""
+
+    inputs: dict[int, int]  # op
+    results: dict[int, int]  # value
+    tangents: dict[int, tuple[int, _Layout]]  # by result: op
+    gradients: dict[int, _Gradient]  # by input
+
+    @classmethod
+    def of(cls, graph: Imported) -> Ends:
+        """Of a graph that was imported."""
+        place, first = {}, []
+        at = 0
+        for i, (op, node) in enumerate(zip(graph.document["ops"], graph.order, strict=True)):
+            if node is not None:
+                place[node] = i
+            first.append(at)
+            at += len(op["out"])
+        ends = cls({}, {}, {}, {})
+        for node, i in place.items():
+            desc, val = node.meta.get("desc"), node.meta.get("val")
+            if node.op != "placeholder" or not _is_plain(val):
+                continue
+            if is_tangent(node):
+                if isinstance(desc, TangentAOTInput) and isinstance(desc.output, PlainAOTOutput):
+                    ends.tangents[desc.output.idx] = i, _Layout.of(val)
+            elif isinstance(desc, PlainAOTInput):
+                ends.inputs[desc.idx] = i
+        copies = {copy.output: i for i, copy in graph.copies.items()}
+        for k, (node, desc) in enumerate(zip(graph.outputs, graph.descs, strict=False)):
+            if node is None or node not in place or not _is_plain(node.meta.get("val")):
+                continue
+            value = first[place[node]]
+            if isinstance(desc, PlainAOTOutput):
+                ends.results[desc.idx] = value
+            elif isinstance(desc, GradAOTOutput) and isinstance(desc.grad_of, PlainAOTInput):
+                layout = _Layout.of(node.meta["val"])
+                ends.gradients[desc.grad_of.idx] = _Gradient(value, layout, copies.get(k))
+        return ends
+
+
+def _is_plain(val: Any) -> bool:
+    return isinstance(val, torch.Tensor) and val.layout is torch.strided
+
+
+class Run:
+    """One run of a planned graph, of which nothing is kept alive."""
+
+    def __init__(self, key: str, node: Any, args: Sequence[Any], result: Any) -> None:
+        self.key = key
+        self.node = weakref.ref(node)
+        # by argument: the run and the position of the result that it is; is its history the same?
+        self.handed: dict[int, tuple[Run, int, bool]] = {}
+        self.leaves: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.results: dict[int, weakref.ref[torch.Tensor]] = {}
+        for k, t in enumerate(result if isinstance(result, (tuple, list)) else [result]):
+            if isinstance(t, torch.Tensor):
+                self.results[k] = weakref.ref(t)
+        for k, t in enumerate(args):
+            if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad:
+                self.leaves[k] = weakref.ref(t)
+
+    def held(self, k: int) -> bool:
+        """Does Python hold a result?"""
+        tensor = self.results[k]()
+        if tensor is None:
+            return False
+        count = getattr(tensor, "_use_count", None)
+        if count is None:
+            return True
+        of_autograd = bool(count() > 1)  # it holds the tensor, which then holds its object
+        del count
+        return sys.getrefcount(tensor) - 2 - of_autograd > 0
+
+
+class Trail:
+    """The runs of a step, in order."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self._results: dict[int, tuple[Run, int]] = {}  # id of a tensor that was alive then
+
+    def add(self, run: Run, args: Sequence[Any]) -> None:
+        """A graph has run, with these arguments."""
+        for i, t in enumerate(args):
+            before, k = self._results.get(id(t), (None, 0))
+            if before is not None and before.results[k]() is t:
+                assert t is not None
+                node = t.grad_fn
+                run.handed[i] = before, k, node is not None and node is before.node()
+        if len(self.runs) >= _MANY:
+            self.runs = [r for r in self.runs if r.node() is not None]
+            known = {id(r) for r in self.runs}
+            self._results = {t: p for t, p in self._results.items() if id(p[0]) in known}
+        self.runs.append(run)
+        for k, ref in run.results.items():
+            known_as, place = self._results.get(id(ref()), (None, 0))
+            if known_as is None or known_as.results[place]() is not ref():
+                self._results[id(ref())] = run, k
+
+    def take(self) -> list[Run]:
+        """The runs whose backward is to come; from here on there is a new step."""
+        runs = [run for run in self.runs if run.node() is not None]
+        self.runs, self._results = [], {}
+        return runs
+
+
+# ---- what they share ------------------------------------------------------------------------
+
+
+class _Shared:
+    """Works out what runs share."""
+
+    def __init__(self, runs: list[Run], documents: list[dict[str, Any]], ends: list[Ends]) -> None:
+        self.runs, self.documents, self.ends = runs, documents, ends
+        self.number = {id(run): g for g, run in enumerate(runs)}
+        self.storage_of = [[o["storage"] for op in d["ops"] for o in op["out"]] for d in documents]
+        self.common = Common([], [], [], [], [])
+        self.parts: dict[tuple[str, int, int], list[list[int]]] = {}
+        self.leaves: dict[int, torch.Tensor] = {}
+
+    def work_out(self) -> Common:
+        for g in range(len(self.runs)):
+            self._find_handed(g)
+        for g in range(len(self.runs)):
+            self._find_loose(g)
+        self._find_gradients()
+        self._find_outside()
+        for target in self.parts:
+            self._flow(target)
+        self._find_consumed()
+        return self.common._replace(exact=self._is_exact())
+
+    def _is_exact(self) -> bool:
+        """Do all results but the last go on, and nothing comes from outside?"""
+        loose = {(g, s) for g, s in self.common.loose}
+        results = {
+            (g, self.storage_of[g][v])
+            for g, document in enumerate(self.documents[:-1])
+            for v in document["forward_outputs"]
+        }
+        stays = [key for key in results - loose if not self._is_static(*key)]
+        return not stays and all(p[2] != OWN for flow in self.common.flows for p in flow.parts)
+
+    def _is_static(self, g: int, s: int) -> bool:
+        return "static" in self.documents[g]["storages"][s].get("flags", ())
+
+    def _find_handed(self, g: int) -> None:
+        """Arguments of a graph that lie in memory which an earlier one made."""
+        ops = self.documents[g]["ops"]
+        written = {o["storage"] for op in ops if "mutates" in op["flags"] for o in op["out"]}
+        for k, (run, result, _) in self.runs[g].handed.items():
+            h = self.number.get(id(run))
+            op, value = self.ends[g].inputs.get(k), None
+            if h is not None:
+                value = self.ends[h].results.get(result)
+            if h is None or op is None or value is None:
+                continue
+            storage = ops[op]["out"][0]["storage"]
+            if storage not in written and not self._is_static(h, self.storage_of[h][value]):
+                self.common.handed.append([g, op, h, value])
+
+    def _find_loose(self, g: int) -> None:
+        """Memory of results that goes on to other graphs, and that nobody else holds."""
+        run, ends, storage_of = self.runs[g], self.ends[g], self.storage_of[g]
+        known = {value: k for k, value in ends.results.items()}
+        for s in {storage_of[v] for _, _, h, v in self.common.handed if h == g}:
+            here = [v for v in self.documents[g]["forward_outputs"] if storage_of[v] == s]
+            if all(v in known and known[v] in run.results for v in here) and not any(
+                run.held(known[v]) for v in here
+            ):
+                self.common.loose.append([g, s])
+                self.common.read.append([g, here[0]])
+
+    def _find_gradients(self) -> None:
+        """Which gradients of the graphs arrive where."""
+        for g in reversed(range(len(self.runs))):
+            run = self.runs[g]
+            for k, gradient in sorted(self.ends[g].gradients.items()):
+                part = [g, k, g, gradient.value]
+                if k in run.leaves:
+                    leaf = run.leaves[k]()
+                    if leaf is not None:
+                        self.leaves[id(leaf)] = leaf
+                        self.parts.setdefault(("leaf", id(leaf), 0), []).append(part)
+                elif k in run.handed and run.handed[k][2]:
+                    h = self.number.get(id(run.handed[k][0]))
+                    if h is not None:
+                        self.parts.setdefault(("result", h, run.handed[k][1]), []).append(part)
+
+    def _find_outside(self) -> None:
+        """Gradients that other parts of the step make: eager code below a graph, and whoever
+        holds a result."""
+        nodes = {run.node(): g for g, run in enumerate(self.runs)}
+        seen = set(nodes)
+        for g in reversed(range(len(self.runs))):
+            stack = [self.runs[g].node()]
+            while stack:
+                node = stack.pop()
+                if node is None:
+                    continue
+                mine = node in nodes
+                for other, k in node.next_functions:
+                    if other is None:
+                        continue
+                    variable = getattr(other, "variable", None)
+                    if not mine and variable is not None:
+                        self._add_outside(("leaf", id(variable), 0), g)
+                    elif not mine and other in nodes:
+                        self._add_outside(("result", nodes[other], k), g)
+                    elif other not in seen:
+                        seen.add(other)
+                        stack.append(other)
+        n = len(self.runs)
+        for g, run in enumerate(self.runs[:-1]):
+            for k in run.results:
+                target = ("result", g, k)
+                if target in self.parts and run.held(k):
+                    self._add_outside(target, n)
+
+    def _add_outside(self, target: tuple[str, int, int], after: int) -> None:
+        if target[0] == "result" or target in self.parts:
+            self.parts.setdefault(target, []).append([after, _LAST, OWN, 0])
+
+    def _flow(self, target: tuple[str, int, int]) -> None:
+        """The gradients of one tensor."""
+        parts = sorted(self.parts[target], key=lambda part: (-part[0], part[1]))
+        layouts = [self.ends[g].gradients[k].layout for _, k, g, _ in parts if g != OWN]
+        kind, h, result = target
+        tangent = self.ends[h].tangents.get(result) if kind == "result" else None
+        if (kind == "result" and tangent is None) or (kind == "leaf" and len(parts) < 2):
+            return
+        if not layouts:  # all of them from outside
+            if tangent is None or parts[0][0] <= h + 1:
+                return
+            layouts = [tangent[1]]
+        with _disable_current_modes():  # a tracker would count it
+            found = layouts[0].made()
+            for layout in layouts[1:]:
+                found = found + layout.made()
+            if len(layouts) == 1 and len(parts) > 1:
+                found = found + found
+        size = found.numel() * found.element_size()
+        if tangent is not None:
+            fits = tuple(found.stride()) == tangent[1].stride and found.dtype == tangent[1].dtype
+            to = [h, tangent[0]]
+        else:
+            fits, to = is_like(found, self.leaves[h]), []
+        self.common.flows.append(Flow(parts, size, to, 0 if fits else size))
+
+    def _find_consumed(self) -> None:
+        """Memory of gradients that go on: it is not held to the end."""
+        taken = {(g, k) for flow in self.common.flows for _, k, g, _ in flow.parts}
+        arrived = {tuple(flow.to) for flow in self.common.flows if flow.to}
+        for g, document in enumerate(self.documents):
+            storage_of, gradients = self.storage_of[g], self.ends[g].gradients
+            maker: dict[int, int] = {}  # storage -> op
+            for i, op in enumerate(document["ops"]):
+                for out in op["out"]:
+                    maker.setdefault(out["storage"], i)
+            goes = {storage_of[x.value] for k, x in gradients.items() if (g, k) in taken}
+            goes |= {s for s, i in maker.items() if (g, i) in arrived}
+            known = {x.value for x in gradients.values()}
+            kept = {*document["forward_outputs"], *document["backward_outputs"]} - known
+            kept |= {x.value for k, x in gradients.items()
+                     if (g, k) not in taken and x.copied is None}  # fmt: skip
+            goes -= {storage_of[v] for v in kept}
+            kept_by_autograd = {  # the gradient of a scalar that backward() makes
+                s for s, i in maker.items()
+                if document["ops"][i]["kind"] == "tangent" and (g, i) not in arrived
+                and document["ops"][i]["out"][0].get("type", "").endswith("[]")
+            }  # fmt: skip
+            goes -= kept_by_autograd
+            first = document["backward_starts"]
+            self.common.loose.extend([g, s] for s in sorted(goes) if maker[s] >= first)
+            idle = (x.copied for k, x in gradients.items() if (g, k) in taken)
+            self.common.idle.extend([g, i] for i in idle if i is not None)
+
+
+def common_of(runs: list[Run], documents: list[dict[str, Any]], ends: list[Ends]) -> Common:
+    """What runs have in common, in the order of their forwards.
+
+    Args:
+        documents, ends: of the graph of each run.
+    """
+    return _Shared(runs, documents, ends).work_out()
