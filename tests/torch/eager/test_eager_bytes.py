@@ -378,6 +378,12 @@ def written_in_place() -> dict[str, Any]:
         h[1::2] = x[500:].sin()
         return (h * h).sum()
 
+    def view(x: torch.Tensor) -> torch.Tensor:
+        h = x * 1
+        h[:500].sin_()  # what it saved is inside another node
+        h[200:].mul_(x[:800])
+        return (h * h).sum()
+
     def twice(x: torch.Tensor) -> torch.Tensor:
         h = (x * 2).add_(1)
         y = h + 1
@@ -391,7 +397,7 @@ def written_in_place() -> dict[str, Any]:
         y = kept * h.exp()
         return (y * y).sum()
 
-    return {f.__name__: (f, x) for f in (before, clamped, parts, twice, between)}
+    return {f.__name__: (f, x) for f in (before, clamped, parts, view, twice, between)}
 
 
 @pytest.mark.parametrize("name", written_in_place())

@@ -56,6 +56,7 @@ probing = threading.local()
 """``slots``: numbers of the slots that a node asked for; ``make``: what to answer it."""
 _dummy = torch.empty(0)
 _LEAF = "torch::autograd::AccumulateGrad"
+_INTO_A_VIEW = "torch::autograd::CopySlices"
 
 
 class Slot:
@@ -111,6 +112,7 @@ class Watching(Region):
         self.layouts: list[Layout | None] = []  # of each slot
         self.latest: list[int] = []  # newest value in each storage
         self._packed: list[Any] = []  # value of each slot, weak
+        self._packed_at: list[int] = []  # autograd's next number when a slot was filled
         self._storage_ids: Any = weakref.WeakKeyDictionary()
         self._last_read: dict[int, int] = {}
         self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
@@ -297,6 +299,7 @@ class Watching(Region):
         self.slots.append(value.label)
         self.layouts.append(layout_of(t))
         self._packed.append(weakref.ref(value))
+        self._packed_at.append(torch.autograd._get_sequence_nr())
         return Slot(value, len(self.slots) - 1, self.run)
 
     def outputs(self, tensors: list[Any]) -> None:
@@ -367,7 +370,11 @@ class Watching(Region):
                     ours = False
                 else:
                     getattr(node, name)
-            return list(dict.fromkeys(probing.slots)), ours
+            slots = [*probing.slots]
+            if node.name() == _INTO_A_VIEW:  # the node inside is not shown; both are made at once
+                number = node._sequence_nr()
+                slots += [k for k, at in enumerate(self._packed_at) if at == number]
+            return list(dict.fromkeys(slots)), ours
         finally:
             probing.slots = None
 
