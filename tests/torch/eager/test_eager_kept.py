@@ -146,3 +146,25 @@ def test_conjugates_that_kernels_write_out_are_counted(name: str) -> None:
     torch.manual_seed(0)
     z, w = (torch.randn(8, 8, dtype=torch.cfloat, requires_grad=True) for _ in range(2))
     assert check(COMPLEX[name], (z, w), ("min", 1.0)) == 2
+
+
+class Cells(nn.Module):
+    """A cell of a recurrence writes into parts of its gates, which autograd does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.LSTMCell(9, 12), nn.Linear(12, 1)
+
+    def forward(self, x: Any) -> Any:
+        h = c = x.new_zeros(x.shape[1], 12)
+        for row in x:
+            h, c = self.cell(row, (h, c))
+        return self.last(h).pow(2).mean()
+
+
+def test_what_a_slot_keeps_is_not_copied_by_writes_beside_it() -> None:
+    torch.manual_seed(0)
+    model, x = Cells(), torch.randn(5, 4, 9)
+    plain = measured(lambda: model(x), list(model.parameters()))[0]
+    assert check(model, (x,), ("min", 1.0, plain)) == 3
+    assert checkpoint_plan(model, x, budget="min").document["budget_bytes"] < plain

@@ -165,35 +165,37 @@ class Schedule:
     def _as_held(self) -> str:
         """The problem, where ops also read what is held until they have run: that of the slots of
         backward ops, and that of the tensors which forward ops read. What is overwritten and wanted
-        later is there in a copy."""
+        later by ops that have read it is there in a copy; a slot has what is in its memory."""
         problem = json.loads(self.seen.text)
         slots, slots_of = self.seen.slots, self.seen.slots_of
         read = {slot for row in slots_of.values() for slot in row}
         idle = [slots[k] for k in range(len(slots)) if k not in read]
+        wanted = self._wanted_by_reruns()
         for now, op in enumerate(problem["ops"]):
             if now < self.starts:
                 # nodes that no gradient reaches may be there as long as the region's variables
-                held = self._behind(op["in"] if now < self.starts - 1 else [*op["in"], *idle])
+                held_for = op["in"] if now < self.starts - 1 else [*op["in"], *idle]
             elif now in slots_of:
-                held = self._behind(slots[slot] for slot in slots_of[now])
+                held_for = [slots[slot] for slot in slots_of[now]]
             else:
                 continue
+            held = self._behind(held_for)
+            for value in held.difference(held_for):
+                wanted[value] = max(wanted.get(value, -1), now)
             op["in"] = [*op["in"], *sorted(held - set(op["in"]))]
-        wanted = self._last_wanted(problem["ops"])
         set_apart(problem["ops"], problem["storages"], lambda v, now: wanted.get(v, -1) > now)
         return json.dumps(problem)
 
-    def _last_wanted(self, ops: list[dict[str, Any]]) -> dict[int, int]:
-        """Value -> the last op that reads it. What a rerun makes or reads is wanted by whatever
-        comes behind the forward."""
-        last: dict[int, int] = {}
-        for place, now in enumerate(self.steps):
-            again = place >= self._forward_steps and now < self.starts
-            first = self.seen.ops[now]["first"] if again else 0
-            made = range(first, first + len(ops[now]["out"])) if again else ()
-            for value in (*ops[now]["in"], *made):
-                last[value] = max(last.get(value, -1), self.starts if again else now)
-        return last
+    def _wanted_by_reruns(self) -> dict[int, int]:
+        """What is made or read again, all of it behind the forward: value -> the backward's first
+        op."""
+        wanted: dict[int, int] = {}
+        for op_id in self.steps[self._forward_steps :]:
+            op = self.seen.ops[op_id]
+            if op_id < self.starts:
+                made = range(op["first"], op["first"] + len(op["out"]))
+                wanted |= dict.fromkeys((*op["in"], *made), self.starts)
+        return wanted
 
     def document(self, plan: dict[str, Any]) -> str:
         """The schedule as a document for `cutback evaluate`."""
