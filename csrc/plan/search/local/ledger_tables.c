@@ -35,10 +35,9 @@ static bool goes_before(const cb_facts *f, uint32_t a, uint32_t b) {
 
 static void list_held(cb_ledger *l) {
     const cb_facts *f = l->f;
-    uint32_t begun = f->base_backward + (f->spared && f->base_backward < l->n ? 1 : 0);
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
         if (f->root[s] == CB_NONE) continue;
-        if (f->held[s]) l->held_until[s] = begun;
+        if (f->held[s]) l->held_until[s] = f->base_backward;
         if (cb_stays_to_end(f, s)) l->held_until[s] = l->n;
         l->holds[f->root[s]] |= l->held_until[s] > 0;
     }

@@ -49,10 +49,7 @@ class Described:
         problem = json.loads(self.text)
         ops, storages = problem["ops"], problem["storages"]
         set_apart(ops, storages)
-        last_write: dict[int, int] = {}  # of memory that was not set apart
-        for now, op in enumerate(ops):
-            if "mutates" in op["flags"]:
-                last_write |= {out["storage"]: now for out in op["out"]}
+        last_write = _last_writes(ops)  # those into memory that was not set apart matter
         again = set()
         storage_of = [out["storage"] for op in ops for out in op["out"]]
         value = 0
@@ -69,19 +66,26 @@ class Described:
 
     def before_writes(self) -> set[int]:
         """The ops that read what is overwritten later."""
-        overwritten: dict[int, int] = {}  # storage -> its last write
-        for now, op in enumerate(self.ops):
-            if "mutates" in op["flags"]:
-                overwritten |= {out["storage"]: now for out in op["out"]}
+        last_write = _last_writes(self.ops)
         return {
             now
             for now, op in enumerate(self.ops)
-            if any(overwritten.get(self.values[v], -1) > now for v in op["in"])
+            if any(last_write.get(self.values[v], -1) > now for v in op["in"])
         }
 
     def identity(self) -> Any:
         """What has to be equal for two regions to have one plan: their problem, op for op."""
         return hashlib.blake2b(self.text.encode()).digest()
+
+
+def _last_writes(ops: list[dict[str, Any]]) -> dict[int, int]:
+    """Storage -> the last op that writes into it in place."""
+    return {
+        out["storage"]: now
+        for now, op in enumerate(ops)
+        if "mutates" in op["flags"]
+        for out in op["out"]
+    }
 
 
 def set_apart(

@@ -25,7 +25,6 @@ class Schedule:
         under a plan holds what ops make that read what is overwritten later."""
         self.seen = seen
         self._gone = gone or ()
-        self.before_writes = seen.before_writes() if gone is None else set()
         self.steps: list[int] = []
         self._read_by: dict[int, set[int]] = {}
         self._makers = [i for i, op in enumerate(seen.ops) for _ in op["out"]]
@@ -35,7 +34,8 @@ class Schedule:
         )
         self.starts = starts
         self._pinned = {i for i in range(starts) if ONCE & set(seen.ops[i]["flags"])}
-        self._pinned |= self.before_writes - self._views
+        self._made_once = seen.before_writes() - self._views if gone is None else set()
+        self._pinned |= self._made_once
         self._wishes(plan, starts)
         self._follow(starts)
 
@@ -49,7 +49,7 @@ class Schedule:
 
     def makes_once(self, value: int) -> bool:
         """Is it held because what it is made from is overwritten?"""
-        return self._makers[value] in self.before_writes - self._views
+        return self._makers[value] in self._made_once
 
     def _wishes(self, plan: dict[str, Any], starts: int) -> None:
         """From the plan's steps: which values the forward holds, and for each run of an op in the
