@@ -3,8 +3,10 @@ and comparison of bits."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import small_models
@@ -14,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutback.torch import checkpoint
+from cutback.torch.eager.log import active
 from cutback.torch.eager.values import Node, Value
 
 aten = torch.ops.aten
@@ -117,6 +120,25 @@ def assert_same(a: list[Any], b: list[Any]) -> None:
     assert len(a) == len(b)
     for x, y in zip(a, b, strict=True):
         assert (x is None and y is None) or torch.equal(x, y)
+
+
+def gradients(f: Callable[..., Any], *inputs: Any, run: Any = None) -> list[Any]:
+    """Output and gradients of fresh leaves."""
+    torch.manual_seed(5)
+    leaves = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
+    out = f(*leaves) if run is None else run(f, *leaves)
+    out.abs().sum().backward()
+    return [out.detach(), *(t.grad for t in leaves)]
+
+
+def check(f: Callable[..., Any], *inputs: Any, policies: Any = (None, PRODUCTS)) -> None:
+    """Bitwise equal to plain autograd, and nothing left behind."""
+    plain = gradients(f, *inputs)
+    for policy in policies:
+        run = functools.partial(checkpoint, policy_fn=policy)
+        ours = gradients(f, *inputs, run=run)
+        assert_same(plain, ours)
+    assert active() is None
 
 
 def left() -> list[Any]:

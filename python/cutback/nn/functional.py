@@ -9,15 +9,15 @@ arguments had before (``x``, ``axis``, ``index``, ``logits``, ``labels``) are st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, ParamSpec
+from collections.abc import Sequence
+from typing import Any
 
 from .. import dtypes
 from ..frontend.ops import _array, expand_dims, where
 from ..frontend.tracer import Array, ArrayLike, _normalize_axis, whole
 from ..integers import index
 from ..source import located
+from .arguments import as_before, images, is_array, like, not_built, older_names, pair
 
 __all__ = [
     "avg_pool2d", "batch_norm", "causal_mask", "conv2d", "cross_entropy", "dropout", "embedding",
@@ -27,99 +27,17 @@ __all__ = [
 ]  # fmt: skip
 
 
-P = ParamSpec("P")
-
-
-def _once(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Array]]:
-    """Takes arguments under older names as well: older name -> name."""
-
-    def decorate(function: Callable[P, Array]) -> Callable[P, Array]:
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Array:
-            given: dict[str, Any] = dict(kwargs)
-            for old, new in names.items():
-                if old in given:
-                    if new in given:
-                        raise TypeError(located(f"{function.__name__}: {old} is {new}; give one"))
-                    given[new] = given.pop(old)
-            return function(*args, **given)
-
-        return call
-
-    return decorate
-
-
-def _not_built(what: str, **options: tuple[Any, Any]) -> None:
-    """Options of PyTorch's that must stay what they are: name = (given, default).
-
-    Raises:
-        NotImplementedError: one is something else.
-    """
-    for name, (given, default) in options.items():
-        if given is not default and not (
-            isinstance(given, (bool, int, float)) and given == default
-        ):
-            raise NotImplementedError(
-                located(f"{what}: {name}={given!r:.60} is not built; only {default!r} is")
-            )
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, Array) or hasattr(x, "dtype") or hasattr(x, "__dlpack__")
-
-
-def _like(
-    value: ArrayLike | None,
-    x: Array,
-    what: str,
-    shape: tuple[int, ...],
-    default: float | None = None,
-) -> Array:
-    """A parameter of an operation on ``x``: of its dtype and of ``shape``; ``default`` where it is
-    None."""
-    if value is None and default is None:
-        raise TypeError(located(f"{what} is needed, an array of shape {shape}"))
-    if value is None:
-        assert default is not None
-        return x.graph.full(shape, default, x.dtype)
-    value = x.graph.lift(value)
-    if value.shape != shape:
-        raise ValueError(
-            located(
-                f"{what} has shape {value.shape}, expected {shape} for an input of shape {x.shape}"
-            )
-        )
-    return value.astype(x.dtype)
-
-
-def _pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
-    pair = value if isinstance(value, (tuple, list)) else (value, value)
-    try:
-        first, second = (index(n) for n in pair)
-    except (TypeError, ValueError) as error:
-        kind = type(error)
-        raise kind(located(f"{what} is an integer or a pair of them, not {value!r}")) from None
-    return first, second
-
-
-def _images(x: ArrayLike, what: str) -> Array:
-    x = _array(x)
-    if x.ndim != 4:
-        raise ValueError(located(f"{what} expects x[n, c, h, w], got shape {x.shape}"))
-    return x
-
-
 # ---- activations ---------------------------------------------------------------------------------
 
 
-@_once(x="input")
+@older_names(x="input")
 def relu(input: ArrayLike, inplace: bool = False) -> Array:
     """max(input, 0); NaN stays NaN."""
-    _not_built("relu", inplace=(inplace, False))
+    not_built("relu", inplace=(inplace, False))
     return _array(input)._apply("relu")
 
 
-@_once(x="input")
+@older_names(x="input")
 def gelu(input: ArrayLike, approximate: str = "none") -> Array:
     """x * Phi(x) by erf, or by tanh with ``approximate="tanh"`` (Hendrycks, Gimpel 2016).
 
@@ -131,14 +49,14 @@ def gelu(input: ArrayLike, approximate: str = "none") -> Array:
     return _array(input)._floating("gelu" if approximate == "none" else "gelu_tanh")
 
 
-@_once(x="input")
+@older_names(x="input")
 def silu(input: ArrayLike, inplace: bool = False) -> Array:
     """x * sigmoid(x)."""
-    _not_built("silu", inplace=(inplace, False))
+    not_built("silu", inplace=(inplace, False))
     return _array(input)._floating("silu")
 
 
-@_once(x="input")
+@older_names(x="input")
 def sigmoid(input: ArrayLike) -> Array:
     """1 / (1 + e**-x)."""
     return _array(input)._floating("sigmoid")
@@ -153,7 +71,7 @@ def _over_axis(name: str, x: ArrayLike, axis: int | None, dtype: Any) -> Array:
     return x.swapaxes(number, -1)._apply(name).swapaxes(number, -1)
 
 
-@_once(x="input", axis="dim")
+@older_names(x="input", axis="dim")
 def softmax(
     input: ArrayLike, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Array:
@@ -162,7 +80,7 @@ def softmax(
     return _over_axis("softmax", input, dim, dtype)
 
 
-@_once(x="input", axis="dim")
+@older_names(x="input", axis="dim")
 def log_softmax(
     input: ArrayLike, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Array:
@@ -173,7 +91,7 @@ def log_softmax(
 # ---- linear, embedding ---------------------------------------------------------------------------
 
 
-@_once(x="input")
+@older_names(x="input")
 def linear(input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
     """``input[.., in] @ weight[out, in].T + bias[out]``."""
     x = _array(input)
@@ -181,7 +99,7 @@ def linear(input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -
     return y if bias is None else y + bias
 
 
-@_once(index="input")
+@older_names(index="input")
 def embedding(
     input: ArrayLike,
     weight: ArrayLike,
@@ -193,7 +111,7 @@ def embedding(
 ) -> Array:
     """``weight[input]``: rows of ``weight[rows, columns]`` at integer ``input[..]``; negative ones
     are an error."""
-    _not_built(
+    not_built(
         "embedding",
         padding_idx=(padding_idx, None),
         max_norm=(max_norm, None),
@@ -204,7 +122,7 @@ def embedding(
     return weight._apply("embedding", weight.graph.lift(input))
 
 
-@_once(index="tensor")
+@older_names(index="tensor")
 def one_hot(tensor: ArrayLike, num_classes: int = -1) -> Array:
     """1 (i64) where the class is ``tensor[..]``, 0 elsewhere, in a new last axis of size
     ``num_classes``, which must be given: the largest class is not known while tracing."""
@@ -251,7 +169,7 @@ def _flat(x: Array, shape: tuple[int, ...]) -> Array:
     return x if len(shape) == 1 else x.reshape((*x.shape[: x.ndim - len(shape)], math.prod(shape)))
 
 
-@_once(x="input")
+@older_names(x="input")
 def layer_norm(
     input: ArrayLike,
     normalized_shape: int | Sequence[int] | None = None,
@@ -270,18 +188,18 @@ def layer_norm(
     x = _array(input)
     if isinstance(bias, float):  # in the place of eps before normalized_shape was there
         eps, bias = bias, None
-    if _is_array(normalized_shape):
+    if is_array(normalized_shape):
         bias = bias if weight is None else weight
         normalized_shape, weight = None, normalized_shape
     shape = _last(x, normalized_shape, "layer_norm")
-    w = _like(weight, x, "layer_norm: weight", shape, 1.0)
-    b = _like(bias, x, "layer_norm: bias", shape, 0.0)
+    w = like(weight, x, "layer_norm: weight", shape, 1.0)
+    b = like(bias, x, "layer_norm: bias", shape, 0.0)
     flat = _flat(x, shape)
     y = flat._apply("layer_norm", _flat(w, shape), _flat(b, shape), eps=float(eps))
     return y.reshape(x.shape)
 
 
-@_once(x="input")
+@older_names(x="input")
 def rms_norm(
     input: ArrayLike,
     normalized_shape: int | Sequence[int] | None = None,
@@ -292,13 +210,13 @@ def rms_norm(
     as layer_norm's. ``eps`` unless given: the distance from 1 to the next number of the dtype, as
     PyTorch has it; where ``normalized_shape`` is not given, 1e-6."""
     x = _array(input)
-    if _is_array(normalized_shape) or (normalized_shape is None and isinstance(weight, float)):
+    if is_array(normalized_shape) or (normalized_shape is None and isinstance(weight, float)):
         eps = weight if isinstance(weight, float) else eps
         normalized_shape, weight = None, normalized_shape
     shape = _last(x, normalized_shape, "rms_norm")
     if eps is None:
         eps = 1e-6 if normalized_shape is None else dtypes.EPS.get(str(x.dtype), 1e-6)
-    w = _like(weight, x, "rms_norm: weight", shape, 1.0)
+    w = like(weight, x, "rms_norm: weight", shape, 1.0)
     return _flat(x, shape)._apply("rms_norm", _flat(w, shape), eps=float(eps)).reshape(x.shape)
 
 
@@ -307,7 +225,7 @@ def _channels(v: Array, ndim: int) -> Array:
     return v.reshape((1, -1) + (1,) * (ndim - 2))
 
 
-@_once(x="input")
+@older_names(x="input")
 def batch_norm(
     input: ArrayLike,
     running_mean: ArrayLike | None,
@@ -333,16 +251,16 @@ def batch_norm(
         raise ValueError(located(f"batch_norm: expected x[n, c, ..], got shape {x.shape}"))
     c = (x.shape[1],)
     w, b = (
-        _like(weight, x, "batch_norm: weight", c, 1.0),
-        _like(bias, x, "batch_norm: bias", c, 0.0),
+        like(weight, x, "batch_norm: weight", c, 1.0),
+        like(bias, x, "batch_norm: bias", c, 0.0),
     )
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError(
                 located("batch_norm: without training=True it needs running_mean and running_var")
             )
-        mean = _like(running_mean, x, "batch_norm: running_mean", c)
-        scale = (_like(running_var, x, "batch_norm: running_var", c) + float(eps))._apply(
+        mean = like(running_mean, x, "batch_norm: running_mean", c)
+        scale = (like(running_var, x, "batch_norm: running_var", c) + float(eps))._apply(
             "rsqrt"
         ) * w
         return (x - _channels(mean, x.ndim)) * _channels(scale, x.ndim) + _channels(b, x.ndim)
@@ -378,7 +296,7 @@ def evonorm_s0(
     Raises:
         ValueError: ``groups`` does not divide c.
     """
-    x = _images(x, "evonorm_s0")
+    x = images(x, "evonorm_s0")
     n, c, h, w = x.shape
     groups = whole(groups, "evonorm_s0: groups")
     if groups < 1 or c % groups:
@@ -387,7 +305,7 @@ def evonorm_s0(
     scale = (grouped.var((2, 3, 4), keepdims=True) + float(eps))._apply("rsqrt")
     scaled = (grouped * scale).reshape(x.shape)
     gate, g, b = (
-        _channels(_like(p, x, f"evonorm_s0: {k}", (c,)), 4)
+        _channels(like(p, x, f"evonorm_s0: {k}", (c,)), 4)
         for p, k in ((v, "v"), (gamma, "gamma"), (beta, "beta"))
     )
     return scaled * (x * gate)._apply("sigmoid") * g + b
@@ -399,7 +317,7 @@ def evonorm_s0(
 def _padding(padding: Any, stride: tuple[int, int], reach: tuple[int, int]) -> tuple[int, int]:
     """``"valid"`` and ``"same"`` as numbers. reach: how far a kernel reaches, less one."""
     if not isinstance(padding, str):
-        return _pair(padding, "conv2d: padding")
+        return pair(padding, "conv2d: padding")
     if padding == "valid":
         return 0, 0
     if padding != "same":
@@ -413,7 +331,7 @@ def _padding(padding: Any, stride: tuple[int, int], reach: tuple[int, int]) -> t
     return reach[0] // 2, reach[1] // 2
 
 
-@_once(x="input")
+@older_names(x="input")
 def conv2d(
     input: ArrayLike,
     weight: ArrayLike,
@@ -425,10 +343,10 @@ def conv2d(
 ) -> Array:
     """Cross-correlation of ``input[n, c, h, w]`` with ``weight[o, c / groups, kh, kw]``, plus
     ``bias[o]``. ``padding`` may be ``"valid"`` or ``"same"``."""
-    x = _images(input, "conv2d")
+    x = images(input, "conv2d")
     w = x.graph.lift(weight).astype(x.dtype)
-    sh, sw = _pair(stride, "conv2d: stride")
-    dh, dw = _pair(dilation, "conv2d: dilation")
+    sh, sw = pair(stride, "conv2d: stride")
+    dh, dw = pair(dilation, "conv2d: dilation")
     kh, kw = w.shape[-2:] if w.ndim == 4 else (1, 1)
     ph, pw = _padding(padding, (sh, sw), (dh * (kh - 1), dw * (kw - 1)))
     y = x._apply(
@@ -442,7 +360,7 @@ def conv2d(
         dilation_w=dw,
         groups=whole(groups, "conv2d: groups"),
     )
-    return y if bias is None else y + _channels(_like(bias, y, "conv2d: bias", (y.shape[1],)), 4)
+    return y if bias is None else y + _channels(like(bias, y, "conv2d: bias", (y.shape[1],)), 4)
 
 
 def _window(
@@ -451,9 +369,9 @@ def _window(
     padding: int | tuple[int, int],
     what: str,
 ) -> dict[str, int]:
-    kh, kw = _pair(kernel_size, f"{what}: kernel_size")
-    sh, sw = (kh, kw) if stride is None else _pair(stride, f"{what}: stride")
-    ph, pw = _pair(padding, f"{what}: padding")
+    kh, kw = pair(kernel_size, f"{what}: kernel_size")
+    sh, sw = (kh, kw) if stride is None else pair(stride, f"{what}: stride")
+    ph, pw = pair(padding, f"{what}: padding")
     return {
         "kernel_h": kh,
         "kernel_w": kw,
@@ -464,7 +382,7 @@ def _window(
     }
 
 
-@_once(x="input")
+@older_names(x="input")
 def max_pool2d(
     input: ArrayLike,
     kernel_size: int | tuple[int, int],
@@ -476,18 +394,18 @@ def max_pool2d(
 ) -> Array:
     """Largest of each window of ``input[n, c, h, w]``; ``stride`` is ``kernel_size`` unless
     given."""
-    _not_built(
+    not_built(
         "max_pool2d",
         dilation=(1 if dilation in ((1, 1), [1, 1]) else dilation, 1),
         ceil_mode=(ceil_mode, False),
         return_indices=(return_indices, False),
     )
-    return _images(input, "max_pool2d")._apply(
+    return images(input, "max_pool2d")._apply(
         "max_pool2d", **_window(kernel_size, stride, padding, "max_pool2d")
     )
 
 
-@_once(x="input")
+@older_names(x="input")
 def avg_pool2d(
     input: ArrayLike,
     kernel_size: int | tuple[int, int],
@@ -499,13 +417,13 @@ def avg_pool2d(
 ) -> Array:
     """Mean of each window of ``input[n, c, h, w]``, padding counted as zeros; ``stride`` is
     ``kernel_size`` unless given."""
-    _not_built(
+    not_built(
         "avg_pool2d",
         ceil_mode=(ceil_mode, False),
         count_include_pad=(count_include_pad, True),
         divisor_override=(divisor_override, None),
     )
-    return _images(input, "avg_pool2d")._apply(
+    return images(input, "avg_pool2d")._apply(
         "avg_pool2d", **_window(kernel_size, stride, padding, "avg_pool2d")
     )
 
@@ -513,7 +431,7 @@ def avg_pool2d(
 # ---- dropout and attention -----------------------------------------------------------------------
 
 
-@_once(x="input")
+@older_names(x="input")
 def dropout(
     input: ArrayLike, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Array:
@@ -526,7 +444,7 @@ def dropout(
     Raises:
         ValueError: ``p`` outside [0, 1].
     """
-    _not_built("dropout", inplace=(inplace, False))
+    not_built("dropout", inplace=(inplace, False))
     x = _array(input)
     if not 0 <= p <= 1:
         raise ValueError(located(f"dropout: p={p} is not in [0, 1]"))
@@ -563,7 +481,7 @@ def scaled_dot_product_attention(
     Raises:
         ValueError: ``attn_mask`` together with ``is_causal``.
     """
-    _not_built("scaled_dot_product_attention", enable_gqa=(enable_gqa, False))
+    not_built("scaled_dot_product_attention", enable_gqa=(enable_gqa, False))
     if attn_mask is not None and is_causal:
         raise ValueError(
             located("scaled_dot_product_attention: give attn_mask or is_causal, not both")
@@ -592,18 +510,7 @@ def scaled_dot_product_attention(
 # ---- losses --------------------------------------------------------------------------------------
 
 
-def _older(
-    weight: Any, size_average: Any, ignore_index: int, reduction: str
-) -> tuple[Any, Any, int, str]:
-    """``cross_entropy(logits, labels, ignore_index, reduction)``, as it was before."""
-    if isinstance(weight, int) and not isinstance(weight, bool):
-        weight, ignore_index = None, weight
-    if isinstance(size_average, str):
-        size_average, reduction = None, size_average
-    return weight, size_average, ignore_index, reduction
-
-
-@_once(logits="input", labels="target")
+@older_names(logits="input", labels="target")
 def cross_entropy(
     input: ArrayLike,
     target: ArrayLike,
@@ -628,10 +535,10 @@ def cross_entropy(
             integers.
         NotImplementedError: ``weight``, ``label_smoothing``, ``size_average`` or ``reduce``.
     """
-    weight, size_average, ignore_index, reduction = _older(
+    weight, size_average, ignore_index, reduction = as_before(
         weight, size_average, ignore_index, reduction
     )
-    _not_built(
+    not_built(
         "cross_entropy",
         weight=(weight, None),
         size_average=(size_average, None),

@@ -112,6 +112,25 @@ def prepare(
     )  # fmt: skip
 
 
+def _check_measure(measure: str, total: Total | None) -> None:
+    """An optimizer and the measure that counts it go together."""
+    if measure not in MEASURES:
+        raise ValueError(
+            f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
+            "the allocator's ('arena')"
+        )
+    if total is not None and measure != "total":
+        raise ValueError(
+            f"measure={measure!r}: an optimizer counts under measure='total' alone; give that, "
+            "or leave the optimizer away"
+        )
+    if total is None and measure == "total":
+        raise ValueError(
+            "measure='total' goes with an optimizer, which no graph shows: "
+            "cutback.torch.compile(model, measure='total', optimizer=...)"
+        )
+
+
 class Partitioner(CustomPartitionerFn):
     """Plans each joint graph under a budget, and splits it by the plan.
 
@@ -175,21 +194,7 @@ class Partitioner(CustomPartitionerFn):
         cse: bool = True,
         exact: bool = False,
     ) -> None:
-        if measure not in MEASURES:
-            raise ValueError(
-                f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
-                "the allocator's ('arena')"
-            )
-        if total is not None and measure != "total":
-            raise ValueError(
-                f"measure={measure!r}: an optimizer counts under measure='total' alone; give that, "
-                "or leave the optimizer away"
-            )
-        if total is None and measure == "total":
-            raise ValueError(
-                "measure='total' goes with an optimizer, which no graph shows: "
-                "cutback.torch.compile(model, measure='total', optimizer=...)"
-            )
+        _check_measure(measure, total)
         check_flags(cse=cse, exact=exact)
         self.total = total
         self.fastest = isinstance(budget, str) and budget == reference.FASTEST

@@ -1,0 +1,111 @@
+"""Arguments of the functions in ``functional.py``: checked, filled in, taken under older names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec
+
+from ..frontend.ops import _array
+from ..frontend.tracer import Array, ArrayLike
+from ..integers import index
+from ..source import located
+
+P = ParamSpec("P")
+
+
+def older_names(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Array]]:
+    """Takes arguments under older names as well: older name -> name."""
+
+    def decorate(function: Callable[P, Array]) -> Callable[P, Array]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Array:
+            given: dict[str, Any] = dict(kwargs)
+            for old, new in names.items():
+                if old in given:
+                    if new in given:
+                        raise TypeError(located(f"{function.__name__}: {old} is {new}; give one"))
+                    given[new] = given.pop(old)
+            return function(*args, **given)
+
+        return call
+
+    return decorate
+
+
+def not_built(what: str, **options: tuple[Any, Any]) -> None:
+    """Options of PyTorch's that must stay what they are: name = (given, default).
+
+    Raises:
+        NotImplementedError: one is something else.
+    """
+    for name, (given, default) in options.items():
+        if given is not default and not (
+            isinstance(given, (bool, int, float)) and given == default
+        ):
+            raise NotImplementedError(
+                located(f"{what}: {name}={given!r:.60} is not built; only {default!r} is")
+            )
+
+
+def is_array(x: Any) -> bool:
+    """Is it an array of any library, or a traced one?"""
+    return isinstance(x, Array) or hasattr(x, "dtype") or hasattr(x, "__dlpack__")
+
+
+def like(
+    value: ArrayLike | None,
+    x: Array,
+    what: str,
+    shape: tuple[int, ...],
+    default: float | None = None,
+) -> Array:
+    """A parameter of an operation on ``x``: of its dtype and of ``shape``; ``default`` where it is
+    None."""
+    if value is None and default is None:
+        raise TypeError(located(f"{what} is needed, an array of shape {shape}"))
+    if value is None:
+        assert default is not None
+        return x.graph.full(shape, default, x.dtype)
+    value = x.graph.lift(value)
+    if value.shape != shape:
+        raise ValueError(
+            located(
+                f"{what} has shape {value.shape}, expected {shape} for an input of shape {x.shape}"
+            )
+        )
+    return value.astype(x.dtype)
+
+
+def pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
+    """Height and width, of which one integer gives both."""
+    both = value if isinstance(value, (tuple, list)) else (value, value)
+    try:
+        first, second = (index(n) for n in both)
+    except (TypeError, ValueError) as error:
+        kind = type(error)
+        raise kind(located(f"{what} is an integer or a pair of them, not {value!r}")) from None
+    return first, second
+
+
+def images(x: ArrayLike, what: str) -> Array:
+    """An array of four axes.
+
+    Raises:
+        ValueError: it has another number of them.
+    """
+    x = _array(x)
+    if x.ndim != 4:
+        raise ValueError(located(f"{what} expects x[n, c, h, w], got shape {x.shape}"))
+    return x
+
+
+def as_before(
+    weight: Any, size_average: Any, ignore_index: int, reduction: str
+) -> tuple[Any, Any, int, str]:
+    """``cross_entropy(logits, labels, ignore_index, reduction)``, as it was before."""
+    if isinstance(weight, int) and not isinstance(weight, bool):
+        weight, ignore_index = None, weight
+    if isinstance(size_average, str):
+        size_average, reduction = None, size_average
+    return weight, size_average, ignore_index, reduction
