@@ -6,7 +6,7 @@
 #include "workers.h"
 
 #define MOST_POINTS 120 /* of a walk: where values are that many, targets are farther apart */
-#define ROUNDS 2
+#define ROUNDS 4        /* those of odd numbers go on below the smallest with all the effort */
 #define AT_ONCE 2
 #define POINT_SHARE 0.2 /* of the usual effort, at a point; */
 #define AT_EASE 36.0    /* of more ops than these less, as effort grows with their square */
@@ -42,12 +42,13 @@ static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, 
     return CB_OK;
 }
 
-/* Below the smallest of them. In the last round with all the effort before it ends, and with the
- * floor for a target, too: where just below is a dead end, that leads elsewhere. */
+/* Below the smallest of them. In every second round with all the effort before it ends, and with
+ * the floor for a target, too: where just below is a dead end, that leads elsewhere. The round after
+ * it walks the front anew from what that has found, and so the next one sets out elsewhere. */
 static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_error *err) {
     const cb_candidates *pool = c->work;
-    bool last = w->round + 1 == ROUNDS;
-    uint32_t kind = last ? 2 * CB_LAST_ATTEMPTS : 0;
+    bool deep = w->round % 2 == 1;
+    uint32_t kind = deep ? 2 * CB_LAST_ATTEMPTS : 0;
     uint64_t size;
     do {
         cb_candidate from = pool->at[0];
@@ -55,7 +56,7 @@ static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_erro
         if (size == 0 || size <= w->floor) return CB_OK;
         CB_TRY(
             cb_search_deep_rung(&c->moves, &from, size - 1, kind + attempt, share_of(c), 0, err));
-        if (!last || pool->at[0].size < size) continue;
+        if (!deep || pool->at[0].size < size) continue;
         CB_TRY(
             cb_search_deep_rung(&c->moves, &from, w->floor, kind + attempt, share_of(c), 0, err));
     } while (pool->at[0].size < size);

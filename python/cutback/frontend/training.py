@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..devices import Device
     from ..optim import AdamW
     from ..planner.plan import Plan
-    from ..run.profiling import Profile
+    from ..run.profiling import StepProfile
 
 ArgNums = int | Sequence[int] | None
 _MANY = 64  # compiled specialisations of a step that look like a mistake
@@ -243,7 +243,7 @@ class Step:
             self._specialise(self._read(args, kwargs))
         return self
 
-    def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> Profile:
+    def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> StepProfile:
         """Runs the step on copies of the arguments and measures each kernel: its time, and the
         bytes that are allocated while it runs when each storage is allocated by itself. Nothing
         is updated. ``print(step.profile(params, x, y))`` sums up by kind; from then on

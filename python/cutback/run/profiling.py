@@ -28,7 +28,7 @@ class Kernel(NamedTuple):
     bytes: int  # allocated while it ran, each storage by itself
 
 
-class Profile:
+class StepProfile:
     """The kernels of one step in order; ``print(profile)`` sums them up by kind."""
 
     def __init__(self, kernels: list[Kernel], n_step: int) -> None:
@@ -90,7 +90,7 @@ class Profile:
 
 def profile(
     graph: Graph, run: Executable, wrt: Sequence[int], arrays: list[Any], seed: int, rng_step: int
-) -> Profile:
+) -> StepProfile:
     """Runs a compiled graph twice on copies of ``arrays``: as it is, for the times, and under the
     same plan on the debug backend, for the bytes."""
     debug = Executable(
@@ -108,7 +108,7 @@ def profile(
         again = steps[step] in seen
         seen.add(steps[step])
         kernels.append(Kernel(step, op["kind"], op["name"], op.get("at", ""), again, seconds, size))
-    return Profile(kernels, len(steps))
+    return StepProfile(kernels, len(steps))
 
 
 def _rows(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cutback
-from cutback.run.profiling import Kernel, Profile
+from cutback.run.profiling import Kernel, StepProfile
 
 
 @pytest.mark.parametrize("budget", [None, 0.7])
@@ -48,11 +48,11 @@ def test_sums_and_timeline():
         Kernel(2, "matmul", "matmul_1", "a.py:2", False, 3e-3, 300),
         Kernel(3, "exp", "exp_0", "a.py:1", True, 1e-3, 200),
     ]
-    profile = Profile(kernels, 5)
+    profile = StepProfile(kernels, 5)
     assert profile.seconds == pytest.approx(5e-3)
     assert profile.peak_bytes == 300
     assert profile.timeline() == [100, 100, 300, 200, 200]
     assert profile.by_kind() == [("matmul", 1, 3e-3), ("exp", 2, 2e-3)]
     lines = str(profile).splitlines()
     assert lines[1].split() == ["matmul", "1", "3.000", "60.0%"]
-    assert str(Profile([], 0)).startswith("kernel")
+    assert str(StepProfile([], 0)).startswith("kernel")
