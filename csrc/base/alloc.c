@@ -47,13 +47,16 @@ void *cb_malloc(cb_alloc *a, size_t bytes) {
     return raw + CB_ALIGN;
 }
 
+size_t cb_block_bytes(const void *block) {
+    size_t bytes;
+    memcpy(&bytes, (const char *)block - CB_ALIGN, sizeof bytes);
+    return bytes;
+}
+
 void cb_free(cb_alloc *a, void *block) {
     if (!block) return;
-    char *raw = (char *)block - CB_ALIGN;
-    size_t bytes;
-    memcpy(&bytes, raw, sizeof bytes);
-    atomic_fetch_sub(&a->live_bytes, bytes);
-    free(raw);
+    atomic_fetch_sub(&a->live_bytes, cb_block_bytes(block));
+    free((char *)block - CB_ALIGN);
 }
 
 cb_memory_stats cb_alloc_stats(const cb_alloc *a) {

@@ -19,7 +19,8 @@ typedef struct cb_alloc {
 void cb_alloc_init(cb_alloc *a);
 /* NULL: out of memory. bytes == 0 gives a valid block. */
 void *cb_malloc(cb_alloc *a, size_t bytes);
-void cb_free(cb_alloc *a, void *block); /* NULL is fine */
+void cb_free(cb_alloc *a, void *block);   /* NULL is fine */
+size_t cb_block_bytes(const void *block); /* as it was asked for */
 cb_memory_stats cb_alloc_stats(const cb_alloc *a);
 void cb_alloc_fail(cb_alloc *a, uint64_t nth);
 /* How many allocations until the one that fails; 0: it has failed, or none is to. */

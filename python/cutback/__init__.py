@@ -19,7 +19,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import nn, optim, policies, tree
-from ._native import BudgetError, __version__, get_num_threads, set_num_threads
+from ._native import (
+    BudgetError,
+    __version__,
+    get_num_threads,
+    release_memory,
+    set_num_threads,
+)
 from .frontend import ops
 from .frontend.graph import Graph
 from .frontend.ops import *  # noqa: F403
@@ -47,9 +53,8 @@ __all__ = [
     "Array", "BudgetError", "CheckpointPolicy", "Executable", "Frontier", "Graph", "Plan",
     "Planned", "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint",
     "checkpoint_name", "compile", "example", "frontier", "functional", "get_num_threads", "grad",
-    "min_cut", "nn", "ops", "optim", "plan", "plans", "policies", "set_num_threads",
-    "trace", "value_and_grad", *_operations,
-
+    "min_cut", "nn", "ops", "optim", "plan", "plans", "policies", "release_memory",
+    "set_num_threads", "trace", "value_and_grad", *_operations,
 ]  # fmt: skip
 
 _LAZY = {  # they read JSON, which not every program needs

@@ -83,6 +83,15 @@ static PyMethodDef module_methods[] = {
     {"fail_alloc", fail_alloc, METH_O,
      "fail_alloc(n, /): for tests, the n-th allocation from now fails; 0: off. Returns how many of "
      "an earlier n were still to come"},
+    {"empty", cb_py_empty, METH_VARARGS,
+     "empty(shape, dtype, /) -> ndarray in memory that is kept"},
+    {"release_memory", cb_py_release_memory, METH_NOARGS,
+     "release_memory()\n--\n\nGives the system the memory that is kept for results and gradients "
+     "to "
+     "come; how many bytes.\n\nWhat one step hands out and lets go is written again by the next: "
+     "never more than what was\nlately in use at once."},
+    {"kept_memory", cb_py_kept_memory, METH_NOARGS,
+     "kept_memory() -> {in_use, kept, n_fresh} of the memory of outputs"},
     {"op_table", op_table, METH_NOARGS,
      "op_table() -> ((name, min_ins, max_ins, n_outs, flags, attrs, doc, differentiable), ...)"},
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
@@ -128,6 +137,8 @@ static int module_exec(PyObject *module) {
         PyErr_NoMemory();
         return -1;
     }
+    state->keeper = cb_py_keeper_new();
+    if (!state->keeper) return -1;
     state->budget_error = PyErr_NewExceptionWithDoc(
         "cutback.BudgetError", "No plan meets the budget; the text states the smallest peak found.",
         PyExc_ValueError, NULL);
@@ -145,6 +156,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->graph_type);
     Py_VISIT(state->step_type);
     Py_VISIT(state->budget_error);
+    Py_VISIT(state->keeper);
     return 0;
 }
 
@@ -153,6 +165,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->graph_type);
     Py_CLEAR(state->step_type);
     Py_CLEAR(state->budget_error);
+    Py_CLEAR(state->keeper);
     return 0;
 }
 

@@ -1,10 +1,8 @@
-/* numpy_bridge.c: the only file that includes NumPy's headers, whose table of functions is one
- * static variable. */
+/* numpy_bridge.c: arrays as the core sees them, and the core's memory as arrays. */
 #include "state.h"
 
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
-#include <numpy/arrayobject.h>
+#define CB_PY_NUMPY_TABLE
+#include "numpy_table.h"
 
 #include "base/dtype.h"
 #include "base/shape.h"

@@ -13,8 +13,7 @@
 
 #include "include/cutback.h"
 
-/* ---- context.c
- * ------------------------------------------------------------------------------------------- */
+/* ---- context.c ------------------------------------------------------------------------------- */
 
 /* The core's context with a reference count: graphs and steps may outlive the module at interpreter
  * exit. */
@@ -33,6 +32,7 @@ typedef struct cb_py_context {
 typedef struct cb_py_state {
     PyTypeObject *graph_type, *step_type;
     PyObject *budget_error;
+    PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
     cb_py_context *context;  /* NULL until first use */
 } cb_py_state;
@@ -49,16 +49,14 @@ void cb_py_context_release(cb_py_context *context); /* NULL is fine */
 void cb_py_context_forget_forked(cb_py_context *context);
 int cb_py_context_set_threads(cb_py_state *state, cb_py_context *context, int n_threads);
 
-/* ---- errors.c
- * -------------------------------------------------------------------------------------------- */
+/* ---- errors.c -------------------------------------------------------------------------------- */
 
 /* Sets the Python exception for a failed call and returns NULL. `location` ("model.py:12", may be
  * NULL) is put after the text. A CB_CANCELLED whose exception the poll function has already set
  * keeps that exception. */
 PyObject *cb_py_raise(const cb_py_state *state, const cb_error *error, const char *location);
 
-/* ---- work.c: the GIL around long work
- * -------------------------------------------------------------------- */
+/* ---- work.c: the GIL around long work -------------------------------------------------------- */
 
 /*     cb_py_work work;
  *     cb_py_work_begin(&work, context);     GIL released
@@ -78,8 +76,7 @@ int cb_py_poll(void *user); /* a cb_poll_fn: looks for signals every 50 ms, on t
                                the work */
 int64_t cb_py_now_ns(void);
 
-/* ---- parse.c
- * --------------------------------------------------------------------------------------------- */
+/* ---- parse.c --------------------------------------------------------------------------------- */
 
 int cb_py_parse_dtype(PyObject *name, cb_dtype *out); /* "f32"; -1: exception set */
 int cb_py_parse_shape(PyObject *sequence, const char *what, cb_shape *out);
@@ -88,8 +85,7 @@ int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out); /* NULL or
 int cb_py_parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n);
 PyObject *cb_py_shape_tuple(const cb_shape *shape);
 
-/* ---- graph_type.c, step_type.c, compile.c
- * ---------------------------------------------------------------- */
+/* ---- graph_type.c, step_type.c, compile.c ---------------------------------------------------- */
 
 typedef struct cb_py_graph {
     PyObject_HEAD cb_py_context *context;
@@ -121,8 +117,7 @@ PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt); /* takes `core`, also on failure */
 
-/* ---- planning.c
- * ----------------------------------------------------------------------------------------- */
+/* ---- planning.c ------------------------------------------------------------------------------ */
 
 int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, measure) or None */
 int cb_py_parse_preset(int number, cb_preset *out);
@@ -137,8 +132,7 @@ PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);
 PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args);
 
-/* ---- numpy_bridge.c: the only file that sees NumPy's headers
- * --------------------------------------------- */
+/* ---- numpy_bridge.c --------------------------------------------------------------------------- */
 
 typedef struct cb_py_view {
     char *data;
@@ -158,20 +152,24 @@ PyObject *cb_py_strides_text(PyObject *array); /* "(8, 4)" */
 PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t *byte_strides,
                            void *data, bool writable, PyObject *owner);
 
-/* ---- dlpack_bridge.c: the only file that knows DLPack's layout
- * ------------------------------------------- */
+/* ---- kept_arrays.c: arrays in memory that is kept -------------------------------------------- */
+
+PyObject *cb_py_keeper_new(void);                        /* a capsule, NumPy's "mem_handler" */
+PyObject *cb_py_empty(PyObject *module, PyObject *args); /* (shape, dtype) -> ndarray */
+PyObject *cb_py_release_memory(PyObject *module, PyObject *none); /* -> bytes */
+PyObject *cb_py_kept_memory(PyObject *module, PyObject *none);
+
+/* ---- dlpack_bridge.c: the only file that knows DLPack's layout ------------------------------- */
 
 PyObject *cb_py_from_dlpack(PyObject *module,
                             PyObject *args); /* (object, name) -> (ndarray, dtype name) */
 PyObject *cb_py_to_dlpack(PyObject *module, PyObject *args); /* (ndarray, dtype name) -> capsule */
 
-/* ---- drawing.c
- * ------------------------------------------------------------------------------------------ */
+/* ---- drawing.c ------------------------------------------------------------------------------- */
 
 PyObject *cb_py_draw(PyObject *module, PyObject *args); /* (ndarray, law, seed, stream[, p]) */
 
-/* ---- blas.c
- * ---------------------------------------------------------------------------------------------- */
+/* ---- blas.c ---------------------------------------------------------------------------------- */
 
 /* The matrix product of a BLAS that is mapped into the process already; all NULL when there is
  * none. The library stays loaded. `out->name` points into `name`. */

@@ -77,8 +77,10 @@ def as_array(value: Any, name: str) -> tuple[np.ndarray[Any, Any], str]:
 
 
 def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-    """An uninitialised array to be written; of bf16 without ``ml_dtypes``, its bits."""
-    return np.empty(shape, dtypes.to_numpy(dtype))
+    """An uninitialised array to be written; of bf16 without ``ml_dtypes``, its bits. Its memory is
+    kept for the next one of its size when it dies: pages that the system hands out cost more than
+    writing them."""
+    return _native.empty(shape, dtypes.to_numpy(dtype))
 
 
 def wrap(array: np.ndarray[Any, Any], dtype: str) -> Any:

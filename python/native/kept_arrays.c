@@ -1,0 +1,106 @@
+/* kept_arrays.c: arrays for what a step hands out, in memory that is kept (base/kept.h).
+ *
+ * NumPy lets the memory of arrays come from a handler (its NEP 49), a capsule that each array made
+ * under it holds on to. So an array owns its memory as any other does, the memory goes back to where
+ * it came from when the array dies, and the keeper dies with the last of them, also after the
+ * module. */
+#include "state.h"
+
+#include "numpy_table.h"
+
+#include "base/kept.h"
+
+typedef struct keeper {
+    PyDataMem_Handler handler;
+    cb_alloc alloc;
+    cb_kept *kept;
+} keeper;
+
+static void *take(void *user, size_t bytes) { return cb_kept_take(((keeper *)user)->kept, bytes); }
+
+static void *take_zeros(void *user, size_t n, size_t each) {
+    size_t bytes;
+    void *block = cb_mul_size(n, each, &bytes) ? take(user, bytes) : NULL;
+    if (block) memset(block, 0, bytes);
+    return block;
+}
+
+static void give(void *user, void *block, size_t Py_UNUSED(bytes)) {
+    cb_kept_give(((keeper *)user)->kept, block);
+}
+
+/* For ndarray.resize. */
+static void *take_again(void *user, void *block, size_t bytes) {
+    void *other = take(user, bytes);
+    if (!other || !block) return other;
+    size_t before = cb_block_bytes(block);
+    memcpy(other, block, before < bytes ? before : bytes);
+    give(user, block, before);
+    return other;
+}
+
+static void drop_keeper(PyObject *capsule) {
+    keeper *k = PyCapsule_GetPointer(capsule, "mem_handler");
+    if (!k) return;
+    cb_kept_free(k->kept);
+    PyMem_RawFree(k);
+}
+
+PyObject *cb_py_keeper_new(void) {
+    keeper *k = PyMem_RawCalloc(1, sizeof *k);
+    if (!k) return PyErr_NoMemory();
+    cb_error error;
+    cb_alloc_init(&k->alloc);
+    if (cb_kept_new(&k->alloc, &k->kept, &error) != CB_OK) {
+        PyMem_RawFree(k);
+        return PyErr_NoMemory();
+    }
+    k->handler = (PyDataMem_Handler){
+        .name = "cutback_kept",
+        .version = 1,
+        .allocator =
+            {.ctx = k, .malloc = take, .calloc = take_zeros, .realloc = take_again, .free = give},
+    };
+    PyObject *capsule = PyCapsule_New(k, "mem_handler", drop_keeper);
+    if (!capsule) {
+        cb_kept_free(k->kept);
+        PyMem_RawFree(k);
+    }
+    return capsule;
+}
+
+PyObject *cb_py_empty(PyObject *module, PyObject *args) {
+    PyArray_Dims shape = {0};
+    PyArray_Descr *dtype = NULL;
+    if (!PyArg_ParseTuple(args, "O&O&:empty", PyArray_IntpConverter, &shape, PyArray_DescrConverter,
+                          &dtype)) {
+        PyDimMem_FREE(shape.ptr);
+        return NULL;
+    }
+    PyObject *before = PyDataMem_SetHandler(cb_py_state_of(module)->keeper);
+    PyObject *array = before ? PyArray_Empty(shape.len, shape.ptr, dtype, 0) : NULL;
+    if (!before) Py_DECREF(dtype); /* PyArray_Empty takes it */
+    PyObject *ours = before ? PyDataMem_SetHandler(before) : NULL;
+    if (before && !ours) Py_CLEAR(array);
+    Py_XDECREF(ours);
+    Py_XDECREF(before);
+    PyDimMem_FREE(shape.ptr);
+    return array;
+}
+
+static keeper *keeper_of(PyObject *module) {
+    return PyCapsule_GetPointer(cb_py_state_of(module)->keeper, "mem_handler");
+}
+
+PyObject *cb_py_release_memory(PyObject *module, PyObject *Py_UNUSED(none)) {
+    keeper *k = keeper_of(module);
+    return k ? PyLong_FromUnsignedLongLong(cb_kept_release(k->kept)) : NULL;
+}
+
+PyObject *cb_py_kept_memory(PyObject *module, PyObject *Py_UNUSED(none)) {
+    keeper *k = keeper_of(module);
+    if (!k) return NULL;
+    cb_kept_stats stats = cb_kept_stats_of(k->kept);
+    return Py_BuildValue("{sKsKsK}", "in_use", stats.in_use, "kept", stats.kept, "n_fresh",
+                         stats.n_fresh);
+}
