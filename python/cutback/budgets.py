@@ -129,11 +129,11 @@ def in_shares(error: str, share: float, whole: int, of: str) -> str | None:
     """The text of a BudgetError that tells bytes, led by the shares of ``whole`` bytes ("``of``").
     None: what was found is more than the whole."""
     needs, floor = re.search(_NEEDS, error), re.search(_FLOOR, error)
-    smallest = _share_of(int(needs[1]), whole) if needs else math.inf
+    smallest = rounded_share(int(needs[1]), whole) if needs else math.inf
     if smallest > 1:
         return None
     error = of_one_whole(error, whole, of)
-    least = f", the floor {_share_of(int(floor[1]), whole, up=False):g}" if floor else ""
+    least = f", the floor {rounded_share(int(floor[1]), whole, up=False):g}" if floor else ""
     return f"{share:g} of {of} was asked; the smallest found is {smallest:g}{least}: {error}"
 
 
@@ -144,8 +144,9 @@ def of_one_whole(error: str, whole: int, of: str) -> str:
     if needs is None or shares is None or int(shares[1]) == whole or not whole:
         return error
     held = float(shares[2]) * int(shares[1]) / whole
+    least_share = rounded_share(int(needs[1]), whole)
     said = (
-        f"; {of} is {whole} bytes, so the smallest share is {_share_of(int(needs[1]), whole):.3g}x "
+        f"; {of} is {whole} bytes, so the smallest share is {least_share:.3g}x "
         f"(results and gradients that every plan holds in the end are {held:.3f}x)"
     )
     return error.replace(shares[0], said)
@@ -157,7 +158,7 @@ def without_floor(error: str, why: str) -> str:
     return re.sub(_FLOORS, f"; {why}", re.sub(r", the floor [\d.e-]+(?=: )", "", error))
 
 
-def _share_of(size: int, whole: int, *, up: bool = True) -> float:
+def rounded_share(size: int, whole: int, *, up: bool = True) -> float:
     """Bytes as a share in three digits: one that, asked for, is at least so many (or, not ``up``,
     at most)."""
     if not 0 < size < whole:

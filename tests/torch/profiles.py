@@ -42,7 +42,7 @@ def given_times(profile: Any) -> Any:
 def outputs(profile: Any, plan: Any) -> list[Any]:
     """What the profiler's run of a plan returns, forward and backward."""
     schedule = schedule_of(profile.step.document, plan.document)
-    program = Program(profile._captured, schedule)
+    program = Program(profile.captured, schedule)
     with program.quiet():
         torch.manual_seed(7)
         return program.run()

@@ -44,9 +44,7 @@ class Graph:
 
     def __init__(self) -> None:
         self._native = _native.Graph()
-        self._inputs: list[
-            tuple[str, np.ndarray[Any, Any] | None]
-        ] = []  # name, value of a constant
+        self.inputs: list[tuple[str, np.ndarray[Any, Any] | None]] = []  # name, value of a constant
         self._input_of: dict[int, int] = {}  # value id -> position of the argument
         self._constants: dict[
             int, tuple[Any, bytes, Array]
@@ -86,8 +84,8 @@ class Graph:
         value: np.ndarray[Any, Any] | None,
     ) -> Array:
         number = self._native.input(name, shape, dtype, ROLES.index(role))
-        self._input_of[number] = len(self._inputs)
-        self._inputs.append((name, value))
+        self._input_of[number] = len(self.inputs)
+        self.inputs.append((name, value))
         return Array(self, number, dtype, tuple(int(n) for n in shape))
 
     def constant(self, value: Any) -> Array:
@@ -195,12 +193,12 @@ class Graph:
             ValueError: ``argument`` is no argument of the graph, or has a new value already.
         """
         position = self._input_of.get(self._own(argument).id)
-        if position is None or self._inputs[position][1] is not None:
+        if position is None or self.inputs[position][1] is not None:
             raise ValueError(
                 located("a state to be updated must be an argument of the traced function itself")
             )
         if position in self._states:
-            raise ValueError(located(f"{self._inputs[position][0]} is updated twice in one step"))
+            raise ValueError(located(f"{self.inputs[position][0]} is updated twice in one step"))
         self._native.state(position, self._own(value).id)
         self._states[position] = value.id
 
@@ -321,7 +319,7 @@ class Graph:
         graph = cls()
         graph._native = native
         for position, (name, number) in enumerate(native.inputs()):
-            graph._inputs.append((name, None))
+            graph.inputs.append((name, None))
             graph._input_of[number] = position
         return graph
 
@@ -331,7 +329,7 @@ class Graph:
         Options are those of :class:`cutback.Executable`: ``budget``, ``measure``, ``preset``,
         ``backend``, ...
         """
-        names = [name for name, _ in self._inputs]
+        names = [name for name, _ in self.inputs]
         positions = {name: i for i, name in enumerate(names)}
         wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
         for name in wrt:
@@ -347,7 +345,7 @@ class Graph:
         return Executable(self, [positions[name] for name in wrt], **options)
 
     def __repr__(self) -> str:
-        return f"<cutback.Graph with {len(self._inputs)} inputs>"
+        return f"<cutback.Graph with {len(self.inputs)} inputs>"
 
 
 _active = threading.local()

@@ -292,9 +292,14 @@ class Step:
         """What the latest run measured; None before it."""
         return self._compiled.run.stats
 
+    @property
+    def n_compiled(self) -> int:
+        """For how many combinations of shapes, dtypes and constants it has been compiled."""
+        return len(self._known)
+
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", repr(self.function))
-        return f"<cutback.Step of {name}, {len(self._known)} compiled>"
+        return f"<cutback.Step of {name}, {self.n_compiled} compiled>"
 
 
 def compile(

@@ -94,7 +94,7 @@ class Frontier:
         self._graph = graph
         self._peaks: list[Peak] | None = None
         self._references: list[Reference] | None = None
-        self._problem_text = problem
+        self.problem = problem
         self._text = answer
         self._plans: dict[int, Plan] = {}
         self.saved_bytes: list[int] = document["saved_bytes"]
@@ -144,12 +144,12 @@ class Frontier:
         i = at % n
         if i not in self._plans:
             answer = _native.plan_json(
-                self._problem_text,
+                self.problem,
                 preset=budgets.parse_preset(self.preset),
                 budget=budgets.parse(self.saved_bytes[i], "saved"),
                 device=devices.resolve(self.device),
             )
-            self._plans[i] = Plan(self._problem_text, answer)
+            self._plans[i] = Plan(self.problem, answer)
         return self._plans[i]
 
     def to_json(self) -> str:
@@ -161,7 +161,7 @@ class Frontier:
         """What PyTorch's partitioner does at its budgets, where the traced graph says."""
         if self._references is None:
             self._references = references_of(
-                self._graph, self._problem_text, devices.resolve(self.device)
+                self._graph, self.problem, devices.resolve(self.device)
             )
         return self._references
 
@@ -171,7 +171,7 @@ class Frontier:
         seconds on large graphs. Budgets that cannot be met are left out."""
         if self._peaks is None:
             answers = _native.plans_json(
-                self._problem_text,
+                self.problem,
                 [budgets.parse(budget, "live") for budget in SHARES],
                 device=devices.resolve(self.device),
             )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         """What is compiled: a :class:`cutback.Graph`, as far as this module asks it."""
 
         _native: _native.Graph
-        _inputs: list[tuple[str, np.ndarray[Any, Any] | None]]  # name, value of a constant
+        inputs: list[tuple[str, np.ndarray[Any, Any] | None]]  # name, value of a constant
 
 
 def _row(device: Device | None) -> str | None:
@@ -174,9 +174,9 @@ class Executable:
         except BudgetError as error:
             raise BudgetError(budgets.answered(str(error), budget)) from None
         self.keeps_gradients = keep_gradients
-        self.names = [name for name, _ in graph._inputs]
+        self.names = [name for name, _ in graph.inputs]
         self._template = [
-            value for _, value in graph._inputs
+            value for _, value in graph.inputs
         ]  # arrays of constants, None for arguments
         self._arguments = [i for i, value in enumerate(self._template) if value is None]
         self._outputs = self.native.outputs

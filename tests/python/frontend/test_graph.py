@@ -39,8 +39,9 @@ def test_forms_read_back(form):
     again = read(write(g))
     assert write(again) == write(g)
     x, w = np.arange(12.0).reshape(4, 3), np.ones((3, 2))
-    constants = [value for _, value in g._inputs if value is not None]
-    results, _ = again.compile(wrt=["w"])(x, w, *constants)
+    results, _ = again.compile(wrt=["w"])(
+        x, w, *(value for _, value in g.inputs if value is not None)
+    )
     assert results[0] == build().compile()(x, w)[0][0]
 
 
@@ -128,7 +129,7 @@ def test_values_of_numpy_become_constants_once():
     g = cutback.Graph()
     x, c = g.input("x", (2,), "f64"), np.array([1.0, 2.0])
     g.output(x * c + c)
-    assert len(g._inputs) == 2
+    assert len(g.inputs) == 2
     assert g.compile()(np.ones(2))[0][0].tolist() == [2, 4]
 
 

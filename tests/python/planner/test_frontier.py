@@ -185,7 +185,7 @@ def test_points_of_pytorch(tmp_path):
     whole = frontier.baselines["autograd"].peak_bytes
     sizes = [point.peak_bytes for point in frontier.peaks]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] <= 0.9 * whole
-    assert cutback.frontier(frontier._problem_text).references == []
+    assert cutback.frontier(frontier.problem).references == []
 
 
 def test_regions_are_a_baseline(model):

@@ -399,7 +399,7 @@ def test_the_share_that_is_offered_is_the_smallest(measure):
 @hypothesis.given(st.integers(1, 2**50), st.integers(0, 2**50))
 def test_shares_in_messages_hold_what_they_name(whole, size):
     size %= whole + 1
-    offered, floor = (budgets._share_of(size, whole, up=up) for up in (True, False))
+    offered, floor = (budgets.rounded_share(size, whole, up=up) for up in (True, False))
     assert int(float(f"{offered:g}") * whole) >= size >= float(f"{floor:g}") * whole * (1 - 1e-15)
     assert size * 0.99 <= floor * whole and offered * whole <= size * 1.01 + 1
 

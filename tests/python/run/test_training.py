@@ -136,7 +136,7 @@ def test_optimizer_groups_and_changed_lr(model):
     optimizer.lr = 0.1
     step(params, *data)
     assert not np.array_equal(flat(params["layers"]), before)
-    assert len(step._known) == 1
+    assert step.n_compiled == 1
 
 
 Pair = namedtuple("Pair", "a b")
@@ -216,7 +216,7 @@ def test_other_shapes_types_and_constants_compile_again():
         (np.ones(2), 2),
     ):
         np.testing.assert_array_equal(f(x, n), x * n)
-    assert len(f._known) == 5
+    assert f.n_compiled == 5
 
 
 def test_arrays_as_keyword_arguments():

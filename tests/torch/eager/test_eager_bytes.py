@@ -404,7 +404,7 @@ def written_in_place() -> dict[str, Any]:
 def test_first_runs_that_write_in_place_take_what_is_said(name: str) -> None:
     """What is read before a write can be made again: it counts in the step that does."""
     f, start = written_in_place()[name]
-    eager_plan._planned.clear()
+    eager_plan.forget_plans()
     x = start.clone().requires_grad_()
     f(x).backward()
     wanted, x.grad = x.grad, None
@@ -449,7 +449,7 @@ def test_a_first_run_over_its_budget_is_said() -> None:
     """Its forward has run before there is a plan. No more is measured than is said, and what is not
     said is within the budget."""
     over = 0
-    eager_plan._planned.clear()  # what other tests have heard of is said again
+    eager_plan.forget_plans()  # what other tests have heard of is said again
     for name in ("unet", "mlp", "added"):
         torch.manual_seed(0)
         model, x = MODELS[name]() if name in MODELS else (Added(), torch.randn(4, 8, 9, 7))

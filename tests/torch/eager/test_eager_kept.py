@@ -52,8 +52,7 @@ def check(f: Callable[..., Any], xs: tuple[Any, ...], shares: tuple[Any, ...]) -
     plain, wanted, _ = measured(lambda: f(*xs), leaves)
     met = 0
     for budget in shares:
-        eager_plan._planned.clear()  # what other regions like this have heard of is said again
-        eager_plan._candidates.clear()
+        eager_plan.forget_plans()  # what other regions like this have heard of is said again
         try:
             plan = checkpoint_plan(f, *xs, budget=budget)
         except cutback.BudgetError:
@@ -115,8 +114,7 @@ def test_a_first_run_with_values_added_in_place_says_what_it_takes() -> None:
     plan = checkpoint_plan(model, x, budget=1.0)
     leaves = list(model.parameters())
     for how in ({"budget": 1.0}, {"plan": plan}):
-        eager_plan._planned.clear()
-        eager_plan._candidates.clear()
+        eager_plan.forget_plans()
         peak, _, said = measured(lambda: checkpoint(model, x, **how), leaves)  # noqa: B023
         found = [_SAID.search(text) for text in said]
         assert len(found) == 1 and found[0] is not None

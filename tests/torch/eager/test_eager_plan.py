@@ -61,7 +61,7 @@ def test_a_budget_is_kept_to_the_byte(name: str) -> None:
     model, x = MODELS[name]()
     start = copy.deepcopy(model.state_dict())
     plain, _ = step(model, x, lambda m, x: m(x))
-    eager_plan._planned.clear()  # what other tests have heard of is said again
+    eager_plan.forget_plans()  # what other tests have heard of is said again
     peaks = []
     for budget in (1.0, 0.75, "min"):
         model.load_state_dict(start)
@@ -93,7 +93,7 @@ def test_a_budget_is_kept_to_the_byte(name: str) -> None:
 def test_schedule_is_what_the_public_evaluator_counts() -> None:
     torch.manual_seed(0)
     model, x = MODELS["gpt"]()
-    _, seen = eager_plan._watched(model, (x,), {}, eager_plan.Run(None))
+    _, seen = eager_plan.watched(model, (x,), {}, eager_plan.Run(None))
     plan, schedule = eager_plan.search(seen, 0.7)
     assert schedule.live_bytes(plan.document["device"]) <= plan.document["budget_bytes"]
     problem = json.loads(cutback._native.problem_json(seen.text))
@@ -110,7 +110,7 @@ def test_out_of_reach() -> None:
 
     # here a plan exists, but in the order of autograd's reads it takes more
     model = GPT(layers=3)
-    _, seen = eager_plan._watched(model, (x,), {}, eager_plan.Run(None))
+    _, seen = eager_plan.watched(model, (x,), {}, eager_plan.Run(None))
     plan = cutback.plan(json.loads(seen.text), budget="min")
     least = plan.numbers["live_bytes"]
     assert eager_plan.Schedule(seen, plan.document).live_bytes("cpu") > least
@@ -167,10 +167,10 @@ def test_equal_layers_share_a_plan() -> None:
         return list(torch.autograd.grad(run(leaf, budget), [leaf, *blocks.parameters()]))
 
     plain = gradients(None)
-    before = len(eager_plan._planned)
+    before = eager_plan.count_plans()
     for _ in range(3):
         assert_same(plain, gradients(0.8))
-    assert len(eager_plan._planned) == before + 1
+    assert eager_plan.count_plans() == before + 1
 
 
 def test_a_region_that_changes_leaves_its_plan() -> None:
@@ -250,7 +250,7 @@ def test_functions_writes_and_policies_inside() -> None:
         return (x / scale).sum()
 
     x = torch.randn(32, 32)
-    _, seen = eager_plan._watched(f, (x.requires_grad_(),), {}, eager_plan.Run(None))
+    _, seen = eager_plan.watched(f, (x.requires_grad_(),), {}, eager_plan.Run(None))
     saved = [o for op in seen.ops for o in op["out"] if o.get("constraint") == "must_save"]
     assert len(saved) == 3
     cubes = [k for k, op in enumerate(seen.ops) if op["kind"] == "CubeBackward"]
@@ -413,8 +413,8 @@ def test_many_regions_keep_their_plans(monkeypatch: Any) -> None:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(70)]
     watched = []
-    watch = eager_plan._watched
-    monkeypatch.setattr(eager_plan, "_watched", lambda *a: watched.append(1) or watch(*a))
+    watch = eager_plan.watched
+    monkeypatch.setattr(eager_plan, "watched", lambda *a: watched.append(1) or watch(*a))
     for step_number in range(2):
         watched.clear()
         h = torch.randn(4, 8)

@@ -57,7 +57,7 @@ def test_a_dropouts_result_is_remade_to_the_bit(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_formula_that_differs_is_not_used(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The unrounded scale alone gives other bits in half precision: the result is kept then."""
-    dropout._scale_of.cache_clear()
+    dropout.scale_of.cache_clear()
     monkeypatch.setattr(dropout, "_scales", lambda p, dtype: iter([1.0 / (1.0 - p)]))
     try:
         x = torch.empty(1, dtype=dtype)
@@ -65,7 +65,7 @@ def test_a_formula_that_differs_is_not_used(dtype: Any, monkeypatch: pytest.Monk
         assert dropout.remaking_scale(0.5, x) == 2.0
         assert dropout.remaking_scale(0.1, x.float()) == 1.0 / 0.9
     finally:
-        dropout._scale_of.cache_clear()
+        dropout.scale_of.cache_clear()
 
 
 def test_what_is_no_dropout_with_a_known_scale() -> None:

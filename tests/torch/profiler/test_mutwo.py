@@ -122,7 +122,7 @@ def test_greedy_goes_by_measured_figures() -> None:
     assert both.document == cutback.plan(direct).document
     compiled = ct.Partitioner(policy=policies.mu_two("0.4x"), profile=profile)
     document = copy.deepcopy(profile.step.document)
-    compiled._inform(document)
+    compiled.inform(document)
     assert cutback.plan(document).document == both.document
 
 
@@ -184,7 +184,7 @@ def test_moves_that_wait_and_parts_of_tuples(
     profile = given_times(profiled("gpt"))
     problem = {**json.loads(profile.problem()), "link_bytes_per_s": 1e8}
     plan = cutback.plan(problem, budget=0.8, offload=offload)
-    positions = profile._captured.graph.positions
+    positions = profile.captured.graph.positions
     moves = [step for step in plan.document["steps"] if not isinstance(step, int)]
     assert any(positions[op] != [None] for _, op in moves)
     assert offload is True or any(action == "wait" for action, _ in moves)

@@ -271,7 +271,7 @@ class Partitioner(CustomPartitionerFn):
             gm, num_fwd_outputs, static_inputs, self.policy, self.random, self.cse,
             same_kernels=same_kernels, is_leaf=is_leaf,
         )  # fmt: skip
-        self._inform(graph.document)
+        self.inform(graph.document)
         modules = emit(gm, graph, self._choose(graph))
         if by_inductor:
             modules = self._fit(gm, graph, modules)
@@ -290,7 +290,7 @@ class Partitioner(CustomPartitionerFn):
                 "and give a budget here (a share, or bytes)"
             )
 
-    def _inform(self, document: dict[str, Any]) -> None:
+    def inform(self, document: dict[str, Any]) -> None:
         """Lays measured times, of a profile those of this graph, then a policy that looks at the
         whole graph, over a problem; and the measured link, if values move."""
         times = self.times

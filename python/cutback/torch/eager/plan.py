@@ -218,6 +218,18 @@ _strayed: OrderedDict[Any, int] = OrderedDict()
 _planned: OrderedDict[Any, Planned] = OrderedDict()
 
 
+def forget_plans() -> None:
+    """All regions are new again: watched, planned, and warned of at their first run."""
+    with _lock:
+        for table in (_candidates, _strayed, _planned):
+            table.clear()
+
+
+def count_plans() -> int:
+    """Ways of regions that are planned."""
+    return len(_planned)
+
+
 def _remember(table: OrderedDict[Any, Any], key: Any, script: Any) -> None:
     with _lock:
         table[key] = script
@@ -422,7 +434,8 @@ def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
     return Planned(script, Script(schedule), over if live > limit and says else "")
 
 
-def _watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+def watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+    """What a region returns, and what it did."""
     region = Watching(run)
     with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack_slot), region:
         out = fn(*args, **kwargs)
@@ -490,7 +503,7 @@ def run_planned(
             )
         return out
     run = Run(None)
-    out, seen = _watched(fn, args, kwargs, run)
+    out, seen = watched(fn, args, kwargs, run)
     if not seen.slots:
         return out
     known = wish, seen.identity()
@@ -521,9 +534,9 @@ def plan_region(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: 
     budgets.parse(budget, "live")  # mistakes surface before anything runs
     # as a step finds it: autocast's casts of weights are made anew in each
     torch.clear_autocast_cache()
-    seen = _watched(fn, args, kwargs, Run(None))[1]
+    seen = watched(fn, args, kwargs, Run(None))[1]
     torch.clear_autocast_cache()
     if seen.keeps():
-        seen = _watched(fn, args, kwargs, Run(None))[1]
+        seen = watched(fn, args, kwargs, Run(None))[1]
         torch.clear_autocast_cache()
     return search(seen, budget)[0]

@@ -55,7 +55,8 @@ def _scales(p: float, dtype: torch.dtype) -> Iterator[float]:
 
 
 @lru_cache(maxsize=4096)
-def _scale_of(p: float, dtype: torch.dtype, device: torch.device) -> float | None:
+def scale_of(p: float, dtype: torch.dtype, device: torch.device) -> float | None:
+    """What PyTorch's kernel multiplies the kept elements by; None if that is not found out."""
     devices = [device] if device.type == "cuda" else []
     # outside all modes: those that trace would record this, and those that count would count it
     with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices):
@@ -81,4 +82,4 @@ def remaking_scale(p: object, x: torch.Tensor) -> float | None:
         return None
     if x.dtype not in _BITS or x.device.type not in ("cpu", "cuda"):
         return None
-    return _scale_of(float(p), x.dtype, x.device)  # type: ignore[arg-type]
+    return scale_of(float(p), x.dtype, x.device)  # type: ignore[arg-type]

@@ -36,23 +36,23 @@ class Profile(Statistics):
             figures.rows, figures.values, figures.link_bytes_per_s, figures.runs, figures.device,
             figures.signature, figures.graphs,
         )  # fmt: skip
-        self._captured = captured
+        self.captured = captured
 
     @property
     def step(self) -> TracedStep:
         """The step as the planner sees it; its times are the device table's."""
-        return TracedStep(self._captured.graph.document, self.device)
+        return TracedStep(self.captured.graph.document, self.device)
 
     @property
     def graph(self) -> fx.GraphModule:
         """The joint graph of forward and backward, as PyTorch traced it; of a step with graph
         breaks the first one."""
-        return self._captured.pieces[0].gm
+        return self.captured.pieces[0].gm
 
     def problem(self, swap: bool = False) -> str:
         """The planner's problem with the measured times, as JSON. ``swap``: and with the link, so
         that values may move to the host."""
-        document = self._captured.graph.document
+        document = self.captured.graph.document
         if swap:
             document = {**document, "link_bytes_per_s": self.link_bytes_per_s}
         return files.with_times(json.dumps(document), self.times())
@@ -67,14 +67,14 @@ class Profile(Statistics):
             ValueError: the plan is for another step, or no such graph.
         """
         schedule = self._schedule(plan)
-        if graph not in range(len(self._captured.pieces)):
-            raise ValueError(f"graph={graph!r}: the step has {len(self._captured.pieces)}")
-        piece = self._captured.pieces[graph]
-        return emit(piece.gm, piece.graph, part_of(schedule, self._captured.places, graph))
+        if graph not in range(len(self.captured.pieces)):
+            raise ValueError(f"graph={graph!r}: the step has {len(self.captured.pieces)}")
+        piece = self.captured.pieces[graph]
+        return emit(piece.gm, piece.graph, part_of(schedule, self.captured.places, graph))
 
     def _schedule(self, plan: Plan) -> Schedule:
         check_same(self.signature, plan.problem, "the plan")
-        return schedule_of(self._captured.graph.document, plan.document)
+        return schedule_of(self.captured.graph.document, plan.document)
 
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
         """The profile of the same step under a plan: what the rewritten graphs take, op by op. A
@@ -85,8 +85,8 @@ class Profile(Statistics):
             ValueError: the plan is for another step.
         """
         _check_runs(runs, warmup)
-        program = Program(self._captured, self._schedule(plan))
-        return Profile(self._captured, _measure(program, runs, warmup, self.link_bytes_per_s, None))
+        program = Program(self.captured, self._schedule(plan))
+        return Profile(self.captured, _measure(program, runs, warmup, self.link_bytes_per_s, None))
 
 
 # ---- measuring --------------------------------------------------------------------------------
