@@ -89,7 +89,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) 
     cb_facts_mark_free(f, d->may_rerun);
     set_targets(d);
     CB_TRY(make_tools(&d->first, d, t, cut, err));
-    t->prices = &d->first.prices;
+    t->proven = &d->first.prices.tangent;
     CB_TRY(build_base(d, err));
     set_least(d);
     return CB_OK;
@@ -183,7 +183,7 @@ static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_e
     double best = -INFINITY;
     for (size_t i = d->n_tangent; i < c->prices.tangent.len; i++) {
         cb_tangent line = c->prices.tangent.at[i];
-        double bound = line.constant - line.slope * (double)d->target[r];
+        double bound = cb_tangent_at(line, (double)d->target[r]);
         if (bound <= best) continue;
         best = bound;
         d->seen[r] = line;
@@ -448,15 +448,12 @@ cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double 
 }
 
 double cb_ladder_bound(const cb_ladder *d, double bytes, const bool *climbed) {
-    double best = 0;
-    for (size_t i = 0; i < d->n_tangent; i++)
-        best = fmax(best, d->first.prices.tangent.at[i].constant -
-                              d->first.prices.tangent.at[i].slope * bytes);
+    double best = cb_tangents_bound(&d->first.prices.tangent, d->n_tangent, bytes);
     bool deep = false;
     for (uint32_t r = CB_RUNGS_MOST; r-- > 0;) {
         deep |= climbed[r]; /* of the deep ones the first has prices */
         if (d->has_seen[r] && (climbed[r] || (deep && r == d->n_near)))
-            best = fmax(best, d->seen[r].constant - d->seen[r].slope * bytes);
+            best = fmax(best, cb_tangent_at(d->seen[r], bytes));
     }
     return best;
 }

@@ -280,7 +280,7 @@ cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, do
     for (int i = 0; i < steps; i++) {
         CB_TRY(solve(z, err));
         cb_tangent line = tangent_here(z);
-        double bound = line.constant - line.slope * bytes;
+        double bound = cb_tangent_at(line, bytes);
         if (bound > best + 1e-9 * once) {
             best = bound;
             top = line;
@@ -299,8 +299,5 @@ cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, do
 }
 
 double cb_prices_bound(const cb_prices *z, double bytes) {
-    double best = 0;
-    for (size_t i = 0; i < z->tangent.len; i++)
-        best = fmax(best, z->tangent.at[i].constant - z->tangent.at[i].slope * bytes);
-    return best;
+    return cb_tangents_bound(&z->tangent, z->tangent.len, bytes);
 }

@@ -519,7 +519,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     cb_trial *t = &s->t;
     bool modest;
     cb_ladder_free(&s->d); /* of a search that was ended early */
-    t->prices = NULL;
+    t->proven = NULL;
     s->d = (cb_ladder){0};
     CB_TRY(cb_exact_suits(s->f, &modest, err));
     bool few = !saved && !modest && s->f->n_base < FEW_OPS;

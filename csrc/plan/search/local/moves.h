@@ -3,7 +3,7 @@
 #ifndef CB_PLAN_MOVES_H
 #define CB_PLAN_MOVES_H
 
-#include "../trial.h"
+#include "../candidates/trial.h"
 #include "ledger.h"
 
 typedef struct cb_chain_change { /* what an anchor's chain was */

@@ -1,7 +1,5 @@
 #include "trial.h"
 
-#include "prices.h"
-
 #define POLL_EVERY 16 /* trials of some 10 to 1000 microseconds */
 
 typedef struct crossing { /* what a schedule saves: lives over the start of the backward */
@@ -48,8 +46,9 @@ static void tell(const cb_trial *t, cb_progress *told) {
     double extra = (double)(c->time_ps - t->f->once_ps) / once;
     bool worse = goal->smallest ? c->size > told->best_bytes : extra > told->extra;
     if (told->best_bytes > 0 && worse) return;
-    if (t->prices)
-        bound = once + cb_prices_bound(t->prices, (double)(goal->smallest ? c->size : goal->bytes));
+    if (t->proven)
+        bound = once + cb_tangents_bound(t->proven, t->proven->len,
+                                         (double)(goal->smallest ? c->size : goal->bytes));
     told->best_bytes = c->size;
     told->extra = extra;
     told->gap = bound > 0 ? ((double)c->time_ps - bound) / bound : -1;

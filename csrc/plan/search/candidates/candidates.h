@@ -3,7 +3,7 @@
 #ifndef CB_PLAN_CANDIDATES_H
 #define CB_PLAN_CANDIDATES_H
 
-#include "../schedule/sim.h"
+#include "../../schedule/sim.h"
 
 typedef struct cb_candidate {
     uint64_t size;   /* bytes under the measure of the search: peak or saved */
