@@ -10,6 +10,7 @@
 #ifndef CB_PLAN_OFFLOAD_SIM_H
 #define CB_PLAN_OFFLOAD_SIM_H
 
+#include "carry.h"
 #include "sim.h"
 
 static inline cb_pair cb_pair_fetch(uint32_t anchor, uint32_t op) {
@@ -45,9 +46,9 @@ typedef struct cb_sim_copy { /* that ends */
 typedef struct cb_offload_sim {
     const cb_facts *f;
     cb_arena arena;
-    uint32_t *carrier; /* [n_storage] the op that moves it, CB_NONE: it stays */
-    int64_t *copy_ps;  /* [n_op] a carrier's copy in one direction */
-    bool *must;        /* [n_op] carriers that leave whatever the pairs say */
+    uint32_t *carrier; /* see cb_carriers */
+    int64_t *copy_ps;
+    bool *must;
 
     /* as built; see sim.h */
     CB_VEC(cb_sim_step) step;
