@@ -3,7 +3,6 @@
 #include "front.h"
 
 #include "floor.h"
-#include "workers.h"
 
 #define MOST_POINTS 120 /* of a walk: where values are that many, targets are farther apart */
 #define ROUNDS 2
@@ -84,7 +83,7 @@ static cb_status walk(cb_worker *c, uint32_t job, void *user, cb_error *err) {
 }
 
 static cb_status walk_all(walks *w, cb_candidates *front, cb_error *err) {
-    CB_TRY(cb_workers_run(w->d, AT_ONCE, walk, w, err));
+    CB_TRY(cb_workers_run(w->d->workers, AT_ONCE, walk, w, err));
     for (uint32_t job = 0; job < AT_ONCE; job++) CB_TRY(offer_all(front, w->found[job], err));
     return CB_OK;
 }

@@ -9,7 +9,6 @@
 #include <math.h>
 
 #include "floor.h"
-#include "workers.h"
 
 #define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
 #define NEXT_STEPS 30
@@ -65,18 +64,8 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status make_tools(cb_worker *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
-                            cb_error *err) {
-    cb_arena *a = t->scratch;
-    *c = (cb_worker){.t = t, .work = CB_NEW(a, cb_candidates, 1)};
-    if (!c->work) return cb_no_memory(err);
-    c->work->alloc = a->alloc;
-    CB_TRY(cb_prices_init(&c->prices, t, cut, err));
-    CB_TRY(cb_ledger_init(&c->ledger, t->f, d->may_rerun, a->alloc, err));
-    return cb_moves_init(&c->moves, t, &c->ledger, a, d->whole, err);
-}
-
-cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
+cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
+                         cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
     *d = (cb_ladder){.base = t->pool, .whole = t->size};
@@ -88,26 +77,11 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) 
     }
     cb_facts_mark_free(f, d->may_rerun);
     set_targets(d);
-    CB_TRY(make_tools(&d->first, d, t, cut, err));
+    CB_TRY(cb_worker_init(&d->first, t, cut, d->may_rerun, d->whole, err));
     t->proven = &d->first.prices.tangent;
     CB_TRY(build_base(d, err));
     set_least(d);
-    return CB_OK;
-}
-
-cb_status cb_worker_init(cb_worker *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
-                         cb_error *err) {
-    CB_TRY(make_tools(c, d, t, cut, err));
-    for (size_t i = 0; i < d->n_tangent; i++) {
-        if (!CB_PUSH(t->scratch, c->prices.tangent, d->first.prices.tangent.at[i]))
-            return cb_no_memory(err);
-    }
-    return CB_OK;
-}
-
-void cb_worker_free(cb_worker *c) {
-    cb_ledger_free(&c->ledger);
-    if (c->work) cb_candidates_free(c->work);
+    return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
 }
 
 void cb_ladder_free(cb_ladder *d) {
@@ -286,10 +260,10 @@ static cb_status is_worth_more(cb_ladder *d, const deep_search *s, bool *worth, 
 
 /* The ladder ends at the first deep target that is missed, so it is missed only after that. */
 static cb_status search_all(searches *s, cb_error *err) {
-    CB_TRY(cb_workers_run(s->d, s->n_attempt + s->n_near, search_one, s, err));
+    CB_TRY(cb_workers_run(s->d->workers, s->n_attempt + s->n_near, search_one, s, err));
     if (s->n_attempt == 0 || s->deep.r == CB_NONE) return CB_OK;
     CB_TRY(is_worth_more(s->d, &s->deep, &s->deep.last, err));
-    if (s->deep.last) CB_TRY(cb_workers_run(s->d, s->n_attempt, search_one, s, err));
+    if (s->deep.last) CB_TRY(cb_workers_run(s->d->workers, s->n_attempt, search_one, s, err));
     note_deep(s->d, &s->deep);
     return CB_OK;
 }

@@ -13,7 +13,6 @@
 #include "improve.h"
 #include "ladder.h"
 #include "spare.h"
-#include "workers.h"
 
 #define FEW_OPS 40     /* of fewer the front of plans is walked, with spare ops between them */
 #define REFINED 4      /* searches at an exact budget, if offsets take more than it leaves */
@@ -526,8 +525,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     if (few) CB_TRY(use_spares(s, err));
     CB_TRY(cb_try_pairs(t, NULL, 0, err));
     if (saved) CB_TRY(fill_for_saved(t, s->cut, err));
-    else CB_TRY(cb_ladder_init(&s->d, t, s->cut, err));
-    s->d.threads = s->threads;
+    else CB_TRY(cb_ladder_init(&s->d, t, s->cut, s->threads, err));
     s->d.modest = modest;
     s->d.few = few;
     CB_TRY(try_presets(t, s->cut, err));

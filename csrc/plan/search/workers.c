@@ -20,10 +20,12 @@ typedef struct helper {
 
 struct cb_workers {
     cb_arena arena;
+    cb_worker *first;
+    size_t n_tangent;
+    cb_threads *threads;
     helper *helper[MOST_HELPERS];
     uint32_t n_helper;
     /* one run */
-    cb_ladder *d;
     cb_worker_fn fn;
     void *user;
     uint32_t n_job;
@@ -38,8 +40,8 @@ static int look_at_flag(void *user) {
     return atomic_load_explicit(&workers->stop, memory_order_relaxed);
 }
 
-static cb_status start_helper(helper *h, cb_workers *workers, const cb_ladder *d, cb_error *err) {
-    const cb_trial *t = d->first.t;
+static cb_status start_helper(helper *h, cb_workers *workers, cb_error *err) {
+    const cb_trial *t = workers->first->t;
     h->goal = *t->goal;
     h->goal.poll = look_at_flag;
     h->goal.poll_user = workers;
@@ -59,7 +61,8 @@ static cb_status start_helper(helper *h, cb_workers *workers, const cb_ladder *d
     cb_status status = cb_try_pairs(&h->trial, NULL, 0, err);
     cb_candidates_free(none);
     CB_TRY(status);
-    return cb_worker_init(&h->worker, d, &h->trial, &h->cut, err);
+    return cb_worker_init_like(&h->worker, workers->first, workers->n_tangent, &h->trial, &h->cut,
+                               err);
 }
 
 static void free_helper(helper *h) {
@@ -68,36 +71,29 @@ static void free_helper(helper *h) {
     cb_arena_free(&h->arena);
 }
 
-static cb_status add_helper(cb_workers *workers, const cb_ladder *d, cb_error *err) {
+static cb_status add_helper(cb_workers *workers, cb_error *err) {
     helper *h = CB_NEW(&workers->arena, helper, 1);
     if (!h) return cb_no_memory(err);
     cb_arena_init(&h->arena, workers->arena.alloc);
     cb_arena_init(&h->sim.arena, workers->arena.alloc);
-    cb_status status = start_helper(h, workers, d, err);
+    cb_status status = start_helper(h, workers, err);
     if (status == CB_OK) workers->helper[workers->n_helper++] = h;
     else free_helper(h);
     return status;
 }
 
-static cb_status prepare(cb_ladder *d, uint32_t n_helper, cb_error *err) {
-    if (!d->workers) {
-        cb_arena arena;
-        cb_arena_init(&arena, d->first.t->scratch->alloc);
-        d->workers = CB_NEW(&arena, cb_workers, 1);
-        if (!d->workers) return cb_no_memory(err);
-        d->workers->arena = arena;
-    }
-    atomic_store(&d->workers->stop, false);
-    while (d->workers->n_helper < n_helper) CB_TRY(add_helper(d->workers, d, err));
-    for (uint32_t i = 0; i < d->workers->n_helper; i++) /* goals differ in how they are measured */
-        d->workers->helper[i]->goal.measure = d->first.t->goal->measure;
+static cb_status prepare(cb_workers *workers, uint32_t n_helper, cb_error *err) {
+    atomic_store(&workers->stop, false);
+    while (workers->n_helper < n_helper) CB_TRY(add_helper(workers, err));
+    for (uint32_t i = 0; i < workers->n_helper; i++) /* goals differ in how they are measured */
+        workers->helper[i]->goal.measure = workers->first->t->goal->measure;
     return CB_OK;
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 static void do_jobs(cb_workers *workers, uint32_t who) {
-    cb_worker *c = who == 0 ? &workers->d->first : &workers->helper[who - 1]->worker;
+    cb_worker *c = who == 0 ? workers->first : &workers->helper[who - 1]->worker;
     cb_status status = CB_OK;
     while (status == CB_OK && !atomic_load(&workers->stop)) {
         uint32_t i = atomic_fetch_add(&workers->next_job, 1);
@@ -113,7 +109,7 @@ static void wait_for_others(cb_workers *workers) {
     const struct timespec while_they_work = {.tv_nsec = LOOK_AGAIN_NS};
     while (atomic_load(&workers->at_work) > 0 && !atomic_load(&workers->stop)) {
         (void)nanosleep(&while_they_work, NULL);
-        workers->status[0] = cb_trial_poll(workers->d->first.t, &workers->err[0]);
+        workers->status[0] = cb_trial_poll(workers->first->t, &workers->err[0]);
         if (workers->status[0] != CB_OK) atomic_store(&workers->stop, true);
     }
 }
@@ -145,20 +141,19 @@ static cb_status result(const cb_workers *workers, cb_error *err) {
     return status;
 }
 
-static cb_status run_alone(cb_ladder *d, uint32_t n_job, cb_worker_fn fn, void *user,
+static cb_status run_alone(const cb_workers *workers, uint32_t n_job, cb_worker_fn fn, void *user,
                            cb_error *err) {
-    for (uint32_t i = 0; i < n_job; i++) CB_TRY(fn(&d->first, i, user, err));
+    for (uint32_t i = 0; i < n_job; i++) CB_TRY(fn(workers->first, i, user, err));
     return CB_OK;
 }
 
-cb_status cb_workers_run(cb_ladder *d, uint32_t n_job, cb_worker_fn fn, void *user, cb_error *err) {
-    uint32_t n_thread = d->threads ? (uint32_t)cb_threads_count(d->threads) : 1;
+cb_status cb_workers_run(cb_workers *workers, uint32_t n_job, cb_worker_fn fn, void *user,
+                         cb_error *err) {
+    uint32_t n_thread = workers->threads ? (uint32_t)cb_threads_count(workers->threads) : 1;
     if (n_thread > n_job) n_thread = n_job;
     if (n_thread > MOST_HELPERS + 1) n_thread = MOST_HELPERS + 1;
-    if (n_thread < 2) return run_alone(d, n_job, fn, user, err);
-    CB_TRY(prepare(d, n_thread - 1, err));
-    cb_workers *workers = d->workers;
-    workers->d = d;
+    if (n_thread < 2) return run_alone(workers, n_job, fn, user, err);
+    CB_TRY(prepare(workers, n_thread - 1, err));
     workers->fn = fn;
     workers->user = user;
     workers->n_job = n_job;
@@ -166,8 +161,22 @@ cb_status cb_workers_run(cb_ladder *d, uint32_t n_job, cb_worker_fn fn, void *us
     atomic_store(&workers->next_job, 0);
     atomic_store(&workers->next_helper, 0);
     atomic_store(&workers->at_work, 0);
-    cb_parallel(d->threads, n_thread, join, workers);
+    cb_parallel(workers->threads, n_thread, join, workers);
     return result(workers, err);
+}
+
+cb_status cb_workers_new(cb_worker *first, size_t n_tangent, cb_threads *threads, cb_workers **out,
+                         cb_error *err) {
+    cb_arena arena;
+    cb_arena_init(&arena, first->t->scratch->alloc);
+    cb_workers *workers = CB_NEW(&arena, cb_workers, 1);
+    if (!workers) return cb_no_memory(err);
+    workers->arena = arena;
+    workers->first = first;
+    workers->n_tangent = n_tangent;
+    workers->threads = threads;
+    *out = workers;
+    return CB_OK;
 }
 
 void cb_workers_free(cb_workers *workers) {
