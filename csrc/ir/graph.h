@@ -15,10 +15,7 @@
 
 #include "../base/map.h"
 #include "../base/vec.h"
-#include "op.h"
-
-typedef uint32_t cb_op_id;
-typedef uint32_t cb_storage_id;
+#include "value.h"
 
 typedef enum cb_phase { CB_FORWARD = 0, CB_BACKWARD } cb_phase;
 
@@ -36,16 +33,6 @@ typedef struct cb_op {
     uint32_t region;   /* id in g->regions, CB_NONE: outside every checkpoint */
     cb_op_id origin;   /* in a split graph: the op of the joint graph it is an instance of */
 } cb_op;
-
-typedef struct cb_value {
-    cb_dtype dtype;
-    cb_shape shape;
-    int64_t stride[CB_MAX_RANK]; /* elements */
-    int64_t offset;              /* elements from the start of the storage */
-    cb_storage_id storage;
-    cb_op_id producer;
-    uint32_t out_index;
-} cb_value;
 
 typedef struct cb_storage {
     uint64_t bytes;
