@@ -66,3 +66,13 @@ void cb_str_addf(cb_str *s, const char *format, ...) {
     uselocale(before);
     if (plain) freelocale(plain);
 }
+
+cb_status cb_text_give(cb_alloc *alloc, const cb_str *text, char **out, cb_error *err) {
+    if (text->failed) return cb_no_memory(err);
+    char *copy = cb_malloc(alloc, text->len + 1);
+    if (!copy) return cb_no_memory(err);
+    if (text->len) memcpy(copy, text->at, text->len);
+    copy[text->len] = '\0';
+    *out = copy;
+    return CB_OK;
+}

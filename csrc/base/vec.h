@@ -41,5 +41,8 @@ typedef struct cb_str {
 void cb_str_init(cb_str *s, cb_arena *arena);
 void cb_str_add(cb_str *s, const char *text, size_t length);
 void cb_str_addf(cb_str *s, const char *format, ...) CB_PRINTF(2, 3);
+/* A copy for the caller, a block of `alloc`. */
+CB_MUST_CHECK cb_status cb_text_give(cb_alloc *alloc, const cb_str *text, char **out,
+                                     cb_error *err);
 
 #endif
