@@ -4,7 +4,7 @@
  * or when the next copy on the lane begins. Then, first reader first, it may begin no sooner than
  * there is room for it until it is read. What leaves is not counted there: it is under way for a
  * time that only the clock knows, and a wait makes room where it must. */
-#include "offload_sim.h"
+#include "offload_timeline.h"
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
