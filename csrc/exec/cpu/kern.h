@@ -5,10 +5,10 @@
  *
  *     cb_kernel_fn CB_KERN(unary)(cb_opcode code, cb_dtype dtype) { ... }    NULL: not one of mine
  *
- * `dtype` is that of any floating input or output of the op, or of its first input; which of the kernel's
- * loops runs is decided when it is called, from the tensors. Everything else in a kernel file and in the
- * headers it includes is static: a function shared between builds would carry one build's instructions
- * into another. */
+ * `dtype` is that of any floating input or output of the op, or of its first input; which of the
+ * kernel's loops runs is decided when it is called, from the tensors. Everything else in a kernel
+ * file and in the headers it includes is static: a function shared between builds would carry one
+ * build's instructions into another. */
 #ifndef CB_EXEC_CPU_KERN_H
 #define CB_EXEC_CPU_KERN_H
 
@@ -16,22 +16,23 @@
 
 /* The kernel files: a new one is added here. */
 #define CB_KERN_FILES(X, isa) \
-    X(argmax, isa)   \
-    X(batch, isa)    \
-    X(binary, isa)   \
-    X(cast, isa)     \
-    X(conv, isa)     \
-    X(index, isa)    \
-    X(matmul, isa)   \
-    X(move, isa)     \
-    X(norm, isa)     \
-    X(pool, isa)     \
-    X(reduce, isa)   \
-    X(softmax, isa)  \
-    X(source, isa)   \
+    X(argmax, isa)            \
+    X(batch, isa)             \
+    X(binary, isa)            \
+    X(cast, isa)              \
+    X(conv, isa)              \
+    X(index, isa)             \
+    X(matmul, isa)            \
+    X(move, isa)              \
+    X(norm, isa)              \
+    X(pool, isa)              \
+    X(reduce, isa)            \
+    X(softmax, isa)           \
+    X(source, isa)            \
     X(unary, isa)
 
-#define CB_KERN_DECLARE(file, isa) cb_kernel_fn cb_kern_##file##_##isa(cb_opcode code, cb_dtype dtype);
+#define CB_KERN_DECLARE(file, isa) \
+    cb_kernel_fn cb_kern_##file##_##isa(cb_opcode code, cb_dtype dtype);
 CB_KERN_FILES(CB_KERN_DECLARE, baseline)
 CB_KERN_FILES(CB_KERN_DECLARE, avx2)
 CB_KERN_FILES(CB_KERN_DECLARE, avx512)

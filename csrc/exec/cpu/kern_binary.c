@@ -3,7 +3,8 @@
 #include "kern_map.h"
 
 /* clang-format off */
-/* Gradients have g = x and, as y, the output (tanh, sigmoid, relu) or the input of the forward op. */
+/* Gradients have g = x and, as y, the output (tanh, sigmoid, relu) or the input of the forward op.
+ */
 #define BINARY_FLOAT(X)                                                             \
     X(ADD, x + y)                                                                   \
     X(SUB, x - y)                                                                   \

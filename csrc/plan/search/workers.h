@@ -13,8 +13,8 @@ typedef struct cb_workers cb_workers;
 /* Search number `job`, with a worker that no other search has at the time. */
 typedef cb_status (*cb_worker_fn)(cb_worker *c, uint32_t job, void *user, cb_error *err);
 
-/* `first` is the caller's worker. Those of other threads (`threads` may be NULL: there are none) are
- * made like it, with its first `n_tangent` tangents, when they are needed. */
+/* `first` is the caller's worker. Those of other threads (`threads` may be NULL: there are none)
+ * are made like it, with its first `n_tangent` tangents, when they are needed. */
 CB_MUST_CHECK cb_status cb_workers_new(cb_worker *first, size_t n_tangent, cb_threads *threads,
                                        cb_workers **out, cb_error *err);
 void cb_workers_free(cb_workers *workers); /* NULL is fine */
