@@ -95,15 +95,9 @@ static void set_costs(cb_offload_search *h, double link) {
     set_save_costs(h, link);
 }
 
-static int compare_pairs(const void *a, const void *b) {
-    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void sort_pairs(cb_pairs *pairs) {
     size_t n = 0;
-    if (pairs->list.len > 0)
-        cb_sort(pairs->list.at, pairs->list.len, sizeof(cb_pair), compare_pairs);
+    cb_sort_pairs(pairs->list.at, pairs->list.len);
     for (size_t i = 0; i < pairs->list.len; i++) {
         if (n == 0 || pairs->list.at[n - 1] != pairs->list.at[i])
             pairs->list.at[n++] = pairs->list.at[i];

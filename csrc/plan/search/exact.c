@@ -88,8 +88,6 @@ typedef struct solver {
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
-
 /* Is it there when the backward starts, as the caller gets it? */
 static bool is_returned(const cb_facts *f, uint32_t storage) {
     const cb_problem *p = f->p;
@@ -124,7 +122,7 @@ static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
     for (uint32_t op = 0; op < p->n_op; op++) may_rerun[op] = false;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
-        for (uint32_t j = p->in_begin[op]; !is_view(f, op) && j < p->in_begin[op + 1]; j++)
+        for (uint32_t j = p->in_begin[op]; !cb_is_view(f, op) && j < p->in_begin[op + 1]; j++)
             is_read[p->value_storage[p->in_value[j]]] = true;
     }
     for (uint32_t k = 0; k < f->base_backward; k++) {
@@ -168,7 +166,7 @@ static bool has_plain_views(const cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k], shown = p->value_storage[p->out_begin[op]];
-        if (!is_view(f, op)) continue;
+        if (!cb_is_view(f, op)) continue;
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             if (p->value_storage[v] != shown) return false;
         }
@@ -185,7 +183,7 @@ static bool has_plain_views(const cb_facts *f) {
 static uint32_t count_leading(const cb_facts *f, const uint32_t *bit_of) {
     const cb_problem *p = f->p;
     uint32_t k = f->base_backward;
-    while (k < f->n_base && is_view(f, f->base[k]) &&
+    while (k < f->n_base && cb_is_view(f, f->base[k]) &&
            bit_of[p->value_storage[p->out_begin[f->base[k]]]] != CB_NONE)
         k++;
     return k - f->base_backward;
@@ -229,7 +227,7 @@ cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err) {
 static event make_event(const solver *z, uint32_t op) {
     const cb_problem *p = z->f->p;
     event e = {.op = op, .room = p->op_workspace[op], .time_ps = z->f->time_ps[op]};
-    if (is_view(z->f, op)) {
+    if (cb_is_view(z->f, op)) {
         if (z->bit_of[p->value_storage[p->out_begin[op]]] != CB_NONE) e.room = 0; /* may wait */
         return e;
     }
@@ -265,7 +263,7 @@ static bool sum_fixed(solver *z) {
     if (!last) return false;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
-        for (uint32_t j = p->in_begin[op]; !is_view(f, op) && j < p->in_begin[op + 1]; j++)
+        for (uint32_t j = p->in_begin[op]; !cb_is_view(f, op) && j < p->in_begin[op + 1]; j++)
             last[p->value_storage[p->in_value[j]]] = k;
     }
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -298,7 +296,7 @@ static void mark_bits(solver *z, const bool *is_read) {
     if (f->base_backward == f->n_base) z->ends |= z->held;
     for (uint32_t k = 0; k < f->base_backward + z->n_leading; k++) {
         uint32_t op = f->base[k], b = z->bit_of[p->value_storage[p->out_begin[op]]];
-        if (!is_view(f, op) || f->once[op] || b == CB_NONE) continue;
+        if (!cb_is_view(f, op) || f->once[op] || b == CB_NONE) continue;
         z->viewed |= 1u << b;
         if (k >= f->base_backward) z->leading |= 1u << b;
     }
@@ -533,8 +531,8 @@ static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op
 static bool emit(writer *w, uint32_t op) {
     const cb_facts *f = w->z->f;
     const cb_problem *p = f->p;
-    if (!is_view(f, op) && (!show_first(w, p->n_forward_output, p->forward_output, op) ||
-                            !show_first(w, p->n_backward_output, p->backward_output, op)))
+    if (!cb_is_view(f, op) && (!show_first(w, p->n_forward_output, p->forward_output, op) ||
+                               !show_first(w, p->n_backward_output, p->backward_output, op)))
         return false;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         if (!show(w, p->in_value[j])) return false;
@@ -553,13 +551,13 @@ static bool show(writer *w, uint32_t value) {
     const cb_problem *p = w->z->f->p;
     uint32_t op = p->value_op[value];
     bool stale = w->shown[value] != w->made[p->value_storage[value]];
-    return !stale || !is_view(w->z->f, op) || emit(w, op);
+    return !stale || !cb_is_view(w->z->f, op) || emit(w, op);
 }
 
 /* A view of what has gone for now waits for its reader. */
 static bool is_there(const solver *z, uint32_t op, uint32_t set) {
     const cb_problem *p = z->f->p;
-    if (!is_view(z->f, op)) return true;
+    if (!cb_is_view(z->f, op)) return true;
     uint32_t bit = z->bit_of[p->value_storage[p->out_begin[op]]];
     return bit == CB_NONE || shows(z, set) >> bit & 1;
 }
@@ -577,7 +575,7 @@ static uint32_t view_of(const solver *z, uint32_t set) {
     for (uint32_t k = f->base_backward + z->n_leading; k-- > 0;) {
         uint32_t op = f->base[k], b = z->bit_of[f->p->value_storage[f->p->out_begin[op]]];
         if (k < f->base_backward && (shows(z, set) & z->leading)) return found;
-        if (is_view(f, op) && !f->once[op] && b != CB_NONE && shows(z, set) >> b & 1) found = op;
+        if (cb_is_view(f, op) && !f->once[op] && b != CB_NONE && shows(z, set) >> b & 1) found = op;
     }
     return found;
 }

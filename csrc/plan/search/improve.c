@@ -28,11 +28,6 @@ static bool copy_pairs(cb_arena *a, const cb_candidate *c, pair_list *out) {
     return out->at;
 }
 
-static int compare_pairs(const void *a, const void *b) {
-    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* ---- crossover ------------------------------------------------------------------------------- */
 
 /* Ops below `split` decide as in `low`, the others as in `high`; both lists are sorted. */
@@ -195,7 +190,7 @@ static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, c
     for (uint32_t i = 0; i < r->n; i++) {
         if (!r->gone[i] && (i < b.begin || i >= b.end)) r->buffer[n++] = r->order[i].pair;
     }
-    if (n > 0) cb_sort(r->buffer, n, sizeof *r->buffer, compare_pairs);
+    cb_sort_pairs(r->buffer, n);
     CB_TRY(cb_try_pairs(r->t, r->buffer, n, err));
     *fits = r->t->lawful && r->t->size <= target && r->t->time_ps < r->time_ps;
     if (!*fits) return CB_OK;

@@ -18,15 +18,11 @@
 #include <emmintrin.h>
 #endif
 
-#include "../../../base/sort.h"
-
 #define BLOCK (1u << CB_LEDGER_BLOCK)
 #define FEW_USES 8 /* are gone through one by one */
 #define LANES 4    /* pairs of doubles in flight: a maximum waits for the one before it */
 
 /* ---- runs and reads -------------------------------------------------------------------------- */
-
-static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
 
 /* There is room for all storages, and all anchors. */
 static void touch(cb_ledger *l, uint32_t storage) {
@@ -671,7 +667,7 @@ bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n
 static bool add_shown(cb_ledger *l, uint32_t value) {
     const cb_facts *f = l->f;
     uint32_t op = f->p->value_op[value], s = f->p->value_storage[value];
-    bool shown = is_view(f, op) && f->root[s] != CB_NONE && f->position[op] != CB_NONE;
+    bool shown = cb_is_view(f, op) && f->root[s] != CB_NONE && f->position[op] != CB_NONE;
     if (!shown) return true;
     touch(l, l->twin[s]);
     return add_use(l, l->twin[s], f->position[op]);
@@ -698,7 +694,7 @@ static bool add_ends(cb_ledger *l) {
 static bool load_base(cb_ledger *l) {
     const cb_facts *f = l->f;
     for (uint32_t k = 0; k < l->n; k++) {
-        if (is_view(f, f->base[k])) continue;
+        if (cb_is_view(f, f->base[k])) continue;
         if (!add_run(l, f->base[k], k)) return false;
     }
     l->extra_ps = 0;
@@ -708,7 +704,8 @@ static bool load_base(cb_ledger *l) {
 /* Not a view for the caller: nothing runs again for that. */
 static size_t find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32_t anchor) {
     size_t i = find_use(u, anchor);
-    while (i < u->len && u->at[i].anchor < l->n && is_view(l->f, l->f->base[u->at[i].anchor])) i++;
+    while (i < u->len && u->at[i].anchor < l->n && cb_is_view(l->f, l->f->base[u->at[i].anchor]))
+        i++;
     return i;
 }
 
@@ -716,17 +713,12 @@ static size_t find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32_t 
 static uint32_t real_anchor(const cb_ledger *l, uint32_t anchor) {
     const cb_facts *f = l->f;
     uint32_t op = f->base[anchor];
-    if (!is_view(f, op)) return anchor;
+    if (!cb_is_view(f, op)) return anchor;
     const cb_problem *p = f->p;
     uint32_t s = p->value_storage[p->out_begin[op]];
     const cb_ledger_uses *u = cb_ledger_uses_of(l, s);
     size_t i = find_reader(l, u, anchor);
     return i < u->len && u->at[i].anchor < l->n ? u->at[i].anchor : CB_NONE;
-}
-
-static int compare_pairs(const void *a, const void *b) {
-    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
-    return x < y ? -1 : x > y;
 }
 
 static bool load_pairs(cb_ledger *l, const cb_pair *pair, size_t n_pair) {
@@ -738,7 +730,7 @@ static bool load_pairs(cb_ledger *l, const cb_pair *pair, size_t n_pair) {
         if (anchor == CB_NONE || !l->may_rerun[op] || l->f->position[op] >= anchor) continue;
         moved.at[moved.len++] = cb_pair_make(anchor, cb_pair_id(pair[i]));
     }
-    if (moved.len > 0) cb_sort(moved.at, moved.len, sizeof *moved.at, compare_pairs);
+    cb_sort_pairs(moved.at, moved.len);
     for (size_t i = 0; i < moved.len;) {
         uint32_t anchor = cb_pair_anchor(moved.at[i]);
         ops.len = 0;
@@ -781,8 +773,7 @@ bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out) {
             if (!CB_PUSH(out->arena, out->list, cb_pair_make(k, l->chain[k].at[i]))) return false;
         }
     }
-    if (out->list.len > begin)
-        cb_sort(out->list.at + begin, out->list.len - begin, sizeof(cb_pair), compare_pairs);
+    if (out->list.len > begin) cb_sort_pairs(out->list.at + begin, out->list.len - begin);
     return true;
 }
 
