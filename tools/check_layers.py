@@ -34,7 +34,8 @@ LEFT: dict[str, tuple[str, ...]] = {
     "plan/cut": ("plan/schedule", "plan/torch"),
     "plan/search/candidates": ("plan/cut",),
     "plan/search/local": ("plan/search/candidates",),
-    "plan/search": ("plan/search/local",),
+    "plan/search/exact": ("plan/schedule",),
+    "plan/search": ("plan/search/local", "plan/search/exact"),
     "plan/offload": ("plan/search",),
     "plan/explain": ("plan/search",),
     "plan": ("plan/offload", "plan/explain"),  # the planner

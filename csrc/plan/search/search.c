@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "../schedule/plan.h"
-#include "exact.h"
+#include "exact/exact.h"
 #include "floor.h"
 #include "front.h"
 #include "improve.h"
