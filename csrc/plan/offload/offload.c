@@ -14,7 +14,9 @@
 #include <stdio.h>
 
 #include "../schedule/plan.h"
+#include "../search/fill.h"
 #include "../search/ladder.h"
+#include "../search/refusal.h"
 #include "offload_search.h"
 
 #define SLACK 0.97      /* of the bound, as in ladder.c */

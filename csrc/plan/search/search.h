@@ -7,14 +7,6 @@
 #include "../cut/mincut.h"
 #include "../schedule/goal.h"
 
-/* [n_op] what runs again in all plans: by wish, and inside regions with limits what their own cut
- * recomputes. */
-CB_MUST_CHECK cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced,
-                                           cb_error *err);
-
-/* The refusal of a goal `smallest`, whose plan may be of any size: what it may not take is time. */
-cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err);
-
 typedef struct cb_searcher cb_searcher; /* lies in an arena */
 
 /* A search for any number of goals, all on saved bytes or all on peaks: what one goal has found out
