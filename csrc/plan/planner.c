@@ -2,8 +2,8 @@
  * the search for a budget), then evaluation, offsets and reasons. */
 #include "planner.h"
 
-#include "cut/frontier.h"
 #include "cut/mincut.h"
+#include "cut/search_saved.h"
 #include "explain/decide.h"
 #include "model/device.h"
 #include "offload/offload.h"
