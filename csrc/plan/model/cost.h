@@ -35,4 +35,10 @@ static inline bool cb_poll_cancels(cb_poll_fn poll, void *user) {
     return answer != CB_POLL_GO && answer != CB_POLL_FINISH;
 }
 
+/* Moments in picoseconds: the later of two, and one that lies so much behind; no sum overflows. */
+static inline int64_t cb_later(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t cb_after(int64_t a, int64_t ps) {
+    return a > INT64_MAX - ps ? INT64_MAX : a + ps;
+}
+
 #endif
