@@ -53,8 +53,7 @@ cb_status cb_search_saved(const cb_facts *f, const cb_cut *cut, cb_preset preset
                           const cb_goal *goal, cb_found *out, cb_error *err) {
     cb_tradeoffs t;
     cb_arena scratch;
-    if (cb_poll_cancels(goal->poll, goal->poll_user))
-        return cb_fail(err, CB_CANCELLED, "plan: cancelled");
+    if (cb_poll_cancels(goal->poll)) return cb_fail(err, CB_CANCELLED, "plan: cancelled");
     cb_arena_init(&scratch, f->alloc);
     if (preset == CB_PRESET_AUTOGRAD) preset = CB_PRESET_RECOMPUTE_ALL;
     cb_status status = cb_tradeoffs_make(&t, cut, preset, &scratch, err);

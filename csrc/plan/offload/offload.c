@@ -205,8 +205,7 @@ static cb_status consider(chooser *z, const cb_schedule *s, bool *taken, cb_erro
     cb_arena_init(&scratch, z->arena->alloc);
     CB_TRY_DONE(cb_schedule_walk(p, s, z->f->device, &scratch, &lives, err));
     if (z->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(
-            cb_place(p, &lives, &scratch, z->goal->poll, z->goal->poll_user, &arena_bytes, err));
+        CB_TRY_DONE(cb_place(p, &lives, &scratch, z->goal->poll, &arena_bytes, err));
     bytes = cb_measured(p, z->goal->measure, &lives, arena_bytes);
     if (z->goal->smallest) {
         double most = (double)z->f->once_ps * (1 + z->goal->share);
@@ -406,7 +405,7 @@ cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_sear
     z->best_ps = INT64_MAX;
     z->best_bytes = z->smallest = UINT64_MAX;
     cb_status status = choose(z, cut, sim, err);
-    bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
+    bool early = status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH;
     if (status == CB_OK || early) {
         status = z->best_ps == INT64_MAX ? fail(z, early, err) : CB_OK;
         out->schedule = z->best;

@@ -52,16 +52,15 @@ static uint64_t key_of(const item *it, order by) {
 }
 
 typedef struct patience {
-    cb_poll_fn poll;
-    void *poll_user;
+    cb_poll poll;
     uint64_t looks; /* since the last poll */
 } patience;
 
 static cb_status wait_for(patience *z, uint32_t looks, cb_error *err) {
     z->looks += looks;
-    if (z->looks < POLL_EVERY || !z->poll) return CB_OK;
+    if (z->looks < POLL_EVERY || !z->poll.ask) return CB_OK;
     z->looks = 0;
-    if (!cb_poll_cancels(z->poll, z->poll_user)) return CB_OK;
+    if (!cb_poll_cancels(z->poll)) return CB_OK;
     return cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 
@@ -205,10 +204,10 @@ static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uin
     return most;
 }
 
-cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll_fn poll,
-                   void *poll_user, uint64_t *arena_bytes, cb_error *err) {
+cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll poll,
+                   uint64_t *arena_bytes, cb_error *err) {
     uint32_t n = 0, n_moment = 1;
-    patience z = {.poll = poll, .poll_user = poll_user};
+    patience z = {.poll = poll};
     item *items = CB_NEW(scratch, item, lives->n_instance);
     placed *at = CB_NEW(scratch, placed, lives->n_instance);
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);

@@ -16,8 +16,7 @@ cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, uint64_t *bytes, cb_err
     CB_TRY_DONE(cb_sim_schedule(t->sim, &scratch, &schedule, err));
     CB_TRY_DONE(cb_schedule_walk(p, &schedule, k->f->device, &scratch, &lives, err));
     if (t->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(
-            cb_place(p, &lives, &scratch, t->goal->poll, t->goal->poll_user, &arena_bytes, err));
+        CB_TRY_DONE(cb_place(p, &lives, &scratch, t->goal->poll, &arena_bytes, err));
     *bytes = cb_measured(p, t->goal->measure, &lives, arena_bytes);
     k->weighed_ps = lives.time_ps;
     if (*bytes >= k->smallest) goto done;

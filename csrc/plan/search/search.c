@@ -78,7 +78,6 @@ static cb_status use_spares(cb_searcher *s, cb_error *err) {
     CB_TRY(cb_add_spares(s->f, s->arena, &s->spared, err));
     CB_TRY(cb_cut_init(&s->spared_cut, &s->spared, s->arena, err));
     s->spared_cut.poll = s->cut->poll;
-    s->spared_cut.poll_user = s->cut->poll_user;
     CB_TRY(set_forced(s, &s->spared, &s->spared_cut, err));
     CB_TRY(cb_sim_init(&s->spared_sim, &s->spared, s->arena->alloc, err));
     s->cut = &s->spared_cut;
@@ -192,7 +191,7 @@ static cb_status bound_answer(cb_searcher *s, const cb_chooser *k, double *least
     uint64_t bytes = goal->smallest ? k->best.size : goal->bytes - cb_beside_bytes(&s->t);
     double known = (double)(k->best.time_ps - s->f->once_ps), proved;
     cb_status status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
-    if (status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH) return CB_OK;
+    if (status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
     if (status != CB_OK) return status;
     proved = fmax(proved, k->bound_ps);
     *least_ps = fmax(proved, cb_ladder_bound(&s->d, (double)bytes, k->climbed));
@@ -226,7 +225,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
                     .solved = least.smallest,
                     .solved_op = least.smallest_op};
     cb_status status = search_all(s, &k, err);
-    bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
+    bool early = status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH;
     if (early) status = settle(&k, &s->d, err);
     t->pool = &s->pool;
     out->smallest = k.smallest;

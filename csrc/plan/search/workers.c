@@ -43,8 +43,7 @@ static int look_at_flag(void *user) {
 static cb_status start_helper(helper *h, cb_workers *workers, cb_error *err) {
     const cb_trial *t = workers->first->t;
     h->goal = *t->goal;
-    h->goal.poll = look_at_flag;
-    h->goal.poll_user = workers;
+    h->goal.poll = (cb_poll){look_at_flag, workers};
     h->goal.progress = NULL;
     h->trial = (cb_trial){.f = t->f,
                           .goal = &h->goal,

@@ -214,8 +214,7 @@ TEST(polls_and_stops) {
     cb_plan *plan = NULL;
     int left = 3;
     cb_plan_options o = budget(CB_MEASURE_LIVE, 1u << 30);
-    o.poll = stop_after;
-    o.poll_user = &left;
+    o.poll = (cb_poll){stop_after, &left};
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_CANCELLED, "cancelled");
     left = 1 << 30;
     CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));

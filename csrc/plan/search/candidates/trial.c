@@ -57,9 +57,10 @@ static void tell(const cb_trial *t, cb_progress *told) {
 
 cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {
     const cb_goal *goal = t->goal;
-    if (!goal->poll) return CB_OK;
+    if (!goal->poll.ask) return CB_OK;
     if (goal->progress) tell(t, goal->progress);
-    return goal->poll(goal->poll_user) ? cb_fail(err, CB_CANCELLED, "plan: cancelled") : CB_OK;
+    return cb_poll_answer(goal->poll) == CB_POLL_GO ? CB_OK
+                                                    : cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 
 /* What preferences add to the time of a plan with moves; `marked` is free after a run. */

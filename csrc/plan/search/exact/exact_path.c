@@ -135,7 +135,7 @@ cb_status cb_exact_solve(solver *z, const cb_goal *goal, uint64_t most, label *b
     clear(z->later, n_set);
     z->next[0] = (label){0};
     for (uint32_t stage = 0; stage < z->n_stage; stage++) {
-        if (goal->poll && goal->poll(goal->poll_user))
+        if (cb_poll_answer(goal->poll) != CB_POLL_GO)
             return cb_fail(err, CB_CANCELLED, "plan: cancelled");
         label *swap = z->now;
         z->now = z->next;
