@@ -93,10 +93,16 @@ static cb_status check_regions(const cb_problem *p, cb_preset preset, const cb_b
     return CB_OK;
 }
 
+static cb_search_tools tools_of(planner *r) {
+    return (cb_search_tools){
+        .f = &r->facts, .cut = &r->cut, .sim = &r->sim, .threads = r->o->threads};
+}
+
 /* Searches for peaks hear of all goals at once. */
 static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
     cb_searcher **out = &r->searcher[saved];
-    CB_TRY(cb_searcher_new(&r->facts, &r->cut, &r->sim, r->scratch, r->o->threads, out, err));
+    const cb_search_tools tools = tools_of(r);
+    CB_TRY(cb_searcher_new(&tools, r->scratch, out, err));
     if (saved || r->n_budget < 2) return CB_OK;
     cb_goal *goal = CB_NEW(r->scratch, cb_goal, r->n_budget);
     if (!goal) return cb_no_memory(err);
@@ -145,8 +151,8 @@ static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb
     cb_offloaded found;
     cb_searcher **searcher = &r->searcher[false];
     if (!*searcher) CB_TRY(new_searcher(r, false, err));
-    CB_TRY(
-        cb_search_offload(&r->facts, &r->cut, &r->sim, *searcher, goal, r->scratch, &found, err));
+    const cb_search_tools tools = tools_of(r);
+    CB_TRY(cb_search_offload(&tools, *searcher, goal, r->scratch, &found, err));
     if (found.least_extra_ps >= 0 && !r->facts.bent)
         plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);

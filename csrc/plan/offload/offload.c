@@ -396,15 +396,15 @@ static cb_status choose(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     return z->best_ps == INT64_MAX ? find_smallest(z, err) : CB_OK;
 }
 
-cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_searcher *searcher,
+cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
                             const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
                             cb_error *err) {
     chooser *z = CB_NEW(arena, chooser, 1);
     if (!z) return cb_no_memory(err);
-    *z = (chooser){.f = f, .goal = goal, .searcher = searcher, .arena = arena};
+    *z = (chooser){.f = tools->f, .goal = goal, .searcher = searcher, .arena = arena};
     z->best_ps = INT64_MAX;
     z->best_bytes = z->smallest = UINT64_MAX;
-    cb_status status = choose(z, cut, sim, err);
+    cb_status status = choose(z, tools->cut, tools->sim, err);
     bool early = status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH;
     if (status == CB_OK || early) {
         status = z->best_ps == INT64_MAX ? fail(z, early, err) : CB_OK;

@@ -242,14 +242,16 @@ void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n) {
     s->n_expected = n;
 }
 
-cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_arena *arena,
-                          cb_threads *threads, cb_searcher **out, cb_error *err) {
+cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *arena, cb_searcher **out,
+                          cb_error *err) {
+    const cb_facts *f = tools->f;
     cb_searcher *s = CB_NEW(arena, cb_searcher, 1);
     if (!s) return cb_no_memory(err);
-    *s = (cb_searcher){.f = f, .cut = cut, .arena = arena, .threads = threads};
+    *s = (cb_searcher){.f = f, .cut = tools->cut, .arena = arena, .threads = tools->threads};
     s->pool.alloc = arena->alloc;
-    s->t = (cb_trial){.f = f, .goal = &s->goal, .sim = sim, .pool = &s->pool, .scratch = arena};
-    CB_TRY(set_forced(s, f, cut, err));
+    s->t =
+        (cb_trial){.f = f, .goal = &s->goal, .sim = tools->sim, .pool = &s->pool, .scratch = arena};
+    CB_TRY(set_forced(s, f, tools->cut, err));
     *out = s;
     return CB_OK;
 }
