@@ -52,11 +52,12 @@ static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_erro
         cb_candidate from = pool->at[0];
         size = from.size;
         if (size == 0 || size <= w->floor) return CB_OK;
-        CB_TRY(
-            cb_search_deep_rung(&c->moves, &from, size - 1, kind + attempt, share_of(c), 0, err));
+        cb_deep_search s = {
+            .from = &from, .target = size - 1, .attempt = kind + attempt, .share = share_of(c)};
+        CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
         if (!last || pool->at[0].size < size) continue;
-        CB_TRY(
-            cb_search_deep_rung(&c->moves, &from, w->floor, kind + attempt, share_of(c), 0, err));
+        s.target = w->floor;
+        CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
     } while (pool->at[0].size < size);
     return CB_OK;
 }

@@ -60,26 +60,32 @@ static bool same_pairs(const mixed *a, const mixed *b) {
            memcmp(a->list.at, b->list.at, a->list.n * sizeof *a->list.at) == 0;
 }
 
-/* `fast` is over the target and `small` is under it. The more of `fast` the better while it fits.
- * Time falls on the way from `small` to `fast`: where a mix is over the target and no faster than
- * what fits, those that fit are slower. Where no decision differs between two positions, neither do
- * their mixes: `end` has those at both ends, `end[2]` the new one; each has room of its own. */
-static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *small, bool fast_first,
-                       uint64_t target, mixed end[3], cb_error *err) {
+typedef struct crossover {
+    const pair_list *fast, *small; /* over the target, and under it */
+    bool fast_first;               /* ops before the split decide as in `fast` */
+    uint64_t target;
+    mixed *end; /* [3] mixes at both ends of the bisection, and the new one; each has room */
+} crossover;
+
+/* The more of `fast` the better while it fits. Time falls on the way from `small` to `fast`: where
+ * a mix is over the target and no faster than what fits, those that fit are slower. Where no
+ * decision differs between two positions, neither do their mixes. */
+static cb_status cross(cb_trial *t, const crossover *x, cb_error *err) {
+    mixed *end = x->end;
     uint32_t low = 0, high = t->f->base_backward; /* positions; one end is all of `small`, the other
                                                      all of `fast` */
     end[0].tried = end[1].tried = false;
     for (int step = 0; step < MIX_STEPS && high - low > 1; step++) {
         uint32_t middle = low + (high - low) / 2, split = t->f->base[middle];
         mixed *now = &end[2];
-        now->list.n = fast_first ? mix(fast, small, split, now->list.at)
-                                 : mix(small, fast, split, now->list.at);
+        now->list.n = x->fast_first ? mix(x->fast, x->small, split, now->list.at)
+                                    : mix(x->small, x->fast, split, now->list.at);
         if (same_pairs(&end[0], now)) now = &end[0];
         else if (same_pairs(&end[1], now)) now = &end[1];
-        else CB_TRY(try_mix(t, now, target, err));
-        uint32_t at = cb_candidates_fitting(t->pool, target);
+        else CB_TRY(try_mix(t, now, x->target, err));
+        uint32_t at = cb_candidates_fitting(t->pool, x->target);
         if (!now->fits && at != CB_NONE && now->time_ps >= t->pool->at[at].time_ps) return CB_OK;
-        bool is_low = now->fits == fast_first;
+        bool is_low = now->fits == x->fast_first;
         if (is_low) low = middle;
         else high = middle;
         if (now != &end[2]) continue;
@@ -139,8 +145,14 @@ cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_err
             if (!end[k].list.at) goto no_memory;
         }
         for (uint32_t j = 0; j < n_fast; j++) {
-            CB_TRY_DONE(cross(t, &fast[j], &small[i], true, target, end, err));
-            CB_TRY_DONE(cross(t, &fast[j], &small[i], false, target, end, err));
+            crossover x = {.fast = &fast[j],
+                           .small = &small[i],
+                           .fast_first = true,
+                           .target = target,
+                           .end = end};
+            CB_TRY_DONE(cross(t, &x, err));
+            x.fast_first = false;
+            CB_TRY_DONE(cross(t, &x, err));
         }
     }
     goto done;

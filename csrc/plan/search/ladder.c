@@ -192,9 +192,12 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i,
     if (i == 0 && s->r == d->n_near &&
         !s->last) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
-    CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target[i],
-                               i + (s->last ? CB_LAST_ATTEMPTS : 0), s->share / CB_ATTEMPTS,
-                               s->least_ps, err));
+    const cb_deep_search own = {.from = s->from,
+                                .target = s->target[i],
+                                .attempt = i + (s->last ? CB_LAST_ATTEMPTS : 0),
+                                .share = s->share / CB_ATTEMPTS,
+                                .least_ps = s->least_ps};
+    CB_TRY(cb_search_deep_rung(&c->moves, &own, err));
     CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
     const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
     return winner ? keep(c, winner, &s->winner[i], err) : CB_OK;

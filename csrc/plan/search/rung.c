@@ -163,27 +163,26 @@ cb_status cb_prove_bound(cb_prices *prices, const double *start_price, uint64_t 
     return cb_prices_polyak(prices, target, start_price, known_ps, steps, err);
 }
 
-cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
-                              uint32_t attempt, double share, double least_ps, cb_error *err) {
+cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err) {
     cb_trial *t = m->trial;
-    m->chance = target ^ (uint64_t)(attempt + 1) << 32;
-    if (!from) from = find_start(m, target);
+    m->chance = s->target ^ (uint64_t)(s->attempt + 1) << 32;
+    const cb_candidate *from = s->from ? s->from : find_start(m, s->target);
     if (!from) return CB_OK;
-    if (cb_candidates_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
-    bool last = attempt >= CB_LAST_ATTEMPTS;
+    if (cb_candidates_fitting(t->pool, s->target) != CB_NONE) return CB_OK; /* no need to */
+    bool last = s->attempt >= CB_LAST_ATTEMPTS;
     double rounds =
-        attempt >= 2 * CB_LAST_ATTEMPTS ? fmin(ROUNDS_MOST, ROUNDS_OPS / (m->l->n + 1.0)) : 1;
+        s->attempt >= 2 * CB_LAST_ATTEMPTS ? fmin(ROUNDS_MOST, ROUNDS_OPS / (m->l->n + 1.0)) : 1;
     for (int i = 0; i < fmax(1, rounds) && (i == 0 || m->l->peak > m->l->target); i++) {
-        CB_TRY(i % 2 == 0 ? load(m, from, target, err)
-                          : cb_ledger_load(m->l, NULL, 0, (double)target, err));
+        CB_TRY(i % 2 == 0 ? load(m, from, s->target, err)
+                          : cb_ledger_load(m->l, NULL, 0, (double)s->target, err));
         CB_TRY(cb_walk_down(m, effort(m, last ? 1 : WALK_SHARE), err));
         if (m->l->peak > m->l->target)
             CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : DESCENT_SHARE), DEEP_PATIENCE,
-                                        least_ps, err));
+                                        s->least_ps, err));
     }
     if (m->l->peak > m->l->target) return CB_OK;
-    CB_TRY(cb_trim(m, least_ps, err));
-    return ruin(m, target, share, DEEP_PATIENCE, least_ps, err);
+    CB_TRY(cb_trim(m, s->least_ps, err));
+    return ruin(m, s->target, s->share, DEEP_PATIENCE, s->least_ps, err);
 }
 
 cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt, double share,
