@@ -6,7 +6,8 @@
 
 A file may include from its own layer and from the layers left of it. LEFT names the direct left
 neighbours; what they may include is allowed too. A layer with folders inside has a row for each
-(`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`).
+(`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`);
+a file that stands left of its own folder has one for itself.
 Within the core, too, there are no circles: a unit, which is NAME.c with NAME.h, neither includes
 nor calls one that comes back to it over whatever way. Packages of Python have a table of their own,
 PYTHON_LEFT, for all imports, those inside functions too and those for types alone too; and no
@@ -32,9 +33,10 @@ LEFT: dict[str, tuple[str, ...]] = {
     "plan/schedule": ("plan/model",),
     "plan/torch": ("plan/model",),
     "plan/cut": ("plan/schedule", "plan/torch"),
-    "plan/search/candidates": ("plan/cut",),
+    "plan/search/tuning": (),  # one file
+    "plan/search/candidates": ("plan/cut", "plan/search/tuning"),
     "plan/search/local": ("plan/search/candidates",),
-    "plan/search/exact": ("plan/schedule",),
+    "plan/search/exact": ("plan/schedule", "plan/search/tuning"),
     "plan/search": ("plan/search/local", "plan/search/exact"),
     "plan/offload": ("plan/search",),
     "plan/explain": ("plan/search",),
@@ -114,9 +116,9 @@ def layer_of(root: Path, path: Path) -> str | None:
     if parts[0] == "csrc":
         if len(parts) == 2:
             return "core"
-        folder = "/".join(parts[1:-1])
-        if folder in LEFT:
-            return folder
+        file, folder = "/".join((*parts[1:-1], path.stem)), "/".join(parts[1:-1])
+        if file in LEFT or folder in LEFT:
+            return file if file in LEFT else folder
         above = next((up.as_posix() for up in Path(folder).parents if up.as_posix() in LEFT), None)
         is_split = any(layer.startswith(f"{above}/") for layer in LEFT)
         return None if is_split else above

@@ -17,9 +17,9 @@
 #include "../search/fill.h"
 #include "../search/ladder.h"
 #include "../search/refusal.h"
+#include "../search/tuning.h"
 #include "offload_search.h"
 
-#define SLACK 0.97      /* of the bound, as in ladder.c */
 #define STRIDE 2        /* every second rung of the ladder: a joint search takes longer */
 #define MOST_FAILED 2   /* rungs in a row that end the search for the smallest, */
 #define VAIN_EFFORT 4e4 /* or so many, times ops, where nothing runs again */
@@ -129,7 +129,7 @@ static cb_status start(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     CB_TRY(find_floor(z, err));
     z->n_rung = z->ladder.n_rung;
     memcpy(z->target, z->ladder.target, sizeof z->target);
-    for (uint32_t r = 0; r < z->n_rung; r++) z->least_ps[r] = SLACK * bound_of(z, z->target[r]);
+    for (uint32_t r = 0; r < z->n_rung; r++) z->least_ps[r] = CB_SLACK * bound_of(z, z->target[r]);
     return CB_OK;
 }
 

@@ -10,9 +10,8 @@
 
 #include "../../base/sort.h"
 #include "../search/improve.h"
+#include "../search/tuning.h"
 
-#define CUT_UNITS 6.8719476736e10 /* 2^36, as in prices.c */
-#define AGAINST_PREFERENCE 4
 #define ETA 2.0
 #define ETA_DECAY 0.05
 #define AIM 0.98
@@ -66,15 +65,16 @@ static void set_save_costs(cb_offload_search *h, double link) {
         uint32_t s = cut->save_storage[i], op = f->root[s];
         uint8_t wish = f->wish[op];
         double keep = keep_price(h, s), move = h->may_fetch[s] ? link : INFINITY;
-        if (wish == CB_PREFER_RECOMPUTE) keep *= AGAINST_PREFERENCE, move *= AGAINST_PREFERENCE;
-        if (wish == CB_PREFER_OFFLOAD) keep *= AGAINST_PREFERENCE;
-        if (wish == CB_PREFER_SAVE) move *= AGAINST_PREFERENCE;
+        if (wish == CB_PREFER_RECOMPUTE)
+            keep *= CB_AGAINST_PREFERENCE, move *= CB_AGAINST_PREFERENCE;
+        if (wish == CB_PREFER_OFFLOAD) keep *= CB_AGAINST_PREFERENCE;
+        if (wish == CB_PREFER_SAVE) move *= CB_AGAINST_PREFERENCE;
         h->fetch[s] = move < keep;
         double cost = fmin(keep, move) * (double)f->p->storage_bytes[s] * h->uses->scale;
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
         cut->save_cost[i] = stays                             ? 0
                             : h->t->forced[op] && !f->held[s] ? CB_FLOW_INF
-                                                              : (int64_t)fmin(cost, CUT_UNITS);
+                                                              : (int64_t)fmin(cost, CB_CUT_UNITS);
     }
 }
 
@@ -87,10 +87,10 @@ static void set_costs(cb_offload_search *h, double link) {
         uint32_t op = cut->run_op[i];
         uint8_t wish = f->wish[op];
         double cost = h->uses->unused_forward[op] ? 0 : (double)f->time_ps[op] * h->uses->scale;
-        if (wish == CB_PREFER_SAVE || wish == CB_PREFER_OFFLOAD) cost *= AGAINST_PREFERENCE;
+        if (wish == CB_PREFER_SAVE || wish == CB_PREFER_OFFLOAD) cost *= CB_AGAINST_PREFERENCE;
         bool never = f->once[op] || wish == CB_MUST_SAVE || wish == CB_MUST_OFFLOAD ||
                      (!h->reruns && !h->t->forced[op]);
-        cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CUT_UNITS);
+        cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CB_CUT_UNITS);
     }
     set_save_costs(h, link);
 }

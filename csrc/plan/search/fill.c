@@ -2,9 +2,7 @@
 
 #include "improve.h"
 #include "prices.h"
-
-#define SAVED_RUNGS 19 /* targets 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
-#define SAVED_STEPS 24 /* price steps for a target */
+#include "tuning.h"
 
 cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced, cb_error *err) {
     bool limited = false;
@@ -31,12 +29,12 @@ cb_status cb_try_for_saved(cb_trial *t, cb_cut *cut, cb_error *err) {
     cb_prices prices;
     uint64_t whole = t->size;
     CB_TRY(cb_prices_init(&prices, t, cut, err));
-    for (int rung = 1; rung <= SAVED_RUNGS; rung++) {
-        uint64_t target = (uint64_t)((double)whole * (1 - rung / (SAVED_RUNGS + 1.0)));
-        CB_TRY(cb_prices_aim(&prices, target, CB_PRICE_NEED, SAVED_STEPS, err));
+    for (int rung = 1; rung <= CB_SAVED_TARGETS; rung++) {
+        uint64_t target = (uint64_t)((double)whole * (1 - rung / (CB_SAVED_TARGETS + 1.0)));
+        CB_TRY(cb_prices_aim(&prices, target, CB_PRICE_NEED, CB_SAVED_STEPS, err));
     }
-    for (int rung = 1; rung <= SAVED_RUNGS; rung++) {
-        uint64_t target = (uint64_t)((double)whole * (1 - rung / (SAVED_RUNGS + 1.0)));
+    for (int rung = 1; rung <= CB_SAVED_TARGETS; rung++) {
+        uint64_t target = (uint64_t)((double)whole * (1 - rung / (CB_SAVED_TARGETS + 1.0)));
         CB_TRY(cb_improve_by_mixing(t, target, 1, err));
         CB_TRY(cb_improve_by_removal(t, target, err));
     }

@@ -8,13 +8,7 @@
 #include <math.h>
 
 #include "../../base/sort.h"
-
-#define SMALL_PLANS 6 /* of the pool, tried in a crossover for one target */
-#define FAST_PLANS 8
-#define MIX_STEPS 9   /* of bisection: 1 part in 512 of the forward */
-#define SIZE_WEIGHT 2 /* bytes over the target, as a share of it, against time, likewise */
-#define REMOVAL_TRIALS 64
-#define FIRST_BLOCKS 16
+#include "tuning.h"
 
 /* A copy of a candidate's pairs: the pool may drop it while we work. */
 typedef struct pair_list {
@@ -75,7 +69,7 @@ static cb_status cross(cb_trial *t, const crossover *x, cb_error *err) {
     uint32_t low = 0, high = t->f->base_backward; /* positions; one end is all of `small`, the other
                                                      all of `fast` */
     end[0].tried = end[1].tried = false;
-    for (int step = 0; step < MIX_STEPS && high - low > 1; step++) {
+    for (int step = 0; step < CB_CROSS_STEPS && high - low > 1; step++) {
         uint32_t middle = low + (high - low) / 2, split = t->f->base[middle];
         mixed *now = &end[2];
         now->list.n = x->fast_first ? mix(x->fast, x->small, split, now->list.at)
@@ -98,14 +92,14 @@ static cb_status cross(cb_trial *t, const crossover *x, cb_error *err) {
 
 /* The most promising plans over the target: little over it, and fast. Indices, best first. */
 static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, uint32_t most,
-                            uint32_t chosen[FAST_PLANS]) {
-    double score[FAST_PLANS];
+                            uint32_t chosen[CB_CROSS_FAST]) {
+    double score[CB_CROSS_FAST];
     uint32_t n = 0;
     for (uint32_t i = first; i < t->pool->n; i++) {
         const cb_candidate *c = &t->pool->at[i];
-        double own =
-            (double)c->time_ps / ((double)t->f->once_ps + 1) +
-            SIZE_WEIGHT * (double)(c->size - target) / (double)t->pool->at[t->pool->n - 1].size;
+        double own = (double)c->time_ps / ((double)t->f->once_ps + 1) +
+                     CB_CROSS_SIZE_WEIGHT * (double)(c->size - target) /
+                         (double)t->pool->at[t->pool->n - 1].size;
         uint32_t place = n;
         while (place > 0 && score[place - 1] > own) place--;
         if (place == most) continue;
@@ -121,11 +115,11 @@ static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, 
 }
 
 cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_error *err) {
-    uint32_t most_small = (uint32_t)fmax(1, pace * SMALL_PLANS);
-    uint32_t most_fast = (uint32_t)fmax(2, pace * FAST_PLANS);
-    pair_list small[SMALL_PLANS], fast[FAST_PLANS];
+    uint32_t most_small = (uint32_t)fmax(1, pace * CB_CROSS_SMALL);
+    uint32_t most_fast = (uint32_t)fmax(2, pace * CB_CROSS_FAST);
+    pair_list small[CB_CROSS_SMALL], fast[CB_CROSS_FAST];
     uint32_t n_small = 0, n_fast = 0, at = cb_candidates_fitting(t->pool, target),
-             chosen[FAST_PLANS];
+             chosen[CB_CROSS_FAST];
     cb_status status = CB_OK;
     if (at == CB_NONE) return CB_OK;
     cb_arena scratch;
@@ -214,12 +208,12 @@ static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, c
 /* Blocks first, halves of those that could not go. */
 static cb_status remove_blocks(remover *r, uint64_t target, cb_arena *scratch, cb_error *err) {
     CB_VEC(block) queue = {0};
-    uint32_t width = (r->n + FIRST_BLOCKS - 1) / FIRST_BLOCKS;
+    uint32_t width = (r->n + CB_REMOVAL_BLOCKS - 1) / CB_REMOVAL_BLOCKS;
     for (uint32_t i = 0; i < r->n; i += width) {
         if (!CB_PUSH(scratch, queue, (block){i, i + width < r->n ? i + width : r->n}))
             return cb_no_memory(err);
     }
-    for (size_t next = 0; next < queue.len && next < REMOVAL_TRIALS; next++) {
+    for (size_t next = 0; next < queue.len && next < CB_REMOVAL_TRIALS; next++) {
         block b = queue.at[next];
         bool fits;
         CB_TRY(try_without(r, b, target, &fits, err));

@@ -9,16 +9,7 @@
 #include <math.h>
 
 #include "floor.h"
-
-#define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
-#define NEXT_STEPS 30
-#define EFFORT 250000.0  /* steps times base ops: large graphs take fewer */
-#define SLACK 0.97       /* of the bound */
-#define FIRST_SHARE 0.7  /* of the usual effort, for the first deep rung: it starts from no plan */
-#define LEAST_SHARE 0.25 /* and for those far behind it */
-#define DIG_SHARE 0.3
-#define DUG_SHARE 0.004 /* of save-everything's bytes: closer is not worth a search */
-#define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
+#include "tuning.h"
 
 /* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
  * well. */
@@ -37,10 +28,10 @@ static void set_least(cb_ladder *d) {
     double least = 0;
     for (uint32_t r = 0; r < d->n_rung; r++) {
         bool reached = cb_candidates_fitting(d->base, d->target[r]) != CB_NONE;
-        double bound = SLACK * cb_prices_bound(&d->first.prices, (double)d->target[r]);
+        double bound = CB_SLACK * cb_prices_bound(&d->first.prices, (double)d->target[r]);
         if (reached) d->n_near = r + 1;
         if (reached) least = fmax(least, bound);
-        else least = fmin(fmax(least, bound), least * GROWTH);
+        else least = fmin(fmax(least, bound), least * CB_GROWTH);
         d->least_ps[r] = least;
     }
 }
@@ -50,10 +41,10 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     cb_prices *prices = &d->first.prices;
     const double *from = NULL;
     double once = (double)t->f->once_ps,
-           scale = fmin(1, EFFORT / (NEXT_STEPS * (t->f->n_base + 1.0)));
+           scale = fmin(1, CB_START_EFFORT / (CB_NEXT_STEPS * (t->f->n_base + 1.0)));
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
-        int steps = (int)fmax(6, scale * (i == 0 ? FIRST_STEPS : NEXT_STEPS));
+        int steps = (int)fmax(6, scale * (i == 0 ? CB_START_STEPS : CB_NEXT_STEPS));
         uint32_t at = cb_candidates_fitting(t->pool, target);
         double known = at == CB_NONE ? once / 2 : (double)t->pool->at[at].time_ps - once;
         CB_TRY(cb_prices_polyak(prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
@@ -146,7 +137,7 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
 /* The first of a search, so that it depends on the base alone. */
 static cb_status bound_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     CB_TRY(cb_bound_rung(&c->prices, start_of(d, d->target[r]), d->target[r], err));
-    if (r < d->n_near) d->own_ps[r] = SLACK * cb_prices_bound(&c->prices, (double)d->target[r]);
+    if (r < d->n_near) d->own_ps[r] = CB_SLACK * cb_prices_bound(&c->prices, (double)d->target[r]);
     return CB_OK;
 }
 
@@ -218,7 +209,7 @@ static deep_search plan_deep(const cb_ladder *d, uint32_t r) {
     double depth = 1.0 + r - d->n_near;
     return (deep_search){.from = r == d->n_near ? NULL : &d->last_deep,
                          .target = {d->target[r], d->target[r]},
-                         .share = fmax(LEAST_SHARE, FIRST_SHARE / depth),
+                         .share = fmax(CB_LEAST_SHARE, CB_FIRST_SHARE / depth),
                          .least_ps = cb_ladder_least(d, r, true),
                          .r = r};
 }
@@ -340,7 +331,7 @@ static cb_candidate lowest(const cb_ladder *d) {
 static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], cb_candidate *high,
                         cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep = (deep_search){.from = high, .share = DIG_SHARE, .r = CB_NONE};
+    s.deep = (deep_search){.from = high, .share = CB_DIG_SHARE, .r = CB_NONE};
     s.deep.least_ps = (double)(high->time_ps - d->first.t->f->once_ps);
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
@@ -368,7 +359,7 @@ static cb_status dig_above_missed(cb_ladder *d, cb_candidate *high, cb_error *er
 static cb_status dig_to_floor(cb_ladder *d, cb_candidate *high, cb_error *err) {
     cb_floor floor;
     CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
-    uint64_t low = floor.bytes, step = (uint64_t)(DUG_SHARE * (double)d->whole);
+    uint64_t low = floor.bytes, step = (uint64_t)(CB_DUG_SHARE * (double)d->whole);
     if (high->size <= low + step) return CB_OK;
     uint64_t to = low + (high->size - 1 - low) / 2;
     const uint64_t target[CB_ATTEMPTS] = {to, to};
@@ -390,7 +381,7 @@ cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err) {
 cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, const uint64_t target[CB_ATTEMPTS],
                         cb_candidate out[CB_ATTEMPTS], cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep = (deep_search){.from = from, .share = DIG_SHARE, .r = CB_NONE};
+    s.deep = (deep_search){.from = from, .share = CB_DIG_SHARE, .r = CB_NONE};
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
     memcpy(out, s.deep.out, sizeof s.deep.out);

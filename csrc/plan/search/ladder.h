@@ -12,11 +12,9 @@
 #define CB_PLAN_LADDER_H
 
 #include "rung.h"
+#include "tuning.h"
 #include "workers.h"
 
-#define CB_RUNGS_MOST 80
-#define CB_LADDER_STARTS 9
-#define CB_ATTEMPTS 2                 /* at a deep rung, sharing the effort */
 #define CB_DUG_MOST (2 * CB_ATTEMPTS) /* plans below the last rung: two digs */
 
 typedef struct cb_ladder {

@@ -7,8 +7,7 @@
 
 #include "front.h"
 #include "refusal.h"
-
-#define REFINED 4 /* searches at an exact budget, if offsets take more than it leaves */
+#include "tuning.h"
 
 /* ---- within a budget ------------------------------------------------------------------------- */
 
@@ -43,7 +42,7 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
  * larger than what lives in it. */
 static cb_status refine(cb_chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, target = bytes - cb_beside_bytes(k->t);
-    for (int i = 0; i < REFINED; i++) {
+    for (int i = 0; i < CB_REFINED; i++) {
         cb_candidate c;
         double bound_ps;
         uint64_t measured;

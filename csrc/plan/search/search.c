@@ -12,9 +12,7 @@
 #include "pick.h"
 #include "refusal.h"
 #include "spare.h"
-
-#define FEW_OPS 40 /* of fewer the front of plans is walked, with spare ops between them */
-#define AHEAD 2    /* rungs of a budget that are searched at once */
+#include "tuning.h"
 
 struct cb_searcher {
     const cb_facts *f;
@@ -44,7 +42,7 @@ static void want_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) 
     uint32_t at = cb_candidates_fitting(d->base, bytes), first = cb_ladder_first(d, bytes);
     double once = (double)s->f->once_ps,
            known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps;
-    for (uint32_t r = first; r < d->n_rung && r < first + AHEAD; r++) {
+    for (uint32_t r = first; r < d->n_rung && r < first + CB_AHEAD; r++) {
         if (once + cb_ladder_least(d, r, false) >= known || (r > first && r >= d->n_near)) return;
         wanted[r] = true;
     }
@@ -94,7 +92,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     t->proven = NULL;
     s->d = (cb_ladder){0};
     CB_TRY(cb_exact_suits(s->f, &modest, err));
-    bool few = !saved && !modest && s->f->n_base < FEW_OPS;
+    bool few = !saved && !modest && s->f->n_base < CB_FEW_OPS;
     if (few) CB_TRY(use_spares(s, err));
     CB_TRY(cb_try_pairs(t, NULL, 0, err));
     if (saved) CB_TRY(cb_try_for_saved(t, s->cut, err));

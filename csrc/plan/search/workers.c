@@ -3,11 +3,9 @@
  * Only the caller may ask the user's poll function, which may be in Python: the others look at a
  * flag, and the caller, out of jobs, goes on asking until they are done. */
 #include "workers.h"
+#include "tuning.h"
 
 #include <time.h>
-
-#define MOST_HELPERS 15
-#define LOOK_AGAIN_NS 2000000 /* while others work */
 
 typedef struct helper {
     cb_worker worker;
@@ -23,7 +21,7 @@ struct cb_workers {
     cb_worker *first;
     size_t n_tangent;
     cb_threads *threads;
-    helper *helper[MOST_HELPERS];
+    helper *helper[CB_HELPERS_MOST];
     uint32_t n_helper;
     /* one run */
     cb_worker_fn fn;
@@ -31,8 +29,8 @@ struct cb_workers {
     uint32_t n_job;
     atomic_uint next_job, next_helper, at_work;
     atomic_bool stop;
-    cb_status status[MOST_HELPERS + 1]; /* by worker */
-    cb_error err[MOST_HELPERS + 1];
+    cb_status status[CB_HELPERS_MOST + 1]; /* by worker */
+    cb_error err[CB_HELPERS_MOST + 1];
 };
 
 static int look_at_flag(void *user) {
@@ -105,7 +103,7 @@ static void do_jobs(cb_workers *workers, uint32_t who) {
 }
 
 static void wait_for_others(cb_workers *workers) {
-    const struct timespec while_they_work = {.tv_nsec = LOOK_AGAIN_NS};
+    const struct timespec while_they_work = {.tv_nsec = CB_LOOK_AGAIN_NS};
     while (atomic_load(&workers->at_work) > 0 && !atomic_load(&workers->stop)) {
         (void)nanosleep(&while_they_work, NULL);
         workers->status[0] = cb_trial_poll(workers->first->t, &workers->err[0]);
@@ -150,7 +148,7 @@ cb_status cb_workers_run(cb_workers *workers, uint32_t n_job, cb_worker_fn fn, v
                          cb_error *err) {
     uint32_t n_thread = workers->threads ? (uint32_t)cb_threads_count(workers->threads) : 1;
     if (n_thread > n_job) n_thread = n_job;
-    if (n_thread > MOST_HELPERS + 1) n_thread = MOST_HELPERS + 1;
+    if (n_thread > CB_HELPERS_MOST + 1) n_thread = CB_HELPERS_MOST + 1;
     if (n_thread < 2) return run_alone(workers, n_job, fn, user, err);
     CB_TRY(prepare(workers, n_thread - 1, err));
     workers->fn = fn;

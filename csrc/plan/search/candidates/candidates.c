@@ -1,6 +1,7 @@
 /* A full pool gives up the candidate whose neighbours are closest in size: the front stays evenly
  * covered and its ends stay. */
 #include "candidates.h"
+#include "../tuning.h"
 
 static void drop(cb_candidates *pool, uint32_t i) {
     cb_arena_free(&pool->at[i].arena);

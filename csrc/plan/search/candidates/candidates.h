@@ -4,6 +4,7 @@
 #define CB_PLAN_CANDIDATES_H
 
 #include "../../schedule/sim.h"
+#include "../tuning.h"
 
 typedef struct cb_candidate {
     uint64_t size;   /* bytes under the measure of the search: peak or saved */
@@ -12,8 +13,6 @@ typedef struct cb_candidate {
     cb_pair *pair;
     size_t n_pair;
 } cb_candidate;
-
-#define CB_CANDIDATES_MOST 640
 
 typedef struct cb_candidates {
     cb_alloc *alloc;

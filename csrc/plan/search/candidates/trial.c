@@ -1,6 +1,5 @@
 #include "trial.h"
-
-#define POLL_EVERY 16 /* trials of some 10 to 1000 microseconds */
+#include "../tuning.h"
 
 typedef struct crossing { /* what a schedule saves: lives over the start of the backward */
     const cb_sim_life *life;
@@ -96,7 +95,7 @@ static cb_status try_runs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_er
 }
 
 cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
-    if (t->count++ % POLL_EVERY == 0) CB_TRY(cb_trial_poll(t, err));
+    if (t->count++ % CB_TRIALS_A_POLL == 0) CB_TRY(cb_trial_poll(t, err));
     CB_TRY(t->offload_sim ? try_moves(t, pair, n_pair, err) : try_runs(t, pair, n_pair, err));
     return t->lawful ? cb_candidates_offer(t->pool, t->size, t->time_ps, pair, n_pair, err) : CB_OK;
 }

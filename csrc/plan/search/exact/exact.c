@@ -1,9 +1,7 @@
 #include "exact.h"
 
+#include "../tuning.h"
 #include "exact_parts.h"
-
-#define MOST_STATES (1u << 20) /* positions times sets */
-#define PROBES 64              /* of bisection */
 
 /* Has it nothing that the states say nothing about? */
 static bool is_plain(const cb_facts *f) {
@@ -19,11 +17,11 @@ static bool is_plain(const cb_facts *f) {
 
 cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err) {
     uint32_t n;
-    *suits = f->n_base > 0 && f->n_base <= MOST_STATES >> 1 && is_plain(f);
+    *suits = f->n_base > 0 && f->n_base <= CB_EXACT_STATES >> 1 && is_plain(f);
     if (!*suits) return CB_OK;
     *suits = false;
     CB_TRY(cb_exact_count_bits(f, &n, err));
-    *suits = n <= CB_EXACT_BITS && f->n_base + 2 <= MOST_STATES >> n;
+    *suits = n <= CB_EXACT_BITS && f->n_base + 2 <= CB_EXACT_STATES >> n;
     return CB_OK;
 }
 
@@ -54,7 +52,7 @@ cb_status cb_exact_smallest(const cb_facts *f, const cb_goal *goal, int64_t most
     *out = (cb_schedule){0};
     CB_TRY_DONE(cb_exact_set_up(&z, f, &scratch, err));
     z.most_ps = most_ps;
-    for (int i = 0; i < PROBES && low + 1 < high; i++) {
+    for (int i = 0; i < CB_EXACT_PROBES && low + 1 < high; i++) {
         uint64_t middle = i == 0 ? high : low + (high - low) / 2;
         CB_TRY_DONE(cb_exact_solve(&z, goal, middle, &best, err));
         bool fits = best.time_ps >= 0;

@@ -30,8 +30,7 @@
 #define CB_PLAN_EXACT_PARTS_H
 
 #include "../../schedule/goal.h"
-
-#define CB_EXACT_BITS 18
+#include "../tuning.h"
 
 /* Last events of a state. FIRST, SHOW and CROSS are the base op, a view and the reruns that are the
  * backward's first step: what it starts with may go after that. */

@@ -1,4 +1,5 @@
 /* Which values have a bit, what ops do to the bits, and the bytes of all that has none. */
+#include "../tuning.h"
 #include "exact_parts.h"
 
 /* ---- bits ------------------------------------------------------------------------------------ */

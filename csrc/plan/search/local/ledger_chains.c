@@ -4,15 +4,14 @@
  *
  * Views are seen through: reading a view is reading its storage's latest run, as the simulator
  * refreshes views for free. */
+#include "../tuning.h"
 #include "ledger_parts.h"
-
-#define FEW_USES 8 /* are gone through one by one */
 
 /* ---- runs and reads -------------------------------------------------------------------------- */
 
 size_t cb_ledger_find_use(const cb_ledger_uses *u, uint32_t anchor) {
     size_t low = 0, high = u->len;
-    if (high <= FEW_USES) {
+    if (high <= CB_LEDGER_FEW_USES) {
         while (high > 0 && u->at[high - 1].anchor >= anchor) high--;
         return high;
     }

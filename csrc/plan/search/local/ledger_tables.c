@@ -2,9 +2,8 @@
  *
  * Outputs of one op that the same ops read and that are held alike (the statistics of a batch norm)
  * have the same lives in every plan. The books keep the first of them, with the bytes of all. */
+#include "../tuning.h"
 #include "ledger.h"
-
-#define TWIN_TRIES 8 /* outputs of an op that each other one is compared with, at most */
 
 /* Storages that the base ops read, each once; `seen` [n_storage] is scratch. */
 static void list_reads(cb_ledger *l, uint32_t *seen) {
@@ -109,8 +108,8 @@ static void list_lives(cb_ledger *l, const reader_lists *r) {
         for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
             uint32_t s = l->made[j], like = CB_NONE;
             double bytes = (double)p->storage_bytes[s];
-            for (uint32_t i = n; i > l->life_begin[op] && n - i < TWIN_TRIES && like == CB_NONE;
-                 i--)
+            for (uint32_t i = n;
+                 i > l->life_begin[op] && n - i < CB_LEDGER_TWIN_TRIES && like == CB_NONE; i--)
                 if (are_twins(l, r, s, l->life[i - 1])) like = l->life[i - 1];
             l->made_bytes[op] += bytes;
             if (like == CB_NONE) l->life[n++] = s;
