@@ -39,7 +39,7 @@ typedef struct chooser {
     cb_offload_search haul;
     cb_ladder ladder;
     cb_trial runs, moves; /* without and with copies to the host */
-    cb_candidates *base, *pool;
+    cb_candidates *base, *candidates;
     uint32_t n_rung;
     uint64_t target[CB_RUNGS_MOST + 1];
     double least_ps[CB_RUNGS_MOST];
@@ -113,18 +113,22 @@ static cb_status start(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     cb_arena *a = z->arena;
     bool *forced = CB_NEW(a, bool, z->f->p->n_op);
     z->base = CB_NEW(a, cb_candidates, 1);
-    z->pool = CB_NEW(a, cb_candidates, 1);
-    if (!forced || !z->base || !z->pool) return cb_no_memory(err);
-    z->base->alloc = z->pool->alloc = a->alloc;
-    z->runs = (cb_trial){
-        .f = z->f, .goal = z->goal, .sim = sim, .pool = z->base, .scratch = a, .forced = forced};
+    z->candidates = CB_NEW(a, cb_candidates, 1);
+    if (!forced || !z->base || !z->candidates) return cb_no_memory(err);
+    z->base->alloc = z->candidates->alloc = a->alloc;
+    z->runs = (cb_trial){.f = z->f,
+                         .goal = z->goal,
+                         .sim = sim,
+                         .candidates = z->base,
+                         .scratch = a,
+                         .forced = forced};
     CB_TRY(cb_force_recompute(z->f, cut, forced, err));
     for (uint32_t op = 0; op < z->f->p->n_op; op++) z->runs.has_demands |= forced[op];
     CB_TRY(cb_try_pairs(&z->runs, NULL, 0, err));
     CB_TRY(cb_ladder_init(&z->ladder, &z->runs, cut, NULL, err));
     z->moves = z->runs;
     z->moves.offload_sim = &z->offload_sim;
-    z->moves.pool = z->pool;
+    z->moves.candidates = z->candidates;
     CB_TRY(cb_offload_search_init(&z->haul, &z->moves, &z->ladder.first.prices, cut, err));
     CB_TRY(find_floor(z, err));
     z->n_rung = z->ladder.n_rung;
@@ -147,21 +151,21 @@ static uint64_t next_target(const chooser *z, uint32_t r) {
     return r + STRIDE < z->n_rung ? z->target[r + STRIDE] : 0;
 }
 
-/* The fastest plan of the pool that counts for rung `r`, and takes no less than `least`. */
+/* The fastest candidate that counts for rung `r`, and takes no less than `least`. */
 static cb_status keep_winner(chooser *z, uint32_t r, double least, cb_candidate *out,
                              cb_error *err) {
-    uint32_t i = cb_candidates_fitting(z->pool, z->target[r]);
+    uint32_t i = cb_candidates_fitting(z->candidates, z->target[r]);
     if (i == CB_NONE) return CB_OK;
-    while (i > 0 && (double)z->pool->at[i].time_ps < least) i--;
-    if ((double)z->pool->at[i].time_ps < least) return CB_OK;
-    z->at[r].passed |= z->pool->at[i].size <= next_target(z, r);
-    if (z->pool->at[i].size <= next_target(z, r)) return CB_OK;
-    return keep(z, &z->pool->at[i], out, err);
+    while (i > 0 && (double)z->candidates->at[i].time_ps < least) i--;
+    if ((double)z->candidates->at[i].time_ps < least) return CB_OK;
+    z->at[r].passed |= z->candidates->at[i].size <= next_target(z, r);
+    if (z->candidates->at[i].size <= next_target(z, r)) return CB_OK;
+    return keep(z, &z->candidates->at[i], out, err);
 }
 
 static cb_status search_for(chooser *z, uint32_t r, bool reruns, const cb_candidate *seed,
                             cb_candidate *out, cb_error *err) {
-    cb_candidates_free(z->pool);
+    cb_candidates_free(z->candidates);
     z->moves.target = z->target[r];
     CB_TRY(cb_offload_search_run(&z->haul, reruns, seed, err));
     double least = (double)z->f->once_ps + z->least_ps[r];
@@ -412,7 +416,7 @@ cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
         uint64_t bytes = goal->smallest ? z->best_bytes : goal->bytes;
         out->least_extra_ps = early || status != CB_OK ? -1 : bound_of(z, bytes - beside(z));
     }
-    if (z->pool) cb_candidates_free(z->pool);
+    if (z->candidates) cb_candidates_free(z->candidates);
     if (z->base) cb_candidates_free(z->base);
     cb_ladder_free(&z->ladder);
     cb_offload_sim_free(&z->offload_sim);

@@ -412,14 +412,14 @@ static cb_status polish(cb_offload_search *h, cb_error *err) {
     return CB_OK;
 }
 
-/* The fastest plan of the pool that fits, if it beats `now`. */
+/* The fastest candidate that fits, if it beats `now`. */
 static cb_status take_best(cb_offload_search *h, cb_error *err) {
-    const cb_candidates *pool = h->t->pool;
-    uint32_t at = cb_candidates_fitting(pool, h->t->target);
-    if (at == CB_NONE || pool->at[at].time_ps >= h->now.time_ps) return CB_OK;
-    h->now.time_ps = pool->at[at].time_ps;
-    return copy_pairs(pool->at[at].pair, pool->at[at].n_pair, &h->now.pairs) ? CB_OK
-                                                                             : cb_no_memory(err);
+    const cb_candidates *all = h->t->candidates;
+    uint32_t at = cb_candidates_fitting(all, h->t->target);
+    if (at == CB_NONE || all->at[at].time_ps >= h->now.time_ps) return CB_OK;
+    h->now.time_ps = all->at[at].time_ps;
+    return copy_pairs(all->at[at].pair, all->at[at].n_pair, &h->now.pairs) ? CB_OK
+                                                                           : cb_no_memory(err);
 }
 
 cb_status cb_offload_search_run(cb_offload_search *h, bool reruns, const cb_candidate *seed,

@@ -53,7 +53,7 @@ cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err) {
 
 /* Fastest first: sizes fall from the end. */
 cb_status cb_consider_candidates(cb_chooser *k, cb_error *err) {
-    const cb_candidates *all = k->t->pool;
+    const cb_candidates *all = k->t->candidates;
     for (uint32_t i = all->n; i-- > 0;) {
         if (cb_has_best(k) && all->at[i].time_ps > k->best.time_ps) return CB_OK;
         CB_TRY(cb_consider(k, &all->at[i], err));
@@ -80,5 +80,5 @@ cb_status cb_consider_small_of(cb_chooser *k, const cb_candidates *candidates, d
 }
 
 cb_status cb_consider_small_candidates(cb_chooser *k, double most_ps, cb_error *err) {
-    return cb_consider_small_of(k, k->t->pool, most_ps, err);
+    return cb_consider_small_of(k, k->t->candidates, most_ps, err);
 }

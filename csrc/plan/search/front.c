@@ -39,21 +39,21 @@ static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, 
 /* Below the smallest of them. In the last round with all the effort before it ends, and with the
  * floor for a target, too: where just below is a dead end, that leads elsewhere. */
 static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_error *err) {
-    const cb_candidates *pool = c->work;
+    const cb_candidates *all = c->work;
     bool last = w->round + 1 == CB_FRONT_ROUNDS;
     uint32_t kind = last ? 2 * CB_LAST_ATTEMPTS : 0;
     uint64_t size;
     do {
-        cb_candidate from = pool->at[0];
+        cb_candidate from = all->at[0];
         size = from.size;
         if (size == 0 || size <= w->floor) return CB_OK;
         cb_deep_search s = {
             .from = &from, .target = size - 1, .attempt = kind + attempt, .share = share_of(c)};
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
-        if (!last || pool->at[0].size < size) continue;
+        if (!last || all->at[0].size < size) continue;
         s.target = w->floor;
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
-    } while (pool->at[0].size < size);
+    } while (all->at[0].size < size);
     return CB_OK;
 }
 
@@ -68,13 +68,13 @@ static cb_status offer_all(cb_candidates *to, const cb_candidates *from, cb_erro
 static cb_status walk(cb_worker *c, uint32_t job, void *user, cb_error *err) {
     walks *w = user;
     cb_ladder *d = w->d;
-    cb_candidates *before = c->t->pool;
+    cb_candidates *before = c->t->candidates;
     uint32_t attempt = w->round * CB_FRONT_WALKS + job;
     cb_ladder_begin(d, c);
     cb_status status = walk_known(d, c, attempt, err);
     if (status == CB_OK && c->work->n > 0) status = walk_on(w, c, attempt, err);
     if (status == CB_OK) status = offer_all(w->found[job], c->work, err);
-    c->t->pool = before;
+    c->t->candidates = before;
     return status;
 }
 

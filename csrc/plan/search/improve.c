@@ -10,7 +10,7 @@
 #include "../../base/sort.h"
 #include "tuning.h"
 
-/* A copy of a candidate's pairs: the pool may drop it while we work. */
+/* A copy of a candidate's pairs: it may be dropped while we work. */
 typedef struct pair_list {
     cb_pair *at;
     size_t n;
@@ -77,8 +77,9 @@ static cb_status cross(cb_trial *t, const crossover *x, cb_error *err) {
         if (same_pairs(&end[0], now)) now = &end[0];
         else if (same_pairs(&end[1], now)) now = &end[1];
         else CB_TRY(try_mix(t, now, x->target, err));
-        uint32_t at = cb_candidates_fitting(t->pool, x->target);
-        if (!now->fits && at != CB_NONE && now->time_ps >= t->pool->at[at].time_ps) return CB_OK;
+        uint32_t at = cb_candidates_fitting(t->candidates, x->target);
+        if (!now->fits && at != CB_NONE && now->time_ps >= t->candidates->at[at].time_ps)
+            return CB_OK;
         bool is_low = now->fits == x->fast_first;
         if (is_low) low = middle;
         else high = middle;
@@ -95,11 +96,11 @@ static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, 
                             uint32_t chosen[CB_CROSS_FAST]) {
     double score[CB_CROSS_FAST];
     uint32_t n = 0;
-    for (uint32_t i = first; i < t->pool->n; i++) {
-        const cb_candidate *c = &t->pool->at[i];
+    for (uint32_t i = first; i < t->candidates->n; i++) {
+        const cb_candidate *c = &t->candidates->at[i];
         double own = (double)c->time_ps / ((double)t->f->once_ps + 1) +
                      CB_CROSS_SIZE_WEIGHT * (double)(c->size - target) /
-                         (double)t->pool->at[t->pool->n - 1].size;
+                         (double)t->candidates->at[t->candidates->n - 1].size;
         uint32_t place = n;
         while (place > 0 && score[place - 1] > own) place--;
         if (place == most) continue;
@@ -118,7 +119,7 @@ cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_err
     uint32_t most_small = (uint32_t)fmax(1, pace * CB_CROSS_SMALL);
     uint32_t most_fast = (uint32_t)fmax(2, pace * CB_CROSS_FAST);
     pair_list small[CB_CROSS_SMALL], fast[CB_CROSS_FAST];
-    uint32_t n_small = 0, n_fast = 0, at = cb_candidates_fitting(t->pool, target),
+    uint32_t n_small = 0, n_fast = 0, at = cb_candidates_fitting(t->candidates, target),
              chosen[CB_CROSS_FAST];
     cb_status status = CB_OK;
     if (at == CB_NONE) return CB_OK;
@@ -126,10 +127,11 @@ cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_err
     cb_arena_init(&scratch, t->scratch->alloc);
     size_t longest = 0;
     for (uint32_t i = at + 1; i-- > 0 && n_small < most_small; n_small++) {
-        if (!copy_pairs(&scratch, &t->pool->at[i], &small[n_small])) goto no_memory;
+        if (!copy_pairs(&scratch, &t->candidates->at[i], &small[n_small])) goto no_memory;
     }
     for (uint32_t n = choose_fast(t, at + 1, target, most_fast, chosen); n_fast < n; n_fast++) {
-        if (!copy_pairs(&scratch, &t->pool->at[chosen[n_fast]], &fast[n_fast])) goto no_memory;
+        if (!copy_pairs(&scratch, &t->candidates->at[chosen[n_fast]], &fast[n_fast]))
+            goto no_memory;
         if (fast[n_fast].n > longest) longest = fast[n_fast].n;
     }
     for (uint32_t i = 0; i < n_small; i++) {
@@ -228,9 +230,9 @@ static cb_status remove_blocks(remover *r, uint64_t target, cb_arena *scratch, c
 }
 
 cb_status cb_improve_by_removal(cb_trial *t, uint64_t target, cb_error *err) {
-    uint32_t at = cb_candidates_fitting(t->pool, target);
-    if (at == CB_NONE || t->pool->at[at].n_pair == 0) return CB_OK;
-    const cb_candidate *c = &t->pool->at[at];
+    uint32_t at = cb_candidates_fitting(t->candidates, target);
+    if (at == CB_NONE || t->candidates->at[at].n_pair == 0) return CB_OK;
+    const cb_candidate *c = &t->candidates->at[at];
     cb_arena scratch;
     cb_arena_init(&scratch, t->scratch->alloc);
     remover r = {.t = t, .n = (uint32_t)c->n_pair, .time_ps = c->time_ps};

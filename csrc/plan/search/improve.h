@@ -1,4 +1,5 @@
-/* improve.h: better schedules from those in the pool. Internal. All results end up in the pool. */
+/* improve.h: better schedules from the trial's candidates, among which all results end up.
+ * Internal. */
 #ifndef CB_PLAN_IMPROVE_H
 #define CB_PLAN_IMPROVE_H
 

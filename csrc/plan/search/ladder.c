@@ -1,5 +1,5 @@
 /* The base of the ladder: prices at nine shares of the save-everything peak. They give plans for
- * every rung's pool, a start for its prices, and tangents that bound its plans' times from below.
+ * every rung, a start for its prices, and tangents that bound its plans' times from below.
  *
  * The bound holds for a class of plans only, and a search may leave the class. So a rung's plans
  * are held to it, with a little slack: that way "this rung cannot win" is true of the set by
@@ -45,8 +45,8 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
         int steps = (int)fmax(6, scale * (i == 0 ? CB_START_STEPS : CB_NEXT_STEPS));
-        uint32_t at = cb_candidates_fitting(t->pool, target);
-        double known = at == CB_NONE ? once / 2 : (double)t->pool->at[at].time_ps - once;
+        uint32_t at = cb_candidates_fitting(t->candidates, target);
+        double known = at == CB_NONE ? once / 2 : (double)t->candidates->at[at].time_ps - once;
         CB_TRY(cb_prices_polyak(prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
         memcpy(d->start[i], prices->best, t->f->n_base * sizeof **d->start);
         from = d->start[i];
@@ -59,7 +59,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *thr
                          cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
-    *d = (cb_ladder){.base = t->pool, .whole = t->size};
+    *d = (cb_ladder){.base = t->candidates, .whole = t->size};
     d->may_rerun = CB_NEW(a, bool, f->p->n_op);
     if (!d->may_rerun) return cb_no_memory(err);
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
@@ -95,12 +95,12 @@ double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep) {
 
 /* The fastest plan of the worker's that counts for rung `r`. */
 static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, uint32_t r) {
-    const cb_candidates *pool = c->work;
+    const cb_candidates *all = c->work;
     double least = (double)c->t->f->once_ps + fmax(cb_ladder_least(d, r, true), d->own_ps[r]);
-    uint32_t i = cb_candidates_fitting(pool, d->target[r]);
+    uint32_t i = cb_candidates_fitting(all, d->target[r]);
     if (i == CB_NONE) return NULL;
-    while (i > 0 && (double)pool->at[i].time_ps < least) i--;
-    const cb_candidate *best = &pool->at[i];
+    while (i > 0 && (double)all->at[i].time_ps < least) i--;
+    const cb_candidate *best = &all->at[i];
     return best->size > d->target[r + 1] && (double)best->time_ps >= least ? best : NULL;
 }
 
@@ -131,7 +131,7 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
     cb_candidates_borrow(c->work, d->base);
     if (d->front) cb_candidates_borrow(c->work, d->front);
     c->prices.tangent.len = d->n_tangent;
-    c->t->pool = c->work;
+    c->t->candidates = c->work;
 }
 
 /* The first of a search, so that it depends on the base alone. */
@@ -234,11 +234,11 @@ typedef struct searches {
 
 static cb_status search_one(cb_worker *c, uint32_t job, void *user, cb_error *err) {
     searches *s = user;
-    cb_candidates *before = c->t->pool;
+    cb_candidates *before = c->t->candidates;
     cb_ladder_begin(s->d, c);
     cb_status status = job < s->n_attempt ? attempt(s->d, &s->deep, c, job, err)
                                           : search_near(s->d, c, s->near[job - s->n_attempt], err);
-    c->t->pool = before;
+    c->t->candidates = before;
     return status;
 }
 
@@ -290,7 +290,7 @@ cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error 
     if (d->own_ps[r] == 0) {
         cb_ladder_begin(d, c);
         status = bound_rung(d, c, r, err);
-        c->t->pool = d->base;
+        c->t->candidates = d->base;
     }
     *least_ps = fmax(d->least_ps[r], d->own_ps[r]);
     return status;
@@ -399,7 +399,7 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
     if (status == CB_OK) status = cb_search_rung(&c->moves, &c->prices, target, 0, err);
     if (status == CB_OK) status = keep_fastest(c, target, out, err);
     *bound_ps = cb_prices_bound(&c->prices, (double)target);
-    c->t->pool = d->base;
+    c->t->candidates = d->base;
     return status;
 }
 
@@ -411,7 +411,7 @@ cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double 
     cb_ladder_begin(d, c);
     cb_status status = cb_prove_bound(&c->prices, start_of(d, bytes), bytes, known_ps, err);
     *bound_ps = cb_prices_bound(&c->prices, (double)bytes);
-    c->t->pool = d->base;
+    c->t->candidates = d->base;
     return status;
 }
 

@@ -58,7 +58,7 @@ cb_status cb_fail_budget(const cb_chooser *k, const cb_ladder *d, cb_error *err)
     const cb_trial *t = k->t;
     static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
     char op[CB_OP_TEXT], floor[CB_OP_TEXT + 160], shares[200];
-    if (t->pool->n == 0) {
+    if (t->candidates->n == 0) {
         return cb_fail(err, CB_INFEASIBLE,
                        "no plan found that keeps all constraints: free some values of their "
                        "MUST_RECOMPUTE or widen a region's limit");

@@ -17,33 +17,34 @@ static int paced(const cb_trial *t, int steps, int least) {
     return (int)fmax(least, pace_of(t) * steps);
 }
 
-static int64_t fastest_fitting(const cb_candidates *pool, uint64_t target) {
-    uint32_t i = cb_candidates_fitting(pool, target);
-    return i == CB_NONE ? INT64_MAX : pool->at[i].time_ps;
+static int64_t fastest_fitting(const cb_candidates *all, uint64_t target) {
+    uint32_t i = cb_candidates_fitting(all, target);
+    return i == CB_NONE ? INT64_MAX : all->at[i].time_ps;
 }
 
 static cb_status load(cb_moves *m, const cb_candidate *c, uint64_t target, cb_error *err) {
     return cb_ledger_load(m->l, c->pair, c->n_pair, (double)target, err);
 }
 
-/* Removal on the fastest few that fit. The pool shifts while we work, so they are copied first. */
+/* Removal on the fastest few that fit. The candidates shift while we work, so they are copied
+ * first. */
 static cb_status trim_fastest(cb_moves *m, uint64_t target, double least_ps, cb_error *err) {
-    cb_candidates *pool = m->trial->pool;
+    cb_candidates *all = m->trial->candidates;
     cb_pairs copy[CB_TRIMMED_PLANS];
     cb_arena scratch;
     cb_status status = CB_OK;
     uint32_t n = 0, most = (uint32_t)paced(m->trial, CB_TRIMMED_PLANS, 1);
     cb_arena_init(&scratch, m->scratch->alloc);
-    uint32_t at = cb_candidates_fitting(pool, target);
+    uint32_t at = cb_candidates_fitting(all, target);
     for (uint32_t i = at == CB_NONE ? 0 : at + 1; i-- > 0 && n < most; n++) {
         copy[n] = (cb_pairs){.arena = &scratch};
-        if (!CB_RESERVE(&scratch, copy[n].list, pool->at[i].n_pair)) {
+        if (!CB_RESERVE(&scratch, copy[n].list, all->at[i].n_pair)) {
             status = cb_no_memory(err);
             goto done;
         }
-        copy[n].list.len = pool->at[i].n_pair;
+        copy[n].list.len = all->at[i].n_pair;
         if (copy[n].list.len > 0)
-            memcpy(copy[n].list.at, pool->at[i].pair, copy[n].list.len * sizeof(cb_pair));
+            memcpy(copy[n].list.at, all->at[i].pair, copy[n].list.len * sizeof(cb_pair));
     }
     for (uint32_t i = 0; i < n; i++) {
         CB_TRY_DONE(cb_ledger_load(m->l, copy[i].list.at, copy[i].list.len, (double)target, err));
@@ -56,11 +57,11 @@ done:
 
 /* The most promising start of a walk: near the target, and fast. */
 static const cb_candidate *find_start(const cb_moves *m, uint64_t target) {
-    const cb_candidates *pool = m->trial->pool;
+    const cb_candidates *all = m->trial->candidates;
     const cb_candidate *best = NULL;
     double least = INFINITY;
-    for (uint32_t i = 0; i < pool->n; i++) {
-        const cb_candidate *c = &pool->at[i];
+    for (uint32_t i = 0; i < all->n; i++) {
+        const cb_candidate *c = &all->at[i];
         double over = c->size > target ? (double)(c->size - target) : 0;
         double score = (double)c->time_ps / m->once + 3 * over / m->whole;
         if (score >= least) continue;
@@ -72,8 +73,8 @@ static const cb_candidate *find_start(const cb_moves *m, uint64_t target) {
 
 static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
     int64_t before = INT64_MAX;
-    for (int i = 0; i < CB_CROSS_ROUNDS && fastest_fitting(t->pool, target) < before; i++) {
-        before = fastest_fitting(t->pool, target);
+    for (int i = 0; i < CB_CROSS_ROUNDS && fastest_fitting(t->candidates, target) < before; i++) {
+        before = fastest_fitting(t->candidates, target);
         CB_TRY(cb_improve_by_mixing(t, target, pace_of(t), err));
     }
     return CB_OK;
@@ -90,14 +91,14 @@ static uint32_t effort(const cb_moves *m, double share) {
  * gets several starts. */
 static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
                       cb_error *err) {
-    uint32_t at = cb_candidates_fitting(m->trial->pool, target);
+    uint32_t at = cb_candidates_fitting(m->trial->candidates, target);
     int starts = cb_is_small_search(m) ? CB_STARTS : 1;
     if (at == CB_NONE) return CB_OK;
-    CB_TRY(load(m, &m->trial->pool->at[at], target, err));
+    CB_TRY(load(m, &m->trial->candidates->at[at], target, err));
     if (m->l->peak > m->l->target) return CB_OK;
     cb_arena scratch;
     cb_arena_init(&scratch, m->scratch->alloc);
-    cb_pairs from = {.arena = &scratch}; /* the pool shifts while we work */
+    cb_pairs from = {.arena = &scratch}; /* the candidates shift while we work */
     cb_status status = cb_ledger_pairs(m->l, &from) ? CB_OK : cb_no_memory(err);
     for (int i = 0; i < starts && status == CB_OK; i++) {
         double part = starts > 1 ? CB_START_SHARE * share : share;
@@ -114,7 +115,8 @@ done:
 cb_status cb_bound_rung(cb_prices *prices, const double *start_price, uint64_t target,
                         cb_error *err) {
     const cb_trial *t = prices->trial;
-    double once = (double)t->f->once_ps, known = (double)fastest_fitting(t->pool, target) - once;
+    double once = (double)t->f->once_ps,
+           known = (double)fastest_fitting(t->candidates, target) - once;
     return cb_prices_polyak(prices, target, start_price, fmin(known, once / 2) * 1.02,
                             paced(t, CB_POLYAK_STEPS, 8), err);
 }
@@ -127,7 +129,7 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double
     CB_TRY(cb_prices_aim(prices, target, CB_PRICE_NEED, paced(t, CB_AIM_STEPS, 3), err));
     CB_TRY(mix(t, target, err));
     CB_TRY(trim_fastest(m, target, least_ps, err));
-    double known = (double)fastest_fitting(t->pool, target) - once;
+    double known = (double)fastest_fitting(t->candidates, target) - once;
     double bound = cb_prices_bound(prices, (double)target);
     if (known <= CB_NEAR * bound) return CB_OK;
     if (known > CB_CLOSE * bound && known < once)
@@ -147,7 +149,7 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *er
     m->chance = s->target ^ (uint64_t)(s->attempt + 1) << 32;
     const cb_candidate *from = s->from ? s->from : find_start(m, s->target);
     if (!from) return CB_OK;
-    if (cb_candidates_fitting(t->pool, s->target) != CB_NONE) return CB_OK; /* no need to */
+    if (cb_candidates_fitting(t->candidates, s->target) != CB_NONE) return CB_OK; /* no need to */
     bool last = s->attempt >= CB_LAST_ATTEMPTS;
     double rounds = s->attempt >= 2 * CB_LAST_ATTEMPTS
                         ? fmin(CB_ROUNDS_MOST, CB_ROUNDS_OPS / (m->l->n + 1.0))

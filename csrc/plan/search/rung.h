@@ -9,7 +9,7 @@
 CB_MUST_CHECK cb_status cb_bound_rung(cb_prices *prices, const double *start_price, uint64_t target,
                                       cb_error *err);
 /* Then: prices, crossover, removal, and ruin and recreate at `target`. All plans end up in the
- * trial's pool. No search goes below `least_ps` of extra time. */
+ * trial's candidates. No search goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target,
                                        double least_ps, cb_error *err);
 /* No plans, but the best bound, now that one of `known_ps` of extra time is known. */

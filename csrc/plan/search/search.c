@@ -18,7 +18,7 @@ struct cb_searcher {
     const cb_facts *f;
     cb_cut *cut;
     cb_arena *arena;
-    cb_candidates pool;
+    cb_candidates candidates;
     cb_trial t;
     cb_facts spared; /* with spare ops, which `t`, `spared_sim` and `spared_cut` are about then */
     cb_sim spared_sim;
@@ -116,14 +116,14 @@ static cb_status search_all(cb_searcher *s, cb_chooser *k, cb_error *err) {
 /* The caller has ended the search: the best of all plans seen so far, rungs or not. */
 static cb_status settle(cb_chooser *k, const cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
-    cb_candidates *own[] = {t->pool, d->base, d->first.work, d->front};
+    cb_candidates *own[] = {t->candidates, d->base, d->first.work, d->front};
     uint32_t n_own = sizeof own / sizeof *own;
     double most_ps = cb_most_time(t);
     k->settles = true;
     for (uint32_t i = 0; i < n_own + cb_workers_count(d->workers); i++) {
         cb_candidates *kept = i < n_own ? own[i] : cb_workers_candidates(d->workers, i - n_own);
         if (!kept) continue;
-        t->pool = kept;
+        t->candidates = kept;
         if (t->goal->smallest) CB_TRY(cb_consider_small_candidates(k, most_ps, err));
         else CB_TRY(cb_consider_candidates(k, err));
     }
@@ -225,7 +225,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     cb_status status = search_all(s, &k, err);
     bool early = status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH;
     if (early) status = settle(&k, &s->d, err);
-    t->pool = &s->pool;
+    t->candidates = &s->candidates;
     out->smallest = k.smallest;
     if (status != CB_OK) return status;
     CB_TRY(answer(&k, out, err));
@@ -246,9 +246,12 @@ cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *arena, cb_sear
     cb_searcher *s = CB_NEW(arena, cb_searcher, 1);
     if (!s) return cb_no_memory(err);
     *s = (cb_searcher){.f = f, .cut = tools->cut, .arena = arena, .threads = tools->threads};
-    s->pool.alloc = arena->alloc;
-    s->t =
-        (cb_trial){.f = f, .goal = &s->goal, .sim = tools->sim, .pool = &s->pool, .scratch = arena};
+    s->candidates.alloc = arena->alloc;
+    s->t = (cb_trial){.f = f,
+                      .goal = &s->goal,
+                      .sim = tools->sim,
+                      .candidates = &s->candidates,
+                      .scratch = arena};
     CB_TRY(set_forced(s, f, tools->cut, err));
     *out = s;
     return CB_OK;
@@ -258,5 +261,5 @@ void cb_searcher_free(cb_searcher *s) {
     if (!s) return;
     cb_ladder_free(&s->d);
     if (s->t.f != s->f) cb_sim_free(&s->spared_sim);
-    cb_candidates_free(&s->pool);
+    cb_candidates_free(&s->candidates);
 }

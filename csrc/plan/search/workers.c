@@ -52,7 +52,7 @@ static cb_status start_helper(helper *h, cb_workers *workers, cb_error *err) {
     cb_candidates *none = CB_NEW(&h->arena, cb_candidates, 1);
     if (!none) return cb_no_memory(err);
     none->alloc = h->arena.alloc;
-    h->trial.pool = none;
+    h->trial.candidates = none;
     CB_TRY(cb_cut_init(&h->cut, t->f, &h->arena, err));
     CB_TRY(cb_sim_init(&h->sim, t->f, h->arena.alloc, err));
     cb_status status = cb_try_pairs(&h->trial, NULL, 0, err);

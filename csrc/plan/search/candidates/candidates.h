@@ -20,13 +20,13 @@ typedef struct cb_candidates {
     uint32_t n;
 } cb_candidates;
 
-void cb_candidates_free(cb_candidates *pool);
-/* Keeps a copy if nothing in the pool is as small and as fast; throws out what it beats. */
-CB_MUST_CHECK cb_status cb_candidates_offer(cb_candidates *pool, uint64_t size, int64_t time_ps,
+void cb_candidates_free(cb_candidates *set);
+/* Keeps a copy if no candidate is as small and as fast; throws out what it beats. */
+CB_MUST_CHECK cb_status cb_candidates_offer(cb_candidates *set, uint64_t size, int64_t time_ps,
                                             const cb_pair *pair, size_t n_pair, cb_error *err);
-/* Adds what `from` has. The pairs stay those of `from`, which must outlive this pool. */
-void cb_candidates_borrow(cb_candidates *pool, const cb_candidates *from);
+/* Adds what `from` has. The pairs stay those of `from`, which must outlive this. */
+void cb_candidates_borrow(cb_candidates *set, const cb_candidates *from);
 /* Index of the fastest candidate of at most `size` bytes, CB_NONE: none. */
-uint32_t cb_candidates_fitting(const cb_candidates *pool, uint64_t size);
+uint32_t cb_candidates_fitting(const cb_candidates *set, uint64_t size);
 
 #endif

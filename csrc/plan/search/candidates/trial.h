@@ -1,4 +1,4 @@
-/* trial.h: one schedule tried: simulated, judged and offered to the pool. Internal. */
+/* trial.h: one schedule tried: simulated, judged and offered to the candidates. Internal. */
 #ifndef CB_PLAN_TRIAL_H
 #define CB_PLAN_TRIAL_H
 
@@ -13,7 +13,7 @@ typedef struct cb_trial {
     cb_sim *sim;
     cb_offload_sim *offload_sim; /* judges instead of `sim`, under `target`; NULL: nothing moves */
     uint64_t target;
-    cb_candidates *pool;
+    cb_candidates *candidates;
     cb_arena *scratch;
     const bool *forced; /* [n_op] the user, or a region's limit, wants it recomputed */
     bool has_demands;   /* some constraint can be broken by a schedule */
