@@ -3,6 +3,7 @@
 
     tools/check_layers.py              report every violation as file:line, exit 1 if there is one
     tools/check_layers.py --self-test  check the checker
+    tools/check_layers.py --order plan/search   what stands in a folder, from the bottom up
 
 A file may include from its own layer and from the layers left of it. LEFT names the direct left
 neighbours; what they may include is allowed too. A layer with folders inside has a row for each
@@ -239,7 +240,7 @@ def circles(edges: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, st
     def reached(start: str) -> set[str]:
         seen, left = {start}, [start]
         while left:
-            new = edges.get(left.pop(), {}).keys() - seen
+            new = edges[left.pop()].keys() - seen
             seen |= new
             left += new
         return seen
@@ -248,9 +249,9 @@ def circles(edges: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, st
         yield from ((start, end) for end in ends if start in reached(end))
 
 
-def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
-    """Circles of units of the core. A call is the name of a function that another unit's source
-    defines; what macros paste together is not seen."""
+def unit_edges(root: Path) -> dict[str, dict[str, tuple[Path, int, str]]]:
+    """For each unit of the core the others that it uses, and where first. A call is the name of a
+    function that another unit's source defines; what macros paste together is not seen."""
     paths = [path for path in sources(root) if path.relative_to(root).parts[0] == "csrc"]
     unit = {path: path.relative_to(root / "csrc").with_suffix("").as_posix() for path in paths}
     text = {path: blank_noise(path.read_text(encoding="utf-8")) for path in paths}
@@ -260,7 +261,7 @@ def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
         if path.suffix == ".c"
         for name in DEFINITION.findall(text[path])
     }
-    edges: dict[str, dict[str, tuple[Path, int, str]]] = {}
+    edges: dict[str, dict[str, tuple[Path, int, str]]] = {unit[path]: {} for path in paths}
     for path in paths:
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, (line, code) in enumerate(zip(lines, text[path].splitlines(), strict=True), 1):
@@ -273,10 +274,26 @@ def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
                 ]
             for end, what in ends:
                 if end != unit[path]:
-                    edges.setdefault(unit[path], {}).setdefault(end, (path, number, what))
+                    edges[unit[path]].setdefault(end, (path, number, what))
+    return edges
+
+
+def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """Circles of units of the core: each use by itself."""
+    edges = unit_edges(root)
     for start, end in circles(edges):
         path, number, what = edges[start][end]
         yield path, number, f"{what} is of {end}, which uses {start}: a circle"
+
+
+def print_order(root: Path, folder: str) -> None:
+    """The units of a folder (`plan/search`), a line of those that use none but the lines above."""
+    edges = unit_edges(root)
+    left = {unit for unit in edges if unit.rpartition("/")[0] == folder}
+    while left:
+        line = {unit for unit in left if not left & edges[unit].keys()}
+        print(*sorted(unit.rpartition("/")[2] for unit in line or left))
+        left -= line or left
 
 
 def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
@@ -439,6 +456,10 @@ def main() -> int:
         self_test()
         return 0
     root = Path(__file__).resolve().parent.parent
+    if sys.argv[1:2] == ["--order"]:
+        for folder in sys.argv[2:]:
+            print_order(root, folder)
+        return 0
     problems = check_tree(root)
     count = len([*sources(root), *python_sources(root)])
     print("\n".join(problems) if problems else f"layers: {count} files in order")

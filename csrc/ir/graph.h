@@ -9,7 +9,10 @@
  *                      outputs are the value ids out_begin .. out_begin + n_out - 1
  *   value 9            producer op 3, out_index 1, storage 7
  *   storage 7          bytes, root value (the one that allocated it)
- */
+ *
+ * The order of this folder, each above those before it: op; value; infer_checks; infer_move,
+ * infer_nn, infer_pointwise; infer; graph; builder, copy, form, text, verify, work; print, parse,
+ * graph_json. */
 #ifndef CB_IR_GRAPH_H
 #define CB_IR_GRAPH_H
 
