@@ -75,16 +75,6 @@ uint64_t cb_context_fail_alloc(cb_context *ctx, uint64_t nth) {
 
 /* ---- text ----------------------------------------------------------------------------------- */
 
-cb_status cb_text_give(cb_alloc *alloc, const cb_str *text, char **out, cb_error *err) {
-    if (text->failed) return cb_no_memory(err);
-    char *copy = cb_malloc(alloc, text->len + 1);
-    if (!copy) return cb_no_memory(err);
-    if (text->len) memcpy(copy, text->at, text->len);
-    copy[text->len] = '\0';
-    *out = copy;
-    return CB_OK;
-}
-
 void cb_text_free(const cb_context *ctx, char *text) { cb_free((cb_alloc *)&ctx->alloc, text); }
 
 cb_status cb_graph_to_text(const cb_graph *g, char **out, cb_error *err) {

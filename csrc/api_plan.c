@@ -71,7 +71,7 @@ cb_status cb_plan_json(cb_context *ctx, const char *graph, size_t length, cb_pre
                        const cb_budget *budget, const char *device, cb_poll_fn poll,
                        void *poll_user, char **out, cb_error *err) {
     cb_plan_options options = {
-        .preset = preset, .poll = poll, .poll_user = poll_user, .threads = ctx->runtime.pool};
+        .preset = preset, .poll = {poll, poll_user}, .threads = ctx->runtime.pool};
     session s;
     cb_status status;
     if (budget) options.budget = *budget;
@@ -103,8 +103,7 @@ cb_status cb_plans_json(cb_context *ctx, const char *graph, size_t length, cb_pr
                         const cb_budget *budgets, uint32_t n, const char *device, cb_poll_fn poll,
                         void *poll_user, cb_progress *progress, cb_planned *out, cb_error *err) {
     cb_plan_options options = {.preset = preset,
-                               .poll = poll,
-                               .poll_user = poll_user,
+                               .poll = {poll, poll_user},
                                .progress = progress,
                                .threads = ctx->runtime.pool};
     session s;
@@ -164,8 +163,9 @@ cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length, cb
     cb_status status;
     CB_TRY(check_preset(preset, err));
     CB_TRY_DONE(open_session(&s, ctx, graph, length, device, err));
-    CB_TRY_DONE(cb_frontier_to_json(s.problem, preset, s.device, poll, poll_user, &ctx->alloc,
-                                    &s.text, err));
+    const cb_frontier_request request = {
+        .preset = preset, .device = s.device, .poll = {poll, poll_user}};
+    CB_TRY_DONE(cb_frontier_to_json(s.problem, &request, &ctx->alloc, &s.text, err));
 done:
     return close_session(&s, status, out, err);
 }

@@ -132,8 +132,7 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
     const cb_plan_options options = {.preset = o->preset,
                                      .budget = o->budget,
                                      .device = device,
-                                     .poll = o->poll,
-                                     .poll_user = o->poll_user,
+                                     .poll = {o->poll, o->poll_user},
                                      .threads = step->ctx->runtime.pool};
     return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
 }

@@ -38,8 +38,4 @@ struct cb_step {
     cb_adamw_row *rows; /* [n_gradients] */
 };
 
-/* A copy of `text` for the caller, freed with cb_text_free. */
-CB_MUST_CHECK cb_status cb_text_give(cb_alloc *alloc, const cb_str *text, char **out,
-                                     cb_error *err);
-
 #endif

@@ -3,13 +3,17 @@
 
     tools/check_layers.py              report every violation as file:line, exit 1 if there is one
     tools/check_layers.py --self-test  check the checker
+    tools/check_layers.py --order plan/search   what stands in a folder, from the bottom up
 
 A file may include from its own layer and from the layers left of it. LEFT names the direct left
 neighbours; what they may include is allowed too. A layer with folders inside has a row for each
-(`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`).
-Packages of Python have a table of their own, PYTHON_LEFT, for all imports, those inside functions
-too and those for types alone too; and no module may import, over whatever way, one that imports it
-(for types alone it may, within its own layer).
+(`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`);
+a file that stands left of its own folder has one for itself.
+Within the core, too, there are no circles: a unit, which is NAME.c with NAME.h, neither includes
+nor calls one that comes back to it over whatever way. Packages of Python have a table of their own,
+PYTHON_LEFT, for all imports, those inside functions too and those for types alone too; and no
+module may import, over whatever way, one that imports it (for types alone it may, within its own
+layer).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import ast
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 # layer -> its direct left neighbours
@@ -30,7 +34,11 @@ LEFT: dict[str, tuple[str, ...]] = {
     "plan/schedule": ("plan/model",),
     "plan/torch": ("plan/model",),
     "plan/cut": ("plan/schedule", "plan/torch"),
-    "plan/search": ("plan/cut",),
+    "plan/search/tuning": (),  # one file
+    "plan/search/candidates": ("plan/cut", "plan/search/tuning"),
+    "plan/search/local": ("plan/search/candidates",),
+    "plan/search/exact": ("plan/schedule", "plan/search/tuning"),
+    "plan/search": ("plan/search/local", "plan/search/exact"),
     "plan/offload": ("plan/search",),
     "plan/explain": ("plan/search",),
     "plan": ("plan/offload", "plan/explain"),  # the planner
@@ -89,6 +97,7 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
 }
 
 SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh"}
+DEFINITION = re.compile(r"^[A-Za-z][\w *]*?\b(cb_\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CALL = re.compile(rf"(?<![\w.>])({'|'.join(FORBIDDEN)})\s*\(")
 NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
@@ -108,10 +117,12 @@ def layer_of(root: Path, path: Path) -> str | None:
     if parts[0] == "csrc":
         if len(parts) == 2:
             return "core"
-        inner = "/".join(parts[1:3])
-        is_split = any(layer.startswith(f"{parts[1]}/") for layer in LEFT)
-        layer = inner if is_split and len(parts) > 3 else parts[1]
-        return layer if layer in LEFT else None
+        file, folder = "/".join((*parts[1:-1], path.stem)), "/".join(parts[1:-1])
+        if file in LEFT or folder in LEFT:
+            return file if file in LEFT else folder
+        above = next((up.as_posix() for up in Path(folder).parents if up.as_posix() in LEFT), None)
+        is_split = any(layer.startswith(f"{above}/") for layer in LEFT)
+        return None if is_split else above
     if parts[:2] == ("python", "native"):
         return "native"
     if parts[:2] == ("tests", "c"):
@@ -223,6 +234,68 @@ def check_python(root: Path, path: Path) -> Iterator[tuple[int, str]]:
             yield number, f"{layer} may not import {name}: {other} is not left of it"
 
 
+def circles(edges: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+    """Edges that lead back to where they start, over whatever way: each by itself."""
+
+    def reached(start: str) -> set[str]:
+        seen, left = {start}, [start]
+        while left:
+            new = edges[left.pop()].keys() - seen
+            seen |= new
+            left += new
+        return seen
+
+    for start, ends in edges.items():
+        yield from ((start, end) for end in ends if start in reached(end))
+
+
+def unit_edges(root: Path) -> dict[str, dict[str, tuple[Path, int, str]]]:
+    """For each unit of the core the others that it uses, and where first. A call is the name of a
+    function that another unit's source defines; what macros paste together is not seen."""
+    paths = [path for path in sources(root) if path.relative_to(root).parts[0] == "csrc"]
+    unit = {path: path.relative_to(root / "csrc").with_suffix("").as_posix() for path in paths}
+    text = {path: blank_noise(path.read_text(encoding="utf-8")) for path in paths}
+    home = {
+        name: unit[path]
+        for path in paths
+        if path.suffix == ".c"
+        for name in DEFINITION.findall(text[path])
+    }
+    edges: dict[str, dict[str, tuple[Path, int, str]]] = {unit[path]: {} for path in paths}
+    for path in paths:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, (line, code) in enumerate(zip(lines, text[path].splitlines(), strict=True), 1):
+            found = INCLUDE.match(line)
+            target = resolve(root, path, found[2]) if found and found[1] == '"' else None
+            ends = [(unit[target], f'"{found[2]}"')] if found and target in unit else []
+            if path.suffix == ".c":
+                ends += [
+                    (home[name], name) for name in re.findall(r"\bcb_\w+", code) if name in home
+                ]
+            for end, what in ends:
+                if end != unit[path]:
+                    edges[unit[path]].setdefault(end, (path, number, what))
+    return edges
+
+
+def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """Circles of units of the core: each use by itself."""
+    edges = unit_edges(root)
+    for start, end in circles(edges):
+        path, number, what = edges[start][end]
+        yield path, number, f"{what} is of {end}, which uses {start}: a circle"
+
+
+def print_order(root: Path, folder: str) -> None:
+    """The units of a folder (`plan/search`), a line of those that use none but the lines above."""
+    edges = unit_edges(root)
+    left = {unit for unit in edges if unit.rpartition("/")[0] == folder}
+    while left:
+        line = {unit for unit in left if not left & edges[unit].keys()}
+        print(*sorted(unit.rpartition("/")[2] for unit in line or left))
+        left -= line or left
+
+
 def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
     """Imports that lead back to the module they stand in, over whatever way: each by itself."""
     paths = {python_module(root, path): path for path in python_sources(root)}
@@ -235,18 +308,12 @@ def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
         for module, path in paths.items()
     }
 
-    def reached(start: str) -> set[str]:
-        seen, left = {start}, [start]
-        while left:
-            new = imports[left.pop()].keys() - seen
-            seen |= new
-            left += new
-        return seen
-
-    for module, names in imports.items():
-        for name, number in names.items():
-            if module in reached(name):
-                yield paths[module], number, f"{name} imports {module}, which imports it: a circle"
+    for module, name in circles(imports):
+        yield (
+            paths[module],
+            imports[module][name],
+            f"{name} imports {module}, which imports it: a circle",
+        )
 
 
 def blank_noise(text: str) -> str:
@@ -283,6 +350,7 @@ def check_tree(root: Path) -> list[str]:
     checks = [(path, check_file(root, path)) for path in sources(root)]
     checks += [(path, check_python(root, path)) for path in python_sources(root)]
     checks += [(path, [(number, what)]) for path, number, what in check_circles(root)]
+    checks += [(path, [(number, what)]) for path, number, what in check_units(root)]
     return [
         f"{path.relative_to(root)}:{number}: {problem}"
         for path, problems in checks
@@ -311,6 +379,12 @@ def self_test() -> None:
         "csrc/plan/cut/b.h": '#include "../model/a.h"\n',
         "csrc/plan/planner.h": '#include "cut/b.h"\n',
         "csrc/plan/new/c.h": "",
+        "csrc/plan/search/s.h": "",
+        "csrc/plan/search/local/t.c": '#include "../s.h"\n',
+        "csrc/ad/one.h": '#include "ir/op.h"\n',
+        "csrc/ad/one.c": '#include "one.h"\nint cb_one(int x) {\n    return cb_three(x);\n}\n',
+        "csrc/ad/two.c": '/* cb_two */\n#include "one.h"\nint cb_two(void);\n',
+        "csrc/ad/three.c": '#include "one.h"\nint cb_three(int x) {\n}\n',
         "python/cutback/__init__.py": "",
         "python/cutback/policies.py": "if TYPE_CHECKING:\n    from .frontend.tracer import A\n",
         "python/cutback/files.py": "from . import tree, __version__\n",  # the face is right of it
@@ -340,6 +414,15 @@ def self_test() -> None:
         "csrc/plan/model/a.h:1",
         "csrc/plan/model/a.h:2",
         "csrc/plan/new/c.h:1",
+        "csrc/base/vec.h:1",  # a circle, too
+        "csrc/ir/op.h:1",
+        "csrc/plan/search/local/t.c:1",  # to the folder that it lies in
+        "csrc/plan/model/a.h:1",  # a circle: a, b and a again
+        "csrc/plan/cut/b.h:1",
+        "csrc/plan/planner.h:1",
+        "csrc/plan/model/a.h:2",
+        "csrc/ad/one.c:3",  # a circle: one calls three, which includes one
+        "csrc/ad/three.c:1",
         "python/cutback/files.py:1",  # the face
         "python/cutback/files.py:1",  # a circle
         "python/cutback/tree.py:2",
@@ -373,6 +456,10 @@ def main() -> int:
         self_test()
         return 0
     root = Path(__file__).resolve().parent.parent
+    if sys.argv[1:2] == ["--order"]:
+        for folder in sys.argv[2:]:
+            print_order(root, folder)
+        return 0
     problems = check_tree(root)
     count = len([*sources(root), *python_sources(root)])
     print("\n".join(problems) if problems else f"layers: {count} files in order")

@@ -1,6 +1,6 @@
-/* A block that is kept holds its own links: in the list of its size's bucket, and in the list of all
- * by age. When a fresh block takes the sum of what is in use and what is kept over the limit, the
- * oldest go.
+/* A block that is kept holds its own links: in the list of its size's bucket, and in the list of
+ * all by age. When a fresh block takes the sum of what is in use and what is kept over the limit,
+ * the oldest go.
  *
  * The limit is the most that was in use at once in this period and the one before. A period is a
  * number of takes: a program whose arrays become smaller gets the difference back. */

@@ -1,8 +1,6 @@
 #include "status.h"
 
-#include <stdarg.h>
-
-#include "vec.h"
+#include "format.h"
 
 const char *cb_status_name(cb_status status) {
     switch (status) {

@@ -42,21 +42,6 @@ void cb_str_add(cb_str *s, const char *text, size_t length) {
     s->at[s->len] = '\0';
 }
 
-void cb_format_list(char *out, size_t size, const char *format, va_list args) {
-    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    locale_t before = uselocale(plain);
-    (void)vsnprintf(out, size, format, args);
-    uselocale(before);
-    if (plain) freelocale(plain);
-}
-
-void cb_format(char *out, size_t size, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    cb_format_list(out, size, format, args);
-    va_end(args);
-}
-
 /* Formats in the C locale, so that text is the same wherever the program runs: a decimal point is a
  * point. glibc, musl and macOS answer newlocale("C") with a constant, at no cost. */
 void cb_str_addf(cb_str *s, const char *format, ...) {
@@ -80,4 +65,14 @@ void cb_str_addf(cb_str *s, const char *format, ...) {
     va_end(again);
     uselocale(before);
     if (plain) freelocale(plain);
+}
+
+cb_status cb_text_give(cb_alloc *alloc, const cb_str *text, char **out, cb_error *err) {
+    if (text->failed) return cb_no_memory(err);
+    char *copy = cb_malloc(alloc, text->len + 1);
+    if (!copy) return cb_no_memory(err);
+    if (text->len) memcpy(copy, text->at, text->len);
+    copy[text->len] = '\0';
+    *out = copy;
+    return CB_OK;
 }

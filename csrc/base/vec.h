@@ -8,8 +8,6 @@
 #ifndef CB_BASE_VEC_H
 #define CB_BASE_VEC_H
 
-#include <stdarg.h>
-
 #include "arena.h"
 
 #define CB_VEC(type) \
@@ -43,10 +41,8 @@ typedef struct cb_str {
 void cb_str_init(cb_str *s, cb_arena *arena);
 void cb_str_add(cb_str *s, const char *text, size_t length);
 void cb_str_addf(cb_str *s, const char *format, ...) CB_PRINTF(2, 3);
-
-/* snprintf and vsnprintf in the C locale, whatever the program's: for what people or programs read.
- */
-void cb_format(char *out, size_t size, const char *format, ...) CB_PRINTF(3, 4);
-void cb_format_list(char *out, size_t size, const char *format, va_list args) CB_PRINTF(3, 0);
+/* A copy for the caller, a block of `alloc`. */
+CB_MUST_CHECK cb_status cb_text_give(cb_alloc *alloc, const cb_str *text, char **out,
+                                     cb_error *err);
 
 #endif

@@ -16,28 +16,15 @@
 #ifndef CB_FLOW_MAXFLOW_H
 #define CB_FLOW_MAXFLOW_H
 
-#include "../base/arena.h"
-
-__extension__ typedef __int128 cb_int128;
-
-#define CB_FLOW_INF INT64_MAX
-#define CB_FLOW_MOST (INT64_C(1) << 62) /* finite capacities must sum to less */
-#define CB_FLOW128_MOST ((cb_int128)1 << 126)
-#define CB_FLOW128_INF (CB_FLOW128_MOST - 1 + CB_FLOW128_MOST)
+#include "network.h"
 
 /* Phases of Dinic before push-relabel takes over. Traced training graphs take one or two; what
  * takes more is done sooner by push-relabel (bench_flow: random graphs, grids). */
 #define CB_FLOW_PATIENCE 4
 
-/* An arc stands at both its ends: one half leads forward, the other back. */
-typedef struct cb_half_arc {
-    uint32_t to;
-    uint32_t pair; /* the other half */
-} cb_half_arc;
-
 #define CB_FLOW_BITS 64
-#include "maxflow_type.h"
+#include "maxflow_steps.h"
 #define CB_FLOW_BITS 128
-#include "maxflow_type.h"
+#include "maxflow_steps.h"
 
 #endif

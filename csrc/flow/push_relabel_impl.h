@@ -166,16 +166,3 @@ bool FLOW_FN(push)(FLOW *f) {
     }
     return false;
 }
-
-cb_status FLOW_FN(solve_by_push)(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
-                                 cb_error *err) {
-    CB_TRY(FLOW_FN(load)(f, source, sink, capacity, err));
-    f->n_phase = 0;
-    if (!FLOW_FN(push)(f)) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "network: push-relabel cannot hold a supply this large in %d bits",
-                       CB_FLOW_BITS);
-    }
-    FLOW_FN(settle)(f);
-    return CB_OK;
-}

@@ -9,16 +9,16 @@
  *                      outputs are the value ids out_begin .. out_begin + n_out - 1
  *   value 9            producer op 3, out_index 1, storage 7
  *   storage 7          bytes, root value (the one that allocated it)
- */
+ *
+ * The order of this folder, each above those before it: op; value; infer_checks; infer_move,
+ * infer_nn, infer_pointwise; infer; graph; builder, copy, form, text, verify, work; print, parse,
+ * graph_json. */
 #ifndef CB_IR_GRAPH_H
 #define CB_IR_GRAPH_H
 
 #include "../base/map.h"
 #include "../base/vec.h"
-#include "op.h"
-
-typedef uint32_t cb_op_id;
-typedef uint32_t cb_storage_id;
+#include "value.h"
 
 typedef enum cb_phase { CB_FORWARD = 0, CB_BACKWARD } cb_phase;
 
@@ -36,16 +36,6 @@ typedef struct cb_op {
     uint32_t region;   /* id in g->regions, CB_NONE: outside every checkpoint */
     cb_op_id origin;   /* in a split graph: the op of the joint graph it is an instance of */
 } cb_op;
-
-typedef struct cb_value {
-    cb_dtype dtype;
-    cb_shape shape;
-    int64_t stride[CB_MAX_RANK]; /* elements */
-    int64_t offset;              /* elements from the start of the storage */
-    cb_storage_id storage;
-    cb_op_id producer;
-    uint32_t out_index;
-} cb_value;
 
 typedef struct cb_storage {
     uint64_t bytes;

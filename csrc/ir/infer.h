@@ -1,19 +1,11 @@
-/* infer.h: shape rules. One function a rule of ops.def; used by cb_graph_append alone. */
+/* infer.h: what an op's outputs look like: the rule of ops.def for it (infer_rules.h) is looked up
+ * and used. Used by cb_graph_append and by who asks beforehand.
+ *
+ * value <- infer_checks <- infer_move, infer_nn, infer_pointwise <- infer <- graph */
 #ifndef CB_IR_INFER_H
 #define CB_IR_INFER_H
 
-#include "graph.h"
-
-#define CB_MAX_OUTS 4
-
-/* What a rule sees and fills. Rules write dtype, shape, and for views also stride and offset. */
-typedef struct cb_infer {
-    cb_opcode code;
-    const cb_attrs *attrs;
-    uint32_t n_ins;
-    const cb_value *const *in; /* [n_ins] */
-    cb_value out[CB_MAX_OUTS];
-} cb_infer;
+#include "infer_checks.h"
 
 CB_MUST_CHECK cb_status cb_infer_outputs(cb_infer *x, cb_error *err);
 

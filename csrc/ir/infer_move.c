@@ -2,6 +2,7 @@
  */
 #include <inttypes.h>
 
+#include "../base/alloc.h"
 #include "infer_rules.h"
 
 /* ---- views ----------------------------------------------------------------------------------- */

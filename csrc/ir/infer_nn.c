@@ -1,6 +1,7 @@
 /* Shape rules: matrix products, convolution, pooling, softmax, norms, loss. */
 #include <inttypes.h>
 
+#include "../base/alloc.h"
 #include "infer_rules.h"
 
 cb_status cb_infer_matmul(cb_infer *x, cb_error *err) {

@@ -240,8 +240,11 @@ cb_status cb_annotate(const cb_graph *joint, const cb_annotate_options *options,
     uint32_t n_in = 0;
     for (size_t i = 0; i < joint->ops.len; i++) n_in += joint->ops.at[i].n_in;
     job j = {.g = joint, .options = options, .err = err};
-    CB_TRY(cb_problem_create(alloc, (uint32_t)joint->ops.len, n_in, (uint32_t)joint->values.len,
-                             (uint32_t)joint->storages.len, &j.p, err));
+    const cb_problem_sizes n = {.n_op = (uint32_t)joint->ops.len,
+                                .n_in = n_in,
+                                .n_value = (uint32_t)joint->values.len,
+                                .n_storage = (uint32_t)joint->storages.len};
+    CB_TRY(cb_problem_create(alloc, n, &j.p, err));
     cb_arena_init(&j.scratch, alloc);
     cb_status status = annotate_all(&j);
     cb_arena_free(&j.scratch);

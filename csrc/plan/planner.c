@@ -2,8 +2,8 @@
  * the search for a budget), then evaluation, offsets and reasons. */
 #include "planner.h"
 
-#include "cut/frontier.h"
 #include "cut/mincut.h"
+#include "cut/search_saved.h"
 #include "explain/decide.h"
 #include "model/device.h"
 #include "offload/offload.h"
@@ -59,8 +59,7 @@ static cb_status set_reference(planner *r, cb_error *err) {
     CB_TRY(cb_sim_run(&r->sim, NULL, 0, err));
     CB_TRY(cb_sim_schedule(&r->sim, r->scratch, &schedule, err));
     CB_TRY(cb_schedule_walk(r->p, &schedule, r->facts.device, r->scratch, &r->save_all, err));
-    return cb_place(r->p, &r->save_all, r->scratch, r->o->poll, r->o->poll_user,
-                    &r->save_all_arena_bytes, err);
+    return cb_place(r->p, &r->save_all, r->scratch, r->o->poll, &r->save_all_arena_bytes, err);
 }
 
 static cb_goal make_goal(const planner *r, const cb_budget *b) {
@@ -68,7 +67,6 @@ static cb_goal make_goal(const planner *r, const cb_budget *b) {
     cb_goal goal = {
         .measure = b->measure, .bytes = b->bytes, .exact = b->exact, .progress = o->progress};
     goal.poll = o->poll;
-    goal.poll_user = o->poll_user;
     goal.offload = b->offload;
     goal.pinned_bytes = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
     if (b->kind == CB_BUDGET_SHARE) {
@@ -95,10 +93,16 @@ static cb_status check_regions(const cb_problem *p, cb_preset preset, const cb_b
     return CB_OK;
 }
 
+static cb_search_tools tools_of(planner *r) {
+    return (cb_search_tools){
+        .f = &r->facts, .cut = &r->cut, .sim = &r->sim, .threads = r->o->threads};
+}
+
 /* Searches for peaks hear of all goals at once. */
 static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
     cb_searcher **out = &r->searcher[saved];
-    CB_TRY(cb_searcher_new(&r->facts, &r->cut, &r->sim, r->scratch, r->o->threads, out, err));
+    const cb_search_tools tools = tools_of(r);
+    CB_TRY(cb_searcher_new(&tools, r->scratch, out, err));
     if (saved || r->n_budget < 2) return CB_OK;
     cb_goal *goal = CB_NEW(r->scratch, cb_goal, r->n_budget);
     if (!goal) return cb_no_memory(err);
@@ -147,8 +151,8 @@ static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb
     cb_offloaded found;
     cb_searcher **searcher = &r->searcher[false];
     if (!*searcher) CB_TRY(new_searcher(r, false, err));
-    CB_TRY(
-        cb_search_offload(&r->facts, &r->cut, &r->sim, *searcher, goal, r->scratch, &found, err));
+    const cb_search_tools tools = tools_of(r);
+    CB_TRY(cb_search_offload(&tools, *searcher, goal, r->scratch, &found, err));
     if (found.least_extra_ps >= 0 && !r->facts.bent)
         plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
@@ -174,7 +178,7 @@ static cb_status choose_found(planner *r, const cb_budget *budget, cb_plan *plan
     plan->budget_bytes = goal.bytes;
     cb_status status = choose_for(r, &goal, plan, found, err);
     if (status != CB_INFEASIBLE || !goal.smallest || budget->share > 0) return status;
-    if (goal.poll && goal.poll(goal.poll_user)) return status; /* ended by the caller */
+    if (cb_poll_answer(goal.poll) != CB_POLL_GO) return status; /* ended by the caller */
     goal.share = CB_ANY_SHARE;
     found->schedule = (cb_schedule){0};
     return choose_for(r, &goal, plan, found, err);
@@ -206,8 +210,7 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     const cb_problem *p = r->p;
     const cb_facts *f = &r->facts;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
-    CB_TRY(cb_place(p, &plan->lives, r->scratch, r->o->poll, r->o->poll_user, &plan->arena_bytes,
-                    err));
+    CB_TRY(cb_place(p, &plan->lives, r->scratch, r->o->poll, &plan->arena_bytes, err));
     CB_TRY(cb_device_copy(f->device, &plan->arena, &plan->device, err));
     plan->fingerprint = cb_problem_fingerprint(p);
     plan->live_bytes = plan->lives.peak_bytes;
@@ -292,7 +295,6 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
     CB_TRY_DONE(start(&r, p, options->device, &scratch, err));
     CB_TRY_DONE(cb_cut_init(&r.cut, &r.facts, &scratch, err));
     r.cut.poll = options->poll;
-    r.cut.poll_user = options->poll_user;
     for (uint32_t i = 0; i < n; i++) {
         if (options->progress) *options->progress = (cb_progress){.budget = i};
         CB_TRY_DONE(make_one(&r, &budget[i], &out[i], alloc, err));

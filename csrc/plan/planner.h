@@ -10,8 +10,7 @@ typedef struct cb_plan_options {
     cb_preset preset; /* answer when there is no budget */
     cb_budget budget;
     const cb_device *device; /* NULL: "cpu" */
-    cb_poll_fn poll;         /* may be NULL */
-    void *poll_user;
+    cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
     cb_threads *threads;   /* to search with; NULL: the caller's only. The plan is the same */
 } cb_plan_options;

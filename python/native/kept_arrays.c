@@ -1,8 +1,8 @@
 /* kept_arrays.c: arrays for what a step hands out, in memory that is kept (base/kept.h).
  *
  * NumPy lets the memory of arrays come from a handler (its NEP 49), a capsule that each array made
- * under it holds on to. So an array owns its memory as any other does, the memory goes back to where
- * it came from when the array dies, and the keeper dies with the last of them, also after the
+ * under it holds on to. So an array owns its memory as any other does, the memory goes back to
+ * where it came from when the array dies, and the keeper dies with the last of them, also after the
  * module. */
 #include "state.h"
 

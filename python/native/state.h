@@ -132,7 +132,7 @@ PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
 PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);
 PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args);
 
-/* ---- numpy_bridge.c --------------------------------------------------------------------------- */
+/* ---- numpy_bridge.c -------------------------------------------------------------------------- */
 
 typedef struct cb_py_view {
     char *data;

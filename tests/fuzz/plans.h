@@ -14,7 +14,7 @@ static inline void expect_walk(const cb_problem *p, const cb_plan *plan, cb_aren
     EXPECT_OK(cb_schedule_walk(p, &plan->schedule, plan->device, arena, &lives, &err));
     EXPECT(lives.peak_bytes == plan->live_bytes && lives.saved_bytes == plan->saved_bytes);
     EXPECT(lives.time_ps == plan->time_ps && lives.once_ps == plan->once_ps);
-    EXPECT_OK(cb_place(p, &lives, arena, NULL, NULL, &arena_bytes, &err));
+    EXPECT_OK(cb_place(p, &lives, arena, (cb_poll){0}, &arena_bytes, &err));
     EXPECT(arena_bytes == plan->arena_bytes && plan->arena_bytes >= plan->live_bytes);
 }
 

@@ -78,8 +78,7 @@ static void plan_it(const cb_problem *p, const question *q, cb_alloc *alloc) {
     cb_plan_options o = q->options;
     patience calls = q->patience;
     cb_plan *plan = NULL;
-    o.poll = run_out;
-    o.poll_user = &calls;
+    o.poll = (cb_poll){run_out, &calls};
     const uint64_t before = cb_alloc_stats(alloc).live_bytes;
     cb_status status = cb_plan_make(p, &o, alloc, &plan, &err);
     if (status == CB_OK) {
@@ -114,8 +113,9 @@ static void ask_more(cb_problem *p, const question *q, cb_alloc *alloc) {
         if (status != CB_OK) expect_refusal(status);
     }
     if (q->wants_frontier && p->n_op <= MOST_OPS / 4) {
-        status = cb_frontier_to_json(p, q->options.preset, q->options.device, NULL, NULL, alloc,
-                                     &text, &err);
+        const cb_frontier_request request = {.preset = q->options.preset,
+                                             .device = q->options.device};
+        status = cb_frontier_to_json(p, &request, alloc, &text, &err);
         if (status != CB_OK) expect_refusal(status);
     }
     if (q->wants_mutwo) { /* last: it changes the constraints */

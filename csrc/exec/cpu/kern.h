@@ -16,19 +16,19 @@
 
 /* The kernel files: a new one is added here. */
 #define CB_KERN_FILES(X, isa) \
-    X(argmax, isa)   \
-    X(batch, isa)    \
-    X(binary, isa)   \
-    X(cast, isa)     \
-    X(conv, isa)     \
-    X(index, isa)    \
-    X(matmul, isa)   \
-    X(move, isa)     \
-    X(norm, isa)     \
-    X(pool, isa)     \
-    X(reduce, isa)   \
-    X(softmax, isa)  \
-    X(source, isa)   \
+    X(argmax, isa)            \
+    X(batch, isa)             \
+    X(binary, isa)            \
+    X(cast, isa)              \
+    X(conv, isa)              \
+    X(index, isa)             \
+    X(matmul, isa)            \
+    X(move, isa)              \
+    X(norm, isa)              \
+    X(pool, isa)              \
+    X(reduce, isa)            \
+    X(softmax, isa)           \
+    X(source, isa)            \
     X(unary, isa)
 
 #define CB_KERN_DECLARE(file, isa) \

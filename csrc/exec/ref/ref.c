@@ -1,7 +1,7 @@
 /* ref.c: the reference backend. Every buffer of the program is a block of its own, held as long as
  * the executable: offsets and lives do not matter here, so a mistake in them shows as a difference
  * from the cpu backend. */
-#include "ref.h"
+#include "ref_op.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,6 @@
 /* ref_op.c: from opcode to family. */
+#include "ref_op.h"
+
 #include "ref_ops.h"
 
 /* Families that cannot fail. */

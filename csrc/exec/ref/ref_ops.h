@@ -5,7 +5,8 @@
 #ifndef CB_EXEC_REF_OPS_H
 #define CB_EXEC_REF_OPS_H
 
-#include "ref.h"
+#include "../../base/philox.h"
+#include "../kernel.h"
 
 typedef struct cb_ref_call {
     cb_opcode code;

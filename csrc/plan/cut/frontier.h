@@ -14,7 +14,6 @@
 #define CB_PLAN_FRONTIER_H
 
 #include "../../flow/frontier.h"
-#include "../schedule/goal.h"
 #include "mincut.h"
 
 typedef enum cb_tradeoff_kind {
@@ -52,11 +51,5 @@ CB_MUST_CHECK cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb
 uint32_t cb_tradeoffs_at(const cb_tradeoffs *t, uint64_t saved_bytes);
 /* [n_op] which ops run again at a point. */
 void cb_tradeoffs_recompute(const cb_tradeoffs *t, uint32_t point, bool *recompute);
-
-/* Answers a goal about saved bytes: a point, whatever budget it is asked with, so a smaller budget
- * never saves more and a larger one is never slower. `preset` says what may run again;
- * CB_PRESET_AUTOGRAD, what planning starts from, leaves it open. Fails as cb_search does. */
-CB_MUST_CHECK cb_status cb_search_saved(const cb_facts *f, const cb_cut *cut, cb_preset preset,
-                                        const cb_goal *goal, cb_found *out, cb_error *err);
 
 #endif

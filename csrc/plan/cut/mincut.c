@@ -117,7 +117,7 @@ static cb_status fail_path(const cb_cut *cut, cb_error *err) {
 }
 
 cb_status cb_cut_poll(const cb_cut *cut, cb_error *err) {
-    if (!cb_poll_cancels(cut->poll, cut->poll_user)) return CB_OK;
+    if (!cb_poll_cancels(cut->poll)) return CB_OK;
     return cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 

@@ -25,11 +25,10 @@ typedef struct cb_cut {
     int64_t *save_cost;     /* [n_save] part of capacity; CB_FLOW_INF: may not be saved */
     bool *recompute;        /* [n_op] result */
     bool *saved;            /* [n_storage] result: the backward needs it and it is not recomputed */
-    bool *hoist; /* [n_op] result of cb_cut_preset: ops of the backward that no tangent reaches and
+    bool *hoist;  /* [n_op] result of cb_cut_preset: ops of the backward that no tangent reaches and
                     that are worth running in the forward, see cb_facts_hoist */
-    cb_poll_fn poll; /* the caller's to set, may be NULL: loops over cuts end with CB_CANCELLED
-                        where it says CB_POLL_CANCEL; CB_POLL_FINISH is for searches */
-    void *poll_user;
+    cb_poll poll; /* the caller's to set: loops over cuts end with CB_CANCELLED where it says
+                     CB_POLL_CANCEL; CB_POLL_FINISH is for searches */
 } cb_cut;
 
 CB_MUST_CHECK cb_status cb_cut_init(cb_cut *cut, const cb_facts *f, cb_arena *arena, cb_error *err);

@@ -1,12 +1,6 @@
 #include "whatif.h"
 
-#include "../../base/sort.h"
 #include "../schedule/decisions.h"
-
-static int compare_pairs(const void *a, const void *b) {
-    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
-    return x < y ? -1 : x > y;
-}
 
 /* ---- the plan as it is ----------------------------------------------------------------------- */
 
@@ -191,7 +185,7 @@ static cb_status recompute_instead(cb_whatif *w, uint32_t op, uint32_t anchor, c
     if (!CB_RESERVE(&w->arena, w->other.list, n)) return cb_no_memory(err);
     for (size_t i = 0; i < n; i++) w->other.list.at[w->other.list.len++] = w->pairs.list.at[i];
     if (!add_chain(w, op, anchor)) return cb_no_memory(err);
-    cb_sort(w->other.list.at, w->other.list.len, sizeof(cb_pair), compare_pairs);
+    cb_sort_pairs(w->other.list.at, w->other.list.len);
     return cb_sim_run(&w->sim, w->other.list.at, w->other.list.len, err);
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../../base/format.h"
 #include "../explain/explain.h"
 #include "../model/names.h"
 #include "explanation.h"

@@ -99,9 +99,10 @@ static cb_status write(const cb_tradeoffs *t, cb_preset preset, const baseline *
     return out->failed ? cb_no_memory(err) : CB_OK;
 }
 
-cb_status cb_frontier_to_json(const cb_problem *p, cb_preset preset, const cb_device *device,
-                              cb_poll_fn poll, void *poll_user, cb_alloc *alloc, cb_str *out,
-                              cb_error *err) {
+cb_status cb_frontier_to_json(const cb_problem *p, const cb_frontier_request *request,
+                              cb_alloc *alloc, cb_str *out, cb_error *err) {
+    const cb_device *device = request->device ? request->device : cb_device_find("cpu");
+    cb_preset preset = request->preset;
     cb_facts facts;
     cb_cut cut;
     cb_tradeoffs t;
@@ -112,7 +113,7 @@ cb_status cb_frontier_to_json(const cb_problem *p, cb_preset preset, const cb_de
     cb_arena_init(&scratch, alloc);
     cb_pairs pairs = {.arena = &scratch};
     if (preset == CB_PRESET_AUTOGRAD) preset = CB_PRESET_RECOMPUTE_ALL;
-    CB_TRY_DONE(cb_facts_make(p, device ? device : cb_device_find("cpu"), &scratch, &facts, err));
+    CB_TRY_DONE(cb_facts_make(p, device, &scratch, &facts, err));
     if (facts.offloads) {
         status = cb_fail(err, CB_UNSUPPORTED,
                          "frontier: a constraint asks to offload, which the frontier does not "
@@ -120,8 +121,7 @@ cb_status cb_frontier_to_json(const cb_problem *p, cb_preset preset, const cb_de
         goto done;
     }
     CB_TRY_DONE(cb_cut_init(&cut, &facts, &scratch, err));
-    cut.poll = poll;
-    cut.poll_user = poll_user;
+    cut.poll = request->poll;
     CB_TRY_DONE(cb_sim_init(&sim, &facts, alloc, err));
     CB_TRY_DONE(cb_cut_poll(&cut, err));
     CB_TRY_DONE(cb_tradeoffs_make(&t, &cut, preset, &scratch, err));

@@ -270,7 +270,7 @@ static cb_status evaluate(const cb_problem *p, const cb_device *device, const cb
     *arena = plan.arena;
     if (status != CB_OK) return status;
     CB_TRY(cb_schedule_walk(p, &plan.schedule, device, arena, &lives, err));
-    CB_TRY(cb_place(p, &lives, arena, NULL, NULL, &arena_bytes, err));
+    CB_TRY(cb_place(p, &lives, arena, (cb_poll){0}, &arena_bytes, err));
     cb_json_writer w = {.out = out};
     cb_json_begin(&w, NULL, '{');
     cb_device_put(&w, "device", device);

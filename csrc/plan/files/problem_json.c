@@ -354,7 +354,8 @@ cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_prob
     CB_TRY(cb_json_want(root, "ops", CB_JSON_ARRAY, &ops, err));
     CB_TRY(count_items(ops, &n_in, &n_value, err));
     cb_problem *p = NULL;
-    CB_TRY(cb_problem_create(alloc, ops->n, n_in, n_value, storages->n, &p, err));
+    CB_TRY(
+        cb_problem_create(alloc, (cb_problem_sizes){ops->n, n_in, n_value, storages->n}, &p, err));
     reader r = {.p = p, .err = err};
     p->backward_starts = ops->n;
     cb_status status = read_body(&r, root, storages, ops);

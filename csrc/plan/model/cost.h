@@ -28,11 +28,25 @@ double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);
  */
 int64_t cb_copy_time_ps(uint64_t bytes, double link_bytes_per_s);
 
+/* Whom to ask now and then whether to go on. */
+typedef struct cb_poll {
+    cb_poll_fn ask; /* may be NULL: go on */
+    void *user;
+} cb_poll;
+static inline int cb_poll_answer(cb_poll poll) {
+    return poll.ask ? poll.ask(poll.user) : CB_POLL_GO;
+}
 /* What only stops for CB_POLL_CANCEL, or for anything that is no answer: CB_POLL_FINISH is for
  * searches, which have a plan to end with. */
-static inline bool cb_poll_cancels(cb_poll_fn poll, void *user) {
-    int answer = poll ? poll(user) : CB_POLL_GO;
+static inline bool cb_poll_cancels(cb_poll poll) {
+    int answer = cb_poll_answer(poll);
     return answer != CB_POLL_GO && answer != CB_POLL_FINISH;
+}
+
+/* Moments in picoseconds: the later of two, and one that lies so much behind; no sum overflows. */
+static inline int64_t cb_later(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t cb_after(int64_t a, int64_t ps) {
+    return a > INT64_MAX - ps ? INT64_MAX : a + ps;
 }
 
 #endif

@@ -68,6 +68,10 @@ static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {
     return f->p->storage_flags[storage] & CB_STORE_HOLD_END;
 }
 
+static inline bool cb_is_view(const cb_facts *f, uint32_t op) {
+    return f->p->op_flags[op] & CB_POP_VIEW;
+}
+
 #define CB_OP_TEXT 160
 /* "matmul_12 (model.py:3)" */
 const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]);

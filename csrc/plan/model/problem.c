@@ -75,12 +75,12 @@ static bool create_values(cb_problem *p, uint32_t n_value, uint32_t n_storage) {
     return true;
 }
 
-cb_status cb_problem_create(cb_alloc *alloc, uint32_t n_op, uint32_t n_in, uint32_t n_value,
-                            uint32_t n_storage, cb_problem **out, cb_error *err) {
-    if (n_op > MOST_ITEMS || n_in > MOST_ITEMS || n_value > MOST_ITEMS || n_storage > MOST_ITEMS) {
+cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **out, cb_error *err) {
+    if (n.n_op > MOST_ITEMS || n.n_in > MOST_ITEMS || n.n_value > MOST_ITEMS ||
+        n.n_storage > MOST_ITEMS) {
         return cb_fail(err, CB_INVALID,
                        "problem: %u ops, %u inputs, %u values, %u storages; the limit is %u each",
-                       n_op, n_in, n_value, n_storage, MOST_ITEMS);
+                       n.n_op, n.n_in, n.n_value, n.n_storage, MOST_ITEMS);
     }
     cb_arena arena;
     cb_arena_init(&arena, alloc);
@@ -91,7 +91,7 @@ cb_status cb_problem_create(cb_alloc *alloc, uint32_t n_op, uint32_t n_in, uint3
     }
     p->arena = arena;
     p->align = CB_ALIGN;
-    if (!create_ops(p, n_op, n_in) || !create_values(p, n_value, n_storage)) {
+    if (!create_ops(p, n.n_op, n.n_in) || !create_values(p, n.n_value, n.n_storage)) {
         cb_problem_free(p);
         return cb_no_memory(err);
     }

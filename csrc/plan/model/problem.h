@@ -99,9 +99,12 @@ typedef struct cb_problem {
     bool *fused_launch;    /* [n_op] is it the one that its group's launch counts for? */
 } cb_problem;
 
-CB_MUST_CHECK cb_status cb_problem_create(
-    cb_alloc *alloc, uint32_t n_op, uint32_t n_in, uint32_t n_value, uint32_t n_storage,
-    cb_problem **out, cb_error *err); /* zeroed arrays; constraints FREE, times -1, ids CB_NONE */
+typedef struct cb_problem_sizes {
+    uint32_t n_op, n_in, n_value, n_storage;
+} cb_problem_sizes;
+/* Zeroed arrays; constraints FREE, times -1, ids CB_NONE. */
+CB_MUST_CHECK cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **out,
+                                          cb_error *err);
 void cb_problem_free(cb_problem *p);
 static inline uint64_t cb_value_bytes(const cb_problem *p, uint32_t value) {
     return p->value_bytes[value] == UINT64_MAX ? p->storage_bytes[p->value_storage[value]]

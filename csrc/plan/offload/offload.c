@@ -14,10 +14,12 @@
 #include <stdio.h>
 
 #include "../schedule/plan.h"
+#include "../search/fill.h"
 #include "../search/ladder.h"
+#include "../search/refusal.h"
+#include "../search/tuning.h"
 #include "offload_search.h"
 
-#define SLACK 0.97      /* of the bound, as in ladder.c */
 #define STRIDE 2        /* every second rung of the ladder: a joint search takes longer */
 #define MOST_FAILED 2   /* rungs in a row that end the search for the smallest, */
 #define VAIN_EFFORT 4e4 /* or so many, times ops, where nothing runs again */
@@ -37,7 +39,7 @@ typedef struct chooser {
     cb_offload_search haul;
     cb_ladder ladder;
     cb_trial runs, moves; /* without and with copies to the host */
-    cb_candidates *base, *pool;
+    cb_candidates *base, *candidates;
     uint32_t n_rung;
     uint64_t target[CB_RUNGS_MOST + 1];
     double least_ps[CB_RUNGS_MOST];
@@ -111,23 +113,27 @@ static cb_status start(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     cb_arena *a = z->arena;
     bool *forced = CB_NEW(a, bool, z->f->p->n_op);
     z->base = CB_NEW(a, cb_candidates, 1);
-    z->pool = CB_NEW(a, cb_candidates, 1);
-    if (!forced || !z->base || !z->pool) return cb_no_memory(err);
-    z->base->alloc = z->pool->alloc = a->alloc;
-    z->runs = (cb_trial){
-        .f = z->f, .goal = z->goal, .sim = sim, .pool = z->base, .scratch = a, .forced = forced};
+    z->candidates = CB_NEW(a, cb_candidates, 1);
+    if (!forced || !z->base || !z->candidates) return cb_no_memory(err);
+    z->base->alloc = z->candidates->alloc = a->alloc;
+    z->runs = (cb_trial){.f = z->f,
+                         .goal = z->goal,
+                         .sim = sim,
+                         .candidates = z->base,
+                         .scratch = a,
+                         .forced = forced};
     CB_TRY(cb_force_recompute(z->f, cut, forced, err));
     for (uint32_t op = 0; op < z->f->p->n_op; op++) z->runs.has_demands |= forced[op];
     CB_TRY(cb_try_pairs(&z->runs, NULL, 0, err));
-    CB_TRY(cb_ladder_init(&z->ladder, &z->runs, cut, err));
+    CB_TRY(cb_ladder_init(&z->ladder, &z->runs, cut, NULL, err));
     z->moves = z->runs;
     z->moves.offload_sim = &z->offload_sim;
-    z->moves.pool = z->pool;
+    z->moves.candidates = z->candidates;
     CB_TRY(cb_offload_search_init(&z->haul, &z->moves, &z->ladder.first.prices, cut, err));
     CB_TRY(find_floor(z, err));
     z->n_rung = z->ladder.n_rung;
     memcpy(z->target, z->ladder.target, sizeof z->target);
-    for (uint32_t r = 0; r < z->n_rung; r++) z->least_ps[r] = SLACK * bound_of(z, z->target[r]);
+    for (uint32_t r = 0; r < z->n_rung; r++) z->least_ps[r] = CB_SLACK * bound_of(z, z->target[r]);
     return CB_OK;
 }
 
@@ -145,21 +151,21 @@ static uint64_t next_target(const chooser *z, uint32_t r) {
     return r + STRIDE < z->n_rung ? z->target[r + STRIDE] : 0;
 }
 
-/* The fastest plan of the pool that counts for rung `r`, and takes no less than `least`. */
+/* The fastest candidate that counts for rung `r`, and takes no less than `least`. */
 static cb_status keep_winner(chooser *z, uint32_t r, double least, cb_candidate *out,
                              cb_error *err) {
-    uint32_t i = cb_candidates_fitting(z->pool, z->target[r]);
+    uint32_t i = cb_candidates_fitting(z->candidates, z->target[r]);
     if (i == CB_NONE) return CB_OK;
-    while (i > 0 && (double)z->pool->at[i].time_ps < least) i--;
-    if ((double)z->pool->at[i].time_ps < least) return CB_OK;
-    z->at[r].passed |= z->pool->at[i].size <= next_target(z, r);
-    if (z->pool->at[i].size <= next_target(z, r)) return CB_OK;
-    return keep(z, &z->pool->at[i], out, err);
+    while (i > 0 && (double)z->candidates->at[i].time_ps < least) i--;
+    if ((double)z->candidates->at[i].time_ps < least) return CB_OK;
+    z->at[r].passed |= z->candidates->at[i].size <= next_target(z, r);
+    if (z->candidates->at[i].size <= next_target(z, r)) return CB_OK;
+    return keep(z, &z->candidates->at[i], out, err);
 }
 
 static cb_status search_for(chooser *z, uint32_t r, bool reruns, const cb_candidate *seed,
                             cb_candidate *out, cb_error *err) {
-    cb_candidates_free(z->pool);
+    cb_candidates_free(z->candidates);
     z->moves.target = z->target[r];
     CB_TRY(cb_offload_search_run(&z->haul, reruns, seed, err));
     double least = (double)z->f->once_ps + z->least_ps[r];
@@ -203,8 +209,7 @@ static cb_status consider(chooser *z, const cb_schedule *s, bool *taken, cb_erro
     cb_arena_init(&scratch, z->arena->alloc);
     CB_TRY_DONE(cb_schedule_walk(p, s, z->f->device, &scratch, &lives, err));
     if (z->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(
-            cb_place(p, &lives, &scratch, z->goal->poll, z->goal->poll_user, &arena_bytes, err));
+        CB_TRY_DONE(cb_place(p, &lives, &scratch, z->goal->poll, &arena_bytes, err));
     bytes = cb_measured(p, z->goal->measure, &lives, arena_bytes);
     if (z->goal->smallest) {
         double most = (double)z->f->once_ps * (1 + z->goal->share);
@@ -395,23 +400,23 @@ static cb_status choose(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     return z->best_ps == INT64_MAX ? find_smallest(z, err) : CB_OK;
 }
 
-cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim, cb_searcher *searcher,
+cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
                             const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
                             cb_error *err) {
     chooser *z = CB_NEW(arena, chooser, 1);
     if (!z) return cb_no_memory(err);
-    *z = (chooser){.f = f, .goal = goal, .searcher = searcher, .arena = arena};
+    *z = (chooser){.f = tools->f, .goal = goal, .searcher = searcher, .arena = arena};
     z->best_ps = INT64_MAX;
     z->best_bytes = z->smallest = UINT64_MAX;
-    cb_status status = choose(z, cut, sim, err);
-    bool early = status == CB_CANCELLED && goal->poll(goal->poll_user) == CB_POLL_FINISH;
+    cb_status status = choose(z, tools->cut, tools->sim, err);
+    bool early = status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH;
     if (status == CB_OK || early) {
         status = z->best_ps == INT64_MAX ? fail(z, early, err) : CB_OK;
         out->schedule = z->best;
         uint64_t bytes = goal->smallest ? z->best_bytes : goal->bytes;
         out->least_extra_ps = early || status != CB_OK ? -1 : bound_of(z, bytes - beside(z));
     }
-    if (z->pool) cb_candidates_free(z->pool);
+    if (z->candidates) cb_candidates_free(z->candidates);
     if (z->base) cb_candidates_free(z->base);
     cb_ladder_free(&z->ladder);
     cb_offload_sim_free(&z->offload_sim);

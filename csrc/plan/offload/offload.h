@@ -14,8 +14,8 @@ typedef struct cb_offloaded {
 /* The answer into `arena`. Never slower than what `searcher`, which asks for plans without offload,
  * answers, nor than that of CB_OFFLOAD_ONLY to the same goal. Fails as cb_searcher_ask does, and
  * with CB_UNSUPPORTED where there is no link. */
-CB_MUST_CHECK cb_status cb_search_offload(const cb_facts *f, cb_cut *cut, cb_sim *sim,
-                                          cb_searcher *searcher, const cb_goal *goal,
-                                          cb_arena *arena, cb_offloaded *out, cb_error *err);
+CB_MUST_CHECK cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
+                                          const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
+                                          cb_error *err);
 
 #endif

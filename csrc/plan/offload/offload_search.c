@@ -10,9 +10,8 @@
 
 #include "../../base/sort.h"
 #include "../search/improve.h"
+#include "../search/tuning.h"
 
-#define CUT_UNITS 6.8719476736e10 /* 2^36, as in prices.c */
-#define AGAINST_PREFERENCE 4
 #define ETA 2.0
 #define ETA_DECAY 0.05
 #define AIM 0.98
@@ -66,15 +65,16 @@ static void set_save_costs(cb_offload_search *h, double link) {
         uint32_t s = cut->save_storage[i], op = f->root[s];
         uint8_t wish = f->wish[op];
         double keep = keep_price(h, s), move = h->may_fetch[s] ? link : INFINITY;
-        if (wish == CB_PREFER_RECOMPUTE) keep *= AGAINST_PREFERENCE, move *= AGAINST_PREFERENCE;
-        if (wish == CB_PREFER_OFFLOAD) keep *= AGAINST_PREFERENCE;
-        if (wish == CB_PREFER_SAVE) move *= AGAINST_PREFERENCE;
+        if (wish == CB_PREFER_RECOMPUTE)
+            keep *= CB_AGAINST_PREFERENCE, move *= CB_AGAINST_PREFERENCE;
+        if (wish == CB_PREFER_OFFLOAD) keep *= CB_AGAINST_PREFERENCE;
+        if (wish == CB_PREFER_SAVE) move *= CB_AGAINST_PREFERENCE;
         h->fetch[s] = move < keep;
         double cost = fmin(keep, move) * (double)f->p->storage_bytes[s] * h->uses->scale;
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
         cut->save_cost[i] = stays                             ? 0
                             : h->t->forced[op] && !f->held[s] ? CB_FLOW_INF
-                                                              : (int64_t)fmin(cost, CUT_UNITS);
+                                                              : (int64_t)fmin(cost, CB_CUT_UNITS);
     }
 }
 
@@ -87,23 +87,17 @@ static void set_costs(cb_offload_search *h, double link) {
         uint32_t op = cut->run_op[i];
         uint8_t wish = f->wish[op];
         double cost = h->uses->unused_forward[op] ? 0 : (double)f->time_ps[op] * h->uses->scale;
-        if (wish == CB_PREFER_SAVE || wish == CB_PREFER_OFFLOAD) cost *= AGAINST_PREFERENCE;
+        if (wish == CB_PREFER_SAVE || wish == CB_PREFER_OFFLOAD) cost *= CB_AGAINST_PREFERENCE;
         bool never = f->once[op] || wish == CB_MUST_SAVE || wish == CB_MUST_OFFLOAD ||
                      (!h->reruns && !h->t->forced[op]);
-        cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CUT_UNITS);
+        cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CB_CUT_UNITS);
     }
     set_save_costs(h, link);
 }
 
-static int compare_pairs(const void *a, const void *b) {
-    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void sort_pairs(cb_pairs *pairs) {
     size_t n = 0;
-    if (pairs->list.len > 0)
-        cb_sort(pairs->list.at, pairs->list.len, sizeof(cb_pair), compare_pairs);
+    cb_sort_pairs(pairs->list.at, pairs->list.len);
     for (size_t i = 0; i < pairs->list.len; i++) {
         if (n == 0 || pairs->list.at[n - 1] != pairs->list.at[i])
             pairs->list.at[n++] = pairs->list.at[i];
@@ -418,14 +412,14 @@ static cb_status polish(cb_offload_search *h, cb_error *err) {
     return CB_OK;
 }
 
-/* The fastest plan of the pool that fits, if it beats `now`. */
+/* The fastest candidate that fits, if it beats `now`. */
 static cb_status take_best(cb_offload_search *h, cb_error *err) {
-    const cb_candidates *pool = h->t->pool;
-    uint32_t at = cb_candidates_fitting(pool, h->t->target);
-    if (at == CB_NONE || pool->at[at].time_ps >= h->now.time_ps) return CB_OK;
-    h->now.time_ps = pool->at[at].time_ps;
-    return copy_pairs(pool->at[at].pair, pool->at[at].n_pair, &h->now.pairs) ? CB_OK
-                                                                             : cb_no_memory(err);
+    const cb_candidates *all = h->t->candidates;
+    uint32_t at = cb_candidates_fitting(all, h->t->target);
+    if (at == CB_NONE || all->at[at].time_ps >= h->now.time_ps) return CB_OK;
+    h->now.time_ps = all->at[at].time_ps;
+    return copy_pairs(all->at[at].pair, all->at[at].n_pair, &h->now.pairs) ? CB_OK
+                                                                           : cb_no_memory(err);
 }
 
 cb_status cb_offload_search_run(cb_offload_search *h, bool reruns, const cb_candidate *seed,

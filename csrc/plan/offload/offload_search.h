@@ -1,5 +1,5 @@
 /* offload_search.h: the search at one target for plans that also move values to the host. Internal.
- * All plans end up in the trial's pool; the trial has an offload simulator. */
+ * All plans end up in the trial's candidates; the trial has an offload simulator. */
 #ifndef CB_PLAN_OFFLOAD_SEARCH_H
 #define CB_PLAN_OFFLOAD_SEARCH_H
 

@@ -7,8 +7,9 @@
 enum { STAYS = 1, SEVERAL = 2, LONG = 4, GIVEN = 8 };
 
 typedef struct finder {
-    cb_offload_sim *m;
+    const cb_facts *f;
     const cb_problem *p;
+    cb_carriers *out;
     uint8_t *mark;    /* [n_storage] */
     uint32_t *picker; /* [n_storage] view that reads the op which allocates it */
     bool *direct;     /* [n_op] something other than a view reads it */
@@ -17,7 +18,7 @@ typedef struct finder {
 
 /* What is held, mutated, or no value of the forward does not move. */
 static void mark_staying(const finder *z) {
-    const cb_facts *f = z->m->f;
+    const cb_facts *f = z->f;
     const cb_problem *p = z->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
         uint32_t root = f->root[s];
@@ -38,7 +39,7 @@ static void mark_staying(const finder *z) {
 }
 
 static void mark_used(const finder *z) {
-    const cb_facts *f = z->m->f;
+    const cb_facts *f = z->f;
     const cb_problem *p = z->p;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
@@ -50,7 +51,7 @@ static void mark_used(const finder *z) {
 }
 
 static void find_pickers(const finder *z) {
-    const cb_facts *f = z->m->f;
+    const cb_facts *f = z->f;
     const cb_problem *p = z->p;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
@@ -78,7 +79,7 @@ static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
     *all_move = p->out_begin[op + 1] - p->out_begin[op] <= MOST_OUTPUTS;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
-        if (z->m->f->root[s] != op) { /* it hands on a storage of an input, or of the caller: for
+        if (z->f->root[s] != op) { /* it hands on a storage of an input, or of the caller: for
                                           readers of that nothing comes back */
             *all_move &=
                 (p->storage_flags[s] & CB_STORE_STATIC) && !(z->mark[s] & GIVEN) && !z->used[v];
@@ -92,50 +93,51 @@ static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
 }
 
 static void choose(const finder *z) {
-    const cb_facts *f = z->m->f;
+    const cb_facts *f = z->f;
     for (uint32_t s = 0; s < z->p->n_storage; s++) {
         uint32_t root = f->root[s];
         bool all_move;
-        z->m->carrier[s] = CB_NONE;
+        z->out->carrier[s] = CB_NONE;
         if (z->mark[s] & STAYS) continue;
         bool single = count_made(z, root, &all_move) == 1;
         bool picked = !single && !z->direct[root] && !(z->mark[s] & SEVERAL);
-        if (picked) z->m->carrier[s] = z->picker[s]; /* CB_NONE: nobody reads it */
-        else if (all_move) z->m->carrier[s] = root;
+        if (picked) z->out->carrier[s] = z->picker[s]; /* CB_NONE: nobody reads it */
+        else if (all_move) z->out->carrier[s] = root;
     }
 }
 
 /* An op with several storages carries all of them or none. */
 static void drop_mixed(const finder *z) {
-    const cb_facts *f = z->m->f;
+    const cb_facts *f = z->f;
     for (uint32_t s = 0; s < z->p->n_storage; s++) {
         uint32_t root = f->root[s];
-        if (root == CB_NONE || z->m->carrier[s] == root) continue;
+        if (root == CB_NONE || z->out->carrier[s] == root) continue;
         for (uint32_t v = z->p->out_begin[root]; v < z->p->out_begin[root + 1]; v++) {
             uint32_t other = z->p->value_storage[v];
-            if (f->root[other] == root && z->m->carrier[other] == root)
-                z->m->carrier[other] = CB_NONE;
+            if (f->root[other] == root && z->out->carrier[other] == root)
+                z->out->carrier[other] = CB_NONE;
         }
     }
 }
 
 /* Bytes and times of copies. What would be under way for too long stays. */
 static void set_times(const finder *z, uint64_t *bytes, double link) {
-    cb_offload_sim *m = z->m;
+    cb_carriers *out = z->out;
     for (uint32_t s = 0; s < z->p->n_storage; s++) {
-        if (m->carrier[s] != CB_NONE) bytes[m->carrier[s]] += z->p->storage_bytes[s];
+        if (out->carrier[s] != CB_NONE) bytes[out->carrier[s]] += z->p->storage_bytes[s];
     }
-    for (uint32_t op = 0; op < z->p->n_op; op++) m->copy_ps[op] = cb_copy_time_ps(bytes[op], link);
+    for (uint32_t op = 0; op < z->p->n_op; op++)
+        out->copy_ps[op] = cb_copy_time_ps(bytes[op], link);
     for (uint32_t s = 0; s < z->p->n_storage; s++) {
-        if (m->carrier[s] == CB_NONE || m->copy_ps[m->carrier[s]] >= 0) continue;
-        m->carrier[s] = CB_NONE;
+        if (out->carrier[s] == CB_NONE || out->copy_ps[out->carrier[s]] >= 0) continue;
+        out->carrier[s] = CB_NONE;
         z->mark[s] |= LONG;
     }
 }
 
 /* Without a budget (`firm`) a preference acts as a demand, where it can. */
 static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
-    const cb_facts *f = z->m->f;
+    const cb_facts *f = z->f;
     const cb_problem *p = z->p;
     char text[CB_OP_TEXT];
     for (uint32_t v = 0; v < p->n_value; v++) {
@@ -143,9 +145,9 @@ static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
         uint8_t wish = p->value_constraint[v];
         bool must = wish == CB_MUST_OFFLOAD, prefers = wish == CB_PREFER_OFFLOAD;
         if (root == CB_NONE || f->position[root] >= f->base_backward) continue;
-        if (z->m->carrier[s] != CB_NONE && (must || (prefers && firm && f->wish[root] == wish)))
-            z->m->must[z->m->carrier[s]] = true;
-        if (!must || z->m->carrier[s] != CB_NONE) continue;
+        if (z->out->carrier[s] != CB_NONE && (must || (prefers && firm && f->wish[root] == wish)))
+            z->out->must[z->out->carrier[s]] = true;
+        if (!must || z->out->carrier[s] != CB_NONE) continue;
         return cb_fail(err, CB_INVALID,
                        "MUST_OFFLOAD of %s: its memory cannot leave (%s); save it instead",
                        cb_op_text(p, p->value_op[v], text),
@@ -157,29 +159,30 @@ static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
     return CB_OK;
 }
 
-cb_status cb_find_carriers(cb_offload_sim *m, bool firm, cb_error *err) {
-    const cb_problem *p = m->f->p;
-    double link = cb_link_bytes_per_s(p, m->f->device);
+cb_status cb_find_carriers(const cb_facts *f, bool firm, cb_arena *arena, cb_carriers *out,
+                           cb_error *err) {
+    const cb_problem *p = f->p;
+    double link = cb_link_bytes_per_s(p, f->device);
     if (!(link > 0)) {
         return cb_fail(err, CB_UNSUPPORTED,
                        "offload: device %s has no link to a host; choose another device or give "
                        "the problem link_bytes_per_s",
-                       m->f->device->name);
+                       f->device->name);
     }
     cb_arena scratch;
-    cb_arena_init(&scratch, m->arena.alloc);
-    finder z = {.m = m, .p = p};
+    cb_arena_init(&scratch, arena->alloc);
+    finder z = {.f = f, .p = p, .out = out};
     z.mark = CB_NEW(&scratch, uint8_t, p->n_storage);
     z.picker = CB_NEW(&scratch, uint32_t, p->n_storage);
     z.direct = CB_NEW(&scratch, bool, p->n_op);
     z.used = CB_NEW(&scratch, bool, p->n_value);
     uint64_t *bytes = CB_NEW(&scratch, uint64_t, p->n_op);
-    m->carrier = CB_NEW(&m->arena, uint32_t, p->n_storage);
-    m->copy_ps = CB_NEW(&m->arena, int64_t, p->n_op);
-    m->must = CB_NEW(&m->arena, bool, p->n_op);
+    out->carrier = CB_NEW(arena, uint32_t, p->n_storage);
+    out->copy_ps = CB_NEW(arena, int64_t, p->n_op);
+    out->must = CB_NEW(arena, bool, p->n_op);
     cb_status status = CB_OK;
-    if (!z.mark || !z.picker || !z.direct || !z.used || !bytes || !m->carrier || !m->copy_ps ||
-        !m->must) {
+    if (!z.mark || !z.picker || !z.direct || !z.used || !bytes || !out->carrier || !out->copy_ps ||
+        !out->must) {
         status = cb_no_memory(err);
         goto done;
     }

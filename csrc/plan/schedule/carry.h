@@ -6,9 +6,17 @@
 #ifndef CB_PLAN_CARRY_H
 #define CB_PLAN_CARRY_H
 
-#include "offload_sim.h"
+#include "../model/facts.h"
 
-/* Fills carriers, copies and musts. `firm` and failures as of cb_offload_sim_init. */
-CB_MUST_CHECK cb_status cb_find_carriers(cb_offload_sim *m, bool firm, cb_error *err);
+typedef struct cb_carriers {
+    uint32_t *carrier; /* [n_storage] the op that moves it, CB_NONE: it stays */
+    int64_t *copy_ps;  /* [n_op] a carrier's copy in one direction */
+    bool *must;        /* [n_op] carriers that leave whatever a plan says */
+} cb_carriers;
+
+/* Into `arena`. What must be offloaded must leave; if `firm`, what should be likewise.
+ * CB_UNSUPPORTED: there is no link. CB_INVALID: what must leave cannot; the text names it. */
+CB_MUST_CHECK cb_status cb_find_carriers(const cb_facts *f, bool firm, cb_arena *arena,
+                                         cb_carriers *out, cb_error *err);
 
 #endif

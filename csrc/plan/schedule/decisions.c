@@ -5,13 +5,6 @@
  * they read. */
 #include "decisions.h"
 
-#include "../../base/sort.h"
-
-static int compare_pairs(const void *a, const void *b) {
-    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_decisions *out) {
     uint32_t next = 0; /* position */
     for (uint32_t t = 0; t < s->n_step; t++) {
@@ -53,8 +46,6 @@ static void hand_anchors_on(const cb_facts *f, const cb_schedule *s, const uint3
     }
 }
 
-static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
-
 static bool allocates(const cb_facts *f, uint32_t op) {
     for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
         if (f->root[f->p->value_storage[v]] == op) return true;
@@ -68,7 +59,7 @@ static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
     out->pairs.arena = arena;
     for (uint32_t t = s->n_step; t-- > 0;) {
         uint32_t anchor = out->anchor[t], id = s->step[t];
-        if (out->base[t] && !is_view(f, id)) next = anchor;
+        if (out->base[t] && !cb_is_view(f, id)) next = anchor;
         if (out->base[t] || anchor == CB_NONE || !allocates(f, id)) continue;
         if (next < anchor) {
             anchor = next;
@@ -76,8 +67,7 @@ static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
         }
         if (!CB_PUSH(arena, out->pairs.list, cb_pair_make(anchor, id))) return false;
     }
-    if (out->pairs.list.len > 0)
-        cb_sort(out->pairs.list.at, out->pairs.list.len, sizeof(cb_pair), compare_pairs);
+    cb_sort_pairs(out->pairs.list.at, out->pairs.list.len);
     return true;
 }
 

@@ -16,8 +16,7 @@ typedef struct cb_goal {
     cb_offload offload;
     uint64_t pinned_bytes; /* most that the host may hold */
     bool exact;            /* see cb_budget */
-    cb_poll_fn poll;       /* may be NULL */
-    void *poll_user;
+    cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_goal;
 

@@ -9,8 +9,6 @@
  * Op ids are below 2^28, so the fetch bit of a pair and the action in `out` lie above them. */
 #include "offload_sim.h"
 
-#include "carry.h"
-
 static void fill_none(uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
 }
@@ -32,11 +30,15 @@ cb_status cb_offload_sim_init(cb_offload_sim *m, const cb_facts *f, bool firm, c
     m->brought = CB_NEW(a, uint32_t, p->n_op);
     m->host = CB_NEW(a, uint32_t, p->n_op);
     m->moment = CB_NEW(a, uint64_t, f->n_base);
+    cb_carriers c = {0};
     cb_status status = m->base_step && m->first_life && m->value_step && m->value_life &&
                                m->latest && m->marked && m->done && m->wanted && m->brought &&
                                m->host && m->moment
-                           ? cb_find_carriers(m, firm, err)
+                           ? cb_find_carriers(f, firm, a, &c, err)
                            : cb_no_memory(err);
+    m->carrier = c.carrier;
+    m->copy_ps = c.copy_ps;
+    m->must = c.must;
     if (status != CB_OK) cb_offload_sim_free(m);
     return status;
 }

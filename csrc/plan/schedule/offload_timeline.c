@@ -4,9 +4,7 @@
  * or when the next copy on the lane begins. Then, first reader first, it may begin no sooner than
  * there is room for it until it is read. What leaves is not counted there: it is under way for a
  * time that only the clock knows, and a wait makes room where it must. */
-#include "offload_sim.h"
-
-static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+#include "offload_timeline.h"
 
 /* ---- where fetches are sent for -------------------------------------------------------------- */
 
@@ -164,7 +162,7 @@ static bool send_for(player *z, cb_sim_fetch *x, uint32_t run) {
     count(z, run, z->live + x->bytes);
     z->live += read;
     cb_sim_departure *d = &m->departure.at[x->departure];
-    z->in_free = later(later(z->in_free, d->end), z->clock) + m->copy_ps[x->op];
+    z->in_free = cb_later(cb_later(z->in_free, d->end), z->clock) + m->copy_ps[x->op];
     x->at = (uint32_t)(m->held.len); /* from now on: its copy */
     cb_sim_copy copy = {.end = z->in_free, .op = x->op};
     if (--d->fetches == 0) copy.bytes = d->bytes; /* the host is done with it */
@@ -180,7 +178,7 @@ static void send_away(player *z, cb_sim_departure *d) {
     z->held += d->bytes;
     if (z->held > m->host_bytes) m->host_bytes = z->held;
     m->moved_bytes += d->bytes;
-    z->out_free = d->end = later(z->out_free, z->clock) + m->copy_ps[d->op];
+    z->out_free = d->end = cb_later(z->out_free, z->clock) + m->copy_ps[d->op];
     emit(z, d->op, CB_ACTION_OUT);
     if (!CB_PUSH(&m->arena, m->leaving, (cb_sim_copy){d->end, d->bytes, d->op})) z->failed = true;
 }

@@ -51,17 +51,20 @@ static uint64_t key_of(const item *it, order by) {
     return UINT64_MAX - it->made;
 }
 
-typedef struct patience {
-    cb_poll_fn poll;
-    void *poll_user;
+typedef struct placement {
+    item *items; /* [n] sorted by each pass as it likes */
+    uint32_t n;
+    uint64_t *offset; /* [n_instance] result of a pass */
+    uint64_t top;     /* likewise: the bytes needed */
+    cb_poll poll;
     uint64_t looks; /* since the last poll */
-} patience;
+} placement;
 
-static cb_status wait_for(patience *z, uint32_t looks, cb_error *err) {
+static cb_status wait_for(placement *z, uint32_t looks, cb_error *err) {
     z->looks += looks;
-    if (z->looks < POLL_EVERY || !z->poll) return CB_OK;
+    if (z->looks < POLL_EVERY || !z->poll.ask) return CB_OK;
     z->looks = 0;
-    if (!cb_poll_cancels(z->poll, z->poll_user)) return CB_OK;
+    if (!cb_poll_cancels(z->poll)) return CB_OK;
     return cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 
@@ -82,15 +85,16 @@ static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t 
     return begin;
 }
 
-/* Places all items in one order; `top` gets the bytes needed. */
-static cb_status place_in_order(item *items, uint32_t n, order by, placed *at, uint64_t *offset,
-                                uint64_t *top, patience *z, cb_error *err) {
-    *top = 0;
+/* Places all items in one order; `at` [n] is scratch. */
+static cb_status place_in_order(placement *z, order by, placed *at, cb_error *err) {
+    item *items = z->items;
+    uint32_t n = z->n;
+    z->top = 0;
     for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], by);
     cb_sort(items, n, sizeof *items, compare_items);
     for (uint32_t i = 0; i < n; i++) {
         CB_TRY(wait_for(z, i, err));
-        uint64_t begin = find_gap(&items[i], at, i, top);
+        uint64_t begin = find_gap(&items[i], at, i, &z->top);
         uint32_t low = 0, high = i;
         while (low < high) {
             uint32_t middle = low + (high - low) / 2;
@@ -99,7 +103,7 @@ static cb_status place_in_order(item *items, uint32_t n, order by, placed *at, u
         }
         memmove(at + low + 1, at + low, (i - low) * sizeof *at);
         at[low] = (placed){begin, begin + items[i].bytes, items[i].made, items[i].last};
-        offset[items[i].id] = begin;
+        z->offset[items[i].id] = begin;
     }
     return CB_OK;
 }
@@ -170,23 +174,24 @@ static int compare_ends(const void *a, const void *b) {
 }
 
 /* `ending` [n] and `gaps` [n + 1] are scratch. */
-static cb_status place_in_sweep(item *items, uint32_t n, item *ending, gap *gaps, uint64_t *offset,
-                                uint64_t *most, patience *z, cb_error *err) {
+static cb_status place_in_sweep(placement *z, item *ending, gap *gaps, cb_error *err) {
     sweep w = {.at = gaps};
-    *most = 0;
+    item *items = z->items;
+    uint32_t n = z->n;
+    z->top = 0;
     for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], BY_START);
     memcpy(ending, items, n * sizeof *items);
     cb_sort(items, n, sizeof *items, compare_items);
     cb_sort(ending, n, sizeof *ending, compare_ends);
     for (uint32_t i = 0, gone = 0; i < n; i++) {
         for (; ending[gone].last < items[i].made; gone++) {
-            uint64_t begin = offset[ending[gone].id];
+            uint64_t begin = z->offset[ending[gone].id];
             CB_TRY(wait_for(z, w.n, err));
             give_gap(&w, begin, begin + ending[gone].bytes);
         }
         CB_TRY(wait_for(z, w.n, err));
-        offset[items[i].id] = take_gap(&w, items[i].bytes);
-        if (w.top > *most) *most = w.top;
+        z->offset[items[i].id] = take_gap(&w, items[i].bytes);
+        if (w.top > z->top) z->top = w.top;
     }
     return CB_OK;
 }
@@ -205,10 +210,9 @@ static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uin
     return most;
 }
 
-cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll_fn poll,
-                   void *poll_user, uint64_t *arena_bytes, cb_error *err) {
+cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll poll,
+                   uint64_t *arena_bytes, cb_error *err) {
     uint32_t n = 0, n_moment = 1;
-    patience z = {.poll = poll, .poll_user = poll_user};
     item *items = CB_NEW(scratch, item, lives->n_instance);
     placed *at = CB_NEW(scratch, placed, lives->n_instance);
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
@@ -224,18 +228,20 @@ cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_p
     uint64_t *change = CB_NEW(scratch, uint64_t, n_moment);
     if (!change) return cb_no_memory(err);
     uint64_t floor = floor_bytes(items, n, change, n_moment), smallest = UINT64_MAX;
+    placement z = {.items = items, .n = n, .offset = best, .poll = poll};
     if (n > SWEPT_LIVES) {
         item *ending = CB_NEW(scratch, item, n);
         gap *gaps = CB_NEW(scratch, gap, (size_t)n + 1);
         if (!ending || !gaps) return cb_no_memory(err);
-        CB_TRY(place_in_sweep(items, n, ending, gaps, best, &smallest, &z, err));
+        CB_TRY(place_in_sweep(&z, ending, gaps, err));
+        smallest = z.top;
     }
     int last = n > SWEPT_LIVES ? 0 : n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
     for (int by = BY_SIZE; by <= last && smallest > floor; by++) {
-        uint64_t bytes;
-        CB_TRY(place_in_order(items, n, (order)by, at, offset, &bytes, &z, err));
-        if (bytes >= smallest) continue;
-        smallest = bytes;
+        z.offset = offset;
+        CB_TRY(place_in_order(&z, (order)by, at, err));
+        if (z.top >= smallest) continue;
+        smallest = z.top;
         memcpy(best, offset, lives->n_instance * sizeof *best);
     }
     for (uint32_t i = 0; i < lives->n_instance; i++) lives->instance[i].offset = best[i];

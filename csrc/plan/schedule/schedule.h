@@ -66,10 +66,9 @@ CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule 
                                          const cb_device *device, cb_arena *arena, cb_lives *out,
                                          cb_error *err);
 /* Offsets without overlap for lives that overlap; deterministic. Returns the arena's bytes (a
- * multiple of p->align). Tens of thousands of lives take seconds: CB_CANCELLED where `poll` (may be
- * NULL) says CB_POLL_CANCEL; CB_POLL_FINISH is for searches. */
+ * multiple of p->align). Tens of thousands of lives take seconds: CB_CANCELLED where `poll` says
+ * CB_POLL_CANCEL; CB_POLL_FINISH is for searches. */
 CB_MUST_CHECK cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
-                                 cb_poll_fn poll, void *poll_user, uint64_t *arena_bytes,
-                                 cb_error *err);
+                                 cb_poll poll, uint64_t *arena_bytes, cb_error *err);
 
 #endif

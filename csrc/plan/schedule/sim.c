@@ -2,7 +2,6 @@
  * needs; sum up lives over the steps that are kept. Most plans run nothing again in the forward: it
  * is built for the first of them and copied for the others. */
 #include "sim.h"
-#include "../../base/sort.h"
 
 static void fill_none(uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
@@ -393,11 +392,6 @@ cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out, 
 
 /* ---- the lazy backward ----------------------------------------------------------------------- */
 
-static int compare_pairs(const void *a, const void *b) {
-    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
-    return x < y ? -1 : x > y;
-}
-
 typedef struct lazy {
     const cb_facts *f;
     const bool *recompute;
@@ -444,9 +438,8 @@ static bool find_pairs(lazy *z, bool *again) {
     for (uint32_t k = f->base_backward; k < f->n_base; k++) {
         size_t begin = z->out->list.len;
         if (!CB_PUSH(z->scratch, z->stack, f->base[k]) || !spread_need(z, again, k)) return false;
-        if (z->out->list.len > begin + 1)
-            cb_sort(z->out->list.at + begin, z->out->list.len - begin, sizeof(cb_pair),
-                    compare_pairs);
+        if (z->out->list.len > begin)
+            cb_sort_pairs(z->out->list.at + begin, z->out->list.len - begin);
     }
     return true;
 }

@@ -1,33 +1,15 @@
 /* sim.h: from decisions to a schedule, and what that schedule needs. Internal: the search's
  * evaluator, in buffers that are used again and again. It agrees with cb_schedule_walk to the byte.
  *
- * A decision is a pair (anchor, op): "op runs again right before the base op at position `anchor`,
- * which needs it, directly or through other ops of that anchor". Any sorted set of pairs is a valid
- * plan: what no pair makes afresh is read from its latest run, which then lives that long; pairs
- * nobody needs have no effect; a first run nobody reads falls out of the schedule.
- *
- * A pair may say "early": the op runs again there for who reads it later, before the anchor's other
- * ops. So a value can be made while what it is made from is there. */
+ * Decisions are pairs (pair.h). Any sorted set of pairs is a valid plan: what no pair makes afresh
+ * is read from its latest run, which then lives that long; pairs nobody needs have no effect; a
+ * first run nobody reads falls out of the schedule. */
 #ifndef CB_PLAN_SIM_H
 #define CB_PLAN_SIM_H
 
 #include "../model/facts.h"
+#include "pair.h"
 #include "schedule.h"
-
-typedef uint64_t cb_pair; /* anchor << 32 | op: sorting sorts by anchor */
-static inline cb_pair cb_pair_make(uint32_t anchor, uint32_t op) {
-    return (cb_pair)anchor << 32 | op;
-}
-static inline uint32_t cb_pair_anchor(cb_pair pair) { return (uint32_t)(pair >> 32); }
-/* Plans that move values (offload_sim.h) have pairs of a second kind: brought back, not run again.
- */
-#define CB_PAIR_FETCH ((cb_pair)1 << 31)
-static inline bool cb_pair_fetches(cb_pair pair) { return pair & CB_PAIR_FETCH; }
-/* Early pairs. The bit is part of the op that cb_pair_make gets and cb_pair_id gives back. */
-#define CB_EARLY (UINT32_C(1) << 30)
-static inline bool cb_pair_is_early(cb_pair pair) { return pair & CB_EARLY; }
-static inline uint32_t cb_pair_id(cb_pair pair) { return (uint32_t)(pair & ~CB_PAIR_FETCH); }
-static inline uint32_t cb_pair_op(cb_pair pair) { return cb_pair_id(pair) & ~CB_EARLY; }
 
 typedef struct cb_sim_life { /* one life of a storage */
     uint32_t storage;
@@ -90,11 +72,6 @@ CB_MUST_CHECK cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pa
 /* Copies the schedule of the last run. */
 CB_MUST_CHECK cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out,
                                         cb_error *err);
-
-typedef struct cb_pairs {
-    cb_arena *arena;
-    CB_VEC(cb_pair) list;
-} cb_pairs;
 
 /* Every op in `recompute` [n_op] that the backward needs, at the first base op that needs it: as
  * late as possible, and kept until its last use. `need` [n_storage] (may be NULL) gets the position

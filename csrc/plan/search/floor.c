@@ -19,10 +19,7 @@
 
 #include "../../base/sort.h"
 #include "../../flow/maxflow.h"
-
-#define LARGEST 25
-#define SPREAD 60
-#define EFFORT 1e6 /* steps looked at times ops, at most */
+#include "tuning.h"
 
 enum { SOURCE = 0, SINK = 1, FIRST = 2 };
 
@@ -161,8 +158,8 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     *n_list = n;
     if (n == 0) return 0;
     cb_sort(list, n, sizeof *list, compare_sets);
-    double share = EFFORT / ((double)l->n * (LARGEST + SPREAD));
-    uint32_t most = (uint32_t)((share < 1 ? share : 1) * (LARGEST + SPREAD));
+    double share = CB_FLOOR_EFFORT / ((double)l->n * (CB_FLOOR_LARGEST + CB_FLOOR_SPREAD));
+    uint32_t most = (uint32_t)((share < 1 ? share : 1) * (CB_FLOOR_LARGEST + CB_FLOOR_SPREAD));
     return most < 5 ? 5 : most;
 }
 
@@ -174,7 +171,8 @@ cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb
     if (!list || !last || !stays) return cb_no_memory(err);
     find_last(l, last);
     network w = {.l = l, .last = last, .arena = scratch};
-    uint32_t most = choose(l, last, stays, list, &n), largest = most * LARGEST / (LARGEST + SPREAD);
+    uint32_t most = choose(l, last, stays, list, &n),
+             largest = most * CB_FLOOR_LARGEST / (CB_FLOOR_LARGEST + CB_FLOOR_SPREAD);
     for (uint32_t i = 0; i < most && i < n; i++) {
         uint32_t step = largest < n && most > largest ? (n - largest) / (most - largest) : 0;
         uint32_t at = i < largest || step == 0 ? i : largest + (i - largest) * step;

@@ -3,29 +3,23 @@
 #include "front.h"
 
 #include "floor.h"
-#include "workers.h"
-
-#define MOST_POINTS 120 /* of a walk: where values are that many, targets are farther apart */
-#define ROUNDS 4        /* those of odd numbers go on below the smallest with all the effort */
-#define AT_ONCE 2
-#define POINT_SHARE 0.2 /* of the usual effort, at a point; */
-#define AT_EASE 36.0    /* of more ops than these less, as effort grows with their square */
+#include "tuning.h"
 
 typedef struct walks {
     cb_ladder *d;
     uint32_t round;
     uint64_t floor; /* no plan is below */
-    cb_candidates *found[AT_ONCE];
+    cb_candidates *found[CB_FRONT_WALKS];
 } walks;
 
 static double share_of(const cb_worker *c) {
-    double ease = AT_EASE / (c->t->f->n_base + 1.0);
-    return ease < 1 ? POINT_SHARE * ease * ease : POINT_SHARE;
+    double ease = CB_AT_EASE_OPS / (c->t->f->n_base + 1.0);
+    return ease < 1 ? CB_POINT_SHARE * ease * ease : CB_POINT_SHARE;
 }
 
 /* The next target is below `size`. */
 static uint64_t below(const cb_ladder *d, uint64_t target, uint64_t size) {
-    uint64_t step = d->whole / MOST_POINTS;
+    uint64_t step = d->whole / CB_FRONT_POINTS;
     uint64_t next = size > 0 ? size - 1 : 0, far = target > step ? target - step : 0;
     return next < far ? next : far;
 }
@@ -43,23 +37,24 @@ static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, 
 }
 
 /* Below the smallest of them. In every second round with all the effort before it ends, and with
- * the floor for a target, too: where just below is a dead end, that leads elsewhere. The round after
- * it walks the front anew from what that has found, and so the next one sets out elsewhere. */
+ * the floor for a target, too: where just below is a dead end, that leads elsewhere. The round
+ * after it walks the front anew from what that found, and so the next one sets out elsewhere. */
 static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_error *err) {
-    const cb_candidates *pool = c->work;
+    const cb_candidates *all = c->work;
     bool deep = w->round % 2 == 1;
     uint32_t kind = deep ? 2 * CB_LAST_ATTEMPTS : 0;
     uint64_t size;
     do {
-        cb_candidate from = pool->at[0];
+        cb_candidate from = all->at[0];
         size = from.size;
         if (size == 0 || size <= w->floor) return CB_OK;
-        CB_TRY(
-            cb_search_deep_rung(&c->moves, &from, size - 1, kind + attempt, share_of(c), 0, err));
-        if (!deep || pool->at[0].size < size) continue;
-        CB_TRY(
-            cb_search_deep_rung(&c->moves, &from, w->floor, kind + attempt, share_of(c), 0, err));
-    } while (pool->at[0].size < size);
+        cb_deep_search s = {
+            .from = &from, .target = size - 1, .attempt = kind + attempt, .share = share_of(c)};
+        CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
+        if (!deep || all->at[0].size < size) continue;
+        s.target = w->floor;
+        CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
+    } while (all->at[0].size < size);
     return CB_OK;
 }
 
@@ -74,19 +69,20 @@ static cb_status offer_all(cb_candidates *to, const cb_candidates *from, cb_erro
 static cb_status walk(cb_worker *c, uint32_t job, void *user, cb_error *err) {
     walks *w = user;
     cb_ladder *d = w->d;
-    cb_candidates *before = c->t->pool;
-    uint32_t attempt = w->round * AT_ONCE + job;
+    cb_candidates *before = c->t->candidates;
+    uint32_t attempt = w->round * CB_FRONT_WALKS + job;
     cb_ladder_begin(d, c);
     cb_status status = walk_known(d, c, attempt, err);
     if (status == CB_OK && c->work->n > 0) status = walk_on(w, c, attempt, err);
     if (status == CB_OK) status = offer_all(w->found[job], c->work, err);
-    c->t->pool = before;
+    c->t->candidates = before;
     return status;
 }
 
 static cb_status walk_all(walks *w, cb_candidates *front, cb_error *err) {
-    CB_TRY(cb_workers_run(w->d, AT_ONCE, walk, w, err));
-    for (uint32_t job = 0; job < AT_ONCE; job++) CB_TRY(offer_all(front, w->found[job], err));
+    CB_TRY(cb_workers_run(w->d->workers, CB_FRONT_WALKS, walk, w, err));
+    for (uint32_t job = 0; job < CB_FRONT_WALKS; job++)
+        CB_TRY(offer_all(front, w->found[job], err));
     return CB_OK;
 }
 
@@ -98,7 +94,7 @@ cb_status cb_front_walk(cb_ladder *d, cb_error *err) {
     if (!d->front) d->front = CB_NEW(scratch, cb_candidates, 1);
     if (!d->front) return cb_no_memory(err);
     d->front->alloc = scratch->alloc;
-    for (uint32_t job = 0; job < AT_ONCE; job++) {
+    for (uint32_t job = 0; job < CB_FRONT_WALKS; job++) {
         w.found[job] = CB_NEW(scratch, cb_candidates, 1);
         if (!w.found[job]) return cb_no_memory(err);
         w.found[job]->alloc = scratch->alloc;
@@ -106,8 +102,9 @@ cb_status cb_front_walk(cb_ladder *d, cb_error *err) {
     cb_floor floor;
     CB_TRY(cb_find_floor(&d->first.ledger, scratch, &floor, err));
     w.floor = floor.op == CB_NONE ? 0 : floor.bytes;
-    for (; w.round < ROUNDS && status == CB_OK; w.round++) status = walk_all(&w, d->front, err);
-    for (uint32_t job = 0; job < AT_ONCE; job++) cb_candidates_free(w.found[job]);
+    for (; w.round < CB_FRONT_ROUNDS && status == CB_OK; w.round++)
+        status = walk_all(&w, d->front, err);
+    for (uint32_t job = 0; job < CB_FRONT_WALKS; job++) cb_candidates_free(w.found[job]);
     d->has_front = status == CB_OK;
     return status;
 }

@@ -8,15 +8,9 @@
 #include <math.h>
 
 #include "../../base/sort.h"
+#include "tuning.h"
 
-#define SMALL_PLANS 6 /* of the pool, tried in a crossover for one target */
-#define FAST_PLANS 8
-#define MIX_STEPS 9   /* of bisection: 1 part in 512 of the forward */
-#define SIZE_WEIGHT 2 /* bytes over the target, as a share of it, against time, likewise */
-#define REMOVAL_TRIALS 64
-#define FIRST_BLOCKS 16
-
-/* A copy of a candidate's pairs: the pool may drop it while we work. */
+/* A copy of a candidate's pairs: it may be dropped while we work. */
 typedef struct pair_list {
     cb_pair *at;
     size_t n;
@@ -26,11 +20,6 @@ static bool copy_pairs(cb_arena *a, const cb_candidate *c, pair_list *out) {
     *out = (pair_list){CB_NEW(a, cb_pair, c->n_pair), c->n_pair};
     if (out->at && c->n_pair > 0) memcpy(out->at, c->pair, c->n_pair * sizeof *c->pair);
     return out->at;
-}
-
-static int compare_pairs(const void *a, const void *b) {
-    cb_pair x = *(const cb_pair *)a, y = *(const cb_pair *)b;
-    return x < y ? -1 : x > y;
 }
 
 /* ---- crossover ------------------------------------------------------------------------------- */
@@ -65,26 +54,33 @@ static bool same_pairs(const mixed *a, const mixed *b) {
            memcmp(a->list.at, b->list.at, a->list.n * sizeof *a->list.at) == 0;
 }
 
-/* `fast` is over the target and `small` is under it. The more of `fast` the better while it fits.
- * Time falls on the way from `small` to `fast`: where a mix is over the target and no faster than
- * what fits, those that fit are slower. Where no decision differs between two positions, neither do
- * their mixes: `end` has those at both ends, `end[2]` the new one; each has room of its own. */
-static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *small, bool fast_first,
-                       uint64_t target, mixed end[3], cb_error *err) {
+typedef struct crossover {
+    const pair_list *fast, *small; /* over the target, and under it */
+    bool fast_first;               /* ops before the split decide as in `fast` */
+    uint64_t target;
+    mixed *end; /* [3] mixes at both ends of the bisection, and the new one; each has room */
+} crossover;
+
+/* The more of `fast` the better while it fits. Time falls on the way from `small` to `fast`: where
+ * a mix is over the target and no faster than what fits, those that fit are slower. Where no
+ * decision differs between two positions, neither do their mixes. */
+static cb_status cross(cb_trial *t, const crossover *x, cb_error *err) {
+    mixed *end = x->end;
     uint32_t low = 0, high = t->f->base_backward; /* positions; one end is all of `small`, the other
                                                      all of `fast` */
     end[0].tried = end[1].tried = false;
-    for (int step = 0; step < MIX_STEPS && high - low > 1; step++) {
+    for (int step = 0; step < CB_CROSS_STEPS && high - low > 1; step++) {
         uint32_t middle = low + (high - low) / 2, split = t->f->base[middle];
         mixed *now = &end[2];
-        now->list.n = fast_first ? mix(fast, small, split, now->list.at)
-                                 : mix(small, fast, split, now->list.at);
+        now->list.n = x->fast_first ? mix(x->fast, x->small, split, now->list.at)
+                                    : mix(x->small, x->fast, split, now->list.at);
         if (same_pairs(&end[0], now)) now = &end[0];
         else if (same_pairs(&end[1], now)) now = &end[1];
-        else CB_TRY(try_mix(t, now, target, err));
-        uint32_t at = cb_candidates_fitting(t->pool, target);
-        if (!now->fits && at != CB_NONE && now->time_ps >= t->pool->at[at].time_ps) return CB_OK;
-        bool is_low = now->fits == fast_first;
+        else CB_TRY(try_mix(t, now, x->target, err));
+        uint32_t at = cb_candidates_fitting(t->candidates, x->target);
+        if (!now->fits && at != CB_NONE && now->time_ps >= t->candidates->at[at].time_ps)
+            return CB_OK;
+        bool is_low = now->fits == x->fast_first;
         if (is_low) low = middle;
         else high = middle;
         if (now != &end[2]) continue;
@@ -97,14 +93,14 @@ static cb_status cross(cb_trial *t, const pair_list *fast, const pair_list *smal
 
 /* The most promising plans over the target: little over it, and fast. Indices, best first. */
 static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, uint32_t most,
-                            uint32_t chosen[FAST_PLANS]) {
-    double score[FAST_PLANS];
+                            uint32_t chosen[CB_CROSS_FAST]) {
+    double score[CB_CROSS_FAST];
     uint32_t n = 0;
-    for (uint32_t i = first; i < t->pool->n; i++) {
-        const cb_candidate *c = &t->pool->at[i];
-        double own =
-            (double)c->time_ps / ((double)t->f->once_ps + 1) +
-            SIZE_WEIGHT * (double)(c->size - target) / (double)t->pool->at[t->pool->n - 1].size;
+    for (uint32_t i = first; i < t->candidates->n; i++) {
+        const cb_candidate *c = &t->candidates->at[i];
+        double own = (double)c->time_ps / ((double)t->f->once_ps + 1) +
+                     CB_CROSS_SIZE_WEIGHT * (double)(c->size - target) /
+                         (double)t->candidates->at[t->candidates->n - 1].size;
         uint32_t place = n;
         while (place > 0 && score[place - 1] > own) place--;
         if (place == most) continue;
@@ -120,21 +116,22 @@ static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, 
 }
 
 cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_error *err) {
-    uint32_t most_small = (uint32_t)fmax(1, pace * SMALL_PLANS);
-    uint32_t most_fast = (uint32_t)fmax(2, pace * FAST_PLANS);
-    pair_list small[SMALL_PLANS], fast[FAST_PLANS];
-    uint32_t n_small = 0, n_fast = 0, at = cb_candidates_fitting(t->pool, target),
-             chosen[FAST_PLANS];
+    uint32_t most_small = (uint32_t)fmax(1, pace * CB_CROSS_SMALL);
+    uint32_t most_fast = (uint32_t)fmax(2, pace * CB_CROSS_FAST);
+    pair_list small[CB_CROSS_SMALL], fast[CB_CROSS_FAST];
+    uint32_t n_small = 0, n_fast = 0, at = cb_candidates_fitting(t->candidates, target),
+             chosen[CB_CROSS_FAST];
     cb_status status = CB_OK;
     if (at == CB_NONE) return CB_OK;
     cb_arena scratch;
     cb_arena_init(&scratch, t->scratch->alloc);
     size_t longest = 0;
     for (uint32_t i = at + 1; i-- > 0 && n_small < most_small; n_small++) {
-        if (!copy_pairs(&scratch, &t->pool->at[i], &small[n_small])) goto no_memory;
+        if (!copy_pairs(&scratch, &t->candidates->at[i], &small[n_small])) goto no_memory;
     }
     for (uint32_t n = choose_fast(t, at + 1, target, most_fast, chosen); n_fast < n; n_fast++) {
-        if (!copy_pairs(&scratch, &t->pool->at[chosen[n_fast]], &fast[n_fast])) goto no_memory;
+        if (!copy_pairs(&scratch, &t->candidates->at[chosen[n_fast]], &fast[n_fast]))
+            goto no_memory;
         if (fast[n_fast].n > longest) longest = fast[n_fast].n;
     }
     for (uint32_t i = 0; i < n_small; i++) {
@@ -144,8 +141,14 @@ cb_status cb_improve_by_mixing(cb_trial *t, uint64_t target, double pace, cb_err
             if (!end[k].list.at) goto no_memory;
         }
         for (uint32_t j = 0; j < n_fast; j++) {
-            CB_TRY_DONE(cross(t, &fast[j], &small[i], true, target, end, err));
-            CB_TRY_DONE(cross(t, &fast[j], &small[i], false, target, end, err));
+            crossover x = {.fast = &fast[j],
+                           .small = &small[i],
+                           .fast_first = true,
+                           .target = target,
+                           .end = end};
+            CB_TRY_DONE(cross(t, &x, err));
+            x.fast_first = false;
+            CB_TRY_DONE(cross(t, &x, err));
         }
     }
     goto done;
@@ -195,7 +198,7 @@ static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, c
     for (uint32_t i = 0; i < r->n; i++) {
         if (!r->gone[i] && (i < b.begin || i >= b.end)) r->buffer[n++] = r->order[i].pair;
     }
-    if (n > 0) cb_sort(r->buffer, n, sizeof *r->buffer, compare_pairs);
+    cb_sort_pairs(r->buffer, n);
     CB_TRY(cb_try_pairs(r->t, r->buffer, n, err));
     *fits = r->t->lawful && r->t->size <= target && r->t->time_ps < r->time_ps;
     if (!*fits) return CB_OK;
@@ -207,12 +210,12 @@ static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, c
 /* Blocks first, halves of those that could not go. */
 static cb_status remove_blocks(remover *r, uint64_t target, cb_arena *scratch, cb_error *err) {
     CB_VEC(block) queue = {0};
-    uint32_t width = (r->n + FIRST_BLOCKS - 1) / FIRST_BLOCKS;
+    uint32_t width = (r->n + CB_REMOVAL_BLOCKS - 1) / CB_REMOVAL_BLOCKS;
     for (uint32_t i = 0; i < r->n; i += width) {
         if (!CB_PUSH(scratch, queue, (block){i, i + width < r->n ? i + width : r->n}))
             return cb_no_memory(err);
     }
-    for (size_t next = 0; next < queue.len && next < REMOVAL_TRIALS; next++) {
+    for (size_t next = 0; next < queue.len && next < CB_REMOVAL_TRIALS; next++) {
         block b = queue.at[next];
         bool fits;
         CB_TRY(try_without(r, b, target, &fits, err));
@@ -227,9 +230,9 @@ static cb_status remove_blocks(remover *r, uint64_t target, cb_arena *scratch, c
 }
 
 cb_status cb_improve_by_removal(cb_trial *t, uint64_t target, cb_error *err) {
-    uint32_t at = cb_candidates_fitting(t->pool, target);
-    if (at == CB_NONE || t->pool->at[at].n_pair == 0) return CB_OK;
-    const cb_candidate *c = &t->pool->at[at];
+    uint32_t at = cb_candidates_fitting(t->candidates, target);
+    if (at == CB_NONE || t->candidates->at[at].n_pair == 0) return CB_OK;
+    const cb_candidate *c = &t->candidates->at[at];
     cb_arena scratch;
     cb_arena_init(&scratch, t->scratch->alloc);
     remover r = {.t = t, .n = (uint32_t)c->n_pair, .time_ps = c->time_ps};

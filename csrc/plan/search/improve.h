@@ -1,8 +1,9 @@
-/* improve.h: better schedules from those in the pool. Internal. All results end up in the pool. */
+/* improve.h: better schedules from the trial's candidates, among which all results end up.
+ * Internal. */
 #ifndef CB_PLAN_IMPROVE_H
 #define CB_PLAN_IMPROVE_H
 
-#include "trial.h"
+#include "candidates/trial.h"
 
 /* Crossover: a fast plan over `target` bytes in one part of the graph, a small one under it in the
  * rest. `pace`, up to 1, is the share of the usual partners tried. */

@@ -1,5 +1,5 @@
 /* The base of the ladder: prices at nine shares of the save-everything peak. They give plans for
- * every rung's pool, a start for its prices, and tangents that bound its plans' times from below.
+ * every rung, a start for its prices, and tangents that bound its plans' times from below.
  *
  * The bound holds for a class of plans only, and a search may leave the class. So a rung's plans
  * are held to it, with a little slack: that way "this rung cannot win" is true of the set by
@@ -9,17 +9,7 @@
 #include <math.h>
 
 #include "floor.h"
-#include "workers.h"
-
-#define FIRST_STEPS 60 /* of Polyak at the first share, then fewer: prices carry over */
-#define NEXT_STEPS 30
-#define EFFORT 250000.0  /* steps times base ops: large graphs take fewer */
-#define SLACK 0.97       /* of the bound */
-#define FIRST_SHARE 0.7  /* of the usual effort, for the first deep rung: it starts from no plan */
-#define LEAST_SHARE 0.25 /* and for those far behind it */
-#define DIG_SHARE 0.3
-#define DUG_SHARE 0.004 /* of save-everything's bytes: closer is not worth a search */
-#define GROWTH 1.03     /* of the least time, a rung, where the class has no plan */
+#include "tuning.h"
 
 /* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
  * well. */
@@ -38,10 +28,10 @@ static void set_least(cb_ladder *d) {
     double least = 0;
     for (uint32_t r = 0; r < d->n_rung; r++) {
         bool reached = cb_candidates_fitting(d->base, d->target[r]) != CB_NONE;
-        double bound = SLACK * cb_prices_bound(&d->first.prices, (double)d->target[r]);
+        double bound = CB_SLACK * cb_prices_bound(&d->first.prices, (double)d->target[r]);
         if (reached) d->n_near = r + 1;
         if (reached) least = fmax(least, bound);
-        else least = fmin(fmax(least, bound), least * GROWTH);
+        else least = fmin(fmax(least, bound), least * CB_GROWTH);
         d->least_ps[r] = least;
     }
 }
@@ -51,12 +41,12 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     cb_prices *prices = &d->first.prices;
     const double *from = NULL;
     double once = (double)t->f->once_ps,
-           scale = fmin(1, EFFORT / (NEXT_STEPS * (t->f->n_base + 1.0)));
+           scale = fmin(1, CB_START_EFFORT / (CB_NEXT_STEPS * (t->f->n_base + 1.0)));
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
-        int steps = (int)fmax(6, scale * (i == 0 ? FIRST_STEPS : NEXT_STEPS));
-        uint32_t at = cb_candidates_fitting(t->pool, target);
-        double known = at == CB_NONE ? once / 2 : (double)t->pool->at[at].time_ps - once;
+        int steps = (int)fmax(6, scale * (i == 0 ? CB_START_STEPS : CB_NEXT_STEPS));
+        uint32_t at = cb_candidates_fitting(t->candidates, target);
+        double known = at == CB_NONE ? once / 2 : (double)t->candidates->at[at].time_ps - once;
         CB_TRY(cb_prices_polyak(prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
         memcpy(d->start[i], prices->best, t->f->n_base * sizeof **d->start);
         from = d->start[i];
@@ -65,21 +55,11 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status make_tools(cb_worker *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
-                            cb_error *err) {
-    cb_arena *a = t->scratch;
-    *c = (cb_worker){.t = t, .work = CB_NEW(a, cb_candidates, 1)};
-    if (!c->work) return cb_no_memory(err);
-    c->work->alloc = a->alloc;
-    CB_TRY(cb_prices_init(&c->prices, t, cut, err));
-    CB_TRY(cb_ledger_init(&c->ledger, t->f, d->may_rerun, a->alloc, err));
-    return cb_moves_init(&c->moves, t, &c->ledger, a, d->whole, err);
-}
-
-cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
+cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
+                         cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
-    *d = (cb_ladder){.base = t->pool, .whole = t->size};
+    *d = (cb_ladder){.base = t->candidates, .whole = t->size};
     d->may_rerun = CB_NEW(a, bool, f->p->n_op);
     if (!d->may_rerun) return cb_no_memory(err);
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
@@ -88,26 +68,11 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) 
     }
     cb_facts_mark_free(f, d->may_rerun);
     set_targets(d);
-    CB_TRY(make_tools(&d->first, d, t, cut, err));
-    t->prices = &d->first.prices;
+    CB_TRY(cb_worker_init(&d->first, t, cut, d->may_rerun, d->whole, err));
+    t->proven = &d->first.prices.tangent;
     CB_TRY(build_base(d, err));
     set_least(d);
-    return CB_OK;
-}
-
-cb_status cb_worker_init(cb_worker *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
-                         cb_error *err) {
-    CB_TRY(make_tools(c, d, t, cut, err));
-    for (size_t i = 0; i < d->n_tangent; i++) {
-        if (!CB_PUSH(t->scratch, c->prices.tangent, d->first.prices.tangent.at[i]))
-            return cb_no_memory(err);
-    }
-    return CB_OK;
-}
-
-void cb_worker_free(cb_worker *c) {
-    cb_ledger_free(&c->ledger);
-    if (c->work) cb_candidates_free(c->work);
+    return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
 }
 
 void cb_ladder_free(cb_ladder *d) {
@@ -130,12 +95,12 @@ double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep) {
 
 /* The fastest plan of the worker's that counts for rung `r`. */
 static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, uint32_t r) {
-    const cb_candidates *pool = c->work;
+    const cb_candidates *all = c->work;
     double least = (double)c->t->f->once_ps + fmax(cb_ladder_least(d, r, true), d->own_ps[r]);
-    uint32_t i = cb_candidates_fitting(pool, d->target[r]);
+    uint32_t i = cb_candidates_fitting(all, d->target[r]);
     if (i == CB_NONE) return NULL;
-    while (i > 0 && (double)pool->at[i].time_ps < least) i--;
-    const cb_candidate *best = &pool->at[i];
+    while (i > 0 && (double)all->at[i].time_ps < least) i--;
+    const cb_candidate *best = &all->at[i];
     return best->size > d->target[r + 1] && (double)best->time_ps >= least ? best : NULL;
 }
 
@@ -166,13 +131,13 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
     cb_candidates_borrow(c->work, d->base);
     if (d->front) cb_candidates_borrow(c->work, d->front);
     c->prices.tangent.len = d->n_tangent;
-    c->t->pool = c->work;
+    c->t->candidates = c->work;
 }
 
 /* The first of a search, so that it depends on the base alone. */
 static cb_status bound_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     CB_TRY(cb_bound_rung(&c->prices, start_of(d, d->target[r]), d->target[r], err));
-    if (r < d->n_near) d->own_ps[r] = SLACK * cb_prices_bound(&c->prices, (double)d->target[r]);
+    if (r < d->n_near) d->own_ps[r] = CB_SLACK * cb_prices_bound(&c->prices, (double)d->target[r]);
     return CB_OK;
 }
 
@@ -183,7 +148,7 @@ static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_e
     double best = -INFINITY;
     for (size_t i = d->n_tangent; i < c->prices.tangent.len; i++) {
         cb_tangent line = c->prices.tangent.at[i];
-        double bound = line.constant - line.slope * (double)d->target[r];
+        double bound = cb_tangent_at(line, (double)d->target[r]);
         if (bound <= best) continue;
         best = bound;
         d->seen[r] = line;
@@ -218,9 +183,12 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i,
     if (i == 0 && s->r == d->n_near &&
         !s->last) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
-    CB_TRY(cb_search_deep_rung(&c->moves, s->from, s->target[i],
-                               i + (s->last ? CB_LAST_ATTEMPTS : 0), s->share / CB_ATTEMPTS,
-                               s->least_ps, err));
+    const cb_deep_search own = {.from = s->from,
+                                .target = s->target[i],
+                                .attempt = i + (s->last ? CB_LAST_ATTEMPTS : 0),
+                                .share = s->share / CB_ATTEMPTS,
+                                .least_ps = s->least_ps};
+    CB_TRY(cb_search_deep_rung(&c->moves, &own, err));
     CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
     const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
     return winner ? keep(c, winner, &s->winner[i], err) : CB_OK;
@@ -241,7 +209,7 @@ static deep_search plan_deep(const cb_ladder *d, uint32_t r) {
     double depth = 1.0 + r - d->n_near;
     return (deep_search){.from = r == d->n_near ? NULL : &d->last_deep,
                          .target = {d->target[r], d->target[r]},
-                         .share = fmax(LEAST_SHARE, FIRST_SHARE / depth),
+                         .share = fmax(CB_LEAST_SHARE, CB_FIRST_SHARE / depth),
                          .least_ps = cb_ladder_least(d, r, true),
                          .r = r};
 }
@@ -266,11 +234,11 @@ typedef struct searches {
 
 static cb_status search_one(cb_worker *c, uint32_t job, void *user, cb_error *err) {
     searches *s = user;
-    cb_candidates *before = c->t->pool;
+    cb_candidates *before = c->t->candidates;
     cb_ladder_begin(s->d, c);
     cb_status status = job < s->n_attempt ? attempt(s->d, &s->deep, c, job, err)
                                           : search_near(s->d, c, s->near[job - s->n_attempt], err);
-    c->t->pool = before;
+    c->t->candidates = before;
     return status;
 }
 
@@ -286,10 +254,10 @@ static cb_status is_worth_more(cb_ladder *d, const deep_search *s, bool *worth, 
 
 /* The ladder ends at the first deep target that is missed, so it is missed only after that. */
 static cb_status search_all(searches *s, cb_error *err) {
-    CB_TRY(cb_workers_run(s->d, s->n_attempt + s->n_near, search_one, s, err));
+    CB_TRY(cb_workers_run(s->d->workers, s->n_attempt + s->n_near, search_one, s, err));
     if (s->n_attempt == 0 || s->deep.r == CB_NONE) return CB_OK;
     CB_TRY(is_worth_more(s->d, &s->deep, &s->deep.last, err));
-    if (s->deep.last) CB_TRY(cb_workers_run(s->d, s->n_attempt, search_one, s, err));
+    if (s->deep.last) CB_TRY(cb_workers_run(s->d->workers, s->n_attempt, search_one, s, err));
     note_deep(s->d, &s->deep);
     return CB_OK;
 }
@@ -322,7 +290,7 @@ cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error 
     if (d->own_ps[r] == 0) {
         cb_ladder_begin(d, c);
         status = bound_rung(d, c, r, err);
-        c->t->pool = d->base;
+        c->t->candidates = d->base;
     }
     *least_ps = fmax(d->least_ps[r], d->own_ps[r]);
     return status;
@@ -363,7 +331,7 @@ static cb_candidate lowest(const cb_ladder *d) {
 static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], cb_candidate *high,
                         cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep = (deep_search){.from = high, .share = DIG_SHARE, .r = CB_NONE};
+    s.deep = (deep_search){.from = high, .share = CB_DIG_SHARE, .r = CB_NONE};
     s.deep.least_ps = (double)(high->time_ps - d->first.t->f->once_ps);
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
@@ -391,7 +359,7 @@ static cb_status dig_above_missed(cb_ladder *d, cb_candidate *high, cb_error *er
 static cb_status dig_to_floor(cb_ladder *d, cb_candidate *high, cb_error *err) {
     cb_floor floor;
     CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
-    uint64_t low = floor.bytes, step = (uint64_t)(DUG_SHARE * (double)d->whole);
+    uint64_t low = floor.bytes, step = (uint64_t)(CB_DUG_SHARE * (double)d->whole);
     if (high->size <= low + step) return CB_OK;
     uint64_t to = low + (high->size - 1 - low) / 2;
     const uint64_t target[CB_ATTEMPTS] = {to, to};
@@ -413,7 +381,7 @@ cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err) {
 cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, const uint64_t target[CB_ATTEMPTS],
                         cb_candidate out[CB_ATTEMPTS], cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep = (deep_search){.from = from, .share = DIG_SHARE, .r = CB_NONE};
+    s.deep = (deep_search){.from = from, .share = CB_DIG_SHARE, .r = CB_NONE};
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
     memcpy(out, s.deep.out, sizeof s.deep.out);
@@ -431,7 +399,7 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
     if (status == CB_OK) status = cb_search_rung(&c->moves, &c->prices, target, 0, err);
     if (status == CB_OK) status = keep_fastest(c, target, out, err);
     *bound_ps = cb_prices_bound(&c->prices, (double)target);
-    c->t->pool = d->base;
+    c->t->candidates = d->base;
     return status;
 }
 
@@ -443,20 +411,17 @@ cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double 
     cb_ladder_begin(d, c);
     cb_status status = cb_prove_bound(&c->prices, start_of(d, bytes), bytes, known_ps, err);
     *bound_ps = cb_prices_bound(&c->prices, (double)bytes);
-    c->t->pool = d->base;
+    c->t->candidates = d->base;
     return status;
 }
 
 double cb_ladder_bound(const cb_ladder *d, double bytes, const bool *climbed) {
-    double best = 0;
-    for (size_t i = 0; i < d->n_tangent; i++)
-        best = fmax(best, d->first.prices.tangent.at[i].constant -
-                              d->first.prices.tangent.at[i].slope * bytes);
+    double best = cb_tangents_bound(&d->first.prices.tangent, d->n_tangent, bytes);
     bool deep = false;
     for (uint32_t r = CB_RUNGS_MOST; r-- > 0;) {
         deep |= climbed[r]; /* of the deep ones the first has prices */
         if (d->has_seen[r] && (climbed[r] || (deep && r == d->n_near)))
-            best = fmax(best, d->seen[r].constant - d->seen[r].slope * bytes);
+            best = fmax(best, cb_tangent_at(d->seen[r], bytes));
     }
     return best;
 }

@@ -11,28 +11,16 @@
 #ifndef CB_PLAN_LADDER_H
 #define CB_PLAN_LADDER_H
 
-#include "../../base/threads.h"
 #include "rung.h"
+#include "tuning.h"
+#include "workers.h"
 
-#define CB_RUNGS_MOST 80
-#define CB_LADDER_STARTS 9
-#define CB_ATTEMPTS 2                 /* at a deep rung, sharing the effort */
 #define CB_DUG_MOST (2 * CB_ATTEMPTS) /* plans below the last rung: two digs */
 
-/* What one thread searches rungs with. */
-typedef struct cb_worker {
-    cb_trial *t; /* its pool is `work` while it searches */
-    cb_prices prices;
-    cb_ledger ledger;
-    cb_moves moves;
-    cb_candidates *work; /* plans of the rung at hand */
-} cb_worker;
-
 typedef struct cb_ladder {
-    cb_worker first;            /* the caller's */
-    struct cb_workers *workers; /* those of other threads (workers.h); NULL: none so far */
-    cb_threads *threads;        /* the caller's to set; NULL: none */
-    cb_candidates *base;        /* plans of all searches that every budget does first */
+    cb_worker first;     /* the caller's */
+    cb_workers *workers; /* it and those of other threads */
+    cb_candidates *base; /* plans of all searches that every budget does first */
     bool *may_rerun;
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
@@ -60,13 +48,9 @@ typedef struct cb_ladder {
     bool has_seen[CB_RUNGS_MOST];
 } cb_ladder;
 
-/* After cb_try_pairs of the save-everything plan. */
-CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err);
-/* For another thread: `t` and `cut` are its own, and `t` has just tried the save-everything plan.
- */
-CB_MUST_CHECK cb_status cb_worker_init(cb_worker *c, const cb_ladder *d, cb_trial *t, cb_cut *cut,
+/* After cb_try_pairs of the save-everything plan. `threads` may be NULL. */
+CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
                                        cb_error *err);
-void cb_worker_free(cb_worker *c);
 void cb_ladder_free(cb_ladder *d);
 /* A search by `c` starts from the plans of the base and the front, and from what the base proved.
  */

@@ -7,17 +7,9 @@
  * The need of a value is where the last schedule needed it, as a value at the end of a chain is
  * needed when the chain's first reader is, not when its own is. */
 #include "prices.h"
+#include "tuning.h"
 
 #include <math.h>
-
-#define CUT_UNITS \
-    6.8719476736e10 /* 2^36: the dearest plan in units of the cut, so that sums stay far from 2^62 \
-                     */
-#define FIRST_ETA 2.0
-#define ETA_DECAY 0.03
-#define PATIENCE 12 /* Polyak steps without progress */
-#define AIM_DIRECT 0.97
-#define AIM 0.98 /* prices swing around the target; most swings should fit */
 
 static void find_uses(cb_prices *z) {
     const cb_facts *f = z->trial->f;
@@ -127,7 +119,7 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     z->start = 0.02 * once / bytes / (double)(f->n_base + 1);
     z->lowest = z->start * 1e-6;
     z->highest = z->start * 1e7;
-    z->scale = CUT_UNITS / once;
+    z->scale = CB_CUT_UNITS / once;
     return CB_OK;
 }
 
@@ -169,15 +161,16 @@ static void set_costs(cb_prices *z) {
         uint32_t op = cut->run_op[i];
         double cost = z->unused_forward[op] ? 0 : (double)f->cost_ps[op] * z->scale;
         bool never = f->once[op] || f->wish[op] == CB_MUST_SAVE;
-        cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CUT_UNITS);
+        cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CB_CUT_UNITS);
     }
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], op = f->root[s];
         double cost = (double)f->p->storage_bytes[s] * gap_price(z, s) * z->scale;
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
-        cut->save_cost[i] = stays                                 ? 0
-                            : z->trial->forced[op] && !f->held[s] ? CB_FLOW_INF
-                                                                  : (int64_t)fmin(cost, CUT_UNITS);
+        cut->save_cost[i] = stays ? 0
+                            : z->trial->forced[op] && !f->held[s]
+                                ? CB_FLOW_INF
+                                : (int64_t)fmin(cost, CB_CUT_UNITS);
     }
 }
 
@@ -205,12 +198,12 @@ static cb_status solve(cb_prices *z, cb_error *err) {
 
 cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
                         cb_error *err) {
-    double aim = rule == CB_PRICE_DIRECT ? AIM_DIRECT : AIM;
+    double aim = rule == CB_PRICE_DIRECT ? CB_AIM_DIRECT : CB_AIM;
     z->rule = rule;
     reset_prices(z, target);
     for (int i = 0; i < steps; i++) {
         CB_TRY(solve(z, err));
-        move_prices(z, aim * (double)target + 1, FIRST_ETA / (1 + ETA_DECAY * i));
+        move_prices(z, aim * (double)target + 1, CB_FIRST_ETA / (1 + CB_ETA_DECAY * i));
     }
     return CB_OK;
 }
@@ -280,13 +273,13 @@ cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, do
     for (int i = 0; i < steps; i++) {
         CB_TRY(solve(z, err));
         cb_tangent line = tangent_here(z);
-        double bound = line.constant - line.slope * bytes;
+        double bound = cb_tangent_at(line, bytes);
         if (bound > best + 1e-9 * once) {
             best = bound;
             top = line;
             stale = 0;
             memcpy(z->best, z->price, f->n_base * sizeof *z->best);
-        } else if (++stale > PATIENCE) {
+        } else if (++stale > CB_POLYAK_PATIENCE) {
             theta *= 0.6;
             stale = 0;
             memcpy(z->price, z->best, f->n_base * sizeof *z->best);
@@ -299,8 +292,5 @@ cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, do
 }
 
 double cb_prices_bound(const cb_prices *z, double bytes) {
-    double best = 0;
-    for (size_t i = 0; i < z->tangent.len; i++)
-        best = fmax(best, z->tangent.at[i].constant - z->tangent.at[i].slope * bytes);
-    return best;
+    return cb_tangents_bound(&z->tangent, z->tangent.len, bytes);
 }

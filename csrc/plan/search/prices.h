@@ -11,12 +11,7 @@
 #define CB_PLAN_PRICES_H
 
 #include "../cut/mincut.h"
-#include "trial.h"
-
-typedef struct cb_tangent { /* extra picoseconds >= constant - slope x bytes */
-    double constant, slope;
-    double reach; /* sum over moments of price x the time before or after it, whichever is less */
-} cb_tangent;
+#include "candidates/trial.h"
 
 typedef enum cb_price_rule {
     CB_PRICE_NEED = 0, /* a value is kept until the last schedule needed it */
@@ -44,7 +39,7 @@ typedef struct cb_prices {
     bool *unused_forward;   /* [n_op] no forward op that is needed in the forward reads what it
                                makes: running it in the backward costs nothing more */
     cb_pairs pairs;
-    CB_VEC(cb_tangent) tangent;
+    cb_tangents tangent;
 } cb_prices;
 
 /* After a trial of the save-everything schedule. */

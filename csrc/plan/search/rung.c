@@ -6,65 +6,45 @@
 #include <math.h>
 
 #include "improve.h"
-
-#define UNHURRIED 12000.0 /* ops of the largest graph that takes all steps */
-#define AIM_STEPS 60
-#define POLYAK_STEPS 100
-#define MORE_POLYAK_STEPS 200 /* where the best is far from the bound */
-#define MIX_ROUNDS 2
-#define TRIMMED_PLANS 4
-#define EFFORT 2.5e8       /* settlings of ruin and recreate, times ops */
-#define SMALL_EFFORT 100.0 /* at most so many an op, */
-#define LEAST_EFFORT 6e4   /* so many at least, */
-#define TINY_EFFORT 6.0    /* and for a handful so many an op and op, */
-#define TINY_LEAST 1e3     /* and these */
-#define ROUNDS_OPS 40      /* of which a last attempt is one round, of fewer more, */
-#define ROUNDS_MOST 4      /* up to so many, every second one from saving everything */
-#define STARTS 2           /* of ruin and recreate, each with its own chance */
-#define START_SHARE 0.6    /* of that effort */
-#define NEAR_SHARE 0.5     /* of that effort, where prices lead near the best */
-#define FAR 1.04           /* of the bound: all of it */
-#define WALK_SHARE 0.13    /* of that effort, for a walk to a deep target */
-#define DESCENT_SHARE 0.1  /* and, where the walk ends above it, to get under */
-#define PATIENCE 0.5       /* of an effort, without progress; more where the target is deep */
-#define DEEP_PATIENCE 0.6
-#define CLOSE 1.02 /* of the bound: no need to improve it */
-#define NEAR 1.01  /* of the bound: good enough */
+#include "tuning.h"
 
 /* Shares of the steps below that a large graph takes: each costs its size. */
-static double pace_of(const cb_trial *t) { return fmin(1, UNHURRIED / (t->f->n_base + 1.0)); }
+static double pace_of(const cb_trial *t) {
+    return fmin(1, CB_UNHURRIED_OPS / (t->f->n_base + 1.0));
+}
 
 static int paced(const cb_trial *t, int steps, int least) {
     return (int)fmax(least, pace_of(t) * steps);
 }
 
-static int64_t fastest_fitting(const cb_candidates *pool, uint64_t target) {
-    uint32_t i = cb_candidates_fitting(pool, target);
-    return i == CB_NONE ? INT64_MAX : pool->at[i].time_ps;
+static int64_t fastest_fitting(const cb_candidates *all, uint64_t target) {
+    uint32_t i = cb_candidates_fitting(all, target);
+    return i == CB_NONE ? INT64_MAX : all->at[i].time_ps;
 }
 
 static cb_status load(cb_moves *m, const cb_candidate *c, uint64_t target, cb_error *err) {
     return cb_ledger_load(m->l, c->pair, c->n_pair, (double)target, err);
 }
 
-/* Removal on the fastest few that fit. The pool shifts while we work, so they are copied first. */
+/* Removal on the fastest few that fit. The candidates shift while we work, so they are copied
+ * first. */
 static cb_status trim_fastest(cb_moves *m, uint64_t target, double least_ps, cb_error *err) {
-    cb_candidates *pool = m->trial->pool;
-    cb_pairs copy[TRIMMED_PLANS];
+    cb_candidates *all = m->trial->candidates;
+    cb_pairs copy[CB_TRIMMED_PLANS];
     cb_arena scratch;
     cb_status status = CB_OK;
-    uint32_t n = 0, most = (uint32_t)paced(m->trial, TRIMMED_PLANS, 1);
+    uint32_t n = 0, most = (uint32_t)paced(m->trial, CB_TRIMMED_PLANS, 1);
     cb_arena_init(&scratch, m->scratch->alloc);
-    uint32_t at = cb_candidates_fitting(pool, target);
+    uint32_t at = cb_candidates_fitting(all, target);
     for (uint32_t i = at == CB_NONE ? 0 : at + 1; i-- > 0 && n < most; n++) {
         copy[n] = (cb_pairs){.arena = &scratch};
-        if (!CB_RESERVE(&scratch, copy[n].list, pool->at[i].n_pair)) {
+        if (!CB_RESERVE(&scratch, copy[n].list, all->at[i].n_pair)) {
             status = cb_no_memory(err);
             goto done;
         }
-        copy[n].list.len = pool->at[i].n_pair;
+        copy[n].list.len = all->at[i].n_pair;
         if (copy[n].list.len > 0)
-            memcpy(copy[n].list.at, pool->at[i].pair, copy[n].list.len * sizeof(cb_pair));
+            memcpy(copy[n].list.at, all->at[i].pair, copy[n].list.len * sizeof(cb_pair));
     }
     for (uint32_t i = 0; i < n; i++) {
         CB_TRY_DONE(cb_ledger_load(m->l, copy[i].list.at, copy[i].list.len, (double)target, err));
@@ -77,11 +57,11 @@ done:
 
 /* The most promising start of a walk: near the target, and fast. */
 static const cb_candidate *find_start(const cb_moves *m, uint64_t target) {
-    const cb_candidates *pool = m->trial->pool;
+    const cb_candidates *all = m->trial->candidates;
     const cb_candidate *best = NULL;
     double least = INFINITY;
-    for (uint32_t i = 0; i < pool->n; i++) {
-        const cb_candidate *c = &pool->at[i];
+    for (uint32_t i = 0; i < all->n; i++) {
+        const cb_candidate *c = &all->at[i];
         double over = c->size > target ? (double)(c->size - target) : 0;
         double score = (double)c->time_ps / m->once + 3 * over / m->whole;
         if (score >= least) continue;
@@ -93,35 +73,35 @@ static const cb_candidate *find_start(const cb_moves *m, uint64_t target) {
 
 static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
     int64_t before = INT64_MAX;
-    for (int i = 0; i < MIX_ROUNDS && fastest_fitting(t->pool, target) < before; i++) {
-        before = fastest_fitting(t->pool, target);
+    for (int i = 0; i < CB_CROSS_ROUNDS && fastest_fitting(t->candidates, target) < before; i++) {
+        before = fastest_fitting(t->candidates, target);
         CB_TRY(cb_improve_by_mixing(t, target, pace_of(t), err));
     }
     return CB_OK;
 }
 
 static uint32_t effort(const cb_moves *m, double share) {
-    double n = m->l->n + 1.0, most = SMALL_EFFORT * n;
+    double n = m->l->n + 1.0, most = CB_MOST_EFFORT * n;
     if (cb_is_small_search(m))
-        most = fmax(most, fmin(LEAST_EFFORT, TINY_EFFORT * n * n + TINY_LEAST));
-    return (uint32_t)(share * fmin(EFFORT / n, most));
+        most = fmax(most, fmin(CB_LEAST_EFFORT, CB_TINY_EFFORT * n * n + CB_TINY_LEAST));
+    return (uint32_t)(share * fmin(CB_EFFORT / n, most));
 }
 
 /* From the fastest plan that fits. Where little decides, chance decides a lot: so a small problem
  * gets several starts. */
 static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
                       cb_error *err) {
-    uint32_t at = cb_candidates_fitting(m->trial->pool, target);
-    int starts = cb_is_small_search(m) ? STARTS : 1;
+    uint32_t at = cb_candidates_fitting(m->trial->candidates, target);
+    int starts = cb_is_small_search(m) ? CB_STARTS : 1;
     if (at == CB_NONE) return CB_OK;
-    CB_TRY(load(m, &m->trial->pool->at[at], target, err));
+    CB_TRY(load(m, &m->trial->candidates->at[at], target, err));
     if (m->l->peak > m->l->target) return CB_OK;
     cb_arena scratch;
     cb_arena_init(&scratch, m->scratch->alloc);
-    cb_pairs from = {.arena = &scratch}; /* the pool shifts while we work */
+    cb_pairs from = {.arena = &scratch}; /* the candidates shift while we work */
     cb_status status = cb_ledger_pairs(m->l, &from) ? CB_OK : cb_no_memory(err);
     for (int i = 0; i < starts && status == CB_OK; i++) {
-        double part = starts > 1 ? START_SHARE * share : share;
+        double part = starts > 1 ? CB_START_SHARE * share : share;
         if (i > 0)
             CB_TRY_DONE(cb_ledger_load(m->l, from.list.at, from.list.len, (double)target, err));
         CB_TRY_DONE(cb_ruin_and_recreate(m, effort(m, part), patience, least_ps, err));
@@ -135,9 +115,10 @@ done:
 cb_status cb_bound_rung(cb_prices *prices, const double *start_price, uint64_t target,
                         cb_error *err) {
     const cb_trial *t = prices->trial;
-    double once = (double)t->f->once_ps, known = (double)fastest_fitting(t->pool, target) - once;
+    double once = (double)t->f->once_ps,
+           known = (double)fastest_fitting(t->candidates, target) - once;
     return cb_prices_polyak(prices, target, start_price, fmin(known, once / 2) * 1.02,
-                            paced(t, POLYAK_STEPS, 8), err);
+                            paced(t, CB_POLYAK_STEPS, 8), err);
 }
 
 cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double least_ps,
@@ -145,49 +126,49 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double
     cb_trial *t = m->trial;
     double once = (double)t->f->once_ps;
     m->chance = target;
-    CB_TRY(cb_prices_aim(prices, target, CB_PRICE_NEED, paced(t, AIM_STEPS, 3), err));
+    CB_TRY(cb_prices_aim(prices, target, CB_PRICE_NEED, paced(t, CB_AIM_STEPS, 3), err));
     CB_TRY(mix(t, target, err));
     CB_TRY(trim_fastest(m, target, least_ps, err));
-    double known = (double)fastest_fitting(t->pool, target) - once;
+    double known = (double)fastest_fitting(t->candidates, target) - once;
     double bound = cb_prices_bound(prices, (double)target);
-    if (known <= NEAR * bound) return CB_OK;
-    if (known > CLOSE * bound && known < once)
-        CB_TRY(cb_prices_polyak(prices, target, prices->best, known, paced(t, MORE_POLYAK_STEPS, 8),
-                                err));
-    return ruin(m, target, known <= FAR * bound ? NEAR_SHARE : 1, PATIENCE, least_ps, err);
+    if (known <= CB_NEAR * bound) return CB_OK;
+    if (known > CB_CLOSE * bound && known < once)
+        CB_TRY(cb_prices_polyak(prices, target, prices->best, known,
+                                paced(t, CB_MORE_POLYAK_STEPS, 8), err));
+    return ruin(m, target, known <= CB_FAR * bound ? CB_NEAR_SHARE : 1, CB_PATIENCE, least_ps, err);
 }
 
 cb_status cb_prove_bound(cb_prices *prices, const double *start_price, uint64_t target,
                          double known_ps, cb_error *err) {
-    int steps = paced(prices->trial, POLYAK_STEPS + MORE_POLYAK_STEPS, 8);
+    int steps = paced(prices->trial, CB_POLYAK_STEPS + CB_MORE_POLYAK_STEPS, 8);
     return cb_prices_polyak(prices, target, start_price, known_ps, steps, err);
 }
 
-cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
-                              uint32_t attempt, double share, double least_ps, cb_error *err) {
+cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err) {
     cb_trial *t = m->trial;
-    m->chance = target ^ (uint64_t)(attempt + 1) << 32;
-    if (!from) from = find_start(m, target);
+    m->chance = s->target ^ (uint64_t)(s->attempt + 1) << 32;
+    const cb_candidate *from = s->from ? s->from : find_start(m, s->target);
     if (!from) return CB_OK;
-    if (cb_candidates_fitting(t->pool, target) != CB_NONE) return CB_OK; /* no need to */
-    bool last = attempt >= CB_LAST_ATTEMPTS;
-    double rounds =
-        attempt >= 2 * CB_LAST_ATTEMPTS ? fmin(ROUNDS_MOST, ROUNDS_OPS / (m->l->n + 1.0)) : 1;
+    if (cb_candidates_fitting(t->candidates, s->target) != CB_NONE) return CB_OK; /* no need to */
+    bool last = s->attempt >= CB_LAST_ATTEMPTS;
+    double rounds = s->attempt >= 2 * CB_LAST_ATTEMPTS
+                        ? fmin(CB_ROUNDS_MOST, CB_ROUNDS_OPS / (m->l->n + 1.0))
+                        : 1;
     for (int i = 0; i < fmax(1, rounds) && (i == 0 || m->l->peak > m->l->target); i++) {
-        CB_TRY(i % 2 == 0 ? load(m, from, target, err)
-                          : cb_ledger_load(m->l, NULL, 0, (double)target, err));
-        CB_TRY(cb_walk_down(m, effort(m, last ? 1 : WALK_SHARE), err));
+        CB_TRY(i % 2 == 0 ? load(m, from, s->target, err)
+                          : cb_ledger_load(m->l, NULL, 0, (double)s->target, err));
+        CB_TRY(cb_walk_down(m, effort(m, last ? 1 : CB_WALK_SHARE), err));
         if (m->l->peak > m->l->target)
-            CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : DESCENT_SHARE), DEEP_PATIENCE,
-                                        least_ps, err));
+            CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : CB_DESCENT_SHARE), CB_DEEP_PATIENCE,
+                                        s->least_ps, err));
     }
     if (m->l->peak > m->l->target) return CB_OK;
-    CB_TRY(cb_trim(m, least_ps, err));
-    return ruin(m, target, share, DEEP_PATIENCE, least_ps, err);
+    CB_TRY(cb_trim(m, s->least_ps, err));
+    return ruin(m, s->target, s->share, CB_DEEP_PATIENCE, s->least_ps, err);
 }
 
 cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt, double share,
                           cb_error *err) {
     m->chance = target ^ (uint64_t)(attempt + 1) << 32;
-    return ruin(m, target, share, PATIENCE, 0, err);
+    return ruin(m, target, share, CB_PATIENCE, 0, err);
 }

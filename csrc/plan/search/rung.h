@@ -9,20 +9,24 @@
 CB_MUST_CHECK cb_status cb_bound_rung(cb_prices *prices, const double *start_price, uint64_t target,
                                       cb_error *err);
 /* Then: prices, crossover, removal, and ruin and recreate at `target`. All plans end up in the
- * trial's pool. No search goes below `least_ps` of extra time. */
+ * trial's candidates. No search goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target,
                                        double least_ps, cb_error *err);
 /* No plans, but the best bound, now that one of `known_ps` of extra time is known. */
 CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_price,
                                        uint64_t target, double known_ps, cb_error *err);
-/* Where prices reach no plan: from `from` (NULL: the most promising of the pool) by a penalty walk,
- * then ruin and recreate with this share of the usual effort. Attempts CB_LAST_ATTEMPTS and later
- * are the last at a target: all the effort goes into the walk; from twice that on, where there are
- * few ops, several times. */
 #define CB_LAST_ATTEMPTS 16
-CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_candidate *from, uint64_t target,
-                                            uint32_t attempt, double share, double least_ps,
-                                            cb_error *err);
+typedef struct cb_deep_search {
+    const cb_candidate *from; /* NULL: the most promising candidate */
+    uint64_t target;
+    uint32_t attempt; /* each has its own chance. CB_LAST_ATTEMPTS and later ones are the last at a
+                         target: all the effort goes into the walk; from twice that on, where there
+                         are few ops, several times */
+    double share;     /* of the usual effort, for ruin and recreate */
+    double least_ps;
+} cb_deep_search;
+/* Where prices reach no plan: by a penalty walk, then ruin and recreate. */
+CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err);
 /* From the fastest plan that fits: faster ones, or ones that are as fast and smaller. */
 CB_MUST_CHECK cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt,
                                         double share, cb_error *err);

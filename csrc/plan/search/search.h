@@ -7,22 +7,21 @@
 #include "../cut/mincut.h"
 #include "../schedule/goal.h"
 
-/* [n_op] what runs again in all plans: by wish, and inside regions with limits what their own cut
- * recomputes. */
-CB_MUST_CHECK cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced,
-                                           cb_error *err);
-
-/* The refusal of a goal `smallest`, whose plan may be of any size: what it may not take is time. */
-cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err);
+/* What a search works with; all of it stays the caller's, and is changed. */
+typedef struct cb_search_tools {
+    const cb_facts *f;
+    cb_cut *cut;
+    cb_sim *sim;
+    cb_threads *threads; /* may be NULL: then it takes more time and finds the same */
+} cb_search_tools;
 
 typedef struct cb_searcher cb_searcher; /* lies in an arena */
 
 /* A search for any number of goals, all on saved bytes or all on peaks: what one goal has found out
- * the next need not, and each gets the answer that it would get alone. With `threads` (may be NULL)
- * it takes less time and is the same. cb_searcher_free does no harm to what was found. */
-CB_MUST_CHECK cb_status cb_searcher_new(const cb_facts *f, cb_cut *cut, cb_sim *sim,
-                                        cb_arena *arena, cb_threads *threads, cb_searcher **out,
-                                        cb_error *err);
+ * the next need not, and each gets the answer that it would get alone. cb_searcher_free does no
+ * harm to what was found. */
+CB_MUST_CHECK cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *arena,
+                                        cb_searcher **out, cb_error *err);
 /* The goals that will be asked, in this order; they stay the caller's. The first to be asked does
  * the work for all of them at once. */
 void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n);

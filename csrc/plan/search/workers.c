@@ -3,11 +3,9 @@
  * Only the caller may ask the user's poll function, which may be in Python: the others look at a
  * flag, and the caller, out of jobs, goes on asking until they are done. */
 #include "workers.h"
+#include "tuning.h"
 
 #include <time.h>
-
-#define MOST_HELPERS 15
-#define LOOK_AGAIN_NS 2000000 /* while others work */
 
 typedef struct helper {
     cb_worker worker;
@@ -20,17 +18,19 @@ typedef struct helper {
 
 struct cb_workers {
     cb_arena arena;
-    helper *helper[MOST_HELPERS];
+    cb_worker *first;
+    size_t n_tangent;
+    cb_threads *threads;
+    helper *helper[CB_HELPERS_MOST];
     uint32_t n_helper;
     /* one run */
-    cb_ladder *d;
     cb_worker_fn fn;
     void *user;
     uint32_t n_job;
     atomic_uint next_job, next_helper, at_work;
     atomic_bool stop;
-    cb_status status[MOST_HELPERS + 1]; /* by worker */
-    cb_error err[MOST_HELPERS + 1];
+    cb_status status[CB_HELPERS_MOST + 1]; /* by worker */
+    cb_error err[CB_HELPERS_MOST + 1];
 };
 
 static int look_at_flag(void *user) {
@@ -38,11 +38,10 @@ static int look_at_flag(void *user) {
     return atomic_load_explicit(&workers->stop, memory_order_relaxed);
 }
 
-static cb_status start_helper(helper *h, cb_workers *workers, const cb_ladder *d, cb_error *err) {
-    const cb_trial *t = d->first.t;
+static cb_status start_helper(helper *h, cb_workers *workers, cb_error *err) {
+    const cb_trial *t = workers->first->t;
     h->goal = *t->goal;
-    h->goal.poll = look_at_flag;
-    h->goal.poll_user = workers;
+    h->goal.poll = (cb_poll){look_at_flag, workers};
     h->goal.progress = NULL;
     h->trial = (cb_trial){.f = t->f,
                           .goal = &h->goal,
@@ -53,13 +52,14 @@ static cb_status start_helper(helper *h, cb_workers *workers, const cb_ladder *d
     cb_candidates *none = CB_NEW(&h->arena, cb_candidates, 1);
     if (!none) return cb_no_memory(err);
     none->alloc = h->arena.alloc;
-    h->trial.pool = none;
+    h->trial.candidates = none;
     CB_TRY(cb_cut_init(&h->cut, t->f, &h->arena, err));
     CB_TRY(cb_sim_init(&h->sim, t->f, h->arena.alloc, err));
     cb_status status = cb_try_pairs(&h->trial, NULL, 0, err);
     cb_candidates_free(none);
     CB_TRY(status);
-    return cb_worker_init(&h->worker, d, &h->trial, &h->cut, err);
+    return cb_worker_init_like(&h->worker, workers->first, workers->n_tangent, &h->trial, &h->cut,
+                               err);
 }
 
 static void free_helper(helper *h) {
@@ -68,36 +68,29 @@ static void free_helper(helper *h) {
     cb_arena_free(&h->arena);
 }
 
-static cb_status add_helper(cb_workers *workers, const cb_ladder *d, cb_error *err) {
+static cb_status add_helper(cb_workers *workers, cb_error *err) {
     helper *h = CB_NEW(&workers->arena, helper, 1);
     if (!h) return cb_no_memory(err);
     cb_arena_init(&h->arena, workers->arena.alloc);
     cb_arena_init(&h->sim.arena, workers->arena.alloc);
-    cb_status status = start_helper(h, workers, d, err);
+    cb_status status = start_helper(h, workers, err);
     if (status == CB_OK) workers->helper[workers->n_helper++] = h;
     else free_helper(h);
     return status;
 }
 
-static cb_status prepare(cb_ladder *d, uint32_t n_helper, cb_error *err) {
-    if (!d->workers) {
-        cb_arena arena;
-        cb_arena_init(&arena, d->first.t->scratch->alloc);
-        d->workers = CB_NEW(&arena, cb_workers, 1);
-        if (!d->workers) return cb_no_memory(err);
-        d->workers->arena = arena;
-    }
-    atomic_store(&d->workers->stop, false);
-    while (d->workers->n_helper < n_helper) CB_TRY(add_helper(d->workers, d, err));
-    for (uint32_t i = 0; i < d->workers->n_helper; i++) /* goals differ in how they are measured */
-        d->workers->helper[i]->goal.measure = d->first.t->goal->measure;
+static cb_status prepare(cb_workers *workers, uint32_t n_helper, cb_error *err) {
+    atomic_store(&workers->stop, false);
+    while (workers->n_helper < n_helper) CB_TRY(add_helper(workers, err));
+    for (uint32_t i = 0; i < workers->n_helper; i++) /* goals differ in how they are measured */
+        workers->helper[i]->goal.measure = workers->first->t->goal->measure;
     return CB_OK;
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 static void do_jobs(cb_workers *workers, uint32_t who) {
-    cb_worker *c = who == 0 ? &workers->d->first : &workers->helper[who - 1]->worker;
+    cb_worker *c = who == 0 ? workers->first : &workers->helper[who - 1]->worker;
     cb_status status = CB_OK;
     while (status == CB_OK && !atomic_load(&workers->stop)) {
         uint32_t i = atomic_fetch_add(&workers->next_job, 1);
@@ -110,10 +103,10 @@ static void do_jobs(cb_workers *workers, uint32_t who) {
 }
 
 static void wait_for_others(cb_workers *workers) {
-    const struct timespec while_they_work = {.tv_nsec = LOOK_AGAIN_NS};
+    const struct timespec while_they_work = {.tv_nsec = CB_LOOK_AGAIN_NS};
     while (atomic_load(&workers->at_work) > 0 && !atomic_load(&workers->stop)) {
         (void)nanosleep(&while_they_work, NULL);
-        workers->status[0] = cb_trial_poll(workers->d->first.t, &workers->err[0]);
+        workers->status[0] = cb_trial_poll(workers->first->t, &workers->err[0]);
         if (workers->status[0] != CB_OK) atomic_store(&workers->stop, true);
     }
 }
@@ -145,20 +138,19 @@ static cb_status result(const cb_workers *workers, cb_error *err) {
     return status;
 }
 
-static cb_status run_alone(cb_ladder *d, uint32_t n_job, cb_worker_fn fn, void *user,
+static cb_status run_alone(const cb_workers *workers, uint32_t n_job, cb_worker_fn fn, void *user,
                            cb_error *err) {
-    for (uint32_t i = 0; i < n_job; i++) CB_TRY(fn(&d->first, i, user, err));
+    for (uint32_t i = 0; i < n_job; i++) CB_TRY(fn(workers->first, i, user, err));
     return CB_OK;
 }
 
-cb_status cb_workers_run(cb_ladder *d, uint32_t n_job, cb_worker_fn fn, void *user, cb_error *err) {
-    uint32_t n_thread = d->threads ? (uint32_t)cb_threads_count(d->threads) : 1;
+cb_status cb_workers_run(cb_workers *workers, uint32_t n_job, cb_worker_fn fn, void *user,
+                         cb_error *err) {
+    uint32_t n_thread = workers->threads ? (uint32_t)cb_threads_count(workers->threads) : 1;
     if (n_thread > n_job) n_thread = n_job;
-    if (n_thread > MOST_HELPERS + 1) n_thread = MOST_HELPERS + 1;
-    if (n_thread < 2) return run_alone(d, n_job, fn, user, err);
-    CB_TRY(prepare(d, n_thread - 1, err));
-    cb_workers *workers = d->workers;
-    workers->d = d;
+    if (n_thread > CB_HELPERS_MOST + 1) n_thread = CB_HELPERS_MOST + 1;
+    if (n_thread < 2) return run_alone(workers, n_job, fn, user, err);
+    CB_TRY(prepare(workers, n_thread - 1, err));
     workers->fn = fn;
     workers->user = user;
     workers->n_job = n_job;
@@ -166,8 +158,22 @@ cb_status cb_workers_run(cb_ladder *d, uint32_t n_job, cb_worker_fn fn, void *us
     atomic_store(&workers->next_job, 0);
     atomic_store(&workers->next_helper, 0);
     atomic_store(&workers->at_work, 0);
-    cb_parallel(d->threads, n_thread, join, workers);
+    cb_parallel(workers->threads, n_thread, join, workers);
     return result(workers, err);
+}
+
+cb_status cb_workers_new(cb_worker *first, size_t n_tangent, cb_threads *threads, cb_workers **out,
+                         cb_error *err) {
+    cb_arena arena;
+    cb_arena_init(&arena, first->t->scratch->alloc);
+    cb_workers *workers = CB_NEW(&arena, cb_workers, 1);
+    if (!workers) return cb_no_memory(err);
+    workers->arena = arena;
+    workers->first = first;
+    workers->n_tangent = n_tangent;
+    workers->threads = threads;
+    *out = workers;
+    return CB_OK;
 }
 
 void cb_workers_free(cb_workers *workers) {

@@ -10,6 +10,7 @@
 #ifndef CB_TESTS_GRAPH_EVAL_H
 #define CB_TESTS_GRAPH_EVAL_H
 
+#include "exec/ref/ref_op.h"
 #include "exec/ref/ref_ops.h"
 #include "ir/graph.h"
 

@@ -6,7 +6,7 @@
 #include "kernel_test.h"
 
 #include "base/cpu.h"
-#include "exec/ref/ref.h"
+#include "exec/ref/ref_op.h"
 
 static const cb_dtype floats[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
 static const cb_dtype numbers[] = {CB_F32, CB_F64, CB_F16, CB_BF16, CB_U8, CB_I32, CB_I64};

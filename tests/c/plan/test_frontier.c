@@ -258,8 +258,8 @@ static cb_status write_document(cb_alloc *a, void *user) {
     cb_str text;
     cb_arena_init(&arena, a);
     cb_str_init(&text, &arena);
-    cb_status status =
-        cb_frontier_to_json(user, CB_PRESET_CONSERVATIVE, NULL, NULL, NULL, a, &text, &err);
+    const cb_frontier_request request = {.preset = CB_PRESET_CONSERVATIVE};
+    cb_status status = cb_frontier_to_json(user, &request, a, &text, &err);
     cb_arena_free(&arena);
     return status;
 }

@@ -214,8 +214,7 @@ TEST(polls_and_stops) {
     cb_plan *plan = NULL;
     int left = 3;
     cb_plan_options o = budget(CB_MEASURE_LIVE, 1u << 30);
-    o.poll = stop_after;
-    o.poll_user = &left;
+    o.poll = (cb_poll){stop_after, &left};
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_CANCELLED, "cancelled");
     left = 1 << 30;
     CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));
@@ -259,7 +258,7 @@ TEST(json_there_and_back) {
 TEST(degenerate_problems) {
     cb_problem *p;
     cb_plan *plan = NULL;
-    CHECK_OK(cb_problem_create(&alloc, 0, 0, 0, 0, &p, &err));
+    CHECK_OK(cb_problem_create(&alloc, (cb_problem_sizes){0}, &p, &err));
     cb_plan_options o = options(CB_PRESET_AUTOGRAD), b = budget(CB_MEASURE_ARENA, 0);
     CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));
     CHECK(plan->schedule.n_step == 0 && plan->arena_bytes == 0);

@@ -153,8 +153,8 @@ TEST(reader_names_the_slip) {
         CHECK_FAIL(cb_problem_from_json(&alloc, cases[i].text, strlen(cases[i].text), &p, &err),
                    CB_INVALID, cases[i].part);
     }
-    CHECK_FAIL(cb_problem_create(&alloc, UINT32_MAX, 0, 0, 0, &p, &err), CB_INVALID,
-               "the limit is");
+    CHECK_FAIL(cb_problem_create(&alloc, (cb_problem_sizes){.n_op = UINT32_MAX}, &p, &err),
+               CB_INVALID, "the limit is");
 }
 
 static cb_status read_and_write(cb_alloc *a, void *user) {

@@ -213,7 +213,7 @@ TEST(copies_take_their_time) {
     CHECK(lives.time_ps == 203000 && lives.stall_ps == 198000 && lives.once_ps == 5000);
     CHECK(lives.out_bytes == 100 && lives.in_bytes == 100 && lives.host_bytes == 100);
     CHECK(lives.saved_bytes == 600 && lives.instance[0].last == 4 && lives.n_recomputed == 0);
-    CHECK_OK(cb_place(p, &lives, &arena, NULL, NULL, &bytes, &err));
+    CHECK_OK(cb_place(p, &lives, &arena, (cb_poll){0}, &bytes, &err));
     p->link_bytes_per_s = 1e11; /* gone when g starts */
     CHECK_OK(walk_moved(p, &arena, &lives));
     CHECK(lives.live_bytes[3] == 600 && lives.live_bytes[4] == 510);
@@ -245,7 +245,7 @@ TEST(offsets_never_overlap) {
         }
         cb_arena arena;
         cb_arena_init(&arena, &alloc);
-        CHECK_OK(cb_place(&p, &lives, &arena, NULL, NULL, &bytes, &err));
+        CHECK_OK(cb_place(&p, &lives, &arena, (cb_poll){0}, &bytes, &err));
         CHECK(bytes % p.align == 0);
         for (uint32_t i = 0; i < n; i++) {
             CHECK(life[i].offset % p.align == 0 && life[i].offset + life[i].bytes <= bytes);
@@ -253,7 +253,7 @@ TEST(offsets_never_overlap) {
         }
         cb_instance first[120];
         memcpy(first, life, sizeof first);
-        CHECK_OK(cb_place(&p, &lives, &arena, NULL, NULL, &again, &err));
+        CHECK_OK(cb_place(&p, &lives, &arena, (cb_poll){0}, &again, &err));
         for (uint32_t i = 0; i < n; i++) CHECK(again == bytes && first[i].offset == life[i].offset);
         cb_arena_free(&arena);
     }
@@ -272,7 +272,7 @@ TEST(stacks_fit_exactly) {
     }
     cb_arena arena;
     cb_arena_init(&arena, &alloc);
-    CHECK_OK(cb_place(&p, &lives, &arena, NULL, NULL, &bytes, &err));
+    CHECK_OK(cb_place(&p, &lives, &arena, (cb_poll){0}, &bytes, &err));
     CHECK(bytes == peak);
     cb_arena_free(&arena);
 }
@@ -285,7 +285,7 @@ static cb_status walk_and_place(cb_alloc *a, void *user) {
     cb_arena_init(&arena, a);
     cb_schedule s = {.n_step = 5, .step = (const uint32_t[]){1, 2, 3, 5, 6}, .backward_starts = 3};
     cb_status status = cb_schedule_walk(p, &s, cb_device_find("cpu"), &arena, &lives, &err);
-    if (status == CB_OK) status = cb_place(p, &lives, &arena, NULL, NULL, &bytes, &err);
+    if (status == CB_OK) status = cb_place(p, &lives, &arena, (cb_poll){0}, &bytes, &err);
     cb_arena_free(&arena);
     return status;
 }

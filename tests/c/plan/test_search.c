@@ -5,7 +5,7 @@
 #include "base/sanitize.h"
 #include "plan/planner.h"
 #include "plan/schedule/sim.h"
-#include "plan/search/exact.h"
+#include "plan/search/exact/exact.h"
 #include "problems.h"
 
 static cb_alloc alloc;

@@ -88,7 +88,7 @@ TEST(ends_early) {
     cb_problem *p = make_problem(&m, &alloc);
     for (int polls = 1; polls < (CB_TSAN ? 100 : 4000); polls = polls * 3 / 2 + 1) {
         patience wait = {polls, CB_POLL_CANCEL};
-        cb_plan_options o = {.poll = run_out, .poll_user = &wait, .threads = pool};
+        cb_plan_options o = {.poll = {run_out, &wait}, .threads = pool};
         cb_status status = cb_plan_make_many(p, &o, budget, N_BUDGET, &alloc, answer, &err);
         CHECK(status == CB_CANCELLED || status == CB_OK);
         if (status == CB_OK) free_answers(answer);
@@ -110,7 +110,7 @@ TEST(ends_early) {
 TEST(ends_early_without_a_plan) {
     static maker m;
     patience wait = {0};
-    cb_plan_options o = {.poll = run_out, .poll_user = &wait};
+    cb_plan_options o = {.poll = {run_out, &wait}};
     make_random(&m, 75, 10);
     cb_problem *p = make_problem(&m, &alloc);
     o.budget = (cb_budget){.kind = CB_BUDGET_SHARE, .measure = CB_MEASURE_LIVE, .share = 0.4};
@@ -167,7 +167,7 @@ TEST(all_stages_poll) {
     cb_answer answer[2];
     cb_budget budget[2] = {{.kind = CB_BUDGET_NONE}};
     listener l = {.answer = CB_POLL_CANCEL};
-    cb_plan_options o = {.poll = count_poll, .poll_user = &l, .progress = &l.progress};
+    cb_plan_options o = {.poll = {count_poll, &l}, .progress = &l.progress};
     cb_problem *p = limited_chain(&m, 60);
     CHECK(cb_plan_make_many(p, &o, budget, 1, &alloc, answer, &err) == CB_CANCELLED);
     l = (listener){.answer = CB_POLL_GO};
@@ -205,11 +205,11 @@ TEST(placing_polls) {
     uint64_t bytes = 0, want = 0;
     cb_arena_init(&arena, &alloc);
     cb_lives lives = long_lives(&arena);
-    CHECK_OK(cb_place(&p, &lives, &arena, NULL, NULL, &want, &err));
+    CHECK_OK(cb_place(&p, &lives, &arena, (cb_poll){0}, &want, &err));
     patience wait = {.left = 1, .answer = CB_POLL_CANCEL};
-    CHECK(cb_place(&p, &lives, &arena, run_out, &wait, &bytes, &err) == CB_CANCELLED);
+    CHECK(cb_place(&p, &lives, &arena, (cb_poll){run_out, &wait}, &bytes, &err) == CB_CANCELLED);
     wait = (patience){.left = 1, .answer = CB_POLL_FINISH};
-    CHECK_OK(cb_place(&p, &lives, &arena, run_out, &wait, &bytes, &err));
+    CHECK_OK(cb_place(&p, &lives, &arena, (cb_poll){run_out, &wait}, &bytes, &err));
     CHECK(bytes == want && wait.left < -1);
     cb_arena_free(&arena);
 }
@@ -226,7 +226,7 @@ TEST(cuts_poll) {
     cb_str_init(&text, &arena);
     for (int polls = 0, ended = 0; !ended; polls++) { /* at every poll */
         patience wait = {polls, CB_POLL_CANCEL};
-        cb_plan_options o = {.preset = CB_PRESET_AGGRESSIVE, .poll = run_out, .poll_user = &wait};
+        cb_plan_options o = {.preset = CB_PRESET_AGGRESSIVE, .poll = {run_out, &wait}};
         cb_status status = cb_plan_make(p, &o, &alloc, &plan, &err);
         ended = wait.left >= 0;
         CHECK(status == (ended ? CB_OK : CB_CANCELLED));
@@ -235,8 +235,8 @@ TEST(cuts_poll) {
     }
     for (int polls = 0, ended = 0; !ended; polls++) {
         patience wait = {polls, CB_POLL_CANCEL};
-        cb_status status =
-            cb_frontier_to_json(p, CB_PRESET_AUTOGRAD, NULL, run_out, &wait, &alloc, &text, &err);
+        const cb_frontier_request request = {.poll = {run_out, &wait}};
+        cb_status status = cb_frontier_to_json(p, &request, &alloc, &text, &err);
         ended = wait.left >= 0;
         CHECK(status == (ended ? CB_OK : CB_CANCELLED));
         CHECK(!ended || polls > CB_PRESET_COUNT);

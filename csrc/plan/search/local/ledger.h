@@ -1,4 +1,5 @@
-/* ledger.h: the books of one plan, kept up to date move by move. Internal.
+/* ledger.h: the incremental evaluator: the peak of one plan, its time and its bytes over a target,
+ * kept up to date change by change. Internal.
  *
  *     CB_TRY(cb_ledger_init(&l, f, may_rerun, alloc, err));
  *     CB_TRY(cb_ledger_load(&l, pair, n_pair, target, err));
@@ -39,7 +40,7 @@ typedef struct cb_ledger_run { /* that came or went */
     bool came;
 } cb_ledger_run;
 
-typedef struct cb_ledger_notes { /* what a trial overwrote, in order, so that it can be put back */
+typedef struct cb_ledger_notes { /* the undo log: what a trial overwrote, in order */
     bool on;
     uint32_t trial;
     cb_ledger_sums before;

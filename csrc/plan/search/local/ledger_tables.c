@@ -2,11 +2,8 @@
  *
  * Outputs of one op that the same ops read and that are held alike (the statistics of a batch norm)
  * have the same lives in every plan. The books keep the first of them, with the bytes of all. */
+#include "../tuning.h"
 #include "ledger.h"
-
-#define TWIN_TRIES 8 /* outputs of an op that each other one is compared with, at most */
-
-static bool is_view(const cb_facts *f, uint32_t op) { return f->p->op_flags[op] & CB_POP_VIEW; }
 
 /* Storages that the base ops read, each once; `seen` [n_storage] is scratch. */
 static void list_reads(cb_ledger *l, uint32_t *seen) {
@@ -16,7 +13,7 @@ static void list_reads(cb_ledger *l, uint32_t *seen) {
     for (uint32_t s = 0; s < p->n_storage; s++) seen[s] = CB_NONE;
     for (uint32_t op = 0; op < p->n_op; op++) {
         l->read_begin[op] = n;
-        if (f->position[op] == CB_NONE || is_view(f, op)) continue;
+        if (f->position[op] == CB_NONE || cb_is_view(f, op)) continue;
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]];
             if (f->root[s] == CB_NONE || seen[s] == op) continue;
@@ -84,11 +81,11 @@ static void list_readers(const cb_ledger *l, reader_lists *r) {
     r->begin[0] = 0;
     for (uint32_t i = 0; i < p->n_forward_output; i++) {
         uint32_t v = p->forward_output[i];
-        r->alone[p->value_storage[v]] |= is_view(l->f, p->value_op[v]);
+        r->alone[p->value_storage[v]] |= cb_is_view(l->f, p->value_op[v]);
     }
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
         uint32_t v = p->backward_output[i], s = p->value_storage[v];
-        r->alone[s] |= is_view(l->f, p->value_op[v]) || !cb_stays_to_end(l->f, s);
+        r->alone[s] |= cb_is_view(l->f, p->value_op[v]) || !cb_stays_to_end(l->f, s);
     }
 }
 
@@ -111,8 +108,8 @@ static void list_lives(cb_ledger *l, const reader_lists *r) {
         for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
             uint32_t s = l->made[j], like = CB_NONE;
             double bytes = (double)p->storage_bytes[s];
-            for (uint32_t i = n; i > l->life_begin[op] && n - i < TWIN_TRIES && like == CB_NONE;
-                 i--)
+            for (uint32_t i = n;
+                 i > l->life_begin[op] && n - i < CB_LEDGER_TWIN_TRIES && like == CB_NONE; i--)
                 if (are_twins(l, r, s, l->life[i - 1])) like = l->life[i - 1];
             l->made_bytes[op] += bytes;
             if (like == CB_NONE) l->life[n++] = s;

@@ -1,16 +1,6 @@
 /* See moves.h. Chance is splitmix64: the same seed gives the same plan on every machine. */
 #include "moves.h"
-
-#define POLL_EVERY 256    /* settlings */
-#define LONGEST_CHAIN 80  /* ops that one proposal adds */
-#define SMALL_OPS 400     /* below so many, effort costs little; */
-#define TINY_OPS 100      /* and below these, little decides */
-#define EARLY_SHARE 0.3   /* of the proposals of a tiny search */
-#define OPENING_SHARE 0.3 /* where the backward begins and is over the target */
-#define CANDIDATES 4
-#define CANDIDATE_DRAWS 200
-#define BLIND_SHARE \
-    0.1 /* of proposals that ignore size: bytes a picosecond never picks the small */
+#include "../tuning.h"
 
 /* Looked at far more often than there are moves. */
 static void list_offers(cb_moves *m) {
@@ -29,7 +19,7 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     const cb_facts *f = t->f;
     *m = (cb_moves){.trial = t, .l = l, .scratch = scratch};
     m->may_rerun = l->may_rerun;
-    m->early_share = cb_is_tiny_search(m) ? EARLY_SHARE : 0;
+    m->early_share = cb_is_tiny_search(m) ? CB_EARLY_SHARE : 0;
     m->seen = CB_NEW(scratch, uint32_t, f->p->n_op);
     m->offer = CB_NEW(scratch, uint32_t, l->n);
     if (!m->seen || !m->offer) return cb_no_memory(err);
@@ -39,8 +29,8 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     return CB_OK;
 }
 
-bool cb_is_small_search(const cb_moves *m) { return m->l->n < SMALL_OPS; }
-bool cb_is_tiny_search(const cb_moves *m) { return m->l->n < TINY_OPS; }
+bool cb_is_small_search(const cb_moves *m) { return m->l->n < CB_SMALL_OPS; }
+bool cb_is_tiny_search(const cb_moves *m) { return m->l->n < CB_TINY_OPS; }
 
 static uint64_t draw_bits(cb_moves *m) {
     uint64_t x = m->chance += UINT64_C(0x9E3779B97F4A7C15);
@@ -147,8 +137,8 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     const cb_facts *f = l->f;
     uint32_t best = CB_NONE, found = 0;
     double most = -1;
-    bool blind = cb_moves_chance(m) < BLIND_SHARE, tiny = cb_is_tiny_search(m);
-    for (int i = 0; i < CANDIDATE_DRAWS && found < CANDIDATES; i++) {
+    bool blind = cb_moves_chance(m) < CB_BLIND_SHARE, tiny = cb_is_tiny_search(m);
+    for (int i = 0; i < CB_TOURNAMENT_DRAWS && found < CB_TOURNAMENT; i++) {
         uint32_t k = cb_moves_draw(m, hot + 1), s = m->offer[k], op = f->base[k], next;
         if (s == CB_NONE) continue;
         if (tiny) s = l->made[l->made_begin[op] + draw_made(m, op)];
@@ -182,7 +172,8 @@ static uint32_t choose_opening(cb_moves *m, uint32_t hot) {
     const cb_facts *f = m->l->f;
     uint32_t begin = f->base_backward;
     bool there = f->spared && (hot == begin || hot == begin + 1) && begin > 0;
-    if (!there || m->l->chain[begin].len > 0 || cb_moves_chance(m) >= OPENING_SHARE) return CB_NONE;
+    if (!there || m->l->chain[begin].len > 0 || cb_moves_chance(m) >= CB_OPENING_SHARE)
+        return CB_NONE;
     uint32_t op = f->base[cb_moves_draw(m, begin)];
     return m->may_rerun[op] ? op : CB_NONE;
 }
@@ -200,7 +191,7 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
     double deep = cb_moves_chance(m) < deep_share ? 1 : cb_moves_chance(m);
     m->stamp++;
     m->next.len = 0;
-    if (!CB_RESERVE(m->scratch, m->next, chain->len + LONGEST_CHAIN)) return false;
+    if (!CB_RESERVE(m->scratch, m->next, chain->len + CB_LONGEST_PROPOSAL)) return false;
     for (size_t i = 0; i < chain->len; i++) {
         uint32_t id = chain->at[i];
         m->seen[cb_chain_op(id)] = m->stamp;
@@ -212,7 +203,7 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
         uint32_t reader = cb_chain_op(m->next.at[i]);
         for (uint32_t j = l->read_begin[reader]; j < l->read_begin[reader + 1]; j++) {
             uint32_t maker = l->f->root[l->read[j]];
-            if (m->next.len == chain->len + LONGEST_CHAIN) return true;
+            if (m->next.len == chain->len + CB_LONGEST_PROPOSAL) return true;
             if (m->seen[maker] == m->stamp || !m->may_rerun[maker] ||
                 cb_ledger_alive(l, l->read[j], *anchor) || cb_moves_chance(m) >= deep)
                 continue;
@@ -226,7 +217,7 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
 /* ---- judging --------------------------------------------------------------------------------- */
 
 cb_status cb_moves_poll(cb_moves *m, cb_error *err) {
-    if (m->settled - m->polled < POLL_EVERY) return CB_OK;
+    if (m->settled - m->polled < CB_SETTLINGS_A_POLL) return CB_OK;
     m->polled = m->settled;
     return cb_trial_poll(m->trial, err);
 }

@@ -3,7 +3,7 @@
 #ifndef CB_PLAN_MOVES_H
 #define CB_PLAN_MOVES_H
 
-#include "../trial.h"
+#include "../candidates/trial.h"
 #include "ledger.h"
 
 typedef struct cb_chain_change { /* what an anchor's chain was */
@@ -60,7 +60,7 @@ uint32_t cb_moves_hot(cb_moves *m, double bytes);
 
 /* CB_CANCELLED when the caller's poll function says so. */
 CB_MUST_CHECK cb_status cb_moves_poll(cb_moves *m, cb_error *err);
-/* The plan in the ledger, judged by the simulator and offered to the pool. */
+/* The plan in the ledger, judged by the simulator and offered to the candidates. */
 CB_MUST_CHECK cb_status cb_moves_offer(cb_moves *m, cb_error *err);
 
 /* The searches. Each starts from the plan in the ledger and leaves its best there, having offered

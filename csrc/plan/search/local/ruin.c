@@ -3,18 +3,8 @@
  * or little slower while the search is young. */
 #include <math.h>
 
+#include "../tuning.h"
 #include "moves.h"
-
-#define PROPOSALS 5   /* tried for one step of recreating */
-#define WEIGHED 2     /* settlings that weighing one counts as */
-#define STEPS 60      /* of recreating */
-#define WARM 2e-4     /* slower by this share of the step is accepted at first */
-#define GIVE_UP 0.004 /* slower by this share while recreating */
-#define EXCESS_WEIGHT 0.3
-#define LEVEL 1.0005 /* peaks this far above count as level on the way down */
-#define TRIMMED 20   /* reruns drawn for trimming beside the chains touched */
-#define LONGEST 40   /* of a chain that is trimmed */
-#define DEEP_SHARE 0.6
 
 typedef struct ruiner {
     cb_moves *m;
@@ -86,7 +76,7 @@ static void ruin(ruiner *r) {
 /* ---- recreate -------------------------------------------------------------------------------- */
 
 static double need_of(const cb_ledger *l, double peak, double area) {
-    return area / (double)l->n + EXCESS_WEIGHT * (peak - l->target);
+    return area / (double)l->n + CB_RUIN_EXCESS_WEIGHT * (peak - l->target);
 }
 
 /* The score of a proposal is what it frees a second. */
@@ -96,7 +86,7 @@ static double weigh(ruiner *r, uint32_t anchor) {
     cb_ledger_sums then;
     r->ok = r->ok && cb_ledger_probe(l, anchor, m->next.at, m->next.len, &then);
     if (!r->ok) return 0;
-    m->settled += WEIGHED;
+    m->settled += CB_RUIN_WEIGHED;
     double freed = need_of(l, l->peak, l->area) - need_of(l, then.peak, then.area);
     double slower = (double)(then.extra_ps - l->extra_ps);
     if (freed <= 0) return freed;
@@ -119,14 +109,15 @@ static bool recreate_once(ruiner *r) {
     uint32_t hot = cb_moves_hot(m, level), best = CB_NONE;
     double most = -INFINITY;
     /* The best of many is the same again and again, and where little decides it decides all. */
-    uint32_t tries = cb_is_tiny_search(m) ? 1 + cb_moves_draw(m, PROPOSALS) : PROPOSALS;
+    uint32_t tries =
+        cb_is_tiny_search(m) ? 1 + cb_moves_draw(m, CB_RUIN_PROPOSALS) : CB_RUIN_PROPOSALS;
     for (uint32_t i = 0; i < tries && r->ok; i++) {
         uint32_t anchor;
         bool found;
-        r->ok = cb_moves_propose(m, hot, DEEP_SHARE, &found, &anchor);
+        r->ok = cb_moves_propose(m, hot, CB_RUIN_DEEP_SHARE, &found, &anchor);
         if (!r->ok || !found) continue;
         if (anchor == best && is_best(m)) { /* no better than itself */
-            m->settled += WEIGHED;
+            m->settled += CB_RUIN_WEIGHED;
             continue;
         }
         double score = weigh(r, anchor);
@@ -145,8 +136,9 @@ static bool recreate_once(ruiner *r) {
 
 static void recreate(ruiner *r) {
     const cb_ledger *l = r->m->l;
-    double limit = r->now_ps == INT64_MAX ? INFINITY : (double)r->now_ps + GIVE_UP * r->m->once;
-    for (int i = 0; i < STEPS && r->ok && l->peak > l->target; i++) {
+    double limit =
+        r->now_ps == INT64_MAX ? INFINITY : (double)r->now_ps + CB_RUIN_GIVE_UP * r->m->once;
+    for (int i = 0; i < CB_RUIN_STEPS && r->ok && l->peak > l->target; i++) {
         if (!recreate_once(r) || (double)l->extra_ps > limit) return;
     }
 }
@@ -185,10 +177,10 @@ static void trim(ruiner *r) {
     for (size_t i = 0; i < r->anchor.len && r->ok; i++) {
         uint32_t anchor = r->anchor.at[i];
         const cb_ledger_ids *chain = &m->l->chain[anchor];
-        for (size_t j = 0; j < chain->len && j < LONGEST && r->ok; j += !removed)
+        for (size_t j = 0; j < chain->len && j < CB_RUIN_LONGEST && r->ok; j += !removed)
             trim_one(r, anchor, cb_chain_op(chain->at[j]), &removed);
     }
-    for (int i = 0; i < TRIMMED && r->ok; i++) {
+    for (int i = 0; i < CB_RUIN_TRIMMED && r->ok; i++) {
         uint32_t anchor, op;
         if (!cb_moves_pick(m, &anchor, &op)) return;
         trim_one(r, anchor, op, &removed);
@@ -198,7 +190,7 @@ static void trim(ruiner *r) {
 static bool is_accepted(ruiner *r, double temperature) {
     const cb_ledger *l = r->m->l;
     if (r->now_ps == INT64_MAX) { /* on the way down to the target */
-        bool level = l->peak <= r->now_peak * LEVEL && cb_moves_chance(r->m) < 0.5;
+        bool level = l->peak <= r->now_peak * CB_RUIN_LEVEL && cb_moves_chance(r->m) < 0.5;
         return l->peak <= l->target || l->peak < r->now_peak || level;
     }
     if (l->peak > l->target || (double)l->extra_ps < r->least_ps) return false;
@@ -246,7 +238,7 @@ cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double patience,
            (double)best_ps > least_ps) {
         double age = (double)(m->settled - begin) / (double)settlings;
         CB_TRY(cb_moves_poll(m, err));
-        try_once(&r, WARM * (1 - age));
+        try_once(&r, CB_RUIN_WARM * (1 - age));
         bool better = r.now_ps < best_ps || (best_ps == INT64_MAX && r.now_peak < best_peak);
         if (!r.ok || !better) continue;
         best_ps = r.now_ps;

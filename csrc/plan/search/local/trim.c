@@ -1,10 +1,8 @@
 /* Greedy removal: reruns that the plan can do without, those first that cost most time for the
  * bytes and moments they free. */
 #include "../../../base/sort.h"
+#include "../tuning.h"
 #include "moves.h"
-
-#define PASSES 3
-#define EFFORT 3e8 /* trials times ops, at most */
 
 typedef struct rerun {
     double worth; /* picoseconds a byte and moment: the dearest go first */
@@ -83,8 +81,8 @@ cb_status cb_trim(cb_moves *m, double least_ps, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, m->scratch->alloc);
     bool ok = true, any = true;
-    uint32_t left = (uint32_t)(EFFORT / (m->l->n + 1.0)) + 1;
-    for (int pass = 0; pass < PASSES && ok && any; pass++)
+    uint32_t left = (uint32_t)(CB_TRIM_EFFORT / (m->l->n + 1.0)) + 1;
+    for (int pass = 0; pass < CB_TRIM_PASSES && ok && any; pass++)
         ok = trim_once(m, least_ps, &scratch, &left, &any);
     cb_arena_free(&scratch);
     return ok ? cb_moves_offer(m, err) : cb_no_memory(err);

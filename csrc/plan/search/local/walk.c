@@ -3,17 +3,8 @@
  * penalty rises while the plan is over the target, so that no plateau holds it for long. */
 #include <math.h>
 
+#include "../tuning.h"
 #include "moves.h"
-
-#define PEAK_WEIGHT 2.0
-#define FIRST_PENALTY 10.0
-#define MOST_PENALTY 1000.0
-#define LEAST_PENALTY 5.0
-#define REVIEW_EVERY 300 /* moves */
-#define WARM 3e-4        /* temperature, as a share of the step's time */
-#define COLD 3e-6
-#define DEEP_SHARE 0.75
-#define HOT_SHARE 0.97
 
 typedef struct walker {
     cb_moves *m;
@@ -25,20 +16,20 @@ static double score_of(const walker *w) {
     const cb_ledger *l = w->m->l;
     double over = l->peak > l->target ? l->peak - l->target : 0;
     return (double)l->extra_ps / w->m->once +
-           (PEAK_WEIGHT * over + w->penalty * l->area / (double)(l->n + 1)) / w->m->whole;
+           (CB_WALK_PEAK_WEIGHT * over + w->penalty * l->area / (double)(l->n + 1)) / w->m->whole;
 }
 
 static void insert(walker *w) {
     cb_moves *m = w->m;
     const cb_ledger *l = m->l;
-    double bytes = l->target * (1 - (1 - HOT_SHARE) * cb_moves_chance(m));
+    double bytes = l->target * (1 - (1 - CB_WALK_HOT_SHARE) * cb_moves_chance(m));
     if (l->peak > l->target && cb_moves_chance(m) < 0.5)
         bytes = l->target + (l->peak - l->target) * cb_moves_chance(m);
-    bool anywhere = cb_moves_chance(m) >= 0.85 || l->peak <= HOT_SHARE * l->target;
+    bool anywhere = cb_moves_chance(m) >= 0.85 || l->peak <= CB_WALK_HOT_SHARE * l->target;
     uint32_t hot = anywhere ? cb_moves_draw(m, l->n) : cb_moves_hot(m, fmin(bytes, l->peak - 1));
     uint32_t anchor;
     bool found;
-    w->ok = cb_moves_propose(m, hot, DEEP_SHARE, &found, &anchor) &&
+    w->ok = cb_moves_propose(m, hot, CB_WALK_DEEP_SHARE, &found, &anchor) &&
             (!found || cb_ledger_set(m->l, anchor, m->next.at, m->next.len));
 }
 
@@ -122,18 +113,18 @@ static void judge(walker *w) {
 
 static void review_penalty(walker *w) {
     bool over = w->m->l->peak > w->m->l->target;
-    w->penalty =
-        over ? fmin(MOST_PENALTY, w->penalty * 1.25) : fmax(LEAST_PENALTY, w->penalty * 0.9);
+    w->penalty = over ? fmin(CB_WALK_PENALTY_MOST, w->penalty * 1.25)
+                      : fmax(CB_WALK_PENALTY_LEAST, w->penalty * 0.9);
     w->score = score_of(w);
 }
 
 /* Ends at the first plan under the target: ruin and recreate does better from there. */
 cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err) {
-    walker w = {.m = m, .penalty = FIRST_PENALTY, .ok = true};
+    walker w = {.m = m, .penalty = CB_WALK_PENALTY, .ok = true};
     double smallest = m->l->peak;
     w.score = score_of(&w);
     for (uint32_t i = 0; i < moves && w.ok && m->l->peak > m->l->target; i++) {
-        if (i % REVIEW_EVERY == REVIEW_EVERY - 1) {
+        if (i % CB_WALK_REVIEW == CB_WALK_REVIEW - 1) {
             review_penalty(&w);
             if (m->l->peak < smallest) { /* an archive of peaks and times on the way */
                 smallest = m->l->peak;
@@ -141,7 +132,7 @@ cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err) {
             }
         }
         CB_TRY(cb_moves_poll(m, err));
-        w.temperature = WARM * pow(COLD / WARM, (double)i / (double)moves);
+        w.temperature = CB_WALK_WARM * pow(CB_WALK_COLD / CB_WALK_WARM, (double)i / (double)moves);
         cb_ledger_try(m->l);
         move(&w);
         if (w.ok && cb_ledger_has_tried(m->l)) {

@@ -8,7 +8,7 @@
 #ifndef CB_PLAN_EXACT_H
 #define CB_PLAN_EXACT_H
 
-#include "search.h"
+#include "../../schedule/goal.h"
 
 /* Is the problem small enough? Depends on nothing else, so that budgets compare. */
 CB_MUST_CHECK cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err);

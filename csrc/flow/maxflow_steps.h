@@ -1,27 +1,5 @@
-/* maxflow_type.h: what maxflow.h declares, for the capacities of CB_FLOW_BITS. */
+/* maxflow_steps.h: what maxflow.h declares, for the capacities of CB_FLOW_BITS. */
 #include "maxflow_bits.h"
-
-typedef struct FLOW {
-    uint32_t n_node, n_arc;
-    uint32_t *first;    /* [n_node + 1] a node's half-arcs in `arc` */
-    cb_half_arc *arc;   /* [2 n_arc] */
-    uint32_t *half;     /* [n_arc] the forward half of an arc */
-    CAPACITY *residual; /* [2 n_arc] INF is never used up */
-    CAPACITY *excess;   /* [n_node] > 0: supply not yet delivered, < 0: demand not yet met */
-    uint8_t *fixed;     /* [n_node] cb_fixed */
-    uint32_t
-        *level; /* [n_node] distance to the nearest demand, 1 there; CB_NONE: cannot reach one */
-    uint32_t *current; /* [n_node] next half-arc to try */
-    uint32_t *queue;   /* [n_node] */
-    uint32_t *stack;   /* [n_node] half-arcs of the path being grown */
-    uint32_t
-        *list[3];    /* [n_node] Dinic: supplies, demands; push-relabel: the nodes of each label */
-    bool *sink_side; /* [n_node] result */
-    CAPACITY value;  /* result */
-    uint32_t *path;  /* [n_path] after CB_INFEASIBLE */
-    uint32_t n_path;
-    uint32_t n_phase; /* of Dinic, in the last solve */
-} FLOW;
 
 /* Arcs are directed; parallel arcs add up, loops are fine. All memory comes from `arena`. */
 CB_MUST_CHECK cb_status FLOW_FN(build)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc,
@@ -29,6 +7,10 @@ CB_MUST_CHECK cb_status FLOW_FN(build)(FLOW *f, cb_arena *arena, uint32_t n_node
 /* `capacity` [n_arc], each >= 0. CB_INVALID: a negative one, or their sum passes MOST. */
 CB_MUST_CHECK cb_status FLOW_FN(solve)(FLOW *f, uint32_t source, uint32_t sink,
                                        const CAPACITY *capacity, cb_error *err);
+
+/* The same by push-relabel alone. CB_UNSUPPORTED where that could overflow. */
+CB_MUST_CHECK cb_status FLOW_FN(solve_by_push)(FLOW *f, uint32_t source, uint32_t sink,
+                                               const CAPACITY *capacity, cb_error *err);
 
 /* For the rest of this folder, the steps of a solve. `reserve` makes room for a network that the
  * caller writes, all nodes free (false: out of memory). `load` sets residuals, excesses and fixed

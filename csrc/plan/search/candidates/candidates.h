@@ -3,7 +3,8 @@
 #ifndef CB_PLAN_CANDIDATES_H
 #define CB_PLAN_CANDIDATES_H
 
-#include "../schedule/sim.h"
+#include "../../schedule/sim.h"
+#include "../tuning.h"
 
 typedef struct cb_candidate {
     uint64_t size;   /* bytes under the measure of the search: peak or saved */
@@ -13,21 +14,19 @@ typedef struct cb_candidate {
     size_t n_pair;
 } cb_candidate;
 
-#define CB_CANDIDATES_MOST 640
-
 typedef struct cb_candidates {
     cb_alloc *alloc;
     cb_candidate at[CB_CANDIDATES_MOST + 1]; /* sizes rise, times fall */
     uint32_t n;
 } cb_candidates;
 
-void cb_candidates_free(cb_candidates *pool);
-/* Keeps a copy if nothing in the pool is as small and as fast; throws out what it beats. */
-CB_MUST_CHECK cb_status cb_candidates_offer(cb_candidates *pool, uint64_t size, int64_t time_ps,
+void cb_candidates_free(cb_candidates *set);
+/* Keeps a copy if no candidate is as small and as fast; throws out what it beats. */
+CB_MUST_CHECK cb_status cb_candidates_offer(cb_candidates *set, uint64_t size, int64_t time_ps,
                                             const cb_pair *pair, size_t n_pair, cb_error *err);
-/* Adds what `from` has. The pairs stay those of `from`, which must outlive this pool. */
-void cb_candidates_borrow(cb_candidates *pool, const cb_candidates *from);
+/* Adds what `from` has. The pairs stay those of `from`, which must outlive this. */
+void cb_candidates_borrow(cb_candidates *set, const cb_candidates *from);
 /* Index of the fastest candidate of at most `size` bytes, CB_NONE: none. */
-uint32_t cb_candidates_fitting(const cb_candidates *pool, uint64_t size);
+uint32_t cb_candidates_fitting(const cb_candidates *set, uint64_t size);
 
 #endif

@@ -1,10 +1,11 @@
-/* trial.h: one schedule tried: simulated, judged and offered to the pool. Internal. */
+/* trial.h: one schedule tried: simulated, judged and offered to the candidates. Internal. */
 #ifndef CB_PLAN_TRIAL_H
 #define CB_PLAN_TRIAL_H
 
-#include "../schedule/offload_sim.h"
+#include "../../schedule/goal.h"
+#include "../../schedule/offload_sim.h"
+#include "bound.h"
 #include "candidates.h"
-#include "search.h"
 
 typedef struct cb_trial {
     const cb_facts *f;
@@ -12,12 +13,12 @@ typedef struct cb_trial {
     cb_sim *sim;
     cb_offload_sim *offload_sim; /* judges instead of `sim`, under `target`; NULL: nothing moves */
     uint64_t target;
-    cb_candidates *pool;
+    cb_candidates *candidates;
     cb_arena *scratch;
     const bool *forced; /* [n_op] the user, or a region's limit, wants it recomputed */
     bool has_demands;   /* some constraint can be broken by a schedule */
     uint32_t count;
-    const struct cb_prices *prices; /* whose bound is told; NULL: none so far */
+    const cb_tangents *proven; /* whose bound is told; NULL: none so far */
     /* of the last trial */
     uint64_t size;
     int64_t time_ps; /* in f->cost_ps, stalls included */

@@ -1,8 +1,5 @@
 #include "trial.h"
-
-#include "prices.h"
-
-#define POLL_EVERY 16 /* trials of some 10 to 1000 microseconds */
+#include "../tuning.h"
 
 typedef struct crossing { /* what a schedule saves: lives over the start of the backward */
     const cb_sim_life *life;
@@ -35,21 +32,22 @@ static bool is_lawful(const cb_trial *t, const crossing *c) {
     return true;
 }
 
-/* The best plan of the pool in use, if it is better than the one told last. */
+/* The best of the candidates in use, if it is better than the one told last. */
 static void tell(const cb_trial *t, cb_progress *told) {
     const cb_goal *goal = t->goal;
-    const cb_candidates *pool = t->pool;
+    const cb_candidates *all = t->candidates;
     double once = (double)t->f->once_ps + 1, bound = -1;
-    uint32_t at = cb_candidates_fitting(pool, goal->smallest ? UINT64_MAX : goal->bytes);
+    uint32_t at = cb_candidates_fitting(all, goal->smallest ? UINT64_MAX : goal->bytes);
     if (at == CB_NONE) return;
-    while (goal->smallest && at > 0 && (double)pool->at[at - 1].time_ps <= once * (1 + goal->share))
+    while (goal->smallest && at > 0 && (double)all->at[at - 1].time_ps <= once * (1 + goal->share))
         at--;
-    const cb_candidate *c = &pool->at[at];
+    const cb_candidate *c = &all->at[at];
     double extra = (double)(c->time_ps - t->f->once_ps) / once;
     bool worse = goal->smallest ? c->size > told->best_bytes : extra > told->extra;
     if (told->best_bytes > 0 && worse) return;
-    if (t->prices)
-        bound = once + cb_prices_bound(t->prices, (double)(goal->smallest ? c->size : goal->bytes));
+    if (t->proven)
+        bound = once + cb_tangents_bound(t->proven, t->proven->len,
+                                         (double)(goal->smallest ? c->size : goal->bytes));
     told->best_bytes = c->size;
     told->extra = extra;
     told->gap = bound > 0 ? ((double)c->time_ps - bound) / bound : -1;
@@ -58,9 +56,10 @@ static void tell(const cb_trial *t, cb_progress *told) {
 
 cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {
     const cb_goal *goal = t->goal;
-    if (!goal->poll) return CB_OK;
+    if (!goal->poll.ask) return CB_OK;
     if (goal->progress) tell(t, goal->progress);
-    return goal->poll(goal->poll_user) ? cb_fail(err, CB_CANCELLED, "plan: cancelled") : CB_OK;
+    return cb_poll_answer(goal->poll) == CB_POLL_GO ? CB_OK
+                                                    : cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 
 /* What preferences add to the time of a plan with moves; `marked` is free after a run. */
@@ -96,7 +95,8 @@ static cb_status try_runs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_er
 }
 
 cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_error *err) {
-    if (t->count++ % POLL_EVERY == 0) CB_TRY(cb_trial_poll(t, err));
+    if (t->count++ % CB_TRIALS_A_POLL == 0) CB_TRY(cb_trial_poll(t, err));
     CB_TRY(t->offload_sim ? try_moves(t, pair, n_pair, err) : try_runs(t, pair, n_pair, err));
-    return t->lawful ? cb_candidates_offer(t->pool, t->size, t->time_ps, pair, n_pair, err) : CB_OK;
+    return t->lawful ? cb_candidates_offer(t->candidates, t->size, t->time_ps, pair, n_pair, err)
+                     : CB_OK;
 }

@@ -1,10 +1,10 @@
-/* ref.h: the slow twin of the kernels: each op as its definition says, one element at a time.
+/* ref_op.h: the slow twin of the kernels: each op as its definition says, one element at a time.
  *
  * Any strides on any operand; f64 inside, rounded to the output's dtype once; integers in 64 bits,
  * wrapping. No code is shared with exec/cpu. Graphs in f64 run here are the oracle for finite
  * differences. */
-#ifndef CB_EXEC_REF_REF_H
-#define CB_EXEC_REF_REF_H
+#ifndef CB_EXEC_REF_OP_H
+#define CB_EXEC_REF_OP_H
 
 #include "../../base/philox.h"
 #include "../kernel.h"

@@ -1,0 +1,228 @@
+#include "../../base/sort.h"
+#include "frontier_parts.h"
+
+const char *const cb_tradeoff_names[CB_TRADEOFF_KINDS] = {"hull", "step", "fill"};
+
+/* ---- what may run again ---------------------------------------------------------------------- */
+
+static bool is_forward(const cb_facts *f, uint32_t storage) {
+    uint32_t op = f->root[storage];
+    return op != CB_NONE && f->position[op] < f->base_backward;
+}
+
+/* What lives to the end and need not be there when the backward starts would not live on from the
+ * first run if there were a second: the op that makes it is better not run again. */
+static void mark_held(maker *m, bool *may_run) {
+    const cb_facts *f = m->f;
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++)
+        m->held[s] = is_forward(f, s) && (p->storage_flags[s] & CB_STORE_HOLD_FORWARD);
+    for (uint32_t i = 0; i < p->n_forward_output; i++) {
+        uint32_t s = p->value_storage[p->forward_output[i]];
+        m->held[s] = is_forward(f, s);
+    }
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t s = p->value_storage[p->backward_output[i]];
+        if (!is_forward(f, s) || m->held[s]) continue;
+        may_run[f->root[s]] = false;
+        m->held[s] = true;
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (is_forward(f, s) && !m->held[s] && (p->storage_flags[s] & CB_STORE_HOLD_END)) {
+            may_run[f->root[s]] = false;
+            m->held[s] = true;
+        }
+        if (m->held[s]) m->t->held_bytes += p->storage_bytes[s];
+    }
+}
+
+static void mark_runnable(const maker *m, cb_preset preset, bool *may_run) {
+    const cb_facts *f = m->f;
+    for (uint32_t i = 0; i < m->cut->n_run; i++) {
+        uint32_t op = m->cut->run_op[i];
+        bool wanted = f->wish[op] == CB_MUST_RECOMPUTE || f->wish[op] == CB_PREFER_RECOMPUTE ||
+                      f->wish[op] == CB_PREFER_SAVE;
+        may_run[op] =
+            wanted ? !f->once[op] : f->wish[op] == CB_FREE && cb_preset_allows(f, preset, op);
+        m->run_of[op] = i;
+    }
+}
+
+/* ---- the network ----------------------------------------------------------------------------- */
+
+/* Times of the nodes; ops whose first run may fall away take none. */
+static cb_status set_times(maker *m, const bool *may_run, cb_error *err) {
+    const cb_facts *f = m->f;
+    uint32_t *until = CB_NEW(m->scratch, uint32_t, m->cut->n_run);
+    if (!until) return cb_no_memory(err);
+    for (uint32_t i = 0; i < m->cut->n_run; i++)
+        until[i] = may_run[m->cut->run_op[i]] ? CB_NONE : 0;
+    cb_frontier_follow(m, until);
+    for (uint32_t i = 0; i < m->cut->n_run; i++) {
+        uint32_t op = m->cut->run_op[i];
+        if (!may_run[op] || m->drop[op] > 0) continue;
+        bool bent = f->wish[op] == CB_PREFER_SAVE;
+        m->time[cb_node_of_run(i)] = f->time_ps[op] * (bent ? CB_AGAINST_PREFERENCE : 1);
+    }
+    return CB_OK;
+}
+
+static int64_t save_cost(const maker *m, uint32_t storage) {
+    uint8_t wish = m->f->wish[m->f->root[storage]];
+    int64_t bytes = (int64_t)m->f->p->storage_bytes[storage];
+    if (m->held[storage]) return 0;
+    if (wish == CB_MUST_RECOMPUTE) return CB_FLOW_INF;
+    return wish == CB_PREFER_RECOMPUTE ? bytes * CB_AGAINST_PREFERENCE : bytes;
+}
+
+static cb_status make_frontier(maker *m, const bool *may_run, cb_error *err) {
+    const cb_cut *cut = m->cut;
+    const cb_flow *flow = &cut->flow;
+    uint32_t *from = CB_NEW(m->scratch, uint32_t, flow->n_arc);
+    uint32_t *to = CB_NEW(m->scratch, uint32_t, flow->n_arc);
+    int64_t *bytes = CB_NEW(m->scratch, int64_t, flow->n_arc);
+    if (!from || !to || !bytes) return cb_no_memory(err);
+    for (uint32_t i = 0; i < flow->n_arc; i++) {
+        const cb_half_arc *half = &flow->arc[flow->half[i]];
+        to[i] = half->to;
+        from[i] = flow->arc[half->pair].to;
+        if (i < cut->n_run) bytes[i] = may_run[cut->run_op[i]] ? 0 : CB_FLOW_INF;
+        else if (i < cut->n_run + cut->n_save)
+            bytes[i] = save_cost(m, cut->save_storage[i - cut->n_run]);
+        else bytes[i] = CB_FLOW_INF;
+    }
+    CB_TRY(set_times(m, may_run, err));
+    cb_priced_network net = {.n_node = flow->n_node,
+                             .n_arc = flow->n_arc,
+                             .source = SOURCE,
+                             .sink = SINK,
+                             .from = from,
+                             .to = to,
+                             .bytes = bytes,
+                             .time = m->time};
+    return cb_frontier_make(&m->t->frontier, &net, m->arena, err);
+}
+
+static void find_bends(maker *m) {
+    m->t->has_bound = true;
+    for (uint32_t i = 0; i < m->cut->n_run; i++) {
+        uint8_t wish = m->f->wish[m->cut->run_op[i]];
+        if (wish == CB_PREFER_SAVE || wish == CB_PREFER_RECOMPUTE) m->t->has_bound = false;
+    }
+}
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+static cb_status add_steps(maker *m, cb_error *err) {
+    const cb_frontier *f = &m->t->frontier;
+    changes c;
+    uint32_t *until = CB_NEW(m->scratch, uint32_t, m->cut->n_run);
+    if (!until || !cb_changes_init(&c, m->scratch, f->n_step)) return cb_no_memory(err);
+    for (uint32_t i = 0; i < m->cut->n_run; i++) until[i] = f->leaves[cb_node_of_run(i)];
+    cb_frontier_follow(m, until);
+    cb_frontier_measure(m, &c);
+    for (uint32_t k = 0; k < f->n_step; k++) {
+        bool corner = f->point[f->step[k].point].step == k;
+        cb_tradeoff point = {.saved_bytes = (uint64_t)c.bytes[k],
+                             .time_ps = c.time[k],
+                             .kind = corner ? CB_TRADEOFF_HULL : CB_TRADEOFF_STEP,
+                             .step = k};
+        if (c.lawful[k]) CB_TRY(cb_frontier_add_point(m, point, err));
+    }
+    return CB_OK;
+}
+
+static int compare_points(const void *a, const void *b) {
+    const cb_tradeoff *x = a, *y = b;
+    if (x->saved_bytes != y->saved_bytes) return x->saved_bytes < y->saved_bytes ? -1 : 1;
+    if (x->time_ps != y->time_ps) return x->time_ps < y->time_ps ? -1 : 1;
+    if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+    return (x->step > y->step) - (x->step < y->step);
+}
+
+/* Drops what another point beats. */
+static cb_status keep_best(maker *m, cb_error *err) {
+    cb_tradeoffs *t = m->t;
+    size_t n = m->found.len;
+    if (n == 0) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "frontier: no point keeps the limits of all regions; plan without it, or "
+                       "raise a saved_limit");
+    }
+    cb_sort(m->found.at, n, sizeof *m->found.at, compare_points);
+    t->point = CB_NEW(m->arena, cb_tradeoff, n);
+    if (!t->point) return cb_no_memory(err);
+    for (size_t i = 0; i < n; i++) {
+        const cb_tradeoff *point = &m->found.at[i];
+        if (t->n_point > 0 && point->time_ps >= t->point[t->n_point - 1].time_ps) continue;
+        t->point[t->n_point++] = *point;
+    }
+    return CB_OK;
+}
+
+/* ---- use ------------------------------------------------------------------------------------- */
+
+static cb_status allocate(maker *m, cb_error *err) {
+    const cb_problem *p = m->f->p;
+    m->held = CB_NEW(m->scratch, bool, p->n_storage);
+    m->is_limited = CB_NEW(m->scratch, bool, p->n_region);
+    m->run_of = CB_NEW(m->scratch, uint32_t, p->n_op);
+    m->again = CB_NEW(m->scratch, uint32_t, p->n_op);
+    m->drop = CB_NEW(m->scratch, uint32_t, p->n_op);
+    m->need = CB_NEW(m->scratch, uint32_t, p->n_storage);
+    m->use = CB_NEW(m->scratch, uint32_t, p->n_storage);
+    m->shown = CB_NEW(m->scratch, uint32_t, p->n_value);
+    m->watch = CB_NEW(m->scratch, uint32_t, p->n_value);
+    m->time = CB_NEW(m->scratch, int64_t, m->cut->flow.n_node);
+    m->in = CB_NEW(m->scratch, bool, m->cut->flow.n_node);
+    bool ok = m->held && m->is_limited && m->run_of && m->again && m->drop && m->need && m->use &&
+              m->shown && m->watch && m->time && m->in;
+    return ok ? CB_OK : cb_no_memory(err);
+}
+
+static cb_status make(maker *m, cb_preset preset, cb_error *err) {
+    const cb_problem *p = m->f->p;
+    bool *may_run = CB_NEW(m->scratch, bool, p->n_op);
+    if (!may_run) return cb_no_memory(err);
+    CB_TRY(allocate(m, err));
+    for (uint32_t op = 0; op < p->n_op; op++) m->run_of[op] = CB_NONE;
+    for (uint32_t r = 0; r < p->n_region; r++) m->is_limited[r] = p->region_limit[r] != UINT64_MAX;
+    mark_runnable(m, preset, may_run);
+    mark_held(m, may_run);
+    find_bends(m);
+    CB_TRY(make_frontier(m, may_run, err));
+    CB_TRY(add_steps(m, err));
+    CB_TRY(cb_frontier_add_fills(m, err));
+    return keep_best(m, err);
+}
+
+cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset, cb_arena *arena,
+                            cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, arena->alloc);
+    cb_tradeoffs made = {.cut = cut};
+    maker m = {.t = &made, .cut = cut, .f = cut->f, .arena = arena, .scratch = &scratch};
+    cb_status status = make(&m, preset, err);
+    if (status == CB_OK) *t = made;
+    cb_arena_free(&scratch);
+    return status;
+}
+
+uint32_t cb_tradeoffs_at(const cb_tradeoffs *t, uint64_t saved_bytes) {
+    uint32_t low = 0, high = t->n_point; /* the answer is the last before `low` */
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (t->point[middle].saved_bytes <= saved_bytes) low = middle + 1;
+        else high = middle;
+    }
+    return low > 0 ? low - 1 : CB_NONE;
+}
+
+void cb_tradeoffs_recompute(const cb_tradeoffs *t, uint32_t point, bool *recompute) {
+    const cb_tradeoff *at = &t->point[point];
+    memset(recompute, 0, t->cut->f->p->n_op * sizeof *recompute);
+    for (uint32_t i = 0; i < t->cut->n_run; i++) {
+        recompute[t->cut->run_op[i]] =
+            at->runs ? at->runs[i] : cb_frontier_has(&t->frontier, cb_node_of_run(i), at->step);
+    }
+}

@@ -1,0 +1,63 @@
+#include "search_saved.h"
+
+#include "frontier.h"
+
+/* What a goal about saved bytes picks, CB_NONE: nothing fits. */
+static uint32_t pick(const cb_tradeoffs *t, const cb_goal *goal) {
+    double once = (double)t->cut->f->once_ps;
+    if (!goal->smallest) return cb_tradeoffs_at(t, goal->bytes);
+    for (uint32_t i = 0; i < t->n_point; i++) {
+        if ((double)t->point[i].time_ps <= once * (1 + goal->share)) return i;
+    }
+    return CB_NONE;
+}
+
+/* The largest value that the smallest point saves is what a user can do something about. */
+static cb_status fail_budget(const cb_tradeoffs *t, const bool *recompute, const cb_goal *goal,
+                             cb_error *err) {
+    const cb_facts *f = t->cut->f;
+    uint32_t largest = CB_NONE;
+    char text[CB_OP_TEXT];
+    if (goal->smallest) {
+        return cb_fail(err, CB_INFEASIBLE,
+                       "budget: no plan takes at most %.1f %% more time; the fastest takes %.1f %%",
+                       100 * goal->share,
+                       100 * ((double)t->point[t->n_point - 1].time_ps / (double)f->once_ps - 1));
+    }
+    for (uint32_t i = 0; i < t->cut->n_save; i++) {
+        uint32_t s = t->cut->save_storage[i];
+        if (recompute[f->root[s]]) continue;
+        if (largest == CB_NONE || f->p->storage_bytes[s] > f->p->storage_bytes[largest])
+            largest = s;
+    }
+    return cb_fail(err, CB_INFEASIBLE,
+                   "budget: no plan saves at most %llu bytes; the smallest found needs %llu bytes, "
+                   "the largest value that is not recomputed in it is of %s",
+                   (unsigned long long)goal->bytes, (unsigned long long)t->point->saved_bytes,
+                   largest == CB_NONE ? "no op" : cb_op_text(f->p, f->root[largest], text));
+}
+
+static cb_status answer(const cb_tradeoffs *t, const cb_goal *goal, cb_arena *scratch,
+                        cb_found *out, cb_error *err) {
+    const cb_facts *f = t->cut->f;
+    uint32_t i = pick(t, goal);
+    bool *recompute = CB_NEW(scratch, bool, f->p->n_op);
+    if (!recompute) return cb_no_memory(err);
+    cb_tradeoffs_recompute(t, i == CB_NONE ? 0 : i, recompute);
+    if (i == CB_NONE) return fail_budget(t, recompute, goal, err);
+    out->least_extra_ps = t->has_bound ? (double)(t->point[i].bound_ps - f->once_ps) : -1;
+    return cb_recompute_lazily(f, recompute, NULL, &out->pairs, err);
+}
+
+cb_status cb_search_saved(const cb_facts *f, const cb_cut *cut, cb_preset preset,
+                          const cb_goal *goal, cb_found *out, cb_error *err) {
+    cb_tradeoffs t;
+    cb_arena scratch;
+    if (cb_poll_cancels(goal->poll)) return cb_fail(err, CB_CANCELLED, "plan: cancelled");
+    cb_arena_init(&scratch, f->alloc);
+    if (preset == CB_PRESET_AUTOGRAD) preset = CB_PRESET_RECOMPUTE_ALL;
+    cb_status status = cb_tradeoffs_make(&t, cut, preset, &scratch, err);
+    if (status == CB_OK) status = answer(&t, goal, &scratch, out, err);
+    cb_arena_free(&scratch);
+    return status;
+}

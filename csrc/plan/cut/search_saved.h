@@ -1,0 +1,15 @@
+/* search_saved.h: budgets on saved bytes, where memory traffic is the time: from the frontier.
+ * Internal. */
+#ifndef CB_PLAN_SEARCH_SAVED_H
+#define CB_PLAN_SEARCH_SAVED_H
+
+#include "../schedule/goal.h"
+#include "mincut.h"
+
+/* Answers a goal about saved bytes: a point, whatever budget it is asked with, so a smaller budget
+ * never saves more and a larger one is never slower. `preset` says what may run again;
+ * CB_PRESET_AUTOGRAD, what planning starts from, leaves it open. Fails as cb_search does. */
+CB_MUST_CHECK cb_status cb_search_saved(const cb_facts *f, const cb_cut *cut, cb_preset preset,
+                                        const cb_goal *goal, cb_found *out, cb_error *err);
+
+#endif

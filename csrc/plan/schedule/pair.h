@@ -1,0 +1,36 @@
+/* pair.h: a decision of a plan that runs ops again. Internal.
+ *
+ * A decision is a pair (anchor, op): "op runs again right before the base op at position `anchor`,
+ * which needs it, directly or through other ops of that anchor".
+ *
+ * A pair may say "early": the op runs again there for who reads it later, before the anchor's other
+ * ops. So a value can be made while what it is made from is there. */
+#ifndef CB_PLAN_PAIR_H
+#define CB_PLAN_PAIR_H
+
+#include "../../base/vec.h"
+
+typedef uint64_t cb_pair; /* anchor << 32 | op: sorting sorts by anchor */
+static inline cb_pair cb_pair_make(uint32_t anchor, uint32_t op) {
+    return (cb_pair)anchor << 32 | op;
+}
+static inline uint32_t cb_pair_anchor(cb_pair pair) { return (uint32_t)(pair >> 32); }
+/* Plans that move values (offload_sim.h) have pairs of a second kind: brought back, not run again.
+ */
+#define CB_PAIR_FETCH ((cb_pair)1 << 31)
+static inline bool cb_pair_fetches(cb_pair pair) { return pair & CB_PAIR_FETCH; }
+/* Early pairs. The bit is part of the op that cb_pair_make gets and cb_pair_id gives back. */
+#define CB_EARLY (UINT32_C(1) << 30)
+static inline bool cb_pair_is_early(cb_pair pair) { return pair & CB_EARLY; }
+static inline uint32_t cb_pair_id(cb_pair pair) { return (uint32_t)(pair & ~CB_PAIR_FETCH); }
+static inline uint32_t cb_pair_op(cb_pair pair) { return cb_pair_id(pair) & ~CB_EARLY; }
+
+typedef struct cb_pairs {
+    cb_arena *arena;
+    CB_VEC(cb_pair) list;
+} cb_pairs;
+
+/* Rising: by anchor, then by op. */
+void cb_sort_pairs(cb_pair *pair, size_t n);
+
+#endif

@@ -1,0 +1,292 @@
+/* The walk itself: a check of every rule at each step, then what the step reads and makes. */
+#include "schedule_parts.h"
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static cb_status check_step(const walker *w, uint32_t step, uint32_t op) {
+    const cb_problem *p = w->p;
+    uint32_t flags = p->op_flags[op];
+    if ((flags & CB_POP_BACKWARD) && step < w->s->backward_starts) {
+        return cb_fail(w->err, CB_INVALID,
+                       "step %u: %s depends on a tangent and runs in the forward", step,
+                       p->op_name[op]);
+    }
+    if ((flags & CB_POP_ONCE) && w->runs[op] > 0) {
+        return cb_fail(w->err, CB_INVALID,
+                       "step %u: %s may run only once (random, effect, collective, mutation or "
+                       "unknown) and runs again",
+                       step, p->op_name[op]);
+    }
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t v = p->in_value[j], s = p->value_storage[v];
+        if (!w->have[v]) {
+            return cb_fail(w->err, CB_INVALID,
+                           "step %u: %s needs value %u of %s, which has not been made", step,
+                           p->op_name[op], v, p->op_name[p->value_op[v]]);
+        }
+        CB_TRY(cb_walk_check_here(w, step, v));
+        if (w->mutator[s] != CB_NONE && w->mutator[s] > op) {
+            return cb_fail(w->err, CB_INVALID,
+                           "step %u: %s reads storage %u after %s has written into it", step,
+                           p->op_name[op], s, p->op_name[w->mutator[s]]);
+        }
+    }
+    return CB_OK;
+}
+
+static void read_inputs(walker *w, uint32_t step, uint32_t op) {
+    const cb_problem *p = w->p;
+    uint32_t *at = w->lives->value_instance_in + w->lives->in_begin[step];
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t v = p->in_value[j], s = p->value_storage[v], instance = w->value_instance[v];
+        *at++ = instance;
+        cb_walk_hold(w, instance, step);
+        w->seen_at[s] = step;
+        w->seen_instance[s] = instance;
+    }
+}
+
+static void make_outputs(walker *w, uint32_t step, uint32_t op) {
+    const cb_problem *p = w->p;
+    uint32_t *at = w->lives->value_instance_out + w->lives->out_begin[step];
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        bool alias = w->seen_at[s] == step;
+        if (alias && (p->op_flags[op] & CB_POP_MUTATES)) {
+            w->mutator[s] = op;
+            if (w->lanes) w->lanes->written[s] = step;
+        }
+        if (!alias) {
+            bool given = cb_is_static(p, s) && w->runs[op] == 0;
+            w->seen_at[s] = step;
+            w->seen_instance[s] =
+                given ? CB_NONE : cb_walk_add_instance(w, s, step, p->storage_bytes[s]);
+            if (!cb_is_static(p, s)) cb_walk_note_newest(w, s);
+        }
+        w->have[v] = true;
+        *at++ = w->seen_instance[s];
+        w->value_instance[v] = cb_is_static(p, s) ? CB_NONE : w->seen_instance[s];
+    }
+}
+
+static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
+    const cb_problem *p = w->p;
+    cb_lives *lives = w->lives;
+    lanes *m = w->lanes;
+    int64_t time = cb_op_time_ps(p, op, w->device);
+    CB_TRY(check_step(w, step, op));
+    if (m) cb_walk_free_gone(w, step, w->clock);
+    read_inputs(w, step, op);
+    for (uint32_t j = p->in_begin[op]; m && j < p->in_begin[op + 1]; j++) {
+        uint32_t v = p->in_value[j];
+        if (w->value_instance[v] != CB_NONE) cb_walk_stall_until(w, m->ready[p->value_op[v]]);
+    }
+    make_outputs(w, step, op);
+    if (m) {
+        m->made_at[op] = step;
+        m->ready[op] = 0;
+    }
+    if (p->op_workspace[op] > 0)
+        lives->scratch_instance[step] = cb_walk_add_instance(w, CB_NONE, step, p->op_workspace[op]);
+    w->clock = cb_after(w->clock, time);
+    if (w->runs[op]++ == 0) lives->once_ps += time;
+    else lives->n_recomputed++;
+    return CB_OK;
+}
+
+static cb_status take_step(walker *w, uint32_t step) {
+    const cb_problem *p = w->p;
+    cb_lives *lives = w->lives;
+    uint32_t op = w->s->step[step];
+    cb_action action = cb_action_at(w->s, step);
+    bool runs = action == CB_ACTION_RUN, makes = runs || action == CB_ACTION_IN;
+    lives->scratch_instance[step] = CB_NONE;
+    CB_TRY(runs ? run_op(w, step, op) : cb_walk_copy(w, step, op, action));
+    uint32_t n_in = p->in_begin[op + 1] - p->in_begin[op],
+             n_out = p->out_begin[op + 1] - p->out_begin[op];
+    lives->in_begin[step + 1] = lives->in_begin[step] + (runs ? n_in : 0);
+    lives->out_begin[step + 1] = lives->out_begin[step] + (makes ? n_out : 0);
+    return CB_OK;
+}
+
+/* ---- forward to backward, and the end -------------------------------------------------------- */
+
+/* Held to the end on behalf of a value. */
+static void keep(walker *w, uint32_t value, uint32_t instance) {
+    lanes *m = w->lanes;
+    if (!m || instance == CB_NONE) return;
+    uint32_t made = m->made_at[w->p->value_op[value]];
+    bool first = m->keeper[instance] == CB_NONE || m->keeper[instance] == made;
+    m->keeper[instance] = first ? made : w->s->n_step;
+}
+
+/* The instance that is held for a value. */
+static uint32_t held_for(const walker *w, uint32_t value) {
+    uint32_t first = w->first[w->p->value_storage[value]];
+    return first == CB_NONE ? w->value_instance[value] : first;
+}
+
+/* Between forward and backward: what the caller of the forward receives must exist. */
+static cb_status enter_backward(walker *w) {
+    const cb_problem *p = w->p;
+    uint32_t starts = w->s->backward_starts;
+    for (uint32_t i = 0; i < p->n_forward_output; i++) {
+        uint32_t v = p->forward_output[i];
+        if (!w->have[v]) {
+            return cb_fail(w->err, CB_INVALID,
+                           "forward output %u of %s does not exist when the backward starts", i,
+                           p->op_name[p->value_op[v]]);
+        }
+        bool end = p->storage_flags[p->value_storage[v]] & CB_STORE_HOLD_END;
+        CB_TRY(cb_walk_check_here(w, starts, v));
+        if (end) keep(w, v, held_for(w, v));
+        cb_walk_hold(w, held_for(w, v), end ? w->s->n_step : starts);
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (!(p->storage_flags[s] & CB_STORE_HOLD_FORWARD) || cb_is_static(p, s)) continue;
+        if (w->first[s] == CB_NONE)
+            return cb_fail(w->err, CB_INVALID,
+                           "storage %u must be alive when the backward starts, but is not", s);
+        cb_walk_hold(w, w->first[s], starts);
+    }
+    return CB_OK;
+}
+
+static cb_status end_walk(walker *w) {
+    const cb_problem *p = w->p;
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t v = p->backward_output[i];
+        if (!w->have[v]) {
+            return cb_fail(w->err, CB_INVALID, "backward output %u of %s does not exist at the end",
+                           i, p->op_name[p->value_op[v]]);
+        }
+        CB_TRY(cb_walk_check_here(w, w->s->n_step, v));
+        bool first = p->storage_flags[p->value_storage[v]] & CB_STORE_HOLD_END;
+        cb_walk_hold(w, first ? held_for(w, v) : w->value_instance[v], w->s->n_step);
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (!(p->storage_flags[s] & CB_STORE_HOLD_END) || cb_is_static(p, s)) continue;
+        if (w->first[s] == CB_NONE)
+            return cb_fail(w->err, CB_INVALID, "storage %u must be alive at the end, but is not",
+                           s);
+        cb_walk_hold(w, w->first[s], w->s->n_step);
+    }
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        if ((p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN)) && w->runs[op] == 0 &&
+            !(p->op_flags[op] & CB_POP_PLACEHOLDER)) {
+            return cb_fail(w->err, CB_INVALID, "%s must run once and does not run", p->op_name[op]);
+        }
+    }
+    return CB_OK;
+}
+
+/* live_bytes first holds what begins and ends at each step (as differences modulo 2^64), then their
+ * sum. */
+static void measure(walker *w) {
+    cb_lives *lives = w->lives;
+    uint32_t n_step = w->s->n_step, starts = w->s->backward_starts;
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        lives->live_bytes[life->made] += life->bytes;
+        if (life->last < n_step) lives->live_bytes[life->last + 1] -= life->bytes;
+        if (life->made < starts && life->last >= starts) lives->saved_bytes += life->bytes;
+    }
+    for (uint32_t t = 0; t < n_step; t++) {
+        if (t > 0) lives->live_bytes[t] += lives->live_bytes[t - 1];
+        if (lives->live_bytes[t] <= lives->peak_bytes) continue;
+        lives->peak_bytes = lives->live_bytes[t];
+        lives->peak_step = t;
+    }
+}
+
+/* ---- from the first step to the last --------------------------------------------------------- */
+
+static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t *n_in,
+                             uint64_t *n_out, cb_error *err) {
+    *n_in = *n_out = 0;
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        uint32_t op = s->step[t];
+        if (op >= p->n_op) return cb_fail(err, CB_INVALID, "step %u: op %u of %u", t, op, p->n_op);
+        if (p->op_flags[op] & CB_POP_PLACEHOLDER) {
+            return cb_fail(err, CB_INVALID, "step %u: %s is a placeholder, which is never run", t,
+                           p->op_name[op]);
+        }
+        cb_action action = cb_action_at(s, t);
+        if (action == CB_ACTION_RUN) *n_in += p->in_begin[op + 1] - p->in_begin[op];
+        if (action != CB_ACTION_WAIT) *n_out += p->out_begin[op + 1] - p->out_begin[op];
+    }
+    if (s->backward_starts > s->n_step) {
+        return cb_fail(err, CB_INVALID, "the backward starts at step %u of %u", s->backward_starts,
+                       s->n_step);
+    }
+    if (*n_in + 2 * *n_out + s->n_step >= CB_NONE)
+        return cb_fail(err, CB_INVALID, "a schedule of %u steps is too long", s->n_step);
+    return CB_OK;
+}
+
+static cb_status start_walk(walker *w, cb_arena *scratch, cb_arena *arena) {
+    const cb_problem *p = w->p;
+    uint64_t n_in, n_out;
+    uint32_t n_step = w->s->n_step;
+    CB_TRY(check_steps(p, w->s, &n_in, &n_out, w->err));
+    w->value_instance = CB_NEW(scratch, uint32_t, p->n_value);
+    w->have = CB_NEW(scratch, bool, p->n_value);
+    w->latest = CB_NEW(scratch, uint32_t, p->n_storage);
+    w->first = CB_NEW(scratch, uint32_t, p->n_storage);
+    w->seen_at = CB_NEW(scratch, uint32_t, p->n_storage);
+    w->seen_instance = CB_NEW(scratch, uint32_t, p->n_storage);
+    w->mutator = CB_NEW(scratch, uint32_t, p->n_storage);
+    w->runs = CB_NEW(scratch, uint32_t, p->n_op);
+    cb_lives *lives = w->lives;
+    uint64_t n_instance = w->s->action ? 2 * n_out + n_step : n_out + n_step;
+    lives->instance = CB_NEW(arena, cb_instance, n_instance);
+    lives->value_instance_in = CB_NEW(arena, uint32_t, n_in);
+    lives->in_begin = CB_NEW(arena, uint32_t, (size_t)n_step + 1);
+    lives->value_instance_out = CB_NEW(arena, uint32_t, n_out);
+    lives->out_begin = CB_NEW(arena, uint32_t, (size_t)n_step + 1);
+    lives->scratch_instance = CB_NEW(arena, uint32_t, n_step);
+    lives->live_bytes = CB_NEW(arena, uint64_t, (size_t)n_step + 1);
+    if (!w->value_instance || !w->have || !w->latest || !w->first || !w->seen_at ||
+        !w->seen_instance || !w->mutator || !w->runs || !lives->instance ||
+        !lives->value_instance_in || !lives->in_begin || !lives->value_instance_out ||
+        !lives->out_begin || !lives->scratch_instance || !lives->live_bytes) {
+        return cb_no_memory(w->err);
+    }
+    cb_fill_none(w->value_instance, p->n_value);
+    cb_fill_none(w->latest, p->n_storage);
+    cb_fill_none(w->first, p->n_storage);
+    cb_fill_none(w->seen_at, p->n_storage);
+    cb_fill_none(w->mutator, p->n_storage);
+    for (uint32_t v = 0; v < p->n_value; v++)
+        w->have[v] = p->op_flags[p->value_op[v]] & CB_POP_PLACEHOLDER;
+    return w->s->action ? cb_walk_start_copies(w, scratch, n_instance, n_out) : CB_OK;
+}
+
+static cb_status walk(walker *w, cb_arena *scratch, cb_arena *arena) {
+    CB_TRY(start_walk(w, scratch, arena));
+    for (uint32_t t = 0; t < w->s->n_step; t++) {
+        if (t == w->s->backward_starts) CB_TRY(enter_backward(w));
+        CB_TRY(take_step(w, t));
+    }
+    if (w->s->backward_starts == w->s->n_step) CB_TRY(enter_backward(w));
+    CB_TRY(end_walk(w));
+    w->lives->time_ps = w->clock;
+    if (w->lanes) {
+        cb_walk_free_gone(w, w->s->n_step, INT64_MAX);
+        CB_TRY(cb_walk_measure_host(w, scratch));
+    }
+    measure(w);
+    return CB_OK;
+}
+
+cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s, const cb_device *device,
+                           cb_arena *arena, cb_lives *out, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, arena->alloc);
+    cb_lives lives = {0};
+    walker w = {.p = p, .s = s, .device = device, .lives = &lives, .err = err};
+    cb_status status = walk(&w, &scratch, arena);
+    cb_arena_free(&scratch);
+    if (status == CB_OK) *out = lives;
+    return status;
+}

@@ -1,0 +1,53 @@
+/* choose.h: the best of the candidates that a search weighs for one goal. Internal.
+ *
+ * Candidates are judged by the bytes that live at once; some goals count offsets as well, or what
+ * the caller holds. So a candidate that may be the answer is weighed: its schedule is made, walked
+ * and placed. */
+#ifndef CB_PLAN_CHOOSE_H
+#define CB_PLAN_CHOOSE_H
+
+#include "ladder.h"
+
+typedef struct cb_chooser {
+    cb_trial *t;
+    const cb_facts *f; /* of the problem itself: those of `t` may have spare ops */
+    cb_arena *arena;
+    cb_candidate best; /* pairs in `arena`; size 0: nothing fits so far */
+    uint64_t best_bytes;
+    int64_t weighed_ps; /* time of the last candidate weighed, preferences aside */
+    uint64_t smallest;  /* least bytes measured, and the op at its peak */
+    uint32_t smallest_op;
+    uint64_t solved; /* the same of all plans, by the exact solver; UINT64_MAX: not known */
+    uint32_t solved_op;
+    bool climbed[CB_RUNGS_MOST]; /* rungs considered */
+    double bound_ps;             /* beside theirs */
+    bool settles;                /* the caller has ended the search: polled no more */
+} cb_chooser;
+
+static inline bool cb_has_best(const cb_chooser *k) { return k->best.pair != NULL; }
+
+/* Bytes that a goal counts and candidates do not. */
+static inline uint64_t cb_beside_bytes(const cb_trial *t) {
+    return t->goal->measure == CB_MEASURE_TOTAL ? t->f->p->static_bytes : 0;
+}
+
+/* Picoseconds that the goal `min` allows. */
+static inline double cb_most_time(const cb_trial *t) {
+    return (double)t->f->once_ps * (1 + t->goal->share);
+}
+
+/* The measure of a candidate, offsets and all. */
+CB_MUST_CHECK cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, uint64_t *bytes,
+                                 cb_error *err);
+/* Takes the candidate if it fits the budget and is faster than the best, or as fast and smaller. */
+CB_MUST_CHECK cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err);
+/* All candidates of the trial. */
+CB_MUST_CHECK cb_status cb_consider_candidates(cb_chooser *k, cb_error *err);
+/* For the goal `min`: takes the candidate if it is smaller than the best. */
+CB_MUST_CHECK cb_status cb_consider_small(cb_chooser *k, const cb_candidate *c, cb_error *err);
+/* All candidates of the trial, and of others, that take at most `most_ps`. */
+CB_MUST_CHECK cb_status cb_consider_small_candidates(cb_chooser *k, double most_ps, cb_error *err);
+CB_MUST_CHECK cb_status cb_consider_small_of(cb_chooser *k, const cb_candidates *candidates,
+                                             double most_ps, cb_error *err);
+
+#endif

@@ -1,0 +1,71 @@
+#include "exact.h"
+
+#include "../tuning.h"
+#include "exact_parts.h"
+
+/* Has it nothing that the states say nothing about? */
+static bool is_plain(const cb_facts *f) {
+    const cb_problem *p = f->p;
+    for (uint32_t r = 0; r < p->n_region; r++) {
+        if (p->region_limit[r] != UINT64_MAX) return false;
+    }
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        if (f->wish[op] != CB_FREE && f->wish[op] != CB_MUST_SAVE) return false;
+    }
+    return true;
+}
+
+cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err) {
+    uint32_t n;
+    *suits = f->n_base > 0 && f->n_base <= CB_EXACT_STATES >> 1 && is_plain(f);
+    if (!*suits) return CB_OK;
+    *suits = false;
+    CB_TRY(cb_exact_count_bits(f, &n, err));
+    *suits = n <= CB_EXACT_BITS && f->n_base + 2 <= CB_EXACT_STATES >> n;
+    return CB_OK;
+}
+
+cb_status cb_exact_fastest(const cb_facts *f, const cb_goal *goal, uint64_t bytes, cb_arena *arena,
+                           cb_schedule *out, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    solver z;
+    label best;
+    cb_status status;
+    *out = (cb_schedule){0};
+    CB_TRY_DONE(cb_exact_set_up(&z, f, &scratch, err));
+    CB_TRY_DONE(cb_exact_solve(&z, goal, bytes, &best, err));
+    if (best.time_ps >= 0 && !cb_exact_write(&z, best.set, arena, out)) status = cb_no_memory(err);
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
+cb_status cb_exact_smallest(const cb_facts *f, const cb_goal *goal, int64_t most_ps,
+                            cb_arena *arena, cb_schedule *out, cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    solver z;
+    label best, found = {.time_ps = -1};
+    uint64_t low = 0, high = UINT64_MAX >> 1; /* no plan at `low`; one of `high` bytes */
+    cb_status status;
+    *out = (cb_schedule){0};
+    CB_TRY_DONE(cb_exact_set_up(&z, f, &scratch, err));
+    z.most_ps = most_ps;
+    for (int i = 0; i < CB_EXACT_PROBES && low + 1 < high; i++) {
+        uint64_t middle = i == 0 ? high : low + (high - low) / 2;
+        CB_TRY_DONE(cb_exact_solve(&z, goal, middle, &best, err));
+        bool fits = best.time_ps >= 0;
+        if (fits) found = best;
+        if (fits) high = best.peak;
+        else low = z.refused - 1; /* with less than that nothing more can run */
+        if (i == 0 && !fits) goto done;
+    }
+    if (found.time_ps < 0) goto done;
+    CB_TRY_DONE(
+        cb_exact_solve(&z, goal, high, &best, err)); /* the events of the last probe are others' */
+    if (!cb_exact_write(&z, best.set, arena, out)) status = cb_no_memory(err);
+done:
+    cb_arena_free(&scratch);
+    return status;
+}

@@ -1,0 +1,136 @@
+/* From the last state back to the first, then forward again as steps, with the views put back. */
+#include "exact_parts.h"
+
+typedef struct writer {
+    solver *z;
+    cb_arena *arena;
+    CB_VEC(uint32_t) step;
+    uint32_t *made;  /* [n_storage] step that made the newest instance */
+    uint32_t *shown; /* [n_value] the same, of the instance that a value stands for */
+} writer;
+
+static bool show(writer *w, uint32_t value);
+
+/* What the caller gets are views of the first run: they are put in before another. */
+static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op) {
+    const cb_facts *f = w->z->f;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t s = f->p->value_storage[value[i]];
+        bool waits = w->shown[value[i]] == 0 && w->made[s] != 0;
+        if (waits && (op == CB_NONE || f->root[s] == op) && !show(w, value[i])) return false;
+    }
+    return true;
+}
+
+static bool emit(writer *w, uint32_t op) {
+    const cb_facts *f = w->z->f;
+    const cb_problem *p = f->p;
+    if (!cb_is_view(f, op) && (!show_first(w, p->n_forward_output, p->forward_output, op) ||
+                               !show_first(w, p->n_backward_output, p->backward_output, op)))
+        return false;
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        if (!show(w, p->in_value[j])) return false;
+    }
+    if (!CB_PUSH(w->arena, w->step, op)) return false;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        if (f->root[s] == op) w->made[s] = (uint32_t)w->step.len;
+        w->shown[v] = w->made[s];
+    }
+    return true;
+}
+
+/* Brings a view up to its storage's newest instance. Views of views are few: they recurse. */
+static bool show(writer *w, uint32_t value) {
+    const cb_problem *p = w->z->f->p;
+    uint32_t op = p->value_op[value];
+    bool stale = w->shown[value] != w->made[p->value_storage[value]];
+    return !stale || !cb_is_view(w->z->f, op) || emit(w, op);
+}
+
+/* A view of what has gone for now waits for its reader. */
+static bool is_there(const solver *z, uint32_t op, uint32_t set) {
+    const cb_problem *p = z->f->p;
+    if (!cb_is_view(z->f, op)) return true;
+    uint32_t bit = z->bit_of[p->value_storage[p->out_begin[op]]];
+    return bit == CB_NONE || cb_exact_shows(z, set) >> bit & 1;
+}
+
+typedef struct past { /* an event of the schedule */
+    uint32_t op;      /* CB_NONE: nothing to run */
+    bool first;       /* of the backward */
+} past;
+
+/* The view of what is in `set` that the backward starts with: of those that it begins with in the
+ * base order, or else of the forward's. */
+static uint32_t view_of(const solver *z, uint32_t set) {
+    const cb_facts *f = z->f;
+    uint32_t found = CB_NONE;
+    for (uint32_t k = f->base_backward + z->n_leading; k-- > 0;) {
+        uint32_t op = f->base[k], b = z->bit_of[f->p->value_storage[f->p->out_begin[op]]];
+        if (k < f->base_backward && (cb_exact_shows(z, set) & z->leading)) return found;
+        if (cb_is_view(f, op) && !f->once[op] && b != CB_NONE && cb_exact_shows(z, set) >> b & 1)
+            found = op;
+    }
+    return found;
+}
+
+/* One event back from the state (stage, set). */
+static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
+    size_t at = ((size_t)*stage << z->n_bit) + *set;
+    uint8_t how = z->how[at];
+    *set = z->from[at];
+    past e = {.op = CB_NONE, .first = how >= CROSS || how == FIRST || how == SHOW};
+    if (how >= RERUN) {
+        e.op = z->rerun[how - (how >= CROSS ? CROSS : RERUN)].op;
+        if (how >= CROSS) --*stage;
+    } else if (how == SHOW) {
+        e.op = view_of(z, *set);
+        --*stage;
+    } else if (how < DROP) {
+        *stage -= how == FIRST ? 2 : 1;
+        const event *base = &z->base[cb_exact_position(z, *stage)];
+        if (how != SKIP_BASE && is_there(z, base->op, *set)) e.op = base->op;
+    }
+    return e;
+}
+
+/* What is there at the end and not held is the newest. */
+static bool show_newest(writer *w, uint32_t n, const uint32_t *value) {
+    const cb_facts *f = w->z->f;
+    for (uint32_t i = 0; i < n; i++) {
+        bool first = cb_stays_to_end(f, f->p->value_storage[value[i]]);
+        if (!first && !show(w, value[i])) return false;
+    }
+    return show_first(w, n, value, CB_NONE);
+}
+
+static bool start_backward(writer *w, cb_schedule *out) {
+    const cb_problem *p = w->z->f->p;
+    bool ok = show_first(w, p->n_forward_output, p->forward_output, CB_NONE);
+    out->backward_starts = (uint32_t)w->step.len;
+    return ok;
+}
+
+/* Events from the last state back to the first, then forward again as steps. */
+bool cb_exact_write(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out) {
+    const cb_facts *f = z->f;
+    writer w = {.z = z, .arena = arena};
+    CB_VEC(past) list = {0}; /* the last first */
+    w.made = CB_NEW(z->arena, uint32_t, f->p->n_storage);
+    w.shown = CB_NEW(z->arena, uint32_t, f->p->n_value);
+    if (!w.made || !w.shown) return false;
+    for (uint32_t stage = z->n_stage; stage > 0;) {
+        if (!CB_PUSH(z->arena, list, step_back(z, &stage, &set))) return false;
+    }
+    out->backward_starts = CB_NONE;
+    for (size_t i = list.len; i-- > 0;) {
+        if (list.at[i].first && !start_backward(&w, out)) return false;
+        if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op)) return false;
+    }
+    if (out->backward_starts == CB_NONE && !start_backward(&w, out)) return false;
+    if (!show_newest(&w, f->p->n_backward_output, f->p->backward_output)) return false;
+    out->step = w.step.at;
+    out->n_step = (uint32_t)w.step.len;
+    return true;
+}

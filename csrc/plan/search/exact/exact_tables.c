@@ -1,0 +1,236 @@
+/* Which values have a bit, what ops do to the bits, and the bytes of all that has none. */
+#include "../tuning.h"
+#include "exact_parts.h"
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+/* Is it there when the backward starts, as the caller gets it? */
+static bool is_returned(const cb_facts *f, uint32_t storage) {
+    const cb_problem *p = f->p;
+    bool held = p->storage_flags[storage] & CB_STORE_HOLD_FORWARD;
+    for (uint32_t i = 0; i < p->n_forward_output; i++)
+        held |= p->value_storage[p->forward_output[i]] == storage;
+    return held;
+}
+
+static bool is_kept_to_the_end(const cb_facts *f, uint32_t storage) {
+    const cb_problem *p = f->p;
+    bool kept = cb_stays_to_end(f, storage);
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        kept |= p->value_storage[p->backward_output[i]] == storage;
+    return kept;
+}
+
+static bool is_held(const cb_facts *f, uint32_t storage) {
+    return cb_stays_to_end(f, storage) || is_returned(f, storage);
+}
+
+/* Which ops of the forward may run again: the free ones, if somebody reads what they make, but for
+ * those of which all that is read is kept to the end by its flag. The search never runs them again.
+ */
+static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) is_read[s] = false;
+    for (uint32_t op = 0; op < p->n_op; op++) may_rerun[op] = false;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t j = p->in_begin[op]; !cb_is_view(f, op) && j < p->in_begin[op + 1]; j++)
+            is_read[p->value_storage[p->in_value[j]]] = true;
+    }
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t v = p->out_begin[op]; cb_may_rerun(f, op) && v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            may_rerun[op] |= f->root[s] == op && is_read[s] && !cb_stays_to_end(f, s);
+        }
+    }
+}
+
+/* Gives a bit to what such ops make and to what they read. Of what is held and read the next bit is
+ * the copy, and the one after says that the copy has gone: who reads it needs another. Returns the
+ * number of bits. More than there are: the problem does not suit. */
+static uint32_t give_bits(const cb_facts *f, const bool *is_read, const bool *may_rerun,
+                          uint32_t *bit_of) {
+    const cb_problem *p = f->p;
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < p->n_storage; s++) bit_of[s] = CB_NONE;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        if (!may_rerun[op]) continue;
+        if (n > CB_EXACT_BITS) return n; /* enough is known */
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]];
+            if (f->root[s] == CB_NONE || bit_of[s] != CB_NONE || is_kept_to_the_end(f, s)) continue;
+            bit_of[s] = n++;
+        }
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            if (f->root[s] != op || bit_of[s] != CB_NONE) continue;
+            bit_of[s] = n;
+            n += is_held(f, s) && is_read[s] ? 3 : 1;
+        }
+    }
+    return n;
+}
+
+/* Views that read or show more than one storage are not put back so easily. */
+static bool has_plain_views(const cb_facts *f) {
+    const cb_problem *p = f->p;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k], shown = p->value_storage[p->out_begin[op]];
+        if (!cb_is_view(f, op)) continue;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            if (p->value_storage[v] != shown) return false;
+        }
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = p->value_storage[p->in_value[j]];
+            if (s != shown && f->root[s] != CB_NONE) return false;
+        }
+    }
+    return true;
+}
+
+/* The views with a bit that the backward begins with, in the base order: how many. They are shown
+ * if they are there, and otherwise wait for their readers, so that they have no stage. */
+static uint32_t count_leading(const cb_facts *f, const uint32_t *bit_of) {
+    const cb_problem *p = f->p;
+    uint32_t k = f->base_backward;
+    while (k < f->n_base && cb_is_view(f, f->base[k]) &&
+           bit_of[p->value_storage[p->out_begin[f->base[k]]]] != CB_NONE)
+        k++;
+    return k - f->base_backward;
+}
+
+cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err) {
+    const cb_problem *p = f->p;
+    cb_arena scratch;
+    cb_arena_init(&scratch, f->alloc);
+    bool *may_rerun = CB_NEW(&scratch, bool, p->n_op),
+         *is_read = CB_NEW(&scratch, bool, p->n_storage);
+    uint32_t *bit_of = CB_NEW(&scratch, uint32_t, p->n_storage);
+    cb_status status = may_rerun && bit_of && is_read ? CB_OK : cb_no_memory(err);
+    if (status == CB_OK) {
+        mark_reruns(f, is_read, may_rerun);
+        *n = give_bits(f, is_read, may_rerun, bit_of);
+        if (*n <= CB_EXACT_BITS && !has_plain_views(f)) *n = CB_EXACT_BITS + 1;
+        if (*n <= CB_EXACT_BITS && f->base_backward < f->n_base &&
+            f->base_backward + count_leading(f, bit_of) == f->n_base)
+            *n = CB_EXACT_BITS + 1; /* nothing that the backward could start with for sure */
+    }
+    cb_arena_free(&scratch);
+    return status;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static event make_event(const solver *z, uint32_t op) {
+    const cb_problem *p = z->f->p;
+    event e = {.op = op, .room = p->op_workspace[op], .time_ps = z->f->time_ps[op]};
+    if (cb_is_view(z->f, op)) {
+        if (z->bit_of[p->value_storage[p->out_begin[op]]] != CB_NONE) e.room = 0; /* may wait */
+        return e;
+    }
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t bit = z->bit_of[p->value_storage[p->in_value[j]]];
+        if (bit != CB_NONE) e.reads |= 1u << bit;
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        bool first = z->f->root[s] == op;
+        for (uint32_t u = p->out_begin[op]; u < v; u++) first &= p->value_storage[u] != s;
+        if (!first) continue;
+        e.room += p->storage_bytes[s];
+        if (z->bit_of[s] == CB_NONE) continue;
+        if (is_held(z->f, s)) e.holds |= 1u << z->bit_of[s];
+        else e.makes |= 1u << z->bit_of[s];
+    }
+    return e;
+}
+
+/* Bytes of what has no bit, entering each stage. */
+static bool sum_fixed(solver *z) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t *last = CB_NEW(z->arena, uint32_t, p->n_storage);
+    if (!last) return false;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k];
+        for (uint32_t j = p->in_begin[op]; !cb_is_view(f, op) && j < p->in_begin[op + 1]; j++)
+            last[p->value_storage[p->in_value[j]]] = k;
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (f->root[s] == CB_NONE || z->bit_of[s] != CB_NONE) continue;
+        if (is_kept_to_the_end(f, s)) last[s] = f->n_base;
+        for (uint32_t stage = 0; stage < z->n_stage; stage++) {
+            uint32_t k = cb_exact_position(z, stage);
+            bool alive = last[s] >= k || (f->held[s] && stage <= f->base_backward);
+            if (k > f->position[f->root[s]] && alive) z->fixed[stage] += p->storage_bytes[s];
+        }
+    }
+    return true;
+}
+
+static void mark_bits(solver *z, const bool *is_read) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        uint32_t b = z->bit_of[s];
+        if (b == CB_NONE) continue;
+        z->bytes_of[b] = p->storage_bytes[s];
+        if (is_returned(f, s)) z->held |= 1u << b;
+        if (cb_stays_to_end(f, s)) z->stays |= 1u << b;
+        if (is_kept_to_the_end(f, s)) z->ends |= 1u << b;
+        if (!is_held(f, s) || !is_read[s] || !z->may_rerun[f->root[s]]) continue;
+        z->doubled |= 1u << b;
+        z->bytes_of[b + 1] = p->storage_bytes[s];
+        if (is_kept_to_the_end(f, s) && !cb_stays_to_end(f, s)) z->gone |= 4u << b;
+    }
+    if (f->base_backward == f->n_base) z->ends |= z->held;
+    for (uint32_t k = 0; k < f->base_backward + z->n_leading; k++) {
+        uint32_t op = f->base[k], b = z->bit_of[p->value_storage[p->out_begin[op]]];
+        if (!cb_is_view(f, op) || f->once[op] || b == CB_NONE) continue;
+        z->viewed |= 1u << b;
+        if (k >= f->base_backward) z->leading |= 1u << b;
+    }
+}
+
+cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error *err) {
+    const cb_problem *p = f->p;
+    *z = (solver){.f = f, .arena = arena, .most_ps = INT64_MAX};
+    z->may_rerun = CB_NEW(arena, bool, p->n_op);
+    bool *is_read = CB_NEW(arena, bool, p->n_storage);
+    z->bit_of = CB_NEW(arena, uint32_t, p->n_storage);
+    z->base = CB_NEW(arena, event, f->n_base);
+    if (!z->may_rerun || !is_read || !z->bit_of || !z->base) return cb_no_memory(err);
+    mark_reruns(f, is_read, z->may_rerun);
+    z->n_bit = give_bits(f, is_read, z->may_rerun, z->bit_of);
+    z->n_leading = count_leading(f, z->bit_of);
+    z->n_stage = f->n_base - z->n_leading + (f->base_backward < f->n_base);
+    z->fixed = CB_NEW(arena, uint64_t, z->n_stage);
+    if (!z->fixed) return cb_no_memory(err);
+    size_t n_set = (size_t)1 << z->n_bit;
+    z->set_bytes = CB_NEW(arena, uint64_t, n_set);
+    z->how = CB_NEW(arena, uint8_t, (z->n_stage + (size_t)1) << z->n_bit);
+    z->from = CB_NEW(arena, uint32_t, (z->n_stage + (size_t)1) << z->n_bit);
+    z->now = CB_NEW(arena, label, n_set);
+    z->next = CB_NEW(arena, label, n_set);
+    z->later = CB_NEW(arena, label, n_set);
+    z->room_heap = n_set * (2 * (size_t)z->n_bit + 2) + 1;
+    z->heap = CB_NEW(arena, label, z->room_heap);
+    if (!z->set_bytes || !z->how || !z->from || !z->now || !z->next || !z->later || !z->heap ||
+        !sum_fixed(z))
+        return cb_no_memory(err);
+    mark_bits(z, is_read);
+    for (uint32_t set = 1; set < n_set; set++) {
+        uint32_t low = 0;
+        while (!(set >> low & 1)) low++;
+        z->set_bytes[set] = z->set_bytes[set & (set - 1)] + z->bytes_of[low];
+    }
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        z->base[k] = make_event(z, f->base[k]);
+        if (!z->may_rerun[f->base[k]]) continue;
+        z->rerun[z->n_rerun] = z->base[k];
+        z->rerun[z->n_rerun++].room += f->again_bytes[f->base[k]];
+    }
+    return CB_OK;
+}

@@ -1,0 +1,96 @@
+/* What is alive where, and a bound from below on the peak after a change, at a small part of the
+ * cost of the change: most are ruled out by it. */
+#include "ledger_parts.h"
+
+#include <math.h>
+
+/* Of the anchors in [from, to). */
+static double peak_between(const cb_ledger *l, uint32_t from, uint32_t to) {
+    double most = 0;
+    for (uint32_t k = from; k < to;) {
+        uint32_t b = k >> CB_LEDGER_BLOCK, end = (b + 1) << CB_LEDGER_BLOCK;
+        bool whole = (k & (CB_LEDGER_BLOCK_SIZE - 1)) == 0 && end <= to;
+        if (whole && l->block_peak[b] > most) most = l->block_peak[b];
+        if (whole) {
+            k = end;
+            continue;
+        }
+        for (; k < end && k < to; k++) most = fmax(most, cb_ledger_moment(l, k));
+    }
+    return most;
+}
+
+/* Bytes that may go from the moments before `anchor` when `op` no longer reads them there; false
+ * when more may follow, as a base run falls idle. */
+static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double *bytes) {
+    for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
+        uint32_t s = l->need[j], maker = l->f->root[s];
+        const cb_ledger_spans *spans = &l->span[s];
+        size_t i = spans->len;
+        while (i > 0 && spans->at[i - 1].made >= anchor) i--;
+        if (i == 0 || spans->at[i - 1].last != anchor) continue;
+        bool lone = i == 1 && l->use[s].at[0].anchor == anchor;
+        if (lone && !l->idle[maker] && l->runs[maker].len > 1) return false;
+        *bytes += l->life_bytes[s];
+    }
+    return true;
+}
+
+/* What the chain would lose beside `op`: those that only it needs. Marks the others in `done`. */
+static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *bytes) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    uint32_t reader = l->f->base[anchor];
+    l->visit++;
+    for (size_t i = chain->len + 1; i-- > 0;) {
+        bool early = i < chain->len && chain->at[i] & CB_EARLY;
+        if (i < chain->len) reader = cb_chain_op(chain->at[i]);
+        bool stays = i == chain->len || (reader != op && (early || l->done[reader] == l->visit));
+        if (!stays && !may_shorten(l, reader, anchor, bytes)) return false;
+        for (uint32_t j = l->need_begin[reader]; stays && j < l->need_begin[reader + 1]; j++)
+            l->done[l->f->root[l->need[j]]] = l->visit;
+    }
+    return true;
+}
+
+/* Where the rise begins that makes up for the run of a storage's op at `anchor`; `anchor`: there is
+ * none, as nobody reads that run. */
+static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    const cb_ledger_spans *spans = cb_ledger_spans_of(l, storage);
+    const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
+    size_t i = spans->len, at = cb_ledger_find_use(u, anchor);
+    while (i > 0 && spans->at[i - 1].made > anchor) i--;
+    if (i == 0 || spans->at[i - 1].made != anchor) return anchor;
+    if (at == u->len || u->at[at].anchor > spans->at[i - 1].last) return anchor;
+    return 1 + (i > 1 ? spans->at[i - 2].last : l->f->position[l->f->root[storage]]);
+}
+
+double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op) {
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) { /* the largest first */
+        uint32_t s = l->made[j], from = rise_from(l, s, anchor);
+        double freed = 0, bytes = (double)l->f->p->storage_bytes[s];
+        if (from >= anchor) continue;
+        if (!shorten_chain(l, anchor, op, &freed) || freed >= bytes) return 0;
+        return peak_between(l, from, anchor) + bytes - freed;
+    }
+    return 0;
+}
+
+bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    const cb_ledger_spans *spans = cb_ledger_spans_of(l, storage);
+    size_t i = spans->len;
+    while (i > 0 && spans->at[i - 1].made >= anchor) i--;
+    return i > 0 && spans->at[i - 1].last >= anchor;
+}
+
+bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next) {
+    const cb_ledger_spans *spans = cb_ledger_spans_of(l, storage);
+    if (cb_spans_last(spans, anchor) <= anchor) return false;
+    bool first = spans->len == 1 || spans->at[1].made > anchor;
+    uint32_t until = l->held_until[storage];
+    if (first && until > 0 && until >= anchor) return false;
+    const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
+    size_t i = cb_ledger_find_reader(l, u, anchor + 1);
+    if (i == u->len) return false;
+    *next = u->at[i].anchor;
+    return *next < l->n;
+}

@@ -1,0 +1,205 @@
+/* Settling works out the spans of the storages touched, adds what changed to the moments between,
+ * and walks the chains at old and new ends again. Of storages that live alike (ledger_tables.c) one
+ * is gone through. */
+#include "ledger_parts.h"
+
+/* ---- spans ----------------------------------------------------------------------------------- */
+
+static bool list_spans(cb_ledger *l, uint32_t storage) {
+    uint32_t op = l->f->root[storage];
+    const cb_ledger_ids *runs = &l->runs[op];
+    const cb_ledger_uses *use = &l->use[storage];
+    l->fresh.len = 0;
+    if (!CB_RESERVE(&l->arena, l->fresh, runs->len)) return false;
+    for (size_t i = l->idle[op], j = 0; i < runs->len; i++) {
+        uint32_t made = runs->at[i], next = i + 1 < runs->len ? runs->at[i + 1] : CB_NONE;
+        uint32_t last = made;
+        for (; j < use->len && use->at[j].anchor < next; j++) {
+            if (use->at[j].anchor > last) last = use->at[j].anchor;
+        }
+        if (i == 0 && l->held_until[storage] > last) last = l->held_until[storage];
+        l->fresh.at[l->fresh.len++] = (cb_ledger_span){made, last};
+    }
+    return true;
+}
+
+static bool note_spans(cb_ledger *l, uint32_t storage) {
+    cb_ledger_notes *notes = &l->notes;
+    const cb_ledger_spans *spans = &l->span[storage];
+    if (!notes->on) return true;
+    if (!CB_PUSH(&l->arena, notes->storage, storage) ||
+        !CB_PUSH(&l->arena, notes->n_span, (uint32_t)spans->len) ||
+        !CB_RESERVE(&l->arena, notes->span, spans->len))
+        return false;
+    for (size_t i = 0; i < spans->len; i++) notes->span.at[notes->span.len++] = spans->at[i];
+    return true;
+}
+
+static bool replace_span(cb_ledger *l, cb_ledger_span a, cb_ledger_span b, double bytes) {
+    bool longer = b.last > a.last;
+    if (a.last == b.last) return true;
+    cb_ledger_mark_end(l, a.made);
+    cb_ledger_mark_end(l, a.last);
+    cb_ledger_mark_end(l, b.last);
+    return longer ? cb_ledger_add_load(l, a.last + 1, b.last, bytes)
+                  : cb_ledger_add_load(l, b.last + 1, a.last, -bytes);
+}
+
+static bool change_span(cb_ledger *l, cb_ledger_span a, double bytes) {
+    cb_ledger_mark_end(l, a.made);
+    cb_ledger_mark_end(l, a.last);
+    return cb_ledger_add_load(l, a.made + 1, a.last, bytes);
+}
+
+/* Most storages are made once, and end earlier or later than before. */
+static bool lives_once(const cb_ledger *l, uint32_t storage) {
+    const cb_ledger_ids *runs = &l->runs[l->f->root[storage]];
+    const cb_ledger_spans *spans = &l->span[storage];
+    return runs->len == 1 && spans->len == 1 && spans->at[0].made == runs->at[0];
+}
+
+static bool respan_once(cb_ledger *l, uint32_t storage) {
+    cb_ledger_span *span = l->span[storage].at, now = *span;
+    const cb_ledger_uses *use = &l->use[storage];
+    now.last = now.made;
+    if (use->len > 0 && use->at[use->len - 1].anchor > now.last)
+        now.last = use->at[use->len - 1].anchor;
+    if (l->held_until[storage] > now.last) now.last = l->held_until[storage];
+    if (now.last == span->last) return true;
+    if (!note_spans(l, storage) || !replace_span(l, *span, now, l->life_bytes[storage]))
+        return false;
+    *span = now;
+    return true;
+}
+
+/* The moments between change by the difference of old and new spans. */
+static bool respan(cb_ledger *l, uint32_t storage) {
+    if (lives_once(l, storage)) return respan_once(l, storage);
+    if (!list_spans(l, storage)) return false;
+    cb_ledger_spans *old = &l->span[storage];
+    const cb_ledger_spans *now = &l->fresh;
+    double bytes = l->life_bytes[storage];
+    size_t same = 0;
+    while (same < old->len && same < now->len && old->at[same].made == now->at[same].made &&
+           old->at[same].last == now->at[same].last)
+        same++;
+    if (same == old->len && same == now->len) return true;
+    for (size_t i = same, j = same; i < old->len || j < now->len;) {
+        bool take_old = i < old->len && (j == now->len || old->at[i].made <= now->at[j].made);
+        bool take_new = j < now->len && (i == old->len || now->at[j].made <= old->at[i].made);
+        cb_ledger_span a = take_old ? old->at[i++] : now->at[j];
+        cb_ledger_span b = take_new ? now->at[j++] : a;
+        if (take_old && take_new ? !replace_span(l, a, b, bytes)
+                                 : !change_span(l, a, take_old ? -bytes : bytes))
+            return false;
+    }
+    if (!note_spans(l, storage)) return false;
+    old->len = same;
+    if (!CB_RESERVE(&l->arena, *old, now->len - same)) return false;
+    for (; old->len < now->len; old->len++) old->at[old->len] = now->at[old->len];
+    return true;
+}
+
+/* ---- inside an anchor ------------------------------------------------------------------------ */
+
+static void count_reads(cb_ledger *l, uint32_t op) {
+    for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) l->left[l->need[j]]++;
+}
+
+/* One step of a chain: what it makes comes, what it reads last goes. */
+static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, double *most) {
+    const cb_facts *f = l->f;
+    *now += l->made_bytes[op];
+    double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op]);
+    if (during > *most) *most = during;
+    for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
+        uint32_t s = l->life[j];
+        if (l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
+            *now -= l->life_bytes[s];
+    }
+    for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
+        uint32_t s = l->need[j];
+        if (--l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
+            *now -= l->life_bytes[s];
+    }
+}
+
+/* The rise inside the steps of an anchor. What goes behind the last step does not count. */
+static double rise_inside(cb_ledger *l, uint32_t anchor) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    uint32_t base = l->f->base[anchor];
+    double now = 0, most = 0;
+    bool idle = l->idle[base];
+    if (chain->len > 0) {
+        for (size_t i = 0; i < chain->len; i++) count_reads(l, cb_chain_op(chain->at[i]));
+        if (!idle) count_reads(l, base);
+        for (size_t i = 0; i < chain->len; i++)
+            run_step(l, cb_chain_op(chain->at[i]), anchor, &now, &most);
+        for (uint32_t j = l->need_begin[base]; !idle && j < l->need_begin[base + 1]; j++)
+            l->left[l->need[j]] = 0;
+    }
+    if (idle) return most;
+    double during = now + l->made_bytes[base] + (double)l->f->p->op_workspace[base];
+    return during > most ? during : most;
+}
+
+static bool walk_anchor(cb_ledger *l, uint32_t anchor) {
+    cb_ledger_notes *notes = &l->notes;
+    double most = rise_inside(l, anchor);
+    if (most == l->local[anchor]) return true;
+    if (notes->on && (!CB_PUSH(&l->arena, notes->anchor, anchor) ||
+                      !CB_PUSH(&l->arena, notes->local, l->local[anchor])))
+        return false;
+    uint32_t block = anchor >> CB_LEDGER_BLOCK;
+    if (!cb_ledger_add_in_block(l, block, anchor, anchor + 1, most - l->local[anchor]))
+        return false;
+    l->local[anchor] = most;
+    return true;
+}
+
+/* ---- base runs ------------------------------------------------------------------------------- */
+
+static bool is_idle(const cb_ledger *l, uint32_t op) {
+    const cb_ledger_ids *runs = &l->runs[op];
+    if (runs->len < 2 || l->holds[op]) return false;
+    for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
+        const cb_ledger_uses *u = &l->use[l->life[j]];
+        if (u->len > 0 && u->at[0].anchor < runs->at[1]) return false;
+    }
+    return true;
+}
+
+/* An op's base run goes or comes back, and with it its reads; what it reads may follow. */
+static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
+    bool idle = is_idle(l, op);
+    if (idle == l->idle[op]) return true;
+    *changed = true;
+    uint32_t anchor = l->f->position[op];
+    if (l->notes.on && !CB_PUSH(&l->arena, l->notes.idle, op)) return false;
+    l->idle[op] = idle;
+    l->extra_ps += idle ? -l->f->cost_ps[op] : l->f->cost_ps[op];
+    cb_ledger_touch_made(l, op);
+    cb_ledger_mark(l, anchor);
+    if (!idle) return cb_ledger_add_uses(l, op, anchor);
+    cb_ledger_drop_uses(l, op, anchor);
+    return true;
+}
+
+bool cb_ledger_settle(cb_ledger *l) {
+    for (bool changed = true; changed;) { /* readers before what they read: few rounds */
+        changed = false;
+        for (size_t i = l->touched.len; i-- > 0;) {
+            if (!review_idle(l, l->f->root[l->touched.at[i]], &changed)) return false;
+        }
+    }
+    for (size_t i = 0; i < l->touched.len; i++) {
+        if (!respan(l, l->touched.at[i])) return false;
+    }
+    for (size_t i = 0; i < l->marked.len; i++) {
+        if (!walk_anchor(l, l->marked.at[i])) return false;
+    }
+    l->touched.len = l->marked.len = 0;
+    l->round++;
+    cb_ledger_sum_up(l);
+    return true;
+}

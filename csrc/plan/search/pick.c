@@ -1,0 +1,214 @@
+/* For a budget: the rungs that may hold the answer, from the first that may fit. For the smallest
+ * plan: down the rungs, until none is fast enough. A budget that nothing fits asks for the smallest
+ * as well, so that its refusal can name it. */
+#include "pick.h"
+
+#include <math.h>
+
+#include "front.h"
+#include "refusal.h"
+#include "tuning.h"
+
+/* ---- within a budget ------------------------------------------------------------------------- */
+
+/* Of few ops, instead of rungs. */
+static cb_status consider_front(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    CB_TRY(cb_front_walk(d, err));
+    for (uint32_t i = d->front->n; i-- > 0;) CB_TRY(cb_consider(k, &d->front->at[i], err));
+    return CB_OK;
+}
+
+/* The rungs that may hold the answer: from the first that may fit, until no later one can be faster
+ * than what we have. */
+static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    uint64_t bytes = k->t->goal->bytes, beside = cb_beside_bytes(k->t);
+    double once = (double)k->t->f->once_ps;
+    bytes = bytes > beside ? bytes - beside : 0;
+    uint32_t first = cb_ladder_first(d, bytes);
+    for (uint32_t r = first; r < d->n_rung; r++) {
+        const cb_candidate *c;
+        double least = cb_ladder_least(d, r, r > first && r > d->n_near);
+        if (cb_has_best(k) && once + least >= (double)k->best.time_ps) return CB_OK;
+        if (cb_has_best(k) && r < d->n_near) CB_TRY(cb_ladder_screen(d, r, &least, err));
+        if (cb_has_best(k) && once + least >= (double)k->best.time_ps) continue;
+        CB_TRY(cb_ladder_climb(d, r, &c, err));
+        k->climbed[r] = true;
+        if (c) CB_TRY(cb_consider(k, c, err));
+    }
+    return CB_OK;
+}
+
+/* Another search, at just the budget. Where offsets take more than it leaves, at less: an arena is
+ * larger than what lives in it. */
+static cb_status refine(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    uint64_t bytes = k->t->goal->bytes, target = bytes - cb_beside_bytes(k->t);
+    for (int i = 0; i < CB_REFINED; i++) {
+        cb_candidate c;
+        double bound_ps;
+        uint64_t measured;
+        CB_TRY(cb_ladder_refine(d, &k->best, target, &c, &bound_ps, err));
+        if (i == 0) k->bound_ps = bound_ps;
+        if (c.size == 0) return CB_OK;
+        CB_TRY(cb_consider(k, &c, err));
+        CB_TRY(cb_weigh(k, &c, &measured, err));
+        if (measured <= bytes || target <= measured - bytes) return CB_OK;
+        target -= measured - bytes;
+    }
+    return CB_OK;
+}
+
+/* Plans below the last rung, for who gets none of the rungs'. */
+static cb_status consider_dug(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    CB_TRY(cb_ladder_dig_down(d, err));
+    for (uint32_t i = 0; i < d->n_dug; i++) CB_TRY(cb_consider(k, &d->dug[i], err));
+    return CB_OK;
+}
+
+/* ---- the smallest ---------------------------------------------------------------------------- */
+
+static cb_status consider_small_front(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
+    CB_TRY(cb_front_walk(d, err));
+    return cb_consider_small_of(k, d->front, most_ps, err);
+}
+
+/* Between the smallest plan so far and the first target missed: at thirds. */
+static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, double most_ps,
+                                  cb_error *err) {
+    if (!cb_has_best(k) || k->best.size <= missed + 1) return CB_OK;
+    uint64_t part = (k->best.size - missed) / (CB_ATTEMPTS + 1), target[CB_ATTEMPTS];
+    cb_candidate found[CB_ATTEMPTS];
+    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = missed + (i + 1) * part;
+    CB_TRY(cb_ladder_dig(d, &k->best, target, found, err));
+    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
+        bool fast = found[i].size > 0 && (double)found[i].time_ps <= most_ps;
+        if (fast) CB_TRY(cb_consider_small(k, &found[i], err));
+    }
+    return CB_OK;
+}
+
+/* Near rungs from `first` on are worth a search only where the first deep one has no plan that is
+ * fast enough: then all that may have one at once. `first` gets the rung to go on from. */
+static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, uint32_t *first,
+                           cb_error *err) {
+    double once = (double)k->t->f->once_ps;
+    bool wanted[CB_RUNGS_MOST] = {false};
+    const cb_candidate *c = NULL;
+    if (*first >= d->n_near) return CB_OK;
+    if (d->n_near < d->n_rung && once + cb_ladder_least(d, d->n_near, false) <= most_ps)
+        CB_TRY(cb_ladder_climb(d, d->n_near, &c, err));
+    if (c && (double)c->time_ps <= most_ps) {
+        *first = d->n_near;
+        return CB_OK;
+    }
+    for (uint32_t r = *first; r < d->n_near; r++)
+        wanted[r] = once + cb_ladder_least(d, r, false) <= most_ps;
+    return cb_ladder_climb_many(d, wanted, err);
+}
+
+/* Down the rungs, until two in a row have no plan that is fast enough. */
+static cb_status consider_small_rungs(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
+    double once = (double)k->t->f->once_ps;
+    uint64_t from = cb_has_best(k) ? k->best.size : d->whole, missed = 0;
+    int failed = 0;
+    uint32_t first = cb_ladder_first(d, from);
+    CB_TRY(skip_near(k, d, most_ps, &first, err));
+    for (uint32_t r = first; r < d->n_rung && failed < 2; r++) {
+        const cb_candidate *c;
+        if (once + cb_ladder_least(d, r, r > first && r > d->n_near) > most_ps) break;
+        CB_TRY(cb_ladder_climb(d, r, &c, err));
+        k->climbed[r] = true;
+        if (!c && cb_ladder_passes(d, r)) continue;
+        bool fast = c && (double)c->time_ps <= most_ps;
+        failed = fast ? 0 : failed + 1;
+        if (failed == 1) missed = d->target[r];
+        if (fast) CB_TRY(cb_consider_small(k, c, err));
+    }
+    bool ended = d->n_rung > 0 && k->climbed[d->n_rung - 1]; /* by us: others do not count */
+    bool digs = ended && !d->modest && cb_is_tiny_search(&d->first.moves);
+    if (!cb_has_best(k) || !digs) return consider_between(k, d, missed, most_ps, err);
+    CB_TRY(cb_ladder_dig_down(d, err));
+    for (uint32_t i = 0; i < d->n_dug; i++) {
+        if ((double)d->dug[i].time_ps <= most_ps) CB_TRY(cb_consider_small(k, &d->dug[i], err));
+    }
+    return CB_OK;
+}
+
+static cb_status consider_all_small(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    CB_TRY(cb_consider_small_candidates(k, INFINITY, err));
+    if (d && d->few) return consider_small_front(k, d, INFINITY, err);
+    for (uint32_t r = d ? d->n_near : 0; d && r < d->n_rung; r++) {
+        const cb_candidate *c;
+        CB_TRY(cb_ladder_climb(d, r, &c, err));
+        if (c) CB_TRY(cb_consider_small(k, c, err));
+    }
+    for (uint32_t i = 0; d && i < d->n_dug; i++) CB_TRY(cb_consider_small(k, &d->dug[i], err));
+    return CB_OK;
+}
+
+/* What the goal `min` would answer that allows this share of more time. */
+static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_error *err) {
+    cb_trial *t = k->t;
+    const cb_goal *asked = t->goal;
+    cb_goal goal = *asked;
+    goal.smallest = true;
+    goal.share = share;
+    t->goal = &goal;
+    double most_ps = cb_most_time(t);
+    k->best = (cb_candidate){0};
+    cb_status status = cb_consider_small_candidates(k, most_ps, err);
+    if (status == CB_OK) status = consider_small_rungs(k, d, most_ps, err);
+    t->goal = asked;
+    return status;
+}
+
+/* The smallest of all, for the error: whoever asks for that much gets it. Above the budget it does
+ * not become the best: a search that is ended here must not answer with it. What `min` finds
+ * between two rungs may fit. */
+static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    cb_chooser least = {
+        .t = k->t, .f = k->f, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    cb_status status = consider_all_small(&least, d, err);
+    const double share[] = {CB_MIN_SHARE, CB_ANY_SHARE};
+    uint32_t n_share = !d || d->few ? 0 : cb_is_tiny_search(&d->first.moves) ? 2 : 1;
+    for (uint32_t i = 0; i < n_share && status == CB_OK; i++) {
+        cb_chooser min = least;
+        status = consider_as_min(&min, d, share[i], err);
+        if (cb_has_best(&min) && (!cb_has_best(&least) || min.best_bytes < least.best_bytes))
+            least = min;
+        least.smallest = min.smallest;
+        least.smallest_op = min.smallest_op;
+    }
+    bool solved = k->solved < least.smallest;
+    k->smallest = solved ? k->solved : least.smallest;
+    k->smallest_op = solved ? k->solved_op : least.smallest_op;
+    if (!cb_has_best(&least) || least.best_bytes > k->t->goal->bytes) return status;
+    k->best = least.best;
+    k->best_bytes = least.best_bytes;
+    return status;
+}
+
+/* ---- either ---------------------------------------------------------------------------------- */
+
+static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    if (d->few) return consider_front(k, d, err);
+    CB_TRY(consider_rungs(k, d, err));
+    bool digs = !cb_has_best(k) && cb_is_tiny_search(&d->first.moves);
+    return digs ? consider_dug(k, d, err) : CB_OK;
+}
+
+cb_status cb_pick(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    cb_trial *t = k->t;
+    if (t->goal->smallest) {
+        double most_ps = cb_most_time(t);
+        CB_TRY(cb_consider_small_candidates(k, most_ps, err));
+        if (d && d->few) CB_TRY(consider_small_front(k, d, most_ps, err));
+        else if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
+    } else {
+        CB_TRY(cb_consider_candidates(k, err));
+        CB_TRY(d ? consider_found(k, d, err) : CB_OK);
+    }
+    bool again = t->goal->exact && !t->goal->smallest && d;
+    if (cb_has_best(k)) return again ? refine(k, d, err) : CB_OK;
+    CB_TRY(find_smallest(k, d, err));
+    return cb_has_best(k) ? CB_OK : cb_fail_budget(k, d, err);
+}

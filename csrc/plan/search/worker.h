@@ -1,0 +1,27 @@
+/* worker.h: what one thread searches targets with. Internal. */
+#ifndef CB_PLAN_WORKER_H
+#define CB_PLAN_WORKER_H
+
+#include "local/moves.h"
+#include "prices.h"
+
+typedef struct cb_worker {
+    cb_trial *t; /* its candidates are `work` while it searches */
+    cb_prices prices;
+    cb_ledger ledger;
+    cb_moves moves;
+    cb_candidates *work;   /* plans of the target at hand */
+    const bool *may_rerun; /* [n_op] */
+    uint64_t whole;        /* save-everything's bytes */
+} cb_worker;
+
+/* After cb_try_pairs of the save-everything plan by `t`. */
+CB_MUST_CHECK cb_status cb_worker_init(cb_worker *c, cb_trial *t, cb_cut *cut,
+                                       const bool *may_rerun, uint64_t whole, cb_error *err);
+/* For another thread, with a trial and a cut of its own, likewise: it knows the first `n_tangent`
+ * tangents of `like`. */
+CB_MUST_CHECK cb_status cb_worker_init_like(cb_worker *c, const cb_worker *like, size_t n_tangent,
+                                            cb_trial *t, cb_cut *cut, cb_error *err);
+void cb_worker_free(cb_worker *c);
+
+#endif
