@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     errors. That a region's first run is over its budget is said of many a small one here, and only
     once of equal ones, whichever test has them first."""
     config.addinivalue_line("filterwarnings", "ignore:the first run of a region")
+    config.addinivalue_line("filterwarnings", "ignore:the model falls into")
     config.addinivalue_line("filterwarnings", "ignore:a region did something else")
     config.addinivalue_line("filterwarnings", "ignore:The .grad attribute of a Tensor")
     config.addinivalue_line("filterwarnings", "ignore:.* should not be instantiated")

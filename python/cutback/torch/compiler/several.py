@@ -27,6 +27,7 @@ from torch._guards import CompileContext
 
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
+from ..graph import moving
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule
 from . import reference, together
@@ -35,13 +36,10 @@ from .growing import Sizes
 from .joining import Common, join, part_of
 from .partition import Partitioner
 from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
-from .together import MOST_CALLS, Pending, Together
+from .together import MOST_CALLS, SMALLEST, Choice, Pending, Together
 
 MOST_ROUNDS = 4
 """How often a model is compiled anew because other graphs than the planned ones turned up."""
-
-_SMALLEST = 100.0  # the share of time that the smallest plan may cost
-
 
 INFEASIBLE = ("error", "min", "warn")
 
@@ -85,6 +83,8 @@ class ModelPartitioner(Partitioner):
         self._stale = False
         self._rounds = 0
         self._told_of_rounds = False
+        self._told_of_step = (-1, 0)  # round and sizes of which it was said what they take
+        self._waited = 0  # calls since graphs turned up that a step may not be through with
         self.is_last = False
         """Does the model end with the graph that is compiled?"""
         self._unmet: BudgetError | None = None
@@ -121,7 +121,7 @@ class ModelPartitioner(Partitioner):
             BudgetError: no plan of all graphs meets the budget.
         """
         if self._pending:
-            if self._seen is not None or (self._stale and self._patterns):
+            if self._seen is not None or (self._stale and (self._patterns or self._may_wait())):
                 return False  # a step is under way
         else:
             self._look_at_pending()
@@ -157,6 +157,11 @@ class ModelPartitioner(Partitioner):
         self._next_round()
         return True
 
+    def _may_wait(self) -> bool:
+        """May the step show more calls? Results of old ones may be held for ever."""
+        self._waited += 1
+        return self._waited <= MOST_CALLS
+
     def _graphs_of_round(self) -> tuple[list[str], Common | None]:
         """Keys of the graphs that one plan is to hold, in the order of their forwards, and what
         they have in common, if a step has shown it."""
@@ -168,6 +173,7 @@ class ModelPartitioner(Partitioner):
     def _next_round(self) -> None:
         self._documents = {}
         self._stale = False
+        self._waited = 0
         self._rounds += 1
         self.compiler_notes = []
 
@@ -225,8 +231,13 @@ class ModelPartitioner(Partitioner):
     def _look_at_pending(self) -> None:
         """What was pending together is complete when the first backward begins."""
         seen, self._seen = self._seen, None
-        self._look_at_step(seen)
-        if seen is None or any(key not in self._graphs for key in seen):
+        shown = self._look_at_step(seen)
+        if seen is None:
+            if shown:
+                self._tell_of_first_step(*shown)
+            return
+        self._told_of_step = self._rounds, self._sizes.growths  # what follows says more
+        if any(key not in self._graphs for key in seen):
             return
         if max(seen.values()) > MOST_CALLS:
             self._tell_of_too_many(seen)
@@ -240,44 +251,39 @@ class ModelPartitioner(Partitioner):
         if not final:
             self._share(seen)
             self._stale = True
-        warnings.warn(
-            f"{sum(seen.values())} calls of the model were pending together, before a backward, "
-            f"and each was planned alone: together they hold {budgets.text(held)} ({held} "
-            f"bytes), over the budget of {budgets.text(limit)} ({limit} bytes) for all of them. "
-            + ("They are not planned together: run the backward earlier, or give a smaller budget"
-               if final else "From the next call on they share the budget"),
-            stacklevel=2,
-        )  # fmt: skip
+        together.tell_of_pending(sum(seen.values()), held, limit, final)
 
-    def _look_at_step(self, seen: Together | None) -> None:
+    def _tell_of_first_step(self, keys: list[str], common: Common) -> None:
+        """Are graphs that were planned one after another too large together? Said once a round."""
+        now = self._rounds, self._sizes.growths
+        if self._told_of_step == now:
+            return
+        self._told_of_step = now
+        self._commons[frozenset(Counter(keys).items())] = keys, common
+        held, limit = self._together(Counter(keys), {k: self._graphs[k].schedule for k in keys})
+        if held > limit:
+            together.tell_of_first_step(len(keys), held, limit, self._rounds >= MOST_ROUNDS)
+
+    def _look_at_step(self, seen: Together | None) -> tuple[list[str], Common] | None:
         """Notes what the graphs of a step have in common, where a plan over them is to come."""
         runs = self._trail.take()
-        if (
-            len(runs) < 2
-            or not (self._stale or seen)
-            or any(r.key not in self._graphs for r in runs)
-        ):
-            return
+        unknown = any(run.key not in self._graphs for run in runs)
+        if len(runs) < 2 or unknown or not (self._stale or seen):
+            return None
         graphs = [self._graphs[run.key] for run in runs]
         common = common_of(runs, [g.document for g in graphs], [g.ends for g in graphs])
         keys = [run.key for run in runs]
         self._step = keys, common
         if seen is not None and Counter(keys) == seen:
             self._commons[frozenset(seen.items())] = keys, common
+        return self._step
 
     def _tell_of_too_many(self, seen: Together) -> None:
         """More calls than are planned together: said once, of any number."""
         some = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
         held, limit = self._together(some, {k: self._graphs[k].schedule for k in some})
         self._covered.append(Counter(dict.fromkeys(seen, sys.maxsize)))
-        warnings.warn(
-            f"{sum(seen.values())} calls of the model were pending together, before a backward, "
-            f"and at most {MOST_CALLS} of a graph are planned together: {sum(some.values())} of "
-            f"them hold {budgets.text(held)} ({held} bytes), and the budget of "
-            f"{budgets.text(limit)} ({limit} bytes) for all of them may not hold. Run the backward "
-            "earlier, or give a smaller budget",
-            stacklevel=2,
-        )
+        together.tell_of_too_many(sum(seen.values()), sum(some.values()), held, limit)
 
     def _share(self, seen: Together) -> None:
         self._patterns = [p for p in self._patterns if not together.covers([seen], p)]
@@ -319,17 +325,43 @@ class ModelPartitioner(Partitioner):
         pattern_key = frozenset(pattern.items())
         keys, common = self._commons.get(pattern_key, (list(pattern.elements()), None))
         joined, order = join([self._graphs[key].document for key in keys], common)
+        if self.offload or moving.wants_moves(joined):
+            joined = moving.with_link(joined, self.row)
         static = 0 if self.total is None else self.total.static_bytes
         assert self.budget is not None
         held = together.bytes_of(joined, order, [schedules[k] for k in keys], self.measure)
         kind, limit, share = self.budget[:3]
         if kind not in budgets.BOUNDS or budgets.is_share(self.budget):
             if pattern_key not in self._wholes:
-                text = json.dumps(self._own_of(keys, common) or joined)
-                measure = "saved" if self.measure == "saved" else "live"
-                self._wholes[pattern_key] = reference.bytes_of(text, self.row, measure)
+                self._wholes[pattern_key] = self._whole(keys, common, joined, order)
             limit = int(share * (self._wholes[pattern_key] + static))
         return held + static, limit
+
+    def _whole(
+        self, keys: list[str], common: Common | None, joined: dict[str, Any], order: Any
+    ) -> int:
+        """What a share of calls that are pending together counts from: what they take without a
+        budget."""
+        own = self._own_of(keys, common)
+        measure = "saved" if self.measure == "saved" else "live"
+        whole = reference.bytes_of(json.dumps(own or joined), self.row, measure)
+        if own is not None or self.total is not None or self.fastest:
+            return whole
+        documents = {key: self._graphs[key].document for key in keys}
+        plans = together.without_budget(self._make, documents)
+        schedules = [plans[key][1] for key in keys]
+        return max(whole, together.bytes_of(joined, order, schedules, self.measure))
+
+    def _over(self, choice: Choice) -> tuple[int, int, int, int]:
+        """How far plans are over the budget; what they hold and may hold, in how many calls."""
+        schedules = {key: schedule for key, (_, schedule) in choice.items()}
+        rows = [(*self._together(p, schedules), sum(p.values())) for p in self._patterns]
+        return max((held - limit, held, limit, n) for held, limit, n in rows)
+
+    def _time_of(self, choice: Choice) -> int:
+        """Of the calls that are pending together."""
+        runs = sum(self._patterns, Counter())
+        return sum(runs[key] * int(plan.numbers["time_ps"]) for key, (plan, _) in choice.items())
 
     def _plan_together(self) -> None:
         """One schedule for each graph that was pending with others, so that all meet the budget."""
@@ -338,37 +370,14 @@ class ModelPartitioner(Partitioner):
         alone = {k: g.document for k, g in self._graphs.items() if k not in documents}
         before, self.plans = self.plans, []
         try:
-            least = {k: self._make(d, budgets.parse("min", self.measure, _SMALLEST))
-                     for k, d in documents.items()}  # fmt: skip
-            span = {k: (plan.numbers["live_bytes"], plan.numbers["save_all_live_bytes"])
-                    for k, (plan, _) in least.items()}  # fmt: skip
-
-            def at(part: float) -> Any:
-                """Plans between the smallest ones and those that save everything."""
-                try:
-                    return {
-                        k: self._make(d, budgets.parse(
-                            int(span[k][0] + part * (span[k][1] - span[k][0])), "live"))
-                        for k, d in documents.items()
-                    }  # fmt: skip
-                except BudgetError:
-                    return None
-
-            def fits(choice: Any) -> bool:
-                schedules = {k: schedule for k, (_, schedule) in choice.items()}
-                return all(held <= limit for held, limit in
-                           (self._together(p, schedules) for p in self._patterns))  # fmt: skip
-
-            chosen = least
-            if fits(least):
-                chosen = together.bisect(fits, at, least, at(1.0) or least)
-            else:
-                schedules = {k: schedule for k, (_, schedule) in least.items()}
-                held, limit, n_calls = max(
-                    (*self._together(p, schedules), sum(p.values())) for p in self._patterns
-                )
+            chosen = together.choose(
+                self._make, documents, self.measure,
+                lambda choice: self._over(choice)[0], self._time_of,
+            )  # fmt: skip
+            excess, held, limit, n_calls = self._over(chosen)
+            if excess > 0:
                 self._say_infeasible(
-                    f"the smallest plans of {n_calls} calls that are pending "
+                    f"the smallest plans that were found for {n_calls} calls that are pending "
                     f"together hold {budgets.text(held)} ({held} bytes), over the budget of "
                     f"{budgets.text(limit)} ({limit} bytes)",
                     later=True,
@@ -399,7 +408,7 @@ class ModelPartitioner(Partitioner):
         whole, fastest = self.budget, self.fastest
         self.budget, self.fastest = None, True
         if wish == "min":
-            self.budget = budgets.parse("min", self.measure, _SMALLEST)
+            self.budget = budgets.parse("min", self.measure, SMALLEST)
         try:
             schedule = self._plan(document)
         finally:
@@ -580,7 +589,7 @@ class ModelPartitioner(Partitioner):
             self._stale = True
             self._unmet = None
             self._tell_of_rounds()
-        whole, self.budget = self.budget, budgets.parse("min", self.measure, _SMALLEST)
+        whole, self.budget = self.budget, budgets.parse("min", self.measure, SMALLEST)
         try:
             schedule = super()._choose(graph)
         finally:

@@ -5,15 +5,16 @@ a graph break inside) holds what each call saved. No graph shows that, so runs a
 pending from its forward until its node of autograd's graph begins to run, or is gone. What was seen
 pending together in one step is planned together for the next ones.
 
-All runs of a graph share its code, so they have one schedule. It is found by bisection over targets
-for the single graphs, from the smallest plans to saving everything; what counts is the evaluator's
-figure for all of them together, forwards in order, backwards in reverse.
+All runs of a graph share its code, so they have one schedule. It is found by bisection over budgets
+of the single graphs; what counts is the evaluator's figure for all of them together, forwards in
+order, backwards in reverse.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,13 +24,17 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_iter
 
-from ... import _native
+from ... import BudgetError, _native, budgets
+from ...planner.plan import Plan
 from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 from .joining import OWN
 
 MOST_CALLS = 16
 """Runs of one graph that are planned together."""
+
+SMALLEST = 100.0
+"""The share of time that the smallest plan may cost."""
 
 _ROUNDS = 5  # of the bisection
 _NEAR = 4  # nodes between a result and the compiled node that it comes from
@@ -170,11 +175,76 @@ def save_all(document: dict[str, Any]) -> Schedule:
     return Schedule(runs, sum(i < document["backward_starts"] for i in runs))
 
 
-def bisect(
-    fits: Callable[[Any], bool], at: Callable[[float], Any], smallest: Any, largest: Any
-) -> Any:
-    """The largest choice that fits, between one that does and one that may not."""
-    if fits(largest):
+Choice = dict[str, tuple[Plan, Schedule]]
+"""One plan for each graph."""
+
+Make = Callable[[dict[str, Any], Any], tuple[Plan, Schedule]]
+"""A plan of a problem under a budget."""
+
+
+def without_budget(make: Make, documents: dict[str, dict[str, Any]]) -> Choice:
+    """The plans that graphs have without one."""
+    return {key: make(document, None) for key, document in documents.items()}
+
+
+def choose(
+    make: Make,
+    documents: dict[str, dict[str, Any]],
+    measure: str,
+    excess: Callable[[Choice], int],
+    time_of: Callable[[Choice], int],
+) -> Choice:
+    """The fastest plans found that fit together; if none do, those that are least over.
+
+    What a graph holds at its peak says little where other runs of it wait: what those have saved
+    counts. So budgets for the single graphs are tried of both kinds, on live and on saved bytes,
+    from the smallest plans to saving everything; and the plans without a budget.
+
+    Args:
+        excess: bytes over the budget, of all runs that are pending together.
+        time_of: the time of a choice.
+    """
+    found = [without_budget(make, documents)]
+    if excess(found[0]) <= 0:
+        return found[0]
+    for kind in dict.fromkeys((measure, "saved")):
+        least = {key: make(d, budgets.parse("min", kind, SMALLEST)) for key, d in documents.items()}
+        found.append(least)
+        if excess(least) <= 0:
+            at = _between(make, documents, least, "saved" if kind == "saved" else "live")
+            found.append(_bisect(lambda choice: excess(choice) <= 0, at, least))
+    fitting = [choice for choice in found if excess(choice) <= 0]
+    return min(fitting, key=time_of) if fitting else min(found, key=excess)
+
+
+def _between(
+    make: Make, documents: dict[str, dict[str, Any]], least: Choice, kind: str
+) -> Callable[[float], Choice | None]:
+    """Plans between the smallest ones (0) and those that save everything (1)."""
+    span = {
+        key: (plan.numbers[f"{kind}_bytes"], plan.numbers[f"save_all_{kind}_bytes"])
+        for key, (plan, _) in least.items()
+    }
+
+    def at(part: float) -> Choice | None:
+        try:
+            return {
+                key: make(d, budgets.parse(
+                    int(span[key][0] + part * (span[key][1] - span[key][0])), kind))
+                for key, d in documents.items()
+            }  # fmt: skip
+        except BudgetError:
+            return None
+
+    return at
+
+
+def _bisect(
+    fits: Callable[[Choice], bool], at: Callable[[float], Choice | None], smallest: Choice
+) -> Choice:
+    """The largest choice that fits, from the smallest, which does."""
+    largest = at(1.0)
+    if largest is not None and fits(largest):
         return largest
     best, low, high = smallest, 0.0, 1.0
     for _ in range(_ROUNDS):
@@ -185,3 +255,43 @@ def bisect(
         else:
             high = middle
     return best
+
+
+def _sizes(held: int, limit: int) -> str:
+    return (
+        f"hold {budgets.text(held)} ({held} bytes), over the budget of {budgets.text(limit)} "
+        f"({limit} bytes)"
+    )
+
+
+def tell_of_pending(calls: int, held: int, limit: int, final: bool) -> None:
+    """Calls were pending together that no plan had together."""
+    then = "From the next step on they share the budget"
+    if final:
+        then = "They are not planned together: run the backward earlier, or give a smaller budget"
+    warnings.warn(
+        f"{calls} calls of the model were pending together, before a backward, and each was "
+        f"planned alone: together they {_sizes(held, limit)} for all of them. {then}",
+        stacklevel=4,
+    )
+
+
+def tell_of_too_many(calls: int, planned: int, held: int, limit: int) -> None:
+    """More calls were pending than are planned together."""
+    warnings.warn(
+        f"{calls} calls of the model were pending together, before a backward, and at most "
+        f"{MOST_CALLS} of a graph are planned together: {planned} of them hold "
+        f"{budgets.text(held)} ({held} bytes), and the budget of {budgets.text(limit)} ({limit} "
+        "bytes) for all of them may not hold. Run the backward earlier, or give a smaller budget",
+        stacklevel=4,
+    )
+
+
+def tell_of_first_step(graphs: int, held: int, limit: int, final: bool) -> None:
+    """Graphs of one call were planned one after another, as they were met."""
+    then = "They are not planned anew" if final else "From the next step on one plan is for all"
+    warnings.warn(
+        f"the model falls into {graphs} graphs, which this first step plans one after another: "
+        f"together they {_sizes(held, limit)}. {then}",
+        stacklevel=4,
+    )
