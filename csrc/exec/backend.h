@@ -1,7 +1,8 @@
 /* backend.h: the contract between a compiled program and whatever runs it. A backend is a const
- * table.
+ * table of functions; each of the folders holds one. They include `lower`, `ir` and `base`. Start
+ * here, then read kernel.h and executable.h, which the backends share.
  *
- *   cpu    one planned arena, vectorised kernels, own thread pool
+ *   cpu    one planned arena, vectorised kernels, the thread pool of the context
  *   debug  the cpu kernels, but every buffer is allocated by itself at its first group and freed
  *          after its last; its counted peak equals program->live_bytes, and a sanitizer sees every
  *          stray access

@@ -14,6 +14,10 @@ operators and the operations of this package (NumPy's names, :mod:`cutback.ops`;
 functional names, :mod:`cutback.nn.functional`).
 """
 
+# Folders, each importing only those before it: report, planner, run, frontend, nn, and torch last.
+# The modules beside them are words that all share, but for cli, doctor and __main__, the command
+# line. Start at frontend/training.py, which has what users call.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

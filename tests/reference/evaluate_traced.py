@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # ruff: noqa
 # fmt: off
-"""Independent evaluator of plans on the traced graphs of this folder: the referee, kept slow and plain.
+"""Independent evaluator of plans on traced graphs (``tests/data/graphs``): the referee, kept slow and plain.
 
-    evaluate.py GRAPH.json.gz                 what PyTorch's partitioner does with this graph, budget by budget
-    evaluate.py GRAPH.json.gz PLAN.json       one plan: {"steps": [...], "backward_starts": k}
-    evaluate.py --table GRAPH.json.gz...      one line a graph
+    evaluate_traced.py GRAPH.json.gz                 what PyTorch's partitioner does with this graph, budget by budget
+    evaluate_traced.py GRAPH.json.gz PLAN.json       one plan: {"steps": [...], "backward_starts": k}
+    evaluate_traced.py --table GRAPH.json.gz...      one line a graph
 
 A plan is the list of steps in execution order. A step is a node id (run that node, again if it ran before), ["out", id]
 (start copying that value to the host; the device copy is dropped when the copy has ended), ["wait", id] (stall until that copy out has ended) or

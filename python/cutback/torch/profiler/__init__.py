@@ -1,4 +1,6 @@
-"""What a step takes: times and bytes of its ops, measured; the largest batch; mu-TWO.
+"""What a step takes: its problem without running it (``tracing.py``), times and bytes of its ops
+measured (``profiling.py``), the largest batch, and mu-TWO.
 
-Uses ``graph`` and ``compiler``. Start at ``profiling.py``, then ``stepping.py``.
+Uses ``graph``, ``compiler``, and ``cutback.frontend`` for plans. Start at ``profiling.py``, then
+``stepping.py``.
 """
