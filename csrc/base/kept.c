@@ -90,6 +90,8 @@ static void let_go_above(cb_kept *k, uint64_t limit) {
     }
 }
 
+/* Blocks that are not kept count as well, as no bytes: a program that makes no large arrays any
+ * more is to get their memory back. */
 static void count(cb_kept *k, size_t bytes) {
     k->stats.in_use += bytes;
     if (++k->n_take > PERIOD) {
@@ -102,9 +104,10 @@ static void count(cb_kept *k, size_t bytes) {
 }
 
 void *cb_kept_take(cb_kept *k, size_t bytes) {
-    if (bytes < CB_KEPT_LEAST) return cb_malloc(k->alloc, bytes);
+    bool small = bytes < CB_KEPT_LEAST;
     pthread_mutex_lock(&k->lock);
-    block *b = find(k, bytes);
+    block *b = small ? NULL : find(k, bytes);
+    if (small) count(k, 0);
     if (b) {
         unlink_block(k, b, bytes);
         count(k, bytes);
@@ -113,7 +116,7 @@ void *cb_kept_take(cb_kept *k, size_t bytes) {
     if (b) return b;
     b = cb_malloc(k->alloc, bytes);
     if (!b && cb_kept_release(k) > 0) b = cb_malloc(k->alloc, bytes);
-    if (!b) return NULL;
+    if (!b || small) return b;
     pthread_mutex_lock(&k->lock);
     k->stats.n_fresh++;
     count(k, bytes);

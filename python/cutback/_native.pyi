@@ -109,7 +109,7 @@ def release_memory() -> int:
     """Gives the system the memory that is kept for results and gradients to come; how many bytes.
 
     What one step hands out and lets go is written again by the next: never more than what was
-    lately in use at once.
+    lately in use at once. A program that makes no more arrays may ask for it.
     """
 
 def kept_memory() -> dict[str, int]: ...

@@ -86,10 +86,11 @@ static PyMethodDef module_methods[] = {
     {"empty", cb_py_empty, METH_VARARGS,
      "empty(shape, dtype, /) -> ndarray in memory that is kept"},
     {"release_memory", cb_py_release_memory, METH_NOARGS,
-     "release_memory()\n--\n\nGives the system the memory that is kept for results and gradients "
-     "to "
-     "come; how many bytes.\n\nWhat one step hands out and lets go is written again by the next: "
-     "never more than what was\nlately in use at once."},
+     "release_memory()\n--\n\n"
+     "Gives the system the memory that is kept for results and gradients to come; how many "
+     "bytes.\n\n"
+     "What one step hands out and lets go is written again by the next: never more than what was\n"
+     "lately in use at once. A program that makes no more arrays may ask for it."},
     {"kept_memory", cb_py_kept_memory, METH_NOARGS,
      "kept_memory() -> {in_use, kept, n_fresh} of the memory of outputs"},
     {"op_table", op_table, METH_NOARGS,

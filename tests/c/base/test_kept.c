@@ -71,6 +71,8 @@ TEST(what_is_kept_follows_what_is_used) {
     for (int i = 0; i < 1100; i++) cb_kept_give(k, cb_kept_take(k, LARGE));
     cb_kept_stats s = cb_kept_stats_of(k);
     CHECK(s.kept == LARGE && s.n_fresh == 8);
+    for (int i = 0; i < 1100; i++) cb_kept_give(k, cb_kept_take(k, 64)); /* none is kept */
+    CHECK(cb_kept_stats_of(k).kept == 0);
     end(k);
 }
 

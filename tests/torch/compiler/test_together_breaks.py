@@ -149,3 +149,13 @@ def test_a_call_without_gradients_in_between_ends_no_step() -> None:
             warnings.simplefilter("ignore")
             loss.backward()
     assert run.plans[0].numbers["live_bytes"] <= 0.6 * whole
+
+
+@pytest.mark.parametrize("model", [Broken, Loop])
+def test_to_warn_is_to_save_everything(model: Any) -> None:
+    peaks, _, _ = steps(ct.compile(model()), calls=2)
+    torch._dynamo.reset()
+    run = ct.compile(model(), budget=int(0.2 * peaks[-1]), on_infeasible="warn")
+    found, _, _ = steps(run, calls=2)
+    assert all(plan.numbers["recomputed"] == 0 for plan in run.plans)
+    assert found[-1] >= peaks[-1]

@@ -357,6 +357,14 @@ class Partitioner(CustomPartitionerFn):
             plan = reference.plan_by_bytes(text, base, budget, self.row, self.measure)
         return plan, self._schedule(plan)
 
+    def _save_all(self, document: dict[str, Any]) -> tuple[Plan, moving.Schedule]:
+        """The plan that saves everything."""
+        fastest, self.fastest = self.fastest, True
+        try:
+            return self._make(document, None)
+        finally:
+            self.fastest = fastest
+
     def _schedule(self, plan: Plan) -> moving.Schedule:
         """What a plan says of the graph, without the optimizer's own step."""
         problem = plan.problem

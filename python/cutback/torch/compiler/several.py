@@ -374,14 +374,14 @@ class ModelPartitioner(Partitioner):
                 self._make, documents, self.measure,
                 lambda choice: self._over(choice)[0], self._time_of,
             )  # fmt: skip
-            excess, held, limit, n_calls = self._over(chosen)
+            excess, *figures = self._over(chosen)
             if excess > 0:
-                self._say_infeasible(
-                    f"the smallest plans that were found for {n_calls} calls that are pending "
-                    f"together hold {budgets.text(held)} ({held} bytes), over the budget of "
-                    f"{budgets.text(limit)} ({limit} bytes)",
-                    later=True,
-                )
+                commons = [self._commons.get(frozenset(p.items())) for p in self._patterns]
+                exact = all(known is not None and known[1].exact for known in commons)
+                why = "" if exact else f"; {AT_MOST}"
+                self._say_infeasible(together.what_is_over(*figures) + why, later=True)
+                if self.on_infeasible == "warn":
+                    chosen = {k: self._save_all(d) for k, d in documents.items()}
             parts = []
             for key, (plan, schedule) in chosen.items():
                 self._note(plan)

@@ -264,6 +264,14 @@ def _sizes(held: int, limit: int) -> str:
     )
 
 
+def what_is_over(held: int, limit: int, calls: int) -> str:
+    """What a refusal says where no plans fit together."""
+    return (
+        f"the smallest plans that were found for {calls} calls that are pending together "
+        f"{_sizes(held, limit)}"
+    )
+
+
 def tell_of_pending(calls: int, held: int, limit: int, final: bool) -> None:
     """Calls were pending together that no plan had together."""
     then = "From the next step on they share the budget"
