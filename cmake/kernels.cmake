@@ -10,9 +10,9 @@ get_target_property(sources cb_exec SOURCES)
 list(FILTER sources EXCLUDE REGEX "/exec/cpu/kern_[^/]*\\.c$")
 set_property(TARGET cb_exec PROPERTY SOURCES ${sources})
 
-# -O3: the loops are written for the vectoriser, which -O2 holds back; where there are builds for wider vectors
-# the baseline is for processors of before 2013, and small. -Wno-psabi: vectors wider than the baseline's registers
-# are passed only between inlined functions, so their calling convention is nobody's.
+# The loops are written for the vectoriser, which -O2 holds back. For AVX2 -O3 makes larger kernels that are no faster;
+# the baseline, beside builds for wider vectors, is for processors of before 2013, and small. -Wno-psabi: vectors wider
+# than the baseline's registers are passed only between inlined functions, so their calling convention is nobody's.
 function(cb_kernels isa)
   add_library(cb_kernels_${isa} OBJECT ${kernel_sources})
   target_link_libraries(cb_kernels_${isa} PRIVATE cb_flags)
@@ -24,7 +24,7 @@ endfunction()
 set(fast $<$<CONFIG:Release>:-O3>)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   cb_kernels(baseline -march=x86-64-v2)
-  cb_kernels(avx2 -march=x86-64-v3 ${fast})
+  cb_kernels(avx2 -march=x86-64-v3 $<$<CONFIG:Release>:-ftree-vectorize>)
   # gcc before 13.3 lays out stack frames that it instruments for AddressSanitizer with 32-byte alignment
   # and still stores 64-byte vectors there with aligned moves (its bug 110027): these frames are left alone.
   if(CB_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 13.3)
