@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "../model/names.h"
 #include "../schedule/plan.h"
 #include "../search/fill.h"
 #include "../search/ladder.h"
@@ -332,7 +333,6 @@ static cb_status fail_at_any_budget(const chooser *z, cb_error *err) {
 }
 
 static cb_status fail(const chooser *z, bool early, cb_error *err) {
-    static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
     char op[CB_OP_TEXT];
     if (early)
         return cb_fail(err, CB_INFEASIBLE,
@@ -342,7 +342,7 @@ static cb_status fail(const chooser *z, bool early, cb_error *err) {
     return cb_fail(err, CB_INFEASIBLE,
                    "no plan fits %llu bytes (%s), offload and all: the smallest found needs %llu "
                    "bytes, and op %s alone takes %llu; raise the budget%s, or use a smaller batch",
-                   (unsigned long long)z->goal->bytes, measure[z->goal->measure],
+                   (unsigned long long)z->goal->bytes, cb_measure_names[z->goal->measure],
                    (unsigned long long)z->smallest,
                    z->floor_op == CB_NONE ? "none" : cb_op_text(z->f->p, z->floor_op, op),
                    (unsigned long long)(z->floor + beside(z)),

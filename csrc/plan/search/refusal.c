@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "../model/names.h"
 #include "floor.h"
 
 /* "; no plan of this order of ops is below ..." */
@@ -56,7 +57,6 @@ cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err) {
 
 cb_status cb_fail_budget(const cb_chooser *k, const cb_ladder *d, cb_error *err) {
     const cb_trial *t = k->t;
-    static const char *const measure[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};
     char op[CB_OP_TEXT], floor[CB_OP_TEXT + 160], shares[200];
     if (t->candidates->n == 0) {
         return cb_fail(err, CB_INFEASIBLE,
@@ -69,7 +69,7 @@ cb_status cb_fail_budget(const cb_chooser *k, const cb_ladder *d, cb_error *err)
     return cb_fail(err, CB_INFEASIBLE,
                    "no plan fits %llu bytes (%s): the smallest found needs %llu bytes, at op "
                    "%s%s%s; raise the budget%s",
-                   (unsigned long long)t->goal->bytes, measure[t->goal->measure],
+                   (unsigned long long)t->goal->bytes, cb_measure_names[t->goal->measure],
                    (unsigned long long)k->smallest,
                    k->smallest_op == CB_NONE ? "none" : cb_op_text(t->f->p, k->smallest_op, op),
                    floor, shares,
