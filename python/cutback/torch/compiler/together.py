@@ -204,17 +204,20 @@ def choose(
         excess: bytes over the budget, of all runs that are pending together.
         time_of: the time of a choice.
     """
-    found = [without_budget(make, documents)]
-    if excess(found[0]) <= 0:
-        return found[0]
+    nearest = without_budget(make, documents)
+    over = excess(nearest)
+    if over <= 0:
+        return nearest
+    fitting: list[Choice] = []
     for kind in dict.fromkeys((measure, "saved")):
         least = {key: make(d, budgets.parse("min", kind, SMALLEST)) for key, d in documents.items()}
-        found.append(least)
-        if excess(least) <= 0:
+        least_over = excess(least)
+        if least_over <= 0:
             at = _between(make, documents, least, "saved" if kind == "saved" else "live")
-            found.append(_bisect(lambda choice: excess(choice) <= 0, at, least))
-    fitting = [choice for choice in found if excess(choice) <= 0]
-    return min(fitting, key=time_of) if fitting else min(found, key=excess)
+            fitting += [least, _bisect(lambda choice: excess(choice) <= 0, at, least)]
+        elif least_over < over:
+            nearest, over = least, least_over
+    return min(fitting, key=time_of) if fitting else nearest
 
 
 def _between(
