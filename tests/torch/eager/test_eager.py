@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
-from eager_tools import PRODUCTS, Calls, Cube, assert_same, check, first_use, gradients, left
+from eager_tools import PRODUCTS, Calls, Cube, assert_same, check, gradients, left
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
@@ -20,7 +20,7 @@ from cutback.torch import checkpoint
 from cutback.torch.eager.log import active
 from cutback.torch.eager.values import Value
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("imports_of_a_first_use")]
 
 torch.set_num_threads(1)
 aten = torch.ops.aten
@@ -28,17 +28,6 @@ aten = torch.ops.aten
 
 def save_all(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     return CheckpointPolicy.PREFER_SAVE
-
-
-@pytest.fixture(autouse=True, scope="module")
-def imports_of_a_first_use() -> None:
-    first_use()
-
-
-@pytest.fixture
-def x() -> Any:
-    torch.manual_seed(0)
-    return torch.randn(6, 6)
 
 
 def test_keywords_and_several_results(x: Any) -> None:

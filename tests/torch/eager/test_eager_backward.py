@@ -11,25 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
-from eager_tools import PRODUCTS, assert_same, first_use, gradients, left
+from eager_tools import PRODUCTS, assert_same, gradients, left
 
 from cutback.torch import checkpoint, checkpoint_plan
 from cutback.torch.eager.log import active
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("imports_of_a_first_use")]
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def imports_of_a_first_use() -> None:
-    first_use()
-
-
-@pytest.fixture
-def x() -> Any:
-    torch.manual_seed(0)
-    return torch.randn(6, 6)
 
 
 def test_exception_in_the_backward_leaves_nothing(x: Any) -> None:

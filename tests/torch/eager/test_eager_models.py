@@ -13,13 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
-from eager_tools import GPT, PRODUCTS, ResNet, assert_same, first_use, left
+from eager_tools import GPT, PRODUCTS, ResNet, assert_same, left
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy
 
 from cutback.torch import checkpoint
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("imports_of_a_first_use")]
 
 torch.set_num_threads(1)
 
@@ -92,11 +92,6 @@ def step(model: Any, x: Any, run: Callable[..., Any]) -> list[Any]:
         losses.append(loss.detach())
     gradients = [p.grad for p in model.parameters()]
     return [*losses, *gradients, *model.buffers(), torch.get_rng_state()]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def imports_of_a_first_use() -> None:
-    first_use()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
