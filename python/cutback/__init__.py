@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import nn, optim, policies, tree
 from ._native import (
     BudgetError,
     __version__,
@@ -30,54 +29,80 @@ from ._native import (
     release_memory,
     set_num_threads,
 )
-from .frontend import ops
-from .frontend.graph import Graph
-from .frontend.ops import *  # noqa: F403
-from .frontend.ops import __all__ as _operations
-from .frontend.regions import checkpoint, checkpoint_name
-from .frontend.tracer import Array
-from .frontend.tracing import Traced
-from .frontend.training import Step, compile, example, grad, trace, value_and_grad
-from .nn import functional
-from .policies import CheckpointPolicy
-from .run.arrays import RawArray
-from .run.executable import Executable, Planned, Stats
+from .names import OPERATIONS
 
 if TYPE_CHECKING:
+    from . import budgets as budgets
     from . import constraints as constraints
     from . import devices as devices
+    from . import dtypes as dtypes
     from . import files as files
+    from . import frontend as frontend
+    from . import integers as integers
+    from . import nn, optim, policies, tree
     from . import report as report
+    from . import run as run
+    from . import source as source
+    from .frontend import ops
+    from .frontend.graph import Graph
+    from .frontend.ops import *  # noqa: F403
     from .frontend.planning import frontier, min_cut, plan
+    from .frontend.regions import checkpoint, checkpoint_name
+    from .frontend.tracer import Array
+    from .frontend.tracing import Traced
+    from .frontend.training import Step, compile, example, grad, trace, value_and_grad
+    from .nn import functional
     from .planner.plan import Plan
     from .planner.search import plans
     from .planner.tradeoffs import Frontier
+    from .policies import CheckpointPolicy
+    from .run.arrays import RawArray
+    from .run.executable import Executable, Planned, Stats
 
 __all__ = [
     "Array", "BudgetError", "CheckpointPolicy", "Executable", "Frontier", "Graph", "Plan",
     "Planned", "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint",
     "checkpoint_name", "compile", "example", "frontier", "functional", "get_num_threads", "grad",
     "min_cut", "nn", "ops", "optim", "plan", "plans", "policies", "release_memory",
-    "set_num_threads", "trace", "value_and_grad", *_operations,
+    "set_num_threads", "trace", "value_and_grad", *OPERATIONS,
 ]  # fmt: skip
 
-_LAZY = {  # they read JSON, which not every program needs
-    "Plan": "planner.plan", "plans": "planner.search", "Frontier": "planner.tradeoffs",
-    "frontier": "frontend.planning", "min_cut": "frontend.planning", "plan": "frontend.planning",
+# What is imported above for types alone is loaded when it is first asked for. That buys start-up
+# time: `import cutback` takes an eighth of what a first step needs, and a program pays for what it
+# uses (cutback.torch for no tracer, a step for no files).
+_HOMES = {
+    "Array": "frontend.tracer", "CheckpointPolicy": "policies", "Executable": "run.executable",
+    "Frontier": "planner.tradeoffs", "Graph": "frontend.graph", "Plan": "planner.plan",
+    "Planned": "run.executable", "RawArray": "run.arrays", "Stats": "run.executable",
+    "Step": "frontend.training", "Traced": "frontend.tracing", "checkpoint": "frontend.regions",
+    "checkpoint_name": "frontend.regions", "compile": "frontend.training",
+    "example": "frontend.training", "frontier": "frontend.planning", "grad": "frontend.training",
+    "min_cut": "frontend.planning", "plan": "frontend.planning", "plans": "planner.search",
+    "trace": "frontend.training", "value_and_grad": "frontend.training",
+    **dict.fromkeys(OPERATIONS, "frontend.ops"),
 }  # fmt: skip
-_MODULES = ("constraints", "devices", "files", "report")  # they do, too
+_MODULES = {"functional": "nn.functional", "ops": "frontend.ops"}  # others: their own names
+_MODULES |= {
+    name: name
+    for name in (
+        "budgets", "constraints", "devices", "dtypes", "files", "frontend", "integers", "nn",
+        "optim", "policies", "report", "run", "source", "tree",
+    )
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in _LAZY:
-        module = import_module(f".{_LAZY[name]}", __name__)
-        value = globals()[name] = getattr(module, name)
-        return value
-    if name in _MODULES:
-        return import_module(f".{name}", __name__)
-    raise AttributeError(f"module 'cutback' has no attribute {name!r}")
+    value: Any
+    if name in _HOMES:
+        value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    elif name in _MODULES:
+        value = import_module(f".{_MODULES[name]}", __name__)
+    else:
+        raise AttributeError(f"module 'cutback' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import dtypes
 from ..integers import index
+from ..names import OPERATIONS
 from ..source import located
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 Axis = int | Sequence[int] | None
 """One axis, several, or all of them."""
-
-FUNCTIONS: set[str] = set()
-"""Names of the package's own operations; ``ops.py``, which is made of arrays, puts them here."""
 
 _SCALARS = (bool, int, float)
 
@@ -195,7 +193,7 @@ class Array:
         self._not_numpy(func.__name__, func.__name__)
 
     def _not_numpy(self, name: str, ours: str) -> NoReturn:
-        hint = f"use cutback.{ours}" if ours in FUNCTIONS else f"cutback has no {ours}"
+        hint = f"use cutback.{ours}" if ours in OPERATIONS else f"cutback has no {ours}"
         raise TypeError(located(f"np.{name} cannot work on a traced array; {hint}"))
 
     # ---- arithmetic ------------------------------------------------------------------------------
