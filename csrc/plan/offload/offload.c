@@ -3,6 +3,11 @@
  * on the problem and its target alone, and counts only if it is no faster than a bound says; so
  * whatever fits is chosen from a fixed set, and the promises of the ladder hold.
  *
+ * Which plan wins is asked in one place for both searches (weigh.h), which rungs are searched is not
+ * (pick.h). Here a rung has two searches, each under a bound of its own and worth starting only if it
+ * can still win, and they start from a plan of the other search's rung and compete with its answer:
+ * one picker would ask at every step which of the two it is.
+ *
  * The bound. Take any plan of at most B bytes and time T, and keep on the device what it moves.
  * Then nothing stalls, and at a moment t it holds at most as many bytes more as were then on the
  * host alone. Those went over the link before t and come back after it: at most link x T / 2 bytes.
@@ -14,11 +19,11 @@
 #include <stdio.h>
 
 #include "../model/names.h"
-#include "../schedule/plan.h"
 #include "../search/fill.h"
 #include "../search/ladder.h"
 #include "../search/refusal.h"
 #include "../search/tuning.h"
+#include "../search/weigh.h"
 #include "offload_search.h"
 
 #define STRIDE 2        /* every second rung of the ladder: a joint search takes longer */
@@ -31,7 +36,7 @@ typedef struct rung {
     bool passed;              /* a plan was found that is a later rung's */
 } rung;
 
-typedef struct chooser {
+typedef struct offload_chooser {
     const cb_facts *f;
     const cb_goal *goal;
     cb_searcher *searcher;
@@ -45,22 +50,20 @@ typedef struct chooser {
     uint64_t target[CB_RUNGS_MOST + 1];
     double least_ps[CB_RUNGS_MOST];
     rung at[CB_RUNGS_MOST];
-    uint64_t floor;    /* what some op's inputs, outputs and scratch take */
-    uint32_t floor_op; /* CB_NONE: no ops */
-    /* the best so far */
-    cb_schedule best;
-    int64_t best_ps; /* INT64_MAX: none */
-    uint64_t best_bytes;
+    uint64_t floor;     /* what some op's inputs, outputs and scratch take */
+    uint32_t floor_op;  /* CB_NONE: no ops */
+    cb_schedule answer; /* the best so far, where there is one */
+    cb_best best;
     uint64_t smallest;        /* bytes of any plan measured */
     uint64_t must_host_bytes; /* of what must leave */
     bool weighs_all;          /* measure plans that cannot be taken, too */
-} chooser;
+} offload_chooser;
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
 /* Extra time x of plans of so many bytes: by each tangent
  * x >= constant - slope bytes - link (reach + slope x). */
-static double bound_of(const chooser *z, uint64_t bytes) {
+static double bound_of(const offload_chooser *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12, best = 0;
     for (size_t i = 0; i < z->ladder.n_tangent; i++) {
         const cb_tangent *line = &z->ladder.first.prices.tangent.at[i];
@@ -71,19 +74,19 @@ static double bound_of(const chooser *z, uint64_t bytes) {
 }
 
 /* No plan of so many bytes that runs nothing again takes less. */
-static double only_bound_of(const chooser *z, uint64_t bytes) {
+static double only_bound_of(const offload_chooser *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12;
     return 2 * ((double)z->ladder.whole - (double)bytes) / link;
 }
 
 /* No plan of a rung that counts takes less. */
-static double least_of(const chooser *z, uint32_t r) {
+static double least_of(const offload_chooser *z, uint32_t r) {
     double least = (double)z->f->once_ps + z->least_ps[r];
     bool only = z->goal->offload == CB_OFFLOAD_ONLY;
     return only ? fmax(least, only_bound_of(z, z->target[r])) : least;
 }
 
-static cb_status find_floor(chooser *z, cb_error *err) {
+static cb_status find_floor(offload_chooser *z, cb_error *err) {
     const cb_problem *p = z->f->p;
     cb_arena scratch;
     cb_arena_init(&scratch, z->arena->alloc);
@@ -110,7 +113,7 @@ static cb_status find_floor(chooser *z, cb_error *err) {
 
 /* ---- rungs ----------------------------------------------------------------------------------- */
 
-static cb_status start(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
+static cb_status start(offload_chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     cb_arena *a = z->arena;
     bool *forced = CB_NEW(a, bool, z->f->p->n_op);
     z->base = CB_NEW(a, cb_candidates, 1);
@@ -138,7 +141,7 @@ static cb_status start(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status keep(chooser *z, const cb_candidate *c, cb_candidate *out, cb_error *err) {
+static cb_status keep(offload_chooser *z, const cb_candidate *c, cb_candidate *out, cb_error *err) {
     *out = *c;
     out->pair = CB_NEW(z->arena, cb_pair, c->n_pair);
     if (!out->pair) return cb_no_memory(err);
@@ -148,12 +151,12 @@ static cb_status keep(chooser *z, const cb_candidate *c, cb_candidate *out, cb_e
 
 /* The plan of rung `r` is larger than that, or it does not count: smaller ones are those of later
  * rungs, or a smaller budget, which begins there, would miss what a larger one has. */
-static uint64_t next_target(const chooser *z, uint32_t r) {
+static uint64_t next_target(const offload_chooser *z, uint32_t r) {
     return r + STRIDE < z->n_rung ? z->target[r + STRIDE] : 0;
 }
 
 /* The fastest candidate that counts for rung `r`, and takes no less than `least`. */
-static cb_status keep_winner(chooser *z, uint32_t r, double least, cb_candidate *out,
+static cb_status keep_winner(offload_chooser *z, uint32_t r, double least, cb_candidate *out,
                              cb_error *err) {
     uint32_t i = cb_candidates_fitting(z->candidates, z->target[r]);
     if (i == CB_NONE) return CB_OK;
@@ -164,7 +167,7 @@ static cb_status keep_winner(chooser *z, uint32_t r, double least, cb_candidate 
     return keep(z, &z->candidates->at[i], out, err);
 }
 
-static cb_status search_for(chooser *z, uint32_t r, bool reruns, const cb_candidate *seed,
+static cb_status search_for(offload_chooser *z, uint32_t r, bool reruns, const cb_candidate *seed,
                             cb_candidate *out, cb_error *err) {
     cb_candidates_free(z->candidates);
     z->moves.target = z->target[r];
@@ -175,7 +178,7 @@ static cb_status search_for(chooser *z, uint32_t r, bool reruns, const cb_candid
 }
 
 /* Where prices of the ladder reach no plan, the ladder's own search gives a start. */
-static cb_status search_joint(chooser *z, uint32_t r, cb_error *err) {
+static cb_status search_joint(offload_chooser *z, uint32_t r, cb_error *err) {
     const cb_candidate *seed = NULL;
     if (z->at[r].has_joint) return CB_OK;
     if (r >= z->ladder.n_near && r < z->ladder.n_rung)
@@ -186,7 +189,7 @@ static cb_status search_joint(chooser *z, uint32_t r, cb_error *err) {
     return search_for(z, r, true, seed, &z->at[r].joint, err);
 }
 
-static cb_status search_only(chooser *z, uint32_t r, cb_error *err) {
+static cb_status search_only(offload_chooser *z, uint32_t r, cb_error *err) {
     if (z->at[r].has_only) return CB_OK;
     z->at[r].has_only = true;
     return search_for(z, r, false, NULL, &z->at[r].only, err);
@@ -194,47 +197,30 @@ static cb_status search_only(chooser *z, uint32_t r, cb_error *err) {
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-static uint64_t beside(const chooser *z) {
-    return z->goal->measure == CB_MEASURE_TOTAL ? z->f->p->static_bytes : 0;
-}
+static uint64_t beside(const offload_chooser *z) { return cb_beside_bytes(z->f, z->goal); }
 
-/* Takes the schedule if it fits and is faster, or as fast and smaller; where the smallest is
- * wanted, if it is smaller and not too slow. */
-static cb_status consider(chooser *z, const cb_schedule *s, bool *taken, cb_error *err) {
-    const cb_problem *p = z->f->p;
-    cb_arena scratch;
-    cb_lives lives;
-    uint64_t arena_bytes = 0, bytes;
-    cb_status status;
+static bool has_plan(const offload_chooser *z) { return z->best.time_ps < INT64_MAX; }
+
+/* Takes the schedule if it is the best so far of those weighed for the goal. */
+static cb_status consider(offload_chooser *z, const cb_schedule *s, bool *taken, cb_error *err) {
+    cb_weight w;
     *taken = false;
-    cb_arena_init(&scratch, z->arena->alloc);
-    CB_TRY_DONE(cb_schedule_walk(p, s, z->f->device, &scratch, &lives, err));
-    if (z->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(cb_place(p, &lives, &scratch, z->goal->poll, &arena_bytes, err));
-    bytes = cb_measured(p, z->goal->measure, &lives, arena_bytes);
-    if (z->goal->smallest) {
-        double most = (double)z->f->once_ps * (1 + z->goal->share);
-        *taken = (double)lives.time_ps <= most && bytes < z->best_bytes;
-    } else if (bytes <= z->goal->bytes) {
-        *taken =
-            lives.time_ps < z->best_ps || (lives.time_ps == z->best_ps && bytes < z->best_bytes);
-    }
-    if (bytes < z->smallest) z->smallest = bytes;
-    if (!*taken) goto done;
-    z->best = *s;
-    z->best_ps = lives.time_ps;
-    z->best_bytes = bytes;
-done:
-    cb_arena_free(&scratch);
-    return status;
+    CB_TRY(cb_weigh_schedule(z->f, z->goal, s, &w, err));
+    if (w.bytes < z->smallest) z->smallest = w.bytes;
+    *taken = z->goal->smallest ? cb_is_smaller(cb_most_time(z->f, z->goal), &w, z->best)
+                               : cb_is_faster(z->goal, w.time_ps, w.bytes, z->best);
+    if (!*taken) return CB_OK;
+    z->answer = *s;
+    z->best = (cb_best){w.time_ps, w.bytes};
+    return CB_OK;
 }
 
-static cb_status consider_plan(chooser *z, uint32_t r, const cb_candidate *c, bool *taken,
+static cb_status consider_plan(offload_chooser *z, uint32_t r, const cb_candidate *c, bool *taken,
                                cb_error *err) {
     cb_schedule schedule;
     *taken = false;
     if (!c->pair) return CB_OK;
-    bool loses = c->time_ps > z->best_ps || c->size + beside(z) > z->goal->bytes;
+    bool loses = c->time_ps > z->best.time_ps || c->size + beside(z) > z->goal->bytes;
     if (loses && !z->goal->smallest && !z->weighs_all) return CB_OK;
     CB_TRY(cb_trial_poll(&z->moves, err));
     CB_TRY(cb_offload_sim_run(&z->offload_sim, c->pair, c->n_pair, z->target[r], err));
@@ -243,16 +229,17 @@ static cb_status consider_plan(chooser *z, uint32_t r, const cb_candidate *c, bo
 }
 
 /* Plans that run nothing again are searched for only if they can still win, others if `joint`. */
-static cb_status consider_rung(chooser *z, uint32_t r, bool joint, bool *taken, cb_error *err) {
-    double most = z->goal->smallest         ? (double)z->f->once_ps * (1 + z->goal->share)
-                  : z->best_ps == INT64_MAX ? INFINITY
-                                            : (double)z->best_ps;
+static cb_status consider_rung(offload_chooser *z, uint32_t r, bool joint, bool *taken,
+                               cb_error *err) {
+    double most = z->goal->smallest ? cb_most_time(z->f, z->goal)
+                  : has_plan(z)     ? (double)z->best.time_ps
+                                    : INFINITY;
     bool only = false;
     *taken = false;
     if (joint && z->goal->offload != CB_OFFLOAD_ONLY) {
         CB_TRY(search_joint(z, r, err));
         CB_TRY(consider_plan(z, r, &z->at[r].joint, taken, err));
-        if (!z->goal->smallest && z->best_ps != INT64_MAX) most = (double)z->best_ps;
+        if (!z->goal->smallest && has_plan(z)) most = (double)z->best.time_ps;
     }
     if (only_bound_of(z, z->target[r]) < most) {
         CB_TRY(search_only(z, r, err));
@@ -263,18 +250,18 @@ static cb_status consider_rung(chooser *z, uint32_t r, bool joint, bool *taken, 
 }
 
 /* Of a budget. */
-static uint32_t first_rung(const chooser *z) {
+static uint32_t first_rung(const offload_chooser *z) {
     uint64_t bytes = z->goal->bytes > beside(z) ? z->goal->bytes - beside(z) : 0;
     uint32_t first = cb_ladder_first(&z->ladder, bytes);
     return first - first % STRIDE;
 }
 
 /* From the first rung that may fit, until no later one can be faster. */
-static cb_status consider_rungs(chooser *z, cb_error *err) {
+static cb_status consider_rungs(offload_chooser *z, cb_error *err) {
     bool taken;
     for (uint32_t r = first_rung(z); r < z->n_rung; r += STRIDE) {
         if (z->target[r] < z->floor) return CB_OK;
-        if (z->best_ps != INT64_MAX && least_of(z, r) >= (double)z->best_ps) return CB_OK;
+        if (has_plan(z) && least_of(z, r) >= (double)z->best.time_ps) return CB_OK;
         CB_TRY(consider_rung(z, r, true, &taken, err));
     }
     return CB_OK;
@@ -282,9 +269,9 @@ static cb_status consider_rungs(chooser *z, cb_error *err) {
 
 /* Down the rungs to the floor, or until too many in a row have nothing smaller, but for those whose
  * plan is so small that it is a later one's. Joint searches take longer, and end sooner. */
-static cb_status consider_small_rungs(chooser *z, cb_error *err) {
-    double most = (double)z->f->once_ps * (1 + z->goal->share);
-    uint64_t from = z->best_ps == INT64_MAX ? z->ladder.whole : z->best_bytes;
+static cb_status consider_small_rungs(offload_chooser *z, cb_error *err) {
+    double most = cb_most_time(z->f, z->goal);
+    uint64_t from = has_plan(z) ? z->best.bytes : z->ladder.whole;
     bool tiny = cb_is_tiny_search(&z->ladder.first.moves), joint = true;
     double vain = fmax(MOST_FAILED, VAIN_EFFORT / (z->f->n_base + 1.0));
     int failed = 0;
@@ -303,7 +290,7 @@ static cb_status consider_small_rungs(chooser *z, cb_error *err) {
 /* Nothing fits: the smallest plan at any price, for the error. Up from the last rung, as far as a
  * plan may be smaller than what was found: so it does not depend on the budget, and whoever asks
  * for that much gets it. */
-static cb_status find_smallest(chooser *z, cb_error *err) {
+static cb_status find_smallest(offload_chooser *z, cb_error *err) {
     uint64_t free_of = beside(z);
     bool taken;
     if (z->n_rung == 0) return CB_OK;
@@ -318,7 +305,7 @@ static cb_status find_smallest(chooser *z, cb_error *err) {
 
 /* Nothing was found, at any budget. What must be offloaded is on the host when the backward starts,
  * whatever else a plan does. */
-static cb_status fail_at_any_budget(const chooser *z, cb_error *err) {
+static cb_status fail_at_any_budget(const offload_chooser *z, cb_error *err) {
     if (z->must_host_bytes > z->goal->pinned_bytes) {
         return cb_fail(err, CB_INFEASIBLE,
                        "no plan, whatever the budget: what is to be offloaded (MUST_OFFLOAD) needs "
@@ -332,7 +319,7 @@ static cb_status fail_at_any_budget(const chooser *z, cb_error *err) {
                    "values of their MUST_RECOMPUTE or MUST_OFFLOAD, or widen a region's limit");
 }
 
-static cb_status fail(const chooser *z, bool early, cb_error *err) {
+static cb_status fail(const offload_chooser *z, bool early, cb_error *err) {
     char op[CB_OP_TEXT];
     if (early)
         return cb_fail(err, CB_INFEASIBLE,
@@ -351,7 +338,7 @@ static cb_status fail(const chooser *z, bool early, cb_error *err) {
 
 /* What the wishes alone ask for: nothing else runs again or moves, whatever that takes. So wherever
  * this keeps them, there is a plan to name. */
-static cb_status consider_demands(chooser *z, cb_error *err) {
+static cb_status consider_demands(offload_chooser *z, cb_error *err) {
     cb_pairs pairs = {.arena = z->arena};
     cb_schedule schedule;
     bool taken;
@@ -365,7 +352,7 @@ static cb_status consider_demands(chooser *z, cb_error *err) {
 }
 
 /* Must something move or, where nothing else may, run again? */
-static bool has_demands(const chooser *z) {
+static bool has_demands(const offload_chooser *z) {
     bool only = z->goal->offload == CB_OFFLOAD_ONLY, must = false;
     for (uint32_t op = 0; op < z->f->p->n_op; op++)
         must |= z->offload_sim.must[op] || (only && z->f->wish[op] == CB_MUST_RECOMPUTE);
@@ -373,7 +360,7 @@ static bool has_demands(const chooser *z) {
 }
 
 /* The answer without offload; where nothing may run again, that of saving everything. */
-static cb_status consider_runs(chooser *z, cb_sim *sim, cb_error *err) {
+static cb_status consider_runs(offload_chooser *z, cb_sim *sim, cb_error *err) {
     cb_found found = {.pairs = {.arena = z->arena}};
     cb_schedule schedule;
     bool taken;
@@ -389,7 +376,7 @@ static cb_status consider_runs(chooser *z, cb_sim *sim, cb_error *err) {
     return consider(z, &schedule, &taken, err);
 }
 
-static cb_status choose(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
+static cb_status choose(offload_chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     CB_TRY(cb_offload_sim_init(&z->offload_sim, z->f, false, z->arena->alloc, err));
     bool must = has_demands(z);
     if (!must) CB_TRY(consider_runs(z, sim, err));
@@ -397,23 +384,23 @@ static cb_status choose(chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     if (must) CB_TRY(consider_demands(z, err));
     if (z->goal->smallest) return consider_small_rungs(z, err);
     CB_TRY(consider_rungs(z, err));
-    return z->best_ps == INT64_MAX ? find_smallest(z, err) : CB_OK;
+    return has_plan(z) ? CB_OK : find_smallest(z, err);
 }
 
 cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
                             const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
                             cb_error *err) {
-    chooser *z = CB_NEW(arena, chooser, 1);
+    offload_chooser *z = CB_NEW(arena, offload_chooser, 1);
     if (!z) return cb_no_memory(err);
-    *z = (chooser){.f = tools->f, .goal = goal, .searcher = searcher, .arena = arena};
-    z->best_ps = INT64_MAX;
-    z->best_bytes = z->smallest = UINT64_MAX;
+    *z = (offload_chooser){.f = tools->f, .goal = goal, .searcher = searcher, .arena = arena};
+    z->best = CB_NO_BEST;
+    z->smallest = UINT64_MAX;
     cb_status status = choose(z, tools->cut, tools->sim, err);
     bool early = status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH;
     if (status == CB_OK || early) {
-        status = z->best_ps == INT64_MAX ? fail(z, early, err) : CB_OK;
-        out->schedule = z->best;
-        uint64_t bytes = goal->smallest ? z->best_bytes : goal->bytes;
+        status = has_plan(z) ? CB_OK : fail(z, early, err);
+        out->schedule = z->answer;
+        uint64_t bytes = goal->smallest ? z->best.bytes : goal->bytes;
         out->least_extra_ps = early || status != CB_OK ? -1 : bound_of(z, bytes - beside(z));
     }
     if (z->candidates) cb_candidates_free(z->candidates);

@@ -1,35 +1,32 @@
 #include "choose.h"
 
-#include "../schedule/plan.h"
+#include <math.h>
 
-cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, uint64_t *bytes, cb_error *err) {
+cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out, cb_error *err) {
     cb_trial *t = k->t;
-    const cb_problem *p = k->f->p;
     cb_arena scratch;
-    cb_arena_init(&scratch, t->scratch->alloc);
     cb_schedule schedule;
-    cb_lives lives;
-    uint64_t arena_bytes = 0;
     cb_status status;
+    cb_arena_init(&scratch, t->scratch->alloc);
     if (!k->settles) CB_TRY_DONE(cb_trial_poll(t, err)); /* placing a long plan takes a while */
     CB_TRY_DONE(cb_sim_run(t->sim, c->pair, c->n_pair, err));
     CB_TRY_DONE(cb_sim_schedule(t->sim, &scratch, &schedule, err));
-    CB_TRY_DONE(cb_schedule_walk(p, &schedule, k->f->device, &scratch, &lives, err));
-    if (t->goal->measure == CB_MEASURE_ARENA)
-        CB_TRY_DONE(cb_place(p, &lives, &scratch, t->goal->poll, &arena_bytes, err));
-    *bytes = cb_measured(p, t->goal->measure, &lives, arena_bytes);
-    k->weighed_ps = lives.time_ps;
-    if (*bytes >= k->smallest) goto done;
-    k->smallest = *bytes;
-    k->smallest_op = schedule.n_step > 0 ? schedule.step[lives.peak_step] : CB_NONE;
+    CB_TRY_DONE(cb_weigh_schedule(k->f, t->goal, &schedule, out, err));
+    if (out->bytes >= k->smallest) goto done;
+    k->smallest = out->bytes;
+    k->smallest_op = out->peak_op;
 done:
     cb_arena_free(&scratch);
     return status;
 }
 
+static cb_best best_of(const cb_chooser *k) {
+    return cb_has_best(k) ? (cb_best){k->best.time_ps, k->best_bytes} : CB_NO_BEST;
+}
+
 /* Its own size is a floor for what a candidate measures in the end. */
 static bool may_fit(const cb_trial *t, const cb_candidate *c, uint64_t bytes) {
-    return c->size + cb_beside_bytes(t) <= bytes;
+    return c->size + cb_beside_bytes(t->f, t->goal) <= bytes;
 }
 
 static cb_status take(cb_chooser *k, const cb_candidate *c, uint64_t bytes, cb_error *err) {
@@ -42,13 +39,12 @@ static cb_status take(cb_chooser *k, const cb_candidate *c, uint64_t bytes, cb_e
 }
 
 cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err) {
-    uint64_t bytes;
-    if (!may_fit(k->t, c, k->t->goal->bytes)) return CB_OK;
-    if (cb_has_best(k) && c->time_ps > k->best.time_ps) return CB_OK;
-    CB_TRY(cb_weigh(k, c, &bytes, err));
-    if (bytes > k->t->goal->bytes) return CB_OK;
-    if (cb_has_best(k) && c->time_ps == k->best.time_ps && bytes >= k->best_bytes) return CB_OK;
-    return take(k, c, bytes, err);
+    const cb_goal *goal = k->t->goal;
+    cb_weight w;
+    if (!may_fit(k->t, c, goal->bytes) || c->time_ps > best_of(k).time_ps) return CB_OK;
+    CB_TRY(cb_weigh(k, c, &w, err));
+    bool wins = cb_is_faster(goal, c->time_ps, w.bytes, best_of(k));
+    return wins ? take(k, c, w.bytes, err) : CB_OK;
 }
 
 /* Fastest first: sizes fall from the end. */
@@ -62,12 +58,12 @@ cb_status cb_consider_candidates(cb_chooser *k, cb_error *err) {
 }
 
 cb_status cb_consider_small(cb_chooser *k, const cb_candidate *c, cb_error *err) {
-    uint64_t bytes;
-    if (cb_has_best(k) && !may_fit(k->t, c, k->best_bytes)) return CB_OK;
-    CB_TRY(cb_weigh(k, c, &bytes, err));
-    if (cb_has_best(k) && bytes >= k->best_bytes) return CB_OK;
-    if (k->t->goal->smallest && (double)k->weighed_ps > cb_most_time(k->t)) return CB_OK;
-    return take(k, c, bytes, err);
+    const cb_goal *goal = k->t->goal;
+    double most_ps = goal->smallest ? cb_most_time(k->t->f, goal) : INFINITY;
+    cb_weight w;
+    if (!may_fit(k->t, c, best_of(k).bytes)) return CB_OK;
+    CB_TRY(cb_weigh(k, c, &w, err));
+    return cb_is_smaller(most_ps, &w, best_of(k)) ? take(k, c, w.bytes, err) : CB_OK;
 }
 
 cb_status cb_consider_small_of(cb_chooser *k, const cb_candidates *candidates, double most_ps,

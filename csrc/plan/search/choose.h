@@ -7,6 +7,7 @@
 #define CB_PLAN_CHOOSE_H
 
 #include "ladder.h"
+#include "weigh.h"
 
 typedef struct cb_chooser {
     cb_trial *t;
@@ -14,8 +15,7 @@ typedef struct cb_chooser {
     cb_arena *arena;
     cb_candidate best; /* pairs in `arena`; size 0: nothing fits so far */
     uint64_t best_bytes;
-    int64_t weighed_ps; /* time of the last candidate weighed, preferences aside */
-    uint64_t smallest;  /* least bytes measured, and the op at its peak */
+    uint64_t smallest; /* least bytes measured, and the op at its peak */
     uint32_t smallest_op;
     uint64_t solved; /* the same of all plans, by the exact solver; UINT64_MAX: not known */
     uint32_t solved_op;
@@ -26,18 +26,7 @@ typedef struct cb_chooser {
 
 static inline bool cb_has_best(const cb_chooser *k) { return k->best.pair != NULL; }
 
-/* Bytes that a goal counts and candidates do not. */
-static inline uint64_t cb_beside_bytes(const cb_trial *t) {
-    return t->goal->measure == CB_MEASURE_TOTAL ? t->f->p->static_bytes : 0;
-}
-
-/* Picoseconds that the goal `min` allows. */
-static inline double cb_most_time(const cb_trial *t) {
-    return (double)t->f->once_ps * (1 + t->goal->share);
-}
-
-/* The measure of a candidate, offsets and all. */
-CB_MUST_CHECK cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, uint64_t *bytes,
+CB_MUST_CHECK cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out,
                                  cb_error *err);
 /* Takes the candidate if it fits the budget and is faster than the best, or as fast and smaller. */
 CB_MUST_CHECK cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err);

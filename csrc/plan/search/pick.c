@@ -21,7 +21,7 @@ static cb_status consider_front(cb_chooser *k, cb_ladder *d, cb_error *err) {
 /* The rungs that may hold the answer: from the first that may fit, until no later one can be faster
  * than what we have. */
 static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    uint64_t bytes = k->t->goal->bytes, beside = cb_beside_bytes(k->t);
+    uint64_t bytes = k->t->goal->bytes, beside = cb_beside_bytes(k->t->f, k->t->goal);
     double once = (double)k->t->f->once_ps;
     bytes = bytes > beside ? bytes - beside : 0;
     uint32_t first = cb_ladder_first(d, bytes);
@@ -41,18 +41,18 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
 /* Another search, at just the budget. Where offsets take more than it leaves, at less: an arena is
  * larger than what lives in it. */
 static cb_status refine(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    uint64_t bytes = k->t->goal->bytes, target = bytes - cb_beside_bytes(k->t);
+    uint64_t bytes = k->t->goal->bytes, target = bytes - cb_beside_bytes(k->t->f, k->t->goal);
     for (int i = 0; i < CB_REFINED; i++) {
         cb_candidate c;
         double bound_ps;
-        uint64_t measured;
+        cb_weight w;
         CB_TRY(cb_ladder_refine(d, &k->best, target, &c, &bound_ps, err));
         if (i == 0) k->bound_ps = bound_ps;
         if (c.size == 0) return CB_OK;
         CB_TRY(cb_consider(k, &c, err));
-        CB_TRY(cb_weigh(k, &c, &measured, err));
-        if (measured <= bytes || target <= measured - bytes) return CB_OK;
-        target -= measured - bytes;
+        CB_TRY(cb_weigh(k, &c, &w, err));
+        if (w.bytes <= bytes || target <= w.bytes - bytes) return CB_OK;
+        target -= w.bytes - bytes;
     }
     return CB_OK;
 }
@@ -153,7 +153,7 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
     goal.smallest = true;
     goal.share = share;
     t->goal = &goal;
-    double most_ps = cb_most_time(t);
+    double most_ps = cb_most_time(t->f, t->goal);
     k->best = (cb_candidate){0};
     cb_status status = cb_consider_small_candidates(k, most_ps, err);
     if (status == CB_OK) status = consider_small_rungs(k, d, most_ps, err);
@@ -199,7 +199,7 @@ static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
 cb_status cb_pick(cb_chooser *k, cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
     if (t->goal->smallest) {
-        double most_ps = cb_most_time(t);
+        double most_ps = cb_most_time(t->f, t->goal);
         CB_TRY(cb_consider_small_candidates(k, most_ps, err));
         if (d && d->few) CB_TRY(consider_small_front(k, d, most_ps, err));
         else if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));

@@ -19,7 +19,7 @@ static cb_status put_floor(const cb_chooser *k, const cb_ladder *d, char *text, 
     (void)snprintf(text, room,
                    "; in this order of ops, and running only forward ops again, none is below %llu "
                    "bytes, set by op %s",
-                   (unsigned long long)(floor.bytes + cb_beside_bytes(t)),
+                   (unsigned long long)(floor.bytes + cb_beside_bytes(t->f, t->goal)),
                    cb_op_text(t->f->p, floor.op, op));
     return CB_OK;
 }
@@ -37,13 +37,13 @@ static void put_shares(const cb_chooser *k, const cb_ladder *d, char *text, size
     uint64_t held = cb_held_bytes(t->f);
     text[0] = 0;
     if (!d || t->goal->measure == CB_MEASURE_ARENA || k->smallest == UINT64_MAX) return;
-    double whole = (double)(d->whole + cb_beside_bytes(t)) + 1e-9;
+    double whole = (double)(d->whole + cb_beside_bytes(t->f, t->goal)) + 1e-9;
     double least = ceil(1000 * (double)k->smallest / whole) / 1000; /* who asks for it gets it */
     (void)snprintf(text, room,
                    "; saving everything takes %llu bytes, so the smallest share is %.3fx (results "
                    "and gradients that every plan holds in the end are %.3fx)",
-                   (unsigned long long)(d->whole + cb_beside_bytes(t)), least,
-                   (double)(held + cb_beside_bytes(t)) / whole);
+                   (unsigned long long)(d->whole + cb_beside_bytes(t->f, t->goal)), least,
+                   (double)(held + cb_beside_bytes(t->f, t->goal)) / whole);
 }
 
 cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err) {

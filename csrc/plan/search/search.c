@@ -37,7 +37,7 @@ struct cb_searcher {
  * more, unless a plan of the base is as fast as theirs can be. */
 static void want_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) {
     const cb_ladder *d = &s->d;
-    uint64_t beside = goal->measure == CB_MEASURE_TOTAL ? s->f->p->static_bytes : 0;
+    uint64_t beside = cb_beside_bytes(s->f, goal);
     uint64_t bytes = goal->bytes > beside ? goal->bytes - beside : 0;
     uint32_t at = cb_candidates_fitting(d->base, bytes), first = cb_ladder_first(d, bytes);
     double once = (double)s->f->once_ps,
@@ -118,7 +118,7 @@ static cb_status settle(cb_chooser *k, const cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
     cb_candidates *own[] = {t->candidates, d->base, d->first.work, d->front};
     uint32_t n_own = sizeof own / sizeof *own;
-    double most_ps = cb_most_time(t);
+    double most_ps = cb_most_time(t->f, t->goal);
     k->settles = true;
     for (uint32_t i = 0; i < n_own + cb_workers_count(d->workers); i++) {
         cb_candidates *kept = i < n_own ? own[i] : cb_workers_candidates(d->workers, i - n_own);
@@ -145,7 +145,7 @@ static cb_status note_smallest(const cb_searcher *s, cb_chooser *least, cb_error
     cb_status status = cb_exact_smallest(s->f, &s->goal, INT64_MAX, &scratch, &best, err);
     if (status == CB_OK && best.n_step > 0) {
         CB_TRY_DONE(cb_schedule_walk(s->f->p, &best, s->f->device, &scratch, &lives, err));
-        least->smallest = lives.peak_bytes + cb_beside_bytes(&s->t);
+        least->smallest = lives.peak_bytes + cb_beside_bytes(s->f, &s->goal);
         least->smallest_op = best.step[lives.peak_step];
     }
 done:
@@ -164,12 +164,12 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
     *solved = false;
     if (on_peaks) CB_TRY(cb_exact_suits(f, &suits, err));
     if (!suits) return CB_OK;
-    uint64_t beside = cb_beside_bytes(&s->t);
+    uint64_t beside = cb_beside_bytes(s->f, goal);
     cb_arena *arena = out->pairs.arena;
     cb_schedule best = {0};
     cb_lives lives;
     if (goal->smallest) {
-        int64_t most_ps = (int64_t)((double)f->once_ps * (1 + goal->share));
+        int64_t most_ps = (int64_t)cb_most_time(f, goal);
         CB_TRY(cb_exact_smallest(f, goal, most_ps, arena, &best, err));
     } else if (goal->bytes >= beside) {
         CB_TRY(cb_exact_fastest(f, goal, goal->bytes - beside, arena, &best, err));
@@ -186,7 +186,7 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
 static cb_status bound_answer(cb_searcher *s, const cb_chooser *k, double *least_ps,
                               cb_error *err) {
     const cb_goal *goal = &s->goal;
-    uint64_t bytes = goal->smallest ? k->best.size : goal->bytes - cb_beside_bytes(&s->t);
+    uint64_t bytes = goal->smallest ? k->best.size : goal->bytes - cb_beside_bytes(s->f, goal);
     double known = (double)(k->best.time_ps - s->f->once_ps), proved;
     cb_status status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
     if (status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
