@@ -69,7 +69,7 @@ __all__ = [
 
 # What is imported above for types alone is loaded when it is first asked for. That buys start-up
 # time: `import cutback` takes an eighth of what a first step needs, and a program pays for what it
-# uses (cutback.torch for no tracer, a step for no files).
+# uses (cutback.torch for no operations and no optimizer, a step for no files).
 _HOMES = {
     "Array": "frontend.tracer", "CheckpointPolicy": "policies", "Executable": "run.executable",
     "Frontier": "planner.tradeoffs", "Graph": "frontend.graph", "Plan": "planner.plan",
