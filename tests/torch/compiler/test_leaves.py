@@ -152,6 +152,17 @@ def test_a_number_of_bytes_is_kept_with_copies(train_step: Any) -> None:
     assert train_step(compiled, x).peak_bytes <= wanted
 
 
+def test_where_gradients_are_accumulated_only_the_first_is_copied() -> None:
+    model, (x,) = _transposed()
+    compiled, peaks = ct.compile(model), []
+    for _ in range(3):
+        with ct.MemoryTracker() as memory:
+            compiled(x).backward()
+        peaks.append(memory.peak_bytes)
+    (plan,) = compiled.plans
+    assert peaks[0] == plan.numbers["live_bytes"] > peaks[1] == peaks[2]
+
+
 def test_inputs_that_are_no_leaves_hand_their_gradient_on(train_step: Any) -> None:
     model, (x,) = _input()
     leaf, other = ct.compile(model), ct.compile(model)

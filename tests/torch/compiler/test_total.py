@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from small_models import make
 from torch import nn
-from torch.optim import SGD, Adafactor, Adam, AdamW
+from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, RMSprop
 
 import cutback.torch as ct
 from cutback import BudgetError
@@ -24,6 +24,10 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "amsgrad": lambda p: AdamW(p, foreach=True, amsgrad=True),
     "sgd": lambda p: SGD(p, 0.1),
     "momentum": lambda p: SGD(p, 0.1, momentum=0.9),
+    "rmsprop": lambda p: RMSprop(p),
+    "adagrad": lambda p: Adagrad(p, foreach=True),
+    "adafactor": lambda p: Adafactor(p, foreach=False),
+    "fused": lambda p: AdamW(p, fused=True),
 }
 
 
@@ -53,9 +57,10 @@ def test_planned_total_is_the_measured_one(optimizer: str, wide: bool, ran: Coun
     torch.manual_seed(0)
     model, inputs = (Wide(), (torch.randn(2, 64),)) if wide else make("resnet")
     trains = OPTIMIZERS[optimizer](model.parameters())
+    states = len(trains.state)  # most make them in their first step
     total = account(model, trains)
     compiled = ct.compile(model, budget=None if wide else 0.85, measure="total", optimizer=trains)
-    assert not trains.state  # the rehearsal leaves no trace
+    assert len(trains.state) == states  # the rehearsal leaves no trace
     assert all(p.grad is None for p in model.parameters())
     loss = train(compiled, inputs, trains)
     assert account(model, trains) == total  # now that the states are there
@@ -74,6 +79,20 @@ def test_planned_total_is_the_measured_one(optimizer: str, wide: bool, ran: Coun
         everything = total.static_bytes + numbers["save_all_live_bytes"]
         assert numbers["total_bytes"] <= numbers["budget_bytes"] == int(0.85 * everything)
     assert ran == {"forward": 2, "backward": 2}
+
+
+def test_gradients_that_are_kept_come_on_top() -> None:
+    """One more set of them."""
+    torch.manual_seed(0)
+    model, inputs = Wide(), (torch.randn(2, 64),)
+    trains = SGD(model.parameters(), 0.1)
+    compiled = ct.compile(model, measure="total", optimizer=trains)
+    for kept in (0, sum(p.nbytes for p in model.parameters())):
+        with ct.MemoryTracker(model, trains) as memory:
+            loss = compiled(*inputs)
+            loss.backward()
+            trains.step()
+        assert memory.peak_total_bytes == compiled.plans[0].numbers["total_bytes"] + kept
 
 
 def test_bits_do_not_depend_on_it(same_bits: Callable[..., bool]) -> None:
@@ -107,6 +126,9 @@ def test_what_is_counted() -> None:
     model.layers[0].requires_grad_(False)
     assert account(model, trains).state_bytes < 2 * size
     assert not trains.state
+    # a function shows no buffers
+    function = account(lambda x: model(x), Adam(model.parameters(), foreach=False))
+    assert function.model_bytes == size
 
 
 def test_several_graphs_count_it_once(ran: Counter[str]) -> None:

@@ -267,7 +267,8 @@ def test_what_stays_pytorchs(ran: Counter[str]) -> None:
     """Laws and types that are not ours are drawn once, and the numbers are PyTorch's."""
 
     def f(x: Any) -> Any:
-        return x.sin() * torch.randint(5, (64,)) * torch.rand(64, dtype=torch.bfloat16)
+        x = x.sin() * torch.randint(5, (64,)) * torch.rand(64, dtype=torch.bfloat16)
+        return x * torch.empty(64).normal_() * torch.multinomial(torch.ones(8), 64, True)
 
     x = torch.ones(64, requires_grad=True)
     torch.manual_seed(2)

@@ -186,3 +186,32 @@ def test_every_decision_is_known() -> None:
     torch.compile(f, backend=backend)(x, w).sum().backward()
     flags = [op["flags"] for op in partitioner.plans[0].problem["ops"] if "argmax" in op["kind"]]
     assert sorted("unknown" in f for f in flags) == [False, True]
+
+
+def _chosen(x: Any, w: Any) -> Any:
+    h = (x * w).sin()
+    best, place = h.topk(2, -1)
+    return (h.gather(1, place) * best).cos().sum()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_decisions_elsewhere_than_on_the_cpu(deterministic: bool) -> None:
+    """They run again where PyTorch's deterministic algorithms are on. To plan needs no device."""
+    x, w = torch.randn(16, 8, device="meta"), torch.randn(8, device="meta", requires_grad=True)
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        document = ct.trace(_chosen, x, w).document
+    finally:
+        torch.use_deterministic_algorithms(False)
+    (op,) = [op for op in document["ops"] if op["kind"] == "aten.topk.default"]
+    assert ("unknown" in op["flags"]) != deterministic
+
+
+def test_a_plan_with_decisions_in_a_file_is_not_inductors(tmp_path: Any) -> None:
+    x, w, path = torch.randn(16, 8), torch.randn(8, requires_grad=True), tmp_path / "plans.json"
+    planned = ct.compile(_chosen, budget="min")
+    planned(x, w).backward()
+    planned.save_plans(path)
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match="no plan in it is for this graph"):
+        ct.compile(_chosen, plans=path, codegen="inductor")(x, w)

@@ -67,6 +67,8 @@ define("attend", ", float dropout_p=0.0")
 define("everyone", ", str group_name='world'")
 define("all_gather_rows")
 define("with_generator", ", Generator? gen=None")
+define("empty_rows")
+define("pointwise", tags=(torch.Tag.pointwise,))
 define("acting")
 torch.library._register_effectful_op(
     "cutback_again::acting", torch._library.effects.EffectType.ORDERED
@@ -225,6 +227,7 @@ def test_reasons() -> None:
         "attend": "it draws random numbers where its argument dropout_p is not 0",
         "everyone": "by its argument group_name it communicates",
         "all_gather_rows": "by its name it communicates",
+        "empty_rows": "by its name it returns memory that is not filled",
         "with_generator": "by its argument gen it draws random numbers",
         "acting": "it has effects",
         "lying": "what it returns lies in the memory of an argument",
@@ -321,6 +324,46 @@ def test_cost(same_bits: Callable[..., bool]) -> None:
         ops._kinds.pop(OPS.plain.default, None)
         if known is not None:
             ops._kinds[OPS.plain.default] = known
+
+
+def test_graphs_of_such_ops(same_bits: Callable[..., bool]) -> None:
+    """A pointwise op is no product to presets; equal calls stay apart; what is compiled stays as it
+    is, whatever is declared then."""
+    x = torch.randn(64, 64, requires_grad=True)
+    document = ct.trace(
+        lambda x: (OPS.pointwise(x) + OPS.plain(x) * OPS.plain(x)).sum(), x
+    ).document
+    flags = {op["kind"].split(".")[-2:][0]: op["flags"] for op in document["ops"]}
+    assert flags["pointwise"] == ["fusible"] and flags["plain"] == ["compute"]
+    assert sum("plain" in op["kind"] for op in document["ops"]) == 2
+    run = compiled(chain(OPS.plain))
+    before, runs = step(run, "plain")
+    ct.declare(OPS.plain, rerunnable=False)
+    after, same = step(run, "plain")
+    assert same == runs > LAYERS and same_bits(after, before)
+
+
+@pytest.mark.parametrize("name", ["unsteady", "add_noise", "everyone"])
+@pytest.mark.parametrize("by", ["policy", "region"])
+def test_single_calls_in_a_graph_are_a_policys(
+    name: str, by: str, same_bits: Callable[..., bool]
+) -> None:
+    """An op that is not known to be a function runs again where that is asked for."""
+    op = getattr(OPS, name)
+
+    def layer(x: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(op, x, use_reentrant=False)
+
+    plain, _ = step(chain(op), name)
+    torch._dynamo.reset()
+    if by == "policy":
+        run = ct.compile(chain(op), policy=CheckpointPolicy.MUST_RECOMPUTE)
+    else:
+        run = ct.compile(chain(layer))
+    found, runs = step(run, name)
+    assert same_bits(found, plain) and runs > LAYERS
+    kept = ct.compile(chain(OPS.plain), policy=[OPS.plain])
+    assert step(kept, "plain")[1] == LAYERS
 
 
 def test_grouped_products_of_transformers(
