@@ -199,6 +199,7 @@ def test_a_budget_holds_for_larger_sizes(
     assert len(compiled.plans) == 1 and peaks[64] < peaks[96]
     with pytest.raises(BudgetError, match="smallest found needs"):
         compiled(torch.randn(960, 16))
+    assert growing.MOST_GROWTHS == 16
     monkeypatch.setattr(growing, "MOST_GROWTHS", 0)
     torch._dynamo.reset()
     compiled = ct.compile(model, budget=budget, dynamic=True)

@@ -4,6 +4,8 @@ from undoing a plan."""
 from __future__ import annotations
 
 import random
+import warnings
+from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -166,3 +168,76 @@ def test_a_forward_without_a_backward_is_no_step() -> None:
     assert note.measured_bytes is None
     _, memory = step(compiled)
     assert note.measured_bytes == memory.peak_bytes
+
+
+@pytest.mark.very_slow
+def test_the_figures_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of docs/torch.md, "What Inductor does to a plan": in units of 256 KiB."""
+    torch.manual_seed(0)
+    x, unit, emitted = torch.randn(256, 256), 1 << 18, []
+    ws = [torch.randn(256, 256, requires_grad=True) for _ in range(5)]
+    best = inductor.best_estimate
+    monkeypatch.setattr(inductor, "best_estimate", lambda *a: emitted.append(a[:3]) or best(*a))
+    smallest = ct.compile(chain, budget="min", codegen="inductor")
+    smallest(x, *ws).backward()
+    least = smallest.plans[0].numbers["live_bytes"]
+    assert least // unit == 7
+    for budget in (least, 2_359_302):
+        torch._dynamo.reset()
+        compiled = ct.compile(chain, budget=budget, codegen="inductor")
+        with warnings.catch_warnings(), ct.MemoryTracker() as memory:
+            warnings.simplefilter("ignore")
+            compiled(x, *ws).backward()
+        assert memory.peak_bytes == compiled.compiler_notes[0].estimated_bytes[-1] == 8 * unit + 8
+    text = (Path(__file__).parents[3] / "docs" / "torch.md").read_text()
+    assert str(compiled.compiler_notes[0]) in text
+    seen = []
+    for lever in inductor.LEVERS:
+        with inductor.held_back(lever):
+            peak, merged = inductor.estimate(*emitted[0])
+            seen.append((peak // unit, merged))
+    assert seen == [(11, 3), (9, 0), (8, 0)]
+
+
+def test_a_backward_that_keeps_the_graph_after_one_that_did_not() -> None:
+    """PyTorch has given the buffers away; a setting of its keeps them."""
+    x, ws = inputs()
+
+    def twice(kept: bool) -> None:
+        torch._dynamo.reset()
+        with torch._functorch.config.patch(donated_buffer=not kept):
+            run = ct.compile(chain, budget="fastest", codegen="inductor")
+            run(x, *ws).backward()
+            loss = run(x, *ws)
+            loss.backward(retain_graph=True)
+            loss.backward()
+
+    with pytest.raises(RuntimeError, match="donated buffer"):
+        twice(kept=False)
+    twice(kept=True)
+
+
+def test_second_derivatives_are_pytorchs_to_refuse() -> None:
+    w = torch.randn(4, requires_grad=True)
+    loss = ct.compile(lambda w: (w**3).sum(), codegen="inductor")(w)
+    (gradient,) = torch.autograd.grad(loss, w, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        gradient.sum().backward()
+
+
+def test_graphs_from_the_cache_have_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were planned when they went there."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    w, plans = torch.linspace(0, 1, 64, requires_grad=True), []
+    for _ in range(2):
+        torch._dynamo.reset()
+        partitioner = ct.Partitioner(budget=0.8)
+        with (
+            torch._inductor.config.patch(custom_partitioner_fn=partitioner, fx_graph_cache=True),
+            torch._functorch.config.patch(enable_autograd_cache=True),
+        ):
+            torch.compile(lambda w: (w.sin().exp() * w.cos().sin().tanh()).sum())(w).backward()
+        plans.append(len(partitioner.plans))
+    assert plans == [1, 0]

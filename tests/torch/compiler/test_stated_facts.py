@@ -274,6 +274,51 @@ def test_errors_that_count_too_much_name_no_floor(f: Any) -> None:
     assert "may take less" in str(caught.value) and "none is below" not in str(caught.value)
 
 
+# ---- what is left to eager mode -----------------------------------------------------------------
+
+
+def test_parts_left_to_eager_mode_are_not_measured_with_offload() -> None:
+    """Warnings are errors here; without offload there is one."""
+    layers = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(24, 24), nn.Tanh())))
+    x = torch.randn(64, 24)
+
+    def step(x: Any) -> Any:
+        y = layers(x)
+        return F.gaussian_nll_loss(y, x, y.exp())
+
+    for offload in (True, False):
+        torch._dynamo.reset()
+        run = ct.compile(step, budget=0.9, offload=offload)
+        if offload:
+            run(x).backward()
+        else:
+            with pytest.warns(UserWarning, match="parts of the model are not planned"):
+                run(x).backward()
+
+
+class Wide(torch.autograd.Function):
+    """Its backward makes much on its way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g.repeat(1, 200)[:, : g.shape[1]] * 2
+
+
+def test_what_the_backward_of_eager_parts_makes_is_not_counted() -> None:
+    """Nothing is said of it: warnings are errors here."""
+    first, last, x = nn.Linear(32, 32), nn.Linear(32, 32), torch.randn(64, 32)
+    between = torch._dynamo.disable(Wide.apply)
+    run = ct.compile(lambda x: last(between(first(x).tanh())).square().mean(), budget=120_000)
+    for _ in range(3):
+        with ct.MemoryTracker() as memory:
+            run(x).backward()
+        assert memory.peak_bytes > 10 * 120_000
+
+
 # ---- what is refused -------------------------------------------------------------------------
 
 

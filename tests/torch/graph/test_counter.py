@@ -61,6 +61,17 @@ def test_the_core_and_pytorchs_arithmetic_agree(n: int, monkeypatch: pytest.Monk
                     assert torch.equal(ours, twin)
 
 
+def test_pytorchs_arithmetic_goes_piece_by_piece() -> None:
+    """What it takes for a moment is stated in docs/torch.md, and does not depend on the size."""
+    peaks = []
+    for law, dtype in (("keep", torch.bool), ("uniform", torch.float64), ("normal", torch.float32)):
+        out = torch.empty(1 << 21, dtype=dtype)
+        with ct.MemoryTracker() as memory:
+            draws.by_arithmetic(law, out, 1, 2, 0.3)
+        peaks.append(memory.peak_bytes)
+    assert max(peaks) == 44 << 20
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_statistics_of_masks(p: float) -> None:
     """Means, and correlations within a stream, between streams and between seeds: all within five
