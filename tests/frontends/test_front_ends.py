@@ -102,10 +102,14 @@ def test_trainer_saves_and_resumes(tmp_path: Path) -> None:
 
 
 def test_trainer_saves_a_compiled_module(tmp_path: Path) -> None:
-    """By the names that it has after ``torch.compile``, tied weights once."""
+    """By the names that it has after ``torch.compile``, tied weights once; ``from_pretrained`` does
+    not know them."""
     from safetensors import safe_open
+    from transformers import GPT2LMHeadModel
 
-    train(ct.compile(gpt2(), budget=BUDGET), tmp_path, save_steps=2)
+    model = gpt2()
+    train(ct.compile(model, budget=BUDGET), tmp_path, save_steps=2)
+    assert not same(GPT2LMHeadModel.from_pretrained(tmp_path / "checkpoint-4"), model)
     with safe_open(tmp_path / "checkpoint-4" / "model.safetensors", "pt") as file:
         names = set(file.keys())
     assert all(name.startswith("_orig_mod.") for name in names)
@@ -138,6 +142,13 @@ def test_our_checkpoint_in_transformers() -> None:
     model.zero_grad()
     peak, found = step(model)
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)) and peak < plain
+    model = gpt2()
+    ours = functools.partial(ct.checkpoint, policy_fn=[torch.ops.aten.addmm])
+    model._set_gradient_checkpointing(gradient_checkpointing_func=ours)
+    peak, found = step(model)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)) and peak < plain
+    model.gradient_checkpointing_enable()
+    assert all(block._gradient_checkpointing_func is not ours for block in model.transformer.h)
 
 
 def test_accelerate(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def by_name(directory: Path) -> dict[str, Any]:
         named(wide)(torch.randn(8, 512)).sum().backward()
     except Exception as error:
         said = str(error)
+    graphs = {str(budget): graphs_of(budget) for budget in ("min", 0.75)}
     torch._dynamo.reset()
     model, inputs = make("gpt")
     inputs = tuple(t.roll(distributed.get_rank(), 0) for t in inputs)
@@ -120,7 +121,15 @@ def by_name(directory: Path) -> dict[str, Any]:
     with torch._dynamo.config.patch(optimize_ddp=False):
         ours = named(DistributedDataParallel(copy.deepcopy(model)))
         whole = compare(plain, ours, lambda: plans[-1:], inputs)
-    return {"cut": said, "whole": whole}
+    return {"cut": said, "whole": whole, "graphs": graphs}
+
+
+def graphs_of(budget: Any) -> int:
+    """How many graphs ``compile`` makes of a model that fills a bucket with each layer."""
+    torch._dynamo.reset()
+    step = ct.compile(DistributedDataParallel(Wide(), bucket_cap_mb=1), budget=budget)
+    step(torch.randn(512, 512)).sum().backward()
+    return len(step.plans)
 
 
 def fsdp(directory: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_keywords_and_several_results(x: Any) -> None:
     assert_same(total(lambda f, *a, **k: f(*a, **k)), total(checkpoint))
 
 
-def test_long_chain_costs_about_two_runs(x: Any) -> None:
+def test_long_chain_costs_a_few_runs(x: Any) -> None:
     def f(x: Any) -> Any:
         for _ in range(3000):
             x = x.sin()
