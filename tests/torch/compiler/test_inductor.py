@@ -241,3 +241,17 @@ def test_graphs_from_the_cache_have_no_plan(
             torch.compile(lambda w: (w.sin().exp() * w.cos().sin().tanh()).sum())(w).backward()
         plans.append(len(partitioner.plans))
     assert plans == [1, 0]
+
+
+@pytest.mark.very_slow
+def test_the_tracker_does_not_see_what_the_cpp_wrapper_allocates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    seen = []
+    for wrapper in (False, True):
+        torch._dynamo.reset()
+        with torch._inductor.config.patch(cpp_wrapper=wrapper):
+            _, memory = step(torch.compile(chain))
+        seen.append("inductor.buffer" in {event.op for event in memory.events})
+    assert seen == [True, False]

@@ -221,10 +221,28 @@ def test_by_name_nothing_is_said_where_pytorch_gives_up() -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_are_left_to_eager_mode(kind: Any) -> None:
+    """And what follows in the function that calls one."""
     run = ct.compile(kind(4, 4), budget="min")
     with pytest.warns(UserWarning, match="nothing was planned"):
         run(torch.randn(3, 2, 4))[0].sum().backward()
     assert not run.plans
+    torch._dynamo.reset()
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.inside, self.last = nn.Linear(4, 4), kind(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            x = self.first(x).sin()
+            x, _ = self.inside(x)
+            return self.last(x).tanh().sum()
+
+    run = ct.compile(Around())
+    run(torch.randn(3, 2, 4)).backward()
+    (plan,) = run.plans
+    kinds = {op["kind"] for op in plan.problem["ops"]}
+    assert "aten.sin.default" in kinds and "aten.tanh.default" not in kinds
 
 
 def test_hooks_that_come_after_the_first_step() -> None:
