@@ -4,7 +4,9 @@
  * which needs it, directly or through other ops of that anchor".
  *
  * A pair may say "early": the op runs again there for who reads it later, before the anchor's other
- * ops. So a value can be made while what it is made from is there. */
+ * ops. So a value can be made while what it is made from is there. Where spare ops (spare.h) stand
+ * between the others, an early pair of the first of the backward runs even if nobody reads it: what
+ * is held until the backward has begun need not be beside its first op. */
 #ifndef CB_PLAN_PAIR_H
 #define CB_PLAN_PAIR_H
 

@@ -119,14 +119,18 @@ static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-/* Early pairs are the last of their anchor, in the order of their ops. */
+/* Early pairs are the last of their anchor, in the order of their ops. Those before the spare op that
+ * begins the backward run even for nobody: what is held until the backward has begun may go then. */
 static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t anchor) {
+    bool opens = sim->f->spared && anchor == sim->f->base_backward;
     size_t i = n;
     while (i > 0 && cb_pair_is_early(pair[i - 1])) i--;
     for (; i < n; i++) {
         uint32_t op = cb_pair_op(pair[i]);
         bool may = cb_pair_anchor(pair[i]) == anchor && sim->f->position[op] < anchor;
-        if (may && sim->done[op] != anchor && !run_with_inputs(sim, op, anchor)) return false;
+        if (!may || sim->done[op] == anchor) continue;
+        if (!run_with_inputs(sim, op, anchor)) return false;
+        if (opens && !hold(sim, (uint32_t)sim->step.len - 1, CB_NONE)) return false;
     }
     return true;
 }
