@@ -31,11 +31,12 @@ cb_argument_info cb_step_output(const cb_step *step, uint32_t i) {
 
 cb_step_numbers cb_step_get_numbers(const cb_step *step) {
     const cb_plan *plan = step->plan;
+    const cb_program *program = step->program;
     return (cb_step_numbers){
-        .arena_bytes = plan->arena_bytes,
-        .live_bytes = plan->live_bytes,
+        .arena_bytes = program->arena_bytes,
+        .live_bytes = program->live_bytes,
         .saved_bytes = plan->saved_bytes,
-        .total_bytes = plan->total_bytes,
+        .total_bytes = plan->total_bytes - (plan->live_bytes - program->live_bytes),
         .save_all_arena_bytes = plan->save_all_arena_bytes,
         .save_all_live_bytes = plan->save_all_live_bytes,
         .save_all_saved_bytes = plan->save_all_saved_bytes,
@@ -122,7 +123,7 @@ static cb_status check_run(cb_step *step, const cb_run *run, cb_error *err) {
 
 void cb_step_group_steps(const cb_step *step, uint32_t *out) {
     const cb_program *p = step->program;
-    for (uint32_t g = 0; g < p->n_group; g++) out[g] = p->group[g].step;
+    for (uint32_t g = 0; g < p->n_group; g++) out[g] = p->instr[p->group[g].instr_begin].step;
 }
 
 /* ---- running -------------------------------------------------------------------------------- */

@@ -144,8 +144,8 @@ static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err)
 }
 
 static cb_status make_program(cb_step *step, cb_error *err) {
-    CB_TRY(
-        cb_lower(step->joint, step->problem, step->plan, &step->ctx->alloc, &step->program, err));
+    CB_TRY(cb_lower(step->joint, step->problem, step->plan, step->backend->fuses, &step->ctx->alloc,
+                    &step->program, err));
     return cb_program_verify(step->program, err);
 }
 

@@ -43,6 +43,8 @@ typedef struct cb_run_stats {
 
 typedef struct cb_backend {
     const char *name;
+    /* What runs in groups of several; NULL: nothing. */
+    cb_fuses_fn fuses;
     /* May this program run here? CB_UNSUPPORTED names the first instruction that may not. */
     cb_status (*supports)(const cb_program *program, cb_error *err);
     cb_status (*compile)(const cb_program *program, const cb_runtime *runtime, void **state,

@@ -81,7 +81,8 @@ static void describe_tensors(cb_executable *x) {
         cb_tensor *t = &x->tensor[i];
         *t = (cb_tensor){.dtype = operand->dtype, .shape = operand->shape};
         memcpy(t->stride, operand->stride, sizeof t->stride);
-        if (operand->space != CB_SPACE_ARENA) x->bound[x->n_bound++] = i;
+        if (operand->space == CB_SPACE_INPUT || operand->space == CB_SPACE_OUTPUT)
+            x->bound[x->n_bound++] = i;
     }
 }
 
@@ -95,7 +96,8 @@ cb_status cb_executable_init(cb_executable *x, const cb_program *program, const 
     x->tensor = CB_NEW(&x->memory, cb_tensor, x->n_tensor);
     x->bound = CB_NEW(&x->memory, uint32_t, x->n_tensor);
     x->address = CB_NEW(&x->memory, char *, program->n_buffer);
-    if (!x->kernel || !x->tensor || !x->bound || !x->address) {
+    x->local = CB_NEW(&x->memory, char *, program->n_local);
+    if (!x->kernel || !x->tensor || !x->bound || !x->address || !x->local) {
         status = cb_no_memory(err);
         goto done;
     }
@@ -121,6 +123,8 @@ static void place_range(cb_executable *x, uint32_t begin, uint32_t n) {
         const cb_operand *operand = operand_of(x, i);
         if (operand->space == CB_SPACE_ARENA)
             x->tensor[i].data = element_of(x->address[operand->buffer], operand);
+        if (operand->space == CB_SPACE_LOCAL)
+            x->tensor[i].data = element_of(x->local[operand->buffer], operand);
     }
 }
 
@@ -170,10 +174,11 @@ cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
     cb_kernel_args args = {.pool = x->runtime->pool,
                            .blas = &x->runtime->blas,
                            .random = {.seed = bindings->seed, .step = bindings->step}};
-    char *scratch = g->scratch == CB_NONE ? NULL : x->address[g->scratch];
-    size_t scratch_bytes = g->scratch == CB_NONE ? 0 : (size_t)p->buffer[g->scratch].bytes;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         const cb_instr *instr = &p->instr[i];
+        const bool has_scratch = instr->scratch != CB_NONE;
+        char *scratch = has_scratch ? x->address[instr->scratch] : NULL;
+        const size_t scratch_bytes = has_scratch ? (size_t)p->buffer[instr->scratch].bytes : 0;
         args.code = instr->code;
         args.attrs = &instr->attrs;
         const size_t copied = cb_copy_indices(p, instr, x->tensor + instr->in_begin, scratch);

@@ -2,8 +2,8 @@
  * looked up once, so that a run only fills in addresses. Shared by the backends that run kernels.
  * Program and runtime must outlive it.
  *
- * Addresses come from two sides: ARENA operands are placed by the backend, wherever it keeps the
- * buffers (cb_executable_place), INPUT and OUTPUT operands by cb_executable_bind at the start of a
+ * Addresses come from two sides: ARENA and LOCAL operands are placed by the backend, wherever it keeps
+ * the buffers and locals (cb_executable_place), INPUT and OUTPUT operands by cb_executable_bind at the start of a
  * run. */
 #ifndef CB_EXEC_EXECUTABLE_H
 #define CB_EXEC_EXECUTABLE_H
@@ -19,8 +19,13 @@ typedef struct cb_executable {
     cb_tensor *tensor;    /* [n_tensor] beside program->operand_id */
     uint32_t *bound;      /* [n_bound] tensors in the caller's buffers: indices into `tensor` */
     char **address;       /* [n_buffer] of each buffer, NULL: not there; the backend's to fill */
+    char **local;         /* [n_local] likewise, of each local */
     uint32_t n_tensor, n_bound;
 } cb_executable;
+
+/* What a group of several may hold for backends that run f32 and bool fused (fuses.c). */
+bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
+                     const cb_dtype *out, uint32_t n_out);
 
 /* CB_UNSUPPORTED names the first instruction without a kernel. */
 CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, cb_error *err);
@@ -35,12 +40,12 @@ void cb_executable_free(cb_executable *x);
 size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tensor *in,
                        void *scratch);
 
-/* Points the ARENA tensors of one group at x->address. */
+/* Points the ARENA and LOCAL tensors of one group at x->address and x->local. */
 void cb_executable_place(cb_executable *x, uint32_t group);
 /* Points the others at the caller's buffers; CB_INVALID: one is missing. */
 CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings,
                                            cb_error *err);
-/* Runs a group whose tensors are placed and bound. Errors end in the user's source line. */
+/* Runs a group whose tensors are placed and bound, one instruction after another. Errors end in the user's source line. */
 CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
                                                 const cb_bindings *bindings, cb_error *err);
 /* Where an operand is kept inside, NULL: it is the caller's, or its buffer is not there. */

@@ -1,18 +1,14 @@
 /* A plan's schedule becomes a program. Steps that are views vanish (they are operands with other
- * strides); every other step becomes one instruction in a group of its own. What the plan calls an
- * instance is here a buffer, with the offset the plan gave it: nothing is placed again, so the
- * arena is the plan's to the byte.
+ * strides); which of the others run together, in which order and where what they make lives is
+ * worked out by fuse.h. What the plan calls an instance is here a buffer, or a local of the group
+ * that it does not outlive.
  *
- *     step      0 matmul   1 reshape   2 relu   3 transpose   4 matmul
- *     group     0          -           1        -             2
+ *     step      0 matmul   1 reshape   2 relu   3 square   4 transpose   5 matmul
+ *     group     0          -           1        1          -             2
  *
  * Results belong to the first run of their op: an argument's memory is written once, and what a
- * recomputed instruction makes of a result is a buffer of its own.
- *
- * Lives are remapped from steps to groups. A life that ends at a view step whose result nobody
- * reads ends with the last group before it. A view step holds nothing that the group before it did
- * not hold, so leaving it out does not change the peak. */
-#include "program.h"
+ * recomputed instruction makes of a result is a buffer of its own. */
+#include "fuse.h"
 
 typedef struct lowering {
     const cb_graph *g;
@@ -21,12 +17,13 @@ typedef struct lowering {
     cb_program *program;
     cb_arena scratch;
     cb_error *err;
-    uint32_t *first_group;    /* [n_step + 1] groups before this step */
+    cb_groups groups;
+    uint32_t *memory;         /* [n_instance] its index into buffer, or into locals */
     uint32_t *storage_input;  /* [n_storage] argument that is this storage, CB_NONE */
     uint32_t *storage_output; /* [n_storage] likewise */
     uint32_t *storage_buffer; /* [n_storage] the life of its op's first run, CB_NONE */
     uint32_t *value_operand;  /* [n_value] newest operand that shows it, CB_NONE */
-    uint8_t *ran;             /* [n_op] */
+    uint8_t *again;           /* [n_step] its op has run in a step before */
     const char **location;    /* [names] copies in the program's arena, NULL: not yet */
     uint32_t n_operand_id;
 } lowering;
@@ -37,26 +34,21 @@ static uint32_t *new_ids(cb_arena *arena, size_t n) {
     return ids;
 }
 
-static bool is_view(const lowering *x, cb_op_id op) {
-    return (x->p->op_flags[op] & CB_POP_VIEW) != 0;
-}
-
 /* Counts, so that every table of the program is allocated once. */
 static cb_status make_tables(lowering *x) {
     const cb_graph *g = x->g;
-    const cb_schedule *s = &x->plan->schedule;
+    const cb_groups *groups = &x->groups;
     cb_program *program = x->program;
     size_t n_ids = 0;
-    for (uint32_t i = 0; i < s->n_step; i++) {
-        x->first_group[i] = program->n_group;
-        if (is_view(x, s->step[i])) continue;
-        const cb_op *op = &g->ops.at[s->step[i]];
+    for (uint32_t i = 0; i < groups->n_instr; i++) {
+        const cb_op *op = &g->ops.at[x->plan->schedule.step[groups->step[i]]];
         n_ids += op->n_in + op->n_out;
-        program->n_group++;
     }
-    x->first_group[s->n_step] = program->n_group;
-    program->n_instr = program->n_group;
-    program->n_buffer = x->plan->lives.n_instance;
+    program->n_group = groups->n_group;
+    program->n_instr = groups->n_instr;
+    for (uint32_t i = 0; i < x->plan->lives.n_instance; i++) {
+        x->memory[i] = groups->life[i].is_local ? program->n_local++ : program->n_buffer++;
+    }
     program->n_input = (uint32_t)g->inputs.len;
     program->n_output = (uint32_t)g->outputs.len;
     size_t n_operands = n_ids + program->n_input + program->n_output; /* at most: some are shared */
@@ -66,26 +58,39 @@ static cb_status make_tables(lowering *x) {
     program->operand = CB_NEW(arena, cb_operand, n_operands);
     program->operand_id = CB_NEW(arena, uint32_t, n_ids);
     program->buffer = CB_NEW(arena, cb_buffer, program->n_buffer);
+    program->locals = CB_NEW(arena, cb_local, program->n_local);
     program->input = CB_NEW(arena, cb_argument, program->n_input);
     program->output = CB_NEW(arena, cb_argument, program->n_output);
     if (!program->group || !program->instr || !program->operand || !program->operand_id ||
-        !program->buffer || !program->input || !program->output) {
+        !program->buffer || !program->locals || !program->input || !program->output) {
         return cb_no_memory(x->err);
+    }
+    return CB_OK;
+}
+
+/* In the plan's order, whatever the order of groups: results belong to the first. */
+static cb_status find_reruns(lowering *x) {
+    const cb_schedule *s = &x->plan->schedule;
+    uint8_t *ran = CB_NEW(&x->scratch, uint8_t, x->g->ops.len);
+    if (!ran) return cb_no_memory(x->err);
+    for (uint32_t step = 0; step < s->n_step; step++) {
+        x->again[step] = ran[s->step[step]];
+        ran[s->step[step]] = 1;
     }
     return CB_OK;
 }
 
 static cb_status make_scratch(lowering *x) {
     const cb_graph *g = x->g;
-    x->first_group = CB_NEW(&x->scratch, uint32_t, x->plan->schedule.n_step + (size_t)1);
+    x->memory = CB_NEW(&x->scratch, uint32_t, x->plan->lives.n_instance);
     x->storage_input = new_ids(&x->scratch, g->storages.len);
     x->storage_output = new_ids(&x->scratch, g->storages.len);
     x->storage_buffer = new_ids(&x->scratch, g->storages.len);
     x->value_operand = new_ids(&x->scratch, g->values.len);
-    x->ran = CB_NEW(&x->scratch, uint8_t, g->ops.len);
+    x->again = CB_NEW(&x->scratch, uint8_t, x->plan->schedule.n_step);
     x->location = CB_NEW(&x->scratch, const char *, g->names.len);
-    if (!x->first_group || !x->storage_input || !x->storage_output || !x->storage_buffer ||
-        !x->value_operand || !x->ran || !x->location) {
+    if (!x->memory || !x->storage_input || !x->storage_output || !x->storage_buffer ||
+        !x->value_operand || !x->again || !x->location) {
         return cb_no_memory(x->err);
     }
     for (size_t i = 0; i < g->inputs.len; i++) {
@@ -100,16 +105,15 @@ static cb_status make_scratch(lowering *x) {
 
 static void lower_buffers(lowering *x) {
     const cb_lives *lives = &x->plan->lives;
-    uint32_t n_step = x->plan->schedule.n_step;
     for (uint32_t i = 0; i < lives->n_instance; i++) {
-        const cb_instance *life = &lives->instance[i];
-        bool held = life->last == n_step;
-        x->program->buffer[i] = (cb_buffer){
-            .bytes = life->bytes,
-            .offset = life->offset,
-            .made = x->first_group[life->made],
-            .last = held ? x->program->n_group : x->first_group[life->last + 1] - 1,
-        };
+        const cb_life *life = &x->groups.life[i];
+        const uint64_t bytes = lives->instance[i].bytes;
+        if (life->is_local) {
+            x->program->locals[x->memory[i]] = (cb_local){.bytes = bytes, .group = life->made};
+        } else {
+            x->program->buffer[x->memory[i]] = (cb_buffer){
+                .bytes = bytes, .offset = life->offset, .made = life->made, .last = life->last};
+        }
     }
 }
 
@@ -120,8 +124,8 @@ static uint32_t operand_of(lowering *x, cb_value_id value, uint32_t instance) {
     cb_operand operand = {.dtype = v->dtype, .shape = v->shape, .offset = v->offset};
     memcpy(operand.stride, v->stride, sizeof operand.stride);
     if (instance != CB_NONE) {
-        operand.space = CB_SPACE_ARENA;
-        operand.buffer = instance;
+        operand.space = x->groups.life[instance].is_local ? CB_SPACE_LOCAL : CB_SPACE_ARENA;
+        operand.buffer = x->memory[instance];
     } else if (x->storage_input[v->storage] != CB_NONE) {
         operand.space = CB_SPACE_INPUT;
         operand.buffer = x->storage_input[v->storage];
@@ -146,39 +150,50 @@ static const char *location_of(lowering *x, const cb_op *op) {
     return x->location[op->location];
 }
 
-static cb_status lower_step(lowering *x, uint32_t step) {
+static cb_status lower_instr(lowering *x, uint32_t at) {
     const cb_lives *lives = &x->plan->lives;
     cb_program *program = x->program;
+    const uint32_t step = x->groups.step[at], scratch = lives->scratch_instance[step];
     cb_op_id id = x->plan->schedule.step[step];
     const cb_op *op = &x->g->ops.at[id];
-    if (is_view(x, id)) return CB_OK;
-    cb_instr instr = {
+    cb_instr *instr = &program->instr[at];
+    *instr = (cb_instr){
         .code = op->code,
         .attrs = *cb_op_attrs(x->g, id),
         .n_in = op->n_in,
         .n_out = op->n_out,
         .op = id,
-        .recomputed = x->ran[id],
+        .step = step,
+        .scratch = scratch == CB_NONE ? CB_NONE : x->memory[scratch],
+        .part = (cb_part)x->groups.part[at],
+        .recomputed = x->again[step],
         .location = location_of(x, op),
     };
-    if (!instr.location) return cb_no_memory(x->err);
-    x->ran[id] = 1;
-    instr.in_begin = x->n_operand_id;
+    if (!instr->location) return cb_no_memory(x->err);
+    instr->in_begin = x->n_operand_id;
     for (uint32_t k = 0; k < op->n_in; k++) {
         uint32_t instance = lives->value_instance_in[lives->in_begin[step] + k];
         program->operand_id[x->n_operand_id++] = operand_of(x, cb_op_ins(x->g, id)[k], instance);
     }
-    instr.out_begin = x->n_operand_id;
+    instr->out_begin = x->n_operand_id;
     for (uint32_t k = 0; k < op->n_out; k++) {
         cb_value_id value = op->out_begin + k;
         uint32_t instance = lives->value_instance_out[lives->out_begin[step] + k];
-        if (!instr.recomputed) x->storage_buffer[x->g->values.at[value].storage] = instance;
+        if (!instr->recomputed) x->storage_buffer[x->g->values.at[value].storage] = instance;
         program->operand_id[x->n_operand_id++] = operand_of(x, value, instance);
     }
-    uint32_t group = x->first_group[step];
-    program->instr[group] = instr;
-    program->group[group] = (cb_group){
-        .instr_begin = group, .n_instr = 1, .scratch = lives->scratch_instance[step], .step = step};
+    return CB_OK;
+}
+
+static cb_status lower_groups(lowering *x) {
+    const cb_groups *groups = &x->groups;
+    for (uint32_t g = 0; g < groups->n_group; g++) {
+        x->program->group[g] = (cb_group){.instr_begin = groups->begin[g],
+                                          .n_instr = groups->begin[g + 1] - groups->begin[g],
+                                          .domain = groups->domain[g]};
+    }
+    for (uint32_t i = 0; i < groups->n_instr; i++) CB_TRY(lower_instr(x, i));
+    x->program->backward_starts = groups->backward_starts;
     return CB_OK;
 }
 
@@ -233,7 +248,7 @@ static cb_status measure(lowering *x) {
         if (live > program->live_bytes) program->live_bytes = live;
         live -= ends[group];
     }
-    if (program->live_bytes != x->plan->live_bytes || program->arena_bytes > x->plan->arena_bytes) {
+    if (program->live_bytes > x->plan->live_bytes || program->arena_bytes > x->plan->arena_bytes) {
         return cb_fail(
             x->err, CB_INTERNAL,
             "lower: live %llu and arena %llu bytes; the plan says %llu and %llu",
@@ -243,18 +258,19 @@ static cb_status measure(lowering *x) {
     return CB_OK;
 }
 
-static cb_status lower_all(lowering *x) {
+static cb_status lower_all(lowering *x, cb_fuses_fn fuses) {
     CB_TRY(make_scratch(x));
+    CB_TRY(find_reruns(x));
+    CB_TRY(cb_fuse(x->g, x->p, x->plan, fuses, &x->scratch, &x->groups, x->err));
     CB_TRY(make_tables(x));
     lower_buffers(x);
-    for (uint32_t step = 0; step < x->plan->schedule.n_step; step++) CB_TRY(lower_step(x, step));
+    CB_TRY(lower_groups(x));
     CB_TRY(lower_arguments(x));
-    x->program->backward_starts = x->first_group[x->plan->schedule.backward_starts];
     return measure(x);
 }
 
-cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan, cb_alloc *alloc,
-                   cb_program **out, cb_error *err) {
+cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
+                   cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out, cb_error *err) {
     cb_arena arena;
     cb_arena_init(&arena, alloc);
     lowering x = {
@@ -265,7 +281,7 @@ cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *pl
     }
     x.program->arena = arena;
     cb_arena_init(&x.scratch, alloc);
-    cb_status status = lower_all(&x);
+    cb_status status = lower_all(&x, fuses);
     cb_arena_free(&x.scratch);
     if (status != CB_OK) {
         cb_program_free(x.program);

@@ -1,21 +1,29 @@
 /* program.h: the flat program a backend runs: groups of instructions over operands whose bytes have
  * an address before anything runs. It owns its memory: graph, problem and plan may be freed.
  *
- * A group is what one kernel runs: instructions in order, with the buffers it reads and writes and
- * its scratch. In this version every group holds one instruction; backends do not rely on that.
+ * A group is what runs at once: instructions in order, over one domain where there are several
+ * (domain.h). All that a group reads and writes is alive together. A value that is made in a group,
+ * read there and nowhere else is LOCAL: it has no bytes in the arena.
  * Views are no instructions: they are operands with other strides.
  *
  *   operand.space  address of its first element
  *   ARENA          arena + buffers[operand.buffer].offset + operand.offset * element size
  *   INPUT          bindings.inputs[operand.buffer] + ...
- *   OUTPUT         bindings.outputs[operand.buffer] + ... */
+ *   OUTPUT         bindings.outputs[operand.buffer] + ...
+ *   LOCAL          none: the backend keeps it where it likes, locals[operand.buffer] says its size */
 #ifndef CB_LOWER_PROGRAM_H
 #define CB_LOWER_PROGRAM_H
 
 #include "../ir/graph.h"
 #include "../plan/schedule/plan.h"
+#include "domain.h"
 
-typedef enum cb_space { CB_SPACE_ARENA = 0, CB_SPACE_INPUT, CB_SPACE_OUTPUT } cb_space;
+typedef enum cb_space {
+    CB_SPACE_ARENA = 0,
+    CB_SPACE_INPUT,
+    CB_SPACE_OUTPUT,
+    CB_SPACE_LOCAL
+} cb_space;
 
 typedef struct cb_operand {
     cb_dtype dtype;
@@ -23,7 +31,8 @@ typedef struct cb_operand {
     int64_t stride[CB_MAX_RANK]; /* elements */
     int64_t offset;              /* elements */
     cb_space space;
-    uint32_t buffer; /* ARENA: index into buffers; INPUT, OUTPUT: position of the argument */
+    uint32_t buffer; /* ARENA: index into buffers; INPUT, OUTPUT: position of the argument; LOCAL:
+                        index into locals */
 } cb_operand;
 
 typedef struct cb_instr {
@@ -32,15 +41,23 @@ typedef struct cb_instr {
     uint32_t in_begin, n_in;   /* operand ids, in program->operand_id */
     uint32_t out_begin, n_out; /* likewise; an output nobody reads has an operand all the same */
     uint32_t op;               /* op of the joint graph */
+    uint32_t step;             /* of the plan */
+    uint32_t scratch;          /* buffer id, CB_NONE: none */
+    cb_part part;              /* in a group of several; NONE in a group of its own */
     bool recomputed;
     const char *location; /* user's source line, "" unknown */
 } cb_instr;
 
 typedef struct cb_group {
     uint32_t instr_begin, n_instr;
-    uint32_t scratch; /* buffer id, CB_NONE: none */
-    uint32_t step;    /* first step of the plan in this group */
+    cb_domain domain; /* {0, 0} in a group of one instruction */
 } cb_group;
+
+/* A value that lives and dies in one group: contiguous, of this many bytes. */
+typedef struct cb_local {
+    uint64_t bytes;
+    uint32_t group;
+} cb_local;
 
 /* One allocation: a life of a storage, or scratch. Alive while groups made..last run. */
 typedef struct cb_buffer {
@@ -61,12 +78,13 @@ typedef struct cb_argument { /* an input or an output of the compiled step */
 
 typedef struct cb_program {
     cb_arena arena;
-    uint32_t n_group, n_instr, n_operand, n_buffer, n_input, n_output;
+    uint32_t n_group, n_instr, n_operand, n_buffer, n_local, n_input, n_output;
     cb_group *group;
     cb_instr *instr;
     cb_operand *operand;
     uint32_t *operand_id; /* lists that instr.in_begin and out_begin point into */
     cb_buffer *buffer;
+    cb_local *locals;
     cb_argument *input;
     cb_argument *output;
     uint32_t backward_starts; /* group index */
@@ -83,8 +101,14 @@ static inline int cb_copied_input(const cb_program *program, const cb_instr *ins
     return program->operand[id].space == CB_SPACE_ARENA ? -1 : input;
 }
 
+/* Whether a backend can run an op as this part of a group of several instructions. */
+typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
+                            const cb_dtype *out, uint32_t n_out);
+
+/* fuses NULL: every instruction is a group of its own, at the plan's offsets. */
 CB_MUST_CHECK cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
-                                 cb_alloc *alloc, cb_program **out, cb_error *err);
+                                 cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out,
+                                 cb_error *err);
 void cb_program_free(cb_program *program);
 /* Every operand inside its buffer, no two live buffers overlap, every read after a write, scratch
  * with room for copied indices. */

@@ -10,8 +10,14 @@
  *     --- backward
  *     group 4: b4:f32[16,32] = matmul(in1:f32[16,8]{1,16}, b3:f32[8,32]) recomputed
  *
- * b: a buffer, in and out: an argument's memory; +n: elements from its start; {..}: strides, where
- * not row-major. */
+ * A group of several instructions names its domain, and has a line for each:
+ *
+ *     group 3 [8192x1024]:
+ *         l0:f32[8192,1024] = gelu(b1:f32[8192,1024]) @"model.py:3"
+ *         b2:f32[8192,1024] = mul(l0:f32[8192,1024], in3:f32[8192,1024])
+ *
+ * b: a buffer, l: a local, in and out: an argument's memory; +n: elements from its start; {..}:
+ * strides, where not row-major. */
 #include <inttypes.h>
 
 #include "program.h"
@@ -25,7 +31,7 @@ static void print_shape(cb_str *out, cb_dtype dtype, const cb_shape *shape) {
 }
 
 static void print_operand(const cb_program *p, uint32_t id, cb_str *out) {
-    static const char *const spaces[] = {"b", "in", "out"};
+    static const char *const spaces[] = {"b", "in", "out", "l"};
     const cb_operand *x = &p->operand[id];
     cb_str_addf(out, "%s%" PRIu32, spaces[x->space], x->buffer);
     if (x->offset) cb_str_addf(out, "+%" PRId64, x->offset);
@@ -103,18 +109,27 @@ static void print_instr(const cb_program *p, const cb_instr *instr, cb_str *out)
     if (instr->recomputed) cb_str_addf(out, " recomputed");
 }
 
+static void print_domain(const cb_domain *domain, cb_str *out) {
+    if (domain->columns) {
+        cb_str_addf(out, " [%" PRId64 "x%" PRId64 "]", domain->count / domain->columns,
+                    domain->columns);
+    } else {
+        cb_str_addf(out, " [%" PRId64 "]", domain->count);
+    }
+}
+
 static void print_groups(const cb_program *p, cb_str *out) {
     for (uint32_t g = 0; g < p->n_group; g++) {
         const cb_group *group = &p->group[g];
         if (g == p->backward_starts && g > 0) cb_str_addf(out, "--- backward\n");
-        cb_str_addf(out, "group %" PRIu32 ":", g);
+        cb_str_addf(out, "group %" PRIu32, g);
+        if (group->n_instr > 1) print_domain(&group->domain, out);
+        cb_str_addf(out, ":");
         for (uint32_t i = 0; i < group->n_instr; i++) {
             const cb_instr *instr = &p->instr[group->instr_begin + i];
-            cb_str_addf(out, i ? "\n    " : " ");
+            cb_str_addf(out, group->n_instr > 1 ? "\n    " : " ");
             print_instr(p, instr, out);
-            if (i == 0 && group->scratch != CB_NONE) {
-                cb_str_addf(out, " scratch=b%" PRIu32, group->scratch);
-            }
+            if (instr->scratch != CB_NONE) cb_str_addf(out, " scratch=b%" PRIu32, instr->scratch);
             if (instr->location[0]) cb_str_addf(out, " @\"%s\"", instr->location);
         }
         cb_str_addf(out, "\n");
@@ -125,8 +140,10 @@ cb_status cb_program_print(const cb_program *program, cb_str *out, cb_error *err
     const cb_program *p = program;
     cb_str_addf(out,
                 "cutback.program 1\narena=%" PRIu64 " live=%" PRIu64 " groups=%" PRIu32
-                " buffers=%" PRIu32 "\n",
+                " buffers=%" PRIu32,
                 p->arena_bytes, p->live_bytes, p->n_group, p->n_buffer);
+    if (p->n_local) cb_str_addf(out, " locals=%" PRIu32, p->n_local);
+    cb_str_addf(out, "\n");
     print_arguments(p, out);
     print_buffers(p, out);
     print_groups(p, out);

@@ -5,6 +5,7 @@
 
 #include "../ir/work.h"
 #include "program.h"
+#include "reads.h"
 
 typedef struct check {
     const cb_program *p;
@@ -12,6 +13,9 @@ typedef struct check {
     cb_error *err;
     uint8_t *written;                  /* [n_buffer] */
     uint8_t *output_written;           /* [n_output] */
+    uint8_t *local_written;            /* [n_local] */
+    uint8_t *is_scratch;               /* [n_buffer] of an instruction so far */
+    uint8_t *made;                     /* [n_buffer + n_output + n_local] cb_made in the group */
     uint32_t *by_made, *by_last;       /* buffers in order of made, last */
     uint32_t *made_begin, *last_begin; /* [n_group + 2] */
     uint32_t *active;                  /* [n_active] live buffers with bytes, by offset */
@@ -21,17 +25,19 @@ typedef struct check {
 /* Bytes of the memory that the operand shows a part of. */
 static cb_status room_of(const check *c, uint32_t id, const cb_operand *x, uint64_t *room) {
     const cb_program *p = c->p;
-    uint32_t n = x->space == CB_SPACE_ARENA   ? p->n_buffer
-                 : x->space == CB_SPACE_INPUT ? p->n_input
-                                              : p->n_output;
+    const uint32_t sizes[] = {p->n_buffer, p->n_input, p->n_output, p->n_local};
+    const uint32_t n = (unsigned)x->space <= CB_SPACE_LOCAL ? sizes[x->space] : 0;
     if (x->buffer >= n) {
         return cb_fail(c->err, CB_INTERNAL,
                        "program: operand %" PRIu32 " refers to memory %" PRIu32 " of %" PRIu32, id,
                        x->buffer, n);
     }
-    *room = x->space == CB_SPACE_ARENA   ? p->buffer[x->buffer].bytes
-            : x->space == CB_SPACE_INPUT ? p->input[x->buffer].bytes
-                                         : p->output[x->buffer].bytes;
+    switch (x->space) {
+        case CB_SPACE_ARENA: *room = p->buffer[x->buffer].bytes; break;
+        case CB_SPACE_INPUT: *room = p->input[x->buffer].bytes; break;
+        case CB_SPACE_OUTPUT: *room = p->output[x->buffer].bytes; break;
+        case CB_SPACE_LOCAL: *room = p->locals[x->buffer].bytes; break;
+    }
     return CB_OK;
 }
 
@@ -175,6 +181,8 @@ static cb_status check_read(const check *c, uint32_t group, uint32_t id) {
         good = lives_in(&c->p->buffer[x->buffer], group) && c->written[x->buffer];
     }
     if (x->space == CB_SPACE_OUTPUT) good = c->output_written[x->buffer];
+    if (x->space == CB_SPACE_LOCAL)
+        good = c->p->locals[x->buffer].group == group && c->local_written[x->buffer];
     if (good) return CB_OK;
     return cb_fail(c->err, CB_INTERNAL,
                    "program: group %" PRIu32 " reads operand %" PRIu32 ", which is not there",
@@ -185,11 +193,15 @@ static cb_status check_write(check *c, uint32_t group, uint32_t id) {
     const cb_operand *x = &c->p->operand[id];
     bool good = x->space != CB_SPACE_INPUT;
     if (x->space == CB_SPACE_ARENA) {
-        good = lives_in(&c->p->buffer[x->buffer], group);
+        good = lives_in(&c->p->buffer[x->buffer], group) && !c->written[x->buffer];
         c->written[x->buffer] = 1;
     } else if (x->space == CB_SPACE_OUTPUT) {
         good = !c->output_written[x->buffer]; /* the caller may have read it by then */
         c->output_written[x->buffer] = 1;
+    } else if (x->space == CB_SPACE_LOCAL) {
+        good = c->p->locals[x->buffer].group == group && !c->local_written[x->buffer] &&
+               c->p->group[group].n_instr > 1 && x->offset == 0;
+        c->local_written[x->buffer] = 1;
     }
     if (good && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;
     return cb_fail(c->err, CB_INTERNAL, "program: group %" PRIu32 " may not write operand %" PRIu32,
@@ -212,19 +224,96 @@ static cb_status check_instr(check *c, uint32_t group, const cb_instr *instr) {
     return CB_OK;
 }
 
+/* ---- groups of several ----------------------------------------------------------------------- */
+
+static uint8_t *made_at(const check *c, uint32_t id) {
+    const cb_operand *x = &c->p->operand[id];
+    switch (x->space) {
+        case CB_SPACE_ARENA: return &c->made[x->buffer];
+        case CB_SPACE_OUTPUT: return &c->made[c->p->n_buffer + x->buffer];
+        case CB_SPACE_LOCAL: return &c->made[c->p->n_buffer + c->p->n_output + x->buffer];
+        case CB_SPACE_INPUT: break;
+    }
+    return NULL;
+}
+
+static cb_status part_wrong(const check *c, uint32_t group, const cb_instr *instr,
+                            const char *what) {
+    return cb_fail(c->err, CB_INTERNAL, "program: %s does not belong in group %" PRIu32 ": %s",
+                   cb_op_def_of(instr->code)->name, group, what);
+}
+
+/* What the instruction is in the group's domain, and how it reads what the group makes. */
+static cb_status check_part(const check *c, uint32_t g, const cb_instr *instr, cb_parts *parts) {
+    const cb_program *p = c->p;
+    const uint32_t *ins = p->operand_id + instr->in_begin, *outs = p->operand_id + instr->out_begin;
+    const cb_domain *domain = &p->group[g].domain;
+    const cb_part part =
+        cb_part_of(instr->code, &instr->attrs, instr->n_in ? &p->operand[ins[0]].shape : NULL,
+                   &p->operand[outs[0]].shape, domain);
+    bool late = false;
+    if (part == CB_PART_NONE || part != instr->part)
+        return part_wrong(c, g, instr, "its part is another one");
+    for (uint32_t k = 0; k < instr->n_in; k++) {
+        const uint8_t *at = made_at(c, ins[k]);
+        const cb_operand *x = &p->operand[ins[k]];
+        const cb_made made = at ? (cb_made)*at : CB_MADE_OUTSIDE;
+        late |= made == CB_MADE_LATE;
+        if (!cb_may_read(instr->code, part, k, made, cb_view_of(&x->shape, x->stride, domain)))
+            return part_wrong(c, g, instr, "it reads what is not complete, or in another order");
+    }
+    for (uint32_t k = 0; k < instr->n_out; k++)
+        *made_at(c, outs[k]) = (uint8_t)cb_made_by(instr->code, part, k, late);
+    cb_parts_add(parts, instr->code, part);
+    return CB_OK;
+}
+
+static cb_status check_parts(const check *c, uint32_t g) {
+    const cb_program *p = c->p;
+    const cb_group *group = &p->group[g];
+    const cb_instr *instr = &p->instr[group->instr_begin];
+    cb_parts parts = {0};
+    if (group->n_instr == 1) {
+        if (instr->part == CB_PART_NONE && group->domain.count == 0 && group->domain.columns == 0)
+            return CB_OK;
+        return part_wrong(c, g, instr, "it is alone and has a part");
+    }
+    for (uint32_t i = 0; i < group->n_instr; i++) CB_TRY(check_part(c, g, &instr[i], &parts));
+    for (uint32_t i = 0; i < group->n_instr; i++) {
+        for (uint32_t k = 0; k < instr[i].n_out; k++)
+            *made_at(c, p->operand_id[instr[i].out_begin + k]) = CB_MADE_OUTSIDE;
+    }
+    if (cb_parts_fit(&parts, &group->domain)) return CB_OK;
+    return part_wrong(c, g, instr, "its rows cut what must stay whole");
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
 static cb_status check_copy(const check *c, uint32_t g, const cb_instr *instr) {
     const cb_program *p = c->p;
     const int input = cb_copied_input(p, instr);
     if (input < 0) return CB_OK;
     const cb_operand *x = &p->operand[p->operand_id[instr->in_begin + (uint32_t)input]];
     const uint64_t bytes = cb_index_copy_bytes(x->dtype, &x->shape);
-    const uint32_t scratch = p->group[g].scratch;
+    const uint32_t scratch = instr->scratch;
     const uint64_t room = scratch == CB_NONE ? 0 : p->buffer[scratch].bytes;
     if (bytes <= room && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;
     return cb_fail(c->err, CB_INTERNAL,
                    "program: the indices of group %" PRIu32 " need a copy of %" PRIu64
                    " bytes in a scratch of %" PRIu64,
                    g, bytes, room);
+}
+
+static cb_status check_scratch(check *c, uint32_t g, const cb_instr *instr) {
+    const uint32_t scratch = instr->scratch;
+    if (scratch == CB_NONE) return CB_OK;
+    if (scratch < c->p->n_buffer && lives_in(&c->p->buffer[scratch], g) &&
+        !c->is_scratch[scratch] && !c->written[scratch]) {
+        c->is_scratch[scratch] = 1;
+        return CB_OK;
+    }
+    return cb_fail(c->err, CB_INTERNAL, "program: the scratch of group %" PRIu32 " is not there",
+                   g);
 }
 
 static cb_status check_groups(check *c) {
@@ -237,15 +326,12 @@ static cb_status check_groups(check *c) {
             return cb_fail(c->err, CB_INTERNAL,
                            "program: group %" PRIu32 " does not follow the one before it", g);
         }
-        if (group->scratch != CB_NONE &&
-            (group->scratch >= p->n_buffer || !lives_in(&p->buffer[group->scratch], g))) {
-            return cb_fail(c->err, CB_INTERNAL,
-                           "program: the scratch of group %" PRIu32 " is not there", g);
-        }
         for (uint32_t i = 0; i < group->n_instr; i++) {
             CB_TRY(check_instr(c, g, &p->instr[next + i]));
+            CB_TRY(check_scratch(c, g, &p->instr[next + i]));
             CB_TRY(check_copy(c, g, &p->instr[next + i]));
         }
+        CB_TRY(check_parts(c, g));
         next += group->n_instr;
     }
     if (next == p->n_instr) return CB_OK;
@@ -273,13 +359,16 @@ static cb_status check_all(check *c) {
     const cb_program *p = c->p;
     c->written = CB_NEW(&c->scratch, uint8_t, p->n_buffer);
     c->output_written = CB_NEW(&c->scratch, uint8_t, p->n_output);
+    c->local_written = CB_NEW(&c->scratch, uint8_t, p->n_local);
+    c->is_scratch = CB_NEW(&c->scratch, uint8_t, p->n_buffer);
+    c->made = CB_NEW(&c->scratch, uint8_t, p->n_buffer + (size_t)p->n_output + p->n_local);
     c->by_made = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
     c->by_last = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
     c->made_begin = CB_NEW(&c->scratch, uint32_t, p->n_group + (size_t)2);
     c->last_begin = CB_NEW(&c->scratch, uint32_t, p->n_group + (size_t)2);
     c->active = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
-    if (!c->written || !c->output_written || !c->by_made || !c->by_last || !c->made_begin ||
-        !c->last_begin || !c->active) {
+    if (!c->written || !c->output_written || !c->local_written || !c->is_scratch || !c->made ||
+        !c->by_made || !c->by_last || !c->made_begin || !c->last_begin || !c->active) {
         return cb_no_memory(c->err);
     }
     for (uint32_t i = 0; i < p->n_operand; i++) CB_TRY(check_operand(c, i));

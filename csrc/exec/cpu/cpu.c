@@ -23,9 +23,9 @@ static void touch(const cb_program *p, uint32_t buffer, uint64_t *top) {
 
 static uint64_t group_top(const cb_program *p, const cb_group *g) {
     uint64_t top = 0;
-    if (g->scratch != CB_NONE) touch(p, g->scratch, &top);
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         const cb_instr *instr = &p->instr[i];
+        if (instr->scratch != CB_NONE) touch(p, instr->scratch, &top);
         for (uint32_t k = 0; k < instr->n_in + instr->n_out; k++) {
             uint32_t at =
                 k < instr->n_in ? instr->in_begin + k : instr->out_begin + k - instr->n_in;

@@ -4,6 +4,9 @@
  *
  *     | guard | bytes, rounded up to a cache line | guard |
  *
+ * A local of a group is such a block too, for the time of its group; it counts for nothing, as it
+ * would be in registers.
+ *
  * A fresh buffer is all ones: a NaN in every float type, so that reading what nobody wrote shows.
  * The guards (the rounding included) hold a pattern that is checked when the buffer is freed: that
  * also catches code that no sanitizer watches, such as a BLAS. */
@@ -19,7 +22,8 @@ typedef struct state {
      */
     uint32_t *made_begin, *made;
     uint32_t *last_begin, *last;
-    uint64_t live, peak; /* bytes */
+    uint32_t *local_begin, *locals; /* those of group g at local_begin[g] .. local_begin[g + 1] */
+    uint64_t live, peak;            /* bytes */
     const cb_bindings *bindings;
 } state;
 
@@ -29,8 +33,7 @@ static size_t tail_bytes(uint64_t bytes) {
     return cb_align_up((size_t)bytes) - (size_t)bytes + GUARD;
 }
 
-static cb_status make_buffer(state *s, uint32_t buffer, cb_error *err) {
-    uint64_t bytes = s->x.program->buffer[buffer].bytes;
+static cb_status make_block(const state *s, uint64_t bytes, char **out, cb_error *err) {
     size_t tail = tail_bytes(bytes), total;
     if (!cb_add_size((size_t)bytes, GUARD + tail, &total)) return cb_no_memory(err);
     char *block = cb_malloc(s->x.runtime->alloc, total);
@@ -41,7 +44,13 @@ static cb_status make_buffer(state *s, uint32_t buffer, cb_error *err) {
     memset(data + bytes, GUARD_BYTE, tail);
     CB_POISON(block, GUARD);
     CB_POISON(data + bytes, tail);
-    s->x.address[buffer] = data;
+    *out = data;
+    return CB_OK;
+}
+
+static cb_status make_buffer(state *s, uint32_t buffer, cb_error *err) {
+    uint64_t bytes = s->x.program->buffer[buffer].bytes;
+    CB_TRY(make_block(s, bytes, &s->x.address[buffer], err));
     s->live += bytes;
     if (s->live > s->peak) s->peak = s->live;
     return CB_OK;
@@ -54,22 +63,33 @@ static bool is_pattern(const char *at, size_t n) {
     return true;
 }
 
-/* Frees a buffer that is there; false: somebody wrote past its ends. */
-static bool free_buffer(state *s, uint32_t buffer) {
-    char *data = s->x.address[buffer];
-    uint64_t bytes = s->x.program->buffer[buffer].bytes;
+/* Frees a block that is there; false: somebody wrote past its ends. */
+static bool free_block(const state *s, char **at, uint64_t bytes) {
+    char *data = *at;
     CB_UNPOISON(data - GUARD, GUARD);
     CB_UNPOISON(data + bytes, tail_bytes(bytes));
     bool is_whole = is_pattern(data - GUARD, GUARD) && is_pattern(data + bytes, tail_bytes(bytes));
     cb_free(s->x.runtime->alloc, data - GUARD);
-    s->x.address[buffer] = NULL;
-    s->live -= bytes;
+    *at = NULL;
     return is_whole;
+}
+
+static bool free_buffer(state *s, uint32_t buffer) {
+    uint64_t bytes = s->x.program->buffer[buffer].bytes;
+    s->live -= bytes;
+    return free_block(s, &s->x.address[buffer], bytes);
+}
+
+static bool free_local(state *s, uint32_t local) {
+    return free_block(s, &s->x.local[local], s->x.program->locals[local].bytes);
 }
 
 static void free_all(state *s) {
     for (uint32_t b = 0; b < s->x.program->n_buffer; b++) {
         if (s->x.address[b]) free_buffer(s, b);
+    }
+    for (uint32_t l = 0; l < s->x.program->n_local; l++) {
+        if (s->x.local[l]) free_local(s, l);
     }
 }
 
@@ -103,6 +123,18 @@ static cb_status sort_buffers(state *s, bool by_last, uint32_t **begin_out, uint
     return CB_OK;
 }
 
+static cb_status sort_locals(state *s, cb_error *err) {
+    const cb_program *p = s->x.program;
+    uint32_t *begin = CB_NEW(&s->x.memory, uint32_t, (size_t)p->n_group + 2);
+    s->locals = CB_NEW(&s->x.memory, uint32_t, p->n_local);
+    if (!begin || !s->locals) return cb_no_memory(err);
+    for (uint32_t l = 0; l < p->n_local; l++) begin[p->locals[l].group + 2]++;
+    for (uint32_t g = 0; g < p->n_group; g++) begin[g + 1] += begin[g];
+    for (uint32_t l = 0; l < p->n_local; l++) s->locals[begin[p->locals[l].group + 1]++] = l;
+    s->local_begin = begin;
+    return CB_OK;
+}
+
 static cb_status debug_compile(const cb_program *program, const cb_runtime *runtime, void **out,
                                cb_error *err) {
     state *s = cb_malloc(runtime->alloc, sizeof *s);
@@ -115,6 +147,7 @@ static cb_status debug_compile(const cb_program *program, const cb_runtime *runt
     }
     CB_TRY_DONE(sort_buffers(s, false, &s->made_begin, &s->made, err));
     CB_TRY_DONE(sort_buffers(s, true, &s->last_begin, &s->last, err));
+    CB_TRY_DONE(sort_locals(s, err));
     *out = s;
 done:
     if (status != CB_OK) debug_destroy(s);
@@ -123,26 +156,39 @@ done:
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
-static cb_status report_overrun(const state *s, uint32_t buffer, uint32_t group, cb_error *err) {
+static cb_status report_overrun(const state *s, const char *what, uint32_t id, uint64_t bytes,
+                                uint32_t group, cb_error *err) {
     const cb_program *p = s->x.program;
     const cb_instr *instr = &p->instr[p->group[group].instr_begin];
     return cb_fail(err, CB_INTERNAL,
-                   "%s: something wrote past the ends of buffer %u (%llu bytes) while it lived; "
+                   "%s: something wrote past the ends of %s %u (%llu bytes) while it lived; "
                    "found after group %u",
-                   cb_op_def_of(instr->code)->name, buffer,
-                   (unsigned long long)p->buffer[buffer].bytes, group);
+                   cb_op_def_of(instr->code)->name, what, id, (unsigned long long)bytes, group);
 }
 
 static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     state *s = user;
+    const cb_program *p = s->x.program;
     for (uint32_t i = s->made_begin[group]; i < s->made_begin[group + 1]; i++) {
         CB_TRY(make_buffer(s, s->made[i], err));
+    }
+    const uint32_t *locals = s->locals + s->local_begin[group],
+                   n_local = s->local_begin[group + 1] - s->local_begin[group];
+    for (uint32_t i = 0; i < n_local; i++) {
+        const uint32_t l = locals[i];
+        CB_TRY(make_block(s, p->locals[l].bytes, &s->x.local[l], err));
     }
     if (s->bindings->group_bytes) s->bindings->group_bytes[group] = s->live;
     cb_executable_place(&s->x, group);
     CB_TRY(cb_executable_run_group(&s->x, group, s->bindings, err));
     for (uint32_t i = s->last_begin[group]; i < s->last_begin[group + 1]; i++) {
-        if (!free_buffer(s, s->last[i])) return report_overrun(s, s->last[i], group, err);
+        const uint32_t b = s->last[i];
+        if (!free_buffer(s, b))
+            return report_overrun(s, "buffer", b, p->buffer[b].bytes, group, err);
+    }
+    for (uint32_t i = 0; i < n_local; i++) {
+        if (!free_local(s, locals[i]))
+            return report_overrun(s, "local", locals[i], p->locals[locals[i]].bytes, group, err);
     }
     return CB_OK;
 }
@@ -175,6 +221,7 @@ static void *debug_address(void *handle, uint32_t operand) {
 
 const cb_backend cb_backend_debug = {
     .name = "debug",
+    .fuses = cb_kernels_fuse,
     .supports = cb_executable_supports,
     .compile = debug_compile,
     .run = debug_run,

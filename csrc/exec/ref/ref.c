@@ -13,6 +13,7 @@ typedef struct ref_state {
     cb_arena memory;
     cb_alloc *alloc;
     void **buffer;     /* [n_buffer] */
+    void **local;      /* [n_local] */
     cb_tensor *tensor; /* operands of the instruction that runs: room for those of any */
     uint64_t bytes;
 } ref_state;
@@ -32,6 +33,7 @@ static void ref_destroy(void *opaque) {
     if (!s) return;
     for (uint32_t i = 0; s->buffer && i < s->program->n_buffer; i++)
         cb_free(s->alloc, s->buffer[i]);
+    for (uint32_t i = 0; s->local && i < s->program->n_local; i++) cb_free(s->alloc, s->local[i]);
     cb_arena_free(&s->memory);
     cb_free(s->alloc, s);
 }
@@ -50,11 +52,16 @@ static cb_status ref_compile(const cb_program *program, const cb_runtime *runtim
     }
     s->buffer = CB_NEW(&s->memory, void *, program->n_buffer);
     s->tensor = CB_NEW(&s->memory, cb_tensor, most);
-    bool whole = s->buffer && s->tensor;
+    s->local = CB_NEW(&s->memory, void *, program->n_local);
+    bool whole = s->buffer && s->tensor && s->local;
     for (uint32_t i = 0; whole && i < program->n_buffer; i++) {
         s->buffer[i] = cb_malloc(s->alloc, (size_t)program->buffer[i].bytes);
         s->bytes += program->buffer[i].bytes;
         whole = s->buffer[i] != NULL;
+    }
+    for (uint32_t i = 0; whole && i < program->n_local; i++) {
+        s->local[i] = cb_malloc(s->alloc, (size_t)program->locals[i].bytes);
+        whole = s->local[i] != NULL;
     }
     if (!whole) {
         ref_destroy(s);
@@ -72,6 +79,7 @@ static cb_status describe(const ref_state *s, const cb_bindings *b, uint32_t id,
         case CB_SPACE_ARENA: base = s->buffer[o->buffer]; break;
         case CB_SPACE_INPUT: base = b->inputs[o->buffer]; break;
         case CB_SPACE_OUTPUT: base = b->outputs[o->buffer]; break;
+        case CB_SPACE_LOCAL: base = s->local[o->buffer]; break;
     }
     if (!base && cb_numel(&o->shape) > 0) {
         return cb_fail(err, CB_INVALID, "run: no buffer was given for %s %u",
@@ -84,7 +92,8 @@ static cb_status describe(const ref_state *s, const cb_bindings *b, uint32_t id,
 }
 
 static cb_status run_instr(const ref_state *s, const cb_bindings *b, const cb_instr *instr,
-                           uint32_t scratch, cb_error *err) {
+                           cb_error *err) {
+    const uint32_t scratch = instr->scratch;
     const cb_philox random = {.seed = b->seed, .step = b->step};
     const uint32_t *ids = s->program->operand_id;
     cb_tensor *in = s->tensor, *out = s->tensor + instr->n_in;
@@ -112,7 +121,7 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     const cb_program *p = call->state->program;
     const cb_group *g = &p->group[group];
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
-        CB_TRY(run_instr(call->state, call->bindings, &p->instr[i], g->scratch, err));
+        CB_TRY(run_instr(call->state, call->bindings, &p->instr[i], err));
     }
     return CB_OK;
 }
@@ -124,6 +133,8 @@ static cb_status ref_run(void *opaque, const cb_bindings *bindings, cb_run_stats
     /* NaN in every float, so that reading what was not written shows */
     for (uint32_t i = 0; i < s->program->n_buffer; i++)
         memset(s->buffer[i], 0xFF, (size_t)s->program->buffer[i].bytes);
+    for (uint32_t i = 0; i < s->program->n_local; i++)
+        memset(s->local[i], 0xFF, (size_t)s->program->locals[i].bytes);
     CB_TRY(cb_run_groups(s->program->n_group, bindings, run_group, &call, err));
     if (stats) *stats = (cb_run_stats){.peak_bytes = s->bytes, .n_group = s->program->n_group};
     return CB_OK;

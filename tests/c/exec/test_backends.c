@@ -47,11 +47,13 @@ static void add_instr(fixture *f, cb_opcode code, uint32_t a, uint32_t b, uint32
                              .n_in = 2,
                              .out_begin = at + 2,
                              .n_out = 1,
+                             .step = i,
+                             .scratch = scratch,
                              .location = i == 0 ? "model.py:12" : ""};
     f->operand_id[at] = a;
     f->operand_id[at + 1] = b;
     f->operand_id[at + 2] = out;
-    f->group[i] = (cb_group){.instr_begin = i, .n_instr = 1, .scratch = scratch, .step = i};
+    f->group[i] = (cb_group){.instr_begin = i, .n_instr = 1};
 }
 
 static cb_argument argument(const char *name, const cb_operand *o, uint32_t id) {

@@ -1,0 +1,99 @@
+/* Which ops run in groups of several: pointwise ops, reductions and rows in f32, with bool where ops
+ * compare and choose. What a kernel gives alone it gives in a group, bit by bit. */
+#include "executable.h"
+
+/* Named one by one: an op that is new in ops.def runs by itself until it is added here. */
+static bool is_known_op(cb_opcode code) {
+    switch (code) {
+        case CB_OP_FULL:
+        case CB_OP_NEG:
+        case CB_OP_ABS:
+        case CB_OP_SIGN:
+        case CB_OP_FLOOR:
+        case CB_OP_EXP:
+        case CB_OP_LOG:
+        case CB_OP_LOG1P:
+        case CB_OP_SQRT:
+        case CB_OP_RSQRT:
+        case CB_OP_RECIPROCAL:
+        case CB_OP_SQUARE:
+        case CB_OP_SIN:
+        case CB_OP_COS:
+        case CB_OP_TANH:
+        case CB_OP_SIGMOID:
+        case CB_OP_ERF:
+        case CB_OP_RELU:
+        case CB_OP_GELU:
+        case CB_OP_GELU_TANH:
+        case CB_OP_SILU:
+        case CB_OP_CONTIGUOUS:
+        case CB_OP_DROPOUT:
+        case CB_OP_TANH_BWD:
+        case CB_OP_SIGMOID_BWD:
+        case CB_OP_RELU_BWD:
+        case CB_OP_GELU_BWD:
+        case CB_OP_GELU_TANH_BWD:
+        case CB_OP_SILU_BWD:
+        case CB_OP_ADD:
+        case CB_OP_SUB:
+        case CB_OP_MUL:
+        case CB_OP_DIV:
+        case CB_OP_MAXIMUM:
+        case CB_OP_MINIMUM:
+        case CB_OP_TRIL: return true;
+        default: return false;
+    }
+}
+
+static bool is_row_op(cb_opcode code) {
+    switch (code) {
+        case CB_OP_SUM:
+        case CB_OP_MEAN:
+        case CB_OP_AMAX:
+        case CB_OP_AMIN:
+        case CB_OP_SOFTMAX:
+        case CB_OP_SOFTMAX_BWD:
+        case CB_OP_LOG_SOFTMAX:
+        case CB_OP_LOG_SOFTMAX_BWD:
+        case CB_OP_LAYER_NORM:
+        case CB_OP_LAYER_NORM_BWD:
+        case CB_OP_RMS_NORM:
+        case CB_OP_RMS_NORM_BWD: return true;
+        default: return false;
+    }
+}
+
+/* Bool goes in or out of these. */
+static bool takes_bool(cb_opcode code) {
+    switch (code) {
+        case CB_OP_LOGICAL_NOT:
+        case CB_OP_LOGICAL_AND:
+        case CB_OP_LOGICAL_OR:
+        case CB_OP_EQ:
+        case CB_OP_NE:
+        case CB_OP_LT:
+        case CB_OP_LE:
+        case CB_OP_GT:
+        case CB_OP_GE:
+        case CB_OP_WHERE:
+        case CB_OP_CAST: return true;
+        default: return false;
+    }
+}
+
+static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++) {
+        if (dtype[k] != CB_F32 && !(with_bool && dtype[k] == CB_BOOL)) return false;
+    }
+    return true;
+}
+
+bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
+                     const cb_dtype *out, uint32_t n_out) {
+    const bool is_small = part == CB_PART_ROW_MAP || part == CB_PART_ONE;
+    const bool with_bool = !is_small && takes_bool(code);
+    if (part == CB_PART_NONE) return false;
+    if (!are_known(with_bool, in, n_in) || !are_known(with_bool, out, n_out)) return false;
+    if (is_small && (code == CB_OP_TRIL || code == CB_OP_DROPOUT)) return false;
+    return is_known_op(code) || is_row_op(code) || takes_bool(code);
+}

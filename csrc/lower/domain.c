@@ -1,0 +1,143 @@
+#include "domain.h"
+
+#include "../ir/work.h"
+
+/* Sums of few rows are not cut into blocks that could be tasks: worth a group only while small. */
+#define COLUMN_BLOCKS_MIN 4
+#define COLUMN_COUNT_SMALL 32768
+
+static bool has_rows(const cb_domain *domain) {
+    return domain->columns >= CB_ROW_MIN && domain->columns <= CB_ROW_MAX &&
+           domain->count % domain->columns == 0 && domain->count / domain->columns >= 2;
+}
+
+static bool sums_columns(const cb_domain *domain) {
+    return domain->count <= COLUMN_COUNT_SMALL ||
+           cb_row_blocks(domain->count / domain->columns, domain->columns) >= COLUMN_BLOCKS_MIN;
+}
+
+/* ---- what an op is, and its own domain ------------------------------------------------------- */
+
+/* By the axes longer than 1: all reduced, the trailing ones, the leading ones, or others. */
+static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain *own) {
+    const cb_shape *axes = &attrs->dims;
+    int64_t reduced = 1, kept = 1;
+    int32_t next = 0, turns = 0;
+    bool was = false, first = false, any = false;
+    for (int32_t k = 0; k < in->rank; k++) {
+        bool reduces = axes->rank == 0 || (next < axes->rank && axes->dim[next] == k);
+        next += reduces;
+        if (in->dim[k] == 1) continue;
+        *(reduces ? &reduced : &kept) *= in->dim[k];
+        if (!any) first = reduces;
+        else turns += reduces != was;
+        was = reduces;
+        any = true;
+    }
+    *own = (cb_domain){.count = reduced * kept};
+    if (reduced <= 1 || turns > 1) return CB_PART_NONE;
+    if (turns == 0) return CB_PART_TOTAL;
+    own->columns = first ? kept : reduced;
+    return first ? CB_PART_COLUMNS : CB_PART_ROWS;
+}
+
+static bool is_sum(cb_opcode code) { return code == CB_OP_SUM || code == CB_OP_MEAN; }
+
+/* The part that an op has in the domain of its own; NONE: it has none. */
+static cb_part own_part(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0,
+                        const cb_shape *out0, cb_domain *own) {
+    cb_part part = CB_PART_NONE;
+    *own = (cb_domain){0};
+    switch (code) {
+        case CB_OP_SUM:
+        case CB_OP_MEAN:
+        case CB_OP_AMAX:
+        case CB_OP_AMIN:
+            part = reduction_of(attrs, in0, own);
+            return part == CB_PART_ROWS || is_sum(code) ? part : CB_PART_NONE;
+        case CB_OP_SOFTMAX:
+        case CB_OP_SOFTMAX_BWD:
+        case CB_OP_LOG_SOFTMAX:
+        case CB_OP_LOG_SOFTMAX_BWD:
+        case CB_OP_LAYER_NORM:
+        case CB_OP_LAYER_NORM_BWD:
+        case CB_OP_RMS_NORM:
+        case CB_OP_RMS_NORM_BWD:
+            if (in0->rank == 0) return CB_PART_NONE;
+            *own = (cb_domain){cb_numel(in0), in0->dim[in0->rank - 1]};
+            return CB_PART_ROW_WISE;
+        default: break;
+    }
+    if (!(cb_op_def_of(code)->flags & CB_OPF_POINTWISE)) return CB_PART_NONE;
+    own->count = cb_numel(out0);
+    return CB_PART_MAP;
+}
+
+/* Its gradients of weights are sums of columns. */
+static bool is_norm_gradient(cb_opcode code) {
+    return code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
+}
+
+cb_part cb_part_of(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0, const cb_shape *out0,
+                   const cb_domain *domain) {
+    cb_domain own;
+    cb_part part = own_part(code, attrs, in0, out0, &own);
+    if (part == CB_PART_NONE || own.count <= 0 || domain->count <= 0) return CB_PART_NONE;
+    if (domain->columns && !has_rows(domain)) return CB_PART_NONE;
+    if (part == CB_PART_MAP) {
+        if (own.count == domain->count) return CB_PART_MAP;
+        if (domain->columns && own.count == domain->count / domain->columns) return CB_PART_ROW_MAP;
+        return own.count == 1 ? CB_PART_ONE : CB_PART_NONE;
+    }
+    if (own.count != domain->count) return CB_PART_NONE;
+    if (part == CB_PART_TOTAL) return part;
+    if (own.columns != domain->columns || !has_rows(&own)) return CB_PART_NONE;
+    bool columns = part == CB_PART_COLUMNS || is_norm_gradient(code);
+    return columns && !sums_columns(domain) ? CB_PART_NONE : part;
+}
+
+bool cb_domain_join(cb_domain *domain, cb_opcode code, const cb_attrs *attrs, const cb_shape *in0,
+                    const cb_shape *out0) {
+    cb_domain own, joined = *domain;
+    if (own_part(code, attrs, in0, out0, &own) == CB_PART_NONE) return false;
+    if (domain->count <= 1 && own.count > domain->count) joined = own;
+    else if (own.count == domain->count && domain->columns == 0) joined.columns = own.columns;
+    if (cb_part_of(code, attrs, in0, out0, &joined) == CB_PART_NONE) return false;
+    *domain = joined;
+    return true;
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+typedef struct axes {
+    int rank;
+    int64_t count, dim[CB_MAX_RANK], stride[CB_MAX_RANK];
+} axes;
+
+/* Without axes of size 1, and neighbours that are stepped through evenly are one. */
+static axes merged(const cb_shape *shape, const int64_t *stride) {
+    axes w = {.count = 1};
+    for (int32_t k = 0; k < shape->rank; k++) {
+        w.count *= shape->dim[k];
+        if (shape->dim[k] == 1) continue;
+        bool joins = w.rank > 0 && w.stride[w.rank - 1] == stride[k] * shape->dim[k];
+        int at = joins ? w.rank - 1 : w.rank++;
+        w.dim[at] = joins ? w.dim[at] * shape->dim[k] : shape->dim[k];
+        w.stride[at] = stride[k];
+    }
+    return w;
+}
+
+cb_view cb_view_of(const cb_shape *shape, const int64_t *stride, const cb_domain *domain) {
+    const axes w = merged(shape, stride);
+    if (w.count == 0) return CB_VIEW_OTHER;
+    bool contiguous = w.rank == 0 || (w.rank == 1 && w.stride[0] == 1);
+    if (contiguous && w.count == domain->count) return CB_VIEW_SAME;
+    if (w.rank == 0 || (w.rank == 1 && w.stride[0] == 0)) return CB_VIEW_ONE;
+    if (domain->columns == 0) return CB_VIEW_OTHER;
+    const int64_t rows = domain->count / domain->columns;
+    if (contiguous && w.count == rows) return CB_VIEW_ROW;
+    if (w.rank != 2 || w.dim[0] != rows || w.dim[1] != domain->columns) return CB_VIEW_OTHER;
+    if (w.stride[0] == 1 && w.stride[1] == 0) return CB_VIEW_ROW;
+    return w.stride[0] == 0 && w.stride[1] == 1 ? CB_VIEW_COLUMN : CB_VIEW_OTHER;
+}

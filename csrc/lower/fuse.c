@@ -1,0 +1,216 @@
+/* List scheduling with a small lookahead. A group opens with the first step that has not run, goes
+ * on through the schedule, and takes what belongs to it (fuse_join.h); what does not is deferred. Of
+ * what was found it keeps the longest part that fits (fuse_room.h).
+ *
+ *     schedule   add gelu | matmul | dropout? | ...     dropout reads the matmul's result: deferred
+ *     groups     {add gelu} {matmul dropout?}           a matmul fuses with nothing
+ *
+ * Offsets are new where groups are: lives have become shorter, some are gone. Placement is a
+ * heuristic, so the arena may come out larger than the plan's: then less is tried. */
+#include "fuse.h"
+
+#include "fuse_join.h"
+#include "fuse_room.h"
+
+typedef struct tactic {
+    uint32_t deferred; /* steps passed over, at most */
+    uint32_t members;  /* of a group, at most; 1: the plan as it is */
+} tactic;
+static const tactic tactics[] = {{8, CB_GROUP_MOST}, {0, CB_GROUP_MOST}, {0, 8}, {0, 1}};
+
+typedef struct fusing {
+    cb_steps steps;
+    cb_joining joining;
+    cb_room room;
+    cb_groups *out;
+    tactic by;
+    uint32_t first, end; /* in steps.real: the first that has not run, after the last that has */
+    cb_arena *arena;
+    cb_error *err;
+} fusing;
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* Whether all that a step reads is there, or made in the group. */
+static bool is_ready(const fusing *x, uint32_t step) {
+    const cb_op *op = cb_step_op(&x->steps, step);
+    for (uint32_t k = 0; k < op->n_in; k++) {
+        const uint32_t place = cb_place_in(&x->steps, step, k), maker = x->steps.maker[place];
+        if (maker != CB_NONE && x->room.group[maker] == CB_NONE && !x->joining.made[place])
+            return false;
+    }
+    return true;
+}
+
+/* Fills x->joining from the first step on; returns the end of what was looked at. */
+static uint32_t gather(fusing *x) {
+    cb_joining *group = &x->joining;
+    uint32_t at = x->first + 1, deferred = 0;
+    cb_joining_cut(group, 0);
+    if (x->by.members == 1 || !cb_join(group, x->steps.real[x->first])) return at;
+    for (; at < x->steps.n_real && group->n < x->by.members; at++) {
+        const uint32_t step = x->steps.real[at];
+        if (x->room.group[step] != CB_NONE) continue;
+        if (is_ready(x, step) && cb_join(group, step)) continue;
+        if (deferred++ == x->by.deferred) break;
+    }
+    return at;
+}
+
+static void close_group(fusing *x, const uint32_t *step, uint32_t n) {
+    cb_groups *out = x->out;
+    out->begin[out->n_group] = out->n_instr;
+    out->domain[out->n_group] = n > 1 ? x->joining.domain : (cb_domain){0};
+    if (out->backward_starts == CB_NONE && step[0] >= x->steps.plan->schedule.backward_starts) {
+        out->backward_starts = out->n_group;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        out->step[out->n_instr] = step[i];
+        out->part[out->n_instr++] = (uint8_t)(n > 1 ? x->joining.part[i] : CB_PART_NONE);
+    }
+    cb_room_take(&x->room, step, n);
+    out->n_group++;
+}
+
+static void take_group(fusing *x) {
+    const uint32_t *real = x->steps.real, end = gather(x);
+    uint32_t n = 1;
+    if (x->joining.n > 1) {
+        const uint32_t horizon = end > x->end ? end : x->end;
+        n = cb_room_for(&x->room, x->joining.step, x->joining.n, real + x->first,
+                        horizon - x->first);
+    }
+    if (n > 1) {
+        if (n < x->joining.n) cb_joining_cut(&x->joining, n);
+        close_group(x, x->joining.step, n);
+    } else {
+        close_group(x, real + x->first, 1);
+    }
+    if (end > x->end) x->end = end;
+    while (x->first < x->steps.n_real && x->room.group[real[x->first]] != CB_NONE) x->first++;
+}
+
+static cb_status make_groups(fusing *x) {
+    const uint32_t n = x->steps.n_real;
+    cb_groups *out = x->out;
+    *out = (cb_groups){.backward_starts = CB_NONE};
+    out->begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
+    out->step = CB_NEW(x->arena, uint32_t, n);
+    out->part = CB_NEW(x->arena, uint8_t, n);
+    out->domain = CB_NEW(x->arena, cb_domain, n);
+    out->life = CB_NEW(x->arena, cb_life, x->steps.plan->lives.n_instance);
+    if (!out->begin || !out->step || !out->part || !out->domain || !out->life)
+        return cb_no_memory(x->err);
+    CB_TRY(cb_room_init(&x->room, &x->steps, x->arena, x->err));
+    x->first = x->end = 0;
+    while (x->first < n) take_group(x);
+    out->begin[out->n_group] = out->n_instr;
+    if (out->backward_starts == CB_NONE) out->backward_starts = out->n_group;
+    return CB_OK;
+}
+
+/* ---- lives ----------------------------------------------------------------------------------- */
+
+/* Reading by views alone ends with the last group before the view. */
+static void keep_lives(fusing *x) {
+    const cb_lives *lives = &x->steps.plan->lives;
+    const uint32_t n_step = x->steps.plan->schedule.n_step;
+    const uint32_t *real = x->steps.real, *end = real + x->steps.n_real;
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        cb_life *to = &x->out->life[i];
+        to->made = x->room.group[life->made];
+        to->offset = life->offset;
+        to->last = x->out->n_group;
+        if (life->last == n_step) continue;
+        uint32_t low = 0, high = (uint32_t)(end - real); /* real steps up to life->last */
+        while (low < high) {
+            const uint32_t middle = low + (high - low) / 2;
+            if (real[middle] <= life->last) low = middle + 1;
+            else high = middle;
+        }
+        to->last = low - 1;
+    }
+}
+
+static void find_lives(fusing *x) {
+    const cb_lives *lives = &x->steps.plan->lives;
+    const cb_groups *out = x->out;
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const uint32_t group = x->room.group[lives->instance[i].made];
+        out->life[i] = (cb_life){.made = group, .last = group};
+        if (cb_place_held(&x->steps, i)) out->life[i].last = out->n_group;
+    }
+    for (uint32_t g = 0; g < out->n_group; g++) {
+        for (uint32_t i = out->begin[g]; i < out->begin[g + 1]; i++) {
+            for (uint32_t k = 0; k < cb_step_op(&x->steps, out->step[i])->n_in; k++) {
+                const uint32_t place = cb_place_in(&x->steps, out->step[i], k);
+                if (place < lives->n_instance && out->life[place].last < g)
+                    out->life[place].last = g;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        cb_life *life = &out->life[i];
+        const bool is_alone = out->begin[life->made + 1] - out->begin[life->made] == 1;
+        life->is_local =
+            !is_alone && life->last == life->made && lives->instance[i].storage != CB_NONE;
+    }
+}
+
+/* Places the lives, and measures them. */
+static cb_status place(fusing *x, uint64_t *live_bytes, uint64_t *arena_bytes) {
+    const cb_lives *lives = &x->steps.plan->lives;
+    cb_lives shorter = {.n_instance = lives->n_instance};
+    shorter.instance = CB_NEW(x->arena, cb_instance, lives->n_instance);
+    uint64_t *change = CB_NEW(x->arena, uint64_t, x->out->n_group + (size_t)2), live = 0;
+    if (!shorter.instance || !change) return cb_no_memory(x->err);
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_life *life = &x->out->life[i];
+        shorter.instance[i] = (cb_instance){.made = life->made,
+                                            .last = life->last,
+                                            .bytes = life->is_local ? 0 : lives->instance[i].bytes};
+        change[life->made] += shorter.instance[i].bytes;
+        change[life->last + 1] -= shorter.instance[i].bytes;
+    }
+    *live_bytes = 0;
+    for (uint32_t g = 0; g < x->out->n_group; g++) {
+        live += change[g];
+        if (live > *live_bytes) *live_bytes = live;
+    }
+    CB_TRY(cb_place(x->steps.p, &shorter, x->arena, (cb_poll){0}, arena_bytes, x->err));
+    for (uint32_t i = 0; i < lives->n_instance; i++)
+        x->out->life[i].offset = shorter.instance[i].offset;
+    return CB_OK;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static cb_status attempt(fusing *x, bool *good) {
+    const cb_plan *plan = x->steps.plan;
+    uint64_t live_bytes = 0, arena_bytes = 0;
+    CB_TRY(make_groups(x));
+    *good = true;
+    if (x->out->n_group == x->out->n_instr) {
+        keep_lives(x);
+        return CB_OK;
+    }
+    find_lives(x);
+    CB_TRY(place(x, &live_bytes, &arena_bytes));
+    *good = live_bytes <= plan->live_bytes && arena_bytes <= plan->arena_bytes;
+    return CB_OK;
+}
+
+cb_status cb_fuse(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
+                  cb_fuses_fn fuses, cb_arena *arena, cb_groups *out, cb_error *err) {
+    const size_t n = sizeof tactics / sizeof tactics[0];
+    fusing x = {.out = out, .arena = arena, .err = err};
+    CB_TRY(cb_steps_init(&x.steps, joint, p, plan, arena, err));
+    CB_TRY(cb_joining_init(&x.joining, &x.steps, fuses, arena, err));
+    bool good = false;
+    for (size_t i = fuses ? 0 : n - 1; i < n && !good; i++) {
+        x.by = tactics[i];
+        CB_TRY(attempt(&x, &good));
+    }
+    return CB_OK;
+}

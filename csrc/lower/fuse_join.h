@@ -1,0 +1,29 @@
+/* fuse_join.h: one group while it grows: which steps may run in it, by what they compute. Bytes are
+ * no matter here (fuse_room.h). */
+#ifndef CB_LOWER_FUSE_JOIN_H
+#define CB_LOWER_FUSE_JOIN_H
+
+#include "fuse_steps.h"
+#include "program.h"
+#include "reads.h"
+
+#define CB_GROUP_MOST 48 /* instructions */
+
+typedef struct cb_joining {
+    const cb_steps *steps;
+    cb_fuses_fn fuses;
+    cb_domain domain;
+    uint32_t n, step[CB_GROUP_MOST];
+    cb_part part[CB_GROUP_MOST];
+    cb_parts parts;
+    uint8_t *made; /* [n_place] cb_made, for what members make; OUTSIDE elsewhere */
+} cb_joining;
+
+CB_MUST_CHECK cb_status cb_joining_init(cb_joining *x, const cb_steps *steps, cb_fuses_fn fuses,
+                                        cb_arena *arena, cb_error *err);
+/* Adds a step, or leaves the group as it was: false. */
+bool cb_join(cb_joining *x, uint32_t step);
+/* Leaves the first `n` members, as if no other had joined. */
+void cb_joining_cut(cb_joining *x, uint32_t n);
+
+#endif
