@@ -11,10 +11,11 @@
  *     TOTAL       one                       sum, mean over everything
  *     ONE         one                       pointwise on single values
  *
- * A value that is made in a group is read there as it was made: SAME where it has count elements, ROW
- * where it is one a row (repeated along the row, or by a ROW_MAP), ONE where it is one. COLUMNS
- * and TOTAL are complete only when the group is: a total may be read by ONE instructions, which then
- * run after everything else; nothing else reads them. What comes from outside is read in any way.
+ * A value that is made in a group is read there as it was made: SAME where it has count elements,
+ * ROW where it is one a row (repeated along the row, or by a ROW_MAP), ONE where it is one. COLUMNS
+ * and TOTAL are complete only when the group is: a total may be read by ONE instructions, which
+ * then run after everything else; nothing else reads them. What comes from outside is read in any
+ * way. There are two rows at least, so that one a row and one are told apart.
  *
  * Nothing here knows which machine runs the group. */
 #ifndef CB_LOWER_DOMAIN_H
@@ -43,20 +44,20 @@ typedef enum cb_part {
     CB_PART_ONE
 } cb_part;
 
-typedef enum cb_view { /* how an operand is laid over a domain */
-    CB_VIEW_OTHER = 0, /* any strides */
-    CB_VIEW_SAME,      /* element i is element i */
-    CB_VIEW_ROW,       /* one a row */
-    CB_VIEW_COLUMN,    /* one a column, the same in each row */
-    CB_VIEW_ONE        /* one element everywhere */
+typedef enum cb_view {                    /* how an operand is laid over a domain */
+                       CB_VIEW_OTHER = 0, /* any strides */
+                       CB_VIEW_SAME,      /* element i is element i */
+                       CB_VIEW_ROW,       /* one a row */
+                       CB_VIEW_COLUMN,    /* one a column, the same in each row */
+                       CB_VIEW_ONE        /* one element everywhere */
 } cb_view;
 
 /* What an op is in this domain. in0: shape of input 0 (NULL: none), out0: shape of output 0. */
 cb_part cb_part_of(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0, const cb_shape *out0,
                    const cb_domain *domain);
 
-/* Whether an op can join a group with this domain, which it may widen (from single elements) or give
- * rows: then the new domain. An empty group has the domain {0, 0}. */
+/* Whether an op can join a group with this domain, which it may widen (from single elements) or
+ * give rows: then the new domain. An empty group has the domain {0, 0}. */
 bool cb_domain_join(cb_domain *domain, cb_opcode code, const cb_attrs *attrs, const cb_shape *in0,
                     const cb_shape *out0);
 

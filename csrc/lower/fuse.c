@@ -1,6 +1,6 @@
 /* List scheduling with a small lookahead. A group opens with the first step that has not run, goes
- * on through the schedule, and takes what belongs to it (fuse_join.h); what does not is deferred. Of
- * what was found it keeps the longest part that fits (fuse_room.h).
+ * on through the schedule, and takes what belongs to it (fuse_join.h); what does not is deferred.
+ * Of what was found it keeps the longest part that fits (fuse_room.h).
  *
  *     schedule   add gelu | matmul | dropout? | ...     dropout reads the matmul's result: deferred
  *     groups     {add gelu} {matmul dropout?}           a matmul fuses with nothing

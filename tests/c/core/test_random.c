@@ -134,7 +134,7 @@ static void vary_context(made *m) {
 static void build(made *m) {
     *m = (made){0};
     CHECK_OK(cb_graph_new(ctx, &m->g, &err));
-    int64_t size = 3 + below(8);
+    int64_t size = below(3) ? 3 + below(8) : 32 + 8 * below(2); /* the larger ones have rows */
     add_input(m, CB_ROLE_DATA, size, size);
     for (uint32_t k = 0; k < 3; k++) add_input(m, CB_ROLE_PARAM, size, k == 2 ? 2 * size : size);
     uint32_t n_ops = 6 + below(30);
