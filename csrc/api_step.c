@@ -126,6 +126,15 @@ void cb_step_group_steps(const cb_step *step, uint32_t *out) {
     for (uint32_t g = 0; g < p->n_group; g++) out[g] = p->instr[p->group[g].instr_begin].step;
 }
 
+uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint32_t *out, uint32_t room) {
+    const cb_program *p = step->program;
+    if (group >= p->n_group) return 0;
+    const cb_group *g = &p->group[group];
+    for (uint32_t i = 0; i < g->n_instr && i < room; i++)
+        out[i] = p->instr[g->instr_begin + i].step;
+    return g->n_instr;
+}
+
 /* ---- running -------------------------------------------------------------------------------- */
 
 /* New states replace the old ones when nothing can fail any more. The null backend has none. */

@@ -2,9 +2,9 @@
  * looked up once, so that a run only fills in addresses. Shared by the backends that run kernels.
  * Program and runtime must outlive it.
  *
- * Addresses come from two sides: ARENA and LOCAL operands are placed by the backend, wherever it keeps
- * the buffers and locals (cb_executable_place), INPUT and OUTPUT operands by cb_executable_bind at the start of a
- * run. */
+ * Addresses come from two sides: ARENA and LOCAL operands are placed by the backend, wherever it
+ * keeps buffers and locals (cb_executable_place), INPUT and OUTPUT operands by cb_executable_bind at
+ * the start of a run. */
 #ifndef CB_EXEC_EXECUTABLE_H
 #define CB_EXEC_EXECUTABLE_H
 
@@ -45,7 +45,8 @@ void cb_executable_place(cb_executable *x, uint32_t group);
 /* Points the others at the caller's buffers; CB_INVALID: one is missing. */
 CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings,
                                            cb_error *err);
-/* Runs a group whose tensors are placed and bound, one instruction after another. Errors end in the user's source line. */
+/* Runs a group whose tensors are placed and bound, one instruction after another. Errors end in the
+ * user's source line. */
 CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
                                                 const cb_bindings *bindings, cb_error *err);
 /* Where an operand is kept inside, NULL: it is the caller's, or its buffer is not there. */

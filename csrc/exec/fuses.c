@@ -1,5 +1,5 @@
-/* Which ops run in groups of several: pointwise ops, reductions and rows in f32, with bool where ops
- * compare and choose. What a kernel gives alone it gives in a group, bit by bit. */
+/* Which ops run in groups of several: pointwise ops, reductions and rows in f32, with bool where
+ * ops compare and choose. What a kernel gives alone it gives in a group, bit by bit. */
 #include "executable.h"
 
 /* Named one by one: an op that is new in ops.def runs by itself until it is added here. */

@@ -294,7 +294,9 @@ CB_API cb_argument_info cb_step_input(const cb_step *step, uint32_t i);
 CB_API cb_argument_info cb_step_output(const cb_step *step, uint32_t i);
 
 typedef struct cb_step_numbers {
-    uint64_t arena_bytes, live_bytes, saved_bytes, total_bytes; /* planned */
+    uint64_t arena_bytes, live_bytes, saved_bytes,
+        total_bytes; /* of the program, at most the plan's;
+                                                                   saved_bytes: the plan's */
     uint64_t save_all_arena_bytes, save_all_live_bytes, save_all_saved_bytes;
     uint64_t budget_bytes;                    /* UINT64_MAX: none */
     int64_t time_ps, once_ps, lower_bound_ps; /* modelled; bound -1: none */
@@ -304,6 +306,10 @@ CB_API cb_step_numbers cb_step_get_numbers(const cb_step *step);
 
 /* Step of the plan at which each group starts: [n_groups]. */
 CB_API void cb_step_group_steps(const cb_step *step, uint32_t *out);
+/* How many steps of the plan a group runs; the first `room` of them, in the order in which it runs
+ * them, go to `out`. */
+CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint32_t *out,
+                                      uint32_t room);
 
 /* Texts of the compiled step: "joint", "forward", "backward" (graph text), "program", "explain"
  * (text), "problem", "plan" (JSON). Free with cb_text_free. */

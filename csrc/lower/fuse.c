@@ -6,7 +6,8 @@
  *     groups     {add gelu} {matmul dropout?}           a matmul fuses with nothing
  *
  * Offsets are new where groups are: lives have become shorter, some are gone. Placement is a
- * heuristic, so the arena may come out larger than the plan's: then less is tried. */
+ * heuristic, so the arena may come out larger than the plan's: then the groups of what found no
+ * room are taken apart, and at last all. */
 #include "fuse.h"
 
 #include "fuse_join.h"
@@ -15,8 +16,10 @@
 typedef struct tactic {
     uint32_t deferred; /* steps passed over, at most */
     uint32_t members;  /* of a group, at most; 1: the plan as it is */
+    uint32_t rounds;   /* in which groups are taken apart, at most */
 } tactic;
-static const tactic tactics[] = {{8, CB_GROUP_MOST}, {0, CB_GROUP_MOST}, {0, 8}, {0, 1}};
+static const tactic tactics[] = {
+    {8, CB_GROUP_MOST, 8}, {0, CB_GROUP_MOST, 8}, {0, 8, 8}, {0, 1, 1}};
 
 typedef struct fusing {
     cb_steps steps;
@@ -24,6 +27,7 @@ typedef struct fusing {
     cb_room room;
     cb_groups *out;
     tactic by;
+    uint8_t *alone;      /* [n_step] joins no group */
     uint32_t first, end; /* in steps.real: the first that has not run, after the last that has */
     cb_arena *arena;
     cb_error *err;
@@ -47,11 +51,12 @@ static uint32_t gather(fusing *x) {
     cb_joining *group = &x->joining;
     uint32_t at = x->first + 1, deferred = 0;
     cb_joining_cut(group, 0);
-    if (x->by.members == 1 || !cb_join(group, x->steps.real[x->first])) return at;
+    if (x->by.members == 1 || x->alone[x->steps.real[x->first]]) return at;
+    if (!cb_join(group, x->steps.real[x->first])) return at;
     for (; at < x->steps.n_real && group->n < x->by.members; at++) {
         const uint32_t step = x->steps.real[at];
         if (x->room.group[step] != CB_NONE) continue;
-        if (is_ready(x, step) && cb_join(group, step)) continue;
+        if (!x->alone[step] && is_ready(x, step) && cb_join(group, step)) continue;
         if (deferred++ == x->by.deferred) break;
     }
     return at;
@@ -158,8 +163,9 @@ static void find_lives(fusing *x) {
     }
 }
 
-/* Places the lives, and measures them. */
-static cb_status place(fusing *x, uint64_t *live_bytes, uint64_t *arena_bytes) {
+/* Places the lives, and measures them. What lives a little longer than in the plan is placed near
+ * the plan's offsets where placing anew takes more than the plan, or did so before. */
+static cb_status place(fusing *x, bool anew, uint64_t *live_bytes, uint64_t *arena_bytes) {
     const cb_lives *lives = &x->steps.plan->lives;
     cb_lives shorter = {.n_instance = lives->n_instance};
     shorter.instance = CB_NEW(x->arena, cb_instance, lives->n_instance);
@@ -178,7 +184,13 @@ static cb_status place(fusing *x, uint64_t *live_bytes, uint64_t *arena_bytes) {
         live += change[g];
         if (live > *live_bytes) *live_bytes = live;
     }
-    CB_TRY(cb_place(x->steps.p, &shorter, x->arena, (cb_poll){0}, arena_bytes, x->err));
+    *arena_bytes = UINT64_MAX;
+    if (anew) CB_TRY(cb_place(x->steps.p, &shorter, x->arena, (cb_poll){0}, arena_bytes, x->err));
+    if (*arena_bytes > x->steps.plan->arena_bytes) {
+        for (uint32_t i = 0; i < lives->n_instance; i++)
+            shorter.instance[i].offset = lives->instance[i].offset;
+        CB_TRY(cb_place_near(x->steps.p, &shorter, x->arena, (cb_poll){0}, arena_bytes, x->err));
+    }
     for (uint32_t i = 0; i < lives->n_instance; i++)
         x->out->life[i].offset = shorter.instance[i].offset;
     return CB_OK;
@@ -186,7 +198,26 @@ static cb_status place(fusing *x, uint64_t *live_bytes, uint64_t *arena_bytes) {
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-static cb_status attempt(fusing *x, bool *good) {
+/* Takes the groups apart in which something lives that found no room; false: there are none. */
+static bool split_groups(fusing *x) {
+    const cb_plan *plan = x->steps.plan;
+    const cb_groups *out = x->out;
+    bool any = false;
+    for (uint32_t i = 0; i < plan->lives.n_instance; i++) {
+        const cb_life *life = &out->life[i];
+        if (life->is_local) continue;
+        if (life->offset + plan->lives.instance[i].bytes <= plan->arena_bytes) continue;
+        for (int side = 0; side < 2; side++) {
+            const uint32_t g = side ? life->last : life->made;
+            if (g == out->n_group || out->begin[g + 1] - out->begin[g] == 1) continue;
+            any = true;
+            for (uint32_t k = out->begin[g]; k < out->begin[g + 1]; k++) x->alone[out->step[k]] = 1;
+        }
+    }
+    return any;
+}
+
+static cb_status attempt(fusing *x, bool anew, bool *good) {
     const cb_plan *plan = x->steps.plan;
     uint64_t live_bytes = 0, arena_bytes = 0;
     CB_TRY(make_groups(x));
@@ -196,7 +227,7 @@ static cb_status attempt(fusing *x, bool *good) {
         return CB_OK;
     }
     find_lives(x);
-    CB_TRY(place(x, &live_bytes, &arena_bytes));
+    CB_TRY(place(x, anew, &live_bytes, &arena_bytes));
     *good = live_bytes <= plan->live_bytes && arena_bytes <= plan->arena_bytes;
     return CB_OK;
 }
@@ -207,10 +238,16 @@ cb_status cb_fuse(const cb_graph *joint, const cb_problem *p, const cb_plan *pla
     fusing x = {.out = out, .arena = arena, .err = err};
     CB_TRY(cb_steps_init(&x.steps, joint, p, plan, arena, err));
     CB_TRY(cb_joining_init(&x.joining, &x.steps, fuses, arena, err));
+    x.alone = CB_NEW(arena, uint8_t, plan->schedule.n_step);
+    if (!x.alone) return cb_no_memory(err);
     bool good = false;
     for (size_t i = fuses ? 0 : n - 1; i < n && !good; i++) {
         x.by = tactics[i];
-        CB_TRY(attempt(&x, &good));
+        memset(x.alone, 0, plan->schedule.n_step);
+        for (uint32_t round = 0; round < x.by.rounds && !good; round++) {
+            CB_TRY(attempt(&x, round == 0, &good));
+            if (!good && !split_groups(&x)) break;
+        }
     }
     return CB_OK;
 }

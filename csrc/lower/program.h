@@ -10,7 +10,7 @@
  *   ARENA          arena + buffers[operand.buffer].offset + operand.offset * element size
  *   INPUT          bindings.inputs[operand.buffer] + ...
  *   OUTPUT         bindings.outputs[operand.buffer] + ...
- *   LOCAL          none: the backend keeps it where it likes; locals[operand.buffer] has its size */
+ *   LOCAL          none: it is the backend's to keep; locals[operand.buffer] has its size */
 #ifndef CB_LOWER_PROGRAM_H
 #define CB_LOWER_PROGRAM_H
 

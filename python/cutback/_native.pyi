@@ -83,7 +83,7 @@ class Step:
         seed: int,
         random_step: int,
         /,
-    ) -> tuple[tuple[int, float, int], ...]: ...
+    ) -> tuple[tuple[tuple[int, ...], float, int], ...]: ...
     def train(
         self,
         inputs: Sequence[np.ndarray[Any, Any]],

@@ -333,11 +333,26 @@ static PyObject *step_run(cb_py_step *self, PyObject *args) {
     return result;
 }
 
-static PyObject *profile_rows(const uint32_t *step, const double *seconds, const uint64_t *bytes,
+/* The steps that a group runs. */
+static PyObject *group_members(const cb_step *core, uint32_t group) {
+    uint32_t n = cb_step_group_members(core, group, NULL, 0);
+    uint32_t *step = PyMem_New(uint32_t, (size_t)n + 1);
+    PyObject *members = step ? PyTuple_New((Py_ssize_t)n) : PyErr_NoMemory();
+    if (members) (void)cb_step_group_members(core, group, step, n);
+    for (uint32_t i = 0; members && i < n; i++) {
+        PyObject *number = PyLong_FromUnsignedLong(step[i]);
+        if (!number) Py_CLEAR(members);
+        else PyTuple_SET_ITEM(members, (Py_ssize_t)i, number);
+    }
+    PyMem_Free(step);
+    return members;
+}
+
+static PyObject *profile_rows(const cb_step *core, const double *seconds, const uint64_t *bytes,
                               uint32_t n) {
     PyObject *rows = PyTuple_New((Py_ssize_t)n);
     for (uint32_t g = 0; rows && g < n; g++) {
-        PyObject *row = Py_BuildValue("(kdK)", (unsigned long)step[g], seconds[g],
+        PyObject *row = Py_BuildValue("(NdK)", group_members(core, g), seconds[g],
                                       (unsigned long long)bytes[g]);
         if (!row) Py_CLEAR(rows);
         else PyTuple_SET_ITEM(rows, (Py_ssize_t)g, row);
@@ -345,7 +360,7 @@ static PyObject *profile_rows(const uint32_t *step, const double *seconds, const
     return rows;
 }
 
-/* profile(inputs, outputs, seed, random_step) -> ((step, seconds, bytes), ...) a group */
+/* profile(inputs, outputs, seed, random_step) -> ((steps, seconds, bytes), ...) a group */
 static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     PyObject *inputs, *outputs, *ran = NULL, *rows = NULL;
     unsigned long long seed;
@@ -355,19 +370,14 @@ static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     uint32_t n = cb_step_get_numbers(self->core).n_groups;
     run_arrays run = {.inputs = PySequence_Tuple(inputs)};
     run.outputs = run.inputs ? PySequence_Tuple(outputs) : NULL;
-    uint32_t *step = PyMem_New(uint32_t, (size_t)n + 1);
     double *seconds = PyMem_New(double, (size_t)n + 1);
     uint64_t *bytes = PyMem_Calloc((size_t)n + 1, sizeof *bytes);
-    if (!step || !seconds || !bytes) PyErr_NoMemory();
+    if (!seconds || !bytes) PyErr_NoMemory();
     cb_run settings = {
         .seed = seed, .random_step = random_step, .group_seconds = seconds, .group_bytes = bytes};
     if (run.outputs && !PyErr_Occurred()) ran = bind_and_execute(self, &run, &settings, NULL, NULL);
-    if (ran) {
-        cb_step_group_steps(self->core, step);
-        rows = profile_rows(step, seconds, bytes, n);
-    }
+    if (ran) rows = profile_rows(self->core, seconds, bytes, n);
     Py_XDECREF(ran);
-    PyMem_Free(step);
     PyMem_Free(seconds);
     PyMem_Free(bytes);
     drop_arrays(&run);

@@ -85,6 +85,19 @@ static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t 
     return begin;
 }
 
+/* Puts an item where it was placed among the `n` so far. */
+static void insert(placement *z, const item *it, uint64_t begin, placed *at, uint32_t n) {
+    uint32_t low = 0, high = n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (at[middle].begin <= begin) low = middle + 1;
+        else high = middle;
+    }
+    memmove(at + low + 1, at + low, (n - low) * sizeof *at);
+    at[low] = (placed){begin, begin + it->bytes, it->made, it->last};
+    z->offset[it->id] = begin;
+}
+
 /* Places all items in one order; `at` [n] is scratch. */
 static cb_status place_in_order(placement *z, order by, placed *at, cb_error *err) {
     item *items = z->items;
@@ -95,15 +108,7 @@ static cb_status place_in_order(placement *z, order by, placed *at, cb_error *er
     for (uint32_t i = 0; i < n; i++) {
         CB_TRY(wait_for(z, i, err));
         uint64_t begin = find_gap(&items[i], at, i, &z->top);
-        uint32_t low = 0, high = i;
-        while (low < high) {
-            uint32_t middle = low + (high - low) / 2;
-            if (at[middle].begin <= begin) low = middle + 1;
-            else high = middle;
-        }
-        memmove(at + low + 1, at + low, (i - low) * sizeof *at);
-        at[low] = (placed){begin, begin + items[i].bytes, items[i].made, items[i].last};
-        z->offset[items[i].id] = begin;
+        insert(z, &items[i], begin, at, i);
     }
     return CB_OK;
 }
@@ -196,6 +201,42 @@ static cb_status place_in_sweep(placement *z, item *ending, gap *gaps, cb_error 
     return CB_OK;
 }
 
+/* ---- near what is known ---------------------------------------------------------------------- */
+
+static bool is_free(const item *it, uint64_t begin, const placed *at, uint32_t n) {
+    for (uint32_t i = 0; i < n && at[i].begin < begin + it->bytes; i++) {
+        if (at[i].end > begin && at[i].made <= it->last && it->made <= at[i].last) return false;
+    }
+    return true;
+}
+
+/* Items stay where they are, the larger and longer ones first; what is in their way then takes the
+ * gaps. `at` [n] is scratch. */
+static cb_status place_near(placement *z, placed *at, cb_error *err) {
+    item *items = z->items;
+    uint32_t n_placed = 0, n_moved = 0;
+    z->top = 0;
+    for (uint32_t i = 0; i < z->n; i++) items[i].key = key_of(&items[i], BY_AREA);
+    cb_sort(items, z->n, sizeof *items, compare_items);
+    for (uint32_t i = 0; i < z->n; i++) {
+        const item it = items[i];
+        const uint64_t begin = z->offset[it.id];
+        CB_TRY(wait_for(z, n_placed, err));
+        if (!is_free(&it, begin, at, n_placed)) {
+            items[n_moved++] = it;
+            continue;
+        }
+        insert(z, &it, begin, at, n_placed++);
+        if (begin + it.bytes > z->top) z->top = begin + it.bytes;
+    }
+    for (uint32_t i = 0; i < n_moved; i++) {
+        CB_TRY(wait_for(z, n_placed, err));
+        uint64_t begin = find_gap(&items[i], at, n_placed, &z->top);
+        insert(z, &items[i], begin, at, n_placed++);
+    }
+    return CB_OK;
+}
+
 /* No arena can be smaller than what lives at one moment. */
 static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uint32_t n_moment) {
     uint64_t live = 0, most = 0;
@@ -210,21 +251,45 @@ static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uin
     return most;
 }
 
+/* The lives that take bytes; returns how many. */
+static uint32_t list_items(const cb_problem *p, const cb_lives *lives, item *items) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        uint64_t bytes = (life->bytes + p->align - 1) & ~(p->align - 1);
+        if (bytes > 0)
+            items[n++] = (item){.bytes = bytes, .made = life->made, .last = life->last, .id = i};
+    }
+    return n;
+}
+
+cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll poll,
+                        uint64_t *arena_bytes, cb_error *err) {
+    item *items = CB_NEW(scratch, item, lives->n_instance);
+    placed *at = CB_NEW(scratch, placed, lives->n_instance);
+    uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
+    if (!items || !at || !offset) return cb_no_memory(err);
+    for (uint32_t i = 0; i < lives->n_instance; i++) offset[i] = lives->instance[i].offset;
+    placement z = {.items = items, .offset = offset, .poll = poll};
+    z.n = list_items(p, lives, items);
+    CB_TRY(place_near(&z, at, err));
+    for (uint32_t i = 0; i < lives->n_instance; i++) lives->instance[i].offset = offset[i];
+    *arena_bytes = z.top;
+    return CB_OK;
+}
+
 cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll poll,
                    uint64_t *arena_bytes, cb_error *err) {
-    uint32_t n = 0, n_moment = 1;
+    uint32_t n_moment = 1;
     item *items = CB_NEW(scratch, item, lives->n_instance);
     placed *at = CB_NEW(scratch, placed, lives->n_instance);
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
     uint64_t *best = CB_NEW(scratch, uint64_t, lives->n_instance);
     if (!items || !at || !offset || !best) return cb_no_memory(err);
     for (uint32_t i = 0; i < lives->n_instance; i++) {
-        const cb_instance *life = &lives->instance[i];
-        uint64_t bytes = (life->bytes + p->align - 1) & ~(p->align - 1);
-        if (life->last + 2 > n_moment) n_moment = life->last + 2;
-        if (bytes > 0)
-            items[n++] = (item){.bytes = bytes, .made = life->made, .last = life->last, .id = i};
+        if (lives->instance[i].last + 2 > n_moment) n_moment = lives->instance[i].last + 2;
     }
+    const uint32_t n = list_items(p, lives, items);
     uint64_t *change = CB_NEW(scratch, uint64_t, n_moment);
     if (!change) return cb_no_memory(err);
     uint64_t floor = floor_bytes(items, n, change, n_moment), smallest = UINT64_MAX;

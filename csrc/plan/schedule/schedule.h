@@ -70,5 +70,9 @@ CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule 
  * CB_POLL_CANCEL; CB_POLL_FINISH is for searches. */
 CB_MUST_CHECK cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
                                  cb_poll poll, uint64_t *arena_bytes, cb_error *err);
+/* The same for lives that differ a little from some that were placed, with the offsets of those:
+ * what can stays there, so the arena seldom grows. */
+CB_MUST_CHECK cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
+                                      cb_poll poll, uint64_t *arena_bytes, cb_error *err);
 
 #endif

@@ -16,16 +16,30 @@ if TYPE_CHECKING:
     from .executable import Graph
 
 
-class Kernel(NamedTuple):
-    """One kernel of a step."""
+class Part(NamedTuple):
+    """One operation of a kernel that runs several."""
 
     step: int  # its place in the plan's schedule
-    kind: str  # "matmul"
-    name: str  # "matmul_12"
-    location: str  # "model.py:12", "" when not known
-    recomputed: bool  # it had run before
+    kind: str  # "gelu"
+    name: str  # "gelu_13"
+    share: float  # of the kernel's seconds, by the bytes that it moves
+
+
+class Kernel(NamedTuple):
+    """One kernel of a step: an operation, or several that run as one."""
+
+    step: int  # its place in the plan's schedule: that of the first operation
+    kind: str  # "matmul"; "add+gelu", "add+gelu+7 more"
+    name: str  # "matmul_12"; likewise of the first operation
+    location: str  # "model.py:12", "" when not known; likewise
+    recomputed: bool  # it had run before: all of it
     seconds: float
     bytes: int  # allocated while it ran, each storage by itself
+    parts: tuple[Part, ...] = ()  # of a kernel of several
+
+    def operations(self) -> tuple[Part, ...]:
+        """What it runs: its parts, or itself."""
+        return self.parts or (Part(self.step, self.kind, self.name, 1.0),)
 
 
 class StepProfile:
@@ -48,7 +62,7 @@ class StepProfile:
     def timeline(self) -> list[int]:
         """Bytes allocated during each step of the schedule; a view keeps what was there."""
         row = [0] * self.n_step
-        at = {kernel.step: kernel.bytes for kernel in self.kernels}
+        at = {op.step: kernel.bytes for kernel in self.kernels for op in kernel.operations()}
         held = 0
         for step in range(self.n_step):
             held = at.get(step, held)
@@ -69,7 +83,8 @@ class StepProfile:
         takes."""
         runs: dict[str, list[float]] = {}
         for kernel in self.kernels:
-            runs.setdefault(kernel.name, []).append(kernel.seconds)
+            for op in kernel.operations():
+                runs.setdefault(op.name, []).append(op.share * kernel.seconds)
         return {name: sum(seconds) / len(seconds) for name, seconds in runs.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -97,22 +112,41 @@ def profile(
         graph, wrt, backend="debug", plan=run.text("plan"), keep_gradients=run.keeps_gradients
     )
     times = _rows(run, arrays, seed, rng_step)
-    sizes = _rows(debug, arrays, seed, rng_step)
-    document = run.plan.document
+    sizes = {
+        step: size for group, _, size in _rows(debug, arrays, seed, rng_step) for step in group
+    }
     ops = run.plan.problem["ops"]
-    steps = document["steps"]
-    seen: set[int] = set()
+    steps = run.plan.document["steps"]
+    first = {op: step for step, op in reversed(list(enumerate(steps)))}
     kernels = []
-    for (step, seconds, _), (_, _, size) in zip(times, sizes, strict=True):
-        op = ops[steps[step]]
-        again = steps[step] in seen
-        seen.add(steps[step])
-        kernels.append(Kernel(step, op["kind"], op["name"], op.get("at", ""), again, seconds, size))
+    for group, seconds, _ in times:
+        op = ops[steps[group[0]]]
+        again = all(first[steps[step]] != step for step in group)
+        size = max(sizes[step] for step in group)
+        parts = _parts([(step, ops[steps[step]]) for step in group]) if len(group) > 1 else ()
+        kind = _kinds(parts) if parts else op["kind"]
+        kernels.append(
+            Kernel(group[0], kind, op["name"], op.get("at", ""), again, seconds, size, parts)
+        )
     return StepProfile(kernels, len(steps))
+
+
+def _parts(group: Sequence[tuple[int, dict[str, Any]]]) -> tuple[Part, ...]:
+    moved = [max(1, op.get("bytes", 0)) for _, op in group]
+    return tuple(
+        Part(step, op["kind"], op["name"], one / sum(moved))
+        for (step, op), one in zip(group, moved, strict=True)
+    )
+
+
+def _kinds(parts: Sequence[Part]) -> str:
+    """The kinds in order, each once: ``"add+gelu"``, ``"add+gelu+2 more"``."""
+    kinds = list(dict.fromkeys(part.kind for part in parts))
+    return "+".join(kinds if len(kinds) <= 3 else [*kinds[:2], f"{len(kinds) - 2} more"])
 
 
 def _rows(
     run: Executable, arrays: Sequence[np.ndarray[Any, Any]], seed: int, rng_step: int
-) -> tuple[tuple[int, float, int], ...]:
+) -> tuple[tuple[tuple[int, ...], float, int], ...]:
     copies = [np.array(array) for array in arrays]
     return run.native.profile(run.inputs(copies), run.outputs(), *draws_of(seed, rng_step))

@@ -90,7 +90,7 @@ def test_three_plans_one_result(make):
             plan = step.plan.to_json()
             arrays, debug = train(case, "debug", plan=plan)
             assert arrays == wanted
-            assert debug.stats.peak_bytes == debug.planned.live_bytes == step.planned.live_bytes
+            assert debug.stats.peak_bytes == debug.planned.live_bytes <= step.planned.live_bytes
     finally:
         cutback.set_num_threads(threads)
     assert step.planned.arena_bytes <= everything.arena_bytes // 2

@@ -61,9 +61,10 @@ def test_a_profile_of_a_step(model, tmp_path, capsys):
     step = cutback.compile(model.loss, budget=0.7)
     profile = step.profile(model.params(), *model.data())
     times = profile.times()
-    assert set(times) == {kernel.name for kernel in profile.kernels}
+    parts = [(part, k.seconds) for k in profile.kernels for part in k.operations()]
+    assert set(times) == {part.name for part, _ in parts}
     repeated = next(k for k in profile.kernels if k.recomputed).name
-    runs = [k.seconds for k in profile.kernels if k.name == repeated]
+    runs = [part.share * seconds for part, seconds in parts if part.name == repeated]
     assert len(runs) > 1 and math.isclose(times[repeated], sum(runs) / len(runs))
 
     plan = cutback.plan(step.plan.problem, profile=profile, budget=0.7, measure="arena")
@@ -71,7 +72,7 @@ def test_a_profile_of_a_step(model, tmp_path, capsys):
     assert math.isclose(plan.numbers["once_ps"], once * 1e12, rel_tol=1e-6, abs_tol=1000)
     again = cutback.compile(model.loss, plan=plan)  # times are no part of the fingerprint
     again(model.params(), *model.data())
-    assert again.stats.peak_bytes == plan.numbers["arena_bytes"]
+    assert again.stats.peak_bytes == again.planned.arena_bytes <= plan.numbers["arena_bytes"]
 
     file, graph = tmp_path / "times.json", tmp_path / "problem.json"
     profile.save(file)
