@@ -3,8 +3,8 @@
  * Program and runtime must outlive it.
  *
  * Addresses come from two sides: ARENA and LOCAL operands are placed by the backend, wherever it
- * keeps buffers and locals (cb_executable_place), INPUT and OUTPUT operands by cb_executable_bind at
- * the start of a run. */
+ * keeps buffers and locals (cb_executable_place), INPUT and OUTPUT operands by cb_executable_bind
+ * at the start of a run. */
 #ifndef CB_EXEC_EXECUTABLE_H
 #define CB_EXEC_EXECUTABLE_H
 

@@ -269,7 +269,9 @@ cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
     placed *at = CB_NEW(scratch, placed, lives->n_instance);
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
     if (!items || !at || !offset) return cb_no_memory(err);
-    for (uint32_t i = 0; i < lives->n_instance; i++) offset[i] = lives->instance[i].offset;
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        if (lives->instance[i].bytes > 0) offset[i] = lives->instance[i].offset;
+    }
     placement z = {.items = items, .offset = offset, .poll = poll};
     z.n = list_items(p, lives, items);
     CB_TRY(place_near(&z, at, err));

@@ -80,6 +80,27 @@ TEST(measured_peak_is_the_planned_one) {
     cb_context_free(ctx);
 }
 
+TEST(groups_run_each_step_once) {
+    cb_context *ctx = new_context(1);
+    cb_step *step = NULL;
+    bool several = false;
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){.backend = "debug"}, &step, &err));
+    const uint32_t n_groups = cb_step_get_numbers(step).n_groups;
+    uint32_t first[400], members[400], seen[400] = {0};
+    CHECK(n_groups <= 400);
+    cb_step_group_steps(step, first);
+    for (uint32_t g = 0; g < n_groups; g++) {
+        const uint32_t n = cb_step_group_members(step, g, members, 400);
+        CHECK(n > 0 && n <= 400 && members[0] == first[g]);
+        CHECK(cb_step_group_members(step, g, NULL, 0) == n);
+        several |= n > 1;
+        for (uint32_t i = 0; i < n; i++) CHECK(members[i] < 400 && seen[members[i]]++ == 0);
+    }
+    CHECK(several && cb_step_group_members(step, n_groups, members, 400) == 0);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
 TEST(presets_order_as_their_names_say) {
     cb_context *ctx = new_context(1);
     outcome all = run_once(ctx, (cb_compile_options){.preset = CB_PRESET_AUTOGRAD});
@@ -223,6 +244,7 @@ TEST(budget_that_cannot_be_met) {
 int main(void) {
     RUN(every_plan_gives_the_same_bits);
     if (!CB_TSAN) RUN(measured_peak_is_the_planned_one); /* one thread */
+    if (!CB_TSAN) RUN(groups_run_each_step_once);
     if (!CB_TSAN) RUN(presets_order_as_their_names_say);
     if (!CB_TSAN) RUN(slow_twin_agrees);
     RUN(a_run_repeats_and_does_not_allocate);

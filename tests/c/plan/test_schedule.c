@@ -259,6 +259,44 @@ TEST(offsets_never_overlap) {
     }
 }
 
+/* Lives that end a little later than those that were placed. */
+TEST(what_is_placed_again_stays_near) {
+    uint32_t stayed = 0, all = 0;
+    for (uint64_t round = 0; round < 100; round++) {
+        uint64_t state = round;
+        cb_instance life[80], first[80];
+        cb_problem p = {.align = 64};
+        cb_lives lives = {.n_instance = 80, .instance = life};
+        uint64_t bytes, again, end = 0;
+        for (uint32_t i = 0; i < 80; i++) {
+            uint32_t made = maker_draw(&state, 60);
+            life[i] = (cb_instance){.storage = i,
+                                    .made = made,
+                                    .last = made + maker_draw(&state, 30),
+                                    .bytes = maker_draw(&state, 3000)};
+        }
+        cb_arena arena;
+        cb_arena_init(&arena, &alloc);
+        CHECK_OK(cb_place(&p, &lives, &arena, (cb_poll){0}, &bytes, &err));
+        memcpy(first, life, sizeof first);
+        CHECK_OK(cb_place_near(&p, &lives, &arena, (cb_poll){0}, &again, &err));
+        for (uint32_t i = 0; i < 80; i++)
+            CHECK(again == bytes && first[i].offset == life[i].offset);
+        for (uint32_t i = 0; i < 80; i++) life[i].last += maker_draw(&state, 8) == 0;
+        CHECK_OK(cb_place_near(&p, &lives, &arena, (cb_poll){0}, &again, &err));
+        for (uint32_t i = 0; i < 80; i++) {
+            for (uint32_t j = 0; j < i; j++) CHECK(!overlap(&life[i], &life[j]));
+            CHECK(life[i].offset % p.align == 0);
+            if (life[i].offset + life[i].bytes > end) end = life[i].offset + life[i].bytes;
+            stayed += first[i].offset == life[i].offset;
+        }
+        CHECK(again == ((end + 63) & ~UINT64_C(63)));
+        all += 80;
+        cb_arena_free(&arena);
+    }
+    CHECK(10 * stayed > 9 * all && stayed < all);
+}
+
 /* Saved values that are freed in the reverse order need no more than the peak. */
 TEST(stacks_fit_exactly) {
     cb_instance life[40];
@@ -335,6 +373,7 @@ int main(void) {
     RUN(mutation_pins_its_readers);
     RUN(copies_take_their_time);
     RUN(offsets_never_overlap);
+    RUN(what_is_placed_again_stays_near);
     RUN(stacks_fit_exactly);
     RUN(out_of_memory);
     RUN(time_is_the_roofline);
