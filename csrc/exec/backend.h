@@ -4,8 +4,8 @@
  *
  *   cpu    one planned arena, vectorised kernels, the thread pool of the context
  *   debug  the cpu kernels, but every buffer is allocated by itself at its first group and freed
- *          after its last; its counted peak equals program->live_bytes, and a sanitizer sees every
- *          stray access
+ *          after its last; its counted peak equals program->live_bytes (locals, there for the time
+ *          of their group, do not count), and a sanitizer sees every stray access
  *   ref    the slow twin: plain loops in double, no kernel shared with cpu
  *   null   runs nothing, counts groups
  */
