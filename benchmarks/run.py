@@ -22,6 +22,8 @@ def scripts() -> dict[str, Path]:
 
 def cell(value: Any) -> str:
     """A number as people read it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
     return "" if value is None else str(value)

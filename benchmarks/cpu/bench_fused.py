@@ -1,0 +1,216 @@
+"""Claim, not met before kernels are fused: on a CPU, forward and backward of what is bound by
+memory are faster than the best that PyTorch does, eager or by Inductor, whatever glibc does.
+
+    python benchmarks/cpu/bench_fused.py [--only 3,4] [--rounds 9] [--threads 2] [--json FILE]
+                                         [--jax PYTHON] [--quick]
+
+`rows.py` has the rows. Each contestant is a process of its own, all have the same inputs and as
+many threads, and they take turns, one running at a time; a number is the median of the rounds.
+PyTorch takes part four times: eager and `torch.compile`, each as it comes and "kept", with glibc
+told to give no memory back (`contest.KEPT`). Exits with 1 where our gradients are not PyTorch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+import common
+import contest
+import rows
+from common import save, summary
+from contest import BEST_OF, Settings, Worker, WorkerError
+
+COMMAND = "python benchmarks/cpu/bench_fused.py"
+RATIO = "best / ours"
+TOLERANCE = 1e-4  # of gradients, relative to the largest
+Result = dict[str, Any]
+
+
+def take_turns(workers: list[Worker], triad: Worker | None, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds by name, round by round; "products" and "triad" among them."""
+    times: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for worker in workers:
+            times.setdefault(worker.name, []).append(worker.ask("step")["ms"])
+            if worker.name == "ours" and worker.facts["products"]:
+                times.setdefault("products", []).append(worker.ask("products")["ms"])
+        if triad is not None:
+            times.setdefault("triad", []).append(triad.ask("step")["ms"])
+    return times
+
+
+def compared(
+    number: int,
+    workers: list[Worker],
+    triad: Worker | None,
+    times: dict[str, list[float]],
+    quick: bool,
+) -> Result:
+    """The row of the table, without the distance of gradients."""
+    row = rows.ROWS[number]
+    facts = {worker.name: worker.facts for worker in workers}
+    ms = {name: statistics.median(found) for name, found in times.items()}
+    result: Result = {"row": f"{number} {row.name}", "unit": "ms", **summary(times["ours"])}
+    result |= {name: ms[name] for name in facts if name not in ("ours", "jax")}
+    if "jax" in facts:  # not of this environment, so that its version is nowhere else
+        result[f"JAX {facts['jax']['version']}"] = ms["jax"]
+    best = min((ms[name] for name in BEST_OF if name in ms), default=None)
+    if best is not None:
+        result[RATIO] = best / ms["ours"]
+        if row.limit is not None and not quick:
+            result |= {"limit": row.limit, "met": result[RATIO] >= row.limit}
+    if number in rows.MEMORY_BOUND:
+        result["GB/s"] = 1e-6 * facts["ours"]["least_bytes"] / ms["ours"]
+        if triad is not None:
+            result["triad GB/s"] = 1e-6 * triad.facts["least_bytes"] / ms["triad"]
+    if "products" in ms:
+        result |= {"products": ms["products"], "ours / products": ms["ours"] / ms["products"]}
+    result |= {"peak_bytes": facts["ours"]["peak_bytes"], "first result": facts["ours"]["first"]}
+    if "inductor" in facts:
+        result["Inductor's first"] = facts["inductor"]["first"]
+    return result
+
+
+def measure(number: int, names: list[str], settings: Settings, rounds: int) -> Result:
+    """Starts the contestants of a row, has them take turns, and ends them."""
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for name in names:
+            if name == "jax" and number not in (*rows.MEMORY_BOUND, 10, 11):
+                continue
+            try:
+                workers.append(stack.enter_context(Worker(name, number, settings)))
+            except WorkerError as reason:
+                if name == "ours":
+                    raise
+                print(f"row {number} without {reason}", flush=True)
+        triad = None
+        if "eager kept" in names:
+            triad = stack.enter_context(Worker("triad", number, settings))
+        times = take_turns(workers, triad, rounds)
+        result = compared(number, workers, triad, times, settings.quick)
+        error = None if rows.ROWS[number].draws else contest.agreement(workers)
+        if error is not None:
+            result["gradient error"] = error
+    return result
+
+
+def text(result: Result) -> str:
+    """A row for people."""
+    line = [f"{result['row']}\n   ours {result['median']:.2f} ms"]
+    line += [
+        f"{name} {ms:.2f}"
+        for name, ms in result.items()
+        if name in ("ours kept", *BEST_OF) or name.startswith("JAX ")
+    ]
+    more = []
+    if RATIO in result:
+        verdict = f" (limit {result['limit']}: {met(result)})" if "limit" in result else ""
+        more.append(f"best of PyTorch / ours {result[RATIO]:.2f}{verdict}")
+    if "GB/s" in result:
+        share = result["GB/s"] / result["triad GB/s"] if "triad GB/s" in result else None
+        of = "" if share is None else f" of {result['triad GB/s']:.1f} ({share:.0%})"
+        more.append(f"{result['GB/s']:.2f} GB/s{of}")
+    if "products" in result:
+        more.append(f"products alone {result['products']:.2f} ms, x{result['ours / products']:.2f}")
+    more.append(f"peak {result['peak_bytes'] / 2**20:.1f} MiB")
+    inductor = f", Inductor's {result[key]:.0f} ms" if (key := "Inductor's first") in result else ""
+    more.append(f"first result {result['first result']:.0f} ms{inductor}")
+    if "gradient error" in result:
+        more.append(f"gradients apart by {result['gradient error']:.1e}")
+    return ", ".join(line) + "\n   " + ", ".join(more)
+
+
+def met(result: Result) -> str:
+    """The verdict as a word."""
+    return "met" if result["met"] else "missed"
+
+
+def mean_row(results: list[Result]) -> Result | None:
+    """The geometric mean over the memory-bound rows; without a verdict when some are missing."""
+    numbers = {int(result["row"].split()[0]): result for result in results}
+    found = [numbers[n][RATIO] for n in rows.MEMORY_BOUND if RATIO in numbers.get(n, {})]
+    if not found:
+        return None
+    mean = math.exp(statistics.fmean(math.log(ratio) for ratio in found))
+    whole = len(found) == len(rows.MEMORY_BOUND)
+    row: Result = {"row": "geometric mean of rows 1-9" + ("" if whole else " that were run")}
+    row[RATIO] = mean
+    if whole:
+        row |= {"limit": rows.GEOMETRIC_MEAN, "met": mean >= rows.GEOMETRIC_MEAN}
+    return row
+
+
+def parsed() -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--only", help='rows, as "3,4" or "1-9"; written to --json alone')
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=min(2, cores))
+    parser.add_argument("--json", type=Path, help="file for the rows, not results/cpu_fused.json")
+    parser.add_argument("--jax", help="interpreter of an environment that has JAX, to take part")
+    parser.add_argument(
+        "--quick", action="store_true", help="small shapes, one round, no Inductor: a smoke test"
+    )
+    options = parser.parse_args()
+    try:
+        options.numbers = rows.chosen(options.only)
+    except ValueError as error:
+        parser.error(f"--only: {error}")
+    if options.threads < 1 or options.rounds < 1:
+        parser.error("--threads and --rounds are at least 1")
+    options.rounds = 1 if options.quick else options.rounds
+    return options
+
+
+def command(options: argparse.Namespace) -> str:
+    """What repeats the rows."""
+    given = [f"--rounds {options.rounds} --threads {options.threads}"]
+    given += [f"--only {options.only}"] if options.only else []
+    given += ["--jax PYTHON"] if options.jax else []
+    given += ["--quick"] if options.quick else []
+    return " ".join([COMMAND, *given])
+
+
+def main() -> int:
+    """Rows one after the other; then the mean."""
+    options = parsed()
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as caches:
+        settings = Settings(options.threads, options.quick, caches, options.jax)
+        names = contest.contestants(settings)
+        for number in options.numbers:
+            results.append(measure(number, names, settings, options.rounds))
+            print(text(results[-1]), flush=True)
+    mean = None if options.quick else mean_row(results)
+    if mean is not None:
+        verdict = f" (limit {mean['limit']}: {met(mean)})" if "limit" in mean else ""
+        print(f"{mean['row']}: best of PyTorch / ours {mean[RATIO]:.2f}{verdict}")
+    kept = results + ([] if mean is None else [mean])
+    if options.json is not None:
+        common.RESULTS = options.json.parent
+        save(options.json.stem, command(options), kept, "torch")
+    elif options.only is None and not options.quick:
+        save("cpu_fused", command(options), kept, "torch")
+    apart = [row["row"] for row in results if not row.get("gradient error", 0) <= TOLERANCE]
+    for name in apart:
+        print(f"{name}: gradients are not PyTorch's", file=sys.stderr)
+    return 1 if apart else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

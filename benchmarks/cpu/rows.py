@@ -1,0 +1,235 @@
+"""The rows: sizes, inputs and limits. NumPy alone, so that any contestant's process can read it.
+
+A row has parameters, which gradients are taken by, and data, which they are not; both are trees of
+arrays that every process makes for itself from the same seed. What is computed of them is in
+`ours.py`, `in_torch.py` and `in_jax.py`, under the same numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Sizes = tuple[int, ...]
+Tree = Any
+"""Arrays in lists, tuples and dicts."""
+
+MEMORY_BOUND = range(1, 10)
+GEOMETRIC_MEAN = 2.2  # what the ratios of the memory-bound rows should reach together
+SMALLEST = 7  # a row that compiles fast
+VOCABULARY = 96  # characters of the demo's text
+
+
+class Row(NamedTuple):
+    """What is measured, and how many times faster than the best of PyTorch it should be."""
+
+    name: str
+    limit: float | None
+    make: Callable[[np.random.Generator, Sizes], tuple[Tree, Tree]]
+    sizes: Sizes
+    quick: Sizes
+    """For the smoke test."""
+    draws: bool = False
+    """Whether there is dropout in it, so that gradients are not comparable."""
+    options: dict[str, Any] = {}  # noqa: RUF012  what the loss is given by name
+    products: Callable[[Sizes], list[tuple[Sizes, Sizes]]] | None = None
+    """Shapes of the matrix products of its forward."""
+
+
+def leaves(tree: Tree) -> list[Any]:
+    """The arrays of a tree, in an order that depends on its keys alone."""
+    if isinstance(tree, dict):
+        return [leaf for key in sorted(tree) for leaf in leaves(tree[key])]
+    if isinstance(tree, (list, tuple)):
+        return [leaf for value in tree for leaf in leaves(value)]
+    return [tree]
+
+
+def mapped(tree: Tree, f: Callable[[Any], Any]) -> Tree:
+    """The tree with `f` of each array."""
+    if isinstance(tree, dict):
+        return {key: mapped(value, f) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [mapped(value, f) for value in tree]
+    return f(tree)
+
+
+def inputs(number: int, quick: bool) -> tuple[Tree, Tree]:
+    """(parameters, data) of a row."""
+    row = ROWS[number]
+    return row.make(np.random.default_rng(number), row.quick if quick else row.sizes)
+
+
+def least_bytes(params: Tree, data: Tree) -> int:
+    """Every input read once, every gradient and the loss written once."""
+    read = sum(array.nbytes for array in leaves((params, data)))
+    return read + sum(array.nbytes for array in leaves(params)) + 4
+
+
+# ---- inputs -------------------------------------------------------------------------------------
+
+
+def _normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, np.float32)
+
+
+def _near_one(rng: np.random.Generator, size: int) -> np.ndarray:
+    """Scales of a norm that are not all equal: then its mean of squares has a gradient."""
+    return (1 + 0.3 * rng.standard_normal(size, np.float32)).astype(np.float32)
+
+
+def _evonorm(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    c = sizes[1]
+    return [_normal(rng, *sizes), _near_one(rng, c), _near_one(rng, c), _normal(rng, c)], []
+
+
+def _four(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes) for _ in range(4)], []
+
+
+def _residual_norm(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    x, residual = _normal(rng, *sizes), _normal(rng, *sizes)
+    c = sizes[-1]
+    return [x, residual, _normal(rng, c), _near_one(rng, c), _normal(rng, c)], []
+
+
+def _scores(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes)], [_normal(rng, *sizes[1:])]
+
+
+def _logits(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes)], [rng.integers(0, sizes[1], sizes[0], np.int64)]
+
+
+def _one(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes)], []
+
+
+def _channels(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    c = sizes[1]
+    return [_normal(rng, *sizes), _near_one(rng, c), _normal(rng, c)], []
+
+
+def _gated(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes), _normal(rng, *sizes), _near_one(rng, sizes[-1])], []
+
+
+def _block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    """x[batch, time, width], and the parameters of attention, MLP and two norms."""
+    width = sizes[-1]
+
+    def dense(n: int, m: int) -> Tree:
+        return {"weight": _normal(rng, n, m) * np.float32(0.03), "bias": _normal(rng, m) * 0.1}
+
+    def norm() -> Tree:
+        return {"weight": _near_one(rng, width), "bias": _normal(rng, width) * 0.1}
+
+    params = {
+        "x": _normal(rng, *sizes),
+        "qkv": dense(width, 3 * width),
+        "proj": dense(width, width),
+        "norm1": norm(),
+        "up": dense(width, 4 * width),
+        "down": dense(4 * width, width),
+        "norm2": norm(),
+    }
+    return mapped(params, lambda array: array.astype(np.float32)), []
+
+
+def block_products(sizes: Sizes, heads: int) -> list[tuple[Sizes, Sizes]]:
+    """The products of a block's forward; each has two of the same size in the backward."""
+    batch, time, width = sizes
+    rows, one = batch * time, width // heads
+    dense = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+    scores = ((batch * heads, time, one), (batch * heads, one, time))
+    mixed = ((batch * heads, time, time), (batch * heads, time, one))
+    return [((rows, n), (n, m)) for n, m in dense] + [scores, mixed]
+
+
+# ---- the models of `make demo` ------------------------------------------------------------------
+
+
+def _demo() -> None:
+    folder = str(Path(__file__).parents[2] / "examples" / "demo")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def gpt_config(layers: int) -> Any:
+    """The demo's GPT with so many layers."""
+    _demo()
+    import gpt
+
+    return gpt.GPTConfig(vocab=VOCABULARY, layers=layers)
+
+
+def conv_config() -> Any:
+    """The demo's convolutional net."""
+    _demo()
+    import convnet
+
+    return convnet.ConvConfig()
+
+
+def _gpt(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    layers, batch = sizes
+    config = gpt_config(layers)
+    import gpt
+
+    tokens = rng.integers(0, VOCABULARY, (2, batch, config.context), np.int64)
+    return gpt.init(config, rng), [np.ascontiguousarray(tokens[0]), np.ascontiguousarray(tokens[1])]
+
+
+def _convnet(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    config = conv_config()
+    import convnet
+
+    params, states = convnet.init(config, rng)
+    images = rng.random((*sizes, 1, 8, 8), np.float32)
+    return params, [states, images, rng.integers(0, config.classes, sizes, np.int64)]
+
+
+def chosen(text: str | None) -> list[int]:
+    """Numbers of rows from "3,4" or "1-9"; None: all.
+
+    Raises:
+        ValueError: there is no such row.
+    """
+
+    def some() -> Iterator[int]:
+        for part in text.split(",") if text else [f"1-{len(ROWS)}"]:
+            first, _, last = part.partition("-")
+            yield from range(int(first), int(last or first) + 1)
+
+    numbers = list(some())
+    for number in numbers:
+        if number not in ROWS:
+            raise ValueError(f"there is no row {number}, only 1 to {len(ROWS)}")
+    return numbers
+
+
+ROWS = {
+    1: Row("EvoNorm-S0 (16,32,128,128)", 2.8, _evonorm, (16, 32, 128, 128), (2, 32, 4, 4)),
+    2: Row("EvoNorm-S0 (16,2048,8,8)", 1.5, _evonorm, (16, 2048, 8, 8), (2, 64, 2, 2)),
+    3: Row("cos(cos(a+b+c+d)), 4 M each", 1.6, _four, (1 << 22,), (1 << 10,)),
+    4: Row("bias + GELU + residual + LayerNorm", 2.0, _residual_norm, (8192, 1024), (16, 64)),
+    5: Row("softmax(x/8 + mask), dropout", 1.8, _scores, (64, 512, 512), (2, 16, 16), draws=True),
+    6: Row("cross-entropy (4096,8192)", 1.5, _logits, (4096, 8192), (16, 64)),
+    7: Row("GELU by tanh, 16 M", 1.5, _one, (1 << 24,), (1 << 10,)),
+    8: Row("BatchNorm + ReLU (32,64,56,56)", 1.5, _channels, (32, 64, 56, 56), (2, 4, 4, 4)),
+    9: Row("RMSNorm(SwiGLU) (4096,2048)", 2.5, _gated, (4096, 2048), (16, 64)),
+    10: Row(
+        "encoder layer (8,256,512), dropout", 2.0, _block, (8, 256, 512), (2, 8, 32), draws=True,
+        options={"heads": 8}, products=lambda sizes: block_products(sizes, 8),
+    ),
+    11: Row(
+        "GPT-2-small block (4,512,768)", 1.4, _block, (4, 512, 768), (2, 8, 48),
+        options={"heads": 12}, products=lambda sizes: block_products(sizes, 12),
+    ),
+    12: Row("GPT of make demo", None, _gpt, (6, 16), (1, 2), draws=True),
+    13: Row("ConvNet of make demo", None, _convnet, (128,), (4,), draws=True),
+}  # fmt: skip

@@ -1,0 +1,178 @@
+"""One contestant on one row, in a process of its own: builds, warms up, then does what it is told.
+
+`bench_fused.py` starts it with a JSON object as its argument, and speaks with it in lines of JSON
+over standard input and output. A process of its own, because how glibc keeps memory is settled when
+a process starts; waiting between its turns it takes no time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import rows
+
+WARM = 3  # steps before any is timed, beside the first
+LEAST_MS, MOST_STEPS = 50.0, 5  # a turn is steps that take so long together, but not more of them
+TRIAD = 1 << 24
+
+
+class Subject(NamedTuple):
+    """What is timed."""
+
+    step: Callable[[], Any]
+    gradients: Callable[[], list[np.ndarray]] | None = None
+    facts: Callable[[], dict[str, Any]] = dict
+    """What is known once steps have run."""
+    products: Callable[[], Any] | None = None
+
+
+def ours(number: int, quick: bool, threads: int) -> Subject:
+    """Cutback, without a budget: what the backward reads is saved."""
+    import ours as losses
+
+    import cutback as cb
+
+    cb.set_num_threads(threads)
+    params, data = rows.inputs(number, quick)
+    loss = functools.partial(losses.LOSSES[number], **rows.ROWS[number].options)
+    step = cb.value_and_grad(loss)
+
+    def facts() -> dict[str, Any]:
+        assert step.stats is not None
+        least = rows.least_bytes(params, data)
+        return {"peak_bytes": step.stats.peak_bytes, "least_bytes": least}
+
+    return Subject(
+        lambda: step(params, *data),
+        lambda: rows.leaves(step(params, *data)[1]),
+        facts,
+        losses.products_step(number, quick),
+    )
+
+
+def in_torch(number: int, quick: bool, threads: int, compiled: bool) -> Subject:
+    """PyTorch, eager or compiled by Inductor."""
+    import in_torch as losses
+    import torch
+
+    torch.set_num_threads(threads)
+    params, data = rows.inputs(number, quick)
+    loss = functools.partial(losses.loss_of(number, params), **rows.ROWS[number].options)
+    params = rows.mapped(params, lambda array: torch.tensor(array, requires_grad=True))
+    data = rows.mapped(data, torch.tensor)
+    wrt = rows.leaves(params)
+    if compiled:
+        import torch._inductor.compile_fx  # seconds, which are not part of compiling
+
+        loss = torch.compile(loss, dynamic=False, fullgraph=True)
+
+    def step() -> tuple[Any, tuple[Any, ...]]:
+        value = loss(params, *data)
+        return value, torch.autograd.grad(value, wrt)
+
+    return Subject(step, lambda: [gradient.numpy() for gradient in step()[1]])
+
+
+def in_jax(number: int, quick: bool, threads: int) -> Subject:
+    """JAX, compiled by XLA, whose threads are as many as the cores it may use."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    import in_jax as losses
+    import jax
+
+    params, data = rows.mapped(rows.inputs(number, quick), jax.numpy.asarray)
+    loss = functools.partial(losses.LOSSES[number], **rows.ROWS[number].options)
+    step = jax.jit(jax.value_and_grad(loss))
+    return Subject(
+        lambda: jax.block_until_ready(step(params, *data)),
+        lambda: rows.leaves(rows.mapped(step(params, *data)[1], np.asarray)),
+        lambda: {"version": jax.__version__},
+    )
+
+
+def triad(quick: bool, threads: int) -> Subject:
+    """a = b + 3 c: what the memory gives on so many threads."""
+    import torch
+
+    torch.set_num_threads(threads)
+    a, b, c = (torch.ones(TRIAD >> 6 if quick else TRIAD) for _ in range(3))
+    moved = sum(t.numel() * t.element_size() for t in (a, b, c))
+    return Subject(lambda: torch.add(b, c, alpha=3.0, out=a), facts=lambda: {"least_bytes": moved})
+
+
+def build(kind: str, number: int, quick: bool, threads: int) -> Subject:
+    """The contestant of that name."""
+    if kind == "ours":
+        return ours(number, quick, threads)
+    if kind in ("eager", "inductor"):
+        return in_torch(number, quick, threads, kind == "inductor")
+    if kind == "jax":
+        return in_jax(number, quick, threads)
+    return triad(quick, threads)
+
+
+def timed(step: Callable[[], Any]) -> float:
+    """Milliseconds of a step; its results are dropped after the clock has stopped."""
+    begin = time.perf_counter()
+    results = step()
+    end = time.perf_counter()
+    del results
+    return 1e3 * (end - begin)
+
+
+class Turns:
+    """Steps in turns: one that is not timed, as the caches hold what others have used, and the
+    median of some more."""
+
+    def __init__(self, step: Callable[[], Any], quick: bool) -> None:
+        self.step = step
+        for _ in range(1 if quick else WARM):
+            last = timed(step)
+        self.steps = 1 if quick else max(1, min(MOST_STEPS, round(LEAST_MS / last)))
+
+    def turn(self) -> float:
+        """Milliseconds."""
+        timed(self.step)
+        return statistics.median(timed(self.step) for _ in range(self.steps))
+
+
+def main() -> None:
+    """Answers go to what was standard output; what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    task = json.loads(sys.argv[1])
+    quick = task["quick"]
+
+    def answer(**found: Any) -> None:
+        answers.write(json.dumps(found) + "\n")
+        answers.flush()
+
+    subject = build(task["kind"], task["row"], quick, task["threads"])
+    first = timed(subject.step)  # inputs are there: traces, plans, compiles and runs
+    turns = Turns(subject.step, quick)
+    products = Turns(subject.products, quick) if subject.products is not None else None
+    answer(first=first, products=products is not None, **subject.facts())
+    for line in sys.stdin:
+        command, _, path = line.strip().partition(" ")
+        if command == "gradients" and subject.gradients is not None:
+            for i, array in enumerate(subject.gradients()):
+                np.save(Path(path) / f"{i}.npy", array)
+            answer()
+        elif command == "products" and products is not None:
+            answer(ms=products.turn())
+        elif command == "step":
+            answer(ms=turns.turn())
+        else:
+            raise SystemExit(f"worker: what is {line!r}?")
+
+
+if __name__ == "__main__":
+    main()
