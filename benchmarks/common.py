@@ -84,7 +84,9 @@ def summary(ms: list[float]) -> dict[str, float]:
     return {"median": statistics.median(ms), "min": min(ms), "max": max(ms)}
 
 
-def save(name: str, command: str, rows: list[dict[str, Any]], *packages: str) -> Path:
+def save(
+    name: str, command: str, rows: list[dict[str, Any]], *packages: str, quiet: bool = False
+) -> Path:
     """Write results/NAME.json: the rows, and everything needed to repeat them."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
@@ -98,5 +100,6 @@ def save(name: str, command: str, rows: list[dict[str, Any]], *packages: str) ->
         "rows": rows,
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"wrote {path}")
+    if not quiet:
+        print(f"wrote {path}")
     return path

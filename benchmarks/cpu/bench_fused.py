@@ -186,8 +186,18 @@ def command(options: argparse.Namespace) -> str:
     return " ".join([COMMAND, *given])
 
 
+def keep(options: argparse.Namespace, results: list[Result], quiet: bool) -> None:
+    """Writes the rows where they are wanted."""
+    if options.json is not None:
+        common.RESULTS = options.json.parent
+    elif options.only is not None or options.quick:
+        return
+    name = "cpu_fused" if options.json is None else options.json.stem
+    save(name, command(options), results, "torch", quiet=quiet)
+
+
 def main() -> int:
-    """Rows one after the other; then the mean."""
+    """Rows one after the other, each written when it is there; then the mean."""
     options = parsed()
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as caches:
@@ -196,16 +206,12 @@ def main() -> int:
         for number in options.numbers:
             results.append(measure(number, names, settings, options.rounds))
             print(text(results[-1]), flush=True)
+            keep(options, results, quiet=True)
     mean = None if options.quick else mean_row(results)
     if mean is not None:
         verdict = f" (limit {mean['limit']}: {met(mean)})" if "limit" in mean else ""
         print(f"{mean['row']}: best of PyTorch / ours {mean[RATIO]:.2f}{verdict}")
-    kept = results + ([] if mean is None else [mean])
-    if options.json is not None:
-        common.RESULTS = options.json.parent
-        save(options.json.stem, command(options), kept, "torch")
-    elif options.only is None and not options.quick:
-        save("cpu_fused", command(options), kept, "torch")
+    keep(options, results + ([] if mean is None else [mean]), quiet=False)
     apart = [row["row"] for row in results if not row.get("gradient error", 0) <= TOLERANCE]
     for name in apart:
         print(f"{name}: gradients are not PyTorch's", file=sys.stderr)
