@@ -200,6 +200,9 @@ def main() -> int:
     """Rows one after the other, each written when it is there; then the mean."""
     options = parsed()
     results: list[Result] = []
+    load = os.getloadavg()[0]
+    if load > 1 and not options.quick:
+        print(f"Others run here (load {load:.1f}), which slows PyTorch's threads more than ours.")
     with tempfile.TemporaryDirectory() as caches:
         settings = Settings(options.threads, options.quick, caches, options.jax)
         names = contest.contestants(settings)
