@@ -55,9 +55,32 @@ void cb_vjp_transpose(cb_vjp *x) {
     x->din[0] = cb_emit_transpose(&x->e, x->dout[0], inverse);
 }
 
+/* The shape between two sums: `whole` with its last axes summed, where axes before a kept one are
+ * summed as well. Then the last axes are rows, which fuse with what made them. Rank 0: one sum
+ * does. */
+static cb_shape summed_last(const cb_shape *whole, const cb_shape *to) {
+    cb_shape between = *whole;
+    const int32_t missing = whole->rank - to->rank;
+    bool before = false, kept = false;
+    int32_t k = whole->rank - 1;
+    for (; k >= missing && to->dim[k - missing] == 1; k--) between.dim[k] = 1;
+    const bool last = k < whole->rank - 1 && cb_numel(&between) < cb_numel(whole);
+    for (; k >= 0; k--) {
+        const bool sums = k < missing || to->dim[k - missing] != whole->dim[k];
+        if (whole->dim[k] == 1) continue;
+        before |= kept && sums;
+        kept |= !sums;
+    }
+    return last && before ? between : (cb_shape){0};
+}
+
 void cb_vjp_sum_to(cb_vjp *x) { /* of the op expand: what was repeated is summed */
-    const cb_shape shape = cb_vjp_in(x, 0).shape;
-    x->din[0] = cb_emit_sum_to(&x->e, x->dout[0], &shape);
+    const cb_shape shape = cb_vjp_in(x, 0).shape, whole = cb_vjp_out(x, 0).shape;
+    const cb_shape between = summed_last(&whole, &shape);
+    const bool is_half = cb_dtype_size(cb_vjp_in(x, 0).dtype) < 4; /* would be rounded twice */
+    cb_value_id sum = x->dout[0];
+    if (between.rank && !is_half) sum = cb_emit_sum_to(&x->e, sum, &between);
+    x->din[0] = cb_emit_sum_to(&x->e, sum, &shape);
 }
 
 /* dx[start : stop : step] = dy, zeros elsewhere: a pad. */

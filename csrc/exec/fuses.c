@@ -88,12 +88,18 @@ static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n) {
     return true;
 }
 
+/* Not on single numbers. */
+static bool is_only_full(cb_opcode code) {
+    return code == CB_OP_TRIL || code == CB_OP_DROPOUT || code == CB_OP_GELU ||
+           code == CB_OP_GELU_BWD;
+}
+
 bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                      const cb_dtype *out, uint32_t n_out) {
     const bool is_small = part == CB_PART_ROW_MAP || part == CB_PART_ONE;
     const bool with_bool = !is_small && takes_bool(code);
     if (part == CB_PART_NONE) return false;
     if (!are_known(with_bool, in, n_in) || !are_known(with_bool, out, n_out)) return false;
-    if (is_small && (code == CB_OP_TRIL || code == CB_OP_DROPOUT)) return false;
+    if (is_small && is_only_full(code)) return false;
     return is_known_op(code) || is_row_op(code) || takes_bool(code);
 }

@@ -1,5 +1,7 @@
 #include "reads.h"
 
+#include "../ir/work.h"
+
 cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
     switch (part) {
         case CB_PART_NONE: break;
@@ -43,21 +45,23 @@ bool cb_may_read(cb_opcode code, cb_part part, uint32_t input, cb_made made, cb_
 
 void cb_parts_add(cb_parts *parts, cb_opcode code, cb_part part) {
     parts->total |= part == CB_PART_TOTAL;
+    parts->columns |=
+        part == CB_PART_COLUMNS || code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
     parts->draws |= code == CB_OP_DROPOUT || code == CB_OP_UNIFORM;
 }
 
-/* A sum of everything adds up leaves of so many elements, in segments that are tasks of their own
- * (exec/cpu/kern_reduce.c); a generator draws so many numbers at a time. Rows must not cut them. */
+/* A sum of everything adds up leaves of so many elements in so many lanes (exec/cpu/kern_rows.h); a
+ * generator draws so many numbers at a time. Rows must not cut lanes, nor blocks of rows leaves. */
 #define LEAF 1024
-#define SEGMENT ((int64_t)1 << 16)
-#define SEGMENTS 64
+#define LANES 64
 #define DRAWN 8
 
 bool cb_parts_fit(const cb_parts *parts, const cb_domain *domain) {
     if (domain->columns == 0) return true;
     if (parts->draws && domain->columns % DRAWN) return false;
-    if (!parts->total || domain->count <= LEAF) return true;
-    int64_t segment = SEGMENT;
-    while ((domain->count + segment - 1) / segment > SEGMENTS) segment *= 2;
-    return domain->columns % LEAF == 0 && segment % domain->columns == 0;
+    if (!parts->total) return true;
+    if (domain->columns % LANES) return false;
+    const int64_t rows = domain->count / domain->columns,
+                  blocks = parts->columns ? cb_row_blocks(rows, domain->columns) : 1;
+    return blocks == 1 || (rows + blocks - 1) / blocks * domain->columns % LEAF == 0;
 }

@@ -1,9 +1,12 @@
-/* The cpu backend: one arena, allocated by the first run and kept, with every buffer at the offset
- * that the plan gave it. After that first run a run allocates nothing. */
+/* The cpu backend: one arena, allocated by the first run and kept, with every buffer at its planned
+ * offset. After that first run a run allocates nothing. A group of one instruction is a kernel;
+ * one of several is run by the executor. */
 #include "../executable.h"
+#include "executor/executor.h"
 
 typedef struct state {
     cb_executable x;
+    cb_executor *executor;
     char *arena; /* NULL until the first run */
     uint64_t
         *top; /* [n_group] end of the highest buffer that the group touches, scratch included */
@@ -45,6 +48,27 @@ static void cpu_destroy(void *handle) {
     cb_free(alloc, s);
 }
 
+/* Groups that are too large for the executor run kernel by kernel, with locals in memory of their
+ * own: there are no such groups among ordinary models. */
+static cb_status make_locals(state *s, cb_error *err) {
+    const cb_program *p = s->x.program;
+    for (uint32_t l = 0; l < p->n_local; l++) {
+        if (cb_executor_has(s->executor, p->locals[l].group)) continue;
+        s->x.local[l] = cb_arena_get(&s->x.memory, (size_t)p->locals[l].bytes, 1);
+        if (!s->x.local[l]) return cb_no_memory(err);
+    }
+    return CB_OK;
+}
+
+static cb_status prepare(state *s, cb_error *err) {
+    const cb_program *p = s->x.program;
+    s->top = CB_NEW(&s->x.memory, uint64_t, p->n_group);
+    if (!s->top) return cb_no_memory(err);
+    for (uint32_t g = 0; g < p->n_group; g++) s->top[g] = group_top(p, &p->group[g]);
+    CB_TRY(cb_executor_new(&s->x, &s->executor, err));
+    return make_locals(s, err);
+}
+
 static cb_status cpu_compile(const cb_program *program, const cb_runtime *runtime, void **out,
                              cb_error *err) {
     state *s = cb_malloc(runtime->alloc, sizeof *s);
@@ -55,13 +79,11 @@ static cb_status cpu_compile(const cb_program *program, const cb_runtime *runtim
         cb_free(runtime->alloc, s);
         return status;
     }
-    s->top = CB_NEW(&s->x.memory, uint64_t, program->n_group);
-    if (!s->top) {
+    status = prepare(s, err);
+    if (status != CB_OK) {
         cpu_destroy(s);
-        return cb_no_memory(err);
+        return status;
     }
-    for (uint32_t g = 0; g < program->n_group; g++)
-        s->top[g] = group_top(program, &program->group[g]);
     *out = s;
     return CB_OK;
 }
@@ -81,7 +103,10 @@ static cb_status make_arena(state *s, cb_error *err) {
 static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     run *r = user;
     if (r->s->top[group] > r->peak) r->peak = r->s->top[group];
-    return cb_executable_run_group(&r->s->x, group, r->bindings, err);
+    if (!cb_executor_has(r->s->executor, group))
+        return cb_executable_run_group(&r->s->x, group, r->bindings, err);
+    cb_executor_run(r->s->executor, group, r->bindings);
+    return CB_OK;
 }
 
 static cb_status cpu_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,
@@ -106,6 +131,7 @@ static void *cpu_address(void *handle, uint32_t operand) {
 
 const cb_backend cb_backend_cpu = {
     .name = "cpu",
+    .fuses = cb_kernels_fuse,
     .supports = cb_executable_supports,
     .compile = cpu_compile,
     .run = cpu_run,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../../base/cpu.h"
+#include "executor/record.h"
 #include "kern.h"
 
 typedef cb_kernel_fn (*finder)(cb_opcode code, cb_dtype dtype);
@@ -16,10 +17,15 @@ static const finder baseline[] = {CB_KERN_FILES(ENTRY, baseline)};
 static const finder avx2[] = {CB_KERN_FILES(ENTRY, avx2)};
 static const finder avx512[] = {CB_KERN_FILES(ENTRY, avx512)};
 static const finder *const finders[CB_ISA_COUNT] = {baseline, avx2, avx512};
+extern const cb_x_table cb_x_table_baseline, cb_x_table_avx2, cb_x_table_avx512;
+static const cb_x_table *const tables[CB_ISA_COUNT] = {&cb_x_table_baseline, &cb_x_table_avx2,
+                                                       &cb_x_table_avx512};
 #else
 static const cb_isa best_built = CB_ISA_BASELINE;
 static const finder baseline[] = {CB_KERN_FILES(ENTRY, baseline)};
 static const finder *const finders[CB_ISA_COUNT] = {baseline};
+extern const cb_x_table cb_x_table_baseline;
+static const cb_x_table *const tables[CB_ISA_COUNT] = {&cb_x_table_baseline};
 #endif
 #define N_FILES (sizeof baseline / sizeof baseline[0])
 
@@ -43,3 +49,5 @@ cb_kernel_fn cb_cpu_kernel(cb_opcode code, cb_dtype dtype) {
     }
     return NULL;
 }
+
+const cb_x_table *cb_x_table_of(void) { return tables[chosen_isa()]; }

@@ -126,13 +126,13 @@ static inline cb_walk cb_walk_of(const cb_tensor *const *tensors, int n_tensors)
 }
 
 /* A place in a walk. */
-typedef struct cb_place {
+typedef struct cb_position {
     int64_t index[CB_MAX_RANK];
     int64_t offset[CB_WALKERS];
-} cb_place;
+} cb_position;
 
-static inline cb_place cb_walk_to(const cb_walk *w, int64_t position) {
-    cb_place p = {0};
+static inline cb_position cb_walk_to(const cb_walk *w, int64_t position) {
+    cb_position p = {0};
     for (int k = w->rank - 1; k >= 0; k--) {
         p.index[k] = k > 0 ? position % w->dim[k] : position;
         if (k > 0) position /= w->dim[k];
@@ -142,7 +142,7 @@ static inline cb_place cb_walk_to(const cb_walk *w, int64_t position) {
 }
 
 /* n elements on; the step must not leave the row (the last axis) by more than its end. */
-static inline void cb_walk_step(const cb_walk *w, cb_place *p, int64_t n) {
+static inline void cb_walk_step(const cb_walk *w, cb_position *p, int64_t n) {
     int k = w->rank - 1;
     p->index[k] += n;
     for (int t = 0; t < w->n_tensors; t++) p->offset[t] += n * w->stride[t][k];
@@ -155,13 +155,13 @@ static inline void cb_walk_step(const cb_walk *w, cb_place *p, int64_t n) {
     }
 }
 
-static inline int64_t cb_walk_left(const cb_walk *w, const cb_place *p) {
+static inline int64_t cb_walk_left(const cb_walk *w, const cb_position *p) {
     return w->dim[w->rank - 1] - p->index[w->rank - 1];
 }
 
 /* n elements of tensor t from place p on, row after row, to `out`. */
-static inline void cb_walk_copy(const cb_walk *w, cb_place p, int t, const void *data, size_t size,
-                                void *out, int64_t n) {
+static inline void cb_walk_copy(const cb_walk *w, cb_position p, int t, const void *data,
+                                size_t size, void *out, int64_t n) {
     int64_t stride = w->stride[t][w->rank - 1];
     char *to = out;
     while (n > 0) {

@@ -41,7 +41,7 @@ typedef struct cb_map_tiles { /* of one task */
 
 /* Input t for a run of n elements at place p, `linear` in the output. */
 static inline const void *cb_map_input(const cb_map *m, cb_map_tiles *tiles, int t,
-                                       const cb_place *p, int64_t linear, int64_t n) {
+                                       const cb_position *p, int64_t linear, int64_t n) {
     const cb_tensor *in = m->in[t];
     bool rows = m->walk.dim[m->walk.rank - 1] >= CB_SHORT_ROW;
     bool widens = !m->raw_in && is_half(in->dtype);
@@ -74,7 +74,7 @@ static inline void cb_map_task(void *user, int64_t task, int thread) {
     for (int t = 0; t < m->n_in; t++)
         direct = direct && m->whole[t] && (m->raw_in || !is_half(m->in[t]->dtype));
     int64_t at = task * CB_CHUNK, end = min_i64(at + CB_CHUNK, m->walk.count);
-    cb_place p = cb_walk_to(&m->walk, at);
+    cb_position p = cb_walk_to(&m->walk, at);
     while (at < end) {
         int64_t n = direct ? end - at : min_i64(end - at, CB_TILE);
         if (rows) n = min_i64(n, cb_walk_left(&m->walk, &p));

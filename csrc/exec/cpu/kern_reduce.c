@@ -304,11 +304,11 @@ static void sum_block(const reduction *r, int64_t base, int64_t t, int64_t block
     int64_t column = t * CB_TILE, n = min_i64(CB_TILE, r->columns.count - column);
     int64_t rows = div_up(w->count, r->blocks), row = block * rows,
             end = min_i64(row + rows, w->count);
-    cb_place columns = cb_walk_to(&r->columns, column);
+    cb_position columns = cb_walk_to(&r->columns, column);
     r->op->start(sums, n);
     if (row >= end) return;
     bool direct = r->whole_rows && !is_half(r->in->dtype);
-    cb_place p = cb_walk_to(w, row);
+    cb_position p = cb_walk_to(w, row);
     while (row < end) {
         int64_t run_end = min_i64(row + RUN, end);
         r->op->start(tiles->run, n);

@@ -6,10 +6,14 @@
  *     MATH(exp)       cb_exp_f32 or cb_exp_f64
  *
  * A sum has one order, whatever the instruction set: leaves of up to CB_TILE elements, each added
- * up in 2 * 64 bytes of lanes that are folded in halves, and the leaves added in pairs, pairs of
+ * up in CB_SUM_LANES lanes that are folded in halves, and the leaves added in pairs, pairs of
  * pairs, ... The vectors are gcc's and clang's vector extension: a fixed number of lanes that
  * narrower machines do in parts. */
 #include "kern_copy.h"
+
+#ifndef CB_SUM_LANES
+#define CB_SUM_LANES 64
+#endif
 
 #undef REAL
 #undef KEY
@@ -30,17 +34,18 @@
 #define F(name) name##_f64
 #define MATH(name) cb_##name##_f64
 #endif
-#define LANES (64 / (int64_t)sizeof(REAL))
+#define LANES (64 / (int64_t)sizeof(REAL)) /* of a vector */
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
 typedef REAL F(lanes) __attribute__((vector_size(64), aligned(8), may_alias));
 
-static inline REAL F(fold)(const F(lanes) * a, const F(lanes) * b) {
-    REAL lane[LANES];
-    F(lanes) sum = *a + *b;
-    memcpy(lane, &sum, sizeof lane);
-    for (int64_t width = LANES / 2; width > 0; width /= 2) {
+/* Lane i of CB_SUM_LANES holds the elements i, i + CB_SUM_LANES, ... of a leaf; halves are added
+ * until one is left. */
+static inline REAL F(fold)(const F(lanes) * vectors) {
+    REAL lane[CB_SUM_LANES];
+    memcpy(lane, vectors, sizeof lane);
+    for (int64_t width = CB_SUM_LANES / 2; width > 0; width /= 2) {
         for (int64_t i = 0; i < width; i++) lane[i] += lane[i + width];
     }
     return lane[0];
@@ -50,34 +55,33 @@ static inline REAL F(fold)(const F(lanes) * a, const F(lanes) * b) {
  * number m. */
 #define CB_LEAF(name, expression)                                                   \
     static inline REAL F(name)(const REAL *xs, const REAL *ys, REAL m, int64_t n) { \
-        F(lanes) a = {0}, b = {0};                                                  \
+        F(lanes) sum[CB_SUM_LANES / LANES] = {{0}};                                 \
         int64_t i = 0;                                                              \
         (void)ys;                                                                   \
         (void)m;                                                                    \
-        for (; i + 2 * LANES <= n; i += 2 * LANES) {                                \
-            F(lanes) x, y;                                                          \
-            memcpy(&x, xs + i, sizeof x);                                           \
-            memcpy(&y, ys + i, sizeof y);                                           \
-            a += expression;                                                        \
-            memcpy(&x, xs + i + LANES, sizeof x);                                   \
-            memcpy(&y, ys + i + LANES, sizeof y);                                   \
-            b += expression;                                                        \
+        for (; i + CB_SUM_LANES <= n; i += CB_SUM_LANES) {                          \
+            for (int64_t k = 0; k < CB_SUM_LANES / LANES; k++) {                    \
+                F(lanes) x, y;                                                      \
+                memcpy(&x, xs + i + k * LANES, sizeof x);                           \
+                memcpy(&y, ys + i + k * LANES, sizeof y);                           \
+                sum[k] += expression;                                               \
+            }                                                                       \
         }                                                                           \
         if (i < n) {                                                                \
-            REAL rest[2 * LANES] = {0};                                             \
+            REAL rest[CB_SUM_LANES] = {0};                                          \
             for (int64_t j = 0; i + j < n; j++) {                                   \
                 REAL x = xs[i + j], y = ys[i + j];                                  \
                 rest[j] = expression;                                               \
                 (void)x;                                                            \
                 (void)y;                                                            \
             }                                                                       \
-            F(lanes) x;                                                             \
-            memcpy(&x, rest, sizeof x);                                             \
-            a += x;                                                                 \
-            memcpy(&x, rest + LANES, sizeof x);                                     \
-            b += x;                                                                 \
+            for (int64_t k = 0; k < CB_SUM_LANES / LANES; k++) {                    \
+                F(lanes) x;                                                         \
+                memcpy(&x, rest + k * LANES, sizeof x);                             \
+                sum[k] += x;                                                        \
+            }                                                                       \
         }                                                                           \
-        return F(fold)(&a, &b);                                                     \
+        return F(fold)(sum);                                                        \
     }
 /* clang-format off */
 CB_LEAF(leaf_sum, x)

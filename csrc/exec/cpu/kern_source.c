@@ -1,5 +1,6 @@
 /* Values from nothing: full, iota, uniform; and dropout, which draws like uniform. */
 #include "kern_copy.h"
+#include "kern_random.h"
 
 /* ---- full, iota ------------------------------------------------------------------------------ */
 
@@ -62,42 +63,6 @@ static cb_status run_iota(const cb_kernel_args *args, cb_error *err) {
 
 /* ---- random ---------------------------------------------------------------------------------- */
 
-/* Philox (base/philox.h) for LANES blocks at once, one array for each of the four words, so that
- * the rounds are vector code. Bits 16.. of word j/2 of block b are element 8b + j: written out in
- * this order the words are the draws. */
-#define LANES 16
-#define DRAWN (LANES * CB_PHILOX_BLOCK)
-
-static void draw(const cb_philox *p, uint64_t block, uint16_t *restrict out) {
-    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
-    for (uint32_t i = 0; i < LANES; i++) {
-        uint64_t b = block + i;
-        c0[i] = (uint32_t)b;
-        c1[i] = (uint32_t)(b >> 32);
-        c2[i] = p->stream;
-        c3[i] = p->step;
-    }
-    uint32_t k0 = (uint32_t)p->seed, k1 = (uint32_t)(p->seed >> 32);
-    for (int round = 0; round < CB_PHILOX_ROUNDS; round++) {
-        for (int i = 0; i < LANES; i++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
-            uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c0[i] = n0;
-            c1[i] = (uint32_t)p1;
-            c2[i] = n2;
-            c3[i] = (uint32_t)p0;
-        }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    for (int i = 0; i < LANES; i++) {
-        const uint32_t words[4] = {c0[i], c1[i], c2[i], c3[i]};
-        for (int j = 0; j < CB_PHILOX_BLOCK; j++) {
-            out[CB_PHILOX_BLOCK * i + j] = (uint16_t)(words[j / 2] >> (16 * (j % 2)));
-        }
-    }
-}
-
 typedef struct random {
     const cb_kernel_args *args;
     cb_philox philox;
@@ -157,8 +122,8 @@ static void random_chunk(void *user, int64_t task, int thread) {
     int64_t end = min_i64((task + 1) * CB_CHUNK, r->count);
     for (int64_t at = task * CB_CHUNK; at < end; at += CB_TILE) {
         int64_t n = min_i64(CB_TILE, end - at);
-        for (int64_t i = 0; i < n; i += DRAWN)
-            draw(&r->philox, (uint64_t)(at + i) / CB_PHILOX_BLOCK, bits + i);
+        for (int64_t i = 0; i < n; i += CB_DRAWN)
+            cb_draw(&r->philox, (uint64_t)(at + i) / CB_PHILOX_BLOCK, bits + i);
         if (r->args->code == CB_OP_DROPOUT) drop(r, bits, at, n);
         else spread(r, bits, at, n);
     }

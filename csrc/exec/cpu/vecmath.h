@@ -216,12 +216,17 @@ static inline float cb_gelu_tanh_f32(float x) {
     return x * cb_sigmoid_f32(u2);
 }
 
-/* The slope is constant (0 or 1) well before |x| = 32, where the cubic is far from overflow. */
-static inline float cb_gelu_tanh_slope_f32(float x) {
+/* From s = sigmoid(2u). The slope is constant (0 or 1) well before |x| = 32, where the cubic is far
+ * from overflow. */
+static inline float cb_gelu_tanh_slope_of_f32(float s, float x) {
     float c = cb_clamp_f32(x, 32.0f);
-    float s = cb_sigmoid_f32(1.5957691216f * (c + 0.044715f * (c * c * c)));
     float y = s + c * (s * (1.0f - s)) * (1.5957691216f * (1.0f + 0.134145f * (c * c)));
     return x == x ? y : x;
+}
+
+static inline float cb_gelu_tanh_slope_f32(float x) {
+    float s = cb_sigmoid_f32(1.5957691216f * (x + 0.044715f * (x * x * x)));
+    return cb_gelu_tanh_slope_of_f32(s, x);
 }
 
 static inline float cb_silu_f32(float x) { return x * cb_sigmoid_f32(x); }

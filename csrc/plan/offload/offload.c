@@ -3,10 +3,10 @@
  * on the problem and its target alone, and counts only if it is no faster than a bound says; so
  * whatever fits is chosen from a fixed set, and the promises of the ladder hold.
  *
- * Which plan wins is asked in one place for both searches (weigh.h), which rungs are searched is not
- * (pick.h). Here a rung has two searches, each under a bound of its own and worth starting only if it
- * can still win, and they start from a plan of the other search's rung and compete with its answer:
- * one picker would ask at every step which of the two it is.
+ * Which plan wins is asked in one place for both searches (weigh.h), which rungs are searched is
+ * not (pick.h). Here a rung has two searches, each under a bound of its own and worth starting only
+ * if it can still win, and they start from a plan of the other search's rung and compete with its
+ * answer: one picker would ask at every step which of the two it is.
  *
  * The bound. Take any plan of at most B bytes and time T, and keep on the device what it moves.
  * Then nothing stalls, and at a moment t it holds at most as many bytes more as were then on the

@@ -1,0 +1,318 @@
+/* Two registers are allocated in one pass over the operations of a phase. An operation overwrites
+ * one of its operands, if possible one that nobody reads later; else it works on a copy. Where a
+ * register is needed, the value goes that is read again last (Belady), to a slot if it is nowhere
+ * else. Since operands may be in memory, few values ever leave their register. */
+#include "assemble.h"
+
+#include <string.h>
+
+#include "../kern_int.h"
+
+#define NOWHERE (-1)
+#define PREFETCH_AHEAD 512 /* elements; measured: half and twice as many are slower */
+
+typedef struct assembler {
+    const cb_microcode *m;
+    const cb_x_table *table;
+    cb_x_code *code;
+    bool masked;
+    int n, at; /* operations of the phase, in order; the one at work */
+    int16_t order[CB_X_MICROS];
+    int16_t in_register[2]; /* value, NOWHERE: free */
+    int16_t slot_of[CB_X_VALUES];
+    int16_t slot_owner[CB_X_SLOTS];
+} assembler;
+
+typedef struct place {
+    cb_x_form form;
+    int16_t index;
+} place;
+
+static bool is_sink(cb_x_op op) {
+    return op == CB_X_STORE || op == CB_X_STORE_BOOL || op == CB_X_ACC || op == CB_X_AMAX ||
+           op == CB_X_AMIN || op == CB_X_COLUMN;
+}
+
+static bool runs_in(const cb_micro *micro, int phase) {
+    return !micro->is_dead && micro->phase == phase;
+}
+
+/* In the order of the program, but what only takes a value in comes right after it is made. */
+static void order_phase(assembler *a, int phase) {
+    const cb_microcode *m = a->m;
+    for (int k = 0; k < m->n_micro; k++) {
+        const cb_micro *micro = &m->micro[k];
+        if (!runs_in(micro, phase)) continue;
+        bool has_maker = micro->in[0].kind == CB_X_VALUE;
+        if (is_sink(micro->op) && has_maker) continue;
+        a->order[a->n++] = (int16_t)k;
+        if (micro->value < 0) continue;
+        for (int j = 0; j < m->n_micro; j++) {
+            const cb_micro *sink = &m->micro[j];
+            if (runs_in(sink, phase) && is_sink(sink->op) && sink->in[0].kind == CB_X_VALUE &&
+                (sink->in[0].id == micro->value || sink->in[0].id == micro->second))
+                a->order[a->n++] = (int16_t)j;
+        }
+    }
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static cb_record *put(assembler *a, cb_x_fn fn, int16_t dst, int16_t b, int16_t c) {
+    cb_x_code *code = a->code;
+    if (code->n == code->room) {
+        code->is_full = true;
+        code->n--;
+    }
+    code->stream[code->n] = NOWHERE;
+    code->record[code->n] = (cb_record){.fn = fn, .dst = dst, .b = b, .c = c};
+    return &code->record[code->n++];
+}
+
+/* ---- where values are ------------------------------------------------------------------------ */
+
+static int register_of(const assembler *a, cb_x_ref r) {
+    if (r.kind != CB_X_VALUE) return NOWHERE;
+    return a->in_register[0] == r.id ? 0 : (a->in_register[1] == r.id ? 1 : NOWHERE);
+}
+
+/* The next operation after the one at work that reads value v. */
+static int next_use(const assembler *a, int16_t v) {
+    for (int k = a->at + 1; k < a->n; k++) {
+        const cb_micro *micro = &a->m->micro[a->order[k]];
+        for (int j = 0; j < 3; j++) {
+            if (micro->in[j].kind == CB_X_VALUE && micro->in[j].id == v) return k;
+        }
+    }
+    return INT32_MAX;
+}
+
+/* May its register be overwritten by the operation at work? */
+static bool is_spare(const assembler *a, int16_t v) {
+    return a->slot_of[v] != NOWHERE || next_use(a, v) == INT32_MAX;
+}
+
+static void spill(assembler *a, int reg) {
+    int16_t v = a->in_register[reg];
+    for (int16_t k = 0; k < CB_X_SLOTS; k++) {
+        int16_t owner = a->slot_owner[k];
+        if (owner != NOWHERE && next_use(a, owner) != INT32_MAX) continue;
+        const cb_micro *now = &a->m->micro[a->order[a->at]];
+        bool is_read_now = false;
+        for (int j = 0; j < 3; j++)
+            is_read_now |=
+                owner != NOWHERE && now->in[j].kind == CB_X_VALUE && now->in[j].id == owner;
+        if (is_read_now) continue;
+        if (owner != NOWHERE) a->slot_of[owner] = NOWHERE;
+        a->slot_owner[k] = v;
+        a->slot_of[v] = k;
+        put(a, a->table->spill[reg], k, 0, 0);
+        return;
+    }
+    a->code->is_full = true;
+}
+
+/* A register to write to, other than `kept` (NOWHERE: any). */
+static int free_register(assembler *a, int kept) {
+    int best = NOWHERE, furthest = -1;
+    for (int reg = 0; reg < 2; reg++) {
+        if (reg == kept) continue;
+        int16_t v = a->in_register[reg];
+        int use = v == NOWHERE ? INT32_MAX : next_use(a, v);
+        if (use > furthest) best = reg, furthest = use;
+    }
+    int16_t v = a->in_register[best];
+    if (v != NOWHERE && !is_spare(a, v)) spill(a, best);
+    a->in_register[best] = NOWHERE;
+    return best;
+}
+
+static place place_of(const assembler *a, cb_x_ref r, int dst) {
+    int reg = register_of(a, r);
+    if (reg != NOWHERE) return (place){reg == dst ? CB_X_SELF : CB_X_OTHER, 0};
+    if (r.kind == CB_X_VALUE) return (place){CB_X_SLOT, a->slot_of[r.id]};
+    return (place){r.kind == CB_X_NUMBER ? CB_X_SCALAR : CB_X_STREAM, r.id};
+}
+
+static int load(assembler *a, cb_x_ref r, int kept) {
+    int from = register_of(a, r);
+    int reg = free_register(a, from != NOWHERE ? from : kept);
+    place p = place_of(a, r, reg);
+    put(a, a->table->load[reg][p.form], 0, p.index, 0);
+    return reg;
+}
+
+/* A register with this operand which may be overwritten. `other`: an operand whose register must
+ * stay as it is. */
+static int take(assembler *a, cb_x_ref r, cb_x_ref other) {
+    int reg = register_of(a, r);
+    if (reg == NOWHERE) return load(a, r, register_of(a, other));
+    if (is_spare(a, r.id)) return reg;
+    int twin = register_of(a, other);
+    if (twin == NOWHERE || twin == reg) { /* the other register may be free */
+        int16_t v = a->in_register[1 - reg];
+        if (v == NOWHERE || is_spare(a, v)) return load(a, r, reg);
+    }
+    spill(a, reg);
+    return reg;
+}
+
+static void define(assembler *a, int reg, int16_t v) { a->in_register[reg] = v; }
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static cb_x_op reversed(cb_x_op op) {
+    static const cb_x_op twin[CB_X_N_BINARY] = {
+        [CB_X_ADD] = CB_X_ADD,
+        [CB_X_SUB] = CB_X_RSUB,
+        [CB_X_RSUB] = CB_X_SUB,
+        [CB_X_MUL] = CB_X_MUL,
+        [CB_X_DIV] = CB_X_RDIV,
+        [CB_X_RDIV] = CB_X_DIV,
+        [CB_X_MAXIMUM] = CB_X_RMAXIMUM,
+        [CB_X_RMAXIMUM] = CB_X_MAXIMUM,
+        [CB_X_MINIMUM] = CB_X_RMINIMUM,
+        [CB_X_RMINIMUM] = CB_X_MINIMUM,
+        [CB_X_EQ] = CB_X_EQ,
+        [CB_X_NE] = CB_X_NE,
+        [CB_X_LT] = CB_X_GT,
+        [CB_X_GT] = CB_X_LT,
+        [CB_X_LE] = CB_X_GE,
+        [CB_X_GE] = CB_X_LE,
+        [CB_X_AND] = CB_X_AND,
+        [CB_X_OR] = CB_X_OR,
+        [CB_X_RELU_BWD] = CB_X_RRELU_BWD,
+        [CB_X_RRELU_BWD] = CB_X_RELU_BWD,
+        [CB_X_KEEP] = CB_X_RKEEP,
+        [CB_X_RKEEP] = CB_X_KEEP,
+        [CB_X_GELU_TANH_SLOPE] = CB_X_RGELU_TANH_SLOPE,
+        [CB_X_RGELU_TANH_SLOPE] = CB_X_GELU_TANH_SLOPE,
+    };
+    return twin[op];
+}
+
+static bool can_overwrite(const assembler *a, cb_x_ref r) {
+    return register_of(a, r) != NOWHERE && is_spare(a, r.id);
+}
+
+static void binary(assembler *a, const cb_micro *micro) {
+    bool swaps = !can_overwrite(a, micro->in[0]) && can_overwrite(a, micro->in[1]);
+    cb_x_ref first = micro->in[swaps], second = micro->in[!swaps];
+    cb_x_op op = swaps ? reversed(micro->op) : micro->op;
+    bool is_square = first.kind == second.kind && first.id == second.id;
+    int reg = take(a, first, second);
+    /* Where `take` has copied the operand, the second one is still in its own register; a value
+     * squared is itself. */
+    place p = is_square ? (place){CB_X_SELF, 0} : place_of(a, second, reg);
+    put(a, a->table->binary[op][reg][p.form], 0, p.index, 0);
+    define(a, reg, micro->value);
+}
+
+static void unary(assembler *a, const cb_micro *micro) {
+    int reg = take(a, micro->in[0], micro->in[0]);
+    put(a, a->table->unary[CB_X_UNARY_INDEX(micro->op)][reg], 0, 0, 0);
+    define(a, reg, micro->value);
+}
+
+static void pair(assembler *a, const cb_micro *micro) {
+    int reg = take(a, micro->in[0], micro->in[0]), other = free_register(a, reg);
+    put(a, a->table->pair[CB_X_PAIR_INDEX(micro->op)][reg], 0, 0, 0);
+    define(a, reg, micro->value);
+    define(a, other, micro->second);
+}
+
+/* The choices are read from memory. */
+static place in_memory(assembler *a, cb_x_ref r) {
+    int reg = register_of(a, r);
+    if (reg == NOWHERE) return place_of(a, r, 0);
+    if (a->slot_of[r.id] == NOWHERE) spill(a, reg);
+    return (place){CB_X_SLOT, a->slot_of[r.id]};
+}
+
+static void choose(assembler *a, const cb_micro *micro) {
+    place x = in_memory(a, micro->in[1]), y = in_memory(a, micro->in[2]);
+    int reg = take(a, micro->in[0], micro->in[0]);
+    put(a, a->table->select[reg][x.form - CB_X_STREAM][y.form - CB_X_STREAM], 0, x.index, y.index);
+    define(a, reg, micro->value);
+}
+
+static void take_in(assembler *a, const cb_micro *micro) {
+    const cb_x_table *t = a->table;
+    int reg = register_of(a, micro->in[0]);
+    if (reg == NOWHERE) {
+        reg = load(a, micro->in[0], NOWHERE);
+        if (micro->in[0].kind == CB_X_VALUE) define(a, reg, micro->in[0].id);
+    }
+    cb_x_fn fn = NULL;
+    switch (micro->op) {
+        case CB_X_ACC: fn = t->acc[a->masked][reg]; break;
+        case CB_X_AMAX: fn = t->amax[a->masked][reg]; break;
+        case CB_X_AMIN: fn = t->amin[a->masked][reg]; break;
+        case CB_X_COLUMN: fn = t->column[reg]; break;
+        case CB_X_STORE_BOOL: fn = t->store_bool[reg]; break;
+        default: fn = t->store[reg];
+    }
+    put(a, fn, micro->dst, 0, 0);
+    if (micro->op == CB_X_STORE) a->code->stream[a->code->n - 1] = micro->dst;
+}
+
+static void operation(assembler *a, const cb_micro *micro) {
+    if (is_sink(micro->op)) {
+        take_in(a, micro);
+    } else if (micro->op == CB_X_LOAD_BOOL) {
+        int reg = free_register(a, NOWHERE);
+        put(a, a->table->load_bool[reg], 0, micro->in[0].id, 0);
+        define(a, reg, micro->value);
+    } else if (micro->op == CB_X_SELECT) {
+        choose(a, micro);
+    } else if (micro->op < CB_X_N_BINARY) {
+        binary(a, micro);
+    } else if (micro->op < CB_X_UNARY_END) {
+        unary(a, micro);
+    } else {
+        pair(a, micro);
+    }
+}
+
+/* ---- the phase ------------------------------------------------------------------------------- */
+
+static void prefetches(assembler *a, int phase) {
+    for (int16_t k = 0; k < a->m->n_stream; k++) {
+        const cb_x_stream *s = &a->m->stream[k];
+        bool is_far = s->source == CB_X_ARRAY && s->is_read && !s->is_written && s->size == 4;
+        if (is_far && s->first_phase == phase) put(a, a->table->prefetch, k, PREFETCH_AHEAD, 0);
+    }
+}
+
+void cb_sums_of(const cb_microcode *m, int phase, cb_x_acc_kind kind, int16_t *first, int16_t *n) {
+    *first = INT16_MAX;
+    int16_t last = -1;
+    for (int k = 0; k < m->n_micro; k++) {
+        const cb_micro *micro = &m->micro[k];
+        if (!runs_in(micro, phase) || micro->op != CB_X_ACC) continue;
+        if (m->acc_kind[micro->dst] != kind) continue;
+        if (micro->dst < *first) *first = micro->dst;
+        if (micro->dst > last) last = micro->dst;
+    }
+    *n = (int16_t)(last < 0 ? 0 : last - *first + 1);
+}
+
+void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x_table *table,
+                       cb_x_code *code) {
+    assembler a = {.m = m, .table = table, .code = code, .masked = masked};
+    a.in_register[0] = a.in_register[1] = NOWHERE;
+    memset(a.slot_of, 0xFF, sizeof a.slot_of);
+    memset(a.slot_owner, 0xFF, sizeof a.slot_owner);
+    order_phase(&a, phase);
+    int start = code->n;
+    if (!masked) prefetches(&a, phase);
+    for (a.at = 0; a.at < a.n; a.at++) operation(&a, &m->micro[a.order[a.at]]);
+    int16_t first, n;
+    cb_sums_of(m, phase, CB_X_TOTAL_SUM, &first, &n);
+    if (n) put(&a, table->totals, 0, first, n);
+    int16_t back = (int16_t)(code->n - start);
+    cb_sums_of(m, phase, CB_X_ROW_SUM, &first, &n);
+    if (n) put(&a, table->loop_sums, back, first, n);
+    else put(&a, table->loop, back, 0, 0);
+    put(&a, table->end, 0, 0, 0);
+}

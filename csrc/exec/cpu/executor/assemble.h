@@ -1,0 +1,22 @@
+/* assemble.h: microcode to records. */
+#ifndef CB_EXEC_ASSEMBLE_H
+#define CB_EXEC_ASSEMBLE_H
+
+#include "microcode.h"
+
+typedef struct cb_x_code {
+    int n, room;
+    cb_record *record;
+    int16_t *stream; /* [room] that a record stores to, -1: none */
+    bool is_full;
+} cb_x_code;
+
+/* Appends the records of one phase, its loop and the end. `masked`: for the last elements of a row,
+ * of which only those count whose mask is set. */
+void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x_table *table,
+                       cb_x_code *code);
+
+/* The accumulators of a kind in a phase: first .. first + n. */
+void cb_sums_of(const cb_microcode *m, int phase, cb_x_acc_kind kind, int16_t *first, int16_t *n);
+
+#endif

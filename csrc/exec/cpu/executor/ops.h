@@ -1,0 +1,94 @@
+/* ops.h: what the executor's instructions compute, once for all forms: expressions in x and y, and
+ * in the names SEL(condition, a, b), ONE_WHERE(condition) and F(exp), which are defined for vectors
+ * (kern_executor.c) and for numbers (scalar.c). Truth is 1 or 0. */
+#ifndef CB_EXEC_OPS_H
+#define CB_EXEC_OPS_H
+
+/* clang-format off */
+/* An op whose operands cannot be swapped has a reversed twin (R): the first operand of an
+ * instruction is the register it overwrites. */
+#define CB_X_BINARY(X)                                  \
+    X(ADD, x + y)                                       \
+    X(SUB, x - y)                                       \
+    X(RSUB, y - x)                                      \
+    X(MUL, x * y)                                       \
+    X(DIV, x / y)                                       \
+    X(RDIV, y / x)                                      \
+    X(MAXIMUM, SEL((x > y) | (x != x), x, y))           \
+    X(RMAXIMUM, SEL((y > x) | (y != y), y, x))          \
+    X(MINIMUM, SEL((x < y) | (x != x), x, y))           \
+    X(RMINIMUM, SEL((y < x) | (y != y), y, x))          \
+    X(EQ, ONE_WHERE(x == y))                            \
+    X(NE, ONE_WHERE(x != y))                            \
+    X(LT, ONE_WHERE(x < y))                             \
+    X(LE, ONE_WHERE(x <= y))                            \
+    X(GT, ONE_WHERE(x > y))                             \
+    X(GE, ONE_WHERE(x >= y))                            \
+    X(AND, ONE_WHERE((x != 0.0f) & (y != 0.0f)))        \
+    X(OR, ONE_WHERE((x != 0.0f) | (y != 0.0f)))         \
+    X(RELU_BWD, SEL(y <= 0.0f, ZERO, x))                \
+    X(RRELU_BWD, SEL(x <= 0.0f, ZERO, y))               \
+    X(KEEP, SEL(x != 0.0f, y, ZERO))                    \
+    X(RKEEP, SEL(y != 0.0f, x, ZERO))                   \
+    X(GELU_TANH_SLOPE, F(gelu_tanh_slope_of)(x, y))     \
+    X(RGELU_TANH_SLOPE, F(gelu_tanh_slope_of)(y, x))
+
+#define CB_X_UNARY(X)                                   \
+    X(NEG, -x)                                          \
+    X(ABS, F(abs)(x))                                   \
+    X(SIGN, SEL(x > 0.0f, ONE, SEL(x < 0.0f, -ONE, SEL(x == 0.0f, ZERO, x)))) \
+    X(FLOOR, F(floor)(x))                               \
+    X(EXP, F(exp)(x))                                   \
+    X(LOG, F(log)(x))                                   \
+    X(LOG1P, F(log1p)(x))                               \
+    X(SQRT, F(sqrt)(x))                                 \
+    X(RSQRT, 1.0f / F(sqrt)(x))                         \
+    X(RECIPROCAL, 1.0f / x)                             \
+    X(TANH, F(tanh)(x))                                 \
+    X(TANH_SLOPE, 1.0f - x * x)                         \
+    X(SIGMOID, F(sigmoid)(x))                           \
+    X(SIGMOID_SLOPE, x * (1.0f - x))                    \
+    X(ERF, F(erf)(x))                                   \
+    X(RELU, SEL(x < 0.0f, ZERO, x))                     \
+    X(GELU_TANH_PART, F(sigmoid)(1.5957691216f * (x + 0.044715f * (x * x * x)))) \
+    X(NOT, ONE_WHERE(x == 0.0f))                        \
+    X(TRUTH, ONE_WHERE(x != 0.0f))
+
+/* The fast path of arguments up to CB_SIN_MAX_F32; what is beyond leaves it. */
+#define CB_X_ROUND(X)                                   \
+    X(SIN, F(sin_near)(x), cb_sin_f32)                  \
+    X(COS, F(cos_near)(x), cb_cos_f32)
+/* clang-format on */
+
+/* Two results of one operand: a in the register of the operand, b in the other one. NORMAL: the
+ * probability below x and e^(-x^2 / 2). */
+#define CB_X_PAIR(X)                \
+    X(NORMAL, a = F(normal)(x, &b)) \
+    X(SIN_COS, F(sin_cos_near)(x, &a, &b))
+
+#define CB_X_ID(id, ...) CB_X_##id,
+typedef enum cb_x_op {
+    CB_X_BINARY(CB_X_ID) CB_X_BINARY_END,
+    CB_X_UNARY_BEGIN = CB_X_BINARY_END - 1,
+    CB_X_UNARY(CB_X_ID) CB_X_ROUND(CB_X_ID) CB_X_UNARY_END,
+    CB_X_PAIR_BEGIN = CB_X_UNARY_END - 1,
+    CB_X_PAIR(CB_X_ID) CB_X_PAIR_END,
+    CB_X_SELECT = CB_X_PAIR_END, /* x where the condition is not 0, else y */
+    CB_X_LOAD,                   /* floats of a stream */
+    CB_X_LOAD_BOOL,
+    CB_X_ACC, /* += into an accumulator: a sum over the row */
+    CB_X_AMAX,
+    CB_X_AMIN,
+    CB_X_COLUMN, /* += into a row of column sums */
+    CB_X_STORE,
+    CB_X_STORE_BOOL,
+    CB_X_OP_COUNT
+} cb_x_op;
+
+#define CB_X_N_BINARY CB_X_BINARY_END
+#define CB_X_N_UNARY (CB_X_UNARY_END - CB_X_BINARY_END)
+#define CB_X_N_PAIR (CB_X_PAIR_END - CB_X_UNARY_END)
+#define CB_X_UNARY_INDEX(op) ((op)-CB_X_BINARY_END)
+#define CB_X_PAIR_INDEX(op) ((op)-CB_X_UNARY_END)
+
+#endif

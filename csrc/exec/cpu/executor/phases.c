@@ -1,0 +1,163 @@
+/* When what runs. A vector operation belongs to the first phase in which all that it reads is
+ * there, or, where only later phases read it and its operands are in memory, to the first of those.
+ * What crosses phases gets a tile, unless it is stored anyway. */
+#include "phases.h"
+
+/* What nobody reads is not computed. */
+static void drop_dead(cb_translation *x) {
+    bool used[CB_X_VALUES] = {0};
+    for (int k = x->m->n_micro - 1; k >= 0; k--) {
+        cb_micro *micro = &x->m->micro[k];
+        micro->is_dead =
+            micro->value >= 0 && !used[micro->value] && (micro->second < 0 || !used[micro->second]);
+        for (int j = 0; j < 3 && !micro->is_dead; j++) {
+            if (micro->in[j].kind == CB_X_VALUE) used[micro->in[j].id] = true;
+        }
+    }
+}
+
+/* Sine and cosine of one operand are one operation. */
+static void pair_sines(cb_translation *x) {
+    for (int k = 0; k < x->m->n_micro; k++) {
+        cb_micro *a = &x->m->micro[k];
+        if (a->is_dead || (a->op != CB_X_SIN && a->op != CB_X_COS)) continue;
+        for (int j = k + 1; j < x->m->n_micro; j++) {
+            cb_micro *b = &x->m->micro[j];
+            bool other = b->op == (a->op == CB_X_SIN ? CB_X_COS : CB_X_SIN);
+            if (b->is_dead || !other || !cb_t_same_ref(a->in[0], b->in[0])) continue;
+            b->is_dead = true;
+            a->second = a->op == CB_X_SIN ? b->value : a->value;
+            a->value = a->op == CB_X_SIN ? a->value : b->value;
+            a->op = CB_X_SIN_COS;
+            break;
+        }
+    }
+}
+
+/* Moves what only later phases read to the first of them, where that costs no tile: all that it
+ * reads is in memory there, or is read there as well. */
+static void sink(cb_translation *x) {
+    int16_t first[CB_X_VALUES], last[CB_X_VALUES];
+    for (int k = 0; k < x->m->n_value; k++) first[k] = INT16_MAX, last[k] = -1;
+    for (int k = x->m->n_micro - 1; k >= 0; k--) {
+        cb_micro *micro = &x->m->micro[k];
+        if (micro->is_dead) continue;
+        int16_t wanted = micro->value >= 0 ? first[micro->value] : micro->phase;
+        if (micro->second >= 0 && first[micro->second] < wanted) wanted = first[micro->second];
+        bool moves = wanted > micro->phase && wanted < INT16_MAX;
+        for (int j = 0; j < 3 && moves; j++) {
+            if (micro->in[j].kind == CB_X_VALUE) moves = last[micro->in[j].id] >= wanted;
+        }
+        if (moves) micro->phase = wanted;
+        if (micro->value >= 0) x->phase_of[micro->value] = micro->phase;
+        if (micro->second >= 0) x->phase_of[micro->second] = micro->phase;
+        for (int j = 0; j < 3; j++) {
+            if (micro->in[j].kind != CB_X_VALUE) continue;
+            int16_t v = micro->in[j].id;
+            if (micro->phase < first[v]) first[v] = micro->phase;
+            if (micro->phase > last[v]) last[v] = micro->phase;
+        }
+    }
+}
+
+/* The stream in which later phases find value v: where it is stored anyway, else a tile. */
+static int16_t home_of(cb_translation *x, int16_t v, int maker) {
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->op == CB_X_STORE && micro->in[0].kind == CB_X_VALUE && micro->in[0].id == v &&
+            micro->phase == x->phase_of[v])
+            return micro->dst;
+    }
+    int16_t id = cb_t_new_stream(x, CB_X_TILE, 0, sizeof(float));
+    x->m->stream[id].is_written = true;
+    cb_micro *store =
+        cb_t_emit(x, CB_X_STORE, (cb_x_ref){CB_X_VALUE, v}, CB_T_NOTHING, CB_T_NOTHING);
+    store->dst = id;
+    store->phase = x->m->micro[maker].phase;
+    return id;
+}
+
+/* Later phases read value v, which operation `maker` makes, from memory. */
+static void cross(cb_translation *x, int maker, int16_t v, int n) {
+    int16_t home = -1;
+    for (int j = 0; j < n; j++) {
+        cb_micro *reader = &x->m->micro[j];
+        if (reader->is_dead || reader->phase == x->m->micro[maker].phase) continue;
+        for (int i = 0; i < 3; i++) {
+            if (reader->in[i].kind != CB_X_VALUE || reader->in[i].id != v) continue;
+            if (home < 0) home = home_of(x, v, maker);
+            reader->in[i] = (cb_x_ref){CB_X_IN_STREAM, home};
+            x->m->stream[home].is_read = x->m->stream[home].is_read_later = true;
+        }
+    }
+}
+
+static void cross_phases(cb_translation *x) {
+    int n = x->m->n_micro;
+    for (int k = 0; k < n; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->is_dead) continue;
+        if (micro->value >= 0) cross(x, k, micro->value, n);
+        if (micro->second >= 0) cross(x, k, micro->second, n);
+    }
+}
+
+static void note_phases(cb_translation *x) {
+    x->m->n_phase = 1;
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->is_dead) continue;
+        if (micro->phase + 1 > x->m->n_phase) x->m->n_phase = micro->phase + 1;
+        for (int j = 0; j < 3; j++) {
+            if (micro->in[j].kind != CB_X_IN_STREAM) continue;
+            cb_x_stream *s = &x->m->stream[micro->in[j].id];
+            if (s->first_phase < 0 || micro->phase < s->first_phase) s->first_phase = micro->phase;
+        }
+    }
+}
+
+static bool is_total(const cb_microcode *m, int16_t acc) {
+    for (int k = 0; k < m->n_total; k++) {
+        if (m->total[k].acc == acc) return true;
+    }
+    return false;
+}
+
+/* Accumulators get numbers by phase and kind, so that those of a kind in a phase are a range. */
+static void number_accumulators(cb_translation *x) {
+    cb_microcode *m = x->m;
+    int16_t new_id[CB_X_ACCS] = {0}, next = 0;
+    for (int key = 0; key < 3 * m->n_phase; key++) {
+        for (int k = 0; k < m->n_micro; k++) {
+            cb_x_op op = m->micro[k].op;
+            bool of_max = op == CB_X_AMAX || op == CB_X_AMIN;
+            if (op != CB_X_ACC && !of_max) continue;
+            cb_x_acc_kind kind = of_max                         ? CB_X_LARGEST
+                                 : is_total(m, m->micro[k].dst) ? CB_X_TOTAL_SUM
+                                                                : CB_X_ROW_SUM;
+            if (m->micro[k].phase * 3 + (int)kind != key) continue;
+            m->acc_kind[next] = kind;
+            new_id[m->micro[k].dst] = next++;
+        }
+    }
+    for (int k = 0; k < m->n_micro; k++) {
+        cb_x_op op = m->micro[k].op;
+        if (op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN)
+            m->micro[k].dst = new_id[m->micro[k].dst];
+    }
+    for (int k = 0; k < m->n_number; k++) {
+        cb_x_op op = m->number[k].op;
+        if (op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN)
+            m->number[k].a = new_id[m->number[k].a];
+    }
+    for (int k = 0; k < m->n_total; k++) m->total[k].acc = new_id[m->total[k].acc];
+}
+
+void cb_t_arrange(cb_translation *x) {
+    drop_dead(x);
+    pair_sines(x);
+    sink(x);
+    cross_phases(x);
+    note_phases(x);
+    if (!x->is_full) number_accumulators(x);
+}

@@ -1,0 +1,100 @@
+/* record.h: register-threaded code. A program is an array of records; each record's function takes
+ * two virtual registers as vector arguments, computes, and jumps to the next record's function: no
+ * dispatch loop, and values that are read soon never leave the processor's registers.
+ *
+ *     {load 0 <- stream 2} {mul 0 <- stream 3} {store 0 -> stream 5} {loop}
+ *
+ * A virtual register is CB_X_VECTORS hardware vectors: 64 floats with AVX-512, 32 with AVX2, 16
+ * with SSE. Operands of other forms come from memory:
+ *
+ *     OTHER, SELF   the other register, or the one that is overwritten
+ *     STREAM        p[k] + i: an array of the caller or the arena, or a tile of the thread
+ *     SLOT          64 floats of the thread: what did not stay in a register
+ *     SCALAR        s[k] in every lane: constants, and results for the running row
+ *
+ * Where the compiler or the calling convention gives no tail calls (sanitizers, -O0), the same
+ * functions keep their registers in the context and return to a loop.
+ *
+ * Sums have CB_X_LANES lanes on every machine (element i in lane i mod 64), folded at every
+ * CB_X_LEAF elements and put together in pairs, as the one-op kernels do it (kern_rows.h). */
+#ifndef CB_EXEC_RECORD_H
+#define CB_EXEC_RECORD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../../base/philox.h"
+#include "ops.h"
+
+enum {
+    CB_X_LANES = 64,
+    CB_X_LEAF = 1024,
+    CB_X_STREAMS = 64, /* at most, of a program */
+    CB_X_SCALARS = 128,
+    CB_X_ACCS = 16,
+    CB_X_SLOTS = 16,
+};
+
+typedef enum cb_x_form {
+    CB_X_OTHER = 0,
+    CB_X_SELF,
+    CB_X_STREAM,
+    CB_X_SLOT,
+    CB_X_SCALAR,
+    CB_X_FORM_COUNT
+} cb_x_form;
+
+typedef void (*cb_x_fn)(void); /* of the type that an instruction set's build gives it */
+
+typedef struct cb_record {
+    cb_x_fn fn;
+    int16_t dst, b, c; /* what they number depends on the function */
+    int16_t spare;
+} cb_record;
+
+/* Leaves of a sum in pairs: digit k of a binary counter holds the sum of 2^k leaves. */
+typedef struct cb_x_pairs {
+    uint64_t count;
+    float
+        *leaves; /* not NULL: leaves are written here, one after another, and put together later */
+    float level[48];
+} cb_x_pairs;
+
+/* What a thread works with. */
+typedef struct cb_x_context {
+    char *p[CB_X_STREAMS]; /* element 0 of the running row in each stream */
+    float s[CB_X_SCALARS];
+    int64_t end;  /* of the elements to run over, a multiple of 64 from where they start */
+    int64_t leaf; /* elements between the beginning of a leaf of all elements and that of the row */
+    cb_x_pairs sum[CB_X_ACCS];
+    _Alignas(64) float acc[CB_X_ACCS][CB_X_LANES]; /* integer keys for amax and amin */
+    _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
+    _Alignas(
+        64) float mask[CB_X_LANES]; /* all bits set in lanes that exist: of a row's last records */
+    _Alignas(64) float far[2 * CB_X_LANES]; /* registers, on the way through a slow path */
+    _Alignas(64) float reg[2][CB_X_LANES];  /* registers of call-threaded code */
+} cb_x_context;
+
+/* The functions of one instruction set, by register (the one that is overwritten or read). */
+typedef struct cb_x_table {
+    cb_x_fn binary[CB_X_N_BINARY][2][CB_X_FORM_COUNT]; /* dst = op(dst, b) */
+    cb_x_fn unary[CB_X_N_UNARY][2];                    /* dst = op(dst) */
+    cb_x_fn pair[CB_X_N_PAIR][2];                      /* dst and the other = op(dst) */
+    cb_x_fn select[2][3][3]; /* dst = dst ? b : c, of the forms STREAM, SLOT, SCALAR */
+    cb_x_fn load[2][CB_X_FORM_COUNT];
+    cb_x_fn load_bool[2];
+    cb_x_fn acc[2][2], amax[2][2], amin[2][2]; /* [masked][register] */
+    cb_x_fn column[2], store[2], store_far[2], store_bool[2], spill[2];
+    cb_x_fn prefetch, totals, loop, loop_sums, end;
+    void (*run)(cb_x_context *c, const cb_record *code, int64_t begin);
+    /* Adds the lanes of accumulators first..first+n up and to their sums, and clears them. */
+    void (*fold)(cb_x_context *c, int first, int n);
+    /* 1 where dropout keeps an element, else 0, for elements first..first+n; first a multiple of 8.
+     * `out` has room up to the next multiple of 128. */
+    void (*keep)(const cb_philox *random, uint64_t first, uint32_t threshold, float *out,
+                 int64_t n);
+} cb_x_table;
+
+const cb_x_table *cb_x_table_of(void); /* for the chosen instruction set */
+
+#endif

@@ -1,0 +1,12 @@
+/* scalar.h: the executor's operations on single numbers (of a row, or of the group): the same bits
+ * as on vectors. */
+#ifndef CB_EXEC_SCALAR_H
+#define CB_EXEC_SCALAR_H
+
+#include "record.h"
+
+float cb_x_scalar(cb_x_op op, float x, float y, float z);
+void cb_x_push(cb_x_pairs *p, float leaf);
+void cb_x_fence(void); /* after stores around the caches */
+
+#endif

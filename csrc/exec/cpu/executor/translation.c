@@ -1,0 +1,250 @@
+#include "translation.h"
+
+#include <string.h>
+
+cb_x_ref cb_t_number_ref(int16_t id) { return (cb_x_ref){CB_X_NUMBER, id}; }
+
+/* ---- adding to the tables -------------------------------------------------------------------- */
+
+int16_t cb_t_add(cb_translation *x, int *n, int limit) {
+    if (*n < limit) return (int16_t)(*n)++;
+    x->is_full = true;
+    return 0;
+}
+
+int16_t cb_t_new_scalar(cb_translation *x, int16_t available, uint8_t when) {
+    int16_t id = cb_t_add(x, &x->m->n_scalar, CB_X_SCALARS);
+    x->available[id] = available;
+    x->when[id] = when;
+    x->m->constant[id] = 0;
+    return id;
+}
+
+cb_x_ref cb_t_constant(cb_translation *x, double value) {
+    float v = (float)value;
+    for (int16_t k = 0; k < x->m->n_scalar; k++) {
+        if (x->is_constant[k] && memcmp(&x->m->constant[k], &v, sizeof v) == 0)
+            return cb_t_number_ref(k);
+    }
+    int16_t id = cb_t_new_scalar(x, -1, CB_X_BEFORE_ALL);
+    x->m->constant[id] = v;
+    x->is_constant[id] = true;
+    return cb_t_number_ref(id);
+}
+
+static int16_t phase_of_ref(const cb_translation *x, cb_x_ref r) {
+    if (r.kind == CB_X_VALUE) return x->phase_of[r.id];
+    if (r.kind == CB_X_NUMBER) return (int16_t)(x->available[r.id] < 0 ? 0 : x->available[r.id]);
+    return 0;
+}
+
+cb_micro *cb_t_emit(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c) {
+    int16_t at = cb_t_add(x, &x->m->n_micro, CB_X_MICROS);
+    cb_micro *micro = &x->m->micro[at];
+    *micro = (cb_micro){.op = op, .in = {a, b, c}, .value = -1, .second = -1, .dst = -1};
+    for (int k = 0; k < 3; k++) {
+        int16_t phase = phase_of_ref(x, micro->in[k]);
+        if (phase > micro->phase) micro->phase = phase;
+    }
+    if (micro->phase >= CB_X_PHASES) x->is_full = true;
+    return micro;
+}
+
+bool cb_t_same_ref(cb_x_ref a, cb_x_ref b) { return a.kind == b.kind && a.id == b.id; }
+
+/* The same operation on the same operands, if there is one: a gradient often needs what the forward
+ * has computed. */
+static cb_micro *find_micro(const cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b,
+                            cb_x_ref c) {
+    for (int k = 0; k < x->m->n_micro; k++) {
+        cb_micro *micro = &x->m->micro[k];
+        if (micro->op == op && micro->value >= 0 && cb_t_same_ref(micro->in[0], a) &&
+            cb_t_same_ref(micro->in[1], b) && cb_t_same_ref(micro->in[2], c))
+            return micro;
+    }
+    return NULL;
+}
+
+static int16_t new_value(cb_translation *x, int16_t phase) {
+    int16_t id = cb_t_add(x, &x->m->n_value, CB_X_VALUES);
+    x->phase_of[id] = phase;
+    return id;
+}
+
+cb_x_ref cb_t_value(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c) {
+    const cb_micro *known = find_micro(x, op, a, b, c);
+    if (known) return (cb_x_ref){CB_X_VALUE, known->value};
+    cb_micro *micro = cb_t_emit(x, op, a, b, c);
+    micro->value = new_value(x, micro->phase);
+    return (cb_x_ref){CB_X_VALUE, micro->value};
+}
+
+/* Two results; the second goes to *second. */
+cb_x_ref cb_t_of_pair(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref *second) {
+    cb_x_ref first = cb_t_value(x, op, a, CB_T_NOTHING, CB_T_NOTHING);
+    cb_micro *micro = find_micro(x, op, a, CB_T_NOTHING, CB_T_NOTHING);
+    if (!micro) return first; /* the table is full */
+    if (micro->second < 0) micro->second = new_value(x, micro->phase);
+    *second = (cb_x_ref){CB_X_VALUE, micro->second};
+    return first;
+}
+
+cb_x_ref cb_t_of_two(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b) {
+    return cb_t_value(x, op, a, b, CB_T_NOTHING);
+}
+cb_x_ref cb_t_of_one(cb_translation *x, cb_x_op op, cb_x_ref a) {
+    return cb_t_value(x, op, a, CB_T_NOTHING, CB_T_NOTHING);
+}
+
+/* A number computed from numbers: where they are there, and as often as the most frequent of
+ * them. */
+cb_x_ref cb_t_number(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c) {
+    int16_t at = cb_t_add(x, &x->m->n_number, CB_X_NUMBERS), available = -1;
+    uint8_t when = CB_X_BEFORE_ALL;
+    const cb_x_ref in[3] = {a, b, c};
+    for (int k = 0; k < 3; k++) {
+        if (in[k].kind != CB_X_NUMBER) continue;
+        if (x->available[in[k].id] > available) available = x->available[in[k].id];
+        uint8_t other = x->when[in[k].id];
+        if (other == CB_X_AFTER_ALL || (other == CB_X_OF_ROW && when == CB_X_BEFORE_ALL))
+            when = other;
+    }
+    int16_t dst = cb_t_new_scalar(x, available, when);
+    x->m->number[at] = (cb_x_number){.op = op,
+                                     .dst = dst,
+                                     .a = a.id,
+                                     .b = b.id,
+                                     .c = c.id,
+                                     .after = (int16_t)(available < 0 ? -1 : available - 1),
+                                     .when = when};
+    return cb_t_number_ref(dst);
+}
+
+/* The sum, or the largest or smallest, of a vector value over the row. */
+cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
+    int16_t acc = cb_t_add(x, &x->m->n_acc, CB_X_ACCS);
+    cb_micro *micro = cb_t_emit(x, op, of, CB_T_NOTHING, CB_T_NOTHING);
+    micro->dst = acc;
+    int16_t at = cb_t_add(x, &x->m->n_number, CB_X_NUMBERS),
+            dst = cb_t_new_scalar(x, (int16_t)(micro->phase + 1), CB_X_OF_ROW);
+    x->m->number[at] =
+        (cb_x_number){.op = op, .dst = dst, .a = acc, .after = micro->phase, .when = CB_X_OF_ROW};
+    return cb_t_number_ref(dst);
+}
+
+int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, uint8_t size) {
+    int16_t id = cb_t_add(x, &x->m->n_stream, CB_X_STREAMS);
+    x->m->stream[id] = (cb_x_stream){
+        .source = source, .tensor = tensor, .size = size, .tile = -1, .first_phase = -1};
+    if (source != CB_X_ARRAY && source != CB_X_SUMS) x->m->stream[id].tile = x->m->n_tile++;
+    return id;
+}
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+const cb_operand *cb_t_operand(const cb_translation *x, uint32_t tensor) {
+    return &x->p->operand[x->p->operand_id[tensor]];
+}
+
+cb_walk cb_t_walk_of(const cb_operand *o) {
+    cb_walk w = cb_walk_start(1);
+    for (int32_t k = 0; k < o->shape.rank; k++) cb_walk_add(&w, o->shape.dim[k], &o->stride[k]);
+    cb_walk_finish(&w);
+    return w;
+}
+
+bool cb_t_is_whole(const cb_operand *o) { return cb_is_contiguous(&o->shape, o->stride); }
+
+/* How the rows of an operand from outside lie: with this stride between neighbours, or anyhow. */
+static int64_t row_stride(const cb_operand *o, int64_t columns) {
+    if (cb_t_is_whole(o)) return 1;
+    cb_walk w = cb_t_walk_of(o);
+    int64_t stride = w.stride[0][w.rank - 1], run = w.dim[w.rank - 1];
+    return run % columns == 0 && (stride == 0 || stride == 1) ? stride : -1;
+}
+
+static cb_t_name *find_name(cb_translation *x, const cb_operand *o) {
+    for (int k = 0; k < x->n_name; k++) {
+        if (x->names[k].space == o->space && x->names[k].buffer == o->buffer) return &x->names[k];
+    }
+    return NULL;
+}
+
+void cb_t_give_name(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
+    const cb_operand *o = cb_t_operand(x, tensor);
+    int16_t at = cb_t_add(x, &x->n_name, CB_X_VALUES);
+    x->names[at] = (cb_t_name){.space = o->space, .buffer = o->buffer, .ref = ref};
+}
+
+bool cb_t_same_operand(const cb_translation *x, uint32_t a, uint32_t b) {
+    return x->p->operand_id[a] == x->p->operand_id[b];
+}
+
+static cb_x_ref load_number(cb_translation *x, uint32_t tensor, bool is_once) {
+    cb_x_row_value *list = is_once ? x->m->once : x->m->load;
+    int *n = is_once ? &x->m->n_once : &x->m->n_load;
+    for (int k = 0; k < *n; k++) {
+        if (cb_t_same_operand(x, list[k].tensor, tensor)) return cb_t_number_ref(list[k].number);
+    }
+    int16_t at = cb_t_add(x, n, CB_X_ROW_VALUES),
+            id = cb_t_new_scalar(x, -1, is_once ? CB_X_BEFORE_ALL : CB_X_OF_ROW);
+    list[at] = (cb_x_row_value){
+        .tensor = tensor, .number = id, .is_bool = cb_t_operand(x, tensor)->dtype == CB_BOOL};
+    return cb_t_number_ref(id);
+}
+
+cb_x_ref cb_t_read_stream(cb_translation *x, uint32_t tensor, int64_t stride) {
+    const cb_operand *o = cb_t_operand(x, tensor);
+    cb_x_source source = stride == 1 ? CB_X_ARRAY : CB_X_GATHERED;
+    int16_t id = -1;
+    for (int16_t k = 0; k < x->m->n_stream && id < 0; k++) {
+        const cb_x_stream *s = &x->m->stream[k];
+        if (s->source == source && !s->is_written && cb_t_same_operand(x, s->tensor, tensor))
+            id = k;
+    }
+    if (id < 0) id = cb_t_new_stream(x, source, tensor, (uint8_t)cb_dtype_size(o->dtype));
+    cb_x_ref ref = {CB_X_IN_STREAM, id};
+    x->m->stream[id].is_read = true;
+    return o->dtype == CB_BOOL ? cb_t_of_one(x, CB_X_LOAD_BOOL, ref) : ref;
+}
+
+/* Input `tensor` as a vector operand (or a number that stands for a whole row). */
+cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
+    const cb_operand *o = cb_t_operand(x, tensor);
+    const cb_t_name *known = find_name(x, o);
+    if (known) return known->ref;
+    if (cb_view_of(&o->shape, o->stride, &x->domain) == CB_VIEW_ONE)
+        return load_number(x, tensor, true);
+    int64_t stride = row_stride(o, x->m->columns);
+    return stride == 0 ? load_number(x, tensor, false) : cb_t_read_stream(x, tensor, stride);
+}
+
+/* Input `tensor` as a number: one of each row, or one of all. */
+cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once) {
+    const cb_t_name *known = find_name(x, cb_t_operand(x, tensor));
+    return known ? known->ref : load_number(x, tensor, is_once);
+}
+
+/* A vector of one element a column, the same in each row: the weight of a norm. */
+cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor) {
+    return cb_t_read_stream(x, tensor, cb_t_is_whole(cb_t_operand(x, tensor)) ? 1 : -1);
+}
+
+void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
+    const cb_operand *o = cb_t_operand(x, tensor);
+    cb_t_give_name(x, tensor, ref);
+    if (o->space == CB_SPACE_LOCAL) return;
+    int16_t id = cb_t_new_stream(x, CB_X_ARRAY, tensor, (uint8_t)cb_dtype_size(o->dtype));
+    x->m->stream[id].is_written = true;
+    cb_t_emit(x, o->dtype == CB_BOOL ? CB_X_STORE_BOOL : CB_X_STORE, ref, CB_T_NOTHING,
+              CB_T_NOTHING)
+        ->dst = id;
+}
+
+void cb_t_give_number(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_once) {
+    cb_t_give_name(x, tensor, ref);
+    if (cb_t_operand(x, tensor)->space == CB_SPACE_LOCAL) return;
+    cb_x_row_value *list = is_once ? x->m->give : x->m->store;
+    int16_t at = cb_t_add(x, is_once ? &x->m->n_give : &x->m->n_store, CB_X_ROW_VALUES);
+    list[at] = (cb_x_row_value){.tensor = tensor, .number = ref.id};
+}

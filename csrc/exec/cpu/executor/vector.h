@@ -1,0 +1,277 @@
+/* vector.h: vecmath.h once more, on vectors: the same operations in the same order, so the same
+ * bits. A V is a register of CB_VW floats of the instruction set that the file is compiled for; the
+ * vectors are gcc's and clang's extension, so arithmetic is written as on numbers.
+ *
+ *     VSEL(mask, a, b)    a where the mask (a comparison of vectors) holds, else b */
+#ifndef CB_EXEC_VECTOR_H
+#define CB_EXEC_VECTOR_H
+
+#include "../vecmath.h"
+
+#if defined(__AVX512F__)
+#define CB_VW 16
+#elif defined(__AVX2__)
+#define CB_VW 8
+#else
+#define CB_VW 4
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define CB_VECTOR(type, bytes) type __attribute__((vector_size(bytes), may_alias))
+typedef CB_VECTOR(float, 4 * CB_VW) V;
+typedef CB_VECTOR(int32_t, 4 * CB_VW) VI;
+typedef CB_VECTOR(uint32_t, 4 * CB_VW) VU;
+typedef CB_VECTOR(float, 2 * CB_VW) VH; /* half of a V */
+typedef CB_VECTOR(double, 4 * CB_VW) VD;
+typedef CB_VECTOR(int64_t, 4 * CB_VW) VL;
+typedef CB_VECTOR(uint8_t, CB_VW) VB;
+
+#define VFN static inline __attribute__((always_inline))
+
+VFN V vm_of(float x) { return x - (V){0}; }
+VFN VU vm_words(uint32_t x) { return x - (VU){0}; }
+VFN V vm_load(const void *p) {
+    V x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+VFN void vm_store(void *p, V x) { memcpy(p, &x, sizeof x); }
+
+VFN V VSEL(VI mask, V a, V b) {
+#if defined(__AVX512F__)
+    return (V)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)mask), (__m512)b, (__m512)a);
+#elif defined(__AVX2__)
+    return (V)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask);
+#elif defined(__SSE4_1__)
+    return (V)_mm_blendv_ps((__m128)b, (__m128)a, (__m128)mask);
+#else
+    return (V)(((VI)a & mask) | ((VI)b & ~mask));
+#endif
+}
+
+VFN VU vm_smaller(VU a, VU b) {
+#if defined(__AVX512F__)
+    return (VU)_mm512_min_epu32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (VU)_mm256_min_epu32((__m256i)a, (__m256i)b);
+#elif defined(__SSE4_1__)
+    return (VU)_mm_min_epu32((__m128i)a, (__m128i)b);
+#else
+    VI less = a < b;
+    return (VU)(((VI)a & less) | ((VI)b & ~less));
+#endif
+}
+
+VFN VI vm_larger_int(VI a, VI b) {
+#if defined(__AVX512F__)
+    return (VI)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (VI)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#elif defined(__SSE4_1__)
+    return (VI)_mm_max_epi32((__m128i)a, (__m128i)b);
+#else
+    VI more = a > b;
+    return (a & more) | (b & ~more);
+#endif
+}
+
+VFN V vm_sqrt(V x) {
+#if defined(__AVX512F__)
+    return (V)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+    return (V)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE2__)
+    return (V)_mm_sqrt_ps((__m128)x);
+#else
+    for (int k = 0; k < CB_VW; k++) x[k] = sqrtf(x[k]);
+    return x;
+#endif
+}
+
+VFN V vm_floor(V x) {
+#if defined(__AVX512F__)
+    return (V)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#elif defined(__AVX2__)
+    return (V)_mm256_floor_ps((__m256)x);
+#elif defined(__SSE4_1__)
+    return (V)_mm_floor_ps((__m128)x);
+#else
+    for (int k = 0; k < CB_VW; k++) x[k] = floorf(x[k]);
+    return x;
+#endif
+}
+
+VFN V vm_abs(V x) { return (V)((VU)x & 0x7FFFFFFFu); }
+VFN V vm_copysign(V x, V sign) { return (V)(((VU)x & 0x7FFFFFFFu) | ((VU)sign & 0x80000000u)); }
+VFN V vm_one_where(VI mask) { return (V)((VI)vm_of(1.0f) & mask); }
+
+/* ---- exp and what is made of it -------------------------------------------------------------- */
+
+VFN V vm_clamp(V x, float most) {
+    VU sign = (VU)x & 0x80000000u;
+    return (V)(sign | vm_smaller((VU)x ^ sign, vm_words(cb_bits_of_f32(most))));
+}
+
+VFN V vm_exp_sum(V x, V low) {
+    x = vm_clamp(x, 104.0f);
+    V shifted = x * 0x1.715476p+0f + CB_ROUND_F32;
+    V n = shifted - CB_ROUND_F32;
+    V r = x - n * 0x1.63p-1f;
+    r = (r + n * 0x1.bd0106p-13f) + low;
+    V p = r * 0x1.6a21acp-10f + 0x1.123b6ap-7f;
+    p = p * r + 0x1.5558fap-5f;
+    p = p * r + 0x1.555490p-3f;
+    p = p * r + 0x1.fffffcp-2f;
+    p = (p * (r * r) + r) + 1.0f;
+    VI exponent = (VI)((VU)shifted - cb_bits_of_f32(CB_ROUND_F32)), half = exponent >> 1;
+    V first = (V)(((VU)half + 127u) << 23);
+    V second = (V)(((VU)exponent - (VU)half + 127u) << 23);
+    return p * first * second;
+}
+
+VFN V vm_exp(V x) { return VSEL(x == x, vm_exp_sum(x, (V){0}), x); }
+
+VFN V vm_sigmoid(V x) {
+    V e = vm_exp(-vm_abs(x));
+    return VSEL(x < 0.0f, e, vm_of(1.0f)) / (1.0f + e);
+}
+
+VFN V vm_tanh(V x) {
+    V a = vm_abs(x), s = x * x;
+    V p = s * -0x1.6e69aep-8f + 0x1.50820ep-6f;
+    p = p * s - 0x1.b7fd50p-5f;
+    p = p * s + 0x1.110552p-3f;
+    p = p * s - 0x1.55552ap-2f;
+    V small = x + x * (s * p);
+    V large = 1.0f - 2.0f / (vm_exp(2.0f * a) + 1.0f);
+    return vm_copysign(VSEL(a >= 0.625f, large, small), x);
+}
+
+/* ---- log ------------------------------------------------------------------------------------- */
+
+VFN V vm_log(V x) {
+    VI tiny = x < 0x1p-126f;
+    VU bits = (VU)VSEL(tiny, x * 0x1p23f, x);
+    VI k = (VI)(bits - 0x3F3504F3u) >> 23;
+    V f = (V)(bits - ((VU)k << 23)) - 1.0f;
+    V n = __builtin_convertvector(k - (tiny & 23), V);
+    V p = f * 0x1.146310p-4f - 0x1.de4fa0p-4f;
+    p = p * f + 0x1.e6f608p-4f;
+    p = p * f - 0x1.fc1f6cp-4f;
+    p = p * f + 0x1.2336e2p-3f;
+    p = p * f - 0x1.555c5ap-3f;
+    p = p * f + 0x1.99a4bcp-3f;
+    p = p * f - 0x1.000006p-2f;
+    p = p * f + 0x1.555548p-2f;
+    V s = f * f;
+    V r = p * (s * f) + n * -0x1.bd0106p-13f;
+    r = (f + (r - 0.5f * s)) + n * 0x1.63p-1f;
+    r = VSEL(x > 0.0f, r, VSEL(x == 0.0f, vm_of(-INFINITY), vm_of(NAN)));
+    return VSEL(x < INFINITY, r, x);
+}
+
+VFN V vm_log1p(V x) {
+    V u = 1.0f + x;
+    V lost = x - (u - 1.0f);
+    lost = VSEL((u > 0.0f) & (u < INFINITY), lost / u, (V){0});
+    V r = vm_log(u) + lost;
+    return VSEL(u == 1.0f, x, r);
+}
+
+/* ---- error function and GELU ----------------------------------------------------------------- */
+
+VFN V vm_erfcx(V t) {
+    V a = t + 2.0f, b = 1.0f + 2.0f * t;
+    V inverse = 1.0f / (a * b);
+    V y = (t - 2.0f) * (b * inverse);
+    V p = y * -3.96105271e-4f - 1.22233949e-3f;
+    p = p * y + 1.31256900e-3f;
+    p = p * y + 8.62535543e-3f;
+    p = p * y - 8.06088746e-3f;
+    p = p * y - 5.42026213e-2f;
+    p = p * y + 1.64055654e-1f;
+    p = p * y - 1.66031572e-1f;
+    p = p * y - 9.27639974e-2f;
+    p = p * y + 1.27697840e+0f;
+    return p * (a * inverse);
+}
+
+VFN V vm_exp_minus_square(V a, float scale) {
+    V high = (V)((VU)a & 0xFFFFF000u);
+    return vm_exp_sum(-(high * high) * scale, -((a - high) * (a + high)) * scale);
+}
+
+VFN V vm_erf(V x) {
+    V a = vm_abs(x), s = x * x;
+    V p = s * 0x1.496a30p-14f - 0x1.a3f700p-11f;
+    p = p * s + 0x1.5405b2p-8f;
+    p = p * s - 0x1.b7f90ep-6f;
+    p = p * s + 0x1.ce2cf8p-4f;
+    p = p * s - 0x1.81273ep-2f;
+    p = p * s + 0x1.06eba8p-3f;
+    V small = x + x * p;
+    V t = vm_clamp(a, 4.5f);
+    V large = vm_copysign(1.0f - vm_erfcx(t) * vm_exp_sum(-t * t, (V){0}), x);
+    return VSEL(a >= 1.0f, large, small);
+}
+
+VFN V vm_normal(V x, V *density) {
+    V a = vm_clamp(vm_abs(x), 14.5f);
+    V e = vm_exp_minus_square(a, 0.5f);
+    V tail = 0.5f * (e * vm_erfcx(a * 0x1.6a09e6p-1f));
+    *density = e;
+    return VSEL(x < 0.0f, tail, 1.0f - tail);
+}
+
+VFN V vm_gelu_tanh_slope_of(V s, V x) {
+    V c = vm_clamp(x, 32.0f);
+    V y = s + c * (s * (1.0f - s)) * (1.5957691216f * (1.0f + 0.134145f * (c * c)));
+    return VSEL(x == x, y, x);
+}
+
+/* ---- sine and cosine ------------------------------------------------------------------------- */
+
+VFN void vm_quadrant_half(VH half, VD *sin, VD *cos) {
+    VD x = __builtin_convertvector(half, VD);
+    VD shifted = x * 0x1.45f306dc9c883p-1 + CB_ROUND_F64;
+    VD n = shifted - CB_ROUND_F64;
+    VD r = (x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34;
+    VL quadrant = (VL)shifted, next = quadrant + 1;
+    VD s = r * r;
+    VD sine = r * (1.0 + s * (-1.0 / 6 + s * (1.0 / 120 + s * (-1.0 / 5040 + s * (1.0 / 362880)))));
+    VD cosine =
+        1.0 +
+        s * (-0.5 + s * (1.0 / 24 + s * (-1.0 / 720 + s * (1.0 / 40320 + s * (-1.0 / 3628800)))));
+    VL odd = -(quadrant & 1);
+    *sin = (VD)((((VL)cosine & odd) | ((VL)sine & ~odd)) ^ ((quadrant & 2) << 62));
+    *cos = (VD)((((VL)sine & odd) | ((VL)cosine & ~odd)) ^ ((next & 2) << 62));
+}
+
+VFN void vm_sin_cos_near(V x, V *sin, V *cos) {
+    VH half[2], sines[2], cosines[2];
+    memcpy(half, &x, sizeof x);
+    for (int k = 0; k < 2; k++) {
+        VD s, c;
+        vm_quadrant_half(half[k], &s, &c);
+        sines[k] = __builtin_convertvector(s, VH);
+        cosines[k] = __builtin_convertvector(c, VH);
+    }
+    memcpy(sin, sines, sizeof x);
+    memcpy(cos, cosines, sizeof x);
+}
+
+VFN V vm_sin_near(V x) {
+    V sin, cos;
+    vm_sin_cos_near(x, &sin, &cos);
+    return sin;
+}
+VFN V vm_cos_near(V x) {
+    V sin, cos;
+    vm_sin_cos_near(x, &sin, &cos);
+    return cos;
+}
+
+#endif

@@ -1,0 +1,433 @@
+/* The functions that records point to (executor/record.h), for one instruction set.
+ *
+ * A function is leaf code that ends in a jump to the next one: it calls nothing and keeps nothing
+ * on the stack, since a compiler that has to clean up after it would give up the jump. What is rare
+ * and long (sine and cosine of huge numbers) is a function of its own that is jumped to. */
+#include <math.h>
+
+#include "executor/record.h"
+#include "executor/vector.h"
+#include "kern.h"
+#include "kern_random.h"
+
+#define NV 4 /* vectors in a virtual register */
+#define STEP (NV * CB_VW)
+#define SIZE ((int64_t)sizeof(float))
+
+/* ---- the calling convention ------------------------------------------------------------------ */
+
+#if !defined(CB_X_CALLS) &&                                               \
+    (!defined(__x86_64__) || defined(_WIN32) || !defined(__OPTIMIZE__) || \
+     defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(CB_SANITIZED))
+#define CB_X_CALLS 1
+#endif
+
+#ifndef CB_X_CALLS
+
+#define ARGS                                                                                  \
+    cb_x_context *c, const cb_record *s, int64_t i, V v00, V v01, V v02, V v03, V v10, V v11, \
+        V v12, V v13
+typedef void (*op_fn)(ARGS);
+#if defined(__clang__)
+#define JUMP __attribute__((musttail)) return
+#else
+#define JUMP return
+#endif
+#define GO(record, i) \
+    JUMP((op_fn)(record)->fn)(c, (record), (i), v00, v01, v02, v03, v10, v11, v12, v13)
+#define TO(function) JUMP function(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13)
+#define OP(name) static void name(ARGS)
+#define BEGIN
+#define NEXT GO(s + 1, i)
+#define LOOP_AGAIN GO(s - s->dst, i)
+#define FINISH
+
+#else /* registers in the context, one call for each record */
+
+#define ARGS cb_x_context *c, const cb_record *s, int64_t *at
+typedef const cb_record *(*op_fn)(ARGS);
+#define OP(name) static const cb_record *name(ARGS)
+#define REGISTER(d, q) V v##d##q = vm_load(c->reg[d] + q * CB_VW);
+#define KEEP_REGISTER(d, q) vm_store(c->reg[d] + q * CB_VW, v##d##q);
+#define BEGIN                                                                  \
+    int64_t i = *at;                                                           \
+    REGISTER(0, 0)                                                             \
+    REGISTER(0, 1)                                                             \
+    REGISTER(0, 2) REGISTER(0, 3) REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) \
+        REGISTER(1, 3)(void) i,                                                \
+        (void)v00, (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, (void)v13;
+#define LEAVE(record)                                                                   \
+    do {                                                                                \
+        KEEP_REGISTER(0, 0)                                                             \
+        KEEP_REGISTER(0, 1)                                                             \
+        KEEP_REGISTER(0, 2) KEEP_REGISTER(0, 3) KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) \
+            KEEP_REGISTER(1, 2) KEEP_REGISTER(1, 3) *at = i;                            \
+        return (record);                                                                \
+    } while (0)
+#define TO(function) return function(c, s, at)
+#define NEXT LEAVE(s + 1)
+#define LOOP_AGAIN LEAVE(s - s->dst)
+#define FINISH return NULL
+
+#endif
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+#define EACH(X, ...) X(0, __VA_ARGS__) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__)
+#define OTHER_0 1
+#define OTHER_1 0
+
+#define OPEN_OTHER(u, field)
+#define OPEN_SELF(u, field)
+#define OPEN_STREAM(u, field) const char *u = c->p[s->field] + i * SIZE;
+#define OPEN_SLOT(u, field) const char *u = (const char *)c->slot[s->field];
+#define OPEN_SCALAR(u, field) V u = vm_of(c->s[s->field]);
+#define FROM_OTHER(u, d, q) GLUE(v, CAT(OTHER_, d), q)
+#define FROM_SELF(u, d, q) v##d##q
+#define FROM_STREAM(u, d, q) vm_load(u + q * CB_VW * SIZE)
+#define FROM_SLOT(u, d, q) vm_load(u + q * CB_VW * SIZE)
+#define FROM_SCALAR(u, d, q) u
+#define CAT_(a, b) a##b
+#define CAT(a, b) CAT_(a, b)
+#define GLUE_(a, b, c) a##b##c
+#define GLUE(a, b, c) GLUE_(a, b, c)
+
+#define SEL(condition, a, b) VSEL(condition, a, b)
+#define ONE_WHERE(condition) vm_one_where(condition)
+#define ZERO ((V){0})
+#define ONE vm_of(1.0f)
+#define F(name) vm_##name
+
+/* ---- arithmetic ------------------------------------------------------------------------------ */
+
+#define ALL_FORMS(X, ...) \
+    X(OTHER, __VA_ARGS__) \
+    X(SELF, __VA_ARGS__) X(STREAM, __VA_ARGS__) X(SLOT, __VA_ARGS__) X(SCALAR, __VA_ARGS__)
+#define MEMORY_FORMS(X, ...) X(STREAM, __VA_ARGS__) X(SLOT, __VA_ARGS__) X(SCALAR, __VA_ARGS__)
+
+#define BINARY_LANES(q, d, form, expression)        \
+    {                                               \
+        V x = v##d##q, y = FROM_##form(from, d, q); \
+        v##d##q = expression;                       \
+    }
+#define BINARY_FORM(form, d, id, expression)                                     \
+    OP(id##_##d##_##form) {                                                      \
+        BEGIN OPEN_##form(from, b) EACH(BINARY_LANES, d, form, expression) NEXT; \
+    }
+#define BINARY(id, expression)                \
+    ALL_FORMS(BINARY_FORM, 0, id, expression) \
+    ALL_FORMS(BINARY_FORM, 1, id, expression)
+CB_X_BINARY(BINARY)
+
+#define UNARY_LANES(q, d, expression) \
+    {                                 \
+        V x = v##d##q;                \
+        v##d##q = expression;         \
+    }
+#define UNARY_REGISTER(id, d, expression) \
+    OP(id##_##d) { BEGIN EACH(UNARY_LANES, d, expression) NEXT; }
+#define UNARY(id, expression) UNARY_REGISTER(id, 0, expression) UNARY_REGISTER(id, 1, expression)
+CB_X_UNARY(UNARY)
+
+/* Numbers one by one where one of them is too large for the vectors. */
+#define TO_FAR(q, d) vm_store(c->far + q * CB_VW, v##d##q);
+#define FROM_FAR(q, d) v##d##q = vm_load(c->far + q * CB_VW);
+#define FAR_LANES(q, d) far |= vm_abs(v##d##q) > CB_SIN_MAX_F32;
+#define ROUND_REGISTER(id, d, expression, slow)                           \
+    __attribute__((noinline, cold)) static void id##_each_##d(float *x) { \
+        for (int k = 0; k < STEP; k++) x[k] = slow(x[k]);                 \
+    }                                                                     \
+    __attribute__((noinline, cold)) OP(id##_far_##d) {                    \
+        BEGIN EACH(TO_FAR, d) id##_each_##d(c->far);                      \
+        EACH(FROM_FAR, d)                                                 \
+        NEXT;                                                             \
+    }                                                                     \
+    OP(id##_##d) {                                                        \
+        BEGIN VI far = {0};                                               \
+        EACH(FAR_LANES, d)                                                \
+        if (__builtin_expect(any(far), 0)) TO(id##_far_##d);              \
+        EACH(UNARY_LANES, d, expression)                                  \
+        NEXT;                                                             \
+    }
+#define ROUND(id, expression, slow) \
+    ROUND_REGISTER(id, 0, expression, slow) ROUND_REGISTER(id, 1, expression, slow)
+
+VFN bool any(VI mask) {
+#if defined(__AVX512F__)
+    return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#elif defined(__SSE2__)
+    return _mm_movemask_ps((__m128)mask) != 0;
+#else
+    int32_t all = 0;
+    for (int k = 0; k < CB_VW; k++) all |= mask[k];
+    return all != 0;
+#endif
+}
+CB_X_ROUND(ROUND)
+
+/* Sine and cosine leave for both numbers at once. */
+__attribute__((noinline, cold)) static void each_sin_cos(float *x, float *cosine) {
+    for (int k = 0; k < STEP; k++) {
+        float from = x[k];
+        x[k] = cb_sin_f32(from);
+        cosine[k] = cb_cos_f32(from);
+    }
+}
+#define FROM_FAR_OTHER(q, d) GLUE(v, CAT(OTHER_, d), q) = vm_load(c->far + CB_X_LANES + q * CB_VW);
+#define PAIR_LANES(q, d, statement)     \
+    {                                   \
+        V x = v##d##q, a, b;            \
+        statement;                      \
+        v##d##q = a;                    \
+        GLUE(v, CAT(OTHER_, d), q) = b; \
+    }
+#define PAIR_REGISTER(id, d, check, statement) \
+    OP(id##_##d) { BEGIN check(d) EACH(PAIR_LANES, d, statement) NEXT; }
+#define SIN_COS_FAR(d)                                                   \
+    __attribute__((noinline, cold)) OP(SIN_COS_far_##d) {                \
+        BEGIN EACH(TO_FAR, d) each_sin_cos(c->far, c->far + CB_X_LANES); \
+        EACH(FROM_FAR, d)                                                \
+        EACH(FROM_FAR_OTHER, d)                                          \
+        NEXT;                                                            \
+    }
+SIN_COS_FAR(0)
+SIN_COS_FAR(1)
+#define CHECK_NORMAL(d)
+#define CHECK_SIN_COS(d) \
+    VI far = {0};        \
+    EACH(FAR_LANES, d)   \
+    if (__builtin_expect(any(far), 0)) TO(SIN_COS_far_##d);
+#define PAIR(id, statement)                     \
+    PAIR_REGISTER(id, 0, CHECK_##id, statement) \
+    PAIR_REGISTER(id, 1, CHECK_##id, statement)
+CB_X_PAIR(PAIR)
+
+#define SELECT_LANES(q, d, fx, fy) \
+    v##d##q = VSEL(v##d##q != 0.0f, FROM_##fx(x, d, q), FROM_##fy(y, d, q));
+#define SELECT_FORM(fy, d, fx)                                                    \
+    OP(select_##d##_##fx##_##fy) {                                                \
+        BEGIN OPEN_##fx(x, b) OPEN_##fy(y, c) EACH(SELECT_LANES, d, fx, fy) NEXT; \
+    }
+#define SELECT_REGISTER(d)               \
+    MEMORY_FORMS(SELECT_FORM, d, STREAM) \
+    MEMORY_FORMS(SELECT_FORM, d, SLOT) MEMORY_FORMS(SELECT_FORM, d, SCALAR)
+SELECT_REGISTER(0)
+SELECT_REGISTER(1)
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+#define LOAD_LANES(q, d, form) v##d##q = FROM_##form(from, d, q);
+#define LOAD_FORM(form, d, _) \
+    OP(load_##d##_##form) { BEGIN OPEN_##form(from, b) EACH(LOAD_LANES, d, form) NEXT; }
+ALL_FORMS(LOAD_FORM, 0, _)
+ALL_FORMS(LOAD_FORM, 1, _)
+
+VFN V of_bytes(const char *from) {
+    VB bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(__builtin_convertvector(bytes, VI), V);
+}
+VFN void to_bytes(char *to, V x) {
+    VB bytes = __builtin_convertvector(__builtin_convertvector(x, VI), VB);
+    memcpy(to, &bytes, sizeof bytes);
+}
+
+#if defined(__AVX512F__)
+#define STORE_FAR(to, x) _mm512_stream_ps((float *)(void *)(to), (__m512)(x))
+#elif defined(__AVX2__)
+#define STORE_FAR(to, x) _mm256_stream_ps((float *)(void *)(to), (__m256)(x))
+#elif defined(__SSE2__)
+#define STORE_FAR(to, x) _mm_stream_ps((float *)(void *)(to), (__m128)(x))
+#else
+#define STORE_FAR(to, x) vm_store(to, x)
+#endif
+
+/* Floats in order as integers, every NaN the largest (kern_rows.h). */
+VFN VI key_of(V x) {
+    VI bits = (VI)x, magnitude = bits & INT32_MAX;
+    VI nan = magnitude > (int32_t)0x7F800000;
+    VI ordered = bits ^ ((bits >> 31) & INT32_MAX);
+    return (ordered & ~nan) | (nan & INT32_MAX);
+}
+
+#define LOAD_BOOL_LANES(q, d) v##d##q = of_bytes(from + q * CB_VW);
+#define STORE_LANES(q, d) vm_store(to + q * CB_VW * SIZE, v##d##q);
+#define STORE_FAR_LANES(q, d) STORE_FAR(to + q * CB_VW * SIZE, v##d##q);
+#define STORE_BOOL_LANES(q, d) to_bytes(to + q * CB_VW, v##d##q);
+#define ADD_LANES(q, d) vm_store(to + q * CB_VW * SIZE, vm_load(to + q * CB_VW * SIZE) + v##d##q);
+#define MASK(q) (VI) vm_load(mask + q * CB_VW * SIZE)
+#define ADD_MASKED(q, d) \
+    vm_store(to + q * CB_VW * SIZE, vm_load(to + q * CB_VW * SIZE) + (V)((VI)v##d##q & MASK(q)));
+#define LARGEST(q, d, sign)         \
+    vm_store(to + q * CB_VW * SIZE, \
+             (V)vm_larger_int((VI)vm_load(to + q * CB_VW * SIZE), key_of(sign v##d##q)));
+#define LARGEST_MASKED(q, d, sign)                                \
+    vm_store(to + q * CB_VW * SIZE,                               \
+             (V)vm_larger_int((VI)vm_load(to + q * CB_VW * SIZE), \
+                              (key_of(sign v##d##q) & MASK(q)) | (~MASK(q) & INT32_MIN)));
+
+#define TO_STREAM char *to = c->p[s->dst] + i * SIZE;
+#define TO_ACC char *to = (char *)(c->acc[s->dst] + (i & (CB_X_LANES - 1)));
+#define WITH_MASK const char *mask = (const char *)(c->mask + (i & (CB_X_LANES - 1)));
+
+#define MEMORY(d)                                                                  \
+    OP(load_bool_##d) {                                                            \
+        BEGIN const char *from = c->p[s->b] + i;                                   \
+        EACH(LOAD_BOOL_LANES, d)                                                   \
+        NEXT;                                                                      \
+    }                                                                              \
+    OP(store_##d) { BEGIN TO_STREAM EACH(STORE_LANES, d) NEXT; }                   \
+    OP(store_far_##d) { BEGIN TO_STREAM EACH(STORE_FAR_LANES, d) NEXT; }           \
+    OP(store_bool_##d) {                                                           \
+        BEGIN char *to = c->p[s->dst] + i;                                         \
+        EACH(STORE_BOOL_LANES, d)                                                  \
+        NEXT;                                                                      \
+    }                                                                              \
+    OP(spill_##d) {                                                                \
+        BEGIN char *to = (char *)c->slot[s->dst];                                  \
+        EACH(STORE_LANES, d)                                                       \
+        NEXT;                                                                      \
+    }                                                                              \
+    OP(column_##d) { BEGIN TO_STREAM EACH(ADD_LANES, d) NEXT; }                    \
+    OP(acc_##d) { BEGIN TO_ACC EACH(ADD_LANES, d) NEXT; }                          \
+    OP(acc_masked_##d) { BEGIN TO_ACC WITH_MASK EACH(ADD_MASKED, d) NEXT; }        \
+    OP(amax_##d) { BEGIN TO_ACC EACH(LARGEST, d, ) NEXT; }                         \
+    OP(amax_masked_##d) { BEGIN TO_ACC WITH_MASK EACH(LARGEST_MASKED, d, ) NEXT; } \
+    OP(amin_##d) { BEGIN TO_ACC EACH(LARGEST, d, -) NEXT; }                        \
+    OP(amin_masked_##d) { BEGIN TO_ACC WITH_MASK EACH(LARGEST_MASKED, d, -) NEXT; }
+MEMORY(0)
+MEMORY(1)
+
+/* ---- control --------------------------------------------------------------------------------- */
+
+OP(prefetch) {
+    BEGIN const char *from = c->p[s->dst] + (i + s->b) * SIZE;
+    for (int k = 0; k < STEP * (int)SIZE; k += 64) __builtin_prefetch(from + k);
+    NEXT;
+}
+
+OP(loop) {
+    BEGIN i += STEP;
+    if (i < c->end) LOOP_AGAIN;
+    NEXT;
+}
+
+static void fold(cb_x_context *c, int first, int n) {
+    for (int k = first; k < first + n; k++) {
+        float lane[CB_X_LANES];
+        memcpy(lane, c->acc[k], sizeof lane);
+        memset(c->acc[k], 0, sizeof lane);
+        for (int width = CB_X_LANES / 2; width > 0; width /= 2) {
+            for (int j = 0; j < width; j++) lane[j] += lane[j + width];
+        }
+        cb_x_pairs *p = &c->sum[k];
+        float leaf = lane[0];
+        if (p->leaves) {
+            *p->leaves++ = leaf;
+            continue;
+        }
+        int digit = 0;
+        for (uint64_t count = p->count++; count & 1; count >>= 1) leaf = p->level[digit++] + leaf;
+        p->level[digit] = leaf;
+    }
+}
+
+__attribute__((noinline)) static void fold_leaf(cb_x_context *c, const cb_record *s) {
+    fold(c, s->b, s->c);
+}
+
+/* At the end of an iteration: sums over everything have leaves of their own, which rows do not
+ * begin. */
+OP(totals) {
+    BEGIN
+    if (((i + STEP + c->leaf) & (CB_X_LEAF - 1)) == 0) {
+        fold_leaf(c, s);
+        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = ZERO; /* nothing is kept over the call */
+    }
+    NEXT;
+}
+
+/* As loop, and the sums s->b .. s->b + s->c are folded at the end of each leaf. */
+OP(loop_sums) {
+    BEGIN i += STEP;
+    if ((i & (CB_X_LEAF - 1)) == 0) {
+        fold_leaf(c, s);
+        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = ZERO; /* nothing is kept over the call */
+    }
+    if (i < c->end) LOOP_AGAIN;
+    NEXT;
+}
+
+OP(end) {
+    BEGIN(void) c, (void)s, (void)i;
+    (void)v00, (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, (void)v13;
+    FINISH;
+}
+
+#ifndef CB_X_CALLS
+static void run(cb_x_context *c, const cb_record *s, int64_t i) {
+    V v00 = ZERO, v01 = v00, v02 = v00, v03 = v00, v10 = v00, v11 = v00, v12 = v00, v13 = v00;
+    ((op_fn)s->fn)(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13);
+}
+#else
+static void run(cb_x_context *c, const cb_record *s, int64_t i) {
+    memset(c->reg, 0, sizeof c->reg);
+    while (s) s = ((op_fn)s->fn)(c, s, &i);
+}
+#endif
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, float *out,
+                 int64_t n) {
+    uint16_t bits[CB_DRAWN];
+    for (int64_t at = 0; at < n; at += CB_DRAWN) {
+        cb_draw(random, (first + (uint64_t)at) / CB_PHILOX_BLOCK, bits);
+        for (int64_t i = 0; i < CB_DRAWN; i++) out[at + i] = bits[i] >= threshold ? 1.0f : 0.0f;
+    }
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define FN(name) (cb_x_fn) name
+#define BINARY_ROW(id, expression)                                                               \
+    {{FN(id##_0_OTHER), FN(id##_0_SELF), FN(id##_0_STREAM), FN(id##_0_SLOT), FN(id##_0_SCALAR)}, \
+     {FN(id##_1_OTHER), FN(id##_1_SELF), FN(id##_1_STREAM), FN(id##_1_SLOT), FN(id##_1_SCALAR)}},
+#define UNARY_ROW(id, ...) {FN(id##_0), FN(id##_1)},
+#define SELECT_ROW(d, fx) \
+    { FN(select_##d##_##fx##_STREAM), FN(select_##d##_##fx##_SLOT), FN(select_##d##_##fx##_SCALAR) }
+#define LOAD_ROW(d)                                                                            \
+    {                                                                                          \
+        FN(load_##d##_OTHER), FN(load_##d##_SELF), FN(load_##d##_STREAM), FN(load_##d##_SLOT), \
+            FN(load_##d##_SCALAR)                                                              \
+    }
+
+#define CB_X_TABLE_OF(isa) CAT(cb_x_table_, isa)
+extern const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA);
+const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
+    .binary = {CB_X_BINARY(BINARY_ROW)},
+    .unary = {CB_X_UNARY(UNARY_ROW) CB_X_ROUND(UNARY_ROW)},
+    .pair = {CB_X_PAIR(UNARY_ROW)},
+    .select = {{SELECT_ROW(0, STREAM), SELECT_ROW(0, SLOT), SELECT_ROW(0, SCALAR)},
+               {SELECT_ROW(1, STREAM), SELECT_ROW(1, SLOT), SELECT_ROW(1, SCALAR)}},
+    .load = {LOAD_ROW(0), LOAD_ROW(1)},
+    .load_bool = {FN(load_bool_0), FN(load_bool_1)},
+    .acc = {{FN(acc_0), FN(acc_1)}, {FN(acc_masked_0), FN(acc_masked_1)}},
+    .amax = {{FN(amax_0), FN(amax_1)}, {FN(amax_masked_0), FN(amax_masked_1)}},
+    .amin = {{FN(amin_0), FN(amin_1)}, {FN(amin_masked_0), FN(amin_masked_1)}},
+    .column = {FN(column_0), FN(column_1)},
+    .store = {FN(store_0), FN(store_1)},
+    .store_far = {FN(store_far_0), FN(store_far_1)},
+    .store_bool = {FN(store_bool_0), FN(store_bool_1)},
+    .spill = {FN(spill_0), FN(spill_1)},
+    .prefetch = FN(prefetch),
+    .totals = FN(totals),
+    .loop = FN(loop),
+    .loop_sums = FN(loop_sums),
+    .end = FN(end),
+    .run = run,
+    .fold = fold,
+    .keep = keep,
+};

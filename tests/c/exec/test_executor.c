@@ -1,0 +1,291 @@
+/* The executor's functions one by one: every operation in every operand form, in both registers, by
+ * jumps and by calls, for each instruction set that this processor has, against the same operation
+ * on single numbers. */
+#include "check.h"
+
+#include "base/cpu.h"
+#include "exec/cpu/executor/scalar.h"
+
+/* The call-threaded form, as sanitizers and other calling conventions have it. */
+#define CB_X_CALLS 1
+#undef CB_KERN_ISA
+#define CB_KERN_ISA calls
+#include "exec/cpu/kern_executor.c"
+
+#if defined(__x86_64__)
+extern const cb_x_table cb_x_table_baseline, cb_x_table_avx2, cb_x_table_avx512;
+static const cb_x_table *const jumping[] = {&cb_x_table_baseline, &cb_x_table_avx2,
+                                            &cb_x_table_avx512};
+#else
+extern const cb_x_table cb_x_table_baseline;
+static const cb_x_table *const jumping[] = {&cb_x_table_baseline};
+#endif
+
+enum { N = 192, A = 0, B = 1, OUT = 2, BYTES = 3, CONDITION = 4 };
+
+static _Alignas(64) float array[5][N];
+static _Alignas(64) uint8_t truth[N];
+static _Alignas(64) cb_x_context context;
+
+/* Ordinary numbers, and those that arithmetic treats apart. */
+static float some_number(uint32_t i, uint32_t salt) {
+    static const float odd[] = {0.0f,    -0.0f, 1.0f,   -1.0f, INFINITY, -INFINITY, NAN,   1e-40f,
+                                -1e-40f, 3e38f, -3e38f, 88.7f, -87.5f,   2e6f,      -1e7f, 0.625f};
+    uint32_t h = (i * 2654435761u) ^ (salt * 40503u);
+    h ^= h >> 15;
+    h *= 2246822519u;
+    h ^= h >> 13;
+    if (h % 5 == 0) return odd[h / 5 % (sizeof odd / sizeof odd[0])];
+    return ((float)(h % 20001u) - 10000.0f) / 1500.0f;
+}
+
+static void fill_arrays(uint32_t salt) {
+    for (uint32_t i = 0; i < N; i++) {
+        array[A][i] = some_number(i, salt);
+        array[B][i] = some_number(i, salt + 77);
+        array[CONDITION][i] = (float)(i * salt % 3 == 0);
+        truth[i] = (uint8_t)(i * salt % 3 == 0);
+    }
+    memset(&context, 0, sizeof context);
+    for (int k = 0; k < 5; k++) context.p[k] = (char *)array[k];
+    context.p[BYTES] = (char *)truth;
+    context.s[1] = some_number(salt, 5);
+    for (int k = 0; k < CB_X_LANES; k++) context.slot[1][k] = some_number((uint32_t)k, salt + 5);
+    context.end = N;
+}
+
+static bool same(float a, float b) {
+    uint32_t x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    return x == y || (isnan(a) && isnan(b));
+}
+
+static int n_record;
+static cb_record record[16];
+static void put(cb_x_fn fn, int dst, int b, int c) {
+    record[n_record++] =
+        (cb_record){.fn = fn, .dst = (int16_t)dst, .b = (int16_t)b, .c = (int16_t)c};
+}
+
+/* Adds the end of the loop, and runs over all elements. */
+static void go(const cb_x_table *t) {
+    int back = n_record;
+    put(t->loop, back, 0, 0);
+    put(t->end, 0, 0, 0);
+    t->run(&context, record, 0);
+    n_record = 0;
+}
+
+/* What an operand of this form is at element i, beside registers that hold A (dst) and B. */
+static float operand_at(cb_x_form form, int i) {
+    switch (form) {
+        case CB_X_OTHER: return array[B][i];
+        case CB_X_SELF: return array[A][i];
+        case CB_X_STREAM: return array[B][i];
+        case CB_X_SLOT: return context.slot[1][i % CB_X_LANES];
+        default: return context.s[1];
+    }
+}
+static int index_of(cb_x_form form) { return form == CB_X_STREAM ? B : 1; }
+
+static int step_of(const cb_x_table *t) {
+#if defined(__x86_64__)
+    if (t == &cb_x_table_avx512) return 64;
+    if (t == &cb_x_table_avx2) return 32;
+    if (t == &cb_x_table_baseline) return 16;
+#endif
+    return STEP;
+}
+
+/* A slot holds the elements of one iteration. */
+static float expected_operand(const cb_x_table *t, cb_x_form form, int i) {
+    return form == CB_X_SLOT ? context.slot[1][i % step_of(t)] : operand_at(form, i);
+}
+
+static void check_binary(const cb_x_table *t, int op) {
+    for (int d = 0; d < 2; d++) {
+        for (cb_x_form form = 0; form < CB_X_FORM_COUNT; form++) {
+            int wrong = 0;
+            put(t->load[d][CB_X_STREAM], 0, A, 0);
+            put(t->load[1 - d][CB_X_STREAM], 0, B, 0);
+            put(t->binary[op][d][form], 0, index_of(form), 0);
+            put(t->store[d], OUT, 0, 0);
+            go(t);
+            for (int i = 0; i < N; i++) {
+                float want = cb_x_scalar((cb_x_op)op, array[A][i], expected_operand(t, form, i), 0);
+                wrong += !same(array[OUT][i], want);
+            }
+            CHECK(wrong == 0);
+        }
+    }
+}
+
+static void check_unary(const cb_x_table *t, int op) {
+    for (int d = 0; d < 2; d++) {
+        int wrong = 0;
+        put(t->load[d][CB_X_STREAM], 0, A, 0);
+        put(t->unary[CB_X_UNARY_INDEX(op)][d], 0, 0, 0);
+        put(t->store_far[d], OUT, 0, 0);
+        go(t);
+        for (int i = 0; i < N; i++)
+            wrong += !same(array[OUT][i], cb_x_scalar((cb_x_op)op, array[A][i], 0, 0));
+        CHECK(wrong == 0);
+    }
+}
+
+/* The first result in the operand's register, the second in the other one. */
+static void check_pairs(const cb_x_table *t) {
+    for (int d = 0; d < 2; d++) {
+        for (int op = CB_X_UNARY_END; op < CB_X_PAIR_END; op++) {
+            for (int second = 0; second < 2; second++) {
+                int wrong = 0;
+                put(t->load[d][CB_X_STREAM], 0, A, 0);
+                put(t->pair[CB_X_PAIR_INDEX(op)][d], 0, 0, 0);
+                put(t->store[second ? 1 - d : d], OUT, 0, 0);
+                go(t);
+                for (int i = 0; i < N; i++) {
+                    float x = array[A][i], density, below = cb_normal_f32(x, &density);
+                    float want = second ? density : below;
+                    if (op == CB_X_SIN_COS) want = second ? cb_cos_f32(x) : cb_sin_f32(x);
+                    wrong += !isnan(x) && !same(array[OUT][i], want);
+                }
+                CHECK(wrong == 0);
+            }
+        }
+    }
+}
+
+static void check_select(const cb_x_table *t) {
+    for (int d = 0; d < 2; d++) {
+        for (int fx = 0; fx < 3; fx++) {
+            for (int fy = 0; fy < 3; fy++) {
+                cb_x_form x = CB_X_STREAM + (cb_x_form)fx, y = CB_X_STREAM + (cb_x_form)fy;
+                int wrong = 0;
+                put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
+                put(t->select[d][fx][fy], 0, index_of(x), index_of(y));
+                put(t->store[d], OUT, 0, 0);
+                go(t);
+                for (int i = 0; i < N; i++) {
+                    float want = array[CONDITION][i] != 0.0f ? expected_operand(t, x, i)
+                                                             : expected_operand(t, y, i);
+                    wrong += !same(array[OUT][i], want);
+                }
+                CHECK(wrong == 0);
+            }
+        }
+    }
+}
+
+static void check_memory(const cb_x_table *t) {
+    for (int d = 0; d < 2; d++) {
+        int wrong = 0;
+        put(t->load_bool[d], 0, BYTES, 0);
+        put(t->spill[d], 2, 0, 0);
+        put(t->load[1 - d][CB_X_SLOT], 0, 2, 0);
+        put(t->load[d][CB_X_OTHER], 0, 0, 0);
+        put(t->prefetch, A, 64, 0);
+        put(t->store[d], OUT, 0, 0);
+        go(t);
+        for (int i = 0; i < N; i++) wrong += array[OUT][i] != (float)truth[i];
+        put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
+        put(t->store_bool[d], BYTES, 0, 0);
+        go(t);
+        for (int i = 0; i < N; i++) wrong += array[CONDITION][i] != (float)truth[i];
+        memset(array[OUT], 0, sizeof array[OUT]);
+        put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
+        put(t->column[d], OUT, 0, 0);
+        put(t->column[d], OUT, 0, 0);
+        go(t);
+        for (int i = 0; i < N; i++) wrong += array[OUT][i] != 2 * array[CONDITION][i];
+        CHECK(wrong == 0);
+    }
+}
+
+/* Lanes of accumulators: element i in lane i mod 64, only where the mask is set. */
+static void check_accumulators(const cb_x_table *t, bool masked) {
+    for (int d = 0; d < 2; d++) {
+        for (int k = 0; k < CB_X_LANES; k++) {
+            const uint32_t set = !masked || k % 3 ? UINT32_MAX : 0;
+            const int32_t least = INT32_MIN;
+            memcpy(&context.mask[k], &set, sizeof set);
+            context.acc[0][k] = 0;
+            memcpy(&context.acc[1][k], &least, sizeof least);
+            memcpy(&context.acc[2][k], &least, sizeof least);
+        }
+        put(t->load[d][CB_X_STREAM], 0, B, 0);
+        put(t->acc[masked][d], 0, 0, 0);
+        put(t->amax[masked][d], 1, 0, 0);
+        put(t->amin[masked][d], 2, 0, 0);
+        go(t);
+        int wrong = 0;
+        for (int k = 0; k < CB_X_LANES; k++) {
+            bool counts = !masked || k % 3;
+            float sum = 0;
+            int32_t largest = INT32_MIN, smallest = INT32_MIN, got;
+            for (int i = k; i < N && counts; i += CB_X_LANES) {
+                sum += array[B][i];
+                for (int sign = -1; sign <= 1; sign += 2) {
+                    float x = array[B][i] * (float)sign;
+                    int32_t bits, *best = sign > 0 ? &largest : &smallest;
+                    memcpy(&bits, &x, sizeof bits);
+                    int32_t key = isnan(x) ? INT32_MAX : bits ^ ((bits >> 31) & INT32_MAX);
+                    if (key > *best) *best = key;
+                }
+            }
+            wrong += !same(context.acc[0][k], sum);
+            memcpy(&got, &context.acc[1][k], sizeof got);
+            wrong += got != largest;
+            memcpy(&got, &context.acc[2][k], sizeof got);
+            wrong += got != smallest;
+        }
+        CHECK(wrong == 0);
+    }
+}
+
+static void check_table(const cb_x_table *t) {
+    for (uint32_t salt = 1; salt <= check_rounds(2, 20); salt++) {
+        fill_arrays(salt);
+        for (int op = 0; op < CB_X_N_BINARY; op++) check_binary(t, op);
+        for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) check_unary(t, op);
+        check_pairs(t);
+        check_select(t);
+        check_accumulators(t, false);
+        check_accumulators(t, true);
+        check_memory(t);
+    }
+}
+
+TEST(by_jumps) {
+    for (int isa = 0; isa < (int)(sizeof jumping / sizeof jumping[0]); isa++) {
+        if (isa <= (int)cb_cpu_isa()) check_table(jumping[isa]);
+    }
+}
+TEST(by_calls) { check_table(&cb_x_table_calls); }
+
+/* Leaves are folded in halves and put together in pairs. */
+TEST(folding) {
+    const cb_x_table *t = cb_x_table_of();
+    fill_arrays(3);
+    float pairs[4] = {0};
+    for (int leaf = 0; leaf < 4; leaf++) {
+        float lane[CB_X_LANES];
+        for (int k = 0; k < CB_X_LANES; k++)
+            lane[k] = context.acc[5][k] = 1.0f / (float)(k * 7 + leaf + 1);
+        for (int width = CB_X_LANES / 2; width > 0; width /= 2) {
+            for (int j = 0; j < width; j++) lane[j] += lane[j + width];
+        }
+        pairs[leaf] = lane[0];
+        t->fold(&context, 5, 1);
+    }
+    CHECK(context.sum[5].count == 4);
+    CHECK(context.sum[5].level[2] == (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
+    CHECK(context.acc[5][0] == 0 && context.acc[5][63] == 0);
+}
+
+int main(void) {
+    RUN(by_jumps);
+    RUN(by_calls);
+    RUN(folding);
+    return check_report();
+}

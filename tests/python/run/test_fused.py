@@ -1,0 +1,200 @@
+"""Groups of several instructions: what the executor computes in one pass has the bits of one kernel
+for each instruction, which is what the debug backend runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cutback
+import cutback.functional as F
+
+SHAPES = (
+    (64,),
+    (1000,),
+    (70000,),
+    (3, 64),
+    (5, 100),
+    (300, 33),
+    (40, 1024),
+    (7, 1536),
+    (130, 200),
+    (2, 3, 65),
+    (4, 8, 16, 16),
+    (2, 20000),
+    (3, 5, 7, 11),
+    (2048, 32),
+)
+UNARY = (
+    cutback.negative,
+    cutback.abs,
+    cutback.sign,
+    cutback.floor,
+    cutback.exp,
+    cutback.log,
+    cutback.log1p,
+    cutback.sqrt,
+    cutback.rsqrt,
+    cutback.reciprocal,
+    cutback.square,
+    cutback.sin,
+    cutback.cos,
+    cutback.tanh,
+    cutback.sigmoid,
+    cutback.erf,
+    F.relu,
+    F.gelu,
+    lambda x: F.gelu(x, approximate="tanh"),
+    F.silu,
+)
+BINARY = (
+    cutback.add,
+    cutback.subtract,
+    cutback.multiply,
+    cutback.divide,
+    cutback.maximum,
+    cutback.minimum,
+)
+COMPARE = (
+    cutback.equal,
+    cutback.not_equal,
+    cutback.less,
+    cutback.less_equal,
+    cutback.greater,
+    cutback.greater_equal,
+)
+
+
+def values(rng, shape, special):
+    """Numbers around 1, and, where asked, what arithmetic treats apart."""
+    x = rng.standard_normal(shape).astype(np.float32)
+    if special:
+        odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 1e7], np.float32)
+        at = rng.random(shape) < 0.02
+        x[at] = rng.choice(odd, size=int(at.sum()))
+    return x
+
+
+def a_part_of(rng, shape):
+    """A shape that broadcasts to `shape`."""
+    part = [n if rng.random() < 0.5 else 1 for n in shape]
+    return tuple(part[int(rng.integers(len(part))) if rng.random() < 0.3 else 0 :])
+
+
+def one_op(rng, x, y, small):
+    shape = x.shape
+    pick = rng.integers(14)
+    if pick < 3:
+        return UNARY[rng.integers(len(UNARY))](x)
+    if pick < 5:
+        return BINARY[rng.integers(len(BINARY))](x, y)
+    if pick == 5:
+        return BINARY[rng.integers(3)](x, small[rng.integers(len(small))])
+    if pick == 6:
+        return x - x.mean(axis=-1, keepdims=True)
+    if pick == 7:
+        return x * cutback.rsqrt(cutback.square(x).mean(axis=-1, keepdims=True) + 1e-5)
+    if pick == 8:
+        return F.softmax(x) if rng.random() < 0.5 else F.log_softmax(x)
+    if pick == 9 and len(shape) > 1:
+        weight = cutback.full((shape[-1],), 1.5)
+        return F.layer_norm(x, weight, weight) if rng.random() < 0.5 else F.rms_norm(x, weight)
+    if pick == 10:
+        bits = COMPARE[rng.integers(len(COMPARE))](x, y)
+        other = cutback.logical_not(bits)
+        return cutback.where(cutback.logical_or(bits, other), x, y * 0.5) + bits.astype("f32")
+    if pick == 11:
+        return F.dropout(x, 0.25)
+    if pick == 12:
+        return x - cutback.amax(x, axis=-1, keepdims=True)
+    return x + cutback.tril(y) if len(shape) > 1 else x + y * 2
+
+
+def program(seed, shape):
+    """A loss of some operations, the same at each trace."""
+
+    def loss(x, y, *small):
+        rng = np.random.default_rng(seed)
+        made = [x, y]
+        for _ in range(int(rng.integers(2, 9))):
+            a, b = (made[i] for i in rng.integers(len(made), size=2))
+            made.append(one_op(rng, a, b, small))
+        total = made[-1].sum() + cutback.square(made[-1]).mean()
+        return total + made[-2].sum(axis=tuple(range(len(shape) - 1)) or None).sum()
+
+    return loss
+
+
+def bits(x):
+    """Every NaN is one NaN."""
+    x = np.asarray(x)
+    return np.where(np.isnan(x), np.uint32(0x7FC00000), x.view(np.uint32).reshape(x.shape))
+
+
+def results(seed, backend):
+    rng = np.random.default_rng(seed)
+    shape = SHAPES[seed % len(SHAPES)]
+    special = seed % 3 == 0
+    arrays = [values(rng, shape, special) for _ in range(2)]
+    arrays += [values(rng, a_part_of(rng, shape), special) for _ in range(3)]
+    if len(shape) == 2:  # a transposed argument is read in any order
+        arrays[1] = np.ascontiguousarray(arrays[1].T)
+        inner = program(seed, shape)
+
+        def loss(x, y, *small):
+            return inner(x, y.T, *small)
+    else:
+        loss = program(seed, shape)
+    step = cutback.value_and_grad(loss, argnums=tuple(range(5)), backend=backend)
+    step.rng_step = 3
+    value, gradients = step(*arrays)
+    return step, [value, *gradients]
+
+
+SEEDS = [*range(28), *(pytest.param(s, marks=pytest.mark.very_slow) for s in range(28, 400))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_group_has_the_bits_of_its_instructions(seed):
+    step, fused = results(seed, "cpu")
+    _, one_by_one = results(seed, "debug")
+    for k, (a, b) in enumerate(zip(fused, one_by_one, strict=True)):
+        np.testing.assert_array_equal(bits(a), bits(b), err_msg=f"result {k}")
+    assert step.stats.peak_bytes == step.planned.arena_bytes
+
+
+def digest():
+    """Bits of some programs, for comparing processes."""
+    import hashlib
+
+    whole = hashlib.sha256()
+    for seed in range(14):
+        for x in results(seed, "cpu")[1]:
+            whole.update(np.ascontiguousarray(bits(x)).tobytes())
+    return whole.hexdigest()
+
+
+def test_instruction_sets_agree():
+    answers = set()
+    for isa in ("baseline", "avx2", "avx512"):
+        for threads in ("1", "3"):
+            answers.add(
+                subprocess.run(
+                    [sys.executable, __file__, threads],
+                    env={**os.environ, "CUTBACK_ISA": isa},
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+            )
+    assert len(answers) == 1 and len(answers.pop().strip()) == 64
+
+
+if __name__ == "__main__":
+    cutback.set_num_threads(int(sys.argv[1]))
+    print(digest())
