@@ -43,6 +43,7 @@ static void cpu_destroy(void *handle) {
     state *s = handle;
     if (!s) return;
     cb_alloc *alloc = s->x.runtime->alloc;
+    cb_executor_free(s->executor);
     cb_executable_free(&s->x);
     cb_free(alloc, s->arena);
     cb_free(alloc, s);
@@ -105,8 +106,7 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     if (r->s->top[group] > r->peak) r->peak = r->s->top[group];
     if (!cb_executor_has(r->s->executor, group))
         return cb_executable_run_group(&r->s->x, group, r->bindings, err);
-    cb_executor_run(r->s->executor, group, r->bindings);
-    return CB_OK;
+    return cb_executor_run(r->s->executor, group, r->bindings, err);
 }
 
 static cb_status cpu_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,

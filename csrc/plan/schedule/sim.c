@@ -119,8 +119,8 @@ static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-/* Early pairs are the last of their anchor, in the order of their ops. Those before the spare op that
- * begins the backward run even for nobody: what is held until the backward has begun may go then. */
+/* Early pairs are the last of their anchor, in the order of their ops. Those before the spare op
+ * that begins the backward run even for nobody: what is held until then may go. */
 static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t anchor) {
     bool opens = sim->f->spared && anchor == sim->f->base_backward;
     size_t i = n;

@@ -34,13 +34,13 @@ typedef struct fused { /* one group, ready to run */
 } fused;
 
 struct cb_executor {
-    const cb_executable *x;
+    cb_executable *x;
     const cb_x_table *table;
     fused **group;         /* [n_group] NULL: left to the kernels */
     cb_x_context *context; /* [n_thread] */
     float *tile;           /* [n_thread][n_tile] of tile_elements */
-    size_t tile_elements, n_tile, bytes;
-    int n_thread;
+    size_t tile_elements, n_tile;
+    int n_thread; /* that have memory */
     /* of the running group */
     const fused *f;
     cb_philox random;
@@ -134,46 +134,48 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_arena *memory, cb
     return CB_OK;
 }
 
-/* Memory that begins with a cache line. */
-static void *lines(cb_arena *memory, size_t count, size_t size) {
-    size_t bytes;
-    if (!cb_mul_size(count, size, &bytes) || !cb_add_size(bytes, CB_ALIGN, &bytes)) return NULL;
-    char *at = cb_arena_get(memory, bytes, 1);
-    return at ? at + (CB_ALIGN - (uintptr_t)at % CB_ALIGN) % CB_ALIGN : NULL;
-}
-
-static cb_status make_memory(cb_executor *e, cb_arena *memory, cb_error *err) {
-    e->tile_elements = cb_align_up((e->tile_elements + TILE_PAD) * sizeof(float)) / sizeof(float);
-    size_t n = (size_t)e->n_thread, per_thread = e->n_tile * e->tile_elements;
-    e->context = lines(memory, n + 1, sizeof *e->context);
-    e->tile = lines(memory, n * per_thread + 1, sizeof(float));
-    if (!e->context || !e->tile) return cb_no_memory(err);
-    e->shared = &e->context[n];
-    e->bytes = (n + 1) * sizeof *e->context + n * per_thread * sizeof(float);
-    return CB_OK;
-}
-
-cb_status cb_executor_new(const cb_executable *x, cb_executor **out, cb_error *err) {
-    cb_arena *memory = (cb_arena *)&x->memory;
+cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err) {
+    cb_arena *memory = &x->memory;
     cb_executor *e = CB_NEW(memory, cb_executor, 1);
     if (!e) return cb_no_memory(err);
     *e = (cb_executor){.x = x, .table = cb_x_table_of()};
-    e->n_thread = x->runtime->pool ? cb_threads_count(x->runtime->pool) : 1;
     e->group = CB_NEW(memory, fused *, x->program->n_group);
     if (!e->group) return cb_no_memory(err);
-    bool has_any = false;
     for (uint32_t g = 0; g < x->program->n_group; g++) {
-        if (x->program->group[g].n_instr < 2) continue;
-        CB_TRY(make_group(e, g, memory, err));
-        has_any |= e->group[g] != NULL;
+        if (x->program->group[g].n_instr > 1) CB_TRY(make_group(e, g, memory, err));
     }
-    if (has_any) CB_TRY(make_memory(e, memory, err));
+    e->tile_elements = cb_align_up((e->tile_elements + TILE_PAD) * sizeof(float)) / sizeof(float);
     *out = e;
     return CB_OK;
 }
 
+void cb_executor_free(cb_executor *e) {
+    if (e) cb_free(e->x->runtime->alloc, e->context);
+}
+
+/* Contexts and tiles for as many threads as there are now, one context more for what is shared. The
+ * number of threads is the user's to change between runs. */
+static cb_status make_memory(cb_executor *e, cb_error *err) {
+    cb_alloc *alloc = e->x->runtime->alloc;
+    const int threads = e->x->runtime->pool ? cb_threads_count(e->x->runtime->pool) : 1;
+    if (threads <= e->n_thread) return CB_OK;
+    size_t n = (size_t)threads, tiles, bytes;
+    cb_free(alloc, e->context);
+    e->context = NULL;
+    e->n_thread = 0;
+    if (!cb_mul_size(n * e->n_tile, e->tile_elements * sizeof(float), &tiles) ||
+        !cb_add_size(tiles, (n + 1) * sizeof *e->context, &bytes))
+        return cb_no_memory(err);
+    e->context = cb_malloc(alloc, bytes);
+    if (!e->context) return cb_no_memory(err);
+    memset(e->context, 0, (n + 1) * sizeof *e->context);
+    e->tile = (float *)(void *)(e->context + n + 1);
+    e->shared = &e->context[n];
+    e->n_thread = threads;
+    return CB_OK;
+}
+
 bool cb_executor_has(const cb_executor *e, uint32_t group) { return e->group[group] != NULL; }
-size_t cb_executor_bytes(const cb_executor *e) { return e->bytes; }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
@@ -484,12 +486,15 @@ static void choose_stores(cb_executor *e, const fused *f) {
     }
 }
 
-void cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bindings) {
+cb_status cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bindings,
+                          cb_error *err) {
     const fused *f = e->group[group];
+    CB_TRY(make_memory(e, err));
     e->f = f;
     e->random = (cb_philox){.seed = bindings->seed, .step = bindings->step};
     choose_stores(e, f);
     before_all(e);
     cb_parallel(e->x->runtime->pool, f->n_task, task, e);
     after_all(e);
+    return CB_OK;
 }

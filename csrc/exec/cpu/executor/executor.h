@@ -1,8 +1,8 @@
 /* executor.h: groups of several instructions, run in one pass over their rows. Start at record.h.
  *
  * What it needs beside the arena is of the machine, not of the plan: for each thread a context and
- * tiles of at most CB_ROW_MAX elements, and for sums over everything one number for each leaf. All
- * of it is allocated when a program is compiled. */
+ * tiles of at most CB_ROW_MAX elements, allocated by the first run; for sums over everything one
+ * number for each leaf, allocated when a program is compiled. */
 #ifndef CB_EXEC_EXECUTOR_H
 #define CB_EXEC_EXECUTOR_H
 
@@ -12,10 +12,11 @@ typedef struct cb_executor cb_executor;
 
 /* Made in x->memory; x must outlive it. Groups that do not fit its tables are left to the
  * kernels. */
-CB_MUST_CHECK cb_status cb_executor_new(const cb_executable *x, cb_executor **out, cb_error *err);
+CB_MUST_CHECK cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err);
+void cb_executor_free(cb_executor *e); /* before x; NULL is fine */
 bool cb_executor_has(const cb_executor *e, uint32_t group);
 /* Addresses are those of x->tensor and x->address. */
-void cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bindings);
-size_t cb_executor_bytes(const cb_executor *e); /* of contexts and tiles */
+CB_MUST_CHECK cb_status cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bindings,
+                                        cb_error *err);
 
 #endif
