@@ -49,19 +49,20 @@ typedef const cb_record *(*op_fn)(ARGS);
 #define OP(name) static const cb_record *name(ARGS)
 #define REGISTER(d, q) V v##d##q = vm_load(c->reg[d] + q * CB_VW);
 #define KEEP_REGISTER(d, q) vm_store(c->reg[d] + q * CB_VW, v##d##q);
-#define BEGIN                                                                  \
-    int64_t i = *at;                                                           \
-    REGISTER(0, 0)                                                             \
-    REGISTER(0, 1)                                                             \
-    REGISTER(0, 2) REGISTER(0, 3) REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) \
-        REGISTER(1, 3)(void) i,                                                \
-        (void)v00, (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, (void)v13;
+#define BEGIN                                                                                      \
+    int64_t i = *at;                                                                               \
+    REGISTER(0, 0)                                                                                 \
+    REGISTER(0, 1)                                                                                 \
+    REGISTER(0, 2)                                                                                 \
+    REGISTER(0, 3) REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) REGISTER(1, 3)(void) i, (void)v00, \
+        (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, (void)v13;
 #define LEAVE(record)                                                                   \
     do {                                                                                \
         KEEP_REGISTER(0, 0)                                                             \
         KEEP_REGISTER(0, 1)                                                             \
-        KEEP_REGISTER(0, 2) KEEP_REGISTER(0, 3) KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) \
-            KEEP_REGISTER(1, 2) KEEP_REGISTER(1, 3) *at = i;                            \
+        KEEP_REGISTER(0, 2)                                                             \
+        KEEP_REGISTER(0, 3) KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) KEEP_REGISTER(1, 2) \
+            KEEP_REGISTER(1, 3) *at = i;                                                \
         return (record);                                                                \
     } while (0)
 #define TO(function) return function(c, s, at)
@@ -380,13 +381,34 @@ static void run(cb_x_context *c, const cb_record *s, int64_t i) {
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
+#if defined(__AVX512BW__)
+VFN void keep_piece(const cb_philox *random, uint64_t block, uint32_t threshold, float *out) {
+    const __m512i least = _mm512_set1_epi16((short)threshold);
+    const __m512 one = _mm512_set1_ps(1.0f);
+    VU words[4];
+    philox_vector(random, block, words);
+    for (int k = 0; k < 4; k++) {
+        __mmask32 kept = _mm512_cmpge_epu16_mask((__m512i)words[k], least);
+        _mm512_storeu_ps(out + 32 * k, _mm512_maskz_mov_ps((__mmask16)kept, one));
+        _mm512_storeu_ps(out + 32 * k + 16, _mm512_maskz_mov_ps((__mmask16)(kept >> 16), one));
+    }
+}
+#else
+VFN void keep_piece(const cb_philox *random, uint64_t block, uint32_t threshold, float *out) {
+    uint16_t bits[CB_DRAWN];
+    cb_draw(random, block, bits);
+    for (int i = 0; i < CB_DRAWN; i++) out[i] = bits[i] >= threshold ? 1.0f : 0.0f;
+}
+#endif
+
 static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, float *out,
                  int64_t n) {
-    uint16_t bits[CB_DRAWN];
-    for (int64_t at = 0; at < n; at += CB_DRAWN) {
-        cb_draw(random, (first + (uint64_t)at) / CB_PHILOX_BLOCK, bits);
-        for (int64_t i = 0; i < CB_DRAWN; i++) out[at + i] = bits[i] >= threshold ? 1.0f : 0.0f;
+    if (threshold > UINT16_MAX) { /* nothing is kept */
+        memset(out, 0, (size_t)n * sizeof *out);
+        return;
     }
+    for (int64_t at = 0; at < n; at += CB_DRAWN)
+        keep_piece(random, (first + (uint64_t)at) / CB_PHILOX_BLOCK, threshold, out + at);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -1,51 +1,88 @@
-/* kern_random.h: random numbers for kernels, many at a time. */
+/* kern_random.h: random numbers for kernels, many at a time: Philox (base/philox.h) for
+ * CB_DRAW_LANES blocks at once, a vector for each of the four words of W blocks, so that the rounds
+ * are vector code. Bits 16.. of word j/2 of block b are element 8b + j: written out in this order the
+ * words are the draws. */
 #ifndef CB_EXEC_CPU_KERN_RANDOM_H
 #define CB_EXEC_CPU_KERN_RANDOM_H
 
 #include <string.h>
 
 #include "../../base/philox.h"
+#include "executor/vector.h"
 
-/* Philox (base/philox.h) for CB_DRAW_LANES blocks at once, one array for each of the four words, so
- * that the rounds are vector code. Bits 16.. of word j/2 of block b are element 8b + j: written out
- * in this order the words are the draws. */
 #define CB_DRAW_LANES 16
 #define CB_DRAWN (CB_DRAW_LANES * CB_PHILOX_BLOCK)
 
-static inline void cb_draw(const cb_philox *p, uint64_t block, uint16_t *restrict out) {
-    uint32_t c0[CB_DRAW_LANES], c1[CB_DRAW_LANES], c2[CB_DRAW_LANES], c3[CB_DRAW_LANES];
-    for (uint32_t i = 0; i < CB_DRAW_LANES; i++) {
-        uint64_t b = block + i;
-        c0[i] = (uint32_t)b;
-        c1[i] = (uint32_t)(b >> 32);
-        c2[i] = p->stream;
-        c3[i] = p->step;
-    }
+#if defined(__SSE2__)
+
+typedef CB_VECTOR(uint64_t, 4 * CB_VW) VQ;
+
+#if defined(__AVX512F__)
+#define CB_OF_VECTORS(name, a, b) ((VU)_mm512_##name((__m512i)(a), (__m512i)(b)))
+#elif defined(__AVX2__)
+#define CB_OF_VECTORS(name, a, b) ((VU)_mm256_##name((__m256i)(a), (__m256i)(b)))
+#else
+#define CB_OF_VECTORS(name, a, b) ((VU)_mm_##name((__m128i)(a), (__m128i)(b)))
+#endif
+
+/* The two halves of the products of 32-bit numbers. */
+VFN void philox_multiply(VU a, uint32_t by, VU *high, VU *low) {
+    const VQ factor = (uint64_t)by - (VQ){0}, lower = 0xFFFFFFFFu - (VQ){0};
+    VQ even = (VQ)CB_OF_VECTORS(mul_epu32, a, factor);
+    VQ odd = (VQ)CB_OF_VECTORS(mul_epu32, (VQ)a >> 32, factor);
+    *low = (VU)((even & lower) | (odd << 32));
+    *high = (VU)((even >> 32) | (odd & ~lower));
+}
+
+/* CB_VW blocks from `block` on. The words of four blocks that lie in one 128-bit lane are transposed
+ * there, so a lane starts with the blocks that end in order. */
+VFN void philox_vector(const cb_philox *p, uint64_t block, VU out[4]) {
+    VU first = (VU){0}, base = (uint32_t)block - (VU){0};
+    for (uint32_t j = 0; j < CB_VW; j++) first[j] = j % 4 * (CB_VW / 4) + j / 4;
+    VU c0 = base + first;
+    VU c1 = (uint32_t)(block >> 32) - (VU)(c0 < base); /* a comparison is -1 */
+    VU c2 = p->stream - (VU){0}, c3 = p->step - (VU){0};
     uint32_t k0 = (uint32_t)p->seed, k1 = (uint32_t)(p->seed >> 32);
     for (int round = 0; round < CB_PHILOX_ROUNDS; round++) {
-        for (int i = 0; i < CB_DRAW_LANES; i++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
-            uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c0[i] = n0;
-            c1[i] = (uint32_t)p1;
-            c2[i] = n2;
-            c3[i] = (uint32_t)p0;
-        }
+        VU high0, low0, high2, low2;
+        philox_multiply(c0, 0xD2511F53u, &high0, &low0);
+        philox_multiply(c2, 0xCD9E8D57u, &high2, &low2);
+        c0 = high2 ^ c1 ^ k0;
+        c1 = low2;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    uint32_t words[4 * CB_DRAW_LANES];
-    for (int i = 0; i < CB_DRAW_LANES; i++) {
-        words[4 * i] = c0[i];
-        words[4 * i + 1] = c1[i];
-        words[4 * i + 2] = c2[i];
-        words[4 * i + 3] = c3[i];
-    }
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    memcpy(out, words, sizeof words);
-#else
-    for (int i = 0; i < CB_DRAWN; i++) out[i] = (uint16_t)(words[i / 2] >> (16 * (i % 2)));
-#endif
+    VU low01 = CB_OF_VECTORS(unpacklo_epi32, c0, c1),
+       high01 = CB_OF_VECTORS(unpackhi_epi32, c0, c1);
+    VU low23 = CB_OF_VECTORS(unpacklo_epi32, c2, c3),
+       high23 = CB_OF_VECTORS(unpackhi_epi32, c2, c3);
+    out[0] = CB_OF_VECTORS(unpacklo_epi64, low01, low23);
+    out[1] = CB_OF_VECTORS(unpackhi_epi64, low01, low23);
+    out[2] = CB_OF_VECTORS(unpacklo_epi64, high01, high23);
+    out[3] = CB_OF_VECTORS(unpackhi_epi64, high01, high23);
 }
+
+static inline void cb_draw(const cb_philox *p, uint64_t block, uint16_t *out) {
+    for (uint64_t at = 0; at < CB_DRAW_LANES; at += CB_VW) {
+        VU words[4];
+        philox_vector(p, block + at, words);
+        memcpy(out + at * CB_PHILOX_BLOCK, words, sizeof words);
+    }
+}
+
+#else
+
+static inline void cb_draw(const cb_philox *p, uint64_t block, uint16_t *out) {
+    for (uint64_t at = 0; at < CB_DRAW_LANES; at++) {
+        uint32_t words[4];
+        cb_philox_block(p, block + at, words);
+        for (int j = 0; j < CB_PHILOX_BLOCK; j++)
+            *out++ = (uint16_t)(words[j / 2] >> (16 * (j % 2)));
+    }
+}
+
+#endif
 
 #endif

@@ -243,7 +243,47 @@ static void check_accumulators(const cb_x_table *t, bool masked) {
     }
 }
 
+/* Every so-many-th float of all there are. */
+static void sweep_unary(const cb_x_table *t) {
+    uint64_t step = check_rounds(400009, 9973);
+    int wrong[CB_X_UNARY_END] = {0};
+    for (uint64_t first = 0; first <= UINT32_MAX; first += step * N) {
+        for (uint64_t i = 0; i < N; i++) {
+            uint32_t bits = (uint32_t)(first + i * step);
+            memcpy(&array[A][i], &bits, sizeof bits);
+        }
+        for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) {
+            put(t->load[0][CB_X_STREAM], 0, A, 0);
+            put(t->unary[CB_X_UNARY_INDEX(op)][0], 0, 0, 0);
+            put(t->store[0], OUT, 0, 0);
+            go(t);
+            for (int i = 0; i < N; i++)
+                wrong[op] += !same(array[OUT][i], cb_x_scalar((cb_x_op)op, array[A][i], 0, 0));
+        }
+    }
+    for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) CHECK(wrong[op] == 0);
+}
+
+/* Draws are those of base/philox.h, over the end of 32 bits as well. */
+static void check_draws(const cb_x_table *t) {
+    const cb_philox random = {.seed = 0x123456789ABCDEFu, .stream = 7, .step = 11};
+    const uint64_t firsts[] = {0, 8, 4096, ((uint64_t)1 << 35) - 64, (uint64_t)1 << 36};
+    float kept[256];
+    for (size_t k = 0; k < sizeof firsts / sizeof firsts[0]; k++) {
+        int wrong = 0;
+        t->keep(&random, firsts[k], 20000, kept, 200);
+        for (uint64_t i = 0; i < 200; i++)
+            wrong += (kept[i] != 0) != (cb_philox_u16(&random, firsts[k] + i) >= 20000);
+        t->keep(&random, firsts[k], 65536, kept, 200);
+        for (int i = 0; i < 200; i++) wrong += kept[i] != 0;
+        CHECK(wrong == 0);
+    }
+}
+
 static void check_table(const cb_x_table *t) {
+    fill_arrays(1);
+    sweep_unary(t);
+    check_draws(t);
     for (uint32_t salt = 1; salt <= check_rounds(2, 20); salt++) {
         fill_arrays(salt);
         for (int op = 0; op < CB_X_N_BINARY; op++) check_binary(t, op);

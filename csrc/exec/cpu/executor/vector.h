@@ -6,6 +6,8 @@
 #ifndef CB_EXEC_VECTOR_H
 #define CB_EXEC_VECTOR_H
 
+#include <stdbool.h>
+
 #include "../vecmath.h"
 
 #if defined(__AVX512F__)
@@ -32,7 +34,6 @@ typedef CB_VECTOR(uint8_t, CB_VW) VB;
 #define VFN static inline __attribute__((always_inline))
 
 VFN V vm_of(float x) { return x - (V){0}; }
-VFN VU vm_words(uint32_t x) { return x - (VU){0}; }
 VFN V vm_load(const void *p) {
     V x;
     memcpy(&x, p, sizeof x);
@@ -49,19 +50,6 @@ VFN V VSEL(VI mask, V a, V b) {
     return (V)_mm_blendv_ps((__m128)b, (__m128)a, (__m128)mask);
 #else
     return (V)(((VI)a & mask) | ((VI)b & ~mask));
-#endif
-}
-
-VFN VU vm_smaller(VU a, VU b) {
-#if defined(__AVX512F__)
-    return (VU)_mm512_min_epu32((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-    return (VU)_mm256_min_epu32((__m256i)a, (__m256i)b);
-#elif defined(__SSE4_1__)
-    return (VU)_mm_min_epu32((__m128i)a, (__m128i)b);
-#else
-    VI less = a < b;
-    return (VU)(((VI)a & less) | ((VI)b & ~less));
 #endif
 }
 
@@ -104,39 +92,94 @@ VFN V vm_floor(V x) {
 #endif
 }
 
+/* The larger and the smaller of two, not NaN. */
+VFN V vm_larger(V a, V b) {
+#if defined(__AVX512F__)
+    return (V)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (V)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (V)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    return VSEL(a > b, a, b);
+#endif
+}
+VFN V vm_least(V a, V b) {
+#if defined(__AVX512F__)
+    return (V)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (V)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (V)_mm_min_ps((__m128)a, (__m128)b);
+#else
+    return VSEL(a < b, a, b);
+#endif
+}
+
+/* VSEL by a comparison: with AVX-512 it stays in a mask. */
+#if defined(__AVX512F__)
+#define VSEL_BY(code, x, y, a, b)                                                             \
+    ((V)_mm512_mask_blend_ps(_mm512_cmp_ps_mask((__m512)(x), (__m512)(y), code), (__m512)(b), \
+                             (__m512)(a)))
+#define VSEL_LT(x, y, a, b) VSEL_BY(_CMP_LT_OQ, x, y, a, b)
+#define VSEL_GE(x, y, a, b) VSEL_BY(_CMP_GE_OQ, x, y, a, b)
+#define VSEL_ORDERED(x, a) VSEL_BY(_CMP_ORD_Q, x, x, a, x)
+#else
+#define VSEL_LT(x, y, a, b) VSEL((x) < (y), a, b)
+#define VSEL_GE(x, y, a, b) VSEL((x) >= (y), a, b)
+#define VSEL_ORDERED(x, a) VSEL((x) == (x), a, x) /* a, but x where x is NaN */
+#endif
+
 VFN V vm_abs(V x) { return (V)((VU)x & 0x7FFFFFFFu); }
 VFN V vm_copysign(V x, V sign) { return (V)(((VU)x & 0x7FFFFFFFu) | ((VU)sign & 0x80000000u)); }
 VFN V vm_one_where(VI mask) { return (V)((VI)vm_of(1.0f) & mask); }
 
 /* ---- exp and what is made of it -------------------------------------------------------------- */
 
-VFN V vm_clamp(V x, float most) {
-    VU sign = (VU)x & 0x80000000u;
-    return (V)(sign | vm_smaller((VU)x ^ sign, vm_words(cb_bits_of_f32(most))));
+/* What a NaN becomes does not matter: who calls this chooses the NaN in the end. */
+VFN V vm_clamp(V x, float most) { return vm_least(vm_larger(x, vm_of(-most)), vm_of(most)); }
+VFN V vm_at_most(V x, float most) { return vm_least(x, vm_of(most)); }
+
+/* p 2^n, rounded once: p is near 1, and n the integer in the low bits of `shifted` as well. */
+VFN V vm_scale(V p, V n, V shifted) {
+#if defined(__AVX512F__)
+    (void)shifted;
+    return (V)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    (void)n;
+    VI exponent = (VI)((VU)shifted - cb_bits_of_f32(CB_ROUND_F32)), half = exponent >> 1;
+    V first = (V)(((VU)half + 127u) << 23);
+    V second = (V)(((VU)exponent - (VU)half + 127u) << 23);
+    return p * first * second;
+#endif
 }
 
-VFN V vm_exp_sum(V x, V low) {
+/* Without `low` nothing is added for it: a sum with 0 would give the same bits in the end. */
+VFN V vm_exp_parts(V x, V low, bool has_low) {
     x = vm_clamp(x, 104.0f);
     V shifted = x * 0x1.715476p+0f + CB_ROUND_F32;
     V n = shifted - CB_ROUND_F32;
     V r = x - n * 0x1.63p-1f;
-    r = (r + n * 0x1.bd0106p-13f) + low;
+    r = r + n * 0x1.bd0106p-13f;
+    if (has_low) r = r + low;
     V p = r * 0x1.6a21acp-10f + 0x1.123b6ap-7f;
     p = p * r + 0x1.5558fap-5f;
     p = p * r + 0x1.555490p-3f;
     p = p * r + 0x1.fffffcp-2f;
     p = (p * (r * r) + r) + 1.0f;
-    VI exponent = (VI)((VU)shifted - cb_bits_of_f32(CB_ROUND_F32)), half = exponent >> 1;
-    V first = (V)(((VU)half + 127u) << 23);
-    V second = (V)(((VU)exponent - (VU)half + 127u) << 23);
-    return p * first * second;
+    return vm_scale(p, n, shifted);
 }
 
-VFN V vm_exp(V x) { return VSEL(x == x, vm_exp_sum(x, (V){0}), x); }
+VFN V vm_exp_sum(V x, V low) { return vm_exp_parts(x, low, true); }
+VFN V vm_exp_of(V x) { return vm_exp_parts(x, x, false); } /* x must not be NaN */
+VFN V vm_exp(V x) {
+    V y = vm_exp_of(x);
+    return VSEL_ORDERED(x, y);
+}
 
 VFN V vm_sigmoid(V x) {
-    V e = vm_exp(-vm_abs(x));
-    return VSEL(x < 0.0f, e, vm_of(1.0f)) / (1.0f + e);
+    V e = vm_exp(-vm_abs(x)), one = vm_of(1.0f);
+    return VSEL_LT(x, (V){0}, e, one) / (1.0f + e);
 }
 
 VFN V vm_tanh(V x) {
@@ -147,7 +190,7 @@ VFN V vm_tanh(V x) {
     p = p * s - 0x1.55552ap-2f;
     V small = x + x * (s * p);
     V large = 1.0f - 2.0f / (vm_exp(2.0f * a) + 1.0f);
-    return vm_copysign(VSEL(a >= 0.625f, large, small), x);
+    return vm_copysign(VSEL_GE(a, vm_of(0.625f), large, small), x);
 }
 
 /* ---- log ------------------------------------------------------------------------------------- */
@@ -213,23 +256,24 @@ VFN V vm_erf(V x) {
     p = p * s - 0x1.81273ep-2f;
     p = p * s + 0x1.06eba8p-3f;
     V small = x + x * p;
-    V t = vm_clamp(a, 4.5f);
-    V large = vm_copysign(1.0f - vm_erfcx(t) * vm_exp_sum(-t * t, (V){0}), x);
-    return VSEL(a >= 1.0f, large, small);
+    V t = vm_at_most(a, 4.5f);
+    V large = vm_copysign(1.0f - vm_erfcx(t) * vm_exp_of(-t * t), x);
+    return VSEL_GE(a, vm_of(1.0f), large, small);
 }
 
 VFN V vm_normal(V x, V *density) {
-    V a = vm_clamp(vm_abs(x), 14.5f);
+    V a = vm_at_most(vm_abs(x), 14.5f);
     V e = vm_exp_minus_square(a, 0.5f);
     V tail = 0.5f * (e * vm_erfcx(a * 0x1.6a09e6p-1f));
     *density = e;
-    return VSEL(x < 0.0f, tail, 1.0f - tail);
+    V rest = 1.0f - tail;
+    return VSEL_LT(x, (V){0}, tail, rest);
 }
 
 VFN V vm_gelu_tanh_slope_of(V s, V x) {
     V c = vm_clamp(x, 32.0f);
     V y = s + c * (s * (1.0f - s)) * (1.5957691216f * (1.0f + 0.134145f * (c * c)));
-    return VSEL(x == x, y, x);
+    return VSEL_ORDERED(x, y);
 }
 
 /* ---- sine and cosine ------------------------------------------------------------------------- */
