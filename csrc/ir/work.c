@@ -155,14 +155,20 @@ static uint64_t scatter_workspace(const cb_value *out, int64_t axis) {
     return cb_scatter_scratch(&tiles);
 }
 
-/* Sums over trailing axes run along rows and need no scratch; others add up columns, in blocks of
- * rows. */
+/* With no kept axis behind the last reduced one (longer than 1) sums run along rows, and need no
+ * scratch; others add up columns, in blocks of rows. */
 static uint64_t reduce_workspace(const cb_value *in, const cb_value *out, const cb_attrs *attrs) {
     const cb_shape *axes = &attrs->dims;
-    bool trailing = true;
-    for (int32_t k = 0; k < axes->rank; k++)
-        trailing &= axes->dim[k] == in->shape.rank - axes->rank + k;
-    if (trailing && axes->rank < in->shape.rank) return 0;
+    int32_t next = axes->rank - 1;
+    bool kept = false, columns_behind = false;
+    for (int32_t k = in->shape.rank - 1; k >= 0; k--) {
+        const bool reduces = axes->rank == 0 || (next >= 0 && axes->dim[next] == k);
+        if (reduces) next--;
+        if (in->shape.dim[k] == 1) continue;
+        columns_behind |= reduces && kept;
+        kept |= !reduces;
+    }
+    if (!columns_behind) return 0;
     int64_t columns = cb_numel(&out->shape);
     int64_t rows = columns ? cb_numel(&in->shape) / columns : 0;
     return column_workspace(rows, columns, accumulator_size(in->dtype), 1);
@@ -224,11 +230,6 @@ cb_work cb_op_work(const cb_graph *g, cb_op_id id) {
             const cb_value *x = &g->values.at[ins[1]];
             int partials = op->code == CB_OP_LAYER_NORM_BWD ? 2 : 1;
             work.workspace = norm_workspace(x, x->shape.dim[x->shape.rank - 1], partials);
-            break;
-        }
-        case CB_OP_BATCH_NORM_BWD: {
-            const cb_value *x = &g->values.at[ins[1]];
-            work.workspace = norm_workspace(x, x->shape.dim[1], 2);
             break;
         }
         case CB_OP_MAX_POOL2D:
