@@ -49,21 +49,22 @@ typedef const cb_record *(*op_fn)(ARGS);
 #define OP(name) static const cb_record *name(ARGS)
 #define REGISTER(d, q) V v##d##q = vm_load(c->reg[d] + q * CB_VW);
 #define KEEP_REGISTER(d, q) vm_store(c->reg[d] + q * CB_VW, v##d##q);
-#define BEGIN                                                                                      \
-    int64_t i = *at;                                                                               \
-    REGISTER(0, 0)                                                                                 \
-    REGISTER(0, 1)                                                                                 \
-    REGISTER(0, 2)                                                                                 \
-    REGISTER(0, 3) REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) REGISTER(1, 3)(void) i, (void)v00, \
-        (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, (void)v13;
-#define LEAVE(record)                                                                   \
-    do {                                                                                \
-        KEEP_REGISTER(0, 0)                                                             \
-        KEEP_REGISTER(0, 1)                                                             \
-        KEEP_REGISTER(0, 2)                                                             \
-        KEEP_REGISTER(0, 3) KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) KEEP_REGISTER(1, 2) \
-            KEEP_REGISTER(1, 3) *at = i;                                                \
-        return (record);                                                                \
+#define BEGIN                                                                                  \
+    int64_t i = *at;                                                                           \
+    REGISTER(0, 0)                                                                             \
+    REGISTER(0, 1)                                                                             \
+    REGISTER(0, 2)                                                                             \
+    REGISTER(0, 3)                                                                             \
+    REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) REGISTER(1, 3)(void) i, (void)v00, (void)v01, \
+        (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, (void)v13;
+#define LEAVE(record)                                                                            \
+    do {                                                                                         \
+        KEEP_REGISTER(0, 0)                                                                      \
+        KEEP_REGISTER(0, 1)                                                                      \
+        KEEP_REGISTER(0, 2)                                                                      \
+        KEEP_REGISTER(0, 3)                                                                      \
+        KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) KEEP_REGISTER(1, 2) KEEP_REGISTER(1, 3) *at = i; \
+        return (record);                                                                         \
     } while (0)
 #define TO(function) return function(c, s, at)
 #define NEXT LEAVE(s + 1)
@@ -235,16 +236,6 @@ VFN void to_bytes(char *to, V x) {
     memcpy(to, &bytes, sizeof bytes);
 }
 
-#if defined(__AVX512F__)
-#define STORE_FAR(to, x) _mm512_stream_ps((float *)(void *)(to), (__m512)(x))
-#elif defined(__AVX2__)
-#define STORE_FAR(to, x) _mm256_stream_ps((float *)(void *)(to), (__m256)(x))
-#elif defined(__SSE2__)
-#define STORE_FAR(to, x) _mm_stream_ps((float *)(void *)(to), (__m128)(x))
-#else
-#define STORE_FAR(to, x) vm_store(to, x)
-#endif
-
 /* Floats in order as integers, every NaN the largest (kern_rows.h). */
 VFN VI key_of(V x) {
     VI bits = (VI)x, magnitude = bits & INT32_MAX;
@@ -255,7 +246,7 @@ VFN VI key_of(V x) {
 
 #define LOAD_BOOL_LANES(q, d) v##d##q = of_bytes(from + q * CB_VW);
 #define STORE_LANES(q, d) vm_store(to + q * CB_VW * SIZE, v##d##q);
-#define STORE_FAR_LANES(q, d) STORE_FAR(to + q * CB_VW * SIZE, v##d##q);
+#define STORE_FAR_LANES(q, d) vm_store_far(to + q * CB_VW * SIZE, v##d##q);
 #define STORE_BOOL_LANES(q, d) to_bytes(to + q * CB_VW, v##d##q);
 #define ADD_LANES(q, d) vm_store(to + q * CB_VW * SIZE, vm_load(to + q * CB_VW * SIZE) + v##d##q);
 #define MASK(q) (VI) vm_load(mask + q * CB_VW * SIZE)

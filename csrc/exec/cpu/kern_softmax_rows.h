@@ -6,10 +6,6 @@
  * +inf or NaN. */
 #include "kern_rows.h"
 
-static void F(exp_from)(const REAL *restrict x, REAL largest, REAL *restrict y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = MATH(exp)(x[i] - largest);
-}
-
 static REAL F(row_max)(const cb_tensor *x, int64_t at, int64_t columns) {
     REAL tile[CB_TILE];
     KEY best = F(key)(-(REAL)INFINITY);
@@ -27,7 +23,7 @@ static REAL F(row_exp)(const cb_tensor *x, int64_t at, int64_t columns, REAL lar
     for (int64_t i = 0; i < columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, columns - i);
         REAL *y = kept ? kept + i : terms;
-        F(exp_from)(F(load)(x, at + i, n, tile), largest, y, n);
+        F(exp_row)(F(load)(x, at + i, n, tile), largest, 1, y, n);
         F(push)(&sum, F(leaf_sum)(y, y, 0, n));
     }
     return F(total)(&sum);
@@ -46,7 +42,7 @@ static void F(softmax_row)(const rows *r, int64_t row) {
     }
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        F(exp_from)(F(load)(x, at + i, n, tile), largest, terms, n);
+        F(exp_row)(F(load)(x, at + i, n, tile), largest, 1, terms, n);
         for (int64_t j = 0; j < n; j++) terms[j] *= scale;
         F(commit)(y, at + i, n, terms);
     }
@@ -135,14 +131,15 @@ static void F(cross_entropy_bwd_row)(const rows *r, int64_t row) {
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
         const REAL *restrict from = F(load)(x, at + i, n, tile);
-        REAL *restrict to = F(target)(dx, at + i, results);
+        REAL *restrict to = r->is_far ? results : F(target)(dx, at + i, results);
         if (counts) {
-            for (int64_t j = 0; j < n; j++) to[j] = g * MATH(exp)(from[j] - logsumexp);
+            F(exp_row)(from, logsumexp, g, to, n);
             if (label >= i && label < i + n)
                 to[label - i] = g * (MATH(exp)(from[label - i] - logsumexp) - 1);
         } else {
             for (int64_t j = 0; j < n; j++) to[j] = 0;
         }
-        F(commit)(dx, at + i, n, to);
+        if (r->is_far) store_far(dx, at + i, n, (const float *)results);
+        else F(commit)(dx, at + i, n, to);
     }
 }

@@ -168,6 +168,31 @@ def test_a_group_has_the_bits_of_its_instructions(seed):
     assert step.stats.peak_bytes == step.planned.arena_bytes
 
 
+@pytest.mark.parametrize("columns", [1024, 1056])
+def test_large_results_are_stored_like_small_ones(columns):
+    """Results of 16 MiB and more go around the caches; the rows of a few are as they are alone."""
+    rng = np.random.default_rng(1)
+    rows = 4100
+    x = rng.standard_normal((rows, columns)).astype(np.float32)
+    y = rng.integers(0, columns, rows)
+    shift = rng.standard_normal(columns).astype(np.float32)
+
+    def loss(x, y, scale):
+        return F.cross_entropy(x, y, reduction="sum") * scale
+
+    def curve(x, shift, scale):
+        return (F.gelu(x + shift) * scale).sum()
+
+    scale = np.float32(0.5)
+    for f, args in ((loss, (x, y)), (curve, (x, shift))):
+        _, whole = cutback.value_and_grad(f)(*args, scale)
+        few = [a[:7] if len(a) == rows else a for a in args]
+        _, part = cutback.value_and_grad(f)(*few, scale)
+        np.testing.assert_array_equal(whole[:7], part)
+        _, last = cutback.value_and_grad(f)(*[a[-5:] if len(a) == rows else a for a in args], scale)
+        np.testing.assert_array_equal(whole[-5:], last)
+
+
 def digest():
     """Bits of some programs, for comparing processes."""
     import hashlib

@@ -13,7 +13,7 @@
 
 #define CHUNK 16384    /* elements of a task */
 #define COLUMN_RUN 128 /* rows that are added up before they join the sums of their block */
-#define FAR_BYTES ((uint64_t)4 << 20) /* outputs from here on go around the caches */
+#define FAR_BYTES ((uint64_t)16 << 20) /* outputs from here on go around the caches */
 #define TILE_PAD 128                  /* elements; random numbers are drawn in such pieces */
 
 typedef struct phase {

@@ -41,6 +41,25 @@ VFN V vm_load(const void *p) {
 }
 VFN void vm_store(void *p, V x) { memcpy(p, &x, sizeof x); }
 
+VFN void vm_fence(void) { /* after stores around the caches */
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+/* Around the caches, to an address that is a multiple of the vector's bytes. */
+VFN void vm_store_far(void *p, V x) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(p, (__m512)x);
+#elif defined(__AVX2__)
+    _mm256_stream_ps(p, (__m256)x);
+#elif defined(__SSE2__)
+    _mm_stream_ps(p, (__m128)x);
+#else
+    vm_store(p, x);
+#endif
+}
+
 VFN V VSEL(VI mask, V a, V b) {
 #if defined(__AVX512F__)
     return (V)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)mask), (__m512)b, (__m512)a);
