@@ -2,6 +2,14 @@
 
 #include <math.h>
 
+static cb_status measure(cb_chooser *k, const cb_schedule *s, cb_weight *out, cb_error *err) {
+    CB_TRY(cb_weigh_schedule(k->f, k->t->goal, s, out, err));
+    if (out->bytes >= k->smallest) return CB_OK;
+    k->smallest = out->bytes;
+    k->smallest_op = out->peak_op;
+    return CB_OK;
+}
+
 cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out, cb_error *err) {
     cb_trial *t = k->t;
     cb_arena scratch;
@@ -11,10 +19,7 @@ cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out, cb_erro
     if (!k->settles) CB_TRY_DONE(cb_trial_poll(t, err)); /* placing a long plan takes a while */
     CB_TRY_DONE(cb_sim_run(t->sim, c->pair, c->n_pair, err));
     CB_TRY_DONE(cb_sim_schedule(t->sim, &scratch, &schedule, err));
-    CB_TRY_DONE(cb_weigh_schedule(k->f, t->goal, &schedule, out, err));
-    if (out->bytes >= k->smallest) goto done;
-    k->smallest = out->bytes;
-    k->smallest_op = out->peak_op;
+    CB_TRY_DONE(measure(k, &schedule, out, err));
 done:
     cb_arena_free(&scratch);
     return status;
@@ -29,22 +34,34 @@ static bool may_fit(const cb_trial *t, const cb_candidate *c, uint64_t bytes) {
     return c->size + cb_beside_bytes(t->f, t->goal) <= bytes;
 }
 
-static cb_status take(cb_chooser *k, const cb_candidate *c, uint64_t bytes, cb_error *err) {
+/* A candidate, or what was swept (then `c` is about that). */
+static cb_status weigh(cb_chooser *k, const cb_candidate *c, const cb_swept *s, cb_weight *out,
+                       cb_error *err) {
+    return s ? measure(k, &s->schedule, out, err) : cb_weigh(k, c, out, err);
+}
+
+static cb_status take(cb_chooser *k, const cb_candidate *c, const cb_swept *s, uint64_t bytes,
+                      cb_error *err) {
     k->best = *c;
     k->best_bytes = bytes;
+    k->swept = s;
     k->best.pair = CB_NEW(k->arena, cb_pair, c->n_pair);
     if (!k->best.pair) return cb_no_memory(err);
     if (c->n_pair > 0) memcpy(k->best.pair, c->pair, c->n_pair * sizeof *c->pair);
     return CB_OK;
 }
 
-cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err) {
+static cb_status consider(cb_chooser *k, const cb_candidate *c, const cb_swept *s, cb_error *err) {
     const cb_goal *goal = k->t->goal;
     cb_weight w;
     if (!may_fit(k->t, c, goal->bytes) || c->time_ps > best_of(k).time_ps) return CB_OK;
-    CB_TRY(cb_weigh(k, c, &w, err));
+    CB_TRY(weigh(k, c, s, &w, err));
     bool wins = cb_is_faster(goal, c->time_ps, w.bytes, best_of(k));
-    return wins ? take(k, c, w.bytes, err) : CB_OK;
+    return wins ? take(k, c, s, w.bytes, err) : CB_OK;
+}
+
+cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err) {
+    return consider(k, c, NULL, err);
 }
 
 /* Fastest first: sizes fall from the end. */
@@ -57,13 +74,24 @@ cb_status cb_consider_candidates(cb_chooser *k, cb_error *err) {
     return CB_OK;
 }
 
-cb_status cb_consider_small(cb_chooser *k, const cb_candidate *c, cb_error *err) {
+static cb_status consider_small(cb_chooser *k, const cb_candidate *c, const cb_swept *s,
+                                cb_error *err) {
     const cb_goal *goal = k->t->goal;
     double most_ps = goal->smallest ? cb_most_time(k->t->f, goal) : INFINITY;
     cb_weight w;
     if (!may_fit(k->t, c, best_of(k).bytes)) return CB_OK;
-    CB_TRY(cb_weigh(k, c, &w, err));
-    return cb_is_smaller(most_ps, &w, best_of(k)) ? take(k, c, w.bytes, err) : CB_OK;
+    CB_TRY(weigh(k, c, s, &w, err));
+    return cb_is_smaller(most_ps, &w, best_of(k)) ? take(k, c, s, w.bytes, err) : CB_OK;
+}
+
+cb_status cb_consider_small(cb_chooser *k, const cb_candidate *c, cb_error *err) {
+    return consider_small(k, c, NULL, err);
+}
+
+cb_status cb_consider_swept(cb_chooser *k, const cb_swept *s, bool small, cb_error *err) {
+    const cb_candidate c = {.size = s->size, .time_ps = s->time_ps};
+    if (s->schedule.n_step == 0) return CB_OK;
+    return small ? consider_small(k, &c, s, err) : consider(k, &c, s, err);
 }
 
 cb_status cb_consider_small_of(cb_chooser *k, const cb_candidates *candidates, double most_ps,

@@ -19,6 +19,7 @@ typedef struct cb_chooser {
     uint32_t smallest_op;
     uint64_t solved; /* the same of all plans, by the exact solver; UINT64_MAX: not known */
     uint32_t solved_op;
+    const cb_swept *swept;       /* the best is this, and says nothing by its pairs; or NULL */
     bool climbed[CB_RUNGS_MOST]; /* rungs considered */
     double bound_ps;             /* beside theirs */
     bool settles;                /* the caller has ended the search: polled no more */
@@ -38,5 +39,8 @@ CB_MUST_CHECK cb_status cb_consider_small(cb_chooser *k, const cb_candidate *c, 
 CB_MUST_CHECK cb_status cb_consider_small_candidates(cb_chooser *k, double most_ps, cb_error *err);
 CB_MUST_CHECK cb_status cb_consider_small_of(cb_chooser *k, const cb_candidates *candidates,
                                              double most_ps, cb_error *err);
+/* What was swept, like cb_consider, or if `small` like cb_consider_small. */
+CB_MUST_CHECK cb_status cb_consider_swept(cb_chooser *k, const cb_swept *s, bool small,
+                                          cb_error *err);
 
 #endif

@@ -104,6 +104,9 @@ cb_status cb_front_walk(cb_ladder *d, cb_error *err) {
     w.floor = floor.op == CB_NONE ? 0 : floor.bytes;
     for (; w.round < CB_FRONT_ROUNDS && status == CB_OK; w.round++)
         status = walk_all(&w, d->front, err);
+    if (status == CB_OK && d->front->n > 0)
+        status = cb_sweep(d->few, &d->first.ledger, d->first.t, d->front->at[0].size, w.floor,
+                          scratch, &d->swept, err);
     for (uint32_t job = 0; job < CB_FRONT_WALKS; job++) cb_candidates_free(w.found[job]);
     d->has_front = status == CB_OK;
     return status;

@@ -12,6 +12,7 @@
 #define CB_PLAN_LADDER_H
 
 #include "rung.h"
+#include "sweep.h"
 #include "tuning.h"
 #include "workers.h"
 
@@ -35,10 +36,12 @@ typedef struct cb_ladder {
     cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
     double deep_ps[CB_RUNGS_MOST];    /* extra time of the deep rungs searched: later ones take no
                                          less */
-    bool few;                         /* the caller's to set: ops that a front suits (front.h) */
-    cb_candidates *front;             /* NULL: not walked so far */
-    bool has_front;                   /* it is done */
-    bool modest; /* the caller's to set: peaks are solved exactly, so no effort is added */
+    const cb_facts *few;  /* the caller's to set: of the problem itself, where there are so few ops
+                            that a front suits (front.h); or NULL */
+    cb_candidates *front; /* NULL: not walked so far */
+    bool has_front;       /* it is done */
+    cb_swept swept;       /* below all of the front */
+    bool modest;          /* the caller's to set: peaks are solved exactly, so no effort is added */
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
     uint32_t n_dug;

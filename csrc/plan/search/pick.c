@@ -15,7 +15,7 @@
 static cb_status consider_front(cb_chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_front_walk(d, err));
     for (uint32_t i = d->front->n; i-- > 0;) CB_TRY(cb_consider(k, &d->front->at[i], err));
-    return CB_OK;
+    return cb_consider_swept(k, &d->swept, false, err);
 }
 
 /* The rungs that may hold the answer: from the first that may fit, until no later one can be faster
@@ -68,7 +68,8 @@ static cb_status consider_dug(cb_chooser *k, cb_ladder *d, cb_error *err) {
 
 static cb_status consider_small_front(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
     CB_TRY(cb_front_walk(d, err));
-    return cb_consider_small_of(k, d->front, most_ps, err);
+    CB_TRY(cb_consider_small_of(k, d->front, most_ps, err));
+    return (double)d->swept.time_ps > most_ps ? CB_OK : cb_consider_swept(k, &d->swept, true, err);
 }
 
 /* Between the smallest plan so far and the first target missed: at thirds. */
@@ -183,6 +184,7 @@ static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     k->smallest_op = solved ? k->solved_op : least.smallest_op;
     if (!cb_has_best(&least) || least.best_bytes > k->t->goal->bytes) return status;
     k->best = least.best;
+    k->swept = least.swept;
     k->best_bytes = least.best_bytes;
     return status;
 }
@@ -207,7 +209,7 @@ cb_status cb_pick(cb_chooser *k, cb_ladder *d, cb_error *err) {
         CB_TRY(cb_consider_candidates(k, err));
         CB_TRY(d ? consider_found(k, d, err) : CB_OK);
     }
-    bool again = t->goal->exact && !t->goal->smallest && d;
+    bool again = t->goal->exact && !t->goal->smallest && d && !k->swept;
     if (cb_has_best(k)) return again ? refine(k, d, err) : CB_OK;
     CB_TRY(find_smallest(k, d, err));
     return cb_has_best(k) ? CB_OK : cb_fail_budget(k, d, err);

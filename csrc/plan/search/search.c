@@ -73,7 +73,7 @@ static cb_status set_forced(cb_searcher *s, const cb_facts *f, cb_cut *cut, cb_e
 /* From here on the search is about the problem with spare ops. */
 static cb_status use_spares(cb_searcher *s, cb_error *err) {
     if (s->t.f != s->f) return CB_OK;
-    CB_TRY(cb_add_spares(s->f, s->arena, &s->spared, err));
+    CB_TRY(cb_add_spares(s->f, NULL, s->arena, &s->spared, err));
     CB_TRY(cb_cut_init(&s->spared_cut, &s->spared, s->arena, err));
     s->spared_cut.poll = s->cut->poll;
     CB_TRY(set_forced(s, &s->spared, &s->spared_cut, err));
@@ -98,7 +98,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     if (saved) CB_TRY(cb_try_for_saved(t, s->cut, err));
     else CB_TRY(cb_ladder_init(&s->d, t, s->cut, s->threads, err));
     s->d.modest = modest;
-    s->d.few = few;
+    s->d.few = few ? s->f : NULL;
     CB_TRY(cb_try_presets(t, s->cut, err));
     s->ready = true;
     return CB_OK;
@@ -201,6 +201,7 @@ static cb_status answer(const cb_chooser *k, cb_found *out, cb_error *err) {
     out->pairs.list.at = k->best.pair;
     out->pairs.list.len = out->pairs.list.cap = k->best.n_pair;
     out->least_extra_ps = -1;
+    if (k->swept) return cb_schedule_copy(&k->swept->schedule, k->arena, &out->schedule, err);
     if (k->t->f == k->f) return CB_OK;
     CB_TRY(cb_sim_run(k->t->sim, k->best.pair, k->best.n_pair, err));
     return cb_sim_schedule(k->t->sim, k->arena, &out->schedule, err);

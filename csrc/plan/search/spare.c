@@ -58,32 +58,35 @@ static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *
     EXTEND(f->wish, n, more);
     EXTEND(f->wish_value, n, more);
     EXTEND(f->position, n, more);
-    f->base = CB_NEW(arena, uint32_t, n + more);
+    f->base = CB_NEW(arena, uint32_t, (size_t)f->n_base + more);
     return f->base ? CB_OK : cb_no_memory(err);
 }
 
-cb_status cb_add_spares(const cb_facts *f, cb_arena *arena, cb_facts *out, cb_error *err) {
-    uint32_t n_op = f->p->n_op, n_base = f->n_base;
+cb_status cb_add_spares(const cb_facts *f, const uint32_t *count, cb_arena *arena, cb_facts *out,
+                        cb_error *err) {
+    uint32_t more = 0, at = 0, spare = f->p->n_op;
+    for (uint32_t k = 0; k < f->n_base; k++) more += count ? count[k] : 1;
     cb_problem *p = CB_NEW(arena, cb_problem, 1);
     if (!p) return cb_no_memory(err);
     *p = *f->p;
     *out = *f;
     out->p = p;
-    CB_TRY(extend_problem(p, n_base, arena, err));
-    CB_TRY(extend_facts(out, n_op, n_base, arena, err));
+    CB_TRY(extend_problem(p, more, arena, err));
+    CB_TRY(extend_facts(out, spare, more, arena, err));
     out->spared = true;
-    out->n_base = 2 * n_base;
-    out->base_backward = 2 * f->base_backward;
-    for (uint32_t k = 0; k < n_base; k++) {
-        uint32_t spare = n_op + k;
-        set_spare(p, spare, k >= f->base_backward);
-        out->once[spare] = true;
-        out->wish[spare] = CB_FREE;
-        out->wish_value[spare] = CB_NONE;
-        out->base[2 * k] = spare;
-        out->base[2 * k + 1] = f->base[k];
-        out->position[spare] = 2 * k;
-        out->position[f->base[k]] = 2 * k + 1;
+    out->n_base = out->base_backward = f->n_base + more;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        if (k == f->base_backward) out->base_backward = at;
+        for (uint32_t i = count ? count[k] : 1; i > 0; i--, spare++) {
+            set_spare(p, spare, k >= f->base_backward);
+            out->once[spare] = true;
+            out->wish[spare] = CB_FREE;
+            out->wish_value[spare] = CB_NONE;
+            out->position[spare] = at;
+            out->base[at++] = spare;
+        }
+        out->position[f->base[k]] = at;
+        out->base[at++] = f->base[k];
     }
     return CB_OK;
 }

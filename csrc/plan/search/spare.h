@@ -10,8 +10,9 @@
 
 #include "../model/facts.h"
 
-/* Ids of ops, values and storages stay; spare ops have ids from f->p->n_op on. `out` has a problem
- * of its own in `arena`, which shares all but the arrays of ops with that of `f`. */
-CB_MUST_CHECK cb_status cb_add_spares(const cb_facts *f, cb_arena *arena, cb_facts *out,
-                                      cb_error *err);
+/* So many spare ops as `count` [f->n_base] says before each base op; NULL: one. Ids of ops, values
+ * and storages stay; spare ops have ids from f->p->n_op on. `out` has a problem of its own in
+ * `arena`, which shares all but the arrays of ops with that of `f`. */
+CB_MUST_CHECK cb_status cb_add_spares(const cb_facts *f, const uint32_t *count, cb_arena *arena,
+                                      cb_facts *out, cb_error *err);
 #endif

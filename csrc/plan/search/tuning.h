@@ -98,6 +98,11 @@
 #define CB_POINT_SHARE 0.2  /* of the usual effort, at a point; */
 #define CB_AT_EASE_OPS 36.0 /* of more ops than these less, as effort grows with their square */
 
+/* ---- the sweep: sweep.c ---------------------------------------------------------------------- */
+
+#define CB_SWEEP_WIDTH 512         /* states of a stage that grow, the fastest */
+#define CB_SWEEP_EFFORT (1u << 18) /* ways to make room, of all stages and sweeps */
+
 /* ---- an answer: fill.c, pick.c, search.c ----------------------------------------------------- */
 
 #define CB_SAVED_TARGETS 19 /* 0.95, 0.90 ... 0.05 of save-everything's saved bytes, */

@@ -27,7 +27,7 @@ static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     if (cb_facts_make(b->p, cb_device_find("a100"), &b->arena, &b->given, &err) != CB_OK)
         return false;
     b->f = b->given;
-    if (spared && cb_add_spares(&b->given, &b->arena, &b->f, &err) != CB_OK) return false;
+    if (spared && cb_add_spares(&b->given, NULL, &b->arena, &b->f, &err) != CB_OK) return false;
     b->may_rerun = CB_NEW(&b->arena, bool, b->f.p->n_op);
     cb_facts_mark_free(&b->f, b->may_rerun);
     return cb_sim_init(&b->sim, &b->f, &alloc, &err) == CB_OK &&

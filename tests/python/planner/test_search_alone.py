@@ -106,6 +106,49 @@ def test_the_smallest_peak_begins_the_backward_with_a_rerun(seed):
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
 
 
+@pytest.mark.parametrize(("seed", "n_forward"), [(153, 14), (212, 14)])
+def test_the_smallest_peak_far_from_all_plans_above_it(seed, n_forward):
+    """Many changes at once; the second runs an op three times before another."""
+    problem = small_problem(seed, n_forward)
+    smallest = ask(problem, "min", max_extra=100)["live_bytes"]
+    assert ask(alone(problem), smallest)["live_bytes"] == smallest
+
+
+KINDS = [None, 4, 6, 8, 11, 14]  # ops of the forward; None: held values, returned ones and views
+
+
+def missed(kind, seeds):
+    """Seeds whose search has no plan at the smallest peak, or says that there is one below; and how
+    many there are to judge."""
+    out, judged = [], 0
+    for seed in seeds:
+        problem = floor_problem(seed) if kind is None else small_problem(seed, kind)
+        smallest = ask(problem, "min", max_extra=100)["live_bytes"]
+        if smallest == ask(problem, "1x")["live_bytes"]:
+            continue
+        judged += 1
+        own = ask(alone(problem), smallest)
+        if own is None or own["live_bytes"] != smallest:
+            out.append(seed)
+    return out, judged
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_wherever_the_exact_solver_has_one(kind):
+    wrong, judged = missed(kind, range(kind or 0, 220, 55 if kind == 14 else 11))
+    assert not wrong and judged >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seeds", [range(220), pytest.param(range(220, 600), marks=pytest.mark.very_slow)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_wherever_the_exact_solver_has_one_of_many(kind, seeds):
+    wrong, judged = missed(kind, seeds)
+    assert not wrong and judged >= len(seeds) // 2
+
+
 @pytest.mark.parametrize("seed", [5303, 5153, 5273, 5327, 5369, 5423, 5459])
 def test_a_refusal_by_offsets_names_what_min_finds(seed):
     """Offsets are not solved exactly: asked for a budget, the search must try what it tries for
