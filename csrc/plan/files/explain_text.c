@@ -104,11 +104,13 @@ static void put_floor(cb_str *out, const cb_explanation *e) {
     const cb_problem *p = e->p;
     uint64_t floor = cb_explanation_floor(e);
     char a[32], op[CB_OP_TEXT];
+    bool moves = e->plan->lives.out_bytes > 0;
     if (floor == UINT64_MAX) return;
     cb_str_addf(out,
-                "  %-8s %12s  no plan of this order of ops is below; set by %s\n"
+                "  %-8s %12s  no plan of this order of ops%s is below; set by %s\n"
                 "  largest working sets (inputs, outputs and scratch of one op):\n",
-                "floor", bytes_text(floor, a), cb_op_text(p, e->floor.op, op));
+                "floor", bytes_text(floor, a), moves ? " that moves nothing to the host" : "",
+                cb_op_text(p, e->floor.op, op));
     for (uint32_t i = 0; i < e->n_set && i < MOST_SETS; i++) {
         cb_str_addf(out, "  %-8s %12s  %s\n", "", bytes_text(e->set[i].bytes, a),
                     cb_op_text(p, e->base[e->set[i].at], op));
