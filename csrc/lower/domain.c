@@ -5,6 +5,8 @@
 /* Sums of few rows are not cut into blocks that could be tasks: worth a group only while small. */
 #define COLUMN_BLOCKS_MIN 4
 #define COLUMN_COUNT_SMALL 32768
+/* A kernel of their own adds up narrower columns faster. */
+#define COLUMNS_MIN 128
 
 static bool has_rows(const cb_domain *domain) {
     return domain->columns >= CB_ROW_MIN && domain->columns <= CB_ROW_MAX &&
@@ -93,6 +95,7 @@ cb_part cb_part_of(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0, c
     if (part == CB_PART_TOTAL) return part;
     if (own.columns != domain->columns || !has_rows(&own)) return CB_PART_NONE;
     bool columns = part == CB_PART_COLUMNS || is_norm_gradient(code);
+    if (part == CB_PART_COLUMNS && own.columns < COLUMNS_MIN) return CB_PART_NONE;
     return columns && !sums_columns(domain) ? CB_PART_NONE : part;
 }
 

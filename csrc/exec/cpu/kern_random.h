@@ -1,7 +1,7 @@
 /* kern_random.h: random numbers for kernels, many at a time: Philox (base/philox.h) for
- * CB_DRAW_LANES blocks at once, a vector for each of the four words of W blocks, so that the rounds
- * are vector code. Bits 16.. of word j/2 of block b are element 8b + j: written out in this order the
- * words are the draws. */
+ * CB_DRAW_LANES blocks at once, a vector for each of the four words of CB_VW blocks, so that the
+ * rounds are vector code. Bits 16.. of word j/2 of block b are element 8b + j: written out in this
+ * order the words are the draws. */
 #ifndef CB_EXEC_CPU_KERN_RANDOM_H
 #define CB_EXEC_CPU_KERN_RANDOM_H
 
@@ -34,8 +34,8 @@ VFN void philox_multiply(VU a, uint32_t by, VU *high, VU *low) {
     *high = (VU)((even >> 32) | (odd & ~lower));
 }
 
-/* CB_VW blocks from `block` on. The words of four blocks that lie in one 128-bit lane are transposed
- * there, so a lane starts with the blocks that end in order. */
+/* CB_VW blocks from `block` on. The words of four blocks that lie in one 128-bit lane are
+ * transposed there, so a lane starts with the blocks that end in order. */
 VFN void philox_vector(const cb_philox *p, uint64_t block, VU out[4]) {
     VU first = (VU){0}, base = (uint32_t)block - (VU){0};
     for (uint32_t j = 0; j < CB_VW; j++) first[j] = j % 4 * (CB_VW / 4) + j / 4;

@@ -39,8 +39,10 @@ TEST(reductions) {
     CHECK(part_in(CB_OP_AMAX, AXES(2, 3), in, SHAPE(4, 1), 2048, 512) == CB_PART_ROWS);
     CHECK(part_in(CB_OP_AMAX, AXES(1, 2, 3), in, SHAPE(4), 2048, 512) == CB_PART_ROWS);
     CHECK(part_in(CB_OP_SUM, AXES(2, 3), in, SHAPE(4, 1), 2048, 64) == CB_PART_NONE);
-    CHECK(part_in(CB_OP_SUM, AXES(0, 2), in, SHAPE(1, 64), 2048, 64) == CB_PART_COLUMNS);
-    CHECK(part_in(CB_OP_MEAN, AXES(0, 1, 2), in, SHAPE(64), 2048, 64) == CB_PART_COLUMNS);
+    const cb_shape wide = SHAPE(4, 1, 8, 128);
+    CHECK(part_in(CB_OP_SUM, AXES(0, 2), wide, SHAPE(1, 128), 4096, 128) == CB_PART_COLUMNS);
+    CHECK(part_in(CB_OP_MEAN, AXES(0, 1, 2), wide, SHAPE(128), 4096, 128) == CB_PART_COLUMNS);
+    CHECK(part_in(CB_OP_SUM, AXES(0, 2), in, SHAPE(1, 64), 2048, 64) == CB_PART_NONE); /* narrow */
     CHECK(part_in(CB_OP_AMAX, AXES(0, 2), in, SHAPE(1, 64), 2048, 64) == CB_PART_NONE);
     CHECK(part_in(CB_OP_SUM, AXES(0), in, SHAPE(1, 8, 64), 2048, 64) == CB_PART_NONE);
     CHECK(part_in(CB_OP_SUM, AXES(2), in, SHAPE(4, 1, 64), 2048, 64) == CB_PART_NONE);

@@ -139,10 +139,8 @@ def test_a_plan_wherever_the_exact_solver_has_one(kind):
     assert not wrong and judged >= 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "seeds", [range(220), pytest.param(range(220, 600), marks=pytest.mark.very_slow)]
-)
+@pytest.mark.very_slow
+@pytest.mark.parametrize("seeds", [range(220), range(220, 600)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_wherever_the_exact_solver_has_one_of_many(kind, seeds):
     wrong, judged = missed(kind, seeds)

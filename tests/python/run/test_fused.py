@@ -28,6 +28,8 @@ SHAPES = (
     (2, 20000),
     (3, 5, 7, 11),
     (2048, 32),
+    (4, 16448),
+    (2, 8, 50, 66),
 )
 UNARY = (
     cutback.negative,
@@ -191,6 +193,22 @@ def test_large_results_are_stored_like_small_ones(columns):
         np.testing.assert_array_equal(whole[:7], part)
         _, last = cutback.value_and_grad(f)(*[a[-5:] if len(a) == rows else a for a in args], scale)
         np.testing.assert_array_equal(whole[-5:], last)
+
+
+@pytest.mark.parametrize("columns", [16384, 16448, 20000, 20032, 50304, 65472, 66560])
+@pytest.mark.parametrize("shape", [(5, -1), (3, 1), (-1,)])
+def test_sums_of_everything_lose_nothing(columns, shape):
+    """Rows that are longer than a task, in pieces, beside an operand that repeats."""
+    x = np.ones((5, columns), np.float32)
+    d = np.ones([columns if n < 0 else 5 if n == 3 else n for n in shape], np.float32)
+
+    def total(x, d):
+        return (x * d).sum()
+
+    (value, (dx, dd)) = cutback.value_and_grad(total, argnums=(0, 1))(x, d)
+    assert value == 5 * columns
+    assert (np.asarray(dx) == 1).all()
+    assert (np.asarray(dd) == 5 * columns / d.size).all()
 
 
 def digest():

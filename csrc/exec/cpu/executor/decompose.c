@@ -5,6 +5,9 @@
 #include "phases.h"
 #include "translate.h"
 
+/* Shorter runs are gathered: to begin a row costs as much as a few hundred elements. */
+#define SHORTEST_ROW 256
+
 static int64_t common(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;
@@ -31,8 +34,10 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g) {
         }
     }
     /* Rows cut neither the lanes of sums nor the blocks of random numbers. */
-    bool cuts = (has_total && columns % CB_X_LANES) || (draws && columns % CB_PHILOX_BLOCK);
-    return columns < CB_X_LANES || cuts ? g->domain.count : columns;
+    /* Where a row is longer than a task, its pieces have to begin with leaves. */
+    const int64_t grain = columns > CB_X_CHUNK ? CB_X_LEAF : CB_X_LANES;
+    bool cuts = (has_total && columns % grain) || (draws && columns % CB_PHILOX_BLOCK);
+    return columns < SHORTEST_ROW || cuts ? g->domain.count : columns;
 }
 
 cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_microcode *out,

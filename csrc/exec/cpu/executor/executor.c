@@ -11,10 +11,18 @@
 #include "decompose.h"
 #include "scalar.h"
 
-#define CHUNK 16384    /* elements of a task */
+#define CHUNK CB_X_CHUNK
 #define COLUMN_RUN 128 /* rows that are added up before they join the sums of their block */
 #define FAR_BYTES ((uint64_t)16 << 20) /* outputs from here on go around the caches */
-#define TILE_PAD 128                  /* elements; random numbers are drawn in such pieces */
+#define TILE_PAD 128                   /* elements; random numbers are drawn in such pieces */
+
+#define ANEW INT64_MIN
+
+typedef struct touched { /* a stream that a phase reads or writes, of an array */
+    int16_t stream;
+    uint8_t size;
+    bool is_read, is_written;
+} touched;
 
 typedef struct phase {
     const cb_record *code, *masked;
@@ -22,6 +30,8 @@ typedef struct phase {
     const int16_t *store_stream;
     int n_record;
     int16_t first_sum, n_sum, first_total, n_total;
+    touched touched[CB_X_STREAMS];
+    int n_touched;
 } phase;
 
 typedef struct fused { /* one group, ready to run */
@@ -30,7 +40,11 @@ typedef struct fused { /* one group, ready to run */
     cb_walk walk[CB_X_STREAMS], load_walk[CB_X_ROW_VALUES];
     float *leaf[CB_X_TOTALS]; /* sums of leaves, in order */
     bool is_whole[CB_X_STREAMS];
-    int64_t n_task, rows_in_task, chunks; /* chunks: tasks of one row */
+    int64_t step[CB_X_STREAMS];      /* bytes from one row to the next; ANEW: found for each row */
+    bool one_a_row[CB_X_ROW_VALUES]; /* the number of row r is element r */
+    int16_t order[CB_X_NUMBERS];     /* numbers of rows by the phase that they come after */
+    int16_t first_number[CB_X_PHASES + 2]; /* [phase + 1] in `order` */
+    int64_t n_task, rows_in_task, chunks;  /* chunks: tasks of one row */
 } fused;
 
 struct cb_executor {
@@ -54,6 +68,29 @@ static cb_walk walk_of(const cb_tensor *t) {
     return cb_walk_of(one, 1);
 }
 
+static void touch(const cb_microcode *m, phase *ph, int16_t id, bool reads, bool writes) {
+    const cb_x_stream *s = &m->stream[id];
+    if (s->tile >= 0) return;
+    int j = 0;
+    while (j < ph->n_touched && ph->touched[j].stream != id) j++;
+    if (j == ph->n_touched) ph->touched[ph->n_touched++] = (touched){.stream = id, .size = s->size};
+    ph->touched[j].is_read |= reads;
+    ph->touched[j].is_written |= writes;
+}
+
+static void list_touched(const cb_microcode *m, int at, phase *ph) {
+    for (int k = 0; k < m->n_micro; k++) {
+        const cb_micro *micro = &m->micro[k];
+        if (micro->is_dead || micro->phase != at) continue;
+        for (int j = 0; j < 3; j++) {
+            if (micro->in[j].kind == CB_X_IN_STREAM) touch(m, ph, micro->in[j].id, true, false);
+        }
+        const cb_x_op op = micro->op;
+        if (op == CB_X_STORE || op == CB_X_STORE_BOOL) touch(m, ph, micro->dst, false, true);
+        if (op == CB_X_COLUMN) touch(m, ph, micro->dst, true, true);
+    }
+}
+
 static cb_status assemble(cb_executor *e, fused *f, cb_arena *memory, cb_error *err) {
     cb_record record[4 * CB_X_MICROS];
     int16_t stream[4 * CB_X_MICROS];
@@ -75,11 +112,24 @@ static cb_status assemble(cb_executor *e, fused *f, cb_arena *memory, cb_error *
             phase *ph = &f->phase[k];
             *ph = (phase){
                 .code = kept, .stores = kept, .store_stream = kept_stream, .n_record = code.n};
+            list_touched(&f->m, k, ph);
             cb_sums_of(&f->m, k, CB_X_ROW_SUM, &ph->first_sum, &ph->n_sum);
             cb_sums_of(&f->m, k, CB_X_TOTAL_SUM, &ph->first_total, &ph->n_total);
         }
     }
     return CB_OK;
+}
+
+static void order_numbers(fused *f) {
+    int16_t n = 0;
+    for (int after = -1; after < f->m.n_phase; after++) {
+        f->first_number[after + 1] = n;
+        for (int16_t k = 0; k < f->m.n_number; k++) {
+            const cb_x_number *number = &f->m.number[k];
+            if (number->when == CB_X_OF_ROW && number->after == after) f->order[n++] = k;
+        }
+    }
+    f->first_number[f->m.n_phase + 1] = n;
 }
 
 /* Tasks are cut by shape alone. */
@@ -109,7 +159,20 @@ static cb_status make_walks(const cb_executable *x, fused *f, cb_arena *memory, 
         /* A vector of one element a column is the same in every row. */
         if (cb_numel(&t->shape) != m->rows * m->columns) f->walk[k] = (cb_walk){.rank = 0};
     }
-    for (int k = 0; k < m->n_load; k++) f->load_walk[k] = walk_of(&x->tensor[m->load[k].tensor]);
+    for (int k = 0; k < m->n_stream; k++) {
+        const cb_x_source source = m->stream[k].source;
+        bool is_array = source == CB_X_ARRAY;
+        bool moves = is_array && f->walk[k].rank > 0;
+        bool is_found =
+            moves ? f->is_whole[k] : is_array || source == CB_X_TILE || source == CB_X_SUMS;
+        f->step[k] = !is_found ? ANEW : (moves ? m->columns * m->stream[k].size : 0);
+    }
+    for (int k = 0; k < m->n_load; k++) {
+        const cb_tensor *t = &x->tensor[m->load[k].tensor];
+        f->load_walk[k] = walk_of(t);
+        f->one_a_row[k] =
+            f->load_walk[k].count == m->rows && cb_is_contiguous(&t->shape, t->stride);
+    }
     for (int k = 0; k < m->n_total; k++) {
         f->leaf[k] = CB_NEW(memory, float, (size_t)div_up(m->rows * m->columns, CB_X_LEAF));
         if (!f->leaf[k]) return cb_no_memory(err);
@@ -125,6 +188,7 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_arena *memory, cb
     if (status == CB_UNSUPPORTED) return CB_OK;
     if (status != CB_OK) return status;
     CB_TRY(make_walks(e->x, f, memory, err));
+    order_numbers(f);
     cut(f);
     e->group[group] = f;
     int64_t elements = f->chunks > 1 ? CHUNK : f->m.columns;
@@ -203,15 +267,25 @@ static float largest_of(cb_x_context *c, int acc, bool is_min) {
     return is_min ? -x : x;
 }
 
-static void compute_numbers(const cb_microcode *m, cb_x_context *c, int when, int after) {
-    for (int k = 0; k < m->n_number; k++) {
-        const cb_x_number *n = &m->number[k];
-        if ((int)n->when != when || (when == CB_X_OF_ROW && n->after != after)) continue;
-        if (n->op == CB_X_ACC) c->s[n->dst] = sum_of(&c->sum[n->a]);
-        else if (n->op == CB_X_AMAX || n->op == CB_X_AMIN)
-            c->s[n->dst] = largest_of(c, n->a, n->op == CB_X_AMIN);
-        else c->s[n->dst] = cb_x_scalar(n->op, c->s[n->a], c->s[n->b], c->s[n->c]);
+static void compute_number(const cb_x_number *n, cb_x_context *c) {
+    switch ((int)n->op) {
+        case CB_X_ACC: c->s[n->dst] = sum_of(&c->sum[n->a]); break;
+        case CB_X_AMAX: c->s[n->dst] = largest_of(c, n->a, false); break;
+        case CB_X_AMIN: c->s[n->dst] = largest_of(c, n->a, true); break;
+        default: c->s[n->dst] = cb_x_scalar(n->op, c->s[n->a], c->s[n->b], c->s[n->c]);
     }
+}
+
+/* Those that are not of a row. */
+static void compute_shared(const cb_microcode *m, cb_x_context *c, int when) {
+    for (int k = 0; k < m->n_number; k++) {
+        if ((int)m->number[k].when == when) compute_number(&m->number[k], c);
+    }
+}
+
+static void compute_after(const fused *f, cb_x_context *c, int after) {
+    for (int k = f->first_number[after + 1]; k < f->first_number[after + 2]; k++)
+        compute_number(&f->m.number[f->order[k]], c);
 }
 
 static float number_at(const cb_x_row_value *v, const cb_tensor *t, int64_t element) {
@@ -284,29 +358,35 @@ static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     return data + (offset - p->first) * s->size;
 }
 
-/* The last elements of a row, fewer than 64: through padded copies of all that the phase
- * touches. */
+/* The last elements of a row, fewer than 64: through padded copies of the arrays that the phase
+ * touches. Tiles have room behind their end, so the elements that are too many do no harm there. */
 static void run_rest(cb_executor *e, cb_x_context *c, const phase *ph, int64_t first, int64_t n) {
-    const cb_microcode *m = &e->f->m;
     _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(float)];
     char *kept[CB_X_STREAMS];
-    memcpy(kept, c->p, (size_t)m->n_stream * sizeof kept[0]);
-    for (int k = 0; k < m->n_stream; k++) {
-        size_t size = m->stream[k].size;
-        memset(copy[k], 0, sizeof copy[k]);
-        memcpy(copy[k], kept[k] + first * (int64_t)size, (size_t)n * size);
-        c->p[k] = copy[k] - first * (int64_t)size;
+    const size_t lanes = CB_X_LANES;
+    for (int j = 0; j < ph->n_touched; j++) {
+        const touched *t = &ph->touched[j];
+        const int64_t at = first * (int64_t)t->size;
+        const size_t bytes = (size_t)n * t->size;
+        kept[j] = c->p[t->stream];
+        c->p[t->stream] = copy[j] - at;
+        if (!t->is_read) continue;
+        memcpy(copy[j], kept[j] + at, bytes);
+        memset(copy[j] + bytes, 0, lanes * t->size - bytes);
     }
-    memset(c->mask, 0, sizeof c->mask);
-    memset(c->mask, 0xFF, (size_t)n * sizeof(float));
+    if (c->n_mask != n) {
+        memset(c->mask, 0, sizeof c->mask);
+        memset(c->mask, 0xFF, (size_t)n * sizeof(float));
+        c->n_mask = n;
+    }
     c->end = first + CB_X_LANES;
     e->table->run(c, ph->masked, first);
-    for (int k = 0; k < m->n_stream; k++) {
-        size_t size = m->stream[k].size;
-        if (m->stream[k].is_written)
-            memcpy(kept[k] + first * (int64_t)size, copy[k], (size_t)n * size);
+    for (int j = 0; j < ph->n_touched; j++) {
+        const touched *t = &ph->touched[j];
+        const int64_t at = first * (int64_t)t->size;
+        if (t->is_written) memcpy(kept[j] + at, copy[j], (size_t)n * t->size);
+        c->p[t->stream] = kept[j];
     }
-    memcpy(c->p, kept, (size_t)m->n_stream * sizeof kept[0]);
 }
 
 static void run_phase(cb_executor *e, cb_x_context *c, const phase *ph, const piece *p) {
@@ -321,22 +401,28 @@ static void run_phase(cb_executor *e, cb_x_context *c, const phase *ph, const pi
         e->table->fold(c, ph->first_total, ph->n_total);
 }
 
-static void run_piece(cb_executor *e, const piece *p) {
-    const cb_microcode *m = &e->f->m;
+/* `is_next`: the row before was run just now, by this thread. */
+static void run_piece(cb_executor *e, const piece *p, bool is_next) {
+    const fused *f = e->f;
+    const cb_microcode *m = &f->m;
     cb_x_context *c = &e->context[p->thread];
     int64_t at = p->row * m->columns;
-    for (int k = 0; k < m->n_stream; k++) c->p[k] = row_of_stream(e, k, p);
+    for (int k = 0; k < m->n_stream; k++) {
+        if (is_next && f->step[k] != ANEW) c->p[k] += f->step[k];
+        else c->p[k] = row_of_stream(e, k, p);
+    }
     for (int k = 0; k < m->n_load; k++) {
         const cb_tensor *t = &e->x->tensor[m->load[k].tensor];
-        const cb_walk *w = &e->f->load_walk[k];
-        int64_t position = w->count == m->rows && m->columns != 1 ? p->row : at;
-        c->s[m->load[k].number] = number_at(&m->load[k], t, cb_walk_to(w, position).offset[0]);
+        const cb_walk *w = &f->load_walk[k];
+        int64_t element = p->row;
+        if (!f->one_a_row[k]) element = cb_walk_to(w, w->count == m->rows ? p->row : at).offset[0];
+        c->s[m->load[k].number] = number_at(&m->load[k], t, element);
     }
     c->leaf = at & (CB_X_LEAF - 1);
-    compute_numbers(m, c, CB_X_OF_ROW, -1);
+    compute_after(f, c, -1);
     for (int k = 0; k < m->n_phase; k++) {
-        run_phase(e, c, &e->f->phase[k], p);
-        compute_numbers(m, c, CB_X_OF_ROW, k);
+        run_phase(e, c, &f->phase[k], p);
+        compute_after(f, c, k);
     }
     for (int k = 0; k < m->n_store; k++)
         ((float *)e->x->tensor[m->store[k].tensor].data)[p->row] = c->s[m->store[k].number];
@@ -396,7 +482,7 @@ static void task(void *user, int64_t index, int thread) {
             f->leaf[k] + (begin * m->columns + p.first) / CB_X_LEAF;
     }
     for (p.row = begin; p.row < end; p.row++) {
-        run_piece(e, &p);
+        run_piece(e, &p, p.row > begin);
         bool ends_run = (p.row - begin + 1) % COLUMN_RUN == 0 || p.row + 1 == end;
         if (m->n_columns && ends_run) end_run(e, block, thread);
     }
@@ -412,7 +498,7 @@ static void before_all(cb_executor *e) {
         const cb_x_row_value *v = &m->once[k];
         e->shared->s[v->number] = number_at(v, &e->x->tensor[v->tensor], 0);
     }
-    compute_numbers(m, e->shared, CB_X_BEFORE_ALL, 0);
+    compute_shared(m, e->shared, CB_X_BEFORE_ALL);
 }
 
 /* As kern_reduce.c adds up a long row: segments of leaves in pairs, then the segments. */
@@ -458,7 +544,7 @@ static void after_all(cb_executor *e) {
         e->shared->s[t->number] = total;
         if (t->tensor != UINT32_MAX) *(float *)e->x->tensor[t->tensor].data = total;
     }
-    compute_numbers(m, e->shared, CB_X_AFTER_ALL, 0);
+    compute_shared(m, e->shared, CB_X_AFTER_ALL);
     for (int k = 0; k < m->n_give; k++)
         *(float *)e->x->tensor[m->give[k].tensor].data = e->shared->s[m->give[k].number];
     if (m->n_columns)

@@ -29,7 +29,8 @@
 enum {
     CB_X_LANES = 64,
     CB_X_LEAF = 1024,
-    CB_X_STREAMS = 64, /* at most, of a program */
+    CB_X_CHUNK = 16384, /* elements of a task; of a row that is longer, one piece */
+    CB_X_STREAMS = 64,  /* at most, of a program */
     CB_X_SCALARS = 128,
     CB_X_ACCS = 16,
     CB_X_SLOTS = 16,
@@ -69,6 +70,7 @@ typedef struct cb_x_context {
     cb_x_pairs sum[CB_X_ACCS];
     _Alignas(64) float acc[CB_X_ACCS][CB_X_LANES]; /* integer keys for amax and amin */
     _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
+    int64_t n_mask; /* lanes that are set in: */
     _Alignas(
         64) float mask[CB_X_LANES]; /* all bits set in lanes that exist: of a row's last records */
     _Alignas(64) float far[2 * CB_X_LANES]; /* registers, on the way through a slow path */
