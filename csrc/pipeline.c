@@ -238,9 +238,11 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
     if (strcmp(what, "explain") == 0)
         return cb_plan_explanation_to_text(step->problem, step->plan, out, err);
     if (strcmp(what, "program") == 0) return cb_program_print(step->program, out, err);
+    if (strcmp(what, "kernels") == 0)
+        return cb_program_kernels(step->program, step->problem, step->plan, out, err);
     return cb_fail(err, CB_INVALID,
                    "text: nothing is called \"%s\"; there are joint, forward, backward, problem, "
-                   "plan, explain and program",
+                   "plan, explain, program and kernels",
                    what);
 }
 

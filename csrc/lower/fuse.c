@@ -29,6 +29,8 @@ typedef struct fusing {
     tactic by;
     uint8_t *alone;      /* [n_step] joins no group */
     uint32_t first, end; /* in steps.real: the first that has not run, after the last that has */
+    cb_group_end why;    /* of the group at hand, see cb_group */
+    uint32_t end_step;
     cb_arena *arena;
     cb_error *err;
 } fusing;
@@ -46,19 +48,41 @@ static bool is_ready(const fusing *x, uint32_t step) {
     return true;
 }
 
-/* Fills x->joining from the first step on; returns the end of what was looked at. */
+/* Adds a step to x->joining: CB_END_NONE; or says what keeps it out. */
+static cb_group_end try_step(fusing *x, uint32_t step) {
+    cb_group_end end = CB_END_ROOM;
+    if (!x->alone[step] && x->by.members > 1)
+        end = is_ready(x, step) ? cb_join(&x->joining, step) : CB_END_WAIT;
+    if (end == CB_END_NONE || cb_can_join(&x->joining, step)) return end;
+    return CB_END_OP;
+}
+
+static uint32_t not_run(const fusing *x, uint32_t at) {
+    while (at < x->steps.n_real && x->room.group[x->steps.real[at]] != CB_NONE) at++;
+    return at;
+}
+
+/* Fills x->joining from the first step on, and says why it ends there; returns the end of what was
+ * looked at. */
 static uint32_t gather(fusing *x) {
     cb_joining *group = &x->joining;
+    const uint32_t *real = x->steps.real;
     uint32_t at = x->first + 1, deferred = 0;
     cb_joining_cut(group, 0);
-    if (x->by.members == 1 || x->alone[x->steps.real[x->first]]) return at;
-    if (!cb_join(group, x->steps.real[x->first])) return at;
-    for (; at < x->steps.n_real && group->n < x->by.members; at++) {
-        const uint32_t step = x->steps.real[at];
-        if (x->room.group[step] != CB_NONE) continue;
-        if (!x->alone[step] && is_ready(x, step) && cb_join(group, step)) continue;
-        if (deferred++ == x->by.deferred) break;
+    x->end_step = group->fuses ? real[x->first] : CB_NONE;
+    x->why = group->fuses ? try_step(x, x->end_step) : CB_END_BACKEND;
+    if (x->why != CB_END_NONE) return at;
+    for (; (at = not_run(x, at)) < x->steps.n_real && group->n < x->by.members; at++) {
+        const cb_group_end end = try_step(x, real[at]);
+        if (end == CB_END_NONE || x->why == CB_END_NONE) {
+            x->why = end;
+            x->end_step = real[at];
+        }
+        if (end != CB_END_NONE && deferred++ == x->by.deferred) break;
     }
+    if (x->why != CB_END_NONE) return at;
+    x->why = at < x->steps.n_real ? CB_END_LIMIT : CB_END_PROGRAM;
+    x->end_step = at < x->steps.n_real ? real[at] : CB_NONE;
     return at;
 }
 
@@ -66,6 +90,8 @@ static void close_group(fusing *x, const uint32_t *step, uint32_t n) {
     cb_groups *out = x->out;
     out->begin[out->n_group] = out->n_instr;
     out->domain[out->n_group] = n > 1 ? x->joining.domain : (cb_domain){0};
+    out->end[out->n_group] = (uint8_t)x->why;
+    out->end_step[out->n_group] = x->end_step;
     if (out->backward_starts == CB_NONE && step[0] >= x->steps.plan->schedule.backward_starts) {
         out->backward_starts = out->n_group;
     }
@@ -85,6 +111,10 @@ static void take_group(fusing *x) {
         n = cb_room_for(&x->room, x->joining.step, x->joining.n, real + x->first,
                         horizon - x->first);
     }
+    if (n < x->joining.n) {
+        x->why = CB_END_ROOM;
+        x->end_step = x->joining.step[n];
+    }
     if (n > 1) {
         if (n < x->joining.n) cb_joining_cut(&x->joining, n);
         close_group(x, x->joining.step, n);
@@ -103,9 +133,13 @@ static cb_status make_groups(fusing *x) {
     out->step = CB_NEW(x->arena, uint32_t, n);
     out->part = CB_NEW(x->arena, uint8_t, n);
     out->domain = CB_NEW(x->arena, cb_domain, n);
+    out->end = CB_NEW(x->arena, uint8_t, n);
+    out->end_step = CB_NEW(x->arena, uint32_t, n);
     out->life = CB_NEW(x->arena, cb_life, x->steps.plan->lives.n_instance);
-    if (!out->begin || !out->step || !out->part || !out->domain || !out->life)
+    if (!out->begin || !out->step || !out->part || !out->domain || !out->end || !out->end_step ||
+        !out->life) {
         return cb_no_memory(x->err);
+    }
     CB_TRY(cb_room_init(&x->room, &x->steps, x->arena, x->err));
     x->first = x->end = 0;
     while (x->first < n) take_group(x);

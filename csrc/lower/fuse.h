@@ -14,11 +14,13 @@ typedef struct cb_life { /* of an instance of the plan */
 
 typedef struct cb_groups {
     uint32_t n_group, n_instr;
-    uint32_t *begin;   /* [n_group + 1] into step and part */
-    uint32_t *step;    /* [n_instr] in the order in which they run; views are left out */
-    uint8_t *part;     /* [n_instr] cb_part */
-    cb_domain *domain; /* [n_group] */
-    cb_life *life;     /* [n_instance] */
+    uint32_t *begin;    /* [n_group + 1] into step and part */
+    uint32_t *step;     /* [n_instr] in the order in which they run; views are left out */
+    uint8_t *part;      /* [n_instr] cb_part */
+    cb_domain *domain;  /* [n_group] */
+    uint8_t *end;       /* [n_group] cb_group_end */
+    uint32_t *end_step; /* [n_group] see cb_group */
+    cb_life *life;      /* [n_instance] */
     uint32_t backward_starts;
 } cb_groups;
 

@@ -43,54 +43,64 @@ static void forget(cb_joining *x, uint32_t step) {
         x->made[cb_place_out(x->steps, step, k)] = CB_MADE_OUTSIDE;
 }
 
-/* Works out what member `i` is in the group's domain, and whether it may be. */
-static bool fit(cb_joining *x, uint32_t i) {
+/* Works out what member `i` is in the group's domain; CB_END_NONE: it may be. */
+static cb_group_end fit(cb_joining *x, uint32_t i) {
     const cb_steps *s = x->steps;
     const uint32_t step = x->step[i];
     const shapes of = shapes_of(s, step);
     const cb_op *op = cb_step_op(s, step);
     const cb_part part = cb_part_of(of.code, of.attrs, of.in0, of.out0, &x->domain);
     bool late = false;
-    if (part == CB_PART_NONE || !backend_fuses(x, step, part)) return false;
+    if (part == CB_PART_NONE) return CB_END_DOMAIN;
+    if (!backend_fuses(x, step, part)) return CB_END_OP;
     for (uint32_t k = 0; k < op->n_in; k++) {
         const cb_value *v = &s->g->values.at[cb_op_ins(s->g, cb_step_id(s, step))[k]];
         const cb_made made = (cb_made)x->made[cb_place_in(s, step, k)];
         late |= made == CB_MADE_LATE;
         if (made == CB_MADE_OUTSIDE) continue;
         const cb_view view = cb_view_of(&v->shape, v->stride, &x->domain);
-        if (!cb_may_read(of.code, part, k, made, view)) return false;
+        if (!cb_may_read(of.code, part, k, made, view)) return CB_END_READ;
     }
     x->part[i] = part;
     cb_parts_add(&x->parts, of.code, part);
     for (uint32_t k = 0; k < op->n_out; k++)
         x->made[cb_place_out(s, step, k)] = (uint8_t)cb_made_by(of.code, part, k, late);
-    return cb_parts_fit(&x->parts, &x->domain);
+    return cb_parts_fit(&x->parts, &x->domain) ? CB_END_NONE : CB_END_CUT;
 }
 
-static bool fit_all(cb_joining *x) {
+static cb_group_end fit_all(cb_joining *x) {
     x->parts = (cb_parts){0};
     for (uint32_t i = 0; i < x->n; i++) forget(x, x->step[i]);
     for (uint32_t i = 0; i < x->n; i++) {
-        if (!fit(x, i)) return false;
+        const cb_group_end end = fit(x, i);
+        if (end != CB_END_NONE) return end;
     }
-    return true;
+    return CB_END_NONE;
 }
 
-bool cb_join(cb_joining *x, uint32_t step) {
+bool cb_can_join(const cb_joining *x, uint32_t step) {
+    const shapes of = shapes_of(x->steps, step);
+    cb_domain own = {0};
+    return cb_domain_join(&own, of.code, of.attrs, of.in0, of.out0) &&
+           backend_fuses(x, step, cb_part_of(of.code, of.attrs, of.in0, of.out0, &own));
+}
+
+cb_group_end cb_join(cb_joining *x, uint32_t step) {
     const shapes of = shapes_of(x->steps, step);
     const cb_domain before = x->domain;
     const cb_parts parts = x->parts;
-    if (x->n == CB_GROUP_MOST) return false;
-    if (!cb_domain_join(&x->domain, of.code, of.attrs, of.in0, of.out0)) return false;
+    if (x->n == CB_GROUP_MOST) return CB_END_LIMIT;
+    if (!cb_domain_join(&x->domain, of.code, of.attrs, of.in0, of.out0)) return CB_END_DOMAIN;
     bool widened = x->domain.count != before.count || x->domain.columns != before.columns;
     x->step[x->n++] = step;
-    if (widened ? fit_all(x) : fit(x, x->n - 1)) return true;
+    const cb_group_end end = widened ? fit_all(x) : fit(x, x->n - 1);
+    if (end == CB_END_NONE) return end;
     forget(x, step);
     x->n--;
     x->domain = before;
     x->parts = parts;
     if (widened) (void)fit_all(x); /* as it was: it fitted */
-    return false;
+    return end;
 }
 
 void cb_joining_cut(cb_joining *x, uint32_t n) {

@@ -21,8 +21,10 @@ typedef struct cb_joining {
 
 CB_MUST_CHECK cb_status cb_joining_init(cb_joining *x, const cb_steps *steps, cb_fuses_fn fuses,
                                         cb_arena *arena, cb_error *err);
-/* Adds a step, or leaves the group as it was: false. */
-bool cb_join(cb_joining *x, uint32_t step);
+/* Adds a step: CB_END_NONE; or leaves the group as it was: what keeps it out. */
+cb_group_end cb_join(cb_joining *x, uint32_t step);
+/* Whether a step could be in any group at all. */
+bool cb_can_join(const cb_joining *x, uint32_t step);
 /* Leaves the first `n` members, as if no other had joined. */
 void cb_joining_cut(cb_joining *x, uint32_t n);
 

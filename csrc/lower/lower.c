@@ -190,7 +190,9 @@ static cb_status lower_groups(lowering *x) {
     for (uint32_t g = 0; g < groups->n_group; g++) {
         x->program->group[g] = (cb_group){.instr_begin = groups->begin[g],
                                           .n_instr = groups->begin[g + 1] - groups->begin[g],
-                                          .domain = groups->domain[g]};
+                                          .domain = groups->domain[g],
+                                          .end = (cb_group_end)groups->end[g],
+                                          .end_step = groups->end_step[g]};
     }
     for (uint32_t i = 0; i < groups->n_instr; i++) CB_TRY(lower_instr(x, i));
     x->program->backward_starts = groups->backward_starts;

@@ -48,9 +48,27 @@ typedef struct cb_instr {
     const char *location; /* user's source line, "" unknown */
 } cb_instr;
 
+/* Why a group holds no more: what kept the first step that did not join after the last that did.
+ */
+typedef enum cb_group_end {
+    CB_END_NONE = 0, /* not known */
+    CB_END_PROGRAM,  /* no step was left */
+    CB_END_BACKEND,  /* this backend runs each op by itself */
+    CB_END_OP,       /* the step fuses with nothing */
+    CB_END_DOMAIN,   /* it runs over another domain */
+    CB_END_CUT,      /* with it, rows would cut what is summed or drawn at a time */
+    CB_END_READ,     /* it reads what the group makes in another way, or before it is complete */
+    CB_END_WAIT,     /* it reads what a step makes that was passed over */
+    CB_END_ROOM,     /* the bytes of both would not do */
+    CB_END_LIMIT     /* the group has as many steps as it may */
+} cb_group_end;
+
 typedef struct cb_group {
     uint32_t instr_begin, n_instr;
     cb_domain domain; /* {0, 0} in a group of one instruction */
+    cb_group_end end;
+    uint32_t end_step; /* of the plan: the one that did not join; the group's own where it is the
+                          one that fuses with nothing. CB_NONE: none */
 } cb_group;
 
 /* A value that lives and dies in one group: contiguous, of this many bytes. */
@@ -114,5 +132,9 @@ void cb_program_free(cb_program *program);
  * with room for copied indices. */
 CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);
 CB_MUST_CHECK cb_status cb_program_print(const cb_program *program, cb_str *out, cb_error *err);
+/* What is in each group, what it moves, and why it ends, as JSON: see program_json.c. Problem and
+ * plan are those that the program was made of. */
+CB_MUST_CHECK cb_status cb_program_kernels(const cb_program *program, const cb_problem *p,
+                                           const cb_plan *plan, cb_str *out, cb_error *err);
 
 #endif

@@ -202,8 +202,8 @@ class Executable:
         return self._plan
 
     def text(self, what: str) -> str:
-        """``"joint"``, ``"forward"``, ``"backward"``, ``"program"``, ``"explain"``, ``"problem"``
-        or ``"plan"``."""
+        """``"joint"``, ``"forward"``, ``"backward"``, ``"program"``, ``"explain"``, ``"problem"``,
+        ``"plan"`` or ``"kernels"``."""
         return self.native.text(what)
 
     def inputs(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[Any]:

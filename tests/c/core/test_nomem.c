@@ -58,12 +58,12 @@ TEST(graph_and_compile) {
 
 TEST(texts) {
     static const char *const texts[] = {"joint", "forward", "backward", "problem",
-                                        "plan",  "explain", "program"};
+                                        "plan",  "explain", "program",  "kernels"};
     cb_context *ctx = new_context();
     cb_step *step = NULL;
     CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &step, &err));
     uint64_t before = cb_context_memory(ctx).live_bytes;
-    for (int k = 0; k < 7; k++) {
+    for (int k = 0; k < 8; k++) {
         bool reached = true;
         for (uint64_t n = 1; reached; n++) {
             char *text = NULL;

@@ -220,8 +220,8 @@ TEST(stages_can_be_watched) {
                          &step, &err));
     CHECK(strcmp(seen, "forward joint problem plan split program ") == 0);
     const char *const texts[] = {"joint", "forward", "backward", "problem",
-                                 "plan",  "explain", "program"};
-    for (int k = 0; k < 7; k++) {
+                                 "plan",  "explain", "program",  "kernels"};
+    for (int k = 0; k < 8; k++) {
         char *text = NULL;
         CHECK_OK(cb_step_text(step, texts[k], &text, &err));
         CHECK(text && strlen(text) > 20);

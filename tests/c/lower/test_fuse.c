@@ -18,7 +18,7 @@ static bool fuses_pairs_of_gelu(cb_opcode code, cb_part part, const cb_dtype *in
     return code == CB_OP_GELU || code == CB_OP_ADD;
 }
 
-static uint32_t n_grouped, n_locals, n_programs, seen[CB_PART_ONE + 1];
+static uint32_t n_grouped, n_locals, n_programs, seen[CB_PART_ONE + 1], ended[CB_END_LIMIT + 1];
 
 /* Each step of the plan that is no view is there once. */
 static void check_steps(const model *m, const cb_program *p) {
@@ -37,9 +37,27 @@ static void check_steps(const model *m, const cb_program *p) {
     free(ran);
 }
 
+/* A group ends before a step that runs later, or is by itself for what it is. */
+static void check_ends(const cb_program *p) {
+    for (uint32_t g = 0; g < p->n_group; g++) {
+        const cb_group *group = &p->group[g];
+        const cb_instr *first = &p->instr[group->instr_begin], *all_end = p->instr + p->n_instr;
+        ended[group->end]++;
+        CHECK((group->end_step == CB_NONE) == (group->end == CB_END_PROGRAM));
+        if (group->end_step == CB_NONE) continue;
+        const cb_instr *before = first;
+        while (before < all_end && before->step != group->end_step) before++;
+        CHECK(before < all_end && (before == first || before >= first + group->n_instr));
+        if (before == first) {
+            CHECK(group->n_instr == 1 && (group->end == CB_END_OP || group->end == CB_END_ROOM));
+        }
+    }
+}
+
 static void check_program(const model *m, const cb_program *p) {
     CHECK(p->live_bytes <= m->plan->live_bytes && p->arena_bytes <= m->plan->arena_bytes);
     check_steps(m, p);
+    check_ends(p);
     for (uint32_t g = 0; g < p->n_group; g++) {
         n_grouped += p->group[g].n_instr > 1;
         CHECK(p->group[g].n_instr > 1 || p->group[g].domain.count == 0);
@@ -75,6 +93,9 @@ TEST(random_plans_lower_in_groups) {
     }
     CHECK(n_grouped > 2 * n_programs && n_locals > 4 * n_programs);
     for (int part = CB_PART_NONE; part <= CB_PART_ONE; part++) CHECK(seen[part] > 0);
+    for (int end = CB_END_PROGRAM; end < CB_END_LIMIT; end++)
+        CHECK((ended[end] > 0) == (end != CB_END_BACKEND));
+    CHECK(ended[CB_END_NONE] == 0);
 }
 
 static cb_status lower_model(cb_preset preset, cb_fuses_fn fuses, cb_program **out) {

@@ -1,0 +1,177 @@
+/* The groups of a program as JSON, for those who want to see what fusion has made of a step:
+ *
+ *     {"schema": "cutback.kernels", "version": 1, "backward_starts": 3, "groups": [
+ *       {"elements": 8388608, "columns": 1024,             both 0 in a group of one op; columns 0: no rows
+ *        "steps": [0, 1],                                  positions in the plan's schedule
+ *        "ops": [{"name": "add_5", "kind": "add", "at": "model.py:3", "part": "map",
+ *                 "recomputed": false}, ...],
+ *        "read_bytes": 67108864, "written_bytes": 33554432, "scratch_bytes": 0,
+ *        "locals": [{"name": "add_5", "type": "f32[8192,1024]", "bytes": 33554432}],
+ *        "end": {"reason": "op", "before": "matmul_12"}}, ...]}
+ *
+ * Bytes are the least that memory must move: what is read from outside once, however many read it
+ * and through however many views; of what strides of 0 repeat, one element; of a table that is
+ * indexed, what is picked. `locals` are the values that never exist in memory. `before` is
+ * the op that did not join, null where there is none; a reason that names the group's own op keeps
+ * that op from being in any group. */
+#include "program.h"
+
+static const char *const reasons[] = {
+    "none", "program", "backend", "op", "domain", "cut", "read", "wait", "room", "limit",
+};
+static const char *const parts[] = {
+    "none", "map", "row_wise", "rows", "row_map", "columns", "total", "one",
+};
+
+typedef struct writing {
+    const cb_program *program;
+    const cb_problem *p;
+    const cb_plan *plan;
+    cb_json_writer w;
+    uint32_t group;
+    uint32_t *seen;   /* [n_operand] group + 1 in which it was counted last */
+    uint32_t *made;   /* [n_memory] group + 1 in which it was written last */
+    uint32_t *read;   /* [n_memory] likewise, read: then `bytes` are of this group */
+    uint64_t *bytes;  /* [n_memory] */
+    uint64_t in, out; /* bytes of the group at hand */
+} writing;
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* Buffers, then inputs, then outputs. */
+static uint32_t memory_of(const cb_program *program, const cb_operand *x) {
+    if (x->space == CB_SPACE_ARENA) return x->buffer;
+    return program->n_buffer + x->buffer + (x->space == CB_SPACE_INPUT ? 0 : program->n_input);
+}
+
+static uint64_t memory_bytes(const cb_program *program, const cb_operand *x) {
+    if (x->space == CB_SPACE_ARENA) return program->buffer[x->buffer].bytes;
+    return (x->space == CB_SPACE_INPUT ? program->input : program->output)[x->buffer].bytes;
+}
+
+/* Of the elements that are there, not of their repetitions. */
+static uint64_t operand_bytes(const cb_operand *x) {
+    uint64_t n = cb_dtype_size(x->dtype);
+    for (int32_t k = 0; k < x->shape.rank; k++) {
+        if (x->stride[k] != 0 || x->shape.dim[k] == 0) n *= (uint64_t)x->shape.dim[k];
+    }
+    return n;
+}
+
+/* Views of the same memory may show the same elements: together no more than there are. */
+static void count_read(writing *x, uint32_t id) {
+    const cb_operand *operand = &x->program->operand[id];
+    if (operand->space == CB_SPACE_LOCAL || x->seen[id] == x->group + 1) return;
+    const uint32_t memory = memory_of(x->program, operand);
+    if (x->made[memory] == x->group + 1) return;
+    if (x->read[memory] != x->group + 1) x->bytes[memory] = 0;
+    x->seen[id] = x->read[memory] = x->group + 1;
+    const uint64_t most = memory_bytes(x->program, operand), before = x->bytes[memory];
+    const uint64_t sum = before + operand_bytes(operand);
+    x->bytes[memory] = sum < most ? sum : most;
+    x->in += x->bytes[memory] - before;
+}
+
+static void count_written(writing *x, uint32_t id) {
+    const cb_operand *operand = &x->program->operand[id];
+    if (operand->space == CB_SPACE_LOCAL || x->seen[id] == x->group + 1) return;
+    x->seen[id] = x->made[memory_of(x->program, operand)] = x->group + 1;
+    x->out += operand_bytes(operand);
+}
+
+static void count(writing *x, const cb_group *group) {
+    const cb_program *program = x->program;
+    x->in = x->out = 0;
+    for (uint32_t i = 0; i < group->n_instr; i++) {
+        const cb_instr *instr = &program->instr[group->instr_begin + i];
+        const uint32_t *in = program->operand_id + instr->in_begin,
+                       *out = program->operand_id + instr->out_begin;
+        for (uint32_t k = 0; k < instr->n_in; k++) count_read(x, in[k]);
+        for (uint32_t k = 0; k < instr->n_out; k++) count_written(x, out[k]);
+    }
+    if (group->n_instr > 1) return;
+    const uint64_t both =
+        x->p->op_bytes[program->instr[group->instr_begin].op]; /* what is picked */
+    if (both >= x->out && both - x->out < x->in) x->in = both - x->out;
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static void put_op(writing *x, const cb_instr *instr) {
+    cb_json_begin(&x->w, NULL, '{');
+    cb_json_put_string(&x->w, "name", x->p->op_name[instr->op]);
+    cb_json_put_string(&x->w, "kind", x->p->op_kind[instr->op]);
+    cb_json_put_string(&x->w, "at", instr->location);
+    cb_json_put_string(&x->w, "part", parts[instr->part]);
+    cb_json_put_bool(&x->w, "recomputed", instr->recomputed);
+    cb_json_end(&x->w, '}');
+}
+
+static void put_locals(writing *x, const cb_instr *instr) {
+    for (uint32_t k = 0; k < instr->n_out; k++) {
+        const cb_operand *out = &x->program->operand[x->program->operand_id[instr->out_begin + k]];
+        if (out->space != CB_SPACE_LOCAL) continue;
+        cb_json_begin(&x->w, NULL, '{');
+        cb_json_put_string(&x->w, "name", x->p->op_name[instr->op]);
+        cb_json_put_string(&x->w, "type", x->p->value_type[x->p->out_begin[instr->op] + k]);
+        cb_json_put_u64(&x->w, "bytes", x->program->locals[out->buffer].bytes);
+        cb_json_end(&x->w, '}');
+    }
+}
+
+static void put_end(writing *x, const cb_group *group) {
+    const uint32_t step = group->end_step;
+    const char *op = step == CB_NONE ? NULL : x->p->op_name[x->plan->schedule.step[step]];
+    cb_json_begin(&x->w, "end", '{');
+    cb_json_put_string(&x->w, "reason", reasons[group->end]);
+    cb_json_put_string(&x->w, "before", op);
+    cb_json_end(&x->w, '}');
+}
+
+static void put_group(writing *x, const cb_group *group) {
+    const cb_instr *instr = &x->program->instr[group->instr_begin];
+    uint64_t scratch = 0;
+    count(x, group);
+    cb_json_begin(&x->w, NULL, '{');
+    cb_json_put_int(&x->w, "elements", group->domain.count);
+    cb_json_put_int(&x->w, "columns", group->domain.columns);
+    cb_json_begin(&x->w, "steps", '[');
+    for (uint32_t i = 0; i < group->n_instr; i++) {
+        cb_json_put_u64(&x->w, NULL, instr[i].step);
+        if (instr[i].scratch != CB_NONE) scratch += x->program->buffer[instr[i].scratch].bytes;
+    }
+    cb_json_end(&x->w, ']');
+    cb_json_begin(&x->w, "ops", '[');
+    for (uint32_t i = 0; i < group->n_instr; i++) put_op(x, &instr[i]);
+    cb_json_end(&x->w, ']');
+    cb_json_put_u64(&x->w, "read_bytes", x->in);
+    cb_json_put_u64(&x->w, "written_bytes", x->out);
+    cb_json_put_u64(&x->w, "scratch_bytes", scratch);
+    cb_json_begin(&x->w, "locals", '[');
+    for (uint32_t i = 0; i < group->n_instr; i++) put_locals(x, &instr[i]);
+    cb_json_end(&x->w, ']');
+    put_end(x, group);
+    cb_json_end(&x->w, '}');
+}
+
+cb_status cb_program_kernels(const cb_program *program, const cb_problem *p, const cb_plan *plan,
+                             cb_str *out, cb_error *err) {
+    writing x = {.program = program, .p = p, .plan = plan, .w = {.out = out}};
+    const size_t n_memory = (size_t)program->n_buffer + program->n_input + program->n_output;
+    x.seen = CB_NEW(out->arena, uint32_t, program->n_operand);
+    x.made = CB_NEW(out->arena, uint32_t, n_memory);
+    x.read = CB_NEW(out->arena, uint32_t, n_memory);
+    x.bytes = CB_NEW(out->arena, uint64_t, n_memory);
+    if (!x.seen || !x.made || !x.read || !x.bytes) return cb_no_memory(err);
+    cb_json_begin(&x.w, NULL, '{');
+    cb_json_put_string(&x.w, "schema", "cutback.kernels");
+    cb_json_put_u64(&x.w, "version", 1);
+    cb_json_put_u64(&x.w, "backward_starts", program->backward_starts);
+    cb_json_begin(&x.w, "groups", '[');
+    for (x.group = 0; x.group < program->n_group; x.group++) {
+        put_group(&x, &program->group[x.group]);
+    }
+    cb_json_end(&x.w, ']');
+    cb_json_end(&x.w, '}');
+    return out->failed ? cb_no_memory(err) : CB_OK;
+}
