@@ -312,7 +312,7 @@ CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint3
                                       uint32_t room);
 
 /* Texts of the compiled step: "joint", "forward", "backward" (graph text), "program", "explain"
- * (text), "problem", "plan", "kernels" (JSON; docs/fusion.md has what "kernels" are). Free with
+ * (text), "problem", "plan", "kernels" (JSON; docs/problem.md has what "kernels" says). Free with
  * cb_text_free. */
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);

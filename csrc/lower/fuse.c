@@ -30,29 +30,30 @@ typedef struct fusing {
     uint8_t *alone;      /* [n_step] joins no group */
     uint32_t first, end; /* in steps.real: the first that has not run, after the last that has */
     cb_group_end why;    /* of the group at hand, see cb_group */
-    uint32_t end_step;
+    uint32_t end_step, end_wait;
     cb_arena *arena;
     cb_error *err;
 } fusing;
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Whether all that a step reads is there, or made in the group. */
-static bool is_ready(const fusing *x, uint32_t step) {
+/* The step that makes what this one reads and is neither there nor made in the group; CB_NONE: all
+ * is there. */
+static uint32_t waits_for(const fusing *x, uint32_t step) {
     const cb_op *op = cb_step_op(&x->steps, step);
     for (uint32_t k = 0; k < op->n_in; k++) {
         const uint32_t place = cb_place_in(&x->steps, step, k), maker = x->steps.maker[place];
         if (maker != CB_NONE && x->room.group[maker] == CB_NONE && !x->joining.made[place])
-            return false;
+            return maker;
     }
-    return true;
+    return CB_NONE;
 }
 
 /* Adds a step to x->joining: CB_END_NONE; or says what keeps it out. */
 static cb_group_end try_step(fusing *x, uint32_t step) {
     cb_group_end end = CB_END_ROOM;
     if (!x->alone[step] && x->by.members > 1)
-        end = is_ready(x, step) ? cb_join(&x->joining, step) : CB_END_WAIT;
+        end = waits_for(x, step) == CB_NONE ? cb_join(&x->joining, step) : CB_END_WAIT;
     if (end == CB_END_NONE || cb_can_join(&x->joining, step)) return end;
     return CB_END_OP;
 }
@@ -77,6 +78,7 @@ static uint32_t gather(fusing *x) {
         if (end == CB_END_NONE || x->why == CB_END_NONE) {
             x->why = end;
             x->end_step = real[at];
+            x->end_wait = waits_for(x, real[at]);
         }
         if (end != CB_END_NONE && deferred++ == x->by.deferred) break;
     }
@@ -92,6 +94,7 @@ static void close_group(fusing *x, const uint32_t *step, uint32_t n) {
     out->domain[out->n_group] = n > 1 ? x->joining.domain : (cb_domain){0};
     out->end[out->n_group] = (uint8_t)x->why;
     out->end_step[out->n_group] = x->end_step;
+    out->end_wait[out->n_group] = x->why == CB_END_WAIT ? x->end_wait : CB_NONE;
     if (out->backward_starts == CB_NONE && step[0] >= x->steps.plan->schedule.backward_starts) {
         out->backward_starts = out->n_group;
     }
@@ -135,9 +138,10 @@ static cb_status make_groups(fusing *x) {
     out->domain = CB_NEW(x->arena, cb_domain, n);
     out->end = CB_NEW(x->arena, uint8_t, n);
     out->end_step = CB_NEW(x->arena, uint32_t, n);
+    out->end_wait = CB_NEW(x->arena, uint32_t, n);
     out->life = CB_NEW(x->arena, cb_life, x->steps.plan->lives.n_instance);
     if (!out->begin || !out->step || !out->part || !out->domain || !out->end || !out->end_step ||
-        !out->life) {
+        !out->end_wait || !out->life) {
         return cb_no_memory(x->err);
     }
     CB_TRY(cb_room_init(&x->room, &x->steps, x->arena, x->err));

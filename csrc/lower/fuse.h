@@ -20,6 +20,7 @@ typedef struct cb_groups {
     cb_domain *domain;  /* [n_group] */
     uint8_t *end;       /* [n_group] cb_group_end */
     uint32_t *end_step; /* [n_group] see cb_group */
+    uint32_t *end_wait; /* [n_group] likewise */
     cb_life *life;      /* [n_instance] */
     uint32_t backward_starts;
 } cb_groups;

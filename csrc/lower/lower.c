@@ -192,7 +192,8 @@ static cb_status lower_groups(lowering *x) {
                                           .n_instr = groups->begin[g + 1] - groups->begin[g],
                                           .domain = groups->domain[g],
                                           .end = (cb_group_end)groups->end[g],
-                                          .end_step = groups->end_step[g]};
+                                          .end_step = groups->end_step[g],
+                                          .end_wait = groups->end_wait[g]};
     }
     for (uint32_t i = 0; i < groups->n_instr; i++) CB_TRY(lower_instr(x, i));
     x->program->backward_starts = groups->backward_starts;

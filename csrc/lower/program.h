@@ -69,6 +69,7 @@ typedef struct cb_group {
     cb_group_end end;
     uint32_t end_step; /* of the plan: the one that did not join; the group's own where it is the
                           one that fuses with nothing. CB_NONE: none */
+    uint32_t end_wait; /* CB_END_WAIT: the step that makes what it reads; else CB_NONE */
 } cb_group;
 
 /* A value that lives and dies in one group: contiguous, of this many bytes. */

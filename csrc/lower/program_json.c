@@ -1,19 +1,21 @@
 /* The groups of a program as JSON, for those who want to see what fusion has made of a step:
  *
- *     {"schema": "cutback.kernels", "version": 1, "backward_starts": 3, "groups": [
- *       {"elements": 8388608, "columns": 1024,             both 0 in a group of one op; columns 0: no rows
- *        "steps": [0, 1],                                  positions in the plan's schedule
+ *     {"format": "cutback.kernels", "version": 1, "backward_starts": 3, "groups": [
+ *       {"elements": 8388608, "columns": 1024,            both 0: one op; columns 0: no rows
+ *        "steps": [0, 1],                                 positions in the plan's schedule
  *        "ops": [{"name": "add_5", "kind": "add", "at": "model.py:3", "part": "map",
  *                 "recomputed": false}, ...],
- *        "read_bytes": 67108864, "written_bytes": 33554432, "scratch_bytes": 0,
+ *        "read_bytes": 67108864, "written_bytes": 33554432, "apart_bytes": 167772160,
+ *        "scratch_bytes": 0,
  *        "locals": [{"name": "add_5", "type": "f32[8192,1024]", "bytes": 33554432}],
- *        "end": {"reason": "op", "before": "matmul_12"}}, ...]}
+ *        "end": {"reason": "op", "before": "matmul_12", "waits_for": null}}, ...]}
  *
  * Bytes are the least that memory must move: what is read from outside once, however many read it
  * and through however many views; of what strides of 0 repeat, one element; of a table that is
- * indexed, what is picked. `locals` are the values that never exist in memory. `before` is
- * the op that did not join, null where there is none; a reason that names the group's own op keeps
- * that op from being in any group. */
+ * indexed, what is picked. `locals` are the values that never exist in memory, `apart_bytes` what
+ * the ops would move one by one. `before` is the op that did not join, null where there is none;
+ * the group's own op where that is what keeps it from being in any group. `waits_for` makes what it
+ * reads, where that is the reason ("wait"). */
 #include "program.h"
 
 static const char *const reasons[] = {
@@ -29,11 +31,11 @@ typedef struct writing {
     const cb_plan *plan;
     cb_json_writer w;
     uint32_t group;
-    uint32_t *seen;   /* [n_operand] group + 1 in which it was counted last */
-    uint32_t *made;   /* [n_memory] group + 1 in which it was written last */
-    uint32_t *read;   /* [n_memory] likewise, read: then `bytes` are of this group */
-    uint64_t *bytes;  /* [n_memory] */
-    uint64_t in, out; /* bytes of the group at hand */
+    uint32_t *seen;          /* [n_operand] group + 1 in which it was counted last */
+    uint32_t *made;          /* [n_memory] group + 1 in which it was written last */
+    uint32_t *read;          /* [n_memory] likewise, read: then `bytes` are of this group */
+    uint64_t *bytes;         /* [n_memory] */
+    uint64_t in, out, apart; /* bytes of the group at hand; its ops' one by one */
 } writing;
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -81,18 +83,17 @@ static void count_written(writing *x, uint32_t id) {
 
 static void count(writing *x, const cb_group *group) {
     const cb_program *program = x->program;
-    x->in = x->out = 0;
+    x->in = x->out = x->apart = 0;
     for (uint32_t i = 0; i < group->n_instr; i++) {
         const cb_instr *instr = &program->instr[group->instr_begin + i];
         const uint32_t *in = program->operand_id + instr->in_begin,
                        *out = program->operand_id + instr->out_begin;
+        x->apart += x->p->op_bytes[instr->op];
         for (uint32_t k = 0; k < instr->n_in; k++) count_read(x, in[k]);
         for (uint32_t k = 0; k < instr->n_out; k++) count_written(x, out[k]);
     }
     if (group->n_instr > 1) return;
-    const uint64_t both =
-        x->p->op_bytes[program->instr[group->instr_begin].op]; /* what is picked */
-    if (both >= x->out && both - x->out < x->in) x->in = both - x->out;
+    if (x->apart >= x->out && x->apart - x->out < x->in) x->in = x->apart - x->out; /* picked */
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -119,12 +120,16 @@ static void put_locals(writing *x, const cb_instr *instr) {
     }
 }
 
-static void put_end(writing *x, const cb_group *group) {
-    const uint32_t step = group->end_step;
+static void put_step(writing *x, const char *key, uint32_t step) {
     const char *op = step == CB_NONE ? NULL : x->p->op_name[x->plan->schedule.step[step]];
+    cb_json_put_string(&x->w, key, op);
+}
+
+static void put_end(writing *x, const cb_group *group) {
     cb_json_begin(&x->w, "end", '{');
     cb_json_put_string(&x->w, "reason", reasons[group->end]);
-    cb_json_put_string(&x->w, "before", op);
+    put_step(x, "before", group->end_step);
+    put_step(x, "waits_for", group->end_wait);
     cb_json_end(&x->w, '}');
 }
 
@@ -146,6 +151,7 @@ static void put_group(writing *x, const cb_group *group) {
     cb_json_end(&x->w, ']');
     cb_json_put_u64(&x->w, "read_bytes", x->in);
     cb_json_put_u64(&x->w, "written_bytes", x->out);
+    cb_json_put_u64(&x->w, "apart_bytes", x->apart);
     cb_json_put_u64(&x->w, "scratch_bytes", scratch);
     cb_json_begin(&x->w, "locals", '[');
     for (uint32_t i = 0; i < group->n_instr; i++) put_locals(x, &instr[i]);
@@ -164,7 +170,7 @@ cb_status cb_program_kernels(const cb_program *program, const cb_problem *p, con
     x.bytes = CB_NEW(out->arena, uint64_t, n_memory);
     if (!x.seen || !x.made || !x.read || !x.bytes) return cb_no_memory(err);
     cb_json_begin(&x.w, NULL, '{');
-    cb_json_put_string(&x.w, "schema", "cutback.kernels");
+    cb_json_put_string(&x.w, "format", "cutback.kernels");
     cb_json_put_u64(&x.w, "version", 1);
     cb_json_put_u64(&x.w, "backward_starts", program->backward_starts);
     cb_json_begin(&x.w, "groups", '[');

@@ -10,6 +10,7 @@ parameters are the same bits.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -203,7 +204,16 @@ def write_report(
             "timeline": result.timeline,
         }
         title = f"{task}: {result.plan}"
-        body.append(report.section(title, plan.problem, plan.document, measured, plan.explanation))
+        body.append(
+            report.section(
+                title,
+                plan.problem,
+                plan.document,
+                measured,
+                plan.explanation,
+                json.loads(plan.explain(as_json=True, kernels=True)),
+            )
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         report.page("Cutback demo: two models, three plans each", "".join(body)), encoding="utf-8"

@@ -23,7 +23,7 @@ class Compiled(Protocol):
         ...
 
     def text(self, what: str) -> str:
-        """Its ``"problem"`` or its ``"plan"``."""
+        """Its ``"problem"``, its ``"plan"`` or its ``"kernels"``."""
         ...
 
 
@@ -116,16 +116,38 @@ class Plan:
         """Values that are computed again in the backward."""
         return [e for e in self.entries if e.decision == "recompute"]
 
-    def explain(self, as_json: bool = False) -> str:
+    def explain(self, as_json: bool = False, *, kernels: bool = False) -> str:
         """Totals, then one line for each value: shape, bytes, maker, source line, readers,
         decision, reason, and what the peak and the time would gain or lose if only this decision
         were the other one.
 
         ``as_json`` gives the same as JSON (``docs/problem.md``), with all values and readers.
+
+        ``kernels`` explains instead what runs together: the groups of a compiled step, what they
+        read and write, which values never exist in memory, and why a group ends where it ends
+        (``docs/fusion.md``). ``step.plan`` knows them, of a step that has run once.
+
+        Raises:
+            ValueError: ``kernels`` of a plan that is not a compiled step's.
         """
+        if kernels:
+            return self._explain_kernels(as_json)
         if as_json:
             return _native.explain_json(self._problem_text, self._text)
         return _native.explain_text(files.for_people(self._problem_text), self._text)
+
+    def _explain_kernels(self, as_json: bool) -> str:
+        if self._step is None:
+            raise ValueError(
+                "kernels are known of compiled steps alone, and this plan was made, copied or read "
+                "without one: run step = cutback.compile(...) once and ask step.plan"
+            )
+        document = self._step.text("kernels")
+        if as_json:
+            return document
+        from ..report import kernels_text
+
+        return kernels_text(json.loads(document))
 
     @property
     def explanation(self) -> dict[str, Any]:
@@ -165,12 +187,16 @@ class Plan:
         return measured
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plan") -> None:
-        """Writes a self-contained HTML page: graph, memory timeline, and what is saved and why.
+        """Writes a self-contained HTML page: graph, memory timeline, what is saved and why, and of
+        a compiled step what runs together.
 
         After ``step.profile(...)`` the timeline shows what was measured beside what was planned."""
         from ..report import render_html
 
-        page = render_html(self.problem, self.document, self._measured(), title, self.explanation)
+        kernels = json.loads(self._step.text("kernels")) if self._step is not None else None
+        page = render_html(
+            self.problem, self.document, self._measured(), title, self.explanation, kernels
+        )
         files.write_text(path, page)
 
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind

@@ -8,6 +8,7 @@ the folders alone; ``planner`` asks for pages. Start at ``page.py``, then ``mode
 
 from __future__ import annotations
 
+from .kernels import kernels_svg, kernels_text
 from .ladder import graph_svg
 from .model import Picture, read
 from .page import page, render_fragment, render_html, section, table, values_table
@@ -19,6 +20,8 @@ __all__ = [
     "document",
     "graph_svg",
     "human_bytes",
+    "kernels_svg",
+    "kernels_text",
     "page",
     "read",
     "render_fragment",

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .kernels import HEADERS, group_rows, kernels_svg, single_rows, totals
 from .ladder import graph_svg
 from .model import Picture, read
 from .svg import STYLE, escape, human_bytes
@@ -30,7 +31,7 @@ code { font-size: 12px; } summary { cursor: pointer; }
 }
 """
 
-MOST_ROWS, MOST_GROUPS = 400, 18
+MOST_ROWS, MOST_GROUPS, MOST_KERNELS = 400, 18, 40
 NO_GAP = "n/a: the plan is of another class"
 BOUND = {
     "any": "least extra time of any plan within the budget",
@@ -219,14 +220,33 @@ def _floor(explanation: Mapping[str, Any]) -> str:
     )
 
 
+def kernels_section(kernels: Mapping[str, Any] | None, most: int = MOST_KERNELS) -> str:
+    """What runs together, and why no more; nothing where there is no compiled step."""
+    if not kernels or not kernels["groups"]:
+        return ""
+    rows = group_rows(kernels)
+    rest = f"<p>{len(rows) - most} smaller rows are not shown.</p>" if len(rows) > most else ""
+    single = table(
+        ("op", "groups", "read", "written", "why"), single_rows(kernels), numeric=(1, 2, 3)
+    )
+    return (
+        f"<h2>Kernels: what runs together</h2><p>{escape(totals(kernels))}</p>"
+        + kernels_svg(kernels)
+        + (table(HEADERS, rows[:most], numeric=(3, 4, 5)) + rest if rows else "")
+        + _details("ops by themselves", single)
+    )
+
+
 def section(
     title: str,
     problem: Mapping[str, Any],
     plan: Mapping[str, Any],
     measured: Mapping[str, Any],
     explanation: Mapping[str, Any],
+    kernels: Mapping[str, Any] | None = None,
 ) -> str:
-    """Everything about one plan, as a fragment of a page."""
+    """Everything about one plan, as a fragment of a page. ``kernels``: of a compiled step,
+    ``Executable.text("kernels")``."""
     picture = read(problem, plan)
     return "".join(
         [
@@ -240,6 +260,7 @@ def section(
             _details("every value", values_table(explanation)),
             _details("joint graph: what is saved for what", graph_svg(picture)),
             _details("what limits the peak", _floor(explanation)),
+            kernels_section(kernels),
             f"<p>{_download('problem.json.gz', problem)} ",
             f"{_download('plan.json.gz', plan)}</p>",
         ]
@@ -262,10 +283,11 @@ def render_html(
     measured: Mapping[str, Any],
     title: str,
     explanation: Mapping[str, Any],
+    kernels: Mapping[str, Any] | None = None,
 ) -> str:
     """The report of one plan. `measured` may hold peak_bytes, ms, and timeline: the bytes in use
-    while each step ran."""
-    return page(title, section("Plan", problem, plan, measured, explanation))
+    while each step ran. `kernels`: see :func:`section`."""
+    return page(title, section("Plan", problem, plan, measured, explanation, kernels))
 
 
 def render_fragment(

@@ -20,6 +20,7 @@ STYLE = """
 .cb .gradient { --c: #2a9d62; } .cb .scratch { --c: #8d6cc9; } .cb .offloaded { --c: #b0413e; }
 .cb .parameter { --c: #1f8a99; } .cb .optimizer { --c: #8d6cc9; }
 .cb .activation { --c: #2f6fde; } .cb .other { --c: #9aa7b5; }
+.cb .fused { --c: #2f6fde; } .cb .single { --c: #9aa7b5; }
 .cb .area { fill: var(--c); fill-opacity: .75; }
 .cb .box { fill: var(--c); fill-opacity: .18; stroke: var(--c); }
 .cb .line { stroke: var(--c); fill: none; }

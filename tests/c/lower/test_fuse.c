@@ -43,6 +43,7 @@ static void check_ends(const cb_program *p) {
         const cb_group *group = &p->group[g];
         const cb_instr *first = &p->instr[group->instr_begin], *all_end = p->instr + p->n_instr;
         ended[group->end]++;
+        CHECK((group->end_wait != CB_NONE) == (group->end == CB_END_WAIT));
         CHECK((group->end_step == CB_NONE) == (group->end == CB_END_PROGRAM));
         if (group->end_step == CB_NONE) continue;
         const cb_instr *before = first;

@@ -49,7 +49,7 @@ static void kernels_free(kernels *k) {
 
 typedef struct expected {
     const char *ops; /* kinds */
-    uint64_t elements, columns, in, out, scratch, local;
+    uint64_t elements, columns, in, out, apart, scratch, local;
     const char *reason, *before; /* kind of the op; "": none */
 } expected;
 
@@ -77,11 +77,14 @@ static void check_group(const cb_json *group, const expected *want) {
     CHECK(number(group, "elements") == want->elements && number(group, "columns") == want->columns);
     CHECK(number(group, "read_bytes") == want->in);
     CHECK(number(group, "written_bytes") == want->out);
+    CHECK(number(group, "apart_bytes") == want->apart);
     CHECK(number(group, "scratch_bytes") == want->scratch && local == want->local);
     CHECK(strcmp(string(end, "reason"), want->reason) == 0);
     const char *before = string(end, "before"); /* "matmul_12" */
     const size_t length = strlen(want->before);
     CHECK(strncmp(before, want->before, length) == 0 && (length == 0 || before[length] == '_'));
+    const bool waits = strstr(string(end, "waits_for"), "matmul_") != NULL;
+    CHECK(waits == (strcmp(want->reason, "wait") == 0));
     if (length == 0) CHECK(cb_json_get(end, "before")->kind == CB_JSON_NULL);
 }
 
@@ -131,26 +134,28 @@ static cb_status chain(cb_graph *g, cb_error *e) {
 
 TEST(bytes_and_reasons) {
     const expected want[] = {
-        {"add gelu", 128 * 128, 0, SQUARE + ROW, SQUARE, 0, SQUARE, "op", "matmul"},
-        {"matmul", 0, 0, 2 * SQUARE, SQUARE, 0, 0, "op", "matmul"},
+        {"add gelu", 128 * 128, 0, SQUARE + ROW, SQUARE, 4 * SQUARE + ROW, 0, SQUARE, "op",
+         "matmul"},
+        {"matmul", 0, 0, 2 * SQUARE, SQUARE, 3 * SQUARE, 0, 0, "op", "matmul"},
         /* x and x.T are one memory; 8 blocks of 16 rows have partial sums */
-        {"mul add sum", 128 * 128, 128, 2 * SQUARE, ROW, 8 * ROW, 2 * SQUARE, "read", "mul"},
-        {"mul", 0, 0, ROW, ROW, 0, 0, "domain", "exp"},
-        {"exp", 0, 0, SEVEN, SEVEN, 0, 0, "program", ""},
+        {"mul add sum", 128 * 128, 128, 2 * SQUARE, ROW, 7 * SQUARE + ROW, 8 * ROW, 2 * SQUARE,
+         "read", "mul"},
+        {"mul", 0, 0, ROW, ROW, 2 * ROW, 0, 0, "domain", "exp"},
+        {"exp", 0, 0, SEVEN, SEVEN, 2 * SEVEN, 0, 0, "program", ""},
     };
     check_groups(chain, fuses_all, want, 5);
 }
 
 TEST(a_backend_that_fuses_nothing) {
     const expected want[] = {
-        {"add", 0, 0, SQUARE + ROW, SQUARE, 0, 0, "backend", ""},
-        {"gelu", 0, 0, SQUARE, SQUARE, 0, 0, "backend", ""},
-        {"matmul", 0, 0, 2 * SQUARE, SQUARE, 0, 0, "backend", ""},
-        {"mul", 0, 0, 2 * SQUARE, SQUARE, 0, 0, "backend", ""},
-        {"add", 0, 0, 2 * SQUARE, SQUARE, 0, 0, "backend", ""},
-        {"sum", 0, 0, SQUARE, ROW, 8 * ROW, 0, "backend", ""},
-        {"mul", 0, 0, ROW, ROW, 0, 0, "backend", ""},
-        {"exp", 0, 0, SEVEN, SEVEN, 0, 0, "backend", ""},
+        {"add", 0, 0, SQUARE + ROW, SQUARE, 2 * SQUARE + ROW, 0, 0, "backend", ""},
+        {"gelu", 0, 0, SQUARE, SQUARE, 2 * SQUARE, 0, 0, "backend", ""},
+        {"matmul", 0, 0, 2 * SQUARE, SQUARE, 3 * SQUARE, 0, 0, "backend", ""},
+        {"mul", 0, 0, 2 * SQUARE, SQUARE, 3 * SQUARE, 0, 0, "backend", ""},
+        {"add", 0, 0, 2 * SQUARE, SQUARE, 3 * SQUARE, 0, 0, "backend", ""},
+        {"sum", 0, 0, SQUARE, ROW, SQUARE + ROW, 8 * ROW, 0, "backend", ""},
+        {"mul", 0, 0, ROW, ROW, 2 * ROW, 0, 0, "backend", ""},
+        {"exp", 0, 0, SEVEN, SEVEN, 2 * SEVEN, 0, 0, "backend", ""},
     };
     check_groups(chain, NULL, want, 8);
 }
@@ -170,9 +175,9 @@ static cb_status passed_over(cb_graph *g, cb_error *e) {
 
 TEST(what_reads_a_step_that_was_passed_over_waits) {
     const expected want[] = {
-        {"gelu exp", 128 * 128, 0, SQUARE, 2 * SQUARE, 0, 0, "wait", "mul"},
-        {"matmul", 0, 0, 2 * SQUARE, SQUARE, 0, 0, "op", "matmul"},
-        {"mul", 0, 0, 2 * SQUARE, SQUARE, 0, 0, "program", ""},
+        {"gelu exp", 128 * 128, 0, SQUARE, 2 * SQUARE, 4 * SQUARE, 0, 0, "wait", "mul"},
+        {"matmul", 0, 0, 2 * SQUARE, SQUARE, 3 * SQUARE, 0, 0, "op", "matmul"},
+        {"mul", 0, 0, 2 * SQUARE, SQUARE, 3 * SQUARE, 0, 0, "program", ""},
     };
     check_groups(passed_over, fuses_all, want, 3);
 }

@@ -1,0 +1,148 @@
+"""What a compiled step says of its groups: as JSON, as text, on the page."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+import cutback
+import cutback.functional as F
+from cutback import report
+
+SVG = "{http://www.w3.org/2000/svg}"
+ROWS, COLUMNS = 256, 128
+FULL = 4 * ROWS * COLUMNS
+WEIGHT = 4 * COLUMNS
+
+
+def loss(params, x, residual):
+    w, bias, weight, shift = params
+    h = F.gelu(x @ w + bias) + residual
+    return (F.layer_norm(h, weight, shift) @ w).sum()
+
+
+def compiled(**options):
+    rng = np.random.default_rng(0)
+    shapes = (COLUMNS, COLUMNS), (COLUMNS,), (COLUMNS,), (COLUMNS,), (ROWS, COLUMNS)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (*shapes, shapes[-1])]
+    step = cutback.compile(loss, **options)
+    step(arrays[:4], *arrays[4:])
+    return step
+
+
+@pytest.fixture(scope="module")
+def step():
+    return compiled()
+
+
+@pytest.fixture(scope="module")
+def kernels(step):
+    return json.loads(step.plan.explain(as_json=True, kernels=True))
+
+
+def names(group):
+    return [op["kind"] for op in group["ops"]]
+
+
+def test_each_step_is_in_one_group(step, kernels):
+    assert (kernels["format"], kernels["version"]) == ("cutback.kernels", 1)
+    assert kernels == json.loads(step.executable.text("kernels"))
+    ops, document = step.plan.problem["ops"], step.plan.document
+    real = [i for i, op in enumerate(document["steps"]) if "view" not in ops[op].get("flags", ())]
+    assert sorted(i for group in kernels["groups"] for i in group["steps"]) == real
+    for i, group in enumerate(kernels["groups"]):
+        assert [op["name"] for op in group["ops"]] == [
+            ops[document["steps"][k]]["name"] for k in group["steps"]
+        ]
+        backward = group["steps"][0] >= document["backward_starts"]
+        assert backward == (i >= kernels["backward_starts"])
+        assert (group["elements"] == 0) == (len(group["ops"]) == 1)
+
+
+def test_bytes_of_a_group(kernels):
+    (group,) = (g for g in kernels["groups"] if "layer_norm_bwd" in names(g))
+    assert names(group) == ["layer_norm_bwd", "gelu_bwd", "sum"]
+    assert (group["elements"], group["columns"]) == (ROWS * COLUMNS, COLUMNS)
+    # the gradient, what the norm read, what GELU read; the norm's weight, and two numbers a row
+    assert group["read_bytes"] == 3 * FULL + WEIGHT + 2 * 4 * ROWS
+    # the gradient for the product; those of weight, shift and bias
+    assert group["written_bytes"] == FULL + 3 * WEIGHT
+    assert [(row["type"], row["bytes"]) for row in group["locals"]] == [
+        (f"f32[{ROWS},{COLUMNS}]", FULL)
+    ]
+    # one by one, what is local is written and read, and the sum reads the gradient again
+    assert group["apart_bytes"] == group["read_bytes"] + group["written_bytes"] + 3 * FULL
+    assert group["end"]["reason"] == "op" and group["end"]["before"].startswith("matmul_")
+
+
+def test_text(step, kernels):
+    text = step.plan.explain(kernels=True)
+    lines = text.splitlines()
+    assert lines[0].startswith(f"{sum(len(g['ops']) for g in kernels['groups'])} ops in ")
+    assert sum(line.startswith("group ") for line in lines) == len(kernels["groups"])
+    inside = [op for g in kernels["groups"] if len(g["ops"]) > 1 for op in g["ops"]]
+    assert [line.split()[0] for line in lines if line.startswith("    ")] == [
+        op["name"] for op in inside
+    ]
+    assert f"[{ROWS} x {COLUMNS}] layer_norm_bwd + gelu_bwd + sum: reads 386.50 KiB" in text
+    assert "1 value of 128.00 KiB never exists; ends before matmul_" in text
+    assert text.count("--- backward") == 1
+    assert re.search(
+        r"^group 0 matmul_\d+: .*; fuses with nothing  \(test_kernels.py:\d+\)$", text, re.M
+    )
+
+
+def test_a_backend_that_fuses_nothing():
+    plan = compiled(backend="ref").plan
+    groups = json.loads(plan.explain(True, kernels=True))["groups"]
+    assert {(len(g["ops"]), g["end"]["reason"], g["end"]["before"]) for g in groups} == {
+        (1, "backend", None)
+    }
+    assert "this backend runs each op by itself" in plan.explain(kernels=True)
+
+
+def test_reasons_have_words(kernels):
+    for reason in ("domain", "cut", "read", "wait", "room", "limit"):
+        end = {"reason": reason, "before": "exp_7", "waits_for": "dot_3"}
+        group = {**kernels["groups"][0], "end": end}
+        text = report.kernels_text({**kernels, "groups": [group]})
+        assert "; ends before exp_7, " in text and f", {reason}" not in text
+        assert ("which waits for dot_3" in text) == (reason == "wait")
+
+
+def test_plans_without_a_step(step):
+    plan = step.plan
+    for other in (
+        cutback.Plan(json.dumps(plan.problem), plan.to_json()),
+        pickle.loads(pickle.dumps(plan)),
+    ):
+        for as_json in (False, True):
+            with pytest.raises(ValueError, match=r"compiled steps alone.*step\.plan"):
+                other.explain(as_json, kernels=True)
+
+
+def test_the_page_has_a_block_for_each_group(step, kernels, tmp_path):
+    step.plan.report(tmp_path / "step.html")
+    page = (tmp_path / "step.html").read_text(encoding="utf-8")
+    assert "Kernels: what runs together" in page
+    picture = report.kernels_svg(kernels)
+    assert picture in page
+    root = ET.fromstring(picture)
+    titles = [title.text.splitlines() for title in root.iter(f"{SVG}title")]
+    assert [title[0] for title in titles] == [
+        f"group {i}: " + ", ".join(op["name"] for op in group["ops"])
+        for i, group in enumerate(kernels["groups"])
+    ]
+    kinds = [g.get("class") for g in root.iter(f"{SVG}g")][: len(titles)]
+    assert kinds == ["fused" if len(g["ops"]) > 1 else "single" for g in kernels["groups"]]
+    for group in root.iter(f"{SVG}g"):
+        for box in group.iter(f"{SVG}rect"):
+            x, width = float(box.get("x")), float(box.get("width"))
+            assert x >= 0 and x + width <= 960
+    pickle.loads(pickle.dumps(step.plan)).report(tmp_path / "plan.html")
+    assert "Kernels" not in (tmp_path / "plan.html").read_text(encoding="utf-8")
