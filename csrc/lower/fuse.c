@@ -51,11 +51,15 @@ static uint32_t waits_for(const fusing *x, uint32_t step) {
 
 /* Adds a step to x->joining: CB_END_NONE; or says what keeps it out. */
 static cb_group_end try_step(fusing *x, uint32_t step) {
-    cb_group_end end = CB_END_ROOM;
-    if (!x->alone[step] && x->by.members > 1)
-        end = waits_for(x, step) == CB_NONE ? cb_join(&x->joining, step) : CB_END_WAIT;
-    if (end == CB_END_NONE || cb_can_join(&x->joining, step)) return end;
-    return CB_END_OP;
+    if (x->alone[step] || x->by.members == 1) return CB_END_ROOM;
+    return waits_for(x, step) == CB_NONE ? cb_join(&x->joining, step) : CB_END_WAIT;
+}
+
+/* What comes of a step: CB_END_NONE, or the group at hand ends before it so far. */
+static void note_end(fusing *x, uint32_t step, cb_group_end end) {
+    x->why = end == CB_END_NONE || cb_can_join(&x->joining, step) ? end : CB_END_OP;
+    x->end_step = step;
+    x->end_wait = x->why == CB_END_WAIT ? waits_for(x, step) : CB_NONE;
 }
 
 static uint32_t not_run(const fusing *x, uint32_t at) {
@@ -63,23 +67,20 @@ static uint32_t not_run(const fusing *x, uint32_t at) {
     return at;
 }
 
-/* Fills x->joining from the first step on, and says why it ends there; returns the end of what was
+/* Fills x->joining from the first step on, and notes why it ends there; returns the end of what was
  * looked at. */
 static uint32_t gather(fusing *x) {
     cb_joining *group = &x->joining;
     const uint32_t *real = x->steps.real;
     uint32_t at = x->first + 1, deferred = 0;
     cb_joining_cut(group, 0);
-    x->end_step = group->fuses ? real[x->first] : CB_NONE;
-    x->why = group->fuses ? try_step(x, x->end_step) : CB_END_BACKEND;
+    x->why = CB_END_BACKEND;
+    x->end_step = x->end_wait = CB_NONE;
+    if (group->fuses) note_end(x, real[x->first], try_step(x, real[x->first]));
     if (x->why != CB_END_NONE) return at;
     for (; (at = not_run(x, at)) < x->steps.n_real && group->n < x->by.members; at++) {
         const cb_group_end end = try_step(x, real[at]);
-        if (end == CB_END_NONE || x->why == CB_END_NONE) {
-            x->why = end;
-            x->end_step = real[at];
-            x->end_wait = waits_for(x, real[at]);
-        }
+        if (end == CB_END_NONE || x->why == CB_END_NONE) note_end(x, real[at], end);
         if (end != CB_END_NONE && deferred++ == x->by.deferred) break;
     }
     if (x->why != CB_END_NONE) return at;
@@ -94,7 +95,7 @@ static void close_group(fusing *x, const uint32_t *step, uint32_t n) {
     out->domain[out->n_group] = n > 1 ? x->joining.domain : (cb_domain){0};
     out->end[out->n_group] = (uint8_t)x->why;
     out->end_step[out->n_group] = x->end_step;
-    out->end_wait[out->n_group] = x->why == CB_END_WAIT ? x->end_wait : CB_NONE;
+    out->end_wait[out->n_group] = x->end_wait;
     if (out->backward_starts == CB_NONE && step[0] >= x->steps.plan->schedule.backward_starts) {
         out->backward_starts = out->n_group;
     }
@@ -117,6 +118,7 @@ static void take_group(fusing *x) {
     if (n < x->joining.n) {
         x->why = CB_END_ROOM;
         x->end_step = x->joining.step[n];
+        x->end_wait = CB_NONE;
     }
     if (n > 1) {
         if (n < x->joining.n) cb_joining_cut(&x->joining, n);
