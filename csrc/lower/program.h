@@ -48,8 +48,8 @@ typedef struct cb_instr {
     const char *location; /* user's source line, "" unknown */
 } cb_instr;
 
-/* Why a group holds no more: what kept the first step that did not join after the last that did.
- */
+/* Why a group holds no more: what kept out the first step that was passed over after the last that
+ * joined. */
 typedef enum cb_group_end {
     CB_END_NONE = 0, /* not known */
     CB_END_PROGRAM,  /* no step was left */
