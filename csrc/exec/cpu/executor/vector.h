@@ -100,7 +100,7 @@ VFN V vm_sqrt(V x) {
 
 VFN V vm_floor(V x) {
 #if defined(__AVX512F__)
-    return (V)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    return (V)_mm512_floor_ps((__m512)x);
 #elif defined(__AVX2__)
     return (V)_mm256_floor_ps((__m256)x);
 #elif defined(__SSE4_1__)
