@@ -52,6 +52,7 @@ static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_erro
             .from = &from, .target = size - 1, .attempt = kind + attempt, .share = share_of(c)};
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
         if (!deep || all->at[0].size < size) continue;
+        from = all->at[0]; /* a faster one of this size may have taken its place */
         s.target = w->floor;
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
     } while (all->at[0].size < size);

@@ -144,12 +144,8 @@ cb_status cb_prove_bound(cb_prices *prices, const double *start_price, uint64_t 
     return cb_prices_polyak(prices, target, start_price, known_ps, steps, err);
 }
 
-cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err) {
-    cb_trial *t = m->trial;
-    m->chance = s->target ^ (uint64_t)(s->attempt + 1) << 32;
-    const cb_candidate *from = s->from ? s->from : find_start(m, s->target);
-    if (!from) return CB_OK;
-    if (cb_candidates_fitting(t->candidates, s->target) != CB_NONE) return CB_OK; /* no need to */
+static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_candidate *from,
+                             cb_error *err) {
     bool last = s->attempt >= CB_LAST_ATTEMPTS;
     double rounds = s->attempt >= 2 * CB_LAST_ATTEMPTS
                         ? fmin(CB_ROUNDS_MOST, CB_ROUNDS_OPS / (m->l->n + 1.0))
@@ -165,6 +161,24 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *er
     if (m->l->peak > m->l->target) return CB_OK;
     CB_TRY(cb_trim(m, s->least_ps, err));
     return ruin(m, s->target, s->share, CB_DEEP_PATIENCE, s->least_ps, err);
+}
+
+/* Works on a copy of where it starts: what it finds may take its place among the candidates. */
+cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err) {
+    cb_trial *t = m->trial;
+    m->chance = s->target ^ (uint64_t)(s->attempt + 1) << 32;
+    const cb_candidate *found = s->from ? s->from : find_start(m, s->target);
+    if (!found) return CB_OK;
+    if (cb_candidates_fitting(t->candidates, s->target) != CB_NONE) return CB_OK; /* no need to */
+    cb_arena kept;
+    cb_arena_init(&kept, t->scratch->alloc);
+    cb_candidate from = *found;
+    from.pair = CB_NEW(&kept, cb_pair, found->n_pair);
+    if (from.pair && found->n_pair > 0)
+        memcpy(from.pair, found->pair, found->n_pair * sizeof *from.pair);
+    cb_status status = from.pair ? search_deep(m, s, &from, err) : cb_no_memory(err);
+    cb_arena_free(&kept);
+    return status;
 }
 
 cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt, double share,
