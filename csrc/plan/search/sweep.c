@@ -323,7 +323,7 @@ cb_status cb_sweep(const cb_facts *f, const cb_ledger *l, const cb_trial *t, uin
     cb_arena scratch;
     cb_arena_init(&scratch, f->alloc);
     sweep z = {.f = f, .l = l, .arena = &scratch};
-    bool suits;
+    bool suits = false;
     cb_status status;
     *out = (cb_swept){.size = below};
     CB_TRY_DONE(set_up(&z, &suits, err));
