@@ -45,24 +45,6 @@ static bool is_known_op(cb_opcode code) {
     }
 }
 
-static bool is_row_op(cb_opcode code) {
-    switch (code) {
-        case CB_OP_SUM:
-        case CB_OP_MEAN:
-        case CB_OP_AMAX:
-        case CB_OP_AMIN:
-        case CB_OP_SOFTMAX:
-        case CB_OP_SOFTMAX_BWD:
-        case CB_OP_LOG_SOFTMAX:
-        case CB_OP_LOG_SOFTMAX_BWD:
-        case CB_OP_LAYER_NORM:
-        case CB_OP_LAYER_NORM_BWD:
-        case CB_OP_RMS_NORM:
-        case CB_OP_RMS_NORM_BWD: return true;
-        default: return false;
-    }
-}
-
 /* Bool goes in or out of these. */
 static bool takes_bool(cb_opcode code) {
     switch (code) {
@@ -101,5 +83,7 @@ bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t 
     if (part == CB_PART_NONE) return false;
     if (!are_known(with_bool, in, n_in) || !are_known(with_bool, out, n_out)) return false;
     if (is_small && is_only_full(code)) return false;
-    return is_known_op(code) || is_row_op(code) || takes_bool(code);
+    /* Which ops have the other parts, domain.c names one by one. */
+    const bool is_pointwise = part == CB_PART_MAP || is_small;
+    return !is_pointwise || is_known_op(code) || takes_bool(code);
 }

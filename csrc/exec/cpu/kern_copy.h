@@ -13,6 +13,21 @@
 /* Elements in a task of a parallel region. Both are part of how results are defined: never a
  * setting. */
 #define CB_CHUNK 16384
+/* Sums: rows that are added up before they join the sums of their block (the shorter the chain, the
+ * smaller the error); and elements of a segment of a long row, a power of two so that there are at
+ * most CB_SEGMENTS. */
+#define CB_RUN_ROWS 128
+#define CB_SEGMENT ((int64_t)1 << 16)
+#define CB_SEGMENTS 64
+
+static inline int64_t cb_segment_of(int64_t count) {
+    int64_t segment = CB_SEGMENT;
+    while (div_up(count, segment) > CB_SEGMENTS) segment *= 2;
+    return segment;
+}
+
+/* Results of so many bytes are stored around the caches: they are gone before they are read. */
+#define CB_FAR_BYTES ((size_t)16 << 20)
 
 static inline void *cb_at(const cb_tensor *t, int64_t element) {
     return (char *)t->data + element * (int64_t)cb_dtype_size(t->dtype);

@@ -5,7 +5,7 @@
  * and long (sine and cosine of huge numbers) is a function of its own that is jumped to. */
 #include <math.h>
 
-#include "executor/record.h"
+#include "executor/scalar.h"
 #include "executor/vector.h"
 #include "kern.h"
 #include "kern_random.h"
@@ -49,23 +49,21 @@ typedef const cb_record *(*op_fn)(ARGS);
 #define OP(name) static const cb_record *name(ARGS)
 #define REGISTER(d, q) V v##d##q = vm_load(c->reg[d] + q * CB_VW);
 #define KEEP_REGISTER(d, q) vm_store(c->reg[d] + q * CB_VW, v##d##q);
-#define BEGIN                                                                                  \
-    int64_t i = *at;                                                                           \
-    REGISTER(0, 0)                                                                             \
-    REGISTER(0, 1)                                                                             \
-    REGISTER(0, 2)                                                                             \
-    REGISTER(0, 3)                                                                             \
-    REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) REGISTER(1, 3)(void) i, (void)v00, (void)v01, \
-        (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, (void)v13;
-#define LEAVE(record)                                                                            \
-    do {                                                                                         \
-        KEEP_REGISTER(0, 0)                                                                      \
-        KEEP_REGISTER(0, 1)                                                                      \
-        KEEP_REGISTER(0, 2)                                                                      \
-        KEEP_REGISTER(0, 3)                                                                      \
-        KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) KEEP_REGISTER(1, 2) KEEP_REGISTER(1, 3) *at = i; \
-        return (record);                                                                         \
+/* clang-format off */
+#define BEGIN                                                                             \
+    int64_t i = *at;                                                                      \
+    REGISTER(0, 0) REGISTER(0, 1) REGISTER(0, 2) REGISTER(0, 3)                           \
+    REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) REGISTER(1, 3)                           \
+    (void)i, (void)v00, (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, \
+        (void)v13;
+#define LEAVE(record)                                                                   \
+    do {                                                                                \
+        KEEP_REGISTER(0, 0) KEEP_REGISTER(0, 1) KEEP_REGISTER(0, 2) KEEP_REGISTER(0, 3) \
+        KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) KEEP_REGISTER(1, 2) KEEP_REGISTER(1, 3) \
+        *at = i;                                                                        \
+        return (record);                                                                \
     } while (0)
+/* clang-format on */
 #define TO(function) return function(c, s, at)
 #define NEXT LEAVE(s + 1)
 #define LOOP_AGAIN LEAVE(s - s->dst)
@@ -320,9 +318,7 @@ static void fold(cb_x_context *c, int first, int n) {
             *p->leaves++ = leaf;
             continue;
         }
-        int digit = 0;
-        for (uint64_t count = p->count++; count & 1; count >>= 1) leaf = p->level[digit++] + leaf;
-        p->level[digit] = leaf;
+        cb_x_push(p, leaf);
     }
 }
 

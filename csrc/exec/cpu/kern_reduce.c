@@ -184,9 +184,6 @@ static void put_results(const reduction *r, int64_t at, const void *sums, int64_
 
 /* ---- row sums -------------------------------------------------------------------------------- */
 
-#define SEGMENT ((int64_t)1 << 16) /* elements, at least; a longer row is cut into segments */
-#define SEGMENTS 64
-
 /* Elements first..first+n of what is reduced into one output: in place, or gathered and widened. */
 typedef struct leaf_tiles {
     uint64_t raw[CB_TILE];
@@ -267,15 +264,14 @@ static void segment_task(void *user, int64_t task, int thread) {
 
 static void reduce_rows(reduction *r) {
     r->units = r->outer.count;
-    if (r->reduced.count <= SEGMENT) {
+    if (r->reduced.count <= CB_SEGMENT) {
         r->units_in_task = max_i64(CB_CHUNK / max_i64(r->reduced.count, 1), 1);
         cb_parallel(r->args->pool, div_up(r->units, r->units_in_task), rows_task, r);
         return;
     }
-    cell partials[SEGMENTS];
+    cell partials[CB_SEGMENTS];
     r->partials = (char *)partials;
-    r->segment = SEGMENT;
-    while (div_up(r->reduced.count, r->segment) > SEGMENTS) r->segment *= 2;
+    r->segment = cb_segment_of(r->reduced.count);
     int64_t n_segments = div_up(r->reduced.count, r->segment);
     for (r->output = 0; r->output < r->units; r->output++) {
         cells sums = {.count = 0};
@@ -287,10 +283,6 @@ static void reduce_rows(reduction *r) {
 }
 
 /* ---- column sums ----------------------------------------------------------------------------- */
-
-/* Rows added up before they join the sum of their block: the shorter the chain, the smaller the
- * error. */
-#define RUN 128
 
 typedef struct column_tiles {
     uint64_t run[CB_TILE], block[CB_TILE], all[CB_TILE]; /* accumulators */
@@ -310,7 +302,7 @@ static void sum_block(const reduction *r, int64_t base, int64_t t, int64_t block
     bool direct = r->whole_rows && !is_half(r->in->dtype);
     cb_position p = cb_walk_to(w, row);
     while (row < end) {
-        int64_t run_end = min_i64(row + RUN, end);
+        int64_t run_end = min_i64(row + CB_RUN_ROWS, end);
         r->op->start(tiles->run, n);
         while (row < run_end) {
             int64_t count = direct ? min_i64(run_end - row, cb_walk_left(w, &p)) : 1;

@@ -1,12 +1,10 @@
 /* Softmax, log-softmax and cross-entropy over the last axis, with their gradients. A task is a
  * number of whole rows. */
+#include "executor/scalar.h"
 #include "executor/vector.h"
 #include "kern_copy.h"
 
 #include <inttypes.h>
-
-/* Results of this size are stored around the caches. */
-#define FAR_BYTES ((size_t)16 << 20)
 
 typedef struct rows {
     const cb_kernel_args *args;
@@ -52,7 +50,7 @@ static void run_rows(void *user, int64_t task, int thread) {
     const rows *r = user;
     int64_t end = min_i64((task + 1) * r->rows_in_task, r->n_rows);
     for (int64_t row = task * r->rows_in_task; row < end; row++) r->run_row(r, row);
-    if (r->is_far) vm_fence();
+    if (r->is_far) cb_x_fence();
 }
 
 static cb_status run(const cb_kernel_args *args, uint32_t like,
@@ -62,7 +60,7 @@ static cb_status run(const cb_kernel_args *args, uint32_t like,
     for (int32_t k = 0; k < s->rank - 1; k++) r.n_rows *= s->dim[k];
     const cb_tensor *y = &args->out[0];
     r.is_far = y->dtype == CB_F32 && r.columns % CB_VW == 0 && (uintptr_t)y->data % 64 == 0 &&
-               (size_t)cb_numel(&y->shape) * sizeof(float) >= FAR_BYTES;
+               (size_t)cb_numel(&y->shape) * sizeof(float) >= CB_FAR_BYTES;
     r.rows_in_task = max_i64(CB_CHUNK / max_i64(r.columns, 1), 1);
     cb_parallel(args->pool, div_up(r.n_rows, r.rows_in_task), run_rows, &r);
     return CB_OK;

@@ -79,4 +79,20 @@ static inline void model_free(model *m) {
     *m = (model){0};
 }
 
+/* Whichever allocation of lowering fails, nothing is left behind. */
+static inline void check_nomem(cb_alloc *alloc, const model *m, cb_fuses_fn fuses) {
+    uint64_t before = cb_alloc_stats(alloc).live_bytes;
+    cb_status status = CB_NOMEM;
+    for (uint64_t n = 1; status == CB_NOMEM; n++) {
+        cb_program *p = NULL;
+        cb_alloc_fail(alloc, n);
+        status = cb_lower(m->joint, m->problem, m->plan, fuses, alloc, &p, &err);
+        if (status == CB_OK) status = cb_program_verify(p, &err);
+        cb_alloc_fail(alloc, 0);
+        CHECK(status == CB_NOMEM || status == CB_OK);
+        cb_program_free(p);
+        CHECK(cb_alloc_stats(alloc).live_bytes == before);
+    }
+}
+
 #endif

@@ -247,18 +247,7 @@ TEST(out_of_memory) {
     model m = {0};
     const cb_plan_options options = {.preset = CB_PRESET_RECOMPUTE_ALL};
     CHECK_OK(random_make(&alloc, 7, &options, &m, &err));
-    uint64_t before = cb_alloc_stats(&alloc).live_bytes;
-    cb_status status = CB_NOMEM;
-    for (uint64_t n = 1; status == CB_NOMEM; n++) {
-        cb_program *p = NULL;
-        cb_alloc_fail(&alloc, n);
-        status = cb_lower(m.joint, m.problem, m.plan, fuses_all, &alloc, &p, &err);
-        if (status == CB_OK) status = cb_program_verify(p, &err);
-        cb_alloc_fail(&alloc, 0);
-        CHECK(status == CB_NOMEM || status == CB_OK);
-        cb_program_free(p);
-        CHECK(cb_alloc_stats(&alloc).live_bytes == before);
-    }
+    check_nomem(&alloc, &m, fuses_all);
     model_free(&m);
 }
 

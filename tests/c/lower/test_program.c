@@ -135,18 +135,7 @@ TEST(verifier_finds_what_is_wrong) {
 TEST(out_of_memory) {
     model m = {0};
     CHECK_OK(model_make(&alloc, true, true, CB_PRESET_RECOMPUTE_ALL, &m, &err));
-    uint64_t before = cb_alloc_stats(&alloc).live_bytes;
-    cb_status status = CB_NOMEM;
-    for (uint64_t n = 1; status == CB_NOMEM; n++) {
-        cb_program *p = NULL;
-        cb_alloc_fail(&alloc, n);
-        status = cb_lower(m.joint, m.problem, m.plan, NULL, &alloc, &p, &err);
-        if (status == CB_OK) status = cb_program_verify(p, &err);
-        cb_alloc_fail(&alloc, 0);
-        CHECK(status == CB_NOMEM || status == CB_OK);
-        cb_program_free(p);
-        CHECK(cb_alloc_stats(&alloc).live_bytes == before);
-    }
+    check_nomem(&alloc, &m, NULL);
     model_free(&m);
 }
 

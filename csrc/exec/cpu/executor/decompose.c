@@ -33,8 +33,8 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g) {
             if (stride == 0 || stride == 1) columns = common(columns, w.dim[w.rank - 1]);
         }
     }
-    /* Rows cut neither the lanes of sums nor the blocks of random numbers. */
-    /* Where a row is longer than a task, its pieces have to begin with leaves. */
+    /* Rows cut neither the lanes of sums nor the blocks of random numbers; where a row is longer
+     * than a task, its pieces have to begin with leaves. */
     const int64_t grain = columns > CB_X_CHUNK ? CB_X_LEAF : CB_X_LANES;
     bool cuts = (has_total && columns % grain) || (draws && columns % CB_PHILOX_BLOCK);
     return columns < SHORTEST_ROW || cuts ? g->domain.count : columns;
@@ -43,7 +43,7 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g) {
 cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_microcode *out,
                           cb_error *err) {
     const cb_group *g = &program->group[group];
-    cb_translation x = {.p = program, .group = g, .domain = g->domain, .m = out};
+    cb_translation x = {.p = program, .domain = g->domain, .m = out};
     *out = (cb_microcode){.columns = g->domain.columns, .has_rows = g->domain.columns > 0};
     if (!out->has_rows) out->columns = flat_columns(program, g);
     out->rows = out->columns ? g->domain.count / out->columns : 0;

@@ -12,9 +12,7 @@
 #include "scalar.h"
 
 #define CHUNK CB_X_CHUNK
-#define COLUMN_RUN 128 /* rows that are added up before they join the sums of their block */
-#define FAR_BYTES ((uint64_t)16 << 20) /* outputs from here on go around the caches */
-#define TILE_PAD 128                   /* elements; random numbers are drawn in such pieces */
+#define TILE_PAD 128 /* elements; random numbers are drawn in such pieces */
 
 #define ANEW INT64_MIN
 
@@ -25,8 +23,8 @@ typedef struct touched { /* a stream that a phase reads or writes, of an array *
 } touched;
 
 typedef struct phase {
-    const cb_record *code, *masked;
-    cb_record *stores; /* the records of `code`, for choosing how they store */
+    cb_record *code; /* not const: how it stores is chosen for each run */
+    const cb_record *masked;
     const int16_t *store_stream;
     int n_record;
     int16_t first_sum, n_sum, first_total, n_total;
@@ -110,8 +108,7 @@ static cb_status assemble(cb_executor *e, fused *f, cb_arena *memory, cb_error *
                 continue;
             }
             phase *ph = &f->phase[k];
-            *ph = (phase){
-                .code = kept, .stores = kept, .store_stream = kept_stream, .n_record = code.n};
+            *ph = (phase){.code = kept, .store_stream = kept_stream, .n_record = code.n};
             list_touched(&f->m, k, ph);
             cb_sums_of(&f->m, k, CB_X_ROW_SUM, &ph->first_sum, &ph->n_sum);
             cb_sums_of(&f->m, k, CB_X_TOTAL_SUM, &ph->first_total, &ph->n_total);
@@ -193,7 +190,6 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_arena *memory, cb
     e->group[group] = f;
     int64_t elements = f->chunks > 1 ? CHUNK : f->m.columns;
     if ((size_t)elements > e->tile_elements) e->tile_elements = (size_t)elements;
-    /* The last elements of a row pass through tiles of their own: one more for each stream. */
     if ((size_t)f->m.n_tile > e->n_tile) e->n_tile = (size_t)f->m.n_tile;
     return CB_OK;
 }
@@ -321,7 +317,7 @@ static void fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_
         cb_walk_copy(w, cb_walk_to(w, at), 0, t->data, s->size, out, n);
     } else if (s->source == CB_X_KEPT) {
         cb_philox philox = e->random;
-        philox.stream = (uint32_t)instr->attrs.i[1 - 1];
+        philox.stream = (uint32_t)instr->attrs.i[0];
         e->table->keep(&philox, (uint64_t)at, cb_dropout_threshold(instr->attrs.f[0]), out, n);
     } else if (s->source == CB_X_TRIANGLE) {
         fill_triangle(instr, t, at, n, out);
@@ -483,7 +479,7 @@ static void task(void *user, int64_t index, int thread) {
     }
     for (p.row = begin; p.row < end; p.row++) {
         run_piece(e, &p, p.row > begin);
-        bool ends_run = (p.row - begin + 1) % COLUMN_RUN == 0 || p.row + 1 == end;
+        bool ends_run = (p.row - begin + 1) % CB_RUN_ROWS == 0 || p.row + 1 == end;
         if (m->n_columns && ends_run) end_run(e, block, thread);
     }
     cb_x_fence();
@@ -503,9 +499,8 @@ static void before_all(cb_executor *e) {
 
 /* As kern_reduce.c adds up a long row: segments of leaves in pairs, then the segments. */
 static float total_of(const float *leaf, int64_t count) {
-    int64_t segment = 65536;
+    const int64_t segment = cb_segment_of(count);
     cb_x_pairs all = {.count = 0};
-    while (div_up(count, segment) > 64) segment *= 2;
     for (int64_t first = 0; first < count; first += segment) {
         cb_x_pairs part = {.count = 0};
         for (int64_t at = first; at < min_i64(first + segment, count); at += CB_X_LEAF)
@@ -561,12 +556,12 @@ static void choose_stores(cb_executor *e, const fused *f) {
         for (int r = 0; r < ph->n_record; r++) {
             int16_t id = ph->store_stream[r];
             if (id < 0 || m->stream[id].source != CB_X_ARRAY) continue;
-            cb_x_fn *fn = &ph->stores[r].fn;
+            cb_x_fn *fn = &ph->code[r].fn;
             int reg = *fn == e->table->store[0] || *fn == e->table->store_far[0] ? 0 : 1;
             uintptr_t address = (uintptr_t)e->x->tensor[m->stream[id].tensor].data;
             uint64_t bytes = (uint64_t)(m->rows * m->columns) * sizeof(float);
-            bool is_far = bytes >= FAR_BYTES && !m->stream[id].is_read_later && address % 64 == 0 &&
-                          (m->columns % 16 == 0 || m->rows == 1);
+            bool is_far = bytes >= CB_FAR_BYTES && !m->stream[id].is_read_later &&
+                          address % 64 == 0 && (m->columns % 16 == 0 || m->rows == 1);
             *fn = is_far ? e->table->store_far[reg] : e->table->store[reg];
         }
     }

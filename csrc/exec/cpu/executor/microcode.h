@@ -58,7 +58,6 @@ typedef struct cb_x_stream {
     bool is_read_later;  /* after the phase that writes it: keep it near */
     int16_t first_phase; /* that reads it */
     int32_t tile;        /* which tile of the thread, -1: none */
-    cb_tensor shape_of;  /* GATHERED and ARRAY: shape and strides for walking */
 } cb_x_stream;
 
 typedef struct cb_x_row_value { /* a number for each row, or one for all, in a tensor */
@@ -76,7 +75,7 @@ typedef struct cb_x_total { /* a sum over everything */
 typedef struct cb_x_columns { /* sums of columns over blocks of rows */
     int16_t stream;
     uint32_t tensor; /* of the result */
-    bool is_mean, has_runs;
+    bool is_mean;
 } cb_x_columns;
 
 typedef enum cb_x_acc_kind { CB_X_ROW_SUM = 0, CB_X_TOTAL_SUM, CB_X_LARGEST } cb_x_acc_kind;

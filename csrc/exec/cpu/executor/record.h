@@ -4,7 +4,7 @@
  *
  *     {load 0 <- stream 2} {mul 0 <- stream 3} {store 0 -> stream 5} {loop}
  *
- * A virtual register is CB_X_VECTORS hardware vectors: 64 floats with AVX-512, 32 with AVX2, 16
+ * A virtual register is four hardware vectors: 64 floats with AVX-512, 32 with AVX2, 16
  * with SSE. Operands of other forms come from memory:
  *
  *     OTHER, SELF   the other register, or the one that is overwritten
@@ -50,7 +50,6 @@ typedef void (*cb_x_fn)(void); /* of the type that an instruction set's build gi
 typedef struct cb_record {
     cb_x_fn fn;
     int16_t dst, b, c; /* what they number depends on the function */
-    int16_t spare;
 } cb_record;
 
 /* Leaves of a sum in pairs: digit k of a binary counter holds the sum of 2^k leaves. */

@@ -219,8 +219,7 @@ static void column_sum(cb_translation *x, uint32_t at, int16_t part, uint32_t te
     x->m->stream[id].is_read = x->m->stream[id].is_written = true;
     if (has_runs) x->m->stream[id].tile = x->m->n_tile++;
     cb_t_emit(x, CB_X_COLUMN, of, CB_T_NOTHING, CB_T_NOTHING)->dst = id;
-    x->m->column[entry] =
-        (cb_x_columns){.stream = id, .tensor = tensor, .is_mean = is_mean, .has_runs = has_runs};
+    x->m->column[entry] = (cb_x_columns){.stream = id, .tensor = tensor, .is_mean = is_mean};
 }
 
 static void translate_columns(cb_translation *x, uint32_t at) {

@@ -176,7 +176,7 @@ void cb_t_give_name(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
     x->names[at] = (cb_t_name){.space = o->space, .buffer = o->buffer, .ref = ref};
 }
 
-bool cb_t_same_operand(const cb_translation *x, uint32_t a, uint32_t b) {
+static bool same_operand(const cb_translation *x, uint32_t a, uint32_t b) {
     return x->p->operand_id[a] == x->p->operand_id[b];
 }
 
@@ -184,7 +184,7 @@ static cb_x_ref load_number(cb_translation *x, uint32_t tensor, bool is_once) {
     cb_x_row_value *list = is_once ? x->m->once : x->m->load;
     int *n = is_once ? &x->m->n_once : &x->m->n_load;
     for (int k = 0; k < *n; k++) {
-        if (cb_t_same_operand(x, list[k].tensor, tensor)) return cb_t_number_ref(list[k].number);
+        if (same_operand(x, list[k].tensor, tensor)) return cb_t_number_ref(list[k].number);
     }
     int16_t at = cb_t_add(x, n, CB_X_ROW_VALUES),
             id = cb_t_new_scalar(x, -1, is_once ? CB_X_BEFORE_ALL : CB_X_OF_ROW);
@@ -193,14 +193,13 @@ static cb_x_ref load_number(cb_translation *x, uint32_t tensor, bool is_once) {
     return cb_t_number_ref(id);
 }
 
-cb_x_ref cb_t_read_stream(cb_translation *x, uint32_t tensor, int64_t stride) {
+static cb_x_ref read_stream(cb_translation *x, uint32_t tensor, int64_t stride) {
     const cb_operand *o = cb_t_operand(x, tensor);
     cb_x_source source = stride == 1 ? CB_X_ARRAY : CB_X_GATHERED;
     int16_t id = -1;
     for (int16_t k = 0; k < x->m->n_stream && id < 0; k++) {
         const cb_x_stream *s = &x->m->stream[k];
-        if (s->source == source && !s->is_written && cb_t_same_operand(x, s->tensor, tensor))
-            id = k;
+        if (s->source == source && !s->is_written && same_operand(x, s->tensor, tensor)) id = k;
     }
     if (id < 0) id = cb_t_new_stream(x, source, tensor, (uint8_t)cb_dtype_size(o->dtype));
     cb_x_ref ref = {CB_X_IN_STREAM, id};
@@ -216,7 +215,7 @@ cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
     if (cb_view_of(&o->shape, o->stride, &x->domain) == CB_VIEW_ONE)
         return load_number(x, tensor, true);
     int64_t stride = row_stride(o, x->m->columns);
-    return stride == 0 ? load_number(x, tensor, false) : cb_t_read_stream(x, tensor, stride);
+    return stride == 0 ? load_number(x, tensor, false) : read_stream(x, tensor, stride);
 }
 
 /* Input `tensor` as a number: one of each row, or one of all. */
@@ -225,10 +224,9 @@ cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once) {
     return known ? known->ref : load_number(x, tensor, is_once);
 }
 
-/* A vector of one element a column, the same in each row: the weight of a norm. */
-cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor) {
-    return cb_t_read_stream(x, tensor, cb_t_is_whole(cb_t_operand(x, tensor)) ? 1 : -1);
-}
+/* A vector of one element a column, the same in each row: the weight of a norm, which gets
+ * contiguous inputs. */
+cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor) { return read_stream(x, tensor, 1); }
 
 void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
     const cb_operand *o = cb_t_operand(x, tensor);

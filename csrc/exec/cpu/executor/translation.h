@@ -18,7 +18,6 @@ typedef struct cb_t_name { /* of something made in the group */
 
 typedef struct cb_translation {
     const cb_program *p;
-    const cb_group *group;
     cb_domain domain;
     cb_microcode *m;
     cb_t_name names[CB_X_VALUES];
@@ -49,8 +48,6 @@ const cb_operand *cb_t_operand(const cb_translation *x, uint32_t tensor);
 cb_walk cb_t_walk_of(const cb_operand *o);
 bool cb_t_is_whole(const cb_operand *o);
 void cb_t_give_name(cb_translation *x, uint32_t tensor, cb_x_ref ref);
-bool cb_t_same_operand(const cb_translation *x, uint32_t a, uint32_t b);
-cb_x_ref cb_t_read_stream(cb_translation *x, uint32_t tensor, int64_t stride);
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor);
 cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once);
 cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor);

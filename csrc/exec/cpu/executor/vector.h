@@ -41,12 +41,6 @@ VFN V vm_load(const void *p) {
 }
 VFN void vm_store(void *p, V x) { memcpy(p, &x, sizeof x); }
 
-VFN void vm_fence(void) { /* after stores around the caches */
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
-}
-
 /* Around the caches, to an address that is a multiple of the vector's bytes. */
 VFN void vm_store_far(void *p, V x) {
 #if defined(__AVX512F__)
