@@ -85,3 +85,13 @@ def test_a_refusal_names_the_smallest_and_is_near_the_floor(name: str) -> None:
     assert float(share[1]) == pytest.approx(int(found[1]) / whole(name), abs=1e-3)
     assert checked(name, budget=int(found[1]))["live_bytes"] <= int(found[1])
     assert checked(name, budget="min", max_extra=100)["live_bytes"] <= int(found[1])
+
+
+def test_a_budget_between_rungs_of_uneven_times() -> None:
+    """Plans somewhat above the floor cost more than 40 %, plans near it less: those are what a
+    budget in between gets, which nothing in between fits."""
+    net = evaluate.load(NETS / "gpt1_uneven.json.gz")
+    plan = cutback.plan(net, budget=322_257, measure="live")
+    evaluate.check_plan(net, plan.document)
+    assert plan.numbers["live_bytes"] <= 322_257
+    assert plan.numbers["time_ps"] < 1.3 * plan.numbers["once_ps"]

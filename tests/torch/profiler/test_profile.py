@@ -297,14 +297,14 @@ def test_times_go_before_the_model(tmp_path: Any, capsys: pytest.CaptureFixture[
         for name, seconds in profile.times().items()
         if "view" not in ops[name]["flags"]
     )
-    plan = profile.step.plan(0.6, profile=profile)
+    plan = profile.step.plan(0.7, profile=profile)
     assert plan.numbers["once_ps"] == once
-    assert profile.step.plan(0.6).numbers["once_ps"] != once
+    assert profile.step.plan(0.7).numbers["once_ps"] != once
     profile.save(tmp_path / "profile.json")
     profile.step.save(tmp_path / "step.json")
-    from_file = profile.step.plan(0.6, profile=tmp_path / "profile.json")
+    from_file = profile.step.plan(0.7, profile=tmp_path / "profile.json")
     assert from_file.document == plan.document
-    assert main(["plan", str(tmp_path / "step.json"), "--budget", "0.6x", "--profile",
+    assert main(["plan", str(tmp_path / "step.json"), "--budget", "0.7x", "--profile",
                  str(tmp_path / "profile.json"), "--json"]) == 0  # fmt: skip
     assert json.loads(capsys.readouterr().out)["steps"] == plan.document["steps"]
 
