@@ -7,7 +7,7 @@
 #include "program.h"
 #include "reads.h"
 
-#define CB_GROUP_MOST 48 /* instructions */
+#define CB_GROUP_MOST 64 /* instructions */
 
 typedef struct cb_joining {
     const cb_steps *steps;

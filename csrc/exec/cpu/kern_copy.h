@@ -27,7 +27,7 @@ static inline int64_t cb_segment_of(int64_t count) {
 }
 
 /* Results of so many bytes are stored around the caches: they are gone before they are read. */
-#define CB_FAR_BYTES ((size_t)16 << 20)
+#define CB_FAR_BYTES ((size_t)8 << 20)
 
 static inline void *cb_at(const cb_tensor *t, int64_t element) {
     return (char *)t->data + element * (int64_t)cb_dtype_size(t->dtype);
@@ -35,17 +35,24 @@ static inline void *cb_at(const cb_tensor *t, int64_t element) {
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
+/* Copies of one element, a vector of them at a time. */
+#define CB_REPEAT(type)                                                                  \
+    {                                                                                    \
+        typedef type lanes __attribute__((vector_size(64)));                             \
+        const lanes value = (lanes){0} + *from;                                          \
+        int64_t i = 0;                                                                   \
+        for (const int64_t step = sizeof value / sizeof(type); i + step <= n; i += step) \
+            memcpy(to + i, &value, sizeof value);                                        \
+        for (; i < n; i++) to[i] = *from;                                                \
+    }
 #define CB_RUN(type)                                                                \
     {                                                                               \
         typedef type moved __attribute__((may_alias)); /* of whatever type it is */ \
         const moved *from = in;                                                     \
         moved *to = out;                                                            \
-        if (stride == 0) {                                                          \
-            moved value = *from;                                                    \
-            for (int64_t i = 0; i < n; i++) to[i] = value;                          \
-        } else {                                                                    \
+        if (stride == 0) CB_REPEAT(type)                                            \
+        else                                                                        \
             for (int64_t i = 0; i < n; i++) to[i] = from[i * stride];               \
-        }                                                                           \
         return;                                                                     \
     }
 
@@ -64,6 +71,7 @@ static inline void cb_copy_run(const void *in, int64_t stride, size_t size, void
     }
 }
 #undef CB_RUN
+#undef CB_REPEAT
 
 /* `value` as one element of the dtype, as cb_copy_run reads it; integers truncate and saturate, NaN
  * is 0. */

@@ -8,6 +8,7 @@
 #include "executor/scalar.h"
 #include "executor/vector.h"
 #include "kern.h"
+#include "kern_fold.h"
 #include "kern_random.h"
 
 #define NV 4 /* vectors in a virtual register */
@@ -306,14 +307,9 @@ OP(loop) {
 
 static void fold(cb_x_context *c, int first, int n) {
     for (int k = first; k < first + n; k++) {
-        float lane[CB_X_LANES];
-        memcpy(lane, c->acc[k], sizeof lane);
-        memset(c->acc[k], 0, sizeof lane);
-        for (int width = CB_X_LANES / 2; width > 0; width /= 2) {
-            for (int j = 0; j < width; j++) lane[j] += lane[j + width];
-        }
+        const float leaf = cb_fold_f32(c->acc[k]);
+        memset(c->acc[k], 0, sizeof c->acc[k]);
         cb_x_pairs *p = &c->sum[k];
-        float leaf = lane[0];
         if (p->leaves) {
             *p->leaves++ = leaf;
             continue;

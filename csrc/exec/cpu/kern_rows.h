@@ -10,10 +10,7 @@
  * pairs, ... The vectors are gcc's and clang's vector extension: a fixed number of lanes that
  * narrower machines do in parts. */
 #include "kern_copy.h"
-
-#ifndef CB_SUM_LANES
-#define CB_SUM_LANES 64
-#endif
+#include "kern_fold.h"
 
 #undef REAL
 #undef KEY
@@ -41,17 +38,7 @@
 typedef REAL F(lanes) __attribute__((vector_size(64), aligned(8), may_alias));
 
 /* Lane i of CB_SUM_LANES holds the elements i, i + CB_SUM_LANES, ... of a leaf; halves are added
- * until one is left. */
-static inline REAL F(fold)(const F(lanes) * vectors) {
-    REAL lane[CB_SUM_LANES];
-    memcpy(lane, vectors, sizeof lane);
-    for (int64_t width = CB_SUM_LANES / 2; width > 0; width /= 2) {
-        for (int64_t i = 0; i < width; i++) lane[i] += lane[i + width];
-    }
-    return lane[0];
-}
-
-/* The expression is in x and y, elements of the rows `xs` and `ys` or vectors of them, and the
+ * until one is left. The expression is in x and y, elements of the rows `xs` and `ys` or vectors of them, and the
  * number m. */
 #define CB_LEAF(name, expression)                                                   \
     static inline REAL F(name)(const REAL *xs, const REAL *ys, REAL m, int64_t n) { \
@@ -81,7 +68,7 @@ static inline REAL F(fold)(const F(lanes) * vectors) {
                 sum[k] += x;                                                        \
             }                                                                       \
         }                                                                           \
-        return F(fold)(sum);                                                        \
+        return MATH(fold)(sum);                                                     \
     }
 /* clang-format off */
 CB_LEAF(leaf_sum, x)

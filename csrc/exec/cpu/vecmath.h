@@ -5,7 +5,7 @@
  * Largest error in units of the last place of the result, over the whole range
  * (tests/c/exec/test_vecmath.c):
  *
- *     exp 1.5   log 1.5   log1p 2.5   tanh 2.0   sigmoid 2.5   erf 1.5   sin, cos 0.6
+ *     exp 1.5   log 1.5   log1p 2.5   tanh 2.0   sigmoid 2.5   erf 1.5   sin, cos 1.5
  *     gelu 6 (x > -13)   silu 3 (x > -87)   gelu_tanh 5 (x > -1)
  *
  * The last three are x times a probability. Below the stated x that is subnormal, or, for
@@ -238,23 +238,25 @@ static inline float cb_silu_slope_f32(float x) {
 
 /* ---- sine and cosine ------------------------------------------------------------------------- */
 
-/* In f64: x = n pi/2 + r with pi/2 in two parts, the first of 33 bits, exact up to |n| = 2^20.
- * Taylor polynomials on |r| <= pi/4 are good to 2e-9. */
+/* x = n pi/2 + r, in f64 with pi/2 in two parts, the first of 33 bits: exact up to |n| = 2^20. The
+ * polynomials take r rounded to f32, up to |r| = 0.86, as a rounded n may be one off where x lies
+ * between two. The sign of a zero is that of r. */
 #define CB_SIN_MAX_F32 0x1p20f
+#define CB_TURNS_F32 0x1.45f306p-1f /* 2 / pi */
+#define CB_TURN_HIGH 0x1.921fb544p+0
+#define CB_TURN_LOW 0x1.0b4611a626331p-34
 
-static inline float cb_sin_quadrant_f32(float x, uint64_t quarter_turns) {
-    double shifted = (double)x * 0x1.45f306dc9c883p-1 + CB_ROUND_F64;
-    double n = shifted - CB_ROUND_F64;
-    double r = ((double)x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34;
-    uint64_t quadrant = cb_bits_of_f64(shifted) + quarter_turns;
-    double s = r * r;
-    double sine =
-        r * (1.0 + s * (-1.0 / 6 + s * (1.0 / 120 + s * (-1.0 / 5040 + s * (1.0 / 362880)))));
-    double cosine =
-        1.0 +
-        s * (-0.5 + s * (1.0 / 24 + s * (-1.0 / 720 + s * (1.0 / 40320 + s * (-1.0 / 3628800)))));
-    double y = quadrant & 1 ? cosine : sine;
-    return (float)(quadrant & 2 ? -y : y);
+static inline float cb_sin_quadrant_f32(float x, uint32_t quarter_turns) {
+    float shifted = x * CB_TURNS_F32 + CB_ROUND_F32, n = shifted - CB_ROUND_F32;
+    float r = (float)(((double)x - (double)n * CB_TURN_HIGH) - (double)n * CB_TURN_LOW), s = r * r;
+    uint32_t quadrant = cb_bits_of_f32(shifted) + quarter_turns;
+    float p = (s * -0x1.97e840p-13f + 0x1.1102eap-7f) * s - 0x1.55553ap-3f;
+    float q = (s * 0x1.98ad10p-16f - 0x1.6c0780p-10f) * s + 0x1.555542p-5f;
+    float sine = r + r * (s * p), cosine = (1.0f - 0.5f * s) + (s * s) * q;
+    uint32_t odd = 0u - (quadrant & 1u);
+    uint32_t signed_sine = cb_bits_of_f32(sine) | (cb_bits_of_f32(r) & 0x80000000u);
+    uint32_t bits = (cb_bits_of_f32(cosine) & odd) | (signed_sine & ~odd);
+    return cb_f32_of_bits(bits ^ ((quadrant & 2u) << 30));
 }
 
 /* For |x| <= CB_SIN_MAX_F32 and NaN; what is beyond goes to the math library (cb_sin_f32,

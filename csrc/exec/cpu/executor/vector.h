@@ -28,7 +28,6 @@ typedef CB_VECTOR(int32_t, 4 * CB_VW) VI;
 typedef CB_VECTOR(uint32_t, 4 * CB_VW) VU;
 typedef CB_VECTOR(float, 2 * CB_VW) VH; /* half of a V */
 typedef CB_VECTOR(double, 4 * CB_VW) VD;
-typedef CB_VECTOR(int64_t, 4 * CB_VW) VL;
 typedef CB_VECTOR(uint8_t, CB_VW) VB;
 
 #define VFN static inline __attribute__((always_inline))
@@ -291,33 +290,51 @@ VFN V vm_gelu_tanh_slope_of(V s, V x) {
 
 /* ---- sine and cosine ------------------------------------------------------------------------- */
 
-VFN void vm_quadrant_half(VH half, VD *sin, VD *cos) {
-    VD x = __builtin_convertvector(half, VD);
-    VD shifted = x * 0x1.45f306dc9c883p-1 + CB_ROUND_F64;
-    VD n = shifted - CB_ROUND_F64;
-    VD r = (x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34;
-    VL quadrant = (VL)shifted, next = quadrant + 1;
-    VD s = r * r;
-    VD sine = r * (1.0 + s * (-1.0 / 6 + s * (1.0 / 120 + s * (-1.0 / 5040 + s * (1.0 / 362880)))));
-    VD cosine =
-        1.0 +
-        s * (-0.5 + s * (1.0 / 24 + s * (-1.0 / 720 + s * (1.0 / 40320 + s * (-1.0 / 3628800)))));
-    VL odd = -(quadrant & 1);
-    *sin = (VD)((((VL)cosine & odd) | ((VL)sine & ~odd)) ^ ((quadrant & 2) << 62));
-    *cos = (VD)((((VL)sine & odd) | ((VL)cosine & ~odd)) ^ ((next & 2) << 62));
+/* The lower or the upper half in f64, and back; gcc takes the generic conversion to pieces. */
+VFN VD vm_wide(V x, bool is_upper) {
+#if defined(__AVX512DQ__)
+    __m512 from = (__m512)x;
+    return (VD)_mm512_cvtps_pd(is_upper ? _mm512_extractf32x8_ps(from, 1)
+                                        : _mm512_castps512_ps256(from));
+#elif defined(__AVX2__)
+    __m256 from = (__m256)x;
+    return (VD)_mm256_cvtps_pd(is_upper ? _mm256_extractf128_ps(from, 1)
+                                        : _mm256_castps256_ps128(from));
+#else
+    VH half;
+    memcpy(&half, (const char *)&x + (is_upper ? sizeof half : 0), sizeof half);
+    return __builtin_convertvector(half, VD);
+#endif
+}
+VFN V vm_narrow(VD lower, VD upper) {
+#if defined(__AVX512DQ__)
+    return (V)_mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps((__m512d)lower)),
+                                 _mm512_cvtpd_ps((__m512d)upper), 1);
+#elif defined(__AVX2__)
+    return (V)_mm256_set_m128(_mm256_cvtpd_ps((__m256d)upper), _mm256_cvtpd_ps((__m256d)lower));
+#else
+    VH half[2] = {__builtin_convertvector(lower, VH), __builtin_convertvector(upper, VH)};
+    V x;
+    memcpy(&x, half, sizeof x);
+    return x;
+#endif
 }
 
+VFN VD vm_less_turns(VD x, VD n) { return (x - n * CB_TURN_HIGH) - n * CB_TURN_LOW; }
+
 VFN void vm_sin_cos_near(V x, V *sin, V *cos) {
-    VH half[2], sines[2], cosines[2];
-    memcpy(half, &x, sizeof x);
-    for (int k = 0; k < 2; k++) {
-        VD s, c;
-        vm_quadrant_half(half[k], &s, &c);
-        sines[k] = __builtin_convertvector(s, VH);
-        cosines[k] = __builtin_convertvector(c, VH);
-    }
-    memcpy(sin, sines, sizeof x);
-    memcpy(cos, cosines, sizeof x);
+    V shifted = x * CB_TURNS_F32 + CB_ROUND_F32;
+    V n = shifted - CB_ROUND_F32;
+    V r = vm_narrow(vm_less_turns(vm_wide(x, false), vm_wide(n, false)),
+                    vm_less_turns(vm_wide(x, true), vm_wide(n, true)));
+    V s = r * r;
+    V p = (s * -0x1.97e840p-13f + 0x1.1102eap-7f) * s - 0x1.55553ap-3f;
+    V q = (s * 0x1.98ad10p-16f - 0x1.6c0780p-10f) * s + 0x1.555542p-5f;
+    VU sine = (VU)(r + r * (s * p)) | ((VU)r & 0x80000000u);
+    VU cosine = (VU)((1.0f - 0.5f * s) + (s * s) * q);
+    VU quadrant = (VU)shifted, odd = -(quadrant & 1u);
+    *sin = (V)(((cosine & odd) | (sine & ~odd)) ^ ((quadrant & 2u) << 30));
+    *cos = (V)(((sine & odd) | (cosine & ~odd)) ^ (((quadrant + 1u) & 2u) << 30));
 }
 
 VFN V vm_sin_near(V x) {
