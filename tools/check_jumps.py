@@ -15,9 +15,9 @@ import sys
 # Functions of the file that are no operations, by their names, and parts that a compiler has split
 # off; and operations that may call, because they are rare (numbers one by one, the end of a leaf).
 OTHERS = re.compile(
-    r"^(fold|fold_leaf|run|keep|end|.*_each_[01]|each_sin_cos|cb_\w+)(\.\w+)*$|\.cold"
+    r"^(fold|fold_leaf|put_sum|put_mean|put_piece|run|keep|end|.*_each_[01]|each_sin_cos|cb_\w+)(\.\w+)*$|\.cold"
 )
-MAY_CALL = re.compile(r"^(.*_far_[01]|loop_sums|totals)(\.\w+)*$")
+MAY_CALL = re.compile(r"^(.*_far_[01]|loop_sums|totals|piece_sum|piece_mean)(\.\w+)*$")
 JUMP = re.compile(r"\bjmp\b|\bbr?\s")  # also to a function of the same code
 
 

@@ -45,6 +45,12 @@ static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain
 
 static bool is_sum(cb_opcode code) { return code == CB_OP_SUM || code == CB_OP_MEAN; }
 
+/* Whether rows of the domain fall into pieces of this length. */
+static bool has_pieces(const cb_domain *domain, int64_t length) {
+    return has_rows(domain) && length >= CB_PIECE_MIN && length <= CB_PIECE_MAX &&
+           (length & (length - 1)) == 0 && domain->columns % length == 0;
+}
+
 /* The part that an op has in the domain of its own; NONE: it has none. */
 static cb_part own_part(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0,
                         const cb_shape *out0, cb_domain *own) {
@@ -93,6 +99,8 @@ cb_part cb_part_of(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0, c
     }
     if (own.count != domain->count) return CB_PART_NONE;
     if (part == CB_PART_TOTAL) return part;
+    if (part == CB_PART_ROWS && is_sum(code) && own.columns < domain->columns)
+        return has_pieces(domain, own.columns) ? CB_PART_PIECES : CB_PART_NONE;
     if (own.columns != domain->columns || !has_rows(&own)) return CB_PART_NONE;
     bool columns = part == CB_PART_COLUMNS || is_norm_gradient(code);
     if (part == CB_PART_COLUMNS && own.columns < COLUMNS_MIN) return CB_PART_NONE;

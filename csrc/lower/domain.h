@@ -10,11 +10,12 @@
  *     COLUMNS     one a column              sum, mean over the rows
  *     TOTAL       one                       sum, mean over everything
  *     ONE         one                       pointwise on single values
+ *     PIECES      one a piece of a row      sum, mean over even pieces of each row
  *
  * A value that is made in a group is read there as it was made: SAME where it has count elements,
  * ROW where it is one a row (repeated along the row, or by a ROW_MAP), ONE where it is one. COLUMNS
  * and TOTAL are complete only when the group is: a total may be read by ONE instructions, which
- * then run after everything else; nothing else reads them. What comes from outside is read in any
+ * then run after everything else; nothing else reads them, nor PIECES. What comes from outside is read in any
  * way. There are two rows at least, so that one a row and one are told apart.
  *
  * Nothing here knows which machine runs the group. */
@@ -27,6 +28,9 @@
  * tasks of their own. */
 #define CB_ROW_MIN 32
 #define CB_ROW_MAX ((int64_t)1 << 16)
+/* Pieces of rows are powers of two: whole lanes, and no more than one leaf of a sum. */
+#define CB_PIECE_MIN 64
+#define CB_PIECE_MAX 1024
 
 typedef struct cb_domain {
     int64_t count;
@@ -41,7 +45,8 @@ typedef enum cb_part {
     CB_PART_ROW_MAP,
     CB_PART_COLUMNS,
     CB_PART_TOTAL,
-    CB_PART_ONE
+    CB_PART_ONE,
+    CB_PART_PIECES
 } cb_part;
 
 typedef enum cb_view {                    /* how an operand is laid over a domain */

@@ -238,21 +238,28 @@ static cb_status place(fusing *x, bool anew, uint64_t *live_bytes, uint64_t *are
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* Takes the groups apart in which something lives that found no room; false: there are none. */
-static bool split_groups(fusing *x) {
-    const cb_plan *plan = x->steps.plan;
+/* The step of the plan runs by itself from now on; with `all`, so do the others of its group.
+ * False: it did already. */
+static bool leave(fusing *x, uint32_t group, uint32_t step, bool all) {
     const cb_groups *out = x->out;
+    if (group == out->n_group || out->begin[group + 1] - out->begin[group] == 1) return false;
+    for (uint32_t k = out->begin[group]; k < out->begin[group + 1]; k++)
+        if (all || out->step[k] == step) x->alone[out->step[k]] = 1;
+    return all || x->alone[step];
+}
+
+/* What makes or last reads something that found no room leaves its group, or, with `all`, takes it
+ * apart; false: there is no such group. */
+static bool split_groups(fusing *x, bool all) {
+    const cb_plan *plan = x->steps.plan;
     bool any = false;
     for (uint32_t i = 0; i < plan->lives.n_instance; i++) {
-        const cb_life *life = &out->life[i];
+        const cb_life *life = &x->out->life[i];
+        const cb_instance *as_planned = &plan->lives.instance[i];
         if (life->is_local) continue;
-        if (life->offset + plan->lives.instance[i].bytes <= plan->arena_bytes) continue;
-        for (int side = 0; side < 2; side++) {
-            const uint32_t g = side ? life->last : life->made;
-            if (g == out->n_group || out->begin[g + 1] - out->begin[g] == 1) continue;
-            any = true;
-            for (uint32_t k = out->begin[g]; k < out->begin[g + 1]; k++) x->alone[out->step[k]] = 1;
-        }
+        if (life->offset + as_planned->bytes <= plan->arena_bytes) continue;
+        if (leave(x, life->made, as_planned->made, all)) any = true;
+        if (leave(x, life->last, as_planned->last, all)) any = true;
     }
     return any;
 }
@@ -286,7 +293,7 @@ cb_status cb_fuse(const cb_graph *joint, const cb_problem *p, const cb_plan *pla
         memset(x.alone, 0, plan->schedule.n_step);
         for (uint32_t round = 0; round < x.by.rounds && !good; round++) {
             CB_TRY(attempt(&x, round == 0, &good));
-            if (!good && !split_groups(&x)) break;
+            if (!good && !split_groups(&x, 2 * round >= x.by.rounds)) break;
         }
     }
     return CB_OK;

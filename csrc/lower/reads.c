@@ -11,7 +11,8 @@ cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
             return code == CB_OP_LAYER_NORM || code == CB_OP_RMS_NORM ? CB_MADE_ROW : CB_MADE_LAST;
         case CB_PART_ROWS:
         case CB_PART_ROW_MAP: return CB_MADE_ROW;
-        case CB_PART_COLUMNS: return CB_MADE_LAST;
+        case CB_PART_COLUMNS:
+        case CB_PART_PIECES: return CB_MADE_LAST;
         case CB_PART_TOTAL: return CB_MADE_LATE;
         case CB_PART_ONE: return late ? CB_MADE_LATE : CB_MADE_ONE;
     }

@@ -333,6 +333,32 @@ OP(totals) {
     NEXT;
 }
 
+/* The sum of a piece of the row joins the others, in the stream. */
+static void put_piece(cb_x_context *c, const cb_record *s, int64_t i, bool is_mean) {
+    const int64_t length = (int64_t)1 << s->c;
+    float sum = 0 + cb_fold_f32(c->acc[s->b]);
+    memset(c->acc[s->b], 0, sizeof c->acc[s->b]);
+    if (is_mean) sum /= (float)length;
+    memcpy(c->p[s->dst] + i / length * SIZE, &sum, sizeof sum);
+}
+__attribute__((noinline)) static void put_sum(cb_x_context *c, const cb_record *s, int64_t i) {
+    put_piece(c, s, i, false);
+}
+__attribute__((noinline)) static void put_mean(cb_x_context *c, const cb_record *s, int64_t i) {
+    put_piece(c, s, i, true);
+}
+#define PIECE(name, finish)                                                            \
+    OP(name) {                                                                         \
+        BEGIN                                                                          \
+        if (((i + STEP) & (((int64_t)1 << s->c) - 1)) == 0) {                          \
+            finish(c, s, i);                                                           \
+            v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = ZERO; /* as in `totals` */ \
+        }                                                                              \
+        NEXT;                                                                          \
+    }
+PIECE(piece_sum, put_sum)
+PIECE(piece_mean, put_mean)
+
 /* As loop, and the sums s->b .. s->b + s->c are folded at the end of each leaf. */
 OP(loop_sums) {
     BEGIN i += STEP;
@@ -429,6 +455,7 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .spill = {FN(spill_0), FN(spill_1)},
     .prefetch = FN(prefetch),
     .totals = FN(totals),
+    .piece = {FN(piece_sum), FN(piece_mean)},
     .loop = FN(loop),
     .loop_sums = FN(loop_sums),
     .end = FN(end),

@@ -80,6 +80,26 @@ TEST(rows_of_a_size) {
           CB_PART_ROW_WISE);
 }
 
+/* Sums of even pieces of the domain's rows, of 64 to 1024 elements and a power of two. */
+TEST(pieces_of_rows) {
+    const struct {
+        int64_t pieces, length;
+        cb_part part;
+    } cases[] = {{8, 64, CB_PART_PIECES}, {2, 1024, CB_PART_PIECES}, {2, 2048, CB_PART_NONE},
+                 {16, 32, CB_PART_NONE},  {4, 192, CB_PART_NONE},    {1, 256, CB_PART_ROWS}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const int64_t n = cases[i].pieces, length = cases[i].length, columns = n * length;
+        const cb_shape in = SHAPE(4, n, length), out = SHAPE(4, n);
+        CHECK(part_in(CB_OP_SUM, AXES(2), in, out, 4 * columns, columns) == cases[i].part);
+        CHECK(part_in(CB_OP_MEAN, AXES(2), in, out, 4 * columns, columns) == cases[i].part);
+        CHECK(n == 1 ||
+              part_in(CB_OP_AMAX, AXES(2), in, out, 4 * columns, columns) == CB_PART_NONE);
+        CHECK(part_in(CB_OP_SUM, AXES(2), in, out, 4 * columns, 0) == CB_PART_NONE);
+    }
+    /* pieces that cross rows */
+    CHECK(part_in(CB_OP_SUM, AXES(1), SHAPE(6, 64), SHAPE(6), 384, 96) == CB_PART_NONE);
+}
+
 static bool joins(cb_domain *domain, cb_opcode code, cb_attrs attrs, cb_shape in0, cb_shape out0) {
     return cb_domain_join(domain, code, &attrs, &in0, &out0);
 }
@@ -137,6 +157,7 @@ int main(void) {
     RUN(pointwise);
     RUN(reductions);
     RUN(rows_of_a_size);
+    RUN(pieces_of_rows);
     RUN(domains_join);
     RUN(views);
     return check_report();

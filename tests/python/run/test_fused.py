@@ -4,6 +4,7 @@ for each instruction, which is what the debug backend runs."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -170,9 +171,43 @@ def test_a_group_has_the_bits_of_its_instructions(seed):
     assert step.stats.peak_bytes == step.planned.arena_bytes
 
 
+def piecewise(size, channels, backend):
+    """A norm over groups of channels with a weight for each channel, whose gradients are sums of
+    pieces of the norm's rows."""
+    rng = np.random.default_rng(size + channels)
+    x = rng.standard_normal((6, channels, size, size)).astype(np.float32)
+    x[0, 0, 0] = -0.0
+    weights = [rng.standard_normal(channels).astype(np.float32) for _ in range(3)]
+
+    def loss(x, v, gamma, beta):
+        y = F.evonorm_s0(x, v, gamma, beta, groups=4, eps=1e-5)
+        return (y * y).mean() + cutback.square(y.mean(axis=(2, 3))).sum()
+
+    step = cutback.value_and_grad(loss, argnums=tuple(range(4)), backend=backend)
+    value, gradients = step(x, *weights)
+    return step, [value, *gradients]
+
+
+@pytest.mark.parametrize(
+    ("size", "channels"), [(8, 8), (16, 16), (32, 8), (6, 16), (14, 12), (64, 8)]
+)
+def test_sums_of_pieces_of_rows(size, channels):
+    step, fused = piecewise(size, channels, "cpu")
+    _, one_by_one = piecewise(size, channels, "debug")
+    for k, (a, b) in enumerate(zip(fused, one_by_one, strict=True)):
+        np.testing.assert_array_equal(bits(a), bits(b), err_msg=f"result {k}")
+    columns, found = 0, False
+    for line in step.executable.text("program").splitlines():
+        if line.startswith("group "):
+            columns = int(match[1]) if (match := re.search(r"\[\d+x(\d+)\]", line)) else 0
+        is_sum = re.search(rf":f32\[6,{channels}\] = (sum|mean)\(", line)
+        found |= bool(is_sum) and columns > size * size
+    assert found == (size in (8, 16, 32))
+
+
 @pytest.mark.parametrize("columns", [1024, 1056])
 def test_large_results_are_stored_like_small_ones(columns):
-    """Results of 16 MiB and more go around the caches; the rows of a few are as they are alone."""
+    """Results of 8 MiB and more go around the caches; the rows of a few are as they are alone."""
     rng = np.random.default_rng(1)
     rows = 4100
     x = rng.standard_normal((rows, columns)).astype(np.float32)
@@ -219,6 +254,8 @@ def digest():
     for seed in range(14):
         for x in results(seed, "cpu")[1]:
             whole.update(np.ascontiguousarray(bits(x)).tobytes())
+    for x in piecewise(8, 8, "cpu")[1]:
+        whole.update(np.ascontiguousarray(bits(x)).tobytes())
     return whole.hexdigest()
 
 

@@ -310,6 +310,12 @@ void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x
     int16_t first, n;
     cb_sums_of(m, phase, CB_X_TOTAL_SUM, &first, &n);
     if (n) put(&a, table->totals, 0, first, n);
+    cb_sums_of(m, phase, CB_X_PIECE_SUM, &first, &n);
+    for (int k = 0; k < m->n_pieces; k++) {
+        const cb_x_pieces *p = &m->pieces[k];
+        if (p->acc >= first && p->acc < first + n)
+            put(&a, table->piece[p->is_mean], p->stream, p->acc, p->log_length);
+    }
     int16_t back = (int16_t)(code->n - start);
     cb_sums_of(m, phase, CB_X_ROW_SUM, &first, &n);
     if (n) put(&a, table->loop_sums, back, first, n);

@@ -164,6 +164,10 @@ static cb_status make_walks(const cb_executable *x, fused *f, cb_arena *memory, 
             moves ? f->is_whole[k] : is_array || source == CB_X_TILE || source == CB_X_SUMS;
         f->step[k] = !is_found ? ANEW : (moves ? m->columns * m->stream[k].size : 0);
     }
+    for (int k = 0; k < m->n_pieces; k++) {
+        const int16_t id = m->pieces[k].stream;
+        f->step[id] = (m->columns >> m->pieces[k].log_length) * m->stream[id].size;
+    }
     for (int k = 0; k < m->n_load; k++) {
         const cb_tensor *t = &x->tensor[m->load[k].tensor];
         f->load_walk[k] = walk_of(t);
@@ -339,6 +343,8 @@ static char *sums_of_block(const cb_executor *e, const cb_x_stream *s, int64_t b
 static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     const cb_x_stream *s = &e->f->m.stream[k];
     int64_t at = p->row * e->f->m.columns + p->first;
+    if (s->source == CB_X_PIECES)
+        return (char *)e->x->tensor[s->tensor].data + p->row * e->f->step[k];
     if (s->source == CB_X_SUMS)
         return s->tile >= 0 ? (char *)tile_of(e, p->thread, s->tile)
                             : sums_of_block(e, s, p->block);

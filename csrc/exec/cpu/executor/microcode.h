@@ -45,7 +45,8 @@ typedef enum cb_x_source {
     CB_X_GATHERED, /* likewise, filled from a tensor of any strides before a row */
     CB_X_KEPT,     /* 1 where dropout keeps, else 0 */
     CB_X_TRIANGLE, /* 1 where tril keeps, else 0 */
-    CB_X_SUMS      /* of columns, for the running block of rows */
+    CB_X_SUMS,     /* of columns, for the running block of rows */
+    CB_X_PIECES    /* one element for each piece of a row */
 } cb_x_source;
 
 typedef struct cb_x_stream {
@@ -78,7 +79,19 @@ typedef struct cb_x_columns { /* sums of columns over blocks of rows */
     bool is_mean;
 } cb_x_columns;
 
-typedef enum cb_x_acc_kind { CB_X_ROW_SUM = 0, CB_X_TOTAL_SUM, CB_X_LARGEST } cb_x_acc_kind;
+typedef struct cb_x_pieces { /* sums of pieces of rows */
+    int16_t stream, acc;
+    int16_t log_length; /* a piece has 2^log_length elements */
+    bool is_mean;
+} cb_x_pieces;
+
+typedef enum cb_x_acc_kind {
+    CB_X_ROW_SUM = 0,
+    CB_X_TOTAL_SUM,
+    CB_X_PIECE_SUM,
+    CB_X_LARGEST,
+    CB_X_ACC_KIND_COUNT
+} cb_x_acc_kind;
 
 enum {
     CB_X_MICROS = 512,
@@ -93,7 +106,7 @@ typedef struct cb_microcode {
     int64_t rows, columns; /* columns: what a row of the executor is; a flat domain chooses it */
     bool has_rows;         /* rows must not be cut */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;
-    int n_load, n_store, n_once, n_give, n_total, n_columns, n_tile, n_acc;
+    int n_load, n_store, n_once, n_give, n_total, n_columns, n_pieces, n_tile, n_acc;
     cb_micro micro[CB_X_MICROS];
     cb_x_number number[CB_X_NUMBERS];
     cb_x_stream stream[CB_X_STREAMS];
@@ -104,6 +117,7 @@ typedef struct cb_microcode {
     cb_x_row_value give[CB_X_ROW_VALUES];  /* to one, at the end */
     cb_x_total total[CB_X_TOTALS];
     cb_x_columns column[CB_X_ROW_VALUES];
+    cb_x_pieces pieces[CB_X_ACCS];
     cb_x_acc_kind acc_kind[CB_X_ACCS];
 } cb_microcode;
 

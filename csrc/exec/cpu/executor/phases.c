@@ -116,26 +116,27 @@ static void note_phases(cb_translation *x) {
     }
 }
 
-static bool is_total(const cb_microcode *m, int16_t acc) {
+static cb_x_acc_kind kind_of(const cb_microcode *m, const cb_micro *micro) {
+    if (micro->op != CB_X_ACC) return CB_X_LARGEST;
     for (int k = 0; k < m->n_total; k++) {
-        if (m->total[k].acc == acc) return true;
+        if (m->total[k].acc == micro->dst) return CB_X_TOTAL_SUM;
     }
-    return false;
+    for (int k = 0; k < m->n_pieces; k++) {
+        if (m->pieces[k].acc == micro->dst) return CB_X_PIECE_SUM;
+    }
+    return CB_X_ROW_SUM;
 }
 
 /* Accumulators get numbers by phase and kind, so that those of a kind in a phase are a range. */
 static void number_accumulators(cb_translation *x) {
     cb_microcode *m = x->m;
     int16_t new_id[CB_X_ACCS] = {0}, next = 0;
-    for (int key = 0; key < 3 * m->n_phase; key++) {
+    for (int key = 0; key < CB_X_ACC_KIND_COUNT * m->n_phase; key++) {
         for (int k = 0; k < m->n_micro; k++) {
             cb_x_op op = m->micro[k].op;
-            bool of_max = op == CB_X_AMAX || op == CB_X_AMIN;
-            if (op != CB_X_ACC && !of_max) continue;
-            cb_x_acc_kind kind = of_max                         ? CB_X_LARGEST
-                                 : is_total(m, m->micro[k].dst) ? CB_X_TOTAL_SUM
-                                                                : CB_X_ROW_SUM;
-            if (m->micro[k].phase * 3 + (int)kind != key) continue;
+            if (op != CB_X_ACC && op != CB_X_AMAX && op != CB_X_AMIN) continue;
+            cb_x_acc_kind kind = kind_of(m, &m->micro[k]);
+            if (m->micro[k].phase * CB_X_ACC_KIND_COUNT + (int)kind != key) continue;
             m->acc_kind[next] = kind;
             new_id[m->micro[k].dst] = next++;
         }
@@ -151,6 +152,7 @@ static void number_accumulators(cb_translation *x) {
             m->number[k].a = new_id[m->number[k].a];
     }
     for (int k = 0; k < m->n_total; k++) m->total[k].acc = new_id[m->total[k].acc];
+    for (int k = 0; k < m->n_pieces; k++) m->pieces[k].acc = new_id[m->pieces[k].acc];
 }
 
 void cb_t_arrange(cb_translation *x) {

@@ -86,7 +86,7 @@ typedef struct cb_x_table {
     cb_x_fn load_bool[2];
     cb_x_fn acc[2][2], amax[2][2], amin[2][2]; /* [masked][register] */
     cb_x_fn column[2], store[2], store_far[2], store_bool[2], spill[2];
-    cb_x_fn prefetch, totals, loop, loop_sums, end;
+    cb_x_fn prefetch, totals, piece[2], loop, loop_sums, end; /* piece: sums, means */
     void (*run)(cb_x_context *c, const cb_record *code, int64_t begin);
     /* Adds the lanes of accumulators first..first+n up and to their sums, and clears them. */
     void (*fold)(cb_x_context *c, int first, int n);

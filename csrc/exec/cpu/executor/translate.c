@@ -228,6 +228,21 @@ static void translate_columns(cb_translation *x, uint32_t at) {
                cb_t_read_full(x, instr->in_begin));
 }
 
+static void translate_pieces(cb_translation *x, const cb_instr *instr) {
+    const cb_operand *out = cb_t_operand(x, instr->out_begin);
+    if (out->space == CB_SPACE_LOCAL) return; /* nobody reads it */
+    cb_x_ref in = cb_t_read_full(x, instr->in_begin);
+    int16_t at = cb_t_add(x, &x->m->n_pieces, CB_X_ACCS),
+            acc = cb_t_add(x, &x->m->n_acc, CB_X_ACCS),
+            id = cb_t_new_stream(x, CB_X_PIECES, instr->out_begin, sizeof(float));
+    x->m->stream[id].is_written = true;
+    cb_t_emit(x, CB_X_ACC, in, CB_T_NOTHING, CB_T_NOTHING)->dst = acc;
+    x->m->pieces[at] =
+        (cb_x_pieces){.stream = id, .acc = acc, .is_mean = instr->code == CB_OP_MEAN};
+    int64_t length = x->domain.count / cb_numel(&out->shape);
+    while (length >>= 1) x->m->pieces[at].log_length++;
+}
+
 /* ---- softmax and norms ----------------------------------------------------------------------- */
 
 static void translate_softmax(cb_translation *x, const cb_instr *instr) {
@@ -326,6 +341,7 @@ void cb_t_instruction(cb_translation *x, uint32_t at) {
         case CB_PART_ONE: translate_pointwise(x, at, instr->part); break;
         case CB_PART_ROWS: translate_rows(x, instr); break;
         case CB_PART_COLUMNS: translate_columns(x, at); break;
+        case CB_PART_PIECES: translate_pieces(x, instr); break;
         case CB_PART_TOTAL: translate_total(x, instr); break;
         case CB_PART_ROW_WISE: translate_row_wise(x, at); break;
         case CB_PART_NONE: x->is_full = true;

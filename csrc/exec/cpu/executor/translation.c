@@ -136,7 +136,8 @@ int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, 
     int16_t id = cb_t_add(x, &x->m->n_stream, CB_X_STREAMS);
     x->m->stream[id] = (cb_x_stream){
         .source = source, .tensor = tensor, .size = size, .tile = -1, .first_phase = -1};
-    if (source != CB_X_ARRAY && source != CB_X_SUMS) x->m->stream[id].tile = x->m->n_tile++;
+    if (source != CB_X_ARRAY && source != CB_X_SUMS && source != CB_X_PIECES)
+        x->m->stream[id].tile = x->m->n_tile++;
     return id;
 }
 
