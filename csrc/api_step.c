@@ -177,67 +177,78 @@ static const cb_argument *gradient_of(const cb_step *step, uint32_t k) {
     return &p->output[p->n_output - step->n_gradients + k];
 }
 
-static cb_status check_rows(cb_step *step, void *const *params, void *const *m, void *const *v,
-                            const uint32_t *group, uint32_t n_groups, cb_error *err) {
-    uint32_t n = 0;
-    for (uint32_t k = 0; k < step->n_gradients; k++) {
-        const cb_argument *gradient = gradient_of(step, k);
-        if (gradient->dtype != CB_F32 && gradient->dtype != CB_F64) {
-            return cb_fail(err, CB_UNSUPPORTED,
-                           "adamw: parameter \"%s\" is %s; only f32 and f64 are stepped, so keep "
-                           "it in f32 and cast it in the model",
-                           gradient->name, cb_dtype_name(gradient->dtype));
-        }
-        if (group[k] >= n_groups) {
-            return cb_fail(err, CB_INVALID,
-                           "adamw: parameter \"%s\" is in group %u, and there are %u groups",
-                           gradient->name, group[k], n_groups);
-        }
-        CB_TRY(add_range(step, &n, "parameter", gradient, params[k], true, err));
-        CB_TRY(add_range(step, &n, "first moment of", gradient, m[k], true, err));
-        CB_TRY(add_range(step, &n, "second moment of", gradient, v[k], true, err));
+/* One parameter of an update, and the states that its group has. */
+static cb_status add_parameter(cb_step *step, uint32_t *n, const cb_update *u, uint32_t k,
+                               cb_error *err) {
+    const cb_optimizer *o = u->optimizer;
+    const cb_argument *gradient = gradient_of(step, k);
+    if (gradient->dtype != CB_F32 && gradient->dtype != CB_F64) {
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "%s: parameter \"%s\" is %s; only f32 and f64 are stepped, so keep it in f32 "
+            "and cast it in the model",
+            o->name, gradient->name, cb_dtype_name(gradient->dtype));
     }
+    if (u->group[k] >= u->n_groups) {
+        return cb_fail(err, CB_INVALID,
+                       "%s: parameter \"%s\" is in group %u, and there are %u groups", o->name,
+                       gradient->name, u->group[k], u->n_groups);
+    }
+    const uint32_t n_used = o->n_used(u->hyper + (size_t)u->group[k] * o->n_hyper);
+    CB_TRY(add_range(step, n, "parameter", gradient, u->params[k], true, err));
+    for (uint32_t s = 0; s < n_used; s++)
+        CB_TRY(add_range(step, n, o->state[s], gradient, u->states[s][k], true, err));
+    return CB_OK;
+}
+
+/* Whether the lists are there. */
+static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *err) {
+    if (!u || !u->optimizer) {
+        return cb_fail(err, CB_INVALID, "update: no %s given (NULL)", u ? "optimizer" : "update");
+    }
+    const char *name = u->optimizer->name;
+    if (!step->keep_gradients) {
+        return cb_fail(err, CB_INVALID, "%s: the step was compiled without keep_gradients", name);
+    }
+    if (u->n_groups && !u->hyper) {
+        return cb_fail(err, CB_INVALID, "%s: n_groups is %u and hyper is NULL", name, u->n_groups);
+    }
+    if (!step->n_gradients) return CB_OK;
+    bool complete = u->params && u->states && u->group;
+    for (uint32_t s = 0; complete && s < u->optimizer->n_state; s++) complete = u->states[s];
+    return complete ? CB_OK : cb_fail(err, CB_INVALID, "%s: a list is NULL", name);
+}
+
+cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err) {
+    uint32_t n = 0;
+    CB_TRY(check_lists(step, u, err));
+    CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));
+    for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));
     return check_ranges(step->ranges, n, err);
 }
 
-cb_status cb_step_check_adamw(cb_step *step, void *const *params, void *const *m, void *const *v,
-                              const uint32_t *group, const cb_adamw_options *groups,
-                              uint32_t n_groups, cb_error *err) {
-    if (!step->keep_gradients) {
-        return cb_fail(err, CB_INVALID, "adamw: the step was compiled without keep_gradients");
-    }
-    if (step->n_gradients && (!params || !m || !v || !group)) {
-        return cb_fail(err, CB_INVALID, "adamw: a list is NULL");
-    }
-    if (n_groups && !groups) {
-        return cb_fail(err, CB_INVALID, "adamw: n_groups is %u and groups is NULL", n_groups);
-    }
-    CB_TRY(cb_adamw_check(groups, n_groups, err));
-    return check_rows(step, params, m, v, group, n_groups, err);
-}
-
-cb_status cb_step_adamw(cb_step *step, void *const *params, void *const *m, void *const *v,
-                        const uint32_t *group, const cb_adamw_options *groups, uint32_t n_groups,
-                        int64_t t, cb_error *err) {
-    CB_TRY(cb_step_check_adamw(step, params, m, v, group, groups, n_groups, err));
+cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
+    CB_TRY(cb_step_check_update(step, u, err));
+    const cb_optimizer *o = u->optimizer;
     if (!step->has_run) {
-        return cb_fail(err, CB_INVALID, "adamw: there are no gradients yet; run the step first");
+        return cb_fail(err, CB_INVALID, "%s: there are no gradients yet; run the step first",
+                       o->name);
     }
     for (uint32_t k = 0; k < step->n_gradients; k++) {
         const cb_argument *gradient = gradient_of(step, k);
         const void *grad = step->backend->address(step->state, gradient->operand);
         if (!grad && gradient->bytes) {
-            return cb_fail(err, CB_UNSUPPORTED, "adamw: the backend \"%s\" has no gradients",
+            return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no gradients", o->name,
                            step->backend->name);
         }
-        step->rows[k] = (cb_adamw_row){.param = params[k],
+        step->rows[k] = (cb_optim_row){.param = u->params[k],
                                        .grad = grad,
-                                       .m = m[k],
-                                       .v = v[k],
                                        .n = cb_numel(&gradient->shape),
+                                       .t = u->t,
                                        .dtype = gradient->dtype,
-                                       .group = group[k]};
+                                       .group = u->group[k]};
+        for (uint32_t s = 0; s < o->n_state; s++) step->rows[k].state[s] = u->states[s][k];
     }
-    return cb_adamw_step(step->ctx->runtime.pool, groups, n_groups, step->rows, step->n_gradients,
-                         t, err);
+    return cb_optimizer_step(o, step->ctx->runtime.pool, u->hyper, u->n_groups, step->rows,
+                             step->n_gradients, err);
 }

@@ -153,9 +153,10 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     CB_TRY(step->backend->supports(p, err));
     CB_TRY(step->backend->compile(p, &step->ctx->runtime, &step->state, err));
-    step->ranges = CB_NEW(&step->arena, cb_range,
-                          p->n_input + (size_t)p->n_output + 3 * (size_t)step->n_gradients);
-    step->rows = CB_NEW(&step->arena, cb_adamw_row, step->n_gradients);
+    step->ranges =
+        CB_NEW(&step->arena, cb_range,
+               p->n_input + (size_t)p->n_output + (1 + CB_MAX_STATES) * (size_t)step->n_gradients);
+    step->rows = CB_NEW(&step->arena, cb_optim_row, step->n_gradients);
     step->is_stepped = CB_NEW(&step->arena, bool, p->n_input);
     if (!step->ranges || !step->rows || !step->is_stepped) return cb_no_memory(err);
     if (!step->keep_gradients) return CB_OK;

@@ -4,7 +4,7 @@
 #define CB_PIPELINE_H
 
 #include "exec/backend.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 
 #define CB_BLAS_NAME 96
 
@@ -35,7 +35,7 @@ struct cb_step {
     bool *is_stepped;   /* [n_input] an optimizer updates it after the run */
     bool has_run;       /* the gradients inside are those of a finished run */
     cb_range *ranges;   /* room for the checks of a run or an optimizer step: neither allocates */
-    cb_adamw_row *rows; /* [n_gradients] */
+    cb_optim_row *rows; /* [n_gradients] */
 };
 
 #endif

@@ -262,7 +262,7 @@ typedef struct cb_compile_options {
     cb_budget budget;
     const char *backend; /* "cpu" (also when NULL), "debug", "ref", "null" */
     const char *device;  /* row of the cost model: a name, or JSON (plan/device.h); NULL: "cpu" */
-    bool keep_gradients; /* gradients stay in the arena for cb_step_adamw; else they are outputs of
+    bool keep_gradients; /* gradients stay in the arena for cb_step_update; else they are outputs of
                             the caller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan instead of making one; NULL: make one */
@@ -338,23 +338,41 @@ typedef struct cb_run_result {
 CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result,
                                            cb_error *err);
 
-typedef struct cb_adamw_options {
-    double lr, beta1, beta2, eps, weight_decay;
-} cb_adamw_options;
-/* Whether cb_step_adamw will take these after the next run; a run may have replaced states that it
+/* ---- optimizers ------------------------------------------------------------------------------ */
+
+/* A constant with a name ("adamw", "sgd"). For each parameter it keeps up to CB_MAX_STATES arrays
+ * of the parameter's type and shape, zeros before the first step; its hyper-parameters are rows of
+ * doubles, one row a group of parameters. */
+#define CB_MAX_STATES 4
+typedef struct cb_optimizer cb_optimizer;
+CB_API const cb_optimizer *cb_optimizer_find(const char *name); /* NULL: there is none */
+CB_API const cb_optimizer *cb_optimizer_at(uint32_t i);         /* NULL: past the last one */
+CB_API const char *cb_optimizer_name(const cb_optimizer *optimizer);
+/* Names of the states and of the numbers in a row, in their order; NULL: past the last one. */
+CB_API const char *cb_optimizer_state_name(const cb_optimizer *optimizer, uint32_t i);
+CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32_t i);
+/* How many of its states, counted from the first, a group with this row has. */
+CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
+
+/* One step of an optimizer on the parameters `wrt` of a step that was compiled with keep_gradients.
+ * Parameters and states are updated in place; states that a parameter's group does not have may be
+ * NULL. */
+typedef struct cb_update {
+    const cb_optimizer *optimizer;
+    void *const *params;        /* [n_wrt] */
+    void *const *const *states; /* [n_state][n_wrt] */
+    const uint32_t *group;      /* [n_wrt] rows of `hyper` */
+    const double *hyper;        /* [n_groups][n_hyper] */
+    uint32_t n_groups;
+    int64_t t; /* number of this step, from 1 */
+} cb_update;
+/* Whether cb_step_update will take it after the next run; a run may have replaced states that it
  * could not give back. */
-CB_API CB_MUST_CHECK cb_status cb_step_check_adamw(cb_step *step, void *const *params,
-                                                   void *const *m, void *const *v,
-                                                   const uint32_t *group,
-                                                   const cb_adamw_options *groups,
-                                                   uint32_t n_groups, cb_error *err);
-/* One AdamW step (t counts from 1) on the parameters `wrt` of the step that has just run with
- * keep_gradients: params[k], m[k], v[k] belong to wrt[k] and are updated in place; group[k] indexes
- * `groups`. Not interruptible. */
-CB_API CB_MUST_CHECK cb_status cb_step_adamw(cb_step *step, void *const *params, void *const *m,
-                                             void *const *v, const uint32_t *group,
-                                             const cb_adamw_options *groups, uint32_t n_groups,
-                                             int64_t t, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_step_check_update(cb_step *step, const cb_update *update,
+                                                    cb_error *err);
+/* The update, from the gradients of the run that has just ended. Not interruptible. */
+CB_API CB_MUST_CHECK cb_status cb_step_update(cb_step *step, const cb_update *update,
+                                              cb_error *err);
 
 /* ---- planning from files ----------------------------------------------------------------------
  */

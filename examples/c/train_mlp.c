@@ -107,9 +107,15 @@ static void fill_target(float *target, const float *x) {
  * ------------------------------------------------------------------------------------- */
 
 static int train(cb_step *step, void *const *inputs, void *const *m, void *const *v) {
-    static const uint32_t group[N_PARAMS]; /* all in group 0 */
-    const cb_adamw_options adamw = {
-        .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+    static const uint32_t group[N_PARAMS];                        /* all in group 0 */
+    static const double rates[] = {3e-3, 0.9, 0.999, 1e-8, 0.01}; /* lr, betas, eps, weight decay */
+    void *const *states[] = {m, v};
+    cb_update update = {.optimizer = cb_optimizer_find("adamw"),
+                        .params = inputs + 2,
+                        .states = states,
+                        .group = group,
+                        .hyper = rates,
+                        .n_groups = 1};
     const uint64_t planned = cb_step_get_numbers(step).arena_bytes;
     float loss = 0, first = 0;
     void *outputs[1 + N_PARAMS] = {&loss}; /* gradients stay inside */
@@ -118,7 +124,8 @@ static int train(cb_step *step, void *const *inputs, void *const *m, void *const
         const cb_run run = {.inputs = inputs, .outputs = outputs, .random_step = (uint32_t)t};
         cb_run_result result;
         check(cb_step_run(step, &run, &result, &err), &err);
-        check(cb_step_adamw(step, inputs + 2, m, v, group, &adamw, 1, t, &err), &err);
+        update.t = t;
+        check(cb_step_update(step, &update, &err), &err);
         if (t == 1) first = loss;
         if (t % 10 == 0 || t == 1) {
             printf("step %2d  loss %.5f  peak %llu bytes\n", t, (double)loss,

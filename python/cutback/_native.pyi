@@ -90,10 +90,10 @@ class Step:
         outputs: Sequence[np.ndarray[Any, Any] | None],
         seed: int,
         random_step: int,
-        m: Sequence[np.ndarray[Any, Any]],
-        v: Sequence[np.ndarray[Any, Any]],
+        optimizer: str,
+        states: Sequence[Sequence[np.ndarray[Any, Any] | None]],
         group_of: Sequence[int],
-        groups: Sequence[tuple[float, float, float, float, float]],
+        groups: Sequence[tuple[float, ...]],
         t: np.ndarray[Any, Any],
         count: np.ndarray[Any, Any] | None = None,
         next: int = 0,
@@ -113,6 +113,12 @@ def release_memory() -> int:
     """
 
 def kept_memory() -> dict[str, int]: ...
+def optimizer_table() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
+    """(name, names of states, names of hyper-parameters) of each optimizer."""
+
+def optimizer_states(name: str, row: tuple[float, ...], /) -> tuple[str, ...]:
+    """The states that a group with these hyper-parameters has."""
+
 def op_table() -> tuple[tuple[str, int, int, int, int, str, str, bool], ...]: ...
 def machine() -> dict[str, Any]: ...
 def problem_json(graph: str, /) -> str: ...

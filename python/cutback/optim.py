@@ -4,30 +4,32 @@ changing ``lr`` between steps recompiles nothing."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from . import _native
 from .integers import integer
 
-Options = tuple[float, float, float, float, float]
-"""(lr, beta1, beta2, eps, weight_decay)"""
-_ASSIGNED = "AdamW.{} is not assigned: write into its arrays, or use load_state_dict"
+Array = np.ndarray[Any, Any]
+Row = tuple[float, ...]
+"""The hyper-parameters of a group in the core's order."""
+_STATES = {name: states for name, states, _ in _native.optimizer_table()}
 
 
-class Moments(NamedTuple):
+class State(NamedTuple):
     """The state of an optimizer. It is exchanged as a whole, so that no interrupt comes between its
-    parts; a step updates ``m``, ``v`` and ``counter`` in place, in one call of the core."""
+    parts; a step updates ``arrays`` and ``counter`` in place, in one call of the core."""
 
     names: list[str]  # of the parameters; none before a step was tried
+    kinds: list[tuple[tuple[int, ...], np.dtype[Any]]]  # their shapes and types
     group_of: list[int]
-    m: list[np.ndarray[Any, Any]]
-    v: list[np.ndarray[Any, Any]]
-    counter: np.ndarray[Any, Any]  # i64: steps taken
-    loaded: dict[str, dict[str, np.ndarray[Any, Any]]] | None = None  # before the first step
+    arrays: dict[str, list[Array | None]]  # by state; None: the parameter's group does not have it
+    counter: Array  # i64: steps taken
+    loaded: dict[str, dict[str, Array]] | None = None  # before the first step: state, name -> array
     patterns: tuple[tuple[str, ...], ...] = ()  # of the groups that group_of was found with
-    first: int = -1  # the counter when m and v were made; while it is still that, no step was taken
+    first: int = -1  # the counter when this was made; while it is still that, no step was taken
 
     @property
     def bound(self) -> bool:
@@ -36,7 +38,7 @@ class Moments(NamedTuple):
         return bool(self.names) and int(self.counter) != self.first
 
 
-def _count(t: Any) -> np.ndarray[Any, Any]:
+def _count(t: Any) -> Array:
     """A number of steps as the counter of one.
 
     Raises:
@@ -45,7 +47,7 @@ def _count(t: Any) -> np.ndarray[Any, Any]:
     return np.array(integer("t", t, 0, 2**63 - 1), np.int64)
 
 
-def _number(name: str, value: Any) -> float:
+def _number(owner: str, name: str, value: Any) -> float:
     """A hyper-parameter as a float.
 
     Raises:
@@ -56,44 +58,76 @@ def _number(name: str, value: Any) -> float:
             raise TypeError
         return float(value)
     except TypeError:
-        raise TypeError(f"AdamW: {name}={value!r} is not a number") from None
+        raise TypeError(f"{owner}: {name}={value!r} is not a number") from None
     except OverflowError:
-        raise ValueError(f"AdamW: {name} is an integer too large for a float") from None
+        raise ValueError(f"{owner}: {name} is an integer too large for a float") from None
 
 
-def _arrays(state: Mapping[str, Any], key: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Copies of the arrays that a state holds under a key."""
-    if not isinstance(state[key], Mapping):
-        raise TypeError(f"{key!r} of the state is {type(state[key]).__name__}, not arrays by name")
-    arrays = {str(name): np.array(array) for name, array in state[key].items()}
-    for name, array in arrays.items():
-        if array.dtype == bool or not np.can_cast(array.dtype, np.float64, "same_kind"):
-            raise TypeError(f"{key} of {name} is {array.dtype}, not a floating type")
-        if key == "v" and (array < 0).any():
-            raise ValueError(f"v of {name}, a mean of squares, has an element {array.min()}")
-    return arrays
+def _least_zero(owner: str, name: str, value: Any) -> float:
+    """A hyper-parameter that is finite and at least 0.
+
+    Raises:
+        TypeError, ValueError: it is not.
+    """
+    number = _number(owner, name, value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{owner}: {name}={number} is not finite and at least 0")
+    return number
 
 
-def _fitting(
-    arrays: Mapping[str, np.ndarray[Any, Any]],
-    key: str,
-    names: Sequence[str],
-    like: Sequence[np.ndarray[Any, Any]],
-) -> list[np.ndarray[Any, Any]]:
-    """The arrays in the order of the names, in the types of ``like``."""
-    if set(arrays) != set(names):
-        differ = sorted(set(arrays) ^ set(names))
-        raise ValueError(f"the state holds {key} of other parameters: {differ}")
-    for name, p in zip(names, like, strict=True):
-        if arrays[name].shape != p.shape:
-            raise ValueError(f"{key} of {name} has shape {arrays[name].shape}, expected {p.shape}")
-    fitting = []
-    for name, p in zip(names, like, strict=True):
-        with np.errstate(over="ignore"):
-            array = np.ascontiguousarray(arrays[name].astype(p.dtype)).reshape(p.shape)
-        if (np.isinf(array) & np.isfinite(arrays[name])).any():
-            raise ValueError(f"{key} of {name} has elements too large for {p.dtype}")
-        fitting.append(array)
+def _flag(owner: str, name: str, value: Any) -> float:
+    """True or False as a number.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{owner}: {name}={value!r} is neither True nor False")
+    return float(value)
+
+
+def _betas(owner: str, betas: Any) -> tuple[float, float]:
+    """Two numbers in [0, 1).
+
+    Raises:
+        TypeError, ValueError: they are not.
+    """
+    try:
+        first, second = betas
+    except (TypeError, ValueError):
+        raise ValueError(f"{owner}: betas={betas!r} are not two numbers") from None
+    numbers = _number(owner, "beta1", first), _number(owner, "beta2", second)
+    for k, beta in enumerate(numbers, 1):
+        if not 0 <= beta < 1:
+            raise ValueError(f"{owner}: beta{k}={beta} is not in [0, 1)")
+    return numbers
+
+
+def _loaded(key: str, value: Any) -> Array:
+    """A copy of an array of a state.
+
+    Raises:
+        TypeError: it holds no real numbers.
+    """
+    array = np.array(value)
+    if array.dtype == bool or not np.can_cast(array.dtype, np.float64, "same_kind"):
+        raise TypeError(f"{key} of the state is {array.dtype}, not a floating type")
+    return array
+
+
+def _fitting(array: Array, what: str, kind: tuple[tuple[int, ...], np.dtype[Any]]) -> Array:
+    """The array in the shape and type of its parameter.
+
+    Raises:
+        ValueError: it has another shape, or elements that are too large.
+    """
+    shape, dtype = kind
+    if array.shape != shape:
+        raise ValueError(f"{what} has shape {array.shape}, expected {shape}")
+    with np.errstate(over="ignore"):
+        fitting = np.ascontiguousarray(array.astype(dtype)).reshape(shape)
+    if (np.isinf(fitting) & np.isfinite(array)).any():
+        raise ValueError(f"{what} has elements too large for {dtype}")
     return fitting
 
 
@@ -108,7 +142,243 @@ def _find_group(name: str, patterns: Sequence[Sequence[str]]) -> int:
     return 0
 
 
-class AdamW:
+class Optimizer:
+    """What the optimizers here have in common.
+
+    One optimizer belongs to one set of parameters, f32 or f64, from its first step on. Its
+    hyper-parameters and ``groups`` may be changed between steps.
+    """
+
+    native: ClassVar[str]  # what the core calls it
+    _options: ClassVar[tuple[str, ...]]  # what a group may have besides names
+    _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
+
+    groups: list[dict[str, Any]]
+
+    def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
+        self.groups = [dict(group) for group in groups]
+        for group in self.groups:
+            unknown = set(group) - {"names", *self._options}
+            if unknown or "names" not in group:
+                raise ValueError(
+                    f"a group has 'names' and any of {', '.join(self._options)}; "
+                    f"got {sorted(group)}"
+                )
+        self._state = State([], [], [], {}, np.zeros((), np.int64))
+        self.rows()
+        self._patterns()
+
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        """The options of a group as the core's row.
+
+        Raises:
+            TypeError, ValueError: one of them is none or outside its range.
+        """
+        raise NotImplementedError
+
+    @property
+    def t(self) -> int:
+        """Number of steps taken."""
+        return int(self._state.counter)
+
+    @property
+    def names(self) -> list[str]:
+        """Leaf names of the parameters; none before the first step."""
+        return self._state.names if self._state.bound else []
+
+    @property
+    def counter(self) -> Array:
+        """``t`` as an array of one i64, which a step updates."""
+        return self._state.counter
+
+    @property
+    def states(self) -> dict[str, tuple[Array | None, ...]]:
+        """The arrays of each state, beside ``names``; None where a parameter's group does not have
+        it. What is in them may be changed; they are exchanged by :meth:`load_state_dict`."""
+        held = self._state.arrays if self._state.bound else {}
+        return {state: tuple(held.get(state, ())) for state in _STATES[self.native]}
+
+    def rows(self) -> list[Row]:
+        """The hyper-parameters now: those of the optimizer, then those of each group.
+
+        Raises:
+            TypeError, ValueError: one of them is none or outside its range.
+        """
+        base = {name: getattr(self, name) for name in self._options}
+        return [self._row({**base, **group}) for group in ({}, *self.groups)]
+
+    def state_bytes(self, names: Sequence[str], params: Sequence[Array]) -> int:
+        """Bytes of the states that these parameters have or will have."""
+        used = [_native.optimizer_states(self.native, row) for row in self.rows()]
+        patterns = self._patterns()
+        return sum(
+            p.nbytes * len(used[_find_group(name, patterns)])
+            for name, p in zip(names, params, strict=True)
+        )
+
+    def prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
+        """The state for these parameters, made anew until a step was taken with it, and the
+        hyper-parameters.
+
+        Raises:
+            TypeError, ValueError: a hyper-parameter is wrong, or the optimizer holds the state of
+                other parameters.
+        """
+        rows, patterns = self.rows(), self._patterns()
+        used = [_native.optimizer_states(self.native, row) for row in rows]
+        if not self._state.bound:
+            self._state = self._first(names, params, patterns, used)
+        elif self._state.patterns != patterns or self._state.loaded is not None:
+            groups = [_find_group(name, patterns) for name in self._state.names]
+            self._state = self._state._replace(group_of=groups, patterns=patterns, loaded=None)
+        if names != self._state.names:
+            raise ValueError(
+                "this optimizer holds the state of other parameters; make one for each model"
+            )
+        for name, p, (shape, dtype) in zip(names, params, self._state.kinds, strict=True):
+            if p.shape != shape or p.dtype != dtype:
+                raise ValueError(
+                    f"{name} is {p.dtype}{list(p.shape)}, "
+                    f"the optimizer's state {dtype}{list(shape)}"
+                )
+        self._make_missing(used)
+        return self._state, rows
+
+    def _first(
+        self,
+        names: list[str],
+        params: Sequence[Array],
+        patterns: tuple[tuple[str, ...], ...],
+        used: Sequence[Sequence[str]],
+    ) -> State:
+        held = self._state
+        kinds = [(p.shape, p.dtype) for p in params]
+        groups = [_find_group(name, patterns) for name in names]
+        arrays: dict[str, list[Array | None]] = {
+            state: [None] * len(names) for state in _STATES[self.native]
+        }
+        if held.loaded is not None:
+            wanted = [used[group] for group in groups]
+            arrays = self._fit(held.loaded, names, kinds, wanted)
+        return State(
+            list(names), kinds, groups, arrays, held.counter, held.loaded, patterns,
+            int(held.counter),
+        )  # fmt: skip
+
+    def _make_missing(self, used: Sequence[Sequence[str]]) -> None:
+        """Zeros for what the groups have by now and did not have before."""
+        held = self._state
+        missing = [
+            (state, i)
+            for i, group in enumerate(held.group_of)
+            for state in used[group]
+            if held.arrays[state][i] is None
+        ]
+        if not missing:
+            return
+        arrays = {state: list(row) for state, row in held.arrays.items()}
+        for state, i in missing:
+            arrays[state][i] = np.zeros(*held.kinds[i])
+        self._state = held._replace(arrays=arrays)
+
+    def _fit(
+        self,
+        loaded: Mapping[str, Mapping[str, Array]],
+        names: Sequence[str],
+        kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        wanted: Iterable[Sequence[str]],
+    ) -> dict[str, list[Array | None]]:
+        """Loaded arrays beside the names.
+
+        Raises:
+            ValueError: they are those of other parameters, or some are missing.
+        """
+        places = {name: i for i, name in enumerate(names)}
+        arrays: dict[str, list[Array | None]] = {}
+        for state, by_name in loaded.items():
+            others = sorted(set(by_name) - set(names))
+            if others:
+                raise ValueError(f"the state holds {state} of other parameters: {others}")
+            arrays[state] = [None] * len(names)
+            for name, array in by_name.items():
+                place = places[name]
+                arrays[state][place] = _fitting(array, f"{state} of {name}", kinds[place])
+        for i, (name, states) in enumerate(zip(names, wanted, strict=True)):
+            for state in states:
+                if arrays[state][i] is None:
+                    raise ValueError(
+                        f"the state is that of other parameters: it has no {state} of {name}"
+                    )
+        return arrays
+
+    def _patterns(self) -> tuple[tuple[str, ...], ...]:
+        """The name patterns of each group as they are now."""
+        rows = []
+        for group in self.groups:
+            names = group["names"]
+            row = (names,) if isinstance(names, str) else names
+            if not isinstance(row, Sequence) or not all(isinstance(p, str) for p in row):
+                raise TypeError(
+                    f"{type(self).__name__}: names={names!r} of a group is no pattern or list of "
+                    "them"
+                )
+            rows.append(tuple(row))
+        return tuple(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the state: ``t``, the number of steps, and for each parameter and state an
+        array under ``"<leaf name>.<state>"``. It is flat, so that ``np.savez(file, **state)`` keeps
+        it and ``load_state_dict(np.load(file))`` takes it up."""
+        state = self._state
+        if state.bound or state.loaded is None:
+            rows = [(name, key, a) for key in self.states for name, a in
+                    zip(self.names, self.states[key], strict=True) if a is not None]  # fmt: skip
+        else:
+            rows = [(name, key, a) for key in state.loaded for name, a in state.loaded[key].items()]
+        return {"t": int(state.counter), **{f"{name}.{key}": a.copy() for name, key, a in rows}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over (copies) what :meth:`state_dict` gave. After an error all is as before.
+
+        Raises:
+            TypeError: an entry of another type: no integer, no mapping, arrays without numbers.
+            ValueError: not such a state, or its names or shapes are those of other parameters.
+        """
+        owner, known = type(self).__name__, _STATES[self.native]
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of {owner} is a mapping, not {type(state).__name__}")
+        if "t" not in state:
+            raise ValueError(f"the state of {owner} has 't', the number of steps; it is missing")
+        counter, loaded = _count(state["t"]), {key: dict[str, Array]() for key in known}
+        for entry in state:
+            name, dot, key = str(entry).rpartition(".")
+            if entry == "t":
+                continue
+            if not dot or key not in known:
+                raise ValueError(
+                    f"the state of {owner} has no {entry!r}; besides 't' it has "
+                    f"{' and '.join(f'<parameter>.{key}' for key in known)}"
+                )
+            loaded[key][name] = _loaded(entry, state[entry])
+            if key in self._squares and (loaded[key][name] < 0).any():
+                least = loaded[key][name].min()
+                raise ValueError(f"{key} of {name}, a mean of squares, has an element {least}")
+        held = self._state
+        if not held.bound:
+            is_new = int(counter) == 0 and not any(loaded.values())
+            self._state = State([], [], [], {}, counter, None if is_new else loaded)
+            return
+        used = [_native.optimizer_states(self.native, row) for row in self.rows()]
+        wanted = [used[group] for group in held.group_of]
+        arrays = self._fit(loaded, held.names, held.kinds, wanted)
+        self._state = held._replace(arrays=arrays, counter=counter, loaded=None, first=-1)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={getattr(self, name)}" for name in self._options)
+        return f"{type(self).__name__}({options}, t={self.t})"
+
+
+class AdamW(Optimizer):
     """AdamW (Loshchilov, Hutter 2019): Adam with weight decay that does not pass through the
     moments.
 
@@ -134,6 +404,10 @@ class AdamW:
         ValueError, TypeError: a hyper-parameter outside its range.
     """
 
+    native = "adamw"
+    _options = ("lr", "betas", "eps", "weight_decay")
+    _squares = ("v",)
+
     def __init__(
         self,
         lr: float = 1e-3,
@@ -146,172 +420,92 @@ class AdamW:
         self.betas = betas
         self.eps = eps
         self.weight_decay = weight_decay
-        self.groups = [dict(group) for group in groups]
-        for group in self.groups:
-            unknown = set(group) - {"names", "lr", "betas", "eps", "weight_decay"}
-            if unknown or "names" not in group:
-                raise ValueError(
-                    "a group has 'names' and any of lr, betas, eps, weight_decay; "
-                    f"got {sorted(group)}"
-                )
-        self._state = Moments([], [], [], [], np.zeros((), np.int64))
-        self.options()
-        self._patterns()
+        super().__init__(groups)
+
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        betas = _betas("AdamW", options["betas"])
+        lr, eps, decay = (
+            _least_zero("AdamW", name, options[name]) for name in ("lr", "eps", "weight_decay")
+        )
+        return lr, *betas, eps, decay
 
     @property
-    def t(self) -> int:
-        """Number of steps taken."""
-        return int(self._state.counter)
-
-    @property
-    def names(self) -> list[str]:
-        """Leaf names of the parameters; none before the first step."""
-        return self._state.names if self._state.bound else []
-
-    @property
-    def m(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """First moments, beside ``names``. What is in the arrays may be changed; the arrays are
-        exchanged by :meth:`load_state_dict`."""
-        return tuple(self._state.m) if self._state.bound else ()
+    def m(self) -> tuple[Array | None, ...]:
+        """First moments, beside ``names``."""
+        return self.states["m"]
 
     @m.setter
     def m(self, arrays: Any) -> None:
-        raise TypeError(_ASSIGNED.format("m"))
+        raise TypeError("AdamW.m is not assigned: write into its arrays, or use load_state_dict")
 
     @property
-    def v(self) -> tuple[np.ndarray[Any, Any], ...]:
+    def v(self) -> tuple[Array | None, ...]:
         """Second moments, likewise."""
-        return tuple(self._state.v) if self._state.bound else ()
+        return self.states["v"]
 
     @v.setter
     def v(self, arrays: Any) -> None:
-        raise TypeError(_ASSIGNED.format("v"))
+        raise TypeError("AdamW.v is not assigned: write into its arrays, or use load_state_dict")
 
-    @property
-    def counter(self) -> np.ndarray[Any, Any]:
-        """``t`` as an array of one i64, which a step updates."""
-        return self._state.counter
 
-    def options(self) -> list[Options]:
-        """The hyper-parameters now: those of the optimizer, then those of each group.
+class SGD(Optimizer):
+    """Stochastic gradient descent, as PyTorch defines it.
 
-        Raises:
-            ValueError: one of them is outside its range.
-        """
-        base = {
-            "lr": self.lr,
-            "betas": self.betas,
-            "eps": self.eps,
-            "weight_decay": self.weight_decay,
-        }
-        rows = []
-        for group in ({}, *self.groups):
-            o = {**base, **group}
-            try:
-                beta1, beta2 = o["betas"]
-            except (TypeError, ValueError):
-                raise ValueError(f"AdamW: betas={o['betas']!r} are not two numbers") from None
-            betas = [_number(f"beta{k}", beta) for k, beta in ((1, beta1), (2, beta2))]
-            for k, beta in enumerate(betas, 1):
-                if not 0 <= beta < 1:
-                    raise ValueError(f"AdamW: beta{k}={beta} is not in [0, 1)")
-            lr, eps, decay = (_number(name, o[name]) for name in ("lr", "eps", "weight_decay"))
-            for name, value in (("lr", lr), ("eps", eps), ("weight_decay", decay)):
-                if not 0 <= value < math.inf:
-                    raise ValueError(f"AdamW: {name}={value} is not finite and at least 0")
-            rows.append((lr, betas[0], betas[1], eps, decay))
-        return rows
+        g <- -g                            with maximize
+        g <- g + weight_decay * p
+        b <- g at the first step, momentum * b + (1 - dampening) * g from then on
+        g <- g + momentum * b              with nesterov, else b
+        p <- p - lr * g
 
-    def prepare(self, names: list[str], params: Sequence[np.ndarray[Any, Any]]) -> Moments:
-        """The state for these parameters, made anew until a step was taken with it.
+    Without momentum there is no b and no state. A group that gets a momentum later begins with
+    b = 0, not with b = g.
 
-        Raises:
-            ValueError: the optimizer holds the state of other parameters.
-        """
-        patterns = self._patterns()
-        if not self._state.bound:
-            self._state = self._first(names, params, patterns)
-        elif self._state.patterns != patterns or self._state.loaded is not None:
-            groups = [_find_group(name, patterns) for name in self._state.names]
-            self._state = self._state._replace(group_of=groups, patterns=patterns, loaded=None)
-        state = self._state
-        if names != state.names:
-            raise ValueError(
-                "this optimizer holds the state of other parameters; make one for each model"
-            )
-        for name, p, m in zip(names, params, state.m, strict=True):
-            if p.shape != m.shape or p.dtype != m.dtype:
-                raise ValueError(
-                    f"{name} is {p.dtype}{list(p.shape)}, "
-                    f"the optimizer's state {m.dtype}{list(m.shape)}"
-                )
-        return state
+    Args:
+        lr: step size.
+        momentum: decay of the sum of gradients, at least 0.
+        dampening: how much less than whole gradients are added to it.
+        weight_decay: added to the gradient, times the parameter.
+        nesterov: look ahead by the momentum, which must not be 0 then, and dampening must.
+        maximize: go up instead of down.
+        groups: as for :class:`AdamW`.
 
-    def _first(
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "sgd"
+    _options = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
+
+    def __init__(
         self,
-        names: list[str],
-        params: Sequence[np.ndarray[Any, Any]],
-        patterns: tuple[tuple[str, ...], ...],
-    ) -> Moments:
-        groups = [_find_group(name, patterns) for name in names]
-        loaded, counter = self._state.loaded, self._state.counter
-        if loaded is not None:
-            m, v = (_fitting(loaded[key], key, names, params) for key in ("m", "v"))
-        else:
-            m, v = ([np.zeros_like(p, subok=False) for p in params] for _ in range(2))
-        return Moments(list(names), groups, m, v, counter, loaded, patterns, int(counter))
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        maximize: bool = False,
+        groups: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        self.lr = lr
+        self.momentum = momentum
+        self.dampening = dampening
+        self.weight_decay = weight_decay
+        self.nesterov = nesterov
+        self.maximize = maximize
+        super().__init__(groups)
 
-    def _patterns(self) -> tuple[tuple[str, ...], ...]:
-        """The name patterns of each group as they are now."""
-        rows = []
-        for group in self.groups:
-            names = group["names"]
-            row = (names,) if isinstance(names, str) else names
-            if not isinstance(row, Sequence) or not all(isinstance(p, str) for p in row):
-                raise TypeError(f"AdamW: names={names!r} of a group is no pattern or list of them")
-            rows.append(tuple(row))
-        return tuple(rows)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Copies of the state: ``{"t": int, "m": {leaf name: array}, "v": {...}}``."""
-        state = self._state
-        if state.bound or state.loaded is None:
-            held = {
-                "m": dict(zip(self.names, self.m, strict=True)),
-                "v": dict(zip(self.names, self.v, strict=True)),
-            }
-        else:
-            held = state.loaded
-        return {
-            "t": int(state.counter),
-            "m": {name: a.copy() for name, a in held["m"].items()},
-            "v": {name: a.copy() for name, a in held["v"].items()},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over (copies) what :meth:`state_dict` gave. After an error all is as before.
-
-        Raises:
-            TypeError: an entry of another type: no integer, no mapping, arrays without numbers.
-            ValueError: not such a state, or its names or shapes are those of other parameters.
-        """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"the state of an AdamW is a mapping, not {type(state).__name__}")
-        missing = [key for key in ("t", "m", "v") if key not in state]
-        if missing:
-            raise ValueError(
-                f"the state of an AdamW has 't', 'm' and 'v'; {missing[0]!r} is missing"
-            )
-        counter, loaded = _count(state["t"]), {key: _arrays(state, key) for key in ("m", "v")}
-        held = self._state
-        if not held.bound:
-            self._state = Moments([], [], [], [], counter, loaded)
-            return
-        m, v = (_fitting(loaded[key], key, held.names, held.m) for key in ("m", "v"))
-        self._state = held._replace(m=m, v=v, counter=counter, loaded=None, first=-1)
-
-    def __repr__(self) -> str:
-        return (
-            f"AdamW(lr={self.lr}, betas={self.betas}, eps={self.eps}, "
-            f"weight_decay={self.weight_decay}, t={self.t})"
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        lr, momentum, decay = (
+            _least_zero("SGD", name, options[name]) for name in ("lr", "momentum", "weight_decay")
         )
+        dampening = _number("SGD", "dampening", options["dampening"])
+        if not math.isfinite(dampening):
+            raise ValueError(f"SGD: dampening={dampening} is not finite")
+        nesterov = _flag("SGD", "nesterov", options["nesterov"])
+        maximize = _flag("SGD", "maximize", options["maximize"])
+        if nesterov and (momentum == 0 or dampening != 0):
+            raise ValueError(
+                f"SGD: nesterov needs a momentum and no dampening, not momentum={momentum} and "
+                f"dampening={dampening}"
+            )
+        return lr, momentum, dampening, decay, nesterov, maximize

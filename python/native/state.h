@@ -102,8 +102,8 @@ typedef struct cb_py_step {
     PyObject_HEAD cb_py_context *context;
     cb_step *core;
     uint32_t n_wrt;
-    uint32_t *wrt;           /* [n_wrt] positions of the inputs that have gradients */
-    void **pointers;         /* [n_inputs + n_outputs + 3 n_wrt] scratch of a run */
+    uint32_t *wrt;   /* [n_wrt] positions of the inputs that have gradients */
+    void **pointers; /* [n_inputs + n_outputs + (1 + CB_MAX_STATES) n_wrt] scratch of a run */
     PyThread_type_lock lock; /* one run at a time */
     atomic_ulong owner;      /* thread that holds the lock, 0: none */
     uint64_t n_forks;        /* cb_fork_count when the lock was made */
@@ -116,6 +116,25 @@ extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
 PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt); /* takes `core`, also on failure */
+
+/* ---- optimizer.c ----------------------------------------------------------------------------- */
+
+typedef struct cb_py_optimizer { /* the optimizer's part of a call */
+    const cb_optimizer *core;
+    uint32_t *group; /* [n_params] */
+    double *hyper;   /* [n_groups][n_hyper] */
+    uint32_t n_groups;
+    int64_t *t; /* steps taken so far, set by the caller */
+} cb_py_optimizer;
+
+/* Drop it after a failure, too. */
+int cb_py_optimizer_parse(const char *name, PyObject *groups, PyObject *group_of, uint32_t n_params,
+                          cb_py_optimizer *out);
+void cb_py_optimizer_drop(cb_py_optimizer *optimizer);
+/* ValueError (and -1): a tuple of another length. */
+int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what);
+PyObject *cb_py_optimizer_table(PyObject *module, PyObject *none);
+PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args);
 
 /* ---- planning.c ------------------------------------------------------------------------------ */
 

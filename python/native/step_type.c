@@ -19,7 +19,8 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
     }
     self->core = core;
     self->context = cb_py_context_retain(context);
-    size_t n_pointers = cb_step_n_inputs(core) + cb_step_n_outputs(core) + 3 * (size_t)n_wrt;
+    size_t n_pointers =
+        cb_step_n_inputs(core) + cb_step_n_outputs(core) + (1 + CB_MAX_STATES) * (size_t)n_wrt;
     self->n_wrt = n_wrt;
     self->wrt = PyMem_New(uint32_t, (size_t)n_wrt + 1);
     self->pointers = PyMem_New(void *, n_pointers + 1);
@@ -94,7 +95,11 @@ static int check_layout(PyObject *array, const char *name, const cb_py_view *vie
 
 /* What one run needs; tuples keep the arrays alive while the GIL is released. */
 typedef struct run_arrays {
-    PyObject *inputs, *outputs, *m, *v; /* tuples; m and v NULL without an optimizer */
+    PyObject *inputs, *outputs;      /* tuples */
+    PyObject *states[CB_MAX_STATES]; /* tuples, NULL from `n_state` on */
+    bool is_stepped;                 /* an optimizer updates the parameters */
+    uint32_t n_state;
+    const char *state_name[CB_MAX_STATES];
 } run_arrays;
 
 /* Checks one array and takes its address. Overlaps are found by the core. */
@@ -123,24 +128,36 @@ static bool has_state(const cb_py_step *self, uint32_t input) {
     return false;
 }
 
-static int check_count(PyObject *tuple, size_t wanted, const char *what) {
-    if ((size_t)PyTuple_GET_SIZE(tuple) == wanted) return 0;
-    PyErr_Format(PyExc_ValueError, "expected %zu %s, got %zd", wanted, what,
-                 PyTuple_GET_SIZE(tuple));
-    return -1;
+/* Checks the arrays of an optimizer: None where a parameter lacks a state, which the core minds
+ * only where its group has it. */
+static int bind_states(cb_py_step *self, const run_arrays *run, void **params) {
+    for (uint32_t k = 0; k < self->n_wrt; k++) params[k] = self->pointers[self->wrt[k]];
+    for (uint32_t s = 0; s < run->n_state; s++) {
+        void **state = params + (size_t)(1 + s) * self->n_wrt;
+        if (cb_py_check_count(run->states[s], self->n_wrt, "arrays of an optimizer state") < 0)
+            return -1;
+        for (uint32_t k = 0; k < self->n_wrt; k++) {
+            cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
+            PyObject *array = PyTuple_GET_ITEM(run->states[s], k);
+            state[k] = NULL;
+            if (array == Py_None) continue;
+            if (take(array, &info, run->state_name[s], true, &state[k]) < 0) return -1;
+        }
+    }
+    return 0;
 }
 
-/* Checks every array and fills self->pointers: inputs, outputs, then parameters, m and v for an
- * optimizer. */
+/* Checks every array and fills self->pointers: inputs, outputs, then for an optimizer parameters
+ * and each of its states. */
 static int bind(cb_py_step *self, run_arrays *run) {
     uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
-    void **outputs = self->pointers + n_in, **params = outputs + n_out;
-    if (check_count(run->inputs, n_in, "inputs") < 0 ||
-        check_count(run->outputs, n_out, "outputs") < 0)
+    void **outputs = self->pointers + n_in;
+    if (cb_py_check_count(run->inputs, n_in, "inputs") < 0 ||
+        cb_py_check_count(run->outputs, n_out, "outputs") < 0)
         return -1;
     for (uint32_t i = 0; i < n_in; i++) {
         cb_argument_info info = cb_step_input(self->core, i);
-        bool written = has_state(self, i) || (run->m && is_wrt(self, i));
+        bool written = has_state(self, i) || (run->is_stepped && is_wrt(self, i));
         PyObject *array = PyTuple_GET_ITEM(run->inputs, i);
         if (take(array, &info, info.name, written, &self->pointers[i]) < 0) return -1;
     }
@@ -151,20 +168,7 @@ static int bind(cb_py_step *self, run_arrays *run) {
         if (array == Py_None && (info.inside || info.role_or_kind == 1)) continue;
         if (take(array, &info, info.name, true, &outputs[i]) < 0) return -1;
     }
-    if (run->m) {
-        if (check_count(run->m, self->n_wrt, "first moments") < 0) return -1;
-        if (check_count(run->v, self->n_wrt, "second moments") < 0) return -1;
-        for (uint32_t k = 0; k < self->n_wrt; k++) {
-            cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
-            params[k] = self->pointers[self->wrt[k]];
-            void **m = &params[self->n_wrt + k], **v = &params[2 * self->n_wrt + k];
-            if (take(PyTuple_GET_ITEM(run->m, k), &info, "optimizer state m", true, m) < 0)
-                return -1;
-            if (take(PyTuple_GET_ITEM(run->v, k), &info, "optimizer state v", true, v) < 0)
-                return -1;
-        }
-    }
-    return 0;
+    return run->is_stepped ? bind_states(self, run, outputs + n_out) : 0;
 }
 
 /* ---- running
@@ -219,13 +223,6 @@ static void unlock(cb_py_step *self) {
     PyThread_release_lock(self->lock);
 }
 
-typedef struct adamw {         /* the optimizer's part of a call */
-    uint32_t *group;           /* [n_wrt] */
-    cb_adamw_options *options; /* [n_groups] */
-    uint32_t n_groups;
-    int64_t *t; /* steps taken so far */
-} adamw;
-
 /* Number of the next step for random operations. It is counted here, like the optimizer's steps, so
  * that no signal comes between a step and its count. */
 typedef struct draw_count {
@@ -234,19 +231,20 @@ typedef struct draw_count {
 } draw_count;
 
 /* The optimizer's count, which has to leave room for one more. */
-static int steps_taken(const adamw *opt, int64_t *taken) {
+static int steps_taken(const cb_py_optimizer *opt, int64_t *taken) {
     *taken = opt ? *opt->t : 0;
     if (*taken >= 0 && *taken < INT64_MAX) return 0;
     PyErr_Format(PyExc_ValueError,
-                 "AdamW: t=%lld steps were taken; a further step needs 0 <= t < 2**63 - 1",
-                 (long long)*taken);
+                 "%s: t=%lld steps were taken; a further step needs 0 <= t < 2**63 - 1",
+                 cb_optimizer_name(opt->core), (long long)*taken);
     return -1;
 }
 
-static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *opt,
+static PyObject *execute(cb_py_step *self, const cb_run *settings, const cb_py_optimizer *opt,
                          const draw_count *draws) {
     uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
     void **params = self->pointers + n_in + n_out;
+    void *const *states[CB_MAX_STATES];
     cb_run run = *settings;
     run.inputs = self->pointers;
     run.outputs = self->pointers + n_in;
@@ -255,21 +253,23 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
     cb_error error = {0};
     int64_t taken;
     if (steps_taken(opt, &taken) < 0) return NULL;
+    for (size_t s = 0; s < CB_MAX_STATES; s++) states[s] = params + (1 + s) * self->n_wrt;
+    cb_update update = {.params = params, .states = states, .t = taken + 1};
+    if (opt) {
+        update.optimizer = opt->core;
+        update.group = opt->group;
+        update.hyper = opt->hyper;
+        update.n_groups = opt->n_groups;
+    }
 
     int64_t began = cb_py_now_ns();
     cb_py_work work;
     cb_py_work_begin(&work, self->context);
     run.poll_user = &work;
-    cb_status status = CB_OK;
-    if (opt) {
-        status =
-            cb_step_check_adamw(self->core, params, params + self->n_wrt, params + 2 * self->n_wrt,
-                                opt->group, opt->options, opt->n_groups, &error);
-    }
+    cb_status status = opt ? cb_step_check_update(self->core, &update, &error) : CB_OK;
     if (status == CB_OK) status = cb_step_run(self->core, &run, &result, &error);
     if (status == CB_OK && opt) {
-        status = cb_step_adamw(self->core, params, params + self->n_wrt, params + 2 * self->n_wrt,
-                               opt->group, opt->options, opt->n_groups, taken + 1, &error);
+        status = cb_step_update(self->core, &update, &error);
         if (status == CB_OK) *opt->t = taken + 1;
     }
     if (status == CB_OK && draws && draws->at) *draws->at = draws->next;
@@ -281,7 +281,7 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const adamw *
 }
 
 static PyObject *bind_and_execute(cb_py_step *self, run_arrays *run, const cb_run *settings,
-                                  const adamw *opt, const draw_count *draws) {
+                                  const cb_py_optimizer *opt, const draw_count *draws) {
     if (lock(self) < 0) return NULL;
     PyObject *result = bind(self, run) == 0 ? execute(self, settings, opt, draws) : NULL;
     unlock(self);
@@ -291,8 +291,7 @@ static PyObject *bind_and_execute(cb_py_step *self, run_arrays *run, const cb_ru
 static void drop_arrays(run_arrays *run) {
     Py_XDECREF(run->inputs);
     Py_XDECREF(run->outputs);
-    Py_XDECREF(run->m);
-    Py_XDECREF(run->v);
+    for (int s = 0; s < CB_MAX_STATES; s++) Py_XDECREF(run->states[s]);
 }
 
 static int parse_count(PyObject *array, const char *name, int64_t **out) {
@@ -384,70 +383,47 @@ static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     return rows;
 }
 
-static int parse_groups(PyObject *groups, adamw *out) {
-    PyObject *rows = PySequence_Tuple(groups);
+/* A sequence of arrays, or None, for each state. */
+static int parse_states(PyObject *states, const cb_optimizer *core, run_arrays *out) {
+    PyObject *rows = PySequence_Tuple(states);
     if (!rows) return -1;
-    size_t n = (size_t)PyTuple_GET_SIZE(rows);
-    out->n_groups = (uint32_t)n;
-    out->options = PyMem_New(cb_adamw_options, n + 1);
-    if (!out->options) PyErr_NoMemory();
-    for (size_t i = 0; !PyErr_Occurred() && i < n; i++) {
-        cb_adamw_options *o = &out->options[i];
-        PyObject *row = PyTuple_GET_ITEM(rows, (Py_ssize_t)i);
-        if (!PyTuple_Check(row))
-            PyErr_SetString(PyExc_TypeError, "an optimizer group is a tuple of five floats");
-        else if (!PyArg_ParseTuple(row, "ddddd", &o->lr, &o->beta1, &o->beta2, &o->eps,
-                                   &o->weight_decay))
-            break;
+    while (out->n_state < CB_MAX_STATES && cb_optimizer_state_name(core, out->n_state)) {
+        out->state_name[out->n_state] = cb_optimizer_state_name(core, out->n_state);
+        out->n_state++;
+    }
+    if (cb_py_check_count(rows, out->n_state, "optimizer states") == 0) {
+        for (uint32_t s = 0; s < out->n_state && !PyErr_Occurred(); s++)
+            out->states[s] = PySequence_Tuple(PyTuple_GET_ITEM(rows, s));
     }
     Py_DECREF(rows);
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int parse_group_ids(cb_py_step *self, PyObject *ids, adamw *out) {
-    PyObject *items = PySequence_Tuple(ids);
-    if (!items) return -1;
-    out->group = PyMem_New(uint32_t, (size_t)self->n_wrt + 1);
-    if (!out->group) PyErr_NoMemory();
-    else if (check_count(items, self->n_wrt, "group numbers") == 0) {
-        for (uint32_t k = 0; k < self->n_wrt && !PyErr_Occurred(); k++) {
-            unsigned long id = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(items, k));
-            if (!PyErr_Occurred() && id >= out->n_groups) {
-                PyErr_Format(PyExc_ValueError, "group %lu, but there are %u groups", id,
-                             out->n_groups);
-            }
-            out->group[k] = (uint32_t)id;
-        }
-    }
-    Py_DECREF(items);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-/* train(inputs, outputs, seed, random_step, m, v, group_of, groups, t, count, next) -> (peak_bytes,
- * n_alloc, seconds) */
+/* train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, count, next) ->
+ * (peak_bytes, n_alloc, seconds) */
 static PyObject *step_train(cb_py_step *self, PyObject *args) {
-    PyObject *inputs, *outputs, *m, *v, *group_of, *groups, *t, *count = Py_None, *result = NULL;
+    PyObject *inputs, *outputs, *states, *group_of, *groups, *t, *count = Py_None, *result = NULL;
+    const char *name;
     long long next = 0;
     draw_count draws = {0};
     unsigned long long seed;
     unsigned int random_step;
-    adamw opt = {0};
-    if (!PyArg_ParseTuple(args, "OOKIOOOOO|OL:train", &inputs, &outputs, &seed, &random_step, &m,
-                          &v, &group_of, &groups, &t, &count, &next)) {
+    cb_py_optimizer opt = {0};
+    if (!PyArg_ParseTuple(args, "OOKIsOOOO|OL:train", &inputs, &outputs, &seed, &random_step, &name,
+                          &states, &group_of, &groups, &t, &count, &next)) {
         return NULL;
     }
     cb_run settings = {.seed = seed, .random_step = random_step};
-    run_arrays run = {0};
-    if (parse_groups(groups, &opt) < 0 || parse_group_ids(self, group_of, &opt) < 0) goto done;
+    run_arrays run = {.is_stepped = true};
+    if (cb_py_optimizer_parse(name, groups, group_of, self->n_wrt, &opt) < 0) goto done;
     if (parse_count(t, "t", &opt.t) < 0 || parse_draws(count, next, &draws) < 0) goto done;
     if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))
         goto done;
-    if (!(run.m = PySequence_Tuple(m)) || !(run.v = PySequence_Tuple(v))) goto done;
+    if (parse_states(states, opt.core, &run) < 0) goto done;
     result = bind_and_execute(self, &run, &settings, &opt, &draws);
 done:
     drop_arrays(&run);
-    PyMem_Free(opt.group);
-    PyMem_Free(opt.options);
+    cb_py_optimizer_drop(&opt);
     return result;
 }
 
@@ -516,8 +492,9 @@ static PyMethodDef step_methods[] = {
      "profile(inputs, outputs, seed, random_step, /) -> ((step, seconds, bytes), ...): one row a "
      "kernel; bytes are counted by the debug backend"},
     {"train", (PyCFunction)step_train, METH_VARARGS,
-     "train(inputs, outputs, seed, random_step, m, v, group_of, groups, t, count=None, next=0, /) "
-     "-> (peak_bytes, n_alloc, seconds); count and next as for run"},
+     "train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, "
+     "count=None, "
+     "next=0, /) -> (peak_bytes, n_alloc, seconds); count and next as for run"},
     {"text", (PyCFunction)step_text, METH_O,
      "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
     {NULL, NULL, 0, NULL},

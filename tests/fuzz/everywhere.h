@@ -158,7 +158,7 @@ static inline void run_step(const asked *a, cb_step *step, const char *backend, 
 
 /* The parameters after one step of AdamW, in place of gradients that are kept inside. */
 static inline void step_adamw(cb_step *step, const asked *a, outcome *o) {
-    static const cb_adamw_options rates = {0.125, 0.5, 0.75, 1e-3, 0.25};
+    static const double rates[] = {0.125, 0.5, 0.75, 1e-3, 0.25};
     void *param[MOST_ARGUMENTS] = {0}, *m[MOST_ARGUMENTS] = {0}, *v[MOST_ARGUMENTS] = {0};
     uint32_t group[MOST_ARGUMENTS] = {0};
     for (uint32_t k = 0; k < a->options.n_wrt; k++) {
@@ -167,7 +167,15 @@ static inline void step_adamw(cb_step *step, const asked *a, outcome *o) {
         m[k] = room(o->in_info[i].bytes);
         v[k] = room(o->in_info[i].bytes);
     }
-    cb_status status = cb_step_adamw(step, param, m, v, group, &rates, 1, 1, &err);
+    void *const *states[] = {m, v};
+    const cb_update update = {.optimizer = cb_optimizer_find("adamw"),
+                              .params = param,
+                              .states = states,
+                              .group = group,
+                              .hyper = rates,
+                              .n_groups = 1,
+                              .t = 1};
+    cb_status status = cb_step_update(step, &update, &err);
     if (status != CB_OK) expect_refusal(status);
     for (uint32_t k = 0; k < a->options.n_wrt; k++) {
         free(m[k]);

@@ -24,7 +24,7 @@ from .tracing import Call, Traced
 
 if TYPE_CHECKING:
     from ..devices import Device
-    from ..optim import AdamW
+    from ..optim import Optimizer
     from ..planner.plan import Plan
     from ..run.profiling import StepProfile
 
@@ -61,10 +61,7 @@ class _Specialisation:
         self.constant = [array is None for array in call.arrays]
         self.ranges = [call.leaves_of(argnum) for argnum in argnums]
         self.numbers = any(isinstance(leaf, (float, complex)) for leaf in call.leaves)
-        params = [call.arrays[i] for i in self.traced.wrt]
-        static = (
-            3 * sum(a.nbytes for a in params if a is not None) if step.optimizer is not None else 0
-        )
+        static = 0 if step.optimizer is None else self._static_bytes(step.optimizer, call)
         self.run = Executable(
             self.traced.graph,
             self.traced.wrt_positions,
@@ -72,6 +69,12 @@ class _Specialisation:
             static_bytes=static,
             **step._options,
         )
+
+    def _static_bytes(self, optimizer: Optimizer, call: Call) -> int:
+        """Bytes of the parameters and of what the optimizer keeps for them."""
+        names = [self.traced.graph.inputs[i][0] for i in self.traced.wrt_positions]
+        params = [array for i in self.traced.wrt if (array := call.arrays[i]) is not None]
+        return sum(a.nbytes for a in params) + optimizer.state_bytes(names, params)
 
     def gradient_tree(self, gradients: list[Any], single: bool) -> Any:
         """Gradients nested like their arguments; None where an argument holds a Python constant."""
@@ -136,7 +139,7 @@ class Step:
         has_aux: bool,
         returns: str,
         policy: Policy | None,
-        optimizer: AdamW | None,
+        optimizer: Optimizer | None,
         seed: int,
         **options: Any,
     ) -> None:
@@ -154,7 +157,7 @@ class Step:
         if isinstance(optimizer, type):
             raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
         if optimizer is not None and not hasattr(optimizer, "prepare"):
-            raise TypeError(f"optimizer={budgets.short(optimizer)} is no cutback.optim.AdamW")
+            raise TypeError(f"optimizer={budgets.short(optimizer)} is none of cutback.optim")
         self.function = function
         self.argnums = argnums
         self.has_aux = has_aux
@@ -309,7 +312,7 @@ def compile(
     measure: str = "arena",
     policy: Policy | None = None,
     preset: str | None = None,
-    optimizer: AdamW | None = None,
+    optimizer: Optimizer | None = None,
     argnums: ArgNums = 0,
     has_aux: bool = False,
     backend: str = "cpu",
@@ -336,7 +339,7 @@ def compile(
         policy: what to save, see :mod:`cutback.policies`.
         preset: what to save without a budget: ``"autograd"`` (default), ``"conservative"``,
             ``"aggressive"``, ``"recompute_all"``.
-        optimizer: a :class:`cutback.optim.AdamW`.
+        optimizer: a :class:`cutback.optim.AdamW` or another of :mod:`cutback.optim`.
         argnums: positional arguments to differentiate by.
         backend, device, plan: as for :class:`cutback.Executable`.
         seed: 64 bits; with the number of the call it determines every random value, so that the

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .. import _native
     from ..devices import Device
-    from ..optim import AdamW
+    from ..optim import Optimizer
     from ..planner.plan import Plan
 
     class Graph(Protocol):
@@ -254,7 +254,7 @@ class Executable:
         seed: int,
         rng_step: int,
         out: Sequence[Any] | None = None,
-        optimizer: AdamW | None = None,
+        optimizer: Optimizer | None = None,
         wrt: Sequence[int] = (),
         count: np.ndarray[Any, Any] | None = None,
     ) -> tuple[list[Any], list[Any]]:
@@ -268,15 +268,15 @@ class Executable:
         if optimizer is None:
             measured = self.native.run(inputs, outputs, *draws, *counted)
         else:
-            state = optimizer.prepare([self.names[i] for i in wrt], [inputs[i] for i in wrt])
+            state, rows = optimizer.prepare([self.names[i] for i in wrt], [inputs[i] for i in wrt])
             measured = self.native.train(
                 inputs,
                 outputs,
                 *draws,
-                state.m,
-                state.v,
+                optimizer.native,
+                list(state.arrays.values()),
                 state.group_of,
-                optimizer.options(),
+                rows,
                 state.counter,
                 *counted,
             )

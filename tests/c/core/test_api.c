@@ -185,21 +185,52 @@ TEST(binding_mistakes) {
 }
 
 /* One tensor by the formula, in double. */
-static void adamw_twin(float *p, const float *g, size_t n, const cb_adamw_options *o) {
+static void adamw_twin(float *p, const float *g, size_t n, const double *hyper) {
+    const double lr = hyper[0], beta1 = hyper[1], beta2 = hyper[2], eps = hyper[3],
+                 decay = hyper[4];
     for (size_t i = 0; i < n; i++) {
-        double m = (1 - o->beta1) * (double)g[i] / (1 - o->beta1),
-               v = (1 - o->beta2) * (double)g[i] * (double)g[i] / (1 - o->beta2);
-        p[i] =
-            (float)((double)p[i] * (1 - o->lr * o->weight_decay) - o->lr * m / (sqrt(v) + o->eps));
+        double m = (1 - beta1) * (double)g[i] / (1 - beta1),
+               v = (1 - beta2) * (double)g[i] * (double)g[i] / (1 - beta2);
+        p[i] = (float)((double)p[i] * (1 - lr * decay) - lr * m / (sqrt(v) + eps));
     }
+}
+
+static void refuse_update(cb_step *step, const cb_update *update, const char *text) {
+    CHECK_FAIL(cb_step_check_update(step, update, &err), CB_INVALID, text);
+    CHECK_FAIL(cb_step_update(step, update, &err), CB_INVALID, text);
+}
+
+/* Variations of a good update with two states and two groups. */
+static void refuse_updates(cb_step *step, const cb_update *good) {
+    void **second = (void **)good->states[1], *kept = second[2];
+    void *const *half[] = {good->states[0], NULL};
+    cb_update bad = *good;
+    refuse_update(step, NULL, "no update given");
+    second[2] = second[1];
+    refuse_update(step, good, "overlap in memory");
+    second[2] = NULL;
+    refuse_update(step, good, "no memory given");
+    second[2] = kept;
+    bad.n_groups = 1;
+    refuse_update(step, &bad, "is in group 1");
+    bad = *good;
+    bad.hyper = NULL;
+    refuse_update(step, &bad, "hyper is NULL");
+    bad = *good;
+    bad.states = NULL;
+    refuse_update(step, &bad, "a list is NULL");
+    bad.states = half;
+    refuse_update(step, &bad, "a list is NULL");
+    bad = *good;
+    bad.optimizer = NULL;
+    refuse_update(step, &bad, "no optimizer given");
 }
 
 TEST(optimizer_step) {
     enum { N = 8 }; /* four parameters a layer */
     cb_step *outside = NULL, *inside = NULL;
     mlp_memory memory, memory2;
-    const cb_adamw_options groups[2] = {{1e-2, 0.9, 0.999, 1e-8, 0.1},
-                                        {1e-3, 0.9, 0.99, 1e-8, 0.0}};
+    const double groups[2][5] = {{1e-2, 0.9, 0.999, 1e-8, 0.1}, {1e-3, 0.9, 0.99, 1e-8, 0.0}};
     uint32_t group[N];
     void *params[N], *m[N], *v[N];
     CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &outside, &err));
@@ -207,6 +238,8 @@ TEST(optimizer_step) {
     mlp_memory_init(&memory, outside);
     mlp_memory_init(&memory2, inside);
     cb_run run = mlp_run(&memory), run2 = mlp_run(&memory2);
+    void *const *states[] = {m, v};
+    cb_update update = {cb_optimizer_find("adamw"), params, states, group, groups[0], 2, 1};
     for (uint32_t k = 0; k < N; k++) {
         cb_argument_info info = cb_step_output(inside, memory2.n_outputs - N + k);
         CHECK(info.inside && info.role_or_kind == 2 && !memory2.outputs[memory2.n_outputs - N + k]);
@@ -215,30 +248,20 @@ TEST(optimizer_step) {
         v[k] = calloc(1, info.bytes);
         group[k] = k % 2;
     }
-    CHECK_FAIL(cb_step_adamw(outside, params, m, v, group, groups, 2, 1, &err), CB_INVALID,
-               "without keep_gradients");
-    CHECK_FAIL(cb_step_adamw(inside, params, m, v, group, groups, 2, 1, &err), CB_INVALID,
-               "run the step first");
+    CHECK_FAIL(cb_step_update(outside, &update, &err), CB_INVALID, "without keep_gradients");
+    CHECK_FAIL(cb_step_update(inside, &update, &err), CB_INVALID, "run the step first");
     CHECK_OK(cb_step_run(outside, &run, NULL, &err));
     CHECK_OK(cb_step_run(inside, &run2, NULL, &err));
-    CHECK_OK(cb_step_check_adamw(inside, params, m, v, group, groups, 2, &err));
-    void *kept = m[2];
-    m[2] = m[1];
-    CHECK_FAIL(cb_step_check_adamw(inside, params, m, v, group, groups, 2, &err), CB_INVALID,
-               "overlap in memory");
-    CHECK_FAIL(cb_step_adamw(inside, params, m, v, group, groups, 2, 1, &err), CB_INVALID,
-               "overlap in memory");
-    m[2] = kept;
-    CHECK_FAIL(cb_step_adamw(inside, params, m, v, group, groups, 1, 1, &err), CB_INVALID,
-               "is in group 1");
+    CHECK_OK(cb_step_check_update(inside, &update, &err));
+    refuse_updates(inside, &update);
     uint64_t n_alloc = cb_context_memory(ctx).n_alloc;
-    CHECK_OK(cb_step_adamw(inside, params, m, v, group, groups, 2, 1, &err));
+    CHECK_OK(cb_step_update(inside, &update, &err));
     CHECK(cb_context_memory(ctx).n_alloc == n_alloc);
     for (uint32_t k = 0; k < N; k++) {
         uint32_t output = memory.n_outputs - N + k;
         cb_argument_info info = cb_step_output(outside, output);
         float *want = memory.inputs[info.input];
-        adamw_twin(want, memory.outputs[output], info.bytes / 4, &groups[group[k]]);
+        adamw_twin(want, memory.outputs[output], info.bytes / 4, groups[group[k]]);
         float worst = 0;
         for (size_t i = 0; i < info.bytes / 4; i++) {
             worst = fmaxf(worst, fabsf(want[i] - ((float *)params[k])[i]));
@@ -269,12 +292,13 @@ TEST(half_precision_parameters_are_not_stepped) {
                         &step, &err));
     void *inputs[] = {data}, *outputs[] = {&out, NULL}, *ms[] = {m}, *vs[] = {v};
     const cb_run run = {.inputs = inputs, .outputs = outputs};
-    const cb_adamw_options options = {1e-2, 0.9, 0.999, 1e-8, 0.1};
-    CHECK_FAIL(cb_step_check_adamw(step, inputs, ms, vs, group, &options, 1, &err), CB_UNSUPPORTED,
+    const double options[] = {1e-2, 0.9, 0.999, 1e-8, 0.1};
+    void *const *states[] = {ms, vs};
+    const cb_update update = {cb_optimizer_find("adamw"), inputs, states, group, options, 1, 1};
+    CHECK_FAIL(cb_step_check_update(step, &update, &err), CB_UNSUPPORTED,
                "parameter \"w\" is bf16");
     CHECK_OK(cb_step_run(step, &run, NULL, &err));
-    CHECK_FAIL(cb_step_adamw(step, inputs, ms, vs, group, &options, 1, 1, &err), CB_UNSUPPORTED,
-               "parameter \"w\" is bf16");
+    CHECK_FAIL(cb_step_update(step, &update, &err), CB_UNSUPPORTED, "parameter \"w\" is bf16");
     cb_step_free(step);
     cb_graph_free(g);
 }

@@ -1,0 +1,59 @@
+/* optimizer.h: what an optimizer is, and one step of any of them over a table of tensors.
+ *
+ * An optimizer is a constant: names, ranges and functions. What it works on is data: its states are
+ * arrays that the caller owns, its hyper-parameters rows of numbers, one row a group of tensors.
+ * Changing them changes nothing else. */
+#ifndef CB_OPTIM_OPTIMIZER_H
+#define CB_OPTIM_OPTIMIZER_H
+
+#include "../base/dtype.h"
+#include "../base/threads.h"
+
+typedef struct cb_optim_row { /* one tensor: contiguous arrays of `n` elements of `dtype` (f32 or
+                                 f64), none of which share memory */
+    void *param;
+    const void *grad;
+    void *state[CB_MAX_STATES]; /* the first n_used(hyper) of them; the others are not looked at */
+    int64_t n;
+    int64_t t; /* number of this step for this tensor, from 1 */
+    cb_dtype dtype;
+    uint32_t group;
+} cb_optim_row;
+
+typedef struct cb_optim_table {
+    const cb_optim_row *rows; /* [n_rows] */
+    const double *hyper;      /* [n_groups][n_hyper] */
+    uint32_t n_rows, n_groups, n_hyper;
+} cb_optim_table;
+
+typedef struct cb_hyper { /* a hyper-parameter is in [low, high], or with `below` in [low, high) */
+    const char *name;
+    double low, high;
+    bool below;
+} cb_hyper;
+
+#define CB_HYPER_MOST 1e30 /* `high` of a number that has only to be finite */
+
+struct cb_optimizer {
+    const char *name;
+    uint32_t n_state, n_hyper;
+    const char *const *state; /* [n_state] names */
+    const cb_hyper *hyper;    /* [n_hyper] */
+    /* How many of the states, counted from the first, a group with this row has. */
+    uint32_t (*n_used)(const double *hyper);
+    /* What the ranges do not say; may be NULL. */
+    cb_status (*check)(const double *hyper, uint32_t group, cb_error *err);
+    /* The step, after all checks: it cannot fail. The same bits for any number of threads. */
+    void (*step)(const cb_optim_table *table, cb_threads *pool);
+};
+
+/* Whether every hyper-parameter of each group is in its range. `hyper`: [n_groups][n_hyper]. */
+CB_MUST_CHECK cb_status cb_optimizer_check(const cb_optimizer *o, const double *hyper,
+                                           uint32_t n_groups, cb_error *err);
+
+/* One step. Everything is checked before anything is written. */
+CB_MUST_CHECK cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool,
+                                          const double *hyper, uint32_t n_groups,
+                                          const cb_optim_row *rows, uint32_t n_rows, cb_error *err);
+
+#endif

@@ -1,0 +1,30 @@
+/* The public questions about optimizers. */
+#include "optimizers.h"
+
+#include <string.h>
+
+static const cb_optimizer *const known[] = {&cb_optimizer_adamw, &cb_optimizer_sgd};
+#define N_KNOWN (sizeof known / sizeof known[0])
+
+const cb_optimizer *cb_optimizer_at(uint32_t i) { return i < N_KNOWN ? known[i] : NULL; }
+
+const cb_optimizer *cb_optimizer_find(const char *name) {
+    for (size_t i = 0; name && i < N_KNOWN; i++) {
+        if (strcmp(known[i]->name, name) == 0) return known[i];
+    }
+    return NULL;
+}
+
+const char *cb_optimizer_name(const cb_optimizer *o) { return o->name; }
+
+const char *cb_optimizer_state_name(const cb_optimizer *o, uint32_t i) {
+    return i < o->n_state ? o->state[i] : NULL;
+}
+
+const char *cb_optimizer_hyper_name(const cb_optimizer *o, uint32_t i) {
+    return i < o->n_hyper ? o->hyper[i].name : NULL;
+}
+
+uint32_t cb_optimizer_n_used(const cb_optimizer *o, const double *hyper) {
+    return o->n_used(hyper);
+}

@@ -1,0 +1,11 @@
+/* optimizers.h: the optimizers that there are. A new one is a constant here and a row in
+ * optimizers.c. */
+#ifndef CB_OPTIM_OPTIMIZERS_H
+#define CB_OPTIM_OPTIMIZERS_H
+
+#include "optimizer.h"
+
+extern const cb_optimizer cb_optimizer_adamw; /* states m, v */
+extern const cb_optimizer cb_optimizer_sgd;   /* state momentum_buffer, with momentum alone */
+
+#endif

@@ -1,0 +1,127 @@
+/* optimizer.c: the optimizers of the core by name, and the rows of numbers that they take. */
+#include "state.h"
+
+int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what) {
+    if ((size_t)PyTuple_GET_SIZE(tuple) == wanted) return 0;
+    PyErr_Format(PyExc_ValueError, "expected %zu %s, got %zd", wanted, what,
+                 PyTuple_GET_SIZE(tuple));
+    return -1;
+}
+
+static const cb_optimizer *find(const char *name) {
+    const cb_optimizer *found = cb_optimizer_find(name);
+    if (!found) PyErr_Format(PyExc_ValueError, "no optimizer is called \"%s\"", name);
+    return found;
+}
+
+static uint32_t count(const cb_optimizer *core,
+                      const char *(*name)(const cb_optimizer *, uint32_t)) {
+    uint32_t n = 0;
+    while (name(core, n)) n++;
+    return n;
+}
+
+/* The numbers of one group. */
+static int parse_row(PyObject *row, uint32_t n, double *out) {
+    if (!PyTuple_Check(row) || (size_t)PyTuple_GET_SIZE(row) != n) {
+        PyErr_Format(PyExc_TypeError, "an optimizer group is a tuple of %u floats", n);
+        return -1;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(row, i));
+        if (PyErr_Occurred()) return -1;
+    }
+    return 0;
+}
+
+static int parse_groups(PyObject *groups, cb_py_optimizer *out) {
+    PyObject *rows = PySequence_Tuple(groups);
+    if (!rows) return -1;
+    const uint32_t n_hyper = count(out->core, cb_optimizer_hyper_name);
+    size_t n = (size_t)PyTuple_GET_SIZE(rows);
+    out->n_groups = (uint32_t)n;
+    out->hyper = PyMem_New(double, n *n_hyper + 1);
+    if (!out->hyper) PyErr_NoMemory();
+    for (size_t i = 0; !PyErr_Occurred() && i < n; i++) {
+        PyObject *row = PyTuple_GET_ITEM(rows, (Py_ssize_t)i);
+        if (parse_row(row, n_hyper, out->hyper + i * n_hyper) < 0) break;
+    }
+    Py_DECREF(rows);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int parse_group_ids(PyObject *ids, uint32_t n, cb_py_optimizer *out) {
+    PyObject *items = PySequence_Tuple(ids);
+    if (!items) return -1;
+    out->group = PyMem_New(uint32_t, (size_t)n + 1);
+    if (!out->group) PyErr_NoMemory();
+    else if (cb_py_check_count(items, n, "group numbers") == 0) {
+        for (uint32_t k = 0; k < n && !PyErr_Occurred(); k++) {
+            unsigned long id = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(items, k));
+            if (!PyErr_Occurred() && id >= out->n_groups) {
+                PyErr_Format(PyExc_ValueError, "group %lu, but there are %u groups", id,
+                             out->n_groups);
+            }
+            out->group[k] = (uint32_t)id;
+        }
+    }
+    Py_DECREF(items);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int cb_py_optimizer_parse(const char *name, PyObject *groups, PyObject *group_of, uint32_t n_params,
+                          cb_py_optimizer *out) {
+    out->core = find(name);
+    if (!out->core || parse_groups(groups, out) < 0) return -1;
+    return parse_group_ids(group_of, n_params, out);
+}
+
+void cb_py_optimizer_drop(cb_py_optimizer *optimizer) {
+    PyMem_Free(optimizer->group);
+    PyMem_Free(optimizer->hyper);
+}
+
+/* ---- what there is --------------------------------------------------------------------------- */
+
+static PyObject *names(const cb_optimizer *core, uint32_t n,
+                       const char *(*name)(const cb_optimizer *, uint32_t)) {
+    PyObject *tuple = PyTuple_New((Py_ssize_t)n);
+    for (uint32_t i = 0; tuple && i < n; i++) {
+        PyObject *text = PyUnicode_FromString(name(core, i));
+        if (!text) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, text);
+    }
+    return tuple;
+}
+
+PyObject *cb_py_optimizer_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    uint32_t n = 0;
+    while (cb_optimizer_at(n)) n++;
+    PyObject *rows = PyTuple_New((Py_ssize_t)n);
+    for (uint32_t i = 0; rows && i < n; i++) {
+        const cb_optimizer *core = cb_optimizer_at(i);
+        PyObject *row = Py_BuildValue(
+            "(sNN)", cb_optimizer_name(core),
+            names(core, count(core, cb_optimizer_state_name), cb_optimizer_state_name),
+            names(core, count(core, cb_optimizer_hyper_name), cb_optimizer_hyper_name));
+        if (!row) Py_CLEAR(rows);
+        else PyTuple_SET_ITEM(rows, (Py_ssize_t)i, row);
+    }
+    return rows;
+}
+
+/* optimizer_states(name, row) -> the states that a group with these numbers has */
+PyObject *cb_py_optimizer_states(PyObject *Py_UNUSED(module), PyObject *args) {
+    const char *name;
+    PyObject *row, *result = NULL;
+    if (!PyArg_ParseTuple(args, "sO:optimizer_states", &name, &row)) return NULL;
+    const cb_optimizer *core = find(name);
+    if (!core) return NULL;
+    const uint32_t n_hyper = count(core, cb_optimizer_hyper_name);
+    double *hyper = PyMem_New(double, (size_t)n_hyper + 1);
+    if (!hyper) return PyErr_NoMemory();
+    if (parse_row(row, n_hyper, hyper) == 0)
+        result = names(core, cb_optimizer_n_used(core, hyper), cb_optimizer_state_name);
+    PyMem_Free(hyper);
+    return result;
+}
