@@ -15,8 +15,8 @@
  * A value that is made in a group is read there as it was made: SAME where it has count elements,
  * ROW where it is one a row (repeated along the row, or by a ROW_MAP), ONE where it is one. COLUMNS
  * and TOTAL are complete only when the group is: a total may be read by ONE instructions, which
- * then run after everything else; nothing else reads them, nor PIECES. What comes from outside is read in any
- * way. There are two rows at least, so that one a row and one are told apart.
+ * then run after everything else; nothing else reads them, nor PIECES. What comes from outside is
+ * read in any way. There are two rows at least, so that one a row and one are told apart.
  *
  * Nothing here knows which machine runs the group. */
 #ifndef CB_LOWER_DOMAIN_H

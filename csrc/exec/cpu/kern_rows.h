@@ -38,8 +38,8 @@
 typedef REAL F(lanes) __attribute__((vector_size(64), aligned(8), may_alias));
 
 /* Lane i of CB_SUM_LANES holds the elements i, i + CB_SUM_LANES, ... of a leaf; halves are added
- * until one is left. The expression is in x and y, elements of the rows `xs` and `ys` or vectors of them, and the
- * number m. */
+ * until one is left. The expression is in x and y, elements of the rows `xs` and `ys` or vectors of
+ * them, and the number m. */
 #define CB_LEAF(name, expression)                                                   \
     static inline REAL F(name)(const REAL *xs, const REAL *ys, REAL m, int64_t n) { \
         F(lanes) sum[CB_SUM_LANES / LANES] = {{0}};                                 \
