@@ -1,6 +1,7 @@
 /* The groups of a program as JSON, for those who want to see what fusion has made of a step:
  *
- *     {"format": "cutback.kernels", "version": 1, "backward_starts": 3, "groups": [
+ *     {"format": "cutback.kernels", "version": 1, "arena_bytes": 786432, "live_bytes": 786400,
+ *      "backward_starts": 3, "groups": [
  *       {"elements": 8388608, "columns": 1024,            both 0: one op; columns 0: no rows
  *        "steps": [0, 1],                                 positions in the plan's schedule
  *        "ops": [{"name": "add_5", "kind": "add", "at": "model.py:3", "part": "map",
@@ -22,8 +23,9 @@ static const char *const reasons[] = {
     "none", "program", "backend", "op", "domain", "cut", "read", "wait", "room", "limit",
 };
 static const char *const parts[] = {
-    "none", "map", "row_wise", "rows", "row_map", "columns", "total", "one",
+    "none", "map", "row_wise", "rows", "row_map", "columns", "total", "one", "pieces",
 };
+_Static_assert(sizeof parts / sizeof *parts == CB_PART_PIECES + 1, "a name for each part");
 
 typedef struct writing {
     const cb_program *program;
@@ -172,6 +174,8 @@ cb_status cb_program_kernels(const cb_program *program, const cb_problem *p, con
     cb_json_begin(&x.w, NULL, '{');
     cb_json_put_string(&x.w, "format", "cutback.kernels");
     cb_json_put_u64(&x.w, "version", 1);
+    cb_json_put_u64(&x.w, "arena_bytes", program->arena_bytes);
+    cb_json_put_u64(&x.w, "live_bytes", program->live_bytes);
     cb_json_put_u64(&x.w, "backward_starts", program->backward_starts);
     cb_json_begin(&x.w, "groups", '[');
     for (x.group = 0; x.group < program->n_group; x.group++) {

@@ -119,7 +119,8 @@ class Step:
     Calling it runs one step. Besides the arguments of the function it takes
 
     - ``out=``: arrays that receive the gradients, nested like them;
-    - ``rng_step=``: number of the step for random operations; otherwise calls are counted from 0.
+    - ``rng_step=``: number of the step for random operations, of which the lower 32 bits count;
+      otherwise calls are counted from 0.
 
     Raises on a call:
         ValueError, TypeError: arguments that do not fit each other or the function; arrays that are

@@ -234,7 +234,17 @@ class Plan:
             f"(save everything: {size(n['save_all_saved_bytes'])})\n"
             f"recomputed {n['recomputed']} values, {extra:.1f} % more time{least}"
             + (f"\noffloaded {size(n['out_bytes'])}" if n.get("out_bytes") else "")
+            + self._compiled()
         )
+
+    def _compiled(self) -> str:
+        """What operations that run together leave of the plan's arena."""
+        if self._step is None:
+            return ""
+        arena = json.loads(self._step.text("kernels"))["arena_bytes"]
+        if arena == self.numbers["arena_bytes"]:
+            return ""
+        return f"\ncompiled: an arena of {budgets.text(arena)}, as operations run in groups"
 
     def __repr__(self) -> str:
         n = self.numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import re
@@ -52,6 +53,9 @@ def names(group):
 def test_each_step_is_in_one_group(step, kernels):
     assert (kernels["format"], kernels["version"]) == ("cutback.kernels", 1)
     assert kernels == json.loads(step.executable.text("kernels"))
+    planned = step.executable.planned
+    assert (kernels["arena_bytes"], kernels["live_bytes"]) == planned[:2]
+    assert "compiled" not in str(step.plan)  # the arena is the plan's
     ops, document = step.plan.problem["ops"], step.plan.document
     real = [i for i, op in enumerate(document["steps"]) if "view" not in ops[op].get("flags", ())]
     assert sorted(i for group in kernels["groups"] for i in group["steps"]) == real
@@ -62,6 +66,16 @@ def test_each_step_is_in_one_group(step, kernels):
         backward = group["steps"][0] >= document["backward_starts"]
         assert backward == (i >= kernels["backward_starts"])
         assert (group["elements"] == 0) == (len(group["ops"]) == 1)
+
+
+def test_a_plan_says_what_groups_leave_of_its_arena():
+    step = cutback.value_and_grad(lambda x: F.layer_norm(F.gelu(x) + x).sum())
+    step(np.ones((256, 256), np.float32))
+    taken = step.stats.peak_bytes
+    assert taken == step.planned.arena_bytes < step.plan.numbers["arena_bytes"]
+    said = f"compiled: an arena of {cutback.budgets.text(taken)}, as operations run in groups"
+    assert str(step.plan).splitlines()[-1] == said
+    assert "compiled" not in str(copy.copy(step.plan))  # without the step
 
 
 def test_bytes_of_a_group(kernels):
