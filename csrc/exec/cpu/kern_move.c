@@ -107,23 +107,72 @@ static cb_status run_contiguous(const cb_kernel_args *args, cb_error *err) {
     return CB_OK;
 }
 
-/* ---- concat ---------------------------------------------------------------------------------- */
+/* ---- an input among the elements of the output ---------------------------------------------- */
 
-typedef struct concat {
-    move m;
-    /* Elements of one row of the output: before this input, all, of this input. */
-    int64_t start, total, length;
-} concat;
+/* Goes over the input and a view of the output of the same shape, whose runs may be single elements
+ * apart. */
+typedef struct spread {
+    cb_walk walk; /* of the input and the view */
+    const void *in;
+    void *out;
+    size_t size;
+} spread;
 
-static void concat_chunk(void *user, int64_t task, int thread) {
-    (void)thread;
-    const concat *c = user;
-    int64_t at = task * CB_CHUNK, end = min_i64(at + CB_CHUNK, c->m.walk.count);
-    while (at < end) {
-        int64_t column = at % c->length, n = min_i64(end - at, c->length - column);
-        copy(&c->m, at, at / c->length * c->total + c->start + column, n);
-        at += n;
+#define SPREAD(type)                                                        \
+    for (int64_t i = 0; i < n; i++) {                                       \
+        ((type *)out)[i * to_stride] = ((const type *)in)[i * from_stride]; \
+    }                                                                       \
+    break;
+
+static void spread_run(const void *in, int64_t from_stride, void *out, int64_t to_stride,
+                       size_t size, int64_t n) {
+    if (to_stride == 1) {
+        cb_copy_run(in, from_stride, size, out, n);
+        return;
     }
+    switch (size) {
+        case 1: SPREAD(uint8_t)
+        case 2: SPREAD(uint16_t)
+        case 4: SPREAD(uint32_t)
+        default: SPREAD(uint64_t)
+    }
+}
+
+static void spread_chunk(void *user, int64_t task, int thread) {
+    (void)thread;
+    const spread *s = user;
+    const cb_walk *w = &s->walk;
+    const int last = w->rank - 1;
+    int64_t n = min_i64(CB_CHUNK, w->count - task * CB_CHUNK);
+    cb_position p = cb_walk_to(w, task * CB_CHUNK);
+    while (n > 0) {
+        const int64_t run = min_i64(n, cb_walk_left(w, &p));
+        spread_run((const char *)s->in + p.offset[0] * (int64_t)s->size, w->stride[0][last],
+                   (char *)s->out + p.offset[1] * (int64_t)s->size, w->stride[1][last], s->size,
+                   run);
+        n -= run;
+        if (n > 0) cb_walk_step(w, &p, run);
+    }
+}
+
+/* Puts the input where it belongs in the output: `at` elements along the axis, and there `every`
+ * elements from one to the next. */
+static void put_along(const cb_kernel_args *args, const cb_tensor *in, int64_t axis, int64_t at,
+                      int64_t every) {
+    const cb_tensor *out = &args->out[0];
+    spread s = {.walk = cb_walk_start(2), .in = in->data, .size = cb_dtype_size(in->dtype)};
+    int64_t step[CB_MAX_RANK] = {0}, next = 1;
+    for (int32_t k = out->shape.rank - 1; k >= 0; k--) {
+        step[k] = next;
+        next *= out->shape.dim[k];
+    }
+    s.out = cb_at(out, at * step[axis]);
+    for (int32_t k = 0; k < in->shape.rank; k++) {
+        const int64_t stride[CB_WALKERS] = {in->stride[k], step[k] * (k == axis ? every : 1)};
+        cb_walk_add(&s.walk, in->shape.dim[k], stride);
+    }
+    cb_walk_finish(&s.walk);
+    cb_parallel(args->pool, div_up(s.walk.count, CB_CHUNK), spread_chunk, &s);
 }
 
 static int64_t inner_of(const cb_shape *s, int64_t axis) {
@@ -134,14 +183,10 @@ static int64_t inner_of(const cb_shape *s, int64_t axis) {
 
 static cb_status run_concat(const cb_kernel_args *args, cb_error *err) {
     (void)err;
-    int64_t axis = args->attrs->i[0], inner = inner_of(&args->out[0].shape, axis), start = 0;
+    int64_t axis = args->attrs->i[0], start = 0;
     for (uint32_t i = 0; i < args->n_in; i++) {
-        concat c = {.m = move_of(args, &args->in[i], 0),
-                    .start = start,
-                    .total = args->out[0].shape.dim[axis] * inner,
-                    .length = args->in[i].shape.dim[axis] * inner};
-        cb_parallel(args->pool, div_up(c.m.walk.count, CB_CHUNK), concat_chunk, &c);
-        start += c.length;
+        put_along(args, &args->in[i], axis, start, 1);
+        start += args->in[i].shape.dim[axis];
     }
     return CB_OK;
 }
@@ -182,6 +227,15 @@ static void pad_chunk(void *user, int64_t task, int thread) {
     }
 }
 
+static void fill_chunk(void *user, int64_t task, int thread) {
+    (void)thread;
+    const pad *p = user;
+    const int64_t at = task * CB_CHUNK;
+    fill(&p->m, at, min_i64(CB_CHUNK, cb_numel(&p->m.out->shape) - at));
+}
+
+#define SHORT_ITEM 16 /* elements; shorter ones are spread over an output that is filled before */
+
 static cb_status run_pad(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     const cb_attrs *a = args->attrs;
@@ -195,7 +249,9 @@ static cb_status run_pad(const cb_kernel_args *args, cb_error *err) {
              .item = gaps ? inner : n * inner,
              .period = gaps ? (1 + a->i[3]) * inner : n * inner,
              .in_row = n * inner};
-    cb_parallel(args->pool, div_up(cb_numel(out), CB_CHUNK), pad_chunk, &p);
+    const bool is_short = p.item < SHORT_ITEM && cb_numel(in) > 0;
+    cb_parallel(args->pool, div_up(cb_numel(out), CB_CHUNK), is_short ? fill_chunk : pad_chunk, &p);
+    if (is_short) put_along(args, &args->in[0], a->i[0], a->i[1], gaps ? 1 + a->i[3] : 1);
     return CB_OK;
 }
 

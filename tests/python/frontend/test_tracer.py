@@ -132,7 +132,7 @@ def test_unary_functions(name, dtype, run):
 
 def test_powers(run):
     a = np.array([0.5, 2.0, 3.0])
-    for p in (-1, 0.5, 1, 2, 3, 2.5, 0):
+    for p in (-1, -0.5, 0.5, 1, 2, 3, 4, 3.0, 2.5, 0):
         np.testing.assert_allclose(run(lambda x, p=p: x**p, a), a**p, rtol=1e-12)
     np.testing.assert_allclose(run(lambda x: 2.0**x, a), 2.0**a, rtol=1e-12)
     np.testing.assert_array_equal(run(lambda x: x**2, np.array([2, 3])), [4, 9])
