@@ -8,11 +8,11 @@
 #include "ir/verify.h"
 #include "lower/annotate.h"
 #include "lower/split.h"
+#include "lower/within.h"
 #include "plan/files/explanation.h"
 #include "plan/files/plan_json.h"
 #include "plan/model/device.h"
 #include "plan/model/fusion.h"
-#include "plan/planner.h"
 
 typedef cb_status (*print_fn)(const cb_step *step, const void *stage, cb_str *out, cb_error *err);
 
@@ -120,8 +120,8 @@ static cb_status check_moves(const cb_step *step, cb_error *err) {
     return CB_OK;
 }
 
-/* Makes a plan, or reads the one that the caller brought. Both have been walked by the evaluator.
- */
+/* Makes a plan, with its program, or reads the one that the caller brought. Both plans have been
+ * walked by the evaluator. */
 static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_device *device;
     CB_TRY(cb_device_parse(o->device ? o->device : "cpu", &step->arena, &device, err));
@@ -134,7 +134,8 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
                                      .device = device,
                                      .poll = {o->poll, o->poll_user},
                                      .threads = step->ctx->runtime.pool};
-    return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
+    return cb_plan_within(step->joint, step->problem, &options, step->backend->fuses,
+                          &step->ctx->alloc, &step->plan, &step->program, err);
 }
 
 static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err) {
@@ -144,8 +145,9 @@ static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err)
 }
 
 static cb_status make_program(cb_step *step, cb_error *err) {
-    CB_TRY(cb_lower(step->joint, step->problem, step->plan, step->backend->fuses, &step->ctx->alloc,
-                    &step->program, err));
+    if (!step->program)
+        CB_TRY(cb_lower(step->joint, step->problem, step->plan, step->backend->fuses,
+                        &step->ctx->alloc, &step->program, err));
     return cb_program_verify(step->program, err);
 }
 

@@ -246,6 +246,41 @@ def test_sums_of_everything_lose_nothing(columns, shape):
     assert (np.asarray(dd) == 5 * columns / d.size).all()
 
 
+@pytest.mark.parametrize("seed", [1, 2, 4, 7, 11, 13, 20, 23])
+@pytest.mark.parametrize("measure", ["arena", "live"])
+@pytest.mark.filterwarnings("ignore")
+def test_budgets_know_what_groups_take(seed, measure):
+    """What a step takes without a budget is a budget that it keeps, with nothing computed again;
+    so is what the smallest plan's program takes."""
+    shape = SHAPES[seed % len(SHAPES)]
+    arrays = [np.ones(shape, np.float32) for _ in range(2)]
+
+    def planned(budget):
+        step = cutback.value_and_grad(program(seed, shape), (0, 1), budget=budget, measure=measure)
+        step(*arrays, *(np.float32(1) for _ in range(3)))
+        return step.planned
+
+    def taken(numbers):
+        return getattr(numbers, f"{measure}_bytes")
+
+    free, smallest = planned(None), planned("min")
+    assert taken(smallest) <= taken(free)
+    again = planned(max(1, taken(free)))
+    assert (taken(again), again.n_recomputed) == (taken(free), 0)
+    assert taken(planned(max(1, taken(smallest)))) <= taken(smallest)
+
+
+def test_a_refusal_says_what_the_smallest_takes_in_groups():
+    def loss(x):
+        return F.layer_norm(F.gelu(x) + x).sum()
+
+    step = cutback.value_and_grad(loss)
+    step(x := np.ones((256, 256), np.float32))
+    least = step.planned.arena_bytes
+    with pytest.raises(cutback.BudgetError, match=rf"in groups, the smallest takes {least} bytes"):
+        cutback.value_and_grad(loss, budget=least - 64)(x)
+
+
 def digest():
     """Bits of some programs, for comparing processes."""
     import hashlib

@@ -1,0 +1,18 @@
+/* within.h: the plan and the program for a budget that the program keeps. The planner counts each
+ * op by itself; where ops run in groups, a program takes less than its plan says. So a budget that
+ * the program of saving everything keeps needs no other plan, and one that no plan keeps op by op
+ * may be kept by the program of the smallest. */
+#ifndef CB_LOWER_WITHIN_H
+#define CB_LOWER_WITHIN_H
+
+#include "../plan/planner.h"
+#include "program.h"
+
+/* CB_INFEASIBLE: the text says what the smallest takes, op by op and in groups. Budgets on other
+ * measures than live and arena are the planner's alone. */
+CB_MUST_CHECK cb_status cb_plan_within(const cb_graph *joint, const cb_problem *p,
+                                       const cb_plan_options *options, cb_fuses_fn fuses,
+                                       cb_alloc *alloc, cb_plan **plan, cb_program **program,
+                                       cb_error *err);
+
+#endif
