@@ -29,6 +29,7 @@ cb_status cb_context_new(const cb_context_options *options, cb_context **out, cb
     memset(ctx, 0, sizeof *ctx);
     cb_alloc_init(&ctx->alloc);
     ctx->runtime = (cb_runtime){.alloc = &ctx->alloc, .blas = o.blas};
+    ctx->devices.runtime = &ctx->runtime;
     if (o.blas.name) {
         (void)snprintf(ctx->blas_name, sizeof ctx->blas_name, "%s", o.blas.name);
         ctx->runtime.blas.name = ctx->blas_name;
@@ -45,6 +46,7 @@ cb_status cb_context_new(const cb_context_options *options, cb_context **out, cb
 
 void cb_context_free(cb_context *ctx) {
     if (!ctx) return;
+    cb_devices_close(&ctx->devices);
     cb_threads_free(ctx->runtime.pool);
     cb_alloc outside;
     cb_alloc_init(&outside);

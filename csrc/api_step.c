@@ -137,17 +137,6 @@ uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint32_t *ou
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-/* New states replace the old ones when nothing can fail any more. The null backend has none. */
-static void copy_states(const cb_step *step, const cb_run *run) {
-    const cb_program *p = step->program;
-    for (uint32_t i = 0; i < p->n_output; i++) {
-        const cb_argument *a = &p->output[i];
-        if (a->role_or_kind != CB_OUTPUT_STATE || a->bytes == 0) continue;
-        const void *from = step->backend->address(step->state, a->operand);
-        if (from) memcpy(run->inputs[a->input], from, a->bytes);
-    }
-}
-
 cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, cb_error *err) {
     if (!run) return cb_fail(err, CB_INVALID, "run: no bindings given (NULL)");
     CB_TRY(check_run(step, run, err));
@@ -164,7 +153,6 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
     cb_run_stats stats = {0};
     step->has_run = false;
     CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
-    copy_states(step, run);
     step->has_run = true;
     if (result) *result = (cb_run_result){.peak_bytes = stats.peak_bytes, .n_alloc = stats.n_alloc};
     return CB_OK;

@@ -83,13 +83,19 @@ static cb_step *step_new(cb_context *ctx, const cb_compile_options *o) {
     return step;
 }
 
+static cb_status no_backend(cb_step *step, const char *name, cb_error *err) {
+    cb_str names;
+    cb_str_init(&names, &step->arena);
+    cb_backend_names(&names);
+    if (names.failed) return cb_no_memory(err);
+    return cb_fail(err, CB_INVALID, "compile: no backend is called \"%s\"; there are %s", name,
+                   names.at);
+}
+
 static cb_status choose_backend(cb_step *step, const cb_compile_options *o, cb_error *err) {
-    const char *name = o->backend ? o->backend : "cpu";
-    step->backend = cb_backend_find(name);
-    if (step->backend) return CB_OK;
-    return cb_fail(err, CB_INVALID,
-                   "compile: no backend is called \"%s\"; there are cpu, debug, ref and null",
-                   name);
+    step->backend = o->backend ? cb_backend_find(o->backend) : cb_backends[0];
+    if (!step->backend) return no_backend(step, o->backend, err);
+    return cb_devices_get(&step->ctx->devices, step->backend, &step->device, err);
 }
 
 static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
@@ -101,7 +107,9 @@ static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_com
 
 static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
-                                         .static_bytes = o->static_bytes};
+                                         .static_bytes = o->static_bytes,
+                                         .alignment = step->backend->alignment,
+                                         .workspace = step->backend->workspace};
     CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
     CB_TRY(cb_problem_verify(step->problem, err));
     return cb_find_fusion(step->problem, err);
@@ -153,8 +161,8 @@ static cb_status make_program(cb_step *step, cb_error *err) {
 
 static cb_status make_executable(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
-    CB_TRY(step->backend->supports(p, err));
-    CB_TRY(step->backend->compile(p, &step->ctx->runtime, &step->state, err));
+    CB_TRY(cb_backend_supports(step->backend, p, err));
+    CB_TRY(step->backend->compile(p, step->device, &step->state, err));
     step->ranges =
         CB_NEW(&step->arena, cb_range,
                p->n_input + (size_t)p->n_output + (1 + CB_MAX_STATES) * (size_t)step->n_gradients);

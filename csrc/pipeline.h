@@ -10,7 +10,8 @@
 
 struct cb_context {
     cb_alloc alloc;
-    cb_runtime runtime; /* backends keep a pointer to it, so its pool may change between runs */
+    cb_runtime runtime; /* devices keep a pointer to it, so its pool may change between runs */
+    cb_devices devices;
     char blas_name[CB_BLAS_NAME];
 };
 
@@ -29,7 +30,7 @@ struct cb_step {
     cb_plan *plan;
     cb_program *program;
     const cb_backend *backend;
-    void *state;          /* of the backend */
+    void *device, *state; /* of the backend: the context's, the compiled program */
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
     bool *is_stepped;   /* [n_input] an optimizer updates it after the run */

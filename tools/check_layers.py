@@ -129,7 +129,7 @@ def layer_of(root: Path, path: Path) -> str | None:
         # The headers of the test framework serve every layer, so they stand on the lowest.
         if len(parts) == 3:
             return "base"
-        rightmost = {"plan": "plan/files"}.get(parts[2], parts[2])
+        rightmost = {"plan": "plan/files", "far": "core"}.get(parts[2], parts[2])
         return rightmost if rightmost in LEFT else None
     if parts[:2] == ("examples", "c"):
         return "include"

@@ -1,12 +1,48 @@
+/* Finding backends by name, and opening their devices. Two threads that ask for a device at once
+ * may both open one: the second to be done closes its own again, so that nobody waits under a lock
+ * that a forked child would inherit. */
 #include "backend.h"
 
 #include <string.h>
 
 const cb_backend *cb_backend_find(const char *name) {
-    static const cb_backend *const all[] = {&cb_backend_cpu, &cb_backend_debug, &cb_backend_ref,
-                                            &cb_backend_null};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (strcmp(all[i]->name, name) == 0) return all[i];
+    for (uint32_t i = 0; cb_backends[i]; i++) {
+        if (strcmp(cb_backends[i]->name, name) == 0) return cb_backends[i];
     }
     return NULL;
+}
+
+void cb_backend_names(cb_str *out) {
+    for (uint32_t i = 0; cb_backends[i]; i++) {
+        const char *before = i == 0 ? "" : cb_backends[i + 1] ? ", " : " and ";
+        cb_str_addf(out, "%s%s", before, cb_backends[i]->name);
+    }
+}
+
+cb_status cb_backend_supports(const cb_backend *backend, const cb_program *program, cb_error *err) {
+    for (uint32_t g = 0; g < program->n_group; g++) CB_TRY(backend->supports(program, g, err));
+    return CB_OK;
+}
+
+cb_status cb_devices_get(cb_devices *devices, const cb_backend *backend, void **device,
+                         cb_error *err) {
+    uint32_t i = 0;
+    while (cb_backends[i] != backend) i++;
+    void *open = atomic_load(&devices->open[i]), *other = NULL;
+    if (!open) {
+        CB_TRY(backend->open(devices->runtime, &open, err));
+        if (!atomic_compare_exchange_strong(&devices->open[i], &other, open)) {
+            backend->close(open);
+            open = other;
+        }
+    }
+    *device = open;
+    return CB_OK;
+}
+
+void cb_devices_close(cb_devices *devices) {
+    for (uint32_t i = 0; cb_backends[i]; i++) {
+        void *open = atomic_exchange(&devices->open[i], NULL);
+        if (open) cb_backends[i]->close(open);
+    }
 }

@@ -1,6 +1,6 @@
-/* backend.h: the contract between a compiled program and whatever runs it. A backend is a const
- * table of functions; each of the folders holds one. They include `lower`, `ir` and `base`. Start
- * here, then read kernel.h and executable.h, which the backends share.
+/* backend.h: the contract between a compiled step and whatever runs it. A backend is a const table
+ * of functions, and each folder here holds one. docs/backends.md goes through the table call by
+ * call; the host's backends share kernel.h, executable.h and host.h.
  *
  *   cpu    one planned arena, vectorised kernels, the thread pool of the context
  *   debug  the cpu kernels, but every buffer is allocated by itself at its first group and freed
@@ -8,33 +8,62 @@
  *          of their group, do not count), and a sanitizer sees every stray access
  *   ref    the slow twin: plain loops in double, no kernel shared with cpu
  *   null   runs nothing, counts groups
- */
+ *
+ * Memory. What a run reads and writes lies in the backend's memory. Where `is_host` is false the
+ * host never touches it but through `copy`.
+ *
+ * Streams. `copy`, `record`, `wait`, `run` and `step` put work on a stream, which does it in the
+ * order in which it came; streams are ordered among each other by events alone. A stream is the
+ * caller's, who keeps it until its work is done: a backend makes none, keeps none, and gives none
+ * back. NULL is the device's own stream. On the host all work is done when the call returns, and
+ * the stream is looked at by nobody.
+ *
+ * Blocking. `record`, `wait`, `address`, `step`, and `run` but for the first of an executable put
+ * work on a stream and return: they neither allocate memory nor wait for the device, so that they
+ * can be captured. All other calls may block.
+ *
+ * Errors. A call answers for what shows at once. What shows while work is done is answered by
+ * `sync` (of the device: it is lost, and so is every later call) or `finish` (of a run: an index
+ * out of range, say). A run that fails changes none of its inputs, nor does what was put behind it
+ * for the same executable until `finish` has answered.
+ *
+ * Threads. A device is used by any number of threads, an executable by one at a time. */
 #ifndef CB_EXEC_BACKEND_H
 #define CB_EXEC_BACKEND_H
 
 #include "../base/philox.h"
 #include "../base/threads.h"
+#include "../lower/annotate.h"
 #include "../lower/program.h"
 
-typedef struct cb_runtime { /* what a backend may use; outlives every executable made with it */
+typedef struct cb_runtime { /* what a backend may use; outlives every device opened with it */
     cb_alloc *alloc;
     cb_threads *pool;
     cb_blas blas;
 } cb_runtime;
 
+typedef struct cb_stream cb_stream; /* defined nowhere: a backend knows what its handles are */
+typedef struct cb_event cb_event;   /* likewise: a point on a stream, and when it was reached */
+
+typedef enum cb_way { CB_WAY_IN = 0, /* from the host */ CB_WAY_OUT } cb_way;
+
+/* Lists are read before `run` returns. Memory that they point to, and what a run fills, is left
+ * alone by the caller until the run is done. */
 typedef struct cb_bindings {
+    cb_stream *stream;
     void *const *inputs;  /* [n_input] contiguous, of the argument's bytes */
     void *const *outputs; /* [n_output]; entries of outputs kept inside the arena are ignored */
     uint64_t seed;
     uint32_t step;   /* of the random generator */
-    cb_poll_fn poll; /* asked between groups; may be NULL */
+    cb_poll_fn poll; /* asked before anything is put on the stream, and by backends that run within
+                        the call between groups; may be NULL */
     void *poll_user;
     double *group_seconds; /* [n_group] filled when not NULL */
     uint64_t *group_bytes; /* [n_group] bytes allocated while each group ran, filled by the debug
                               backend when not NULL; others leave it alone */
 } cb_bindings;
 
-typedef struct cb_run_stats {
+typedef struct cb_run_stats { /* filled when `run` returns */
     uint64_t peak_bytes; /* cpu: high-water mark of arena bytes in use; debug: counted peak of what
                             was allocated */
     uint64_t n_group;    /* run */
@@ -43,20 +72,85 @@ typedef struct cb_run_stats {
 
 typedef struct cb_backend {
     const char *name;
-    /* What runs in groups of several; NULL: nothing. */
-    cb_fuses_fn fuses;
-    /* May this program run here? CB_UNSUPPORTED names the first instruction that may not. */
-    cb_status (*supports)(const cb_program *program, cb_error *err);
-    cb_status (*compile)(const cb_program *program, const cb_runtime *runtime, void **state,
-                         cb_error *err);
-    cb_status (*run)(void *state, const cb_bindings *bindings, cb_run_stats *stats, cb_error *err);
-    /* Address of an operand that is kept inside after a run (a gradient or a state); NULL when
+
+    /* ---- questions, asked while a step is planned and lowered; pure functions ---- */
+
+    bool is_host;       /* its memory is the host's */
+    uint64_t alignment; /* of arguments it allocates and buffers in the arena; power of two */
+    cb_workspace_fn workspace; /* scratch that it wants for an op */
+    cb_fuses_fn fuses;         /* what runs in groups of several; NULL: nothing */
+    /* May this group run here? CB_UNSUPPORTED names the first instruction that may not. */
+    cb_status (*supports)(const cb_program *program, uint32_t group, cb_error *err);
+
+    /* ---- a device ---- */
+
+    /* A device keeps a pointer to its runtime. Several may be open for one, if only for a moment
+     * (cb_devices_get). Executables, memory and events are gone before it is closed. */
+    cb_status (*open)(const cb_runtime *runtime, void **device, cb_error *err);
+    void (*close)(void *device);
+
+    /* ---- memory ---- */
+
+    /* The block is the caller's, who frees it when no work on it is left. */
+    cb_status (*alloc)(void *device, size_t bytes, void **block, cb_error *err);
+    void (*free)(void *device, void *block); /* NULL is fine */
+    /* Both sides stay as they are until the work is done; it may be done when the call returns. */
+    cb_status (*copy)(void *device, cb_stream *stream, cb_way way, void *to, const void *from,
+                      size_t bytes, cb_error *err);
+
+    /* ---- order ---- */
+
+    cb_status (*sync)(void *device, cb_stream *stream, cb_error *err); /* all its work is done */
+    /* An event is the caller's. It may be freed while work waits for it. */
+    cb_status (*event_new)(void *device, cb_event **event, cb_error *err);
+    void (*event_free)(void *device, cb_event *event); /* NULL is fine */
+    cb_status (*record)(void *device, cb_stream *stream, cb_event *event, cb_error *err);
+    /* What comes after on this stream waits for where the event was recorded last; for nothing
+     * where it never was. */
+    cb_status (*wait)(void *device, cb_stream *stream, cb_event *event, cb_error *err);
+    /* Between two events that were recorded; blocks until both are reached. */
+    cb_status (*seconds)(void *device, cb_event *from, cb_event *to, double *out, cb_error *err);
+
+    /* ---- programs ---- */
+
+    /* Program and device outlive the executable. Memory that a run needs may be left to the first
+     * run, which then cannot be captured. */
+    cb_status (*compile)(const cb_program *program, void *device, void **executable, cb_error *err);
+    /* Runs of one executable on several streams are ordered by the caller: they share its memory.
+     * New states replace the inputs they belong to as the last action. */
+    cb_status (*run)(void *executable, const cb_bindings *bindings, cb_run_stats *stats,
+                     cb_error *err);
+    /* Blocks until the runs that were put on the stream are done, and answers the first error that
+     * any has met since it was last asked. */
+    cb_status (*finish)(void *executable, cb_stream *stream, cb_error *err);
+    /* Where an operand is that is kept inside after a run (a gradient), until the next run; NULL:
      * there is none. */
-    void *(*address)(void *state, uint32_t operand);
-    void (*destroy)(void *state);
+    void *(*address)(void *executable, uint32_t operand);
+    void (*destroy)(void *executable); /* NULL is fine */
 } cb_backend;
 
 extern const cb_backend cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_backend_null;
+
+/* builtin.c: all that there are, ended by NULL; the first is the one that runs unless another is
+ * named. */
+extern const cb_backend *const cb_backends[];
+#define CB_BACKENDS_MOST 8
+
 const cb_backend *cb_backend_find(const char *name); /* NULL: unknown */
+/* "cpu, debug and null" */
+void cb_backend_names(cb_str *out);
+/* May each group of the program run there? */
+CB_MUST_CHECK cb_status cb_backend_supports(const cb_backend *backend, const cb_program *program,
+                                            cb_error *err);
+
+/* The open devices of one runtime, by backend. A device is opened when it is first asked for, by
+ * any thread. */
+typedef struct cb_devices {
+    const cb_runtime *runtime;
+    _Atomic(void *) open[CB_BACKENDS_MOST];
+} cb_devices;
+CB_MUST_CHECK cb_status cb_devices_get(cb_devices *devices, const cb_backend *backend,
+                                       void **device, cb_error *err);
+void cb_devices_close(cb_devices *devices);
 
 #endif

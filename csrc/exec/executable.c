@@ -3,11 +3,8 @@
  * the stack and one call an instruction. */
 #include "executable.h"
 
-#include "../ir/work.h"
-
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define POLL_SECONDS 5e-3
 
@@ -37,29 +34,51 @@ static cb_status find_kernel(const cb_program *p, const cb_instr *instr, cb_kern
                    is_placed ? instr->location : "");
 }
 
-cb_status cb_executable_supports(const cb_program *program, cb_error *err) {
-    for (uint32_t i = 0; i < program->n_instr; i++) {
-        cb_kernel_fn kernel;
-        CB_TRY(find_kernel(program, &program->instr[i], &kernel, err));
-    }
-    return CB_OK;
+/* ---- indices of the caller ------------------------------------------------------------------- */
+
+/* The input that has to be copied before it is used, -1: none. */
+static int copied_input(const cb_program *p, const cb_instr *instr) {
+    const int input = cb_op_index_input(instr->code);
+    if (input < 0) return -1;
+    const uint32_t id = p->operand_id[instr->in_begin + (uint32_t)input];
+    return p->operand[id].space == CB_SPACE_ARENA ? -1 : input;
 }
 
-/* ---- indices of the caller ------------------------------------------------------------------- */
+static cb_status check_copy(const cb_program *p, const cb_instr *instr, cb_error *err) {
+    const int input = copied_input(p, instr);
+    if (input < 0) return CB_OK;
+    const cb_operand *x = &p->operand[p->operand_id[instr->in_begin + (uint32_t)input]];
+    const uint64_t bytes = cb_index_copy_bytes(x->dtype, &x->shape);
+    const uint64_t room = instr->scratch == CB_NONE ? 0 : p->buffer[instr->scratch].bytes;
+    if (bytes <= room && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;
+    return cb_fail(
+        err, CB_INTERNAL, "%s: its indices need a copy of %llu bytes in a scratch of %llu",
+        cb_op_def_of(instr->code)->name, (unsigned long long)bytes, (unsigned long long)room);
+}
 
 size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tensor *in,
                        void *scratch) {
-    const int input = cb_copied_input(program, instr);
+    const int input = copied_input(program, instr);
     if (input < 0) return 0;
     cb_tensor *index = &in[input];
     const size_t n = (size_t)cb_numel(&index->shape) * cb_dtype_size(index->dtype);
-    if (n == 0) return 0;
+    if (n == 0 || !scratch) return 0; /* there is room: check_copy */
     memcpy(scratch, index->data, n);
     index->data = scratch;
     return (size_t)cb_index_copy_bytes(index->dtype, &index->shape);
 }
 
 /* ---- making ready ---------------------------------------------------------------------------- */
+
+cb_status cb_executable_supports(const cb_program *program, uint32_t group, cb_error *err) {
+    const cb_group *g = &program->group[group];
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+        cb_kernel_fn kernel;
+        CB_TRY(find_kernel(program, &program->instr[i], &kernel, err));
+        CB_TRY(check_copy(program, &program->instr[i], err));
+    }
+    return CB_OK;
+}
 
 static const cb_operand *operand_of(const cb_executable *x, uint32_t tensor) {
     return &x->program->operand[x->program->operand_id[tensor]];
@@ -142,6 +161,15 @@ void *cb_executable_address(const cb_executable *x, uint32_t operand) {
     return o->space == CB_SPACE_ARENA ? element_of(x->address[o->buffer], o) : NULL;
 }
 
+void cb_replace_states(const cb_program *program, const cb_bindings *bindings,
+                       void *(*address)(void *executable, uint32_t operand), void *executable) {
+    for (uint32_t i = 0; i < program->n_output; i++) {
+        const cb_argument *a = &program->output[i];
+        if (a->role_or_kind != CB_OUTPUT_STATE || a->bytes == 0) continue;
+        memcpy(bindings->inputs[a->input], address(executable, a->operand), (size_t)a->bytes);
+    }
+}
+
 cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings, cb_error *err) {
     for (uint32_t i = 0; i < x->n_bound; i++) {
         const cb_operand *operand = operand_of(x, x->bound[i]);
@@ -198,16 +226,10 @@ cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
     return CB_OK;
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 cb_status cb_run_groups(uint32_t n_group, const cb_bindings *bindings, cb_run_group_fn run_group,
                         void *user, cb_error *err) {
     bool needs_clock = bindings->poll || bindings->group_seconds;
-    double start = needs_clock ? now() : 0, polled = start - POLL_SECONDS;
+    double start = needs_clock ? cb_host_clock() : 0, polled = start - POLL_SECONDS;
     for (uint32_t g = 0; g < n_group; g++) {
         if (bindings->poll && start - polled >= POLL_SECONDS) {
             polled = start;
@@ -216,7 +238,7 @@ cb_status cb_run_groups(uint32_t n_group, const cb_bindings *bindings, cb_run_gr
         }
         CB_TRY(run_group(user, g, err));
         if (!needs_clock) continue;
-        double end = now();
+        double end = cb_host_clock();
         if (bindings->group_seconds) bindings->group_seconds[g] = end - start;
         start = end;
     }

@@ -8,7 +8,7 @@
 #ifndef CB_EXEC_EXECUTABLE_H
 #define CB_EXEC_EXECUTABLE_H
 
-#include "backend.h"
+#include "host.h"
 #include "kernel.h"
 
 typedef struct cb_executable {
@@ -27,14 +27,16 @@ typedef struct cb_executable {
 bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                      const cb_dtype *out, uint32_t n_out);
 
-/* CB_UNSUPPORTED names the first instruction without a kernel. */
-CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, cb_error *err);
+/* CB_UNSUPPORTED names the first instruction of the group without a kernel; CB_INTERNAL: scratch
+ * has no room for indices that have to be copied. */
+CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, uint32_t group,
+                                               cb_error *err);
 /* On failure nothing is left behind. */
 CB_MUST_CHECK cb_status cb_executable_init(cb_executable *x, const cb_program *program,
                                            const cb_runtime *runtime, cb_error *err);
 void cb_executable_free(cb_executable *x);
 
-/* Copies the indices of an instruction that lie in the caller's memory (cb_copied_input) to the
+/* Copies the indices of an instruction that lie in the caller's memory (cb_op_index_copy) to the
  * head of its scratch, where nobody else writes them; that one of its inputs `in` points there from
  * then on. The bytes that the copy takes, 0 where there is none. */
 size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tensor *in,
@@ -51,6 +53,10 @@ CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t
                                                 const cb_bindings *bindings, cb_error *err);
 /* Where an operand is kept inside, NULL: it is the caller's, or its buffer is not there. */
 void *cb_executable_address(const cb_executable *x, uint32_t operand);
+
+/* The last action of a run: new states replace those of the caller. `address` is the backend's. */
+void cb_replace_states(const cb_program *program, const cb_bindings *bindings,
+                       void *(*address)(void *executable, uint32_t operand), void *executable);
 
 /* The run loop: `run_group` for each group in order; asks `poll` before the first group and then
  * about every 5 ms of work (CB_CANCELLED), and fills group_seconds. */

@@ -9,7 +9,6 @@
 
 #include "../ir/work.h"
 
-#define ARENA_GRAIN CB_ALIGN
 #define SHRINKS 4 /* a reduction that shrinks by more than this does not fuse for free */
 
 typedef struct job {
@@ -98,7 +97,7 @@ static cb_status annotate_ops(job *j) {
         p->op_flags[id] = flags_of(g, id);
         p->op_flops[id] = work.flops;
         p->op_bytes[id] = work.bytes;
-        p->op_workspace[id] = work.workspace;
+        p->op_workspace[id] = j->options->workspace(g, id);
         p->op_class[id] = (uint8_t)work_class(g, op, ins);
         p->op_region[id] = op->region;
         p->op_kind[id] = cb_op_def_of(op->code)->name;
@@ -230,7 +229,7 @@ static cb_status annotate_all(job *j) {
     CB_TRY(annotate_constraints(j));
     CB_TRY(annotate_regions(j));
     j->p->backward_starts = j->g->backward_starts;
-    j->p->align = ARENA_GRAIN;
+    j->p->align = j->options->alignment;
     j->p->static_bytes = j->options->static_bytes;
     return CB_OK;
 }

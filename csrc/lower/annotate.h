@@ -6,10 +6,16 @@
 #include "../ir/graph.h"
 #include "../plan/model/problem.h"
 
+/* Bytes of scratch that an op of a graph has while it runs. */
+typedef uint64_t (*cb_workspace_fn)(const cb_graph *g, cb_op_id id);
+
 typedef struct cb_annotate_options {
     bool keep_gradients;   /* gradients live in the arena to the end (an optimizer consumes them);
                               false: the caller's buffers */
     uint64_t static_bytes; /* parameters and optimizer states, for the `total` measure */
+    /* What the backend answers that will run the program: */
+    uint64_t alignment; /* of what lies in the arena: bytes, a power of two */
+    cb_workspace_fn workspace;
 } cb_annotate_options;
 
 /* Results are the caller's buffers (STATIC). New states live in the arena to the end and are copied

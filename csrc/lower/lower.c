@@ -44,6 +44,7 @@ static cb_status make_tables(lowering *x) {
         const cb_op *op = &g->ops.at[x->plan->schedule.step[groups->step[i]]];
         n_ids += op->n_in + op->n_out;
     }
+    program->align = x->p->align;
     program->n_group = groups->n_group;
     program->n_instr = groups->n_instr;
     for (uint32_t i = 0; i < x->plan->lives.n_instance; i++) {
@@ -242,7 +243,8 @@ static cb_status measure(lowering *x) {
         const cb_buffer *buffer = &program->buffer[b];
         starts[buffer->made] += buffer->bytes;
         ends[buffer->last] += buffer->bytes;
-        uint64_t end = cb_align_up(buffer->offset + buffer->bytes);
+        uint64_t end =
+            (buffer->offset + buffer->bytes + program->align - 1) & ~(program->align - 1);
         if (end > program->arena_bytes) program->arena_bytes = end;
     }
     uint64_t live = 0;

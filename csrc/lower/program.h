@@ -107,18 +107,10 @@ typedef struct cb_program {
     cb_argument *input;
     cb_argument *output;
     uint32_t backward_starts; /* group index */
+    uint64_t align;           /* of each buffer's offset: the plan's, a power of two */
     uint64_t arena_bytes;     /* <= the plan's */
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
 } cb_program;
-
-/* The input of an instruction that has to be copied before it is used, -1: none: indices in the
- * caller's memory, see cb_op_index_copy. */
-static inline int cb_copied_input(const cb_program *program, const cb_instr *instr) {
-    const int input = cb_op_index_input(instr->code);
-    if (input < 0) return -1;
-    const uint32_t id = program->operand_id[instr->in_begin + (uint32_t)input];
-    return program->operand[id].space == CB_SPACE_ARENA ? -1 : input;
-}
 
 /* Whether a backend can run an op as this part of a group of several instructions. */
 typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
@@ -129,8 +121,7 @@ CB_MUST_CHECK cb_status cb_lower(const cb_graph *joint, const cb_problem *p, con
                                  cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out,
                                  cb_error *err);
 void cb_program_free(cb_program *program);
-/* Every operand inside its buffer, no two live buffers overlap, every read after a write, scratch
- * with room for copied indices. */
+/* Every operand inside its buffer, no two live buffers overlap, every read after a write. */
 CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);
 CB_MUST_CHECK cb_status cb_program_print(const cb_program *program, cb_str *out, cb_error *err);
 /* What is in each group, what it moves, and why it ends, as JSON: see program_json.c. Problem and

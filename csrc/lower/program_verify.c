@@ -3,7 +3,6 @@
  * wrong number. */
 #include <inttypes.h>
 
-#include "../ir/work.h"
 #include "program.h"
 #include "reads.h"
 
@@ -80,6 +79,10 @@ static void list_by(const cb_program *p, bool last, uint32_t *begin, uint32_t *o
 
 static cb_status check_buffers(check *c) {
     const cb_program *p = c->p;
+    if (p->align == 0 || (p->align & (p->align - 1))) {
+        return cb_fail(c->err, CB_INTERNAL, "program: align is %" PRIu64 ", not a power of two",
+                       p->align);
+    }
     for (uint32_t b = 0; b < p->n_buffer; b++) {
         const cb_buffer *x = &p->buffer[b];
         if (x->made >= p->n_group || x->last < x->made || x->last > p->n_group) {
@@ -88,7 +91,7 @@ static cb_status check_buffers(check *c) {
                            " of %" PRIu32,
                            b, x->made, x->last, p->n_group);
         }
-        if (x->offset % CB_ALIGN || x->bytes > p->arena_bytes ||
+        if (x->offset % p->align || x->bytes > p->arena_bytes ||
             x->offset > p->arena_bytes - x->bytes) {
             return cb_fail(c->err, CB_INTERNAL,
                            "program: buffer %" PRIu32 " of %" PRIu64 " bytes at %" PRIu64
@@ -289,21 +292,6 @@ static cb_status check_parts(const check *c, uint32_t g) {
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-static cb_status check_copy(const check *c, uint32_t g, const cb_instr *instr) {
-    const cb_program *p = c->p;
-    const int input = cb_copied_input(p, instr);
-    if (input < 0) return CB_OK;
-    const cb_operand *x = &p->operand[p->operand_id[instr->in_begin + (uint32_t)input]];
-    const uint64_t bytes = cb_index_copy_bytes(x->dtype, &x->shape);
-    const uint32_t scratch = instr->scratch;
-    const uint64_t room = scratch == CB_NONE ? 0 : p->buffer[scratch].bytes;
-    if (bytes <= room && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;
-    return cb_fail(c->err, CB_INTERNAL,
-                   "program: the indices of group %" PRIu32 " need a copy of %" PRIu64
-                   " bytes in a scratch of %" PRIu64,
-                   g, bytes, room);
-}
-
 static cb_status check_scratch(check *c, uint32_t g, const cb_instr *instr) {
     const uint32_t scratch = instr->scratch;
     if (scratch == CB_NONE) return CB_OK;
@@ -329,7 +317,6 @@ static cb_status check_groups(check *c) {
         for (uint32_t i = 0; i < group->n_instr; i++) {
             CB_TRY(check_instr(c, g, &p->instr[next + i]));
             CB_TRY(check_scratch(c, g, &p->instr[next + i]));
-            CB_TRY(check_copy(c, g, &p->instr[next + i]));
         }
         CB_TRY(check_parts(c, g));
         next += group->n_instr;

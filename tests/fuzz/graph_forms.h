@@ -4,10 +4,11 @@
 
 #include "ad/joint.h"
 #include "base/map.h"
+#include "exec/tiles.h"
+#include "exec/workspace.h"
 #include "ir/graph_json.h"
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "ir/work.h"
 #include "target.h"
 
 typedef cb_status (*read_fn)(cb_alloc *, const char *, size_t, cb_graph **, cb_error *);
@@ -50,7 +51,7 @@ static inline void try_joint(const cb_graph *g, cb_alloc *alloc) {
 static inline void expect_graph(const cb_graph *g, cb_alloc *alloc) {
     cb_graph *less = NULL, *copy = NULL;
     for (size_t op = 0; op < g->ops.len; op++)
-        EXPECT(cb_op_work(g, (cb_op_id)op).workspace <=
+        EXPECT(cb_op_workspace(g, (cb_op_id)op) <=
                CB_WORKSPACE_MAX + cb_op_index_copy(g, (cb_op_id)op));
     EXPECT_OK(cb_graph_prune(g, alloc, &less, &err));
     EXPECT(less->ops.len <= g->ops.len);

@@ -20,7 +20,8 @@ typedef struct run {
 
 /* A buffer takes its bytes rounded up to the arena's grain, as it does in the plan. */
 static void touch(const cb_program *p, uint32_t buffer, uint64_t *top) {
-    uint64_t end = cb_align_up(p->buffer[buffer].offset + p->buffer[buffer].bytes);
+    uint64_t end =
+        (p->buffer[buffer].offset + p->buffer[buffer].bytes + p->align - 1) & ~(p->align - 1);
     if (end > *top) *top = end;
 }
 
@@ -49,29 +50,16 @@ static void cpu_destroy(void *handle) {
     cb_free(alloc, s);
 }
 
-/* Groups that are too large for the executor run kernel by kernel, with locals in memory of their
- * own: there are no such groups among ordinary models. */
-static cb_status make_locals(state *s, cb_error *err) {
-    const cb_program *p = s->x.program;
-    for (uint32_t l = 0; l < p->n_local; l++) {
-        if (cb_executor_has(s->executor, p->locals[l].group)) continue;
-        s->x.local[l] = cb_arena_get(&s->x.memory, (size_t)p->locals[l].bytes, 1);
-        if (!s->x.local[l]) return cb_no_memory(err);
-    }
-    return CB_OK;
-}
-
 static cb_status prepare(state *s, cb_error *err) {
     const cb_program *p = s->x.program;
     s->top = CB_NEW(&s->x.memory, uint64_t, p->n_group);
     if (!s->top) return cb_no_memory(err);
     for (uint32_t g = 0; g < p->n_group; g++) s->top[g] = group_top(p, &p->group[g]);
-    CB_TRY(cb_executor_new(&s->x, &s->executor, err));
-    return make_locals(s, err);
+    return cb_executor_new(&s->x, &s->executor, err);
 }
 
-static cb_status cpu_compile(const cb_program *program, const cb_runtime *runtime, void **out,
-                             cb_error *err) {
+static cb_status cpu_compile(const cb_program *program, void *device, void **out, cb_error *err) {
+    const cb_runtime *runtime = device;
     state *s = cb_malloc(runtime->alloc, sizeof *s);
     if (!s) return cb_no_memory(err);
     *s = (state){0};
@@ -109,6 +97,10 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     return cb_executor_run(r->s->executor, group, r->bindings, err);
 }
 
+static void *cpu_address(void *handle, uint32_t operand) {
+    return cb_executable_address(&((state *)handle)->x, operand);
+}
+
 static cb_status cpu_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,
                          cb_error *err) {
     state *s = handle;
@@ -117,6 +109,7 @@ static cb_status cpu_run(void *handle, const cb_bindings *bindings, cb_run_stats
     if (!s->arena) CB_TRY(make_arena(s, err));
     CB_TRY(cb_executable_bind(&s->x, bindings, err));
     CB_TRY(cb_run_groups(s->x.program->n_group, bindings, run_group, &r, err));
+    cb_replace_states(s->x.program, bindings, cpu_address, s);
     if (stats) {
         *stats = (cb_run_stats){.peak_bytes = r.peak,
                                 .n_group = s->x.program->n_group,
@@ -125,12 +118,9 @@ static cb_status cpu_run(void *handle, const cb_bindings *bindings, cb_run_stats
     return CB_OK;
 }
 
-static void *cpu_address(void *handle, uint32_t operand) {
-    return cb_executable_address(&((state *)handle)->x, operand);
-}
-
 const cb_backend cb_backend_cpu = {
     .name = "cpu",
+    CB_HOST_CALLS,
     .fuses = cb_kernels_fuse,
     .supports = cb_executable_supports,
     .compile = cpu_compile,

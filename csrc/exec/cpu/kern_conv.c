@@ -5,7 +5,7 @@
  *     data gradient     col [K, columns] = w[o, K]^T g[o, columns], added back into dx (col2im)
  *     weight gradient   dw  [o, K]       = g[o, columns] col^T, summed over tiles
  *
- * Tiles are cut by shape alone (ir/tiles.h). Several small images share a tile, so that the
+ * Tiles are cut by shape alone (tiles.h). Several small images share a tile, so that the
  * products stay large; then y and g, whose images lie apart in memory, go through scratch. Each
  * task owns what it writes (a tile of y; all of an image's dx for some channels; a block of dw), so
  * sums have one fixed order whatever the number of threads. 1x1 convolutions of large images are

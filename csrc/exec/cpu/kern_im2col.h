@@ -9,7 +9,7 @@
 #ifndef CB_EXEC_CPU_KERN_IM2COL_H
 #define CB_EXEC_CPU_KERN_IM2COL_H
 
-#include "../../ir/tiles.h"
+#include "../tiles.h"
 #include "../kernel.h"
 #include "gemm.h"
 #include "kern_half.h"

@@ -15,7 +15,7 @@
 #include "kern_half.h"
 #include "kern_int.h"
 
-#include "../../ir/tiles.h"
+#include "../tiles.h"
 
 #define TASK_ELEMENTS ((int64_t)1 << 15)
 

@@ -1,4 +1,4 @@
-/* Matrix products. The output is cut into tiles by its shape alone (ir/tiles.h), never along the
+/* Matrix products. The output is cut into tiles by its shape alone (tiles.h), never along the
  * inner axis, and each tile is one single-threaded call: the same bits for any number of threads.
  * (A multi-threaded BLAS gives other bits for another thread count, and a row of a product has
  * other bits than the same row computed alone.)
@@ -10,7 +10,7 @@
 #include "kern_half.h"
 #include "kern_int.h"
 
-#include "../../ir/tiles.h"
+#include "../tiles.h"
 
 /* A matrix inside a tensor: the last two axes. */
 typedef struct matrix {

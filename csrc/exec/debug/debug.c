@@ -135,8 +135,8 @@ static cb_status sort_locals(state *s, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status debug_compile(const cb_program *program, const cb_runtime *runtime, void **out,
-                               cb_error *err) {
+static cb_status debug_compile(const cb_program *program, void *device, void **out, cb_error *err) {
+    const cb_runtime *runtime = device;
     state *s = cb_malloc(runtime->alloc, sizeof *s);
     if (!s) return cb_no_memory(err);
     *s = (state){0};
@@ -193,6 +193,10 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     return CB_OK;
 }
 
+static void *debug_address(void *handle, uint32_t operand) {
+    return cb_executable_address(&((state *)handle)->x, operand);
+}
+
 /* What is held to the end stays until the next run, for cb_backend.address. */
 static cb_status debug_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,
                            cb_error *err) {
@@ -207,6 +211,7 @@ static cb_status debug_run(void *handle, const cb_bindings *bindings, cb_run_sta
         free_all(s);
         return status;
     }
+    cb_replace_states(s->x.program, bindings, debug_address, s);
     if (stats) {
         *stats = (cb_run_stats){.peak_bytes = s->peak,
                                 .n_group = s->x.program->n_group,
@@ -215,12 +220,9 @@ static cb_status debug_run(void *handle, const cb_bindings *bindings, cb_run_sta
     return CB_OK;
 }
 
-static void *debug_address(void *handle, uint32_t operand) {
-    return cb_executable_address(&((state *)handle)->x, operand);
-}
-
 const cb_backend cb_backend_debug = {
     .name = "debug",
+    CB_HOST_CALLS,
     .fuses = cb_kernels_fuse,
     .supports = cb_executable_supports,
     .compile = debug_compile,

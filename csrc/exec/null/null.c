@@ -1,5 +1,5 @@
 /* The null backend: the run loop without kernels, for measuring everything around them and for
- * planning on machines that cannot hold the arena. Outputs are left as they are. */
+ * planning on machines that cannot hold the arena. Outputs and states are left as they are. */
 #include "../executable.h"
 
 typedef struct state {
@@ -7,14 +7,13 @@ typedef struct state {
     cb_alloc *alloc;
 } state;
 
-static cb_status null_supports(const cb_program *program, cb_error *err) {
-    (void)program;
-    (void)err;
+static cb_status null_supports(const cb_program *program, uint32_t group, cb_error *err) {
+    (void)program, (void)group, (void)err;
     return CB_OK;
 }
 
-static cb_status null_compile(const cb_program *program, const cb_runtime *runtime, void **out,
-                              cb_error *err) {
+static cb_status null_compile(const cb_program *program, void *device, void **out, cb_error *err) {
+    const cb_runtime *runtime = device;
     state *s = cb_malloc(runtime->alloc, sizeof *s);
     if (!s) return cb_no_memory(err);
     *s = (state){.program = program, .alloc = runtime->alloc};
@@ -51,6 +50,7 @@ static void null_destroy(void *handle) {
 
 const cb_backend cb_backend_null = {
     .name = "null",
+    CB_HOST_CALLS,
     .supports = null_supports,
     .compile = null_compile,
     .run = null_run,

@@ -18,8 +18,9 @@ typedef struct ref_state {
     uint64_t bytes;
 } ref_state;
 
-static cb_status ref_supports(const cb_program *program, cb_error *err) {
-    for (uint32_t i = 0; i < program->n_instr; i++) {
+static cb_status ref_supports(const cb_program *program, uint32_t group, cb_error *err) {
+    const cb_group *g = &program->group[group];
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         const cb_op_def *def = cb_op_def_of(program->instr[i].code);
         if (!(def->flags & (CB_OPF_VIEW | CB_OPF_SOURCE))) continue;
         return cb_fail(err, CB_UNSUPPORTED, "%s: views and inputs are operands, not instructions",
@@ -38,10 +39,10 @@ static void ref_destroy(void *opaque) {
     cb_free(s->alloc, s);
 }
 
-static cb_status ref_compile(const cb_program *program, const cb_runtime *runtime, void **state,
-                             cb_error *err) {
+static cb_status ref_compile(const cb_program *program, void *device, void **state, cb_error *err) {
+    const cb_runtime *runtime = device;
     uint32_t most = 0;
-    CB_TRY(ref_supports(program, err));
+    CB_TRY(cb_backend_supports(&cb_backend_ref, program, err));
     ref_state *s = cb_malloc(runtime->alloc, sizeof *s);
     if (!s) return cb_no_memory(err);
     *s = (ref_state){.program = program, .alloc = runtime->alloc};
@@ -126,6 +127,13 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     return CB_OK;
 }
 
+static void *ref_address(void *opaque, uint32_t operand) {
+    const ref_state *s = opaque;
+    const cb_operand *o = &s->program->operand[operand];
+    if (o->space != CB_SPACE_ARENA) return NULL;
+    return (char *)s->buffer[o->buffer] + o->offset * (int64_t)cb_dtype_size(o->dtype);
+}
+
 static cb_status ref_run(void *opaque, const cb_bindings *bindings, cb_run_stats *stats,
                          cb_error *err) {
     ref_state *s = opaque;
@@ -136,19 +144,14 @@ static cb_status ref_run(void *opaque, const cb_bindings *bindings, cb_run_stats
     for (uint32_t i = 0; i < s->program->n_local; i++)
         memset(s->local[i], 0xFF, (size_t)s->program->locals[i].bytes);
     CB_TRY(cb_run_groups(s->program->n_group, bindings, run_group, &call, err));
+    cb_replace_states(s->program, bindings, ref_address, s);
     if (stats) *stats = (cb_run_stats){.peak_bytes = s->bytes, .n_group = s->program->n_group};
     return CB_OK;
 }
 
-static void *ref_address(void *opaque, uint32_t operand) {
-    const ref_state *s = opaque;
-    const cb_operand *o = &s->program->operand[operand];
-    if (o->space != CB_SPACE_ARENA) return NULL;
-    return (char *)s->buffer[o->buffer] + o->offset * (int64_t)cb_dtype_size(o->dtype);
-}
-
 const cb_backend cb_backend_ref = {
     .name = "ref",
+    CB_HOST_CALLS,
     .supports = ref_supports,
     .compile = ref_compile,
     .run = ref_run,

@@ -13,7 +13,8 @@
 #include "base/cpu.h"
 #include "check.h"
 #include "exec/kernel.h"
-#include "ir/work.h"
+#include "exec/tiles.h"
+#include "exec/workspace.h"
 
 #define MOST_TENSORS 64
 
@@ -174,7 +175,7 @@ static inline cb_status infer_outputs(test_op *op, uint64_t *scratch_bytes) {
                                           &ins[i], &err));
     }
     CB_TRY_DONE(cb_graph_append(g, op->code, op->n_in, ins, &op->attrs, &id, &err));
-    *scratch_bytes = cb_op_work(g, id).workspace - cb_op_index_copy(g, id); /* the kernel's part */
+    *scratch_bytes = cb_op_workspace(g, id) - cb_op_index_copy(g, id); /* the kernel's part */
     op->n_out = g->ops.at[id].n_out;
     for (uint32_t k = 0; k < op->n_out; k++) {
         const cb_value *v = &g->values.at[g->ops.at[id].out_begin + k];

@@ -8,7 +8,7 @@
  *     g4  s = mul(h, h)                   b4 [5,3], held
  */
 #include "base/sanitize.h"
-#include "exec/backend.h"
+#include "exec/executable.h"
 #include "kernel_test.h"
 #include "oom.h"
 
@@ -25,7 +25,7 @@ typedef struct fixture {
     cb_argument input[4], output[2];
     float weight[6 * 4], w[4 * 3], k[2 * 9], z[2 * 5 * 3];
     int64_t index[5];
-    void *inputs[4], *outputs[2];
+    const void *inputs[4];
 } fixture;
 
 static cb_operand operand(cb_space space, uint32_t buffer, cb_dtype dtype, int32_t rank,
@@ -94,6 +94,7 @@ static void lay_out(fixture *f) {
     f->buffer[3] = (cb_buffer){scratch, 320, 2, 2};
     f->buffer[4] = (cb_buffer){60, 0, 4, N_GROUP};
     f->buffer[5] = (cb_buffer){64, 128, 0, 0};
+    f->p.align = 64;
     f->p.arena_bytes = 320 + scratch;
     f->p.live_bytes = 60 + 120 + scratch;
     for (uint32_t i = 0; i < 4; i++)
@@ -121,14 +122,54 @@ static fixture *make_fixture(fixture *f) {
     for (int i = 0; i < 12; i++) f->w[i] = (float)(i % 5) * 0.5f - 1;
     for (int i = 0; i < 18; i++) f->k[i] = (float)(i % 4) - 1.5f;
     for (int i = 0; i < 5; i++) f->index[i] = (i * 4 + 1) % 6;
-    void *inputs[4] = {f->weight, f->index, f->w, f->k};
+    const void *inputs[4] = {f->weight, f->index, f->w, f->k};
     memcpy(f->inputs, inputs, sizeof inputs);
-    f->outputs[0] = f->z;
     return f;
 }
 
-static cb_runtime runtime_with(cb_alloc *alloc, cb_threads *pool) {
-    return (cb_runtime){.alloc = alloc, .pool = pool};
+/* ---- a device with the arguments in its memory ----------------------------------------------- */
+
+typedef struct session {
+    const cb_backend *b;
+    cb_runtime runtime;
+    void *device, *inputs[4], *outputs[2];
+    cb_event *began, *ended;
+} session;
+
+static cb_status put(session *s, const void *from, size_t bytes, void **block, cb_error *e) {
+    CB_TRY(s->b->alloc(s->device, bytes, block, e));
+    return s->b->copy(s->device, NULL, CB_WAY_IN, *block, from, bytes, e);
+}
+
+static cb_status open_session(session *s, const cb_backend *b, cb_alloc *alloc, cb_threads *pool,
+                              const fixture *f, cb_error *e) {
+    *s = (session){.b = b, .runtime = {.alloc = alloc, .pool = pool}};
+    CB_TRY(b->open(&s->runtime, &s->device, e));
+    for (int i = 0; i < 4 && f->inputs[i]; i++)
+        CB_TRY(put(s, f->inputs[i], (size_t)f->input[i].bytes, &s->inputs[i], e));
+    CB_TRY(put(s, f->z, sizeof f->z, &s->outputs[0], e));
+    CB_TRY(b->event_new(s->device, &s->began, e));
+    CB_TRY(b->event_new(s->device, &s->ended, e));
+    return b->sync(s->device, NULL, e);
+}
+
+static void close_session(session *s) {
+    if (!s->device) return;
+    CHECK_OK(s->b->sync(s->device, NULL, &err));
+    s->b->event_free(s->device, s->began);
+    s->b->event_free(s->device, s->ended);
+    for (int i = 0; i < 4; i++) s->b->free(s->device, s->inputs[i]);
+    s->b->free(s->device, s->outputs[0]);
+    s->b->close(s->device);
+}
+
+static cb_bindings bindings_of(const session *s) {
+    return (cb_bindings){.inputs = s->inputs, .outputs = s->outputs};
+}
+
+static void fetch(session *s, const void *from, void *to, size_t bytes) {
+    CHECK_OK(s->b->copy(s->device, NULL, CB_WAY_OUT, to, from, bytes, &err));
+    CHECK_OK(s->b->sync(s->device, NULL, &err));
 }
 
 /* What the program computes, by loops; all numbers are small multiples of 1/4, so every sum is
@@ -152,62 +193,165 @@ static void expect(const fixture *f, float s[15], float z[30]) {
     }
 }
 
+static void check_run(session *on, const fixture *f, void *state) {
+    const cb_backend *b = on->b;
+    double seconds[N_GROUP] = {-1, -1, -1, -1, -1}, took = -1;
+    float s[15], z[30], got[30];
+    cb_run_stats stats = {0};
+    cb_bindings bindings = bindings_of(on);
+    bindings.group_seconds = seconds;
+    expect(f, s, z);
+    CHECK_OK(b->record(on->device, NULL, on->began, &err));
+    CHECK_OK(b->run(state, &bindings, &stats, &err));
+    CHECK_OK(b->record(on->device, NULL, on->ended, &err));
+    CHECK_OK(b->finish(state, NULL, &err));
+    CHECK_OK(b->seconds(on->device, on->began, on->ended, &took, &err));
+    CHECK(stats.n_group == N_GROUP && took >= 0);
+    for (int i = 0; i < N_GROUP; i++) CHECK(seconds[i] >= 0 && seconds[i] <= took);
+    CHECK(b->address(state, Z) == NULL);
+    if (b == &cb_backend_null) return;
+    fetch(on, on->outputs[0], got, sizeof z);
+    CHECK(memcmp(got, z, sizeof z) == 0);
+    CHECK(b->address(state, S));
+    fetch(on, b->address(state, S), got, sizeof s);
+    CHECK(memcmp(got, s, sizeof s) == 0);
+    if (b == &cb_backend_cpu) CHECK(stats.peak_bytes == f->p.arena_bytes);
+    if (b == &cb_backend_debug) CHECK(stats.peak_bytes == f->p.live_bytes);
+}
+
 static void check_backend(const cb_backend *b) {
     fixture f;
     make_fixture(&f);
     cb_alloc alloc;
     cb_threads *pool = NULL;
     void *state = NULL;
-    double seconds[N_GROUP] = {-1, -1, -1, -1, -1};
-    float s[15], z[30];
-    cb_run_stats stats = {0};
+    session s;
     cb_alloc_init(&alloc);
     CHECK_OK(cb_threads_new(&alloc, 2, &pool, &err));
-    const cb_runtime runtime = runtime_with(&alloc, pool);
-    const cb_bindings bindings = {
-        .inputs = f.inputs, .outputs = f.outputs, .group_seconds = seconds};
+    CHECK_OK(open_session(&s, b, &alloc, pool, &f, &err));
     CHECK(cb_backend_find(b->name) == b);
-    CHECK_OK(b->supports(&f.p, &err));
-    CHECK_OK(b->compile(&f.p, &runtime, &state, &err));
-    for (int run = 0; run < 2; run++) {
-        memset(f.z, 0, sizeof f.z);
-        CHECK_OK(b->run(state, &bindings, &stats, &err));
-        expect(&f, s, z);
-        CHECK(stats.n_group == N_GROUP);
-        for (int i = 0; i < N_GROUP; i++) CHECK(seconds[i] >= 0);
-        if (b == &cb_backend_null) continue;
-        CHECK(memcmp(f.z, z, sizeof z) == 0);
-        CHECK(b->address(state, S) && memcmp(b->address(state, S), s, sizeof s) == 0);
-        CHECK(b->address(state, Z) == NULL);
-    }
-    if (b == &cb_backend_cpu) CHECK(stats.peak_bytes == f.p.arena_bytes && stats.n_alloc == 0);
-    if (b == &cb_backend_debug) CHECK(stats.peak_bytes == f.p.live_bytes);
+    CHECK_OK(cb_backend_supports(b, &f.p, &err));
+    CHECK_OK(b->compile(&f.p, s.device, &state, &err));
+    check_run(&s, &f, state);
+    const uint64_t n_alloc = cb_alloc_stats(&alloc).n_alloc;
+    check_run(&s, &f, state);
+    if (b != &cb_backend_debug) CHECK(cb_alloc_stats(&alloc).n_alloc == n_alloc);
     b->destroy(state);
     b->destroy(NULL);
+    close_session(&s);
     cb_threads_free(pool);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
 TEST(all) {
-    check_backend(&cb_backend_cpu);
-    check_backend(&cb_backend_debug);
-    check_backend(&cb_backend_ref);
-    check_backend(&cb_backend_null);
+    for (int i = 0; cb_backends[i]; i++) check_backend(cb_backends[i]);
     CHECK(cb_backend_find("cuda") == NULL);
+}
+
+/* ---- memory, streams and events -------------------------------------------------------------- */
+
+/* Two streams: the second copies back what the first has put there, after an event, and is waited
+ * for alone. */
+static void check_order(const cb_backend *b) {
+    cb_stream *one = (cb_stream *)(uintptr_t)1, *two = (cb_stream *)(uintptr_t)2;
+    enum { N = 1000 };
+    char from[N], to[N] = {0};
+    void *device = NULL, *x = NULL, *y = NULL;
+    cb_event *event = NULL;
+    cb_alloc alloc;
+    cb_alloc_init(&alloc);
+    const cb_runtime runtime = {.alloc = &alloc};
+    for (int i = 0; i < N; i++) from[i] = (char)i;
+    CHECK_OK(b->open(&runtime, &device, &err));
+    CHECK_OK(b->alloc(device, N, &x, &err));
+    CHECK_OK(b->alloc(device, N, &y, &err));
+    CHECK(x != y && (uintptr_t)x % b->alignment == 0 && (uintptr_t)y % b->alignment == 0);
+    CHECK_OK(b->event_new(device, &event, &err));
+    CHECK_OK(b->wait(device, one, event, &err)); /* never recorded: for nothing */
+    CHECK_OK(b->copy(device, one, CB_WAY_IN, x, from, N, &err));
+    CHECK_OK(b->record(device, one, event, &err));
+    CHECK_OK(b->wait(device, two, event, &err));
+    CHECK_OK(b->copy(device, two, CB_WAY_OUT, to, x, N, &err));
+    CHECK_OK(b->sync(device, two, &err));
+    CHECK(memcmp(from, to, N) == 0);
+    for (int i = 0; i < 1000; i++) CHECK_OK(b->copy(device, one, CB_WAY_IN, y, from, N, &err));
+    CHECK_OK(b->record(device, one, event, &err));
+    CHECK_OK(b->wait(device, two, event, &err));
+    b->event_free(device, event); /* while work waits for it */
+    b->event_free(device, NULL);
+    CHECK_OK(b->sync(device, two, &err));
+    CHECK_OK(b->copy(device, NULL, CB_WAY_OUT, to, x, 0, &err));
+    CHECK_OK(b->sync(device, NULL, &err));
+    b->free(device, x);
+    b->free(device, y);
+    b->free(device, NULL);
+    b->close(device);
+    CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
+}
+
+TEST(order) {
+    for (int i = 0; cb_backends[i]; i++) check_order(cb_backends[i]);
+}
+
+enum { ASKED = 64 };
+
+typedef struct asking {
+    cb_devices devices;
+    const cb_backend *b;
+    void *device[ASKED];
+} asking;
+
+static void ask(void *user, int64_t task, int thread) {
+    asking *a = user;
+    (void)thread;
+    (void)!cb_devices_get(&a->devices, a->b, &a->device[task], NULL);
+}
+
+/* Threads that ask at once get one device; others that were opened are closed again. */
+TEST(devices) {
+    cb_alloc alloc;
+    cb_threads *pool = NULL;
+    cb_alloc_init(&alloc);
+    CHECK_OK(cb_threads_new(&alloc, 4, &pool, &err));
+    const uint64_t before = cb_alloc_stats(&alloc).live_bytes;
+    const cb_runtime runtime = {.alloc = &alloc};
+    for (int i = 0; cb_backends[i]; i++) {
+        asking a = {.devices.runtime = &runtime, .b = cb_backends[i]};
+        cb_parallel(pool, ASKED, ask, &a);
+        CHECK(a.device[0] != NULL);
+        for (int k = 1; k < ASKED; k++) CHECK(a.device[k] == a.device[0]);
+        cb_devices_close(&a.devices);
+        cb_devices_close(&a.devices);
+        CHECK(cb_alloc_stats(&alloc).live_bytes == before);
+    }
+    cb_threads_free(pool);
 }
 
 /* ---- what can go wrong ----------------------------------------------------------------------- */
 
-static void check_run_fails(const cb_backend *b, fixture *f, cb_bindings bindings, cb_status want,
-                            const char *text) {
+static cb_status run_and_finish(const cb_backend *b, void *state, const cb_bindings *bindings,
+                                cb_error *e) {
+    CB_TRY(b->run(state, bindings, NULL, e));
+    return b->finish(state, bindings->stream, e);
+}
+
+/* The run fails, says so once, and leaves nothing behind. */
+static void check_run_fails(const cb_backend *b, fixture *f, cb_poll_fn poll, void *user,
+                            cb_status want, const char *text) {
     cb_alloc alloc;
     void *state = NULL;
+    session s;
     cb_alloc_init(&alloc);
-    const cb_runtime runtime = runtime_with(&alloc, NULL);
-    CHECK_OK(b->compile(&f->p, &runtime, &state, &err));
-    CHECK_FAIL(b->run(state, &bindings, NULL, &err), want, text);
-    CHECK(b->run(state, &bindings, NULL, NULL) == want); /* an error text is optional */
+    CHECK_OK(open_session(&s, b, &alloc, NULL, f, &err));
+    CHECK_OK(b->compile(&f->p, s.device, &state, &err));
+    cb_bindings bindings = bindings_of(&s);
+    bindings.poll = poll;
+    bindings.poll_user = user;
+    CHECK_FAIL(run_and_finish(b, state, &bindings, &err), want, text);
+    CHECK(run_and_finish(b, state, &bindings, NULL) == want); /* an error text is optional */
+    CHECK_OK(b->finish(state, NULL, &err));
     b->destroy(state);
+    close_session(&s);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
@@ -217,39 +361,55 @@ static int stop_at_once(void *user) {
 }
 
 TEST(errors) {
-    const cb_backend *backends[] = {&cb_backend_cpu, &cb_backend_debug, &cb_backend_ref};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; cb_backends[i]; i++) {
+        const cb_backend *b = cb_backends[i];
         fixture f;
         make_fixture(&f);
         int asked = 0;
-        cb_bindings bindings = {
-            .inputs = f.inputs, .outputs = f.outputs, .poll = stop_at_once, .poll_user = &asked};
-        check_run_fails(backends[i], &f, bindings, CB_CANCELLED, "cancelled");
+        check_run_fails(b, &f, stop_at_once, &asked, CB_CANCELLED, "cancelled");
         CHECK(asked == 2);
-        bindings.poll = NULL;
+        if (b == &cb_backend_null) continue;
         f.index[3] = 300;
-        check_run_fails(backends[i], &f, bindings, CB_INVALID, "embedding: index 300 out of range");
-        check_run_fails(backends[i], &f, bindings, CB_INVALID, " at model.py:12");
+        check_run_fails(b, &f, NULL, NULL, CB_INVALID, "embedding: index 300 out of range");
+        check_run_fails(b, &f, NULL, NULL, CB_INVALID, " at model.py:12");
         f.inputs[2] = NULL;
         f.index[3] = 0;
-        check_run_fails(backends[i], &f, bindings, CB_INVALID, "no buffer was given for input 2");
+        check_run_fails(b, &f, NULL, NULL, CB_INVALID, "no buffer was given for input 2");
     }
 }
 
 TEST(unsupported) {
+    for (int i = 0; cb_backends[i]; i++) {
+        const cb_backend *b = cb_backends[i];
+        fixture f;
+        make_fixture(&f);
+        cb_alloc alloc;
+        void *state = NULL, *device = NULL;
+        cb_alloc_init(&alloc);
+        cb_runtime runtime = {.alloc = &alloc};
+        CHECK_OK(b->open(&runtime, &device, &err));
+        f.instr[0].code = CB_OP_MATMUL;
+        f.operand[WEIGHT].dtype = f.operand[E].dtype = CB_I32;
+        if (b->supports == cb_executable_supports) {
+            CHECK_FAIL(b->supports(&f.p, 0, &err), CB_UNSUPPORTED,
+                       "matmul: no cpu kernel for i32 at model.py:12");
+            CHECK_FAIL(b->compile(&f.p, device, &state, &err), CB_UNSUPPORTED, "matmul");
+        }
+        CHECK_OK(b->supports(&f.p, 1, &err)); /* the others can run */
+        b->close(device);
+        CHECK(state == NULL && cb_alloc_stats(&alloc).live_bytes == 0);
+    }
+}
+
+/* Indices of the caller are copied before they are used, which takes scratch. */
+TEST(no_room_for_indices) {
     fixture f;
     make_fixture(&f);
-    cb_alloc alloc;
-    void *state = NULL;
-    cb_alloc_init(&alloc);
-    const cb_runtime runtime = runtime_with(&alloc, NULL);
-    f.instr[0].code = CB_OP_MATMUL;
-    f.operand[WEIGHT].dtype = f.operand[E].dtype = CB_I32;
-    CHECK_FAIL(cb_backend_cpu.supports(&f.p, &err), CB_UNSUPPORTED,
-               "matmul: no cpu kernel for i32 at model.py:12");
-    CHECK_FAIL(cb_backend_cpu.compile(&f.p, &runtime, &state, &err), CB_UNSUPPORTED, "matmul");
-    CHECK_FAIL(cb_backend_debug.compile(&f.p, &runtime, &state, &err), CB_UNSUPPORTED, "matmul");
-    CHECK(state == NULL && cb_alloc_stats(&alloc).live_bytes == 0);
+    f.buffer[5].bytes = 32;
+    CHECK_FAIL(cb_backend_cpu.supports(&f.p, 0, &err), CB_INTERNAL,
+               "embedding: its indices need a copy of 64 bytes in a scratch of 32");
+    f.instr[0].scratch = CB_NONE;
+    CHECK_FAIL(cb_backend_cpu.supports(&f.p, 0, &err), CB_INTERNAL, "in a scratch of 0");
 }
 
 static cb_status compile_and_run(cb_alloc *alloc, void *user) {
@@ -257,17 +417,21 @@ static cb_status compile_and_run(cb_alloc *alloc, void *user) {
     fixture f;
     make_fixture(&f);
     void *state = NULL;
-    const cb_runtime runtime = runtime_with(alloc, NULL);
-    const cb_bindings bindings = {.inputs = f.inputs, .outputs = f.outputs};
-    cb_status status = b->compile(&f.p, &runtime, &state, NULL);
-    if (status == CB_OK) status = b->run(state, &bindings, NULL, NULL);
+    session s;
+    cb_status status = open_session(&s, b, alloc, NULL, &f, NULL);
+    const cb_bindings bindings = bindings_of(&s);
+    if (status == CB_OK) status = b->compile(&f.p, s.device, &state, NULL);
+    if (status == CB_OK) status = run_and_finish(b, state, &bindings, NULL);
     b->destroy(state);
+    close_session(&s);
     return status;
 }
 
 TEST(out_of_memory) {
-    cb_backend backends[] = {cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_backend_null};
-    for (int i = 0; i < 4; i++) check_oom(compile_and_run, &backends[i]);
+    for (int i = 0; cb_backends[i]; i++) {
+        cb_backend b = *cb_backends[i];
+        check_oom(compile_and_run, &b);
+    }
 }
 
 /* A buffer that is too small for what is written: a sanitizer would stop the program here, the
@@ -277,14 +441,16 @@ TEST(guards) {
     fixture f;
     make_fixture(&f);
     f.buffer[0].bytes -= 8;
-    const cb_bindings bindings = {.inputs = f.inputs, .outputs = f.outputs};
-    check_run_fails(&cb_backend_debug, &f, bindings, CB_INTERNAL, "buffer 0");
+    check_run_fails(&cb_backend_debug, &f, NULL, NULL, CB_INTERNAL, "buffer 0");
 }
 
 int main(void) {
     RUN(all);
+    RUN(order);
+    RUN(devices);
     RUN(errors);
     RUN(unsupported);
+    RUN(no_room_for_indices);
     RUN(out_of_memory);
     RUN(guards);
     return check_report();

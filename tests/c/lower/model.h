@@ -8,12 +8,27 @@
 
 #include "ad/joint.h"
 #include "ir/builder.h"
+#include "ir/work.h"
 #include "lower/annotate.h"
 #include "lower/program.h"
 #include "lower/split.h"
 
 #include "check.h"
 #include "plan/planner.h"
+
+/* What a backend might answer: sums over columns want their partial sums, backwards of norms two of
+ * them. */
+static uint64_t model_workspace(const cb_graph *g, cb_op_id id) {
+    const cb_op *op = &g->ops.at[id];
+    const bool is_norm = op->code == CB_OP_LAYER_NORM_BWD || op->code == CB_OP_RMS_NORM_BWD;
+    if (!is_norm && op->code != CB_OP_SUM && op->code != CB_OP_MEAN) return 0;
+    const cb_value *in = &g->values.at[cb_op_ins(g, id)[0]],
+                   *out = &g->values.at[op->out_begin + (is_norm ? 1 : 0)];
+    const int64_t columns = cb_numel(&out->shape), all = cb_numel(&in->shape);
+    const int64_t blocks = cb_row_blocks(columns ? all / columns : 0, columns);
+    return blocks == 1 ? 0 : (uint64_t)(blocks * columns) * (is_norm ? 8 : 4);
+}
+#define MODEL_BACKEND .alignment = 64, .workspace = model_workspace
 
 typedef struct model {
     cb_graph *forward, *joint;
@@ -64,7 +79,8 @@ static cb_status model_joint(cb_alloc *alloc, bool with_state, model *m, cb_erro
 
 static inline cb_status model_make(cb_alloc *alloc, bool with_state, bool keep_gradients,
                                    cb_preset preset, model *m, cb_error *e) {
-    const cb_annotate_options annotate = {.keep_gradients = keep_gradients, .static_bytes = 1000};
+    const cb_annotate_options annotate = {
+        .keep_gradients = keep_gradients, .static_bytes = 1000, MODEL_BACKEND};
     const cb_plan_options plan = {.preset = preset};
     CB_TRY(model_joint(alloc, with_state, m, e));
     CB_TRY(cb_annotate(m->joint, &annotate, alloc, &m->problem, e));

@@ -119,7 +119,7 @@ static inline cb_status random_make(cb_alloc *alloc, uint32_t seed, const cb_pla
                                     model *m, cb_error *e) {
     static const uint32_t wrt[] = {1, 2, 3};
     const cb_joint_options joint = {.wrt = wrt, .n_wrt = 3};
-    const cb_annotate_options annotate = {.keep_gradients = seed % 2 == 0};
+    const cb_annotate_options annotate = {.keep_gradients = seed % 2 == 0, MODEL_BACKEND};
     random_graph r = {.state = seed};
     CB_TRY(cb_graph_create(alloc, &m->forward, e));
     r.g = m->forward;

@@ -18,7 +18,7 @@ static uint32_t find(const cb_problem *p, const char *kind, uint32_t flags) {
 TEST(ids_flags_and_texts) {
     model m = {0};
     cb_problem *p = NULL;
-    const cb_annotate_options options = {.static_bytes = 77};
+    const cb_annotate_options options = {.static_bytes = 77, MODEL_BACKEND};
     CHECK_OK(model_joint(&alloc, true, &m, &err));
     CHECK_OK(cb_annotate(m.joint, &options, &alloc, &p, &err));
     CHECK_OK(cb_problem_verify(p, &err));
@@ -55,7 +55,7 @@ TEST(who_owns_an_output) {
     for (int keep = 0; keep < 2; keep++) {
         model m = {0};
         cb_problem *p = NULL;
-        const cb_annotate_options options = {.keep_gradients = keep};
+        const cb_annotate_options options = {.keep_gradients = keep, MODEL_BACKEND};
         CHECK_OK(model_joint(&alloc, true, &m, &err));
         CHECK_OK(cb_annotate(m.joint, &options, &alloc, &p, &err));
         /* 5 inputs and the loss are the caller's; the state, and gradients if kept, are held */
@@ -89,7 +89,7 @@ static cb_status annotate_with(model *m, cb_value_id first, cb_constraint a, cb_
                                cb_constraint b, cb_problem **p) {
     static const uint32_t wrt[] = {1, 2, 3};
     const cb_joint_options options = {.wrt = wrt, .n_wrt = 3};
-    const cb_annotate_options annotate = {0};
+    const cb_annotate_options annotate = {MODEL_BACKEND};
     CHECK_OK(cb_graph_create(&alloc, &m->forward, &err));
     CHECK_OK(model_ops(m->forward, false, m, &err));
     m->forward->ops.at[m->forward->values.at[first].producer].constraint = (uint8_t)a;
@@ -133,7 +133,7 @@ TEST(constraints_are_those_of_the_storage) {
 
 TEST(out_of_memory) {
     model m = {0};
-    const cb_annotate_options options = {0};
+    const cb_annotate_options options = {MODEL_BACKEND};
     CHECK_OK(model_joint(&alloc, true, &m, &err));
     uint64_t before = cb_alloc_stats(&alloc).live_bytes;
     cb_status status = CB_NOMEM;

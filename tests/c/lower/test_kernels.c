@@ -21,7 +21,7 @@ typedef struct kernels {
 } kernels;
 
 static cb_status kernels_make(ops_fn ops, cb_fuses_fn fuses, kernels *k, cb_error *e) {
-    const cb_annotate_options annotate = {.keep_gradients = true};
+    const cb_annotate_options annotate = {.keep_gradients = true, MODEL_BACKEND};
     const cb_plan_options plan = {.preset = CB_PRESET_AUTOGRAD};
     const cb_json *document;
     cb_str text;

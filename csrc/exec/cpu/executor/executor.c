@@ -198,6 +198,18 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_arena *memory, cb
     return CB_OK;
 }
 
+/* Groups that are too large for the executor run kernel by kernel, with locals in memory of their
+ * own: there are no such groups among ordinary models. */
+static cb_status make_locals(const cb_executor *e, cb_error *err) {
+    const cb_program *p = e->x->program;
+    for (uint32_t l = 0; l < p->n_local; l++) {
+        if (e->group[p->locals[l].group]) continue;
+        e->x->local[l] = cb_arena_get(&e->x->memory, (size_t)p->locals[l].bytes, 1);
+        if (!e->x->local[l]) return cb_no_memory(err);
+    }
+    return CB_OK;
+}
+
 cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err) {
     cb_arena *memory = &x->memory;
     cb_executor *e = CB_NEW(memory, cb_executor, 1);
@@ -208,6 +220,7 @@ cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err) {
     for (uint32_t g = 0; g < x->program->n_group; g++) {
         if (x->program->group[g].n_instr > 1) CB_TRY(make_group(e, g, memory, err));
     }
+    CB_TRY(make_locals(e, err));
     e->tile_elements = cb_align_up((e->tile_elements + TILE_PAD) * sizeof(float)) / sizeof(float);
     *out = e;
     return CB_OK;

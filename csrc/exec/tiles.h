@@ -1,14 +1,14 @@
 /* tiles.h: how the kernels that need scratch cut their work. Shapes and dtypes alone decide, so
- * results do not depend on the number of threads. Shared by cb_op_work (how much scratch) and the
- * kernels (how it is used).
+ * results do not depend on the number of threads. Shared by cb_op_workspace (how much scratch) and
+ * the kernels (how it is used).
  *
  * Work is handed out as tasks. Where a task needs scratch there are `slots` tasks, each with
  * `slot_bytes` of it, and each walks every slots-th unit of work; with `slots` 0 every unit is a
  * task of its own. */
-#ifndef CB_IR_TILES_H
-#define CB_IR_TILES_H
+#ifndef CB_EXEC_TILES_H
+#define CB_EXEC_TILES_H
 
-#include "op.h"
+#include "../ir/op.h"
 
 #define CB_WORKSPACE_MAX ((uint64_t)4 << 20) /* bytes of scratch an op may have */
 

@@ -1,0 +1,19 @@
+/* workspace.h: how much scratch an op has while it runs: what the host backends answer when a plan
+ * is made. */
+#ifndef CB_EXEC_WORKSPACE_H
+#define CB_EXEC_WORKSPACE_H
+
+#include "../ir/graph.h"
+
+/* Of the kernel, at most CB_WORKSPACE_MAX (tiles.h) and a function of shapes alone, after the copy
+ * of its indices. */
+uint64_t cb_op_workspace(const cb_graph *g, cb_op_id id);
+
+/* Indices in the caller's memory (an argument, or a result) may be overwritten by another thread
+ * between their check and their use. The executor copies them to the head of the scratch, where the
+ * kernel checks and reads them. This is the room for such a copy; 0: the op has no indices, or they
+ * lie in the arena, which nobody else writes. A multiple of the arena's alignment. */
+uint64_t cb_op_index_copy(const cb_graph *g, cb_op_id id);
+uint64_t cb_index_copy_bytes(cb_dtype dtype, const cb_shape *shape);
+
+#endif

@@ -1,0 +1,288 @@
+/* The device and its programs. Calls look at what they are given, translate addresses and put work
+ * on the queue; the work itself runs on the host's kernels, at the near addresses, when somebody
+ * waits. One lock for all of a device: what is tested is order, not speed. */
+#include "far.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "exec/cpu/executor/executor.h"
+#include "memory.h"
+#include "queue.h"
+
+typedef struct far_device {
+    const cb_runtime *runtime;
+    far_memory memory;
+    far_queue queue;
+    pthread_mutex_t lock;
+} far_device;
+
+typedef struct far_executable {
+    cb_executable x;
+    cb_executor *executor;
+    far_device *d;
+    void *arena;              /* far; NULL until the first run */
+    void **inputs, **outputs; /* near */
+    cb_bindings bindings;     /* of the run that waits */
+    bool waits;
+    cb_status status; /* of the runs since `finish` was asked last */
+    cb_error error;
+} far_executable;
+
+static cb_status unlocked(far_device *d, cb_status status) {
+    pthread_mutex_unlock(&d->lock);
+    return status;
+}
+
+static void lock(far_device *d) { pthread_mutex_lock(&d->lock); }
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static cb_status far_open(const cb_runtime *runtime, void **device, cb_error *err) {
+    far_device *d = cb_malloc(runtime->alloc, sizeof *d);
+    if (!d) return cb_no_memory(err);
+    memset(d, 0, sizeof *d);
+    d->runtime = runtime;
+    cb_status status = far_memory_open(&d->memory, runtime->alloc, err);
+    if (status != CB_OK) {
+        cb_free(runtime->alloc, d);
+        return status;
+    }
+    pthread_mutex_init(&d->lock, NULL);
+    *device = d;
+    return CB_OK;
+}
+
+static void far_close(void *device) {
+    far_device *d = device;
+    pthread_mutex_destroy(&d->lock);
+    far_memory_close(&d->memory);
+    cb_free(d->runtime->alloc, d);
+}
+
+static cb_status far_alloc(void *device, size_t bytes, void **block, cb_error *err) {
+    far_device *d = device;
+    lock(d);
+    return unlocked(d, far_memory_take(&d->memory, bytes, block, err));
+}
+
+static void far_free(void *device, void *block) {
+    far_device *d = device;
+    lock(d);
+    far_memory_give(&d->memory, block);
+    (void)unlocked(d, CB_OK);
+}
+
+static cb_status far_copy(void *device, cb_stream *stream, cb_way way, void *to, const void *from,
+                          size_t bytes, cb_error *err) {
+    far_device *d = device;
+    void *source = (void *)from;
+    void **far_side = way == CB_WAY_IN ? &to : &source;
+    CB_TRY(far_near(&d->memory, *far_side, far_side, err));
+    if (bytes == 0) return CB_OK;
+    lock(d);
+    far_put(
+        &d->queue,
+        (far_work){.kind = FAR_COPY, .stream = stream, .to = to, .from = source, .bytes = bytes});
+    return unlocked(d, CB_OK);
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+static cb_status far_sync(void *device, cb_stream *stream, cb_error *err) {
+    far_device *d = device;
+    (void)err;
+    lock(d);
+    far_do(&d->queue, stream);
+    return unlocked(d, CB_OK);
+}
+
+static far_event *event_of(cb_event *event) { return (far_event *)(void *)event; }
+
+static cb_status far_event_new(void *device, cb_event **event, cb_error *err) {
+    far_device *d = device;
+    far_event *made = cb_malloc(d->runtime->alloc, sizeof *made);
+    if (!made) return cb_no_memory(err);
+    *made = (far_event){0};
+    *event = (cb_event *)(void *)made;
+    return CB_OK;
+}
+
+static void far_event_free(void *device, cb_event *event) {
+    far_device *d = device;
+    if (!event) return;
+    lock(d);
+    far_do_all(&d->queue);
+    (void)unlocked(d, CB_OK);
+    cb_free(d->runtime->alloc, event);
+}
+
+static cb_status far_record(void *device, cb_stream *stream, cb_event *event, cb_error *err) {
+    far_device *d = device;
+    (void)err;
+    lock(d);
+    far_put(&d->queue, (far_work){.kind = FAR_RECORD, .stream = stream, .event = event_of(event)});
+    return unlocked(d, CB_OK);
+}
+
+static cb_status far_wait(void *device, cb_stream *stream, cb_event *event, cb_error *err) {
+    far_device *d = device;
+    const far_event *e = event_of(event);
+    (void)err;
+    lock(d);
+    if (e->number) {
+        far_put(&d->queue, (far_work){.kind = FAR_WAIT,
+                                      .stream = stream,
+                                      .until_stream = e->stream,
+                                      .until = e->number});
+    }
+    return unlocked(d, CB_OK);
+}
+
+static cb_status far_seconds(void *device, cb_event *from, cb_event *to, double *out,
+                             cb_error *err) {
+    far_device *d = device;
+    if (!event_of(from)->number || !event_of(to)->number)
+        return cb_fail(err, CB_INVALID, "far: an event was never recorded");
+    lock(d);
+    far_do(&d->queue, event_of(from)->stream);
+    far_do(&d->queue, event_of(to)->stream);
+    *out = event_of(to)->at - event_of(from)->at;
+    return unlocked(d, CB_OK);
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+static void far_destroy(void *executable) {
+    far_executable *f = executable;
+    if (!f) return;
+    far_device *d = f->d;
+    lock(d);
+    far_do_all(&d->queue);
+    far_memory_give(&d->memory, f->arena);
+    (void)unlocked(d, CB_OK);
+    cb_executor_free(f->executor);
+    cb_executable_free(&f->x);
+    cb_free(d->runtime->alloc, f);
+}
+
+static cb_status far_compile(const cb_program *program, void *device, void **executable,
+                             cb_error *err) {
+    far_device *d = device;
+    far_executable *f = cb_malloc(d->runtime->alloc, sizeof *f);
+    if (!f) return cb_no_memory(err);
+    *f = (far_executable){.d = d};
+    cb_status status = cb_executable_init(&f->x, program, d->runtime, err);
+    if (status != CB_OK) {
+        cb_free(d->runtime->alloc, f);
+        return status;
+    }
+    f->inputs = CB_NEW(&f->x.memory, void *, program->n_input);
+    f->outputs = CB_NEW(&f->x.memory, void *, program->n_output);
+    status =
+        f->inputs && f->outputs ? cb_executor_new(&f->x, &f->executor, err) : cb_no_memory(err);
+    if (status != CB_OK) {
+        far_destroy(f);
+        return status;
+    }
+    *executable = f;
+    return CB_OK;
+}
+
+static cb_status run_group(void *executable, uint32_t group, cb_error *err) {
+    far_executable *f = executable;
+    if (!cb_executor_has(f->executor, group))
+        return cb_executable_run_group(&f->x, group, &f->bindings, err);
+    return cb_executor_run(f->executor, group, &f->bindings, err);
+}
+
+static void *near_address(void *executable, uint32_t operand) {
+    return cb_executable_address(&((far_executable *)executable)->x, operand);
+}
+
+static void do_run(void *executable) {
+    far_executable *f = executable;
+    f->waits = false;
+    if (f->status != CB_OK) return; /* a run before it has failed */
+    f->status = cb_run_groups(f->x.program->n_group, &f->bindings, run_group, f, &f->error);
+    if (f->status == CB_OK) cb_replace_states(f->x.program, &f->bindings, near_address, f);
+}
+
+static cb_status make_arena(far_executable *f, cb_error *err) {
+    const cb_program *p = f->x.program;
+    void *near = NULL;
+    if (f->arena) return CB_OK;
+    CB_TRY(far_memory_take(&f->d->memory, (size_t)p->arena_bytes, &f->arena, err));
+    CB_TRY(far_near(&f->d->memory, f->arena, &near, err));
+    for (uint32_t b = 0; b < p->n_buffer; b++) f->x.address[b] = (char *)near + p->buffer[b].offset;
+    for (uint32_t g = 0; g < p->n_group; g++) cb_executable_place(&f->x, g);
+    return CB_OK;
+}
+
+static cb_status take_bindings(far_executable *f, const cb_bindings *b, cb_error *err) {
+    const cb_program *p = f->x.program;
+    for (uint32_t i = 0; i < p->n_input; i++)
+        CB_TRY(far_near(&f->d->memory, b->inputs[i], &f->inputs[i], err));
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        const bool inside = p->operand[p->output[i].operand].space == CB_SPACE_ARENA;
+        f->outputs[i] = NULL;
+        if (!inside) CB_TRY(far_near(&f->d->memory, b->outputs[i], &f->outputs[i], err));
+    }
+    f->bindings = *b;
+    f->bindings.inputs = f->inputs;
+    f->bindings.outputs = f->outputs;
+    f->bindings.poll = NULL;
+    return cb_executable_bind(&f->x, &f->bindings, err);
+}
+
+static cb_status put_run(far_executable *f, const cb_bindings *b, cb_error *err) {
+    if (b->poll && b->poll(b->poll_user))
+        return cb_fail(err, CB_CANCELLED, "run: cancelled by the caller");
+    if (f->waits) far_do_all(&f->d->queue); /* there is one set of bindings */
+    CB_TRY(make_arena(f, err));
+    CB_TRY(take_bindings(f, b, err));
+    f->waits = true;
+    far_put(&f->d->queue,
+            (far_work){.kind = FAR_RUN, .stream = b->stream, .run = do_run, .executable = f});
+    return CB_OK;
+}
+
+static cb_status far_run(void *executable, const cb_bindings *bindings, cb_run_stats *stats,
+                         cb_error *err) {
+    far_executable *f = executable;
+    const cb_program *p = f->x.program;
+    const uint64_t n_alloc = cb_alloc_stats(f->d->runtime->alloc).n_alloc;
+    lock(f->d);
+    CB_TRY(unlocked(f->d, put_run(f, bindings, err)));
+    if (stats) {
+        *stats = (cb_run_stats){.peak_bytes = p->arena_bytes,
+                                .n_group = p->n_group,
+                                .n_alloc = cb_alloc_stats(f->d->runtime->alloc).n_alloc - n_alloc};
+    }
+    return CB_OK;
+}
+
+static cb_status far_finish(void *executable, cb_stream *stream, cb_error *err) {
+    far_executable *f = executable;
+    lock(f->d);
+    far_do(&f->d->queue, stream);
+    const cb_status status = f->status;
+    if (status != CB_OK && err) *err = f->error;
+    f->status = CB_OK;
+    return unlocked(f->d, status);
+}
+
+static void *far_address(void *executable, uint32_t operand) {
+    const far_executable *f = executable;
+    return far_of(&f->d->memory, near_address(executable, operand));
+}
+
+#define FAR_CALLS                                                                                 \
+    .workspace = cb_op_workspace, .fuses = cb_kernels_fuse, .supports = cb_executable_supports,   \
+    .open = far_open, .close = far_close, .alloc = far_alloc, .free = far_free, .copy = far_copy, \
+    .sync = far_sync, .event_new = far_event_new, .event_free = far_event_free,                   \
+    .record = far_record, .wait = far_wait, .seconds = far_seconds, .compile = far_compile,       \
+    .run = far_run, .finish = far_finish, .address = far_address, .destroy = far_destroy
+
+const cb_backend cb_backend_far = {.name = "far", .alignment = CB_ALIGN, FAR_CALLS};
+const cb_backend cb_backend_far256 = {.name = "far256", .alignment = 256, FAR_CALLS};

@@ -1,0 +1,32 @@
+/* memory.h: memory out of reach. A block has two addresses at a fixed distance: what is handed out
+ * lies where no page can be read or written; where its bytes are, only the kernels look.
+ *
+ *     near   |rw|..|rw..rw|..          pages of blocks that are there; a free page between two
+ *     far    |..|..|......|..          = near + FAR_BYTES, never accessible
+ */
+#ifndef CB_TESTS_FAR_MEMORY_H
+#define CB_TESTS_FAR_MEMORY_H
+
+#include "base/alloc.h"
+
+typedef struct far_block {
+    struct far_block *next; /* by address */
+    size_t page, n_page;
+} far_block;
+
+typedef struct far_memory {
+    cb_alloc *alloc;
+    char *near;
+    far_block *first;
+} far_memory;
+
+cb_status far_memory_open(far_memory *m, cb_alloc *alloc, cb_error *err);
+void far_memory_close(far_memory *m); /* all blocks are free */
+/* Aligned to pages, filled with ones: a NaN in every float type. */
+cb_status far_memory_take(far_memory *m, size_t bytes, void **far, cb_error *err);
+void far_memory_give(far_memory *m, void *far);
+/* Where the bytes of a far address are; NULL of NULL. CB_INVALID: no address of this memory. */
+cb_status far_near(const far_memory *m, const void *far, void **near, cb_error *err);
+void *far_of(const far_memory *m, void *near); /* the way back; NULL of NULL */
+
+#endif
