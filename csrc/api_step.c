@@ -137,10 +137,73 @@ uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint32_t *ou
 
 /* ---- running -------------------------------------------------------------------------------- */
 
+/* Runs share the step's memory: one that comes on another stream waits for the one before it. */
+static cb_status enter(cb_step *step, cb_stream *stream, cb_error *err) {
+    const cb_backend *b = step->backend;
+    if (step->has_begun && stream != step->stream)
+        CB_TRY(b->wait(step->device, stream, step->ended, err));
+    CB_TRY(b->record(step->device, stream, step->began, err));
+    step->stream = stream;
+    step->has_begun = true;
+    return CB_OK;
+}
+
+/* Where arguments of the host are in the backend's memory. */
+static cb_status stage_arguments(cb_step *step, const cb_run *run, cb_error *err) {
+    const cb_program *p = step->program;
+    for (uint32_t i = 0; i < p->n_input; i++)
+        CB_TRY(
+            cb_stage(&step->staging, i, run->inputs[i], p->input[i].bytes, &step->inputs[i], err));
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        if (p->operand[p->output[i].operand].space != CB_SPACE_OUTPUT) continue;
+        CB_TRY(cb_stage(&step->staging, p->n_input + i, run->outputs[i], p->output[i].bytes,
+                        &step->outputs[i], err));
+    }
+    return CB_OK;
+}
+
+/* New states and results go to the host. */
+static cb_status fetch_results(cb_step *step, const cb_run *run, cb_error *err) {
+    const cb_program *p = step->program;
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        const cb_argument *a = &p->output[i];
+        if (a->role_or_kind == CB_OUTPUT_STATE)
+            CB_TRY(cb_stage_out(&step->staging, step->stream, a->input, run->inputs[a->input],
+                                a->bytes, err));
+        if (p->operand[a->operand].space == CB_SPACE_OUTPUT)
+            CB_TRY(cb_stage_out(&step->staging, step->stream, p->n_input + i, run->outputs[i],
+                                a->bytes, err));
+    }
+    return CB_OK;
+}
+
+/* Nothing of the host changes before the run is known to have ended well. */
+static cb_status run_staged(cb_step *step, const cb_run *run, cb_bindings *bindings,
+                            cb_run_stats *stats, cb_error *err) {
+    const cb_program *p = step->program;
+    CB_TRY(stage_arguments(step, run, err));
+    for (uint32_t i = 0; i < p->n_input; i++)
+        CB_TRY(
+            cb_stage_in(&step->staging, step->stream, i, run->inputs[i], p->input[i].bytes, err));
+    bindings->inputs = step->inputs;
+    bindings->outputs = step->outputs;
+    CB_TRY(step->backend->run(step->state, bindings, stats, err));
+    CB_TRY(step->backend->finish(step->state, step->stream, err));
+    return fetch_results(step, run, err);
+}
+
+/* Also after a failure no copy is under way to or from memory of the caller. */
+static cb_status after_copies(const cb_step *step, cb_status status, cb_error *err) {
+    const cb_status synced =
+        step->backend->sync(step->device, step->stream, status == CB_OK ? err : NULL);
+    return status == CB_OK ? synced : status;
+}
+
 cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, cb_error *err) {
     if (!run) return cb_fail(err, CB_INVALID, "run: no bindings given (NULL)");
     CB_TRY(check_run(step, run, err));
-    const cb_bindings bindings = {
+    cb_bindings bindings = {
+        .stream = (cb_stream *)run->stream,
         .inputs = run->inputs,
         .outputs = run->outputs,
         .seed = run->seed,
@@ -152,9 +215,25 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
     };
     cb_run_stats stats = {0};
     step->has_run = false;
-    CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
+    CB_TRY(enter(step, bindings.stream, err));
+    if (run->on_host) {
+        CB_TRY(after_copies(step, run_staged(step, run, &bindings, &stats, err), err));
+    } else {
+        CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
+    }
+    CB_TRY(step->backend->record(step->device, step->stream, step->ended, err));
     step->has_run = true;
     if (result) *result = (cb_run_result){.peak_bytes = stats.peak_bytes, .n_alloc = stats.n_alloc};
+    return CB_OK;
+}
+
+cb_status cb_step_wait(cb_step *step, double *seconds, cb_error *err) {
+    if (!step->has_run) return cb_fail(err, CB_INVALID, "wait: there is no run to wait for");
+    step->has_run = false;
+    CB_TRY(step->backend->finish(step->state, step->stream, err));
+    if (seconds)
+        CB_TRY(step->backend->seconds(step->device, step->began, step->ended, seconds, err));
+    step->has_run = true;
     return CB_OK;
 }
 
@@ -163,6 +242,12 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
 static const cb_argument *gradient_of(const cb_step *step, uint32_t k) {
     const cb_program *p = step->program;
     return &p->output[p->n_output - step->n_gradients + k];
+}
+
+/* How many states the group of a parameter has. */
+static uint32_t n_used(const cb_update *u, uint32_t k) {
+    const cb_optimizer *o = u->optimizer;
+    return o->n_used(u->hyper + (size_t)u->group[k] * o->n_hyper);
 }
 
 /* One parameter of an update, and the states that its group has. */
@@ -182,9 +267,8 @@ static cb_status add_parameter(cb_step *step, uint32_t *n, const cb_update *u, u
                        "%s: parameter \"%s\" is in group %u, and there are %u groups", o->name,
                        gradient->name, u->group[k], u->n_groups);
     }
-    const uint32_t n_used = o->n_used(u->hyper + (size_t)u->group[k] * o->n_hyper);
     CB_TRY(add_range(step, n, "parameter", gradient, u->params[k], true, err));
-    for (uint32_t s = 0; s < n_used; s++)
+    for (uint32_t s = 0; s < n_used(u, k); s++)
         CB_TRY(add_range(step, n, o->state[s], gradient, u->states[s][k], true, err));
     return CB_OK;
 }
@@ -198,6 +282,10 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
     if (!step->keep_gradients) {
         return cb_fail(err, CB_INVALID, "%s: the step was compiled without keep_gradients", name);
     }
+    if (!step->backend->update) {
+        return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no optimizers", name,
+                       step->backend->name);
+    }
     if (u->n_groups && !u->hyper) {
         return cb_fail(err, CB_INVALID, "%s: n_groups is %u and hyper is NULL", name, u->n_groups);
     }
@@ -207,36 +295,95 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
     return complete ? CB_OK : cb_fail(err, CB_INVALID, "%s: a list is NULL", name);
 }
 
+static uint32_t state_slot(const cb_step *step, uint32_t s, uint32_t k) {
+    return step->program->n_input + step->program->n_output + s * step->n_gradients + k;
+}
+
+/* Fills the rows: parameters, gradients and states in the backend's memory. */
+static cb_status fill_rows(cb_step *step, const cb_update *u, cb_error *err) {
+    for (uint32_t k = 0; k < step->n_gradients; k++) {
+        const cb_argument *gradient = gradient_of(step, k);
+        cb_optim_row *row = &step->rows[k];
+        *row = (cb_optim_row){.param = u->params[k],
+                              .grad = step->backend->address(step->state, gradient->operand),
+                              .n = cb_numel(&gradient->shape),
+                              .t = u->t,
+                              .dtype = gradient->dtype,
+                              .group = u->group[k]};
+        for (uint32_t s = 0; s < n_used(u, k); s++) row->state[s] = u->states[s][k];
+        if (!u->on_host) continue;
+        CB_TRY(cb_stage(&step->staging, gradient->input, row->param, gradient->bytes, &row->param,
+                        err));
+        for (uint32_t s = 0; s < n_used(u, k); s++)
+            CB_TRY(cb_stage(&step->staging, state_slot(step, s, k), row->state[s], gradient->bytes,
+                            &row->state[s], err));
+    }
+    return CB_OK;
+}
+
+/* Parameters and states go to the backend's memory, or come back from there. */
+typedef cb_status (*stage_fn)(const cb_staging *s, cb_stream *stream, uint32_t slot, void *host,
+                              uint64_t bytes, cb_error *err);
+
+static cb_status stage_in(const cb_staging *s, cb_stream *stream, uint32_t slot, void *host,
+                          uint64_t bytes, cb_error *err) {
+    return cb_stage_in(s, stream, slot, host, bytes, err);
+}
+
+static cb_status move_rows(const cb_step *step, const cb_update *u, stage_fn stage, cb_error *err) {
+    for (uint32_t k = 0; k < step->n_gradients; k++) {
+        const cb_argument *gradient = gradient_of(step, k);
+        CB_TRY(stage(&step->staging, step->stream, gradient->input, u->params[k], gradient->bytes,
+                     err));
+        for (uint32_t s = 0; s < n_used(u, k); s++)
+            CB_TRY(stage(&step->staging, step->stream, state_slot(step, s, k), u->states[s][k],
+                         gradient->bytes, err));
+    }
+    return CB_OK;
+}
+
 cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err) {
     uint32_t n = 0;
     CB_TRY(check_lists(step, u, err));
     CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));
-    return check_ranges(step->ranges, n, err);
+    CB_TRY(check_ranges(step->ranges, n, err));
+    const bool is_staged = u->on_host && !step->backend->is_host;
+    return is_staged ? fill_rows(step, u, err) : CB_OK; /* which takes the memory for copies */
+}
+
+static cb_status put_update(cb_step *step, const cb_update *u, cb_error *err) {
+    const cb_optim_table table = {.rows = step->rows,
+                                  .hyper = u->hyper,
+                                  .n_rows = step->n_gradients,
+                                  .n_groups = u->n_groups,
+                                  .n_hyper = u->optimizer->n_hyper};
+    return step->backend->update(step->device, step->state, step->stream, u->optimizer, &table,
+                                 err);
+}
+
+static cb_status update_staged(cb_step *step, const cb_update *u, cb_error *err) {
+    CB_TRY(move_rows(step, u, stage_in, err));
+    CB_TRY(put_update(step, u, err));
+    CB_TRY(step->backend->finish(step->state, step->stream, err));
+    return move_rows(step, u, cb_stage_out, err);
 }
 
 cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
     CB_TRY(cb_step_check_update(step, u, err));
-    const cb_optimizer *o = u->optimizer;
-    if (!step->has_run) {
-        return cb_fail(err, CB_INVALID, "%s: there are no gradients yet; run the step first",
-                       o->name);
-    }
+    const char *name = u->optimizer->name;
+    if (!step->has_run)
+        return cb_fail(err, CB_INVALID, "%s: there are no gradients yet; run the step first", name);
+    CB_TRY(fill_rows(step, u, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) {
-        const cb_argument *gradient = gradient_of(step, k);
-        const void *grad = step->backend->address(step->state, gradient->operand);
-        if (!grad && gradient->bytes) {
-            return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no gradients", o->name,
-                           step->backend->name);
-        }
-        step->rows[k] = (cb_optim_row){.param = u->params[k],
-                                       .grad = grad,
-                                       .n = cb_numel(&gradient->shape),
-                                       .t = u->t,
-                                       .dtype = gradient->dtype,
-                                       .group = u->group[k]};
-        for (uint32_t s = 0; s < o->n_state; s++) step->rows[k].state[s] = u->states[s][k];
+        if (step->rows[k].grad || step->rows[k].n == 0) continue;
+        return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no gradients", name,
+                       step->backend->name);
     }
-    return cb_optimizer_step(o, step->ctx->runtime.pool, u->hyper, u->n_groups, step->rows,
-                             step->n_gradients, err);
+    if (u->on_host) {
+        CB_TRY(after_copies(step, update_staged(step, u, err), err));
+    } else {
+        CB_TRY(put_update(step, u, err));
+    }
+    return step->backend->record(step->device, step->stream, step->ended, err);
 }

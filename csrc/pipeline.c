@@ -159,6 +159,17 @@ static cb_status make_program(cb_step *step, cb_error *err) {
     return cb_program_verify(step->program, err);
 }
 
+/* For arguments that do not lie in the backend's memory, and for the order of runs. */
+static cb_status make_surroundings(cb_step *step, cb_error *err) {
+    const cb_program *p = step->program;
+    const cb_backend *b = step->backend;
+    const size_t n_slot =
+        p->n_input + (size_t)p->n_output + CB_MAX_STATES * (size_t)step->n_gradients;
+    CB_TRY(cb_staging_init(&step->staging, b, step->device, n_slot, &step->arena, err));
+    CB_TRY(b->event_new(step->device, &step->began, err));
+    return b->event_new(step->device, &step->ended, err);
+}
+
 static cb_status make_executable(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     CB_TRY(cb_backend_supports(step->backend, p, err));
@@ -168,7 +179,10 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
                p->n_input + (size_t)p->n_output + (1 + CB_MAX_STATES) * (size_t)step->n_gradients);
     step->rows = CB_NEW(&step->arena, cb_optim_row, step->n_gradients);
     step->is_stepped = CB_NEW(&step->arena, bool, p->n_input);
-    if (!step->ranges || !step->rows || !step->is_stepped) return cb_no_memory(err);
+    step->inputs = CB_NEW(&step->arena, void *, p->n_input);
+    step->outputs = CB_NEW(&step->arena, void *, p->n_output);
+    if (!step->ranges || !step->rows || !step->is_stepped || !step->inputs || !step->outputs)
+        return cb_no_memory(err);
     if (!step->keep_gradients) return CB_OK;
     for (uint32_t k = 0; k < step->n_gradients; k++)
         step->is_stepped[p->output[p->n_output - step->n_gradients + k].input] = true;
@@ -214,6 +228,7 @@ cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_
     CB_TRY_DONE(dump(step, o, "program", print_program, step->program, err));
 
     CB_TRY_DONE(make_executable(step, err));
+    CB_TRY_DONE(make_surroundings(step, err));
     *out = step;
 done:
     cb_split_free(&split);
@@ -223,7 +238,12 @@ done:
 
 void cb_step_free(cb_step *step) {
     if (!step) return;
-    if (step->state) step->backend->destroy(step->state);
+    if (step->device) {
+        step->backend->destroy(step->state);
+        cb_staging_free(&step->staging);
+        step->backend->event_free(step->device, step->began);
+        step->backend->event_free(step->device, step->ended);
+    }
     cb_program_free(step->program);
     cb_plan_free(step->plan);
     cb_problem_free(step->problem);

@@ -4,7 +4,7 @@
 #define CB_PIPELINE_H
 
 #include "exec/backend.h"
-#include "optim/optimizer.h"
+#include "staging.h"
 
 #define CB_BLAS_NAME 96
 
@@ -33,8 +33,13 @@ struct cb_step {
     void *device, *state; /* of the backend: the context's, the compiled program */
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
-    bool *is_stepped;   /* [n_input] an optimizer updates it after the run */
-    bool has_run;       /* the gradients inside are those of a finished run */
+    bool *is_stepped;        /* [n_input] an optimizer updates it after the run */
+    bool has_run;            /* the gradients inside are those of a run that has not failed */
+    cb_stream *stream;       /* of the latest run */
+    bool has_begun;          /* there was one */
+    cb_event *began, *ended; /* the latest run, and with the update after it */
+    cb_staging staging; /* slots: inputs, outputs, then [n_state][n_gradients] of the optimizer */
+    void **inputs, **outputs; /* [n_input], [n_output] where arguments of the host are staged */
     cb_range *ranges;   /* room for the checks of a run or an optimizer step: neither allocates */
     cb_optim_row *rows; /* [n_gradients] */
 };

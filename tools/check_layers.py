@@ -46,9 +46,9 @@ LEFT: dict[str, tuple[str, ...]] = {
     "ir": ("base",),
     "ad": ("ir",),
     "lower": ("plan/files", "ad"),
-    "exec": ("lower",),
+    "exec": ("lower", "optim"),
     "optim": ("base",),
-    "core": ("exec", "optim"),  # csrc/*.c and csrc/*.h: the pipeline
+    "core": ("exec",),  # csrc/*.c and csrc/*.h: the pipeline
     "native": ("core",),
 }
 

@@ -12,6 +12,13 @@ const cb_backend *cb_backend_find(const char *name) {
     return NULL;
 }
 
+const char *cb_backend_name(uint32_t i) {
+    for (uint32_t k = 0; k < i; k++) {
+        if (!cb_backends[k]) return NULL;
+    }
+    return cb_backends[i] ? cb_backends[i]->name : NULL;
+}
+
 void cb_backend_names(cb_str *out) {
     for (uint32_t i = 0; cb_backends[i]; i++) {
         const char *before = i == 0 ? "" : cb_backends[i + 1] ? ", " : " and ";

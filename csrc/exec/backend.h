@@ -12,13 +12,13 @@
  * Memory. What a run reads and writes lies in the backend's memory. Where `is_host` is false the
  * host never touches it but through `copy`.
  *
- * Streams. `copy`, `record`, `wait`, `run` and `step` put work on a stream, which does it in the
+ * Streams. `copy`, `record`, `wait`, `run` and `update` put work on a stream, which does it in the
  * order in which it came; streams are ordered among each other by events alone. A stream is the
  * caller's, who keeps it until its work is done: a backend makes none, keeps none, and gives none
  * back. NULL is the device's own stream. On the host all work is done when the call returns, and
  * the stream is looked at by nobody.
  *
- * Blocking. `record`, `wait`, `address`, `step`, and `run` but for the first of an executable put
+ * Blocking. `record`, `wait`, `address`, `update`, and `run` but for the first of an executable put
  * work on a stream and return: they neither allocate memory nor wait for the device, so that they
  * can be captured. All other calls may block.
  *
@@ -35,6 +35,7 @@
 #include "../base/threads.h"
 #include "../lower/annotate.h"
 #include "../lower/program.h"
+#include "../optim/optimizer.h"
 
 typedef struct cb_runtime { /* what a backend may use; outlives every device opened with it */
     cb_alloc *alloc;
@@ -51,7 +52,7 @@ typedef enum cb_way { CB_WAY_IN = 0, /* from the host */ CB_WAY_OUT } cb_way;
  * alone by the caller until the run is done. */
 typedef struct cb_bindings {
     cb_stream *stream;
-    void *const *inputs;  /* [n_input] contiguous, of the argument's bytes */
+    void *const *inputs;  /* [n_input] contiguous, aligned to an element */
     void *const *outputs; /* [n_output]; entries of outputs kept inside the arena are ignored */
     uint64_t seed;
     uint32_t step;   /* of the random generator */
@@ -114,7 +115,8 @@ typedef struct cb_backend {
     /* ---- programs ---- */
 
     /* Program and device outlive the executable. Memory that a run needs may be left to the first
-     * run, which then cannot be captured. */
+     * run, which then cannot be captured; what an update of the gradients needs that are kept
+     * inside is there when the call returns. */
     cb_status (*compile)(const cb_program *program, void *device, void **executable, cb_error *err);
     /* Runs of one executable on several streams are ordered by the caller: they share its memory.
      * New states replace the inputs they belong to as the last action. */
@@ -126,7 +128,16 @@ typedef struct cb_backend {
     /* Where an operand is that is kept inside after a run (a gradient), until the next run; NULL:
      * there is none. */
     void *(*address)(void *executable, uint32_t operand);
-    void (*destroy)(void *executable); /* NULL is fine */
+    /* Ends when no run is left; NULL is fine. */
+    void (*destroy)(void *executable);
+
+    /* ---- optimizers ---- */
+
+    /* Puts one step of the optimizer on the stream of the run that has made the gradients. What is
+     * in the table was checked; it is read before the call returns, and parameters, gradients and
+     * states lie in the backend's memory. NULL: the backend has no optimizers. */
+    cb_status (*update)(void *device, void *executable, cb_stream *stream,
+                        const cb_optimizer *optimizer, const cb_optim_table *table, cb_error *err);
 } cb_backend;
 
 extern const cb_backend cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_backend_null;

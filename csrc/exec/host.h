@@ -19,6 +19,8 @@ cb_status cb_host_record(void *device, cb_stream *stream, cb_event *event, cb_er
 cb_status cb_host_wait(void *device, cb_stream *stream, cb_event *event, cb_error *err);
 cb_status cb_host_seconds(void *device, cb_event *from, cb_event *to, double *out, cb_error *err);
 cb_status cb_host_finish(void *executable, cb_stream *stream, cb_error *err);
+cb_status cb_host_update(void *device, void *executable, cb_stream *stream,
+                         const cb_optimizer *optimizer, const cb_optim_table *table, cb_error *err);
 
 /* A host backend's answers to all but what it does with programs. */
 #define CB_HOST_CALLS                                                                           \
@@ -26,7 +28,7 @@ cb_status cb_host_finish(void *executable, cb_stream *stream, cb_error *err);
     .close = cb_host_close, .alloc = cb_host_alloc, .free = cb_host_free, .copy = cb_host_copy, \
     .sync = cb_host_sync, .event_new = cb_host_event_new, .event_free = cb_host_event_free,     \
     .record = cb_host_record, .wait = cb_host_wait, .seconds = cb_host_seconds,                 \
-    .finish = cb_host_finish
+    .finish = cb_host_finish, .update = cb_host_update
 
 /* Seconds since some moment in the past. */
 double cb_host_clock(void);

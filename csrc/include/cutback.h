@@ -255,12 +255,15 @@ typedef struct cb_step cb_step;
 /* Called with the text of each stage: "forward", "joint", "problem", "plan", "split", "program". */
 typedef void (*cb_dump_fn)(void *user, const char *stage, const char *text);
 
+/* What steps run on: "cpu", "debug", "ref", "null". NULL: past the last one. */
+CB_API const char *cb_backend_name(uint32_t i);
+
 typedef struct cb_compile_options {
     const uint32_t *wrt; /* positions of the inputs whose gradients are wanted */
     uint32_t n_wrt;      /* 0: forward only */
     cb_preset preset;
     cb_budget budget;
-    const char *backend; /* "cpu" (also when NULL), "debug", "ref", "null" */
+    const char *backend; /* NULL: the first of cb_backend_name, "cpu" */
     const char *device;  /* row of the cost model: a name, or JSON (plan/device.h); NULL: "cpu" */
     bool keep_gradients; /* gradients stay in the arena for cb_step_update; else they are outputs of
                             the caller */
@@ -317,9 +320,18 @@ CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint3
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);
 
+/* A backend's memory is its own: the device's, or for those that run on the host the host's. Where
+ * `on_host` is set, arguments lie in the host's memory whatever the backend's is: they are copied
+ * there and back (blocks for the copies are kept with the step), and the call ends when all is
+ * done; only a device that is lost on the way back leaves some old and some new. Else they lie in
+ * the backend's memory, and on a device the call puts the work on a stream and returns;
+ * cb_step_wait waits for it. */
 typedef struct cb_run {
     void *const *inputs;  /* [n_inputs] contiguous, aligned to their element */
     void *const *outputs; /* [n_outputs] NULL for outputs kept inside */
+    bool on_host;         /* where they lie */
+    void *stream;         /* the device's handle of a stream, which stays the caller's; NULL: the
+                             device's own. Looked at by nobody on the host */
     uint64_t seed;
     uint32_t random_step;
     cb_poll_fn poll;
@@ -334,9 +346,14 @@ typedef struct cb_run_result {
 } cb_run_result;
 
 /* Forward and backward. After a failure or a cancel, inputs are unchanged and outputs undefined.
- * States are copied into the inputs they belong to as the last action. */
+ * States are copied into the inputs they belong to as the last action. Runs of a step follow each
+ * other, also on different streams. */
 CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result,
                                            cb_error *err);
+/* Waits until the latest run, and the update after it, is done. CB_INVALID where a run has found an
+ * index out of range, say: neither it nor what was put behind it has changed an input. `seconds`
+ * (may be NULL): what they took, by the device's clock. */
+CB_API CB_MUST_CHECK cb_status cb_step_wait(cb_step *step, double *seconds, cb_error *err);
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
 
@@ -364,13 +381,14 @@ typedef struct cb_update {
     const uint32_t *group;      /* [n_wrt] rows of `hyper` */
     const double *hyper;        /* [n_groups][n_hyper] */
     uint32_t n_groups;
-    int64_t t; /* number of this step, from 1 */
+    int64_t t;    /* number of this step, from 1 */
+    bool on_host; /* where parameters and states lie: see cb_run */
 } cb_update;
 /* Whether cb_step_update will take it after the next run; a run may have replaced states that it
  * could not give back. */
 CB_API CB_MUST_CHECK cb_status cb_step_check_update(cb_step *step, const cb_update *update,
                                                     cb_error *err);
-/* The update, from the gradients of the run that has just ended. Not interruptible. */
+/* The update, from the gradients of the latest run, on its stream. Not interruptible. */
 CB_API CB_MUST_CHECK cb_status cb_step_update(cb_step *step, const cb_update *update,
                                               cb_error *err);
 

@@ -113,6 +113,9 @@ def release_memory() -> int:
     """
 
 def kept_memory() -> dict[str, int]: ...
+def backends() -> tuple[str, ...]:
+    """Names of what steps run on."""
+
 def optimizer_table() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
     """(name, names of states, names of hyper-parameters) of each optimizer."""
 

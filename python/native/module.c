@@ -66,6 +66,18 @@ static PyObject *op_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)
     return rows;
 }
 
+static PyObject *backends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    Py_ssize_t n = 0;
+    while (cb_backend_name((uint32_t)n)) n++;
+    PyObject *names = PyTuple_New(n);
+    for (Py_ssize_t i = 0; names && i < n; i++) {
+        PyObject *name = PyUnicode_FromString(cb_backend_name((uint32_t)i));
+        if (!name) Py_CLEAR(names);
+        else PyTuple_SET_ITEM(names, i, name);
+    }
+    return names;
+}
+
 static PyObject *machine(PyObject *module, PyObject *Py_UNUSED(none)) {
     cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
     if (!context) return NULL;
@@ -95,6 +107,7 @@ static PyMethodDef module_methods[] = {
      "kept_memory() -> {in_use, kept, n_fresh} of the memory of outputs"},
     {"op_table", op_table, METH_NOARGS,
      "op_table() -> ((name, min_ins, max_ins, n_outs, flags, attrs, doc, differentiable), ...)"},
+    {"backends", backends, METH_NOARGS, "backends() -> names of what steps run on"},
     {"optimizer_table", cb_py_optimizer_table, METH_NOARGS,
      "optimizer_table() -> ((name, names of states, names of hyper-parameters), ...)"},
     {"optimizer_states", cb_py_optimizer_states, METH_VARARGS,

@@ -248,13 +248,14 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const cb_py_o
     cb_run run = *settings;
     run.inputs = self->pointers;
     run.outputs = self->pointers + n_in;
+    run.on_host = true;
     run.poll = cb_py_poll;
     cb_run_result result = {0};
     cb_error error = {0};
     int64_t taken;
     if (steps_taken(opt, &taken) < 0) return NULL;
     for (size_t s = 0; s < CB_MAX_STATES; s++) states[s] = params + (1 + s) * self->n_wrt;
-    cb_update update = {.params = params, .states = states, .t = taken + 1};
+    cb_update update = {.params = params, .states = states, .t = taken + 1, .on_host = true};
     if (opt) {
         update.optimizer = opt->core;
         update.group = opt->group;
@@ -262,7 +263,7 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const cb_py_o
         update.n_groups = opt->n_groups;
     }
 
-    int64_t began = cb_py_now_ns();
+    double seconds = 0;
     cb_py_work work;
     cb_py_work_begin(&work, self->context);
     run.poll_user = &work;
@@ -273,11 +274,11 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const cb_py_o
         if (status == CB_OK) *opt->t = taken + 1;
     }
     if (status == CB_OK && draws && draws->at) *draws->at = draws->next;
+    if (status == CB_OK) status = cb_step_wait(self->core, &seconds, &error);
     cb_py_work_end(&work);
     if (status != CB_OK) return raise(self, &error);
     return Py_BuildValue("(KKd)", (unsigned long long)result.peak_bytes,
-                         (unsigned long long)result.n_alloc,
-                         (double)(cb_py_now_ns() - began) * 1e-9);
+                         (unsigned long long)result.n_alloc, seconds);
 }
 
 static PyObject *bind_and_execute(cb_py_step *self, run_arrays *run, const cb_run *settings,

@@ -148,7 +148,8 @@ static inline void run_step(const asked *a, cb_step *step, const char *backend, 
         o->out_info[i] = cb_step_output(step, i);
         if (!o->out_info[i].inside) o->out[i] = room(o->out_info[i].bytes);
     }
-    const cb_run binding = {.inputs = o->in, .outputs = o->out, .seed = a->seed, .random_step = 1};
+    const cb_run binding = {
+        .inputs = o->in, .outputs = o->out, .on_host = true, .seed = a->seed, .random_step = 1};
     o->status = cb_step_run(step, &binding, &result, &err);
     if (o->status != CB_OK) expect_refusal(o->status);
     else if (strcmp(backend, "cpu") == 0) EXPECT(result.peak_bytes == numbers.arena_bytes);
@@ -169,6 +170,7 @@ static inline void step_adamw(cb_step *step, const asked *a, outcome *o) {
     }
     void *const *states[] = {m, v};
     const cb_update update = {.optimizer = cb_optimizer_find("adamw"),
+                              .on_host = true,
                               .params = param,
                               .states = states,
                               .group = group,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import budgets
-from .._native import BudgetError
+from .._native import BudgetError, backends
 from ..integers import integer
 from ..source import place
 from .arrays import as_array, empty, wrap
@@ -39,7 +39,6 @@ def _row(device: Device | None) -> str | None:
     return resolve(device)
 
 
-BACKENDS = ("cpu", "debug", "ref", "null")
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 
 
@@ -157,7 +156,7 @@ class Executable:
         keep_gradients: bool = False,
         static_bytes: int = 0,
     ) -> None:
-        budgets.choice("backend", backend, BACKENDS)
+        budgets.choice("backend", backend, backends())
         _check_plan(plan)
         try:
             self.native = graph._native.compile(

@@ -138,8 +138,11 @@ static inline void mlp_memory_free(mlp_memory *memory) {
 }
 
 static inline cb_run mlp_run(const mlp_memory *memory) {
-    return (cb_run){
-        .inputs = memory->inputs, .outputs = memory->outputs, .seed = 42, .random_step = 3};
+    return (cb_run){.inputs = memory->inputs,
+                    .outputs = memory->outputs,
+                    .on_host = true,
+                    .seed = 42,
+                    .random_step = 3};
 }
 
 /* A number for all bits of all outputs and of the state. */

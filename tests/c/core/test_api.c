@@ -239,7 +239,7 @@ TEST(optimizer_step) {
     mlp_memory_init(&memory2, inside);
     cb_run run = mlp_run(&memory), run2 = mlp_run(&memory2);
     void *const *states[] = {m, v};
-    cb_update update = {cb_optimizer_find("adamw"), params, states, group, groups[0], 2, 1};
+    cb_update update = {cb_optimizer_find("adamw"), params, states, group, groups[0], 2, 1, true};
     for (uint32_t k = 0; k < N; k++) {
         cb_argument_info info = cb_step_output(inside, memory2.n_outputs - N + k);
         CHECK(info.inside && info.role_or_kind == 2 && !memory2.outputs[memory2.n_outputs - N + k]);
@@ -291,10 +291,11 @@ TEST(half_precision_parameters_are_not_stepped) {
                         &(cb_compile_options){.wrt = wrt, .n_wrt = 1, .keep_gradients = true},
                         &step, &err));
     void *inputs[] = {data}, *outputs[] = {&out, NULL}, *ms[] = {m}, *vs[] = {v};
-    const cb_run run = {.inputs = inputs, .outputs = outputs};
+    const cb_run run = {.inputs = inputs, .outputs = outputs, .on_host = true};
     const double options[] = {1e-2, 0.9, 0.999, 1e-8, 0.1};
     void *const *states[] = {ms, vs};
-    const cb_update update = {cb_optimizer_find("adamw"), inputs, states, group, options, 1, 1};
+    const cb_update update = {
+        cb_optimizer_find("adamw"), inputs, states, group, options, 1, 1, true};
     CHECK_FAIL(cb_step_check_update(step, &update, &err), CB_UNSUPPORTED,
                "parameter \"w\" is bf16");
     CHECK_OK(cb_step_run(step, &run, NULL, &err));

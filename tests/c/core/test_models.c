@@ -234,7 +234,8 @@ static outcome run_model(void (*build)(net *), cb_compile_options options) {
     for (uint32_t i = 0; i < cb_step_n_outputs(step); i++) {
         outputs[i] = cb_step_output(step, i).inside ? NULL : malloc(cb_step_output(step, i).bytes);
     }
-    const cb_run run = {.inputs = inputs, .outputs = outputs, .seed = 9, .random_step = 1};
+    const cb_run run = {
+        .inputs = inputs, .outputs = outputs, .on_host = true, .seed = 9, .random_step = 1};
     cb_run_result result = {0};
     CHECK_OK(cb_step_run(step, &run, &result, &err));
     outcome out = collect(step, inputs, outputs);

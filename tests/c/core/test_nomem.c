@@ -80,7 +80,7 @@ TEST(texts) {
 }
 
 TEST(run) {
-    static const char *const backends[] = {"cpu", "debug", "ref"};
+    const char *const backends[] = {cb_backend_name(0), "debug", "ref"};
     for (int k = 0; k < 3; k++) {
         cb_context *ctx = new_context();
         cb_step *step = NULL;

@@ -85,7 +85,7 @@ static bool is_close(const cb_argument_info *info, const void *a, const void *b,
 static void run(cb_step *step, void **inputs, void **outputs) {
     for (uint32_t i = 0; i < cb_step_n_outputs(step); i++)
         outputs[i] = calloc(1, cb_step_output(step, i).bytes + 1);
-    const cb_run binding = {.inputs = inputs, .outputs = outputs, .seed = 3};
+    const cb_run binding = {.inputs = inputs, .outputs = outputs, .on_host = true, .seed = 3};
     CHECK_OK(cb_step_run(step, &binding, NULL, &err));
 }
 

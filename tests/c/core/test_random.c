@@ -184,7 +184,7 @@ static outcome run(const made *m, cb_compile_options options) {
     for (uint32_t i = 0; i < cb_step_n_outputs(step); i++)
         outputs[i] = malloc(cb_step_output(step, i).bytes + 1);
     cb_run_result result = {0};
-    const cb_run binding = {.inputs = inputs, .outputs = outputs, .seed = 5};
+    const cb_run binding = {.inputs = inputs, .outputs = outputs, .on_host = true, .seed = 5};
     CHECK_OK(cb_step_run(step, &binding, &result, &err));
     for (uint32_t i = 0; i < cb_step_n_outputs(step); i++) {
         const unsigned char *data = outputs[i];

@@ -17,14 +17,31 @@ typedef struct far_device {
     pthread_mutex_t lock;
 } far_device;
 
+typedef struct far_update { /* an optimizer's step that waits */
+    const cb_optimizer *optimizer;
+    cb_optim_row *rows; /* [n_rows] near; each a group of its own */
+    double *hyper;      /* [n_rows][n_hyper] */
+    uint32_t n_rows;
+    bool waits;
+} far_update;
+
+#define FAR_RUNS_MOST 4u
+
+typedef struct far_pending {  /* a run that waits */
+    cb_bindings bindings;     /* near */
+    void **inputs, **outputs; /* [n_input], [n_output] */
+    bool waits;
+} far_pending;
+
 typedef struct far_executable {
     cb_executable x;
     cb_executor *executor;
     far_device *d;
-    void *arena;              /* far; NULL until the first run */
-    void **inputs, **outputs; /* near */
-    cb_bindings bindings;     /* of the run that waits */
-    bool waits;
+    void *arena; /* far; NULL until the first run */
+    far_pending runs[FAR_RUNS_MOST];
+    uint32_t n_run;              /* so far */
+    const cb_bindings *bindings; /* of the run that is being done */
+    far_update update;
     cb_status status; /* of the runs since `finish` was asked last */
     cb_error error;
 } far_executable;
@@ -38,14 +55,17 @@ static void lock(far_device *d) { pthread_mutex_lock(&d->lock); }
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
+/* The device itself is booked nowhere: it stays when all that was made with it has gone. */
 static cb_status far_open(const cb_runtime *runtime, void **device, cb_error *err) {
-    far_device *d = cb_malloc(runtime->alloc, sizeof *d);
+    cb_alloc outside;
+    cb_alloc_init(&outside);
+    far_device *d = cb_malloc(&outside, sizeof *d);
     if (!d) return cb_no_memory(err);
     memset(d, 0, sizeof *d);
     d->runtime = runtime;
     cb_status status = far_memory_open(&d->memory, runtime->alloc, err);
     if (status != CB_OK) {
-        cb_free(runtime->alloc, d);
+        cb_free(&outside, d);
         return status;
     }
     pthread_mutex_init(&d->lock, NULL);
@@ -57,7 +77,9 @@ static void far_close(void *device) {
     far_device *d = device;
     pthread_mutex_destroy(&d->lock);
     far_memory_close(&d->memory);
-    cb_free(d->runtime->alloc, d);
+    cb_alloc outside;
+    cb_alloc_init(&outside);
+    cb_free(&outside, d);
 }
 
 static cb_status far_alloc(void *device, size_t bytes, void **block, cb_error *err) {
@@ -166,6 +188,23 @@ static void far_destroy(void *executable) {
     cb_free(d->runtime->alloc, f);
 }
 
+/* Room for the arguments of a run, and for an update of all gradients by any optimizer. */
+static cb_status make_lists(far_executable *f, const cb_program *program, cb_error *err) {
+    uint32_t n_hyper = 0;
+    for (uint32_t i = 0; cb_optimizer_at(i); i++) {
+        if (cb_optimizer_at(i)->n_hyper > n_hyper) n_hyper = cb_optimizer_at(i)->n_hyper;
+    }
+    bool whole = true;
+    for (uint32_t i = 0; i < FAR_RUNS_MOST; i++) {
+        f->runs[i].inputs = CB_NEW(&f->x.memory, void *, program->n_input);
+        f->runs[i].outputs = CB_NEW(&f->x.memory, void *, program->n_output);
+        whole &= f->runs[i].inputs && f->runs[i].outputs;
+    }
+    f->update.rows = CB_NEW(&f->x.memory, cb_optim_row, program->n_output);
+    f->update.hyper = CB_NEW(&f->x.memory, double, (size_t)program->n_output *n_hyper);
+    return whole && f->update.rows && f->update.hyper ? CB_OK : cb_no_memory(err);
+}
+
 static cb_status far_compile(const cb_program *program, void *device, void **executable,
                              cb_error *err) {
     far_device *d = device;
@@ -177,10 +216,8 @@ static cb_status far_compile(const cb_program *program, void *device, void **exe
         cb_free(d->runtime->alloc, f);
         return status;
     }
-    f->inputs = CB_NEW(&f->x.memory, void *, program->n_input);
-    f->outputs = CB_NEW(&f->x.memory, void *, program->n_output);
-    status =
-        f->inputs && f->outputs ? cb_executor_new(&f->x, &f->executor, err) : cb_no_memory(err);
+    status = make_lists(f, program, err);
+    if (status == CB_OK) status = cb_executor_new(&f->x, &f->executor, err);
     if (status != CB_OK) {
         far_destroy(f);
         return status;
@@ -192,20 +229,23 @@ static cb_status far_compile(const cb_program *program, void *device, void **exe
 static cb_status run_group(void *executable, uint32_t group, cb_error *err) {
     far_executable *f = executable;
     if (!cb_executor_has(f->executor, group))
-        return cb_executable_run_group(&f->x, group, &f->bindings, err);
-    return cb_executor_run(f->executor, group, &f->bindings, err);
+        return cb_executable_run_group(&f->x, group, f->bindings, err);
+    return cb_executor_run(f->executor, group, f->bindings, err);
 }
 
 static void *near_address(void *executable, uint32_t operand) {
     return cb_executable_address(&((far_executable *)executable)->x, operand);
 }
 
-static void do_run(void *executable) {
+static void do_run(void *executable, uint32_t slot) {
     far_executable *f = executable;
-    f->waits = false;
+    f->runs[slot].waits = false;
+    f->bindings = &f->runs[slot].bindings;
     if (f->status != CB_OK) return; /* a run before it has failed */
-    f->status = cb_run_groups(f->x.program->n_group, &f->bindings, run_group, f, &f->error);
-    if (f->status == CB_OK) cb_replace_states(f->x.program, &f->bindings, near_address, f);
+    f->status = cb_executable_bind(&f->x, f->bindings, &f->error);
+    if (f->status == CB_OK)
+        f->status = cb_run_groups(f->x.program->n_group, f->bindings, run_group, f, &f->error);
+    if (f->status == CB_OK) cb_replace_states(f->x.program, f->bindings, near_address, f);
 }
 
 static cb_status make_arena(far_executable *f, cb_error *err) {
@@ -219,31 +259,36 @@ static cb_status make_arena(far_executable *f, cb_error *err) {
     return CB_OK;
 }
 
-static cb_status take_bindings(far_executable *f, const cb_bindings *b, cb_error *err) {
+static cb_status take_bindings(const far_executable *f, const cb_bindings *b, far_pending *out,
+                               cb_error *err) {
     const cb_program *p = f->x.program;
     for (uint32_t i = 0; i < p->n_input; i++)
-        CB_TRY(far_near(&f->d->memory, b->inputs[i], &f->inputs[i], err));
+        CB_TRY(far_near(&f->d->memory, b->inputs[i], &out->inputs[i], err));
     for (uint32_t i = 0; i < p->n_output; i++) {
         const bool inside = p->operand[p->output[i].operand].space == CB_SPACE_ARENA;
-        f->outputs[i] = NULL;
-        if (!inside) CB_TRY(far_near(&f->d->memory, b->outputs[i], &f->outputs[i], err));
+        out->outputs[i] = NULL;
+        if (!inside) CB_TRY(far_near(&f->d->memory, b->outputs[i], &out->outputs[i], err));
     }
-    f->bindings = *b;
-    f->bindings.inputs = f->inputs;
-    f->bindings.outputs = f->outputs;
-    f->bindings.poll = NULL;
-    return cb_executable_bind(&f->x, &f->bindings, err);
+    out->bindings = *b;
+    out->bindings.inputs = out->inputs;
+    out->bindings.outputs = out->outputs;
+    out->bindings.poll = NULL;
+    return CB_OK;
 }
 
 static cb_status put_run(far_executable *f, const cb_bindings *b, cb_error *err) {
     if (b->poll && b->poll(b->poll_user))
         return cb_fail(err, CB_CANCELLED, "run: cancelled by the caller");
-    if (f->waits) far_do_all(&f->d->queue); /* there is one set of bindings */
+    const uint32_t slot = f->n_run % FAR_RUNS_MOST;
+    if (f->runs[slot].waits) far_do_all(&f->d->queue);
     CB_TRY(make_arena(f, err));
-    CB_TRY(take_bindings(f, b, err));
-    f->waits = true;
-    far_put(&f->d->queue,
-            (far_work){.kind = FAR_RUN, .stream = b->stream, .run = do_run, .executable = f});
+    CB_TRY(take_bindings(f, b, &f->runs[slot], err));
+    f->runs[slot].waits = true;
+    f->n_run++;
+    far_put(
+        &f->d->queue,
+        (far_work){
+            .kind = FAR_RUN, .stream = b->stream, .run = do_run, .executable = f, .slot = slot});
     return CB_OK;
 }
 
@@ -277,6 +322,59 @@ static void *far_address(void *executable, uint32_t operand) {
     return far_of(&f->d->memory, near_address(executable, operand));
 }
 
+/* ---- optimizers ------------------------------------------------------------------------------ */
+
+static cb_status take_row(const far_device *d, const cb_optim_row *row, uint32_t n_state,
+                          cb_optim_row *out, cb_error *err) {
+    void *grad = NULL;
+    *out = *row;
+    CB_TRY(far_near(&d->memory, row->param, &out->param, err));
+    CB_TRY(far_near(&d->memory, row->grad, &grad, err));
+    out->grad = grad;
+    for (uint32_t s = 0; s < n_state; s++)
+        CB_TRY(far_near(&d->memory, row->state[s], &out->state[s], err));
+    return CB_OK;
+}
+
+static void do_update(void *executable, uint32_t slot) {
+    far_executable *f = executable;
+    (void)slot; /* there is one */
+    far_update *u = &f->update;
+    u->waits = false;
+    if (f->status != CB_OK) return; /* its run has failed */
+    f->status = cb_optimizer_step(u->optimizer, f->d->runtime->pool, u->hyper, u->n_rows, u->rows,
+                                  u->n_rows, &f->error);
+}
+
+static cb_status put_update(far_executable *f, cb_stream *stream, const cb_optimizer *optimizer,
+                            const cb_optim_table *table, cb_error *err) {
+    far_update *u = &f->update;
+    const size_t n = table->n_hyper;
+    if (u->waits) far_do_all(&f->d->queue); /* there is room for one */
+    u->optimizer = optimizer;
+    u->n_rows = table->n_rows;
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        const cb_optim_row *row = &table->rows[i];
+        const double *hyper = table->hyper + row->group * n;
+        memcpy(u->hyper + i * n, hyper, n * sizeof *hyper);
+        CB_TRY(take_row(f->d, row, optimizer->n_used(hyper), &u->rows[i], err));
+        u->rows[i].group = i;
+    }
+    u->waits = true;
+    far_put(&f->d->queue,
+            (far_work){.kind = FAR_RUN, .stream = stream, .run = do_update, .executable = f});
+    return CB_OK;
+}
+
+static cb_status far_update_step(void *device, void *executable, cb_stream *stream,
+                                 const cb_optimizer *optimizer, const cb_optim_table *table,
+                                 cb_error *err) {
+    far_executable *f = executable;
+    (void)device;
+    lock(f->d);
+    return unlocked(f->d, put_update(f, stream, optimizer, table, err));
+}
+
 #define FAR_CALLS                                                                                 \
     .workspace = cb_op_workspace, .fuses = cb_kernels_fuse, .supports = cb_executable_supports,   \
     .open = far_open, .close = far_close, .alloc = far_alloc, .free = far_free, .copy = far_copy, \
@@ -284,5 +382,6 @@ static void *far_address(void *executable, uint32_t operand) {
     .record = far_record, .wait = far_wait, .seconds = far_seconds, .compile = far_compile,       \
     .run = far_run, .finish = far_finish, .address = far_address, .destroy = far_destroy
 
-const cb_backend cb_backend_far = {.name = "far", .alignment = CB_ALIGN, FAR_CALLS};
+const cb_backend cb_backend_far = {
+    .name = "far", .alignment = CB_ALIGN, FAR_CALLS, .update = far_update_step};
 const cb_backend cb_backend_far256 = {.name = "far256", .alignment = 256, FAR_CALLS};

@@ -12,7 +12,7 @@
 #include "exec/backend.h"
 
 extern const cb_backend cb_backend_far;
-extern const cb_backend cb_backend_far256; /* the same, with buffers aligned to 256 bytes */
+extern const cb_backend cb_backend_far256; /* buffers aligned to 256 bytes; no optimizers */
 
 /* Any number but 0 names a stream. */
 static inline cb_stream *far_stream(uintptr_t number) { return (cb_stream *)number; }

@@ -9,6 +9,7 @@
 
 #define PAGE ((size_t)1 << 16) /* a multiple of the page on every machine */
 #define FAR_BYTES ((size_t)1 << 32)
+#define FILLED_MOST ((size_t)1 << 26)
 #define FAR_PAGES (FAR_BYTES / PAGE)
 
 cb_status far_memory_open(far_memory *m, cb_alloc *alloc, cb_error *err) {
@@ -45,7 +46,7 @@ cb_status far_memory_take(far_memory *m, size_t bytes, void **far, cb_error *err
         cb_free(m->alloc, block);
         return cb_no_memory(err);
     }
-    memset(near, 0xFF, bytes);
+    memset(near, 0xFF, bytes < FILLED_MOST ? bytes : FILLED_MOST);
     *block = (far_block){.next = *link, .page = page, .n_page = n_page};
     *link = block;
     *far = near + FAR_BYTES;

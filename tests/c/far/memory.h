@@ -22,7 +22,7 @@ typedef struct far_memory {
 
 cb_status far_memory_open(far_memory *m, cb_alloc *alloc, cb_error *err);
 void far_memory_close(far_memory *m); /* all blocks are free */
-/* Aligned to pages, filled with ones: a NaN in every float type. */
+/* Aligned to pages; 64 MiB at its begin are filled with ones: a NaN in every float type. */
 cb_status far_memory_take(far_memory *m, size_t bytes, void **far, cb_error *err);
 void far_memory_give(far_memory *m, void *far);
 /* Where the bytes of a far address are; NULL of NULL. CB_INVALID: no address of this memory. */

@@ -16,7 +16,7 @@ static void do_one(far_queue *q, far_work *w) {
         case FAR_COPY: memcpy(w->to, w->from, w->bytes); break;
         case FAR_RECORD: w->event->at = cb_host_clock(); break;
         case FAR_WAIT: do_until(q, w->until_stream, w->until); break;
-        case FAR_RUN: w->run(w->executable); break;
+        case FAR_RUN: w->run(w->executable, w->slot); break;
     }
 }
 

@@ -27,8 +27,9 @@ typedef struct far_work {
     const cb_stream *until_stream;
     uint64_t until;
     /* FAR_RUN */
-    void (*run)(void *executable);
+    void (*run)(void *executable, uint32_t slot);
     void *executable;
+    uint32_t slot;
 } far_work;
 
 #define FAR_WORK_MOST 256

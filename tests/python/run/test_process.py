@@ -133,6 +133,7 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.within_the_call
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_during_a_step():
     n = 400

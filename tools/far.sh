@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# The Python tests of steps against an extension whose backend has memory that the host cannot touch (tests/c/far).
+#
+#     tools/far.sh [BIN [ARGUMENTS OF PYTEST]]    BIN: folder of the python and cmake to use (default: on PATH)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=${1:-}
+python=${bin:+$bin/}python
+cmake=${bin:+$bin/}cmake
+tests=("${@:2}")
+if [ ${#tests[@]} = 0 ]; then tests=(tests/python/run tests/python/frontend -m "not slow and not very_slow"); fi
+
+$cmake -S . -B build/far -DCMAKE_BUILD_TYPE=Release -DCB_TESTS=OFF -DCB_PYTHON=ON -DCB_FAR=ON \
+  -DPython_EXECUTABLE="$(command -v "$python")"
+$cmake --build build/far --parallel 2
+
+stage=build/far-python
+rm -rf $stage && mkdir -p $stage
+cp -r python/cutback $stage/cutback
+cp "$(find build/far -name '_native*.so' | head -1)" $stage/cutback/
+CUTBACK_TEST_BACKEND=far PYTHONPATH=$stage $python -m pytest -q -n auto --dist worksteal "${tests[@]}"
