@@ -192,6 +192,19 @@ cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape 
     return t;
 }
 
+cb_conv_tiles cb_conv2d_flipped_tiles(const cb_shape *x, const cb_shape *w, const cb_shape *y,
+                                      const cb_attrs *attrs, cb_dtype dtype) {
+    cb_conv_tiles t = {.pixels = 1, .images = 1, .window = 1, .channels = 1, .splits = 1};
+    if (cb_numel(x) == 0 || cb_numel(w) == 0 || cb_numel(y) == 0) return t;
+    conv_size s = conv_size_of(x, w, y, attrs, dtype);
+    if (s.is_pointwise || attrs->i[0] != 1 || attrs->i[1] != 1) return t;
+    s.window = s.channels * s.area;
+    s.channels = w->dim[1];
+    s.pixels = x->dim[2] * x->dim[3];
+    cut_forward(&t, &s, dtype);
+    return t;
+}
+
 uint64_t cb_conv2d_scratch(const cb_conv_tiles *t) {
     return (uint64_t)t->slots * t->slot_bytes + t->shared_bytes;
 }

@@ -43,6 +43,12 @@ typedef struct cb_conv_tiles {
 cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape *w,
                               const cb_shape *y, const cb_attrs *attrs, cb_dtype dtype);
 
+/* The data gradient of a convolution of stride 1, as a convolution of y's gradient with the flipped
+ * weights: tiles are of x's pixels, `channels` are x's, the window is over y's. No slots: it is not
+ * such a convolution. Kernels may use this cut or the other: scratch is the larger of the two. */
+cb_conv_tiles cb_conv2d_flipped_tiles(const cb_shape *x, const cb_shape *w, const cb_shape *y,
+                                      const cb_attrs *attrs, cb_dtype dtype);
+
 /* scatter_add and embedding_bwd add into [outer,rows,inner]; a task owns a block of the
  * destination. */
 typedef struct cb_scatter_tiles {

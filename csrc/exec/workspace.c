@@ -37,7 +37,11 @@ static uint64_t conv_workspace(const cb_graph *g, cb_op_id id) {
     if (op->code == CB_OP_CONV2D_DGRAD) x = &out->shape, y = first;
     if (op->code == CB_OP_CONV2D_WGRAD) x = second, w = &out->shape, y = first;
     cb_conv_tiles tiles = cb_conv2d_tiles(op->code, x, w, y, cb_op_attrs(g, id), out->dtype);
-    return cb_conv2d_scratch(&tiles);
+    const uint64_t direct = cb_conv2d_scratch(&tiles);
+    if (op->code != CB_OP_CONV2D_DGRAD) return direct;
+    tiles = cb_conv2d_flipped_tiles(x, w, y, cb_op_attrs(g, id), out->dtype);
+    const uint64_t flipped = cb_conv2d_scratch(&tiles);
+    return flipped > direct ? flipped : direct;
 }
 
 /* The destination as [outer, rows, inner], added to along `axis`. */

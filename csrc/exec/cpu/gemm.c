@@ -133,6 +133,11 @@ static void write_zeros(const cb_gemm *g) {
     }
 }
 
+bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype) {
+    if (!region->blas) return true;
+    return !(dtype == CB_F64 ? region->blas->dgemm : region->blas->sgemm);
+}
+
 void cb_gemm_run(const cb_gemm_region *region, const cb_gemm *g) {
     if (g->m <= 0 || g->n <= 0) return;
     if (g->k <= 0) {

@@ -44,5 +44,6 @@ void cb_gemm_begin(cb_gemm_region *region, const cb_blas *blas, const cb_gemm_ke
 void cb_gemm_enter_task(const cb_gemm_region *region);
 void cb_gemm_run(const cb_gemm_region *region, const cb_gemm *g);
 void cb_gemm_end(cb_gemm_region *region);
+bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype); /* products are by `own` */
 
 #endif

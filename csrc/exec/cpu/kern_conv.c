@@ -11,10 +11,22 @@
  * sums have one fixed order whatever the number of threads. 1x1 convolutions of large images are
  * products on x itself.
  *
+ * That is how a BLAS is used. Our own product packs what it multiplies anyway, so it packs from the
+ * image (kern_frame.h), with the same sums. Then the data gradient of a convolution of stride 1 is
+ * a convolution of g with the weights flipped, whose sums are over [o, kh, kw]: nothing is added
+ * back, and 16-bit types run so with a BLAS too.
+ *
  * 16-bit tensors are widened to f32 on the way into scratch and rounded once on the way out. */
 #include "gemm_own.h"
 #include "kern.h"
-#include "kern_im2col.h"
+#include "kern_frame.h"
+
+#define REAL_BITS 32
+#include "kern_conv_rows.h"
+#undef REAL_BITS
+#define REAL_BITS 64
+#include "kern_conv_rows.h"
+#undef REAL_BITS
 
 /* ---- work by units --------------------------------------------------------------------------- */
 
@@ -180,7 +192,11 @@ static void weight_gradient_unit(const conv *c, int64_t unit, const blocks *scra
         g.lda = g.ldb = 1;
         cb_gemm_run(&c->region, &g);
     }
-    for (int64_t i = begin; i < end; i++) {
+    if (begin < end && c->is_framed) {
+        (c->compute == CB_F64 ? frame_sums_f64 : frame_sums_f32)(c, group, o, k, begin, end,
+                                                                 scratch, &g);
+    }
+    for (int64_t i = begin; i < end && !c->is_framed; i++) {
         tile t = tile_of(c, i / c->n_pixel_tiles, i % c->n_pixel_tiles);
         g.k = t.columns;
         g.a = read_rows(c, &t, group, o, g.m, scratch->rows, &g.lda);
@@ -257,22 +273,54 @@ static bool describe(conv *c, const cb_kernel_args *args, const cb_tensor *x, co
     return true;
 }
 
+static void run_frames(const conv *c) {
+    run_units(c, c->groups * c->n_sets * c->n_pixel_tiles,
+              c->compute == CB_F64 ? frame_unit_f64 : frame_unit_f32);
+}
+
 static cb_status conv2d(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     conv c;
     if (!describe(&c, args, &args->in[0], &args->in[1], &args->out[0])) return CB_OK;
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
-    run_units(&c, c.groups * c.n_sets * c.n_pixel_tiles, forward_unit);
+    if (cb_gemm_is_own(&c.region, c.compute) && !c.tiles.is_pointwise && frames_fit(&c)) {
+        run_frames(&c);
+    } else {
+        run_units(&c, c.groups * c.n_sets * c.n_pixel_tiles, forward_unit);
+    }
     cb_gemm_end(&c.region);
     return CB_OK;
 }
 
+/* The data gradient of a convolution of stride 1 as a convolution of its own: dx is the sum, over
+ * output channels and taps, of g where the tap meets it. False: it is not to be had so. */
+static bool flip(const conv *c, conv *out) {
+    const cb_kernel_args *args = c->args;
+    const cb_tensor *x = &args->out[0], *w = &args->in[1], *y = &args->in[0];
+    *out = *c;
+    out->tiles = cb_conv2d_flipped_tiles(&x->shape, &w->shape, &y->shape, args->attrs, c->dtype);
+    if (out->tiles.slots == 0) return false;
+    out->is_flipped = true;
+    out->cin = c->cout, out->cout = c->cin;
+    out->h = c->oh, out->w = c->ow, out->oh = c->h, out->ow = c->w;
+    out->pad_h = (c->kh - 1) * c->dilation_h - c->pad_h;
+    out->pad_w = (c->kw - 1) * c->dilation_w - c->pad_w;
+    out->x = c->y;
+    out->window = out->cin * c->area;
+    out->pixels = out->oh * out->ow;
+    out->n_sets = div_up(c->n, out->tiles.images);
+    out->n_pixel_tiles = div_up(out->pixels, out->tiles.pixels);
+    return frames_fit(out);
+}
+
 static cb_status conv2d_dgrad(const cb_kernel_args *args, cb_error *err) {
     (void)err;
-    conv c;
+    conv c, flipped;
     if (!describe(&c, args, &args->out[0], &args->in[1], &args->in[0])) return CB_OK;
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
-    if (is_half(c.dtype)) {
+    if ((is_half(c.dtype) || cb_gemm_is_own(&c.region, c.compute)) && flip(&c, &flipped)) {
+        run_frames(&flipped);
+    } else if (is_half(c.dtype)) {
         run_units(&c, c.n * c.groups * c.cin, half_data_gradient_unit);
     } else {
         run_units(&c, c.groups * c.n_sets * div_up(c.cin, input_block(&c)), data_gradient_unit);
@@ -287,6 +335,8 @@ static cb_status conv2d_wgrad(const cb_kernel_args *args, cb_error *err) {
     if (!describe(&c, args, &args->in[1], &args->out[0], &args->in[0])) return CB_OK;
     int64_t n_blocks = div_up(c.window, c.tiles.window) * div_up(c.cout, c.tiles.channels);
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
+    c.is_framed = cb_gemm_is_own(&c.region, c.compute) && !c.tiles.is_pointwise &&
+                  (c.compute == CB_F64 ? sums_fit_f64 : sums_fit_f32)(&c);
     run_units(&c, c.tiles.splits * c.groups * n_blocks, weight_gradient_unit);
     cb_gemm_end(&c.region);
     if (c.tiles.splits > 1) {
