@@ -3,6 +3,8 @@
  * Long planes: a task is a channel, walked in pieces of at most CB_TILE elements of one plane.
  * Short planes: a task is GROUP channels, which lie side by side in an image, walked in pieces of
  * several images: a channel alone would use a few bytes of each cache line. */
+#include "executor/scalar.h"
+#include "executor/vector.h"
 #include "kern_copy.h"
 
 #define GROUP 8
@@ -18,6 +20,7 @@ typedef struct batch {
     bool is_short;
     int64_t group;          /* channels of a task */
     int64_t pieces, planes; /* pieces of a channel; planes in a piece */
+    bool is_far;            /* result 0 goes around the caches */
 } batch;
 
 typedef struct place { /* of piece p of the channels from `channel` on */
@@ -41,6 +44,12 @@ static place place_of(const batch *m, int64_t channel, int64_t p) {
                    .run = min_i64(CB_TILE, m->plane - at)};
 }
 
+/* Elements at..at+n of a tensor, from a row. */
+static void store_far(const cb_tensor *t, int64_t at, int64_t n, const float *row) {
+    float *to = cb_at(t, at);
+    for (int64_t i = 0; i < n; i += CB_VW) vm_store_far(to + i, vm_load(row + i));
+}
+
 #define REAL_BITS 32
 #include "kern_batch_rows.h"
 #undef REAL_BITS
@@ -61,6 +70,10 @@ static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
 
 static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn task) {
     batch m = batch_of(args, x);
+    const cb_tensor *y = &args->out[0];
+    m.is_far = y->dtype == CB_F32 && !m.is_short && m.plane % CB_VW == 0 &&
+               (uintptr_t)y->data % 64 == 0 &&
+               (size_t)(m.channels * m.count) * sizeof(float) >= CB_FAR_BYTES;
     cb_parallel(args->pool, div_up(m.channels, m.group), task, &m);
     return CB_OK;
 }

@@ -41,6 +41,12 @@ static void F(store_piece)(const batch *m, const cb_tensor *t, int64_t channel, 
                            const F(piece) * from) {
     place at = place_of(m, channel, p);
     if (!m->is_short) {
+#if REAL_BITS == 32
+        if (m->is_far) {
+            store_far(t, at.first, at.run, from->tile);
+            return;
+        }
+#endif
         F(put_row)(t, at.first, at.run, from->tile);
         return;
     }
@@ -93,6 +99,7 @@ static void F(batch_task)(void *user, int64_t task, int thread) {
         }
         F(store_piece)(m, &args->out[0], first, p, &y);
     }
+    if (m->is_far) cb_x_fence();
 }
 
 /* With h = (x - mean) rstd over the count elements of the channel:
@@ -126,7 +133,7 @@ static void F(batch_bwd_task)(void *user, int64_t task, int thread) {
         mean_g[c] = dbias / (REAL)m->count;
         mean_gh[c] = dweight / (REAL)m->count;
     }
-    for (int64_t p = 0; p < m->pieces; p++) {
+    for (int64_t p = m->pieces - 1; p >= 0; p--) { /* what was read last is still near */
         F(load_piece)(m, &args->in[0], first, p, &g);
         F(load_piece)(m, &args->in[1], first, p, &x);
         for (int64_t c = 0; c < channels; c++) {
@@ -139,4 +146,5 @@ static void F(batch_bwd_task)(void *user, int64_t task, int thread) {
         }
         F(store_piece)(m, &args->out[0], first, p, &dx);
     }
+    if (m->is_far) cb_x_fence();
 }

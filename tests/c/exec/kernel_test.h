@@ -41,11 +41,12 @@ static inline double random_real(void) { return (double)(next_random() >> 11) * 
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Row-major, uninitialised; freed by free_tensors. */
+/* Row-major, uninitialised, aligned as in an arena; freed by free_tensors. */
 static inline cb_tensor new_tensor(cb_dtype dtype, cb_shape shape) {
     cb_tensor t = {.dtype = dtype, .shape = shape};
     cb_shape_strides(&shape, t.stride);
-    t.data = malloc((size_t)cb_numel(&shape) * cb_dtype_size(dtype) + 1);
+    CHECK(posix_memalign(&t.data, CB_ALIGN, (size_t)cb_numel(&shape) * cb_dtype_size(dtype) + 1) ==
+          0);
     owned_blocks[n_owned_blocks++] = t.data;
     return t;
 }

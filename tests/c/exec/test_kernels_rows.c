@@ -104,6 +104,53 @@ TEST(batch_norm) {
     }
 }
 
+/* One channel of a tensor of images. */
+static cb_tensor channel_of(const cb_tensor *all, int64_t channel) {
+    int64_t images = all->shape.dim[0], plane = all->shape.dim[2] * all->shape.dim[3];
+    cb_tensor one = new_tensor(CB_F32, SHAPE(images, 1, all->shape.dim[2], all->shape.dim[3]));
+    for (int64_t i = 0; i < images; i++) {
+        memcpy((float *)one.data + i * plane,
+               element(all, (i * all->shape.dim[1] + channel) * plane),
+               (size_t)plane * sizeof(float));
+    }
+    return one;
+}
+
+static cb_tensor element_of(const cb_tensor *all, int64_t channel) {
+    cb_tensor one = TENSOR(CB_F32, 1);
+    set(&one, 0, get(all, channel));
+    return one;
+}
+
+/* Results of 16 MB go around the caches: a channel of one has the bits of that channel alone. */
+TEST(batch_norm_around_the_caches) {
+    for (int is_bwd = 0; is_bwd < 2; is_bwd++) {
+        test_op all = {.code = is_bwd ? CB_OP_BATCH_NORM_BWD : CB_OP_BATCH_NORM,
+                       .n_in = is_bwd ? 5 : 3,
+                       .attrs = {.f = {1e-5}}};
+        uint32_t n_large = is_bwd ? 2 : 1;
+        for (uint32_t i = 0; i < all.n_in; i++) {
+            all.in[i] = i < n_large ? TENSOR(CB_F32, 4, 16, 256, 256) : TENSOR(CB_F32, 16);
+            fill_random(&all.in[i]);
+        }
+        for (int isa = 0; isa <= (int)cb_cpu_isa(); isa++) {
+            setenv("CUTBACK_ISA", cb_isa_name((cb_isa)isa), 1);
+            CHECK_OK(run_op(&all, 2, NULL));
+            int64_t channel = 15;
+            test_op one = {.code = all.code, .n_in = all.n_in, .attrs = all.attrs};
+            for (uint32_t i = 0; i < all.n_in; i++) {
+                one.in[i] =
+                    i < n_large ? channel_of(&all.in[i], channel) : element_of(&all.in[i], channel);
+            }
+            CHECK_OK(run_op(&one, 1, NULL));
+            cb_tensor part = channel_of(&all.out[0], channel);
+            CHECK(same_bits(&part, &one.out[0]));
+        }
+        unsetenv("CUTBACK_ISA");
+        free_tensors();
+    }
+}
+
 /* A large mean does not eat the variance: it is taken around the mean, not as E[x^2] - E[x]^2. */
 TEST(norm_of_large_mean) {
     test_op op = {.code = CB_OP_LAYER_NORM, .n_in = 3, .attrs = {.f = {1e-5}}};
@@ -168,6 +215,7 @@ int main(void) {
     RUN(softmax_of_infinities);
     RUN(norms);
     RUN(batch_norm);
+    RUN(batch_norm_around_the_caches);
     RUN(norm_of_large_mean);
     RUN(cross_entropy);
     RUN(labels_out_of_range);
