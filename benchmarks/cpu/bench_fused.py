@@ -1,5 +1,5 @@
-"""Claim, not met before kernels are fused: on a CPU, forward and backward of what is bound by
-memory are faster than the best that PyTorch does, eager or by Inductor, whatever glibc does.
+"""Claim: on a CPU, forward and backward of what is bound by memory are faster than the best that
+PyTorch does, eager or by Inductor, whatever glibc does.
 
     python benchmarks/cpu/bench_fused.py [--only 3,4] [--rounds 9] [--threads 2] [--json FILE]
                                          [--jax PYTHON] [--quick]
