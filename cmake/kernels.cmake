@@ -1,24 +1,30 @@
-# The CPU kernels (csrc/exec/cpu/kern_*.c) are compiled once for each instruction set; dispatch.c chooses at
-# run time. Nothing else is compiled above the baseline, so a binary runs wherever the baseline does.
-# Adding a file: name it kern_<x>.c and add <x> to CB_KERN_FILES in csrc/exec/cpu/kern.h.
+# The CPU kernels (csrc/exec/cpu/kern_*.c) and the formulas of the optimizers (csrc/optim/kern_*.c) are compiled once
+# for each instruction set; exec/cpu/dispatch.c and optim/formulas.c choose at run time. Nothing else is compiled above
+# the baseline, so a binary runs wherever the baseline does.
+# Adding a file to exec/cpu: name it kern_<x>.c and add <x> to CB_KERN_FILES in csrc/exec/cpu/kern.h.
 
-if(NOT TARGET cb_exec)
-  return()
-endif()
-file(GLOB kernel_sources CONFIGURE_DEPENDS csrc/exec/cpu/kern_*.c)
-get_target_property(sources cb_exec SOURCES)
-list(FILTER sources EXCLUDE REGEX "/exec/cpu/kern_[^/]*\\.c$")
-set_property(TARGET cb_exec PROPERTY SOURCES ${sources})
+foreach(layer exec optim)
+  get_target_property(${layer}_sources cb_${layer} SOURCES)
+  set(${layer}_kernels ${${layer}_sources})
+  list(FILTER ${layer}_kernels INCLUDE REGEX "/kern_[^/]*\\.c$")
+  list(FILTER ${layer}_sources EXCLUDE REGEX "/kern_[^/]*\\.c$")
+  set_property(TARGET cb_${layer} PROPERTY SOURCES ${${layer}_sources})
+endforeach()
 
 # The loops are written for the vectoriser, which -O2 holds back. For AVX2 -O3 makes larger kernels that are no faster;
 # the baseline, beside builds for wider vectors, is for processors of before 2013, and small. -Wno-psabi: vectors wider
 # than the baseline's registers are passed only between inlined functions, so their calling convention is nobody's.
+function(cb_objects name layer isa)
+  add_library(${name} OBJECT ${${layer}_kernels})
+  target_link_libraries(${name} PRIVATE cb_flags)
+  target_compile_definitions(${name} PRIVATE CB_KERN_ISA=${isa})
+  target_compile_options(${name} PRIVATE -Wno-psabi ${ARGN})
+  target_sources(cb_${layer} PRIVATE $<TARGET_OBJECTS:${name}>)
+endfunction()
+
 function(cb_kernels isa)
-  add_library(cb_kernels_${isa} OBJECT ${kernel_sources})
-  target_link_libraries(cb_kernels_${isa} PRIVATE cb_flags)
-  target_compile_definitions(cb_kernels_${isa} PRIVATE CB_KERN_ISA=${isa})
-  target_compile_options(cb_kernels_${isa} PRIVATE -Wno-psabi ${ARGN})
-  target_sources(cb_exec PRIVATE $<TARGET_OBJECTS:cb_kernels_${isa}>)
+  cb_objects(cb_kernels_${isa} exec ${isa} ${ARGN})
+  cb_objects(cb_formulas_${isa} optim ${isa} ${ARGN})
 endfunction()
 
 set(fast $<$<CONFIG:Release>:-O3>)

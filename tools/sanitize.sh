@@ -17,7 +17,7 @@ if [ "${3:-}" = all ]; then export CUTBACK_TESTS=all; fi
 
 if [ "$what" = threads ]; then
   # What runs threads, each way to run them once: the rest takes no pool, and all is slow under this sanitizer.
-  threaded=(base_kept base_threads exec_backends exec_conv exec_matmul exec_vjp optim_adamw optim_sgd core_api core_step plan_workers)
+  threaded=(base_kept base_threads exec_backends exec_conv exec_matmul exec_vjp optim_adam optim_sgd optim_table core_api core_step plan_workers)
   if [ "${3:-}" = all ]; then threaded+=(exec_kernels_reduce core_models core_random); fi
   $cmake --preset tsan
   $cmake --build --preset tsan --target "${threaded[@]/#/test_}"

@@ -1,5 +1,8 @@
 #include "cpu.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #if defined(__x86_64__)
 #if defined(__clang__)
 #include <cpuid.h>
@@ -31,6 +34,17 @@ cb_isa cb_cpu_isa(void) {
 #else
 cb_isa cb_cpu_isa(void) { return CB_ISA_BASELINE; }
 #endif
+
+/* The variable can only lower: asking for what the processor lacks must not end in an illegal
+ * instruction. */
+cb_isa cb_cpu_kernel_isa(void) {
+    const cb_isa best = cb_cpu_isa();
+    const char *wish = getenv("CUTBACK_ISA");
+    for (int isa = 0; wish && isa < (int)best; isa++) {
+        if (strcmp(wish, cb_isa_name((cb_isa)isa)) == 0) return (cb_isa)isa;
+    }
+    return best;
+}
 
 const char *cb_isa_name(cb_isa isa) {
     switch (isa) {

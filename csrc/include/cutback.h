@@ -371,6 +371,33 @@ CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32
 /* How many of its states, counted from the first, a group with this row has. */
 CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
 
+/* ---- an optimizer's step on any arrays */
+
+typedef struct cb_optim_row { /* one tensor: contiguous arrays of `n` elements of `dtype` (f32 or
+                                 f64), none of which share memory */
+    void *param;
+    const void *grad;
+    void *state[CB_MAX_STATES]; /* those that its group has; the others are not looked at */
+    int64_t n;                  /* 0: no part of this step */
+    int64_t t;                  /* number of this step for this tensor, from 1 */
+    cb_dtype dtype;
+    uint32_t group;
+} cb_optim_row;
+
+/* A table of tensors that is stepped again and again. What is checked, memory that is shared
+ * between tensors above all, is remembered while pointers stay the same: where only gradients move,
+ * only they are looked at. */
+typedef struct cb_optim_table cb_optim_table;
+CB_API CB_MUST_CHECK cb_status cb_optim_table_new(cb_context *ctx, const cb_optimizer *optimizer,
+                                                  uint32_t n_rows, cb_optim_table **out,
+                                                  cb_error *err);
+CB_API void cb_optim_table_free(cb_optim_table *table);
+CB_API void cb_optim_table_set(cb_optim_table *table, uint32_t i, const cb_optim_row *row);
+/* One step of every row, in one parallel region; `hyper` is [n_groups][n_hyper]. Everything is
+ * checked before anything is written, and then nothing can fail. */
+CB_API CB_MUST_CHECK cb_status cb_optim_table_step(cb_optim_table *table, const double *hyper,
+                                                   uint32_t n_groups, cb_error *err);
+
 /* One step of an optimizer on the parameters `wrt` of a step that was compiled with keep_gradients.
  * Parameters and states are updated in place; states that a parameter's group does not have may be
  * NULL. */

@@ -37,7 +37,7 @@ static const char *array_name(const cb_optimizer *o, uint32_t k) {
     return k == 0 ? "param" : k == 1 ? "grad" : o->state[k - 2];
 }
 
-/* The arrays of a row: there, aligned, and none in the memory of another. */
+/* The arrays of a row of elements: there, aligned, and none in the memory of another. */
 static cb_status check_arrays(const cb_optimizer *o, const cb_optim_row *row, uint32_t n_used,
                               uint32_t i, cb_error *err) {
     uintptr_t at[2 + CB_MAX_STATES] = {(uintptr_t)row->param, (uintptr_t)row->grad};
@@ -61,8 +61,8 @@ static cb_status check_arrays(const cb_optimizer *o, const cb_optim_row *row, ui
     return CB_OK;
 }
 
-static cb_status check_row(const cb_optimizer *o, const cb_optim_table *x, uint32_t i,
-                           cb_error *err) {
+cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_view *x, uint32_t i,
+                             cb_error *err) {
     const cb_optim_row *row = &x->rows[i];
     if (row->dtype != CB_F32 && row->dtype != CB_F64) {
         return cb_fail(err, CB_UNSUPPORTED,
@@ -77,31 +77,34 @@ static cb_status check_row(const cb_optimizer *o, const cb_optim_table *x, uint3
         return cb_fail(err, CB_INVALID, "%s: row %u has step number t=%lld; it counts from 1",
                        o->name, i, (long long)row->t);
     }
-    if (row->n < 0 || row->n > INT64_MAX / 64) {
-        return cb_fail(err, CB_INVALID, "%s: row %u has %lld elements", o->name, i,
-                       (long long)row->n);
-    }
     if (row->n == 0) return CB_OK;
     return check_arrays(o, row, o->n_used(x->hyper + (size_t)row->group * x->n_hyper), i, err);
+}
+
+cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_view *x, cb_error *err) {
+    int64_t left = INT64_MAX / 64;
+    for (uint32_t i = 0; i < x->n_rows; i++) {
+        if (x->rows[i].n < 0 || x->rows[i].n > left) {
+            return cb_fail(err, CB_INVALID, "%s: row %u has %lld elements%s", o->name, i,
+                           (long long)x->rows[i].n,
+                           x->rows[i].n < 0 ? "" : "; those of all rows cannot be counted");
+        }
+        left -= x->rows[i].n;
+    }
+    return CB_OK;
 }
 
 cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const double *hyper,
                             uint32_t n_groups, const cb_optim_row *rows, uint32_t n_rows,
                             cb_error *err) {
-    const cb_optim_table x = {.rows = rows,
-                              .hyper = hyper,
-                              .n_rows = n_rows,
-                              .n_groups = n_groups,
-                              .n_hyper = o->n_hyper};
+    const cb_optim_view x = {.rows = rows,
+                             .hyper = hyper,
+                             .n_rows = n_rows,
+                             .n_groups = n_groups,
+                             .n_hyper = o->n_hyper};
     CB_TRY(cb_optimizer_check(o, hyper, n_groups, err));
-    int64_t total = 0;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        CB_TRY(check_row(o, &x, i, err));
-        if (rows[i].n > INT64_MAX / 64 - total) {
-            return cb_fail(err, CB_INVALID, "%s: too many elements", o->name);
-        }
-        total += rows[i].n;
-    }
+    CB_TRY(cb_optim_check_sizes(o, &x, err));
+    for (uint32_t i = 0; i < n_rows; i++) CB_TRY(cb_optim_check_row(o, &x, i, err));
     o->step(&x, pool);
     return CB_OK;
 }

@@ -9,22 +9,11 @@
 #include "../base/dtype.h"
 #include "../base/threads.h"
 
-typedef struct cb_optim_row { /* one tensor: contiguous arrays of `n` elements of `dtype` (f32 or
-                                 f64), none of which share memory */
-    void *param;
-    const void *grad;
-    void *state[CB_MAX_STATES]; /* the first n_used(hyper) of them; the others are not looked at */
-    int64_t n;
-    int64_t t; /* number of this step for this tensor, from 1 */
-    cb_dtype dtype;
-    uint32_t group;
-} cb_optim_row;
-
-typedef struct cb_optim_table {
-    const cb_optim_row *rows; /* [n_rows] */
-    const double *hyper;      /* [n_groups][n_hyper] */
+typedef struct cb_optim_view { /* what a step works on, checked */
+    const cb_optim_row *rows;  /* [n_rows] */
+    const double *hyper;       /* [n_groups][n_hyper] */
     uint32_t n_rows, n_groups, n_hyper;
-} cb_optim_table;
+} cb_optim_view;
 
 typedef struct cb_hyper { /* a hyper-parameter is in [low, high], or with `below` in [low, high) */
     const char *name;
@@ -44,14 +33,23 @@ struct cb_optimizer {
     /* What the ranges do not say; may be NULL. */
     cb_status (*check)(const double *hyper, uint32_t group, cb_error *err);
     /* The step, after all checks: it cannot fail. The same bits for any number of threads. */
-    void (*step)(const cb_optim_table *table, cb_threads *pool);
+    void (*step)(const cb_optim_view *table, cb_threads *pool);
 };
 
 /* Whether every hyper-parameter of each group is in its range. `hyper`: [n_groups][n_hyper]. */
 CB_MUST_CHECK cb_status cb_optimizer_check(const cb_optimizer *o, const double *hyper,
                                            uint32_t n_groups, cb_error *err);
 
-/* One step. Everything is checked before anything is written. */
+/* Whether row `i` is whole: its arrays are there, aligned, and none shares memory with another. */
+CB_MUST_CHECK cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_view *x,
+                                           uint32_t i, cb_error *err);
+
+/* Whether the elements of all rows can be counted. */
+CB_MUST_CHECK cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_view *x,
+                                             cb_error *err);
+
+/* One step of rows whose memory is known not to be shared between them. Everything else is checked
+ * before anything is written. */
 CB_MUST_CHECK cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool,
                                           const double *hyper, uint32_t n_groups,
                                           const cb_optim_row *rows, uint32_t n_rows, cb_error *err);

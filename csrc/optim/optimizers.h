@@ -5,7 +5,7 @@
 
 #include "optimizer.h"
 
-extern const cb_optimizer cb_optimizer_adamw; /* states m, v */
-extern const cb_optimizer cb_optimizer_sgd;   /* state momentum_buffer, with momentum alone */
+extern const cb_optimizer cb_optimizer_adam, cb_optimizer_adamw; /* m, v, v_max with amsgrad */
+extern const cb_optimizer cb_optimizer_sgd;                      /* momentum_buffer with momentum */
 
 #endif

@@ -107,9 +107,9 @@ static void fill_target(float *target, const float *x) {
  * ------------------------------------------------------------------------------------- */
 
 static int train(cb_step *step, void *const *inputs, void *const *m, void *const *v) {
-    static const uint32_t group[N_PARAMS];                        /* all in group 0 */
-    static const double rates[] = {3e-3, 0.9, 0.999, 1e-8, 0.01}; /* lr, betas, eps, weight decay */
-    void *const *states[] = {m, v};
+    static const uint32_t group[N_PARAMS];                         /* all in group 0 */
+    static const double rates[7] = {3e-3, 0.9, 0.999, 1e-8, 0.01}; /* lr, betas, eps, decay */
+    void *const *states[] = {m, v, v}; /* without amsgrad the third is not looked at */
     cb_update update = {.optimizer = cb_optimizer_find("adamw"),
                         .params = inputs + 2,
                         .states = states,

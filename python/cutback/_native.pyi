@@ -116,6 +116,21 @@ def kept_memory() -> dict[str, int]: ...
 def backends() -> tuple[str, ...]:
     """Names of what steps run on."""
 
+@final
+class OptimizerTable:
+    def __new__(cls, optimizer: str, names: tuple[str, ...], /) -> OptimizerTable: ...
+    def step(
+        self,
+        params: tuple[np.ndarray[Any, Any], ...],
+        grads: tuple[np.ndarray[Any, Any] | None, ...],
+        states: tuple[tuple[np.ndarray[Any, Any] | None, ...], ...],
+        group_of: Sequence[int],
+        groups: Sequence[tuple[float, ...]],
+        t: np.ndarray[Any, Any],
+        missed: np.ndarray[Any, Any],
+        /,
+    ) -> None: ...
+
 def optimizer_table() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
     """(name, names of states, names of hyper-parameters) of each optimizer."""
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 Tree = tuple[Any, ...]
@@ -47,7 +48,18 @@ def _parts(kind: str, x: Any) -> tuple[tuple[Any, ...], list[Any]]:
     if kind == "dataclass":
         keys = tuple(type(x).__dataclass_fields__)
         return keys, [getattr(x, k) for k in keys]
-    return (tuple(x._fields) if kind == "named" else tuple(range(len(x)))), list(x)
+    return (tuple(x._fields) if kind == "named" else _indices(len(x))), list(x)
+
+
+@lru_cache
+def _indices(n: int) -> tuple[int, ...]:
+    """The keys of a list. The same tuple each time: equal trees are soon compared."""
+    return tuple(range(n))
+
+
+@lru_cache
+def _leaf_trees(n: int) -> tuple[Tree, ...]:
+    return (LEAF,) * n
 
 
 def flatten(x: Any) -> tuple[list[Any], Tree]:
@@ -65,7 +77,18 @@ def _flatten(x: Any, leaves: list[Any]) -> Tree:
     if kind == "none":
         return NONE
     keys, children = _parts(kind, x)
+    below = set(map(type, children))
+    if len(below) == 1 and _kinds.get(next(iter(below))) == "leaf":  # a thousand arrays, say
+        leaves.extend(children)
+        return kind, cls, keys, _leaf_trees(len(children))
     return kind, cls, keys, tuple([_flatten(child, leaves) for child in children])
+
+
+def parts(x: Any) -> tuple[tuple[Any, ...], list[Any]] | None:
+    """(keys, children) of a container, in the order of its leaves; None where it is a leaf or
+    None."""
+    kind = _kind(type(x))
+    return None if kind in ("leaf", "none") else _parts(kind, x)
 
 
 def unflatten(tree: Tree, leaves: Any) -> Any:

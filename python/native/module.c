@@ -165,6 +165,7 @@ static int module_exec(PyObject *module) {
         return -1;
     if (add_type(module, &cb_py_graph_spec, &state->graph_type) < 0) return -1;
     if (add_type(module, &cb_py_step_spec, &state->step_type) < 0) return -1;
+    if (add_type(module, &cb_py_table_spec, &state->table_type) < 0) return -1;
     const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
     return PyModule_AddStringConstant(module, "__version__", version);
 }
@@ -173,6 +174,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     cb_py_state *state = cb_py_state_of(module);
     Py_VISIT(state->graph_type);
     Py_VISIT(state->step_type);
+    Py_VISIT(state->table_type);
     Py_VISIT(state->budget_error);
     Py_VISIT(state->keeper);
     return 0;
@@ -182,6 +184,7 @@ static int module_clear(PyObject *module) {
     cb_py_state *state = cb_py_state_of(module);
     Py_CLEAR(state->graph_type);
     Py_CLEAR(state->step_type);
+    Py_CLEAR(state->table_type);
     Py_CLEAR(state->budget_error);
     Py_CLEAR(state->keeper);
     return 0;

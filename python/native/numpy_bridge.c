@@ -65,6 +65,32 @@ int cb_py_view_of(PyObject *object, const char *name, cb_py_view *out) {
     return 0;
 }
 
+static bool is_plain(PyObject *object, bool written) {
+    if (!PyArray_Check(object)) return false;
+    PyArrayObject *array = (PyArrayObject *)object;
+    const int wanted =
+        NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (written ? NPY_ARRAY_WRITEABLE : 0);
+    return PyArray_CHKFLAGS(array, wanted) && PyArray_ISNBO(PyArray_DESCR(array)->byteorder);
+}
+
+bool cb_py_plain_array(PyObject *object, bool written, void **data, cb_dtype *dtype, int64_t *n) {
+    if (!is_plain(object, written)) return false;
+    PyArrayObject *array = (PyArrayObject *)object;
+    int type = PyArray_TYPE(array);
+    if (type != NPY_FLOAT32 && type != NPY_FLOAT64) return false;
+    *dtype = type == NPY_FLOAT32 ? CB_F32 : CB_F64;
+    *data = PyArray_DATA(array);
+    *n = PyArray_SIZE(array);
+    return PyArray_NDIM(array) <= CB_MAX_RANK;
+}
+
+bool cb_py_array_like(PyObject *object, PyObject *like, bool written, const void **data) {
+    if (!is_plain(object, written)) return false;
+    PyArrayObject *array = (PyArrayObject *)object, *other = (PyArrayObject *)like;
+    *data = PyArray_DATA(array);
+    return PyArray_TYPE(array) == PyArray_TYPE(other) && PyArray_SAMESHAPE(array, other);
+}
+
 PyObject *cb_py_strides_text(PyObject *array) {
     PyObject *strides = PyObject_GetAttrString(array, "strides");
     PyObject *text = strides ? PyObject_Str(strides) : NULL;

@@ -8,7 +8,7 @@ int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what) {
     return -1;
 }
 
-static const cb_optimizer *find(const char *name) {
+const cb_optimizer *cb_py_optimizer_find(const char *name) {
     const cb_optimizer *found = cb_optimizer_find(name);
     if (!found) PyErr_Format(PyExc_ValueError, "no optimizer is called \"%s\"", name);
     return found;
@@ -71,7 +71,7 @@ static int parse_group_ids(PyObject *ids, uint32_t n, cb_py_optimizer *out) {
 
 int cb_py_optimizer_parse(const char *name, PyObject *groups, PyObject *group_of, uint32_t n_params,
                           cb_py_optimizer *out) {
-    out->core = find(name);
+    out->core = cb_py_optimizer_find(name);
     if (!out->core || parse_groups(groups, out) < 0) return -1;
     return parse_group_ids(group_of, n_params, out);
 }
@@ -115,7 +115,7 @@ PyObject *cb_py_optimizer_states(PyObject *Py_UNUSED(module), PyObject *args) {
     const char *name;
     PyObject *row, *result = NULL;
     if (!PyArg_ParseTuple(args, "sO:optimizer_states", &name, &row)) return NULL;
-    const cb_optimizer *core = find(name);
+    const cb_optimizer *core = cb_py_optimizer_find(name);
     if (!core) return NULL;
     const uint32_t n_hyper = count(core, cb_optimizer_hyper_name);
     double *hyper = PyMem_New(double, (size_t)n_hyper + 1);

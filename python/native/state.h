@@ -30,7 +30,7 @@ typedef struct cb_py_context {
 } cb_py_context;
 
 typedef struct cb_py_state {
-    PyTypeObject *graph_type, *step_type;
+    PyTypeObject *graph_type, *step_type, *table_type;
     PyObject *budget_error;
     PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
@@ -127,6 +127,7 @@ typedef struct cb_py_optimizer { /* the optimizer's part of a call */
     int64_t *t; /* steps taken so far, set by the caller */
 } cb_py_optimizer;
 
+const cb_optimizer *cb_py_optimizer_find(const char *name); /* NULL: ValueError */
 /* Drop it after a failure, too. */
 int cb_py_optimizer_parse(const char *name, PyObject *groups, PyObject *group_of, uint32_t n_params,
                           cb_py_optimizer *out);
@@ -135,6 +136,10 @@ void cb_py_optimizer_drop(cb_py_optimizer *optimizer);
 int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what);
 PyObject *cb_py_optimizer_table(PyObject *module, PyObject *none);
 PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args);
+
+/* ---- table_type.c ---------------------------------------------------------------------------- */
+
+extern PyType_Spec cb_py_table_spec;
 
 /* ---- planning.c ------------------------------------------------------------------------------ */
 
@@ -165,7 +170,11 @@ typedef struct cb_py_view {
 
 int cb_py_numpy_init(void); /* once a process; -1: exception set */
 int cb_py_view_of(PyObject *object, const char *name,
-                  cb_py_view *out);            /* TypeError when it is no ndarray */
+                  cb_py_view *out); /* TypeError when it is no ndarray */
+/* Quick looks at many arrays. Whether it is a contiguous, aligned array of f32 or f64, and may be
+ * written if that is asked; whether another is, of the same type and shape. */
+bool cb_py_plain_array(PyObject *object, bool written, void **data, cb_dtype *dtype, int64_t *n);
+bool cb_py_array_like(PyObject *object, PyObject *like, bool written, const void **data);
 PyObject *cb_py_strides_text(PyObject *array); /* "(8, 4)" */
 /* An array over foreign memory; steals `owner`. strides in bytes, NULL: row-major. */
 PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t *byte_strides,

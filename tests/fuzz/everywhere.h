@@ -159,7 +159,7 @@ static inline void run_step(const asked *a, cb_step *step, const char *backend, 
 
 /* The parameters after one step of AdamW, in place of gradients that are kept inside. */
 static inline void step_adamw(cb_step *step, const asked *a, outcome *o) {
-    static const double rates[] = {0.125, 0.5, 0.75, 1e-3, 0.25};
+    static const double rates[7] = {0.125, 0.5, 0.75, 1e-3, 0.25};
     void *param[MOST_ARGUMENTS] = {0}, *m[MOST_ARGUMENTS] = {0}, *v[MOST_ARGUMENTS] = {0};
     uint32_t group[MOST_ARGUMENTS] = {0};
     for (uint32_t k = 0; k < a->options.n_wrt; k++) {
@@ -168,7 +168,7 @@ static inline void step_adamw(cb_step *step, const asked *a, outcome *o) {
         m[k] = room(o->in_info[i].bytes);
         v[k] = room(o->in_info[i].bytes);
     }
-    void *const *states[] = {m, v};
+    void *const *states[] = {m, v, v}; /* without amsgrad the third is not looked at */
     const cb_update update = {.optimizer = cb_optimizer_find("adamw"),
                               .on_host = true,
                               .params = param,

@@ -1,9 +1,6 @@
 /* One row of finders for each instruction set; a finder knows the kernels of one file. The search
  * runs when a program is compiled, never when it runs, so a walk over a dozen functions is fast
  * enough. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "../../base/cpu.h"
 #include "executor/record.h"
 #include "kern.h"
@@ -12,7 +9,6 @@ typedef cb_kernel_fn (*finder)(cb_opcode code, cb_dtype dtype);
 
 #define ENTRY(file, isa) cb_kern_##file##_##isa,
 #if defined(__x86_64__)
-static const cb_isa best_built = CB_ISA_AVX512;
 static const finder baseline[] = {CB_KERN_FILES(ENTRY, baseline)};
 static const finder avx2[] = {CB_KERN_FILES(ENTRY, avx2)};
 static const finder avx512[] = {CB_KERN_FILES(ENTRY, avx512)};
@@ -21,7 +17,6 @@ extern const cb_x_table cb_x_table_baseline, cb_x_table_avx2, cb_x_table_avx512;
 static const cb_x_table *const tables[CB_ISA_COUNT] = {&cb_x_table_baseline, &cb_x_table_avx2,
                                                        &cb_x_table_avx512};
 #else
-static const cb_isa best_built = CB_ISA_BASELINE;
 static const finder baseline[] = {CB_KERN_FILES(ENTRY, baseline)};
 static const finder *const finders[CB_ISA_COUNT] = {baseline};
 extern const cb_x_table cb_x_table_baseline;
@@ -29,20 +24,8 @@ static const cb_x_table *const tables[CB_ISA_COUNT] = {&cb_x_table_baseline};
 #endif
 #define N_FILES (sizeof baseline / sizeof baseline[0])
 
-/* The variable can only lower: asking for what the processor lacks must not end in an illegal
- * instruction. */
-static cb_isa chosen_isa(void) {
-    cb_isa best = cb_cpu_isa();
-    if (best > best_built) best = best_built;
-    const char *wish = getenv("CUTBACK_ISA");
-    for (int isa = 0; wish && isa < (int)best; isa++) {
-        if (strcmp(wish, cb_isa_name((cb_isa)isa)) == 0) return (cb_isa)isa;
-    }
-    return best;
-}
-
 cb_kernel_fn cb_cpu_kernel(cb_opcode code, cb_dtype dtype) {
-    const finder *row = finders[chosen_isa()];
+    const finder *row = finders[cb_cpu_kernel_isa()];
     for (size_t i = 0; i < N_FILES; i++) {
         cb_kernel_fn kernel = row[i](code, dtype);
         if (kernel) return kernel;
@@ -50,4 +33,4 @@ cb_kernel_fn cb_cpu_kernel(cb_opcode code, cb_dtype dtype) {
     return NULL;
 }
 
-const cb_x_table *cb_x_table_of(void) { return tables[chosen_isa()]; }
+const cb_x_table *cb_x_table_of(void) { return tables[cb_cpu_kernel_isa()]; }

@@ -203,7 +203,7 @@ static void refuse_update(cb_step *step, const cb_update *update, const char *te
 /* Variations of a good update with two states and two groups. */
 static void refuse_updates(cb_step *step, const cb_update *good) {
     void **second = (void **)good->states[1], *kept = second[2];
-    void *const *half[] = {good->states[0], NULL};
+    void *const *half[] = {good->states[0], NULL, good->states[2]};
     cb_update bad = *good;
     refuse_update(step, NULL, "no update given");
     second[2] = second[1];
@@ -230,7 +230,7 @@ TEST(optimizer_step) {
     enum { N = 8 }; /* four parameters a layer */
     cb_step *outside = NULL, *inside = NULL;
     mlp_memory memory, memory2;
-    const double groups[2][5] = {{1e-2, 0.9, 0.999, 1e-8, 0.1}, {1e-3, 0.9, 0.99, 1e-8, 0.0}};
+    const double groups[2][7] = {{1e-2, 0.9, 0.999, 1e-8, 0.1}, {1e-3, 0.9, 0.99, 1e-8, 0.0}};
     uint32_t group[N];
     void *params[N], *m[N], *v[N];
     CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &outside, &err));
@@ -238,7 +238,8 @@ TEST(optimizer_step) {
     mlp_memory_init(&memory, outside);
     mlp_memory_init(&memory2, inside);
     cb_run run = mlp_run(&memory), run2 = mlp_run(&memory2);
-    void *const *states[] = {m, v};
+    void *unused[N] = {0};
+    void *const *states[] = {m, v, unused};
     cb_update update = {cb_optimizer_find("adamw"), params, states, group, groups[0], 2, 1, true};
     for (uint32_t k = 0; k < N; k++) {
         cb_argument_info info = cb_step_output(inside, memory2.n_outputs - N + k);
@@ -292,8 +293,8 @@ TEST(half_precision_parameters_are_not_stepped) {
                         &step, &err));
     void *inputs[] = {data}, *outputs[] = {&out, NULL}, *ms[] = {m}, *vs[] = {v};
     const cb_run run = {.inputs = inputs, .outputs = outputs, .on_host = true};
-    const double options[] = {1e-2, 0.9, 0.999, 1e-8, 0.1};
-    void *const *states[] = {ms, vs};
+    const double options[7] = {1e-2, 0.9, 0.999, 1e-8, 0.1};
+    void *const *states[] = {ms, vs, ms};
     const cb_update update = {
         cb_optimizer_find("adamw"), inputs, states, group, options, 1, 1, true};
     CHECK_FAIL(cb_step_check_update(step, &update, &err), CB_UNSUPPORTED,

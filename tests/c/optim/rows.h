@@ -2,6 +2,7 @@
 #ifndef ROWS_H
 #define ROWS_H
 
+#include "base/cpu.h"
 #include "optim/optimizers.h"
 
 #include "check.h"
@@ -10,7 +11,7 @@
 
 #define ROWS 7
 #define BIG 40000 /* several tasks */
-#define BLOCKS 4  /* param, grad and two states */
+#define BLOCKS 5  /* param, grad and three states */
 #define STEPPED 3 /* number of the step */
 
 /* Small rows around a big one, two dtypes, one row empty. */
@@ -23,10 +24,10 @@ typedef struct table {
     cb_optim_row row[ROWS];
 } table;
 
-/* Block 3 holds no negative numbers, as it may be a mean of squares. */
+/* Blocks 3 and 4 hold no negative numbers, as they may be means of squares. */
 static inline double value_at(int block, size_t i) {
     double x = (double)((i * 2654435761u + (size_t)block * 97) % 20001) / 10000.0 - 1.0;
-    return block == 3 ? x * x : x;
+    return block >= 3 ? x * x : x;
 }
 
 static inline double get(const cb_optim_row *row, const void *data, int64_t i) {
@@ -49,7 +50,7 @@ static inline void table_init(table *s) {
     for (int r = 0; r < ROWS; r++) {
         s->row[r] = (cb_optim_row){.param = s->block[0] + at,
                                    .grad = s->block[1] + at,
-                                   .state = {s->block[2] + at, s->block[3] + at},
+                                   .state = {s->block[2] + at, s->block[3] + at, s->block[4] + at},
                                    .n = sizes[r],
                                    .t = STEPPED,
                                    .dtype = dtypes[r],
@@ -72,7 +73,8 @@ static inline bool same_bits(const table *x, const table *y) {
     return same;
 }
 
-/* Three steps with 1 to 4 threads give the bits that they give without a pool. */
+/* Three steps with 1 to 4 threads, and with every build of the formulas, give the bits that they
+ * give without a pool. */
 static inline void check_threads(const cb_optimizer *o, const double *hyper, uint32_t n_groups) {
     cb_alloc alloc;
     cb_alloc_init(&alloc);
@@ -80,6 +82,7 @@ static inline void check_threads(const cb_optimizer *o, const double *hyper, uin
     for (int threads = 0; threads <= 4; threads++) {
         cb_threads *pool = NULL;
         table s;
+        setenv("CUTBACK_ISA", cb_isa_name((cb_isa)(threads % CB_ISA_COUNT)), 1);
         if (threads) CHECK_OK(cb_threads_new(&alloc, threads, &pool, &err));
         table_init(&s);
         for (int64_t t = 1; t <= 3; t++) {
@@ -94,10 +97,11 @@ static inline void check_threads(const cb_optimizer *o, const double *hyper, uin
         table_free(&s);
         cb_threads_free(pool);
     }
+    unsetenv("CUTBACK_ISA");
     table_free(&alone);
 }
 
-/* Thousands of rows of 0 to 2 elements give the bits of one row. `n_state` is at most 2. */
+/* Thousands of rows of 0 to 2 elements give the bits of one row. `n_state` is at most 3. */
 static inline void check_many_rows(const cb_optimizer *o, const double *hyper, uint32_t n_state) {
     enum { N = 3000 }; /* more rows than anchors */
     static float array[BLOCKS][2 * N], expect[BLOCKS][2 * N];

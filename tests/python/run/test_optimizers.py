@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import re
+import threading
+from collections import namedtuple
 
 import numpy as np
 import pytest
 
 import cutback
+from cutback import optim
 
 
 def loss(p, x):
@@ -154,3 +159,269 @@ def test_the_state_of_another_optimizer_is_refused():
 def test_hyper_parameters_of_sgd_are_refused_by_name(options, error):
     with pytest.raises((ValueError, TypeError), match=error):
         cutback.optim.SGD(**options)
+
+
+# ---- on arrays ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Layer:
+    w: np.ndarray
+    b: np.ndarray
+
+
+Pair = namedtuple("Pair", "a b")
+NESTED = {
+    "array": lambda: np.ones((2, 3), "f4"),
+    "list": lambda: [np.ones(3, "f4"), np.full((), 2.0), np.zeros((0, 4), "f4")],
+    "dict": lambda: {"z": np.ones(2, "f4"), "a": np.full((2, 2), 0.5)},
+    "deep": lambda: {"layers": [Layer(np.ones((2, 2), "f4"), np.zeros(2, "f4"))], "p": Pair(
+        np.ones(1), (np.ones(4, "f4"), None))},
+}  # fmt: skip
+
+
+def gradients_of(params, seed):
+    rng = np.random.default_rng(seed)
+    return cutback.tree.map_leaves(
+        lambda p: np.asarray(rng.standard_normal(p.shape), p.dtype), params
+    )
+
+
+@pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+@pytest.mark.parametrize("make_params", NESTED.values(), ids=NESTED.keys())
+def test_a_step_on_arrays_is_the_step_of_a_compiled_one(make_params, make_optimizer):
+    """The gradient of ``sum(p * g)`` is g, to the bit."""
+    alone, inside = make_params(), make_params()
+    optimizer, within = make_optimizer(), make_optimizer()
+
+    def product(params, g):
+        pairs = zip(cutback.tree.flatten(params)[0], cutback.tree.flatten(g)[0], strict=True)
+        return sum((p * x).sum().astype("f4") for p, x in pairs)
+
+    step = cutback.compile(product, optimizer=within)
+    for seed in range(4):
+        g = gradients_of(alone, seed)
+        optimizer.step(alone, g)
+        step(inside, g)
+    for p, q in zip(cutback.tree.flatten(alone)[0], cutback.tree.flatten(inside)[0], strict=True):
+        assert p.tobytes() == q.tobytes()
+    assert optimizer.t == within.t == 4
+    kept, other = optimizer.state_dict(), within.state_dict()
+    assert sorted(kept) == sorted(other)
+    assert all(np.array_equal(kept[key], other[key]) for key in kept)
+
+
+def adam_twin(p, g, m, v, w, t, o, decoupled):
+    """In f64: the next p, m, v, v_max."""
+    g = -g if o["maximize"] else g
+    if decoupled:
+        p = p * (1 - o["lr"] * o["weight_decay"])
+    else:
+        g = g + o["weight_decay"] * p
+    b1, b2 = o["betas"]
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+    w = np.maximum(w, v)
+    root = np.sqrt((w if o["amsgrad"] else v) / (1 - b2**t))
+    return p - o["lr"] * (m / (1 - b1**t)) / (root + o["eps"]), m, v, w
+
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize(("amsgrad", "maximize"), [(False, False), (True, False), (True, True)])
+def test_adam_is_its_twin(kind, decay, amsgrad, maximize):
+    options = {"lr": 0.05, "betas": (0.7, 0.9), "eps": 1e-6, "weight_decay": decay,
+               "amsgrad": amsgrad, "maximize": maximize}  # fmt: skip
+    rng = np.random.default_rng(0)
+    p = rng.standard_normal(50)
+    expected, m, v, w = p.copy(), *(np.zeros(50) for _ in range(3))
+    optimizer = kind(**options)
+    for t in range(1, 30):
+        g = rng.standard_normal(50) * np.exp(-t / 5)
+        optimizer.step([p], [g])
+        expected, m, v, w = adam_twin(expected, g, m, v, w, t, options, kind is optim.AdamW)
+    np.testing.assert_allclose(p, expected, rtol=1e-12, atol=1e-13)
+    (held,) = optimizer.states["v_max"]
+    assert np.allclose(held, w, rtol=1e-12) if amsgrad else held is None
+
+
+@pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_parameters_without_gradient_wait_and_count_for_themselves(make_optimizer):
+    """One that comes late is stepped as if it began then."""
+    together, late = [np.ones(3), np.ones(4)], [np.ones(4)]
+    optimizer, fresh = make_optimizer(), make_optimizer()
+    for seed in range(3):
+        optimizer.step(together, [gradients_of(together, seed)[0], None])
+        np.testing.assert_array_equal(together[1], 1)
+    for seed in range(2):
+        g = gradients_of(late, seed)
+        optimizer.step(together, [None, g[0]] if seed else [np.ones(3), g[0]])
+        fresh.step(late, g)
+    assert together[1].tobytes() == late[0].tobytes()
+    state = optimizer.state_dict()
+    assert state["params[1].missed"] == 3 and state["params[0].missed"] == 1 and state["t"] == 5
+    again = make_optimizer()
+    again.load_state_dict(state)
+    copies = [p.copy() for p in together]
+    for o, p in ((optimizer, together), (again, copies)):
+        o.step(p, gradients_of(p, 9))
+    assert all(p.tobytes() == q.tobytes() for p, q in zip(together, copies, strict=True))
+    with pytest.raises(ValueError, match="has taken fewer steps than the optimizer"):
+        cutback.compile(lambda params: params[0].sum() + params[1].sum(), optimizer=again)(copies)
+
+
+def test_none_stands_for_all_below_it():
+    params = {"a": [np.ones(2), np.ones(2)], "b": np.ones(2)}
+    optimizer = optim.SGD(lr=1.0)
+    optimizer.step(params, {"a": None, "b": np.ones(2)})
+    assert [p[0] for p in params["a"]] == [1, 1] and params["b"][0] == 0
+    optimizer.step(params, None)
+    assert optimizer.t == 2
+    for wrong in ([None, None], {"a": [np.ones(2)], "b": None}, {"a": None}, {"a": np.ones(2)}):
+        with pytest.raises(ValueError, match="not nested like the parameters"):
+            optimizer.step(params, wrong)
+
+
+def bad_calls():
+    f4 = lambda *shape: np.ones(shape, "f4")  # noqa: E731
+    shared, frozen = f4(8), f4(3)
+    frozen.flags.writeable = False
+    yield "not NumPy array", TypeError, [1.0, f4(2)], [f4(2), f4(2)], "params[0] is float"
+    yield "half", TypeError, [np.ones(3, "f2")], [np.ones(3, "f2")], "params[0] is f16"
+    yield "integers", TypeError, [np.ones(3, int)], [np.ones(3, int)], "params[0] is i64"
+    yield "dtypes", ValueError, [f4(3)], [np.ones(3)], "is f32 (3,), the gradient f64 (3,)"
+    yield "shapes", ValueError, [f4(3)], [f4(4)], "is f32 (3,), the gradient f32 (4,)"
+    yield "read-only", ValueError, [frozen], [f4(3)], "params[0]: the parameter is read-only"
+    yield "strides", ValueError, [f4(6)[::2]], [f4(3)], "is not contiguous"
+    yield "gradient", ValueError, [f4(3)], [f4(6)[::2]], "the gradient is not contiguous"
+    yield "twice", ValueError, [shared, shared], [f4(8), f4(8)], "share memory"
+    yield "overlap", ValueError, [shared[:5], shared[4:]], [f4(5), f4(4)], "share memory"
+    yield "alias", ValueError, [shared], [shared], "param and grad share memory"
+    yield "aliases", ValueError, [shared, f4(8)], [f4(8), shared], "lies in the memory of param"
+    yield "names", ValueError, {"a": f4(3)}, {"b": f4(3)}, "not nested like the parameters"
+
+
+BAD = list(bad_calls())
+
+
+@pytest.mark.parametrize(("error", "params", "grads", "text"), [b[1:] for b in BAD],
+                         ids=[b[0] for b in BAD])  # fmt: skip
+@pytest.mark.parametrize("make_optimizer", [optim.AdamW, lambda: optim.SGD(momentum=0.9)])
+def test_mistakes_touch_nothing(error, params, grads, text, make_optimizer):
+    optimizer = make_optimizer()
+    before = [p.copy() if isinstance(p, np.ndarray) else p for p in cutback.tree.flatten(params)[0]]
+    with pytest.raises(error, match=re.escape(text)):
+        optimizer.step(params, grads)
+    assert optimizer.t == 0 and optimizer.state_dict() == {"t": 0}
+    for p, old in zip(cutback.tree.flatten(params)[0], before, strict=True):
+        np.testing.assert_array_equal(p, old)
+    good = [np.ones(2), np.ones(3)]
+    optimizer.step(good, [np.ones(2), np.ones(3)])
+    assert optimizer.t == 1 and (good[0] != 1).all()
+
+
+def test_the_state_of_other_parameters():
+    optimizer = optim.AdamW()
+    optimizer.step([np.ones(2), np.ones(3)], [np.ones(2), np.ones(3)])
+    for params in ([np.ones(2)], [np.ones(2), np.ones(4)], [np.ones(2), np.ones(3, "f4")]):
+        grads = [np.ones_like(p) for p in params]
+        with pytest.raises(ValueError, match=r"state of other parameters|params\[1\]"):
+            optimizer.step(params, grads)
+    assert optimizer.t == 1
+
+
+def test_many_tensors_of_all_sizes():
+    """10,000 tensors, among them empty ones, have the bits of one by one."""
+    rng = np.random.default_rng(0)
+    sizes = [*rng.integers(0, 60, 9_990), 0, 1, 100_000, 3, 65_537, 0, 16_384, 127, 128, 0]
+    params = [rng.standard_normal(n).astype("f4" if n % 3 else "f8") for n in sizes]
+    single = [p.copy() for p in params]
+    optimizer, alone = optim.AdamW(lr=0.1), [optim.AdamW(lr=0.1) for _ in sizes]
+    for seed in range(2):
+        g = gradients_of(params, seed)
+        optimizer.step(params, g)
+        for o, p, x in zip(alone, single, g, strict=True):
+            o.step([p], [x])
+    assert all(p.tobytes() == q.tobytes() for p, q in zip(params, single, strict=True))
+
+
+def test_the_bits_do_not_depend_on_threads():
+    results = set()
+    threads = cutback.get_num_threads()
+    try:
+        for n in (1, 2, 3, 5):
+            cutback.set_num_threads(n)
+            params = gradients_of([np.empty(size, "f4") for size in (7, 100_000, 1, 33_000)], 0)
+            for optimizer in (optim.AdamW(), optim.SGD(momentum=0.9)):
+                for seed in range(3):
+                    optimizer.step(params, gradients_of(params, seed))
+            results.add(b"".join(p.tobytes() for p in params))
+    finally:
+        cutback.set_num_threads(threads)
+    assert len(results) == 1
+
+
+def test_schedules_are_functions_of_the_steps_taken():
+    seen = []
+
+    def lr(t):
+        seen.append(t)
+        return 0.1 / (1 + t)
+
+    params = [np.zeros(1)]
+    optimizer = optim.SGD(lr=lr)
+    for _ in range(3):
+        optimizer.step(params, [np.ones(1)])
+    assert seen == [0, 0, 1, 2]  # first when it is made
+    np.testing.assert_allclose(params[0], -(0.1 + 0.05 + 0.1 / 3))
+    step = cutback.compile(lambda params: params[0].sum(), optimizer=optim.SGD(lr=lr))
+    step(params)
+    np.testing.assert_allclose(params[0], -(0.2 + 0.05 + 0.1 / 3))
+
+
+def test_arrays_may_move_between_steps():
+    """Gradients and parameters that are other arrays each time, of the same names."""
+    one, optimizer, still = [np.ones(5)], optim.AdamW(), optim.AdamW()
+    fixed = [np.ones(5)]
+    for seed in range(6):
+        g = gradients_of(one, seed)
+        still.step(fixed, g)
+        optimizer.step(one, [np.array(x) for x in g])
+        one = [p.copy() for p in one]
+    assert one[0].tobytes() == fixed[0].tobytes()
+
+
+def test_a_step_allocates_nothing():
+    params = [np.ones(50, "f4") for _ in range(20)]
+    optimizer = optim.AdamW()
+    optimizer.step(params, gradients_of(params, 0))
+    before = cutback._native.memory()
+    for seed in range(3):
+        optimizer.step(params, gradients_of(params, seed))
+    assert cutback._native.memory()["n_alloc"] == before["n_alloc"]
+    del optimizer
+    assert cutback._native.memory()["live_bytes"] < before["live_bytes"]
+
+
+def test_two_threads_do_not_step_at_once():
+    """Either a step is refused, or it is whole."""
+    params = [np.ones(300_000, "f4")]
+    optimizer, steps = optim.SGD(lr=1.0), []
+    optimizer.step(params, [np.ones(300_000, "f4")])
+
+    def loop():
+        done = 0
+        for _ in range(30):
+            try:
+                optimizer.step(params, [np.ones(300_000, "f4")])
+                done += 1
+            except RuntimeError as error:
+                assert "stepping already" in str(error)
+        steps.append(done)
+
+    threads = [threading.Thread(target=loop) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert optimizer.t == 1 + sum(steps)
+    np.testing.assert_array_equal(params[0], 1 - optimizer.t)

@@ -1,0 +1,41 @@
+/* The formulas of formulas.h as loops, in f32 and f64, compiled once for each instruction set
+ * (cmake/kernels.cmake). Everything but the table is static: a function shared between builds would
+ * carry one build's instructions into another. Products and sums round by themselves, roots and
+ * quotients are exact, so every build gives the same bits. */
+#include "formulas.h"
+
+#include <math.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+#define real float
+#define square_root sqrtf
+#define NAME(x) x##_f32
+#include "formulas_impl.h"
+#undef real
+#undef square_root
+#undef NAME
+
+#define real double
+#define square_root sqrt
+#define NAME(x) x##_f64
+#include "formulas_impl.h"
+
+#define BOTH(x)                                                                           \
+    static void x(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) { \
+        if (row->dtype == CB_F32) {                                                       \
+            x##_f32(factor, row, at, n);                                                  \
+        } else {                                                                          \
+            x##_f64(factor, row, at, n);                                                  \
+        }                                                                                 \
+    }
+BOTH(adam)
+BOTH(sgd)
+
+#define PASTE(isa) cb_formulas_##isa
+#define TABLE_OF(isa) PASTE(isa)
+extern const cb_formula_fn TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT];
+const cb_formula_fn TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT] = {
+    [CB_FORMULA_ADAM] = adam,
+    [CB_FORMULA_SGD] = sgd,
+};

@@ -1,0 +1,13 @@
+/* table.h: the table of tensors of cutback.h, made by the layer above. */
+#ifndef CB_OPTIM_TABLE_H
+#define CB_OPTIM_TABLE_H
+
+#include "../base/arena.h"
+#include "optimizer.h"
+
+/* `pool` is where the pool of each step is found; it may be exchanged between steps. */
+CB_MUST_CHECK cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool,
+                                     const cb_optimizer *o, uint32_t n_rows, cb_optim_table **out,
+                                     cb_error *err);
+
+#endif

@@ -1,0 +1,360 @@
+"""What optimizers have in common: hyper-parameters by group, states by name, and a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from .. import _native, tree
+from ..integers import integer
+from .numbers import Row
+from .state import Array, Kind, State, count, find_group, fitting, loaded
+
+_STATES = {name: states for name, states, _ in _native.optimizer_table()}
+MISSED = "missed"  # stands beside the states in a state_dict
+
+
+class _Table(NamedTuple):
+    """Parameters as they were nested at the last step."""
+
+    structure: tree.Tree
+    names: list[str]
+    native: _native.OptimizerTable
+
+
+def _nothing(counter: Array, held: dict[str, dict[str, Array]] | None = None) -> State:
+    """The state of no parameters, or one that was loaded and waits for them."""
+    return State([], [], [], {}, counter, np.zeros(0, np.int64), held)
+
+
+def _beside(structure: tree.Tree, grads: Any, name: str) -> list[Any]:
+    """The leaves of ``grads`` beside those of a tree; None stands for all below it.
+
+    Raises:
+        ValueError: it is nested differently.
+    """
+    if grads is None:
+        return [None] * tree.count(structure)
+    if structure == tree.LEAF:
+        return [grads]
+    children, keys = tree.parts(grads), structure[2] if len(structure) > 2 else ()
+    if children is None or len(structure) < 3 or children[0] != keys:
+        raise ValueError(f"{name} are not nested like the parameters")
+    rows = zip(keys, structure[3], children[1], strict=True)
+    return [leaf for key, below, x in rows for leaf in _beside(below, x, f"{name}[{key!r}]")]
+
+
+class Optimizer:
+    """What the optimizers here have in common.
+
+    One optimizer belongs to one set of parameters, f32 or f64, from its first step on. Its
+    hyper-parameters and ``groups`` may be changed between steps. A hyper-parameter may be a
+    function of the number of steps taken: ``lr=lambda t: 1e-3 / (1 + t)``.
+    """
+
+    native: ClassVar[str]  # what the core calls it
+    _options: ClassVar[tuple[str, ...]]  # what a group may have besides names
+    _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
+
+    groups: list[dict[str, Any]]
+
+    def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
+        self.groups = [dict(group) for group in groups]
+        for group in self.groups:
+            unknown = set(group) - {"names", *self._options}
+            if unknown or "names" not in group:
+                raise ValueError(
+                    f"a group has 'names' and any of {', '.join(self._options)}; "
+                    f"got {sorted(group)}"
+                )
+        self._state = _nothing(np.zeros((), np.int64))
+        self._table: _Table | None = None
+        self._whole: Any = None  # state, states in use and patterns that were last brought together
+        self.rows()
+        self._patterns()
+
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        """The options of a group as the core's row.
+
+        Raises:
+            TypeError, ValueError: one of them is none or outside its range.
+        """
+        raise NotImplementedError
+
+    @property
+    def t(self) -> int:
+        """Number of steps taken."""
+        return int(self._state.counter)
+
+    @property
+    def names(self) -> list[str]:
+        """Leaf names of the parameters; none before the first step."""
+        return self._state.names if self._state.bound else []
+
+    @property
+    def counter(self) -> Array:
+        """``t`` as an array of one i64, which a step updates."""
+        return self._state.counter
+
+    @property
+    def states(self) -> dict[str, tuple[Array | None, ...]]:
+        """The arrays of each state, beside ``names``; None where a parameter's group does not have
+        it. What is in them may be changed; they are exchanged by :meth:`load_state_dict`."""
+        held = self._state.arrays if self._state.bound else {}
+        return {state: tuple(held.get(state, ())) for state in _STATES[self.native]}
+
+    def rows(self) -> list[Row]:
+        """The hyper-parameters now: those of the optimizer, then those of each group.
+
+        Raises:
+            TypeError, ValueError: one of them is none or outside its range.
+        """
+        base = {name: getattr(self, name) for name in self._options}
+        t = self.t
+        rows = []
+        for group in ({}, *self.groups):
+            options = {**base, **group}
+            for name, value in options.items():
+                if callable(value):
+                    options[name] = value(t)
+            rows.append(self._row(options))
+        return rows
+
+    def state_bytes(self, names: Sequence[str], params: Sequence[Array]) -> int:
+        """Bytes of the states that these parameters have or will have."""
+        used = [_native.optimizer_states(self.native, row) for row in self.rows()]
+        patterns = self._patterns()
+        return sum(
+            p.nbytes * len(used[find_group(name, patterns)])
+            for name, p in zip(names, params, strict=True)
+        )
+
+    def step(self, params: Any, grads: Any) -> None:
+        """One step on arrays, **in place** and in one parallel region: ``grads`` is nested like
+        ``params``, with None where a parameter has no gradient and stays as it is.
+
+        Nothing compiles, whatever the sizes and however many arrays. The step is whole or, after an
+        error or Ctrl-C, not begun.
+
+        Raises:
+            ValueError, TypeError: the trees differ, an array is not one that can be stepped, two
+                that are written share memory, or the optimizer holds the state of other parameters.
+        """
+        leaves, structure = tree.flatten(params)
+        given, other = tree.flatten(grads)
+        if other != structure:
+            given = _beside(structure, grads, "grads")
+        table = self._table
+        if table is None or table.structure != structure:
+            names = tree.names(structure, "params")
+            native = _native.OptimizerTable(self.native, tuple(names))
+            table = _Table(structure, names, native)
+        state, rows = self._take_up(table, leaves)
+        self._table = table
+        table.native.step(
+            tuple(leaves),
+            tuple(given),
+            tuple(state.arrays.values()),
+            state.group_of,
+            rows,
+            state.counter,
+            state.missed,
+        )
+
+    def _take_up(self, table: _Table, leaves: Sequence[Any]) -> tuple[State, list[Row]]:
+        """As :meth:`prepare`, without looking at what the core looks at anyway."""
+        if self._state.bound and self._state.names == table.names:
+            rows = self.rows()
+            used = [_native.optimizer_states(self.native, row) for row in rows]
+            if self._whole == (id(self._state), used, self._patterns()):
+                return self._state, rows
+        for name, leaf in zip(table.names, leaves, strict=True):
+            if not isinstance(leaf, np.ndarray):
+                raise TypeError(f"{name} is {type(leaf).__name__}, not a NumPy array")
+        return self._prepare(table.names, leaves)
+
+    def prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
+        """The state for these parameters, made anew until a step was taken with it, and the
+        hyper-parameters.
+
+        Raises:
+            TypeError, ValueError: a hyper-parameter is wrong, or the optimizer holds the state of
+                other parameters, or one that had no gradient in some steps.
+        """
+        state, rows = self._prepare(names, params)
+        if state.missed.any():
+            late = [name for name, n in zip(state.names, state.missed, strict=True) if n]
+            raise ValueError(
+                f"{late[0]} has taken fewer steps than the optimizer; a compiled step counts them "
+                "for all parameters together"
+            )
+        return state, rows
+
+    def _prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
+        rows, patterns = self.rows(), self._patterns()
+        used = [_native.optimizer_states(self.native, row) for row in rows]
+        if not self._state.bound:
+            self._state = self._first(names, params, patterns, used)
+        elif self._state.patterns != patterns or self._state.loaded is not None:
+            groups = [find_group(name, patterns) for name in self._state.names]
+            self._state = self._state._replace(group_of=groups, patterns=patterns, loaded=None)
+        if names != self._state.names:
+            raise ValueError(
+                "this optimizer holds the state of other parameters; make one for each model"
+            )
+        for name, p, (shape, dtype) in zip(names, params, self._state.kinds, strict=True):
+            if p.shape != shape or p.dtype != dtype:
+                raise ValueError(
+                    f"{name} is {p.dtype}{list(p.shape)}, "
+                    f"the optimizer's state {dtype}{list(shape)}"
+                )
+        self._make_missing(used)
+        self._whole = (id(self._state), used, patterns)
+        return self._state, rows
+
+    def _first(
+        self,
+        names: list[str],
+        params: Sequence[Array],
+        patterns: tuple[tuple[str, ...], ...],
+        used: Sequence[Sequence[str]],
+    ) -> State:
+        held = self._state
+        kinds = [(p.shape, p.dtype) for p in params]
+        groups = [find_group(name, patterns) for name in names]
+        arrays: dict[str, tuple[Array | None, ...]] = {
+            state: (None,) * len(names) for state in _STATES[self.native]
+        }
+        missed = np.zeros(len(names), np.int64)
+        if held.loaded is not None:
+            wanted = [used[group] for group in groups]
+            arrays, missed = self._fit(held.loaded, names, kinds, wanted)
+        return State(
+            list(names), kinds, groups, arrays, held.counter, missed, held.loaded, patterns,
+            int(held.counter),
+        )  # fmt: skip
+
+    def _make_missing(self, used: Sequence[Sequence[str]]) -> None:
+        """Zeros for what the groups have by now and did not have before."""
+        held = self._state
+        missing = [
+            (state, i)
+            for i, group in enumerate(held.group_of)
+            for state in used[group]
+            if held.arrays[state][i] is None
+        ]
+        if not missing:
+            return
+        arrays = {state: list(row) for state, row in held.arrays.items()}
+        for state, i in missing:
+            arrays[state][i] = np.zeros(*held.kinds[i])
+        self._state = held._replace(arrays={state: tuple(row) for state, row in arrays.items()})
+
+    def _fit(
+        self,
+        loaded: Mapping[str, Mapping[str, Array]],
+        names: Sequence[str],
+        kinds: Sequence[Kind],
+        wanted: Iterable[Sequence[str]],
+    ) -> tuple[dict[str, tuple[Array | None, ...]], Array]:
+        """Loaded arrays beside the names, and how many steps each parameter has missed.
+
+        Raises:
+            ValueError: they are those of other parameters, or some are missing.
+        """
+        places = {name: i for i, name in enumerate(names)}
+        arrays: dict[str, list[Array | None]] = {}
+        kinds = [*kinds]
+        for state, by_name in loaded.items():
+            others = sorted(set(by_name) - set(names))
+            if others:
+                raise ValueError(f"the state holds {state} of other parameters: {others}")
+            arrays[state] = [None] * len(names)
+            for name, array in by_name.items():
+                place = places[name]
+                kind = ((), np.dtype(np.int64)) if state == MISSED else kinds[place]
+                arrays[state][place] = fitting(array, f"{state} of {name}", kind)
+        for i, (name, states) in enumerate(zip(names, wanted, strict=True)):
+            for state in states:
+                if arrays[state][i] is None:
+                    raise ValueError(
+                        f"the state is that of other parameters: it has no {state} of {name}"
+                    )
+        missed = [0 if array is None else int(array) for array in arrays.pop(MISSED)]
+        return {state: tuple(row) for state, row in arrays.items()}, np.array(missed, np.int64)
+
+    def _patterns(self) -> tuple[tuple[str, ...], ...]:
+        """The name patterns of each group as they are now."""
+        rows = []
+        for group in self.groups:
+            names = group["names"]
+            row = (names,) if isinstance(names, str) else names
+            if not isinstance(row, Sequence) or not all(isinstance(p, str) for p in row):
+                raise TypeError(
+                    f"{type(self).__name__}: names={names!r} of a group is no pattern or list of "
+                    "them"
+                )
+            rows.append(tuple(row))
+        return tuple(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the state: ``t``, the number of steps, and for each parameter and state an
+        array under ``"<leaf name>.<state>"``; ``"<leaf name>.missed"`` where one had no gradient in
+        some steps. It is flat, so that ``np.savez(file, **state)`` keeps
+        it and ``load_state_dict(np.load(file))`` takes it up."""
+        state = self._state
+        if state.bound or state.loaded is None:
+            rows = [(name, key, a) for key in self.states for name, a in
+                    zip(self.names, self.states[key], strict=True) if a is not None]  # fmt: skip
+            rows += [(name, MISSED, n) for name, n in zip(self.names, state.missed, strict=False)
+                     if n]  # fmt: skip
+        else:
+            rows = [(name, key, a) for key in state.loaded for name, a in state.loaded[key].items()]
+        return {"t": int(state.counter), **{f"{name}.{key}": a.copy() for name, key, a in rows}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over (copies) what :meth:`state_dict` gave. After an error all is as before.
+
+        Raises:
+            TypeError: an entry of another type: no integer, no mapping, arrays without numbers.
+            ValueError: not such a state, or its names or shapes are those of other parameters.
+        """
+        owner, known = type(self).__name__, (*_STATES[self.native], MISSED)
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of {owner} is a mapping, not {type(state).__name__}")
+        if "t" not in state:
+            raise ValueError(f"the state of {owner} has 't', the number of steps; it is missing")
+        counter = count(state["t"])
+        arrays = {key: dict[str, Array]() for key in known}
+        for entry in state:
+            name, dot, key = str(entry).rpartition(".")
+            if entry == "t":
+                continue
+            if not dot or key not in known:
+                raise ValueError(
+                    f"the state of {owner} has no {entry!r}; besides 't' it has "
+                    f"{' and '.join(f'<parameter>.{key}' for key in known[:-1])}"
+                )
+            arrays[key][name] = loaded(entry, state[entry])
+            if key in self._squares and (arrays[key][name] < 0).any():
+                least = arrays[key][name].min()
+                raise ValueError(f"{key} of {name}, a mean of squares, has an element {least}")
+            if key == MISSED:
+                integer(entry, state[entry], 0, int(counter))
+        held = self._state
+        if not held.bound:
+            is_new = int(counter) == 0 and not any(arrays.values())
+            self._state = _nothing(counter, None if is_new else arrays)
+            return
+        used = [_native.optimizer_states(self.native, row) for row in self.rows()]
+        wanted = [used[group] for group in held.group_of]
+        fitting, missed = self._fit(arrays, held.names, held.kinds, wanted)
+        self._state = held._replace(
+            arrays=fitting, counter=counter, missed=missed, loaded=None, first=-1
+        )
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={getattr(self, name)}" for name in self._options)
+        return f"{type(self).__name__}({options}, t={self.t})"

@@ -1,0 +1,67 @@
+"""Hyper-parameters as the core takes them: checked here, where their names are known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Row = tuple[float, ...]
+"""The hyper-parameters of a group in the core's order."""
+
+
+def number(owner: str, name: str, value: Any) -> float:
+    """A hyper-parameter as a float.
+
+    Raises:
+        TypeError, ValueError: it is no number, or none that a float can hold.
+    """
+    try:
+        if isinstance(value, str | bytes | bool | np.bool_):
+            raise TypeError
+        return float(value)
+    except TypeError:
+        raise TypeError(f"{owner}: {name}={value!r} is not a number") from None
+    except OverflowError:
+        raise ValueError(f"{owner}: {name} is an integer too large for a float") from None
+
+
+def least_zero(owner: str, name: str, value: Any) -> float:
+    """A hyper-parameter that is finite and at least 0.
+
+    Raises:
+        TypeError, ValueError: it is not.
+    """
+    x = number(owner, name, value)
+    if not 0 <= x < math.inf:
+        raise ValueError(f"{owner}: {name}={x} is not finite and at least 0")
+    return x
+
+
+def flag(owner: str, name: str, value: Any) -> float:
+    """True or False as a number.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{owner}: {name}={value!r} is neither True nor False")
+    return float(value)
+
+
+def betas(owner: str, betas: Any) -> tuple[float, float]:
+    """Two numbers in [0, 1).
+
+    Raises:
+        TypeError, ValueError: they are not.
+    """
+    try:
+        first, second = betas
+    except (TypeError, ValueError):
+        raise ValueError(f"{owner}: betas={betas!r} are not two numbers") from None
+    numbers = number(owner, "beta1", first), number(owner, "beta2", second)
+    for k, beta in enumerate(numbers, 1):
+        if not 0 <= beta < 1:
+            raise ValueError(f"{owner}: beta{k}={beta} is not in [0, 1)")
+    return numbers

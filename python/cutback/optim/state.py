@@ -1,0 +1,85 @@
+"""The state of an optimizer, and what is read of one that was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..integers import integer
+
+Array = np.ndarray[Any, Any]
+Kind = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and type of a parameter."""
+
+
+class State(NamedTuple):
+    """The state of an optimizer. It is exchanged as a whole, so that no interrupt comes between its
+    parts; a step updates ``arrays`` and ``counter`` in place, in one call of the core."""
+
+    names: list[str]  # of the parameters; none before a step was tried
+    kinds: list[Kind]  # their shapes and types
+    group_of: list[int]
+    arrays: dict[
+        str, tuple[Array | None, ...]
+    ]  # by state; None: the parameter's group does not have it
+    counter: Array  # i64: steps taken
+    missed: Array  # i64, one a parameter: how many of them it had no gradient for
+    loaded: dict[str, dict[str, Array]] | None = None  # before the first step: state, name -> array
+    patterns: tuple[tuple[str, ...], ...] = ()  # of the groups that group_of was found with
+    first: int = -1  # the counter when this was made; while it is still that, no step was taken
+
+    @property
+    def bound(self) -> bool:
+        """Whether a step was taken, or a state loaded after one. A first step that was refused
+        leaves what was made for it, which belongs to no parameters yet."""
+        return bool(self.names) and int(self.counter) != self.first
+
+
+def count(t: Any) -> Array:
+    """A number of steps as the counter of one.
+
+    Raises:
+        TypeError, ValueError: no integer, or not in 0 .. 2**63 - 1.
+    """
+    return np.array(integer("t", t, 0, 2**63 - 1), np.int64)
+
+
+def loaded(key: str, value: Any) -> Array:
+    """A copy of an array of a state.
+
+    Raises:
+        TypeError: it holds no real numbers.
+    """
+    array = np.array(value)
+    if array.dtype == bool or not np.can_cast(array.dtype, np.float64, "same_kind"):
+        raise TypeError(f"{key} of the state is {array.dtype}, not a floating type")
+    return array
+
+
+def fitting(array: Array, what: str, kind: Kind) -> Array:
+    """The array in the shape and type of its parameter.
+
+    Raises:
+        ValueError: it has another shape, or elements that are too large.
+    """
+    shape, dtype = kind
+    if array.shape != shape:
+        raise ValueError(f"{what} has shape {array.shape}, expected {shape}")
+    with np.errstate(over="ignore"):
+        fitting = np.ascontiguousarray(array.astype(dtype)).reshape(shape)
+    if (np.isinf(fitting) & np.isfinite(array)).any():
+        raise ValueError(f"{what} has elements too large for {dtype}")
+    return fitting
+
+
+def find_group(name: str, patterns: Sequence[Sequence[str]]) -> int:
+    """The first group with a pattern that matches the name, from 1 on; 0 where none does."""
+    from fnmatch import fnmatchcase
+
+    for i, row in enumerate(patterns):
+        # brackets are part of leaf names, not sets of characters
+        if any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in row):
+            return i + 1
+    return 0

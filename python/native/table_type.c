@@ -1,0 +1,275 @@
+/* table_type.c: the type _native.OptimizerTable, an optimizer's step on arrays or on memory that
+ * the caller has checked. */
+#include "state.h"
+
+#include "base/dtype.h"
+#include "base/shape.h"
+
+typedef struct table {
+    PyObject_HEAD cb_py_context *context;
+    cb_optim_table *core;
+    const cb_optimizer *optimizer;
+    PyObject *names; /* tuple of str, one a row, for errors */
+    uint32_t n_rows, n_state;
+    atomic_bool busy; /* a step is under way: a second thread, or a signal handler, is refused */
+} table;
+
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    const char *name;
+    PyObject *names;
+    if (kwargs && PyDict_GET_SIZE(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "OptimizerTable takes no keywords");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "sO!:OptimizerTable", &name, &PyTuple_Type, &names)) return NULL;
+    const cb_optimizer *optimizer = cb_py_optimizer_find(name);
+    cb_py_state *state = PyType_GetModuleState(type);
+    cb_py_context *context = optimizer ? cb_py_context_get(state) : NULL;
+    if (!context) return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        if (PyUnicode_Check(PyTuple_GET_ITEM(names, i))) continue;
+        PyErr_SetString(PyExc_TypeError, "OptimizerTable: a name is no str");
+        return NULL;
+    }
+    cb_error error = {0};
+    cb_optim_table *core = NULL;
+    uint32_t n_rows = (uint32_t)PyTuple_GET_SIZE(names);
+    if (cb_optim_table_new(context->core, optimizer, n_rows, &core, &error) != CB_OK)
+        return cb_py_raise(state, &error, NULL);
+    table *self = (table *)type->tp_alloc(type, 0);
+    if (!self) {
+        cb_optim_table_free(core);
+        return NULL;
+    }
+    self->context = cb_py_context_retain(context);
+    self->core = core;
+    self->optimizer = optimizer;
+    self->names = Py_NewRef(names);
+    self->n_rows = n_rows;
+    while (cb_optimizer_state_name(optimizer, self->n_state)) self->n_state++;
+    return (PyObject *)self;
+}
+
+static void table_dealloc(table *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    cb_optim_table_free(self->core);
+    if (self->context) cb_py_context_release(self->context);
+    Py_XDECREF(self->names);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static int enter(table *self) {
+    if (!atomic_exchange(&self->busy, true)) return 0;
+    PyErr_SetString(
+        PyExc_RuntimeError,
+        "this optimizer is stepping already, in another thread or further up the stack");
+    return -1;
+}
+
+static void leave(table *self) { atomic_store(&self->busy, false); }
+
+static const char *name_of(const table *self, uint32_t i) {
+    const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(self->names, (Py_ssize_t)i));
+    if (!name) PyErr_Clear();
+    return name ? name : "a parameter";
+}
+
+/* ---- arrays ---------------------------------------------------------------------------------- */
+
+static int check_layout(const table *self, uint32_t i, const char *what, const cb_py_view *view,
+                        bool written) {
+    const char *problem = !view->contiguous ? "is not contiguous; pass np.ascontiguousarray(x)"
+                          : !view->aligned  ? "is not aligned to its elements; pass np.array(x)"
+                          : written && !view->writable
+                              ? "is read-only, but the step updates it in place; pass x.copy()"
+                              : NULL;
+    if (!problem) return 0;
+    PyErr_Format(PyExc_ValueError, "%s: the %s %s", name_of(self, i), what, problem);
+    return -1;
+}
+
+/* One array of a row, of the type and shape of its parameter. */
+static int take(const table *self, uint32_t i, const char *what, PyObject *array,
+                const cb_py_view *param, bool written, cb_py_view *view) {
+    if (cb_py_view_of(array, name_of(self, i), view) < 0) return -1;
+    bool same = view->known_dtype && view->dtype == param->dtype &&
+                cb_shape_equal(&view->shape, &param->shape);
+    if (same) return check_layout(self, i, what, view, written);
+    char wanted[CB_SHAPE_TEXT], given[CB_SHAPE_TEXT];
+    PyErr_Format(PyExc_ValueError, "%s: the parameter is %s %s, the %s %s %s", name_of(self, i),
+                 cb_dtype_name(param->dtype), cb_shape_text(&param->shape, wanted), what,
+                 view->known_dtype ? cb_dtype_name(view->dtype) : "of an unsupported dtype",
+                 cb_shape_text(&view->shape, given));
+    return -1;
+}
+
+static int take_param(const table *self, uint32_t i, PyObject *array, cb_py_view *view) {
+    if (cb_py_view_of(array, name_of(self, i), view) < 0) return -1;
+    if (view->known_dtype && (view->dtype == CB_F32 || view->dtype == CB_F64))
+        return check_layout(self, i, "parameter", view, true);
+    PyErr_Format(PyExc_TypeError, "%s is %s; only f32 and f64 parameters are stepped",
+                 name_of(self, i),
+                 view->known_dtype ? cb_dtype_name(view->dtype) : "of an unsupported dtype");
+    return -1;
+}
+
+/* The items of a tuple, which keeps them alive while other threads run. */
+static PyObject *const *items_of(PyObject *tuple, uint32_t n, const char *what) {
+    if (!PyTuple_Check(tuple)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a tuple", what);
+        return NULL;
+    }
+    if (cb_py_check_count(tuple, n, what) < 0) return NULL;
+    return PySequence_Fast_ITEMS(tuple);
+}
+
+typedef struct columns { /* [n_rows] each */
+    PyObject *const *param, *const *grad, *const *state[CB_MAX_STATES];
+} columns;
+
+static int read_columns(const table *self, PyObject *params, PyObject *grads, PyObject *states,
+                        columns *out) {
+    PyObject *const *state = items_of(states, self->n_state, "optimizer states");
+    if (!state) return -1;
+    if (!(out->param = items_of(params, self->n_rows, "parameters"))) return -1;
+    if (!(out->grad = items_of(grads, self->n_rows, "gradients"))) return -1;
+    for (uint32_t s = 0; s < self->n_state; s++) {
+        out->state[s] = items_of(state[s], self->n_rows, "arrays of a state");
+        if (!out->state[s]) return -1;
+    }
+    return 0;
+}
+
+/* The quick way, for a row whose arrays leave nothing to say: false where there is. */
+static bool set_known_row(table *self, const columns *x, uint32_t i, uint32_t group, int64_t t) {
+    PyObject *param = x->param[i];
+    cb_optim_row row = {.t = t, .group = group};
+    if (!cb_py_plain_array(param, true, &row.param, &row.dtype, &row.n)) return false;
+    if (x->grad[i] == Py_None) {
+        row.n = 0;
+    } else if (!cb_py_array_like(x->grad[i], param, false, &row.grad)) {
+        return false;
+    }
+    for (uint32_t s = 0; s < self->n_state; s++) {
+        const void *data;
+        if (x->state[s][i] == Py_None) continue;
+        if (!cb_py_array_like(x->state[s][i], param, true, &data)) return false;
+        row.state[s] = (void *)(uintptr_t)data;
+    }
+    cb_optim_table_set(self->core, i, &row);
+    return true;
+}
+
+static int set_row(table *self, const columns *x, uint32_t i, uint32_t group, int64_t t) {
+    cb_py_view param, view;
+    if (set_known_row(self, x, i, group, t)) return 0;
+    if (take_param(self, i, x->param[i], &param) < 0) return -1;
+    cb_optim_row row = {.param = param.data, .t = t, .dtype = param.dtype, .group = group};
+    if (x->grad[i] != Py_None) {
+        if (take(self, i, "gradient", x->grad[i], &param, false, &view) < 0) return -1;
+        row.grad = view.data;
+        row.n = cb_numel(&param.shape);
+    }
+    for (uint32_t s = 0; s < self->n_state; s++) {
+        PyObject *array = x->state[s][i];
+        if (array == Py_None) continue;
+        const char *what = cb_optimizer_state_name(self->optimizer, s);
+        if (take(self, i, what, array, &param, true, &view) < 0) return -1;
+        row.state[s] = view.data;
+    }
+    cb_optim_table_set(self->core, i, &row);
+    return 0;
+}
+
+/* The step with the GIL released. */
+static cb_status run(table *self, const cb_py_optimizer *numbers, cb_error *error) {
+    cb_py_work work;
+    cb_py_work_begin(&work, self->context);
+    cb_status status = cb_optim_table_step(self->core, numbers->hyper, numbers->n_groups, error);
+    cb_py_work_end(&work);
+    return status;
+}
+
+static PyObject *raise(table *self, const cb_error *error) {
+    return cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), error, NULL);
+}
+
+static int64_t *parse_i64(PyObject *array, const char *name, int64_t n) {
+    cb_py_view view;
+    if (cb_py_view_of(array, name, &view) < 0) return NULL;
+    bool good = view.known_dtype && view.dtype == CB_I64 && view.contiguous && view.aligned &&
+                view.writable && cb_numel(&view.shape) == n;
+    if (good) return (int64_t *)(void *)view.data;
+    PyErr_Format(PyExc_TypeError, "%s: expected a writable array of %lld i64", name, (long long)n);
+    return NULL;
+}
+
+/* step(params, grads, states, group_of, groups, t, missed): one step more. A row without a gradient
+ * (None) stays as it is and has missed one step more. */
+static PyObject *step_arrays(table *self, const cb_py_optimizer *numbers, const columns *x,
+                             int64_t *taken, int64_t *missed) {
+    if (*taken < 0 || *taken == INT64_MAX) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: t=%lld steps were taken; a further step needs 0 <= t < 2**63 - 1",
+                     cb_optimizer_name(self->optimizer), (long long)*taken);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < self->n_rows; i++) {
+        int64_t late = missed[i];
+        if (late < 0 || late > *taken) {
+            PyErr_Format(PyExc_ValueError, "%s has missed %lld of %lld steps", name_of(self, i),
+                         (long long)late, (long long)*taken);
+            return NULL;
+        }
+        if (set_row(self, x, i, numbers->group[i], *taken + 1 - late) < 0) return NULL;
+    }
+    cb_error error = {0};
+    if (run(self, numbers, &error) != CB_OK) return raise(self, &error);
+    *taken += 1;
+    for (uint32_t i = 0; i < self->n_rows; i++) missed[i] += x->grad[i] == Py_None;
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_step(table *self, PyObject *args) {
+    PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *result = NULL;
+    cb_py_optimizer numbers = {0};
+    columns x;
+    if (!PyArg_ParseTuple(args, "OOOOOOO:step", &params, &grads, &states, &group_of, &groups, &t,
+                          &missed)) {
+        return NULL;
+    }
+    if (enter(self) < 0) return NULL;
+    int64_t *taken = parse_i64(t, "t", 1);
+    int64_t *late = taken ? parse_i64(missed, "missed", self->n_rows) : NULL;
+    const char *name = cb_optimizer_name(self->optimizer);
+    if (late && cb_py_optimizer_parse(name, groups, group_of, self->n_rows, &numbers) == 0 &&
+        read_columns(self, params, grads, states, &x) == 0)
+        result = step_arrays(self, &numbers, &x, taken, late);
+    cb_py_optimizer_drop(&numbers);
+    leave(self);
+    return result;
+}
+
+static PyMethodDef table_methods[] = {
+    {"step", (PyCFunction)table_step, METH_VARARGS,
+     "step(params, grads, states, group_of, groups, t, missed, /): one step of the rows that have "
+     "a "
+     "gradient; t and missed, arrays of i64, count with it"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot table_slots[] = {
+    {Py_tp_doc, "OptimizerTable(optimizer, names, /): tensors that are stepped together."},
+    {Py_tp_new, table_new},
+    {Py_tp_dealloc, table_dealloc},
+    {Py_tp_methods, table_methods},
+    {0, NULL},
+};
+
+PyType_Spec cb_py_table_spec = {
+    .name = "cutback._native.OptimizerTable",
+    .basicsize = sizeof(table),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = table_slots,
+};
