@@ -130,6 +130,27 @@ class OptimizerTable:
         missed: np.ndarray[Any, Any],
         /,
     ) -> None: ...
+    def step_tensors(
+        self,
+        exchange: Any,
+        kinds: tuple[type, ...],
+        params: tuple[Any, ...],
+        states: tuple[dict[str, Any], ...],
+        keys: tuple[str, ...],
+        count_key: str,
+        grads: dict[int, Any] | None,
+        group_of: Sequence[int],
+        groups: Sequence[tuple[float, ...]],
+        /,
+    ) -> tuple[list[tuple[int, int, str]], int]:
+        """One step of the parameters that have a gradient, by memory: each row's states stand in
+        its dict under ``keys``, the count of its steps under ``count_key`` (where there is none, it
+        is not the first). ``exchange`` is DLPack's capsule, ``kinds`` the types that are read with
+        it, ``grads`` gradients to take in place of ``.grad``.
+
+        Returns what does not fit, as (row, column, why), and the number of rows without gradient:
+        column -1 is the count, 0 the parameter, 1 the gradient, from 2 on the states. The step is
+        taken where everything fits."""
 
 def optimizer_table() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
     """(name, names of states, names of hyper-parameters) of each optimizer."""

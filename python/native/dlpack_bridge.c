@@ -40,6 +40,17 @@ typedef struct dl_managed_versioned {
     dl_tensor tensor;
 } dl_managed_versioned;
 
+/* What DLPack 1.3 lets a library hand out for all of its tensors at once: functions in place of
+ * capsules. `dltensor_from_object` fills in a view that lasts while the tensor is left alone. */
+typedef struct dl_exchange {
+    uint32_t major, minor;
+    struct dl_exchange *older;
+    void *allocate, *managed_from_object, *managed_to_object;
+    int (*dltensor_from_object)(void *object, dl_tensor *out);
+    void *current_stream;
+} dl_exchange;
+
+#define EXCHANGE_NAME "dlpack_exchange_api"
 #define OLD_NAME "dltensor"
 #define NEW_NAME "dltensor_versioned"
 #define OWNED_OLD "cutback.dltensor"
@@ -218,4 +229,71 @@ PyObject *cb_py_to_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *capsule = PyCapsule_New(&e->managed, OLD_NAME, release_unused);
     if (!capsule) release_export(&e->managed);
     return capsule;
+}
+
+/* ---- many tensors of one library ------------------------------------------------------------- */
+
+const void *cb_py_exchange_of(PyObject *capsule) {
+    const dl_exchange *api = PyCapsule_GetPointer(capsule, EXCHANGE_NAME);
+    while (api && api->major != 1) api = api->older;
+    if (api && api->dltensor_from_object) return api;
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_NotImplementedError, "no exchange of tensors by DLPack 1");
+    return NULL;
+}
+
+/* Whether the elements fill their memory without gaps, in whatever order. */
+static bool is_dense(const dl_tensor *x) {
+    int64_t reached = 1;
+    uint64_t seen = 0;
+    for (int32_t round = 0; round < x->ndim; round++) {
+        int32_t next = -1; /* the axis that goes on where those seen end */
+        for (int32_t i = x->ndim - 1; i >= 0 && next < 0; i--) {
+            bool fits = !(seen >> i & 1) && (x->shape[i] == 1 || x->strides[i] == reached);
+            if (fits) next = i;
+        }
+        if (next < 0) return false;
+        seen |= UINT64_C(1) << next;
+        reached *= x->shape[next];
+    }
+    return true;
+}
+
+const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor *out) {
+    const dl_exchange *api = exchange;
+    dl_tensor x = {0};
+    if (api->dltensor_from_object(object, &x) != 0) {
+        PyErr_Clear();
+        return "has no memory of its own";
+    }
+    const bool is_complex = x.dtype.code == 5;
+    const int bits = is_complex ? x.dtype.bits / 2 : x.dtype.bits;
+    if (x.device.type != 1) return "is not in the processor's memory";
+    if ((x.dtype.code != 2 && !is_complex) || x.dtype.lanes != 1 || (bits != 32 && bits != 64))
+        return "is neither single nor double precision";
+    if (x.ndim > 64) return "has more than 64 axes";
+    out->n = is_complex ? 2 : 1;
+    for (int32_t i = 0; i < x.ndim; i++) out->n *= x.shape[i];
+    out->dtype = bits == 32 ? CB_F32 : CB_F64;
+    out->is_complex = is_complex;
+    out->data = (char *)x.data + x.byte_offset;
+    out->rank = x.ndim;
+    out->shape = x.shape;
+    out->strides = x.strides;
+    return out->n == 0 || !x.strides || is_dense(&x) ? NULL : "has gaps in its memory";
+}
+
+bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const char **why) {
+    *why = "has another type than its parameter";
+    if (x->dtype != y->dtype || x->is_complex != y->is_complex) return false;
+    *why = "has another shape than its parameter";
+    if (x->rank != y->rank) return false;
+    for (int32_t i = 0; i < x->rank; i++) {
+        if (x->shape[i] != y->shape[i]) return false;
+    }
+    *why = "has another layout than its parameter";
+    for (int32_t i = 0; x->n && i < x->rank; i++) {
+        if (x->shape[i] != 1 && x->strides[i] != y->strides[i]) return false;
+    }
+    return true;
 }

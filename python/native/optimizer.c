@@ -40,6 +40,7 @@ static int parse_groups(PyObject *groups, cb_py_optimizer *out) {
     const uint32_t n_hyper = count(out->core, cb_optimizer_hyper_name);
     size_t n = (size_t)PyTuple_GET_SIZE(rows);
     out->n_groups = (uint32_t)n;
+    out->n_hyper = n_hyper;
     out->hyper = PyMem_New(double, n *n_hyper + 1);
     if (!out->hyper) PyErr_NoMemory();
     for (size_t i = 0; !PyErr_Occurred() && i < n; i++) {

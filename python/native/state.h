@@ -123,7 +123,7 @@ typedef struct cb_py_optimizer { /* the optimizer's part of a call */
     const cb_optimizer *core;
     uint32_t *group; /* [n_params] */
     double *hyper;   /* [n_groups][n_hyper] */
-    uint32_t n_groups;
+    uint32_t n_hyper, n_groups;
     int64_t *t; /* steps taken so far, set by the caller */
 } cb_py_optimizer;
 
@@ -192,6 +192,22 @@ PyObject *cb_py_kept_memory(PyObject *module, PyObject *none);
 PyObject *cb_py_from_dlpack(PyObject *module,
                             PyObject *args); /* (object, name) -> (ndarray, dtype name) */
 PyObject *cb_py_to_dlpack(PyObject *module, PyObject *args); /* (ndarray, dtype name) -> capsule */
+
+typedef struct cb_py_tensor { /* dense memory of f32 or f64; a complex number is two of them */
+    void *data;
+    int64_t n; /* elements of `dtype` */
+    cb_dtype dtype;
+    bool is_complex;
+    int32_t rank;
+    const int64_t *shape, *strides; /* [rank], the tensor's own; strides in its elements */
+} cb_py_tensor;
+
+/* The functions that a library of tensors hands out; NULL: an exception is set. */
+const void *cb_py_exchange_of(PyObject *capsule);
+/* NULL: done; else why the tensor is not such memory. */
+const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor *out);
+/* Whether element i of one belongs to element i of the other; if not, why. */
+bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const char **why);
 
 /* ---- drawing.c ------------------------------------------------------------------------------- */
 

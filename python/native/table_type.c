@@ -1,18 +1,9 @@
 /* table_type.c: the type _native.OptimizerTable, an optimizer's step on arrays or on memory that
  * the caller has checked. */
-#include "state.h"
+#include "table.h"
 
 #include "base/dtype.h"
 #include "base/shape.h"
-
-typedef struct table {
-    PyObject_HEAD cb_py_context *context;
-    cb_optim_table *core;
-    const cb_optimizer *optimizer;
-    PyObject *names; /* tuple of str, one a row, for errors */
-    uint32_t n_rows, n_state;
-    atomic_bool busy; /* a step is under way: a second thread, or a signal handler, is refused */
-} table;
 
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     const char *name;
@@ -36,7 +27,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     uint32_t n_rows = (uint32_t)PyTuple_GET_SIZE(names);
     if (cb_optim_table_new(context->core, optimizer, n_rows, &core, &error) != CB_OK)
         return cb_py_raise(state, &error, NULL);
-    table *self = (table *)type->tp_alloc(type, 0);
+    cb_py_table *self = (cb_py_table *)type->tp_alloc(type, 0);
     if (!self) {
         cb_optim_table_free(core);
         return NULL;
@@ -50,7 +41,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static void table_dealloc(table *self) {
+static void table_dealloc(cb_py_table *self) {
     PyTypeObject *type = Py_TYPE(self);
     cb_optim_table_free(self->core);
     if (self->context) cb_py_context_release(self->context);
@@ -59,7 +50,7 @@ static void table_dealloc(table *self) {
     Py_DECREF(type);
 }
 
-static int enter(table *self) {
+int cb_py_table_enter(cb_py_table *self) {
     if (!atomic_exchange(&self->busy, true)) return 0;
     PyErr_SetString(
         PyExc_RuntimeError,
@@ -67,9 +58,9 @@ static int enter(table *self) {
     return -1;
 }
 
-static void leave(table *self) { atomic_store(&self->busy, false); }
+void cb_py_table_leave(cb_py_table *self) { atomic_store(&self->busy, false); }
 
-static const char *name_of(const table *self, uint32_t i) {
+const char *cb_py_table_name(const cb_py_table *self, uint32_t i) {
     const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(self->names, (Py_ssize_t)i));
     if (!name) PyErr_Clear();
     return name ? name : "a parameter";
@@ -77,45 +68,46 @@ static const char *name_of(const table *self, uint32_t i) {
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
 
-static int check_layout(const table *self, uint32_t i, const char *what, const cb_py_view *view,
-                        bool written) {
+static int check_layout(const cb_py_table *self, uint32_t i, const char *what,
+                        const cb_py_view *view, bool written) {
     const char *problem = !view->contiguous ? "is not contiguous; pass np.ascontiguousarray(x)"
                           : !view->aligned  ? "is not aligned to its elements; pass np.array(x)"
                           : written && !view->writable
                               ? "is read-only, but the step updates it in place; pass x.copy()"
                               : NULL;
     if (!problem) return 0;
-    PyErr_Format(PyExc_ValueError, "%s: the %s %s", name_of(self, i), what, problem);
+    PyErr_Format(PyExc_ValueError, "%s: the %s %s", cb_py_table_name(self, i), what, problem);
     return -1;
 }
 
 /* One array of a row, of the type and shape of its parameter. */
-static int take(const table *self, uint32_t i, const char *what, PyObject *array,
+static int take(const cb_py_table *self, uint32_t i, const char *what, PyObject *array,
                 const cb_py_view *param, bool written, cb_py_view *view) {
-    if (cb_py_view_of(array, name_of(self, i), view) < 0) return -1;
+    if (cb_py_view_of(array, cb_py_table_name(self, i), view) < 0) return -1;
     bool same = view->known_dtype && view->dtype == param->dtype &&
                 cb_shape_equal(&view->shape, &param->shape);
     if (same) return check_layout(self, i, what, view, written);
     char wanted[CB_SHAPE_TEXT], given[CB_SHAPE_TEXT];
-    PyErr_Format(PyExc_ValueError, "%s: the parameter is %s %s, the %s %s %s", name_of(self, i),
-                 cb_dtype_name(param->dtype), cb_shape_text(&param->shape, wanted), what,
+    PyErr_Format(PyExc_ValueError, "%s: the parameter is %s %s, the %s %s %s",
+                 cb_py_table_name(self, i), cb_dtype_name(param->dtype),
+                 cb_shape_text(&param->shape, wanted), what,
                  view->known_dtype ? cb_dtype_name(view->dtype) : "of an unsupported dtype",
                  cb_shape_text(&view->shape, given));
     return -1;
 }
 
-static int take_param(const table *self, uint32_t i, PyObject *array, cb_py_view *view) {
-    if (cb_py_view_of(array, name_of(self, i), view) < 0) return -1;
+static int take_param(const cb_py_table *self, uint32_t i, PyObject *array, cb_py_view *view) {
+    if (cb_py_view_of(array, cb_py_table_name(self, i), view) < 0) return -1;
     if (view->known_dtype && (view->dtype == CB_F32 || view->dtype == CB_F64))
         return check_layout(self, i, "parameter", view, true);
     PyErr_Format(PyExc_TypeError, "%s is %s; only f32 and f64 parameters are stepped",
-                 name_of(self, i),
+                 cb_py_table_name(self, i),
                  view->known_dtype ? cb_dtype_name(view->dtype) : "of an unsupported dtype");
     return -1;
 }
 
 /* The items of a tuple, which keeps them alive while other threads run. */
-static PyObject *const *items_of(PyObject *tuple, uint32_t n, const char *what) {
+PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what) {
     if (!PyTuple_Check(tuple)) {
         PyErr_Format(PyExc_TypeError, "%s: expected a tuple", what);
         return NULL;
@@ -128,21 +120,22 @@ typedef struct columns { /* [n_rows] each */
     PyObject *const *param, *const *grad, *const *state[CB_MAX_STATES];
 } columns;
 
-static int read_columns(const table *self, PyObject *params, PyObject *grads, PyObject *states,
-                        columns *out) {
-    PyObject *const *state = items_of(states, self->n_state, "optimizer states");
+static int read_columns(const cb_py_table *self, PyObject *params, PyObject *grads,
+                        PyObject *states, columns *out) {
+    PyObject *const *state = cb_py_items(states, self->n_state, "optimizer states");
     if (!state) return -1;
-    if (!(out->param = items_of(params, self->n_rows, "parameters"))) return -1;
-    if (!(out->grad = items_of(grads, self->n_rows, "gradients"))) return -1;
+    if (!(out->param = cb_py_items(params, self->n_rows, "parameters"))) return -1;
+    if (!(out->grad = cb_py_items(grads, self->n_rows, "gradients"))) return -1;
     for (uint32_t s = 0; s < self->n_state; s++) {
-        out->state[s] = items_of(state[s], self->n_rows, "arrays of a state");
+        out->state[s] = cb_py_items(state[s], self->n_rows, "arrays of a state");
         if (!out->state[s]) return -1;
     }
     return 0;
 }
 
 /* The quick way, for a row whose arrays leave nothing to say: false where there is. */
-static bool set_known_row(table *self, const columns *x, uint32_t i, uint32_t group, int64_t t) {
+static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, uint32_t group,
+                          int64_t t) {
     PyObject *param = x->param[i];
     cb_optim_row row = {.t = t, .group = group};
     if (!cb_py_plain_array(param, true, &row.param, &row.dtype, &row.n)) return false;
@@ -161,7 +154,7 @@ static bool set_known_row(table *self, const columns *x, uint32_t i, uint32_t gr
     return true;
 }
 
-static int set_row(table *self, const columns *x, uint32_t i, uint32_t group, int64_t t) {
+static int set_row(cb_py_table *self, const columns *x, uint32_t i, uint32_t group, int64_t t) {
     cb_py_view param, view;
     if (set_known_row(self, x, i, group, t)) return 0;
     if (take_param(self, i, x->param[i], &param) < 0) return -1;
@@ -183,7 +176,7 @@ static int set_row(table *self, const columns *x, uint32_t i, uint32_t group, in
 }
 
 /* The step with the GIL released. */
-static cb_status run(table *self, const cb_py_optimizer *numbers, cb_error *error) {
+cb_status cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers, cb_error *error) {
     cb_py_work work;
     cb_py_work_begin(&work, self->context);
     cb_status status = cb_optim_table_step(self->core, numbers->hyper, numbers->n_groups, error);
@@ -191,7 +184,7 @@ static cb_status run(table *self, const cb_py_optimizer *numbers, cb_error *erro
     return status;
 }
 
-static PyObject *raise(table *self, const cb_error *error) {
+static PyObject *raise(cb_py_table *self, const cb_error *error) {
     return cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), error, NULL);
 }
 
@@ -207,7 +200,7 @@ static int64_t *parse_i64(PyObject *array, const char *name, int64_t n) {
 
 /* step(params, grads, states, group_of, groups, t, missed): one step more. A row without a gradient
  * (None) stays as it is and has missed one step more. */
-static PyObject *step_arrays(table *self, const cb_py_optimizer *numbers, const columns *x,
+static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, const columns *x,
                              int64_t *taken, int64_t *missed) {
     if (*taken < 0 || *taken == INT64_MAX) {
         PyErr_Format(PyExc_ValueError,
@@ -218,20 +211,20 @@ static PyObject *step_arrays(table *self, const cb_py_optimizer *numbers, const 
     for (uint32_t i = 0; i < self->n_rows; i++) {
         int64_t late = missed[i];
         if (late < 0 || late > *taken) {
-            PyErr_Format(PyExc_ValueError, "%s has missed %lld of %lld steps", name_of(self, i),
-                         (long long)late, (long long)*taken);
+            PyErr_Format(PyExc_ValueError, "%s has missed %lld of %lld steps",
+                         cb_py_table_name(self, i), (long long)late, (long long)*taken);
             return NULL;
         }
         if (set_row(self, x, i, numbers->group[i], *taken + 1 - late) < 0) return NULL;
     }
     cb_error error = {0};
-    if (run(self, numbers, &error) != CB_OK) return raise(self, &error);
+    if (cb_py_table_run(self, numbers, &error) != CB_OK) return raise(self, &error);
     *taken += 1;
     for (uint32_t i = 0; i < self->n_rows; i++) missed[i] += x->grad[i] == Py_None;
     Py_RETURN_NONE;
 }
 
-static PyObject *table_step(table *self, PyObject *args) {
+static PyObject *table_step(cb_py_table *self, PyObject *args) {
     PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *result = NULL;
     cb_py_optimizer numbers = {0};
     columns x;
@@ -239,7 +232,7 @@ static PyObject *table_step(table *self, PyObject *args) {
                           &missed)) {
         return NULL;
     }
-    if (enter(self) < 0) return NULL;
+    if (cb_py_table_enter(self) < 0) return NULL;
     int64_t *taken = parse_i64(t, "t", 1);
     int64_t *late = taken ? parse_i64(missed, "missed", self->n_rows) : NULL;
     const char *name = cb_optimizer_name(self->optimizer);
@@ -247,7 +240,7 @@ static PyObject *table_step(table *self, PyObject *args) {
         read_columns(self, params, grads, states, &x) == 0)
         result = step_arrays(self, &numbers, &x, taken, late);
     cb_py_optimizer_drop(&numbers);
-    leave(self);
+    cb_py_table_leave(self);
     return result;
 }
 
@@ -256,6 +249,10 @@ static PyMethodDef table_methods[] = {
      "step(params, grads, states, group_of, groups, t, missed, /): one step of the rows that have "
      "a "
      "gradient; t and missed, arrays of i64, count with it"},
+    {"step_tensors", (PyCFunction)cb_py_table_step_tensors, METH_VARARGS,
+     "step_tensors(exchange, kinds, params, states, keys, count_key, grads, group_of, groups, /) "
+     "-> "
+     "([(row, column, why), ...], rows without gradient); see _native.pyi"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -269,7 +266,7 @@ static PyType_Slot table_slots[] = {
 
 PyType_Spec cb_py_table_spec = {
     .name = "cutback._native.OptimizerTable",
-    .basicsize = sizeof(table),
+    .basicsize = sizeof(cb_py_table),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = table_slots,
 };

@@ -1,0 +1,289 @@
+"""Drop-ins for ``torch.optim`` whose step is one pass over one table of tensors.
+
+>>> optimizer = cutback.torch.optim.AdamW(model.parameters(), lr=3e-4)
+
+Each is a subclass of PyTorch's optimizer of the same name and differs in ``step`` alone:
+parameter groups, ``state_dict`` and its loading, hooks, schedulers and ``zero_grad`` are PyTorch's
+own, and a checkpoint of one goes on in the other. ``docs/optim.md`` says what is stepped so (single
+and double precision, real and complex, on the CPU), and what PyTorch's own code steps instead.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _native
+
+__all__ = ["SGD", "Adam", "AdamW"]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
+Unfit = tuple[int, int, str]  # row, column, why
+
+
+class _NotOursError(Exception):
+    """Why PyTorch's own code has to step."""
+
+
+class _Known(NamedTuple):
+    """The parameters of all groups as they were when they were last looked at."""
+
+    native: str
+    lists: list[list[Tensor]]  # one a group
+    params: tuple[Tensor, ...]
+    values: list[Any]  # of the optimizer's state
+    states: tuple[dict[str, Any], ...]  # beside the parameters; empty where there is none yet
+    group_of: list[int]
+    table: _native.OptimizerTable
+
+
+def _same(xs: Any, ys: Sequence[Any]) -> bool:
+    """Whether they are the same objects; tensors are not compared."""
+    return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
+
+
+def _names(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for g, group in enumerate(groups)
+        for name in group.get("param_names")
+        or [f"parameter {i} of group {g}" for i in range(len(group["params"]))]
+    )
+
+
+def _laid_out_like(p: Tensor, x: Any) -> Tensor | None:
+    """A copy of ``x`` whose elements lie as those of ``p`` do; None: it has others."""
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.device != p.device:
+        return None
+    if x.shape != p.shape or x.dtype != p.dtype:
+        return None
+    return torch.empty_like(p, memory_format=torch.preserve_format).copy_(x)
+
+
+class _OnePass(torch.optim.Optimizer):
+    """A step in one pass. What it is of, subclasses say."""
+
+    _torch: ClassVar[type[torch.optim.Optimizer]]  # whose code steps what is not ours
+    _keys: ClassVar[tuple[str, ...]]  # under which a parameter's states stand, in the core's order
+    _known: _Known | None = None
+    why_torch: str | None = None
+    """Why PyTorch's own code took the last step; None: it was taken here."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._step_supports_amp_scaling = False  # a scaler unscales before the step
+
+    def _native_name(self) -> str:
+        """The optimizer in the core.
+
+        Raises:
+            _NotOursError: there is none for these groups.
+        """
+        raise NotImplementedError
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        """The group's numbers as the core takes them."""
+        raise NotImplementedError
+
+    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        """A state that is not there yet: what to step with."""
+        raise NotImplementedError
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step, as ``torch.optim.Optimizer.step``. It is whole or, after an error, not begun.
+
+        Raises:
+            ValueError: a number of a group is outside its range, or two tensors that are written
+                share memory; the text says which.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        try:
+            with torch.no_grad():
+                self._step_here()
+            self.why_torch = None
+        except _NotOursError as reason:
+            self._step_there(str(reason))
+        return loss
+
+    def _step_here(self) -> None:
+        exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+        if exchange is None:
+            raise _NotOursError(f"torch {torch.__version__} lacks the functions of DLPack 1.3")
+        for group in self.param_groups:
+            if group.get("differentiable") or group.get("capturable"):
+                raise _NotOursError("a group asks for differentiable=True or capturable=True")
+        known = self._look()
+        numbers = [self._row(group) for group in self.param_groups]
+        begun: dict[int, dict[str, Any]] = {}
+        grads: dict[int, Tensor] = {}
+        states = known.states
+        for _ in range(2):
+            unfit, waiting = known.table.step_tensors(
+                exchange, _PLAIN, known.params, states, self._keys, "step", grads or None,
+                known.group_of, numbers,
+            )  # fmt: skip
+            if not unfit:
+                break
+            states = self._mend(known, unfit, begun, grads)
+        else:
+            if unfit:
+                raise _NotOursError(self._why(unfit[0]))
+        for row, state in begun.items():
+            self._keep(known.params[row], state)
+        self._count_versions(known.params, waiting)
+
+    def _count_versions(self, params: Sequence[Tensor], waiting: int) -> None:
+        """Autograd finds out by a tensor's version that what it saved was overwritten."""
+        if waiting:
+            params = [p for p in params if p.grad is not None]
+        torch.autograd.graph.increment_version(params)
+
+    def _look(self) -> _Known:
+        """The parameters, looked at anew where groups or states are not those of the last step."""
+        known, native = self._known, self._native_name()
+        lists = [group["params"] for group in self.param_groups]
+        if (
+            known is not None
+            and known.native == native
+            and _same(self.state.values(), known.values)
+            and len(lists) == len(known.lists)
+            and all(map(_same, lists, known.lists))
+        ):
+            return known
+        params = tuple(chain.from_iterable(lists))
+        if any(map(Tensor.is_neg, params)) or any(map(Tensor.is_conj, params)):
+            raise _NotOursError("a parameter is negated or conjugated lazily")
+        group_of = [g for g, row in enumerate(lists) for _ in row]
+        states = tuple([self.state.get(p) or {} for p in params])
+        table = _native.OptimizerTable(native, _names(self.param_groups))
+        values, copies = list(self.state.values()), [list(row) for row in lists]
+        self._known = _Known(native, copies, params, values, states, group_of, table)
+        return self._known
+
+    def _mend(
+        self,
+        known: _Known,
+        unfit: Sequence[Unfit],
+        begun: dict[int, dict[str, Any]],
+        grads: dict[int, Tensor],
+    ) -> tuple[dict[str, Any], ...]:
+        """Begins states that are missing, and lays out like the parameter what lies otherwise:
+        gradients for this step, states for good. The states to step with.
+
+        Raises:
+            _NotOursError: something else is wrong.
+        """
+        states = list(known.states)
+        for row, column, why in unfit:
+            p, key = known.params[row], self._keys[max(column - _STATE, 0)]
+            if column >= _STATE and why == "is missing":
+                if row not in begun:
+                    group = self.param_groups[known.group_of[row]]
+                    begun[row] = states[row] = self._begin(p, states[row], group)
+                continue
+            old = p.grad if column == _GRAD else states[row].get(key) if column >= _STATE else None
+            if column == _GRAD and old is not None:
+                old = old.resolve_conj().resolve_neg()
+            new = _laid_out_like(p, old)
+            if new is None:
+                raise _NotOursError(self._why((row, column, why)))
+            if column == _GRAD:
+                grads[row] = new
+            else:
+                states[row][key] = new
+        return tuple(states)
+
+    def _keep(self, p: Tensor, state: dict[str, Any]) -> None:
+        """Makes a state that was begun part of the optimizer's."""
+        self.state[p] = state
+
+    def _why(self, unfit: Unfit) -> str:
+        row, column, why = unfit
+        what = {_COUNT: "the count of steps of ", _PARAM: "", _GRAD: "the gradient of "}
+        name = _names(self.param_groups)[row]
+        return f"{what.get(column, 'a state of ')}{name} {why}"
+
+    def _step_there(self, reason: str) -> None:
+        """PyTorch's own code takes the step, which is said when it begins to."""
+        if self.why_torch is None:
+            warnings.warn(
+                f"cutback.torch.optim.{type(self).__name__}: {reason}; PyTorch's own code steps "
+                "this optimizer",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        self.why_torch = reason
+        step: Any = self._torch.step
+        while getattr(step, "hooked", False):  # the hooks run around our step already
+            step = step.__wrapped__
+        step(self)
+
+
+class _AdamLike(_OnePass):
+    _keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+    def _native_name(self) -> str:
+        kinds = {bool(group["decoupled_weight_decay"]) for group in self.param_groups}
+        if len(kinds) > 1:
+            raise _NotOursError("groups differ in decoupled_weight_decay")
+        return "adamw" if kinds.pop() else "adam"
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        beta1, beta2 = group["betas"]
+        decay, eps = group["weight_decay"], group["eps"]
+        flags = float(group["amsgrad"]), float(group["maximize"])
+        return float(group["lr"]), float(beta1), float(beta2), float(eps), float(decay), *flags
+
+    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        """As PyTorch does."""
+        if state:
+            raise _NotOursError(f"a state has {' and '.join(state)} alone")
+        dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+        state = {"step": torch.tensor(0.0, dtype=dtype, device="cpu")}
+        for key in self._keys if group["amsgrad"] else self._keys[:2]:
+            state[key] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        return state
+
+
+class Adam(_AdamLike, torch.optim.Adam):
+    """``torch.optim.Adam`` in one pass. ``foreach`` and ``fused`` are taken and change nothing."""
+
+    _torch = torch.optim.Adam
+
+
+class AdamW(_AdamLike, torch.optim.AdamW):
+    """``torch.optim.AdamW`` in one pass. ``foreach`` and ``fused`` are taken and change nothing."""
+
+    _torch = torch.optim.AdamW
+
+
+class SGD(_OnePass, torch.optim.SGD):
+    """``torch.optim.SGD`` in one pass. ``foreach`` and ``fused`` are taken and change nothing."""
+
+    _torch = torch.optim.SGD
+    _keys = ("momentum_buffer",)
+
+    def _native_name(self) -> str:
+        return "sgd"
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        keys = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
+        return tuple([float(group[key]) for key in keys])
+
+    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        """A buffer begins with the gradient of its first step, which the count is there to say."""
+        buffer = torch.empty_like(p, memory_format=torch.preserve_format)
+        return {**state, "momentum_buffer": buffer, "step": torch.zeros(())}
+
+    def _keep(self, p: Tensor, state: dict[str, Any]) -> None:
+        self.state[p]["momentum_buffer"] = state["momentum_buffer"]

@@ -1,0 +1,27 @@
+/* table.h: what the two ways of stepping a table share: arrays (table_type.c) and tensors of
+ * another library (table_tensors.c). */
+#ifndef CB_PY_TABLE_H
+#define CB_PY_TABLE_H
+
+#include "state.h"
+
+typedef struct cb_py_table {
+    PyObject_HEAD cb_py_context *context;
+    cb_optim_table *core;
+    const cb_optimizer *optimizer;
+    PyObject *names; /* tuple of str, one a row, for errors */
+    uint32_t n_rows, n_state;
+    atomic_bool busy; /* a step is under way: a second thread, or a signal handler, is refused */
+} cb_py_table;
+
+int cb_py_table_enter(cb_py_table *self); /* -1: it is busy */
+void cb_py_table_leave(cb_py_table *self);
+const char *cb_py_table_name(const cb_py_table *self, uint32_t i);
+/* The items of a tuple, which keeps them alive while other threads run. */
+PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
+/* The step with the GIL released. */
+cb_status cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers, cb_error *error);
+
+PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args);
+
+#endif

@@ -1,0 +1,230 @@
+/* table_tensors.c: an optimizer's step on the tensors of another library, read by its functions of
+ * DLPack in some tens of nanoseconds each. What does not fit is listed, not mended: how to
+ * lay a tensor out anew, or make a state that is missing, only its own library knows. */
+#include "table.h"
+
+enum { COUNT = -1, PARAM, GRAD, STATE }; /* columns of what does not fit */
+
+typedef struct reading {
+    const void *exchange;
+    PyObject *kinds;         /* types of tensors that are what they seem */
+    PyObject *const *params; /* [n_rows] */
+    PyObject *const *states; /* [n_rows] dicts */
+    PyObject *const *keys;   /* [n_state] under which the states stand */
+    PyObject *grads;         /* dict: gradients to take in place of a parameter's own */
+    PyObject *count_key, *grad_name, *is_neg, *is_conj;
+    PyObject *unfit; /* list of (row, column, why) */
+    PyObject **held; /* tensors that other threads shall not free */
+    size_t n_held;
+    cb_py_tensor *counter; /* [n_rows] data NULL: none */
+    uint32_t n_waiting;    /* rows without gradient */
+} reading;
+
+static int add_unfit(reading *r, uint32_t row, int column, const char *why) {
+    PyObject *item = Py_BuildValue("(kis)", (unsigned long)row, column, why);
+    int done = item ? PyList_Append(r->unfit, item) : -1;
+    Py_XDECREF(item);
+    return done;
+}
+
+static void hold(reading *r, PyObject *object) { r->held[r->n_held++] = object; }
+
+static bool is_plain(const reading *r, PyObject *object) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->kinds); i++) {
+        if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(r->kinds, i)) return true;
+    }
+    return false;
+}
+
+/* One tensor of a row: listed where it does not fit; -1: an exception is set. */
+static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
+                       const cb_py_tensor *param, cb_py_tensor *out) {
+    const char *why = "is no plain tensor";
+    if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
+    if (why || (param && !cb_py_tensor_like(out, param, &why))) return add_unfit(r, i, column, why);
+    return 0;
+}
+
+static int answers(PyObject *tensor, PyObject *question) {
+    PyObject *answer = PyObject_CallMethodNoArgs(tensor, question);
+    int is_true = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return is_true;
+}
+
+/* The gradient of a row, held; NULL: it has none, or an exception is set. */
+static PyObject *gradient_of(reading *r, uint32_t i) {
+    PyObject *grad = NULL;
+    if (r->grads != Py_None) {
+        PyObject *row = PyLong_FromUnsignedLong(i);
+        grad = row ? PyDict_GetItemWithError(r->grads, row) : NULL;
+        Py_XINCREF(grad);
+        Py_XDECREF(row);
+        if (!grad && PyErr_Occurred()) return NULL;
+    }
+    if (!grad) grad = PyObject_GetAttr(r->params[i], r->grad_name);
+    if (!grad) return NULL;
+    hold(r, grad);
+    return grad == Py_None ? NULL : grad;
+}
+
+/* A negation or conjugation that is only noted on the tensor is not in its memory. Real numbers are
+ * negated so where they are the imaginary parts of complex ones, with gaps between them; of one
+ * element no gap is seen. */
+static int read_gradient(reading *r, uint32_t i, PyObject *grad, const cb_py_tensor *param,
+                         cb_py_tensor *out) {
+    int noted = 0;
+    if (param->n == 1 || param->is_complex) noted = answers(grad, r->is_neg);
+    if (noted == 0 && param->is_complex) noted = answers(grad, r->is_conj);
+    if (noted < 0) return -1;
+    if (noted) return add_unfit(r, i, GRAD, "is negated or conjugated lazily");
+    return read_tensor(r, i, GRAD, grad, param, out);
+}
+
+/* The number of this step, after the count of steps taken: f32 or f64 without axes. Where nothing
+ * counts, it is not the first one. */
+static int read_count(reading *r, uint32_t i, int64_t *t) {
+    cb_py_tensor *counter = &r->counter[i];
+    PyObject *count = PyDict_GetItemWithError(r->states[i], r->count_key);
+    *t = 2;
+    counter->data = NULL;
+    if (!count) return PyErr_Occurred() ? -1 : 0;
+    const char *why = "is no plain tensor";
+    hold(r, Py_NewRef(count));
+    if (is_plain(r, count)) why = cb_py_tensor_of(r->exchange, count, counter);
+    if (!why && (counter->n != 1 || counter->is_complex)) why = "is not one number";
+    if (why) return add_unfit(r, i, COUNT, why);
+    double taken = counter->dtype == CB_F32 ? (double)*(const float *)counter->data
+                                            : *(const double *)counter->data;
+    if (!(taken >= 0 && taken < 9e15)) return add_unfit(r, i, COUNT, "is no number of steps");
+    *t = (int64_t)taken + 1;
+    return 0;
+}
+
+static int read_states(reading *r, uint32_t i, uint32_t n_used, const cb_py_tensor *param,
+                       cb_optim_row *row) {
+    for (uint32_t s = 0; s < n_used; s++) {
+        cb_py_tensor state = {0};
+        PyObject *object = PyDict_GetItemWithError(r->states[i], r->keys[s]);
+        if (!object && PyErr_Occurred()) return -1;
+        if (!object || object == Py_None) {
+            if (add_unfit(r, i, STATE + (int)s, "is missing") < 0) return -1;
+            continue;
+        }
+        hold(r, Py_NewRef(object));
+        if (read_tensor(r, i, STATE + (int)s, object, param, &state) < 0) return -1;
+        row->state[s] = state.data;
+    }
+    return 0;
+}
+
+static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, uint32_t n_used) {
+    cb_py_tensor param = {0}, grad = {0};
+    cb_optim_row row = {.t = 1, .group = group};
+    if (read_tensor(r, i, PARAM, r->params[i], NULL, &param) < 0) return -1;
+    r->counter[i].data = NULL;
+    PyObject *gradient = gradient_of(r, i);
+    if (PyErr_Occurred()) return -1;
+    row.param = param.data;
+    row.dtype = param.dtype;
+    if (gradient) {
+        if (read_gradient(r, i, gradient, &param, &grad) < 0) return -1;
+        if (read_count(r, i, &row.t) < 0) return -1;
+        if (read_states(r, i, n_used, &param, &row) < 0) return -1;
+        row.grad = grad.data;
+        row.n = param.n;
+    } else {
+        r->n_waiting++;
+    }
+    if (PyList_GET_SIZE(r->unfit) == 0) cb_optim_table_set(self->core, i, &row);
+    return 0;
+}
+
+/* What counts the steps of each row is one further, after the step. */
+static void count_steps(const cb_py_table *self, const reading *r) {
+    for (uint32_t i = 0; i < self->n_rows; i++) {
+        const cb_py_tensor *counter = &r->counter[i];
+        if (!counter->data) continue;
+        if (counter->dtype == CB_F32) *(float *)counter->data += 1;
+        else *(double *)counter->data += 1;
+    }
+}
+
+static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, reading *r) {
+    const uint32_t n_hyper = numbers->n_hyper;
+    for (uint32_t i = 0; i < self->n_rows; i++) {
+        uint32_t group = numbers->group[i];
+        const double *hyper = numbers->hyper + (size_t)group * n_hyper;
+        uint32_t n_used = cb_optimizer_n_used(self->optimizer, hyper);
+        if (read_row(self, r, i, group, n_used) < 0) return -1;
+    }
+    if (PyList_GET_SIZE(r->unfit)) return 0;
+    cb_error error = {0};
+    if (cb_py_table_run(self, numbers, &error) != CB_OK) {
+        cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), &error, NULL);
+        return -1;
+    }
+    count_steps(self, r);
+    return 0;
+}
+
+/* The names of what is asked of a tensor; -1: an exception is set. */
+static int intern(reading *r) {
+    r->grad_name = PyUnicode_InternFromString("grad");
+    r->is_neg = PyUnicode_InternFromString("is_neg");
+    r->is_conj = PyUnicode_InternFromString("is_conj");
+    return r->grad_name && r->is_neg && r->is_conj ? 0 : -1;
+}
+
+static int check_dicts(const cb_py_table *self, const reading *r) {
+    for (uint32_t i = 0; i < self->n_rows; i++) {
+        if (PyDict_Check(r->states[i])) continue;
+        PyErr_Format(PyExc_TypeError, "%s: the state is no dict", cb_py_table_name(self, i));
+        return -1;
+    }
+    return 0;
+}
+
+static void drop_reading(reading *r) {
+    for (size_t i = 0; i < r->n_held; i++) Py_DECREF(r->held[i]);
+    PyMem_Free(r->held);
+    PyMem_Free(r->counter);
+    Py_XDECREF(r->grad_name);
+    Py_XDECREF(r->is_neg);
+    Py_XDECREF(r->is_conj);
+}
+
+/* step_tensors(exchange, kinds, params, states, keys, count_key, grads, group_of, groups) ->
+ * ([(row, column, why)], rows without gradient) */
+PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
+    PyObject *exchange, *params, *states, *keys, *group_of, *groups;
+    cb_py_optimizer numbers = {0};
+    reading r = {0};
+    if (!PyArg_ParseTuple(args, "OO!OOOUOOO:step_tensors", &exchange, &PyTuple_Type, &r.kinds,
+                          &params, &states, &keys, &r.count_key, &r.grads, &group_of, &groups)) {
+        return NULL;
+    }
+    if (r.grads != Py_None && !PyDict_Check(r.grads)) {
+        PyErr_SetString(PyExc_TypeError, "gradients by row are a dict, or None");
+        return NULL;
+    }
+    if (cb_py_table_enter(self) < 0) return NULL;
+    const size_t n = self->n_rows;
+    const char *name = cb_optimizer_name(self->optimizer);
+    r.held = PyMem_New(PyObject *, n * (2 + CB_MAX_STATES) + 1);
+    r.counter = PyMem_New(cb_py_tensor, n + 1);
+    if (!r.held || !r.counter) PyErr_NoMemory();
+    bool ready = r.held && r.counter && intern(&r) == 0 &&
+                 (r.exchange = cb_py_exchange_of(exchange)) &&
+                 (r.params = cb_py_items(params, self->n_rows, "parameters")) &&
+                 (r.states = cb_py_items(states, self->n_rows, "states")) &&
+                 (r.keys = cb_py_items(keys, self->n_state, "names of states")) &&
+                 check_dicts(self, &r) == 0 &&
+                 cb_py_optimizer_parse(name, groups, group_of, self->n_rows, &numbers) == 0;
+    if (ready) r.unfit = PyList_New(0);
+    if (r.unfit && step_reading(self, &numbers, &r) < 0) Py_CLEAR(r.unfit);
+    cb_py_optimizer_drop(&numbers);
+    drop_reading(&r);
+    cb_py_table_leave(self);
+    return r.unfit ? Py_BuildValue("(Nk)", r.unfit, (unsigned long)r.n_waiting) : NULL;
+}
