@@ -1,0 +1,186 @@
+"""Claim: an optimizer's step takes one pass over memory however many tensors there are: several
+times faster than PyTorch's fused optimizer on a thousand small ones, never slower on large ones.
+
+    python benchmarks/optim/bench_optim.py [--only NAME ...] [--rounds 5] [--threads 2]
+
+Contestants of a row have the same parameters and gradients in the same memory, and states of their
+own; they take turns, a block of steps each, after a pause in which threads of the one before go to
+sleep. Gradients are new tensors at each step, as after `zero_grad(set_to_none=True)`. `arrays` is
+`cutback.optim`, `drop-in` is `cutback.torch.optim`, the others are `torch.optim` with its options.
+Times are milliseconds of a step, the median over rounds of the best of three, `first` of the first one, `new lr` of the step after a changed
+learning rate. `GB/s` counts parameters, gradients and states once for each time they are read or
+written; `plain GB/s` is what `p.add_(g, alpha=a)` and one `mul_` for each state reach in the same
+rounds, with as many streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+from common import save
+
+import cutback
+import cutback.torch.optim
+
+COMMAND = "python benchmarks/optim/bench_optim.py"
+PAUSE = 0.05  # seconds: longer than OpenMP's threads spin
+Step = Callable[[], float]
+
+
+def gpt2() -> list[tuple[int, ...]]:
+    """GPT-2 124M, head and embedding tied."""
+    shapes: list[tuple[int, ...]] = [(50257, 768), (1024, 768)]
+    for _ in range(12):
+        shapes += [(768,), (768,), (2304, 768), (2304,), (768, 768), (768,), (768,), (768,)]
+        shapes += [(3072, 768), (3072,), (768, 3072), (768,)]
+    return [*shapes, (768,), (768,)]
+
+
+def resnet50() -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
+    width_in = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            out = 4 * width
+            for shape in ((width, width_in, 1, 1), (width, width, 3, 3), (out, width, 1, 1)):
+                shapes += [shape, (shape[0],), (shape[0],)]
+            if block == 0:
+                shapes += [(out, width_in, 1, 1), (out,), (out,)]
+            width_in = out
+    return [*shapes, (1000, 2048), (1000,)]
+
+
+SETS: dict[str, Callable[[], list[tuple[int, ...]]]] = {
+    "1,000 x 1,000": lambda: [(1000,)] * 1000,
+    "10,000 x 100": lambda: [(100,)] * 10_000,
+    "1 x 16 M": lambda: [(1 << 24,)],
+    "ResNet-50": resnet50,
+    "embedding and 2,000 biases": lambda: [(50_000, 512), *[(512,)] * 2000],
+    "GPT-2 124M": gpt2,
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "AdamW": {"lr": 1e-4},
+    "Adam": {"lr": 1e-4},
+    "SGD": {"lr": 1e-4, "momentum": 0.9},
+}
+STREAMS = {"AdamW": 7, "Adam": 7, "SGD": 5}  # of the parameters' size
+
+
+def timed(step: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    step()
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def contestants(
+    name: str, params: list[torch.nn.Parameter], grads: list[torch.Tensor], tensors: int
+) -> dict[str, tuple[Any, Step]]:
+    """(optimizer, a timed step) by name."""
+    options = OPTIONS[name]
+    arrays = [p.detach().numpy() for p in params], [g.numpy() for g in grads]
+    ours = getattr(cutback.optim, name)(**options)
+    made: dict[str, tuple[Any, Step]] = {
+        "arrays": (ours, lambda: timed(lambda: ours.step(*arrays)))
+    }
+
+    def torch_step(optimizer: torch.optim.Optimizer) -> Step:
+        def step() -> float:
+            for p, g in zip(params, grads, strict=True):
+                p.grad = g.detach()
+            return timed(optimizer.step)
+
+        return step
+
+    kinds: dict[str, Any] = {"drop-in": getattr(cutback.torch.optim, name)(params, **options)}
+    kinds["fused"] = getattr(torch.optim, name)(params, fused=True, **options)
+    if tensors > 1:
+        kinds["foreach"] = getattr(torch.optim, name)(params, foreach=True, **options)
+        kinds["for-loop"] = getattr(torch.optim, name)(params, foreach=False, **options)
+    made |= {key: (optimizer, torch_step(optimizer)) for key, optimizer in kinds.items()}
+    return made
+
+
+def plain(params: list[torch.nn.Parameter], grads: list[torch.Tensor], n_state: int) -> Step:
+    """As many streams, each in place, with nothing to compute."""
+    p, g = (torch.cat([x.detach().flatten() for x in row]) for row in (params, grads))
+    states = [torch.ones_like(p) for _ in range(n_state)]
+
+    def run() -> None:
+        p.add_(g, alpha=1e-9)
+        for state in states:
+            state.mul_(0.999999)
+
+    return lambda: timed(run)
+
+
+def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    shapes = SETS[sizes]()
+    params = [torch.nn.Parameter(0.1 * torch.randn(shape)) for shape in shapes]
+    grads = [0.1 * torch.randn(shape) for shape in shapes]
+    count = sum(p.numel() for p in params)
+    made = contestants(name, params, grads, len(params))
+    row: dict[str, Any] = {"optimizer": name, "tensors": sizes, "parameters": count}
+    first = {key: step() for key, (_, step) in made.items()}
+    steps = {key: step for key, (_, step) in made.items()}
+    if count > 1 << 20:
+        steps["plain"] = plain(params, grads, (STREAMS[name] - 3) // 2)
+    times: dict[str, list[float]] = {key: [] for key in steps}
+    for _ in range(rounds):
+        for key, step in steps.items():
+            time.sleep(PAUSE)
+            step()
+            times[key].append(min(step() for _ in range(3)))
+    median = {key: statistics.median(ms) for key, ms in times.items()}
+    row |= {key: median[key] for key in made}
+    row["fused / arrays"] = median["fused"] / median["arrays"]
+    row["fused / drop-in"] = median["fused"] / median["drop-in"]
+    row |= {f"first {key}": first[key] for key in ("arrays", "drop-in", "fused")}
+    for key in ("arrays", "drop-in"):
+        optimizer, step = made[key]
+        if key == "arrays":
+            optimizer.lr *= 0.5
+        else:
+            optimizer.param_groups[0]["lr"] *= 0.5
+        time.sleep(PAUSE)
+        row[f"new lr {key}"] = step()
+    bytes_moved = 4e-6 * STREAMS[name] * count
+    row["arrays GB/s"] = bytes_moved / median["arrays"]
+    if "plain" in median:
+        row["plain GB/s"] = bytes_moved / median["plain"]
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", help="sets of tensors, by a part of their names")
+    parser.add_argument("--optimizers", nargs="*", default=list(OPTIONS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    cutback.set_num_threads(arguments.threads)
+    rows = []
+    for sizes in SETS:
+        if arguments.only and not any(part in sizes for part in arguments.only):
+            continue
+        for name in arguments.optimizers:
+            row = measure(sizes, name, arguments.rounds)
+            print(", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}"
+                            for k, v in row.items()), flush=True)  # fmt: skip
+            rows.append(row)
+    if not arguments.only:
+        save("optim", COMMAND, rows, "torch")
+
+
+if __name__ == "__main__":
+    main()
