@@ -7,10 +7,10 @@ Contestants of a row have the same parameters and gradients in the same memory, 
 own; they take turns, a block of steps each, after a pause in which threads of the one before go to
 sleep. Gradients are new tensors at each step, as after `zero_grad(set_to_none=True)`. `arrays` is
 `cutback.optim`, `drop-in` is `cutback.torch.optim`, the others are `torch.optim` with its options.
-Times are milliseconds of a step, the median over rounds of the best of three, `first` of the first one, `new lr` of the step after a changed
-learning rate. `GB/s` counts parameters, gradients and states once for each time they are read or
-written; `plain GB/s` is what `p.add_(g, alpha=a)` and one `mul_` for each state reach in the same
-rounds, with as many streams.
+Times are milliseconds of a step, the median over rounds of the best of three; `first` is the first
+one, `new lr` the step after a changed learning rate. `GB/s` counts parameters, gradients and states
+once for each time they are read or written; `plain GB/s` is what `p.add_(g, alpha=a)` and one
+`mul_` for each state reach in the same rounds, with as many streams.
 """
 
 from __future__ import annotations

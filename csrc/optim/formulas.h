@@ -29,7 +29,73 @@ enum {
  * decay p is added to g first; there is no b where kept is 0. */
 enum { CB_SGD_DECAY = 1, CB_SGD_RATE, CB_SGD_KEPT, CB_SGD_ADDED, CB_SGD_IS_FIRST, CB_SGD_AHEAD };
 
-typedef enum cb_formula { CB_FORMULA_ADAM, CB_FORMULA_SGD, CB_FORMULA_COUNT } cb_formula;
+/* m and v as above; p = p keep - rate m / (sqrt(v) + eps), or p keep - rate m where it is not yet
+ * rectified. */
+enum {
+    CB_RADAM_DECAY = 1,
+    CB_RADAM_KEEP,
+    CB_RADAM_B1,
+    CB_RADAM_A1,
+    CB_RADAM_B2,
+    CB_RADAM_A2,
+    CB_RADAM_RATE,
+    CB_RADAM_EPS,
+    CB_RADAM_RECTIFIED
+};
+
+/* m as above; u = max(b2 u, |g| + eps); p = p - rate m / u. */
+enum {
+    CB_ADAMAX_DECAY = 1,
+    CB_ADAMAX_B1,
+    CB_ADAMAX_A1,
+    CB_ADAMAX_B2,
+    CB_ADAMAX_RATE,
+    CB_ADAMAX_EPS
+};
+
+/* s = s + first + g g; p = p - rate g / (sqrt(s) + eps). */
+enum { CB_ADAGRAD_DECAY = 1, CB_ADAGRAD_FIRST, CB_ADAGRAD_RATE, CB_ADAGRAD_EPS };
+
+/* s = rho s + (rest g) g; d = sqrt(a + eps) / sqrt(s + eps) g; a = rho a + (rest d) d;
+ * p = p - rate d. */
+enum {
+    CB_ADADELTA_DECAY = 1,
+    CB_ADADELTA_RHO,
+    CB_ADADELTA_REST,
+    CB_ADADELTA_RATE,
+    CB_ADADELTA_EPS
+};
+
+/* s = alpha s + (rest g) g; centered: h = alpha h + rest g, and s - h h takes the place of s;
+ * q = g / (sqrt(s) + eps); with kept: b = kept b + q, and b takes the place of q; p = p - rate q.
+ * States: s, b, or s, h, b where it is centered. */
+enum {
+    CB_RMSPROP_DECAY = 1,
+    CB_RMSPROP_ALPHA,
+    CB_RMSPROP_REST,
+    CB_RMSPROP_RATE,
+    CB_RMSPROP_EPS,
+    CB_RMSPROP_KEPT
+};
+
+/* p = p keep - rate sign(b1 m + a1 g); m = b2 m + a2 g. */
+enum { CB_LION_KEEP = 1, CB_LION_B1, CB_LION_A1, CB_LION_B2, CB_LION_A2, CB_LION_RATE };
+
+/* clang-format off */
+#define CB_FORMULAS(X)                                    \
+    X(ADAM, adam)                                         \
+    X(SGD, sgd)                                           \
+    X(RADAM, radam)                                       \
+    X(ADAMAX, adamax)                                     \
+    X(ADAGRAD, adagrad)                                   \
+    X(ADADELTA, adadelta)                                 \
+    X(RMSPROP, rmsprop)                                   \
+    X(RMSPROP_CENTERED, rmsprop_centered)                 \
+    X(LION, lion)
+/* clang-format on */
+
+#define CB_FORMULA_ENTRY(NAME, name) CB_FORMULA_##NAME,
+typedef enum cb_formula { CB_FORMULAS(CB_FORMULA_ENTRY) CB_FORMULA_COUNT } cb_formula;
 
 /* Updates `n` elements of the row from `at` on. */
 typedef void (*cb_formula_fn)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n);

@@ -88,3 +88,131 @@ static void NAME(sgd)(const double *f, const cb_optim_row *row, int64_t at, int6
         NAME(sgd_decaying)(f, row, at, n, false);
     }
 }
+
+/* ---- others: conditions on factors are the same for all elements, and leave the loops -------- */
+
+static void NAME(radam)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    real *restrict p = (real *)row->param + at, *restrict m = (real *)row->state[0] + at;
+    real *restrict v = (real *)row->state[1] + at;
+    const real *restrict grad = (const real *)row->grad + at;
+    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_RADAM_DECAY];
+    const real keep = (real)f[CB_RADAM_KEEP], rate = (real)f[CB_RADAM_RATE];
+    const real b1 = (real)f[CB_RADAM_B1], a1 = (real)f[CB_RADAM_A1];
+    const real b2 = (real)f[CB_RADAM_B2], a2 = (real)f[CB_RADAM_A2];
+    const real eps = (real)f[CB_RADAM_EPS];
+    const bool rectified = f[CB_RADAM_RECTIFIED] != 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        real g = scale * grad[i];
+        g = decay != 0 ? g + decay * p[i] : g;
+        m[i] = b1 * m[i] + a1 * g;
+        v[i] = b2 * v[i] + a2 * g * g;
+        real step = rate * m[i];
+        step = rectified ? step / (square_root(v[i]) + eps) : step;
+        p[i] = p[i] * keep - step;
+    }
+}
+
+static void NAME(adamax)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    real *restrict p = (real *)row->param + at, *restrict m = (real *)row->state[0] + at;
+    real *restrict u = (real *)row->state[1] + at;
+    const real *restrict grad = (const real *)row->grad + at;
+    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_ADAMAX_DECAY];
+    const real b1 = (real)f[CB_ADAMAX_B1], a1 = (real)f[CB_ADAMAX_A1];
+    const real b2 = (real)f[CB_ADAMAX_B2], rate = (real)f[CB_ADAMAX_RATE];
+    const real eps = (real)f[CB_ADAMAX_EPS];
+    for (int64_t i = 0; i < n; i++) {
+        real g = scale * grad[i];
+        g = decay != 0 ? g + decay * p[i] : g;
+        real old = b2 * u[i], now = magnitude(g) + eps;
+        m[i] = b1 * m[i] + a1 * g;
+        u[i] = old > now || old != old ? old : now; /* NaN stays, wherever it comes from */
+        p[i] -= rate * m[i] / u[i];
+    }
+}
+
+static void NAME(adagrad)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    real *restrict p = (real *)row->param + at, *restrict s = (real *)row->state[0] + at;
+    const real *restrict grad = (const real *)row->grad + at;
+    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_ADAGRAD_DECAY];
+    const real first = (real)f[CB_ADAGRAD_FIRST], rate = (real)f[CB_ADAGRAD_RATE];
+    const real eps = (real)f[CB_ADAGRAD_EPS];
+    for (int64_t i = 0; i < n; i++) {
+        real g = scale * grad[i];
+        g = decay != 0 ? g + decay * p[i] : g;
+        s[i] = s[i] + first + g * g;
+        p[i] -= rate * g / (square_root(s[i]) + eps);
+    }
+}
+
+static void NAME(adadelta)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    real *restrict p = (real *)row->param + at, *restrict s = (real *)row->state[0] + at;
+    real *restrict a = (real *)row->state[1] + at;
+    const real *restrict grad = (const real *)row->grad + at;
+    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_ADADELTA_DECAY];
+    const real rho = (real)f[CB_ADADELTA_RHO], rest = (real)f[CB_ADADELTA_REST];
+    const real rate = (real)f[CB_ADADELTA_RATE], eps = (real)f[CB_ADADELTA_EPS];
+    for (int64_t i = 0; i < n; i++) {
+        real g = scale * grad[i];
+        g = decay != 0 ? g + decay * p[i] : g;
+        s[i] = rho * s[i] + rest * g * g;
+        real d = square_root(a[i] + eps) / square_root(s[i] + eps) * g;
+        a[i] = rho * a[i] + rest * d * d;
+        p[i] -= rate * d;
+    }
+}
+
+INLINE void NAME(rmsprop_loop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n,
+                               bool centered, bool moves) {
+    real *restrict p = (real *)row->param + at, *restrict s = (real *)row->state[0] + at;
+    real *restrict h = NAME(array)(row->state[1], at);
+    real *restrict b = NAME(array)(row->state[centered ? 2 : 1], at);
+    const real *restrict grad = (const real *)row->grad + at;
+    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_RMSPROP_DECAY];
+    const real alpha = (real)f[CB_RMSPROP_ALPHA], rest = (real)f[CB_RMSPROP_REST];
+    const real rate = (real)f[CB_RMSPROP_RATE], eps = (real)f[CB_RMSPROP_EPS];
+    const real kept = (real)f[CB_RMSPROP_KEPT];
+    for (int64_t i = 0; i < n; i++) {
+        real g = scale * grad[i];
+        g = decay != 0 ? g + decay * p[i] : g;
+        real spread = s[i] = alpha * s[i] + rest * g * g;
+        if (centered) {
+            h[i] = alpha * h[i] + rest * g;
+            spread -= h[i] * h[i];
+        }
+        real q = g / (square_root(spread) + eps);
+        if (moves) q = b[i] = kept * b[i] + q;
+        p[i] -= rate * q;
+    }
+}
+
+static void NAME(rmsprop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    if (f[CB_RMSPROP_KEPT] != 0.0) {
+        NAME(rmsprop_loop)(f, row, at, n, false, true);
+    } else {
+        NAME(rmsprop_loop)(f, row, at, n, false, false);
+    }
+}
+
+static void NAME(rmsprop_centered)(const double *f, const cb_optim_row *row, int64_t at,
+                                   int64_t n) {
+    if (f[CB_RMSPROP_KEPT] != 0.0) {
+        NAME(rmsprop_loop)(f, row, at, n, true, true);
+    } else {
+        NAME(rmsprop_loop)(f, row, at, n, true, false);
+    }
+}
+
+static void NAME(lion)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    real *restrict p = (real *)row->param + at, *restrict m = (real *)row->state[0] + at;
+    const real *restrict grad = (const real *)row->grad + at;
+    const real scale = (real)f[CB_GRAD_SCALE], keep = (real)f[CB_LION_KEEP];
+    const real b1 = (real)f[CB_LION_B1], a1 = (real)f[CB_LION_A1];
+    const real b2 = (real)f[CB_LION_B2], a2 = (real)f[CB_LION_A2];
+    const real rate = (real)f[CB_LION_RATE];
+    for (int64_t i = 0; i < n; i++) {
+        real g = scale * grad[i], u = b1 * m[i] + a1 * g;
+        real sign = u > 0 ? (real)1 : (u < 0 ? (real)-1 : u); /* zeros and NaN as they are */
+        m[i] = b2 * m[i] + a2 * g;
+        p[i] = p[i] * keep - rate * sign;
+    }
+}

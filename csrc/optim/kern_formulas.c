@@ -10,18 +10,21 @@
 
 #define real float
 #define square_root sqrtf
+#define magnitude fabsf
 #define NAME(x) x##_f32
 #include "formulas_impl.h"
 #undef real
 #undef square_root
+#undef magnitude
 #undef NAME
 
 #define real double
 #define square_root sqrt
+#define magnitude fabs
 #define NAME(x) x##_f64
 #include "formulas_impl.h"
 
-#define BOTH(x)                                                                           \
+#define BOTH(NAME_, x)                                                                    \
     static void x(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) { \
         if (row->dtype == CB_F32) {                                                       \
             x##_f32(factor, row, at, n);                                                  \
@@ -29,13 +32,10 @@
             x##_f64(factor, row, at, n);                                                  \
         }                                                                                 \
     }
-BOTH(adam)
-BOTH(sgd)
+CB_FORMULAS(BOTH)
 
 #define PASTE(isa) cb_formulas_##isa
 #define TABLE_OF(isa) PASTE(isa)
+#define ROW(NAME_, x) [CB_FORMULA_##NAME_] = x,
 extern const cb_formula_fn TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT];
-const cb_formula_fn TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT] = {
-    [CB_FORMULA_ADAM] = adam,
-    [CB_FORMULA_SGD] = sgd,
-};
+const cb_formula_fn TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT] = {CB_FORMULAS(ROW)};

@@ -3,8 +3,11 @@
 
 #include <string.h>
 
-static const cb_optimizer *const known[] = {&cb_optimizer_adam, &cb_optimizer_adamw,
-                                            &cb_optimizer_sgd};
+static const cb_optimizer *const known[] = {&cb_optimizer_adam,    &cb_optimizer_adamw,
+                                            &cb_optimizer_radam,   &cb_optimizer_adamax,
+                                            &cb_optimizer_adagrad, &cb_optimizer_adadelta,
+                                            &cb_optimizer_rmsprop, &cb_optimizer_rmsprop_centered,
+                                            &cb_optimizer_lion,    &cb_optimizer_sgd};
 #define N_KNOWN (sizeof known / sizeof known[0])
 
 const cb_optimizer *cb_optimizer_at(uint32_t i) { return i < N_KNOWN ? known[i] : NULL; }

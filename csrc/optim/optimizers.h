@@ -6,6 +6,13 @@
 #include "optimizer.h"
 
 extern const cb_optimizer cb_optimizer_adam, cb_optimizer_adamw; /* m, v, v_max with amsgrad */
-extern const cb_optimizer cb_optimizer_sgd;                      /* momentum_buffer with momentum */
+extern const cb_optimizer cb_optimizer_radam;                    /* m, v */
+extern const cb_optimizer cb_optimizer_adamax;                   /* m, u */
+extern const cb_optimizer cb_optimizer_adagrad;                  /* sum */
+extern const cb_optimizer cb_optimizer_adadelta;                 /* square_avg, acc_delta */
+/* square_avg, centered grad_avg, and momentum_buffer with momentum */
+extern const cb_optimizer cb_optimizer_rmsprop, cb_optimizer_rmsprop_centered;
+extern const cb_optimizer cb_optimizer_lion; /* m */
+extern const cb_optimizer cb_optimizer_sgd;  /* momentum_buffer with momentum */
 
 #endif

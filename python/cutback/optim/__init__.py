@@ -9,7 +9,28 @@ hyper-parameters plain numbers: changing ``lr`` between steps recompiles nothing
 
 from __future__ import annotations
 
-from .algorithms import SGD, Adam, AdamW
+from .algorithms import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Lion,
+    RAdam,
+    RMSprop,
+)
 from .base import Optimizer
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Lion",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from .base import Optimizer
-from .numbers import Row, betas, flag, least_zero, number
+from .numbers import Row, flag, number
 from .state import Array
 
 _ASSIGNED = "{}.{} is not assigned: write into its arrays, or use load_state_dict"
@@ -47,7 +47,7 @@ class Adam(Optimizer):
 
     native = "adam"
     _options = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize")
-    _squares = ("v", "v_max")
+    _squares: ClassVar[tuple[str, ...]] = ("v", "v_max")
 
     def __init__(
         self,
@@ -67,15 +67,6 @@ class Adam(Optimizer):
         self.amsgrad = amsgrad
         self.maximize = maximize
         super().__init__(groups)
-
-    def _row(self, options: Mapping[str, Any]) -> Row:
-        owner = type(self).__name__
-        decays = betas(owner, options["betas"])
-        lr, eps, decay = (
-            least_zero(owner, name, options[name]) for name in ("lr", "eps", "weight_decay")
-        )
-        amsgrad = flag(owner, "amsgrad", options["amsgrad"])
-        return lr, *decays, eps, decay, amsgrad, flag(owner, "maximize", options["maximize"])
 
     @property
     def m(self) -> tuple[Array | None, ...]:
@@ -176,17 +167,236 @@ class SGD(Optimizer):
         super().__init__(groups)
 
     def _row(self, options: Mapping[str, Any]) -> Row:
-        lr, momentum, decay = (
-            least_zero("SGD", name, options[name]) for name in ("lr", "momentum", "weight_decay")
-        )
-        dampening = number("SGD", "dampening", options["dampening"])
+        momentum, dampening = options["momentum"], options["dampening"]
+        row = super()._row({**options, "dampening": 0.0})
+        dampening = number("SGD", "dampening", dampening)
         if not math.isfinite(dampening):
             raise ValueError(f"SGD: dampening={dampening} is not finite")
-        nesterov = flag("SGD", "nesterov", options["nesterov"])
-        maximize = flag("SGD", "maximize", options["maximize"])
-        if nesterov and (momentum == 0 or dampening != 0):
+        if options["nesterov"] and (momentum == 0 or dampening != 0):
             raise ValueError(
                 f"SGD: nesterov needs a momentum and no dampening, not momentum={momentum} and "
                 f"dampening={dampening}"
             )
-        return lr, momentum, dampening, decay, nesterov, maximize
+        return *row[:2], dampening, *row[3:]
+
+
+class RAdam(Adam):
+    """RAdam (Liu et al. 2020): Adam that does not divide by the root of v until v is known well
+    enough, and from then on takes steps that are shortened by how well it is known.
+
+    Args:
+        decoupled_weight_decay: the decay does not pass through the moments.
+        lr, betas, eps, weight_decay, groups, maximize: as for :class:`Adam`.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "radam"
+    _options = ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize")
+    _squares = ("v",)
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+    ) -> None:
+        self.decoupled_weight_decay = decoupled_weight_decay
+        super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)
+
+
+class Adamax(Optimizer):
+    """Adamax (Kingma, Ba 2015): Adam by the largest gradient, which fades, in place of a root.
+
+        g <- g + weight_decay * p
+        m <- beta1 * m + (1 - beta1) * g
+        u <- max(beta2 * u, abs(g) + eps)
+        p <- p - lr / (1 - beta1**t) * m / u
+
+    Args:
+        lr, betas, eps, weight_decay, groups, maximize: as for :class:`Adam`.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "adamax"
+    _options = ("lr", "betas", "eps", "weight_decay", "maximize")
+    _squares = ("u",)
+
+    def __init__(
+        self,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        maximize: bool = False,
+    ) -> None:
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.maximize = maximize
+        super().__init__(groups)
+
+
+class Adagrad(Optimizer):
+    """Adagrad (Duchi, Hazan, Singer 2011).
+
+        g <- g + weight_decay * p
+        sum <- sum + g**2                  beginning with initial_accumulator_value
+        p <- p - lr / (1 + (t - 1) * lr_decay) * g / (sqrt(sum) + eps)
+
+    Args:
+        lr, eps, weight_decay, groups, maximize: as for :class:`Adam`.
+        lr_decay: how fast steps become smaller.
+        initial_accumulator_value: what the sum of squares begins with.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "adagrad"
+    _options = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize")
+    _squares = ("sum",)
+
+    def __init__(
+        self,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        maximize: bool = False,
+    ) -> None:
+        self.lr, self.lr_decay, self.weight_decay, self.eps = lr, lr_decay, weight_decay, eps
+        self.initial_accumulator_value = initial_accumulator_value
+        self.maximize = maximize
+        super().__init__(groups)
+
+
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler 2012).
+
+        g <- g + weight_decay * p
+        square_avg <- rho * square_avg + (1 - rho) * g**2
+        d = sqrt(acc_delta + eps) / sqrt(square_avg + eps) * g
+        acc_delta <- rho * acc_delta + (1 - rho) * d**2
+        p <- p - lr * d
+
+    Args:
+        lr, eps, weight_decay, groups, maximize: as for :class:`Adam`.
+        rho: decay of both means of squares, in [0, 1].
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "adadelta"
+    _options = ("lr", "rho", "eps", "weight_decay", "maximize")
+    _squares = ("square_avg", "acc_delta")
+
+    def __init__(
+        self,
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        maximize: bool = False,
+    ) -> None:
+        self.lr, self.rho, self.eps, self.weight_decay = lr, rho, eps, weight_decay
+        self.maximize = maximize
+        super().__init__(groups)
+
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        if number("Adadelta", "rho", options["rho"]) > 1:
+            raise ValueError(f"Adadelta: rho={options['rho']} is not in [0, 1]")
+        return super()._row(options)
+
+
+class RMSprop(Optimizer):
+    """RMSprop (Hinton 2012), as PyTorch defines it.
+
+        g <- g + weight_decay * p
+        square_avg <- alpha * square_avg + (1 - alpha) * g**2
+        q = g / (sqrt(square_avg) + eps)
+        momentum_buffer <- momentum * momentum_buffer + q
+        p <- p - lr * momentum_buffer      without momentum p - lr * q
+
+    With ``centered`` the square of a mean of g, ``grad_avg``, is taken off under the root.
+
+    Args:
+        lr, eps, weight_decay, groups, maximize: as for :class:`Adam`.
+        alpha: decay of the means.
+        momentum: decay of the sum of steps.
+        centered: divide by the spread of gradients about their mean; the same for all groups.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "rmsprop"
+    _options = ("lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
+    _squares = ("square_avg",)
+
+    def __init__(
+        self,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        maximize: bool = False,
+    ) -> None:
+        self.lr, self.alpha, self.eps, self.weight_decay = lr, alpha, eps, weight_decay
+        self.momentum = momentum
+        self.maximize = maximize
+        if flag("RMSprop", "centered", centered):
+            self.native = "rmsprop_centered"
+        super().__init__(groups)
+
+
+class Lion(Optimizer):
+    """Lion (Chen et al. 2023): steps of one size, in the direction of a momentum's sign.
+
+        p <- p * (1 - lr * weight_decay)
+        p <- p - lr * sign(beta1 * m + (1 - beta1) * g)
+        m <- beta2 * m + (1 - beta2) * g
+
+    Args:
+        lr: step size; a third to a tenth of AdamW's.
+        betas: share of m in the direction, and decay of m, in [0, 1).
+        weight_decay: decay of the parameters, for each step times lr.
+        groups, maximize: as for :class:`Adam`.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "lion"
+    _options = ("lr", "betas", "weight_decay", "maximize")
+
+    def __init__(
+        self,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        maximize: bool = False,
+    ) -> None:
+        self.lr, self.betas, self.weight_decay = lr, betas, weight_decay
+        self.maximize = maximize
+        super().__init__(groups)

@@ -9,10 +9,11 @@ import numpy as np
 
 from .. import _native, tree
 from ..integers import integer
-from .numbers import Row
+from .numbers import Row, betas, flag, least_zero
 from .state import Array, Kind, State, count, find_group, fitting, loaded
 
 _STATES = {name: states for name, states, _ in _native.optimizer_table()}
+_FLAGS = {"amsgrad", "decoupled_weight_decay", "maximize", "nesterov"}
 MISSED = "missed"  # stands beside the states in a state_dict
 
 
@@ -54,7 +55,7 @@ class Optimizer:
     function of the number of steps taken: ``lr=lambda t: 1e-3 / (1 + t)``.
     """
 
-    native: ClassVar[str]  # what the core calls it
+    native: str  # what the core calls it
     _options: ClassVar[tuple[str, ...]]  # what a group may have besides names
     _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
 
@@ -76,12 +77,20 @@ class Optimizer:
         self._patterns()
 
     def _row(self, options: Mapping[str, Any]) -> Row:
-        """The options of a group as the core's row.
+        """The options of a group as the core's row: in the same order, ``betas`` as two.
 
         Raises:
             TypeError, ValueError: one of them is none or outside its range.
         """
-        raise NotImplementedError
+        owner, row = type(self).__name__, list[float]()
+        for name in self._options:
+            if name == "betas":
+                row.extend(betas(owner, options[name]))
+            elif name in _FLAGS:
+                row.append(flag(owner, name, options[name]))
+            else:
+                row.append(least_zero(owner, name, options[name]))
+        return tuple(row)
 
     @property
     def t(self) -> int:

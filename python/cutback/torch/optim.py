@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .. import _native
 
-__all__ = ["SGD", "Adam", "AdamW"]
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "RAdam", "RMSprop"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
@@ -229,20 +229,20 @@ class _OnePass(torch.optim.Optimizer):
         step(self)
 
 
-class _AdamLike(_OnePass):
-    _keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+class _Counting(_OnePass):
+    """Optimizers whose states begin with zeros, with a count of steps beside them."""
 
-    def _native_name(self) -> str:
-        kinds = {bool(group["decoupled_weight_decay"]) for group in self.param_groups}
-        if len(kinds) > 1:
-            raise _NotOursError("groups differ in decoupled_weight_decay")
-        return "adamw" if kinds.pop() else "adam"
+    _numbers: ClassVar[tuple[str, ...]]  # options in the core's order
 
     def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
-        beta1, beta2 = group["betas"]
-        decay, eps = group["weight_decay"], group["eps"]
-        flags = float(group["amsgrad"]), float(group["maximize"])
-        return float(group["lr"]), float(beta1), float(beta2), float(eps), float(decay), *flags
+        row: list[float] = []
+        for name in self._numbers:
+            row += map(float, group[name]) if name == "betas" else [float(group[name])]
+        return tuple(row)
+
+    def _needed(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The states that a parameter of the group has, in PyTorch's order."""
+        return self._keys
 
     def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         """As PyTorch does."""
@@ -250,21 +250,108 @@ class _AdamLike(_OnePass):
             raise _NotOursError(f"a state has {' and '.join(state)} alone")
         dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         state = {"step": torch.tensor(0.0, dtype=dtype, device="cpu")}
-        for key in self._keys if group["amsgrad"] else self._keys[:2]:
+        for key in self._needed(group):
             state[key] = torch.zeros_like(p, memory_format=torch.preserve_format)
         return state
 
 
-class Adam(_AdamLike, torch.optim.Adam):
+class Adam(_Counting, torch.optim.Adam):
     """``torch.optim.Adam`` in one pass. ``foreach`` and ``fused`` are taken and change nothing."""
 
     _torch = torch.optim.Adam
+    _keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    _numbers = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize")
+
+    def _native_name(self) -> str:
+        kinds = {bool(group["decoupled_weight_decay"]) for group in self.param_groups}
+        if len(kinds) > 1:
+            raise _NotOursError("groups differ in decoupled_weight_decay")
+        return "adamw" if kinds.pop() else "adam"
+
+    def _needed(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return self._keys if group["amsgrad"] else self._keys[:2]
 
 
-class AdamW(_AdamLike, torch.optim.AdamW):
+class AdamW(Adam, torch.optim.AdamW):
     """``torch.optim.AdamW`` in one pass. ``foreach`` and ``fused`` are taken and change nothing."""
 
     _torch = torch.optim.AdamW
+
+
+class RAdam(_Counting, torch.optim.RAdam):
+    """``torch.optim.RAdam`` in one pass."""
+
+    _torch = torch.optim.RAdam
+    _keys = ("exp_avg", "exp_avg_sq")
+    _numbers = ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize")
+
+    def _native_name(self) -> str:
+        return "radam"
+
+
+class Adamax(_Counting, torch.optim.Adamax):
+    """``torch.optim.Adamax`` in one pass."""
+
+    _torch = torch.optim.Adamax
+    _keys = ("exp_avg", "exp_inf")
+    _numbers = ("lr", "betas", "eps", "weight_decay", "maximize")
+
+    def _native_name(self) -> str:
+        return "adamax"
+
+
+class Adagrad(_Counting, torch.optim.Adagrad):
+    """``torch.optim.Adagrad`` in one pass."""
+
+    _torch = torch.optim.Adagrad
+    _keys = ("sum",)
+
+    def _native_name(self) -> str:
+        return "adagrad"
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        """PyTorch puts what the sum begins with into it when it makes the optimizer."""
+        lr, lr_decay, decay = (float(group[key]) for key in ("lr", "lr_decay", "weight_decay"))
+        return lr, lr_decay, decay, 0.0, float(group["eps"]), float(group["maximize"])
+
+    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        raise _NotOursError("a state has no sum")
+
+
+class Adadelta(_Counting, torch.optim.Adadelta):
+    """``torch.optim.Adadelta`` in one pass."""
+
+    _torch = torch.optim.Adadelta
+    _keys = ("square_avg", "acc_delta")
+    _numbers = ("lr", "rho", "eps", "weight_decay", "maximize")
+
+    def _native_name(self) -> str:
+        return "adadelta"
+
+
+class RMSprop(_Counting, torch.optim.RMSprop):
+    """``torch.optim.RMSprop`` in one pass."""
+
+    _torch = torch.optim.RMSprop
+    _numbers = ("lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
+
+    def _centered(self) -> bool:
+        kinds = {bool(group["centered"]) for group in self.param_groups}
+        if len(kinds) > 1:
+            raise _NotOursError("groups differ in centered")
+        return kinds.pop()
+
+    @property
+    def _keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        average = ("grad_avg",) if self._centered() else ()
+        return "square_avg", *average, "momentum_buffer"
+
+    def _native_name(self) -> str:
+        return "rmsprop_centered" if self._centered() else "rmsprop"
+
+    def _needed(self, group: dict[str, Any]) -> tuple[str, ...]:
+        buffer = ("momentum_buffer",) if group["momentum"] > 0 else ()
+        return "square_avg", *buffer, *(("grad_avg",) if group["centered"] else ())
 
 
 class SGD(_OnePass, torch.optim.SGD):

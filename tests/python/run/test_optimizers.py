@@ -244,6 +244,119 @@ def test_adam_is_its_twin(kind, decay, amsgrad, maximize):
     assert np.allclose(held, w, rtol=1e-12) if amsgrad else held is None
 
 
+def radam_twin(x, g, t, o):
+    b1, b2 = o["betas"]
+    if o["decoupled_weight_decay"]:
+        x["p"] = x["p"] * (1 - o["lr"] * o["weight_decay"])
+    else:
+        g = g + o["weight_decay"] * x["p"]
+    x["m"] = b1 * x["m"] + (1 - b1) * g
+    x["v"] = b2 * x["v"] + (1 - b2) * g * g
+    most = 2 / (1 - b2) - 1
+    rho = most - 2 * t * b2**t / (1 - b2**t)
+    step = o["lr"] * x["m"] / (1 - b1**t)
+    if rho > 5:
+        rect = np.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
+        step = step * rect * np.sqrt(1 - b2**t) / (np.sqrt(x["v"]) + o["eps"])
+    x["p"] = x["p"] - step
+
+
+def adamax_twin(x, g, t, o):
+    b1, b2 = o["betas"]
+    g = g + o["weight_decay"] * x["p"]
+    x["m"] = b1 * x["m"] + (1 - b1) * g
+    x["u"] = np.maximum(b2 * x["u"], np.abs(g) + o["eps"])
+    x["p"] = x["p"] - o["lr"] / (1 - b1**t) * x["m"] / x["u"]
+
+
+def adagrad_twin(x, g, t, o):
+    g = g + o["weight_decay"] * x["p"]
+    if t == 1:
+        x["sum"] = x["sum"] + o["initial_accumulator_value"]
+    x["sum"] = x["sum"] + g * g
+    rate = o["lr"] / (1 + (t - 1) * o["lr_decay"])
+    x["p"] = x["p"] - rate * g / (np.sqrt(x["sum"]) + o["eps"])
+
+
+def adadelta_twin(x, g, t, o):
+    rho, eps = o["rho"], o["eps"]
+    g = g + o["weight_decay"] * x["p"]
+    x["square_avg"] = rho * x["square_avg"] + (1 - rho) * g * g
+    d = np.sqrt(x["acc_delta"] + eps) / np.sqrt(x["square_avg"] + eps) * g
+    x["acc_delta"] = rho * x["acc_delta"] + (1 - rho) * d * d
+    x["p"] = x["p"] - o["lr"] * d
+
+
+def rmsprop_twin(x, g, t, o):
+    alpha = o["alpha"]
+    g = g + o["weight_decay"] * x["p"]
+    x["square_avg"] = spread = alpha * x["square_avg"] + (1 - alpha) * g * g
+    if o["centered"]:
+        x["grad_avg"] = alpha * x["grad_avg"] + (1 - alpha) * g
+        spread = spread - x["grad_avg"] ** 2
+    q = g / (np.sqrt(spread) + o["eps"])
+    if o["momentum"]:
+        q = x["momentum_buffer"] = o["momentum"] * x["momentum_buffer"] + q
+    x["p"] = x["p"] - o["lr"] * q
+
+
+def lion_twin(x, g, t, o):
+    b1, b2 = o["betas"]
+    x["p"] = x["p"] * (1 - o["lr"] * o["weight_decay"])
+    x["p"] = x["p"] - o["lr"] * np.sign(b1 * x["m"] + (1 - b1) * g)
+    x["m"] = b2 * x["m"] + (1 - b2) * g
+
+
+TWINS = [
+    (optim.RAdam, radam_twin, {"lr": 0.05, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1,
+                               "decoupled_weight_decay": True}),
+    (optim.RAdam, radam_twin, {"lr": 0.05, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1,
+                               "decoupled_weight_decay": False}),
+    (optim.Adamax, adamax_twin, {"lr": 0.05, "betas": (0.8, 0.9), "eps": 1e-6,
+                                 "weight_decay": 0.1}),
+    (optim.Adagrad, adagrad_twin, {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1,
+                                   "initial_accumulator_value": 0.5, "eps": 1e-6}),
+    (optim.Adadelta, adadelta_twin, {"lr": 0.5, "rho": 0.8, "eps": 1e-6, "weight_decay": 0.1}),
+    *[(optim.RMSprop, rmsprop_twin, {"lr": 0.01, "alpha": 0.9, "eps": 0.1, "weight_decay": 0.1,
+                                     "momentum": momentum, "centered": centered})
+      for momentum in (0.0, 0.5) for centered in (False, True)],
+    (optim.Lion, lion_twin, {"lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize(("kind", "twin", "options"), TWINS)
+def test_others_are_their_twins(kind, twin, options, maximize):
+    rng = np.random.default_rng(0)
+    p = rng.standard_normal(50)
+    optimizer = kind(**options, maximize=maximize)
+    x = {state: np.zeros(50) for state in optimizer.states} | {"p": p.copy()}
+    for t in range(1, 30):
+        g = rng.standard_normal(50) * np.exp(-t / 10)
+        optimizer.step([p], [g])
+        twin(x, -g if maximize else g, t, options)
+    np.testing.assert_allclose(p, x["p"], rtol=1e-10, atol=1e-12)
+    for state, (held,) in optimizer.states.items():
+        if held is not None:
+            np.testing.assert_allclose(held, x[state], rtol=1e-10, atol=1e-12)
+    again = kind(**options, maximize=maximize)
+    again.load_state_dict(optimizer.state_dict())
+    q = p.copy()
+    for o, array in ((optimizer, p), (again, q)):
+        o.step([array], [np.ones(50)])
+    assert p.tobytes() == q.tobytes()
+
+
+@pytest.mark.parametrize("kind", [optim.Adadelta, optim.RMSprop, optim.Lion, optim.RAdam])
+def test_options_of_others_are_refused_by_name(kind):
+    options = {"Adadelta": {"rho": 1.5}, "RMSprop": {"alpha": -1}, "Lion": {"betas": (1, 0)},
+               "RAdam": {"decoupled_weight_decay": 1}}[kind.__name__]  # fmt: skip
+    with pytest.raises((ValueError, TypeError), match=f"{kind.__name__}: "):
+        kind(**options)
+    with pytest.raises(ValueError, match="lr=nan is not finite"):
+        kind(lr=float("nan"))
+
+
 @pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_parameters_without_gradient_wait_and_count_for_themselves(make_optimizer):
     """One that comes late is stepped as if it began then."""
