@@ -137,7 +137,7 @@ typedef struct cb_backend {
      * in the table was checked; it is read before the call returns, and parameters, gradients and
      * states lie in the backend's memory. NULL: the backend has no optimizers. */
     cb_status (*update)(void *device, void *executable, cb_stream *stream,
-                        const cb_optimizer *optimizer, const cb_optim_view *table, cb_error *err);
+                        const cb_optimizer *optimizer, const cb_optim_table *table, cb_error *err);
 } cb_backend;
 
 extern const cb_backend cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_backend_null;

@@ -77,7 +77,7 @@ cb_status cb_host_finish(void *executable, cb_stream *stream, cb_error *err) {
 }
 
 cb_status cb_host_update(void *device, void *executable, cb_stream *stream,
-                         const cb_optimizer *optimizer, const cb_optim_view *table,
+                         const cb_optimizer *optimizer, const cb_optim_table *table,
                          cb_error *err) {
     const cb_runtime *runtime = device;
     (void)executable, (void)stream;

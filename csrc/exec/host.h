@@ -20,7 +20,7 @@ cb_status cb_host_wait(void *device, cb_stream *stream, cb_event *event, cb_erro
 cb_status cb_host_seconds(void *device, cb_event *from, cb_event *to, double *out, cb_error *err);
 cb_status cb_host_finish(void *executable, cb_stream *stream, cb_error *err);
 cb_status cb_host_update(void *device, void *executable, cb_stream *stream,
-                         const cb_optimizer *optimizer, const cb_optim_view *table, cb_error *err);
+                         const cb_optimizer *optimizer, const cb_optim_table *table, cb_error *err);
 
 /* A host backend's answers to all but what it does with programs. */
 #define CB_HOST_CALLS                                                                           \

@@ -387,16 +387,16 @@ typedef struct cb_optim_row { /* one tensor: contiguous arrays of `n` elements o
 /* A table of tensors that is stepped again and again. What is checked, memory that is shared
  * between tensors above all, is remembered while pointers stay the same: where only gradients move,
  * only they are looked at. */
-typedef struct cb_optim_table cb_optim_table;
-CB_API CB_MUST_CHECK cb_status cb_optim_table_new(cb_context *ctx, const cb_optimizer *optimizer,
-                                                  uint32_t n_rows, cb_optim_table **out,
-                                                  cb_error *err);
-CB_API void cb_optim_table_free(cb_optim_table *table);
-CB_API void cb_optim_table_set(cb_optim_table *table, uint32_t i, const cb_optim_row *row);
+typedef struct cb_tensor_table cb_tensor_table;
+CB_API CB_MUST_CHECK cb_status cb_tensor_table_new(cb_context *ctx, const cb_optimizer *optimizer,
+                                                   uint32_t n_rows, cb_tensor_table **out,
+                                                   cb_error *err);
+CB_API void cb_tensor_table_free(cb_tensor_table *table);
+CB_API void cb_tensor_table_set(cb_tensor_table *table, uint32_t i, const cb_optim_row *row);
 /* One step of every row, in one parallel region; `hyper` is [n_groups][n_hyper]. Everything is
  * checked before anything is written, and then nothing can fail. */
-CB_API CB_MUST_CHECK cb_status cb_optim_table_step(cb_optim_table *table, const double *hyper,
-                                                   uint32_t n_groups, cb_error *err);
+CB_API CB_MUST_CHECK cb_status cb_tensor_table_step(cb_tensor_table *table, const double *hyper,
+                                                    uint32_t n_groups, cb_error *err);
 
 /* One step of an optimizer on the parameters `wrt` of a step that was compiled with keep_gradients.
  * Parameters and states are updated in place; states that a parameter's group does not have may be

@@ -47,11 +47,11 @@ static void decoupled_factors_of(const double *hyper, int64_t t, double *f) {
     f[CB_ADAM_KEEP] = 1.0 - hyper[LR] * hyper[WEIGHT_DECAY];
 }
 
-static void step_adam(const cb_optim_view *table, cb_threads *pool) {
+static void step_adam(const cb_optim_table *table, cb_threads *pool) {
     cb_step_elements(table, pool, factors_of, CB_FORMULA_ADAM);
 }
 
-static void step_adamw(const cb_optim_view *table, cb_threads *pool) {
+static void step_adamw(const cb_optim_table *table, cb_threads *pool) {
     cb_step_elements(table, pool, decoupled_factors_of, CB_FORMULA_ADAM);
 }
 

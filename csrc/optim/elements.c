@@ -16,7 +16,7 @@
 #define ANCHORS 256u /* where tasks begin to look for their first row */
 
 typedef struct region {
-    const cb_optim_view *table;
+    const cb_optim_table *table;
     cb_factors_fn factors;
     cb_formula_fn update;
     int64_t total, task;       /* units of all rows, and of a task */
@@ -38,7 +38,7 @@ static void update_part(const region *x, const double *factor, const cb_optim_ro
 
 static void run_task(void *user, int64_t task, int thread) {
     const region *x = user;
-    const cb_optim_view *table = x->table;
+    const cb_optim_table *table = x->table;
     (void)thread;
     int64_t begin = task * x->task, end = begin + x->task;
     if (end > x->total) end = x->total;
@@ -57,7 +57,7 @@ static void run_task(void *user, int64_t task, int thread) {
     }
 }
 
-void cb_step_elements(const cb_optim_view *table, cb_threads *pool, cb_factors_fn factors,
+void cb_step_elements(const cb_optim_table *table, cb_threads *pool, cb_factors_fn factors,
                       cb_formula formula) {
     region x = {.table = table, .factors = factors, .update = cb_formula_of(formula)};
     x.stride = table->n_rows / ANCHORS + 1;

@@ -9,7 +9,7 @@
  * CB_MAX_FACTORS. */
 typedef void (*cb_factors_fn)(const double *hyper, int64_t t, double *factor);
 
-void cb_step_elements(const cb_optim_view *table, cb_threads *pool, cb_factors_fn factors,
+void cb_step_elements(const cb_optim_table *table, cb_threads *pool, cb_factors_fn factors,
                       cb_formula formula);
 
 #endif

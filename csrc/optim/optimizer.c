@@ -61,7 +61,7 @@ static cb_status check_arrays(const cb_optimizer *o, const cb_optim_row *row, ui
     return CB_OK;
 }
 
-cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_view *x, uint32_t i,
+cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uint32_t i,
                              cb_error *err) {
     const cb_optim_row *row = &x->rows[i];
     if (row->dtype != CB_F32 && row->dtype != CB_F64) {
@@ -81,7 +81,7 @@ cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_view *x, uint
     return check_arrays(o, row, o->n_used(x->hyper + (size_t)row->group * x->n_hyper), i, err);
 }
 
-cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_view *x, cb_error *err) {
+cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x, cb_error *err) {
     int64_t left = INT64_MAX / 64;
     for (uint32_t i = 0; i < x->n_rows; i++) {
         if (x->rows[i].n < 0 || x->rows[i].n > left) {
@@ -97,11 +97,11 @@ cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_view *x, cb
 cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const double *hyper,
                             uint32_t n_groups, const cb_optim_row *rows, uint32_t n_rows,
                             cb_error *err) {
-    const cb_optim_view x = {.rows = rows,
-                             .hyper = hyper,
-                             .n_rows = n_rows,
-                             .n_groups = n_groups,
-                             .n_hyper = o->n_hyper};
+    const cb_optim_table x = {.rows = rows,
+                              .hyper = hyper,
+                              .n_rows = n_rows,
+                              .n_groups = n_groups,
+                              .n_hyper = o->n_hyper};
     CB_TRY(cb_optimizer_check(o, hyper, n_groups, err));
     CB_TRY(cb_optim_check_sizes(o, &x, err));
     for (uint32_t i = 0; i < n_rows; i++) CB_TRY(cb_optim_check_row(o, &x, i, err));

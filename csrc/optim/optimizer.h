@@ -9,11 +9,11 @@
 #include "../base/dtype.h"
 #include "../base/threads.h"
 
-typedef struct cb_optim_view { /* what a step works on, checked */
-    const cb_optim_row *rows;  /* [n_rows] */
-    const double *hyper;       /* [n_groups][n_hyper] */
+typedef struct cb_optim_table { /* what a step works on, checked */
+    const cb_optim_row *rows;   /* [n_rows] */
+    const double *hyper;        /* [n_groups][n_hyper] */
     uint32_t n_rows, n_groups, n_hyper;
-} cb_optim_view;
+} cb_optim_table;
 
 typedef struct cb_hyper { /* a hyper-parameter is in [low, high], or with `below` in [low, high) */
     const char *name;
@@ -33,7 +33,7 @@ struct cb_optimizer {
     /* What the ranges do not say; may be NULL. */
     cb_status (*check)(const double *hyper, uint32_t group, cb_error *err);
     /* The step, after all checks: it cannot fail. The same bits for any number of threads. */
-    void (*step)(const cb_optim_view *table, cb_threads *pool);
+    void (*step)(const cb_optim_table *table, cb_threads *pool);
 };
 
 /* Whether every hyper-parameter of each group is in its range. `hyper`: [n_groups][n_hyper]. */
@@ -41,11 +41,11 @@ CB_MUST_CHECK cb_status cb_optimizer_check(const cb_optimizer *o, const double *
                                            uint32_t n_groups, cb_error *err);
 
 /* Whether row `i` is whole: its arrays are there, aligned, and none shares memory with another. */
-CB_MUST_CHECK cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_view *x,
+CB_MUST_CHECK cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x,
                                            uint32_t i, cb_error *err);
 
 /* Whether the elements of all rows can be counted. */
-CB_MUST_CHECK cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_view *x,
+CB_MUST_CHECK cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x,
                                              cb_error *err);
 
 /* One step of rows whose memory is known not to be shared between them. Everything else is checked

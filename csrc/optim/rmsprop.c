@@ -37,7 +37,7 @@ static void factors_of(const double *hyper, int64_t t, double *f) {
     f[CB_RMSPROP_KEPT] = hyper[MOMENTUM];
 }
 
-static void step(const cb_optim_view *table, cb_threads *pool) {
+static void step(const cb_optim_table *table, cb_threads *pool) {
     cb_step_elements(table, pool, factors_of, CB_FORMULA_RMSPROP);
 }
 
@@ -49,7 +49,7 @@ const cb_optimizer cb_optimizer_rmsprop = {.name = "rmsprop",
                                            .n_used = n_used,
                                            .step = step};
 
-static void step_centered(const cb_optim_view *table, cb_threads *pool) {
+static void step_centered(const cb_optim_table *table, cb_threads *pool) {
     cb_step_elements(table, pool, factors_of, CB_FORMULA_RMSPROP_CENTERED);
 }
 

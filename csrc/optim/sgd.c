@@ -42,7 +42,7 @@ static void factors_of(const double *hyper, int64_t t, double *f) {
     f[CB_SGD_AHEAD] = hyper[NESTEROV];
 }
 
-static void step(const cb_optim_view *table, cb_threads *pool) {
+static void step(const cb_optim_table *table, cb_threads *pool) {
     cb_step_elements(table, pool, factors_of, CB_FORMULA_SGD);
 }
 

@@ -12,7 +12,7 @@ typedef struct span { /* memory that the step writes */
     uint32_t array; /* 0: the parameter, 1 + k: state k */
 } span;
 
-struct cb_optim_table {
+struct cb_tensor_table {
     cb_arena arena; /* the table lies in it */
     cb_threads *const *pool;
     const cb_optimizer *optimizer;
@@ -27,11 +27,11 @@ struct cb_optim_table {
 };
 
 cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimizer *o,
-                       uint32_t n_rows, cb_optim_table **out, cb_error *err) {
+                       uint32_t n_rows, cb_tensor_table **out, cb_error *err) {
     cb_arena arena;
     cb_arena_init(&arena, alloc);
     const size_t n = n_rows;
-    cb_optim_table *x = CB_NEW(&arena, cb_optim_table, 1);
+    cb_tensor_table *x = CB_NEW(&arena, cb_tensor_table, 1);
     cb_optim_row *row = CB_NEW(&arena, cb_optim_row, n);
     uint8_t *n_used = CB_NEW(&arena, uint8_t, n);
     bool *row_moved = CB_NEW(&arena, bool, n);
@@ -44,26 +44,26 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
         memset(row, 0, n * sizeof *row);
         memset(row_moved, 0, n * sizeof *row_moved);
     }
-    *x = (cb_optim_table){.arena = arena,
-                          .pool = pool,
-                          .optimizer = o,
-                          .n_rows = n_rows,
-                          .stale = true,
-                          .row = row,
-                          .n_used = n_used,
-                          .row_moved = row_moved,
-                          .written = written};
+    *x = (cb_tensor_table){.arena = arena,
+                           .pool = pool,
+                           .optimizer = o,
+                           .n_rows = n_rows,
+                           .stale = true,
+                           .row = row,
+                           .n_used = n_used,
+                           .row_moved = row_moved,
+                           .written = written};
     *out = x;
     return CB_OK;
 }
 
-void cb_optim_table_free(cb_optim_table *table) {
+void cb_tensor_table_free(cb_tensor_table *table) {
     if (!table) return;
     cb_arena arena = table->arena;
     cb_arena_free(&arena);
 }
 
-void cb_optim_table_set(cb_optim_table *x, uint32_t i, const cb_optim_row *row) {
+void cb_tensor_table_set(cb_tensor_table *x, uint32_t i, const cb_optim_row *row) {
     if (i >= x->n_rows) return;
     cb_optim_row *old = &x->row[i];
     bool same = old->param == row->param && old->n == row->n && old->dtype == row->dtype &&
@@ -81,11 +81,11 @@ static int by_address(const void *a, const void *b) {
     return x->array < y->array ? -1 : x->array > y->array;
 }
 
-static const char *name_of(const cb_optim_table *x, const span *s) {
+static const char *name_of(const cb_tensor_table *x, const span *s) {
     return s->array == 0 ? "param" : x->optimizer->state[s->array - 1];
 }
 
-static void add_span(cb_optim_table *x, uint32_t row, uint32_t array, const void *data) {
+static void add_span(cb_tensor_table *x, uint32_t row, uint32_t array, const void *data) {
     const cb_optim_row *r = &x->row[row];
     uintptr_t begin = (uintptr_t)data;
     x->written[x->n_written++] = (span){.begin = begin,
@@ -95,7 +95,7 @@ static void add_span(cb_optim_table *x, uint32_t row, uint32_t array, const void
 }
 
 /* Checks every row, and that no two share memory that is written. */
-static cb_status refresh(cb_optim_table *x, const cb_optim_view *view, cb_error *err) {
+static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     const cb_optimizer *o = x->optimizer;
     x->stale = true;
     x->n_written = 0;
@@ -125,7 +125,7 @@ static cb_status refresh(cb_optim_table *x, const cb_optim_view *view, cb_error 
 
 /* The last span that begins before `end`, which is the one that reaches furthest of those: spans do
  * not overlap. NULL: there is none. */
-static const span *last_before(const cb_optim_table *x, uintptr_t end) {
+static const span *last_before(const cb_tensor_table *x, uintptr_t end) {
     uint32_t low = 0, high = x->n_written;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -136,7 +136,7 @@ static const span *last_before(const cb_optim_table *x, uintptr_t end) {
 }
 
 /* Gradients that have moved: there, aligned, and in no memory that is written. */
-static cb_status check_gradients(cb_optim_table *x, const cb_optim_view *view, cb_error *err) {
+static cb_status check_gradients(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     for (uint32_t i = 0; i < x->n_rows; i++) {
         const cb_optim_row *row = &x->row[i];
         if (!x->row_moved[i]) continue;
@@ -158,7 +158,7 @@ static cb_status check_gradients(cb_optim_table *x, const cb_optim_view *view, c
 }
 
 /* What changes without a pointer: the number of a step, and a group that has other states now. */
-static cb_status check_numbers(cb_optim_table *x, const cb_optim_view *view, cb_error *err) {
+static cb_status check_numbers(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     const cb_optimizer *o = x->optimizer;
     for (uint32_t i = 0; i < x->n_rows && !x->stale; i++) {
         const cb_optim_row *row = &x->row[i];
@@ -171,13 +171,13 @@ static cb_status check_numbers(cb_optim_table *x, const cb_optim_view *view, cb_
     return x->stale ? refresh(x, view, err) : CB_OK;
 }
 
-cb_status cb_optim_table_step(cb_optim_table *x, const double *hyper, uint32_t n_groups,
-                              cb_error *err) {
-    const cb_optim_view view = {.rows = x->row,
-                                .hyper = hyper,
-                                .n_rows = x->n_rows,
-                                .n_groups = n_groups,
-                                .n_hyper = x->optimizer->n_hyper};
+cb_status cb_tensor_table_step(cb_tensor_table *x, const double *hyper, uint32_t n_groups,
+                               cb_error *err) {
+    const cb_optim_table view = {.rows = x->row,
+                                 .hyper = hyper,
+                                 .n_rows = x->n_rows,
+                                 .n_groups = n_groups,
+                                 .n_hyper = x->optimizer->n_hyper};
     CB_TRY(cb_optimizer_check(x->optimizer, hyper, n_groups, err));
     CB_TRY(check_numbers(x, &view, err));
     if (x->moved) CB_TRY(check_gradients(x, &view, err));

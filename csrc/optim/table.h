@@ -7,7 +7,7 @@
 
 /* `pool` is where the pool of each step is found; it may be exchanged between steps. */
 CB_MUST_CHECK cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool,
-                                     const cb_optimizer *o, uint32_t n_rows, cb_optim_table **out,
+                                     const cb_optimizer *o, uint32_t n_rows, cb_tensor_table **out,
                                      cb_error *err);
 
 #endif

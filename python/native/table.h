@@ -7,7 +7,7 @@
 
 typedef struct cb_py_table {
     PyObject_HEAD cb_py_context *context;
-    cb_optim_table *core;
+    cb_tensor_table *core;
     const cb_optimizer *optimizer;
     PyObject *names; /* tuple of str, one a row, for errors */
     uint32_t n_rows, n_state;

@@ -136,7 +136,7 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, u
     } else {
         r->n_waiting++;
     }
-    if (PyList_GET_SIZE(r->unfit) == 0) cb_optim_table_set(self->core, i, &row);
+    if (PyList_GET_SIZE(r->unfit) == 0) cb_tensor_table_set(self->core, i, &row);
     return 0;
 }
 

@@ -23,13 +23,13 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     cb_error error = {0};
-    cb_optim_table *core = NULL;
+    cb_tensor_table *core = NULL;
     uint32_t n_rows = (uint32_t)PyTuple_GET_SIZE(names);
-    if (cb_optim_table_new(context->core, optimizer, n_rows, &core, &error) != CB_OK)
+    if (cb_tensor_table_new(context->core, optimizer, n_rows, &core, &error) != CB_OK)
         return cb_py_raise(state, &error, NULL);
     cb_py_table *self = (cb_py_table *)type->tp_alloc(type, 0);
     if (!self) {
-        cb_optim_table_free(core);
+        cb_tensor_table_free(core);
         return NULL;
     }
     self->context = cb_py_context_retain(context);
@@ -43,7 +43,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static void table_dealloc(cb_py_table *self) {
     PyTypeObject *type = Py_TYPE(self);
-    cb_optim_table_free(self->core);
+    cb_tensor_table_free(self->core);
     if (self->context) cb_py_context_release(self->context);
     Py_XDECREF(self->names);
     type->tp_free(self);
@@ -150,7 +150,7 @@ static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, uint3
         if (!cb_py_array_like(x->state[s][i], param, true, &data)) return false;
         row.state[s] = (void *)(uintptr_t)data;
     }
-    cb_optim_table_set(self->core, i, &row);
+    cb_tensor_table_set(self->core, i, &row);
     return true;
 }
 
@@ -171,7 +171,7 @@ static int set_row(cb_py_table *self, const columns *x, uint32_t i, uint32_t gro
         if (take(self, i, what, array, &param, true, &view) < 0) return -1;
         row.state[s] = view.data;
     }
-    cb_optim_table_set(self->core, i, &row);
+    cb_tensor_table_set(self->core, i, &row);
     return 0;
 }
 
@@ -179,7 +179,7 @@ static int set_row(cb_py_table *self, const columns *x, uint32_t i, uint32_t gro
 cb_status cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers, cb_error *error) {
     cb_py_work work;
     cb_py_work_begin(&work, self->context);
-    cb_status status = cb_optim_table_step(self->core, numbers->hyper, numbers->n_groups, error);
+    cb_status status = cb_tensor_table_step(self->core, numbers->hyper, numbers->n_groups, error);
     cb_py_work_end(&work);
     return status;
 }

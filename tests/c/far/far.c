@@ -347,7 +347,7 @@ static void do_update(void *executable, uint32_t slot) {
 }
 
 static cb_status put_update(far_executable *f, cb_stream *stream, const cb_optimizer *optimizer,
-                            const cb_optim_view *table, cb_error *err) {
+                            const cb_optim_table *table, cb_error *err) {
     far_update *u = &f->update;
     const size_t n = table->n_hyper;
     if (u->waits) far_do_all(&f->d->queue); /* there is room for one */
@@ -367,7 +367,7 @@ static cb_status put_update(far_executable *f, cb_stream *stream, const cb_optim
 }
 
 static cb_status far_update_step(void *device, void *executable, cb_stream *stream,
-                                 const cb_optimizer *optimizer, const cb_optim_view *table,
+                                 const cb_optimizer *optimizer, const cb_optim_table *table,
                                  cb_error *err) {
     far_executable *f = executable;
     (void)device;

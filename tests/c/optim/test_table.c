@@ -70,10 +70,10 @@ static void tensors_init(tensors *x, uint32_t seed, bool large) {
     fill(x);
 }
 
-static cb_optim_table *table_of(const tensors *x, const cb_optimizer *o) {
-    cb_optim_table *t = NULL;
+static cb_tensor_table *table_of(const tensors *x, const cb_optimizer *o) {
+    cb_tensor_table *t = NULL;
     CHECK_OK(cb_table_new(&alloc, &pool, o, N, &t, &err));
-    for (uint32_t r = 0; r < N; r++) cb_optim_table_set(t, r, &x->row[r]);
+    for (uint32_t r = 0; r < N; r++) cb_tensor_table_set(t, r, &x->row[r]);
     return t;
 }
 
@@ -81,18 +81,18 @@ static void check_random(const cb_optimizer *o, const double *hyper, uint32_t se
     tensors x, y;
     tensors_init(&x, seed, true);
     tensors_init(&y, seed, true);
-    cb_optim_table *t = table_of(&x, o);
+    cb_tensor_table *t = table_of(&x, o);
     for (int step = 0; step < 3; step++) {
-        CHECK_OK(cb_optim_table_step(t, hyper, 2, &err));
+        CHECK_OK(cb_tensor_table_step(t, hyper, 2, &err));
         for (uint32_t r = 0; r < N; r++) {
             CHECK_OK(cb_optimizer_step(o, NULL, hyper, 2, &y.row[r], 1, &err));
             x.row[r].t++;
             y.row[r].t++;
-            cb_optim_table_set(t, r, &x.row[r]);
+            cb_tensor_table_set(t, r, &x.row[r]);
         }
         CHECK(memcmp(x.memory, y.memory, x.bytes) == 0);
     }
-    cb_optim_table_free(t);
+    cb_tensor_table_free(t);
     free(x.memory);
     free(y.memory);
 }
@@ -112,8 +112,8 @@ TEST(a_table_is_its_rows_one_by_one) {
 TEST(shared_memory_is_found_after_every_move) {
     tensors x;
     tensors_init(&x, 7, false);
-    cb_optim_table *t = table_of(&x, &cb_optimizer_adamw);
-    CHECK_OK(cb_optim_table_step(t, adamw[0], 2, &err));
+    cb_tensor_table *t = table_of(&x, &cb_optimizer_adamw);
+    CHECK_OK(cb_tensor_table_step(t, adamw[0], 2, &err));
     char *before = malloc(x.bytes);
     memcpy(before, x.memory, x.bytes);
     for (int round = 0; round < 200; round++) {
@@ -128,80 +128,80 @@ TEST(shared_memory_is_found_after_every_move) {
         if (array == 0) moved.grad = target;
         else if (array == 1) moved.param = target;
         else moved.state[array % 2] = target;
-        cb_optim_table_set(t, r, &moved);
-        CHECK_FAIL(cb_optim_table_step(t, adamw[0], 2, &err), CB_INVALID,
+        cb_tensor_table_set(t, r, &moved);
+        CHECK_FAIL(cb_tensor_table_step(t, adamw[0], 2, &err), CB_INVALID,
                    array == 0 ? "lies in the memory of" : "share memory");
-        cb_optim_table_set(t, r, &x.row[r]);
+        cb_tensor_table_set(t, r, &x.row[r]);
     }
     CHECK(memcmp(before, x.memory, x.bytes) == 0);
-    CHECK_OK(cb_optim_table_step(t, adamw[0], 2, &err));
+    CHECK_OK(cb_tensor_table_step(t, adamw[0], 2, &err));
     CHECK(memcmp(before, x.memory, x.bytes) != 0);
     free(before);
-    cb_optim_table_free(t);
+    cb_tensor_table_free(t);
     free(x.memory);
 }
 
 TEST(gradients_may_share_memory) {
     float p[3] = {1, 2, 3}, g = 0.5f;
-    cb_optim_table *t = NULL;
+    cb_tensor_table *t = NULL;
     CHECK_OK(cb_table_new(&alloc, &pool, &cb_optimizer_sgd, 3, &t, &err));
     for (uint32_t i = 0; i < 3; i++) {
         cb_optim_row row = {.param = &p[i], .grad = &g, .n = i != 1, .t = 1, .dtype = CB_F32};
-        cb_optim_table_set(t, i, &row);
+        cb_tensor_table_set(t, i, &row);
     }
-    CHECK_OK(cb_optim_table_step(t, sgd[0], 1, &err));
+    CHECK_OK(cb_tensor_table_step(t, sgd[0], 1, &err));
     CHECK(p[0] == 1 - 0.1f * 0.5f && p[1] == 2 && p[2] == 3 - 0.1f * 0.5f);
-    cb_optim_table_free(t);
+    cb_tensor_table_free(t);
 }
 
 TEST(numbers_that_change_are_looked_at) {
     float p = 1, g = 0.5f, b = 0;
     cb_optim_row row = {.param = &p, .grad = &g, .n = 1, .t = 1, .dtype = CB_F32};
-    cb_optim_table *t = NULL;
+    cb_tensor_table *t = NULL;
     CHECK_OK(cb_table_new(&alloc, &pool, &cb_optimizer_sgd, 1, &t, &err));
-    cb_optim_table_set(t, 0, &row);
-    CHECK_OK(cb_optim_table_step(t, sgd[0], 1, &err));
-    CHECK_FAIL(cb_optim_table_step(t, sgd[1], 1, &err), CB_INVALID, "has no momentum_buffer");
-    CHECK_FAIL(cb_optim_table_step(t, sgd[0], 0, &err), CB_INVALID, "there are 0 groups");
+    cb_tensor_table_set(t, 0, &row);
+    CHECK_OK(cb_tensor_table_step(t, sgd[0], 1, &err));
+    CHECK_FAIL(cb_tensor_table_step(t, sgd[1], 1, &err), CB_INVALID, "has no momentum_buffer");
+    CHECK_FAIL(cb_tensor_table_step(t, sgd[0], 0, &err), CB_INVALID, "there are 0 groups");
     row.t = 0;
-    cb_optim_table_set(t, 0, &row);
-    CHECK_FAIL(cb_optim_table_step(t, sgd[0], 1, &err), CB_INVALID, "counts from 1");
+    cb_tensor_table_set(t, 0, &row);
+    CHECK_FAIL(cb_tensor_table_step(t, sgd[0], 1, &err), CB_INVALID, "counts from 1");
     row.t = 1;
     row.state[0] = &b;
-    cb_optim_table_set(t, 0, &row);
-    CHECK_OK(cb_optim_table_step(t, sgd[1], 1, &err));
-    cb_optim_table_set(t, 1, &row); /* no such row */
+    cb_tensor_table_set(t, 0, &row);
+    CHECK_OK(cb_tensor_table_step(t, sgd[1], 1, &err));
+    cb_tensor_table_set(t, 1, &row); /* no such row */
     CHECK(b != 0);
-    cb_optim_table_free(t);
+    cb_tensor_table_free(t);
 }
 
 /* Sizes alone: no element is read. */
 TEST(more_elements_than_can_be_counted) {
     char some[64] = {0};
-    cb_optim_table *t = NULL;
+    cb_tensor_table *t = NULL;
     CHECK_OK(cb_table_new(&alloc, &pool, &cb_optimizer_sgd, 2, &t, &err));
     cb_optim_row row = {.param = some, .grad = some, .n = INT64_MAX / 100, .t = 1, .dtype = CB_F32};
-    for (uint32_t i = 0; i < 2; i++) cb_optim_table_set(t, i, &row);
-    CHECK_FAIL(cb_optim_table_step(t, sgd[0], 1, &err), CB_INVALID, "cannot be counted");
+    for (uint32_t i = 0; i < 2; i++) cb_tensor_table_set(t, i, &row);
+    CHECK_FAIL(cb_tensor_table_step(t, sgd[0], 1, &err), CB_INVALID, "cannot be counted");
     row.n = -1;
-    cb_optim_table_set(t, 1, &row);
-    CHECK_FAIL(cb_optim_table_step(t, sgd[0], 1, &err), CB_INVALID, "row 1 has -1 elements");
-    cb_optim_table_free(t);
+    cb_tensor_table_set(t, 1, &row);
+    CHECK_FAIL(cb_tensor_table_step(t, sgd[0], 1, &err), CB_INVALID, "row 1 has -1 elements");
+    cb_tensor_table_free(t);
 }
 
 TEST(no_memory) {
     for (uint64_t nth = 1;; nth++) {
-        cb_optim_table *t = NULL;
+        cb_tensor_table *t = NULL;
         cb_alloc_fail(&alloc, nth);
         cb_status status = cb_table_new(&alloc, &pool, &cb_optimizer_adamw, 1000, &t, &err);
         uint64_t left = cb_alloc_left(&alloc);
         cb_alloc_fail(&alloc, 0);
-        cb_optim_table_free(t);
+        cb_tensor_table_free(t);
         CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
         CHECK(status == (left ? CB_OK : CB_NOMEM));
         if (status == CB_OK) break;
     }
-    cb_optim_table_free(NULL);
+    cb_tensor_table_free(NULL);
 }
 
 int main(void) {
