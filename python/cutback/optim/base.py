@@ -10,7 +10,7 @@ import numpy as np
 from .. import _native, tree
 from ..integers import integer
 from .numbers import Row, betas, flag, least_zero
-from .state import Array, Kind, State, count, find_group, fitting, loaded
+from .state import Array, Kind, State, count, find_group, fitting, loaded, zeros
 
 _STATES = {name: states for name, states, _ in _native.optimizer_table()}
 _FLAGS = {"amsgrad", "decoupled_weight_decay", "maximize", "nesterov"}
@@ -258,7 +258,7 @@ class Optimizer:
             return
         arrays = {state: list(row) for state, row in held.arrays.items()}
         for state, i in missing:
-            arrays[state][i] = np.zeros(*held.kinds[i])
+            arrays[state][i] = zeros(held.kinds[i])
         self._state = held._replace(arrays={state: tuple(row) for state, row in arrays.items()})
 
     def _fit(

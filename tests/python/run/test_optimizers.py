@@ -538,3 +538,14 @@ def test_two_threads_do_not_step_at_once():
         thread.join()
     assert optimizer.t == 1 + sum(steps)
     np.testing.assert_array_equal(params[0], 1 - optimizer.t)
+
+
+def test_large_states_begin_at_a_cache_line():
+    params = [np.ones((300, 100)), np.ones(3), np.ones((1000, 1000), "f4")]
+    optimizer = optim.AdamW()
+    optimizer.step(params, gradients_of(params, 0))
+    for row in (optimizer.m, optimizer.v):
+        assert [a.shape for a in row] == [p.shape for p in params]
+        assert [a.dtype for a in row] == [p.dtype for p in params]
+        assert row[0].ctypes.data % 64 == row[2].ctypes.data % 64 == 0
+        assert all(a.flags.c_contiguous for a in row)
