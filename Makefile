@@ -46,7 +46,7 @@ test-clang: $(VENV)/.build-tools
 	$(BIN)/cmake --build --preset dev-clang
 
 test-python: $(VENV)/.test
-	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan
+	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan tests/gpu_sim
 
 # Steps on a backend whose memory the host cannot touch; the C tests have their own (test_far_*).
 test-far: $(VENV)/.test

@@ -1,0 +1,70 @@
+/* block.h: runs a grid: block after block, and within one the threads in turns. */
+#ifndef SIM_BLOCK_H
+#define SIM_BLOCK_H
+
+#include "../runtime/sim_thread.h"
+
+enum { SIM_MAX_THREADS = 1024, SIM_COPIES = 64, SIM_WARP = 32 };
+
+typedef struct sim_launch {
+    const sim_kernel *kernel;
+    const uint64_t *globals;
+    uint32_t grid[3], block[3], dynamic_shared;
+    const char *params; /* params_bytes of the kernel */
+} sim_launch;
+
+/* Runs a grid to its end, or to its first fault, which it reports. */
+sim_fault sim_run_grid(const sim_launch *launch);
+
+/* A thread and what the scheduler knows of it. Two clocks order what threads do: `barriers` grows
+ * past those of all who have met at a barrier, `warps` past those who have met in a warp
+ * operation. */
+typedef struct sim_copy {
+    uint64_t to, from;
+    uint32_t bytes, given, group;
+} sim_copy;
+
+typedef struct sim_fiber {
+    sim_thread thread; /* first: hooks get a pointer to it */
+    enum { READY, IN_WARP_OP, AT_BARRIER, DONE } state;
+    uint32_t site; /* where it waits */
+    void *stack;
+    uint16_t barriers, warps;
+    uint32_t fenced_at; /* the epoch of its last fence, + 1; 0: none */
+    /* a warp operation */
+    sim_warp_op op;
+    uint32_t mask, value, b, c, result;
+    bool predicate;
+    const void *operands; /* of an operation on matrices */
+    /* a barrier */
+    uint32_t barrier;
+    sim_barrier_kind kind;
+    /* copies that have not arrived */
+    int n_copies;
+    sim_copy copies[SIM_COPIES];
+} sim_fiber;
+
+/* What warp.c and races.c see of the block that runs. */
+extern sim_fiber sim_fibers[SIM_MAX_THREADS];
+typedef struct sim_running {
+    const sim_launch *launch;
+    uint32_t n_threads, n_alive;
+    uint32_t n_blocks;
+    uint32_t arrived[SIM_WARP],
+        gone[SIM_WARP]; /* lanes of each warp: in an operation; ended or absent */
+    sim_fault fault;
+} sim_running;
+extern sim_running sim_now;
+
+/* "name block (0,0,0) thread (1,0,0) PTX line 7, source line 3". */
+void sim_where(const sim_fiber *f, uint32_t site, char *text, size_t n);
+void sim_fail_block(sim_fault fault); /* ends the grid; does not return */
+void sim_wait(sim_fiber *f);          /* others run until f is READY and has its turn */
+void sim_wake(sim_fiber *f);          /* makes it READY, and puts it behind those who are */
+/* warp.c: completes the operation that f waits in, if all of its lanes are there; `running`: the
+ * lane that need not be woken. */
+void sim_finish_warp(sim_fiber *f, const sim_fiber *running);
+
+extern const sim_hooks sim_warp_hooks; /* warp, multiply and load_matrix */
+
+#endif

@@ -1,0 +1,14 @@
+/* check_header.c: compiled, and not run, where NVIDIA's header is at hand: every entry has its
+ * type there, and every error its number. */
+#define SIM_CUDA_H
+#include "types.h"
+
+#define X(needs, name, parameters, arguments)                                               \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(&name), CUresult(*) parameters), \
+                   #name " has another type");
+#include "entries.def"
+#undef X
+
+#define X(name, code, text) _Static_assert(CUDA_ERROR_##name == code, #name " has another number");
+SIM_ERRORS(X)
+#undef X

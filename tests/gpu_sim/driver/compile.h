@@ -1,0 +1,10 @@
+/* compile.h: from PTX to a shared object that the system loads. */
+#ifndef SIM_COMPILE_H
+#define SIM_COMPILE_H
+
+#include "types.h"
+
+/* Translates and compiles, unless the cache has it. Opens it into *library (dlopen). */
+sim_result sim_compile(const char *ptx, void **library);
+
+#endif

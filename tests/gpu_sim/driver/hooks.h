@@ -1,0 +1,28 @@
+/* hooks.h: what the stand-in exports beside the driver API, for tests. */
+#ifndef SIM_HOOKS_H
+#define SIM_HOOKS_H
+
+#include <stddef.h>
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+
+/* Before cuInit: devices, capability, driver. At any time: memory, races, unwritten, quiet,
+ * approximate, fuel. 0, or -1: there is no such setting. */
+SIM_EXPORT int sim_set(const char *name, long value);
+/* Waits for all work, and starts another order of operations, blocks and threads: 0 in the order of
+ * the program, 1 as late as possible and backward, others at random. */
+SIM_EXPORT void sim_seed(unsigned seed);
+/* Lets the n-th call of an entry from now on fail with a code, once; n = 0 withdraws it. -1: no
+ * such entry. */
+SIM_EXPORT int sim_fail(const char *entry, int nth, int code);
+/* Takes what was reported since the last call: a line for each fault. The length, which may exceed
+ * n. */
+SIM_EXPORT size_t sim_reports(char *text, size_t n);
+/* Forgets a failed context and work that did not run. */
+SIM_EXPORT void sim_recover(void);
+/* Bytes of device memory that are allocated now. */
+SIM_EXPORT size_t sim_allocated(void);
+/* The name of the i-th entry; NULL at the end. */
+SIM_EXPORT const char *sim_entry(int i);
+
+#endif

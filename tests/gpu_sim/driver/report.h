@@ -1,0 +1,7 @@
+/* report.h: what went wrong, in words; to stderr, and kept for sim_reports. */
+#ifndef SIM_REPORT_H
+#define SIM_REPORT_H
+
+__attribute__((format(printf, 1, 2))) void sim_report(const char *format, ...);
+
+#endif
