@@ -274,14 +274,14 @@ def expected_sgemm() -> Arrays:
 
 def run_bf16_gemm(driver: Driver, text: str) -> Arrays:
     with Scope(driver) as m:
-        a, b = m.put(to_bf16(normal(64, 48))), m.put(to_bf16(normal(48, 32, seed=1)))
+        a, b = m.put(to_bf16(normal(64, 112))), m.put(to_bf16(normal(112, 32, seed=1)))
         c = m.room(4 * 64 * 32)
-        driver.launch(text, "bf16_gemm", (2, 2), 128, a, b, c, INT(64), INT(32), INT(48))
+        driver.launch(text, "bf16_gemm", (2, 2), 128, a, b, c, INT(64), INT(32), INT(112))
         return {"c": driver.get(c, np.float32, (64, 32))}
 
 
 def expected_bf16_gemm() -> Arrays:
-    a, b = from_bf16(to_bf16(normal(64, 48))), from_bf16(to_bf16(normal(48, 32, seed=1)))
+    a, b = from_bf16(to_bf16(normal(64, 112))), from_bf16(to_bf16(normal(112, 32, seed=1)))
     return {"c": a.astype(np.float64) @ b}
 
 

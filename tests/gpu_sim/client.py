@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class Driver:
     """The stand-in, opened once a process, with a current context."""
 
     _opened: ctypes.CDLL | None = None
+    modules: ClassVar[dict[str, ctypes.c_void_p]] = {}
 
     def __init__(self) -> None:
         if Driver._opened is None:
@@ -70,7 +71,6 @@ class Driver:
         context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         self.call("cuCtxSetCurrent", context)
-        self.modules: dict[str, ctypes.c_void_p] = {}
 
     def result(self, entry: str, *arguments: Any) -> int:
         """What an entry answers; a name without a version is the newest one's."""

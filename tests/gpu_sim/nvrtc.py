@@ -32,7 +32,7 @@ def compile_to_ptx(source: str, *options: str) -> str:
     assert path is not None
     nvrtc = ctypes.CDLL(str(path))
     program = ctypes.c_void_p()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"/kernels.cu", 0, None, None)
     listed = [b"--gpu-architecture=compute_90", b"-lineinfo", *(o.encode() for o in options)]
     texts = (ctypes.c_char_p * len(listed))(*listed)
     failed = nvrtc.nvrtcCompileProgram(program, len(listed), texts)

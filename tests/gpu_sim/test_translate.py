@@ -11,7 +11,7 @@ from client import CudaError, Driver
 EMPTY = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {{ {} ret; }}\n"
 
 
-@pytest.mark.parametrize("file", ["pointwise", "rows", "tiles", "language"])
+@pytest.mark.parametrize("file", ["pointwise", "rows", "tiles", "language", "faults"])
 def test_committed_ptx(file: str) -> None:
     if nvrtc.library() is None:
         pytest.skip(f"{nvrtc.PACKAGE} is not installed")

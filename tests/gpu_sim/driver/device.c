@@ -15,6 +15,7 @@ sim_state_of_device sim_device = {
     .capability = 90,
     .driver_version = 13000,
     .memory = 8ull << 30,
+    .addresses = SIM_LOCAL - SIM_ARENA,
     .fuel = 1ull << 36,
 };
 _Thread_local CUcontext sim_current_context;
@@ -34,6 +35,8 @@ int sim_set(const char *name, long value) {
     else if (strcmp(name, "capability") == 0) sim_device.capability = (int)value;
     else if (strcmp(name, "driver") == 0) sim_device.driver_version = (int)value;
     else if (strcmp(name, "memory") == 0) sim_device.memory = (uint64_t)value;
+    else if (strcmp(name, "addresses") == 0 && (uint64_t)value <= SIM_LOCAL - SIM_ARENA)
+        sim_device.addresses = (uint64_t)value;
     else if (strcmp(name, "races") == 0) sim_device.watches_races = value != 0;
     else if (strcmp(name, "unwritten") == 0) sim_device.may_read_unwritten = value == 0;
     else if (strcmp(name, "quiet") == 0) sim_device.is_quiet = value != 0;
@@ -56,6 +59,7 @@ void sim_recover(void) {
     pthread_mutex_lock(&sim_device.lock);
     sim_device.failed = 0;
     sim_forget_pending();
+    sim_graph_forget_captures();
     pthread_mutex_unlock(&sim_device.lock);
 }
 

@@ -18,8 +18,9 @@ typedef struct sim_state_of_device {
     int is_initialised;
     int n_devices, capability, driver_version; /* capability: 90 */
     uint64_t memory;                           /* bytes in all */
-    sim_result failed; /* once a kernel has failed, everything fails with this */
-    unsigned seed;     /* of orders; 0: the order of the program */
+    uint64_t addresses; /* of which allocations take theirs, one after another */
+    sim_result failed;  /* once a kernel has failed, everything fails with this */
+    unsigned seed;      /* of orders; 0: the order of the program */
     int watches_races, may_read_unwritten, is_quiet;
     unsigned approximate; /* seed of errors of approximate operations; 0: none */
     uint64_t fuel;        /* jumps backward in a launch before it counts as endless */

@@ -13,6 +13,7 @@ void sim_restart_random(void);
 struct sim_graph;
 sim_result sim_graph_add(sim_stream *stream, sim_op *op); /* takes the reference */
 void sim_graph_invalidate(struct sim_graph *graph);
+void sim_graph_forget_captures(void); /* ends all of them */
 /* Whether a call that may wait or allocate is allowed now; else invalidates the captures that
  * forbid it. `what` is reported. */
 bool sim_may_interrupt(const char *what);

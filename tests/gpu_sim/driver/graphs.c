@@ -116,6 +116,27 @@ static void drop_graph(sim_graph *graph) {
     graph->n = 0;
 }
 
+static void leave(const sim_graph *graph) {
+    for (uint32_t slot = 0; slot < SIM_SLOTS; slot++) {
+        sim_stream *stream = sim_stream_at(slot);
+        if (!stream || stream->capture != graph) continue;
+        stream->capture = NULL;
+        stream->n_ends = 0;
+    }
+}
+
+void sim_graph_forget_captures(void) {
+    for (uint32_t slot = 0; slot < SIM_SLOTS; slot++) {
+        const sim_stream *stream = sim_stream_at(slot);
+        sim_graph *graph = stream ? stream->capture : NULL;
+        if (!graph) continue;
+        leave(graph);
+        graph->origin = NULL;
+        drop_graph(graph);
+        sim_handle_end(graph);
+    }
+}
+
 /* Whether every node comes before the end of the stream where the capture began. */
 static sim_result joined(const sim_graph *graph) {
     bool *is_before = calloc(graph->n + 1, sizeof *is_before);
@@ -137,12 +158,7 @@ CUresult sim_cuStreamEndCapture(CUstream handle, CUgraph *out) {
     sim_graph *graph = stream->capture;
     if (!out || !graph || graph->origin != stream) return SIM_ERROR_INVALID_VALUE;
     sim_result result = graph->is_invalid ? SIM_ERROR_STREAM_CAPTURE_INVALIDATED : joined(graph);
-    for (uint32_t slot = 0; slot < SIM_SLOTS; slot++) {
-        sim_stream *other = sim_stream_at(slot);
-        if (!other || other->capture != graph) continue;
-        other->capture = NULL;
-        other->n_ends = 0;
-    }
+    leave(graph);
     graph->origin = NULL;
     *out = result ? NULL : (CUgraph)(void *)graph;
     if (result) {

@@ -6,7 +6,7 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 
-/* Before cuInit: devices, capability, driver. At any time: memory, races, unwritten, quiet,
+/* Before cuInit: devices, capability, driver. At any time: memory, addresses, races, unwritten, quiet,
  * approximate, fuel. 0, or -1: there is no such setting. */
 SIM_EXPORT int sim_set(const char *name, long value);
 /* Waits for all work, and starts another order of operations, blocks and threads: 0 in the order of
@@ -18,7 +18,7 @@ SIM_EXPORT int sim_fail(const char *entry, int nth, int code);
 /* Takes what was reported since the last call: a line for each fault. The length, which may exceed
  * n. */
 SIM_EXPORT size_t sim_reports(char *text, size_t n);
-/* Forgets a failed context and work that did not run. */
+/* Forgets a failed context, work that did not run, and captures. */
 SIM_EXPORT void sim_recover(void);
 /* Bytes of device memory that are allocated now. */
 SIM_EXPORT size_t sim_allocated(void);

@@ -68,8 +68,9 @@ static uint64_t place_from(uint64_t address, uint64_t bytes) {
     for (;; i++) {
         address = (address + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         while (i < memory.n && memory.block[i].state == SIM_CLOSED) i++;
-        const uint64_t end = i < memory.n ? memory.block[i].address : SIM_LOCAL;
-        if (address + bytes <= end) return address;
+        const uint64_t end =
+            i < memory.n ? memory.block[i].address : SIM_ARENA + sim_device.addresses;
+        if (address + bytes <= end && end <= SIM_ARENA + sim_device.addresses) return address;
         if (i >= memory.n) return 0;
         address = memory.block[i].address + with_room(memory.block[i].bytes);
     }

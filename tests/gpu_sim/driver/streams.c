@@ -5,6 +5,7 @@
 #include "entries.h"
 #include "graphs.h"
 #include "handles.h"
+#include "report.h"
 
 typedef struct event {
     sim_op *op; /* NULL: nothing was recorded */
@@ -37,6 +38,7 @@ CUresult sim_cuStreamDestroy_v2(CUstream handle) {
 static sim_result interrupted(sim_stream *stream) {
     if (!stream) return SIM_ERROR_INVALID_HANDLE;
     if (!stream->capture) return 0;
+    sim_report("the host waits for a stream during its capture");
     sim_graph_invalidate(stream->capture);
     return SIM_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
