@@ -19,13 +19,5 @@ def driver() -> Iterator[Driver]:
     yield opened
     opened.recover()
     opened.seed(0)
-    opened.set(
-        races=0,
-        unwritten=1,
-        approximate=0,
-        fuel=1 << 36,
-        memory=8 << 30,
-        addresses=15 << 30,
-        capability=90,
-        driver=13000,
-    )
+    opened.set(races=0, unwritten=1, approximate=0, fuel=1 << 36)
+    opened.set(capability=90, driver=13000, memory=8 << 30, addresses=15 << 30)

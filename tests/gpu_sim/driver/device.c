@@ -111,6 +111,7 @@ static const struct {
 enum { N_ERRORS = sizeof errors / sizeof *errors };
 
 CUresult sim_cuGetErrorName(CUresult code, const char **name) {
+    if (!name) return SIM_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < N_ERRORS; i++)
         if (errors[i].code == (int)code) return *name = errors[i].name, 0;
     *name = NULL;
@@ -118,6 +119,7 @@ CUresult sim_cuGetErrorName(CUresult code, const char **name) {
 }
 
 CUresult sim_cuGetErrorString(CUresult code, const char **text) {
+    if (!text) return SIM_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < N_ERRORS; i++)
         if (errors[i].code == (int)code) return *text = errors[i].text, 0;
     *text = NULL;

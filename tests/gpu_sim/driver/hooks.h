@@ -6,8 +6,8 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 
-/* Before cuInit: devices, capability, driver. At any time: memory, addresses, races, unwritten, quiet,
- * approximate, fuel. 0, or -1: there is no such setting. */
+/* Before cuInit: devices, capability, driver. At any time: memory, addresses, races, unwritten,
+ * quiet, approximate, fuel. 0, or -1: there is no such setting. */
 SIM_EXPORT int sim_set(const char *name, long value);
 /* Waits for all work, and starts another order of operations, blocks and threads: 0 in the order of
  * the program, 1 as late as possible and backward, others at random. */
