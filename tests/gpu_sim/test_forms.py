@@ -244,12 +244,19 @@ def test_special_values_of_approximations(driver: Driver) -> None:
         np.testing.assert_array_equal(got, [y for _, y in pairs], err_msg=name)
 
 
-# Forms that are not in the table, and the tests that run them.
+# Forms that are not in the table, and are run by test_other_forms.py, or by cases.py (language.cu).
 ELSEWHERE = re.compile(
-    r"(ld|st)\.(global|shared|local|param|const|generic)(\.v[24])?\.b(8|16|32|64)"  # cases
+    r"(ld|st)\.(global|shared|local|param|const|generic)(\.v[24])?\.b(8|16|32|64)"
     r"|cvta(\.to)?\.(global|shared|local)\.u64"
-    r"|atom\.global\.(add|max|min|or|xor|and|inc|cas|exch)\.\w+"  # language.cu, test_atomics
-    r"|(bar|barrier|shfl|vote|redux|match|membar|fence|cp\.async|mma|ldmatrix)\..*"  # cases
+    r"|atom\.(global|shared)\.(add|max|min|and|or|xor|exch|inc|dec|cas)\.([usb](32|64)|f(32|64))"
+    r"|bar\.(sync|arrive|warp\.sync|red\.(popc\.u32|and\.pred|or\.pred))"
+    r"|barrier(\.cta)?\.(sync|red\.popc\.u32)|membar\.gl|activemask\.b32"
+    r"|shfl\.sync\.(up|down|bfly|idx)\.b32|vote\.sync\.((all|any)\.pred|ballot\.b32)"
+    r"|redux\.sync\.(add\.[us]32|min\.s32|max\.u32|(and|or|xor)\.b32)|match\.(any|all)\.sync\.b32"
+    r"|cp\.async\.(c[ag]\.shared\.global|commit_group|wait_group|wait_all)"
+    r"|mma\.sync\.aligned\.m16n8k(8|16)\.row\.col\.f32\.(f16\.f16|bf16\.bf16)\.f32"
+    r"|mma\.sync\.aligned\.m16n8k[48]\.row\.col\.f32\.tf32\.tf32\.f32"
+    r"|ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16"
 )
 
 
