@@ -49,7 +49,8 @@ LEFT: dict[str, tuple[str, ...]] = {
     "exec": ("lower", "optim"),
     "optim": ("base",),
     "core": ("exec",),  # csrc/*.c and csrc/*.h: the pipeline
-    "native": ("core",),
+    "cuda": ("base",),  # beside csrc: NVIDIA's libraries
+    "native": ("core", "cuda"),
 }
 
 # The same for Python: package or module below python/ -> its direct left neighbours. A row stands
@@ -123,6 +124,8 @@ def layer_of(root: Path, path: Path) -> str | None:
         above = next((up.as_posix() for up in Path(folder).parents if up.as_posix() in LEFT), None)
         is_split = any(layer.startswith(f"{above}/") for layer in LEFT)
         return None if is_split else above
+    if parts[0] == "cuda":
+        return "cuda"
     if parts[:2] == ("python", "native"):
         return "native"
     if parts[:2] == ("tests", "c"):
@@ -137,7 +140,7 @@ def layer_of(root: Path, path: Path) -> str | None:
 
 
 def sources(root: Path) -> Iterator[Path]:
-    for folder in ("csrc", "python/native", "tests/c", "examples/c"):
+    for folder in ("csrc", "cuda", "python/native", "tests/c", "examples/c"):
         yield from (p for p in sorted((root / folder).rglob("*")) if p.suffix in SUFFIXES)
 
 
@@ -147,7 +150,13 @@ def python_sources(root: Path) -> Iterator[Path]:
 
 def resolve(root: Path, path: Path, name: str) -> Path | None:
     """The file that `#include "name"` means, as the compiler looks for it."""
-    for folder in (path.parent, root / "csrc", root / "csrc/include", root / "tests/c"):
+    for folder in (
+        path.parent,
+        root / "csrc",
+        root / "csrc/include",
+        root / "cuda",
+        root / "tests/c",
+    ):
         candidate = (folder / name).resolve()
         if candidate.is_file():
             return candidate
@@ -337,7 +346,7 @@ def check_file(root: Path, path: Path) -> Iterator[tuple[int, str]]:
             if problem:
                 yield number, problem
     name = path.relative_to(root).as_posix()
-    if not name.startswith("csrc/"):
+    if not name.startswith(("csrc/", "cuda/")):
         return
     for number, line in enumerate(blank_noise(text).splitlines(), 1):
         for function in CALL.findall(line):

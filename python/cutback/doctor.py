@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import __version__, _native, devices
+from . import __version__, _native, cuda_libraries, devices
 
 _VECTOR_BITS = {"baseline": 128, "avx2": 256, "avx512": 512}  # of the core's own kernel
 _OPTIONAL = ("ml_dtypes", "torch", "tqdm", "scipy")
@@ -78,6 +78,7 @@ def lines() -> Iterator[tuple[str, str]]:
     yield "cost model", f"device cpu, a fixed guess; measured: {devices.text(row)}"
     yield "measured row", f"{devices.cache_file()} (taken with device='measured')"
     yield "kernel cache", "not used: kernels are compiled into the package"
+    yield from cuda_libraries.lines()
     for name in _OPTIONAL:
         yield name, _optional(name)
     yield "training step", _training_step()
@@ -87,5 +88,6 @@ def main() -> int:
     """Prints the lines; 0 when the training step works, else 1."""
     result = ""
     for what, result in lines():
-        sys.stdout.write(f"{what:15} {result}\n")
+        text = result.replace("\n", "\n" + " " * 16)
+        sys.stdout.write(f"{what:15} {text}\n")
     return 0 if result == "ok" else 1

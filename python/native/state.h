@@ -213,6 +213,12 @@ bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const char 
 
 PyObject *cb_py_draw(PyObject *module, PyObject *args); /* (ndarray, law, seed, stream[, p]) */
 
+/* ---- cuda.c: NVIDIA's libraries by their paths ----------------------------------------------- */
+
+PyObject *cb_py_cuda_driver(PyObject *module, PyObject *path);
+PyObject *cb_py_cuda_nvrtc(PyObject *module, PyObject *path);
+PyObject *cb_py_cuda_blaslt(PyObject *module, PyObject *path);
+
 /* ---- blas.c ---------------------------------------------------------------------------------- */
 
 /* The matrix product of a BLAS that is mapped into the process already; all NULL when there is

@@ -1,0 +1,162 @@
+/* cu_api.c: the driver is asked for its functions through cuGetProcAddress, by the version whose
+ * signature is meant, as a name alone is the oldest one's. What may go wrong on a user's machine
+ * has words of its own: no such file, a file of another kind, the stub that a toolkit has to link
+ * with, a driver that is too old, no device. */
+#include "cu_api.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+enum {
+    OLDEST = 12000, /* driver and NVRTC: since then signatures are what they are */
+    STUB_LIBRARY = 34,
+    NO_DEVICE = 100,
+    OUT_OF_MEMORY = 2,
+    COMPUTE_CAPABILITY_MAJOR = 75, /* attributes of a device */
+    COMPUTE_CAPABILITY_MINOR = 76,
+    MOST_ARCHITECTURES = 64
+};
+
+typedef int (*get_entry_fn)(const char *name, void **entry, int version, uint64_t flags,
+                            int *found);
+
+/* A library that is open, or an error with the loader's own words, which name the file. */
+static cb_status open_library(void **out, const char *path, int flags, cb_error *err) {
+    *out = dlopen(path, flags | RTLD_LOCAL);
+    if (*out) return CB_OK;
+    const char *reason = dlerror();
+    return cb_fail(err, CB_UNSUPPORTED, "%s", reason ? reason : path);
+}
+
+/* A pointer to a function out of one to data, as POSIX has it and ISO C does not. */
+static cb_status look_up(void *out, size_t n, void *library, const char *name, const char *path,
+                         cb_error *err) {
+    void *entry = dlsym(library, name);
+    if (!entry) return cb_fail(err, CB_UNSUPPORTED, "%s has no function %s", path, name);
+    memcpy(out, &entry, n);
+    return CB_OK;
+}
+
+static cb_status too_old(int version, const char *path, cb_error *err) {
+    return cb_fail(err, CB_UNSUPPORTED,
+                   "%s is of CUDA %d.%d; CUDA 12.0 or newer is needed: update the NVIDIA driver",
+                   path, version / 1000, version % 1000 / 10);
+}
+
+static cb_status find_get_entry(get_entry_fn *out, void *library, const char *path, cb_error *err) {
+    if (look_up(out, sizeof *out, library, "cuGetProcAddress_v2", path, NULL) == CB_OK)
+        return CB_OK;
+    int (*get_version)(int *version), version = 0; /* before CUDA 12 */
+    CB_TRY(look_up(&get_version, sizeof get_version, library, "cuDriverGetVersion", path, err));
+    (void)get_version(&version);
+    return too_old(version, path, err);
+}
+
+static cb_status get_entry(void *out, size_t n, get_entry_fn get, const char *name, int since,
+                           const char *path, cb_error *err) {
+    void *entry = NULL;
+    const int code = get(name, &entry, since, 0, NULL);
+    if (code != 0 || !entry)
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s has no function %s of CUDA %d.%d (cuGetProcAddress: %d)", path, name,
+                       since / 1000, since % 1000 / 10, code);
+    memcpy(out, &entry, n);
+    return CB_OK;
+}
+
+static cb_status initialise(const cb_cu_driver *driver, const char *path, cb_error *err) {
+    const int code = driver->cuInit(0);
+    if (code == STUB_LIBRARY)
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "%s is the stub that a CUDA toolkit has to link with, and no driver: install "
+            "the NVIDIA driver",
+            path);
+    if (code == NO_DEVICE)
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: the driver sees no device (CUDA_VISIBLE_DEVICES may hide it)", path);
+    return code ? cb_cu_failed(driver, "cuInit(0)", code, err) : CB_OK;
+}
+
+cb_status cb_cu_open_driver(cb_cu_driver *driver, const char *path, cb_error *err) {
+    void *library;
+    get_entry_fn get;
+    cb_cu_driver made;
+    CB_TRY(open_library(&library, path, RTLD_NOW, err));
+    CB_TRY(find_get_entry(&get, library, path, err));
+    /* First the version: an old driver lacks entries, and the version is what to say about it. */
+    CB_TRY(look_up(&made.cuDriverGetVersion, sizeof made.cuDriverGetVersion, library,
+                   "cuDriverGetVersion", path, err));
+    if (made.cuDriverGetVersion(&made.version) != 0) made.version = 0;
+    if (made.version < OLDEST) return too_old(made.version, path, err);
+#define DRIVER(since, name, parameters) \
+    CB_TRY(get_entry(&made.name, sizeof made.name, get, #name, since, path, err));
+#include "cu_entries.def"
+#undef DRIVER
+    CB_TRY(initialise(&made, path, err));
+    *driver = made;
+    return CB_OK;
+}
+
+cb_status cb_cu_failed(const cb_cu_driver *driver, const char *call, int code, cb_error *err) {
+    const char *name = NULL, *text = NULL;
+    if (driver->cuGetErrorName(code, &name) != 0 || !name) name = "an unknown error";
+    if (driver->cuGetErrorString(code, &text) != 0 || !text) text = "no text";
+    return cb_fail(err, code == OUT_OF_MEMORY ? CB_NOMEM : CB_INTERNAL, "%s: %s (%d, %s)", call,
+                   name, code, text);
+}
+
+cb_status cb_cu_count_devices(const cb_cu_driver *driver, int *n, cb_error *err) {
+    CB_CU(driver, cuDeviceGetCount(n));
+    return CB_OK;
+}
+
+cb_status cb_cu_describe_device(const cb_cu_driver *driver, int ordinal, cb_cu_device *out,
+                                cb_error *err) {
+    cb_cu_device made;
+    int device, major, minor;
+    size_t bytes;
+    CB_CU(driver, cuDeviceGet(&device, ordinal));
+    CB_CU(driver, cuDeviceGetName(made.name, sizeof made.name, device));
+    CB_CU(driver, cuDeviceTotalMem(&bytes, device));
+    CB_CU(driver, cuDeviceGetAttribute(&major, COMPUTE_CAPABILITY_MAJOR, device));
+    CB_CU(driver, cuDeviceGetAttribute(&minor, COMPUTE_CAPABILITY_MINOR, device));
+    made.capability = 10 * major + minor;
+    made.bytes = bytes;
+    *out = made;
+    return CB_OK;
+}
+
+cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err) {
+    void *library;
+    cb_cu_nvrtc made;
+    int major, minor, n, all[MOST_ARCHITECTURES];
+    CB_TRY(open_library(&library, path, RTLD_NOW, err));
+#define NVRTC(name, parameters) \
+    CB_TRY(look_up(&made.name, sizeof made.name, library, #name, path, err));
+#include "cu_entries.def"
+#undef NVRTC
+    if (made.nvrtcVersion(&major, &minor) != 0 || made.nvrtcGetNumSupportedArchs(&n) != 0 ||
+        n < 1 || n > MOST_ARCHITECTURES || made.nvrtcGetSupportedArchs(all) != 0)
+        return cb_fail(err, CB_UNSUPPORTED, "%s does not say its version and architectures", path);
+    made.version = 1000 * major + 10 * minor;
+    if (made.version < OLDEST)
+        return cb_fail(err, CB_UNSUPPORTED, "%s is of CUDA %d.%d; CUDA 12.0 or newer is needed",
+                       path, major, minor);
+    made.least = all[0]; /* in ascending order */
+    made.most = all[n - 1];
+    *nvrtc = made;
+    return CB_OK;
+}
+
+/* Half a gigabyte, most of it kernels: functions are bound when they are first called. */
+cb_status cb_cu_open_blaslt(cb_cu_blaslt *blaslt, const char *path, cb_error *err) {
+    void *library;
+    cb_cu_blaslt made;
+    CB_TRY(open_library(&library, path, RTLD_LAZY, err));
+    CB_TRY(look_up(&made.cublasLtGetVersion, sizeof made.cublasLtGetVersion, library,
+                   "cublasLtGetVersion", path, err));
+    made.version = made.cublasLtGetVersion();
+    *blaslt = made;
+    return CB_OK;
+}

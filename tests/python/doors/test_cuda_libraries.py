@@ -1,0 +1,183 @@
+"""Where NVIDIA's libraries are looked for: over trees of files that are made for it, with a loader
+that takes what it is told to; and `cutback doctor` on the stand-in driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cutback import cuda_libraries
+from cutback.cuda_libraries import CUBLASLT, DRIVER, NVRTC, LibraryError, Surroundings, find
+
+GPU_SIM = Path(__file__).parents[2] / "gpu_sim"
+
+
+def touch(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("")
+    return str(path)
+
+
+def refuse(path: str) -> str:
+    raise NotImplementedError(f"{path} is refused")
+
+
+def take(path: str) -> str:
+    """Takes files that are there, as a loader does."""
+    return path if Path(path).exists() else refuse(path)
+
+
+def around(tmp_path: Path, *mapped: str, **environment: str) -> Surroundings:
+    packages = [tmp_path / "packages", tmp_path / "more"]
+    return Surroundings(environment, mapped, packages, tmp_path / "toolkit")
+
+
+def test_order(tmp_path: Path) -> None:
+    """Each place is taken when those before it are gone."""
+    environment = {
+        "CUTBACK_NVRTC": touch(tmp_path / "asked" / "anything.so"),
+        "CONDA_PREFIX": str(tmp_path / "conda"),
+        "CUDA_PATH": str(tmp_path / "path"),
+        "CUDA_HOME": str(tmp_path / "home"),
+    }
+    expected = [
+        environment["CUTBACK_NVRTC"],
+        touch(tmp_path / "mapped" / "libnvrtc.so.12"),
+        touch(tmp_path / "finder" / "libnvrtc.so.13"),
+        touch(tmp_path / "packages" / "nvidia/cu13/lib" / "libnvrtc.so.13"),
+        touch(tmp_path / "more" / "nvidia/cuda_nvrtc/lib" / "libnvrtc.so.12"),
+        touch(tmp_path / "conda" / "lib" / "libnvrtc.so.13"),
+        touch(tmp_path / "conda" / "targets/x86_64-linux/lib" / "libnvrtc.so.12"),
+        touch(tmp_path / "path" / "lib64" / "libnvrtc.so.12"),
+        touch(tmp_path / "home" / "lib" / "libnvrtc.so.12"),
+        touch(tmp_path / "toolkit" / "lib64" / "libnvrtc.so.13"),
+    ]
+    touch(tmp_path / "packages" / "nvidia/cu13/lib" / "libnvrtc-builtins.so.13.0")
+    where = Surroundings(
+        environment,
+        ["/lib/libc.so.6", "/x/libnvrtc-builtins.so.13", expected[1]],
+        [tmp_path / "packages", tmp_path / "more"],
+        tmp_path / "toolkit",
+        lambda name: expected[2] if name == "nvrtc" else "",
+    )
+    tried = [place.path for place in cuda_libraries.places(NVRTC, where) if place.path]
+    assert tried == [*expected, "libnvrtc.so.13", "libnvrtc.so.12"]
+    for i, path in enumerate(expected):
+        assert find(NVRTC, take, where).path == path
+        if i == 0:
+            del environment["CUTBACK_NVRTC"]
+        Path(path).unlink()
+    with pytest.raises(LibraryError):
+        find(NVRTC, take, where)
+
+
+def test_all_places_are_listed(tmp_path: Path) -> None:
+    touch(tmp_path / "toolkit/lib64/libcublasLt.so.12")
+    with pytest.raises(LibraryError) as error:
+        find(CUBLASLT, refuse, around(tmp_path, CUDA_HOME="/nowhere"))
+    text = str(error.value)
+    assert text.startswith("cuBLASLt was not found, or none that can be used:\n")
+    for line in (
+        "CUTBACK_CUBLASLT: not set",
+        "mapped into this process: no libcublasLt.so.13 or libcublasLt.so.12",
+        "cuda.pathfinder: not installed",
+        "wheels of CUDA 13: no nvidia/cu13/lib in any folder of packages",
+        "wheels of CUDA 12: no nvidia/cublas/lib in any folder of packages",
+        "CONDA_PREFIX: not set",
+        "CUDA_PATH: not set",
+        "CUDA_HOME: no libcublasLt.so.13 or libcublasLt.so.12 in /nowhere/lib64, /nowhere/lib",
+        "the toolkit: " + str(tmp_path / "toolkit/lib64/libcublasLt.so.12 is refused"),
+        "the system's loader: libcublasLt.so.13 is refused",
+        "the system's loader: libcublasLt.so.12 is refused",
+    ):
+        assert f"  {line}\n" in text + "\n"
+
+
+def test_a_driver_is_no_toolkit(tmp_path: Path) -> None:
+    """It is the system's; a toolkit has but a stub of it."""
+    touch(tmp_path / "toolkit/lib64/stubs/libcuda.so.1")
+    touch(tmp_path / "toolkit/lib64/libcuda.so.1")
+    tried = [place.path for place in cuda_libraries.places(DRIVER, around(tmp_path))]
+    assert tried == [None, None, "libcuda.so.1"]
+
+
+def test_stubs_are_passed_over(tmp_path: Path) -> None:
+    touch(tmp_path / "stubs/lib64/libnvrtc.so.13")
+    with pytest.raises(LibraryError, match="CUDA_HOME: no libnvrtc"):
+        find(NVRTC, take, around(tmp_path, CUDA_HOME=str(tmp_path / "stubs")))
+
+
+def test_a_newer_library_than_the_driver(tmp_path: Path) -> None:
+    """It would make code that the driver does not take."""
+    newer = touch(tmp_path / "packages/nvidia/cu13/lib/libnvrtc.so.13")
+    older = touch(tmp_path / "more/nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+    where = around(tmp_path, newer)
+    assert find(NVRTC, take, where, newest=13).path == newer
+    assert find(NVRTC, take, where, newest=12).path == older
+    finder = Surroundings({}, pathfinder=lambda name: newer)
+    with pytest.raises(LibraryError, match=r"which is not libnvrtc\.so\.12"):
+        find(NVRTC, take, finder, newest=12)
+
+
+def test_what_is_asked_for_is_taken_or_is_the_error(tmp_path: Path) -> None:
+    touch(tmp_path / "packages/nvidia/cu13/lib/libnvrtc.so.13")
+    with pytest.raises(LibraryError) as error:
+        find(NVRTC, take, around(tmp_path, CUTBACK_NVRTC="/no/such.so"))
+    assert str(error.value).count("\n") == 1 and "/no/such.so is refused" in str(error.value)
+
+
+def test_pathfinder_that_fails() -> None:
+    def fails(name: str) -> str:
+        raise LookupError(f"no {name}\nand so on")
+
+    with pytest.raises(LibraryError, match=r"cuda\.pathfinder: no nvrtc\n"):
+        find(NVRTC, take, Surroundings({}, pathfinder=fails))
+
+
+def test_files_of_other_kinds(tmp_path: Path) -> None:
+    """The loader's own words come through."""
+    path = touch(tmp_path / "packages/nvidia/cu13/lib/libnvrtc.so.13")
+    with pytest.raises(LibraryError, match="file too short"):
+        cuda_libraries.nvrtc(around(tmp_path))
+    with pytest.raises(LibraryError, match="file too short"):
+        cuda_libraries.driver(around(tmp_path, CUTBACK_CUDA_DRIVER=path))
+    with pytest.raises(LibraryError, match="no function cublasLtGetVersion"):
+        cuda_libraries.blaslt(around(tmp_path, CUTBACK_CUBLASLT="libm.so.6"))
+
+
+def doctor(**environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "cutback", "doctor"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the stand-in driver is for Linux")
+def test_doctor_with_a_driver() -> None:
+    sys.path.insert(0, str(GPU_SIM))
+    import client
+
+    stand_in = str(client.build())
+    out = doctor(CUTBACK_CUDA_DRIVER=stand_in)
+    assert f"cuda driver     13.0 in {stand_in}\n" in out
+    assert "cuda device     stand-in (PTX on the CPU), sm_90, 8.0 GiB\n" in out
+    import nvrtc
+
+    if nvrtc.library() is not None:
+        assert f"in {nvrtc.library()}, for sm_75 to sm_" in out
+
+
+def test_doctor_without() -> None:
+    out = doctor(CUTBACK_CUDA_DRIVER="/nowhere/libcuda.so.1")
+    assert "cuda driver     the CUDA driver was not found, or none that can be used:\n" in out
+    assert " CUTBACK_CUDA_DRIVER: /nowhere/libcuda.so.1: cannot open shared object file" in out
+    assert out.rstrip().endswith("ok")
