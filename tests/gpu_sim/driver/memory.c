@@ -33,7 +33,7 @@ bool sim_memory_map(void) {
     return reserve_range(SIM_ARENA, SIM_ARENA_BYTES, PROT_NONE) &&
            reserve_range(SIM_ARENA + SIM_BYTES_AT, SIM_ARENA_BYTES, both) &&
            reserve_range(SIM_STATES, SIM_ARENA_BYTES + PAGE, both) &&
-           reserve_range(SIM_CELLS, SIM_ARENA_BYTES * 16, both);
+           reserve_range(SIM_CELLS, SIM_ARENA_BYTES * 20, both);
 }
 
 /* The first block that begins after `address`. */

@@ -187,15 +187,19 @@ void sim_wait_for(sim_op *op) {
     sim_op_drop(op);
 }
 
+static void know_all(void) { memcpy(queue.host_clock, queue.sequence, sizeof queue.host_clock); }
+
 void sim_wait_for_all(void) {
     for (size_t i = 0; i < SIM_SLOTS; i++)
         if (queue.stream[i]) sim_wait_for(queue.stream[i]->tail);
     while (queue.n_pending) sim_wait_for(queue.pending[queue.n_pending - 1]);
+    know_all(); /* also of streams that are gone */
 }
 
 void sim_forget_pending(void) {
     for (size_t i = 0; i < queue.n_pending; i++) queue.pending[i]->is_done = true;
     forget_done();
+    know_all();
 }
 
 static void set_clock(sim_op *op, uint32_t slot) {

@@ -1,5 +1,6 @@
-/* races.c: a cell for each two bytes holds the last writer and the readers since. Two accesses are
- * ordered when
+/* races.c: a cell for each two bytes holds the last writer and the readers since: those of the
+ * last operation that read by their lanes, others that are in no order with it as a set
+ * (readers.h). Two accesses are ordered when
  *
  *   - the operations are different, and the earlier one happens before the later
  *     (sim_happened_before);
@@ -11,7 +12,8 @@
  *
  * The clocks are Lamport's: what is ordered has a greater one, so nothing is reported that is in
  * order. What is not ordered may have a greater one, too, but only among threads that meet at
- * barriers or in warp operations of a part of the block: there a race may be missed. */
+ * barriers or in warp operations of a part of the block: there a race may be missed. Of bytes that
+ * share a cell the last one's writer is known. */
 #include "races.h"
 
 #include <stdlib.h>
@@ -20,6 +22,7 @@
 #include "entries.h"
 #include "memory.h"
 #include "queue.h"
+#include "readers.h"
 #include "report.h"
 
 enum { SEVERAL = UINT32_MAX, NOBODY = UINT16_MAX, N_VARIABLES = 64 };
@@ -32,8 +35,9 @@ typedef struct cell {
     uint32_t r_stamp, r_block;                       /* stamp 0: no readers; block SEVERAL */
     uint16_t r_barriers, r_warps;
     uint32_t r_lanes;
+    uint32_t r_others, spare; /* readers of operations that are in no order with r_stamp's */
 } cell;
-_Static_assert(sizeof(cell) == 32, "two bytes of memory have a cell of 32 bytes");
+_Static_assert(sizeof(cell) == 40, "two bytes of memory have a cell of 40 bytes");
 
 /* What a block has released: accesses with a `barriers` clock under `before`, and all of `thread`,
  * by an atomic on the variables in `released`. */
@@ -60,6 +64,7 @@ static cell *cell_of(uint64_t address) {
 void sim_races_begin(uint32_t stamp, uint32_t n_blocks) {
     now.stamp = now.known_before = stamp;
     now.known_not = now.n_variables = now.n_begun = 0;
+    sim_readers_begin();
     memset(now.n_released, 0, sizeof now.n_released);
     if (!sim_device.watches_races) return;
     if (n_blocks > now.n_blocks) {
@@ -152,6 +157,12 @@ static bool readers_conflict(const cell *c, const sim_fiber *f) {
     return c->r_warps >= f->warps && c->r_lanes & ~(1u << f->thread.lane);
 }
 
+/* Before this operation's readers take the place of another one's. */
+static void keep_others(cell *c) {
+    if (c->r_stamp && (c->r_others || !operation_is_before(c->r_stamp)))
+        c->r_others = sim_readers_add(c->r_others, c->r_stamp);
+}
+
 static void note_reader(cell *c, const sim_fiber *f, uint32_t bytes) {
     const uint32_t warp = f->thread.id / SIM_WARP, lane = 1u << f->thread.lane;
     if (c->r_stamp == now.stamp && c->r_block != now.block) {
@@ -159,8 +170,7 @@ static void note_reader(cell *c, const sim_fiber *f, uint32_t bytes) {
         c->r_bytes = (c->r_bytes | bytes) & 3;
         return;
     }
-    const bool is_other = c->r_stamp && c->r_stamp != now.stamp;
-    if (is_other && !operation_is_before(c->r_stamp)) return; /* the older one is the one to find */
+    if (c->r_stamp != now.stamp) keep_others(c);
     if (c->r_stamp == now.stamp && c->r_barriers >= f->barriers) {
         c->r_bytes = (c->r_bytes | bytes) & 3;
         if (c->r_warp != warp) c->r_several = 1;
@@ -186,7 +196,7 @@ static void note_writer(cell *c, const sim_fiber *f, uint32_t bytes, bool is_str
     c->w_warps = f->warps;
     c->w_bytes = bytes & 3;
     c->w_strong = is_strong;
-    if (!is_strong) c->r_stamp = 0;
+    if (!is_strong) c->r_stamp = c->r_others = 0;
 }
 
 static void report_race(const sim_fiber *f, uint32_t site, uint64_t address, int access,
@@ -220,11 +230,15 @@ void sim_races_access(sim_thread *t, uint32_t site, uint64_t address, uint32_t b
     const uint32_t touched = bytes == 1 ? 1u << (address & 1) : 3;
     for (uint32_t i = 0; i < bytes; i += 2, c++) {
         if (is_shared && (c->w_stamp != now.stamp || c->w_block != now.block)) c->w_stamp = 0;
-        if (is_shared && (c->r_stamp != now.stamp || c->r_block != now.block)) c->r_stamp = 0;
+        if (is_shared && (c->r_stamp != now.stamp || c->r_block != now.block))
+            c->r_stamp = c->r_others = 0;
         const bool with_writer = c->w_bytes & touched && writer_conflicts(c, f, is_strong);
         const bool with_readers =
             access & SIM_WRITE && c->r_bytes & touched && readers_conflict(c, f);
-        if (with_writer || with_readers) report_race(f, site, address + i, access, c, with_writer);
+        const uint32_t other = access & SIM_WRITE ? sim_readers_unordered(c->r_others) : 0;
+        if (other) c->r_stamp = other;
+        if (with_writer || with_readers || other)
+            report_race(f, site, address + i, access, c, with_writer);
         if (access & SIM_WRITE) note_writer(c, f, touched, is_strong);
         else if (!is_strong) note_reader(c, f, touched);
     }
@@ -237,8 +251,11 @@ sim_fault sim_races_range(uint64_t address, uint64_t bytes, int access, const ch
     for (cell *c = cell_of(address); c < end; c++) {
         const bool with_writer =
             c->w_stamp && c->w_stamp != now.stamp && !operation_is_before(c->w_stamp);
-        const bool with_readers =
+        bool with_readers =
             is_write && c->r_stamp && c->r_stamp != now.stamp && !operation_is_before(c->r_stamp);
+        const uint32_t other = is_write ? sim_readers_unordered(c->r_others) : 0;
+        if (other) c->r_stamp = other;
+        with_readers |= other != 0;
         if (with_writer || with_readers) {
             char place[200];
             sim_memory_describe(SIM_ARENA + (uint64_t)(c - cell_of(SIM_ARENA)) * 2, place,
@@ -250,7 +267,8 @@ sim_fault sim_races_range(uint64_t address, uint64_t bytes, int access, const ch
         }
         if (is_write) {
             *c = (cell){.w_stamp = now.stamp, .w_block = SEVERAL, .w_bytes = 3};
-        } else if (!c->r_stamp || operation_is_before(c->r_stamp)) {
+        } else {
+            if (c->r_stamp != now.stamp) keep_others(c);
             c->r_stamp = now.stamp;
             c->r_block = SEVERAL;
             c->r_bytes = 3;

@@ -17,7 +17,7 @@
 #define SIM_ARENA_BYTES (1ull << 34)
 #define SIM_BYTES_AT 0x1000000000ull /* what is added to a device address to find its byte */
 #define SIM_STATES 0x7e8800000000ull /* a byte of state for each byte */
-#define SIM_CELLS 0x7ea000000000ull  /* who has read and written: 32 bytes for each two bytes */
+#define SIM_CELLS 0x7ea000000000ull  /* who has read and written: 40 bytes for each two bytes */
 
 /* The end of the arena: windows for what belongs to the block that runs. */
 #define SIM_LOCAL (SIM_ARENA + SIM_ARENA_BYTES - (1ull << 30)) /* SIM_LOCAL_BYTES a thread */
