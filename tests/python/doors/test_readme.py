@@ -29,13 +29,15 @@ def test_the_first_block(tmp_path, monkeypatch, capsys):
     assert step.optimizer.t == 10 and not np.array_equal(found["params"][0], before)
 
 
-@pytest.mark.parametrize("row", re.findall(r"^\| `(cb\.\w+)\(?(.*?)\)?`", TEXT, re.MULTILINE))
+@pytest.mark.parametrize("row", re.findall(r"^\| `(cb\.[\w.]+)\(?(.*?)\)?`", TEXT, re.MULTILINE))
 def test_what_the_table_names_is_there(row):
     """With the keywords it names."""
     import inspect
 
     name, arguments = row
-    function = getattr(cutback, name.removeprefix("cb."))
+    function = cutback
+    for part in name.split(".")[1:]:
+        function = getattr(function, part)
     taken = inspect.signature(function).parameters
     passed = any(p.kind is p.VAR_KEYWORD for p in taken.values())
     for keyword in re.findall(r"(\w+)=", arguments):
