@@ -19,6 +19,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from slices import slice_of
+
 ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
 DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/model/cost.c
     "cpu": ({"f32": 100e9, "f64": 50e9, "f16": 100e9, "bf16": 100e9, "int": 50e9}, 20e9, 1e-6),
@@ -161,13 +163,16 @@ def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:
             continue
         if "fusible" not in flags[i] or "reduction" in flags[i] or len(makes[i]) == 0:
             continue
+        if ops[i].get("inside"):
+            continue
         outs = {out["storage"] for out in ops[i]["out"]}
         partners = [set(readers.get(s, [])) for s in outs]
         one = len(partners[0]) == 1 and all(x == partners[0] for x in partners)
         if not one or outs & leaves or outs != set(makes[i]):
             continue
         (j,) = partners[0]
-        if "group" not in ops[j] and "fusible" in flags[j] and late[i] == late[j]:
+        alone = "group" not in ops[j] and not ops[j].get("inside")
+        if alone and "fusible" in flags[j] and late[i] == late[j]:
             join(i, j)
 
     def inside(s: int, mine: set[int]) -> bool:
@@ -207,6 +212,25 @@ def op_seconds(
     return float(max(arithmetic, bytes_ / bandwidth) + launches * launch)
 
 
+def member_seconds(member: dict[str, Any], device: Device) -> float:
+    """Time of one member of an op with an inside; the launch is the op's."""
+    flags = [x for x in member.get("flags", []) if x != "view"]
+    if member.get("time_ps", -1) >= 0:
+        return float(member["time_ps"]) * 1e-12
+    return op_seconds({**member, "flags": flags}, device, (member.get("bytes", 0), 0))
+
+
+def write_seconds(size: int, device: Device) -> float:
+    """Time that writing one output of an op with an inside takes."""
+    row = DEVICES[device.removesuffix("+fused")][1] if isinstance(device, str) else None
+    return size / float(device["bytes_per_s"] if isinstance(device, dict) else row or 0.0)
+
+
+def whole_ps(seconds: float) -> int:
+    """Picoseconds, rounded once."""
+    return int(seconds * 1e12 + 0.5)
+
+
 def is_fused(device: str | dict[str, Any]) -> bool:
     """Does this device run pointwise chains as one kernel?"""
     return device.endswith("+fused") if isinstance(device, str) else device.get("fused", False)
@@ -238,6 +262,8 @@ class Walk:
         self.written_by: dict[int, int] = {}  # storage -> last op that mutated it, and when
         self.written_at: dict[int, int] = {}
         self.runs: dict[int, int] = {}
+        self.ever: dict[int, set[int]] = {}  # op -> places of the outputs made so far
+        self.unread: dict[int, tuple[int, int]] = {}  # id of a life of an inside -> step, output
         self.once_ps = 0
         self.work = fused_work(problem) if is_fused(device) else None
         self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
@@ -328,10 +354,40 @@ class Walk:
         self.lanes.ready[i] = self.lanes.copy("in", i, size)
         self.lanes.made[i] = t
 
-    def read(self, t: int, i: int) -> dict[int, Life | None]:
-        """The lives that op ``i`` reads, by storage."""
+    def made(self, t: int, i: int, outputs: Any) -> set[int]:
+        """The places of the outputs that a run makes: all, unless the op has an inside."""
+        every = set(range(len(self.ops[i]["out"])))
+        if outputs is None:
+            return every
+        if not isinstance(outputs, list) or sorted(set(outputs)) != sorted(outputs):
+            raise BrokenPlanError(f"step {t}: {outputs!r} is no list of outputs")
+        if not set(outputs) <= every or not outputs:
+            raise BrokenPlanError(f"step {t}: op {i} makes none, or one that it does not have")
+        if not self.ops[i].get("inside") and set(outputs) != every:
+            raise BrokenPlanError(f"step {t}: op {i} has no inside and makes all of its outputs")
+        return set(outputs)
+
+    def took(self, i: int, made: set[int]) -> int:
+        """Picoseconds of a run of op ``i`` that makes these outputs."""
+        op = self.ops[i]
+        own = whole_ps(op_seconds(op, self.device, self.work[i] if self.work else None))
+        if not op.get("inside"):
+            return own
+        size = {
+            k: out.get("bytes", self.storages[out["storage"]]["bytes"])
+            for k, out in enumerate(op["out"])
+        }
+        members, _ = slice_of(op, made)
+        return (
+            own
+            + sum(whole_ps(member_seconds(op["inside"][m], self.device)) for m in members)
+            + sum(whole_ps(write_seconds(size[k], self.device)) for k in made)
+        )
+
+    def read(self, t: int, i: int, inputs: set[int]) -> dict[int, Life | None]:
+        """The lives that op ``i`` reads, by storage; ``inputs`` are places in its list."""
         seen: dict[int, Life | None] = {}
-        for v in self.ops[i]["in"]:
+        for v in (self.ops[i]["in"][j] for j in sorted(inputs)):
             s = self.storage_of[v]
             if v not in self.value_life:
                 raise BrokenPlanError(
@@ -343,47 +399,63 @@ class Walk:
                 )
             self.here(v, t)
             self.hold(self.value_life[v], t)
+            self.unread.pop(id(self.value_life[v]), None)
             if self.value_life[v] is not None:
                 self.lanes.stall_until(self.lanes.ready.get(self.maker[v], 0))
             seen[s] = self.value_life[v]
         return seen
 
-    def run(self, t: int, i: int) -> None:
-        """Op ``i`` runs."""
+    def run(self, t: int, i: int, outputs: Any = None) -> None:
+        """Op ``i`` runs, and makes ``outputs`` (None: all)."""
         op = self.ops[i]
+        made, inputs = self.made(t, i, outputs), set(range(len(op["in"])))
+        workspace = op.get("workspace", 0)
+        if op.get("inside"):
+            members, inputs = slice_of(op, made)
+            workspace += sum(op["inside"][m].get("workspace", 0) for m in members)
         if "backward" in self.flags[i] and t < self.starts:
             raise BrokenPlanError(f"step {t}: op {i} depends on a tangent and runs in the forward")
         if self.flags[i] & ONCE and i in self.runs:
             raise BrokenPlanError(f"step {t}: op {i} may run only once")
-        seen = self.read(t, i)
+        seen = self.read(t, i, inputs)
         for k, out in enumerate(op["out"]):
             s = out["storage"]
+            if k not in made:
+                continue
             if s in seen:
                 if "mutates" in self.flags[i]:
                     self.written_by[s], self.written_at[s] = i, t
             elif "static" in self.held[s]:  # the caller's memory is written once
                 seen[s] = None
-                if i in self.runs:
+                if k in self.ever.get(i, ()):
                     self.lives.append(Life(s, t, t, self.storages[s]["bytes"]))
+                    if op.get("inside"):
+                        self.unread[id(self.lives[-1])] = t, k
             else:
                 seen[s] = self.begin(s, t)
+                if op.get("inside"):
+                    self.unread[id(seen[s])] = t, k
             self.value_life[self.first[i] + k] = seen[s]
-        if op.get("workspace", 0):
-            self.lives.append(Life(None, t, t, op["workspace"]))
-        took = int(op_seconds(op, self.device, self.work[i] if self.work else None) * 1e12 + 0.5)
-        self.lanes.clock += took
+        if workspace:
+            self.lives.append(Life(None, t, t, workspace))
+        self.lanes.clock += self.took(i, made)
         self.lanes.made[i], self.lanes.ready[i] = t, 0
-        if i not in self.runs:
-            self.once_ps += took
+        before, now = self.ever.get(i), self.ever.get(i, set()) | made
+        self.once_ps += self.took(i, now) - (0 if before is None else self.took(i, before))
+        self.ever[i] = now
         self.runs[i] = self.runs.get(i, 0) + 1
 
     def take(self, t: int, step: Any) -> None:
-        """One step: an op id, or an action and an id."""
-        action, i = ("run", step) if isinstance(step, int) else step
+        """One step: an op id, an action and an id, or a run with the outputs that it makes."""
+        action, i, *outputs = ("run", step) if isinstance(step, int) else step
         if action not in ("run", "out", "wait", "in"):
             raise BrokenPlanError(f"step {t}: unknown action {action!r}")
         if not 0 <= i < len(self.ops) or "placeholder" in self.flags[i]:
             raise BrokenPlanError(f"step {t}: {i} is not the id of an op that runs")
+        if len(outputs) > 1:
+            raise BrokenPlanError(f"step {t}: {step!r} says more than an action, an op and outputs")
+        if action != "run" and (outputs or self.ops[i].get("inside")):
+            raise BrokenPlanError(f"step {t}: what an op with an inside makes does not move")
         if action in ("wait", "in") and i not in self.lanes.ended:
             raise BrokenPlanError(f"step {t}: op {i} was never offloaded")
         if action == "wait":
@@ -391,7 +463,7 @@ class Walk:
         gone = self.lanes.free_gone(t)
         self.crossing += gone if t == self.starts else 0
         if action != "wait":
-            {"run": self.run, "out": self.copy_out, "in": self.copy_in}[action](t, i)
+            {"run": self.run, "out": self.copy_out, "in": self.copy_in}[action](t, i, *outputs)
 
     def finish(self) -> None:
         """What must be there at the end."""
@@ -411,13 +483,17 @@ class Walk:
             acts = kinds & (ONCE - {"unknown"}) and "placeholder" not in kinds
             if acts and i not in self.runs:
                 raise BrokenPlanError(f"op {i} must run once and does not run")
+        for life in self.lives:
+            if id(life) in self.unread and life.last == life.made:
+                t, k = self.unread[id(life)]
+                raise BrokenPlanError(f"step {t}: output {k} is made, but nobody reads it")
 
 
 def evaluate(
     problem: dict[str, Any], steps: list[Any], backward_starts: int, device: Device = "cpu"
 ) -> Evaluation:
-    """Walks ``steps`` (op ids, or an action and an id; the backward is from ``backward_starts``
-    on); checks all rules."""
+    """Walks ``steps`` (see ``Walk.take``; the backward is from ``backward_starts`` on); checks all
+    rules."""
     end = len(steps)
     if not 0 <= backward_starts <= end:
         raise BrokenPlanError(f"backward starts at {backward_starts} of {end} steps")

@@ -12,7 +12,7 @@
 #include "../planner.h"
 
 #define FORMAT "cutback.plan"
-#define VERSION 1
+#define VERSION 2
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -44,17 +44,31 @@ void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_end(w, '}');
 }
 
-static void put_steps(cb_json_writer *w, const cb_schedule *s) {
-    cb_json_begin(w, "steps", '[');
-    for (uint32_t t = 0; t < s->n_step; t++) {
-        cb_action action = cb_action_at(s, t);
-        if (action != CB_ACTION_RUN) {
-            cb_json_begin(w, NULL, '[');
-            cb_json_put_string(w, NULL, cb_action_names[action]);
-        }
-        cb_json_put_u64(w, NULL, s->step[t]);
-        if (action != CB_ACTION_RUN) cb_json_end(w, ']');
+/* 7: op 7 runs. ["out", 7]: what it made moves. ["run", 7, [0, 2]]: it runs and makes these. */
+static void put_step(cb_json_writer *w, const cb_problem *p, const cb_schedule *s, uint32_t step) {
+    cb_action action = cb_action_at(s, step);
+    uint32_t op = s->step[step], made = cb_made_at(p, s, step);
+    bool some = action == CB_ACTION_RUN && made != cb_all_made(p, op);
+    if (action == CB_ACTION_RUN && !some) {
+        cb_json_put_u64(w, NULL, op);
+        return;
     }
+    cb_json_begin(w, NULL, '[');
+    cb_json_put_string(w, NULL, cb_action_names[action]);
+    cb_json_put_u64(w, NULL, op);
+    if (some) {
+        cb_json_begin(w, NULL, '[');
+        for (uint32_t i = 0; i < CB_MOST_INNER_OUTPUTS; i++) {
+            if (cb_makes(made, i)) cb_json_put_u64(w, NULL, i);
+        }
+        cb_json_end(w, ']');
+    }
+    cb_json_end(w, ']');
+}
+
+static void put_steps(cb_json_writer *w, const cb_problem *p, const cb_schedule *s) {
+    cb_json_begin(w, "steps", '[');
+    for (uint32_t t = 0; t < s->n_step; t++) put_step(w, p, s, t);
     cb_json_end(w, ']');
 }
 
@@ -107,7 +121,7 @@ cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
     cb_plan_put_question(&w, plan);
     cb_plan_put_numbers(&w, plan);
     cb_json_put_u64(&w, "backward_starts", plan->schedule.backward_starts);
-    put_steps(&w, &plan->schedule);
+    put_steps(&w, p, &plan->schedule);
     put_decisions(&w, p, plan);
     put_lives(&w, plan);
     cb_json_end(&w, '}');
@@ -127,10 +141,37 @@ static cb_status check_fingerprint(const cb_problem *p, const cb_json *root, cb_
                    node->as.string, own);
 }
 
-/* ["out", 7]: the action of a step that runs nothing. */
-static cb_status read_action(const cb_json *c, const cb_json **op, uint32_t *action,
-                             cb_error *err) {
-    if (c->n != 2) {
+/* ["run", 7, [0, 2]]: the outputs that it makes. */
+static cb_status read_made(const cb_problem *p, const cb_json *list, uint32_t op, uint32_t *made,
+                           cb_error *err) {
+    uint32_t n = p->out_begin[op + 1] - p->out_begin[op], count = 0;
+    bool in_order = true;
+    if (list->kind != CB_JSON_ARRAY) {
+        return cb_fail(err, CB_INVALID, "line %u: the outputs of a run are a list, not of kind %s",
+                       list->line, cb_json_kind_name(list->kind));
+    }
+    *made = 0;
+    for (const cb_json *c = list->as.child; c; c = c->next, count++) {
+        uint64_t at;
+        if (n == 0)
+            return cb_fail(err, CB_INVALID, "line %u: an output of an op that has none", c->line);
+        CB_TRY(cb_json_as_u64(c, "output", n - 1, &at, err));
+        in_order &= at == count;
+        if (!cb_has_inside(p, op)) continue;
+        if (*made >> at & 1)
+            return cb_fail(err, CB_INVALID, "line %u: output %llu is made twice", c->line,
+                           (unsigned long long)at);
+        *made |= UINT32_C(1) << at;
+    }
+    if (!cb_has_inside(p, op) && in_order && count == n) *made = CB_ALL_OUTPUTS;
+    return CB_OK;
+}
+
+/* ["out", 7], or a run that says what it makes. */
+static cb_status read_list_step(const cb_json *c, const cb_json **op, uint32_t *action,
+                                const cb_json **made, cb_error *err) {
+    *made = NULL;
+    if (c->n != 2 && c->n != 3) {
         return cb_fail(err, CB_INVALID,
                        "line %u: a step is the id of an op, or a list of an action and an id; this "
                        "list has %u entries",
@@ -139,38 +180,58 @@ static cb_status read_action(const cb_json *c, const cb_json **op, uint32_t *act
     CB_TRY(cb_name_index(c->as.child, "the action of a step", cb_action_names, CB_ACTION_COUNT,
                          action, err));
     *op = c->as.child->next;
+    if (c->n == 2) return CB_OK;
+    if (*action != CB_ACTION_RUN) {
+        return cb_fail(err, CB_INVALID,
+                       "line %u: a step that moves something is a list of an action and an id; "
+                       "this list has 3 entries",
+                       c->line);
+    }
+    *made = (*op)->next;
     return CB_OK;
 }
 
-static bool moves_anything(const cb_json *list) {
+static bool has_lists(const cb_json *list, uint32_t n) {
     for (const cb_json *c = list->as.child; c; c = c->next) {
-        if (c->kind == CB_JSON_ARRAY) return true;
+        if (c->kind == CB_JSON_ARRAY && c->n == n) return true;
     }
     return false;
 }
 
+static cb_status read_step(const cb_problem *p, const cb_json *c, uint32_t *step, uint8_t *action,
+                           uint32_t *made, cb_error *err) {
+    const cb_json *op = c, *outputs = NULL;
+    uint32_t act = CB_ACTION_RUN;
+    uint64_t number;
+    if (p->n_op == 0)
+        return cb_fail(err, CB_INVALID, "line %u: a step, but the problem has no ops", c->line);
+    if (c->kind == CB_JSON_ARRAY) CB_TRY(read_list_step(c, &op, &act, &outputs, err));
+    CB_TRY(cb_json_as_u64(op, "step", p->n_op - 1, &number, err));
+    *step = (uint32_t)number;
+    if (action) *action = (uint8_t)act;
+    if (made) *made = CB_ALL_OUTPUTS;
+    return outputs ? read_made(p, outputs, *step, made, err) : CB_OK;
+}
+
 static cb_status read_steps(const cb_problem *p, const cb_json *root, cb_plan *plan,
                             cb_error *err) {
-    const cb_json *list, *starts, *op;
+    const cb_json *list, *starts;
     uint64_t number;
     CB_TRY(cb_json_want(root, "steps", CB_JSON_ARRAY, &list, err));
     CB_TRY(cb_json_want(root, "backward_starts", CB_JSON_INT, &starts, err));
     CB_TRY(cb_json_as_u64(starts, "backward_starts", list->n, &number, err));
-    uint32_t *step = CB_NEW(&plan->arena, uint32_t, list->n), t = 0, act;
-    uint8_t *action = moves_anything(list) ? CB_NEW(&plan->arena, uint8_t, list->n) : NULL;
-    if (!step || (!action && moves_anything(list))) return cb_no_memory(err);
-    plan->schedule = (cb_schedule){
-        .n_step = list->n, .step = step, .action = action, .backward_starts = (uint32_t)number};
-    for (const cb_json *c = list->as.child; c; c = c->next, t++) {
-        if (p->n_op == 0)
-            return cb_fail(err, CB_INVALID, "line %u: a step, but the problem has no ops", c->line);
-        act = CB_ACTION_RUN;
-        op = c;
-        if (c->kind == CB_JSON_ARRAY) CB_TRY(read_action(c, &op, &act, err));
-        CB_TRY(cb_json_as_u64(op, "step", p->n_op - 1, &number, err));
-        step[t] = (uint32_t)number;
-        if (action) action[t] = (uint8_t)act;
-    }
+    bool moves = has_lists(list, 2), chooses = has_lists(list, 3);
+    uint32_t *step = CB_NEW(&plan->arena, uint32_t, list->n), t = 0;
+    uint8_t *action = moves ? CB_NEW(&plan->arena, uint8_t, list->n) : NULL;
+    uint32_t *made = chooses ? CB_NEW(&plan->arena, uint32_t, list->n) : NULL;
+    if (!step || (moves && !action) || (chooses && !made)) return cb_no_memory(err);
+    plan->schedule = (cb_schedule){.n_step = list->n,
+                                   .step = step,
+                                   .action = action,
+                                   .made = made,
+                                   .backward_starts = (uint32_t)number};
+    for (const cb_json *c = list->as.child; c; c = c->next, t++)
+        CB_TRY(read_step(p, c, &step[t], action ? &action[t] : NULL, made ? &made[t] : NULL, err));
     return CB_OK;
 }
 
@@ -239,7 +300,8 @@ static cb_status read_bound(const cb_json *root, cb_plan *plan, cb_error *err) {
 
 static cb_status read_plan(const cb_problem *p, const cb_device *device, const cb_json *root,
                            cb_plan *plan, cb_error *err) {
-    CB_TRY(cb_check_format(root, FORMAT, VERSION, err));
+    int64_t version;
+    CB_TRY(cb_check_format(root, FORMAT, VERSION, &version, err));
     CB_TRY(check_fingerprint(p, root, err));
     if (!device) CB_TRY(read_device(root, &plan->arena, &device, err));
     CB_TRY(read_steps(p, root, plan, err));

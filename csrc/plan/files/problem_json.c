@@ -1,13 +1,16 @@
 /* Problems as JSON; docs/problem.md states the schema. What is at its default is left out. The
- * reader trusts nothing: it builds what the text says and cb_problem_verify judges it. */
+ * reader trusts nothing: it builds what the text says and cb_problem_verify judges it. Version 1
+ * has no ops with an inside; all else is alike. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "../../base/map.h"
+#include "../model/inside.h"
 #include "../model/names.h"
 
 #define FORMAT "cutback.problem"
-#define VERSION 1
+#define VERSION 2
+#define FIRST_WITH_INSIDES 2
 #define MOST_WHOLE ((uint64_t)INT64_MAX)
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -52,6 +55,36 @@ static void put_outputs(cb_json_writer *w, const cb_problem *p, uint32_t op) {
             cb_json_put_u64(w, "bytes", p->value_bytes[v]);
         if (p->value_constraint[v] != CB_FREE)
             cb_json_put_string(w, "constraint", cb_constraint_names[p->value_constraint[v]]);
+        if (cb_has_inside(p, op)) cb_json_put_u64(w, "member", p->value_member[v]);
+        cb_json_end(w, '}');
+    }
+    cb_json_end(w, ']');
+}
+
+static void put_bits(cb_json_writer *w, const char *key, uint64_t set) {
+    cb_json_begin(w, key, '[');
+    for (uint32_t i = 0; i < 64; i++) {
+        if (set >> i & 1) cb_json_put_u64(w, NULL, i);
+    }
+    cb_json_end(w, ']');
+}
+
+static void put_inside(cb_json_writer *w, const cb_problem *p, uint32_t op) {
+    if (!cb_has_inside(p, op)) return;
+    cb_json_begin(w, "inside", '[');
+    for (uint32_t i = p->member_begin[op]; i < p->member_begin[op + 1]; i++) {
+        const cb_member *m = &p->member[i];
+        cb_json_begin(w, NULL, '{');
+        put_flags(w, m->flags, cb_op_flag_names, CB_OP_FLAG_COUNT);
+        put_bits(w, "reads", m->reads);
+        put_bits(w, "uses", m->uses);
+        if (m->size != 0) cb_json_put_u64(w, "size", m->size);
+        if (m->flops != 0) cb_json_put_double(w, "flops", m->flops);
+        if (m->bytes != 0) cb_json_put_u64(w, "bytes", m->bytes);
+        if (m->work_class != CB_WORK_F32)
+            cb_json_put_string(w, "class", cb_work_class_names[m->work_class]);
+        if (m->time_ps != -1) cb_json_put_int(w, "time_ps", m->time_ps);
+        if (m->workspace != 0) cb_json_put_u64(w, "workspace", m->workspace);
         cb_json_end(w, '}');
     }
     cb_json_end(w, ']');
@@ -73,6 +106,7 @@ static void put_op(cb_json_writer *w, const cb_problem *p, uint32_t op) {
     if (p->op_workspace[op] != 0) cb_json_put_u64(w, "workspace", p->op_workspace[op]);
     if (p->op_group[op] != CB_NONE) cb_json_put_u64(w, "group", p->op_group[op]);
     if (p->op_region[op] != CB_NONE) cb_json_put_u64(w, "region", p->op_region[op]);
+    put_inside(w, p, op);
     cb_json_end(w, '}');
 }
 
@@ -116,6 +150,7 @@ cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err) {
 
 typedef struct reader {
     cb_problem *p;
+    int64_t version;
     cb_error *err;
 } reader;
 
@@ -200,14 +235,80 @@ static cb_status read_storages(const reader *r, const cb_json *list) {
     return CB_OK;
 }
 
+/* Places below 64, as a set; each once. */
+static cb_status read_bits(const reader *r, const cb_json *object, const char *key, uint64_t *out) {
+    const cb_json *list;
+    CB_TRY(cb_json_want(object, key, CB_JSON_ARRAY, &list, r->err));
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        uint64_t at;
+        CB_TRY(cb_json_as_u64(c, key, 63, &at, r->err));
+        if (*out >> at & 1)
+            return cb_fail(r->err, CB_INVALID, "line %u: %llu stands in \"%s\" twice", c->line,
+                           (unsigned long long)at, key);
+        *out |= UINT64_C(1) << at;
+    }
+    return CB_OK;
+}
+
+static cb_status read_member(const reader *r, const cb_json *node, cb_member *m) {
+    static const char *const known[] = {"reads", "uses",  "size",    "flops",    "bytes",
+                                        "class", "flags", "time_ps", "workspace"};
+    CB_TRY(want_object(r, node, "member"));
+    CB_TRY(cb_known_keys(node, "member", known, sizeof known / sizeof *known, r->err));
+    CB_TRY(read_flags(r, node, cb_op_flag_names, CB_OP_FLAG_COUNT, &m->flags));
+    CB_TRY(read_bits(r, node, "reads", &m->reads));
+    CB_TRY(read_bits(r, node, "uses", &m->uses));
+    CB_TRY(read_u64(r, node, "size", MOST_WHOLE, &m->size));
+    CB_TRY(read_double(r, node, "flops", &m->flops));
+    CB_TRY(read_u64(r, node, "bytes", MOST_WHOLE, &m->bytes));
+    CB_TRY(read_name(r, node, "class", cb_work_class_names, CB_WORK_CLASS_COUNT, &m->work_class));
+    if (cb_json_get(node, "time_ps"))
+        CB_TRY(cb_json_as_i64(cb_json_get(node, "time_ps"), "time_ps", &m->time_ps, r->err));
+    return read_u64(r, node, "workspace", MOST_WHOLE, &m->workspace);
+}
+
+/* The members were counted before, so there is room. */
+static cb_status read_inside(const reader *r, const cb_json *node, uint32_t op) {
+    cb_problem *p = r->p;
+    const cb_json *list;
+    if (!p->member_begin) return CB_OK;
+    uint32_t m = p->member_begin[op];
+    p->member_begin[op + 1] = m;
+    if (!cb_json_get(node, "inside")) return CB_OK;
+    CB_TRY(cb_json_want(node, "inside", CB_JSON_ARRAY, &list, r->err));
+    for (const cb_json *c = list->as.child; c; c = c->next)
+        CB_TRY(read_member(r, c, &p->member[m++]));
+    p->member_begin[op + 1] = m;
+    return CB_OK;
+}
+
+/* Which member makes an output: to be said where there is an inside, and only there. */
+static cb_status read_value_member(const reader *r, const cb_json *node, uint32_t value) {
+    cb_problem *p = r->p;
+    const cb_json *member = cb_json_get(node, "member");
+    bool inside = cb_has_inside(p, p->value_op[value]);
+    uint64_t at;
+    if (!inside && !member) return CB_OK;
+    if (!inside || !member) {
+        return cb_fail(r->err, CB_INVALID,
+                       "line %u: a value has a \"member\" if its op has an inside, and only then",
+                       node->line);
+    }
+    CB_TRY(cb_json_as_u64(member, "member", CB_MOST_MEMBERS - 1, &at, r->err));
+    p->value_member[value] = (uint8_t)at;
+    return CB_OK;
+}
+
 static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op) {
-    static const char *const known[] = {"storage", "type", "constraint", "bytes"};
+    static const char *const known[] = {"storage", "type", "constraint", "bytes", "member"};
+    uint32_t n_known = r->version < FIRST_WITH_INSIDES ? 4 : 5;
     cb_problem *p = r->p;
     uint32_t v = p->out_begin[op];
     for (const cb_json *c = list->as.child; c; c = c->next, v++) {
         CB_TRY(want_object(r, c, "value"));
-        CB_TRY(cb_known_keys(c, "value", known, 4, r->err));
+        CB_TRY(cb_known_keys(c, "value", known, n_known, r->err));
         p->value_op[v] = op;
+        CB_TRY(read_value_member(r, c, v));
         const cb_json *storage; /* it has no other value to fall back to */
         CB_TRY(cb_json_want(c, "storage", CB_JSON_INT, &storage, r->err));
         CB_TRY(read_u32(r, c, "storage", &p->value_storage[v]));
@@ -220,12 +321,14 @@ static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op)
 }
 
 static cb_status read_op(const reader *r, const cb_json *node, uint32_t op) {
-    static const char *const known[] = {"name",      "kind",  "at",    "flags", "in",
-                                        "out",       "flops", "bytes", "class", "time_ps",
-                                        "workspace", "group", "region"};
+    static const char *const known[] = {"name",      "kind",  "at",     "flags", "in",
+                                        "out",       "flops", "bytes",  "class", "time_ps",
+                                        "workspace", "group", "region", "inside"};
+    uint32_t n_known = sizeof known / sizeof *known - (r->version < FIRST_WITH_INSIDES ? 1 : 0);
     cb_problem *p = r->p;
     const cb_json *list;
-    CB_TRY(cb_known_keys(node, "op", known, sizeof known / sizeof *known, r->err));
+    CB_TRY(cb_known_keys(node, "op", known, n_known, r->err));
+    CB_TRY(read_inside(r, node, op));
     CB_TRY(read_text(r, node, "name", &p->op_name[op]));
     CB_TRY(read_text(r, node, "kind", &p->op_kind[op]));
     CB_TRY(read_text(r, node, "at", &p->op_location[op]));
@@ -311,8 +414,8 @@ static cb_status check_fingerprint(const reader *r, const cb_json *root) {
 }
 
 /* Sizes of all lists, before anything is allocated for them. */
-static cb_status count_items(const cb_json *ops, uint32_t *n_in, uint32_t *n_value, cb_error *err) {
-    uint64_t in = 0, out = 0;
+static cb_status count_items(const cb_json *ops, cb_problem_sizes *n, cb_error *err) {
+    uint64_t in = 0, out = 0, members = 0;
     for (const cb_json *c = ops->as.child; c; c = c->next) {
         const cb_json *list;
         if (c->kind != CB_JSON_OBJECT) {
@@ -323,11 +426,15 @@ static cb_status count_items(const cb_json *ops, uint32_t *n_in, uint32_t *n_val
         in += list->n;
         CB_TRY(cb_json_want(c, "out", CB_JSON_ARRAY, &list, err));
         out += list->n;
+        const cb_json *inside = cb_json_get(c, "inside");
+        if (inside && inside->kind == CB_JSON_ARRAY) members += inside->n;
     }
-    if (in >= CB_NONE || out >= CB_NONE)
+    if (in >= CB_NONE || out >= CB_NONE || members >= CB_NONE)
         return cb_fail(err, CB_INVALID, "problem: too many values");
-    *n_in = (uint32_t)in;
-    *n_value = (uint32_t)out;
+    n->n_op = ops->n;
+    n->n_in = (uint32_t)in;
+    n->n_value = (uint32_t)out;
+    n->n_member = (uint32_t)members;
     return CB_OK;
 }
 
@@ -347,16 +454,17 @@ cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_prob
                                         "storages",
                                         "ops"};
     const cb_json *storages, *ops;
-    uint32_t n_in = 0, n_value = 0;
-    CB_TRY(cb_check_format(root, FORMAT, VERSION, err));
+    cb_problem_sizes n = {0};
+    int64_t version;
+    CB_TRY(cb_check_format(root, FORMAT, VERSION, &version, err));
     CB_TRY(cb_known_keys(root, "problem", known, sizeof known / sizeof *known, err));
     CB_TRY(cb_json_want(root, "storages", CB_JSON_ARRAY, &storages, err));
     CB_TRY(cb_json_want(root, "ops", CB_JSON_ARRAY, &ops, err));
-    CB_TRY(count_items(ops, &n_in, &n_value, err));
+    CB_TRY(count_items(ops, &n, err));
+    n.n_storage = storages->n;
     cb_problem *p = NULL;
-    CB_TRY(
-        cb_problem_create(alloc, (cb_problem_sizes){ops->n, n_in, n_value, storages->n}, &p, err));
-    reader r = {.p = p, .err = err};
+    CB_TRY(cb_problem_create(alloc, n, &p, err));
+    reader r = {.p = p, .version = version, .err = err};
     p->backward_starts = ops->n;
     cb_status status = read_body(&r, root, storages, ops);
     if (status == CB_OK) status = check_fingerprint(&r, root);

@@ -6,7 +6,10 @@
 #include <string.h>
 
 #define PS_PER_S 1e12
-#define MOST_PS 1e15 /* of one op: as long as verified measured times may be */
+#define MOST_PS 1e15      /* of one op: as long as verified measured times may be */
+#define MOST_SUMMANDS 128 /* of the time of an op with an inside */
+
+_Static_assert(1 + CB_MOST_MEMBERS + CB_MOST_INNER_OUTPUTS <= MOST_SUMMANDS, "what is summed up");
 
 _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the table");
 
@@ -47,7 +50,7 @@ cb_status cb_unknown_device(const char *name, cb_error *err) {
     return cb_fail(err, CB_INVALID, "no device is called \"%.40s\"; there are %s", name, list);
 }
 
-int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device) {
+int64_t cb_own_time_ps(const cb_problem *p, uint32_t op, const cb_device *device) {
     if (p->op_flags[op] & (CB_POP_VIEW | CB_POP_PLACEHOLDER)) return 0;
     if (p->op_time_ps[op] >= 0) return p->op_time_ps[op];
     double arithmetic = p->op_flops[op] / device->flops_per_s[p->op_class[op]];
@@ -56,6 +59,35 @@ int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device)
     double launch = fused && !p->fused_launch[op] ? 0 : device->launch_s;
     double ps = (fmax(arithmetic, bytes / device->bytes_per_s) + launch) * PS_PER_S;
     return (int64_t)fmin(ps + 0.5, MOST_PS);
+}
+
+int64_t cb_member_time_ps(const cb_problem *p, uint32_t op, uint32_t member,
+                          const cb_device *device) {
+    const cb_member *m = &p->member[p->member_begin[op] + member];
+    if (m->time_ps >= 0) return m->time_ps;
+    double arithmetic = m->flops / device->flops_per_s[m->work_class];
+    double ps = fmax(arithmetic, (double)m->bytes / device->bytes_per_s) * PS_PER_S;
+    return (int64_t)fmin(ps + 0.5, MOST_PS / MOST_SUMMANDS);
+}
+
+int64_t cb_write_time_ps(const cb_problem *p, uint32_t value, const cb_device *device) {
+    double ps = (double)cb_value_bytes(p, value) / device->bytes_per_s * PS_PER_S;
+    return (int64_t)fmin(ps + 0.5, MOST_PS / MOST_SUMMANDS);
+}
+
+int64_t cb_run_time_ps(const cb_problem *p, uint32_t op, uint32_t made, const cb_device *device) {
+    int64_t time_ps = cb_own_time_ps(p, op, device);
+    if (!cb_has_inside(p, op)) return time_ps;
+    uint64_t members = cb_slice_of(p, op, made).members;
+    for (uint32_t m = 0; m < p->member_begin[op + 1] - p->member_begin[op]; m++)
+        time_ps += members >> m & 1 ? cb_member_time_ps(p, op, m, device) : 0;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+        time_ps += cb_makes(made, v - p->out_begin[op]) ? cb_write_time_ps(p, v, device) : 0;
+    return time_ps;
+}
+
+int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device) {
+    return cb_run_time_ps(p, op, CB_ALL_OUTPUTS, device);
 }
 
 double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device) {

@@ -2,7 +2,7 @@
 #ifndef CB_PLAN_COST_H
 #define CB_PLAN_COST_H
 
-#include "problem.h"
+#include "inside.h"
 
 typedef struct cb_device {
     const char *name;
@@ -22,6 +22,15 @@ CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);
  * the border of the op's group, and one launch a group; views and placeholders 0; a measured time
  * wins. */
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
+/* The same of a run that makes these outputs (inside.h). Of an op with an inside the time is a sum:
+ * what every run of the op takes, what the members of its slice take, and what it takes to write
+ * each output. */
+int64_t cb_run_time_ps(const cb_problem *p, uint32_t op, uint32_t made, const cb_device *device);
+/* Parts of that sum: every run of the op; one member, by its place; writing one output. */
+int64_t cb_own_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
+int64_t cb_member_time_ps(const cb_problem *p, uint32_t op, uint32_t member,
+                          const cb_device *device);
+int64_t cb_write_time_ps(const cb_problem *p, uint32_t value, const cb_device *device);
 /* The problem's own link goes before the device's. 0: there is none. */
 double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);
 /* Of a copy over such a link, which there must be; negative: 1,000 s or more, which no plan takes.

@@ -313,6 +313,10 @@ cb_status cb_facts_hoist(cb_facts *f, const bool *hoist, cb_error *err) {
 cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *arena,
                         cb_facts *out, cb_error *err) {
     cb_facts f = {.p = p, .device = device, .alloc = arena->alloc};
+    if (p->member_begin) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "plan: schedules of problems with insides are evaluated, but not searched");
+    }
     f.time_ps = CB_NEW(arena, int64_t, p->n_op);
     f.cost_ps = CB_NEW(arena, int64_t, p->n_op);
     f.again_bytes = CB_NEW(arena, uint64_t, p->n_op);

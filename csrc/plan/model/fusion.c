@@ -3,6 +3,7 @@
 #include "fusion.h"
 
 #include "../../base/sort.h"
+#include "inside.h"
 
 typedef struct fusion {
     cb_problem *p;
@@ -48,6 +49,7 @@ static uint32_t partner_of(const fusion *z, uint32_t op) {
     const cb_problem *p = z->p;
     uint32_t partner = CB_NONE;
     if (!(p->op_flags[op] & CB_POP_FUSIBLE) || (p->op_flags[op] & CB_POP_REDUCTION)) return CB_NONE;
+    if (cb_has_inside(p, op)) return CB_NONE; /* it is a kernel already */
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
         if (z->root[s] != op || z->leaves[s] || z->reader[s] == CB_NONE) return CB_NONE;
@@ -55,7 +57,8 @@ static uint32_t partner_of(const fusion *z, uint32_t op) {
         partner = z->reader[s];
     }
     if (partner == CB_NONE || p->op_group[partner] != CB_NONE) return CB_NONE;
-    bool fuses = (p->op_flags[partner] & CB_POP_FUSIBLE) && same_phase(p, op, partner);
+    bool fuses = (p->op_flags[partner] & CB_POP_FUSIBLE) && same_phase(p, op, partner) &&
+                 !cb_has_inside(p, partner);
     return fuses ? partner : CB_NONE;
 }
 

@@ -60,7 +60,8 @@ cb_status cb_known_keys(const cb_json *object, const char *what, const char *con
     return CB_OK;
 }
 
-cb_status cb_check_format(const cb_json *root, const char *format, int64_t version, cb_error *err) {
+cb_status cb_check_format(const cb_json *root, const char *format, int64_t newest, int64_t *version,
+                          cb_error *err) {
     const cb_json *name, *number;
     if (root->kind != CB_JSON_OBJECT) {
         return cb_fail(err, CB_INVALID, "%s: the document must be an object, not of kind %s",
@@ -72,9 +73,10 @@ cb_status cb_check_format(const cb_json *root, const char *format, int64_t versi
         return cb_fail(err, CB_INVALID, "the document's format is \"%.60s\", not \"%s\"",
                        name->as.string, format);
     }
-    if (number->as.integer != version) {
-        return cb_fail(err, CB_INVALID, "%s: version %lld; this library reads version %lld", format,
-                       (long long)number->as.integer, (long long)version);
+    if (number->as.integer < 1 || number->as.integer > newest) {
+        return cb_fail(err, CB_INVALID, "%s: version %lld; this library reads versions 1 to %lld",
+                       format, (long long)number->as.integer, (long long)newest);
     }
+    *version = number->as.integer;
     return CB_OK;
 }

@@ -22,9 +22,9 @@ CB_MUST_CHECK cb_status cb_name_index(const cb_json *node, const char *what,
 /* CB_INVALID when the object has a key that is not among the `n` known ones: most likely a slip. */
 CB_MUST_CHECK cb_status cb_known_keys(const cb_json *object, const char *what,
                                       const char *const *known, uint32_t n, cb_error *err);
-/* The document is an object with this `format` and `version`. */
-CB_MUST_CHECK cb_status cb_check_format(const cb_json *root, const char *format, int64_t version,
-                                        cb_error *err);
+/* The document is an object with this `format`, of a version from 1 to `newest`: `version`. */
+CB_MUST_CHECK cb_status cb_check_format(const cb_json *root, const char *format, int64_t newest,
+                                        int64_t *version, cb_error *err);
 /* cb_problem_from_json, of a text that is parsed already. */
 CB_MUST_CHECK cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root,
                                                  cb_problem **out, cb_error *err);

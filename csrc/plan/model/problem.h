@@ -28,6 +28,8 @@ enum { /* op flags */
        CB_POP_PARAMETER =
            1 << 12 /* with PLACEHOLDER: parameter or buffer, there in every step anyway */
 };
+/* What a member of an op with an inside may be: what runs once is an op by itself. */
+#define CB_POP_INNER (CB_POP_FUSIBLE | CB_POP_COMPUTE | CB_POP_RANDOM_COUNTER | CB_POP_REDUCTION)
 #define CB_POP_ONCE \
     (CB_POP_RANDOM_STATEFUL | CB_POP_EFFECT | CB_POP_COLLECTIVE | CB_POP_MUTATES | CB_POP_UNKNOWN)
 
@@ -47,6 +49,18 @@ typedef enum cb_work_class {
     CB_WORK_INT,
     CB_WORK_CLASS_COUNT
 } cb_work_class;
+
+typedef struct cb_member { /* of an op with an inside (inside.h): makes one value of it */
+    uint64_t reads;        /* inputs of the op, a bit each by their place in its list */
+    uint64_t uses;         /* members before it whose values it reads, a bit each */
+    uint64_t size;         /* bytes of the value that it makes */
+    double flops;
+    uint64_t bytes;     /* moved; what the op writes of it counts by itself */
+    int64_t time_ps;    /* measured picoseconds, -1: use the cost model */
+    uint64_t workspace; /* scratch bytes, beside those of the op and of other members */
+    uint32_t flags;     /* CB_POP_INNER */
+    uint8_t work_class; /* cb_work_class */
+} cb_member;
 
 typedef struct cb_problem {
     cb_arena arena; /* owns everything below */
@@ -93,6 +107,11 @@ typedef struct cb_problem {
     uint64_t static_bytes;    /* parameters, optimizer states, ...: what `total` adds to `live` */
     double link_bytes_per_s;  /* one direction of the offload link; 0: no offload */
 
+    uint32_t *member_begin; /* [n_op + 1] into member; none of its own: an op without an inside.
+                               NULL: no op has one */
+    cb_member *member;
+    uint8_t *value_member; /* [n_value] the member of its op that makes it; NULL likewise */
+
     /* Worked out by cb_find_fusion (fusion.h); NULL before: every op is by itself. */
     uint32_t *fused_group; /* [n_op] last op of its group */
     uint64_t *fused_bytes; /* [n_op] bytes moved across the border of its group */
@@ -100,9 +119,9 @@ typedef struct cb_problem {
 } cb_problem;
 
 typedef struct cb_problem_sizes {
-    uint32_t n_op, n_in, n_value, n_storage;
+    uint32_t n_op, n_in, n_value, n_storage, n_member;
 } cb_problem_sizes;
-/* Zeroed arrays; constraints FREE, times -1, ids CB_NONE. */
+/* Zeroed arrays; constraints FREE, times -1, ids CB_NONE. No members: no arrays for them. */
 CB_MUST_CHECK cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **out,
                                           cb_error *err);
 void cb_problem_free(cb_problem *p);

@@ -1,4 +1,5 @@
-/* schedule.h: a schedule is the list of ops to run, in order; everything else follows from it. The
+/* schedule.h: a schedule is the list of ops to run, in order, and what each run makes where an op
+ * has an inside (model/inside.h); everything else follows from it. The
  * evaluator: lives, peak, saved bytes, time; and where each storage instance lies in the arena.
  * Used by the planner and again by lowering, so that what was planned is what runs. */
 #ifndef CB_PLAN_SCHEDULE_H
@@ -19,10 +20,17 @@ typedef struct cb_schedule {
     uint32_t n_step;
     const uint32_t *step;     /* [n_step] op ids; an op that occurs again is recomputed */
     const uint8_t *action;    /* [n_step] cb_action; NULL: all run */
+    const uint32_t *made;     /* [n_step] outputs that a run makes, a set; NULL: always all. Of an
+                                 op without an inside CB_ALL_OUTPUTS */
     uint32_t backward_starts; /* index of the first step of the backward */
 } cb_schedule;
 static inline cb_action cb_action_at(const cb_schedule *s, uint32_t step) {
     return s->action ? (cb_action)s->action[step] : CB_ACTION_RUN;
+}
+
+static inline uint32_t cb_made_at(const cb_problem *p, const cb_schedule *s, uint32_t step) {
+    uint32_t all = cb_all_made(p, s->step[step]);
+    return s->made ? s->made[step] & all : all;
 }
 
 /* One life of one storage, or the scratch of one step (storage CB_NONE). Alive while steps
@@ -39,9 +47,9 @@ typedef struct cb_lives {
     uint32_t n_instance;
     cb_instance *instance;        /* in order of `made`; statics have none */
     uint32_t *value_instance_in;  /* per step input, aligned with the walk order: instance read,
-                                     CB_NONE: static */
+                                     CB_NONE: static, or not read by this run */
     uint32_t *in_begin;           /* [n_step + 1] into value_instance_in */
-    uint32_t *value_instance_out; /* per step output likewise */
+    uint32_t *value_instance_out; /* per step output likewise; CB_NONE also: not made */
     uint32_t *out_begin;          /* [n_step + 1] */
     uint32_t *scratch_instance;   /* [n_step] CB_NONE: no scratch */
     uint64_t
@@ -60,7 +68,8 @@ typedef struct cb_lives {
 CB_MUST_CHECK cb_status cb_schedule_copy(const cb_schedule *s, cb_arena *arena, cb_schedule *out,
                                          cb_error *err);
 /* Checks every rule (inputs live, backward ops after the start, run-once ops once, outputs exist,
- * nothing leaves that is shared) and fills `out` from `arena`. CB_INVALID names a broken rule;
+ * an op without an inside makes all of them, one with an inside none in vain, nothing leaves that
+ * is shared) and fills `out` from `arena`. CB_INVALID names a broken rule;
  * CB_UNSUPPORTED: something moves, but there is no link. */
 CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s,
                                          const cb_device *device, cb_arena *arena, cb_lives *out,

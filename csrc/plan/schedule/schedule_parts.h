@@ -3,12 +3,14 @@
  * It walks a schedule once, checks every rule and notes who lives when. It is kept plain, as the
  * planner's claims rest on it; tests/reference/evaluate.py says the same in another language.
  *
- *   - A value is live from the step that makes it until its op runs again; a step reads the latest.
+ *   - A value is live from the step that makes it until a step makes it again; a step reads the
+ *     latest. A run makes the outputs that its step says, of those that its op has, and reads the
+ *     inputs that these need; its other outputs keep their lives.
  *   - An instance is one life of one storage: it begins where its storage is allocated and ends
  *     with the last step that reads any value of it, views included.
- *   - What is held, and what lies in the caller's memory, belongs to its op's first run; a later
- *     run makes a copy for itself, which is counted in its step and lives on only if a step reads
- *     it. The caller's memory is written once, and it is what later steps read.
+ *   - What is held, and what lies in the caller's memory, belongs to the first run that makes it; a
+ *     later run makes a copy for itself, which is counted in its step and lives on only if a step
+ *     reads it. The caller's memory is written once, and it is what later steps read.
  *
  * No list of frees exists anywhere: frees follow from the last reads.
  *
@@ -65,6 +67,7 @@ typedef struct walker {
     uint32_t *seen_instance;
     uint32_t *mutator; /* [n_storage] last op that wrote into it, CB_NONE: none */
     uint32_t *runs;    /* [n_op] */
+    uint32_t *ever;    /* [n_op] outputs made so far */
     int64_t clock;
     lanes *lanes; /* NULL: nothing moves */
     cb_error *err;

@@ -3,7 +3,7 @@
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static cb_status check_step(const walker *w, uint32_t step, uint32_t op) {
+static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_slice slice) {
     const cb_problem *p = w->p;
     uint32_t flags = p->op_flags[op];
     if ((flags & CB_POP_BACKWARD) && step < w->s->backward_starts) {
@@ -19,6 +19,7 @@ static cb_status check_step(const walker *w, uint32_t step, uint32_t op) {
     }
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint32_t v = p->in_value[j], s = p->value_storage[v];
+        if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
         if (!w->have[v]) {
             return cb_fail(w->err, CB_INVALID,
                            "step %u: %s needs value %u of %s, which has not been made", step,
@@ -34,11 +35,15 @@ static cb_status check_step(const walker *w, uint32_t step, uint32_t op) {
     return CB_OK;
 }
 
-static void read_inputs(walker *w, uint32_t step, uint32_t op) {
+static void read_inputs(walker *w, uint32_t step, uint32_t op, cb_slice slice) {
     const cb_problem *p = w->p;
     uint32_t *at = w->lives->value_instance_in + w->lives->in_begin[step];
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint32_t v = p->in_value[j], s = p->value_storage[v], instance = w->value_instance[v];
+        if (!cb_slice_reads(slice, j - p->in_begin[op])) {
+            *at++ = CB_NONE;
+            continue;
+        }
         *at++ = instance;
         cb_walk_hold(w, instance, step);
         w->seen_at[s] = step;
@@ -46,18 +51,22 @@ static void read_inputs(walker *w, uint32_t step, uint32_t op) {
     }
 }
 
-static void make_outputs(walker *w, uint32_t step, uint32_t op) {
+static void make_outputs(walker *w, uint32_t step, uint32_t op, uint32_t made) {
     const cb_problem *p = w->p;
     uint32_t *at = w->lives->value_instance_out + w->lives->out_begin[step];
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
+        if (!cb_makes(made, v - p->out_begin[op])) {
+            *at++ = CB_NONE;
+            continue;
+        }
         bool alias = w->seen_at[s] == step;
         if (alias && (p->op_flags[op] & CB_POP_MUTATES)) {
             w->mutator[s] = op;
             if (w->lanes) w->lanes->written[s] = step;
         }
         if (!alias) {
-            bool given = cb_is_static(p, s) && w->runs[op] == 0;
+            bool given = cb_is_static(p, s) && !w->have[v];
             w->seen_at[s] = step;
             w->seen_instance[s] =
                 given ? CB_NONE : cb_walk_add_instance(w, s, step, p->storage_bytes[s]);
@@ -69,28 +78,44 @@ static void make_outputs(walker *w, uint32_t step, uint32_t op) {
     }
 }
 
+/* `once_ps` counts one run of all that is ever made of the op. */
+static void take_time(walker *w, uint32_t op, uint32_t made) {
+    const cb_problem *p = w->p;
+    int64_t time = cb_run_time_ps(p, op, made, w->device);
+    uint32_t before = w->ever[op], now = before | made;
+    w->clock = cb_after(w->clock, time);
+    if (before == 0) w->lives->once_ps += time;
+    else if (now != before)
+        w->lives->once_ps +=
+            cb_run_time_ps(p, op, now, w->device) - cb_run_time_ps(p, op, before, w->device);
+    w->ever[op] = now;
+    w->lives->n_recomputed += w->runs[op]++ > 0;
+}
+
 static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
     const cb_problem *p = w->p;
     cb_lives *lives = w->lives;
     lanes *m = w->lanes;
-    int64_t time = cb_op_time_ps(p, op, w->device);
-    CB_TRY(check_step(w, step, op));
+    uint32_t made = cb_made_at(p, w->s, step);
+    cb_slice slice = cb_slice_of(p, op, made);
+    CB_TRY(check_step(w, step, op, slice));
     if (m) cb_walk_free_gone(w, step, w->clock);
-    read_inputs(w, step, op);
+    read_inputs(w, step, op, slice);
     for (uint32_t j = p->in_begin[op]; m && j < p->in_begin[op + 1]; j++) {
         uint32_t v = p->in_value[j];
-        if (w->value_instance[v] != CB_NONE) cb_walk_stall_until(w, m->ready[p->value_op[v]]);
+        bool reads = cb_slice_reads(slice, j - p->in_begin[op]);
+        if (reads && w->value_instance[v] != CB_NONE)
+            cb_walk_stall_until(w, m->ready[p->value_op[v]]);
     }
-    make_outputs(w, step, op);
+    make_outputs(w, step, op, made);
     if (m) {
         m->made_at[op] = step;
         m->ready[op] = 0;
     }
-    if (p->op_workspace[op] > 0)
-        lives->scratch_instance[step] = cb_walk_add_instance(w, CB_NONE, step, p->op_workspace[op]);
-    w->clock = cb_after(w->clock, time);
-    if (w->runs[op]++ == 0) lives->once_ps += time;
-    else lives->n_recomputed++;
+    uint64_t workspace = cb_run_workspace(p, op, made);
+    if (workspace > 0)
+        lives->scratch_instance[step] = cb_walk_add_instance(w, CB_NONE, step, workspace);
+    take_time(w, op, made);
     return CB_OK;
 }
 
@@ -180,6 +205,23 @@ static cb_status end_walk(walker *w) {
     return CB_OK;
 }
 
+/* What an op with an inside makes is read by a step, or held. */
+static cb_status check_use(const walker *w) {
+    const cb_problem *p = w->p;
+    const cb_lives *lives = w->lives;
+    for (uint32_t t = 0; t < w->s->n_step; t++) {
+        uint32_t op = w->s->step[t];
+        if (!cb_has_inside(p, op)) continue;
+        for (uint32_t i = lives->out_begin[t]; i < lives->out_begin[t + 1]; i++) {
+            uint32_t instance = lives->value_instance_out[i];
+            if (instance == CB_NONE || lives->instance[instance].last > t) continue;
+            return cb_fail(w->err, CB_INVALID, "step %u: %s makes output %u, which nobody reads", t,
+                           p->op_name[op], i - lives->out_begin[t]);
+        }
+    }
+    return CB_OK;
+}
+
 /* live_bytes first holds what begins and ends at each step (as differences modulo 2^64), then their
  * sum. */
 static void measure(walker *w) {
@@ -201,6 +243,21 @@ static void measure(walker *w) {
 
 /* ---- from the first step to the last --------------------------------------------------------- */
 
+/* Which outputs a step makes is a choice only where there is an inside, and never none. */
+static cb_status check_made(const cb_problem *p, const cb_schedule *s, uint32_t step,
+                            cb_error *err) {
+    uint32_t op = s->step[step], made = s->made[step], all = cb_all_made(p, op);
+    bool partial = made != all && made != CB_ALL_OUTPUTS;
+    if (cb_has_inside(p, op) ? !partial || (made && !(made & ~all)) : !partial) return CB_OK;
+    if (!cb_has_inside(p, op)) {
+        return cb_fail(err, CB_INVALID,
+                       "step %u: %s has no inside and makes all of its outputs in every run", step,
+                       p->op_name[op]);
+    }
+    return cb_fail(err, CB_INVALID, "step %u: %s makes %s", step, p->op_name[op],
+                   made ? "an output that it does not have" : "none of its outputs");
+}
+
 static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t *n_in,
                              uint64_t *n_out, cb_error *err) {
     *n_in = *n_out = 0;
@@ -212,6 +269,12 @@ static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t
                            p->op_name[op]);
         }
         cb_action action = cb_action_at(s, t);
+        if (action != CB_ACTION_RUN && cb_has_inside(p, op)) {
+            return cb_fail(err, CB_INVALID,
+                           "step %u: %s has an inside, and what it makes does not move", t,
+                           p->op_name[op]);
+        }
+        if (s->made && action == CB_ACTION_RUN) CB_TRY(check_made(p, s, t, err));
         if (action == CB_ACTION_RUN) *n_in += p->in_begin[op + 1] - p->in_begin[op];
         if (action != CB_ACTION_WAIT) *n_out += p->out_begin[op + 1] - p->out_begin[op];
     }
@@ -237,6 +300,7 @@ static cb_status start_walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     w->seen_instance = CB_NEW(scratch, uint32_t, p->n_storage);
     w->mutator = CB_NEW(scratch, uint32_t, p->n_storage);
     w->runs = CB_NEW(scratch, uint32_t, p->n_op);
+    w->ever = CB_NEW(scratch, uint32_t, p->n_op);
     cb_lives *lives = w->lives;
     uint64_t n_instance = w->s->action ? 2 * n_out + n_step : n_out + n_step;
     lives->instance = CB_NEW(arena, cb_instance, n_instance);
@@ -247,7 +311,7 @@ static cb_status start_walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     lives->scratch_instance = CB_NEW(arena, uint32_t, n_step);
     lives->live_bytes = CB_NEW(arena, uint64_t, (size_t)n_step + 1);
     if (!w->value_instance || !w->have || !w->latest || !w->first || !w->seen_at ||
-        !w->seen_instance || !w->mutator || !w->runs || !lives->instance ||
+        !w->seen_instance || !w->mutator || !w->runs || !w->ever || !lives->instance ||
         !lives->value_instance_in || !lives->in_begin || !lives->value_instance_out ||
         !lives->out_begin || !lives->scratch_instance || !lives->live_bytes) {
         return cb_no_memory(w->err);
@@ -270,6 +334,7 @@ static cb_status walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     }
     if (w->s->backward_starts == w->s->n_step) CB_TRY(enter_backward(w));
     CB_TRY(end_walk(w));
+    if (w->p->member_begin) CB_TRY(check_use(w));
     w->lives->time_ps = w->clock;
     if (w->lanes) {
         cb_walk_free_gone(w, w->s->n_step, INT64_MAX);

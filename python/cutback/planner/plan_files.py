@@ -35,7 +35,10 @@ def _device(x: Any) -> bool:
 
 
 def _step(x: Any) -> bool:
-    return _count(x) or (isinstance(x, list) and len(x) == 2 and _text(x[0]) and _count(x[1]))
+    if not isinstance(x, list) or len(x) not in (2, 3):
+        return _count(x)
+    made = len(x) == 2 or (isinstance(x[2], list) and all(map(_count, x[2])))
+    return _text(x[0]) and _count(x[1]) and made
 
 
 def _decision(x: Any) -> bool:

@@ -91,8 +91,8 @@ static inline bool fill_regions(const maker *m, cb_problem *p) {
 
 static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
     cb_problem *p;
-    if (cb_problem_create(alloc, (cb_problem_sizes){m->n_op, m->n_in, m->n_value, m->n_storage}, &p,
-                          NULL) != CB_OK)
+    if (cb_problem_create(alloc, (cb_problem_sizes){m->n_op, m->n_in, m->n_value, m->n_storage, 0},
+                          &p, NULL) != CB_OK)
         return NULL;
     bool ok = fill_regions(m, p);
     memcpy(p->in_begin, m->in_begin, (m->n_op + 1) * sizeof *p->in_begin);

@@ -131,7 +131,7 @@ TEST(reader_names_the_slip) {
         {"[]", "must be an object"},
         {"{}", "no \"format\""},
         {"{\"format\":\"x\",\"version\":1}", "format is \"x\""},
-        {"{\"format\":\"cutback.problem\",\"version\":2}", "version 2"},
+        {"{\"format\":\"cutback.problem\",\"version\":3}", "version 3"},
         {"{\"format\":\"cutback.problem\",\"version\":1,\"opps\":[]}", "no key \"opps\""},
         {"{\"format\":\"cutback.problem\",\"version\":1,\"storages\":[],\"ops\":[1]}",
          "an op must be an object"},

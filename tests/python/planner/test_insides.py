@@ -1,0 +1,166 @@
+"""Ops with an inside: what a step makes, and what follows from it. The core's walk and the
+independent evaluator say the same, and refuse the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from evaluate import BrokenPlanError, evaluate
+from insides import SPEED, two_branches
+
+from cutback import _native
+
+
+def both(problem, steps, starts):
+    """What both evaluators say of a schedule, which must be the same."""
+    document = {"steps": steps, "backward_starts": starts}
+    core = json.loads(
+        _native.evaluate_json(json.dumps(problem), json.dumps(document), json.dumps(SPEED))
+    )
+    own = evaluate(problem, steps, starts, SPEED)
+    assert core["peak_bytes"] == own.peak_bytes
+    assert core["saved_bytes"] == own.saved_bytes
+    assert (core["time_ps"], core["once_ps"]) == (own.time_ps, own.once_ps)
+    assert core["recomputed"] == own.recomputed
+    return own
+
+
+def refused(problem, steps, starts):
+    """What the core says against a schedule that both evaluators refuse."""
+    document = {"steps": steps, "backward_starts": starts}
+    with pytest.raises(BrokenPlanError):
+        evaluate(problem, steps, starts, SPEED)
+    with pytest.raises(ValueError) as error:
+        _native.evaluate_json(json.dumps(problem), json.dumps(document), json.dumps(SPEED))
+    return str(error.value)
+
+
+def test_a_step_takes_what_its_outputs_need():
+    problem = two_branches()
+    whole = both(problem, [2, 4, 5], 1)
+    # Own time, three members, both outputs written; scratch of the op and of its members.
+    assert whole.time_ps == 100 + 10 + 20 + 40 + 1024 + 2048 + 2000
+    assert whole.peak_bytes == max(1024 + 2048 + 8 + 16 + 32, 1024 + 2048 + 128)
+    assert whole.saved_bytes == 1024 + 2048
+    late = both(problem, [["run", 2, [1]], 4, ["run", 2, [0]], 5], 1)
+    assert late.saved_bytes == 2048
+    assert late.time_ps == 2 * (100 + 10) + 20 + 40 + 1024 + 2048 + 2000
+    assert late.once_ps == whole.time_ps and late.recomputed == 1
+    assert late.peak_bytes == max(2048 + 8 + 16 + 32, 2048 + 128, 128 + 1024 + 256)
+
+
+def test_a_slice_asks_for_its_own_inputs_alone():
+    """With `y` made by an op, making `a` alone needs no `y`."""
+    problem = two_branches()
+    problem["ops"][1].update({"flags": [], "in": [0], "time_ps": 5})
+    problem["storages"][1]["flags"] = []
+    both(problem, [["run", 2, [0]], 1, ["run", 2, [1]], 4, 5], 3)
+    assert "needs value 1" in refused(problem, [["run", 2, [1]], 1, ["run", 2, [0]], 4, 5], 3)
+
+
+def test_the_other_outputs_keep_their_lives():
+    problem = two_branches()
+    # b is made again; a, which the first run made, is what is read.
+    steps = [2, 4, ["run", 2, [1]], 4, 5]
+    found = both(problem, steps, 1)
+    lives = [(x.storage, x.made, x.last) for x in found.lives if x.storage in (2, 3)]
+    assert lives == [(2, 0, 4), (3, 0, 1), (3, 2, 3)]
+
+
+def test_what_is_held_belongs_to_the_first_run_that_makes_it():
+    problem = two_branches()
+    problem["storages"][2]["flags"] = ["hold_end"]
+    found = both(problem, [["run", 2, [1]], ["run", 2, [0]], 4, ["run", 2, [0]], 5], 2)
+    lives = [(x.storage, x.made, x.last) for x in found.lives if x.storage == 2]
+    assert lives == [(2, 1, 5), (2, 3, 4)]
+    problem["storages"][2]["flags"] = ["static"]
+    problem["backward_outputs"].append(2)
+    both(problem, [["run", 2, [1]], ["run", 2, [0]], 4, 5], 2)
+    text = refused(problem, [["run", 2, [1]], ["run", 2, [0]], 4, ["run", 2, [0]], 5], 2)
+    assert "makes output 0, which nobody reads" in text
+
+
+BROKEN = [
+    ([["run", 2, []], 2, 4, 5], 2, "makes none of its outputs"),
+    ([["run", 2, [2]], 4, 5], 1, "output"),
+    ([["run", 2, [0, 0, 1]], 4, 5], 1, "twice"),
+    ([["run", 2, 1], 4, 5], 1, "a list"),
+    ([["run", 2, [0]], 4, 5], 1, "needs value 3"),
+    ([2, ["run", 4, []], 4, 5], 1, "no inside"),
+    ([2, 4, ["run", 2, [1]], 5], 1, "makes output 1, which nobody reads"),
+    ([2, 4, ["run", 2, [0, 1]], 5], 1, "makes output 0, which nobody reads"),
+    ([2, 2, 4, 5], 2, "which nobody reads"),
+    ([2, 4, ["out", 2], ["in", 2], 5], 1, "does not move"),
+    ([2, 4, ["out", 2, [0]], 5], 1, "3 entries"),
+    ([2, 4, ["run", 2, [0], [0]], 5], 1, "4 entries"),
+]
+
+
+@pytest.mark.parametrize(("steps", "starts", "text"), BROKEN, ids=lambda x: str(x)[:40])
+def test_broken_steps_are_refused_by_all(steps, starts, text):
+    assert text in refused(two_branches(), steps, starts)
+
+
+def changed(change):
+    problem = two_branches()
+    change(problem["ops"][2], problem)
+    return json.dumps(problem)
+
+
+WRONG = [
+    (lambda o, p: o["out"][0].pop("member"), "and only then"),
+    (lambda o, p: p["ops"][4]["out"][0].update(member=0), "and only then"),
+    (lambda o, p: o["out"][0].update(member=2), "a member of its own"),
+    (lambda o, p: o["out"][0].update(member=3), "a member of its own"),
+    (lambda o, p: o["out"][1].update(storage=2), "storage of its own"),
+    (lambda o, p: o["inside"][0].update(uses=[1]), "not before it"),
+    (lambda o, p: o["inside"][0].update(reads=[2]), "beyond the op's 2"),
+    (lambda o, p: o["inside"][0].update(reads=[0, 0]), "twice"),
+    (lambda o, p: o["inside"][2].update(reads=[]), "an input that no member reads"),
+    (lambda o, p: o["inside"].append({"reads": [0], "uses": []}), "leads to no output"),
+    (lambda o, p: o["inside"][0].update(flags=["effect"]), "flag that no member has"),
+    (lambda o, p: o["inside"][0].update(time_ps=2**50), "out of range"),
+    (lambda o, p: o["inside"][0].update(colour="red"), 'no key "colour"'),
+    (lambda o, p: o.update(flags=["unknown"]), "runs once"),
+    (lambda o, p: o.update(inside={}), "inside"),
+    (lambda o, p: o["inside"].extend([{"reads": [0], "uses": []}] * 70), "the limits are"),
+    (lambda o, p: o["inside"][0].update(workspace=2**61), "2^60"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), WRONG, ids=[text for _, text in WRONG])
+def test_wrong_insides_are_refused(change, text):
+    with pytest.raises(ValueError, match=text.replace("^", r"\^")):
+        _native.problem_json(changed(change))
+
+
+def test_members_of_the_backward_depend_on_a_tangent():
+    """Whatever depends on none may move, and has to be an op by itself for that."""
+    problem = two_branches()
+    problem["ops"].append(copy.deepcopy(problem["ops"][2]) | {"in": [6, 2], "flags": ["backward"]})
+    problem["ops"][-1]["out"][0]["storage"], problem["ops"][-1]["out"][1]["storage"] = 7, 8
+    problem["storages"] += [{"bytes": 64}, {"bytes": 64}]
+    problem["backward_outputs"] += [7, 8]
+    problem["ops"][-1]["name"] = "late"
+    _native.problem_json(json.dumps(problem))
+    problem["ops"][-1]["in"] = [2, 6]
+    with pytest.raises(ValueError, match="member 0 depends on no tangent"):
+        _native.problem_json(json.dumps(problem))
+
+
+def test_insides_survive_a_round_trip():
+    text = _native.problem_json(json.dumps(two_branches()))
+    assert _native.problem_json(text) == text
+    again = json.loads(text)
+    assert again["ops"][2]["inside"] == two_branches()["ops"][2]["inside"]
+    del again["fingerprint"]
+    before = json.loads(text)["fingerprint"]
+    again["ops"][2]["inside"][1]["reads"] = [1]
+    assert json.loads(_native.problem_json(json.dumps(again)))["fingerprint"] != before
+
+
+def test_evaluated_but_not_searched():
+    with pytest.raises(NotImplementedError, match="not searched"):
+        _native.plan_json(json.dumps(two_branches()))
