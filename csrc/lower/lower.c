@@ -264,6 +264,7 @@ static cb_status measure(lowering *x) {
 }
 
 static cb_status lower_all(lowering *x, cb_fuses_fn fuses) {
+    CB_TRY(cb_refuse_insides(x->p, "lower", x->err));
     CB_TRY(make_scratch(x));
     CB_TRY(find_reruns(x));
     CB_TRY(cb_fuse(x->g, x->p, x->plan, fuses, &x->scratch, &x->groups, x->err));

@@ -18,6 +18,16 @@ static cb_status fail_saved(cb_error *err) {
                    "plan: offload goes with a budget on live, arena or total, not on saved");
 }
 
+/* Copies to the host are of whole ops, and PyTorch knows no insides. */
+static cb_status check_insides(const cb_problem *p, cb_preset preset, const cb_facts *f,
+                               const cb_budget *b, cb_error *err) {
+    if (b->offload != CB_OFFLOAD_ASKED || f->offloads)
+        return cb_refuse_insides(p, "plan: offload", err);
+    if (b->kind == CB_BUDGET_NONE && preset == CB_PRESET_TORCH_COMPAT)
+        return cb_refuse_insides(p, "torch-compat", err);
+    return CB_OK;
+}
+
 static cb_status check_budget(const cb_budget *b, cb_error *err) {
     if ((unsigned)b->kind > CB_BUDGET_MIN)
         return cb_fail(err, CB_INVALID, "plan: unknown kind of budget %d", (int)b->kind);
@@ -230,6 +240,7 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
     plan->preset = r->o->preset;
     plan->measure = budget->measure;
     CB_TRY(check_regions(r->p, r->o->preset, budget, err));
+    CB_TRY(check_insides(r->p, r->o->preset, &r->facts, budget, err));
     CB_TRY(choose_schedule(r, budget, plan, err));
     CB_TRY(finish_plan(r, plan, err));
     if (budget->kind == CB_BUDGET_MIN) { /* the budget that this turned out to be */

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+from typing import Any
+
 
 def problem(ops, storages, starts, backward_outputs, forward_outputs=()):
     """A document of format 2."""
@@ -65,3 +69,63 @@ SPEED = {
     "name": "plain", "flops_per_s": {"f32": 1e12}, "bytes_per_s": 1e12, "launch_s": 0.0,
 }  # fmt: skip
 """A device on which writing a byte takes a picosecond."""
+
+
+def draw_inside(r: random.Random, reads: list[int], n_out: int) -> list[dict[str, Any]]:
+    """Members of which the last ``n_out`` are outputs; each input is read, each member used."""
+    inside: list[dict[str, Any]] = []
+    for _ in range(r.randint(0, 2) + n_out):
+        before = range(len(inside))
+        uses = sorted(r.sample(before, min(len(inside), r.randint(0, 2))))
+        own = sorted(r.sample(range(len(reads)), r.randint(0 if uses else 1, len(reads))))
+        inside.append(
+            member(own, uses, 10 * r.randint(0, 9), workspace=r.choice([0, 0, 64]), size=64)
+        )
+    read = {j for m in inside for j in m["reads"]}
+    inside[-1]["reads"] = sorted({*inside[-1]["reads"], *(set(range(len(reads))) - read)})
+    used = {j for m in inside for j in m["uses"]}
+    loose = set(range(len(inside) - n_out)) - used
+    inside[-1]["uses"] = sorted({*inside[-1]["uses"], *loose})
+    return inside
+
+
+class Dice:
+    """A small problem at random: forward ops, some with insides, and a backward that reads what
+    they make, the last first."""
+
+    def __init__(self, seed: int, most: int = 4) -> None:
+        self.r = random.Random(seed)
+        self.ops: list[dict[str, Any]] = [op([], [0], ["placeholder"])]
+        self.storages: list[dict[str, Any]] = [{"bytes": 64, "flags": ["static"]}]
+        self.values = [0]
+        for _ in range(self.r.randint(2, most)):
+            self.add(self.values[-4:])
+        starts, forward = len(self.ops), self.values[1:]
+        gradient = forward[-1]
+        for v in reversed(forward):
+            if self.r.random() < 0.8:
+                gradient = self.add([gradient, v], ["backward"])
+        if starts == len(self.ops):
+            gradient = self.add([gradient], ["backward"])
+        self.storages[-1]["flags"] = ["hold_end"]
+        self.document = problem(self.ops, self.storages, starts, [gradient])
+
+    def add(self, recent: list[int], flags: Sequence[str] = ()) -> int:
+        r, late = self.r, bool(flags)
+        reads = recent if late else r.sample(recent, min(len(recent), r.randint(1, 2)))
+        reads = list(dict.fromkeys(reads))
+        grouped = not late and r.random() < 0.6
+        n_out = r.randint(1, 3) if grouped else 1
+        made = op(reads, [len(self.storages) + k for k in range(n_out)], flags)
+        made["time_ps"] = 10 * r.randint(1, 30)
+        if r.random() < 0.2:
+            made["workspace"] = 64 * r.randint(1, 4)
+        if grouped:
+            made["inside"] = draw_inside(r, reads, n_out)
+            for k, out in enumerate(made["out"]):
+                out["member"] = len(made["inside"]) - n_out + k
+        self.ops.append(made)
+        for _ in range(n_out):
+            self.storages.append({"bytes": 64 * r.randint(1, 12)})
+            self.values.append(len(self.values))
+        return self.values[-1]

@@ -198,6 +198,7 @@ static cb_status make(maker *m, cb_preset preset, cb_error *err) {
 
 cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset, cb_arena *arena,
                             cb_error *err) {
+    CB_TRY(cb_refuse_insides(cut->f->p, "frontier", err));
     cb_arena scratch;
     cb_arena_init(&scratch, arena->alloc);
     cb_tradeoffs made = {.cut = cut};

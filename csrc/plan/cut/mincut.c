@@ -22,46 +22,122 @@ static bool add_arc(arcs *a, uint32_t from, uint32_t to) {
 
 enum { SOURCE = 0, SINK = 1, FIRST_NODE = 2 };
 
-/* R nodes for forward ops that allocate, N nodes for what they allocate. */
-static bool number_nodes(cb_cut *cut, cb_arena *arena, uint32_t *run_of, uint32_t *save_of) {
+/* Nodes under way. */
+typedef struct numbers {
+    uint32_t *run_of;   /* [n_unit] CB_NONE: none */
+    uint32_t *save_of;  /* [n_storage] likewise */
+    uint32_t *inner_of; /* [n_op] the first of an op with an inside: its own, then its members */
+} numbers;
+
+/* R nodes for what of the forward allocates, N nodes for what it allocates. */
+static bool number_nodes(cb_cut *cut, cb_arena *arena, numbers *n) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
-    cut->run_op = CB_NEW(arena, uint32_t, f->base_backward);
+    uint32_t n_unit = f->base_backward + (f->n_unit - p->n_op);
+    cut->run_op = CB_NEW(arena, uint32_t, n_unit);
     cut->save_storage = CB_NEW(arena, uint32_t, p->n_storage);
     cut->save_run = CB_NEW(arena, uint32_t, p->n_storage);
     if (!cut->run_op || !cut->save_storage || !cut->save_run) return false;
-    for (uint32_t op = 0; op < p->n_op; op++) run_of[op] = CB_NONE;
-    for (uint32_t s = 0; s < p->n_storage; s++) save_of[s] = CB_NONE;
+    for (uint32_t u = 0; u < f->n_unit; u++) n->run_of[u] = CB_NONE;
+    for (uint32_t s = 0; s < p->n_storage; s++) n->save_of[s] = CB_NONE;
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
-            if (f->root[s] != op || save_of[s] != CB_NONE) continue;
-            if (run_of[op] == CB_NONE) {
-                run_of[op] = cut->n_run;
-                cut->run_op[cut->n_run++] = op;
+            if (f->root[s] != op || n->save_of[s] != CB_NONE) continue;
+            uint32_t unit = f->unit[s];
+            if (n->run_of[unit] == CB_NONE) {
+                n->run_of[unit] = cut->n_run;
+                cut->run_op[cut->n_run++] = unit;
             }
-            save_of[s] = cut->n_save;
+            n->save_of[s] = cut->n_save;
             cut->save_storage[cut->n_save] = s;
-            cut->save_run[cut->n_save++] = run_of[op];
+            cut->save_run[cut->n_save++] = n->run_of[unit];
+        }
+    }
+    return true;
+}
+
+static bool number_members(cb_cut *cut, cb_arena *arena, numbers *n) {
+    const cb_facts *f = cut->f;
+    const cb_problem *p = f->p;
+    if (!p->member_begin) return true;
+    cut->inner_op = CB_NEW(arena, uint32_t, p->member_begin[p->n_op] + p->n_op);
+    cut->inner_member = CB_NEW(arena, uint32_t, p->member_begin[p->n_op] + p->n_op);
+    if (!cut->inner_op || !cut->inner_member) return false;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        if (!cb_has_units(f, op)) continue;
+        n->inner_of[op] = cut->n_inner;
+        for (uint32_t m = 0; m <= p->member_begin[op + 1] - p->member_begin[op]; m++) {
+            cut->inner_op[cut->n_inner] = op;
+            cut->inner_member[cut->n_inner++] = m == 0 ? CB_NONE : m - 1;
         }
     }
     return true;
 }
 
 /* Arcs without limit: a reader that runs again needs its inputs, and so does the backward. */
-static bool add_needs(const cb_cut *cut, arcs *a, const uint32_t *run_of, const uint32_t *save_of) {
+static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
     uint32_t first_run = FIRST_NODE, first_save = FIRST_NODE + cut->n_run;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k], reader = k >= f->base_backward ? SINK : CB_NONE;
-        if (reader == CB_NONE && run_of[op] != CB_NONE) reader = first_run + run_of[op];
+        if (reader == CB_NONE && cb_has_units(f, op)) continue; /* its members read */
+        if (reader == CB_NONE && n->run_of[op] != CB_NONE) reader = first_run + n->run_of[op];
         if (reader == CB_NONE) continue;
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-            uint32_t node = save_of[p->value_storage[p->in_value[j]]];
+            uint32_t node = n->save_of[p->value_storage[p->in_value[j]]];
+            if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
             if (node != CB_NONE && !add_arc(a, first_save + node, reader)) return false;
         }
+    }
+    return true;
+}
+
+/* The same inside an op: of each member, and of each output on the member that makes it. */
+static bool add_inner_needs(const cb_cut *cut, arcs *a, const numbers *n, uint32_t op) {
+    const cb_facts *f = cut->f;
+    const cb_problem *p = f->p;
+    uint32_t first_save = FIRST_NODE + cut->n_run, own = first_save + cut->n_save + n->inner_of[op];
+    for (uint32_t i = p->member_begin[op]; i < p->member_begin[op + 1]; i++) {
+        const cb_member *m = &p->member[i];
+        uint32_t node = own + 1 + (i - p->member_begin[op]);
+        if (!add_arc(a, own, node)) return false;
+        for (uint32_t at = 0; at < CB_MOST_MEMBERS; at++) {
+            if (m->uses >> at & 1 && !add_arc(a, own + 1 + at, node)) return false;
+        }
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t save = n->save_of[p->value_storage[p->in_value[j]]];
+            bool reads = m->reads >> (j - p->in_begin[op]) & 1;
+            if (reads && save != CB_NONE && !add_arc(a, first_save + save, node)) return false;
+        }
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t run = n->run_of[f->unit_begin[op] + (v - p->out_begin[op])];
+        if (run != CB_NONE && !add_arc(a, own + 1 + p->value_member[v], FIRST_NODE + run))
+            return false;
+    }
+    return true;
+}
+
+static bool add_arcs(const cb_cut *cut, arcs *a, const numbers *n) {
+    const cb_facts *f = cut->f;
+    uint32_t first_save = FIRST_NODE + cut->n_run, first_inner = first_save + cut->n_save;
+    for (uint32_t i = 0; i < cut->n_run; i++) {
+        if (!add_arc(a, SOURCE, FIRST_NODE + i)) return false;
+    }
+    for (uint32_t i = 0; i < cut->n_save; i++) {
+        if (!add_arc(a, FIRST_NODE + cut->save_run[i], first_save + i)) return false;
+    }
+    for (uint32_t i = 0; i < cut->n_inner; i++) {
+        if (!add_arc(a, SOURCE, first_inner + i)) return false;
+    }
+    if (!add_needs(cut, a, n)) return false;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        if (cb_has_units(f, f->base[k]) && !add_inner_needs(cut, a, n, f->base[k])) return false;
     }
     return true;
 }
@@ -69,28 +145,23 @@ static bool add_needs(const cb_cut *cut, arcs *a, const uint32_t *run_of, const 
 static cb_status build_network(cb_cut *cut, cb_arena *arena, cb_arena *scratch, cb_error *err) {
     const cb_problem *p = cut->f->p;
     arcs a = {.arena = scratch};
-    uint32_t *run_of = CB_NEW(scratch, uint32_t, p->n_op),
-             *save_of = CB_NEW(scratch, uint32_t, p->n_storage);
-    if (!run_of || !save_of || !number_nodes(cut, arena, run_of, save_of)) return cb_no_memory(err);
-    uint32_t first_run = FIRST_NODE, first_save = FIRST_NODE + cut->n_run;
-    for (uint32_t i = 0; i < cut->n_run; i++) {
-        if (!add_arc(&a, SOURCE, first_run + i)) return cb_no_memory(err);
-    }
-    for (uint32_t i = 0; i < cut->n_save; i++) {
-        if (!add_arc(&a, first_run + cut->save_run[i], first_save + i)) return cb_no_memory(err);
-    }
-    if (!add_needs(cut, &a, run_of, save_of)) return cb_no_memory(err);
-    uint32_t n_arc = (uint32_t)a.from.len;
+    numbers n = {.run_of = CB_NEW(scratch, uint32_t, cut->f->n_unit),
+                 .save_of = CB_NEW(scratch, uint32_t, p->n_storage),
+                 .inner_of = CB_NEW(scratch, uint32_t, p->n_op)};
+    if (!n.run_of || !n.save_of || !n.inner_of || !number_nodes(cut, arena, &n) ||
+        !number_members(cut, arena, &n) || !add_arcs(cut, &a, &n))
+        return cb_no_memory(err);
+    uint32_t n_arc = (uint32_t)a.from.len, n_cost = cut->n_run + cut->n_save + cut->n_inner;
     cut->capacity = CB_NEW(arena, int64_t, n_arc);
-    cut->recompute = CB_NEW(arena, bool, p->n_op);
+    cut->recompute = CB_NEW(arena, bool, cut->f->n_unit);
     cut->saved = CB_NEW(arena, bool, p->n_storage);
     cut->hoist = CB_NEW(arena, bool, p->n_op);
     if (!cut->capacity || !cut->recompute || !cut->saved || !cut->hoist) return cb_no_memory(err);
     cut->run_cost = cut->capacity;
     cut->save_cost = cut->capacity + cut->n_run;
-    for (uint32_t i = cut->n_run + cut->n_save; i < n_arc; i++) cut->capacity[i] = CB_FLOW_INF;
-    return cb_flow_build(&cut->flow, arena, first_save + cut->n_save, n_arc, a.from.at, a.to.at,
-                         err);
+    cut->inner_cost = cut->save_cost + cut->n_save;
+    for (uint32_t i = n_cost; i < n_arc; i++) cut->capacity[i] = CB_FLOW_INF;
+    return cb_flow_build(&cut->flow, arena, FIRST_NODE + n_cost, n_arc, a.from.at, a.to.at, err);
 }
 
 cb_status cb_cut_init(cb_cut *cut, const cb_facts *f, cb_arena *arena, cb_error *err) {
@@ -107,12 +178,12 @@ cb_status cb_cut_init(cb_cut *cut, const cb_facts *f, cb_arena *arena, cb_error 
 static cb_status fail_path(const cb_cut *cut, cb_error *err) {
     char first[CB_OP_TEXT], last[CB_OP_TEXT];
     const cb_flow *flow = &cut->flow;
-    uint32_t begin = flow->path[1] - FIRST_NODE,
+    uint32_t begin = cb_unit_op(cut->f, cut->run_op[flow->path[1] - FIRST_NODE]),
              end = flow->path[flow->n_path - 2] - FIRST_NODE - cut->n_run;
     return cb_fail(
         err, CB_INTERNAL,
         "%s may not run again, but what %s makes may neither be saved nor recomputed without it",
-        cb_op_text(cut->f->p, cut->run_op[begin], first),
+        cb_op_text(cut->f->p, begin, first),
         cb_op_text(cut->f->p, cut->f->root[cut->save_storage[end]], last));
 }
 
@@ -178,8 +249,47 @@ static bool is_slim(const cb_facts *f, uint32_t op) {
     return f->p->op_flops[op] > 0 && arithmetic_s(f, op) < traffic;
 }
 
+static bool member_shrinks(const cb_problem *p, uint32_t op, const cb_member *m, uint32_t part) {
+    const cb_member *members = p->member + p->member_begin[op];
+    uint64_t largest = 0;
+    for (uint32_t j = 0; j < p->in_begin[op + 1] - p->in_begin[op]; j++) {
+        uint64_t bytes = p->storage_bytes[p->value_storage[p->in_value[p->in_begin[op] + j]]];
+        if (m->reads >> j & 1 && bytes > largest) largest = bytes;
+    }
+    for (uint32_t i = 0; i < p->member_begin[op + 1] - p->member_begin[op]; i++)
+        if (m->uses >> i & 1 && members[i].size > largest) largest = members[i].size;
+    return m->size < largest / part;
+}
+
+static bool member_is_slim(const cb_facts *f, const cb_member *m) {
+    double work = m->flops / f->device->flops_per_s[m->work_class];
+    return m->flops > 0 && work < (double)m->bytes / f->device->bytes_per_s;
+}
+
+static bool allows_member(const cb_facts *f, const preset_rules *rules, uint32_t op,
+                          const cb_member *m) {
+    if (rules->only && !(m->flags & rules->only)) return false;
+    if ((m->flags & rules->never) && !(rules->slim && member_is_slim(f, m))) return false;
+    bool reduction = rules->most_small > 0 && (m->flags & CB_POP_REDUCTION);
+    return !(reduction && member_shrinks(f->p, op, m, rules->most_small));
+}
+
+/* All members that an output needs. */
+static bool allows_unit(const cb_facts *f, const preset_rules *rules, uint32_t unit) {
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, unit);
+    uint64_t members = cb_slice_of(p, op, cb_unit_made(f, unit)).members;
+    bool allowed = rules->any;
+    for (uint32_t m = 0; m < p->member_begin[op + 1] - p->member_begin[op] && allowed; m++) {
+        if (members >> m & 1)
+            allowed = allows_member(f, rules, op, &p->member[p->member_begin[op] + m]);
+    }
+    return allowed;
+}
+
 bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
     const preset_rules *rules = &rules_of[preset];
+    if (op >= f->p->n_op) return !f->once[op] && allows_unit(f, rules, op);
     uint32_t flags = f->p->op_flags[op];
     if (f->once[op]) return false;
     if (preset == CB_PRESET_TORCH_COMPAT) return cb_aten_class(f->p, op) & CB_ATEN_RECOMPUTE;
@@ -227,11 +337,19 @@ static void end_dear_chains(const cb_facts *f, chain *ends, bool *may) {
     }
 }
 
-/* May the preset recompute each op, its own rules and those about chains? `may` [n_op]. */
+static uint32_t n_outputs(const cb_facts *f, uint32_t op) {
+    return f->p->out_begin[op + 1] - f->p->out_begin[op];
+}
+
+/* May the preset recompute each unit, its own rules and those about chains? `may` [n_unit]. */
 static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb_arena *scratch,
                               cb_error *err) {
-    for (uint32_t k = 0; k < f->base_backward; k++)
-        may[f->base[k]] = cb_preset_allows(f, preset, f->base[k]);
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k];
+        may[op] = !cb_has_units(f, op) && cb_preset_allows(f, preset, op);
+        for (uint32_t i = 0; cb_has_units(f, op) && i < n_outputs(f, op); i++)
+            may[f->unit_begin[op] + i] = cb_preset_allows(f, preset, f->unit_begin[op] + i);
+    }
     if (!rules_of[preset].balanced) return CB_OK;
     chain *ends = CB_NEW(scratch, chain, f->p->n_op);
     if (!ends) return cb_no_memory(err);
@@ -270,6 +388,7 @@ static bool wants_recompute(uint8_t wish) {
 static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *allowed,
                              const bool *read_outside) {
     const cb_facts *f = cut->f;
+    for (uint32_t i = 0; i < cut->n_inner; i++) cut->inner_cost[i] = 0;
     for (uint32_t i = 0; i < cut->n_run; i++) {
         uint32_t op = cut->run_op[i];
         bool may = f->wish[op] == CB_FREE ? allowed[op] : wants_recompute(f->wish[op]);
@@ -278,7 +397,7 @@ static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *allowed,
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], op = f->root[s];
         bool never =
-            wants_recompute(f->wish[op]) ||
+            wants_recompute(f->wish[f->unit[s]]) ||
             (preset == CB_PRESET_RECOMPUTE_ALL && cut->run_cost[cut->save_run[i]] != CB_FLOW_INF);
         int64_t bytes = (int64_t)f->p->storage_bytes[s];
         bool written = group_of(f, op) == CB_NONE || read_outside[s];
@@ -296,7 +415,7 @@ static uint64_t saved_inside(const cb_cut *cut, uint32_t region) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i];
-        bool leaves = f->wish[f->root[s]] == CB_MUST_OFFLOAD;
+        bool leaves = f->wish[f->unit[s]] == CB_MUST_OFFLOAD;
         if (cut->saved[s] && !leaves && cb_inside_region(f, s, region))
             bytes += cut->f->p->storage_bytes[s];
     }
@@ -405,7 +524,7 @@ cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, cut->f->alloc);
     bool *read_outside = CB_NEW(&scratch, bool, cut->f->p->n_storage);
-    bool *allowed = CB_NEW(&scratch, bool, cut->f->p->n_op);
+    bool *allowed = CB_NEW(&scratch, bool, cut->f->n_unit);
     int64_t *floor = CB_NEW(&scratch, int64_t, cut->n_save);
     cb_status status = read_outside && allowed && floor ? CB_OK : cb_no_memory(err);
     if (status == CB_OK) status = find_allowed(cut->f, preset, allowed, &scratch, err);

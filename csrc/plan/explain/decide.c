@@ -27,13 +27,17 @@ static void follow_schedule(const decider *d, uint32_t *made_at) {
         for (uint32_t v = p->out_begin[op]; action == CB_ACTION_IN && v < p->out_begin[op + 1]; v++)
             d->fetched[p->value_storage[v]] = true;
         if (action == CB_ACTION_IN) continue;
+        uint32_t made = cb_made_at(p, s, t);
+        cb_slice slice = cb_slice_of(p, op, made);
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t v = p->in_value[j];
+            if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
             if (t >= s->backward_starts && made_at[v] != CB_NONE && made_at[v] < s->backward_starts)
                 d->crosses[v] = true;
             d->again[v] |= d->copied[v];
         }
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            if (!cb_makes(made, v - p->out_begin[op])) continue;
             bool rerun = made_at[v] != CB_NONE;
             d->copied[v] = rerun && cb_stays_to_end(d->f, p->value_storage[v]);
             if (!d->copied[v]) d->again[v] = rerun || t >= s->backward_starts;
@@ -81,7 +85,7 @@ static cb_reason reason_to_offload(const decider *d, uint32_t op, uint32_t stora
 static void set_decisions(const decider *d) {
     const cb_facts *f = d->f;
     for (uint32_t v = 0; v < f->p->n_value; v++) {
-        uint32_t storage = f->p->value_storage[v], op = f->root[storage];
+        uint32_t storage = f->p->value_storage[v], op = f->unit[storage];
         if (op == CB_NONE || f->position[op] >= f->base_backward) continue;
         if (f->position[f->p->value_op[v]] == CB_NONE ||
             f->position[f->p->value_op[v]] >= f->base_backward)

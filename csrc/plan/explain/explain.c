@@ -124,7 +124,7 @@ static cb_status list_readers(const cb_facts *f, cb_arena *arena, cb_explanation
 
 static cb_status find_floor(const cb_facts *f, cb_arena *arena, cb_explanation *e, cb_error *err) {
     cb_ledger ledger;
-    bool *may_rerun = CB_NEW(arena, bool, f->p->n_op);
+    bool *may_rerun = CB_NEW(arena, bool, f->n_unit);
     if (!may_rerun) return cb_no_memory(err);
     cb_facts_mark_free(f, may_rerun);
     CB_TRY(cb_ledger_init(&ledger, f, may_rerun, f->alloc, err));
@@ -149,6 +149,7 @@ cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan, cb_arena
                               cb_explanation *out, cb_error *err) {
     cb_explanation e = {.p = p, .plan = plan};
     cb_facts facts;
+    CB_TRY(cb_refuse_insides(p, "explain", err));
     CB_TRY(cb_facts_make(p, plan->device, arena, &facts, err));
     CB_TRY(cb_follow_schedule(&facts, &plan->schedule, err));
     bool *seen = CB_NEW(arena, bool, p->n_storage), *alive = CB_NEW(arena, bool, p->n_storage);

@@ -163,7 +163,7 @@ static void drop_reruns(const cb_whatif *w, uint32_t top, uint32_t *step, cb_sch
  * read off the schedule anew. */
 static cb_status save_instead(cb_whatif *w, uint32_t op, cb_error *err) {
     cb_arena scratch;
-    cb_schedule other;
+    cb_schedule other = {0};
     cb_decisions found;
     cb_arena_init(&scratch, w->f->alloc);
     cb_status status = CB_OK;

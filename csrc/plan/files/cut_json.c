@@ -93,6 +93,7 @@ static cb_status write_answer(const cb_problem *p, cb_preset preset, const answe
 
 cb_status cb_cut_to_json(const cb_problem *p, cb_preset preset, cb_alloc *alloc,
                          double (*clock)(void), cb_str *json, cb_str *network, cb_error *err) {
+    CB_TRY(cb_refuse_insides(p, "cut", err));
     cb_facts facts;
     cb_cut cut;
     cb_torch_cut torch;

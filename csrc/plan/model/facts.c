@@ -28,23 +28,76 @@ static void find_roots(const cb_problem *p, uint32_t *root) {
     }
 }
 
+static void need(cb_facts *f, uint32_t value, bool *needed) {
+    needed[f->p->value_op[value]] = true;
+    if (f->useful) f->useful[f->p->value_op[value]] |= cb_value_made(f, value);
+}
+
 /* An op is needed when an end of the problem, or a needed op, reads what it makes; or when it acts.
- */
-static void mark_needed(const cb_problem *p, const uint32_t *root, bool *needed) {
-    for (uint32_t i = 0; i < p->n_forward_output; i++)
-        needed[p->value_op[p->forward_output[i]]] = true;
-    for (uint32_t i = 0; i < p->n_backward_output; i++)
-        needed[p->value_op[p->backward_output[i]]] = true;
-    for (uint32_t s = 0; s < p->n_storage; s++) {
+ * Of an op with an inside the outputs are needed one by one, and ask for their slice's inputs. */
+static void mark_needed(cb_facts *f, bool *needed) {
+    const cb_problem *p = f->p;
+    for (uint32_t i = 0; i < p->n_forward_output; i++) need(f, p->forward_output[i], needed);
+    for (uint32_t i = 0; i < p->n_backward_output; i++) need(f, p->backward_output[i], needed);
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        uint32_t s = p->value_storage[v];
         bool hold = p->storage_flags[s] & (CB_STORE_HOLD_FORWARD | CB_STORE_HOLD_END);
-        if (hold && root[s] != CB_NONE) needed[root[s]] = true;
+        if (hold && f->root[s] == p->value_op[v]) need(f, v, needed);
     }
     for (uint32_t op = p->n_op; op-- > 0;) {
         if (p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN)) needed[op] = true;
         if (!needed[op]) continue;
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
-            needed[p->value_op[p->in_value[j]]] = true;
+            if (cb_slice_reads(slice, j - p->in_begin[op])) need(f, p->in_value[j], needed);
     }
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* Where no op has an inside, ids are ops and storages are made by their roots. */
+static bool number_units(cb_facts *f, cb_arena *arena) {
+    const cb_problem *p = f->p;
+    f->n_unit = p->n_op;
+    if (!p->member_begin) return true;
+    uint32_t n = 0;
+    f->unit_begin = CB_NEW(arena, uint32_t, (size_t)p->n_op + 1);
+    f->unit_op = CB_NEW(arena, uint32_t, p->n_value);
+    f->useful = CB_NEW(arena, uint32_t, p->n_op);
+    if (!f->unit_begin || !f->unit_op || !f->useful) return false;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+        f->unit_begin[op] = p->n_op + n;
+        for (uint32_t v = p->out_begin[op]; cb_has_inside(p, op) && v < p->out_begin[op + 1]; v++)
+            f->unit_op[n++] = op;
+    }
+    f->unit_begin[p->n_op] = f->n_unit = p->n_op + n;
+    return true;
+}
+
+/* After the order is set. Outputs of an inside that nobody needs are never made. */
+static bool find_units(cb_facts *f, cb_arena *arena) {
+    const cb_problem *p = f->p;
+    f->unit = f->root;
+    if (!f->unit_begin) return true;
+    f->unit = CB_NEW(arena, uint32_t, p->n_storage);
+    if (!f->unit) return false;
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        uint32_t s = p->value_storage[v], op = p->value_op[v];
+        if (f->root[s] == op && cb_has_units(f, op) && !(f->useful[op] & cb_value_made(f, v)))
+            f->root[s] = CB_NONE;
+    }
+    if (p->n_storage > 0) memcpy(f->unit, f->root, p->n_storage * sizeof *f->unit);
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        uint32_t s = p->value_storage[v], op = p->value_op[v];
+        if (f->root[s] == op && cb_has_units(f, op))
+            f->unit[s] = f->unit_begin[op] + (v - p->out_begin[op]);
+    }
+    for (uint32_t u = p->n_op; u < f->n_unit; u++) {
+        uint32_t op = cb_unit_op(f, u);
+        f->position[u] = f->position[op];
+        f->time_ps[u] = cb_run_time_ps(p, op, cb_unit_made(f, u), f->device);
+    }
+    return true;
 }
 
 static void set_order(cb_facts *f, const bool *needed) {
@@ -55,6 +108,7 @@ static void set_order(cb_facts *f, const bool *needed) {
         if (!needed[op] || (p->op_flags[op] & CB_POP_PLACEHOLDER)) continue;
         f->position[op] = f->n_base;
         f->base[f->n_base++] = op;
+        f->time_ps[op] = cb_run_time_ps(p, op, cb_unit_made(f, op), f->device);
         f->once_ps += f->time_ps[op];
     }
     if (p->backward_starts == p->n_op) f->base_backward = f->n_base;
@@ -76,14 +130,18 @@ static void mark_once(cb_facts *f, uint32_t *mutator) {
             if (f->root[p->value_storage[v]] != op) mutator[p->value_storage[v]] = op;
         }
     }
-    for (uint32_t op = 0; op < p->n_op; op++) {
-        f->once[op] = p->op_flags[op] & (CB_POP_ONCE | CB_POP_PLACEHOLDER);
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !f->once[op]; j++) {
+    for (uint32_t id = 0; id < f->n_unit; id++) {
+        uint32_t op = cb_unit_op(f, id), made = cb_unit_made(f, id);
+        cb_slice slice = cb_slice_of(p, op, made);
+        f->once[id] = p->op_flags[op] & (CB_POP_ONCE | CB_POP_PLACEHOLDER);
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !f->once[id]; j++) {
             uint32_t writer = mutator[p->value_storage[p->in_value[j]]];
-            f->once[op] = writer != CB_NONE && writer > op;
+            bool reads = cb_slice_reads(slice, j - p->in_begin[op]);
+            f->once[id] = reads && writer != CB_NONE && writer > op;
         }
-        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1] && !f->once[op]; v++) {
-            f->once[op] = mutator[p->value_storage[v]] != CB_NONE;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1] && !f->once[id]; v++) {
+            bool makes = cb_makes(made, v - p->out_begin[op]);
+            f->once[id] = makes && mutator[p->value_storage[v]] != CB_NONE;
         }
     }
 }
@@ -103,6 +161,7 @@ static void sum_given(cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t op = 0; op < p->n_op; op++) {
         if (p->op_flags[op] & (CB_POP_PLACEHOLDER | CB_POP_VIEW)) continue;
+        if (cb_has_units(f, op)) continue; /* no rerun makes one */
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             if (is_given(f, op, v)) f->again_bytes[op] += p->storage_bytes[p->value_storage[v]];
         }
@@ -119,8 +178,8 @@ static void mark_viewed_once(cb_facts *f) {
         uint32_t op = f->base[k];
         if (!f->once[op] || !(p->op_flags[op] & CB_POP_VIEW)) continue;
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
-            uint32_t root = f->root[p->value_storage[v]];
-            if (root != CB_NONE) f->once[root] = true;
+            uint32_t unit = f->unit[p->value_storage[v]];
+            if (unit != CB_NONE) f->once[unit] = true;
         }
     }
 }
@@ -152,61 +211,78 @@ static const char *must_name(uint8_t wish) {
                                        : "MUST_OFFLOAD";
 }
 
-static cb_status add_wish(cb_facts *f, uint32_t op, uint32_t value, cb_error *err) {
+static cb_status add_wish(cb_facts *f, uint32_t unit, uint32_t value, cb_error *err) {
     const cb_problem *p = f->p;
-    uint8_t wish = p->value_constraint[value], before = f->wish[op];
+    uint32_t op = cb_unit_op(f, unit);
+    uint8_t wish = p->value_constraint[value], before = f->wish[unit];
     char a[CB_OP_TEXT], b[CB_OP_TEXT];
     if (is_must(wish) && is_must(before) && wish != before) {
-        uint32_t other = f->wish_value[op];
+        uint32_t other = f->wish_value[unit];
         return cb_fail(err, CB_INVALID,
                        "%s of %s and %s of %s contradict each other: both values lie in memory "
                        "that %s allocates",
                        must_name(before), cb_op_text(p, p->value_op[other], a), must_name(wish),
                        cb_op_text(p, p->value_op[value], b), p->op_name[op]);
     }
-    if (f->once[op] && wish == CB_MUST_RECOMPUTE) {
+    if (f->once[unit] && wish == CB_MUST_RECOMPUTE) {
         return cb_fail(
             err, CB_INVALID,
             "MUST_RECOMPUTE of %s contradicts %s, which may run only once (%s): save it instead",
             cb_op_text(p, p->value_op[value], a), cb_op_text(p, op, b),
             cb_why_once(p->op_flags[op]));
     }
-    if (f->once[op] && wish == CB_PREFER_RECOMPUTE) return CB_OK;
+    if (f->once[unit] && wish == CB_PREFER_RECOMPUTE) return CB_OK;
     bool wins = before == CB_FREE || (is_must(wish) && !is_must(before)) ||
                 (is_must(wish) == is_must(before) && rank_of(wish) > rank_of(before));
     if (!wins) return CB_OK;
-    f->wish[op] = wish;
-    f->wish_value[op] = value;
+    f->wish[unit] = wish;
+    f->wish_value[unit] = value;
     return CB_OK;
 }
 
 static cb_status gather_wishes(cb_facts *f, cb_error *err) {
     const cb_problem *p = f->p;
     f->offloads = false;
-    for (uint32_t op = 0; op < p->n_op; op++) f->wish_value[op] = CB_NONE;
+    for (uint32_t u = 0; u < f->n_unit; u++) f->wish_value[u] = CB_NONE;
     for (uint32_t v = 0; v < p->n_value; v++) {
-        uint32_t op = f->root[p->value_storage[v]];
-        if (p->value_constraint[v] == CB_FREE || op == CB_NONE ||
-            f->position[op] >= f->base_backward)
+        uint32_t unit = f->unit[p->value_storage[v]];
+        if (p->value_constraint[v] == CB_FREE || unit == CB_NONE ||
+            f->position[unit] >= f->base_backward)
             continue;
-        CB_TRY(add_wish(f, op, v, err));
+        CB_TRY(add_wish(f, unit, v, err));
     }
-    for (uint32_t op = 0; op < p->n_op; op++)
-        f->offloads |= f->wish[op] == CB_MUST_OFFLOAD || f->wish[op] == CB_PREFER_OFFLOAD;
+    for (uint32_t u = 0; u < f->n_unit; u++)
+        f->offloads |= f->wish[u] == CB_MUST_OFFLOAD || f->wish[u] == CB_PREFER_OFFLOAD;
     return CB_OK;
 }
 
 /* Saving has no time of its own, so recomputing bears both preferences: saving four times as dear
  * is recomputing at a quarter. */
+static int64_t bend(int64_t time_ps, bool saves, bool recomputes) {
+    if (saves) return time_ps * CB_AGAINST_PREFERENCE;
+    if (recomputes && time_ps > 0)
+        return (time_ps + CB_AGAINST_PREFERENCE - 1) / CB_AGAINST_PREFERENCE;
+    return time_ps;
+}
+
 static void bend_costs(cb_facts *f) {
-    for (uint32_t op = 0; op < f->p->n_op; op++) {
-        int64_t time = f->time_ps[op], cost = time;
-        if (f->wish[op] == CB_PREFER_SAVE) cost = time * CB_AGAINST_PREFERENCE;
-        if (f->wish[op] == CB_PREFER_RECOMPUTE && time > 0)
-            cost = (time + CB_AGAINST_PREFERENCE - 1) / CB_AGAINST_PREFERENCE;
-        f->cost_ps[op] = cost;
-        f->bent |= cost != time;
+    for (uint32_t u = 0; u < f->n_unit; u++) {
+        f->cost_ps[u] =
+            bend(f->time_ps[u], f->wish[u] == CB_PREFER_SAVE, f->wish[u] == CB_PREFER_RECOMPUTE);
+        f->bent |= f->cost_ps[u] != f->time_ps[u];
     }
+}
+
+/* Of several outputs one that is rather saved weighs more than all that are not. */
+int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made) {
+    bool saves = false, recomputes = true;
+    if (!cb_has_units(f, op)) return f->cost_ps[op];
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++) {
+        if (!(made & cb_unit_made(f, u))) continue;
+        saves |= f->wish[u] == CB_PREFER_SAVE;
+        recomputes &= f->wish[u] == CB_PREFER_RECOMPUTE;
+    }
+    return bend(cb_run_time_ps(f->p, op, made, f->device), saves, recomputes);
 }
 
 /* ---- regions --------------------------------------------------------------------------------- */
@@ -290,6 +366,8 @@ static void move_ops(cb_facts *f, const bool *move, uint32_t *rest) {
     f->base_backward = at;
     for (uint32_t i = 0; i < n_rest; i++) f->base[at++] = rest[i];
     for (uint32_t k = 0; k < f->n_base; k++) f->position[f->base[k]] = k;
+    for (uint32_t u = f->p->n_op; u < f->n_unit; u++)
+        f->position[u] = f->position[cb_unit_op(f, u)];
 }
 
 cb_status cb_facts_hoist(cb_facts *f, const bool *hoist, cb_error *err) {
@@ -313,21 +391,18 @@ cb_status cb_facts_hoist(cb_facts *f, const bool *hoist, cb_error *err) {
 cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *arena,
                         cb_facts *out, cb_error *err) {
     cb_facts f = {.p = p, .device = device, .alloc = arena->alloc};
-    if (p->member_begin) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "plan: schedules of problems with insides are evaluated, but not searched");
-    }
-    f.time_ps = CB_NEW(arena, int64_t, p->n_op);
-    f.cost_ps = CB_NEW(arena, int64_t, p->n_op);
-    f.again_bytes = CB_NEW(arena, uint64_t, p->n_op);
+    if (!number_units(&f, arena)) return cb_no_memory(err);
+    f.time_ps = CB_NEW(arena, int64_t, f.n_unit);
+    f.cost_ps = CB_NEW(arena, int64_t, f.n_unit);
+    f.again_bytes = CB_NEW(arena, uint64_t, f.n_unit);
     f.root = CB_NEW(arena, uint32_t, p->n_storage);
-    f.once = CB_NEW(arena, bool, p->n_op);
+    f.once = CB_NEW(arena, bool, f.n_unit);
     f.held = CB_NEW(arena, bool, p->n_storage);
     f.scope = CB_NEW(arena, uint32_t, p->n_storage);
-    f.wish = CB_NEW(arena, uint8_t, p->n_op);
-    f.wish_value = CB_NEW(arena, uint32_t, p->n_op);
+    f.wish = CB_NEW(arena, uint8_t, f.n_unit);
+    f.wish_value = CB_NEW(arena, uint32_t, f.n_unit);
     f.base = CB_NEW(arena, uint32_t, p->n_op);
-    f.position = CB_NEW(arena, uint32_t, p->n_op);
+    f.position = CB_NEW(arena, uint32_t, f.n_unit);
     bool *needed = CB_NEW(arena, bool, p->n_op);
     uint32_t *mutator = CB_NEW(arena, uint32_t, p->n_storage);
     if (!f.time_ps || !f.cost_ps || !f.again_bytes || !f.root || !f.once || !f.held || !f.scope ||
@@ -336,8 +411,9 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     }
     for (uint32_t op = 0; op < p->n_op; op++) f.time_ps[op] = cb_op_time_ps(p, op, device);
     find_roots(p, f.root);
-    mark_needed(p, f.root, needed);
+    mark_needed(&f, needed);
     set_order(&f, needed);
+    if (!find_units(&f, arena)) return cb_no_memory(err);
     mark_once(&f, mutator);
     mark_viewed_once(&f);
     mark_held(&f);
@@ -349,10 +425,17 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     return CB_OK;
 }
 
-bool cb_may_rerun(const cb_facts *f, uint32_t op) {
-    bool view = f->p->op_flags[op] & CB_POP_VIEW;
-    return !view && !f->once[op] && f->wish[op] != CB_MUST_SAVE &&
-           f->position[op] < f->base_backward;
+bool cb_may_rerun(const cb_facts *f, uint32_t unit) {
+    if (cb_has_units(f, unit)) {
+        bool may = false;
+        for (uint32_t u = f->unit_begin[unit]; u < f->unit_begin[unit + 1] && !may; u++)
+            may = cb_may_rerun(f, u);
+        return may;
+    }
+    if (unit >= f->p->n_op && !(f->useful[cb_unit_op(f, unit)] & cb_unit_made(f, unit)))
+        return false;
+    return !cb_is_view(f, unit) && !f->once[unit] && f->wish[unit] != CB_MUST_SAVE &&
+           f->position[unit] < f->base_backward;
 }
 
 uint64_t cb_held_bytes(const cb_facts *f) {
@@ -365,13 +448,15 @@ uint64_t cb_held_bytes(const cb_facts *f) {
 
 void cb_facts_mark_free(const cb_facts *f, bool *out) {
     const cb_problem *p = f->p;
-    for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t u = 0; u < f->n_unit; u++) {
+        uint32_t op = cb_unit_op(f, u), made = cb_unit_made(f, u);
         bool makes = false, frees = false;
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
+            if (!cb_makes(made, v - p->out_begin[op])) continue;
             makes |= f->root[s] == op;
             frees |= f->root[s] == op && !cb_stays_to_end(f, s);
         }
-        out[op] = cb_may_rerun(f, op) && (frees || !makes);
+        out[u] = cb_may_rerun(f, u) && !cb_has_units(f, u) && (frees || (!makes && u < p->n_op));
     }
 }

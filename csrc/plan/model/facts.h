@@ -2,7 +2,12 @@
  * op allocates a storage, what may run twice, what the user wants, and the base order. Internal.
  *
  * The base order is the given order without the ops that nobody needs: placeholders excluded,
- * forward first. A position is an index into it. */
+ * forward first. A position is an index into it.
+ *
+ * What runs again is a unit: an op, or one output of an op with an inside (inside.h), whose runs
+ * make some of the outputs. Units are numbered behind the ops, an op's next to each other; an op
+ * without an inside is its own unit. An op with an inside is an id of its own too, which stands for
+ * all of its outputs that anybody needs. */
 #ifndef CB_PLAN_FACTS_H
 #define CB_PLAN_FACTS_H
 
@@ -11,28 +16,35 @@
 typedef struct cb_facts {
     const cb_problem *p;
     const cb_device *device;
-    cb_alloc *alloc;  /* for scratch of whoever works with the facts */
-    int64_t *time_ps; /* [n_op] of one run */
-    int64_t *cost_ps; /* [n_op] what searches count for a run after the first: its time, more where
+    cb_alloc *alloc;      /* for scratch of whoever works with the facts */
+    uint32_t n_unit;      /* ids: n_op ops, and the units of those with an inside */
+    uint32_t *unit_begin; /* [n_op + 1] the units of op i's outputs; NULL: no op has an inside */
+    uint32_t *unit_op;    /* [n_unit - n_op] */
+    uint32_t *useful;     /* [n_op] outputs that anybody needs, of an op with an inside; NULL */
+    int64_t *time_ps;     /* [n_unit] of one run */
+    int64_t
+        *cost_ps;    /* [n_unit] what searches count for a run after the first: its time, more where
                          the user prefers to save, less where the user prefers to recompute */
-    bool bent;        /* do the two differ anywhere? */
-    int64_t once_ps;  /* of the base order */
+    bool bent;       /* do the two differ anywhere? */
+    int64_t once_ps; /* of the base order */
     uint32_t
-        *root;  /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
-    bool *once; /* [n_op] may not run twice: by its flags, or as it, or a view of what it makes,
+        *root; /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
+    uint32_t *unit; /* [n_storage] the unit that makes it, CB_NONE likewise */
+    bool *once; /* [n_unit] may not run twice: by its flags, or as it, or a view of what it makes,
                    touches memory that is mutated */
-    uint64_t *again_bytes; /* [n_op] what a run after the first makes of the caller's storages, for
+    uint64_t
+        *again_bytes; /* [n_unit] what a run after the first makes of the caller's storages, for
                               itself alone: the caller's memory is written once */
-    bool has_again;        /* does any op? */
-    bool *held;            /* [n_storage] alive when the backward starts whatever the plan */
-    uint32_t *scope; /* [n_storage] innermost region that holds its op and all its forward readers,
+    bool has_again;   /* does any op? */
+    bool *held;       /* [n_storage] alive when the backward starts whatever the plan */
+    uint32_t *scope;  /* [n_storage] innermost region that holds its op and all its forward readers,
                         CB_NONE: none */
-    uint8_t *wish;   /* [n_op] cb_constraint of what it allocates, all views considered */
-    uint32_t *wish_value; /* [n_op] the value that says so, CB_NONE: none */
+    uint8_t *wish;    /* [n_unit] cb_constraint of what it allocates, all views considered */
+    uint32_t *wish_value; /* [n_unit] the value that says so, CB_NONE: none */
     bool offloads;        /* some wish is to offload */
     uint32_t n_base;
     uint32_t *base;         /* [n_base] ops */
-    uint32_t *position;     /* [n_op] CB_NONE: dropped or a placeholder */
+    uint32_t *position;     /* [n_unit] CB_NONE: dropped or a placeholder */
     uint32_t base_backward; /* position of the first backward op */
     bool spared; /* before each op of the base order stands one that does nothing (spare.h) */
 } cb_facts;
@@ -57,8 +69,8 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
 /* May a plan run the op again? Those of the forward that are free to run twice, whatever they make:
  * what is held of it belongs to the first run (schedule.h). The search, the floor and explain all
  * ask here. */
-bool cb_may_rerun(const cb_facts *f, uint32_t op);
-/* The same of all ops, into `out` [n_op], but for those of which all stays to the end: a search
+bool cb_may_rerun(const cb_facts *f, uint32_t unit);
+/* The same of all units, into `out` [n_unit], but for those of which all stays to the end: a search
  * frees nothing by them. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
 /* Bytes of what every plan has at its end: results and gradients. */
@@ -69,8 +81,28 @@ static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {
 }
 
 static inline bool cb_is_view(const cb_facts *f, uint32_t op) {
-    return f->p->op_flags[op] & CB_POP_VIEW;
+    return op < f->p->n_op && (f->p->op_flags[op] & CB_POP_VIEW);
 }
+
+static inline uint32_t cb_unit_op(const cb_facts *f, uint32_t unit) {
+    return unit < f->p->n_op ? unit : f->unit_op[unit - f->p->n_op];
+}
+/* Is the id an op whose outputs are units? */
+static inline bool cb_has_units(const cb_facts *f, uint32_t op) {
+    return f->unit_begin && op < f->p->n_op && f->unit_begin[op] < f->unit_begin[op + 1];
+}
+/* The outputs that an id stands for. */
+static inline uint32_t cb_unit_made(const cb_facts *f, uint32_t unit) {
+    if (unit >= f->p->n_op) return UINT32_C(1) << (unit - f->unit_begin[cb_unit_op(f, unit)]);
+    return cb_has_units(f, unit) ? f->useful[unit] : CB_ALL_OUTPUTS;
+}
+/* The output of its op, as a set, that a value is; 0: its op has no inside. */
+static inline uint32_t cb_value_made(const cb_facts *f, uint32_t value) {
+    uint32_t op = f->p->value_op[value];
+    return cb_has_units(f, op) ? UINT32_C(1) << (value - f->p->out_begin[op]) : 0;
+}
+/* What searches count for a run after the first that makes these outputs. */
+int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made);
 
 #define CB_OP_TEXT 160
 /* "matmul_12 (model.py:3)" */

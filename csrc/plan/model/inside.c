@@ -36,6 +36,11 @@ uint64_t cb_run_workspace(const cb_problem *p, uint32_t op, uint32_t made) {
     return bytes;
 }
 
+cb_status cb_refuse_insides(const cb_problem *p, const char *what, cb_error *err) {
+    if (!p->member_begin) return CB_OK;
+    return cb_fail(err, CB_UNSUPPORTED, "%s: not of problems in which ops have insides", what);
+}
+
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 static cb_status verify_size(const cb_problem *p, uint32_t op, cb_error *err) {

@@ -46,6 +46,8 @@ static inline bool cb_slice_reads(cb_slice slice, uint32_t input) {
 }
 /* Scratch of a run that makes these outputs. */
 uint64_t cb_run_workspace(const cb_problem *p, uint32_t op, uint32_t made);
+/* CB_UNSUPPORTED, where an op has an inside: `what` knows none. */
+CB_MUST_CHECK cb_status cb_refuse_insides(const cb_problem *p, const char *what, cb_error *err);
 /* The rules for the inside of one op; `root` [n_storage] says which op allocates each storage. */
 CB_MUST_CHECK cb_status cb_verify_inside(const cb_problem *p, uint32_t op, const uint32_t *root,
                                          cb_error *err);

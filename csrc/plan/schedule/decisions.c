@@ -24,10 +24,13 @@ static void find_makers(const cb_facts *f, const cb_schedule *s, uint32_t *made_
     const cb_problem *p = f->p;
     for (uint32_t v = 0; v < p->n_value; v++) made_at[v] = CB_NONE;
     for (uint32_t t = 0; t < s->n_step; t++) {
-        uint32_t op = s->step[t];
+        uint32_t op = s->step[t], made = cb_made_at(p, s, t);
+        cb_slice slice = cb_slice_of(p, op, made);
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
-            *maker++ = made_at[p->in_value[j]];
-        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) made_at[v] = t;
+            *maker++ =
+                cb_slice_reads(slice, j - p->in_begin[op]) ? made_at[p->in_value[j]] : CB_NONE;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+            if (cb_makes(made, v - p->out_begin[op])) made_at[v] = t;
     }
 }
 
@@ -53,19 +56,31 @@ static bool allocates(const cb_facts *f, uint32_t op) {
     return false;
 }
 
+/* Of an op with an inside a pair for each output made. */
+static bool add_pairs(const cb_facts *f, uint32_t anchor, uint32_t op, uint32_t early,
+                      uint32_t made, cb_pairs *out) {
+    if (!cb_has_units(f, op))
+        return CB_PUSH(out->arena, out->list, cb_pair_make(anchor, op | early));
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++) {
+        bool makes = made & cb_unit_made(f, u);
+        if (makes && !CB_PUSH(out->arena, out->list, cb_pair_make(anchor, u | early))) return false;
+    }
+    return true;
+}
+
 static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
                        cb_decisions *out) {
     uint32_t next = CB_NONE; /* position of the base step behind */
     out->pairs.arena = arena;
     for (uint32_t t = s->n_step; t-- > 0;) {
-        uint32_t anchor = out->anchor[t], id = s->step[t];
+        uint32_t anchor = out->anchor[t], id = s->step[t], early = 0;
         if (out->base[t] && !cb_is_view(f, id)) next = anchor;
         if (out->base[t] || anchor == CB_NONE || !allocates(f, id)) continue;
         if (next < anchor) {
             anchor = next;
-            id |= CB_EARLY;
+            early = CB_EARLY;
         }
-        if (!CB_PUSH(arena, out->pairs.list, cb_pair_make(anchor, id))) return false;
+        if (!add_pairs(f, anchor, id, early, cb_made_at(f->p, s, t), &out->pairs)) return false;
     }
     cb_sort_pairs(out->pairs.list.at, out->pairs.list.len);
     return true;

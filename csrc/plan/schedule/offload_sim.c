@@ -56,7 +56,8 @@ static bool hold(cb_offload_sim *m, uint32_t value_step, uint32_t life) {
 
 static bool add_step(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     uint32_t n_out = m->f->p->out_begin[op + 1] - m->f->p->out_begin[op];
-    return CB_PUSH(&m->arena, m->step, (cb_sim_step){op, anchor, (uint32_t)m->read.len}) &&
+    return CB_PUSH(&m->arena, m->step,
+                   (cb_sim_step){op, anchor, (uint32_t)m->read.len, CB_ALL_OUTPUTS}) &&
            CB_RESERVE(&m->arena, m->life, n_out);
 }
 

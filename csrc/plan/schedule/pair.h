@@ -1,7 +1,9 @@
 /* pair.h: a decision of a plan that runs ops again. Internal.
  *
- * A decision is a pair (anchor, op): "op runs again right before the base op at position `anchor`,
- * which needs it, directly or through other ops of that anchor".
+ * A decision is a pair (anchor, unit): "the unit runs again right before the base op at position
+ * `anchor`, which needs it, directly or through other units of that anchor". A unit is an op, or
+ * one output of an op with an inside (facts.h): those of one op that are needed together are made
+ * by one run. Below, and wherever pairs are spoken of, an op is either.
  *
  * A pair may say "early": the op runs again there for who reads it later, before the anchor's other
  * ops. So a value can be made while what it is made from is there. Where spare ops (spare.h) stand

@@ -24,13 +24,16 @@ cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error 
     sim->latest = CB_NEW(&sim->arena, uint32_t, p->n_storage);
     sim->base_step = CB_NEW(&sim->arena, uint32_t, f->n_base);
     sim->first_life = CB_NEW(&sim->arena, uint32_t, p->n_storage);
-    sim->marked = CB_NEW(&sim->arena, uint32_t, p->n_op);
-    sim->done = CB_NEW(&sim->arena, uint32_t, p->n_op);
+    sim->marked = CB_NEW(&sim->arena, uint32_t, f->n_unit);
+    sim->done = CB_NEW(&sim->arena, uint32_t, f->n_unit);
+    if (f->unit_begin) sim->reached = CB_NEW(&sim->arena, uint32_t, f->n_unit);
     sim->moment = CB_NEW(&sim->arena, uint64_t, f->n_base);
     sim->held_forward = list_held(&sim->arena, p, CB_STORE_HOLD_FORWARD, &sim->n_held_forward);
     sim->held_end = list_held(&sim->arena, p, CB_STORE_HOLD_END, &sim->n_held_end);
-    if (sim->value_step && sim->value_life && sim->latest && sim->base_step && sim->first_life &&
-        sim->marked && sim->done && sim->moment && sim->held_forward && sim->held_end)
+    bool reaches = sim->reached || !f->unit_begin;
+    if (reaches && sim->value_step && sim->value_life && sim->latest && sim->base_step &&
+        sim->first_life && sim->marked && sim->done && sim->moment && sim->held_forward &&
+        sim->held_end)
         return CB_OK;
     cb_sim_free(sim);
     return cb_no_memory(err);
@@ -40,16 +43,59 @@ void cb_sim_free(cb_sim *sim) { cb_arena_free(&sim->arena); }
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-static bool hold(cb_sim *sim, uint32_t value_step, uint32_t life) {
-    return CB_PUSH(&sim->arena, sim->hold, (cb_sim_read){value_step, life});
+static bool hold(cb_sim *sim, uint32_t value_step, uint32_t life, uint32_t made) {
+    return CB_PUSH(&sim->arena, sim->hold, (cb_sim_read){value_step, life}) &&
+           CB_PUSH(&sim->arena, sim->hold_made, made);
 }
+
+static uint32_t made_of_life(const cb_sim *sim, uint32_t life) {
+    uint32_t unit = sim->f->unit[sim->life.at[life].storage];
+    return unit >= sim->f->p->n_op ? cb_unit_made(sim->f, unit) : 0;
+}
+
+/* Of an op with an inside: the outputs in `made`, and the inputs of their slice. */
+static bool run_some(cb_sim *sim, uint32_t op, uint32_t anchor, uint32_t made) {
+    const cb_facts *f = sim->f;
+    const cb_problem *p = f->p;
+    uint32_t step = (uint32_t)sim->step.len, n_in = p->in_begin[op + 1] - p->in_begin[op];
+    cb_slice slice = cb_slice_of(p, op, made);
+    if (!CB_PUSH(&sim->arena, sim->step,
+                 (cb_sim_step){op, anchor, (uint32_t)sim->read.len, made}) ||
+        !CB_RESERVE(&sim->arena, sim->read, n_in) ||
+        !CB_RESERVE(&sim->arena, sim->life, CB_MOST_INNER_OUTPUTS))
+        return false;
+    const uint32_t *in = p->in_value + p->in_begin[op];
+    for (uint32_t j = 0; j < n_in; j++) {
+        bool reads = cb_slice_reads(slice, j);
+        sim->read.at[sim->read.len++] = (cb_sim_read){reads ? sim->value_step[in[j]] : CB_NONE,
+                                                      reads ? sim->value_life[in[j]] : CB_NONE};
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v], at = v - p->out_begin[op];
+        if (!cb_makes(made, at)) continue;
+        sim->value_step[v] = step;
+        sim->done[f->unit_begin[op] + at] = anchor;
+        if (f->root[s] != op) continue;
+        if (sim->latest[s] == CB_NONE) sim->first_life[s] = (uint32_t)sim->life.len;
+        sim->value_life[v] = sim->latest[s] = (uint32_t)sim->life.len;
+        sim->life.at[sim->life.len++] = (cb_sim_life){s, step, step};
+    }
+    return true;
+}
+
+static uint32_t reached_made(const cb_sim *sim, uint32_t op);
 
 static bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor) {
     const cb_problem *p = sim->f->p;
+    if (cb_has_units(sim->f, op)) {
+        bool base = sim->f->base[anchor] == op;
+        return run_some(sim, op, anchor, base ? sim->f->useful[op] : reached_made(sim, op));
+    }
     uint32_t step = (uint32_t)sim->step.len;
     uint32_t n_in = p->in_begin[op + 1] - p->in_begin[op],
              n_out = p->out_begin[op + 1] - p->out_begin[op];
-    if (!CB_PUSH(&sim->arena, sim->step, (cb_sim_step){op, anchor, (uint32_t)sim->read.len}) ||
+    if (!CB_PUSH(&sim->arena, sim->step,
+                 (cb_sim_step){op, anchor, (uint32_t)sim->read.len, CB_ALL_OUTPUTS}) ||
         !CB_RESERVE(&sim->arena, sim->read, n_in) || !CB_RESERVE(&sim->arena, sim->life, n_out)) {
         return false;
     }
@@ -78,10 +124,10 @@ static bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor) {
 /* Must the op that makes `value` run again before `anchor` may read it? */
 static bool is_due(const cb_sim *sim, uint32_t value, uint32_t anchor) {
     const cb_problem *p = sim->f->p;
-    uint32_t op = p->value_op[value], s = p->value_storage[value], root = sim->f->root[s];
-    if (root == CB_NONE || (p->op_flags[op] & CB_POP_PLACEHOLDER)) return false;
-    if (sim->marked[root] == anchor && sim->done[root] != anchor) return true;
-    return op != root && sim->value_life[value] != sim->latest[s];
+    uint32_t op = p->value_op[value], s = p->value_storage[value], unit = sim->f->unit[s];
+    if (unit == CB_NONE || (p->op_flags[op] & CB_POP_PLACEHOLDER)) return false;
+    if (sim->marked[unit] == anchor && sim->done[unit] != anchor) return true;
+    return op != sim->f->root[s] && sim->value_life[value] != sim->latest[s];
 }
 
 static bool any_input_due(const cb_sim *sim, uint32_t op, uint32_t anchor) {
@@ -93,11 +139,63 @@ static bool any_input_due(const cb_sim *sim, uint32_t op, uint32_t anchor) {
     return due;
 }
 
+/* ---- which outputs an anchor needs ----------------------------------------------------------- */
+
+/* Outputs of an op that have come up since the last question. */
+static uint32_t reached_made(const cb_sim *sim, uint32_t op) {
+    const cb_facts *f = sim->f;
+    uint32_t made = 0;
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if (sim->reached[u] == sim->reach) made |= cb_unit_made(f, u);
+    return made;
+}
+
+/* What a step of this op reads: its slice, if it has one. */
+static cb_slice slice_now(const cb_sim *sim, uint32_t op, uint32_t anchor) {
+    const cb_facts *f = sim->f;
+    if (!cb_has_units(f, op)) return (cb_slice){0, UINT64_MAX};
+    bool base = f->base[anchor] == op;
+    return cb_slice_of(f->p, op, base ? f->useful[op] : reached_made(sim, op));
+}
+
+/* Goes from what is on the stack, ids of ops and units, to what is due for them, and so on. What is
+ * asked about first has come up already. */
+static bool spread_reach(cb_sim *sim, uint32_t anchor) {
+    const cb_facts *f = sim->f;
+    const cb_problem *p = f->p;
+    while (sim->stack.len > 0) {
+        uint32_t id = sim->stack.at[--sim->stack.len], op = cb_unit_op(f, id);
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, id));
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t v = p->in_value[j], maker = p->value_op[v];
+            if (!cb_slice_reads(slice, j - p->in_begin[op]) || !is_due(sim, v, anchor)) continue;
+            uint32_t next = cb_has_units(f, maker) ? f->unit[p->value_storage[v]] : maker;
+            if (sim->reached[next] == sim->reach) continue;
+            sim->reached[next] = sim->reach;
+            if (!CB_PUSH(&sim->arena, sim->stack, next)) return false;
+        }
+    }
+    return true;
+}
+
+/* A new question: what do these need? Where ops have insides, as their runs make all of it. */
+static bool ask_reach(cb_sim *sim, const uint32_t *id, uint32_t n, uint32_t anchor) {
+    if (!sim->reached) return true;
+    sim->reach++;
+    sim->stack.len = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sim->reached[id[i]] = sim->reach;
+        if (!CB_PUSH(&sim->arena, sim->stack, id[i])) return false;
+    }
+    return spread_reach(sim, anchor);
+}
+
 /* Runs what is due for the inputs of `top`, then `top` itself; depth first with an own stack, two
  * entries a level: op and next input. */
 static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
     const cb_problem *p = sim->f->p;
     if (!any_input_due(sim, top, anchor)) return run_op(sim, top, anchor); /* nearly always */
+    cb_slice slice = slice_now(sim, top, anchor);
     sim->stack.len = 0;
     if (!CB_PUSH(&sim->arena, sim->stack, top) ||
         !CB_PUSH(&sim->arena, sim->stack, p->in_begin[top]))
@@ -105,6 +203,8 @@ static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
     while (sim->stack.len > 0) {
         uint32_t op = sim->stack.at[sim->stack.len - 2], j = sim->stack.at[sim->stack.len - 1]++;
         if (j < p->in_begin[op + 1]) {
+            if (sim->reached) slice = slice_now(sim, op, anchor);
+            if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
             if (!is_due(sim, p->in_value[j], anchor)) continue;
             uint32_t maker = p->value_op[p->in_value[j]];
             sim->stack.at[sim->stack.len - 1] = j; /* look again when the maker has run */
@@ -120,17 +220,28 @@ static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
 }
 
 /* Early pairs are the last of their anchor, in the order of their ops. Those before the spare op
- * that begins the backward run even for nobody: what is held until then may go. */
+ * that begins the backward run even for nobody: what is held until then may go. But for outputs of
+ * an inside, which are not made in vain. */
 static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t anchor) {
     bool opens = sim->f->spared && anchor == sim->f->base_backward;
     size_t i = n;
     while (i > 0 && cb_pair_is_early(pair[i - 1])) i--;
     for (; i < n; i++) {
-        uint32_t op = cb_pair_op(pair[i]);
+        uint32_t op = cb_pair_op(pair[i]), ids[CB_MOST_INNER_OUTPUTS], n_id = 0, made = 0;
         bool may = cb_pair_anchor(pair[i]) == anchor && sim->f->position[op] < anchor;
-        if (!may || sim->done[op] == anchor) continue;
-        if (!run_with_inputs(sim, op, anchor)) return false;
-        if (opens && !hold(sim, (uint32_t)sim->step.len - 1, CB_NONE)) return false;
+        if (!may || cb_has_units(sim->f, op) || sim->done[op] == anchor) continue;
+        uint32_t top = cb_unit_op(sim->f, op);
+        ids[n_id++] = op;
+        made |= op < sim->f->p->n_op ? 0 : cb_unit_made(sim->f, op);
+        while (op >= sim->f->p->n_op && i + 1 < n && cb_pair_op(pair[i + 1]) >= op &&
+               cb_unit_op(sim->f, cb_pair_op(pair[i + 1])) == top) {
+            op = cb_pair_op(pair[++i]);
+            if (sim->done[op] == anchor) continue;
+            ids[n_id++] = op;
+            made |= cb_unit_made(sim->f, op);
+        }
+        if (!ask_reach(sim, ids, n_id, anchor) || !run_with_inputs(sim, top, anchor)) return false;
+        if (opens && made == 0 && !hold(sim, (uint32_t)sim->step.len - 1, CB_NONE, 0)) return false;
     }
     return true;
 }
@@ -139,7 +250,8 @@ static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t ancho
 static bool hold_first(cb_sim *sim, const uint32_t *storage, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t life = sim->first_life[storage[i]];
-        if (life != CB_NONE && !hold(sim, sim->life.at[life].made, life)) return false;
+        if (life != CB_NONE && !hold(sim, sim->life.at[life].made, life, made_of_life(sim, life)))
+            return false;
     }
     return true;
 }
@@ -148,8 +260,10 @@ static bool hold_first_value(cb_sim *sim, uint32_t value) {
     const cb_facts *f = sim->f;
     uint32_t position = f->position[f->p->value_op[value]];
     uint32_t life = sim->first_life[f->p->value_storage[value]]; /* of a view, another op's */
-    if (life != CB_NONE && !hold(sim, sim->life.at[life].made, life)) return false;
-    return position == CB_NONE || hold(sim, sim->base_step[position], CB_NONE);
+    if (life != CB_NONE && !hold(sim, sim->life.at[life].made, life, made_of_life(sim, life)))
+        return false;
+    return position == CB_NONE ||
+           hold(sim, sim->base_step[position], CB_NONE, cb_value_made(f, value));
 }
 
 static bool cross_to_backward(cb_sim *sim) {
@@ -166,7 +280,8 @@ static bool reach_end(cb_sim *sim) {
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
         uint32_t v = p->backward_output[i], s = p->value_storage[v];
         bool kept = sim->f->root[s] == CB_NONE || cb_stays_to_end(sim->f, s);
-        if (kept ? !hold_first_value(sim, v) : !hold(sim, sim->value_step[v], sim->value_life[v]))
+        if (kept ? !hold_first_value(sim, v)
+                 : !hold(sim, sim->value_step[v], sim->value_life[v], cb_value_made(sim->f, v)))
             return false;
     }
     return hold_first(sim, sim->held_end, sim->n_held_end);
@@ -224,9 +339,9 @@ static void copy_forward(cb_sim *sim) {
 /* `done` is not copied: it is asked about the anchor at hand alone. */
 static void begin(cb_sim *sim, bool copied) {
     const cb_problem *p = sim->f->p;
-    sim->step.len = sim->read.len = sim->life.len = sim->hold.len = 0;
-    fill_none(sim->marked, p->n_op);
-    fill_none(sim->done, p->n_op);
+    sim->step.len = sim->read.len = sim->life.len = sim->hold.len = sim->hold_made.len = 0;
+    fill_none(sim->marked, sim->f->n_unit);
+    fill_none(sim->done, sim->f->n_unit);
     if (copied) {
         copy_forward(sim);
         return;
@@ -255,7 +370,9 @@ static bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_for
             if (cb_pair_anchor(pair[next]) == k) sim->marked[cb_pair_op(pair[next])] = k;
         }
         if (next > first && !run_early(sim, pair + first, next - first, k)) return false;
-        bool ran = next == 0 ? run_op(sim, f->base[k], k) : run_with_inputs(sim, f->base[k], k);
+        bool ran = next == 0
+                       ? run_op(sim, f->base[k], k)
+                       : ask_reach(sim, &f->base[k], 1, k) && run_with_inputs(sim, f->base[k], k);
         if (!ran) return false;
         sim->base_step[k] = (uint32_t)sim->step.len - 1;
     }
@@ -267,6 +384,17 @@ static bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_for
 }
 
 /* ---- what is needed, and its measures -------------------------------------------------------- */
+
+static void number_kept(cb_sim *sim) {
+    uint32_t n = 0;
+    for (size_t t = 0; t < sim->step.len; t++) {
+        sim->new_index.at[t] = n;
+        n += sim->keep.at[t];
+    }
+    sim->new_index.at[sim->step.len] = n;
+    sim->n_step = n;
+    sim->backward_starts = sim->new_index.at[sim->crossing];
+}
 
 static void mark_kept(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
@@ -283,14 +411,45 @@ static void mark_kept(cb_sim *sim) {
             if (sim->read.at[j].step != CB_NONE) sim->keep.at[sim->read.at[j].step] = true;
         }
     }
-    uint32_t n = 0;
+    number_kept(sim);
+}
+
+/* The same where ops have insides: of their outputs those that somebody reads are made, and only
+ * what these need is read. */
+static void mark_kept_outputs(cb_sim *sim) {
+    const cb_facts *f = sim->f;
+    const cb_problem *p = f->p;
     for (size_t t = 0; t < sim->step.len; t++) {
-        sim->new_index.at[t] = n;
-        n += sim->keep.at[t];
+        uint32_t op = sim->step.at[t].op;
+        sim->keep.at[t] = p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
+        if (cb_has_units(f, op)) sim->step.at[t].made = 0;
     }
-    sim->new_index.at[sim->step.len] = n;
-    sim->n_step = n;
-    sim->backward_starts = sim->new_index.at[sim->crossing];
+    for (size_t i = 0; i < sim->hold.len; i++) {
+        uint32_t step = sim->hold.at[i].step;
+        if (step == CB_NONE) continue;
+        sim->keep.at[step] = true;
+        sim->step.at[step].made |= sim->hold_made.at[i];
+    }
+    for (size_t t = sim->step.len; t-- > 0;) {
+        if (!sim->keep.at[t]) continue;
+        uint32_t op = sim->step.at[t].op;
+        cb_slice slice = cb_slice_of(p, op, sim->step.at[t].made);
+        cb_sim_read *read = sim->read.at + sim->step.at[t].reads;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++, read++) {
+            if (!cb_slice_reads(slice, j - p->in_begin[op]))
+                *read = (cb_sim_read){CB_NONE, CB_NONE};
+            if (read->step == CB_NONE) continue;
+            sim->keep.at[read->step] = true;
+            sim->step.at[read->step].made |= cb_value_made(f, p->in_value[j]);
+        }
+    }
+    number_kept(sim);
+}
+
+/* Is the life that of an output that its step makes in the end? */
+static bool is_made(const cb_sim *sim, uint32_t life, uint32_t made) {
+    uint32_t own = made_of_life(sim, life);
+    return own == 0 || (own & made);
 }
 
 /* Lives of dropped steps end up with no bytes: made == CB_NONE. */
@@ -298,7 +457,8 @@ static void set_lives(cb_sim *sim, size_t n_forward_hold) {
     const cb_problem *p = sim->f->p;
     for (size_t i = 0; i < sim->life.len; i++) {
         cb_sim_life *life = &sim->life.at[i];
-        bool kept = sim->keep.at[life->made];
+        bool kept = sim->keep.at[life->made] &&
+                    (!sim->reached || is_made(sim, (uint32_t)i, sim->step.at[life->made].made));
         life->made = life->last = kept ? sim->new_index.at[life->made] : CB_NONE;
     }
     for (size_t t = 0; t < sim->step.len; t++) {
@@ -318,14 +478,27 @@ static void set_lives(cb_sim *sim, size_t n_forward_hold) {
     }
 }
 
-/* `marked` is free by now: it tells first runs from others. */
+static int64_t run_time(const cb_sim *sim, const cb_sim_step *step) {
+    const cb_facts *f = sim->f;
+    return cb_has_units(f, step->op) ? cb_run_time_ps(f->p, step->op, step->made, f->device)
+                                     : f->time_ps[step->op];
+}
+
+/* `marked` is free by now: it tells first runs from others. Of what an op with an inside makes
+ * every run but its base run is another. */
 static int64_t bent_time(cb_sim *sim) {
     const cb_facts *f = sim->f;
     int64_t cost_ps = 0;
-    fill_none(sim->marked, f->p->n_op);
+    fill_none(sim->marked, f->n_unit);
     for (size_t t = 0; t < sim->step.len; t++) {
         uint32_t op = sim->step.at[t].op;
         if (!sim->keep.at[t]) continue;
+        if (cb_has_units(f, op)) {
+            cost_ps += f->position[op] == sim->step.at[t].anchor
+                           ? run_time(sim, &sim->step.at[t])
+                           : cb_again_cost_ps(f, op, sim->step.at[t].made);
+            continue;
+        }
         cost_ps += sim->marked[op] == CB_NONE ? f->time_ps[op] : f->cost_ps[op];
         sim->marked[op] = 0;
     }
@@ -341,7 +514,7 @@ static uint64_t bytes_again(cb_sim *sim, uint32_t op) {
 
 static void measure(cb_sim *sim) {
     const cb_facts *f = sim->f;
-    if (f->has_again) fill_none(sim->marked, f->p->n_op);
+    if (f->has_again) fill_none(sim->marked, f->n_unit);
     uint64_t *live = sim->live.at, now = 0;
     sim->peak = sim->saved = 0;
     sim->time_ps = 0;
@@ -360,11 +533,12 @@ static void measure(cb_sim *sim) {
         if (!sim->keep.at[t]) continue;
         const cb_sim_step *step = &sim->step.at[t];
         now += live[sim->new_index.at[t]];
-        uint64_t bytes = now + f->p->op_workspace[step->op];
+        uint64_t bytes = now + (sim->reached ? cb_run_workspace(f->p, step->op, step->made)
+                                             : f->p->op_workspace[step->op]);
         if (f->has_again) bytes += bytes_again(sim, step->op);
         if (bytes > sim->moment[step->anchor]) sim->moment[step->anchor] = bytes;
         if (bytes > sim->peak) sim->peak = bytes;
-        sim->time_ps += f->time_ps[step->op];
+        sim->time_ps += sim->reached ? run_time(sim, step) : f->time_ps[step->op];
     }
     sim->cost_ps = f->bent ? bent_time(sim) : sim->time_ps;
 }
@@ -378,7 +552,8 @@ cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pair, cb_error *
         !CB_RESERVE(&sim->arena, sim->live, n + 1)) {
         return cb_no_memory(err);
     }
-    mark_kept(sim);
+    if (sim->reached) mark_kept_outputs(sim);
+    else mark_kept(sim);
     set_lives(sim, n_forward_hold);
     measure(sim);
     return CB_OK;
@@ -386,76 +561,14 @@ cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pair, cb_error *
 
 cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out, cb_error *err) {
     uint32_t *step = CB_NEW(arena, uint32_t, sim->n_step), n = 0;
-    if (!step) return cb_no_memory(err);
+    uint32_t *made = sim->reached ? CB_NEW(arena, uint32_t, sim->n_step) : NULL;
+    if (!step || (sim->reached && !made)) return cb_no_memory(err);
     for (size_t t = 0; t < sim->step.len; t++) {
-        if (sim->keep.at[t]) step[n++] = sim->step.at[t].op;
+        if (!sim->keep.at[t]) continue;
+        if (made) made[n] = sim->step.at[t].made;
+        step[n++] = sim->step.at[t].op;
     }
-    *out = (cb_schedule){.n_step = n, .step = step, .backward_starts = sim->backward_starts};
+    *out = (cb_schedule){
+        .n_step = n, .step = step, .made = made, .backward_starts = sim->backward_starts};
     return CB_OK;
-}
-
-/* ---- the lazy backward ----------------------------------------------------------------------- */
-
-typedef struct lazy {
-    const cb_facts *f;
-    const bool *recompute;
-    uint32_t *need; /* [n_storage] */
-    cb_arena *scratch;
-    CB_VEC(uint32_t) stack; /* ops whose inputs are needed */
-    cb_pairs *out;
-} lazy;
-
-/* A view of what runs again does so as well, where somebody reads through it. */
-static bool is_view_again(const lazy *z, uint32_t op, uint32_t root) {
-    return op != root && z->recompute[root] && z->f->position[op] < z->f->base_backward;
-}
-
-/* Notes the inputs of the ops on the stack as needed at `anchor`, and of those that run again for
- * it. */
-static bool spread_need(lazy *z, bool *again, uint32_t anchor) {
-    const cb_problem *p = z->f->p;
-    while (z->stack.len > 0) {
-        uint32_t reader = z->stack.at[--z->stack.len];
-        for (uint32_t j = p->in_begin[reader]; j < p->in_begin[reader + 1]; j++) {
-            uint32_t s = p->value_storage[p->in_value[j]], op = z->f->root[s];
-            if (op == CB_NONE || z->f->position[op] >= z->f->base_backward) continue;
-            if (z->need[s] == CB_NONE) z->need[s] = anchor;
-            uint32_t maker = p->value_op[p->in_value[j]];
-            if (is_view_again(z, maker, op) && !again[maker]) {
-                again[maker] = true;
-                if (!CB_PUSH(z->scratch, z->stack, maker)) return false;
-            }
-            if (!z->recompute[op] || again[op]) continue;
-            again[op] = true;
-            if (!CB_PUSH(z->out->arena, z->out->list, cb_pair_make(anchor, op)) ||
-                !CB_PUSH(z->scratch, z->stack, op))
-                return false;
-        }
-    }
-    return true;
-}
-
-static bool find_pairs(lazy *z, bool *again) {
-    const cb_facts *f = z->f;
-    fill_none(z->need, f->p->n_storage);
-    z->out->list.len = 0;
-    for (uint32_t k = f->base_backward; k < f->n_base; k++) {
-        size_t begin = z->out->list.len;
-        if (!CB_PUSH(z->scratch, z->stack, f->base[k]) || !spread_need(z, again, k)) return false;
-        if (z->out->list.len > begin)
-            cb_sort_pairs(z->out->list.at + begin, z->out->list.len - begin);
-    }
-    return true;
-}
-
-cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute, uint32_t *need,
-                              cb_pairs *out, cb_error *err) {
-    cb_arena scratch;
-    cb_arena_init(&scratch, f->alloc);
-    bool *again = CB_NEW(&scratch, bool, f->p->n_op);
-    lazy z = {.f = f, .recompute = recompute, .scratch = &scratch, .out = out};
-    z.need = need ? need : CB_NEW(&scratch, uint32_t, f->p->n_storage);
-    bool ok = again && z.need && find_pairs(&z, again);
-    cb_arena_free(&scratch);
-    return ok ? CB_OK : cb_no_memory(err);
 }

@@ -19,6 +19,7 @@ typedef struct cb_sim_life { /* one life of a storage */
 typedef struct cb_sim_step {
     uint32_t op, anchor;
     uint32_t reads; /* first entry in `read` */
+    uint32_t made;  /* outputs, of an op with an inside; at last those that somebody reads */
 } cb_sim_step;
 
 typedef struct cb_sim_read {
@@ -44,6 +45,7 @@ typedef struct cb_sim {
     CB_VEC(cb_sim_life) life; /* as built; made and last count kept steps after cb_sim_run */
     CB_VEC(cb_sim_read)
     hold; /* what must exist when the backward starts, then what must at the end */
+    CB_VEC(uint32_t) hold_made; /* which outputs of its step each is, as in a step */
     CB_VEC(uint32_t) stack;
     CB_VEC(uint32_t) new_index;        /* [step.len + 1] index among the kept steps */
     CB_VEC(bool) keep;                 /* [step.len] */
@@ -52,8 +54,10 @@ typedef struct cb_sim {
     uint32_t *latest;                  /* [n_storage] newest life */
     uint32_t *base_step;               /* [n_base] step as built: an op's first */
     uint32_t *first_life;              /* [n_storage] what is held of it */
-    uint32_t *marked, *done; /* [n_op] last anchor that wants it again; that ran it again */
-    uint32_t crossing;       /* steps as built before the backward */
+    uint32_t *marked, *done;  /* [n_unit] last anchor that wants it again; that ran it again */
+    uint32_t *reached, reach; /* [n_unit] the last question of what an op needs that it came up in;
+                                 NULL: no op has an inside */
+    uint32_t crossing;        /* steps as built before the backward */
     uint32_t *held_forward, *held_end; /* storages with these flags */
     uint32_t n_held_forward, n_held_end;
     cb_sim_forward forward;
@@ -73,9 +77,9 @@ CB_MUST_CHECK cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pa
 CB_MUST_CHECK cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out,
                                         cb_error *err);
 
-/* Every op in `recompute` [n_op] that the backward needs, at the first base op that needs it: as
- * late as possible, and kept until its last use. `need` [n_storage] (may be NULL) gets the position
- * of the first such need, CB_NONE: none. */
+/* Every unit in `recompute` [n_unit] that the backward needs, at the first base op that needs it:
+ * as late as possible, and kept until its last use. `need` [n_storage] (may be NULL) gets the
+ * position of the first such need, CB_NONE: none. */
 CB_MUST_CHECK cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute,
                                             uint32_t *need, cb_pairs *out, cb_error *err);
 

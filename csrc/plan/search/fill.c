@@ -7,17 +7,18 @@
 cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced, cb_error *err) {
     bool limited = false;
     for (uint32_t r = 0; r < f->p->n_region; r++) limited |= f->p->region_limit[r] != UINT64_MAX;
-    for (uint32_t op = 0; op < f->p->n_op; op++) forced[op] = f->wish[op] == CB_MUST_RECOMPUTE;
+    for (uint32_t u = 0; u < f->n_unit; u++) forced[u] = f->wish[u] == CB_MUST_RECOMPUTE;
     if (!limited) return CB_OK;
     CB_TRY(cb_cut_preset(cut, CB_PRESET_AUTOGRAD, err));
-    for (uint32_t i = 0; i < cut->n_run; i++)
-        forced[cut->run_op[i]] |= cut->recompute[cut->run_op[i]];
+    for (uint32_t u = 0; u < f->n_unit; u++) forced[u] |= cut->recompute[u];
     return CB_OK;
 }
 
 cb_status cb_try_presets(cb_trial *t, cb_cut *cut, cb_error *err) {
     cb_pairs pairs = {.arena = t->scratch};
     for (cb_preset preset = CB_PRESET_AUTOGRAD; preset < CB_PRESET_COUNT; preset++) {
+        if (t->f->unit_begin && preset == CB_PRESET_TORCH_COMPAT)
+            continue; /* it knows no insides */
         CB_TRY(cb_cut_preset(cut, preset, err));
         CB_TRY(cb_recompute_lazily(t->f, cut->recompute, NULL, &pairs, err));
         CB_TRY(cb_try_pairs(t, pairs.list.at, pairs.list.len, err));

@@ -84,10 +84,11 @@ static bool build(network *w, uint32_t at) {
             bool read = is_read_at(l, s, f->base[at]);
             int64_t bytes = read ? 0 : (int64_t)f->p->storage_bytes[s];
             if (!add(w, in, out, bytes)) return false;
-            if (!cb_may_rerun(f, op) && !add(w, SOURCE, in, CB_FLOW_INF)) return false;
+            uint32_t unit = f->unit[s];
+            bool again = cb_may_rerun(f, unit);
+            if (!again && !add(w, SOURCE, in, CB_FLOW_INF)) return false;
             if (w->last[s] > at && !add(w, out, SINK, CB_FLOW_INF)) return false;
-            for (uint32_t i = l->read_begin[op]; cb_may_rerun(f, op) && i < l->read_begin[op + 1];
-                 i++) {
+            for (uint32_t i = l->read_begin[unit]; again && i < l->read_begin[unit + 1]; i++) {
                 if (!add(w, FIRST + n_storage + l->read[i], in, CB_FLOW_INF)) return false;
             }
         }
@@ -120,9 +121,9 @@ static void find_stays(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     const cb_facts *f = l->f;
     for (uint32_t k = 0; k < l->n; k++) {
         uint32_t op = f->base[k];
-        if (cb_may_rerun(f, op)) continue;
         for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
             uint32_t s = l->made[j];
+            if (cb_may_rerun(f, f->unit[s])) continue;
             if (last[s] <= k + 1) continue; /* differences modulo 2^64 */
             stays[k + 1] += f->p->storage_bytes[s];
             stays[last[s]] -= f->p->storage_bytes[s];
@@ -137,7 +138,7 @@ static uint64_t stays_and_read(const cb_ledger *l, const uint32_t *last, uint32_
     uint64_t bytes = 0;
     for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
         uint32_t s = l->read[j];
-        if (last[s] > f->position[op] && !cb_may_rerun(f, f->root[s]))
+        if (last[s] > f->position[op] && !cb_may_rerun(f, f->unit[s]))
             bytes += f->p->storage_bytes[s];
     }
     return bytes;

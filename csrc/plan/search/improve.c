@@ -25,12 +25,13 @@ static bool copy_pairs(cb_arena *a, const cb_candidate *c, pair_list *out) {
 /* ---- crossover ------------------------------------------------------------------------------- */
 
 /* Ops below `split` decide as in `low`, the others as in `high`; both lists are sorted. */
-static size_t mix(const pair_list *low, const pair_list *high, uint32_t split, cb_pair *out) {
+static size_t mix(const cb_facts *f, const pair_list *low, const pair_list *high, uint32_t split,
+                  cb_pair *out) {
     size_t n = 0;
     for (size_t i = 0, j = 0; i < low->n || j < high->n;) {
         bool take_low = j == high->n || (i < low->n && low->at[i] <= high->at[j]);
         cb_pair pair = take_low ? low->at[i++] : high->at[j++];
-        if ((cb_pair_op(pair) < split) == take_low) out[n++] = pair;
+        if ((cb_unit_op(f, cb_pair_op(pair)) < split) == take_low) out[n++] = pair;
     }
     return n;
 }
@@ -72,8 +73,8 @@ static cb_status cross(cb_trial *t, const crossover *x, cb_error *err) {
     for (int step = 0; step < CB_CROSS_STEPS && high - low > 1; step++) {
         uint32_t middle = low + (high - low) / 2, split = t->f->base[middle];
         mixed *now = &end[2];
-        now->list.n = x->fast_first ? mix(x->fast, x->small, split, now->list.at)
-                                    : mix(x->small, x->fast, split, now->list.at);
+        now->list.n = x->fast_first ? mix(t->f, x->fast, x->small, split, now->list.at)
+                                    : mix(t->f, x->small, x->fast, split, now->list.at);
         if (same_pairs(&end[0], now)) now = &end[0];
         else if (same_pairs(&end[1], now)) now = &end[1];
         else CB_TRY(try_mix(t, now, x->target, err));
@@ -178,8 +179,10 @@ static int compare_reruns(const void *a, const void *b) {
 
 static double worth_of(const cb_facts *f, uint32_t op) {
     double bytes = 1;
-    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
-        bytes += (double)f->p->storage_bytes[f->p->value_storage[v]];
+    uint32_t from = cb_unit_op(f, op), made = cb_unit_made(f, op);
+    for (uint32_t v = f->p->out_begin[from]; v < f->p->out_begin[from + 1]; v++) {
+        if (cb_makes(made, v - f->p->out_begin[from]))
+            bytes += (double)f->p->storage_bytes[f->p->value_storage[v]];
     }
     return (double)f->cost_ps[op] / bytes;
 }

@@ -60,7 +60,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *thr
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
     *d = (cb_ladder){.base = t->candidates, .whole = t->size};
-    d->may_rerun = CB_NEW(a, bool, f->p->n_op);
+    d->may_rerun = CB_NEW(a, bool, f->n_unit);
     if (!d->may_rerun) return cb_no_memory(err);
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         d->start[i] = CB_NEW(a, double, f->n_base);

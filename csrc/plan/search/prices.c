@@ -11,6 +11,32 @@
 
 #include <math.h>
 
+/* Of an op, or of one output of an op of the forward with an inside. */
+static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
+    const cb_facts *f = z->trial->f;
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, id), made = cb_unit_made(f, id), when = k;
+    cb_slice slice = cb_slice_of(p, op, made);
+    if (k < f->base_backward) { /* a forward op is needed when the first of its outputs is */
+        when = CB_NONE;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            if (!cb_makes(made, v - p->out_begin[op])) continue;
+            if (z->earliest[s] < when) when = z->earliest[s];
+            if (f->held[s]) z->unused_forward[id] = false;
+        }
+    }
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = p->value_storage[p->in_value[j]];
+        if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        if (when < z->earliest[s]) z->earliest[s] = when;
+        if (k >= f->base_backward || (z->unused_forward[id] && !f->once[id])) continue;
+        if (f->root[s] == CB_NONE || (p->op_flags[op] & CB_POP_VIEW)) continue;
+        if (k > z->last_forward[s]) z->last_forward[s] = k;
+        z->unused_forward[f->unit[s]] = false;
+    }
+}
+
 static void find_uses(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     const cb_problem *p = f->p;
@@ -19,26 +45,27 @@ static void find_uses(cb_prices *z) {
         z->last_forward[s] = f->root[s] == CB_NONE ? 0 : f->position[f->root[s]];
         if (f->held[s]) z->last_forward[s] = f->base_backward;
     }
-    for (uint32_t op = 0; op < p->n_op; op++) z->unused_forward[op] = true;
+    for (uint32_t u = 0; u < f->n_unit; u++) z->unused_forward[u] = true;
     for (uint32_t k = f->n_base; k-- > 0;) {
-        uint32_t op = f->base[k], when = k;
-        if (k < f->base_backward) { /* a forward op is needed when the first of its outputs is */
-            when = CB_NONE;
-            for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
-                uint32_t s = p->value_storage[v];
-                if (z->earliest[s] < when) when = z->earliest[s];
-                if (f->held[s]) z->unused_forward[op] = false;
-            }
+        uint32_t op = f->base[k];
+        if (k >= f->base_backward || !cb_has_units(f, op)) {
+            note_uses(z, op, k);
+            continue;
         }
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-            uint32_t s = p->value_storage[p->in_value[j]];
-            if (when < z->earliest[s]) z->earliest[s] = when;
-            if (k >= f->base_backward || (z->unused_forward[op] && !f->once[op])) continue;
-            if (f->root[s] == CB_NONE || (p->op_flags[op] & CB_POP_VIEW)) continue;
-            if (k > z->last_forward[s]) z->last_forward[s] = k;
-            z->unused_forward[f->root[s]] = false;
-        }
+        for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+            if (f->useful[op] & cb_unit_made(f, u)) note_uses(z, u, k);
     }
+}
+
+/* What the base run of an op makes whatever the plan. */
+static uint32_t surely_made(const cb_prices *z, uint32_t op) {
+    const cb_facts *f = z->trial->f;
+    uint32_t made = 0;
+    if (f->position[op] >= f->base_backward) return cb_unit_made(f, op);
+    if (!cb_has_units(f, op)) return z->unused_forward[op] ? 0 : CB_ALL_OUTPUTS;
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if (!z->unused_forward[u]) made |= cb_unit_made(f, u);
+    return made & f->useful[op];
 }
 
 /* What lives whatever a plan of the bound's class does: values of the backward all their life,
@@ -56,9 +83,10 @@ static void find_least(cb_prices *z, uint32_t *last) {
     for (uint32_t k = f->n_base; k-- > f->base_backward;) {
         uint32_t op = f->base[k];
         if (p->op_flags[op] & CB_POP_VIEW) continue;
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]];
-            if (f->root[s] == CB_NONE) continue;
+            if (f->root[s] == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
             z->direct[s] = k;
             if (k > last[s]) last[s] = k;
         }
@@ -72,7 +100,7 @@ static void find_least(cb_prices *z, uint32_t *last) {
         double bytes = (double)p->storage_bytes[s];
         uint32_t made = f->position[f->root[s]], end = z->last_forward[s], from = z->direct[s];
         bool forward = made < f->base_backward, always = last[s] == f->n_base;
-        if (!forward || !z->unused_forward[f->root[s]]) {
+        if (!forward || !z->unused_forward[f->unit[s]]) {
             if (!forward) end = last[s] > made ? last[s] : made;
             if (always) end = f->n_base;
             change[made] += bytes;
@@ -85,10 +113,9 @@ static void find_least(cb_prices *z, uint32_t *last) {
         if (!always) change[last[s] + 1] -= bytes;
     }
     for (uint32_t k = 0; k < f->n_base; k++) {
-        uint32_t op = f->base[k];
-        bool idle = k < f->base_backward && z->unused_forward[op];
+        uint32_t op = f->base[k], made = surely_made(z, op);
         now += change[k];
-        z->least[k] = now + (idle ? 0.0 : (double)p->op_workspace[op]);
+        z->least[k] = now + (made == 0 ? 0.0 : (double)cb_run_workspace(p, op, made));
     }
 }
 
@@ -105,7 +132,7 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     z->direct = CB_NEW(a, uint32_t, f->p->n_storage);
     z->earliest = CB_NEW(a, uint32_t, f->p->n_storage);
     z->need = CB_NEW(a, uint32_t, f->p->n_storage);
-    z->unused_forward = CB_NEW(a, bool, f->p->n_op);
+    z->unused_forward = CB_NEW(a, bool, f->n_unit);
     z->first_moment = CB_NEW(a, uint64_t, f->n_base);
     if (!z->first_moment || !z->price || !z->sum || !z->last_forward || !z->earliest || !z->need ||
         !z->unused_forward || !z->best || !z->least || !z->relaxed || !z->direct)
@@ -152,19 +179,42 @@ static double gap_price(const cb_prices *z, uint32_t storage) {
     return to > from ? z->sum[to] - z->sum[from] : 0;
 }
 
+/* What a run after the first costs beside the members that it takes: all of it, or writing. */
+static int64_t again_alone(const cb_prices *z, uint32_t unit) {
+    const cb_facts *f = z->trial->f;
+    if (unit < f->p->n_op) return f->cost_ps[unit];
+    uint32_t op = cb_unit_op(f, unit), value = f->p->out_begin[op] + (unit - f->unit_begin[op]);
+    int64_t bent = cb_write_time_ps(f->p, value, f->device) + f->cost_ps[unit] - f->time_ps[unit];
+    return bent < 0 ? 0 : bent;
+}
+
+/* A member that no plan runs in the forward for sure costs nothing to run in the backward. */
+static void set_inner_costs(cb_prices *z) {
+    cb_cut *cut = z->cut;
+    const cb_facts *f = z->trial->f;
+    for (uint32_t i = 0; i < cut->n_inner; i++) {
+        uint32_t op = cut->inner_op[i], m = cut->inner_member[i], made = surely_made(z, op);
+        bool surely = m == CB_NONE ? made != 0 : cb_slice_of(f->p, op, made).members >> m & 1;
+        int64_t time_ps = m == CB_NONE ? cb_own_time_ps(f->p, op, f->device)
+                                       : cb_member_time_ps(f->p, op, m, f->device);
+        cut->inner_cost[i] = surely ? (int64_t)fmin((double)time_ps * z->scale, CB_CUT_UNITS) : 0;
+    }
+}
+
 static void set_costs(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     cb_cut *cut = z->cut;
     z->sum[0] = 0;
     for (uint32_t k = 0; k < f->n_base; k++) z->sum[k + 1] = z->sum[k] + z->price[k];
+    set_inner_costs(z);
     for (uint32_t i = 0; i < cut->n_run; i++) {
         uint32_t op = cut->run_op[i];
-        double cost = z->unused_forward[op] ? 0 : (double)f->cost_ps[op] * z->scale;
+        double cost = z->unused_forward[op] ? 0 : (double)again_alone(z, op) * z->scale;
         bool never = f->once[op] || f->wish[op] == CB_MUST_SAVE;
         cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CB_CUT_UNITS);
     }
     for (uint32_t i = 0; i < cut->n_save; i++) {
-        uint32_t s = cut->save_storage[i], op = f->root[s];
+        uint32_t s = cut->save_storage[i], op = f->unit[s];
         double cost = (double)f->p->storage_bytes[s] * gap_price(z, s) * z->scale;
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
         cut->save_cost[i] = stays ? 0

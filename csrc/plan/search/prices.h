@@ -36,7 +36,7 @@ typedef struct cb_prices {
                                CB_NONE: none */
     uint32_t *direct;       /* [n_storage] first position in the backward that reads it, CB_NONE */
     uint32_t *need;         /* [n_storage] first position that needs it in the last schedule */
-    bool *unused_forward;   /* [n_op] no forward op that is needed in the forward reads what it
+    bool *unused_forward;   /* [n_unit] no forward op that is needed in the forward reads what it
                                makes: running it in the backward costs nothing more */
     cb_pairs pairs;
     cb_tangents tangent;

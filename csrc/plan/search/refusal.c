@@ -26,7 +26,7 @@ static cb_status put_floor(const cb_chooser *k, const cb_ladder *d, char *text, 
 
 /* Is a value there that must be saved, so that relaxing that may help? */
 static bool demands_saving(const cb_facts *f) {
-    for (uint32_t i = 0; i < f->p->n_op; i++)
+    for (uint32_t i = 0; i < f->n_unit; i++)
         if (f->wish[i] == CB_MUST_SAVE) return true;
     return false;
 }

@@ -60,12 +60,12 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     return cb_ladder_climb_many(&s->d, wanted, err);
 }
 
-/* [n_op of `f`] into the trial. */
+/* [n_unit of `f`] into the trial. */
 static cb_status set_forced(cb_searcher *s, const cb_facts *f, cb_cut *cut, cb_error *err) {
-    bool *forced = CB_NEW(s->arena, bool, f->p->n_op);
+    bool *forced = CB_NEW(s->arena, bool, f->n_unit);
     if (!forced) return cb_no_memory(err);
     CB_TRY(cb_force_recompute(f, cut, forced, err));
-    for (uint32_t op = 0; op < f->p->n_op; op++) s->t.has_demands |= forced[op];
+    for (uint32_t u = 0; u < f->n_unit; u++) s->t.has_demands |= forced[u];
     s->t.forced = forced;
     return CB_OK;
 }

@@ -30,6 +30,10 @@ static cb_status extend_problem(cb_problem *p, uint32_t more, cb_arena *arena, c
     EXTEND(p->op_location, n, more);
     EXTEND(p->in_begin, n + 1, more);
     EXTEND(p->out_begin, n + 1, more);
+    if (p->member_begin) {
+        EXTEND(p->member_begin, n + 1, more);
+        for (uint32_t op = n; op < n + more; op++) p->member_begin[op + 1] = p->member_begin[n];
+    }
     if (p->fused_group) {
         EXTEND(p->fused_group, n, more);
         EXTEND(p->fused_bytes, n, more);
@@ -49,15 +53,40 @@ static void set_spare(cb_problem *p, uint32_t op, bool backward) {
     if (p->fused_group) p->fused_group[op] = op;
 }
 
+/* The same of an array of units: behind the ops, `n_own` more of them. */
+#define SPREAD(array)                                                                      \
+    do {                                                                                   \
+        void *units = (array) + n;                                                         \
+        EXTEND(array, n, more + n_own);                                                    \
+        if (n_own > 0) memcpy((array) + n + more, units, (size_t)n_own * sizeof *(array)); \
+    } while (0)
+
+static cb_status renumber_units(cb_facts *f, uint32_t n, uint32_t more, cb_arena *arena,
+                                cb_error *err) {
+    const cb_problem *p = f->p;
+    if (!f->unit_begin) return CB_OK;
+    EXTEND(f->unit_begin, n + 1, more);
+    EXTEND(f->useful, n, more);
+    EXTEND(f->unit, p->n_storage, 0);
+    for (uint32_t op = 0; op <= n; op++) f->unit_begin[op] += more;
+    for (uint32_t op = n; op < n + more; op++) f->unit_begin[op + 1] = f->unit_begin[n];
+    for (uint32_t s = 0; s < p->n_storage; s++)
+        if (f->unit[s] != CB_NONE && f->unit[s] >= n) f->unit[s] += more;
+    return CB_OK;
+}
+
 static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *arena,
                               cb_error *err) {
-    EXTEND(f->time_ps, n, more);
-    EXTEND(f->cost_ps, n, more);
-    EXTEND(f->once, n, more);
-    EXTEND(f->again_bytes, n, more);
-    EXTEND(f->wish, n, more);
-    EXTEND(f->wish_value, n, more);
-    EXTEND(f->position, n, more);
+    uint32_t n_own = f->n_unit - n; /* which come behind the spares */
+    SPREAD(f->time_ps);
+    SPREAD(f->cost_ps);
+    SPREAD(f->once);
+    SPREAD(f->again_bytes);
+    SPREAD(f->wish);
+    SPREAD(f->wish_value);
+    SPREAD(f->position);
+    f->n_unit += more;
+    CB_TRY(renumber_units(f, n, more, arena, err));
     f->base = CB_NEW(arena, uint32_t, (size_t)f->n_base + more);
     return f->base ? CB_OK : cb_no_memory(err);
 }
@@ -88,5 +117,7 @@ cb_status cb_add_spares(const cb_facts *f, const uint32_t *count, cb_arena *aren
         out->position[f->base[k]] = at;
         out->base[at++] = f->base[k];
     }
+    for (uint32_t u = p->n_op; u < out->n_unit; u++)
+        out->position[u] = out->position[cb_unit_op(out, u)];
     return CB_OK;
 }

@@ -120,7 +120,7 @@ static cb_status set_up(sweep *z, bool *suits, cb_error *err) {
     z->waiting = CB_NEW(z->arena, states, (size_t)z->n_stage + 1);
     if (!z->bit_of || !z->reads || !z->makes || !z->room || !z->useful || !z->fixed || !z->waiting)
         return cb_no_memory(err);
-    *suits = give_bits(z);
+    *suits = !f->unit_begin && give_bits(z); /* a state's ops make all of their outputs */
     if (!*suits) return CB_OK;
     set_ops(z);
     set_stages(z);

@@ -114,6 +114,8 @@
 
 #define CB_EXACT_BITS 18           /* values about which there is a choice, at most */
 #define CB_EXACT_STATES (1u << 20) /* positions times sets */
+#define CB_EXACT_RERUNS 64         /* what may run again, sets of outputs counted one by one */
+#define CB_EXACT_SETS 16           /* sets of outputs of one op, as each may be left out */
 #define CB_EXACT_PROBES 64         /* of the bisection for the smallest peak */
 
 /* ---- local search: local/moves.c ------------------------------------------------------------- */

@@ -24,6 +24,9 @@ typedef struct maker {
     uint32_t region[MAKER_MOST]; /* 0: none, else region id + 1 */
     uint64_t limit[4];           /* of region id; all regions are siblings */
     uint32_t n_region;
+    uint32_t n_member, member_begin[MAKER_MOST + 1]; /* of ops with an inside */
+    cb_member member[2 * MAKER_MOST];
+    uint8_t value_member[MAKER_MOST];
 } maker;
 
 static inline uint32_t make_storage(maker *m, uint64_t bytes, uint8_t flags) {
@@ -41,6 +44,7 @@ static inline uint32_t end_op(maker *m, uint32_t flags, uint32_t n_in, const uin
     m->n_op++;
     m->in_begin[m->n_op] = m->n_in;
     m->out_begin[m->n_op] = m->n_value;
+    m->member_begin[m->n_op] = m->n_member;
     return m->n_value - n_out;
 }
 
@@ -91,8 +95,9 @@ static inline bool fill_regions(const maker *m, cb_problem *p) {
 
 static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
     cb_problem *p;
-    if (cb_problem_create(alloc, (cb_problem_sizes){m->n_op, m->n_in, m->n_value, m->n_storage, 0},
-                          &p, NULL) != CB_OK)
+    if (cb_problem_create(
+            alloc, (cb_problem_sizes){m->n_op, m->n_in, m->n_value, m->n_storage, m->n_member}, &p,
+            NULL) != CB_OK)
         return NULL;
     bool ok = fill_regions(m, p);
     memcpy(p->in_begin, m->in_begin, (m->n_op + 1) * sizeof *p->in_begin);
@@ -102,6 +107,11 @@ static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
     memcpy(p->value_constraint, m->constraint, m->n_value);
     memcpy(p->storage_bytes, m->bytes, m->n_storage * sizeof *p->storage_bytes);
     memcpy(p->storage_flags, m->storage_flags, m->n_storage);
+    if (m->n_member > 0) {
+        memcpy(p->member_begin, m->member_begin, (m->n_op + 1) * sizeof *p->member_begin);
+        memcpy(p->member, m->member, m->n_member * sizeof *p->member);
+        memcpy(p->value_member, m->value_member, m->n_value);
+    }
     for (uint32_t op = 0; op < m->n_op; op++) {
         char name[32];
         int length = snprintf(name, sizeof name, "op_%u", op);
@@ -183,6 +193,79 @@ static inline void make_random(maker *m, uint64_t seed, uint32_t n_forward) {
         if (maker_draw(&s, 10) == 0)
             in[1] = make_view(m, 0, v); /* a forward op that stands in the backward */
         uint32_t next = make_op(m, CB_POP_BACKWARD, 2 + maker_draw(&s, 2), in, bytes);
+        if (maker_draw(&s, 6) == 0 && m->n_grad < 60) m->grad[m->n_grad++] = next;
+        if (maker_draw(&s, 5)) gradient = next;
+    }
+    m->grad[m->n_grad++] = gradient;
+    if (maker_draw(&s, 2)) m->storage_flags[m->storage[gradient]] |= CB_STORE_HOLD_END;
+}
+
+/* Members for the op that ended last, at random: what it makes comes last, all that it reads is
+ * read, and what others use is used. */
+static inline void give_inside(maker *m, uint64_t *state) {
+    uint32_t op = m->n_op - 1, n_in = m->in_begin[op + 1] - m->in_begin[op],
+             n_out = m->out_begin[op + 1] - m->out_begin[op], n = n_out + maker_draw(state, 3);
+    uint64_t inputs = (UINT64_C(1) << n_in) - 1, read = 0, used = 0;
+    cb_member *member = m->member + m->n_member;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t before = (UINT64_C(1) << i) - 1;
+        member[i] =
+            (cb_member){.uses = maker_draw(state, 1u << 16) & before,
+                        .reads = maker_draw(state, 1u << 16) & inputs,
+                        .size = 64,
+                        .flops = maker_draw(state, 3) * 1e5,
+                        .bytes = 64 * maker_draw(state, 9),
+                        .time_ps = maker_draw(state, 4) ? -1 : (int64_t)maker_draw(state, 5000),
+                        .workspace = maker_draw(state, 5) ? 0 : maker_draw(state, 900),
+                        .flags = CB_POP_FUSIBLE};
+        if (i == 0 || !(member[i].uses | member[i].reads)) member[i].reads |= 1; /* the gradient */
+        if (i > 0) member[i].uses |= 1;
+        read |= member[i].reads;
+        used |= member[i].uses;
+    }
+    member[n - 1].reads |= inputs & ~read;
+    member[n - 1].uses |=
+        ((UINT64_C(1) << (n - n_out)) - 1) & ~used & ((UINT64_C(1) << (n - 1)) - 1);
+    m->n_member += n;
+    m->member_begin[op + 1] = m->n_member;
+    for (uint32_t k = 0; k < n_out; k++)
+        m->value_member[m->out_begin[op] + k] = (uint8_t)(n - n_out + k);
+}
+
+/* As make_random, where most ops have an inside and up to four outputs. */
+static inline void make_random_insides(maker *m, uint64_t seed, uint32_t n_forward) {
+    uint64_t s = seed * 1201 + 7;
+    memset(m, 0, sizeof *m);
+    make_input(m, 1000);
+    make_input(m, 64);
+    for (uint32_t i = 0; i < n_forward; i++) {
+        uint32_t in[2] = {recent_value(&s, m->n_value), recent_value(&s, m->n_value)};
+        uint32_t n_in = 1 + maker_draw(&s, 2), choice = maker_draw(&s, 8);
+        if (choice == 0) {
+            make_view(m, 0, in[0]);
+            continue;
+        }
+        uint32_t n_out = choice < 3 ? 1 : 1 + maker_draw(&s, 4);
+        if (maker_draw(&s, 6) == 0) m->workspace[m->n_op] = maker_draw(&s, 2000);
+        for (uint32_t k = 0; k < n_out; k++) {
+            uint64_t bytes = maker_draw(&s, 12) ? 64 * (1 + maker_draw(&s, 40)) : 0;
+            m->storage[m->n_value + k] = make_storage(m, bytes, 0);
+        }
+        m->flops[m->n_op] = 1e3;
+        end_op(m, choice == 1 ? CB_POP_RANDOM_STATEFUL : CB_POP_FUSIBLE, n_in, in, n_out);
+        if (choice > 2) give_inside(m, &s);
+    }
+    m->backward_starts = m->n_op;
+    m->result[m->n_result++] = m->n_value - 1;
+    uint32_t last = m->n_value, gradient = make_input(m, 64);
+    m->flags[m->n_op - 1] |= CB_POP_BACKWARD;
+    for (uint32_t v = last; v-- > 0;) {
+        uint32_t in[3] = {gradient, v, recent_value(&s, last)};
+        if (maker_draw(&s, 3) == 0) continue;
+        if (maker_draw(&s, 10) == 0) in[1] = make_view(m, 0, v);
+        uint32_t next =
+            make_op(m, CB_POP_BACKWARD, 2 + maker_draw(&s, 2), in, 64 * (1 + maker_draw(&s, 30)));
+        if (maker_draw(&s, 3) == 0) give_inside(m, &s);
         if (maker_draw(&s, 6) == 0 && m->n_grad < 60) m->grad[m->n_grad++] = next;
         if (maker_draw(&s, 5)) gradient = next;
     }

@@ -99,7 +99,7 @@ static void count_runs(const cb_problem *p, const cb_schedule *s, uint32_t *runs
 /* In the schedule that the flip has tried, only this decision and what hangs on it is different. */
 static void check_flip(bench *b, const cb_whatif *w, uint32_t storage, const cb_change *change) {
     static uint32_t before[MAKER_MOST], after[MAKER_MOST];
-    cb_schedule other;
+    cb_schedule other = {0};
     cb_lives lives;
     uint32_t op = b->f.root[storage];
     CHECK_OK(cb_sim_schedule(&w->sim, &b->arena, &other, &err));

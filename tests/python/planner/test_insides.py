@@ -7,9 +7,11 @@ import copy
 import json
 
 import pytest
-from evaluate import BrokenPlanError, evaluate
-from insides import SPEED, two_branches
+from evaluate import BrokenPlanError, check_plan, evaluate
+from exact_insides import optimum
+from insides import SPEED, Dice, two_branches
 
+import cutback
 from cutback import _native
 
 
@@ -161,6 +163,119 @@ def test_insides_survive_a_round_trip():
     assert json.loads(_native.problem_json(json.dumps(again)))["fingerprint"] != before
 
 
-def test_evaluated_but_not_searched():
-    with pytest.raises(NotImplementedError, match="not searched"):
-        _native.plan_json(json.dumps(two_branches()))
+def questions():
+    for preset in ("autograd", "recompute_all", "conservative", "aggressive", "shape-aware"):
+        yield {"preset": preset}
+    for measure in ("live", "arena", "saved", "total"):
+        for budget in (0.9, 0.6, 0.4, "min"):
+            yield {"budget": budget, "measure": measure}
+
+
+def ask_everything(seed, most):
+    """Plans of a random problem, each evaluated: how many there were, and how many of them make a
+    part of what an op can."""
+    answers = partial = 0
+    problem = Dice(seed, most).document
+    for question in questions():
+        try:
+            plan = cutback.plan(problem, device=SPEED, **question)
+        except cutback.BudgetError:
+            continue
+        check_plan(problem, plan.document, SPEED)
+        answers += 1
+        partial += any(isinstance(step, list) for step in plan.document["steps"])
+    return answers, partial
+
+
+def test_every_question_about_random_insides():
+    found = [ask_everything(seed, most) for most in (4, 12) for seed in range(4)]
+    assert sum(answers for answers, _ in found) > 60
+    assert sum(partial for _, partial in found) > 30
+
+
+@pytest.mark.very_slow
+def test_every_question_about_many_random_insides():
+    for most in (4, 10, 20, 60):
+        for seed in range(100, 150):
+            ask_everything(seed, most)
+
+
+def check_optima(seeds):
+    """Under budgets on live bytes plans are as fast as the fastest of all schedules, there is none
+    where there is none; a budget on the arena, which is searched, states a bound below it."""
+    judged = impossible = partial = 0
+    for seed in seeds:
+        problem = Dice(seed).document
+        whole = cutback.plan(problem, device=SPEED).numbers["live_bytes"]
+        for share in (1.0, 0.85, 0.7, 0.55, 0.4):
+            best = optimum(problem, int(share * whole))
+            try:
+                plan = cutback.plan(problem, budget=int(share * whole), device=SPEED)
+            except cutback.BudgetError:
+                assert best is None, (seed, share, best)
+                impossible += 1
+                continue
+            check_plan(problem, plan.document, SPEED)
+            assert plan.numbers["time_ps"] == best == plan.numbers["lower_bound_ps"], (seed, share)
+            judged += 1
+            partial += any(isinstance(step, list) for step in plan.document["steps"])
+            arena = cutback.plan(problem, budget=1.0, measure="arena", device=SPEED)
+            assert (arena.numbers["lower_bound_ps"] or 0) <= optimum(
+                problem, arena.numbers["live_bytes"]
+            )
+    return judged, impossible, partial
+
+
+def test_plans_of_insides_are_optimal():
+    judged, impossible, partial = check_optima(range(40))
+    assert judged > 60 and impossible > 60 and partial > 20
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("part", range(8))
+def test_many_plans_of_insides_are_optimal(part):
+    check_optima(range(1000 + part, 3000, 8))
+
+
+def test_constraints_are_about_single_outputs():
+    """One output that must be saved leaves the others free."""
+    problem = two_branches()
+    problem["ops"][2]["out"][1]["constraint"] = "must_save"
+    problem["ops"][2]["out"][0]["constraint"] = "must_recompute"
+    plan = cutback.plan(problem, device=SPEED)
+    check_plan(problem, plan.document, SPEED)
+    assert plan.document["steps"] == [["run", 2, [1]], 4, ["run", 2, [0]], 5]
+    assert [(d["value"], d["decision"]) for d in plan.document["decisions"]] == [
+        (2, "recompute"), (3, "save"),
+    ]  # fmt: skip
+    again = json.dumps(plan.document)
+    assert json.loads(_native.evaluate_json(json.dumps(problem), again))["recomputed"] == 1
+
+
+def test_presets_look_at_members():
+    """What needs a product is kept by the preset that keeps products, the rest runs again."""
+    problem = two_branches()
+    problem["ops"][2]["inside"][2]["flags"] = ["compute"]
+    for m in problem["ops"][2]["inside"][:2]:
+        m["flags"] = ["fusible"]
+    for preset in ("aggressive", "conservative"):
+        plan = cutback.plan(problem, preset=preset, device=SPEED)
+        decisions = {d["value"]: d["decision"] for d in plan.document["decisions"]}
+        assert decisions == {2: "recompute", 3: "save"}, preset
+    assert plan.document["steps"].count(["run", 2, [0]]) == 1
+
+
+REFUSED = [
+    lambda text: cutback.plan(text, budget=0.9, offload=True, device="a100"),
+    lambda text: cutback.plan(text, preset="torch-compat"),
+    lambda text: cutback.frontier(text),
+    lambda text: _native.cut_json(text, 0, False),
+    lambda text: cutback.plan(text).explain(),
+    lambda text: cutback.plan(text, policy=cutback.policies.mu_two(0.5)),
+]
+
+
+@pytest.mark.parametrize("ask", REFUSED, ids=range(len(REFUSED)))
+def test_what_knows_no_insides_says_so(ask):
+    with pytest.raises((NotImplementedError, ValueError), match="have insides"):
+        ask(json.dumps(two_branches()))

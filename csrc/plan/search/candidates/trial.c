@@ -17,7 +17,7 @@ static bool is_lawful(const cb_trial *t, const crossing *c) {
     for (size_t i = 0; i < c->n; i++) {
         const cb_sim_life *life = &c->life[i];
         if (!crosses(c, life)) continue;
-        if (f->wish[f->root[life->storage]] == CB_MUST_RECOMPUTE && !f->held[life->storage])
+        if (f->wish[f->unit[life->storage]] == CB_MUST_RECOMPUTE && !f->held[life->storage])
             return false;
     }
     for (uint32_t r = 0; r < f->p->n_region; r++) {

@@ -15,7 +15,7 @@ typedef struct cb_trial {
     uint64_t target;
     cb_candidates *candidates;
     cb_arena *scratch;
-    const bool *forced; /* [n_op] the user, or a region's limit, wants it recomputed */
+    const bool *forced; /* [n_unit] the user, or a region's limit, wants it recomputed */
     bool has_demands;   /* some constraint can be broken by a schedule */
     uint32_t count;
     const cb_tangents *proven; /* whose bound is told; NULL: none so far */

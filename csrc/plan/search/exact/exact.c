@@ -9,7 +9,7 @@ static bool is_plain(const cb_facts *f) {
     for (uint32_t r = 0; r < p->n_region; r++) {
         if (p->region_limit[r] != UINT64_MAX) return false;
     }
-    for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t op = 0; op < f->n_unit; op++) {
         if (f->wish[op] != CB_FREE && f->wish[op] != CB_MUST_SAVE) return false;
     }
     return true;

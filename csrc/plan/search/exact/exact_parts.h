@@ -13,6 +13,9 @@
  * The first position of the backward counts twice: as long as nothing of the backward has run, and
  * afterwards. These are the stages.
  *
+ * An op with an inside has an event for each set of its outputs that may be made again, also as
+ * base op: it leaves out what may be made later.
+ *
  * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
  * goes through the sets of one position after the other; labels are compared by time, then by peak,
  * so that of the fastest schedules the smallest wins. Views take part in nothing: they are put back
@@ -25,7 +28,9 @@
  *
  * So the first step of the backward can be worth choosing: a rerun of something small,
  * also of what is there already, or a view put back for nothing lets the rest go. Such a view is
- * tried only where something else has no room, since it looks odd. */
+ * tried only where something else has no room, since it looks odd. Outputs of an inside are not
+ * made in vain: one that the backward begins with is owed a read, which is a bit as well, and stays
+ * until then. Elsewhere what nobody reads is no gain and is left out in the end. */
 #ifndef CB_PLAN_EXACT_PARTS_H
 #define CB_PLAN_EXACT_PARTS_H
 
@@ -42,8 +47,12 @@ enum {
     SHOW,
     DROP,
     RERUN = DROP + CB_EXACT_BITS,
-    CROSS = RERUN + CB_EXACT_BITS
+    CROSS = RERUN + CB_EXACT_RERUNS,
+    MORE_BASE = CROSS + CB_EXACT_RERUNS, /* the base op, making another set than its first */
+    MORE_FIRST = MORE_BASE + CB_EXACT_SETS,
+    N_EVENT = MORE_FIRST + CB_EXACT_SETS
 };
+_Static_assert(CB_EXACT_BITS <= CB_EXACT_RERUNS && N_EVENT <= UINT8_MAX, "an event is a byte");
 
 typedef struct label {
     int64_t time_ps;
@@ -53,6 +62,8 @@ typedef struct label {
 
 typedef struct event { /* an op that may run: what it takes, as sets of bits and as bytes */
     uint32_t op;
+    uint32_t made;         /* outputs, of an op with an inside */
+    uint32_t pays;         /* bits of reads that are owed, which this is */
     uint32_t reads, makes; /* bits */
     uint32_t holds;        /* bits of what is held: a rerun makes a copy of it */
     uint64_t room;         /* bytes of what it makes, and scratch */
@@ -62,7 +73,7 @@ typedef struct event { /* an op that may run: what it takes, as sets of bits and
 typedef struct solver {
     const cb_facts *f;
     cb_arena *arena;
-    bool *may_rerun;  /* [n_op] */
+    bool *may_rerun;  /* [n_unit] */
     uint32_t *bit_of; /* [n_storage] CB_NONE: no choice about it */
     uint32_t n_bit;
     uint64_t bytes_of[CB_EXACT_BITS];
@@ -71,11 +82,14 @@ typedef struct solver {
     uint32_t doubled; /* of either, those with a bit for a copy behind them, and one for its end */
     uint32_t ends;    /* bits that are there at the end */
     uint32_t gone;    /* bits that are not */
-    uint32_t leading; /* bits of the views that the backward begins with */
-    uint32_t viewed;  /* the same, and of the forward's views */
+    uint32_t owes[CB_EXACT_BITS]; /* by bit: the bit that says that a read of it is owed, 0: none */
+    uint32_t owed;                /* all of these */
+    uint32_t leading;             /* bits of the views that the backward begins with */
+    uint32_t viewed;              /* the same, and of the forward's views */
     uint32_t n_leading;
-    event *base; /* [n_base] */
-    event rerun[CB_EXACT_BITS];
+    uint32_t *base_begin; /* [n_base + 1] into base */
+    event *base;
+    event rerun[CB_EXACT_RERUNS];
     uint32_t n_rerun;
     uint64_t *fixed;     /* [n_stage] bytes of values without a choice that cross it */
     uint64_t *set_bytes; /* [1 << n_bit] */
@@ -100,6 +114,13 @@ static inline uint32_t cb_exact_position(const solver *z, uint32_t stage) {
 /* Bits of what a view can show: the newest is there. */
 static inline uint32_t cb_exact_shows(const solver *z, uint32_t set) {
     return set & ~(set >> 2 & z->doubled);
+}
+
+/* May the base op fall away, its runs being made later? */
+static inline bool cb_exact_may_skip(const solver *z, uint32_t k) {
+    uint32_t op = z->f->base[k];
+    if (cb_has_units(z->f, op)) return z->base[z->base_begin[k]].made == 0;
+    return z->may_rerun[op] && z->f->again_bytes[op] == 0;
 }
 
 /* How many bits the problem takes; more than CB_EXACT_BITS: it does not suit. */

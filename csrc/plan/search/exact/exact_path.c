@@ -40,7 +40,7 @@ static outcome after(solver *z, const label *from, const event *e, uint32_t stag
         return NO_ROOM;
     }
     *out = (label){from->time_ps + e->time_ps, bytes > from->peak ? bytes : from->peak,
-                   (from->set | makes | e->holds) & ~(again << 2)};
+                   (from->set | makes | e->holds) & ~(again << 2 | e->pays)};
     return RUNS;
 }
 
@@ -69,17 +69,26 @@ static uint32_t without(const solver *z, uint32_t set, uint32_t b) {
 }
 
 static void drop(solver *z, const label *l, uint32_t stage, uint32_t fixed) {
-    fixed |= z->stays | z->doubled << 2;
+    fixed |= z->stays | z->doubled << 2 | z->owed;
     for (uint32_t b = 0; b < z->n_bit; b++) {
+        bool replaced = (z->doubled << 1 & l->set) >> (b + 1) & 1; /* the first, by its copy */
         if (!(l->set >> b & 1) || fixed >> b & 1) continue;
+        if ((l->set & z->owes[b]) && !(z->doubled >> b & 1 && replaced)) continue;
         label to = *l;
         to.set = without(z, l->set, b);
         relax(z, to, l->set, stage, DROP + (int)b);
     }
 }
 
+/* Bits of what is owed a read once the outputs of an inside have been made. */
+static uint32_t owed_for(const solver *z, const event *e) {
+    uint32_t owed = 0, made = e->makes | e->holds;
+    for (uint32_t b = 0; z->owed && b < z->n_bit; b++) owed |= made >> b & 1 ? z->owes[b] : 0;
+    return owed;
+}
+
 /* Before anything of the backward has run, with the base op that is its first. */
-static void cross(solver *z, const label *l, uint32_t stage, const event *base) {
+static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
     label to;
     bool tight = false;
     if ((l->set & z->held) != z->held) return;
@@ -90,22 +99,27 @@ static void cross(solver *z, const label *l, uint32_t stage, const event *base) 
     }
     for (uint32_t i = 0; i < z->n_rerun; i++) {
         outcome how = after(z, l, &z->rerun[i], stage, &to);
+        to.set |= owed_for(z, &z->rerun[i]);
         if (how == RUNS) (void)enter(z, z->next, to, l->set, stage + 1, CROSS + (int)i);
         tight |= how == NO_ROOM;
     }
-    outcome how = after(z, l, base, stage, &to);
-    if (how == RUNS) (void)enter(z, z->later, to, l->set, stage + 2, FIRST);
-    tight |= how == NO_ROOM;
+    for (uint32_t i = z->base_begin[k]; i < z->base_begin[k + 1]; i++) {
+        uint32_t more = i - z->base_begin[k];
+        if (z->base[i].made == 0) continue;
+        outcome how = after(z, l, &z->base[i], stage, &to);
+        if (how == RUNS)
+            (void)enter(z, z->later, to, l->set, stage + 2, more ? MORE_FIRST + (int)more : FIRST);
+        tight |= how == NO_ROOM;
+    }
     if (tight && (cb_exact_shows(z, l->set) & z->viewed))
         (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
 }
 
 static void spread(solver *z, const label *l, uint32_t stage) {
     uint32_t k = cb_exact_position(z, stage), backward = z->f->base_backward;
-    const event *base = &z->base[k];
     label to;
     if (stage == backward) {
-        cross(z, l, stage, base);
+        cross(z, l, stage, k);
         return;
     }
     drop(z, l, stage, stage < backward ? z->held : 0);
@@ -115,10 +129,12 @@ static void spread(solver *z, const label *l, uint32_t stage) {
         if (after(z, l, again, stage, &to) != RUNS) continue;
         relax(z, to, l->set, stage, RERUN + (int)i);
     }
-    if (after(z, l, base, stage, &to) == RUNS)
-        (void)enter(z, z->next, to, l->set, stage + 1, RUN_BASE);
-    if (z->may_rerun[base->op] && z->f->again_bytes[base->op] == 0)
-        (void)enter(z, z->next, *l, l->set, stage + 1, SKIP_BASE);
+    for (uint32_t i = z->base_begin[k]; i < z->base_begin[k + 1]; i++) {
+        uint32_t more = i - z->base_begin[k];
+        if (z->base[i].made == 0 || after(z, l, &z->base[i], stage, &to) != RUNS) continue;
+        (void)enter(z, z->next, to, l->set, stage + 1, more ? MORE_BASE + (int)more : RUN_BASE);
+    }
+    if (cb_exact_may_skip(z, k)) (void)enter(z, z->next, *l, l->set, stage + 1, SKIP_BASE);
 }
 
 static void clear(label *at, size_t n) {

@@ -5,8 +5,9 @@ typedef struct writer {
     solver *z;
     cb_arena *arena;
     CB_VEC(uint32_t) step;
-    uint32_t *made;  /* [n_storage] step that made the newest instance */
-    uint32_t *shown; /* [n_value] the same, of the instance that a value stands for */
+    CB_VEC(uint32_t) sets; /* what each makes */
+    uint32_t *made;        /* [n_storage] step that made the newest instance */
+    uint32_t *shown;       /* [n_value] the same, of the instance that a value stands for */
 } writer;
 
 static bool show(writer *w, uint32_t value);
@@ -22,18 +23,20 @@ static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op
     return true;
 }
 
-static bool emit(writer *w, uint32_t op) {
+static bool emit(writer *w, uint32_t op, uint32_t made) {
     const cb_facts *f = w->z->f;
     const cb_problem *p = f->p;
     if (!cb_is_view(f, op) && (!show_first(w, p->n_forward_output, p->forward_output, op) ||
                                !show_first(w, p->n_backward_output, p->backward_output, op)))
         return false;
+    cb_slice slice = cb_slice_of(p, op, made);
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-        if (!show(w, p->in_value[j])) return false;
+        if (cb_slice_reads(slice, j - p->in_begin[op]) && !show(w, p->in_value[j])) return false;
     }
-    if (!CB_PUSH(w->arena, w->step, op)) return false;
+    if (!CB_PUSH(w->arena, w->step, op) || !CB_PUSH(w->arena, w->sets, made)) return false;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
+        if (!cb_makes(made, v - p->out_begin[op])) continue;
         if (f->root[s] == op) w->made[s] = (uint32_t)w->step.len;
         w->shown[v] = w->made[s];
     }
@@ -45,7 +48,7 @@ static bool show(writer *w, uint32_t value) {
     const cb_problem *p = w->z->f->p;
     uint32_t op = p->value_op[value];
     bool stale = w->shown[value] != w->made[p->value_storage[value]];
-    return !stale || !cb_is_view(w->z->f, op) || emit(w, op);
+    return !stale || !cb_is_view(w->z->f, op) || emit(w, op, CB_ALL_OUTPUTS);
 }
 
 /* A view of what has gone for now waits for its reader. */
@@ -58,6 +61,7 @@ static bool is_there(const solver *z, uint32_t op, uint32_t set) {
 
 typedef struct past { /* an event of the schedule */
     uint32_t op;      /* CB_NONE: nothing to run */
+    uint32_t made;    /* outputs */
     bool first;       /* of the backward */
 } past;
 
@@ -80,20 +84,95 @@ static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
     size_t at = ((size_t)*stage << z->n_bit) + *set;
     uint8_t how = z->how[at];
     *set = z->from[at];
-    past e = {.op = CB_NONE, .first = how >= CROSS || how == FIRST || how == SHOW};
-    if (how >= RERUN) {
-        e.op = z->rerun[how - (how >= CROSS ? CROSS : RERUN)].op;
+    bool first_base = how == FIRST || how >= MORE_FIRST, reruns = how >= RERUN && how < MORE_BASE;
+    past e = {.op = CB_NONE,
+              .made = CB_ALL_OUTPUTS,
+              .first = first_base || how == SHOW || (reruns && how >= CROSS)};
+    if (reruns) {
+        const event *again = &z->rerun[how - (how >= CROSS ? CROSS : RERUN)];
+        e.op = again->op;
+        e.made = again->made;
         if (how >= CROSS) --*stage;
     } else if (how == SHOW) {
         e.op = view_of(z, *set);
         --*stage;
-    } else if (how < DROP) {
-        *stage -= how == FIRST ? 2 : 1;
-        const event *base = &z->base[cb_exact_position(z, *stage)];
-        if (how != SKIP_BASE && is_there(z, base->op, *set)) e.op = base->op;
+    } else if (how < DROP || how >= MORE_BASE) {
+        *stage -= first_base ? 2 : 1;
+        uint32_t more = how >= MORE_FIRST  ? how - MORE_FIRST
+                        : how >= MORE_BASE ? how - MORE_BASE
+                                           : 0;
+        const event *base = &z->base[z->base_begin[cb_exact_position(z, *stage)] + more];
+        if (how == SKIP_BASE || !is_there(z, base->op, *set)) return e;
+        e.op = base->op;
+        e.made = base->made;
     }
     return e;
 }
+
+/* ---- what is made in vain -------------------------------------------------------------------- */
+
+typedef struct use {
+    bool *needed;    /* [n_value] of what comes later, as it was made last */
+    bool *held;      /* [n_storage] */
+    uint32_t *first; /* [n_value] step that makes it first */
+} use;
+
+static void find_held(const cb_facts *f, const writer *w, use *u) {
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) u->held[s] = f->held[s] || p->storage_flags[s];
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t v = p->backward_output[i];
+        if (!cb_stays_to_end(f, p->value_storage[v])) u->needed[v] = true;
+    }
+    for (uint32_t t = (uint32_t)w->step.len; t-- > 0;) {
+        uint32_t op = w->step.at[t];
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+            if (cb_makes(w->sets.at[t], v - p->out_begin[op])) u->first[v] = t;
+    }
+}
+
+static uint32_t used_of(const writer *w, use *u, uint32_t step) {
+    const cb_problem *p = w->z->f->p;
+    uint32_t op = w->step.at[step], made = w->sets.at[step], used = 0;
+    if (!cb_has_inside(p, op)) return made;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        if (!cb_makes(made, v - p->out_begin[op])) continue;
+        bool held = u->first[v] == step && u->held[p->value_storage[v]];
+        if (u->needed[v] || held) used |= UINT32_C(1) << (v - p->out_begin[op]);
+        u->needed[v] = false;
+    }
+    return used;
+}
+
+/* A path may make an output of an inside and drop it, where that takes nothing: it is not made. */
+static bool drop_unread(writer *w, cb_schedule *out) {
+    const cb_facts *f = w->z->f;
+    const cb_problem *p = f->p;
+    use u = {.needed = CB_NEW(w->z->arena, bool, p->n_value),
+             .held = CB_NEW(w->z->arena, bool, p->n_storage),
+             .first = CB_NEW(w->z->arena, uint32_t, p->n_value)};
+    if (!u.needed || !u.held || !u.first) return false;
+    find_held(f, w, &u);
+    for (uint32_t t = (uint32_t)w->step.len; t-- > 0;) {
+        uint32_t op = w->step.at[t], made = used_of(w, &u, t);
+        cb_slice slice = cb_slice_of(p, op, made);
+        w->sets.at[t] = made;
+        for (uint32_t j = p->in_begin[op]; made && j < p->in_begin[op + 1]; j++)
+            if (cb_slice_reads(slice, j - p->in_begin[op])) u.needed[p->in_value[j]] = true;
+    }
+    uint32_t n = 0, starts = out->backward_starts;
+    for (uint32_t t = 0; t < w->step.len; t++) {
+        if (w->sets.at[t] == 0 && t < starts) out->backward_starts--;
+        if (w->sets.at[t] == 0) continue;
+        w->step.at[n] = w->step.at[t];
+        w->sets.at[n++] = w->sets.at[t];
+    }
+    w->step.len = w->sets.len = n;
+    out->made = w->sets.at;
+    return true;
+}
+
+/* ---- the schedule ---------------------------------------------------------------------------- */
 
 /* What is there at the end and not held is the newest. */
 static bool show_newest(writer *w, uint32_t n, const uint32_t *value) {
@@ -126,10 +205,11 @@ bool cb_exact_write(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out) 
     out->backward_starts = CB_NONE;
     for (size_t i = list.len; i-- > 0;) {
         if (list.at[i].first && !start_backward(&w, out)) return false;
-        if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op)) return false;
+        if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op, list.at[i].made)) return false;
     }
     if (out->backward_starts == CB_NONE && !start_backward(&w, out)) return false;
     if (!show_newest(&w, f->p->n_backward_output, f->p->backward_output)) return false;
+    if (f->unit_begin && !drop_unread(&w, out)) return false;
     out->step = w.step.at;
     out->n_step = (uint32_t)w.step.len;
     return true;

@@ -25,52 +25,113 @@ static bool is_held(const cb_facts *f, uint32_t storage) {
     return cb_stays_to_end(f, storage) || is_returned(f, storage);
 }
 
-/* Which ops of the forward may run again: the free ones, if somebody reads what they make, but for
- * those of which all that is read is kept to the end by its flag. The search never runs them again.
- */
+/* The ids of the units of an op, from the first: itself, or its outputs. */
+static uint32_t units_of(const cb_facts *f, uint32_t op, uint32_t *first) {
+    *first = cb_has_units(f, op) ? f->unit_begin[op] : op;
+    return cb_has_units(f, op) ? f->unit_begin[op + 1] - f->unit_begin[op] : 1;
+}
+
+/* Which units of the forward may run again: the free ones, if somebody reads what they make, but
+ * for those of which all that is read is kept to the end by its flag. The search never runs them
+ * again. */
 static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) is_read[s] = false;
-    for (uint32_t op = 0; op < p->n_op; op++) may_rerun[op] = false;
+    for (uint32_t u = 0; u < f->n_unit; u++) may_rerun[u] = false;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
         for (uint32_t j = p->in_begin[op]; !cb_is_view(f, op) && j < p->in_begin[op + 1]; j++)
-            is_read[p->value_storage[p->in_value[j]]] = true;
+            if (cb_slice_reads(slice, j - p->in_begin[op]))
+                is_read[p->value_storage[p->in_value[j]]] = true;
     }
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
-        for (uint32_t v = p->out_begin[op]; cb_may_rerun(f, op) && v < p->out_begin[op + 1]; v++) {
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
-            may_rerun[op] |= f->root[s] == op && is_read[s] && !cb_stays_to_end(f, s);
+            if (f->root[s] != op || !cb_may_rerun(f, f->unit[s])) continue;
+            may_rerun[f->unit[s]] |= is_read[s] && !cb_stays_to_end(f, s);
         }
     }
 }
 
-/* Gives a bit to what such ops make and to what they read. Of what is held and read the next bit is
- * the copy, and the one after says that the copy has gone: who reads it needs another. Returns the
- * number of bits. More than there are: the problem does not suit. */
+/* Gives a bit to what a unit makes and to what it reads. Of what is held and read the next bit is
+ * the copy, and the one after says that the copy has gone: who reads it needs another. */
+static void give_unit_bits(const cb_facts *f, const bool *is_read, uint32_t unit, uint32_t *bit_of,
+                           uint32_t *n) {
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, unit), made = cb_unit_made(f, unit);
+    cb_slice slice = cb_slice_of(p, op, made);
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = p->value_storage[p->in_value[j]];
+        if (f->root[s] == CB_NONE || bit_of[s] != CB_NONE || is_kept_to_the_end(f, s)) continue;
+        if (cb_slice_reads(slice, j - p->in_begin[op])) bit_of[s] = (*n)++;
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        if (f->root[s] != op || bit_of[s] != CB_NONE) continue;
+        if (!cb_makes(made, v - p->out_begin[op])) continue;
+        bit_of[s] = *n;
+        *n += is_held(f, s) && is_read[s] ? 3 : 1;
+    }
+}
+
+/* Returns the number of bits. More than there are: the problem does not suit. */
 static uint32_t give_bits(const cb_facts *f, const bool *is_read, const bool *may_rerun,
                           uint32_t *bit_of) {
-    const cb_problem *p = f->p;
-    uint32_t n = 0;
-    for (uint32_t s = 0; s < p->n_storage; s++) bit_of[s] = CB_NONE;
+    uint32_t n = 0, first;
+    for (uint32_t s = 0; s < f->p->n_storage; s++) bit_of[s] = CB_NONE;
     for (uint32_t k = 0; k < f->base_backward; k++) {
-        uint32_t op = f->base[k];
-        if (!may_rerun[op]) continue;
-        if (n > CB_EXACT_BITS) return n; /* enough is known */
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-            uint32_t s = p->value_storage[p->in_value[j]];
-            if (f->root[s] == CB_NONE || bit_of[s] != CB_NONE || is_kept_to_the_end(f, s)) continue;
-            bit_of[s] = n++;
-        }
-        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
-            uint32_t s = p->value_storage[v];
-            if (f->root[s] != op || bit_of[s] != CB_NONE) continue;
-            bit_of[s] = n;
-            n += is_held(f, s) && is_read[s] ? 3 : 1;
+        uint32_t n_unit = units_of(f, f->base[k], &first);
+        for (uint32_t u = first; u < first + n_unit; u++) {
+            if (!may_rerun[u]) continue;
+            if (n > CB_EXACT_BITS) return n; /* enough is known */
+            give_unit_bits(f, is_read, u, bit_of, &n);
         }
     }
     return n;
+}
+
+/* Where something is held until the backward begins, its first step may be one that nobody else
+ * needs: bits for what is then owed a read. `owes` may be NULL. */
+static uint32_t give_owed_bits(const cb_facts *f, const bool *may_rerun, const uint32_t *bit_of,
+                               uint32_t n, uint32_t *owes) {
+    bool holds = false;
+    for (uint32_t s = 0; f->unit_begin && s < f->p->n_storage; s++) holds |= f->held[s];
+    for (uint32_t s = 0; holds && s < f->p->n_storage; s++) {
+        uint32_t unit = f->unit[s];
+        if (unit == CB_NONE || unit < f->p->n_op || !may_rerun[unit]) continue;
+        if (owes) owes[bit_of[s]] = 1u << n;
+        n++;
+    }
+    return n;
+}
+
+/* Outputs of an op with an inside that may be made again, as a set. */
+static uint32_t free_outputs(const cb_facts *f, const bool *may_rerun, uint32_t op) {
+    uint32_t made = 0;
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if (may_rerun[u]) made |= cb_unit_made(f, u);
+    return made;
+}
+
+/* Are there as many events as there is room for? */
+static bool has_few_sets(const cb_facts *f, const bool *may_rerun) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        uint32_t op = f->base[k], sets = 2;
+        if (!cb_has_units(f, op)) {
+            n += may_rerun[op];
+            continue;
+        }
+        uint32_t made = free_outputs(f, may_rerun, op);
+        for (sets = 1; made; made &= made - 1) {
+            sets *= 2;
+            if (sets > CB_EXACT_SETS) return false;
+        }
+        n += sets - 1;
+    }
+    return n <= CB_EXACT_RERUNS;
 }
 
 /* Views that read or show more than one storage are not put back so easily. */
@@ -105,14 +166,16 @@ cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err) {
     const cb_problem *p = f->p;
     cb_arena scratch;
     cb_arena_init(&scratch, f->alloc);
-    bool *may_rerun = CB_NEW(&scratch, bool, p->n_op),
+    bool *may_rerun = CB_NEW(&scratch, bool, f->n_unit),
          *is_read = CB_NEW(&scratch, bool, p->n_storage);
     uint32_t *bit_of = CB_NEW(&scratch, uint32_t, p->n_storage);
     cb_status status = may_rerun && bit_of && is_read ? CB_OK : cb_no_memory(err);
     if (status == CB_OK) {
         mark_reruns(f, is_read, may_rerun);
         *n = give_bits(f, is_read, may_rerun, bit_of);
+        if (*n <= CB_EXACT_BITS) *n = give_owed_bits(f, may_rerun, bit_of, *n, NULL);
         if (*n <= CB_EXACT_BITS && !has_plain_views(f)) *n = CB_EXACT_BITS + 1;
+        if (f->unit_begin && !has_few_sets(f, may_rerun)) *n = CB_EXACT_BITS + 1;
         if (*n <= CB_EXACT_BITS && f->base_backward < f->n_base &&
             f->base_backward + count_leading(f, bit_of) == f->n_base)
             *n = CB_EXACT_BITS + 1; /* nothing that the backward could start with for sure */
@@ -123,20 +186,25 @@ cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err) {
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static event make_event(const solver *z, uint32_t op) {
+static event make_event(const solver *z, uint32_t op, uint32_t made) {
     const cb_problem *p = z->f->p;
-    event e = {.op = op, .room = p->op_workspace[op], .time_ps = z->f->time_ps[op]};
+    event e = {.op = op, .made = made, .room = cb_run_workspace(p, op, made)};
+    e.time_ps =
+        cb_has_units(z->f, op) ? cb_run_time_ps(p, op, made, z->f->device) : z->f->time_ps[op];
     if (cb_is_view(z->f, op)) {
         if (z->bit_of[p->value_storage[p->out_begin[op]]] != CB_NONE) e.room = 0; /* may wait */
         return e;
     }
+    cb_slice slice = cb_slice_of(p, op, made);
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint32_t bit = z->bit_of[p->value_storage[p->in_value[j]]];
-        if (bit != CB_NONE) e.reads |= 1u << bit;
+        if (bit == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        e.reads |= 1u << bit;
+        e.pays |= z->owes[bit];
     }
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
-        bool first = z->f->root[s] == op;
+        bool first = z->f->root[s] == op && cb_makes(made, v - p->out_begin[op]);
         for (uint32_t u = p->out_begin[op]; u < v; u++) first &= p->value_storage[u] != s;
         if (!first) continue;
         e.room += p->storage_bytes[s];
@@ -147,6 +215,28 @@ static event make_event(const solver *z, uint32_t op) {
     return e;
 }
 
+/* The events of one base op, and those of running it again. Of outputs that may be made again the
+ * base run makes any, and a rerun any but none. */
+static void make_events(solver *z, uint32_t k) {
+    const cb_facts *f = z->f;
+    uint32_t op = f->base[k], at = z->base_begin[k];
+    if (!cb_has_units(f, op)) {
+        z->base[at] = make_event(z, op, CB_ALL_OUTPUTS);
+        z->base_begin[k + 1] = at + 1;
+        if (!z->may_rerun[op]) return;
+        z->rerun[z->n_rerun] = z->base[at];
+        z->rerun[z->n_rerun++].room += f->again_bytes[op];
+        return;
+    }
+    uint32_t all = free_outputs(f, z->may_rerun, op), made = 0;
+    do { /* all sets of these */
+        z->base[at++] = make_event(z, op, (f->useful[op] & ~all) | made);
+        if (made) z->rerun[z->n_rerun++] = make_event(z, op, made);
+        made = (made - all) & all;
+    } while (made);
+    z->base_begin[k + 1] = at;
+}
+
 /* Bytes of what has no bit, entering each stage. */
 static bool sum_fixed(solver *z) {
     const cb_facts *f = z->f;
@@ -155,8 +245,10 @@ static bool sum_fixed(solver *z) {
     if (!last) return false;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
         for (uint32_t j = p->in_begin[op]; !cb_is_view(f, op) && j < p->in_begin[op + 1]; j++)
-            last[p->value_storage[p->in_value[j]]] = k;
+            if (cb_slice_reads(slice, j - p->in_begin[op]))
+                last[p->value_storage[p->in_value[j]]] = k;
     }
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (f->root[s] == CB_NONE || z->bit_of[s] != CB_NONE) continue;
@@ -180,8 +272,11 @@ static void mark_bits(solver *z, const bool *is_read) {
         if (is_returned(f, s)) z->held |= 1u << b;
         if (cb_stays_to_end(f, s)) z->stays |= 1u << b;
         if (is_kept_to_the_end(f, s)) z->ends |= 1u << b;
-        if (!is_held(f, s) || !is_read[s] || !z->may_rerun[f->root[s]]) continue;
+        else z->gone |= z->owes[b];
+        z->owed |= z->owes[b];
+        if (!is_held(f, s) || !is_read[s] || !z->may_rerun[f->unit[s]]) continue;
         z->doubled |= 1u << b;
+        z->owes[b + 1] = z->owes[b]; /* the copy stays; the first may go, which it replaces */
         z->bytes_of[b + 1] = p->storage_bytes[s];
         if (is_kept_to_the_end(f, s) && !cb_stays_to_end(f, s)) z->gone |= 4u << b;
     }
@@ -197,25 +292,29 @@ static void mark_bits(solver *z, const bool *is_read) {
 cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error *err) {
     const cb_problem *p = f->p;
     *z = (solver){.f = f, .arena = arena, .most_ps = INT64_MAX};
-    z->may_rerun = CB_NEW(arena, bool, p->n_op);
+    z->may_rerun = CB_NEW(arena, bool, f->n_unit);
     bool *is_read = CB_NEW(arena, bool, p->n_storage);
     z->bit_of = CB_NEW(arena, uint32_t, p->n_storage);
-    z->base = CB_NEW(arena, event, f->n_base);
-    if (!z->may_rerun || !is_read || !z->bit_of || !z->base) return cb_no_memory(err);
+    z->base_begin = CB_NEW(arena, uint32_t, (size_t)f->n_base + 1);
+    z->base = CB_NEW(arena, event, (size_t)f->n_base + CB_EXACT_RERUNS);
+    if (!z->may_rerun || !is_read || !z->bit_of || !z->base_begin || !z->base)
+        return cb_no_memory(err);
     mark_reruns(f, is_read, z->may_rerun);
     z->n_bit = give_bits(f, is_read, z->may_rerun, z->bit_of);
+    z->n_bit = give_owed_bits(f, z->may_rerun, z->bit_of, z->n_bit, z->owes);
     z->n_leading = count_leading(f, z->bit_of);
     z->n_stage = f->n_base - z->n_leading + (f->base_backward < f->n_base);
     z->fixed = CB_NEW(arena, uint64_t, z->n_stage);
     if (!z->fixed) return cb_no_memory(err);
-    size_t n_set = (size_t)1 << z->n_bit;
+    for (uint32_t k = 0; k < f->n_base; k++) make_events(z, k);
+    size_t n_set = (size_t)1 << z->n_bit, most = z->n_bit > z->n_rerun ? z->n_bit : z->n_rerun;
     z->set_bytes = CB_NEW(arena, uint64_t, n_set);
     z->how = CB_NEW(arena, uint8_t, (z->n_stage + (size_t)1) << z->n_bit);
     z->from = CB_NEW(arena, uint32_t, (z->n_stage + (size_t)1) << z->n_bit);
     z->now = CB_NEW(arena, label, n_set);
     z->next = CB_NEW(arena, label, n_set);
     z->later = CB_NEW(arena, label, n_set);
-    z->room_heap = n_set * (2 * (size_t)z->n_bit + 2) + 1;
+    z->room_heap = n_set * (z->n_bit + most + 2) + 1;
     z->heap = CB_NEW(arena, label, z->room_heap);
     if (!z->set_bytes || !z->how || !z->from || !z->now || !z->next || !z->later || !z->heap ||
         !sum_fixed(z))
@@ -225,12 +324,6 @@ cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_erro
         uint32_t low = 0;
         while (!(set >> low & 1)) low++;
         z->set_bytes[set] = z->set_bytes[set & (set - 1)] + z->bytes_of[low];
-    }
-    for (uint32_t k = 0; k < f->n_base; k++) {
-        z->base[k] = make_event(z, f->base[k]);
-        if (!z->may_rerun[f->base[k]]) continue;
-        z->rerun[z->n_rerun] = z->base[k];
-        z->rerun[z->n_rerun++].room += f->again_bytes[f->base[k]];
     }
     return CB_OK;
 }

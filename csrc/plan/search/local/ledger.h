@@ -12,7 +12,10 @@
  * op's own chain, what is held for one step only), the ledger is above.
  *
  * What is held of an op belongs to its first run: that span lasts until then, beside the span of a
- * rerun. */
+ * rerun.
+ *
+ * The books are kept by unit (facts.h): of an op with an inside the outputs come and go one by one,
+ * its base run shrinks to those that somebody reads, and what is needed together is one run. */
 #ifndef CB_PLAN_LEDGER_H
 #define CB_PLAN_LEDGER_H
 
@@ -61,27 +64,27 @@ typedef struct cb_ledger {
     const cb_facts *f;
     cb_arena arena;
     uint32_t n;            /* anchors: f->n_base */
-    const bool *may_rerun; /* [n_op] */
-    uint32_t *read_begin;  /* [n_op + 1] into `read` */
+    const bool *may_rerun; /* [n_unit] */
+    uint32_t *read_begin;  /* [n_unit + 1] into `read` */
     uint32_t *read;        /* storages an op reads, views seen through, each once */
-    uint32_t *made_begin;  /* [n_op + 1] into `made` */
+    uint32_t *made_begin;  /* [n_unit + 1] into `made` */
     uint32_t *made;        /* storages an op allocates, the largest first, but behind them those
                               that stay to the end: no rerun frees any of their bytes */
     uint32_t *twin;       /* [n_storage] the one that stands for it in `use` and `span`: made by the
                              same op, and read and held alike */
-    uint32_t *life_begin; /* [n_op + 1] into `life` */
+    uint32_t *life_begin; /* [n_unit + 1] into `life` */
     uint32_t *life;       /* of what an op makes, those that stand for themselves */
-    uint32_t *need_begin; /* [n_op + 1] into `need` */
+    uint32_t *need_begin; /* [n_unit + 1] into `need` */
     uint32_t *need;       /* of what an op reads, the same */
     double *life_bytes;   /* [n_storage] of it and those that it stands for */
-    double *made_bytes;   /* [n_op] of all that it makes */
+    double *made_bytes;   /* [n_unit] of all that it makes */
     uint32_t *held_until; /* [n_storage] anchor until which the first run's is held, n: to the end,
                              0: not held */
-    bool *holds;          /* [n_op] something that it makes is held */
+    bool *holds;          /* [n_unit] something that it makes is held */
     cb_ledger_ids *chain; /* [n] ops that run again at an anchor, in running order; with CB_EARLY
                              those that do so for who reads them later (sim.h) */
-    cb_ledger_ids *runs;  /* [n_op] anchors at which an op runs, rising */
-    bool *idle;           /* [n_op] the base run is left out */
+    cb_ledger_ids *runs;  /* [n_unit] anchors at which an op runs, rising */
+    bool *idle;           /* [n_unit] the base run is left out */
     cb_ledger_uses *use;  /* [n_storage] rising */
     cb_ledger_spans *span; /* [n_storage] rising */
     cb_ledger_ids busy;    /* anchors with a chain, in any order */
@@ -102,7 +105,8 @@ typedef struct cb_ledger {
     /* scratch */
     cb_ledger_ids touched, marked, path, grown;
     uint32_t *touched_in, *marked_in;        /* [n_storage], [n] stamps */
-    uint32_t *wanted, *early, *done, *stood; /* [n_op] stamps */
+    uint32_t *wanted, *early, *done, *stood; /* [n_unit] stamps */
+    uint32_t *reached, reach;                /* [n_unit] stamps, where ops have insides */
     uint32_t *left;                          /* [n_storage] reads to come */
     uint32_t round, visit;
     cb_ledger_spans fresh;
@@ -115,7 +119,9 @@ void cb_ledger_free(cb_ledger *l);
 /* Starts the books anew with this plan; pairs of ops that may not run again are left out. */
 CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair,
                                        double target, cb_error *err);
-static inline uint32_t cb_chain_op(uint32_t id) { return id & ~CB_EARLY; }
+/* In a chain: made by the same run as the entry before, as another output of its op. */
+#define CB_JOINED (UINT32_C(1) << 29)
+static inline uint32_t cb_chain_op(uint32_t id) { return id & ~(CB_EARLY | CB_JOINED); }
 /* What runs again at `anchor` from now on: those of `op` [n], entries as in a chain, that are early
  * or that its base op or an early one needs. The results are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);

@@ -71,13 +71,18 @@ void cb_ledger_drop_uses(cb_ledger *l, uint32_t op, uint32_t anchor) {
     }
 }
 
+/* What outputs of an op with an inside cost depends on those made with them: cost_of_chain. */
+static int64_t cost_alone(const cb_ledger *l, uint32_t unit) {
+    return unit < l->f->p->n_op ? l->f->cost_ps[unit] : 0;
+}
+
 bool cb_ledger_put_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     cb_ledger_ids *r = &l->runs[op];
     if (!CB_RESERVE(&l->arena, *r, 1)) return false;
     size_t i = r->len++;
     for (; i > 0 && r->at[i - 1] > anchor; i--) r->at[i] = r->at[i - 1];
     r->at[i] = anchor;
-    l->extra_ps += l->f->cost_ps[op];
+    l->extra_ps += cost_alone(l, op);
     return cb_ledger_add_uses(l, op, anchor);
 }
 
@@ -86,7 +91,7 @@ void cb_ledger_pull_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     size_t i = 0;
     while (r->at[i] != anchor) i++;
     for (r->len--; i < r->len; i++) r->at[i] = r->at[i + 1];
-    l->extra_ps -= l->f->cost_ps[op];
+    l->extra_ps -= cost_alone(l, op);
     cb_ledger_drop_uses(l, op, anchor);
 }
 
@@ -123,7 +128,7 @@ static bool grow_chain(cb_ledger *l, uint32_t top, bool early) {
     while (path->len > 0) {
         uint32_t op = path->at[path->len - 2], j = path->at[path->len - 1]++;
         if (j < l->need_begin[op + 1]) {
-            uint32_t maker = l->f->root[l->need[j]];
+            uint32_t maker = l->f->unit[l->need[j]];
             if (l->wanted[maker] != l->visit || l->done[maker] == l->visit) continue;
             l->done[maker] = l->visit;
             if (!CB_PUSH(&l->arena, *path, maker) ||
@@ -136,6 +141,119 @@ static bool grow_chain(cb_ledger *l, uint32_t top, bool early) {
         }
     }
     return true;
+}
+
+/* ---- chains of ops with insides -------------------------------------------------------------- */
+
+static bool is_wanted(const cb_ledger *l, uint32_t unit) {
+    return l->wanted[unit] == l->visit && l->done[unit] != l->visit;
+}
+
+/* What of the wanted comes up for `top` [n] and for that. */
+static bool spread_reach(cb_ledger *l, const uint32_t *top, uint32_t n) {
+    cb_ledger_ids *path = &l->path;
+    path->len = 0;
+    l->reach++;
+    for (uint32_t i = 0; i < n; i++) {
+        l->reached[top[i]] = l->reach;
+        if (!CB_PUSH(&l->arena, *path, top[i])) return false;
+    }
+    while (path->len > 0) {
+        uint32_t id = path->at[--path->len];
+        for (uint32_t j = l->need_begin[id]; j < l->need_begin[id + 1]; j++) {
+            uint32_t maker = l->f->unit[l->need[j]];
+            if (!is_wanted(l, maker) || l->reached[maker] == l->reach) continue;
+            l->reached[maker] = l->reach;
+            if (!CB_PUSH(&l->arena, *path, maker)) return false;
+        }
+    }
+    return true;
+}
+
+static bool needs(const cb_ledger *l, uint32_t id, uint32_t storage) {
+    for (uint32_t j = l->need_begin[id]; j < l->need_begin[id + 1]; j++)
+        if (l->need[j] == storage) return true;
+    return false;
+}
+
+/* Does a run of `op` that makes what has come up read the storage? */
+static bool reads_now(const cb_ledger *l, uint32_t op, uint32_t storage, uint32_t base) {
+    const cb_facts *f = l->f;
+    if (!cb_has_units(f, op) || op == base) return true;
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if (l->reached[u] == l->reach && needs(l, u, storage)) return true;
+    return false;
+}
+
+/* The op, or all of its outputs that have come up, is under way. */
+static bool enter_op(cb_ledger *l, uint32_t op) {
+    const cb_facts *f = l->f;
+    l->done[op] = l->visit;
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if (l->reached[u] == l->reach) l->done[u] = l->visit;
+    return CB_PUSH(&l->arena, l->path, op) && CB_PUSH(&l->arena, l->path, l->need_begin[op]);
+}
+
+static bool leave_op(cb_ledger *l, uint32_t op) {
+    const cb_facts *f = l->f;
+    uint32_t joined = 0;
+    if (!cb_has_units(f, op)) return CB_PUSH(&l->arena, l->grown, chain_id(l, op));
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++) {
+        if (l->reached[u] != l->reach) continue;
+        if (!CB_PUSH(&l->arena, l->grown, chain_id(l, u) | joined)) return false;
+        joined = CB_JOINED;
+    }
+    return true;
+}
+
+/* As grow_chain; `top` [n] are early units of one op, or the base op. */
+static bool grow_joined(cb_ledger *l, const uint32_t *top, uint32_t n, uint32_t base) {
+    const cb_facts *f = l->f;
+    cb_ledger_ids *path = &l->path;
+    if (!spread_reach(l, top, n) || !enter_op(l, cb_unit_op(f, top[0]))) return false;
+    while (path->len > 0) {
+        uint32_t op = path->at[path->len - 2], j = path->at[path->len - 1]++;
+        if (j < l->need_begin[op + 1]) {
+            uint32_t maker = f->unit[l->need[j]];
+            if (!is_wanted(l, maker) || l->reached[maker] != l->reach) continue;
+            if (!reads_now(l, op, l->need[j], base)) continue;
+            if (!enter_op(l, cb_unit_op(f, maker))) return false;
+        } else {
+            path->len -= 2;
+            if (op != base && !leave_op(l, op)) return false;
+        }
+    }
+    return true;
+}
+
+/* The early ids of the same op as `least`, which are one run. */
+static uint32_t list_tops(const cb_ledger *l, const uint32_t *id, size_t n, uint32_t least,
+                          uint32_t top[CB_MOST_INNER_OUTPUTS]) {
+    const cb_facts *f = l->f;
+    uint32_t n_top = 0, op = cb_unit_op(f, least);
+    top[n_top++] = least;
+    for (uint32_t u = least + 1; least >= f->p->n_op && u < f->unit_begin[op + 1]; u++) {
+        bool early = false;
+        for (size_t i = 0; i < n && !early; i++)
+            early = id[i] & CB_EARLY && cb_chain_op(id[i]) == u;
+        if (early && l->done[u] != l->visit) top[n_top++] = u;
+    }
+    return n_top;
+}
+
+/* What the runs of a chain that make outputs one by one cost. */
+static int64_t cost_of_chain(const cb_ledger *l, const cb_ledger_ids *chain) {
+    const cb_facts *f = l->f;
+    int64_t cost_ps = 0;
+    for (size_t i = 0; i < chain->len;) {
+        uint32_t unit = cb_chain_op(chain->at[i++]), made = 0;
+        if (unit < f->p->n_op) continue;
+        made = cb_unit_made(f, unit);
+        for (; i < chain->len && chain->at[i] & CB_JOINED; i++)
+            made |= cb_unit_made(f, cb_chain_op(chain->at[i]));
+        cost_ps += cb_again_cost_ps(f, cb_unit_op(f, unit), made);
+    }
+    return cost_ps;
 }
 
 bool cb_ledger_note_busy(cb_ledger *l, uint32_t anchor, bool was) {
@@ -172,9 +290,15 @@ static bool grow_all(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n
         }
         more = least != CB_NONE;
         next = least + 1;
-        if (more && l->done[least] != l->visit && !grow_chain(l, least, true)) return false;
+        if (!more || l->done[least] == l->visit) continue;
+        uint32_t top[CB_MOST_INNER_OUTPUTS];
+        if (!l->f->unit_begin ? !grow_chain(l, least, true)
+                              : !grow_joined(l, top, list_tops(l, id, n, least, top), CB_NONE))
+            return false;
     }
-    return n == 0 || grow_chain(l, l->f->base[anchor], false);
+    const uint32_t *base = &l->f->base[anchor];
+    if (n == 0) return true;
+    return l->f->unit_begin ? grow_joined(l, base, 1, *base) : grow_chain(l, *base, false);
 }
 
 /* Before the chain changes for the first time in a trial. */
@@ -196,7 +320,11 @@ static bool note_chain(cb_ledger *l, uint32_t anchor) {
 void cb_ledger_hold_until_backward(cb_ledger *l, bool touches) {
     const cb_facts *f = l->f;
     if (!f->spared || f->base_backward == f->n_base) return;
-    uint32_t until = f->base_backward + (l->chain[f->base_backward].len == 0 ? 1 : 0);
+    uint32_t until = f->base_backward + 1;
+    for (size_t i = 0; i < l->chain[f->base_backward].len; i++) {
+        bool runs = cb_chain_op(l->chain[f->base_backward].at[i]) < f->p->n_op;
+        if (runs) until = f->base_backward; /* outputs of an inside may be for nobody */
+    }
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
         if (l->held_until[s] == 0 || l->held_until[s] == l->n) continue;
         if (touches && l->held_until[s] != until) cb_ledger_touch(l, l->twin[s]);
@@ -219,6 +347,7 @@ bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) 
         uint32_t new = cb_chain_op(l->grown.at[i]);
         if (l->stood[new] != l->visit && !cb_ledger_add_run(l, new, anchor)) return false;
     }
+    if (l->f->unit_begin) l->extra_ps += cost_of_chain(l, &l->grown) - cost_of_chain(l, chain);
     cb_ledger_ids old = *chain;
     *chain = l->grown;
     l->grown = old;

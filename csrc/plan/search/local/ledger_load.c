@@ -31,11 +31,22 @@ static bool add_ends(cb_ledger *l) {
     return true;
 }
 
+static bool add_outputs(cb_ledger *l, uint32_t op, uint32_t anchor) {
+    const cb_facts *f = l->f;
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++) {
+        bool useful = f->useful[op] & cb_unit_made(f, u);
+        if (useful && !cb_ledger_add_run(l, u, anchor)) return false;
+    }
+    return true;
+}
+
 static bool load_base(cb_ledger *l) {
     const cb_facts *f = l->f;
     for (uint32_t k = 0; k < l->n; k++) {
-        if (cb_is_view(f, f->base[k])) continue;
-        if (!cb_ledger_add_run(l, f->base[k], k)) return false;
+        uint32_t op = f->base[k];
+        if (cb_is_view(f, op)) continue;
+        if (!cb_has_units(f, op) ? !cb_ledger_add_run(l, op, k) : !add_outputs(l, op, k))
+            return false;
     }
     l->extra_ps = 0;
     return add_ends(l);
@@ -78,7 +89,7 @@ cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, doubl
                          cb_error *err) {
     const cb_problem *p = l->f->p;
     for (uint32_t k = 0; k < l->n; k++) l->chain[k].len = 0;
-    for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t op = 0; op < l->f->n_unit; op++) {
         l->runs[op].len = 0;
         l->idle[op] = false;
     }
@@ -102,7 +113,8 @@ bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out) {
     size_t begin = out->list.len;
     for (uint32_t k = 0; k < l->n; k++) {
         for (size_t i = 0; i < l->chain[k].len; i++) {
-            if (!CB_PUSH(out->arena, out->list, cb_pair_make(k, l->chain[k].at[i]))) return false;
+            uint32_t id = l->chain[k].at[i] & ~CB_JOINED;
+            if (!CB_PUSH(out->arena, out->list, cb_pair_make(k, id))) return false;
         }
     }
     if (out->list.len > begin) cb_sort_pairs(out->list.at + begin, out->list.len - begin);

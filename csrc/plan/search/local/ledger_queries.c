@@ -24,7 +24,7 @@ static double peak_between(const cb_ledger *l, uint32_t from, uint32_t to) {
  * when more may follow, as a base run falls idle. */
 static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double *bytes) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
-        uint32_t s = l->need[j], maker = l->f->root[s];
+        uint32_t s = l->need[j], maker = l->f->unit[s];
         const cb_ledger_spans *spans = &l->span[s];
         size_t i = spans->len;
         while (i > 0 && spans->at[i - 1].made >= anchor) i--;
@@ -47,7 +47,7 @@ static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *by
         bool stays = i == chain->len || (reader != op && (early || l->done[reader] == l->visit));
         if (!stays && !may_shorten(l, reader, anchor, bytes)) return false;
         for (uint32_t j = l->need_begin[reader]; stays && j < l->need_begin[reader + 1]; j++)
-            l->done[l->f->root[l->need[j]]] = l->visit;
+            l->done[l->f->unit[l->need[j]]] = l->visit;
     }
     return true;
 }
@@ -61,7 +61,7 @@ static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor)
     while (i > 0 && spans->at[i - 1].made > anchor) i--;
     if (i == 0 || spans->at[i - 1].made != anchor) return anchor;
     if (at == u->len || u->at[at].anchor > spans->at[i - 1].last) return anchor;
-    return 1 + (i > 1 ? spans->at[i - 2].last : l->f->position[l->f->root[storage]]);
+    return 1 + (i > 1 ? spans->at[i - 2].last : l->f->position[l->f->unit[storage]]);
 }
 
 double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op) {

@@ -6,7 +6,7 @@
 /* ---- spans ----------------------------------------------------------------------------------- */
 
 static bool list_spans(cb_ledger *l, uint32_t storage) {
-    uint32_t op = l->f->root[storage];
+    uint32_t op = l->f->unit[storage];
     const cb_ledger_ids *runs = &l->runs[op];
     const cb_ledger_uses *use = &l->use[storage];
     l->fresh.len = 0;
@@ -53,7 +53,7 @@ static bool change_span(cb_ledger *l, cb_ledger_span a, double bytes) {
 
 /* Most storages are made once, and end earlier or later than before. */
 static bool lives_once(const cb_ledger *l, uint32_t storage) {
-    const cb_ledger_ids *runs = &l->runs[l->f->root[storage]];
+    const cb_ledger_ids *runs = &l->runs[l->f->unit[storage]];
     const cb_ledger_spans *spans = &l->span[storage];
     return runs->len == 1 && spans->len == 1 && spans->at[0].made == runs->at[0];
 }
@@ -106,12 +106,8 @@ static void count_reads(cb_ledger *l, uint32_t op) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) l->left[l->need[j]]++;
 }
 
-/* One step of a chain: what it makes comes, what it reads last goes. */
-static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, double *most) {
-    const cb_facts *f = l->f;
-    *now += l->made_bytes[op];
-    double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op]);
-    if (during > *most) *most = during;
+/* After a step of a chain: what it made for nobody and what it read last goes. */
+static void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
         uint32_t s = l->life[j];
         if (l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
@@ -124,17 +120,78 @@ static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, do
     }
 }
 
+/* One step of a chain: what it makes comes. */
+static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, double *most) {
+    const cb_facts *f = l->f;
+    *now += l->made_bytes[op];
+    double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op]);
+    if (during > *most) *most = during;
+    end_step(l, op, anchor, now);
+}
+
+/* What the base run of an op with an inside makes: what somebody reads of it. */
+static uint32_t base_made(const cb_ledger *l, uint32_t op) {
+    const cb_facts *f = l->f;
+    uint32_t made = 0;
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if (!l->idle[u]) made |= cb_unit_made(f, u) & f->useful[op];
+    return made;
+}
+
+/* Entries of a chain that are one run, outputs of an op with an inside. */
+static void run_joined(cb_ledger *l, const uint32_t *id, size_t n, uint32_t anchor, double *now,
+                       double *most) {
+    const cb_facts *f = l->f;
+    uint32_t op = cb_unit_op(f, cb_chain_op(id[0])), made = 0;
+    for (size_t i = 0; i < n; i++) {
+        *now += l->made_bytes[cb_chain_op(id[i])];
+        made |= cb_unit_made(f, cb_chain_op(id[i]));
+    }
+    double during = *now + (double)cb_run_workspace(f->p, op, made);
+    if (during > *most) *most = during;
+    for (size_t i = 0; i < n; i++) end_step(l, cb_chain_op(id[i]), anchor, now);
+}
+
+static void run_chain(cb_ledger *l, uint32_t anchor, double *now, double *most) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    for (size_t i = 0, n = 1; i < chain->len; i += n, n = 1) {
+        uint32_t id = cb_chain_op(chain->at[i]);
+        while (i + n < chain->len && chain->at[i + n] & CB_JOINED) n++;
+        if (id < l->f->p->n_op) run_step(l, id, anchor, now, most);
+        else run_joined(l, chain->at + i, n, anchor, now, most);
+    }
+}
+
+/* The base run of an op with an inside, as in rise_inside. */
+static double rise_of_outputs(cb_ledger *l, uint32_t anchor) {
+    const cb_facts *f = l->f;
+    uint32_t op = f->base[anchor], made = base_made(l, op);
+    double now = 0, most = 0;
+    for (size_t i = 0; i < l->chain[anchor].len; i++)
+        count_reads(l, cb_chain_op(l->chain[anchor].at[i]));
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if (made & cb_unit_made(f, u)) count_reads(l, u);
+    run_chain(l, anchor, &now, &most);
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++) {
+        if (!(made & cb_unit_made(f, u))) continue;
+        for (uint32_t j = l->need_begin[u]; j < l->need_begin[u + 1]; j++) l->left[l->need[j]] = 0;
+        now += l->made_bytes[u];
+    }
+    double during = made ? now + (double)cb_run_workspace(f->p, op, made) : 0;
+    return during > most ? during : most;
+}
+
 /* The rise inside the steps of an anchor. What goes behind the last step does not count. */
 static double rise_inside(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
     double now = 0, most = 0;
     bool idle = l->idle[base];
+    if (cb_has_units(l->f, base)) return rise_of_outputs(l, anchor);
     if (chain->len > 0) {
         for (size_t i = 0; i < chain->len; i++) count_reads(l, cb_chain_op(chain->at[i]));
         if (!idle) count_reads(l, base);
-        for (size_t i = 0; i < chain->len; i++)
-            run_step(l, cb_chain_op(chain->at[i]), anchor, &now, &most);
+        run_chain(l, anchor, &now, &most);
         for (uint32_t j = l->need_begin[base]; !idle && j < l->need_begin[base + 1]; j++)
             l->left[l->need[j]] = 0;
     }
@@ -159,6 +216,11 @@ static bool walk_anchor(cb_ledger *l, uint32_t anchor) {
 
 /* ---- base runs ------------------------------------------------------------------------------- */
 
+static int64_t base_ps(const cb_ledger *l, uint32_t op) {
+    uint32_t made = base_made(l, op);
+    return made ? cb_run_time_ps(l->f->p, op, made, l->f->device) : 0;
+}
+
 static bool is_idle(const cb_ledger *l, uint32_t op) {
     const cb_ledger_ids *runs = &l->runs[op];
     if (runs->len < 2 || l->holds[op]) return false;
@@ -176,8 +238,14 @@ static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
     *changed = true;
     uint32_t anchor = l->f->position[op];
     if (l->notes.on && !CB_PUSH(&l->arena, l->notes.idle, op)) return false;
-    l->idle[op] = idle;
-    l->extra_ps += idle ? -l->f->cost_ps[op] : l->f->cost_ps[op];
+    if (op < l->f->p->n_op) {
+        l->idle[op] = idle;
+        l->extra_ps += idle ? -l->f->cost_ps[op] : l->f->cost_ps[op];
+    } else {
+        l->extra_ps -= base_ps(l, cb_unit_op(l->f, op));
+        l->idle[op] = idle;
+        l->extra_ps += base_ps(l, cb_unit_op(l->f, op));
+    }
     cb_ledger_touch_made(l, op);
     cb_ledger_mark(l, anchor);
     if (!idle) return cb_ledger_add_uses(l, op, anchor);
@@ -189,7 +257,7 @@ bool cb_ledger_settle(cb_ledger *l) {
     for (bool changed = true; changed;) { /* readers before what they read: few rounds */
         changed = false;
         for (size_t i = l->touched.len; i-- > 0;) {
-            if (!review_idle(l, l->f->root[l->touched.at[i]], &changed)) return false;
+            if (!review_idle(l, l->f->unit[l->touched.at[i]], &changed)) return false;
         }
     }
     for (size_t i = 0; i < l->touched.len; i++) {

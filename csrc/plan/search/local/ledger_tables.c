@@ -11,17 +11,20 @@ static void list_reads(cb_ledger *l, uint32_t *seen) {
     const cb_problem *p = f->p;
     uint32_t n = 0;
     for (uint32_t s = 0; s < p->n_storage; s++) seen[s] = CB_NONE;
-    for (uint32_t op = 0; op < p->n_op; op++) {
-        l->read_begin[op] = n;
-        if (f->position[op] == CB_NONE || cb_is_view(f, op)) continue;
+    for (uint32_t id = 0; id < f->n_unit; id++) {
+        uint32_t op = cb_unit_op(f, id);
+        l->read_begin[id] = n;
+        if (f->position[id] == CB_NONE || cb_is_view(f, id)) continue;
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, id));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]];
-            if (f->root[s] == CB_NONE || seen[s] == op) continue;
-            seen[s] = op;
+            if (f->root[s] == CB_NONE || seen[s] == id) continue;
+            if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
+            seen[s] = id;
             l->read[n++] = s;
         }
     }
-    l->read_begin[p->n_op] = n;
+    l->read_begin[f->n_unit] = n;
 }
 
 static bool goes_before(const cb_facts *f, uint32_t a, uint32_t b) {
@@ -36,7 +39,7 @@ static void list_held(cb_ledger *l) {
         if (f->root[s] == CB_NONE) continue;
         if (f->held[s]) l->held_until[s] = f->base_backward;
         if (cb_stays_to_end(f, s)) l->held_until[s] = l->n;
-        l->holds[f->root[s]] |= l->held_until[s] > 0;
+        l->holds[f->unit[s]] |= l->held_until[s] > 0;
     }
     for (uint32_t op = 0; op < f->p->n_op; op++) l->holds[op] |= f->again_bytes[op] > 0;
 }
@@ -46,19 +49,21 @@ static void list_made(cb_ledger *l, uint32_t *seen) {
     const cb_problem *p = f->p;
     uint32_t n = 0;
     for (uint32_t s = 0; s < p->n_storage; s++) seen[s] = CB_NONE;
-    for (uint32_t op = 0; op < p->n_op; op++) {
-        l->made_begin[op] = n;
+    for (uint32_t id = 0; id < f->n_unit; id++) {
+        uint32_t op = cb_unit_op(f, id), made = cb_unit_made(f, id);
+        l->made_begin[id] = n;
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
-            if (f->root[s] != op || seen[s] == op) continue;
-            seen[s] = op;
+            if (f->root[s] != op || seen[s] == id || !cb_makes(made, v - p->out_begin[op]))
+                continue;
+            seen[s] = id;
             uint32_t at = n++;
-            for (; at > l->made_begin[op] && goes_before(f, s, l->made[at - 1]); at--)
+            for (; at > l->made_begin[id] && goes_before(f, s, l->made[at - 1]); at--)
                 l->made[at] = l->made[at - 1];
             l->made[at] = s;
         }
     }
-    l->made_begin[p->n_op] = n;
+    l->made_begin[f->n_unit] = n;
 }
 
 /* ---- twins ----------------------------------------------------------------------------------- */
@@ -71,11 +76,16 @@ typedef struct reader_lists { /* the other way round than `read` */
 
 static void list_readers(const cb_ledger *l, reader_lists *r) {
     const cb_problem *p = l->f->p;
-    for (uint32_t j = 0; j < l->read_begin[p->n_op]; j++) r->begin[l->read[j] + 1]++;
+    for (uint32_t id = 0; id < l->f->n_unit; id++) {
+        for (uint32_t j = l->read_begin[id]; !cb_has_units(l->f, id) && j < l->read_begin[id + 1];
+             j++)
+            r->begin[l->read[j] + 1]++;
+    }
     for (uint32_t s = 0; s < p->n_storage; s++) r->begin[s + 1] += r->begin[s];
-    for (uint32_t op = 0; op < p->n_op; op++) {
-        for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++)
-            r->reader[r->begin[l->read[j]]++] = op;
+    for (uint32_t id = 0; id < l->f->n_unit; id++) {
+        for (uint32_t j = l->read_begin[id]; !cb_has_units(l->f, id) && j < l->read_begin[id + 1];
+             j++)
+            r->reader[r->begin[l->read[j]]++] = id;
     }
     for (uint32_t s = p->n_storage; s > 0; s--) r->begin[s] = r->begin[s - 1];
     r->begin[0] = 0;
@@ -103,8 +113,9 @@ static void list_lives(cb_ledger *l, const reader_lists *r) {
     const cb_problem *p = l->f->p;
     uint32_t n = 0;
     for (uint32_t s = 0; s < p->n_storage; s++) l->twin[s] = s;
-    for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t op = 0; op < l->f->n_unit; op++) {
         l->life_begin[op] = n;
+        if (cb_has_units(l->f, op)) continue; /* its units have them */
         for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
             uint32_t s = l->made[j], like = CB_NONE;
             double bytes = (double)p->storage_bytes[s];
@@ -117,7 +128,7 @@ static void list_lives(cb_ledger *l, const reader_lists *r) {
             l->life_bytes[l->twin[s]] += bytes;
         }
     }
-    l->life_begin[p->n_op] = n;
+    l->life_begin[l->f->n_unit] = n;
 }
 
 /* What a base op reads of those; `seen` [n_storage] is scratch. */
@@ -125,7 +136,7 @@ static void list_needs(cb_ledger *l, uint32_t *seen) {
     const cb_problem *p = l->f->p;
     uint32_t n = 0;
     for (uint32_t s = 0; s < p->n_storage; s++) seen[s] = CB_NONE;
-    for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t op = 0; op < l->f->n_unit; op++) {
         l->need_begin[op] = n;
         for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
             uint32_t s = l->twin[l->read[j]];
@@ -133,7 +144,7 @@ static void list_needs(cb_ledger *l, uint32_t *seen) {
             seen[s] = op;
         }
     }
-    l->need_begin[p->n_op] = n;
+    l->need_begin[l->f->n_unit] = n;
 }
 
 static bool list_twins(cb_ledger *l) {
@@ -141,7 +152,7 @@ static bool list_twins(cb_ledger *l) {
     cb_arena scratch;
     cb_arena_init(&scratch, l->arena.alloc);
     reader_lists r = {.begin = CB_NEW(&scratch, uint32_t, (size_t)p->n_storage + 1),
-                      .reader = CB_NEW(&scratch, uint32_t, l->read_begin[p->n_op]),
+                      .reader = CB_NEW(&scratch, uint32_t, l->read_begin[l->f->n_unit]),
                       .alone = CB_NEW(&scratch, bool, p->n_storage)};
     bool ok = r.begin && r.reader && r.alone;
     if (ok) {
@@ -157,11 +168,15 @@ static bool list_twins(cb_ledger *l) {
 
 static bool make_tables(cb_ledger *l, cb_arena *a) {
     const cb_problem *p = l->f->p;
-    size_t n_op = p->n_op, n_read = p->in_begin[p->n_op];
+    size_t n_op = l->f->n_unit, n_read = p->in_begin[p->n_op];
+    for (uint32_t u = p->n_op; u < l->f->n_unit; u++) {
+        uint32_t op = cb_unit_op(l->f, u);
+        n_read += p->in_begin[op + 1] - p->in_begin[op];
+    }
     l->read_begin = CB_NEW(a, uint32_t, n_op + 1);
     l->read = CB_NEW(a, uint32_t, n_read);
     l->made_begin = CB_NEW(a, uint32_t, n_op + 1);
-    l->made = CB_NEW(a, uint32_t, p->n_storage);
+    l->made = CB_NEW(a, uint32_t, p->n_storage + (n_op - p->n_op));
     l->life_begin = CB_NEW(a, uint32_t, n_op + 1);
     l->life = CB_NEW(a, uint32_t, p->n_storage);
     l->need_begin = CB_NEW(a, uint32_t, n_op + 1);
@@ -180,8 +195,8 @@ static bool make_books(cb_ledger *l, cb_arena *a) {
     const cb_problem *p = l->f->p;
     l->n_block = (l->n >> CB_LEDGER_BLOCK) + 1;
     l->chain = CB_NEW(a, cb_ledger_ids, l->n);
-    l->runs = CB_NEW(a, cb_ledger_ids, p->n_op);
-    l->idle = CB_NEW(a, bool, p->n_op);
+    l->runs = CB_NEW(a, cb_ledger_ids, l->f->n_unit);
+    l->idle = CB_NEW(a, bool, l->f->n_unit);
     l->use = CB_NEW(a, cb_ledger_uses, p->n_storage);
     l->span = CB_NEW(a, cb_ledger_spans, p->n_storage);
     l->busy_at = CB_NEW(a, uint32_t, l->n);
@@ -205,13 +220,15 @@ static bool make_scratch(cb_ledger *l, cb_arena *a) {
     const cb_problem *p = l->f->p;
     l->touched_in = CB_NEW(a, uint32_t, p->n_storage);
     l->marked_in = CB_NEW(a, uint32_t, l->n);
-    l->wanted = CB_NEW(a, uint32_t, p->n_op);
-    l->early = CB_NEW(a, uint32_t, p->n_op);
-    l->done = CB_NEW(a, uint32_t, p->n_op);
-    l->stood = CB_NEW(a, uint32_t, p->n_op);
+    l->wanted = CB_NEW(a, uint32_t, l->f->n_unit);
+    l->early = CB_NEW(a, uint32_t, l->f->n_unit);
+    l->done = CB_NEW(a, uint32_t, l->f->n_unit);
+    l->stood = CB_NEW(a, uint32_t, l->f->n_unit);
+    l->reached = CB_NEW(a, uint32_t, l->f->n_unit);
     l->left = CB_NEW(a, uint32_t, p->n_storage);
     return l->touched_in && l->marked_in && l->wanted && l->early && l->done && l->stood &&
-           l->left && CB_RESERVE(a, l->touched, p->n_storage) && CB_RESERVE(a, l->marked, l->n);
+           l->reached && l->left && CB_RESERVE(a, l->touched, p->n_storage) &&
+           CB_RESERVE(a, l->marked, l->n);
 }
 
 cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun, cb_alloc *alloc,

@@ -8,7 +8,8 @@ static void list_offers(cb_moves *m) {
     for (uint32_t k = 0; k < l->n; k++) {
         uint32_t op = l->f->base[k], n = l->made_begin[op + 1] - l->made_begin[op];
         bool lone = n == 1 || !cb_is_tiny_search(m);
-        uint32_t s = n > 0 && m->may_rerun[op] ? l->made[l->made_begin[op]] : CB_NONE;
+        bool may = m->may_rerun[op] || (cb_has_units(l->f, op) && cb_may_rerun(l->f, op));
+        uint32_t s = n > 0 && may ? l->made[l->made_begin[op]] : CB_NONE;
         if (s != CB_NONE && lone && l->f->p->storage_bytes[s] == 0) s = CB_NONE;
         m->offer[k] = s;
     }
@@ -20,7 +21,7 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     *m = (cb_moves){.trial = t, .l = l, .scratch = scratch};
     m->may_rerun = l->may_rerun;
     m->early_share = cb_is_tiny_search(m) ? CB_EARLY_SHARE : 0;
-    m->seen = CB_NEW(scratch, uint32_t, f->p->n_op);
+    m->seen = CB_NEW(scratch, uint32_t, f->n_unit);
     m->offer = CB_NEW(scratch, uint32_t, l->n);
     if (!m->seen || !m->offer) return cb_no_memory(err);
     list_offers(m);
@@ -141,8 +142,11 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     for (int i = 0; i < CB_TOURNAMENT_DRAWS && found < CB_TOURNAMENT; i++) {
         uint32_t k = cb_moves_draw(m, hot + 1), s = m->offer[k], op = f->base[k], next;
         if (s == CB_NONE) continue;
-        if (tiny) s = l->made[l->made_begin[op] + draw_made(m, op)];
-        if (tiny && f->p->storage_bytes[s] == 0) continue;
+        bool any = tiny || cb_has_units(f, op);
+        if (any) s = l->made[l->made_begin[op] + draw_made(m, op)];
+        if (any && f->p->storage_bytes[s] == 0) continue;
+        op = f->unit[s];
+        if (!m->may_rerun[op]) continue;
         if (cb_spans_last(cb_ledger_spans_of(l, s), hot) <= hot) continue; /* most */
         if (!cb_ledger_crosses(l, s, hot, &next)) continue;
         found++;
@@ -202,7 +206,7 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
     for (size_t i = chain->len; i < m->next.len; i++) {
         uint32_t reader = cb_chain_op(m->next.at[i]);
         for (uint32_t j = l->read_begin[reader]; j < l->read_begin[reader + 1]; j++) {
-            uint32_t maker = l->f->root[l->read[j]];
+            uint32_t maker = l->f->unit[l->read[j]];
             if (m->next.len == chain->len + CB_LONGEST_PROPOSAL) return true;
             if (m->seen[maker] == m->stamp || !m->may_rerun[maker] ||
                 cb_ledger_alive(l, l->read[j], *anchor) || cb_moves_chance(m) >= deep)

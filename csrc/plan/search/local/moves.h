@@ -15,10 +15,10 @@ typedef struct cb_moves {
     cb_ledger *l;
     cb_arena *scratch;
     uint64_t chance;       /* state of the generator */
-    const bool *may_rerun; /* [n_op] */
+    const bool *may_rerun; /* [n_unit] */
     double early_share;    /* of proposals that make a value before the anchor that reads it */
     uint32_t *offer;       /* [l->n] what the base op there makes first, CB_NONE: not to be freed */
-    uint32_t *seen;        /* [n_op] stamps */
+    uint32_t *seen;        /* [n_unit] stamps */
     uint32_t stamp;
     CB_VEC(cb_chain_change) change; /* since cb_moves_forget */
     cb_ledger_ids before;

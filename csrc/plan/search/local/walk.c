@@ -44,7 +44,7 @@ static bool without_readers(cb_moves *m, uint32_t anchor, uint32_t op) {
         uint32_t reader = cb_chain_op(chain->at[i]);
         bool goes = reader == op;
         for (uint32_t j = l->read_begin[reader]; j < l->read_begin[reader + 1] && !goes; j++)
-            goes = m->seen[l->f->root[l->read[j]]] == m->stamp;
+            goes = m->seen[l->f->unit[l->read[j]]] == m->stamp;
         if (goes && !m->trial->forced[reader]) m->seen[reader] = m->stamp;
         else m->next.at[m->next.len++] = chain->at[i];
     }

@@ -1,0 +1,133 @@
+"""The exact optimum of tiny problems with insides: a shortest path, in plain Python.
+
+As ``exact.py``, but that an op with an inside runs for a set of its outputs, and takes what their
+slice takes. A state is the position in the given order and the values in memory. An event drops a
+value, makes forward values again, or goes on with the op of the position, which makes what nobody
+else could and any of the rest. Every op has a measured time, every value a storage of its own;
+there are no views, forward outputs or constraints.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from slices import slice_of
+
+State = tuple[int, frozenset[int]]
+
+
+def subsets(of: set[int]) -> Iterator[set[int]]:
+    for n in range(len(of) + 1):
+        for some in combinations(sorted(of), n):
+            yield set(some)
+
+
+class Small:
+    """The problem with what the search asks again and again."""
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        self.ops = problem["ops"]
+        self.first, self.maker = [], []
+        for i, op in enumerate(self.ops):
+            self.first.append(len(self.maker))
+            self.maker += [i] * len(op["out"])
+        outs = [out for op in self.ops for out in op["out"]]
+        self.size = [problem["storages"][out["storage"]]["bytes"] for out in outs]
+        flags = [problem["storages"][out["storage"]].get("flags", []) for out in outs]
+        self.static = {v for v, kinds in enumerate(flags) if "static" in kinds}
+        self.ends = {v for v, kinds in enumerate(flags) if "hold_end" in kinds}
+        self.ends |= set(problem["backward_outputs"])
+        self.order = [i for i, op in enumerate(self.ops) if "placeholder" not in op["flags"]]
+        self.useful = self.find_useful()
+        starts = problem["backward_starts"]
+        self.free = {v for v in self.useful if self.maker[v] < starts and v not in self.ends}
+        self.last = {v: self.maker[v] for v in self.useful}
+        for i in self.order:
+            for v in self.reads(i, self.made_by(i)):
+                self.last[v] = i
+
+    def made_by(self, i: int) -> set[int]:
+        n = len(self.ops[i]["out"])
+        return set(range(self.first[i], self.first[i] + n)) & self.useful
+
+    def reads(self, i: int, made: set[int]) -> set[int]:
+        """What op ``i`` reads for these values."""
+        op, inputs = self.ops[i], set(range(len(self.ops[i]["in"])))
+        if op.get("inside"):
+            _, inputs = slice_of(op, [v - self.first[i] for v in made])
+        return {op["in"][j] for j in inputs} - self.static
+
+    def find_useful(self) -> set[int]:
+        self.useful = set(self.ends)
+        for i in reversed(self.order):
+            if made := self.made_by(i):
+                self.useful |= self.reads(i, made)
+        return self.useful
+
+    def takes(self, i: int, made: set[int]) -> tuple[int, int]:
+        """Picoseconds and scratch; writing a byte takes a picosecond."""
+        op = self.ops[i]
+        if not op.get("inside"):
+            return op["time_ps"], op.get("workspace", 0)
+        members, _ = slice_of(op, [v - self.first[i] for v in made])
+        inside = [op["inside"][m] for m in members]
+        time = op["time_ps"] + sum(m["time_ps"] for m in inside) + sum(self.size[v] for v in made)
+        return time, op.get("workspace", 0) + sum(m.get("workspace", 0) for m in inside)
+
+    def events(self, k: int, memory: frozenset[int]) -> Iterator[tuple[int, set[int], bool]]:
+        """Runs from a state: op, values, and whether it is the op of the position."""
+        for i in self.order[: k + 1]:
+            made = self.made_by(i)
+            free = made & self.free if self.ops[i].get("inside") else made
+            if i == self.order[k]:
+                fixed = made - self.free
+                free = made & self.free
+                whole = not self.ops[i].get("inside")
+                choices = [set(), free] if whole and free else subsets(free)
+                for some in choices:
+                    if fixed | some:
+                        yield i, fixed | some, True
+            elif made & self.free:
+                whole = not self.ops[i].get("inside")
+                for some in [made] if whole else subsets(free):
+                    if some and not some & memory:
+                        yield i, some, False
+
+
+def optimum(problem: dict[str, Any], budget: int) -> int | None:
+    """Least picoseconds of a schedule of at most ``budget`` live bytes; None: there is none."""
+    p = Small(problem)
+    start: State = (0, frozenset())
+    best, heap, count = {start: 0}, [(0, 0, start)], 0
+    while heap:
+        time, _, state = heapq.heappop(heap)
+        if time > best[state]:
+            continue
+        k, memory = state
+        if k == len(p.order):
+            return time
+        after: list[tuple[int, State]] = [(0, (k, memory - {v})) for v in memory & p.free]
+        if p.made_by(p.order[k]) <= p.free:
+            after.append((0, (k + 1, memory)))
+        for i, made, base in p.events(k, memory):
+            takes, scratch = p.takes(i, made)
+            there = memory | made
+            if not p.reads(i, made) <= memory or made & memory:
+                continue
+            if sum(p.size[v] for v in there) + scratch > budget:
+                continue
+            keep = p.free | p.ends
+            left = frozenset(v for v in there if v in keep or p.last[v] > i) if base else there
+            after.append((takes, (k + base, left)))
+        for cost, to in after:
+            if time + cost < best.get(to, sys.maxsize):
+                best[to] = time + cost
+                count += 1
+                heapq.heappush(heap, (time + cost, count, to))
+    return None
