@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import hooks
+from . import hooks, optim
 from .eager.contexts import checkpoint_contexts
 from .eager.regions import checkpoint, checkpoint_plan, checkpoint_sequential
 from .graph.rerunnable import declare, why_once
@@ -59,6 +59,7 @@ __all__ = [
     "load_profile",
     "max_batch",
     "mu_two",
+    "optim",
     "profile",
     "select",
     "trace",
