@@ -70,15 +70,15 @@ static uint32_t surely_made(const cb_prices *z, uint32_t op) {
 
 /* What lives whatever a plan of the bound's class does: values of the backward all their life,
  * those of the forward while the forward uses them (if it does: others may be made in the backward,
- * for the first time) and from the first to the last read of the backward. Views are seen through.
- */
+ * for the first time) and from the first to the last read of the backward. What the forward returns
+ * may go when the backward begins with a rerun, before the first op in base order. Views are seen
+ * through. */
 static void find_least(cb_prices *z, uint32_t *last) {
     const cb_facts *f = z->trial->f;
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        bool held_to_end = f->root[s] != CB_NONE && (p->storage_flags[s] & CB_STORE_HOLD_END);
         z->direct[s] = CB_NONE;
-        last[s] = held_to_end ? f->n_base : 0;
+        last[s] = f->root[s] != CB_NONE && cb_stays_to_end(f, s) ? f->n_base : 0;
     }
     for (uint32_t k = f->n_base; k-- > f->base_backward;) {
         uint32_t op = f->base[k];
@@ -99,18 +99,19 @@ static void find_least(cb_prices *z, uint32_t *last) {
         if (f->root[s] == CB_NONE) continue;
         double bytes = (double)p->storage_bytes[s];
         uint32_t made = f->position[f->root[s]], end = z->last_forward[s], from = z->direct[s];
-        bool forward = made < f->base_backward, always = last[s] == f->n_base;
+        bool forward = made < f->base_backward;
         if (!forward || !z->unused_forward[f->unit[s]]) {
             if (!forward) end = last[s] > made ? last[s] : made;
-            if (always) end = f->n_base;
+            else if (cb_stays_to_end(f, s)) end = f->n_base;
+            else if (f->held[s]) end = f->base_backward - 1;
             change[made] += bytes;
             if (end < f->n_base) change[end + 1] -= bytes;
-            if (!forward || always || last[s] <= end) continue;
+            if (!forward || last[s] <= end) continue;
             if (from <= end) from = end + 1;
         }
         if (from == CB_NONE) continue;
         change[from] += bytes;
-        if (!always) change[last[s] + 1] -= bytes;
+        if (last[s] < f->n_base) change[last[s] + 1] -= bytes;
     }
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k], made = surely_made(z, op);
@@ -163,8 +164,9 @@ static void reset_prices(cb_prices *z, uint64_t target) {
 
 /* The positions [from, to) at which keeping the storage costs room. */
 static void find_gap(const cb_prices *z, uint32_t storage, uint32_t *from, uint32_t *to) {
-    uint32_t end = z->rule == CB_PRICE_DIRECT ? z->direct[storage] : z->need[storage];
+    uint32_t end = z->rule == CB_PRICE_NEED ? z->need[storage] : z->direct[storage];
     *from = z->last_forward[storage] + 1;
+    if (z->rule == CB_PRICE_BOUND && z->trial->f->held[storage]) --*from;
     *to = end == CB_NONE ? z->earliest[storage] : end;
     if (*to == CB_NONE || *to < *from) *to = *from;
 }
@@ -313,7 +315,7 @@ cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, do
     double whole = z->start * 0x1p-40;
     int stale = 0;
     cb_tangent top = {0, 0, 0};
-    z->rule = CB_PRICE_DIRECT;
+    z->rule = CB_PRICE_BOUND;
     for (uint32_t k = 0; k < f->n_base; k++) {
         double over = (double)z->first_moment[k] - bytes;
         z->price[k] = from ? from[k] : over > 0 ? z->start * over / (bytes + 1) : 0;

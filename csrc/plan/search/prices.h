@@ -16,6 +16,7 @@
 typedef enum cb_price_rule {
     CB_PRICE_NEED = 0, /* a value is kept until the last schedule needed it */
     CB_PRICE_DIRECT,   /* until the backward reads it */
+    CB_PRICE_BOUND,    /* the same, and what is held costs from the start of the backward on */
     CB_PRICE_RULES
 } cb_price_rule;
 
