@@ -192,7 +192,8 @@ static bool make_room(sweep *z, state to, uint64_t loose, uint64_t need, uint32_
 }
 
 /* An op after the state `id`, on to `stage`. Again: what of its output is there goes first, but for
- * what may not: beside that it makes a copy, which is worth a step where the backward begins. */
+ * what may not: beside that it makes a copy, which is worth a step where the backward begins (as a
+ * view is, which makes nothing: what was held until then may go). */
 static bool run(sweep *z, uint32_t id, uint32_t op, uint32_t stage, bool again) {
     const cb_facts *f = z->f;
     state to = z->at.at[id];
@@ -201,7 +202,7 @@ static bool run(sweep *z, uint32_t id, uint32_t op, uint32_t stage, bool again) 
     if ((to.set & z->reads[op]) != z->reads[op]) return true;
     if (again && !opens && ((to.set & makes & fixed) || !(makes & ~to.set & z->useful[to.stage])))
         return true;
-    if (again && !opens) to.set &= ~makes;
+    if (again) to.set &= ~makes | fixed;
     uint64_t room = z->room[op] + (again ? f->again_bytes[op] : 0) + bytes_in(z, to.set);
     uint64_t loose = to.set & ~z->reads[op] & ~fixed;
     to = (state){.set = to.set | makes,
@@ -219,8 +220,9 @@ static bool grow(sweep *z, uint32_t id) {
     bool opens = stage == f->base_backward;
     if (opens && (z->at.at[id].set & z->held) != z->held) return true;
     for (uint32_t i = 0; i < k && i < f->base_backward; i++) {
-        if (z->l->may_rerun[f->base[i]] && !run(z, id, f->base[i], stage + opens, true))
-            return false;
+        uint32_t again = f->base[i];
+        bool may = z->l->may_rerun[again] || (opens && cb_is_view(f, again));
+        if (may && !run(z, id, again, stage + opens, true)) return false;
     }
     uint32_t next = stage + 1 + opens;
     if (!run(z, id, op, next, false)) return false;

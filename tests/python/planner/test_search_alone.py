@@ -98,9 +98,10 @@ def test_the_smallest_peak_runs_an_op_twice_before_another(seed, n_forward):
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
 
 
-@pytest.mark.parametrize("seed", [1, 66, 69, 87, 101, 116, 126, 131, 205])
+@pytest.mark.parametrize("seed", [1, 66, 69, 87, 101, 116, 126, 131, 205, 278])
 def test_the_smallest_peak_begins_the_backward_with_a_rerun(seed):
-    """So that what is held until then may go before the first op of the backward runs."""
+    """So that what is held until then may go before the first op of the backward runs; the last
+    with a view, which takes no room."""
     problem = floor_problem(seed)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
@@ -115,9 +116,7 @@ def test_the_smallest_peak_far_from_all_plans_above_it(seed, n_forward):
 
 
 KINDS = [None, 4, 6, 8, 11, 14]  # ops of the forward; None: held values, returned ones and views
-# Of the first the search has no plan of 65 bytes; of the second it has one of 43 bytes, which the
-# exact solver has not.
-KNOWN = {None: [278, 430]}
+KNOWN = {None: [430]}  # the search has a plan of 43 bytes, which the exact solver has not
 
 
 def missed(kind, seeds):
