@@ -23,7 +23,7 @@ typedef struct cb_executable {
     uint32_t n_tensor, n_bound;
 } cb_executable;
 
-/* What a group of several may hold for backends that run f32 and bool fused (fuses.c). */
+/* What a group of several may hold for backends that run the executor (fuses.c). */
 bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                      const cb_dtype *out, uint32_t n_out);
 

@@ -1,5 +1,5 @@
-/* Which ops run in groups of several: pointwise ops, reductions and rows in f32, with bool where
- * ops compare and choose. What a kernel gives alone it gives in a group, bit by bit. */
+/* Which ops run in groups of several: pointwise ops, reductions and rows in f32, f16 and bf16, with
+ * bool where ops compare and choose. What a kernel gives alone it gives in a group, bit by bit. */
 #include "executable.h"
 
 /* Named one by one: an op that is new in ops.def runs by itself until it is added here. */
@@ -65,7 +65,8 @@ static bool takes_bool(cb_opcode code) {
 
 static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n) {
     for (uint32_t k = 0; k < n; k++) {
-        if (dtype[k] != CB_F32 && !(with_bool && dtype[k] == CB_BOOL)) return false;
+        const bool is_real = dtype[k] == CB_F32 || dtype[k] == CB_F16 || dtype[k] == CB_BF16;
+        if (!is_real && !(with_bool && dtype[k] == CB_BOOL)) return false;
     }
     return true;
 }

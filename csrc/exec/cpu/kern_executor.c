@@ -9,6 +9,7 @@
 #include "executor/vector.h"
 #include "kern.h"
 #include "kern_fold.h"
+#include "kern_half.h"
 #include "kern_random.h"
 
 #define NV 4 /* vectors in a virtual register */
@@ -225,6 +226,25 @@ SELECT_REGISTER(1)
 ALL_FORMS(LOAD_FORM, 0, _)
 ALL_FORMS(LOAD_FORM, 1, _)
 
+/* How an array's elements become a V, and a V becomes such elements. */
+VFN V of_bf16(const char *from) {
+    VS half;
+    memcpy(&half, from, sizeof half);
+    return (V)(vm_of_halves(half) << 16);
+}
+VFN void to_bf16(char *to, V x) {
+    VS half = vm_to_halves((VU)vm_round_bf16(x) >> 16);
+    memcpy(to, &half, sizeof half);
+}
+VFN V of_f16(const char *from) {
+    VS half;
+    memcpy(&half, from, sizeof half);
+    return vm_of_f16(half);
+}
+VFN void to_f16(char *to, V x) {
+    VS half = vm_to_f16(x);
+    memcpy(to, &half, sizeof half);
+}
 VFN V of_bytes(const char *from) {
     VB bytes;
     memcpy(&bytes, from, sizeof bytes);
@@ -243,10 +263,10 @@ VFN VI key_of(V x) {
     return (ordered & ~nan) | (nan & INT32_MAX);
 }
 
-#define LOAD_BOOL_LANES(q, d) v##d##q = of_bytes(from + q * CB_VW);
+#define UNPACK_LANES(q, d, of, size) v##d##q = of(from + q * CB_VW * (size));
+#define PACK_LANES(q, d, into, size) into(to + q * CB_VW * (size), v##d##q);
 #define STORE_LANES(q, d) vm_store(to + q * CB_VW * SIZE, v##d##q);
 #define STORE_FAR_LANES(q, d) vm_store_far(to + q * CB_VW * SIZE, v##d##q);
-#define STORE_BOOL_LANES(q, d) to_bytes(to + q * CB_VW, v##d##q);
 #define ADD_LANES(q, d) vm_store(to + q * CB_VW * SIZE, vm_load(to + q * CB_VW * SIZE) + v##d##q);
 #define MASK(q) (VI) vm_load(mask + q * CB_VW * SIZE)
 #define ADD_MASKED(q, d) \
@@ -263,19 +283,47 @@ VFN VI key_of(V x) {
 #define TO_ACC char *to = (char *)(c->acc[s->dst] + (i & (CB_X_LANES - 1)));
 #define WITH_MASK const char *mask = (const char *)(c->mask + (i & (CB_X_LANES - 1)));
 
+#define PACKED(d, name, size)                             \
+    OP(unpack_##name##_##d) {                             \
+        BEGIN const char *from = c->p[s->b] + i * (size); \
+        EACH(UNPACK_LANES, d, of_##name, size)            \
+        NEXT;                                             \
+    }                                                     \
+    OP(store_##name##_##d) {                              \
+        BEGIN char *to = c->p[s->dst] + i * (size);       \
+        EACH(PACK_LANES, d, to_##name, size)              \
+        NEXT;                                             \
+    }
+#define PACKED_FAR(d, name)                    \
+    OP(store_far_##name##_##d) {               \
+        BEGIN char *to = c->p[s->dst] + i * 2; \
+        PACK_FAR_LANES(0, 1, d, name)          \
+        PACK_FAR_LANES(2, 3, d, name)          \
+        NEXT;                                  \
+    }
+PACKED(0, bytes, 1)
+PACKED(1, bytes, 1)
+PACKED(0, bf16, 2)
+PACKED(1, bf16, 2)
+PACKED(0, f16, 2)
+PACKED(1, f16, 2)
+
+/* Two vectors of halves are one vector. */
+#define PACK_FAR_LANES(q, r, d, name)                   \
+    {                                                   \
+        char two[2 * CB_VW * 2];                        \
+        to_##name(two, v##d##q);                        \
+        to_##name(two + CB_VW * 2, v##d##r);            \
+        vm_store_far(to + q * CB_VW * 2, vm_load(two)); \
+    }
+PACKED_FAR(0, bf16)
+PACKED_FAR(1, bf16)
+PACKED_FAR(0, f16)
+PACKED_FAR(1, f16)
+
 #define MEMORY(d)                                                                  \
-    OP(load_bool_##d) {                                                            \
-        BEGIN const char *from = c->p[s->b] + i;                                   \
-        EACH(LOAD_BOOL_LANES, d)                                                   \
-        NEXT;                                                                      \
-    }                                                                              \
     OP(store_##d) { BEGIN TO_STREAM EACH(STORE_LANES, d) NEXT; }                   \
     OP(store_far_##d) { BEGIN TO_STREAM EACH(STORE_FAR_LANES, d) NEXT; }           \
-    OP(store_bool_##d) {                                                           \
-        BEGIN char *to = c->p[s->dst] + i;                                         \
-        EACH(STORE_BOOL_LANES, d)                                                  \
-        NEXT;                                                                      \
-    }                                                                              \
     OP(spill_##d) {                                                                \
         BEGIN char *to = (char *)c->slot[s->dst];                                  \
         EACH(STORE_LANES, d)                                                       \
@@ -293,11 +341,14 @@ MEMORY(1)
 
 /* ---- control --------------------------------------------------------------------------------- */
 
-OP(prefetch) {
-    BEGIN const char *from = c->p[s->dst] + (i + s->b) * SIZE;
-    for (int k = 0; k < STEP * (int)SIZE; k += 64) __builtin_prefetch(from + k);
-    NEXT;
-}
+#define PREFETCH(name, size)                                                           \
+    OP(name) {                                                                         \
+        BEGIN const char *from = c->p[s->dst] + (i + s->b) * (size);                   \
+        for (int k = 0; k < STEP * (int)(size); k += 64) __builtin_prefetch(from + k); \
+        NEXT;                                                                          \
+    }
+PREFETCH(prefetch, SIZE)
+PREFETCH(prefetch_half, 2)
 
 OP(loop) {
     BEGIN i += STEP;
@@ -335,11 +386,13 @@ OP(totals) {
 
 /* The sum of a piece of the row joins the others, in the stream. */
 static void put_piece(cb_x_context *c, const cb_record *s, int64_t i, bool is_mean) {
-    const int64_t length = (int64_t)1 << s->c;
+    const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i / length;
     float sum = 0 + cb_fold_f32(c->acc[s->b]);
     memset(c->acc[s->b], 0, sizeof c->acc[s->b]);
     if (is_mean) sum /= (float)length;
-    memcpy(c->p[s->dst] + i / length * SIZE, &sum, sizeof sum);
+    const uint16_t half = s->c >> 8 == CB_X_BF16 ? half_store_bf16(sum) : half_store_f16(sum);
+    if (s->c >> 8 == CB_X_REAL) memcpy(c->p[s->dst] + at * SIZE, &sum, sizeof sum);
+    else memcpy(c->p[s->dst] + at * (int64_t)sizeof half, &half, sizeof half);
 }
 __attribute__((noinline)) static void put_sum(cb_x_context *c, const cb_record *s, int64_t i) {
     put_piece(c, s, i, false);
@@ -350,7 +403,7 @@ __attribute__((noinline)) static void put_mean(cb_x_context *c, const cb_record 
 #define PIECE(name, finish)                                                            \
     OP(name) {                                                                         \
         BEGIN                                                                          \
-        if (((i + STEP) & (((int64_t)1 << s->c) - 1)) == 0) {                          \
+        if (((i + STEP) & (((int64_t)1 << (s->c & 0xFF)) - 1)) == 0) {                 \
             finish(c, s, i);                                                           \
             v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = ZERO; /* as in `totals` */ \
         }                                                                              \
@@ -444,16 +497,22 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .select = {{SELECT_ROW(0, STREAM), SELECT_ROW(0, SLOT), SELECT_ROW(0, SCALAR)},
                {SELECT_ROW(1, STREAM), SELECT_ROW(1, SLOT), SELECT_ROW(1, SCALAR)}},
     .load = {LOAD_ROW(0), LOAD_ROW(1)},
-    .load_bool = {FN(load_bool_0), FN(load_bool_1)},
+    .unpack = {[CB_X_BF16] = {FN(unpack_bf16_0), FN(unpack_bf16_1)},
+               [CB_X_F16] = {FN(unpack_f16_0), FN(unpack_f16_1)},
+               [CB_X_BYTE] = {FN(unpack_bytes_0), FN(unpack_bytes_1)}},
+    .store = {{FN(store_0), FN(store_1)},
+              {FN(store_bf16_0), FN(store_bf16_1)},
+              {FN(store_f16_0), FN(store_f16_1)},
+              {FN(store_bytes_0), FN(store_bytes_1)}},
+    .store_far = {{FN(store_far_0), FN(store_far_1)},
+                  {FN(store_far_bf16_0), FN(store_far_bf16_1)},
+                  {FN(store_far_f16_0), FN(store_far_f16_1)}},
     .acc = {{FN(acc_0), FN(acc_1)}, {FN(acc_masked_0), FN(acc_masked_1)}},
     .amax = {{FN(amax_0), FN(amax_1)}, {FN(amax_masked_0), FN(amax_masked_1)}},
     .amin = {{FN(amin_0), FN(amin_1)}, {FN(amin_masked_0), FN(amin_masked_1)}},
     .column = {FN(column_0), FN(column_1)},
-    .store = {FN(store_0), FN(store_1)},
-    .store_far = {FN(store_far_0), FN(store_far_1)},
-    .store_bool = {FN(store_bool_0), FN(store_bool_1)},
     .spill = {FN(spill_0), FN(spill_1)},
-    .prefetch = FN(prefetch),
+    .prefetch = {FN(prefetch), FN(prefetch_half), FN(prefetch_half)},
     .totals = FN(totals),
     .piece = {FN(piece_sum), FN(piece_mean)},
     .loop = FN(loop),

@@ -110,7 +110,7 @@ static void check_binary(const cb_x_table *t, int op) {
             put(t->load[d][CB_X_STREAM], 0, A, 0);
             put(t->load[1 - d][CB_X_STREAM], 0, B, 0);
             put(t->binary[op][d][form], 0, index_of(form), 0);
-            put(t->store[d], OUT, 0, 0);
+            put(t->store[CB_X_REAL][d], OUT, 0, 0);
             go(t);
             for (int i = 0; i < N; i++) {
                 float want = cb_x_scalar((cb_x_op)op, array[A][i], expected_operand(t, form, i), 0);
@@ -126,7 +126,7 @@ static void check_unary(const cb_x_table *t, int op) {
         int wrong = 0;
         put(t->load[d][CB_X_STREAM], 0, A, 0);
         put(t->unary[CB_X_UNARY_INDEX(op)][d], 0, 0, 0);
-        put(t->store_far[d], OUT, 0, 0);
+        put(t->store_far[CB_X_REAL][d], OUT, 0, 0);
         go(t);
         for (int i = 0; i < N; i++)
             wrong += !same(array[OUT][i], cb_x_scalar((cb_x_op)op, array[A][i], 0, 0));
@@ -142,7 +142,7 @@ static void check_pairs(const cb_x_table *t) {
                 int wrong = 0;
                 put(t->load[d][CB_X_STREAM], 0, A, 0);
                 put(t->pair[CB_X_PAIR_INDEX(op)][d], 0, 0, 0);
-                put(t->store[second ? 1 - d : d], OUT, 0, 0);
+                put(t->store[CB_X_REAL][second ? 1 - d : d], OUT, 0, 0);
                 go(t);
                 for (int i = 0; i < N; i++) {
                     float x = array[A][i], density, below = cb_normal_f32(x, &density);
@@ -164,7 +164,7 @@ static void check_select(const cb_x_table *t) {
                 int wrong = 0;
                 put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
                 put(t->select[d][fx][fy], 0, index_of(x), index_of(y));
-                put(t->store[d], OUT, 0, 0);
+                put(t->store[CB_X_REAL][d], OUT, 0, 0);
                 go(t);
                 for (int i = 0; i < N; i++) {
                     float want = array[CONDITION][i] != 0.0f ? expected_operand(t, x, i)
@@ -180,16 +180,16 @@ static void check_select(const cb_x_table *t) {
 static void check_memory(const cb_x_table *t) {
     for (int d = 0; d < 2; d++) {
         int wrong = 0;
-        put(t->load_bool[d], 0, BYTES, 0);
+        put(t->unpack[CB_X_BYTE][d], 0, BYTES, 0);
         put(t->spill[d], 2, 0, 0);
         put(t->load[1 - d][CB_X_SLOT], 0, 2, 0);
         put(t->load[d][CB_X_OTHER], 0, 0, 0);
-        put(t->prefetch, A, 64, 0);
-        put(t->store[d], OUT, 0, 0);
+        put(t->prefetch[CB_X_REAL], A, 64, 0);
+        put(t->store[CB_X_REAL][d], OUT, 0, 0);
         go(t);
         for (int i = 0; i < N; i++) wrong += array[OUT][i] != (float)truth[i];
         put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
-        put(t->store_bool[d], BYTES, 0, 0);
+        put(t->store[CB_X_BYTE][d], BYTES, 0, 0);
         go(t);
         for (int i = 0; i < N; i++) wrong += array[CONDITION][i] != (float)truth[i];
         memset(array[OUT], 0, sizeof array[OUT]);
@@ -200,6 +200,48 @@ static void check_memory(const cb_x_table *t) {
         for (int i = 0; i < N; i++) wrong += array[OUT][i] != 2 * array[CONDITION][i];
         CHECK(wrong == 0);
     }
+}
+
+static bool same_half(cb_x_format format, uint16_t a, uint16_t b) {
+    const uint16_t infinity = format == CB_X_BF16 ? 0x7F80 : 0x7C00;
+    return a == b || ((a & 0x7FFF) > infinity && (b & 0x7FFF) > infinity);
+}
+
+/* Every 16-bit float unpacked, and so-many-th f32 rounded. */
+static void check_halves(const cb_x_table *t, cb_x_format format, int d) {
+    const cb_dtype dtype = format == CB_X_BF16 ? CB_BF16 : CB_F16;
+    static _Alignas(64) uint16_t halves[N], far_halves[N];
+    int wrong = 0;
+    for (int first = 0; first < 65536; first += N) {
+        for (int i = 0; i < N; i++) halves[i] = (uint16_t)(first + i);
+        context.p[BYTES] = (char *)halves;
+        put(t->prefetch[format], BYTES, 64, 0);
+        put(t->unpack[format][d], 0, BYTES, 0);
+        put(t->store[CB_X_REAL][d], OUT, 0, 0);
+        go(t);
+        for (int i = 0; i < N; i++) wrong += !same(array[OUT][i], half_load(dtype, &halves[i]));
+    }
+    CHECK(wrong == 0);
+    const uint64_t step = check_rounds(400009, 997);
+    for (uint64_t first = 0; first <= UINT32_MAX; first += step * N) {
+        for (uint64_t i = 0; i < N; i++) {
+            uint32_t bits = (uint32_t)(first + i * step);
+            memcpy(&array[OUT][i], &bits, sizeof bits);
+        }
+        context.p[CONDITION] = (char *)far_halves;
+        put(t->load[d][CB_X_STREAM], 0, OUT, 0);
+        put(t->store[format][d], BYTES, 0, 0);
+        put(t->store_far[format][d], CONDITION, 0, 0);
+        go(t);
+        for (int i = 0; i < N; i++) {
+            uint16_t want;
+            half_store(dtype, &want, array[OUT][i]);
+            wrong += !same_half(format, halves[i], want) || far_halves[i] != halves[i];
+        }
+    }
+    CHECK(wrong == 0);
+    context.p[BYTES] = (char *)truth;
+    context.p[CONDITION] = (char *)array[CONDITION];
 }
 
 /* Lanes of accumulators: element i in lane i mod 64, only where the mask is set. */
@@ -255,7 +297,7 @@ static void sweep_unary(const cb_x_table *t) {
         for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) {
             put(t->load[0][CB_X_STREAM], 0, A, 0);
             put(t->unary[CB_X_UNARY_INDEX(op)][0], 0, 0, 0);
-            put(t->store[0], OUT, 0, 0);
+            put(t->store[CB_X_REAL][0], OUT, 0, 0);
             go(t);
             for (int i = 0; i < N; i++)
                 wrong[op] += !same(array[OUT][i], cb_x_scalar((cb_x_op)op, array[A][i], 0, 0));
@@ -283,6 +325,10 @@ static void check_draws(const cb_x_table *t) {
 static void check_table(const cb_x_table *t) {
     fill_arrays(1);
     sweep_unary(t);
+    for (int d = 0; d < 2; d++) {
+        check_halves(t, CB_X_BF16, d);
+        check_halves(t, CB_X_F16, d);
+    }
     check_draws(t);
     for (uint32_t salt = 1; salt <= check_rounds(2, 20); salt++) {
         fill_arrays(salt);

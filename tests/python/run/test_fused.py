@@ -72,14 +72,22 @@ COMPARE = (
 )
 
 
-def values(rng, shape, special):
+NUMPY = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "bf16": pytest.importorskip("ml_dtypes").bfloat16,
+}
+
+
+def values(rng, shape, special, dtype="f32"):
     """Numbers around 1, and, where asked, what arithmetic treats apart."""
     x = rng.standard_normal(shape).astype(np.float32)
     if special:
         odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 1e7], np.float32)
         at = rng.random(shape) < 0.02
         x[at] = rng.choice(odd, size=int(at.sum()))
-    return x
+    return x.astype(NUMPY[dtype])
 
 
 def a_part_of(rng, shape):
@@ -104,12 +112,12 @@ def one_op(rng, x, y, small):
     if pick == 8:
         return F.softmax(x) if rng.random() < 0.5 else F.log_softmax(x)
     if pick == 9 and len(shape) > 1:
-        weight = cutback.full((shape[-1],), 1.5)
+        weight = cutback.full((shape[-1],), 1.5, dtype=x.dtype)
         return F.layer_norm(x, weight, weight) if rng.random() < 0.5 else F.rms_norm(x, weight)
     if pick == 10:
         bits = COMPARE[rng.integers(len(COMPARE))](x, y)
         other = cutback.logical_not(bits)
-        return cutback.where(cutback.logical_or(bits, other), x, y * 0.5) + bits.astype("f32")
+        return cutback.where(cutback.logical_or(bits, other), x, y * 0.5) + bits.astype(x.dtype)
     if pick == 11:
         return F.dropout(x, 0.25)
     if pick == 12:
@@ -117,41 +125,58 @@ def one_op(rng, x, y, small):
     return x + cutback.tril(y) if len(shape) > 1 else x + y * 2
 
 
-def program(seed, shape):
-    """A loss of some operations, the same at each trace."""
+def program(seed, shape, dtype="f32"):
+    """A loss of some operations, the same at each trace; of 16-bit floats, some are in f32."""
 
     def loss(x, y, *small):
         rng = np.random.default_rng(seed)
         made = [x, y]
         for _ in range(int(rng.integers(2, 9))):
             a, b = (made[i] for i in rng.integers(len(made), size=2))
-            made.append(one_op(rng, a, b, small))
+            if dtype in ("f16", "bf16") and rng.random() < 0.3:
+                made.append(wide_op(rng, a, b, dtype))
+            else:
+                made.append(one_op(rng, a, b, small))
         total = made[-1].sum() + cutback.square(made[-1]).mean()
         return total + made[-2].sum(axis=tuple(range(len(shape) - 1)) or None).sum()
 
     return loss
 
 
+def wide_op(rng, x, y, dtype):
+    a, b = x.astype("f32"), y.astype("f32")
+    pick = rng.integers(4)
+    if pick == 0:
+        return (a * b + a).astype(dtype)
+    if pick == 1:
+        return F.softmax(a).astype(dtype) * x
+    if pick == 2:
+        other = "f16" if dtype == "bf16" else "bf16"
+        return (a.astype(other) - b.astype(other)).astype(dtype)
+    return (a - a.mean(axis=-1, keepdims=True)).astype(dtype)
+
+
 def bits(x):
     """Every NaN is one NaN."""
-    x = np.asarray(x)
-    return np.where(np.isnan(x), np.uint32(0x7FC00000), x.view(np.uint32).reshape(x.shape))
+    x = np.ascontiguousarray(x)
+    word = np.dtype(f"u{x.dtype.itemsize}").type
+    return np.where(np.isnan(x), word(0), x.view(word).reshape(x.shape) + word(1))
 
 
-def results(seed, backend):
+def results(seed, backend, dtype="f32"):
     rng = np.random.default_rng(seed)
     shape = SHAPES[seed % len(SHAPES)]
     special = seed % 3 == 0
-    arrays = [values(rng, shape, special) for _ in range(2)]
-    arrays += [values(rng, a_part_of(rng, shape), special) for _ in range(3)]
+    arrays = [values(rng, shape, special, dtype) for _ in range(2)]
+    arrays += [values(rng, a_part_of(rng, shape), special, dtype) for _ in range(3)]
     if len(shape) == 2:  # a transposed argument is read in any order
         arrays[1] = np.ascontiguousarray(arrays[1].T)
-        inner = program(seed, shape)
+        inner = program(seed, shape, dtype)
 
         def loss(x, y, *small):
             return inner(x, y.T, *small)
     else:
-        loss = program(seed, shape)
+        loss = program(seed, shape, dtype)
     step = cutback.value_and_grad(loss, argnums=tuple(range(5)), backend=backend)
     step.rng_step = 3
     value, gradients = step(*arrays)
@@ -161,11 +186,12 @@ def results(seed, backend):
 SEEDS = [*range(28), *(pytest.param(s, marks=pytest.mark.very_slow) for s in range(28, 400))]
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.filterwarnings("ignore")
-def test_a_group_has_the_bits_of_its_instructions(seed):
-    step, fused = results(seed, "cpu")
-    _, one_by_one = results(seed, "debug")
+def test_a_group_has_the_bits_of_its_instructions(seed, dtype):
+    step, fused = results(seed, "cpu", dtype)
+    _, one_by_one = results(seed, "debug", dtype)
     for k, (a, b) in enumerate(zip(fused, one_by_one, strict=True)):
         np.testing.assert_array_equal(bits(a), bits(b), err_msg=f"result {k}")
     assert step.stats.peak_bytes == step.planned.arena_bytes
@@ -287,8 +313,9 @@ def digest():
 
     whole = hashlib.sha256()
     for seed in range(14):
-        for x in results(seed, "cpu")[1]:
-            whole.update(np.ascontiguousarray(bits(x)).tobytes())
+        for dtype in ("f32", "bf16", "f16"):
+            for x in results(seed, "cpu", dtype)[1]:
+                whole.update(np.ascontiguousarray(bits(x)).tobytes())
     for x in piecewise(8, 8, "cpu")[1]:
         whole.update(np.ascontiguousarray(bits(x)).tobytes())
     return whole.hexdigest()

@@ -1,7 +1,8 @@
 /* Two registers are allocated in one pass over the operations of a phase. An operation overwrites
  * one of its operands, if possible one that nobody reads later; else it works on a copy. Where a
  * register is needed, the value goes that is read again last (Belady), to a slot if it is nowhere
- * else. Since operands may be in memory, few values ever leave their register. */
+ * else. Since operands may be in memory, few values ever leave their register. Packed elements are
+ * unpacked into a register each time they are read. */
 #include "assemble.h"
 
 #include <string.h>
@@ -9,7 +10,8 @@
 #include "../kern_int.h"
 
 #define NOWHERE (-1)
-#define PREFETCH_AHEAD 512 /* elements; measured: half and twice as many are slower */
+#define VALUE_SLOTS (CB_X_SLOTS - 2) /* the last two hold choices that were packed */
+#define PREFETCH_AHEAD 512           /* elements; measured: half and twice as many are slower */
 
 typedef struct assembler {
     const cb_microcode *m;
@@ -29,8 +31,8 @@ typedef struct place {
 } place;
 
 static bool is_sink(cb_x_op op) {
-    return op == CB_X_STORE || op == CB_X_STORE_BOOL || op == CB_X_ACC || op == CB_X_AMAX ||
-           op == CB_X_AMIN || op == CB_X_COLUMN;
+    return op == CB_X_STORE || op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN ||
+           op == CB_X_COLUMN;
 }
 
 static bool runs_in(const cb_micro *micro, int phase) {
@@ -64,7 +66,7 @@ static cb_record *put(assembler *a, cb_x_fn fn, int16_t dst, int16_t b, int16_t 
         code->is_full = true;
         code->n--;
     }
-    code->stream[code->n] = NOWHERE;
+    code->store[code->n] = (cb_x_store){NOWHERE, 0};
     code->record[code->n] = (cb_record){.fn = fn, .dst = dst, .b = b, .c = c};
     return &code->record[code->n++];
 }
@@ -94,7 +96,7 @@ static bool is_spare(const assembler *a, int16_t v) {
 
 static void spill(assembler *a, int reg) {
     int16_t v = a->in_register[reg];
-    for (int16_t k = 0; k < CB_X_SLOTS; k++) {
+    for (int16_t k = 0; k < VALUE_SLOTS; k++) {
         int16_t owner = a->slot_owner[k];
         if (owner != NOWHERE && next_use(a, owner) != INT32_MAX) continue;
         const cb_micro *now = &a->m->micro[a->order[a->at]];
@@ -134,11 +136,17 @@ static place place_of(const assembler *a, cb_x_ref r, int dst) {
     return (place){r.kind == CB_X_NUMBER ? CB_X_SCALAR : CB_X_STREAM, r.id};
 }
 
+static bool is_packed(const assembler *a, cb_x_ref r) {
+    return r.kind == CB_X_IN_STREAM && a->m->stream[r.id].format != CB_X_REAL;
+}
+
 static int load(assembler *a, cb_x_ref r, int kept) {
     int from = register_of(a, r);
     int reg = free_register(a, from != NOWHERE ? from : kept);
     place p = place_of(a, r, reg);
-    put(a, a->table->load[reg][p.form], 0, p.index, 0);
+    const cb_x_table *t = a->table;
+    put(a, is_packed(a, r) ? t->unpack[a->m->stream[r.id].format][reg] : t->load[reg][p.form], 0,
+        p.index, 0);
     return reg;
 }
 
@@ -204,6 +212,10 @@ static void binary(assembler *a, const cb_micro *micro) {
     /* Where `take` has copied the operand, the second one is still in its own register; a value
      * squared is itself. */
     place p = is_square ? (place){CB_X_SELF, 0} : place_of(a, second, reg);
+    if (!is_square && is_packed(a, second)) {
+        (void)load(a, second, reg);
+        p = (place){CB_X_OTHER, 0};
+    }
     put(a, a->table->binary[op][reg][p.form], 0, p.index, 0);
     define(a, reg, micro->value);
 }
@@ -230,9 +242,17 @@ static place in_memory(assembler *a, cb_x_ref r) {
 }
 
 static void choose(assembler *a, const cb_micro *micro) {
-    place x = in_memory(a, micro->in[1]), y = in_memory(a, micro->in[2]);
+    place choice[2];
+    for (int k = 0; k < 2; k++) choice[k] = in_memory(a, micro->in[k + 1]);
+    for (int16_t k = 0; k < 2; k++) { /* what is packed takes a register, and comes last */
+        if (!is_packed(a, micro->in[k + 1])) continue;
+        choice[k] = (place){CB_X_SLOT, (int16_t)(VALUE_SLOTS + k)};
+        put(a, a->table->spill[load(a, micro->in[k + 1], register_of(a, micro->in[0]))],
+            choice[k].index, 0, 0);
+    }
     int reg = take(a, micro->in[0], micro->in[0]);
-    put(a, a->table->select[reg][x.form - CB_X_STREAM][y.form - CB_X_STREAM], 0, x.index, y.index);
+    put(a, a->table->select[reg][choice[0].form - CB_X_STREAM][choice[1].form - CB_X_STREAM], 0,
+        choice[0].index, choice[1].index);
     define(a, reg, micro->value);
 }
 
@@ -249,20 +269,15 @@ static void take_in(assembler *a, const cb_micro *micro) {
         case CB_X_AMAX: fn = t->amax[a->masked][reg]; break;
         case CB_X_AMIN: fn = t->amin[a->masked][reg]; break;
         case CB_X_COLUMN: fn = t->column[reg]; break;
-        case CB_X_STORE_BOOL: fn = t->store_bool[reg]; break;
-        default: fn = t->store[reg];
+        default: fn = t->store[a->m->stream[micro->dst].format][reg];
     }
     put(a, fn, micro->dst, 0, 0);
-    if (micro->op == CB_X_STORE) a->code->stream[a->code->n - 1] = micro->dst;
+    if (micro->op == CB_X_STORE) a->code->store[a->code->n - 1] = (cb_x_store){micro->dst, reg};
 }
 
 static void operation(assembler *a, const cb_micro *micro) {
     if (is_sink(micro->op)) {
         take_in(a, micro);
-    } else if (micro->op == CB_X_LOAD_BOOL) {
-        int reg = free_register(a, NOWHERE);
-        put(a, a->table->load_bool[reg], 0, micro->in[0].id, 0);
-        define(a, reg, micro->value);
     } else if (micro->op == CB_X_SELECT) {
         choose(a, micro);
     } else if (micro->op < CB_X_N_BINARY) {
@@ -279,8 +294,9 @@ static void operation(assembler *a, const cb_micro *micro) {
 static void prefetches(assembler *a, int phase) {
     for (int16_t k = 0; k < a->m->n_stream; k++) {
         const cb_x_stream *s = &a->m->stream[k];
-        bool is_far = s->source == CB_X_ARRAY && s->is_read && !s->is_written && s->size == 4;
-        if (is_far && s->first_phase == phase) put(a, a->table->prefetch, k, PREFETCH_AHEAD, 0);
+        bool is_far = s->source == CB_X_ARRAY && s->is_read && !s->is_written;
+        if (is_far && s->first_phase == phase && s->format != CB_X_BYTE)
+            put(a, a->table->prefetch[s->format], k, PREFETCH_AHEAD, 0);
     }
 }
 
@@ -314,7 +330,8 @@ void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x
     for (int k = 0; k < m->n_pieces; k++) {
         const cb_x_pieces *p = &m->pieces[k];
         if (p->acc >= first && p->acc < first + n)
-            put(&a, table->piece[p->is_mean], p->stream, p->acc, p->log_length);
+            put(&a, table->piece[p->is_mean], p->stream, p->acc,
+                (int16_t)(p->log_length | (int)m->stream[p->stream].format << 8));
     }
     int16_t back = (int16_t)(code->n - start);
     cb_sums_of(m, phase, CB_X_ROW_SUM, &first, &n);

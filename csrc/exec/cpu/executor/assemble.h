@@ -4,10 +4,15 @@
 
 #include "microcode.h"
 
+typedef struct cb_x_store { /* where a record stores to; the stream -1: nowhere */
+    int16_t stream;
+    int reg;
+} cb_x_store;
+
 typedef struct cb_x_code {
     int n, room;
     cb_record *record;
-    int16_t *stream; /* [room] that a record stores to, -1: none */
+    cb_x_store *store; /* [room] */
     bool is_full;
 } cb_x_code;
 

@@ -54,7 +54,8 @@ typedef struct cb_x_stream {
     uint32_t tensor; /* index into cb_executable.tensor */
     uint32_t instr;  /* KEPT, TRIANGLE, SUMS: whose attributes; SUMS: whose scratch */
     int16_t part;    /* SUMS: which of the instruction's sums */
-    uint8_t size;    /* bytes of an element */
+    cb_x_format format;
+    uint8_t size; /* bytes of an element */
     bool is_read, is_written;
     bool is_read_later;  /* after the phase that writes it: keep it near */
     int16_t first_phase; /* that reads it */
@@ -64,11 +65,11 @@ typedef struct cb_x_stream {
 typedef struct cb_x_row_value { /* a number for each row, or one for all, in a tensor */
     uint32_t tensor;
     int16_t number;
-    bool is_bool;
 } cb_x_row_value;
 
 typedef struct cb_x_total { /* a sum over everything */
-    uint32_t tensor;        /* of the result; UINT32_MAX: it is local */
+    uint32_t tensor;        /* of the result */
+    bool is_local;          /* which then has no memory */
     int16_t acc, number;
     bool is_mean;
 } cb_x_total;

@@ -52,7 +52,9 @@
     X(RELU, SEL(x < 0.0f, ZERO, x))                     \
     X(GELU_TANH_PART, F(sigmoid)(1.5957691216f * (x + 0.044715f * (x * x * x)))) \
     X(NOT, ONE_WHERE(x == 0.0f))                        \
-    X(TRUTH, ONE_WHERE(x != 0.0f))
+    X(TRUTH, ONE_WHERE(x != 0.0f))                      \
+    X(ROUND_BF16, F(round_bf16)(x))                     \
+    X(ROUND_F16, F(round_f16)(x))
 
 /* The fast path of arguments up to CB_SIN_MAX_F32; what is beyond leaves it. */
 #define CB_X_ROUND(X)                                   \
@@ -74,14 +76,11 @@ typedef enum cb_x_op {
     CB_X_PAIR_BEGIN = CB_X_UNARY_END - 1,
     CB_X_PAIR(CB_X_ID) CB_X_PAIR_END,
     CB_X_SELECT = CB_X_PAIR_END, /* x where the condition is not 0, else y */
-    CB_X_LOAD,                   /* floats of a stream */
-    CB_X_LOAD_BOOL,
-    CB_X_ACC, /* += into an accumulator: a sum over the row */
+    CB_X_ACC,                    /* += into an accumulator: a sum over the row */
     CB_X_AMAX,
     CB_X_AMIN,
     CB_X_COLUMN, /* += into a row of column sums */
     CB_X_STORE,
-    CB_X_STORE_BOOL,
     CB_X_OP_COUNT
 } cb_x_op;
 

@@ -8,7 +8,7 @@ static void drop_dead(cb_translation *x) {
     bool used[CB_X_VALUES] = {0};
     for (int k = x->m->n_micro - 1; k >= 0; k--) {
         cb_micro *micro = &x->m->micro[k];
-        micro->is_dead =
+        micro->is_dead |=
             micro->value >= 0 && !used[micro->value] && (micro->second < 0 || !used[micro->second]);
         for (int j = 0; j < 3 && !micro->is_dead; j++) {
             if (micro->in[j].kind == CB_X_VALUE) used[micro->in[j].id] = true;
@@ -60,15 +60,23 @@ static void sink(cb_translation *x) {
     }
 }
 
+/* Whether a store of `from` to this format keeps all that value v is, which operation `maker` has
+ * made: bools are 0 or 1, and a store rounds as the rounding does. */
+static bool keeps(cb_x_format format, cb_x_ref from, int16_t v, const cb_micro *maker) {
+    if (format == CB_X_REAL || format == CB_X_BYTE) return from.kind == CB_X_VALUE && from.id == v;
+    const cb_x_op rounds = format == CB_X_BF16 ? CB_X_ROUND_BF16 : CB_X_ROUND_F16;
+    return maker->op == rounds && cb_t_same_ref(maker->in[0], from);
+}
+
 /* The stream in which later phases find value v: where it is stored anyway, else a tile. */
 static int16_t home_of(cb_translation *x, int16_t v, int maker) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        if (micro->op == CB_X_STORE && micro->in[0].kind == CB_X_VALUE && micro->in[0].id == v &&
-            micro->phase == x->phase_of[v])
+        if (micro->op == CB_X_STORE && micro->phase == x->phase_of[v] &&
+            keeps(x->m->stream[micro->dst].format, micro->in[0], v, &x->m->micro[maker]))
             return micro->dst;
     }
-    int16_t id = cb_t_new_stream(x, CB_X_TILE, 0, sizeof(float));
+    int16_t id = cb_t_new_stream(x, CB_X_TILE, 0, CB_F32);
     x->m->stream[id].is_written = true;
     cb_micro *store =
         cb_t_emit(x, CB_X_STORE, (cb_x_ref){CB_X_VALUE, v}, CB_T_NOTHING, CB_T_NOTHING);
@@ -160,6 +168,7 @@ void cb_t_arrange(cb_translation *x) {
     pair_sines(x);
     sink(x);
     cross_phases(x);
+    drop_dead(x); /* roundings whose results are read from memory */
     note_phases(x);
     if (!x->is_full) number_accumulators(x);
 }

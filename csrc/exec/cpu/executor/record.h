@@ -8,7 +8,8 @@
  * with SSE. Operands of other forms come from memory:
  *
  *     OTHER, SELF   the other register, or the one that is overwritten
- *     STREAM        p[k] + i: an array of the caller or the arena, or a tile of the thread
+ *     STREAM        p[k] + i: an array of the caller or the arena, or a tile of the thread. What is
+ *                   packed there (16-bit floats, bools) is unpacked into a register first
  *     SLOT          64 floats of the thread: what did not stay in a register
  *     SCALAR        s[k] in every lane: constants, and results for the running row
  *
@@ -44,6 +45,14 @@ typedef enum cb_x_form {
     CB_X_SCALAR,
     CB_X_FORM_COUNT
 } cb_x_form;
+
+typedef enum cb_x_format {                /* of the elements of a stream */
+                           CB_X_REAL = 0, /* what is computed with */
+                           CB_X_BF16,
+                           CB_X_F16,
+                           CB_X_BYTE, /* bools: 0 or 1 */
+                           CB_X_FORMAT_COUNT
+} cb_x_format;
 
 typedef void (*cb_x_fn)(void); /* of the type that an instruction set's build gives it */
 
@@ -83,10 +92,13 @@ typedef struct cb_x_table {
     cb_x_fn pair[CB_X_N_PAIR][2];                      /* dst and the other = op(dst) */
     cb_x_fn select[2][3][3]; /* dst = dst ? b : c, of the forms STREAM, SLOT, SCALAR */
     cb_x_fn load[2][CB_X_FORM_COUNT];
-    cb_x_fn load_bool[2];
+    cb_x_fn unpack[CB_X_FORMAT_COUNT][2];      /* REAL: none */
+    cb_x_fn store[CB_X_FORMAT_COUNT][2];       /* rounds to the format */
+    cb_x_fn store_far[CB_X_FORMAT_COUNT][2];   /* around the caches; BYTE: none */
     cb_x_fn acc[2][2], amax[2][2], amin[2][2]; /* [masked][register] */
-    cb_x_fn column[2], store[2], store_far[2], store_bool[2], spill[2];
-    cb_x_fn prefetch, totals, piece[2], loop, loop_sums, end; /* piece: sums, means */
+    cb_x_fn column[2], spill[2];
+    cb_x_fn prefetch[CB_X_FORMAT_COUNT];            /* BYTE: none */
+    cb_x_fn totals, piece[2], loop, loop_sums, end; /* piece: sums, means */
     void (*run)(cb_x_context *c, const cb_record *code, int64_t begin);
     /* Adds the lanes of accumulators first..first+n up and to their sums, and clears them. */
     void (*fold)(cb_x_context *c, int first, int n);

@@ -2,7 +2,7 @@
 
 #include <stdbool.h>
 
-#include "../vecmath.h"
+#include "../kern_half.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -13,6 +13,8 @@
 #define ZERO 0.0f
 #define ONE 1.0f
 #define F(name) cb_##name##_f32
+#define cb_round_bf16_f32(x) half_load_bf16(half_store_bf16(x))
+#define cb_round_f16_f32(x) half_load_f16(half_store_f16(x))
 /* clang-format off */
 #define CASE(id, expression) case CB_X_##id: return expression;
 #define CASE_ROUND(id, expression, slow) case CB_X_##id: return slow(x);

@@ -93,7 +93,7 @@ static int16_t find_draw(const cb_translation *x, uint32_t instr) {
 static cb_x_ref pattern(cb_translation *x, cb_x_source source, uint32_t instr) {
     int16_t known = source == CB_X_KEPT ? find_draw(x, instr) : -1;
     if (known >= 0) return (cb_x_ref){CB_X_IN_STREAM, known};
-    int16_t id = cb_t_new_stream(x, source, x->p->instr[instr].out_begin, sizeof(float));
+    int16_t id = cb_t_new_stream(x, source, x->p->instr[instr].out_begin, CB_F32);
     x->m->stream[id].instr = instr;
     x->m->stream[id].is_read = true;
     return (cb_x_ref){CB_X_IN_STREAM, id};
@@ -134,9 +134,36 @@ static cb_x_ref cast(cb_translation *x, const cb_instr *instr, cb_x_ref in) {
                                             : in;
 }
 
-static double filled_with(const cb_translation *x, const cb_instr *instr) {
-    double v = instr->attrs.f[0];
-    return cb_t_operand(x, instr->out_begin)->dtype == CB_BOOL ? v != 0 : v;
+/* A number from the attributes, as an element of the result. */
+static cb_x_ref filled_with(cb_translation *x, const cb_instr *instr) {
+    const double v = instr->attrs.f[0];
+    switch (cb_t_operand(x, instr->out_begin)->dtype) {
+        case CB_BOOL: return cb_t_constant(x, v != 0);
+        case CB_BF16: return cb_t_constant(x, (double)cb_bf16_to_f32(cb_f64_to_bf16(v)));
+        case CB_F16: return cb_t_constant(x, (double)cb_f16_to_f32(cb_f64_to_f16(v)));
+        default: return cb_t_constant(x, v);
+    }
+}
+
+/* Whether the result has no more digits than the inputs, which have its dtype. */
+static bool is_exact(cb_opcode code) {
+    switch (code) {
+        case CB_OP_NEG:
+        case CB_OP_ABS:
+        case CB_OP_SIGN:
+        case CB_OP_FLOOR:
+        case CB_OP_RELU:
+        case CB_OP_RELU_BWD:
+        case CB_OP_MAXIMUM:
+        case CB_OP_MINIMUM:
+        case CB_OP_WHERE:
+        case CB_OP_TRIL:
+        case CB_OP_FULL:
+        case CB_OP_CONTIGUOUS:
+        case CB_OP_AMAX:
+        case CB_OP_AMIN: return true;
+        default: return false;
+    }
 }
 
 static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
@@ -155,7 +182,7 @@ static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
         case CB_OP_GELU_TANH_BWD:
             return apply(x, CB_X_MUL, in[0], gelu_tanh(x, in[1], true), CB_T_NOTHING);
         case CB_OP_SILU_BWD: return apply(x, CB_X_MUL, in[0], silu(x, in[1], true), CB_T_NOTHING);
-        case CB_OP_FULL: return cb_t_constant(x, filled_with(x, instr));
+        case CB_OP_FULL: return filled_with(x, instr);
         case CB_OP_SQUARE: return apply(x, CB_X_MUL, in[0], in[0], CB_T_NOTHING);
         case CB_OP_CONTIGUOUS: return in[0];
         case CB_OP_CAST: return cast(x, instr, in[0]);
@@ -163,7 +190,7 @@ static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
         case CB_OP_WHERE: return apply(x, CB_X_SELECT, in[0], in[1], in[2]);
         case CB_OP_TRIL:
             return cb_t_value(x, CB_X_SELECT, pattern(x, CB_X_TRIANGLE, at), in[0],
-                              cb_t_constant(x, instr->attrs.f[0]));
+                              filled_with(x, instr));
         default: x->is_full = true; return CB_T_NOTHING;
     }
 }
@@ -176,8 +203,9 @@ static void translate_pointwise(cb_translation *x, uint32_t at, cb_part part) {
                                     : cb_t_read_number(x, instr->in_begin + k, part == CB_PART_ONE);
     }
     cb_x_ref out = pointwise(x, at, in);
-    if (part == CB_PART_MAP) cb_t_give_full(x, instr->out_begin, out);
-    else cb_t_give_number(x, instr->out_begin, out, part == CB_PART_ONE);
+    const bool exact = is_exact(instr->code);
+    if (part == CB_PART_MAP) cb_t_give_full(x, instr->out_begin, out, exact);
+    else cb_t_give_number(x, instr->out_begin, out, part == CB_PART_ONE, exact);
 }
 
 /* ---- reductions ------------------------------------------------------------------------------ */
@@ -193,7 +221,7 @@ static void translate_rows(cb_translation *x, const cb_instr *instr) {
                                              : CB_X_ACC;
     cb_x_ref sum = cb_t_over_row(x, op, in);
     if (instr->code == CB_OP_MEAN) sum = mean_of(x, sum, x->m->columns);
-    cb_t_give_number(x, instr->out_begin, sum, false);
+    cb_t_give_number(x, instr->out_begin, sum, false, is_exact(instr->code));
 }
 
 static void translate_total(cb_translation *x, const cb_instr *instr) {
@@ -201,8 +229,9 @@ static void translate_total(cb_translation *x, const cb_instr *instr) {
     int16_t at = cb_t_add(x, &x->m->n_total, CB_X_TOTALS),
             acc = cb_t_add(x, &x->m->n_acc, CB_X_ACCS), id = cb_t_new_scalar(x, -1, CB_X_AFTER_ALL);
     cb_t_emit(x, CB_X_ACC, in, CB_T_NOTHING, CB_T_NOTHING)->dst = acc;
-    bool is_local = cb_t_operand(x, instr->out_begin)->space == CB_SPACE_LOCAL;
-    x->m->total[at] = (cb_x_total){.tensor = is_local ? UINT32_MAX : instr->out_begin,
+    const cb_operand *out = cb_t_operand(x, instr->out_begin);
+    x->m->total[at] = (cb_x_total){.tensor = instr->out_begin,
+                                   .is_local = out->space == CB_SPACE_LOCAL,
                                    .acc = acc,
                                    .number = id,
                                    .is_mean = instr->code == CB_OP_MEAN};
@@ -212,7 +241,7 @@ static void translate_total(cb_translation *x, const cb_instr *instr) {
 static void column_sum(cb_translation *x, uint32_t at, int16_t part, uint32_t tensor, bool is_mean,
                        bool has_runs, cb_x_ref of) {
     if (cb_t_operand(x, tensor)->space == CB_SPACE_LOCAL) return; /* nobody reads it */
-    int16_t id = cb_t_new_stream(x, CB_X_SUMS, tensor, sizeof(float)),
+    int16_t id = cb_t_new_stream(x, CB_X_SUMS, tensor, CB_F32),
             entry = cb_t_add(x, &x->m->n_columns, CB_X_ROW_VALUES);
     x->m->stream[id].instr = at;
     x->m->stream[id].part = part;
@@ -234,7 +263,7 @@ static void translate_pieces(cb_translation *x, const cb_instr *instr) {
     cb_x_ref in = cb_t_read_full(x, instr->in_begin);
     int16_t at = cb_t_add(x, &x->m->n_pieces, CB_X_ACCS),
             acc = cb_t_add(x, &x->m->n_acc, CB_X_ACCS),
-            id = cb_t_new_stream(x, CB_X_PIECES, instr->out_begin, sizeof(float));
+            id = cb_t_new_stream(x, CB_X_PIECES, instr->out_begin, out->dtype);
     x->m->stream[id].is_written = true;
     cb_t_emit(x, CB_X_ACC, in, CB_T_NOTHING, CB_T_NOTHING)->dst = acc;
     x->m->pieces[at] =
@@ -256,7 +285,7 @@ static void translate_softmax(cb_translation *x, const cb_instr *instr) {
         out = cb_t_of_two(x, CB_X_SUB, from,
                           cb_t_number(x, CB_X_LOG, sum, CB_T_NOTHING, CB_T_NOTHING));
     }
-    cb_t_give_full(x, instr->out_begin, out);
+    cb_t_give_full(x, instr->out_begin, out, false);
 }
 
 static void translate_softmax_bwd(cb_translation *x, const cb_instr *instr) {
@@ -270,7 +299,7 @@ static void translate_softmax_bwd(cb_translation *x, const cb_instr *instr) {
         out = cb_t_of_two(x, CB_X_SUB, g,
                           cb_t_of_two(x, CB_X_MUL, cb_t_of_one(x, CB_X_EXP, y), total));
     }
-    cb_t_give_full(x, instr->out_begin, out);
+    cb_t_give_full(x, instr->out_begin, out, false);
 }
 
 static void translate_norm(cb_translation *x, const cb_instr *instr) {
@@ -290,9 +319,9 @@ static void translate_norm(cb_translation *x, const cb_instr *instr) {
     if (is_centred) d = cb_t_of_two(x, CB_X_SUB, in, mean);
     cb_x_ref out = cb_t_of_two(x, CB_X_MUL, cb_t_of_two(x, CB_X_MUL, d, rstd), weight);
     if (is_centred) out = cb_t_of_two(x, CB_X_ADD, out, cb_t_read_column(x, instr->in_begin + 2));
-    cb_t_give_full(x, instr->out_begin, out);
-    if (is_centred) cb_t_give_number(x, instr->out_begin + 1, mean, false);
-    cb_t_give_number(x, instr->out_begin + (is_centred ? 2 : 1), rstd, false);
+    cb_t_give_full(x, instr->out_begin, out, false);
+    if (is_centred) cb_t_give_number(x, instr->out_begin + 1, mean, false, false);
+    cb_t_give_number(x, instr->out_begin + (is_centred ? 2 : 1), rstd, false, false);
 }
 
 /* kern_norm_rows.h has the formula. */
@@ -315,7 +344,7 @@ static void translate_norm_bwd(cb_translation *x, uint32_t at) {
     cb_x_ref rest = cb_t_of_two(x, CB_X_MUL, g, weight);
     if (is_centred) rest = cb_t_of_two(x, CB_X_SUB, rest, mean_v);
     rest = cb_t_of_two(x, CB_X_SUB, rest, cb_t_of_two(x, CB_X_MUL, h, mean_vh));
-    cb_t_give_full(x, instr->out_begin, cb_t_of_two(x, CB_X_MUL, rest, rstd));
+    cb_t_give_full(x, instr->out_begin, cb_t_of_two(x, CB_X_MUL, rest, rstd), false);
     column_sum(x, at, 0, instr->out_begin + 1, false, false, cb_t_of_two(x, CB_X_MUL, g, h));
     if (is_centred) column_sum(x, at, 1, instr->out_begin + 2, false, false, g);
 }

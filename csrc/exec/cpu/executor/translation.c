@@ -132,10 +132,23 @@ cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
     return cb_t_number_ref(dst);
 }
 
-int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, uint8_t size) {
+static cb_x_format format_of(cb_dtype dtype) {
+    switch (dtype) {
+        case CB_BF16: return CB_X_BF16;
+        case CB_F16: return CB_X_F16;
+        case CB_BOOL: return CB_X_BYTE;
+        default: return CB_X_REAL;
+    }
+}
+
+int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, cb_dtype dtype) {
     int16_t id = cb_t_add(x, &x->m->n_stream, CB_X_STREAMS);
-    x->m->stream[id] = (cb_x_stream){
-        .source = source, .tensor = tensor, .size = size, .tile = -1, .first_phase = -1};
+    x->m->stream[id] = (cb_x_stream){.source = source,
+                                     .tensor = tensor,
+                                     .format = format_of(dtype),
+                                     .size = (uint8_t)cb_dtype_size(dtype),
+                                     .tile = -1,
+                                     .first_phase = -1};
     if (source != CB_X_ARRAY && source != CB_X_SUMS && source != CB_X_PIECES)
         x->m->stream[id].tile = x->m->n_tile++;
     return id;
@@ -189,8 +202,7 @@ static cb_x_ref load_number(cb_translation *x, uint32_t tensor, bool is_once) {
     }
     int16_t at = cb_t_add(x, n, CB_X_ROW_VALUES),
             id = cb_t_new_scalar(x, -1, is_once ? CB_X_BEFORE_ALL : CB_X_OF_ROW);
-    list[at] = (cb_x_row_value){
-        .tensor = tensor, .number = id, .is_bool = cb_t_operand(x, tensor)->dtype == CB_BOOL};
+    list[at] = (cb_x_row_value){.tensor = tensor, .number = id};
     return cb_t_number_ref(id);
 }
 
@@ -202,10 +214,9 @@ static cb_x_ref read_stream(cb_translation *x, uint32_t tensor, int64_t stride) 
         const cb_x_stream *s = &x->m->stream[k];
         if (s->source == source && !s->is_written && same_operand(x, s->tensor, tensor)) id = k;
     }
-    if (id < 0) id = cb_t_new_stream(x, source, tensor, (uint8_t)cb_dtype_size(o->dtype));
-    cb_x_ref ref = {CB_X_IN_STREAM, id};
+    if (id < 0) id = cb_t_new_stream(x, source, tensor, o->dtype);
     x->m->stream[id].is_read = true;
-    return o->dtype == CB_BOOL ? cb_t_of_one(x, CB_X_LOAD_BOOL, ref) : ref;
+    return (cb_x_ref){CB_X_IN_STREAM, id};
 }
 
 /* Input `tensor` as a vector operand (or a number that stands for a whole row). */
@@ -229,18 +240,30 @@ cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once) {
  * contiguous inputs. */
 cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor) { return read_stream(x, tensor, 1); }
 
-void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
-    const cb_operand *o = cb_t_operand(x, tensor);
-    cb_t_give_name(x, tensor, ref);
-    if (o->space == CB_SPACE_LOCAL) return;
-    int16_t id = cb_t_new_stream(x, CB_X_ARRAY, tensor, (uint8_t)cb_dtype_size(o->dtype));
-    x->m->stream[id].is_written = true;
-    cb_t_emit(x, o->dtype == CB_BOOL ? CB_X_STORE_BOOL : CB_X_STORE, ref, CB_T_NOTHING,
-              CB_T_NOTHING)
-        ->dst = id;
+/* A value is rounded to its dtype whether or not it is stored: what is read in the group is as if
+ * it came from memory. */
+static cb_x_ref rounded(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
+    const cb_x_format format = format_of(cb_t_operand(x, tensor)->dtype);
+    if (format != CB_X_BF16 && format != CB_X_F16) return ref;
+    if (ref.kind == CB_X_IN_STREAM && x->m->stream[ref.id].format == format) return ref;
+    const cb_x_op op = format == CB_X_BF16 ? CB_X_ROUND_BF16 : CB_X_ROUND_F16;
+    if (ref.kind == CB_X_NUMBER) return cb_t_number(x, op, ref, CB_T_NOTHING, CB_T_NOTHING);
+    return cb_t_of_one(x, op, ref);
 }
 
-void cb_t_give_number(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_once) {
+/* Stores round by themselves. */
+void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_exact) {
+    const cb_operand *o = cb_t_operand(x, tensor);
+    cb_t_give_name(x, tensor, is_exact ? ref : rounded(x, tensor, ref));
+    if (o->space == CB_SPACE_LOCAL) return;
+    int16_t id = cb_t_new_stream(x, CB_X_ARRAY, tensor, o->dtype);
+    x->m->stream[id].is_written = true;
+    cb_t_emit(x, CB_X_STORE, ref, CB_T_NOTHING, CB_T_NOTHING)->dst = id;
+}
+
+void cb_t_give_number(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_once,
+                      bool is_exact) {
+    if (!is_exact) ref = rounded(x, tensor, ref);
     cb_t_give_name(x, tensor, ref);
     if (cb_t_operand(x, tensor)->space == CB_SPACE_LOCAL) return;
     cb_x_row_value *list = is_once ? x->m->give : x->m->store;

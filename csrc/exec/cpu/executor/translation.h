@@ -43,7 +43,7 @@ cb_x_ref cb_t_of_two(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b);
 cb_x_ref cb_t_of_one(cb_translation *x, cb_x_op op, cb_x_ref a);
 cb_x_ref cb_t_number(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c);
 cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of);
-int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, uint8_t size);
+int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, cb_dtype dtype);
 const cb_operand *cb_t_operand(const cb_translation *x, uint32_t tensor);
 cb_walk cb_t_walk_of(const cb_operand *o);
 bool cb_t_is_whole(const cb_operand *o);
@@ -51,7 +51,9 @@ void cb_t_give_name(cb_translation *x, uint32_t tensor, cb_x_ref ref);
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor);
 cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once);
 cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor);
-void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref);
-void cb_t_give_number(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_once);
+/* Output `tensor` is `ref`, rounded to its dtype. `is_exact`: it is already. */
+void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_exact);
+void cb_t_give_number(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_once,
+                      bool is_exact);
 
 #endif

@@ -28,6 +28,7 @@ typedef CB_VECTOR(int32_t, 4 * CB_VW) VI;
 typedef CB_VECTOR(uint32_t, 4 * CB_VW) VU;
 typedef CB_VECTOR(float, 2 * CB_VW) VH; /* half of a V */
 typedef CB_VECTOR(double, 4 * CB_VW) VD;
+typedef CB_VECTOR(uint16_t, 2 * CB_VW) VS;
 typedef CB_VECTOR(uint8_t, CB_VW) VB;
 
 #define VFN static inline __attribute__((always_inline))
@@ -135,16 +136,75 @@ VFN V vm_least(V a, V b) {
                              (__m512)(a)))
 #define VSEL_LT(x, y, a, b) VSEL_BY(_CMP_LT_OQ, x, y, a, b)
 #define VSEL_GE(x, y, a, b) VSEL_BY(_CMP_GE_OQ, x, y, a, b)
-#define VSEL_ORDERED(x, a) VSEL_BY(_CMP_ORD_Q, x, x, a, x)
+#define VSEL_NUMBER(x, a, b) VSEL_BY(_CMP_ORD_Q, x, x, a, b)
 #else
 #define VSEL_LT(x, y, a, b) VSEL((x) < (y), a, b)
 #define VSEL_GE(x, y, a, b) VSEL((x) >= (y), a, b)
-#define VSEL_ORDERED(x, a) VSEL((x) == (x), a, x) /* a, but x where x is NaN */
+#define VSEL_NUMBER(x, a, b) VSEL((x) == (x), a, b) /* a, but b where x is NaN */
 #endif
+#define VSEL_ORDERED(x, a) VSEL_NUMBER(x, a, x)
 
 VFN V vm_abs(V x) { return (V)((VU)x & 0x7FFFFFFFu); }
 VFN V vm_copysign(V x, V sign) { return (V)(((VU)x & 0x7FFFFFFFu) | ((VU)sign & 0x80000000u)); }
 VFN V vm_one_where(VI mask) { return (V)((VI)vm_of(1.0f) & mask); }
+
+/* ---- 16-bit floats: kern_half.h once more ---------------------------------------------------- */
+
+VFN VU vm_of_halves(VS x) {
+#if defined(__AVX512F__)
+    return (VU)_mm512_cvtepu16_epi32((__m256i)x);
+#elif defined(__AVX2__)
+    return (VU)_mm256_cvtepu16_epi32((__m128i)x);
+#else
+    return __builtin_convertvector(x, VU);
+#endif
+}
+VFN VS vm_to_halves(VU x) { /* below 2^16 */
+#if defined(__AVX512F__)
+    return (VS)_mm512_cvtepi32_epi16((__m512i)x);
+#elif defined(__AVX2__)
+    return (VS)_mm_packus_epi32(_mm256_castsi256_si128((__m256i)x),
+                                _mm256_extracti128_si256((__m256i)x, 1));
+#else
+    return __builtin_convertvector(x, VS);
+#endif
+}
+
+/* Every NaN is a quiet one, whose digits in the lower half do not count. */
+VFN V vm_round_bf16(V x) {
+    VU bits = (VU)x;
+    V y = (V)(bits + 0x7FFFu + (bits >> 16 & 1u)), nan = (V)(bits | 0x400000u);
+    return (V)((VU)VSEL_NUMBER(x, y, nan) & 0xFFFF0000u);
+}
+
+VFN V vm_of_f16(VS half) {
+#if defined(__AVX512F__)
+    return (V)_mm512_cvtph_ps((__m256i)half);
+#elif defined(__F16C__)
+    return (V)_mm256_cvtph_ps((__m128i)half);
+#else
+    VU h = vm_of_halves(half), sign = (h & 0x8000u) << 16, rest = (h & 0x7FFFu) << 13;
+    VU finite = (VU)((V)rest * 0x1p112f);
+    VI large = (VI)rest >= 0x0F800000;
+    return (V)(sign | (VU)VSEL(large, (V)(rest | 0x7F800000u), (V)finite));
+#endif
+}
+VFN VS vm_to_f16(V x) {
+#if defined(__AVX512F__)
+    return (VS)_mm512_maskz_cvtps_ph((__mmask16)0xFFFF, (__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+    return (VS)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    VU bits = (VU)x, sign = bits >> 16 & 0x8000u, rest = bits & 0x7FFFFFFFu;
+    VU normal = (rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1u)) >> 13;
+    VU tiny = (VU)((V)rest + 0.5f) - 0x3F000000u;
+    VU nan = 0x7E00u | (rest >> 13 & 0x3FFu), infinity = (VU){0} + 0x7C00u;
+    VU large = (VU)VSEL((VI)rest > 0x7F800000, (V)nan, (V)infinity);
+    VU finite = (VU)VSEL((VI)rest < 0x38800000, (V)tiny, (V)normal);
+    return vm_to_halves(sign | (VU)VSEL((VI)rest >= 0x477FF000, (V)large, (V)finite));
+#endif
+}
+VFN V vm_round_f16(V x) { return vm_of_f16(vm_to_f16(x)); }
 
 /* ---- exp and what is made of it -------------------------------------------------------------- */
 

@@ -1,0 +1,79 @@
+/* Numbers between the passes over a row, and before and after all rows. */
+#include "numbers.h"
+
+#include "scalar.h"
+
+static float sum_of(cb_x_pairs *p) {
+    float total = 0;
+    int k = 0;
+    for (uint64_t c = p->count; c; c >>= 1, k++) {
+        if (c & 1) total = p->level[k] + total;
+    }
+    p->count = 0;
+    return total;
+}
+
+static float largest_of(cb_x_context *c, int acc, bool is_min) {
+    int32_t key[CB_X_LANES], best = INT32_MIN;
+    memcpy(key, c->acc[acc], sizeof key);
+    for (int k = 0; k < CB_X_LANES; k++) {
+        best = key[k] > best ? key[k] : best;
+        key[k] = INT32_MIN;
+    }
+    memcpy(c->acc[acc], key, sizeof key);
+    int32_t bits = best ^ ((best >> 31) & INT32_MAX);
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return is_min ? -x : x;
+}
+
+static void compute_number(const cb_x_number *n, cb_x_context *c) {
+    switch ((int)n->op) {
+        case CB_X_ACC: c->s[n->dst] = sum_of(&c->sum[n->a]); break;
+        case CB_X_AMAX: c->s[n->dst] = largest_of(c, n->a, false); break;
+        case CB_X_AMIN: c->s[n->dst] = largest_of(c, n->a, true); break;
+        default: c->s[n->dst] = cb_x_scalar(n->op, c->s[n->a], c->s[n->b], c->s[n->c]);
+    }
+}
+
+void cb_x_shared_numbers(const cb_microcode *m, cb_x_context *c, int when) {
+    for (int k = 0; k < m->n_number; k++) {
+        if ((int)m->number[k].when == when) compute_number(&m->number[k], c);
+    }
+}
+
+void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int after) {
+    for (int k = f->first_number[after + 1]; k < f->first_number[after + 2]; k++)
+        compute_number(&f->m.number[f->order[k]], c);
+}
+
+float cb_x_number_at(const cb_tensor *t, int64_t element) {
+    const void *at = cb_at(t, element);
+    switch (t->dtype) {
+        case CB_BOOL: return (float)*(const uint8_t *)at;
+        case CB_F32: return *(const float *)at;
+        default: return half_load(t->dtype, at);
+    }
+}
+
+void cb_x_put_number(const cb_tensor *t, int64_t element, float x) {
+    void *at = cb_at(t, element);
+    switch (t->dtype) {
+        case CB_BOOL: *(uint8_t *)at = (uint8_t)x; break;
+        case CB_F32: *(float *)at = x; break;
+        default: half_store(t->dtype, at, x);
+    }
+}
+
+float cb_x_total_of(const float *leaf, int64_t count) {
+    const int64_t segment = cb_segment_of(count);
+    cb_x_pairs all = {.count = 0};
+    for (int64_t first = 0; first < count; first += segment) {
+        cb_x_pairs part = {.count = 0};
+        for (int64_t at = first; at < min_i64(first + segment, count); at += CB_X_LEAF)
+            cb_x_push(&part, leaf[at / CB_X_LEAF]);
+        if (count <= segment) return sum_of(&part);
+        cb_x_push(&all, sum_of(&part));
+    }
+    return sum_of(&all);
+}

@@ -1,0 +1,45 @@
+/* prepare.h: a group that is ready to run. */
+#ifndef CB_EXEC_PREPARE_H
+#define CB_EXEC_PREPARE_H
+
+#include "../kern_copy.h"
+#include "assemble.h"
+
+#define CB_X_ANEW INT64_MIN
+
+typedef struct cb_x_touched { /* a stream that a phase reads or writes, of an array */
+    int16_t stream;
+    uint8_t size;
+    bool is_read, is_written;
+} cb_x_touched;
+
+typedef struct cb_x_phase {
+    cb_record *code; /* not const: how it stores is chosen for each run */
+    const cb_record *masked;
+    const cb_x_store *store;
+    int n_record;
+    int16_t first_sum, n_sum, first_total, n_total;
+    cb_x_touched touched[CB_X_STREAMS];
+    int n_touched;
+} cb_x_phase;
+
+typedef struct cb_x_fused { /* one group, ready to run */
+    cb_microcode m;
+    cb_x_phase phase[CB_X_PHASES];
+    cb_walk walk[CB_X_STREAMS], load_walk[CB_X_ROW_VALUES];
+    float *leaf[CB_X_TOTALS];    /* sums of leaves, in order */
+    float *column[CB_X_STREAMS]; /* sums of columns, where a result cannot hold them */
+    bool is_whole[CB_X_STREAMS];
+    int64_t step[CB_X_STREAMS]; /* bytes from one row to the next; CB_X_ANEW: found for each row */
+    bool one_a_row[CB_X_ROW_VALUES];       /* the number of row r is element r */
+    int16_t order[CB_X_NUMBERS];           /* numbers of rows by the phase that they come after */
+    int16_t first_number[CB_X_PHASES + 2]; /* [phase + 1] in `order` */
+    int64_t n_task, rows_in_task, chunks;  /* chunks: tasks of one row */
+} cb_x_fused;
+
+/* Makes a group ready, in `memory`. NULL: it is too large for the tables. */
+CB_MUST_CHECK cb_status cb_x_prepare(const cb_executable *x, const cb_x_table *table,
+                                     uint32_t group, cb_arena *memory, cb_x_fused **out,
+                                     cb_error *err);
+
+#endif
