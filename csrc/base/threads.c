@@ -11,8 +11,9 @@
  * short regions short on a busy machine.
  *
  * Who waits spins for some microseconds and then sleeps; with more threads than processors it
- * sleeps at once. A caller that finds the pool taken (a region inside a region, or another user
- * thread) runs its tasks itself.
+ * sleeps at once. Some kernels wake a worker on its caller's processor, to wait there for
+ * milliseconds beside an idle one; once that was seen, workers are kept off it. A caller that finds
+ * the pool taken (a region inside a region, or another user thread) runs its tasks itself.
  *
  * The one global of this file is the registry of live pools below. fork() copies a pool but not
  * its threads: the child's handler walks the registry and puts every pool back to the state before
@@ -47,7 +48,10 @@ struct cb_threads {
     int n_started;   /* written under `lock` by who holds `busy` */
     pthread_mutex_t lock;
     pthread_cond_t opened, left;
-    int n_sleeping; /* under `lock` */
+    int n_sleeping; /* under `lock`, like the next three */
+    bool misplaced; /* a worker woke up on its caller's processor */
+    int caller_at;  /* processor of the latest caller */
+    int kept_off;   /* processor that workers do not run on; -1: none */
     atomic_bool busy;
 
     cb_task_fn fn; /* the job: written by who holds `busy` while the region is closed */
@@ -80,7 +84,23 @@ int cb_cpu_count(void) {
     long online = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than a cpu_set_t holds */
     return online > 0 ? (int)online : 1;
 }
+
+static int here(void) { return sched_getcpu(); }
+
+/* Workers get the processors of the caller, without the one that it is on. */
+static void keep_off(cb_threads *p, int cpu) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) < p->n_threads) return;
+    CPU_CLR((size_t)cpu, &set);
+    for (int i = 0; i < p->n_started; i++)
+        (void)pthread_setaffinity_np(p->workers[i].thread, sizeof set, &set);
+    p->kept_off = cpu;
+}
 #else
+static int here(void) { return -1; }
+
+static void keep_off(cb_threads *p, int cpu) { p->kept_off = cpu; }
+
 int cb_cpu_count(void) {
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
@@ -102,6 +122,7 @@ static void after_fork_in_parent(void) {
 static void make_idle(cb_threads *p) {
     p->n_started = 0;
     p->n_sleeping = 0;
+    p->kept_off = -1;
     atomic_init(&p->busy, false);
     atomic_init(&p->state, 0);
     atomic_init(&p->next_task, 0);
@@ -167,6 +188,7 @@ static uint64_t wait_for_news(cb_threads *p, uint64_t last) {
         pthread_cond_wait(&p->opened, &p->lock);
         p->n_sleeping--;
         state = atomic_load(&p->state);
+        if (here() == p->caller_at) p->misplaced = true;
     }
     pthread_mutex_unlock(&p->lock);
     return state;
@@ -208,6 +230,7 @@ static void start_workers(cb_threads *p) {
         if (pthread_create(&w->thread, NULL, run_worker, w) != 0) break;
         p->n_started++;
     }
+    p->kept_off = -1;
     pthread_mutex_unlock(&p->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
@@ -254,6 +277,8 @@ int cb_threads_count(const cb_threads *pool) { return pool ? pool->n_threads : 1
 static void open_region(cb_threads *p) {
     atomic_store_explicit(&p->next_task, 0, memory_order_relaxed);
     pthread_mutex_lock(&p->lock);
+    p->caller_at = here();
+    if (p->misplaced && p->n_sleeping && p->caller_at != p->kept_off) keep_off(p, p->caller_at);
     uint64_t region = atomic_load(&p->state) / REGION + 1;
     atomic_store(&p->state, region * REGION | OPEN);
     int64_t n_wake = p->n_tasks - 1 < p->n_sleeping ? p->n_tasks - 1 : p->n_sleeping;

@@ -1,4 +1,5 @@
 #include <pthread.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -161,6 +162,42 @@ TEST(fork_beside_a_busy_pool) {
 }
 #endif
 
+#if defined(__linux__)
+static void note_processor(void *user, int64_t task, int thread) {
+    atomic_int *at = user; /* [2] by thread */
+    (void)task;
+    atomic_store(&at[thread], sched_getcpu());
+    usleep(20);
+}
+
+/* A worker that starts on its caller's processor, and may run on no other, gets away from there. */
+TEST(workers_are_kept_off_their_caller_s_processor) {
+    enum { TRIES = 2000 };
+    cpu_set_t whole, one;
+    cb_alloc a;
+    cb_threads *pool;
+    CHECK(sched_getaffinity(0, sizeof whole, &whole) == 0);
+    if (CPU_COUNT(&whole) < 2) return;
+    const int cpu = sched_getcpu();
+    CPU_ZERO(&one);
+    CPU_SET((size_t)cpu, &one);
+    cb_alloc_init(&a);
+    CHECK_OK(cb_threads_new(&a, 2, &pool, &err));
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    atomic_int at[2] = {-1, -1};
+    cb_parallel(pool, 2, note_processor, at); /* the worker inherits the one processor */
+    CHECK(sched_setaffinity(0, sizeof whole, &whole) == 0);
+    int tries = 0;
+    atomic_store(&at[1], cpu);
+    while (atomic_load(&at[1]) == cpu && tries++ < TRIES) {
+        usleep(1000); /* it falls asleep */
+        cb_parallel(pool, 100, note_processor, at);
+    }
+    CHECK(tries < TRIES);
+    cb_threads_free(pool);
+}
+#endif
+
 TEST(bad_sizes) {
     cb_alloc a;
     cb_threads *pool = NULL;
@@ -189,6 +226,9 @@ int main(void) {
 #if !CB_TSAN
     RUN(a_forked_child_starts_over);
     RUN(fork_beside_a_busy_pool);
+#endif
+#if defined(__linux__)
+    RUN(workers_are_kept_off_their_caller_s_processor);
 #endif
     RUN(bad_sizes);
     RUN(out_of_memory);
