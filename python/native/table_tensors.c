@@ -1,9 +1,14 @@
 /* table_tensors.c: an optimizer's step on the tensors of another library, read by its functions of
  * DLPack in some tens of nanoseconds each. What does not fit is listed, not mended: how to
- * lay a tensor out anew, or make a state that is missing, only its own library knows. */
+ * lay a tensor out anew, or make a state that is missing, only its own library knows.
+ *
+ * A tensor is several objects in several places, and those of ten thousand parameters are in no
+ * near cache. So what a row will need is asked for some rows ahead: objects of Python, and the
+ * library's own, which are known by the shape that lay in them at the latest step. */
 #include "table.h"
 
 enum { COUNT = -1, PARAM, GRAD, STATE }; /* columns of what does not fit */
+enum { NEAR = 8, FAR = 16 };             /* how many rows ahead memory is asked for */
 
 typedef struct reading {
     const void *exchange;
@@ -17,6 +22,7 @@ typedef struct reading {
     PyObject **held; /* tensors that other threads shall not free */
     size_t n_held;
     cb_py_tensor *counter; /* [n_rows] data NULL: none */
+    cb_py_seen *seen;      /* the table's */
     uint32_t n_waiting;    /* rows without gradient */
 } reading;
 
@@ -36,12 +42,42 @@ static bool is_plain(const reading *r, PyObject *object) {
     return false;
 }
 
+/* ---- memory that will be read ---------------------------------------------------------------- */
+
+static void ask_for(uintptr_t address, int lines) {
+    for (int i = 0; i < lines; i++) __builtin_prefetch((const void *)(address + 64u * (unsigned)i));
+}
+
+static void look_ahead(const cb_py_table *self, const reading *r, uint32_t i) {
+    if (i + FAR < self->n_rows) {
+        ask_for((uintptr_t)r->params[i + FAR], 1);
+        ask_for((uintptr_t)r->states[i + FAR], 1);
+    }
+    if (i + NEAR >= self->n_rows) return;
+    ask_for((uintptr_t)((PyDictObject *)r->states[i + NEAR])->ma_keys, 3);
+    const cb_py_seen *seen = r->seen + (size_t)(i + NEAR) * CB_PY_COLUMNS;
+    for (uint32_t k = 0; k < 3 + self->n_state; k++) {
+        ask_for(seen[k].object, 1);
+        ask_for(seen[k].shape - 64, 4); /* a shape stands amid its tensor */
+    }
+}
+
+static void note(const reading *r, uint32_t row, int column, PyObject *object,
+                 const cb_py_tensor *tensor) {
+    const size_t k = column == COUNT ? 2 : (size_t)(column >= STATE ? column + 1 : column);
+    r->seen[row * (size_t)CB_PY_COLUMNS + k] =
+        (cb_py_seen){(uintptr_t)object, (uintptr_t)tensor->shape};
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
 /* One tensor of a row: listed where it does not fit; -1: an exception is set. */
 static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
                        const cb_py_tensor *param, cb_py_tensor *out) {
     const char *why = "is no plain tensor";
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
     if (why || (param && !cb_py_tensor_like(out, param, &why))) return add_unfit(r, i, column, why);
+    note(r, i, column, object, out);
     return 0;
 }
 
@@ -94,6 +130,7 @@ static int read_count(reading *r, uint32_t i, int64_t *t) {
     if (is_plain(r, count)) why = cb_py_tensor_of(r->exchange, count, counter);
     if (!why && (counter->n != 1 || counter->is_complex)) why = "is not one number";
     if (why) return add_unfit(r, i, COUNT, why);
+    note(r, i, COUNT, count, counter);
     double taken = counter->dtype == CB_F32 ? (double)*(const float *)counter->data
                                             : *(const double *)counter->data;
     if (!(taken >= 0 && taken < 9e15)) return add_unfit(r, i, COUNT, "is no number of steps");
@@ -153,6 +190,7 @@ static void count_steps(const cb_py_table *self, const reading *r) {
 static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, reading *r) {
     const uint32_t n_hyper = numbers->n_hyper;
     for (uint32_t i = 0; i < self->n_rows; i++) {
+        look_ahead(self, r, i);
         uint32_t group = numbers->group[i];
         const double *hyper = numbers->hyper + (size_t)group * n_hyper;
         uint32_t n_used = cb_optimizer_n_used(self->optimizer, hyper);
@@ -213,8 +251,10 @@ PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
     const char *name = cb_optimizer_name(self->optimizer);
     r.held = PyMem_New(PyObject *, n * (2 + CB_MAX_STATES) + 1);
     r.counter = PyMem_New(cb_py_tensor, n + 1);
-    if (!r.held || !r.counter) PyErr_NoMemory();
-    bool ready = r.held && r.counter && intern(&r) == 0 &&
+    if (!self->seen) self->seen = PyMem_Calloc(n * CB_PY_COLUMNS + 1, sizeof *self->seen);
+    r.seen = self->seen;
+    if (!r.held || !r.counter || !r.seen) PyErr_NoMemory();
+    bool ready = r.held && r.counter && r.seen && intern(&r) == 0 &&
                  (r.exchange = cb_py_exchange_of(exchange)) &&
                  (r.params = cb_py_items(params, self->n_rows, "parameters")) &&
                  (r.states = cb_py_items(states, self->n_rows, "states")) &&

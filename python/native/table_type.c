@@ -46,6 +46,7 @@ static void table_dealloc(cb_py_table *self) {
     cb_tensor_table_free(self->core);
     if (self->context) cb_py_context_release(self->context);
     Py_XDECREF(self->names);
+    PyMem_Free(self->seen);
     type->tp_free(self);
     Py_DECREF(type);
 }
