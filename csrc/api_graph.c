@@ -79,15 +79,21 @@ uint64_t cb_context_fail_alloc(cb_context *ctx, uint64_t nth) {
 
 void cb_text_free(const cb_context *ctx, char *text) { cb_free((cb_alloc *)&ctx->alloc, text); }
 
-cb_status cb_graph_to_text(const cb_graph *g, char **out, cb_error *err) {
+typedef cb_status (*write_fn)(const cb_graph *g, cb_str *out, cb_error *err);
+
+static cb_status give_written(const cb_graph *g, write_fn write, char **out, cb_error *err) {
     cb_arena scratch;
     cb_str text;
     cb_arena_init(&scratch, g->arena.alloc);
     cb_str_init(&text, &scratch);
-    cb_status status = cb_graph_print(g, &text, err);
+    cb_status status = write(g, &text, err);
     if (status == CB_OK) status = cb_text_give(g->arena.alloc, &text, out, err);
     cb_arena_free(&scratch);
     return status;
+}
+
+cb_status cb_graph_to_text(const cb_graph *g, char **out, cb_error *err) {
+    return give_written(g, cb_graph_print, out, err);
 }
 
 cb_status cb_graph_from_text(cb_context *ctx, const char *text, size_t length, cb_graph **out,
@@ -96,14 +102,7 @@ cb_status cb_graph_from_text(cb_context *ctx, const char *text, size_t length, c
 }
 
 cb_status cb_graph_save_json(const cb_graph *g, char **out, cb_error *err) {
-    cb_arena scratch;
-    cb_str text;
-    cb_arena_init(&scratch, g->arena.alloc);
-    cb_str_init(&text, &scratch);
-    cb_status status = cb_graph_to_json(g, &text, err);
-    if (status == CB_OK) status = cb_text_give(g->arena.alloc, &text, out, err);
-    cb_arena_free(&scratch);
-    return status;
+    return give_written(g, cb_graph_to_json, out, err);
 }
 
 cb_status cb_graph_load_json(cb_context *ctx, const char *text, size_t length, cb_graph **out,

@@ -221,6 +221,8 @@ typedef enum cb_offload {
     CB_OFFLOAD_COUNT
 } cb_offload;
 
+#define CB_MOST_EXTRA 100 /* times the step's: the largest extra time that a budget may ask for */
+
 typedef struct cb_budget {
     enum { CB_BUDGET_NONE = 0, CB_BUDGET_BYTES, CB_BUDGET_SHARE, CB_BUDGET_MIN } kind;
     uint64_t bytes; /* CB_BUDGET_BYTES */

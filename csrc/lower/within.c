@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ANY_PRICE 100 /* of more time, as a share: the most that may be asked for */
-
 typedef struct within {
     const cb_graph *joint;
     const cb_problem *p;
@@ -57,7 +55,7 @@ static cb_status try_smallest(const within *w, uint64_t limit, both *out) {
     cb_error why = *w->err;
     cb_budget smallest = w->options.budget;
     smallest.kind = CB_BUDGET_MIN;
-    smallest.share = ANY_PRICE;
+    smallest.share = CB_MOST_EXTRA;
     cb_status status = make(w, smallest, out);
     if (status == CB_INFEASIBLE) *w->err = why;
     if (status != CB_OK) return status;

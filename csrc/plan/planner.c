@@ -42,9 +42,10 @@ static cb_status check_budget(const cb_budget *b, cb_error *err) {
         return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
                        b->share);
     }
-    if (b->kind == CB_BUDGET_MIN && !(b->share >= 0 && b->share <= 100)) {
+    if (b->kind == CB_BUDGET_MIN && !(b->share >= 0 && b->share <= CB_MOST_EXTRA)) {
         return cb_fail(err, CB_INVALID,
-                       "budget: an extra time of %g; it must be a share from 0 to 100", b->share);
+                       "budget: an extra time of %g; it must be a share from 0 to %d", b->share,
+                       CB_MOST_EXTRA);
     }
     return CB_OK;
 }
@@ -189,7 +190,7 @@ static cb_status choose_found(planner *r, const cb_budget *budget, cb_plan *plan
     cb_status status = choose_for(r, &goal, plan, found, err);
     if (status != CB_INFEASIBLE || !goal.smallest || budget->share > 0) return status;
     if (cb_poll_answer(goal.poll) != CB_POLL_GO) return status; /* ended by the caller */
-    goal.share = CB_ANY_SHARE;
+    goal.share = CB_MOST_EXTRA;
     found->schedule = (cb_schedule){0};
     return choose_for(r, &goal, plan, found, err);
 }

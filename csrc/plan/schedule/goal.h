@@ -5,7 +5,6 @@
 #include "sim.h"
 
 #define CB_MIN_SHARE 0.4 /* more time that CB_BUDGET_MIN allows where it does not say */
-#define CB_ANY_SHARE 100 /* more than any plan takes that a budget gets */
 
 typedef struct cb_goal {
     cb_measure measure;

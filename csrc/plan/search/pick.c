@@ -169,7 +169,7 @@ static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     cb_chooser least = {
         .t = k->t, .f = k->f, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
-    const double share[] = {CB_MIN_SHARE, CB_ANY_SHARE};
+    const double share[] = {CB_MIN_SHARE, CB_MOST_EXTRA};
     uint32_t n_share = !d || d->few ? 0 : sizeof share / sizeof *share;
     for (uint32_t i = 0; i < n_share && status == CB_OK; i++) {
         cb_chooser min = least;
