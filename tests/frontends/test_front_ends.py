@@ -101,6 +101,38 @@ def test_trainer_saves_and_resumes(tmp_path: Path) -> None:
     assert same(other, model)
 
 
+@pytest.mark.parametrize("line", ["in place", "compiled", "compiled, labels named"])
+def test_trainer_evaluates(line: str, tmp_path: Path) -> None:
+    """Between its steps, with a smaller last batch and accumulation. Of a compiled module Trainer
+    does not know which inputs are labels."""
+    from transformers import Trainer, TrainingArguments
+
+    def run(model: Any, **options: Any) -> list[float]:
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=6, num_train_epochs=2,
+            gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=1, save_strategy="no",
+            logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, seed=1, **options,
+        )  # fmt: skip
+        some = torch.utils.data.Subset(Tokens(), range(5))
+        trainer = Trainer(model=model, args=arguments, train_dataset=Tokens(), eval_dataset=some)
+        trainer.train()
+        return [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
+
+    wanted = run(gpt2())
+    model = gpt2()
+    if line == "in place":
+        model.compile(backend="cutback", options={"budget": BUDGET})
+        found = run(model)
+    else:
+        named = {"label_names": ["labels"]} if "named" in line else {}
+        found = run(ct.compile(model, budget=BUDGET), **named)
+    assert len(wanted) == 4
+    if line == "compiled":
+        assert not found
+    else:
+        assert found == pytest.approx(wanted, rel=1e-5)
+
+
 def test_trainer_saves_a_compiled_module(tmp_path: Path) -> None:
     """By the names that it has after ``torch.compile``, tied weights once; ``from_pretrained`` does
     not know them."""

@@ -168,6 +168,11 @@ def test_what_becomes_infeasible_later() -> None:
     assert budget < peak < measured(model, large)[0]
     with pytest.raises(cutback.BudgetError, match="no plan fits"):
         ct.compile(model, budget=budget)(large)
+    validated = ct.compile(model, budget=budget)
+    with torch.no_grad():  # as front ends do before they train
+        validated(small)
+    with pytest.raises(cutback.BudgetError, match="no plan fits"):
+        validated(large)
     strict = ct.compile(model, budget=budget, dynamic=False, on_infeasible="error")
     measured(strict, small)
     with pytest.raises(cutback.BudgetError, match="no plan fits"):

@@ -33,7 +33,8 @@ class _Session:
 
     Nobody calls the model for it, so it says with guards when the next call is to compile anew:
     that of the first graph fails once a plan over more graphs waits, and those of the others when
-    the first was compiled anew."""
+    the first was compiled anew. PyTorch asks at once, before a graph has run, and takes a guard
+    that fails then for a mistake: a graph that makes a plan wait by itself holds for one run."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         options = dict(options)
@@ -45,6 +46,7 @@ class _Session:
         self.backend = make_backend(self.partitioner, codegen, guards=True)
         self.first: int | None = None  # frame of the first graph
         self.round = 0
+        self.runs = 0  # of graphs
         self.told = False  # of modules that PyTorch leaves to eager mode
 
     def compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -58,8 +60,14 @@ class _Session:
         compiled = self.backend(gm, inputs)
         if self.first is None and len(partitioner.plans) > before:
             self.first = frame
-        hooks.add_guard(functools.partial(self._holds, frame, self.round))
-        return compiled
+        hooks.add_guard(functools.partial(self._holds, frame, self.round, self.runs))
+
+        @functools.wraps(compiled)
+        def call(*args: Any) -> Any:
+            self.runs += 1
+            return compiled(*args)
+
+        return call
 
     def _tell_of_hooks(self, gm: fx.GraphModule) -> None:
         """PyTorch leaves a module with hooks of its backward to eager mode, between two graphs.
@@ -78,9 +86,13 @@ class _Session:
             stacklevel=2,
         )
 
-    def _holds(self, frame: int | None, round: int) -> bool:
-        waits = frame == self.first and self.partitioner.waits
-        return round == self.round and not waits
+    def _holds(self, frame: int | None, round: int, runs: int) -> bool:
+        """
+        Args:
+            runs: of graphs, up to when it was compiled.
+        """
+        is_asked_by_call = frame == self.first and self.runs > runs
+        return round == self.round and not (is_asked_by_call and self.partitioner.waits)
 
 
 _OPTIONS = (

@@ -197,8 +197,8 @@ class ModelPartitioner(Partitioner):
         return join(owns, common)[0]
 
     def _began(self, key: str | None, args: Sequence[Any], result: Any) -> None:
-        """A training graph has run."""
-        self._ran = True
+        """A graph has run; ``key``: of a training graph."""
+        self._ran |= key is not None
         if key is None or not self._shared or key not in self._graphs:
             return
         node = together.compiled_node(result)
