@@ -231,7 +231,8 @@ def single_rows(kernels: Mapping[str, Any]) -> list[tuple[str, ...]]:
         if len(group["ops"]) == 1:
             own = group["end"]["before"] == group["ops"][0]["name"]
             reason = group["end"]["reason"]
-            key = group["ops"][0]["kind"], why(group) if own else REASONS.get(reason, why(group))
+            ends = f"ends before an op {REASONS[reason]}" if reason in REASONS else why(group)
+            key = group["ops"][0]["kind"], why(group) if own else ends
             row = sums.setdefault(key, [0, 0, 0])
             row[0] += 1
             row[1] += group["read_bytes"]

@@ -68,7 +68,9 @@ def table(
     return f"<table><thead><tr>{cells(headers, 'th')}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _numbers(picture: Picture, measured: Mapping[str, Any]) -> str:
+def _numbers(
+    picture: Picture, measured: Mapping[str, Any], kernels: Mapping[str, Any] | None = None
+) -> str:
     n = picture.numbers
     once = max(1, n["once_ps"])
     rows = [
@@ -93,6 +95,9 @@ def _numbers(picture: Picture, measured: Mapping[str, Any]) -> str:
         rows.append(("gap to that bound", NO_GAP if gap is None else f"{100 * gap:.2f} %", ""))
     if n.get("budget_bytes") is not None:
         rows.append(("budget", human_bytes(n["budget_bytes"]), ""))
+    arena = _compiled(picture, kernels)
+    if arena:
+        rows.append(("arena as compiled, operations in groups", arena, ""))
     if measured.get("peak_bytes") is not None:
         rows.append(("measured peak", human_bytes(measured["peak_bytes"]), ""))
     if measured.get("ms") is not None:
@@ -188,18 +193,27 @@ def _download(name: str, document: Mapping[str, Any]) -> str:
     return f'<a download="{name}" href="data:application/gzip;base64,{data}">{name}</a>'
 
 
-def _headline(picture: Picture) -> str:
-    """The plan in one sentence."""
+def _compiled(picture: Picture, kernels: Mapping[str, Any] | None) -> str:
+    """The arena that groups of operations leave of the plan's; nothing where that is the same."""
+    arena: int | None = None if kernels is None else kernels["arena_bytes"]
+    return "" if arena in (None, picture.numbers["arena_bytes"]) else human_bytes(arena or 0)
+
+
+def _headline(picture: Picture, measure: str, kernels: Mapping[str, Any] | None = None) -> str:
+    """The plan in one sentence; its peak is the arena's where that is what a budget bounds."""
     n = picture.numbers
     once = max(1, n["once_ps"])
-    share = 100 * n["live_bytes"] / max(1, n["save_all_live_bytes"])
+    peak = "arena_bytes" if measure == "arena" else "live_bytes"
+    share = 100 * n[peak] / max(1, n[f"save_all_{peak}"])
     text = (
-        f"{human_bytes(n['live_bytes'])} at the peak instead of "
-        f"{human_bytes(n['save_all_live_bytes'])} ({share:.1f} %), for "
+        f"{human_bytes(n[peak])} at the peak instead of "
+        f"{human_bytes(n[f'save_all_{peak}'])} ({share:.1f} %), for "
         f"{100 * (n['time_ps'] - once) / once:.1f} % more time"
     )
     gap = n.get("gap")
-    return f"<p><b>{text}</b>{'' if gap is None else f', {100 * gap:.2f} % above the bound'}.</p>"
+    above = "" if gap is None else f", {100 * gap:.2f} % above the bound"
+    arena = _compiled(picture, kernels)
+    return f"<p><b>{text}</b>{above}{f'; compiled, an arena of {arena}' if arena else ''}.</p>"
 
 
 def _floor(explanation: Mapping[str, Any]) -> str:
@@ -251,9 +265,9 @@ def section(
     return "".join(
         [
             f"<h2>{escape(title)}</h2>",
-            _headline(picture),
+            _headline(picture, plan["measure"], kernels),
             timeline_svg(picture, measured.get("timeline")),
-            _numbers(picture, measured),
+            _numbers(picture, measured, kernels),
             "<h2>What is saved, what is recomputed, and why</h2>",
             f"<p>{OTHERWISE}</p>",
             groups_table(explanation),
@@ -297,7 +311,5 @@ def render_fragment(
     picture = read(problem, plan)
     graph = _details("joint graph", graph_svg(picture))
     values = _details("saved and recomputed values", groups_table(explanation))
-    return (
-        f'<div class="cb">{_headline(picture)}{_numbers(picture, {})}{timeline_svg(picture)}'
-        f"{values}{graph}</div>"
-    )
+    words = _headline(picture, plan["measure"]) + _numbers(picture, {})
+    return f'<div class="cb">{words}{timeline_svg(picture)}{values}{graph}</div>'

@@ -121,6 +121,8 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
     base = TOP + AREA
     body = _axes(picture, top, base, AREA, "live bytes while each step runs")
     body += _areas(picture, top, base)
+    budget = picture.numbers.get("budget_bytes")
+    line = None if budget is None or budget > top else base - AREA * budget / top
     if picture.live:
         peak = max(range(picture.n_step), key=lambda i: picture.live[i])
         x, y = _x(picture, peak + 0.5), base - AREA * picture.live[peak] / top
@@ -137,14 +139,16 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
         )
         anchor = "end" if x > WIDTH * 0.6 else "start"
         shift = -8 if anchor == "end" else 8
+        if line is not None and anchor == "start":  # the words stand on the line, not in it
+            y = min(y, line + 2)
         body.append(
             text(x + shift, y - 6, f"peak {human_bytes(picture.live[peak])} at {op.name}", anchor)
         )
-    budget = picture.numbers.get("budget_bytes")
-    if budget is not None and budget <= top:
-        y = base - AREA * budget / top
-        body.append(tag("line", "budget", css="budget", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y))
-        body.append(text(WIDTH - RIGHT, y - 4, f"budget {human_bytes(budget)}", "end"))
+    if budget is not None and line is not None:
+        body.append(
+            tag("line", "budget", css="budget", x1=LEFT, x2=WIDTH - RIGHT, y1=line, y2=line)
+        )
+        body.append(text(WIDTH - RIGHT, line - 4, f"budget {human_bytes(budget)}", "end"))
     if measured:
         points = _stairs(picture, measured, top, base, AREA)
         body.append(tag("polyline", "measured in a run", css="measured", points=points))

@@ -14,6 +14,7 @@ import pytest
 import cutback
 import cutback.functional as F
 from cutback import report
+from cutback.report.kernels import single_rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROWS, COLUMNS = 256, 128
@@ -127,6 +128,9 @@ def test_reasons_have_words(kernels):
         text = report.kernels_text({**kernels, "groups": [group]})
         assert "; ends before exp_7, " in text and f", {reason}" not in text
         assert ("which waits for dot_3" in text) == (reason == "wait")
+        single = {**group, "ops": group["ops"][:1]}
+        ((*_, why),) = single_rows({"groups": [single]})
+        assert why.startswith("ends before an op "), why  # a sentence with a subject
 
 
 def test_plans_without_a_step(step):

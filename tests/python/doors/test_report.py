@@ -153,6 +153,20 @@ def test_the_timeline_adds_up(picture, step):
     assert not alone.findall(f".//{SVG}polyline")
 
 
+def test_no_line_goes_through_the_words_at_the_peak():
+    """The budget's, where the peak is a little below it."""
+    params = [np.ones((64, 64), np.float32)] * 12
+    x = np.ones((256, 64), np.float32)
+    for share in (0.48, 0.5, 0.55, 0.6, 0.7):
+        plan = cutback.plan(layers, params, x, budget=share)
+        svg = ET.fromstring(report.timeline_svg(report.read(plan.problem, plan.document)))
+        (words,) = [t for t in svg.iter(f"{SVG}text") if (t.text or "").startswith("peak")]
+        for line in svg.iter(f"{SVG}line"):
+            if line.get("class") == "budget" and words.get("text-anchor") == "start":
+                above = float(words.get("y")) - float(line.get("y1"))
+                assert above <= -3 or above >= 10, share  # below the line by a letter's height
+
+
 def test_measured_is_planned(step):
     planned = step.plan.timeline()
     measured = step.executable.timeline
@@ -187,6 +201,26 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+def test_the_page_says_what_is_printed():
+    """The arena where that is what a budget bounds, and the one that groups leave of it."""
+    x = np.ones((256, 256), np.float32)
+    step = cutback.value_and_grad(lambda x: cutback.tanh(cutback.sin(x) + 1).sum())
+    step(x)
+    printed = str(step.plan)
+    text = Page(report.render_html(
+        step.plan.problem, step.plan.document, {}, "plan",
+        json.loads(step.plan.explain(as_json=True)), json.loads(step.executable.text("kernels")),
+    )).text  # fmt: skip
+    arena, everything = re.match(
+        r"arena (\S+ \S+) \(save everything: (\S+ \S+)\)", printed
+    ).groups()
+    compiled = re.search(r"compiled: an arena of (\S+ \S+),", printed)[1]
+    assert compiled != arena
+    assert f"{arena} at the peak instead of {everything} (100.0 %)" in text
+    assert f"; compiled, an arena of {compiled}." in text
+    assert f"operations in groups{compiled}" in text
 
 
 def test_the_page_stands_alone(step, tmp_path):
