@@ -66,28 +66,30 @@ static int check_type(const cb_argument_info *info, const char *name, const cb_p
     return -1;
 }
 
-static int check_layout(PyObject *array, const char *name, const cb_py_view *view, bool written) {
+/* `given`: the array takes a gradient, and its owner looks for that in it; a copy would not do. */
+static int check_layout(PyObject *array, const char *name, const cb_py_view *view, bool written,
+                        bool given) {
     if (!view->contiguous) {
         PyObject *strides = cb_py_strides_text(array);
         if (strides) {
             char shape[CB_SHAPE_TEXT];
-            PyErr_Format(PyExc_ValueError,
-                         "%s: an array of shape %s with strides %U (bytes) is not contiguous; pass "
-                         "np.ascontiguousarray(x)",
-                         name, cb_shape_text(&view->shape, shape), strides);
+            PyErr_Format(
+                PyExc_ValueError,
+                "%s: an array of shape %s with strides %U (bytes) is not contiguous; pass %s", name,
+                cb_shape_text(&view->shape, shape), strides,
+                given ? "one from np.empty" : "np.ascontiguousarray(x)");
             Py_DECREF(strides);
         }
         return -1;
     }
     if (!view->aligned) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the array is not aligned to its elements; pass np.array(x)", name);
+        PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its elements; pass %s",
+                     name, given ? "one from np.empty" : "np.array(x)");
         return -1;
     }
     if (written && !view->writable) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the array is read-only, but the step updates it in place; pass x.copy()",
-                     name);
+        PyErr_Format(PyExc_ValueError, "%s: the array is read-only, but the step %s", name,
+                     given ? "writes to it" : "updates it in place; pass x.copy()");
         return -1;
     }
     return 0;
@@ -104,13 +106,22 @@ typedef struct run_arrays {
 
 /* Checks one array and takes its address. Overlaps are found by the core. */
 static int take(PyObject *array, const cb_argument_info *info, const char *name, bool written,
-                void **out) {
+                bool given, void **out) {
     cb_py_view view;
     if (cb_py_view_of(array, name, &view) < 0) return -1;
-    if (check_type(info, name, &view) < 0 || check_layout(array, name, &view, written) < 0)
+    if (check_type(info, name, &view) < 0 || check_layout(array, name, &view, written, given) < 0)
         return -1;
     *out = view.data;
     return 0;
+}
+
+/* A gradient has the name of what it is of, which may be given, too. */
+static int take_output(PyObject *array, const cb_argument_info *info, void **out) {
+    const bool is_gradient = info->role_or_kind == 2;
+    char name[256];
+    PyOS_snprintf(name, sizeof name, is_gradient ? "out, for the gradient of %s" : "%s",
+                  info->name);
+    return take(array, info, name, true, is_gradient, out);
 }
 
 static bool is_wrt(const cb_py_step *self, uint32_t input) {
@@ -141,7 +152,7 @@ static int bind_states(cb_py_step *self, const run_arrays *run, void **params) {
             PyObject *array = PyTuple_GET_ITEM(run->states[s], k);
             state[k] = NULL;
             if (array == Py_None) continue;
-            if (take(array, &info, run->state_name[s], true, &state[k]) < 0) return -1;
+            if (take(array, &info, run->state_name[s], true, false, &state[k]) < 0) return -1;
         }
     }
     return 0;
@@ -159,14 +170,14 @@ static int bind(cb_py_step *self, run_arrays *run) {
         cb_argument_info info = cb_step_input(self->core, i);
         bool written = has_state(self, i) || (run->is_stepped && is_wrt(self, i));
         PyObject *array = PyTuple_GET_ITEM(run->inputs, i);
-        if (take(array, &info, info.name, written, &self->pointers[i]) < 0) return -1;
+        if (take(array, &info, info.name, written, false, &self->pointers[i]) < 0) return -1;
     }
     for (uint32_t i = 0; i < n_out; i++) {
         cb_argument_info info = cb_step_output(self->core, i);
         PyObject *array = PyTuple_GET_ITEM(run->outputs, i);
         outputs[i] = NULL;
         if (array == Py_None && (info.inside || info.role_or_kind == 1)) continue;
-        if (take(array, &info, info.name, true, &outputs[i]) < 0) return -1;
+        if (take_output(array, &info, &outputs[i]) < 0) return -1;
     }
     return run->is_stepped ? bind_states(self, run, outputs + n_out) : 0;
 }

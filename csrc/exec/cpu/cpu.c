@@ -81,8 +81,11 @@ static cb_status make_arena(state *s, cb_error *err) {
     const cb_program *p = s->x.program;
     s->arena = cb_malloc(s->x.runtime->alloc, (size_t)p->arena_bytes);
     if (!s->arena) {
-        return cb_fail(err, CB_NOMEM, "cpu: no memory for the arena of %llu bytes; set a budget",
-                       (unsigned long long)p->arena_bytes);
+        return cb_fail(
+            err, CB_NOMEM,
+            "cpu: no memory for the arena of %llu bytes; a budget, or a lower one, makes it "
+            "smaller",
+            (unsigned long long)p->arena_bytes);
     }
     for (uint32_t b = 0; b < p->n_buffer; b++) s->x.address[b] = s->arena + p->buffer[b].offset;
     for (uint32_t g = 0; g < p->n_group; g++) cb_executable_place(&s->x, g);

@@ -330,8 +330,9 @@ def compile(
     Args:
         loss: function of pytrees of arrays that returns a scalar, or with ``has_aux`` a pair
             (scalar, more results).
-        budget: bytes as an int, ``"6GiB"`` or ``"500MB"``; a share of what saving everything takes,
-            as a float in (0, 1] or ``"0.4x"``; ``"min"``, the smallest peak that costs at most 40 %
+        budget: bytes as an int, ``"6GiB"`` or ``"500MB"``; a share of what saving everything takes
+            when ops run one by one (in groups it may take less), as a float in (0, 1] or
+            ``"0.4x"``; ``"min"``, the smallest peak that costs at most 40 %
             more time by the cost model; None, no budget: what the backward reads is saved.
         measure: what the budget bounds: ``"arena"`` (bytes really allocated for the step),
             ``"live"`` (liveness peak), ``"saved"`` (bytes alive between forward and backward) or

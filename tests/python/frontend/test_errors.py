@@ -151,6 +151,14 @@ def test_what_is_written_must_not_overlap_or_be_read_only():
         vg(base, out=np.ones(3))
     with pytest.raises(TypeError, match=r"expected f64 \(6,\), got f32 \(6,\)"):
         vg(base, out=np.ones(6, np.float32))
+    # what is wrong with an array for a gradient is not said of the parameter, whose name it has
+    for out, text in (
+        (np.frombuffer(bytearray(8 * 6 + 1), np.float64, 6, offset=1), "not aligned.*np.empty"),
+        (np.ones(12)[::2], "not contiguous; pass one from np.empty"),
+        (np.frombuffer(bytes(8 * 6), np.float64), "read-only, but the step writes to it"),
+    ):
+        with pytest.raises(ValueError, match=f"^out, for the gradient of p: .*{text}"):
+            vg(base, out=out)
 
 
 def test_mistakes_in_a_call_name_the_line_of_the_call():

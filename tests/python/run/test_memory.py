@@ -84,6 +84,24 @@ def test_plan_of_a_problem(dense):
     assert sweep(lambda: cutback.plan(plan.problem, budget="min").explain(), dense) > 50
 
 
+def test_an_arena_that_cannot_be_had_names_a_way_out():
+    """Also where there is a budget: a lower one."""
+    graph = cutback.trace(loss, PARAMS, X, Y).graph
+    arrays = [*PARAMS.values(), X, Y]
+    for budget in (None, 0.9):
+        said = [""]
+        for n in range(1, 100):
+            executable = cutback.Executable(graph, [0], budget=budget)
+            _native.fail_alloc(n)
+            try:
+                executable(*arrays)
+            except MemoryError as error:
+                said.append(str(error))
+            if _native.fail_alloc(0) != 0 or "arena" in said[-1]:
+                break
+        assert "a budget, or a lower one, makes it smaller" in said[-1]
+
+
 def chain_problem(n):
     """A chain of n ops and its backward, each gradient with two reads: up to n = 18 a budget
     on live bytes is solved exactly, beyond it is searched."""
