@@ -3,7 +3,7 @@
 #   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
 #   make test    C tests, Python tests, PyTorch's, sanitizers, layer check, notebooks (a quarter of an hour; installs PyTorch)
 #   make test-torch   only the bridge to PyTorch                                      (installs PyTorch)
-#   make test-frontends   Trainer, Accelerate, Lightning, timm, PEFT under budgets    (a quarter of an hour; installs them)
+#   make test-frontends   Trainer, Accelerate, Lightning, timm, PEFT under budgets    (a few minutes; installs them)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
 #   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (half an hour; installs PyTorch)

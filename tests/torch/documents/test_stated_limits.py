@@ -198,3 +198,39 @@ def test_random_results_that_nothing_reads_are_not_drawn(same_bits: Callable[...
     assert not same_bits(gradient(f), wanted)
     for budget in (None, 1.0, "min"):
         assert same_bits(gradient(ct.compile(f, budget=budget)), wanted)
+
+
+def _profiled(step: Callable[[], Any]) -> int:
+    """The peak that PyTorch's profiler sees of a step."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    live = peak = 0
+    events = profile.profiler.kineto_results.events()
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    return peak
+
+
+def test_scratch_of_kernels_is_seen_by_the_profiler_alone() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(24, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(2048, 10),
+    )  # fmt: skip
+    x = torch.randn(16, 3, 33, 33)
+
+    def peaks(run: Callable[[Any], Any]) -> tuple[int, int]:
+        def step() -> None:
+            run(x).square().mean().backward()
+
+        for _ in range(2):
+            _taken(step, model)
+        return _taken(step, model), _profiled(step)
+
+    plain, measured = peaks(model)
+    planned, kept = peaks(ct.compile(model, budget=0.76))
+    assert planned <= 0.77 * plain
+    assert kept > 0.95 * measured
