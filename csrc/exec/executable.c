@@ -189,7 +189,7 @@ cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings, cb_e
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static void add_location(const cb_instr *instr, cb_error *err) {
+void cb_add_location(const cb_instr *instr, cb_error *err) {
     if (!err || !instr->location || !instr->location[0]) return;
     size_t length = strlen(err->text);
     snprintf(err->text + length, sizeof err->text - length, " at %s", instr->location);
@@ -220,7 +220,7 @@ cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
             args.random.stream = (uint32_t)instr->attrs.i[0];
         cb_status status = x->kernel[i](&args, err);
         if (status == CB_OK) continue;
-        add_location(instr, err);
+        cb_add_location(instr, err);
         return status;
     }
     return CB_OK;

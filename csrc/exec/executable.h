@@ -51,6 +51,8 @@ CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *
  * user's source line. */
 CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
                                                 const cb_bindings *bindings, cb_error *err);
+/* Ends an error's text in the line of the user's that the instruction comes from. */
+void cb_add_location(const cb_instr *instr, cb_error *err);
 /* Where an operand is kept inside, NULL: it is the caller's, or its buffer is not there. */
 void *cb_executable_address(const cb_executable *x, uint32_t operand);
 

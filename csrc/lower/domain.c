@@ -51,18 +51,30 @@ static bool has_pieces(const cb_domain *domain, int64_t length) {
            (length & (length - 1)) == 0 && domain->columns % length == 0;
 }
 
+/* The rows of these are the last axis. */
+static cb_part last_axis(cb_part part, const cb_shape *full, cb_domain *own) {
+    if (full->rank == 0) return CB_PART_NONE;
+    *own = (cb_domain){cb_numel(full), full->dim[full->rank - 1]};
+    return part;
+}
+
+/* An index for each row, along it. */
+static bool indexes_rows(const cb_shaped *op) {
+    const int32_t last = op->in1->rank - 1;
+    return op->attrs->i[0] == last && op->in1->dim[last] == 1;
+}
+
 /* The part that an op has in the domain of its own; NONE: it has none. */
-static cb_part own_part(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0,
-                        const cb_shape *out0, cb_domain *own) {
+static cb_part own_part(const cb_shaped *op, cb_domain *own) {
     cb_part part = CB_PART_NONE;
     *own = (cb_domain){0};
-    switch (code) {
+    switch (op->code) {
         case CB_OP_SUM:
         case CB_OP_MEAN:
         case CB_OP_AMAX:
         case CB_OP_AMIN:
-            part = reduction_of(attrs, in0, own);
-            return part == CB_PART_ROWS || is_sum(code) ? part : CB_PART_NONE;
+            part = reduction_of(op->attrs, op->in0, own);
+            return part == CB_PART_ROWS || is_sum(op->code) ? part : CB_PART_NONE;
         case CB_OP_SOFTMAX:
         case CB_OP_SOFTMAX_BWD:
         case CB_OP_LOG_SOFTMAX:
@@ -71,13 +83,17 @@ static cb_part own_part(cb_opcode code, const cb_attrs *attrs, const cb_shape *i
         case CB_OP_LAYER_NORM_BWD:
         case CB_OP_RMS_NORM:
         case CB_OP_RMS_NORM_BWD:
-            if (in0->rank == 0) return CB_PART_NONE;
-            *own = (cb_domain){cb_numel(in0), in0->dim[in0->rank - 1]};
-            return CB_PART_ROW_WISE;
+        case CB_OP_CROSS_ENTROPY_BWD: return last_axis(CB_PART_ROW_WISE, op->out0, own);
+        case CB_OP_SCATTER_ADD:
+            if (!indexes_rows(op)) return CB_PART_NONE;
+            return last_axis(CB_PART_ROW_WISE, op->out0, own);
+        case CB_OP_CROSS_ENTROPY: return last_axis(CB_PART_ROWS, op->in0, own);
+        case CB_OP_GATHER:
+            return indexes_rows(op) ? last_axis(CB_PART_ROWS, op->in0, own) : CB_PART_NONE;
         default: break;
     }
-    if (!(cb_op_def_of(code)->flags & CB_OPF_POINTWISE)) return CB_PART_NONE;
-    own->count = cb_numel(out0);
+    if (!(cb_op_def_of(op->code)->flags & CB_OPF_POINTWISE)) return CB_PART_NONE;
+    own->count = cb_numel(op->out0);
     return CB_PART_MAP;
 }
 
@@ -86,10 +102,9 @@ static bool is_norm_gradient(cb_opcode code) {
     return code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
 }
 
-cb_part cb_part_of(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0, const cb_shape *out0,
-                   const cb_domain *domain) {
+cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain) {
     cb_domain own;
-    cb_part part = own_part(code, attrs, in0, out0, &own);
+    cb_part part = own_part(op, &own);
     if (part == CB_PART_NONE || own.count <= 0 || domain->count <= 0) return CB_PART_NONE;
     if (domain->columns && !has_rows(domain)) return CB_PART_NONE;
     if (part == CB_PART_MAP) {
@@ -99,21 +114,20 @@ cb_part cb_part_of(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0, c
     }
     if (own.count != domain->count) return CB_PART_NONE;
     if (part == CB_PART_TOTAL) return part;
-    if (part == CB_PART_ROWS && is_sum(code) && own.columns < domain->columns)
+    if (part == CB_PART_ROWS && is_sum(op->code) && own.columns < domain->columns)
         return has_pieces(domain, own.columns) ? CB_PART_PIECES : CB_PART_NONE;
     if (own.columns != domain->columns || !has_rows(&own)) return CB_PART_NONE;
-    bool columns = part == CB_PART_COLUMNS || is_norm_gradient(code);
+    bool columns = part == CB_PART_COLUMNS || is_norm_gradient(op->code);
     if (part == CB_PART_COLUMNS && own.columns < COLUMNS_MIN) return CB_PART_NONE;
     return columns && !sums_columns(domain) ? CB_PART_NONE : part;
 }
 
-bool cb_domain_join(cb_domain *domain, cb_opcode code, const cb_attrs *attrs, const cb_shape *in0,
-                    const cb_shape *out0) {
+bool cb_domain_join(cb_domain *domain, const cb_shaped *op) {
     cb_domain own, joined = *domain;
-    if (own_part(code, attrs, in0, out0, &own) == CB_PART_NONE) return false;
+    if (own_part(op, &own) == CB_PART_NONE) return false;
     if (domain->count <= 1 && own.count > domain->count) joined = own;
     else if (own.count == domain->count && domain->columns == 0) joined.columns = own.columns;
-    if (cb_part_of(code, attrs, in0, out0, &joined) == CB_PART_NONE) return false;
+    if (cb_part_of(op, &joined) == CB_PART_NONE) return false;
     *domain = joined;
     return true;
 }

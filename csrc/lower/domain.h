@@ -4,8 +4,10 @@
  *
  *     part        shape of its results      what it does in the group
  *     MAP         count elements            element i from element i of each input
- *     ROW_WISE    count elements            softmax, norms and their gradients: a row from a row
- *     ROWS        one a row                 sum, mean, amax, amin over the columns
+ *     ROW_WISE    count elements            softmax, norms and their gradients: a row from a row;
+ *                                           the gradient of ROWS that index, which does so as well
+ *     ROWS        one a row                 sum, mean, amax, amin over the columns; cross-entropy;
+ *                                           gather of one element of each row
  *     ROW_MAP     one a row                 pointwise on what is one a row
  *     COLUMNS     one a column              sum, mean over the rows
  *     TOTAL       one                       sum, mean over everything
@@ -57,14 +59,18 @@ typedef enum cb_view {                    /* how an operand is laid over a domai
                        CB_VIEW_ONE        /* one element everywhere */
 } cb_view;
 
-/* What an op is in this domain. in0: shape of input 0 (NULL: none), out0: shape of output 0. */
-cb_part cb_part_of(cb_opcode code, const cb_attrs *attrs, const cb_shape *in0, const cb_shape *out0,
-                   const cb_domain *domain);
+typedef struct cb_shaped { /* an op and what it runs on; NULL: there is no such input */
+    cb_opcode code;
+    const cb_attrs *attrs;
+    const cb_shape *in0, *in1, *out0;
+} cb_shaped;
+
+/* What an op is in this domain. */
+cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain);
 
 /* Whether an op can join a group with this domain, which it may widen (from single elements) or
  * give rows: then the new domain. An empty group has the domain {0, 0}. */
-bool cb_domain_join(cb_domain *domain, cb_opcode code, const cb_attrs *attrs, const cb_shape *in0,
-                    const cb_shape *out0);
+bool cb_domain_join(cb_domain *domain, const cb_shaped *op);
 
 cb_view cb_view_of(const cb_shape *shape, const int64_t *stride, const cb_domain *domain);
 

@@ -178,6 +178,19 @@ static void keep_lives(fusing *x) {
     }
 }
 
+/* Members of a group that copy the same indices do so to one place. */
+static void share_scratch(fusing *x, uint32_t group) {
+    const uint32_t *scratch = x->steps.plan->lives.scratch_instance, *step = x->out->step;
+    for (uint32_t i = x->out->begin[group]; i < x->out->begin[group + 1]; i++) {
+        for (uint32_t k = x->out->begin[group]; k < i; k++) {
+            if (!cb_step_shares_scratch(&x->steps, step[i], step[k])) continue;
+            x->out->life[scratch[step[i]]].is_shared = true;
+            x->out->life[scratch[step[i]]].shared = scratch[step[k]];
+            break; /* the first has a place of its own */
+        }
+    }
+}
+
 static void find_lives(fusing *x) {
     const cb_lives *lives = &x->steps.plan->lives;
     const cb_groups *out = x->out;
@@ -201,6 +214,7 @@ static void find_lives(fusing *x) {
         life->is_local =
             !is_alone && life->last == life->made && lives->instance[i].storage != CB_NONE;
     }
+    for (uint32_t g = 0; g < out->n_group; g++) share_scratch(x, g);
 }
 
 /* Places the lives, and measures them. What lives a little longer than in the plan is placed near
@@ -215,7 +229,9 @@ static cb_status place(fusing *x, bool anew, uint64_t *live_bytes, uint64_t *are
         const cb_life *life = &x->out->life[i];
         shorter.instance[i] = (cb_instance){.made = life->made,
                                             .last = life->last,
-                                            .bytes = life->is_local ? 0 : lives->instance[i].bytes};
+                                            .bytes = life->is_local || life->is_shared
+                                                     ? 0
+                                                     : lives->instance[i].bytes};
         change[life->made] += shorter.instance[i].bytes;
         change[life->last + 1] -= shorter.instance[i].bytes;
     }
@@ -256,7 +272,7 @@ static bool split_groups(fusing *x, bool all) {
     for (uint32_t i = 0; i < plan->lives.n_instance; i++) {
         const cb_life *life = &x->out->life[i];
         const cb_instance *as_planned = &plan->lives.instance[i];
-        if (life->is_local) continue;
+        if (life->is_local || life->is_shared) continue;
         if (life->offset + as_planned->bytes <= plan->arena_bytes) continue;
         if (leave(x, life->made, as_planned->made, all)) any = true;
         if (leave(x, life->last, as_planned->last, all)) any = true;

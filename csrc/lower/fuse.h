@@ -10,6 +10,8 @@ typedef struct cb_life { /* of an instance of the plan */
     uint32_t made, last; /* group indices; last == n_group: held to the end */
     uint64_t offset;     /* in the arena */
     bool is_local;       /* lives and dies in group `made`, without bytes in the arena */
+    bool is_shared;      /* scratch: it is where that of an instance before it is */
+    uint32_t shared;     /* is_shared: that instance */
 } cb_life;
 
 typedef struct cb_groups {

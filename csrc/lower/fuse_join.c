@@ -1,18 +1,14 @@
 #include "fuse_join.h"
 
-typedef struct shapes {
-    cb_opcode code;
-    const cb_attrs *attrs;
-    const cb_shape *in0, *out0;
-} shapes;
-
-static shapes shapes_of(const cb_steps *s, uint32_t step) {
+static cb_shaped shapes_of(const cb_steps *s, uint32_t step) {
     const cb_op *op = cb_step_op(s, step);
     const cb_value *values = s->g->values.at;
-    return (shapes){
+    const cb_value_id *ins = cb_op_ins(s->g, cb_step_id(s, step));
+    return (cb_shaped){
         .code = op->code,
         .attrs = cb_op_attrs(s->g, cb_step_id(s, step)),
-        .in0 = op->n_in ? &values[cb_op_ins(s->g, cb_step_id(s, step))[0]].shape : NULL,
+        .in0 = op->n_in > 0 ? &values[ins[0]].shape : NULL,
+        .in1 = op->n_in > 1 ? &values[ins[1]].shape : NULL,
         .out0 = &values[op->out_begin].shape,
     };
 }
@@ -47,9 +43,9 @@ static void forget(cb_joining *x, uint32_t step) {
 static cb_group_end fit(cb_joining *x, uint32_t i) {
     const cb_steps *s = x->steps;
     const uint32_t step = x->step[i];
-    const shapes of = shapes_of(s, step);
+    const cb_shaped of = shapes_of(s, step);
     const cb_op *op = cb_step_op(s, step);
-    const cb_part part = cb_part_of(of.code, of.attrs, of.in0, of.out0, &x->domain);
+    const cb_part part = cb_part_of(&of, &x->domain);
     bool late = false;
     if (part == CB_PART_NONE) return CB_END_DOMAIN;
     if (!backend_fuses(x, step, part)) return CB_END_OP;
@@ -79,18 +75,18 @@ static cb_group_end fit_all(cb_joining *x) {
 }
 
 bool cb_can_join(const cb_joining *x, uint32_t step) {
-    const shapes of = shapes_of(x->steps, step);
+    const cb_shaped of = shapes_of(x->steps, step);
     cb_domain own = {0};
-    return cb_domain_join(&own, of.code, of.attrs, of.in0, of.out0) &&
-           backend_fuses(x, step, cb_part_of(of.code, of.attrs, of.in0, of.out0, &own));
+    return cb_domain_join(&own, &of) &&
+           backend_fuses(x, step, cb_part_of(&of, &own));
 }
 
 cb_group_end cb_join(cb_joining *x, uint32_t step) {
-    const shapes of = shapes_of(x->steps, step);
+    const cb_shaped of = shapes_of(x->steps, step);
     const cb_domain before = x->domain;
     const cb_parts parts = x->parts;
     if (x->n == CB_GROUP_MOST) return CB_END_LIMIT;
-    if (!cb_domain_join(&x->domain, of.code, of.attrs, of.in0, of.out0)) return CB_END_DOMAIN;
+    if (!cb_domain_join(&x->domain, &of)) return CB_END_DOMAIN;
     bool widened = x->domain.count != before.count || x->domain.columns != before.columns;
     x->step[x->n++] = step;
     const cb_group_end end = widened ? fit_all(x) : fit(x, x->n - 1);

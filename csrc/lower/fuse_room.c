@@ -76,6 +76,14 @@ static bool others_fit(cb_room *r, const uint32_t *real, uint32_t n_real) {
     return fits;
 }
 
+/* Bytes of the scratch that member i of a group adds to that of those before it. */
+static uint64_t own_scratch(const cb_steps *s, const uint32_t *step, uint32_t i) {
+    for (uint32_t k = 0; k < i; k++) {
+        if (cb_step_shares_scratch(s, step[i], step[k])) return 0;
+    }
+    return cb_step_scratch(s, step[i]);
+}
+
 uint32_t cb_room_for(cb_room *r, const uint32_t *step, uint32_t n, const uint32_t *real,
                      uint32_t n_real) {
     const uint64_t before = r->before;
@@ -83,7 +91,7 @@ uint32_t cb_room_for(cb_room *r, const uint32_t *step, uint32_t n, const uint32_
     uint32_t best = 1;
     for (uint32_t i = 0; i < n; i++) {
         run(r, step[i]);
-        scratch += cb_step_scratch(r->steps, step[i]);
+        scratch += own_scratch(r->steps, step, i);
         if (i == 0 || before + r->made + scratch > r->limit) continue;
         if (others_fit(r, real, n_real)) best = i + 1;
     }

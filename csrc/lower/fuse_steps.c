@@ -22,3 +22,14 @@ cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, con
     }
     return CB_OK;
 }
+
+bool cb_step_shares_scratch(const cb_steps *s, uint32_t step, uint32_t other) {
+    const int a = cb_op_index_input(cb_step_op(s, step)->code),
+              b = cb_op_index_input(cb_step_op(s, other)->code);
+    const uint64_t bytes = cb_step_scratch(s, step);
+    if (a < 0 || b < 0 || bytes == 0 || cb_step_scratch(s, other) != bytes) return false;
+    const cb_value_id index = cb_op_ins(s->g, cb_step_id(s, step))[a];
+    if (cb_op_ins(s->g, cb_step_id(s, other))[b] != index) return false;
+    const cb_value *v = &s->g->values.at[index];
+    return bytes == cb_align_up((size_t)cb_numel(&v->shape) * cb_dtype_size(v->dtype));
+}

@@ -52,6 +52,9 @@ static inline bool cb_place_held(const cb_steps *s, uint32_t place) {
     const cb_lives *lives = &s->plan->lives;
     return place >= lives->n_instance || lives->instance[place].last == s->plan->schedule.n_step;
 }
+/* Whether the scratch of one step may be that of another in the same group: both hold a copy of the
+ * same indices, and nothing else. */
+bool cb_step_shares_scratch(const cb_steps *s, uint32_t step, uint32_t other);
 static inline uint64_t cb_step_scratch(const cb_steps *s, uint32_t step) {
     uint32_t scratch = s->plan->lives.scratch_instance[step];
     return scratch == CB_NONE ? 0 : s->plan->lives.instance[scratch].bytes;

@@ -48,7 +48,9 @@ static cb_status make_tables(lowering *x) {
     program->n_group = groups->n_group;
     program->n_instr = groups->n_instr;
     for (uint32_t i = 0; i < x->plan->lives.n_instance; i++) {
-        x->memory[i] = groups->life[i].is_local ? program->n_local++ : program->n_buffer++;
+        const cb_life *life = &groups->life[i];
+        if (life->is_shared) x->memory[i] = x->memory[life->shared];
+        else x->memory[i] = life->is_local ? program->n_local++ : program->n_buffer++;
     }
     program->n_input = (uint32_t)g->inputs.len;
     program->n_output = (uint32_t)g->outputs.len;
@@ -109,6 +111,7 @@ static void lower_buffers(lowering *x) {
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_life *life = &x->groups.life[i];
         const uint64_t bytes = lives->instance[i].bytes;
+        if (life->is_shared) continue;
         if (life->is_local) {
             x->program->locals[x->memory[i]] = (cb_local){.bytes = bytes, .group = life->made};
         } else {

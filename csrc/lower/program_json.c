@@ -135,18 +135,26 @@ static void put_end(writing *x, const cb_group *group) {
     cb_json_end(&x->w, '}');
 }
 
+/* Instructions that index alike share theirs. */
+static uint64_t scratch_bytes(const writing *x, const cb_group *group) {
+    const cb_instr *instr = &x->program->instr[group->instr_begin];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < group->n_instr; i++) {
+        bool is_known = instr[i].scratch == CB_NONE;
+        for (uint32_t k = 0; k < i; k++) is_known |= instr[k].scratch == instr[i].scratch;
+        if (!is_known) bytes += x->program->buffer[instr[i].scratch].bytes;
+    }
+    return bytes;
+}
+
 static void put_group(writing *x, const cb_group *group) {
     const cb_instr *instr = &x->program->instr[group->instr_begin];
-    uint64_t scratch = 0;
     count(x, group);
     cb_json_begin(&x->w, NULL, '{');
     cb_json_put_int(&x->w, "elements", group->domain.count);
     cb_json_put_int(&x->w, "columns", group->domain.columns);
     cb_json_begin(&x->w, "steps", '[');
-    for (uint32_t i = 0; i < group->n_instr; i++) {
-        cb_json_put_u64(&x->w, NULL, instr[i].step);
-        if (instr[i].scratch != CB_NONE) scratch += x->program->buffer[instr[i].scratch].bytes;
-    }
+    for (uint32_t i = 0; i < group->n_instr; i++) cb_json_put_u64(&x->w, NULL, instr[i].step);
     cb_json_end(&x->w, ']');
     cb_json_begin(&x->w, "ops", '[');
     for (uint32_t i = 0; i < group->n_instr; i++) put_op(x, &instr[i]);
@@ -154,7 +162,7 @@ static void put_group(writing *x, const cb_group *group) {
     cb_json_put_u64(&x->w, "read_bytes", x->in);
     cb_json_put_u64(&x->w, "written_bytes", x->out);
     cb_json_put_u64(&x->w, "apart_bytes", x->apart);
-    cb_json_put_u64(&x->w, "scratch_bytes", scratch);
+    cb_json_put_u64(&x->w, "scratch_bytes", scratch_bytes(x, group));
     cb_json_begin(&x->w, "locals", '[');
     for (uint32_t i = 0; i < group->n_instr; i++) put_locals(x, &instr[i]);
     cb_json_end(&x->w, ']');

@@ -251,9 +251,14 @@ static cb_status check_part(const check *c, uint32_t g, const cb_instr *instr, c
     const cb_program *p = c->p;
     const uint32_t *ins = p->operand_id + instr->in_begin, *outs = p->operand_id + instr->out_begin;
     const cb_domain *domain = &p->group[g].domain;
-    const cb_part part =
-        cb_part_of(instr->code, &instr->attrs, instr->n_in ? &p->operand[ins[0]].shape : NULL,
-                   &p->operand[outs[0]].shape, domain);
+    const cb_shaped shaped = {
+        .code = instr->code,
+        .attrs = &instr->attrs,
+        .in0 = instr->n_in > 0 ? &p->operand[ins[0]].shape : NULL,
+        .in1 = instr->n_in > 1 ? &p->operand[ins[1]].shape : NULL,
+        .out0 = &p->operand[outs[0]].shape,
+    };
+    const cb_part part = cb_part_of(&shaped, domain);
     bool late = false;
     if (part == CB_PART_NONE || part != instr->part)
         return part_wrong(c, g, instr, "its part is another one");
@@ -292,9 +297,22 @@ static cb_status check_parts(const check *c, uint32_t g) {
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
+/* Whether an instruction before this one in the group copies the same indices to the same place. */
+static bool shares_scratch(const cb_program *p, uint32_t g, const cb_instr *instr) {
+    const int input = cb_op_index_input(instr->code);
+    for (const cb_instr *other = &p->instr[p->group[g].instr_begin]; other < instr; other++) {
+        const int like = cb_op_index_input(other->code);
+        if (other->scratch != instr->scratch || input < 0 || like < 0) continue;
+        if (p->operand_id[instr->in_begin + (uint32_t)input] ==
+            p->operand_id[other->in_begin + (uint32_t)like])
+            return true;
+    }
+    return false;
+}
+
 static cb_status check_scratch(check *c, uint32_t g, const cb_instr *instr) {
     const uint32_t scratch = instr->scratch;
-    if (scratch == CB_NONE) return CB_OK;
+    if (scratch == CB_NONE || shares_scratch(c->p, g, instr)) return CB_OK;
     if (scratch < c->p->n_buffer && lives_in(&c->p->buffer[scratch], g) &&
         !c->is_scratch[scratch] && !c->written[scratch]) {
         c->is_scratch[scratch] = 1;

@@ -321,12 +321,31 @@ PACKED_FAR(1, bf16)
 PACKED_FAR(0, f16)
 PACKED_FAR(1, f16)
 
+/* An element of the row by its position, which rarely is one of the running lanes. */
+#define WHERE const int64_t lane = (int64_t)c->s[s->b] - i;
+#define IF_HERE if (__builtin_expect((uint64_t)lane < STEP, 0))
+
 #define MEMORY(d)                                                                  \
     OP(store_##d) { BEGIN TO_STREAM EACH(STORE_LANES, d) NEXT; }                   \
     OP(store_far_##d) { BEGIN TO_STREAM EACH(STORE_FAR_LANES, d) NEXT; }           \
     OP(spill_##d) {                                                                \
         BEGIN char *to = (char *)c->slot[s->dst];                                  \
         EACH(STORE_LANES, d)                                                       \
+        NEXT;                                                                      \
+    }                                                                              \
+    OP(take_##d) {                                                                 \
+        BEGIN WHERE IF_HERE {                                                      \
+            EACH(TO_FAR, d)                                                        \
+            c->s[s->dst] = c->far[lane];                                           \
+        }                                                                          \
+        NEXT;                                                                      \
+    }                                                                              \
+    OP(add_at_##d) {                                                               \
+        BEGIN WHERE IF_HERE {                                                      \
+            EACH(TO_FAR, d)                                                        \
+            c->far[lane] += c->s[s->c];                                            \
+            EACH(FROM_FAR, d)                                                      \
+        }                                                                          \
         NEXT;                                                                      \
     }                                                                              \
     OP(column_##d) { BEGIN TO_STREAM EACH(ADD_LANES, d) NEXT; }                    \
@@ -510,6 +529,8 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .acc = {{FN(acc_0), FN(acc_1)}, {FN(acc_masked_0), FN(acc_masked_1)}},
     .amax = {{FN(amax_0), FN(amax_1)}, {FN(amax_masked_0), FN(amax_masked_1)}},
     .amin = {{FN(amin_0), FN(amin_1)}, {FN(amin_masked_0), FN(amin_masked_1)}},
+    .take = {FN(take_0), FN(take_1)},
+    .add_at = {FN(add_at_0), FN(add_at_1)},
     .column = {FN(column_0), FN(column_1)},
     .spill = {FN(spill_0), FN(spill_1)},
     .prefetch = {FN(prefetch), FN(prefetch_half), FN(prefetch_half)},

@@ -9,8 +9,7 @@
  * Indices are checked before anything is written. Each task owns a block of the destination and
  * walks all of src for it, so no two tasks add to one element. 16-bit destinations are summed in
  * f32 in scratch, a block at a time, and rounded once. */
-#include <inttypes.h>
-
+#include "indices.h"
 #include "kern.h"
 #include "kern_half.h"
 #include "kern_int.h"
@@ -18,11 +17,6 @@
 #include "../tiles.h"
 
 #define TASK_ELEMENTS ((int64_t)1 << 15)
-
-static inline int64_t index_at(const cb_tensor *index, int64_t i) {
-    return index->dtype == CB_I64 ? ((const int64_t *)index->data)[i]
-                                  : ((const int32_t *)index->data)[i];
-}
 
 /* Every index in 0 .. rows? Without branches, so that it runs on vectors. */
 static bool are_in_range(const cb_tensor *index, int64_t n, int64_t rows) {
@@ -40,15 +34,8 @@ static bool are_in_range(const cb_tensor *index, int64_t n, int64_t rows) {
 /* The first index out of range is an error, the same one for any number of threads. */
 static cb_status check_indices(const cb_kernel_args *args, const cb_tensor *index, int64_t rows,
                                cb_error *err) {
-    int64_t n = cb_numel(&index->shape);
-    if (are_in_range(index, n, rows)) return CB_OK;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t r = index_at(index, i);
-        if (r >= 0 && r < rows) continue;
-        return cb_fail(err, CB_INVALID, "%s: index %" PRId64 " out of range for %" PRId64 " rows",
-                       cb_op_def_of(args->code)->name, r, rows);
-    }
-    return CB_OK;
+    if (are_in_range(index, cb_numel(&index->shape), rows)) return CB_OK;
+    return cb_check_indices(args->code, args->attrs, index, rows, err);
 }
 
 /* Elements before and after `axis`. */
@@ -75,7 +62,7 @@ static void embedding_task(void *user, int64_t task, int thread) {
     int64_t last = min_i64((task + 1) * r->lines_per_task, r->lines);
     for (int64_t i = task * r->lines_per_task; i < last; i++) {
         memcpy((char *)r->out->data + (size_t)i * bytes,
-               (const char *)r->x->data + (size_t)index_at(r->index, i) * bytes, bytes);
+               (const char *)r->x->data + (size_t)cb_index_at(r->index, i) * bytes, bytes);
     }
 }
 
@@ -84,7 +71,7 @@ static void embedding_task(void *user, int64_t task, int thread) {
         const type *x = (const type *)r->x->data + line / r->n * r->rows * r->inner; \
         type *out = (type *)r->out->data + line * r->inner;                          \
         for (int64_t c = 0; c < r->inner; c++) {                                     \
-            out[c] = x[index_at(r->index, line * r->inner + c) * r->inner + c];      \
+            out[c] = x[cb_index_at(r->index, line * r->inner + c) * r->inner + c];      \
         }                                                                            \
     }
 
@@ -162,13 +149,13 @@ typedef struct block {
             int64_t line = b->outer * a->n + i, at = line * a->inner + b->column;             \
             const stored *src = (const stored *)a->src->data + at;                            \
             if (a->is_index_by_row) {                                                         \
-                int64_t r = index_at(a->index, line) - b->row;                                \
+                int64_t r = cb_index_at(a->index, line) - b->row;                                \
                 if (r < 0 || r >= b->rows) continue;                                          \
                 for (int64_t c = 0; c < b->columns; c++) sum[r * ld + c] += load(a, src + c); \
                 continue;                                                                     \
             }                                                                                 \
             for (int64_t c = 0; c < b->columns; c++) {                                        \
-                int64_t r = index_at(a->index, at + c) - b->row;                              \
+                int64_t r = cb_index_at(a->index, at + c) - b->row;                              \
                 if (r >= 0 && r < b->rows) sum[r * ld + c] += load(a, src + c);               \
             }                                                                                 \
         }                                                                                     \
@@ -188,7 +175,7 @@ static void add_u8(const adding *a, const block *b, void *sum_at, int64_t ld) {
     for (int64_t i = 0; i < a->n; i++) {
         int64_t at = (b->outer * a->n + i) * a->inner + b->column;
         for (int64_t c = 0; c < b->columns; c++) {
-            int64_t r = index_at(a->index, at + c) - b->row;
+            int64_t r = cb_index_at(a->index, at + c) - b->row;
             uint8_t *to = &sum[r * ld + c];
             if (r >= 0 && r < b->rows)
                 *to = (uint8_t)(*to + ((const uint8_t *)a->src->data)[at + c]);

@@ -2,9 +2,8 @@
  * number of whole rows. */
 #include "executor/scalar.h"
 #include "executor/vector.h"
+#include "indices.h"
 #include "kern_copy.h"
-
-#include <inttypes.h>
 
 typedef struct rows {
     const cb_kernel_args *args;
@@ -12,14 +11,6 @@ typedef struct rows {
     bool is_far; /* rows of result 0 go around the caches */
     void (*run_row)(const struct rows *r, int64_t row);
 } rows;
-
-static int64_t label_at(const cb_tensor *labels, int64_t row) {
-    switch (labels->dtype) {
-        case CB_U8: return ((const uint8_t *)labels->data)[row];
-        case CB_I32: return ((const int32_t *)labels->data)[row];
-        default: return ((const int64_t *)labels->data)[row];
-    }
-}
 
 /* e^(x - from) times `by`, with the bits of cb_exp_f32. */
 static void exp_row_f32(const float *restrict x, float from, float by, float *restrict y,
@@ -76,32 +67,20 @@ RUN(softmax_bwd)
 RUN(log_softmax)
 RUN(log_softmax_bwd)
 
-/* In order, before any row is computed: the error names the first bad label whatever the threads
- * do. */
-static cb_status check_labels(const cb_kernel_args *args, const cb_tensor *x,
-                              const cb_tensor *labels, cb_error *err) {
-    int64_t n = cb_numel(&labels->shape), classes = x->shape.dim[x->shape.rank - 1],
-            ignore = args->attrs->i[0];
-    for (int64_t i = 0; i < n; i++) {
-        int64_t label = label_at(labels, i);
-        if ((label >= 0 && label < classes) || label == ignore) continue;
-        return cb_fail(err, CB_INVALID,
-                       "%s: label %" PRId64 " of row %" PRId64 " is not one of %" PRId64
-                       " classes (0..%" PRId64 ") and not the ignored label %" PRId64,
-                       cb_op_def_of(args->code)->name, label, i, classes, classes - 1, ignore);
-    }
-    return CB_OK;
+static cb_status check_labels(const cb_kernel_args *args, const cb_tensor *labels,
+                              const cb_tensor *x, cb_error *err) {
+    return cb_check_indices(args->code, args->attrs, labels, x->shape.dim[x->shape.rank - 1], err);
 }
 
 static cb_status run_cross_entropy(const cb_kernel_args *args, cb_error *err) {
     const cb_tensor *x = &args->in[0];
-    CB_TRY(check_labels(args, x, &args->in[1], err));
+    CB_TRY(check_labels(args, &args->in[1], x, err));
     return run(args, 0, x->dtype == CB_F64 ? cross_entropy_row_f64 : cross_entropy_row_f32);
 }
 
 static cb_status run_cross_entropy_bwd(const cb_kernel_args *args, cb_error *err) {
     const cb_tensor *x = &args->in[1];
-    CB_TRY(check_labels(args, x, &args->in[2], err));
+    CB_TRY(check_labels(args, &args->in[2], x, err));
     return run(args, 1, x->dtype == CB_F64 ? cross_entropy_bwd_row_f64 : cross_entropy_bwd_row_f32);
 }
 

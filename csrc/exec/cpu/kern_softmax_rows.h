@@ -112,7 +112,7 @@ static void F(cross_entropy_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[0];
     REAL *nll = r->args->out[0].data, *logsumexp = r->args->out[1].data, tile[1];
-    int64_t label = label_at(&r->args->in[1], row);
+    int64_t label = cb_index_at(&r->args->in[1], row);
     REAL largest = F(row_max)(x, at, r->columns);
     logsumexp[row] = largest + MATH(log)(F(row_exp)(x, at, r->columns, largest, NULL));
     bool counts = label != r->args->attrs->i[0];
@@ -123,7 +123,7 @@ static void F(cross_entropy_row)(const rows *r, int64_t row) {
 static void F(cross_entropy_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[1], *dx = &r->args->out[0];
-    int64_t label = label_at(&r->args->in[2], row);
+    int64_t label = cb_index_at(&r->args->in[2], row);
     bool counts = label != r->args->attrs->i[0];
     REAL g = counts ? ((const REAL *)r->args->in[0].data)[row] : 0;
     REAL logsumexp = ((const REAL *)r->args->in[3].data)[row];

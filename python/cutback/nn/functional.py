@@ -565,10 +565,11 @@ def cross_entropy(
                 f"got {labels.shape}"
             )
         )
-    nll = logits._apply(
-        "cross_entropy", labels, ignore=whole(ignore_index, "cross_entropy: ignore_index")
-    )
+    ignore = whole(ignore_index, "cross_entropy: ignore_index")
+    dtype = "f64" if logits.dtype == "f64" else "f32"
+    # Counted first, so that nothing stands between the loss of a row and its gradient.
+    count = (labels != ignore).astype(dtype).sum() if reduction == "mean" else None
+    nll = logits._apply("cross_entropy", labels, ignore=ignore)
     if reduction == "none":
         return nll
-    total = nll.sum()
-    return total if reduction == "sum" else total / (labels != ignore_index).astype(nll.dtype).sum()
+    return nll.sum() if count is None else nll.sum() / count

@@ -15,7 +15,8 @@ static const cb_shape scalar = {0};
 static cb_part part_in(cb_opcode code, cb_attrs attrs, cb_shape in0, cb_shape out0, int64_t count,
                        int64_t columns) {
     const cb_domain domain = {count, columns};
-    return cb_part_of(code, &attrs, &in0, &out0, &domain);
+    const cb_shaped op = {.code = code, .attrs = &attrs, .in0 = &in0, .in1 = &in0, .out0 = &out0};
+    return cb_part_of(&op, &domain);
 }
 
 TEST(pointwise) {
@@ -101,7 +102,8 @@ TEST(pieces_of_rows) {
 }
 
 static bool joins(cb_domain *domain, cb_opcode code, cb_attrs attrs, cb_shape in0, cb_shape out0) {
-    return cb_domain_join(domain, code, &attrs, &in0, &out0);
+    const cb_shaped op = {.code = code, .attrs = &attrs, .in0 = &in0, .in1 = &in0, .out0 = &out0};
+    return cb_domain_join(domain, &op);
 }
 
 TEST(domains_join) {

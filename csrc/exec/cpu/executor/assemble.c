@@ -32,7 +32,7 @@ typedef struct place {
 
 static bool is_sink(cb_x_op op) {
     return op == CB_X_STORE || op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN ||
-           op == CB_X_COLUMN;
+           op == CB_X_COLUMN || op == CB_X_TAKE;
 }
 
 static bool runs_in(const cb_micro *micro, int phase) {
@@ -233,6 +233,12 @@ static void pair(assembler *a, const cb_micro *micro) {
     define(a, other, micro->second);
 }
 
+static void add_at(assembler *a, const cb_micro *micro) {
+    int reg = take(a, micro->in[0], micro->in[0]);
+    put(a, a->table->add_at[reg], 0, micro->in[1].id, micro->in[2].id);
+    define(a, reg, micro->value);
+}
+
 /* The choices are read from memory. */
 static place in_memory(assembler *a, cb_x_ref r) {
     int reg = register_of(a, r);
@@ -269,9 +275,10 @@ static void take_in(assembler *a, const cb_micro *micro) {
         case CB_X_AMAX: fn = t->amax[a->masked][reg]; break;
         case CB_X_AMIN: fn = t->amin[a->masked][reg]; break;
         case CB_X_COLUMN: fn = t->column[reg]; break;
+        case CB_X_TAKE: fn = t->take[reg]; break;
         default: fn = t->store[a->m->stream[micro->dst].format][reg];
     }
-    put(a, fn, micro->dst, 0, 0);
+    put(a, fn, micro->dst, micro->in[1].id, 0);
     if (micro->op == CB_X_STORE) a->code->store[a->code->n - 1] = (cb_x_store){micro->dst, reg};
 }
 
@@ -280,6 +287,8 @@ static void operation(assembler *a, const cb_micro *micro) {
         take_in(a, micro);
     } else if (micro->op == CB_X_SELECT) {
         choose(a, micro);
+    } else if (micro->op == CB_X_ADD_AT) {
+        add_at(a, micro);
     } else if (micro->op < CB_X_N_BINARY) {
         binary(a, micro);
     } else if (micro->op < CB_X_UNARY_END) {

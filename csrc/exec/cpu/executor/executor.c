@@ -218,7 +218,7 @@ static void run_piece(cb_executor *e, const piece *p, bool is_next) {
         const cb_walk *w = &f->load_walk[k];
         int64_t element = p->row;
         if (!f->one_a_row[k]) element = cb_walk_to(w, w->count == m->rows ? p->row : at).offset[0];
-        c->s[m->load[k].number] = cb_x_number_at(t, element);
+        c->s[m->load[k].number] = cb_x_load_number(&m->load[k], t, element);
     }
     c->leaf = at & (CB_X_LEAF - 1);
     cb_x_numbers_after(f, c, -1);
@@ -372,6 +372,7 @@ cb_status cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bin
     const cb_x_fused *f = e->group[group];
     CB_TRY(make_memory(e, err));
     e->f = f;
+    CB_TRY(cb_x_take_indices(e->x, &f->m, err));
     e->random = (cb_philox){.seed = bindings->seed, .step = bindings->step};
     choose_stores(e, f);
     before_all(e);

@@ -26,7 +26,7 @@ typedef struct cb_micro {
     cb_x_op op;
     cb_x_ref in[3];
     int16_t value, second; /* that it defines, -1: none */
-    int16_t dst;           /* accumulator or stream that it writes */
+    int16_t dst;           /* accumulator, stream or number that it writes */
     int16_t phase;
     bool is_dead;
 } cb_micro;
@@ -65,6 +65,9 @@ typedef struct cb_x_stream {
 typedef struct cb_x_row_value { /* a number for each row, or one for all, in a tensor */
     uint32_t tensor;
     int16_t number;
+    bool is_index;   /* a position in the row, -1 where it is `ignored` */
+    int64_t ignored; /* -1: none is */
+    uint32_t instr;  /* is_index: whose */
 } cb_x_row_value;
 
 typedef struct cb_x_total { /* a sum over everything */

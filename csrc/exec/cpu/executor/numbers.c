@@ -1,6 +1,11 @@
-/* Numbers between the passes over a row, and before and after all rows. */
+/* Numbers between the passes over a row, and before and after all rows.
+ *
+ * A position is a number like others: rows have at most CB_ROW_MAX elements, which f32 counts. Of
+ * several instructions with the same indices only those are read that are in the list: the copy of
+ * the first. */
 #include "numbers.h"
 
+#include "../indices.h"
 #include "scalar.h"
 
 static float sum_of(cb_x_pairs *p) {
@@ -54,6 +59,27 @@ float cb_x_number_at(const cb_tensor *t, int64_t element) {
         case CB_F32: return *(const float *)at;
         default: return half_load(t->dtype, at);
     }
+}
+
+cb_status cb_x_take_indices(const cb_executable *x, const cb_microcode *m, cb_error *err) {
+    for (int k = 0; k < m->n_load; k++) {
+        if (!m->load[k].is_index) continue;
+        const cb_instr *instr = &x->program->instr[m->load[k].instr];
+        char *scratch = instr->scratch == CB_NONE ? NULL : x->address[instr->scratch];
+        (void)cb_copy_indices(x->program, instr, x->tensor + instr->in_begin, scratch);
+        const cb_status status = cb_check_indices(instr->code, &instr->attrs,
+                                                  &x->tensor[m->load[k].tensor], m->columns, err);
+        if (status == CB_OK) continue;
+        cb_add_location(instr, err);
+        return status;
+    }
+    return CB_OK;
+}
+
+float cb_x_load_number(const cb_x_row_value *v, const cb_tensor *t, int64_t element) {
+    if (!v->is_index) return cb_x_number_at(t, element);
+    const int64_t index = cb_index_at(t, element);
+    return index == v->ignored ? -1.0f : (float)index;
 }
 
 void cb_x_put_number(const cb_tensor *t, int64_t element, float x) {

@@ -4,6 +4,12 @@
 
 #include "prepare.h"
 
+/* Copies the indices of a group that the caller could change, and checks them: before any row is
+ * computed. */
+CB_MUST_CHECK cb_status cb_x_take_indices(const cb_executable *x, const cb_microcode *m,
+                                          cb_error *err);
+/* That of the list; an index is a position. */
+float cb_x_load_number(const cb_x_row_value *v, const cb_tensor *t, int64_t element);
 float cb_x_number_at(const cb_tensor *t, int64_t element);
 void cb_x_put_number(const cb_tensor *t, int64_t element, float x); /* rounded to its dtype */
 /* Those that come after a phase of a row, or belong before or after all rows. */

@@ -80,6 +80,8 @@ typedef enum cb_x_op {
     CB_X_AMAX,
     CB_X_AMIN,
     CB_X_COLUMN, /* += into a row of column sums */
+    CB_X_TAKE,   /* the element at a position of the row, to a number */
+    CB_X_ADD_AT, /* a number more in the element at a position of the row */
     CB_X_STORE,
     CB_X_OP_COUNT
 } cb_x_op;

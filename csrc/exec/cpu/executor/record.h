@@ -96,6 +96,8 @@ typedef struct cb_x_table {
     cb_x_fn store[CB_X_FORMAT_COUNT][2];       /* rounds to the format */
     cb_x_fn store_far[CB_X_FORMAT_COUNT][2];   /* around the caches; BYTE: none */
     cb_x_fn acc[2][2], amax[2][2], amin[2][2]; /* [masked][register] */
+    cb_x_fn take[2];                           /* s[dst] = the element at position s[b] */
+    cb_x_fn add_at[2]; /* += s[c] in the element at position s[b]; a position < 0: in none */
     cb_x_fn column[2], spill[2];
     cb_x_fn prefetch[CB_X_FORMAT_COUNT];            /* BYTE: none */
     cb_x_fn totals, piece[2], loop, loop_sums, end; /* piece: sums, means */

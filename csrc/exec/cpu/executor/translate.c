@@ -214,7 +214,7 @@ static cb_x_ref mean_of(cb_translation *x, cb_x_ref sum, int64_t n) {
     return cb_t_number(x, CB_X_DIV, sum, cb_t_constant(x, (double)n), CB_T_NOTHING);
 }
 
-static void translate_rows(cb_translation *x, const cb_instr *instr) {
+static void translate_reduction(cb_translation *x, const cb_instr *instr) {
     cb_x_ref in = cb_t_read_full(x, instr->in_begin);
     cb_x_op op = instr->code == CB_OP_AMAX   ? CB_X_AMAX
                  : instr->code == CB_OP_AMIN ? CB_X_AMIN
@@ -349,9 +349,58 @@ static void translate_norm_bwd(cb_translation *x, uint32_t at) {
     if (is_centred) column_sum(x, at, 1, instr->out_begin + 2, false, false, g);
 }
 
+/* ---- an element of each row ------------------------------------------------------------------ */
+
+static void translate_gather(cb_translation *x, uint32_t at) {
+    const cb_instr *instr = &x->p->instr[at];
+    cb_x_ref in = cb_t_read_full(x, instr->in_begin), index = cb_t_read_index(x, at, 1, -1);
+    cb_t_give_number(x, instr->out_begin, cb_t_take(x, in, index), false, true);
+}
+
+static void translate_scatter_add(cb_translation *x, uint32_t at) {
+    const cb_instr *instr = &x->p->instr[at];
+    cb_x_ref base = cb_t_read_full(x, instr->in_begin), index = cb_t_read_index(x, at, 1, -1),
+             add = cb_t_read_number(x, instr->in_begin + 2, false);
+    cb_t_give_full(x, instr->out_begin, cb_t_value(x, CB_X_ADD_AT, base, index, add), false);
+}
+
+/* nll = log(sum(e^(x - largest))) + largest - x[label], 0 in rows that are ignored. */
+static void translate_cross_entropy(cb_translation *x, uint32_t at) {
+    const cb_instr *instr = &x->p->instr[at];
+    cb_x_ref in = cb_t_read_full(x, instr->in_begin),
+             label = cb_t_read_index(x, at, 1, instr->attrs.i[0]), zero = cb_t_constant(x, 0),
+             largest = cb_t_over_row(x, CB_X_AMAX, in);
+    cb_x_ref e = cb_t_of_one(x, CB_X_EXP, cb_t_of_two(x, CB_X_SUB, in, largest));
+    cb_x_ref sum = cb_t_over_row(x, CB_X_ACC, e);
+    cb_x_ref logsumexp =
+        cb_t_number(x, CB_X_ADD, largest, cb_t_number(x, CB_X_LOG, sum, CB_T_NOTHING, CB_T_NOTHING),
+                    CB_T_NOTHING);
+    cb_x_ref counts = cb_t_number(x, CB_X_GE, label, zero, CB_T_NOTHING);
+    cb_x_ref nll = cb_t_number(x, CB_X_SUB, logsumexp, cb_t_take(x, in, label), CB_T_NOTHING);
+    cb_t_give_number(x, instr->out_begin, cb_t_number(x, CB_X_SELECT, counts, nll, zero), false,
+                     false);
+    cb_t_give_number(x, instr->out_begin + 1, logsumexp, false, false);
+}
+
+/* g (softmax(x) - onehot(label)), 0 in rows that are ignored. */
+static void translate_cross_entropy_bwd(cb_translation *x, uint32_t at) {
+    const cb_instr *instr = &x->p->instr[at];
+    cb_x_ref g = cb_t_read_number(x, instr->in_begin, false),
+             in = cb_t_read_full(x, instr->in_begin + 1),
+             label = cb_t_read_index(x, at, 2, instr->attrs.i[0]),
+             logsumexp = cb_t_read_number(x, instr->in_begin + 3, false);
+    cb_x_ref counts = cb_t_number(x, CB_X_GE, label, cb_t_constant(x, 0), CB_T_NOTHING);
+    cb_x_ref p = cb_t_of_one(x, CB_X_EXP, cb_t_of_two(x, CB_X_SUB, in, logsumexp));
+    p = cb_t_value(x, CB_X_ADD_AT, p, label, cb_t_constant(x, -1));
+    cb_x_ref out = cb_t_of_two(x, CB_X_MUL, p, g);
+    cb_t_give_full(x, instr->out_begin, cb_t_of_two(x, CB_X_KEEP, counts, out), false);
+}
+
 static void translate_row_wise(cb_translation *x, uint32_t at) {
     const cb_instr *instr = &x->p->instr[at];
     switch (instr->code) {
+        case CB_OP_SCATTER_ADD: translate_scatter_add(x, at); break;
+        case CB_OP_CROSS_ENTROPY_BWD: translate_cross_entropy_bwd(x, at); break;
         case CB_OP_SOFTMAX:
         case CB_OP_LOG_SOFTMAX: translate_softmax(x, instr); break;
         case CB_OP_SOFTMAX_BWD:
@@ -362,13 +411,21 @@ static void translate_row_wise(cb_translation *x, uint32_t at) {
     }
 }
 
+static void translate_rows(cb_translation *x, uint32_t at) {
+    switch (x->p->instr[at].code) {
+        case CB_OP_GATHER: translate_gather(x, at); break;
+        case CB_OP_CROSS_ENTROPY: translate_cross_entropy(x, at); break;
+        default: translate_reduction(x, &x->p->instr[at]);
+    }
+}
+
 void cb_t_instruction(cb_translation *x, uint32_t at) {
     const cb_instr *instr = &x->p->instr[at];
     switch (instr->part) {
         case CB_PART_MAP:
         case CB_PART_ROW_MAP:
         case CB_PART_ONE: translate_pointwise(x, at, instr->part); break;
-        case CB_PART_ROWS: translate_rows(x, instr); break;
+        case CB_PART_ROWS: translate_rows(x, at); break;
         case CB_PART_COLUMNS: translate_columns(x, at); break;
         case CB_PART_PIECES: translate_pieces(x, instr); break;
         case CB_PART_TOTAL: translate_total(x, instr); break;

@@ -120,8 +120,24 @@ cb_x_ref cb_t_number(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x
     return cb_t_number_ref(dst);
 }
 
+/* The accumulator of the same operation on the same values. */
+static const cb_x_number *find_over_row(const cb_translation *x, cb_x_op op, cb_x_ref of) {
+    for (int k = 0; k < x->m->n_number; k++) {
+        const cb_x_number *number = &x->m->number[k];
+        if (number->op != op) continue;
+        for (int j = 0; j < x->m->n_micro; j++) {
+            const cb_micro *micro = &x->m->micro[j];
+            if (micro->op == op && micro->dst == number->a && cb_t_same_ref(micro->in[0], of))
+                return number;
+        }
+    }
+    return NULL;
+}
+
 /* The sum, or the largest or smallest, of a vector value over the row. */
 cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
+    const cb_x_number *known = find_over_row(x, op, of);
+    if (known) return cb_t_number_ref(known->dst);
     int16_t acc = cb_t_add(x, &x->m->n_acc, CB_X_ACCS);
     cb_micro *micro = cb_t_emit(x, op, of, CB_T_NOTHING, CB_T_NOTHING);
     micro->dst = acc;
@@ -130,6 +146,13 @@ cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
     x->m->number[at] =
         (cb_x_number){.op = op, .dst = dst, .a = acc, .after = micro->phase, .when = CB_X_OF_ROW};
     return cb_t_number_ref(dst);
+}
+
+/* The element of a vector value at a position of the row; anything where that is -1. */
+cb_x_ref cb_t_take(cb_translation *x, cb_x_ref of, cb_x_ref at) {
+    cb_micro *micro = cb_t_emit(x, CB_X_TAKE, of, at, CB_T_NOTHING);
+    micro->dst = cb_t_new_scalar(x, (int16_t)(micro->phase + 1), CB_X_OF_ROW);
+    return cb_t_number_ref(micro->dst);
 }
 
 static cb_x_format format_of(cb_dtype dtype) {
@@ -198,7 +221,8 @@ static cb_x_ref load_number(cb_translation *x, uint32_t tensor, bool is_once) {
     cb_x_row_value *list = is_once ? x->m->once : x->m->load;
     int *n = is_once ? &x->m->n_once : &x->m->n_load;
     for (int k = 0; k < *n; k++) {
-        if (same_operand(x, list[k].tensor, tensor)) return cb_t_number_ref(list[k].number);
+        if (!list[k].is_index && same_operand(x, list[k].tensor, tensor))
+            return cb_t_number_ref(list[k].number);
     }
     int16_t at = cb_t_add(x, n, CB_X_ROW_VALUES),
             id = cb_t_new_scalar(x, -1, is_once ? CB_X_BEFORE_ALL : CB_X_OF_ROW);
@@ -234,6 +258,21 @@ cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
 cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once) {
     const cb_t_name *known = find_name(x, cb_t_operand(x, tensor));
     return known ? known->ref : load_number(x, tensor, is_once);
+}
+
+/* Input `input` of an instruction as a position in each row. */
+cb_x_ref cb_t_read_index(cb_translation *x, uint32_t instr, uint32_t input, int64_t ignored) {
+    const uint32_t tensor = x->p->instr[instr].in_begin + input;
+    for (int k = 0; k < x->m->n_load; k++) {
+        const cb_x_row_value *v = &x->m->load[k];
+        if (v->is_index && v->ignored == ignored && same_operand(x, v->tensor, tensor))
+            return cb_t_number_ref(v->number);
+    }
+    int16_t at = cb_t_add(x, &x->m->n_load, CB_X_ROW_VALUES),
+            id = cb_t_new_scalar(x, -1, CB_X_OF_ROW);
+    x->m->load[at] = (cb_x_row_value){
+        .tensor = tensor, .number = id, .is_index = true, .ignored = ignored, .instr = instr};
+    return cb_t_number_ref(id);
 }
 
 /* A vector of one element a column, the same in each row: the weight of a norm, which gets

@@ -50,6 +50,8 @@ bool cb_t_is_whole(const cb_operand *o);
 void cb_t_give_name(cb_translation *x, uint32_t tensor, cb_x_ref ref);
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor);
 cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once);
+cb_x_ref cb_t_read_index(cb_translation *x, uint32_t instr, uint32_t input, int64_t ignored);
+cb_x_ref cb_t_take(cb_translation *x, cb_x_ref of, cb_x_ref at);
 cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor);
 /* Output `tensor` is `ref`, rounded to its dtype. `is_exact`: it is already. */
 void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_exact);
