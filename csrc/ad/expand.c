@@ -179,7 +179,7 @@ static void norm_backward(cb_vjp *x, cb_value_id *outs) {
 }
 
 /* g * (softmax(logits) - onehot(label)), with g zero in the rows to ignore. Inputs g, logits,
- * label, logsumexp. */
+ * label. */
 static cb_value_id cross_entropy_bwd(cb_vjp *x) {
     cb_emit *e = &x->e;
     const cb_value logits = cb_vjp_in(x, 1), label = cb_vjp_in(x, 2), g = cb_vjp_in(x, 0);
@@ -189,9 +189,8 @@ static cb_value_id cross_entropy_bwd(cb_vjp *x) {
     cb_value_id columns = CB_NONE;
     cb_emit_op(e, CB_OP_IOTA, 0, NULL, &column, &columns);
     cb_value_id hit = cb_emit2(e, CB_OP_EQ, columns, repeat(e, &rows, x->in[2]));
-    cb_value_id p =
-        cb_emit2(e, CB_OP_SUB, cb_emit_cast(e, x->in[1], g.dtype), repeat(e, &rows, x->in[3]));
-    p = cb_emit2(e, CB_OP_SUB, cb_emit1(e, CB_OP_EXP, p), cb_emit_cast(e, hit, g.dtype));
+    cb_value_id p = cb_emit1(e, CB_OP_SOFTMAX, cb_emit_cast(e, x->in[1], g.dtype));
+    p = cb_emit2(e, CB_OP_SUB, p, cb_emit_cast(e, hit, g.dtype));
     cb_value_id ignored =
         cb_emit2(e, CB_OP_EQ, x->in[2], cb_emit_full_like(e, x->in[2], (double)x->attrs.i[0]));
     cb_value_id kept = cb_emit_where(e, ignored, cb_emit_full_like(e, x->in[0], 0.0), x->in[0]);

@@ -44,8 +44,8 @@ void cb_vjp_batch_norm(cb_vjp *x) {
 void cb_vjp_cross_entropy(cb_vjp *x) {
     const cb_value logits = cb_vjp_in(x, 0);
     if (x->dout[0] != CB_NONE) {
-        const cb_value_id ins[] = {x->dout[0], x->in[0], x->in[1], x->out[1]};
-        cb_emit_op(&x->e, CB_OP_CROSS_ENTROPY_BWD, 4, ins, &x->attrs, x->din);
+        const cb_value_id ins[] = {x->dout[0], x->in[0], x->in[1]};
+        cb_emit_op(&x->e, CB_OP_CROSS_ENTROPY_BWD, 3, ins, &x->attrs, x->din);
     }
     if (x->dout[1] == CB_NONE) return;
     cb_value_id wide = cb_emit_cast(&x->e, x->in[0], cb_vjp_out(x, 1).dtype);

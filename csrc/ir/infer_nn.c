@@ -321,7 +321,6 @@ cb_status cb_infer_cross_entropy_bwd(cb_infer *x, cb_error *err) {
     cb_shape rows = rows_of(&x->in[1]->shape);
     CB_TRY(want_stat(x, 0, dtype, &rows, err));
     CB_TRY(cb_want_shape(x, 2, &rows, err));
-    CB_TRY(want_stat(x, 3, dtype, &rows, err));
     cb_infer_set(x, 0, dtype, &x->in[1]->shape);
     return CB_OK;
 }

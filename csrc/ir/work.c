@@ -55,8 +55,8 @@ static double weight_of(cb_opcode code) {
         case CB_OP_LOG_SOFTMAX:
         case CB_OP_CROSS_ENTROPY: return 13;
         case CB_OP_SOFTMAX_BWD: return 4;
-        case CB_OP_LOG_SOFTMAX_BWD:
-        case CB_OP_CROSS_ENTROPY_BWD: return 13;
+        case CB_OP_LOG_SOFTMAX_BWD: return 13;
+        case CB_OP_CROSS_ENTROPY_BWD: return 15;
         case CB_OP_LAYER_NORM:
         case CB_OP_BATCH_NORM: return 8;
         case CB_OP_RMS_NORM: return 4;

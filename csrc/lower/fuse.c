@@ -227,11 +227,10 @@ static cb_status place(fusing *x, bool anew, uint64_t *live_bytes, uint64_t *are
     if (!shorter.instance || !change) return cb_no_memory(x->err);
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_life *life = &x->out->life[i];
-        shorter.instance[i] = (cb_instance){.made = life->made,
-                                            .last = life->last,
-                                            .bytes = life->is_local || life->is_shared
-                                                     ? 0
-                                                     : lives->instance[i].bytes};
+        shorter.instance[i] = (cb_instance){
+            .made = life->made,
+            .last = life->last,
+            .bytes = life->is_local || life->is_shared ? 0 : lives->instance[i].bytes};
         change[life->made] += shorter.instance[i].bytes;
         change[life->last + 1] -= shorter.instance[i].bytes;
     }

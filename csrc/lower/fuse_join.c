@@ -77,8 +77,7 @@ static cb_group_end fit_all(cb_joining *x) {
 bool cb_can_join(const cb_joining *x, uint32_t step) {
     const cb_shaped of = shapes_of(x->steps, step);
     cb_domain own = {0};
-    return cb_domain_join(&own, &of) &&
-           backend_fuses(x, step, cb_part_of(&of, &own));
+    return cb_domain_join(&own, &of) && backend_fuses(x, step, cb_part_of(&of, &own));
 }
 
 cb_group_end cb_join(cb_joining *x, uint32_t step) {

@@ -71,7 +71,7 @@ static void embedding_task(void *user, int64_t task, int thread) {
         const type *x = (const type *)r->x->data + line / r->n * r->rows * r->inner; \
         type *out = (type *)r->out->data + line * r->inner;                          \
         for (int64_t c = 0; c < r->inner; c++) {                                     \
-            out[c] = x[cb_index_at(r->index, line * r->inner + c) * r->inner + c];      \
+            out[c] = x[cb_index_at(r->index, line * r->inner + c) * r->inner + c];   \
         }                                                                            \
     }
 
@@ -149,13 +149,13 @@ typedef struct block {
             int64_t line = b->outer * a->n + i, at = line * a->inner + b->column;             \
             const stored *src = (const stored *)a->src->data + at;                            \
             if (a->is_index_by_row) {                                                         \
-                int64_t r = cb_index_at(a->index, line) - b->row;                                \
+                int64_t r = cb_index_at(a->index, line) - b->row;                             \
                 if (r < 0 || r >= b->rows) continue;                                          \
                 for (int64_t c = 0; c < b->columns; c++) sum[r * ld + c] += load(a, src + c); \
                 continue;                                                                     \
             }                                                                                 \
             for (int64_t c = 0; c < b->columns; c++) {                                        \
-                int64_t r = cb_index_at(a->index, at + c) - b->row;                              \
+                int64_t r = cb_index_at(a->index, at + c) - b->row;                           \
                 if (r >= 0 && r < b->rows) sum[r * ld + c] += load(a, src + c);               \
             }                                                                                 \
         }                                                                                     \

@@ -1,6 +1,5 @@
 /* Softmax, log-softmax and cross-entropy over the last axis, with their gradients. A task is a
  * number of whole rows. */
-#include "executor/scalar.h"
 #include "executor/vector.h"
 #include "indices.h"
 #include "kern_copy.h"
@@ -8,26 +7,17 @@
 typedef struct rows {
     const cb_kernel_args *args;
     int64_t n_rows, columns, rows_in_task;
-    bool is_far; /* rows of result 0 go around the caches */
     void (*run_row)(const struct rows *r, int64_t row);
 } rows;
 
-/* e^(x - from) times `by`, with the bits of cb_exp_f32. */
-static void exp_row_f32(const float *restrict x, float from, float by, float *restrict y,
-                        int64_t n) {
+/* e^(x - from), with the bits of cb_exp_f32. */
+static void exp_row_f32(const float *restrict x, float from, float *restrict y, int64_t n) {
     int64_t i = 0;
-    for (; i + CB_VW <= n; i += CB_VW) vm_store(y + i, vm_of(by) * vm_exp(vm_load(x + i) - from));
-    for (; i < n; i++) y[i] = by * cb_exp_f32(x[i] - from);
+    for (; i + CB_VW <= n; i += CB_VW) vm_store(y + i, vm_exp(vm_load(x + i) - from));
+    for (; i < n; i++) y[i] = cb_exp_f32(x[i] - from);
 }
-static void exp_row_f64(const double *restrict x, double from, double by, double *restrict y,
-                        int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = by * cb_exp_f64(x[i] - from);
-}
-
-/* Elements at..at+n of a row, from a tile. */
-static void store_far(const cb_tensor *t, int64_t at, int64_t n, const float *tile) {
-    float *to = cb_at(t, at);
-    for (int64_t i = 0; i < n; i += CB_VW) vm_store_far(to + i, vm_load(tile + i));
+static void exp_row_f64(const double *restrict x, double from, double *restrict y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = cb_exp_f64(x[i] - from);
 }
 
 #define REAL_BITS 32
@@ -41,7 +31,6 @@ static void run_rows(void *user, int64_t task, int thread) {
     const rows *r = user;
     int64_t end = min_i64((task + 1) * r->rows_in_task, r->n_rows);
     for (int64_t row = task * r->rows_in_task; row < end; row++) r->run_row(r, row);
-    if (r->is_far) cb_x_fence();
 }
 
 static cb_status run(const cb_kernel_args *args, uint32_t like,
@@ -49,9 +38,6 @@ static cb_status run(const cb_kernel_args *args, uint32_t like,
     const cb_shape *s = &args->in[like].shape;
     rows r = {.args = args, .n_rows = 1, .columns = s->dim[s->rank - 1], .run_row = run_row};
     for (int32_t k = 0; k < s->rank - 1; k++) r.n_rows *= s->dim[k];
-    const cb_tensor *y = &args->out[0];
-    r.is_far = y->dtype == CB_F32 && r.columns % CB_VW == 0 && (uintptr_t)y->data % 64 == 0 &&
-               (size_t)cb_numel(&y->shape) * sizeof(float) >= CB_FAR_BYTES;
     r.rows_in_task = max_i64(CB_CHUNK / max_i64(r.columns, 1), 1);
     cb_parallel(args->pool, div_up(r.n_rows, r.rows_in_task), run_rows, &r);
     return CB_OK;

@@ -23,7 +23,7 @@ static REAL F(row_exp)(const cb_tensor *x, int64_t at, int64_t columns, REAL lar
     for (int64_t i = 0; i < columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, columns - i);
         REAL *y = kept ? kept + i : terms;
-        F(exp_row)(F(load)(x, at + i, n, tile), largest, 1, y, n);
+        F(exp_row)(F(load)(x, at + i, n, tile), largest, y, n);
         F(push)(&sum, F(leaf_sum)(y, y, 0, n));
     }
     return F(total)(&sum);
@@ -42,7 +42,7 @@ static void F(softmax_row)(const rows *r, int64_t row) {
     }
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        F(exp_row)(F(load)(x, at + i, n, tile), largest, 1, terms, n);
+        F(exp_row)(F(load)(x, at + i, n, tile), largest, terms, n);
         for (int64_t j = 0; j < n; j++) terms[j] *= scale;
         F(commit)(y, at + i, n, terms);
     }
@@ -119,27 +119,26 @@ static void F(cross_entropy_row)(const rows *r, int64_t row) {
     nll[row] = counts ? logsumexp[row] - F(load)(x, at + label, 1, tile)[0] : 0;
 }
 
-/* g (softmax(x) - onehot(label)) */
+/* g (softmax(x) - onehot(label)): e^(x - largest) g / sum, and g less at the label */
 static void F(cross_entropy_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[1], *dx = &r->args->out[0];
     int64_t label = cb_index_at(&r->args->in[2], row);
-    bool counts = label != r->args->attrs->i[0];
-    REAL g = counts ? ((const REAL *)r->args->in[0].data)[row] : 0;
-    REAL logsumexp = ((const REAL *)r->args->in[3].data)[row];
-    REAL tile[CB_TILE], results[CB_TILE];
+    REAL g = ((const REAL *)r->args->in[0].data)[row];
+    REAL tile[CB_TILE], terms[CB_TILE];
+    if (label == r->args->attrs->i[0]) {
+        memset(cb_at(dx, at), 0, (size_t)r->columns * cb_dtype_size(dx->dtype));
+        return;
+    }
+    REAL *kept = is_half(dx->dtype) ? NULL : F(target)(dx, at, tile);
+    REAL largest = F(row_max)(x, at, r->columns);
+    REAL scale = g / F(row_exp)(x, at, r->columns, largest, kept);
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        const REAL *restrict from = F(load)(x, at + i, n, tile);
-        REAL *restrict to = r->is_far ? results : F(target)(dx, at + i, results);
-        if (counts) {
-            F(exp_row)(from, logsumexp, g, to, n);
-            if (label >= i && label < i + n)
-                to[label - i] = g * (MATH(exp)(from[label - i] - logsumexp) - 1);
-        } else {
-            for (int64_t j = 0; j < n; j++) to[j] = 0;
-        }
-        if (r->is_far) store_far(dx, at + i, n, (const float *)results);
-        else F(commit)(dx, at + i, n, to);
+        REAL *restrict to = kept ? kept + i : terms;
+        if (!kept) F(exp_row)(F(load)(x, at + i, n, tile), largest, to, n);
+        for (int64_t j = 0; j < n; j++) to[j] *= scale;
+        if (label >= i && label < i + n) to[label - i] -= g;
+        if (!kept) F(commit)(dx, at + i, n, terms);
     }
 }

@@ -198,14 +198,15 @@ cb_status cb_ref_cross_entropy(const cb_ref_call *c, cb_error *err) {
     return CB_OK;
 }
 
-/* Inputs g, logits, label, logsumexp. */
+/* Inputs g, logits, label. */
 cb_status cb_ref_cross_entropy_bwd(const cb_ref_call *c, cb_error *err) {
     const int64_t rows = rows_of(&c->in[1]), n = columns_of(&c->in[1]);
     CB_TRY(check_labels(c, &c->in[2], rows, n, err));
     for (int64_t r = 0; r < rows; r++) {
         int64_t label;
+        double largest;
         CB_TRY(label_of(c, &c->in[2], r, n, &label, err));
-        const double g = cb_ref_get(&c->in[0], r), lse = cb_ref_get(&c->in[3], r);
+        const double g = cb_ref_get(&c->in[0], r), lse = log_sum_exp(&c->in[1], r, &largest);
         for (int64_t k = 0; k < n; k++) {
             const double p = exp(cb_ref_get(&c->in[1], r * n + k) - lse);
             cb_ref_put(&c->out[0], r * n + k, label < 0 ? 0.0 : g * (p - (k == label ? 1.0 : 0.0)));

@@ -290,8 +290,7 @@ static inline void recipe_rows(recipe *r) {
         case CB_OP_CROSS_ENTROPY_BWD:
             a = statistic(r, S1(n));
             b = floats(r, S2(n, 3));
-            c = indices(r, S1(n), 2);
-            recipe_op(r, 4, (cb_value_id[]){a, b, c, statistic(r, S1(n))}, &ignore);
+            recipe_op(r, 3, (cb_value_id[]){a, b, indices(r, S1(n), 2)}, &ignore);
             break;
         default: recipe_windows(r);
     }

@@ -322,6 +322,27 @@ static void check_draws(const cb_x_table *t) {
     }
 }
 
+/* An element by its position: the first, the last, one of the middle, and none. */
+static void check_positions(const cb_x_table *t) {
+    const int positions[] = {0, N - 1, 70, -1};
+    for (int k = 0; k < 8; k++) {
+        const int d = k % 2, at = positions[k / 2];
+        int wrong = 0;
+        context.s[2] = (float)at;
+        context.s[3] = -2.5f;
+        context.s[4] = 7;
+        put(t->load[d][CB_X_STREAM], 0, A, 0);
+        put(t->take[d], 4, 2, 0);
+        put(t->add_at[d], 0, 2, 3);
+        put(t->store[CB_X_REAL][d], OUT, 0, 0);
+        go(t);
+        CHECK(same(context.s[4], at < 0 ? 7 : array[A][at]));
+        for (int i = 0; i < N; i++)
+            wrong += !same(array[OUT][i], i == at ? array[A][i] + -2.5f : array[A][i]);
+        CHECK(wrong == 0);
+    }
+}
+
 static void check_table(const cb_x_table *t) {
     fill_arrays(1);
     sweep_unary(t);
@@ -330,6 +351,7 @@ static void check_table(const cb_x_table *t) {
         check_halves(t, CB_X_F16, d);
     }
     check_draws(t);
+    check_positions(t);
     for (uint32_t salt = 1; salt <= check_rounds(2, 20); salt++) {
         fill_arrays(salt);
         for (int op = 0; op < CB_X_N_BINARY; op++) check_binary(t, op);

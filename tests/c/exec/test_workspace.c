@@ -86,7 +86,7 @@ TEST(index_copies) {
     CHECK(workspace_of(g, y[0]) == copy);
     CHECK_OK(cb_build(g, CB_OP_CROSS_ENTROPY, INS(logits, index), NULL, y, &err));
     CHECK(workspace_of(g, y[0]) == copy);
-    CHECK_OK(cb_build(g, CB_OP_CROSS_ENTROPY_BWD, INS(r, logits, index, r), NULL, y, &err));
+    CHECK_OK(cb_build(g, CB_OP_CROSS_ENTROPY_BWD, INS(r, logits, index), NULL, y, &err));
     CHECK(workspace_of(g, y[0]) == copy);
     cb_graph_free(g);
 }

@@ -155,7 +155,7 @@ static const row good[] = {
     {"bf16[2,3] bf16[3] f32[3]", "batch_norm_bwd(%0, %0, %1, %2, %2)",
      "bf16[2,3], bf16[3], bf16[3]"},
     {"bf16[2,5,9] i64[2,5]", "cross_entropy(%0, %1) {ignore=-100}", "f32[2,5], f32[2,5]"},
-    {"f32[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2, %0) {ignore=-100}", "bf16[2,9]"},
+    {"f32[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2) {ignore=-100}", "bf16[2,9]"},
 };
 
 TEST(good_cases) {
@@ -284,7 +284,7 @@ static const row bad[] = {
     {"f32[3] f32[3]", "batch_norm(%0, %1, %1) {eps=0}", "must have 2 to 8 axes"},
     {"f32[2,5] f32[2]", "cross_entropy(%0, %1) {ignore=0}", "must be i32 or i64"},
     {"f32[2,5] i32[5]", "cross_entropy(%0, %1) {ignore=0}", "must have (2,)"},
-    {"bf16[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2, %0) {ignore=0}",
+    {"bf16[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2) {ignore=0}",
      "input 0 must be f32, not bf16"},
 };
 

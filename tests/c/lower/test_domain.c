@@ -101,6 +101,28 @@ TEST(pieces_of_rows) {
     CHECK(part_in(CB_OP_SUM, AXES(1), SHAPE(6, 64), SHAPE(6), 384, 96) == CB_PART_NONE);
 }
 
+static cb_part part_of_index(cb_opcode code, int64_t axis, cb_shape in0, cb_shape in1,
+                             cb_shape out0, int64_t columns) {
+    const cb_attrs attrs = {.i = {axis}};
+    const cb_shaped op = {.code = code, .attrs = &attrs, .in0 = &in0, .in1 = &in1, .out0 = &out0};
+    return cb_part_of(&op, &(cb_domain){512, columns});
+}
+
+/* One index a row, along it. */
+TEST(indexed_rows) {
+    const cb_shape full = SHAPE(2, 4, 64), one = SHAPE(2, 4, 1), rows = SHAPE(2, 4);
+    CHECK(part_of_index(CB_OP_CROSS_ENTROPY, -100, full, rows, rows, 64) == CB_PART_ROWS);
+    CHECK(part_of_index(CB_OP_CROSS_ENTROPY, -100, full, rows, rows, 128) == CB_PART_NONE);
+    CHECK(part_of_index(CB_OP_CROSS_ENTROPY_BWD, -100, rows, full, full, 64) == CB_PART_ROW_WISE);
+    CHECK(part_of_index(CB_OP_GATHER, 2, full, one, one, 64) == CB_PART_ROWS);
+    CHECK(part_of_index(CB_OP_GATHER, 2, full, one, one, 32) == CB_PART_NONE);
+    CHECK(part_of_index(CB_OP_SCATTER_ADD, 2, full, one, full, 64) == CB_PART_ROW_WISE);
+    CHECK(part_of_index(CB_OP_GATHER, 2, full, SHAPE(2, 4, 2), SHAPE(2, 4, 2), 64) == CB_PART_NONE);
+    CHECK(part_of_index(CB_OP_SCATTER_ADD, 2, full, SHAPE(2, 4, 2), full, 64) == CB_PART_NONE);
+    CHECK(part_of_index(CB_OP_GATHER, 1, full, SHAPE(2, 1, 64), SHAPE(2, 1, 64), 64) ==
+          CB_PART_NONE);
+}
+
 static bool joins(cb_domain *domain, cb_opcode code, cb_attrs attrs, cb_shape in0, cb_shape out0) {
     const cb_shaped op = {.code = code, .attrs = &attrs, .in0 = &in0, .in1 = &in0, .out0 = &out0};
     return cb_domain_join(domain, &op);
@@ -160,6 +182,7 @@ int main(void) {
     RUN(reductions);
     RUN(rows_of_a_size);
     RUN(pieces_of_rows);
+    RUN(indexed_rows);
     RUN(domains_join);
     RUN(views);
     return check_report();

@@ -231,6 +231,69 @@ def test_sums_of_pieces_of_rows(size, channels):
     assert found == (size in (8, 16, 32))
 
 
+def by_cross_entropy(x, bias, labels, weight):
+    return F.cross_entropy(F.gelu(x) + bias, labels, ignore_index=3) * weight.sum()
+
+
+def by_cross_entropy_of_each(x, bias, labels, weight):
+    nll = F.cross_entropy(x * bias, labels, ignore_index=3, reduction="none")
+    return (nll * weight).sum() + F.cross_entropy(x * bias, labels, reduction="sum")
+
+
+def by_log_softmax(x, bias, labels, weight):
+    taken = cutback.take_along_axis(F.log_softmax(x + bias), labels[:, None], 1)
+    return -(taken[:, 0] * weight).mean() + cutback.square(x).sum()
+
+
+def by_element(x, bias, labels, weight):
+    y = cutback.tanh(x) + bias
+    return (cutback.take_along_axis(y, labels[:, None], 1)[:, 0] * weight * y.sum(axis=1)).sum()
+
+
+def by_half_logits(x, bias, labels, weight):
+    logits = (x * bias).astype("bf16")
+    taken = cutback.take_along_axis(F.log_softmax(logits.astype("f16")), labels[:, None], 1)
+    nll = F.cross_entropy(logits, labels, reduction="none")
+    return ((nll - taken[:, 0].astype("f32")) * weight).sum()
+
+
+LOSSES = (by_cross_entropy, by_cross_entropy_of_each, by_log_softmax, by_element, by_half_logits)
+
+
+def indexed(loss, shape, special, backend):
+    rng = np.random.default_rng(len(shape) + shape[1])
+    x = values(rng, shape, special)
+    bias, weight = values(rng, shape[1], False), values(rng, shape[0], False)
+    labels = rng.integers(0, shape[1], shape[0])
+    labels[:3] = (0, 3, shape[1] - 1)
+    step = cutback.value_and_grad(loss, argnums=(0, 1, 3), backend=backend)
+    value, gradients = step(x, bias, labels, weight)
+    return step, [value, *gradients]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("shape", [(50, 40), (300, 64), (40, 1000), (33, 1536), (5, 20000)])
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_an_element_of_each_row(loss, shape, special):
+    step, fused = indexed(loss, shape, special, "cpu")
+    other, one_by_one = indexed(loss, shape, special, "debug")
+    for k, (a, b) in enumerate(zip(fused, one_by_one, strict=True)):
+        np.testing.assert_array_equal(bits(a), bits(b), err_msg=f"result {k}")
+    assert step.stats.peak_bytes == step.planned.arena_bytes
+    assert other.stats.peak_bytes == other.planned.live_bytes
+    ops = ("cross_entropy", "cross_entropy_bwd", "gather", "scatter_add")
+    for line in step.executable.text("program").splitlines():
+        assert not line.startswith("group") or not any(f" = {op}(" in line for op in ops)
+
+
+def test_a_loss_and_its_gradient_read_logits_once():
+    step = cutback.value_and_grad(F.cross_entropy)
+    step(np.zeros((64, 512), np.float32), np.arange(64))
+    groups = step.executable.text("program").split("\ngroup ")
+    assert sum("in0:f32[64,512]" in group for group in groups) == 1
+
+
 @pytest.mark.parametrize("columns", [1024, 1056])
 def test_large_results_are_stored_like_small_ones(columns):
     """Results of 8 MiB and more go around the caches; the rows of a few are as they are alone."""
@@ -316,7 +379,8 @@ def digest():
         for dtype in ("f32", "bf16", "f16"):
             for x in results(seed, "cpu", dtype)[1]:
                 whole.update(np.ascontiguousarray(bits(x)).tobytes())
-    for x in piecewise(8, 8, "cpu")[1]:
+    made = [piecewise(8, 8, "cpu"), *(indexed(f, (40, 1000), False, "cpu") for f in LOSSES)]
+    for x in (x for _, found in made for x in found):
         whole.update(np.ascontiguousarray(bits(x)).tobytes())
     return whole.hexdigest()
 

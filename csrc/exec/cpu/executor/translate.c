@@ -274,15 +274,25 @@ static void translate_pieces(cb_translation *x, const cb_instr *instr) {
 
 /* ---- softmax and norms ----------------------------------------------------------------------- */
 
+static cb_x_ref below_largest(cb_translation *x, cb_x_ref in) {
+    return cb_t_of_two(x, CB_X_SUB, in, cb_t_over_row(x, CB_X_AMAX, in));
+}
+
+/* e^(in - largest of the row), and their sum */
+static cb_x_ref exponentials(cb_translation *x, cb_x_ref in, cb_x_ref *sum) {
+    cb_x_ref e = cb_t_of_one(x, CB_X_EXP, below_largest(x, in));
+    *sum = cb_t_over_row(x, CB_X_ACC, e);
+    return e;
+}
+
 static void translate_softmax(cb_translation *x, const cb_instr *instr) {
-    cb_x_ref in = cb_t_read_full(x, instr->in_begin);
-    cb_x_ref from = cb_t_of_two(x, CB_X_SUB, in, cb_t_over_row(x, CB_X_AMAX, in));
-    cb_x_ref e = cb_t_of_one(x, CB_X_EXP, from), sum = cb_t_over_row(x, CB_X_ACC, e), out;
+    cb_x_ref in = cb_t_read_full(x, instr->in_begin), sum = CB_T_NOTHING, out;
+    cb_x_ref e = exponentials(x, in, &sum);
     if (instr->code == CB_OP_SOFTMAX) {
         out = cb_t_of_two(x, CB_X_MUL, e,
                           cb_t_number(x, CB_X_RECIPROCAL, sum, CB_T_NOTHING, CB_T_NOTHING));
     } else {
-        out = cb_t_of_two(x, CB_X_SUB, from,
+        out = cb_t_of_two(x, CB_X_SUB, below_largest(x, in),
                           cb_t_number(x, CB_X_LOG, sum, CB_T_NOTHING, CB_T_NOTHING));
     }
     cb_t_give_full(x, instr->out_begin, out, false);
@@ -364,35 +374,37 @@ static void translate_scatter_add(cb_translation *x, uint32_t at) {
     cb_t_give_full(x, instr->out_begin, cb_t_value(x, CB_X_ADD_AT, base, index, add), false);
 }
 
+/* Whether a row counts: whether it has a label. */
+static cb_x_ref counts_where(cb_translation *x, cb_x_ref label) {
+    return cb_t_number(x, CB_X_GE, label, cb_t_constant(x, 0), CB_T_NOTHING);
+}
+
 /* nll = log(sum(e^(x - largest))) + largest - x[label], 0 in rows that are ignored. */
 static void translate_cross_entropy(cb_translation *x, uint32_t at) {
     const cb_instr *instr = &x->p->instr[at];
     cb_x_ref in = cb_t_read_full(x, instr->in_begin),
-             label = cb_t_read_index(x, at, 1, instr->attrs.i[0]), zero = cb_t_constant(x, 0),
-             largest = cb_t_over_row(x, CB_X_AMAX, in);
-    cb_x_ref e = cb_t_of_one(x, CB_X_EXP, cb_t_of_two(x, CB_X_SUB, in, largest));
-    cb_x_ref sum = cb_t_over_row(x, CB_X_ACC, e);
+             label = cb_t_read_index(x, at, 1, instr->attrs.i[0]), sum = CB_T_NOTHING;
+    (void)exponentials(x, in, &sum);
+    cb_x_ref log_sum = cb_t_number(x, CB_X_LOG, sum, CB_T_NOTHING, CB_T_NOTHING);
     cb_x_ref logsumexp =
-        cb_t_number(x, CB_X_ADD, largest, cb_t_number(x, CB_X_LOG, sum, CB_T_NOTHING, CB_T_NOTHING),
-                    CB_T_NOTHING);
-    cb_x_ref counts = cb_t_number(x, CB_X_GE, label, zero, CB_T_NOTHING);
+        cb_t_number(x, CB_X_ADD, cb_t_over_row(x, CB_X_AMAX, in), log_sum, CB_T_NOTHING);
     cb_x_ref nll = cb_t_number(x, CB_X_SUB, logsumexp, cb_t_take(x, in, label), CB_T_NOTHING);
-    cb_t_give_number(x, instr->out_begin, cb_t_number(x, CB_X_SELECT, counts, nll, zero), false,
-                     false);
+    nll = cb_t_number(x, CB_X_SELECT, counts_where(x, label), nll, cb_t_constant(x, 0));
+    cb_t_give_number(x, instr->out_begin, nll, false, false);
     cb_t_give_number(x, instr->out_begin + 1, logsumexp, false, false);
 }
 
-/* g (softmax(x) - onehot(label)), 0 in rows that are ignored. */
+/* g (softmax(x) - onehot(label)), 0 in rows that are ignored: the exponentials, their sum and what
+ * else there is are those of cross_entropy where both are in the group. */
 static void translate_cross_entropy_bwd(cb_translation *x, uint32_t at) {
     const cb_instr *instr = &x->p->instr[at];
     cb_x_ref g = cb_t_read_number(x, instr->in_begin, false),
              in = cb_t_read_full(x, instr->in_begin + 1),
-             label = cb_t_read_index(x, at, 2, instr->attrs.i[0]),
-             logsumexp = cb_t_read_number(x, instr->in_begin + 3, false);
-    cb_x_ref counts = cb_t_number(x, CB_X_GE, label, cb_t_constant(x, 0), CB_T_NOTHING);
-    cb_x_ref p = cb_t_of_one(x, CB_X_EXP, cb_t_of_two(x, CB_X_SUB, in, logsumexp));
-    p = cb_t_value(x, CB_X_ADD_AT, p, label, cb_t_constant(x, -1));
-    cb_x_ref out = cb_t_of_two(x, CB_X_MUL, p, g);
+             label = cb_t_read_index(x, at, 2, instr->attrs.i[0]), sum = CB_T_NOTHING;
+    cb_x_ref e = exponentials(x, in, &sum), counts = counts_where(x, label);
+    cb_x_ref scale = cb_t_number(x, CB_X_DIV, g, sum, CB_T_NOTHING),
+             less = cb_t_number(x, CB_X_NEG, g, CB_T_NOTHING, CB_T_NOTHING);
+    cb_x_ref out = cb_t_value(x, CB_X_ADD_AT, cb_t_of_two(x, CB_X_MUL, e, scale), label, less);
     cb_t_give_full(x, instr->out_begin, cb_t_of_two(x, CB_X_KEEP, counts, out), false);
 }
 
