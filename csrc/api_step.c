@@ -247,7 +247,7 @@ static const cb_argument *gradient_of(const cb_step *step, uint32_t k) {
 /* How many states the group of a parameter has. */
 static uint32_t n_used(const cb_update *u, uint32_t k) {
     const cb_optimizer *o = u->optimizer;
-    return o->n_used(u->hyper + (size_t)u->group[k] * o->n_hyper);
+    return cb_optimizer_n_used(o, u->hyper + (size_t)u->group[k] * o->n_hyper);
 }
 
 /* One parameter of an update, and the states that its group has. */
@@ -292,11 +292,19 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
     if (!step->n_gradients) return CB_OK;
     bool complete = u->params && u->states && u->group;
     for (uint32_t s = 0; complete && s < u->optimizer->n_state; s++) complete = u->states[s];
+    complete = complete && (u->numbers || !u->optimizer->n_number);
     return complete ? CB_OK : cb_fail(err, CB_INVALID, "%s: a list is NULL", name);
 }
 
 static uint32_t state_slot(const cb_step *step, uint32_t s, uint32_t k) {
     return step->program->n_input + step->program->n_output + s * step->n_gradients + k;
+}
+
+/* The numbers that a parameter keeps, before the step. */
+static void numbers_before(const cb_update *u, uint32_t k, double *number) {
+    const cb_optimizer *o = u->optimizer;
+    for (uint32_t i = 0; i < o->n_number; i++) number[i] = u->numbers[k * o->n_number + i];
+    if (u->t == 1) cb_optimizer_count_on(o, u->hyper + (size_t)u->group[k] * o->n_hyper, 0, number);
 }
 
 /* Fills the rows: parameters, gradients and states in the backend's memory. */
@@ -311,6 +319,7 @@ static cb_status fill_rows(cb_step *step, const cb_update *u, cb_error *err) {
                               .dtype = gradient->dtype,
                               .group = u->group[k]};
         for (uint32_t s = 0; s < n_used(u, k); s++) row->state[s] = u->states[s][k];
+        numbers_before(u, k, row->number);
         if (!u->on_host) continue;
         CB_TRY(cb_stage(&step->staging, gradient->input, row->param, gradient->bytes, &row->param,
                         err));
@@ -369,6 +378,16 @@ static cb_status update_staged(cb_step *step, const cb_update *u, cb_error *err)
     return move_rows(step, u, cb_stage_out, err);
 }
 
+/* The numbers that parameters keep, after the step. */
+static void count_on(const cb_step *step, const cb_update *u) {
+    const cb_optimizer *o = u->optimizer;
+    for (uint32_t k = 0; o->n_number && k < step->n_gradients; k++) {
+        double *number = u->numbers + k * o->n_number;
+        numbers_before(u, k, number);
+        cb_optimizer_count_on(o, u->hyper + (size_t)u->group[k] * o->n_hyper, u->t, number);
+    }
+}
+
 cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
     CB_TRY(cb_step_check_update(step, u, err));
     const char *name = u->optimizer->name;
@@ -385,5 +404,7 @@ cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
     } else {
         CB_TRY(put_update(step, u, err));
     }
-    return step->backend->record(step->device, step->stream, step->ended, err);
+    CB_TRY(step->backend->record(step->device, step->stream, step->ended, err));
+    count_on(step, u);
+    return CB_OK;
 }

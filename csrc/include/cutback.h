@@ -363,6 +363,7 @@ CB_API CB_MUST_CHECK cb_status cb_step_wait(cb_step *step, double *seconds, cb_e
  * of the parameter's type and shape, zeros before the first step; its hyper-parameters are rows of
  * doubles, one row a group of parameters. */
 #define CB_MAX_STATES 4
+#define CB_MAX_NUMBERS 2
 typedef struct cb_optimizer cb_optimizer;
 CB_API const cb_optimizer *cb_optimizer_find(const char *name); /* NULL: there is none */
 CB_API const cb_optimizer *cb_optimizer_at(uint32_t i);         /* NULL: past the last one */
@@ -372,6 +373,12 @@ CB_API const char *cb_optimizer_state_name(const cb_optimizer *optimizer, uint32
 CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32_t i);
 /* How many of its states, counted from the first, a group with this row has. */
 CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
+/* Some keep, for each parameter, up to CB_MAX_NUMBERS numbers as well: their names (NULL: past the
+ * last one), and what they are after step t of a group, made in place of what they were before it;
+ * at t = 0 what they begin with. */
+CB_API const char *cb_optimizer_number_name(const cb_optimizer *optimizer, uint32_t i);
+CB_API void cb_optimizer_count_on(const cb_optimizer *optimizer, const double *hyper, int64_t t,
+                                  double *number);
 
 /* ---- an optimizer's step on any arrays */
 
@@ -379,9 +386,10 @@ typedef struct cb_optim_row { /* one tensor: contiguous arrays of `n` elements o
                                  f64), none of which share memory */
     void *param;
     const void *grad;
-    void *state[CB_MAX_STATES]; /* those that its group has; the others are not looked at */
-    int64_t n;                  /* 0: no part of this step */
-    int64_t t;                  /* number of this step for this tensor, from 1 */
+    void *state[CB_MAX_STATES];    /* those that its group has; the others are not looked at */
+    int64_t n;                     /* 0: no part of this step */
+    int64_t t;                     /* number of this step for this tensor, from 1 */
+    double number[CB_MAX_NUMBERS]; /* before this step */
     cb_dtype dtype;
     uint32_t group;
 } cb_optim_row;
@@ -410,8 +418,10 @@ typedef struct cb_update {
     const uint32_t *group;      /* [n_wrt] rows of `hyper` */
     const double *hyper;        /* [n_groups][n_hyper] */
     uint32_t n_groups;
-    int64_t t;    /* number of this step, from 1 */
-    bool on_host; /* where parameters and states lie: see cb_run */
+    int64_t t;       /* number of this step, from 1 */
+    bool on_host;    /* where parameters and states lie: see cb_run */
+    double *numbers; /* [n_wrt][n_number], counted on by the step, the first of which begins them;
+                        NULL where there are none */
 } cb_update;
 /* Whether cb_step_update will take it after the next run; a run may have replaced states that it
  * could not give back. */

@@ -10,36 +10,19 @@ enum { LR, RHO, EPS, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
 
 static const char *const states[] = {"square_avg", "acc_delta"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = {"lr", 0.0, CB_HYPER_MOST, false},
-    [RHO] = {"rho", 0.0, 1.0, false},
-    [EPS] = {"eps", 0.0, CB_HYPER_MOST, false},
-    [WEIGHT_DECAY] = {"weight_decay", 0.0, CB_HYPER_MOST, false},
-    [MAXIMIZE] = {"maximize", 0.0, 1.0, false},
+    [LR] = CB_HYPER_LEAST_0("lr"),          [RHO] = CB_HYPER_0_TO_1("rho"),
+    [EPS] = CB_HYPER_LEAST_0("eps"),        [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static uint32_t n_used(const double *hyper) {
-    (void)hyper;
-    return 2;
-}
-
-static void factors_of(const double *hyper, int64_t t, double *f) {
-    (void)t;
-    f[CB_GRAD_SCALE] = hyper[MAXIMIZE] != 0.0 ? -1.0 : 1.0;
-    f[CB_ADADELTA_DECAY] = hyper[WEIGHT_DECAY];
+static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
+    (void)row;
+    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
+    f[CB_DECAY] = hyper[WEIGHT_DECAY];
     f[CB_ADADELTA_RHO] = hyper[RHO];
     f[CB_ADADELTA_REST] = 1.0 - hyper[RHO];
     f[CB_ADADELTA_RATE] = hyper[LR];
     f[CB_ADADELTA_EPS] = hyper[EPS];
 }
 
-static void step(const cb_optim_table *table, cb_threads *pool) {
-    cb_step_elements(table, pool, factors_of, CB_FORMULA_ADADELTA);
-}
-
-const cb_optimizer cb_optimizer_adadelta = {.name = "adadelta",
-                                            .n_state = 2,
-                                            .n_hyper = N_HYPER,
-                                            .state = states,
-                                            .hyper = hypers,
-                                            .n_used = n_used,
-                                            .step = step};
+CB_ELEMENTWISE(adadelta, CB_FORMULA_ADADELTA, factors_of, states, hypers);

@@ -12,37 +12,22 @@ enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
 
 static const char *const states[] = {"m", "u"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = {"lr", 0.0, CB_HYPER_MOST, false},
-    [BETA1] = {"beta1", 0.0, 1.0, true},
-    [BETA2] = {"beta2", 0.0, 1.0, true},
-    [EPS] = {"eps", 0.0, CB_HYPER_MOST, false},
-    [WEIGHT_DECAY] = {"weight_decay", 0.0, CB_HYPER_MOST, false},
-    [MAXIMIZE] = {"maximize", 0.0, 1.0, false},
+    [LR] = CB_HYPER_LEAST_0("lr"),
+    [BETA1] = CB_HYPER_BELOW_1("beta1"),
+    [BETA2] = CB_HYPER_BELOW_1("beta2"),
+    [EPS] = CB_HYPER_LEAST_0("eps"),
+    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static uint32_t n_used(const double *hyper) {
-    (void)hyper;
-    return 2;
-}
-
-static void factors_of(const double *hyper, int64_t t, double *f) {
-    f[CB_GRAD_SCALE] = hyper[MAXIMIZE] != 0.0 ? -1.0 : 1.0;
-    f[CB_ADAMAX_DECAY] = hyper[WEIGHT_DECAY];
+static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
+    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
+    f[CB_DECAY] = hyper[WEIGHT_DECAY];
     f[CB_ADAMAX_B1] = hyper[BETA1];
     f[CB_ADAMAX_A1] = 1.0 - hyper[BETA1];
     f[CB_ADAMAX_B2] = hyper[BETA2];
-    f[CB_ADAMAX_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)t));
+    f[CB_ADAMAX_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)row->t));
     f[CB_ADAMAX_EPS] = hyper[EPS];
 }
 
-static void step(const cb_optim_table *table, cb_threads *pool) {
-    cb_step_elements(table, pool, factors_of, CB_FORMULA_ADAMAX);
-}
-
-const cb_optimizer cb_optimizer_adamax = {.name = "adamax",
-                                          .n_state = 2,
-                                          .n_hyper = N_HYPER,
-                                          .state = states,
-                                          .hyper = hypers,
-                                          .n_used = n_used,
-                                          .step = step};
+CB_ELEMENTWISE(adamax, CB_FORMULA_ADAMAX, factors_of, states, hypers);

@@ -3,11 +3,18 @@
 
 #include "split.h"
 
+#include <string.h>
+
 typedef struct region {
     cb_split split;
     cb_factors_fn factors;
     cb_formula_fn update;
 } region;
+
+static bool have_same_factors(const cb_optim_row *a, const cb_optim_row *b) {
+    return a->group == b->group && a->t == b->t &&
+           memcmp(a->number, b->number, sizeof a->number) == 0;
+}
 
 static void run_task(void *user, int64_t task, int thread) {
     const region *x = user;
@@ -18,8 +25,8 @@ static void run_task(void *user, int64_t task, int thread) {
     (void)thread;
     for (cb_stretch part; cb_next_stretch(&parts, &part);) {
         const cb_optim_row *row = &table->rows[part.row];
-        if (!known || known->group != row->group || known->t != row->t)
-            x->factors(table->hyper + (size_t)row->group * table->n_hyper, row->t, factor);
+        if (!known || !have_same_factors(known, row))
+            x->factors(table->hyper + (size_t)row->group * table->n_hyper, row, factor);
         known = row;
         x->update(factor, row, part.from, part.n);
     }

@@ -10,17 +10,14 @@ INLINE real *NAME(array)(void *data, int64_t at) { return data ? (real *)data + 
 
 INLINE void NAME(adam_loop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n,
                             bool decays, bool ams) {
-    real *restrict p = (real *)row->param + at, *restrict m = (real *)row->state[0] + at;
-    real *restrict v = (real *)row->state[1] + at, *restrict w = NAME(array)(row->state[2], at);
-    const real *restrict grad = (const real *)row->grad + at;
-    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_ADAM_DECAY];
-    const real keep = (real)f[CB_ADAM_KEEP], rate = (real)f[CB_ADAM_RATE];
-    const real b1 = (real)f[CB_ADAM_B1], a1 = (real)f[CB_ADAM_A1];
-    const real b2 = (real)f[CB_ADAM_B2], a2 = (real)f[CB_ADAM_A2];
-    const real root = (real)f[CB_ADAM_ROOT], eps = (real)f[CB_ADAM_EPS];
+    INPUTS;
+    real *restrict m = STATE(0), *restrict v = STATE(1), *restrict w = STATE(2);
+    const real keep = FACTOR(CB_ADAM_KEEP), rate = FACTOR(CB_ADAM_RATE);
+    const real b1 = FACTOR(CB_ADAM_B1), a1 = FACTOR(CB_ADAM_A1);
+    const real b2 = FACTOR(CB_ADAM_B2), a2 = FACTOR(CB_ADAM_A2);
+    const real root = FACTOR(CB_ADAM_ROOT), eps = FACTOR(CB_ADAM_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = scale * grad[i];
-        if (decays) g += decay * p[i];
+        real g = decays ? scale * grad[i] + decay * p[i] : scale * grad[i];
         real m_new = b1 * m[i] + a1 * g;
         real v_new = b2 * v[i] + a2 * g * g;
         m[i] = m_new;
@@ -34,7 +31,7 @@ INLINE void NAME(adam_loop)(const double *f, const cb_optim_row *row, int64_t at
 }
 
 static void NAME(adam)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    const bool decays = f[CB_ADAM_DECAY] != 0.0, ams = f[CB_ADAM_AMS] != 0.0;
+    const bool decays = f[CB_DECAY] != 0.0, ams = f[CB_ADAM_AMS] != 0.0;
     if (decays && ams) {
         NAME(adam_loop)(f, row, at, n, true, true);
     } else if (decays) {
@@ -50,14 +47,12 @@ static void NAME(adam)(const double *f, const cb_optim_row *row, int64_t at, int
 
 INLINE void NAME(sgd_loop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n,
                            bool decays, bool moves, bool is_first, bool ahead) {
-    real *restrict p = (real *)row->param + at, *restrict b = NAME(array)(row->state[0], at);
-    const real *restrict grad = (const real *)row->grad + at;
-    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_SGD_DECAY];
-    const real rate = (real)f[CB_SGD_RATE], kept = (real)f[CB_SGD_KEPT];
-    const real added = (real)f[CB_SGD_ADDED];
+    INPUTS;
+    real *restrict b = STATE(0);
+    const real rate = FACTOR(CB_SGD_RATE), kept = FACTOR(CB_SGD_KEPT);
+    const real added = FACTOR(CB_SGD_ADDED);
     for (int64_t i = 0; i < n; i++) {
-        real g = scale * grad[i];
-        if (decays) g += decay * p[i];
+        real g = decays ? scale * grad[i] + decay * p[i] : scale * grad[i];
         if (moves) {
             real b_new = is_first ? g : kept * b[i] + added * g;
             b[i] = b_new;
@@ -82,7 +77,7 @@ INLINE void NAME(sgd_decaying)(const double *f, const cb_optim_row *row, int64_t
 }
 
 static void NAME(sgd)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    if (f[CB_SGD_DECAY] != 0.0) {
+    if (f[CB_DECAY] != 0.0) {
         NAME(sgd_decaying)(f, row, at, n, true);
     } else {
         NAME(sgd_decaying)(f, row, at, n, false);
@@ -92,18 +87,15 @@ static void NAME(sgd)(const double *f, const cb_optim_row *row, int64_t at, int6
 /* ---- others: conditions on factors are the same for all elements, and leave the loops -------- */
 
 static void NAME(radam)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    real *restrict p = (real *)row->param + at, *restrict m = (real *)row->state[0] + at;
-    real *restrict v = (real *)row->state[1] + at;
-    const real *restrict grad = (const real *)row->grad + at;
-    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_RADAM_DECAY];
-    const real keep = (real)f[CB_RADAM_KEEP], rate = (real)f[CB_RADAM_RATE];
-    const real b1 = (real)f[CB_RADAM_B1], a1 = (real)f[CB_RADAM_A1];
-    const real b2 = (real)f[CB_RADAM_B2], a2 = (real)f[CB_RADAM_A2];
-    const real eps = (real)f[CB_RADAM_EPS];
+    INPUTS;
+    real *restrict m = STATE(0), *restrict v = STATE(1);
+    const real keep = FACTOR(CB_RADAM_KEEP), rate = FACTOR(CB_RADAM_RATE);
+    const real b1 = FACTOR(CB_RADAM_B1), a1 = FACTOR(CB_RADAM_A1);
+    const real b2 = FACTOR(CB_RADAM_B2), a2 = FACTOR(CB_RADAM_A2);
+    const real eps = FACTOR(CB_RADAM_EPS);
     const bool rectified = f[CB_RADAM_RECTIFIED] != 0.0;
     for (int64_t i = 0; i < n; i++) {
-        real g = scale * grad[i];
-        g = decay != 0 ? g + decay * p[i] : g;
+        real g = GRADIENT;
         m[i] = b1 * m[i] + a1 * g;
         v[i] = b2 * v[i] + a2 * g * g;
         real step = rate * m[i];
@@ -113,16 +105,13 @@ static void NAME(radam)(const double *f, const cb_optim_row *row, int64_t at, in
 }
 
 static void NAME(adamax)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    real *restrict p = (real *)row->param + at, *restrict m = (real *)row->state[0] + at;
-    real *restrict u = (real *)row->state[1] + at;
-    const real *restrict grad = (const real *)row->grad + at;
-    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_ADAMAX_DECAY];
-    const real b1 = (real)f[CB_ADAMAX_B1], a1 = (real)f[CB_ADAMAX_A1];
-    const real b2 = (real)f[CB_ADAMAX_B2], rate = (real)f[CB_ADAMAX_RATE];
-    const real eps = (real)f[CB_ADAMAX_EPS];
+    INPUTS;
+    real *restrict m = STATE(0), *restrict u = STATE(1);
+    const real b1 = FACTOR(CB_ADAMAX_B1), a1 = FACTOR(CB_ADAMAX_A1);
+    const real b2 = FACTOR(CB_ADAMAX_B2), rate = FACTOR(CB_ADAMAX_RATE);
+    const real eps = FACTOR(CB_ADAMAX_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = scale * grad[i];
-        g = decay != 0 ? g + decay * p[i] : g;
+        real g = GRADIENT;
         real old = b2 * u[i], now = magnitude(g) + eps;
         m[i] = b1 * m[i] + a1 * g;
         u[i] = old > now || old != old ? old : now; /* NaN stays, wherever it comes from */
@@ -131,29 +120,24 @@ static void NAME(adamax)(const double *f, const cb_optim_row *row, int64_t at, i
 }
 
 static void NAME(adagrad)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    real *restrict p = (real *)row->param + at, *restrict s = (real *)row->state[0] + at;
-    const real *restrict grad = (const real *)row->grad + at;
-    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_ADAGRAD_DECAY];
-    const real first = (real)f[CB_ADAGRAD_FIRST], rate = (real)f[CB_ADAGRAD_RATE];
-    const real eps = (real)f[CB_ADAGRAD_EPS];
+    INPUTS;
+    real *restrict s = STATE(0);
+    const real first = FACTOR(CB_ADAGRAD_FIRST), rate = FACTOR(CB_ADAGRAD_RATE);
+    const real eps = FACTOR(CB_ADAGRAD_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = scale * grad[i];
-        g = decay != 0 ? g + decay * p[i] : g;
+        real g = GRADIENT;
         s[i] = s[i] + first + g * g;
         p[i] -= rate * g / (square_root(s[i]) + eps);
     }
 }
 
 static void NAME(adadelta)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    real *restrict p = (real *)row->param + at, *restrict s = (real *)row->state[0] + at;
-    real *restrict a = (real *)row->state[1] + at;
-    const real *restrict grad = (const real *)row->grad + at;
-    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_ADADELTA_DECAY];
-    const real rho = (real)f[CB_ADADELTA_RHO], rest = (real)f[CB_ADADELTA_REST];
-    const real rate = (real)f[CB_ADADELTA_RATE], eps = (real)f[CB_ADADELTA_EPS];
+    INPUTS;
+    real *restrict s = STATE(0), *restrict a = STATE(1);
+    const real rho = FACTOR(CB_ADADELTA_RHO), rest = FACTOR(CB_ADADELTA_REST);
+    const real rate = FACTOR(CB_ADADELTA_RATE), eps = FACTOR(CB_ADADELTA_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = scale * grad[i];
-        g = decay != 0 ? g + decay * p[i] : g;
+        real g = GRADIENT;
         s[i] = rho * s[i] + rest * g * g;
         real d = square_root(a[i] + eps) / square_root(s[i] + eps) * g;
         a[i] = rho * a[i] + rest * d * d;
@@ -163,17 +147,14 @@ static void NAME(adadelta)(const double *f, const cb_optim_row *row, int64_t at,
 
 INLINE void NAME(rmsprop_loop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n,
                                bool centered, bool moves) {
-    real *restrict p = (real *)row->param + at, *restrict s = (real *)row->state[0] + at;
-    real *restrict h = NAME(array)(row->state[1], at);
-    real *restrict b = NAME(array)(row->state[centered ? 2 : 1], at);
-    const real *restrict grad = (const real *)row->grad + at;
-    const real scale = (real)f[CB_GRAD_SCALE], decay = (real)f[CB_RMSPROP_DECAY];
-    const real alpha = (real)f[CB_RMSPROP_ALPHA], rest = (real)f[CB_RMSPROP_REST];
-    const real rate = (real)f[CB_RMSPROP_RATE], eps = (real)f[CB_RMSPROP_EPS];
-    const real kept = (real)f[CB_RMSPROP_KEPT];
+    INPUTS;
+    real *restrict s = STATE(0), *restrict h = STATE(1);
+    real *restrict b = STATE(centered ? 2 : 1);
+    const real alpha = FACTOR(CB_RMSPROP_ALPHA), rest = FACTOR(CB_RMSPROP_REST);
+    const real rate = FACTOR(CB_RMSPROP_RATE), eps = FACTOR(CB_RMSPROP_EPS);
+    const real kept = FACTOR(CB_RMSPROP_KEPT);
     for (int64_t i = 0; i < n; i++) {
-        real g = scale * grad[i];
-        g = decay != 0 ? g + decay * p[i] : g;
+        real g = GRADIENT;
         real spread = s[i] = alpha * s[i] + rest * g * g;
         if (centered) {
             h[i] = alpha * h[i] + rest * g;
@@ -203,16 +184,116 @@ static void NAME(rmsprop_centered)(const double *f, const cb_optim_row *row, int
 }
 
 static void NAME(lion)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    real *restrict p = (real *)row->param + at, *restrict m = (real *)row->state[0] + at;
-    const real *restrict grad = (const real *)row->grad + at;
-    const real scale = (real)f[CB_GRAD_SCALE], keep = (real)f[CB_LION_KEEP];
-    const real b1 = (real)f[CB_LION_B1], a1 = (real)f[CB_LION_A1];
-    const real b2 = (real)f[CB_LION_B2], a2 = (real)f[CB_LION_A2];
-    const real rate = (real)f[CB_LION_RATE];
+    INPUTS;
+    real *restrict m = STATE(0);
+    const real keep = FACTOR(CB_LION_KEEP);
+    const real b1 = FACTOR(CB_LION_B1), a1 = FACTOR(CB_LION_A1);
+    const real b2 = FACTOR(CB_LION_B2), a2 = FACTOR(CB_LION_A2);
+    const real rate = FACTOR(CB_LION_RATE);
     for (int64_t i = 0; i < n; i++) {
-        real g = scale * grad[i], u = b1 * m[i] + a1 * g;
+        real g = GRADIENT, u = b1 * m[i] + a1 * g;
         real sign = u > 0 ? (real)1 : (u < 0 ? (real)-1 : u); /* zeros and NaN as they are */
         m[i] = b2 * m[i] + a2 * g;
         p[i] = p[i] * keep - rate * sign;
+    }
+}
+
+static void NAME(nadam)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    INPUTS;
+    real *restrict m = STATE(0), *restrict v = STATE(1);
+    const real b1 = FACTOR(CB_NADAM_B1), a1 = FACTOR(CB_NADAM_A1), keep = FACTOR(CB_NADAM_KEEP);
+    const real b2 = FACTOR(CB_NADAM_B2), a2 = FACTOR(CB_NADAM_A2), eps = FACTOR(CB_NADAM_EPS);
+    const real now = FACTOR(CB_NADAM_NOW), past = FACTOR(CB_NADAM_PAST);
+    const real root = FACTOR(CB_NADAM_ROOT);
+    for (int64_t i = 0; i < n; i++) {
+        real g = GRADIENT;
+        m[i] = b1 * m[i] + a1 * g;
+        v[i] = b2 * v[i] + a2 * g * g;
+        p[i] = p[i] * keep - (now * g + past * m[i]) / (square_root(v[i]) * root + eps);
+    }
+}
+
+static void NAME(ademamix)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    INPUTS;
+    real *restrict m = STATE(0), *restrict l = STATE(1), *restrict v = STATE(2);
+    const real b1 = FACTOR(CB_ADEMAMIX_B1), a1 = FACTOR(CB_ADEMAMIX_A1);
+    const real b2 = FACTOR(CB_ADEMAMIX_B2), a2 = FACTOR(CB_ADEMAMIX_A2);
+    const real b3 = FACTOR(CB_ADEMAMIX_B3), a3 = FACTOR(CB_ADEMAMIX_A3);
+    const real now = FACTOR(CB_ADEMAMIX_NOW), past = FACTOR(CB_ADEMAMIX_PAST);
+    const real root = FACTOR(CB_ADEMAMIX_ROOT), eps = FACTOR(CB_ADEMAMIX_EPS);
+    const real keep = FACTOR(CB_ADEMAMIX_KEEP);
+    for (int64_t i = 0; i < n; i++) {
+        real g = GRADIENT;
+        m[i] = b1 * m[i] + a1 * g;
+        l[i] = b3 * l[i] + a3 * g;
+        v[i] = b2 * v[i] + a2 * g * g;
+        p[i] = p[i] * keep - (now * m[i] + past * l[i]) / (square_root(v[i]) * root + eps);
+    }
+}
+
+static void NAME(adopt)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    INPUTS;
+    real *restrict m = STATE(0), *restrict v = STATE(1);
+    const real b1 = FACTOR(CB_ADOPT_B1), a1 = FACTOR(CB_ADOPT_A1), keep = FACTOR(CB_ADOPT_KEEP);
+    const real b2 = FACTOR(CB_ADOPT_B2), a2 = FACTOR(CB_ADOPT_A2), rate = FACTOR(CB_ADOPT_RATE);
+    const real eps = FACTOR(CB_ADOPT_EPS), most = FACTOR(CB_ADOPT_MOST);
+    if (f[CB_ADOPT_IS_FIRST] != 0.0) {
+        for (int64_t i = 0; i < n; i++) v[i] = GRADIENT * GRADIENT;
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) { /* NaN passes both comparisons */
+        real g = GRADIENT, spread = square_root(v[i]);
+        real u = g / (spread < eps ? eps : spread);
+        u = u > most ? most : (u < -most ? -most : u);
+        m[i] = b1 * m[i] + a1 * u;
+        p[i] = p[i] * keep - rate * m[i];
+        v[i] = b2 * v[i] + a2 * g * g;
+    }
+}
+
+static void NAME(asgd)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    INPUTS;
+    real *restrict x = STATE(0);
+    const real keep = FACTOR(CB_ASGD_KEEP), rate = FACTOR(CB_ASGD_RATE);
+    const real share = FACTOR(CB_ASGD_SHARE);
+    for (int64_t i = 0; i < n; i++) {
+        real g = GRADIENT;
+        p[i] = p[i] * keep - rate * g;
+        x[i] = share == 1 ? p[i] : x[i] + (p[i] - x[i]) * share;
+    }
+}
+
+static void NAME(rprop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    INPUTS;
+    real *restrict q = STATE(0), *restrict s = STATE(1);
+    const real begin = FACTOR(CB_RPROP_BEGIN), down = FACTOR(CB_RPROP_DOWN);
+    const real up = FACTOR(CB_RPROP_UP), least = FACTOR(CB_RPROP_LEAST);
+    const real most = FACTOR(CB_RPROP_MOST);
+    for (int64_t i = 0; i < n; i++) {
+        real g = GRADIENT, turn = g * q[i];
+        real factor = turn > 0 ? up : (turn < 0 ? down : (turn == 0 ? (real)1 : turn));
+        real size = (begin != 0 ? begin : s[i]) * factor; /* NaN stays */
+        size = size < least ? least : (size > most ? most : size);
+        g = turn < 0 ? (real)0 : g;
+        p[i] -= (g > 0 ? (real)1 : (g < 0 ? (real)-1 : g)) * size;
+        s[i] = size;
+        q[i] = g;
+    }
+}
+
+static void NAME(schedule_free)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    INPUTS;
+    real *restrict z = STATE(0), *restrict v = STATE(1);
+    const real still = FACTOR(CB_SCHEDULE_FREE_STILL), share = FACTOR(CB_SCHEDULE_FREE_SHARE);
+    const real b2 = FACTOR(CB_SCHEDULE_FREE_B2), a2 = FACTOR(CB_SCHEDULE_FREE_A2);
+    const real root = FACTOR(CB_SCHEDULE_FREE_ROOT), eps = FACTOR(CB_SCHEDULE_FREE_EPS);
+    const real back = FACTOR(CB_SCHEDULE_FREE_BACK), rate = FACTOR(CB_SCHEDULE_FREE_RATE);
+    const bool is_first = f[CB_SCHEDULE_FREE_IS_FIRST] != 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        real g = GRADIENT, y = p[i], old = is_first ? y : z[i];
+        v[i] = b2 * v[i] + a2 * g * g;
+        real u = g / (square_root(v[i]) * root + eps) + still * y;
+        p[i] = y + (old - y) * share + back * u;
+        z[i] = old - rate * u;
     }
 }

@@ -10,21 +10,14 @@ enum { LR, BETA1, BETA2, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
 
 static const char *const states[] = {"m"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = {"lr", 0.0, CB_HYPER_MOST, false},
-    [BETA1] = {"beta1", 0.0, 1.0, true},
-    [BETA2] = {"beta2", 0.0, 1.0, true},
-    [WEIGHT_DECAY] = {"weight_decay", 0.0, CB_HYPER_MOST, false},
-    [MAXIMIZE] = {"maximize", 0.0, 1.0, false},
+    [LR] = CB_HYPER_LEAST_0("lr"),          [BETA1] = CB_HYPER_BELOW_1("beta1"),
+    [BETA2] = CB_HYPER_BELOW_1("beta2"),    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static uint32_t n_used(const double *hyper) {
-    (void)hyper;
-    return 1;
-}
-
-static void factors_of(const double *hyper, int64_t t, double *f) {
-    (void)t;
-    f[CB_GRAD_SCALE] = hyper[MAXIMIZE] != 0.0 ? -1.0 : 1.0;
+static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
+    (void)row;
+    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     f[CB_LION_KEEP] = 1.0 - hyper[LR] * hyper[WEIGHT_DECAY];
     f[CB_LION_B1] = hyper[BETA1];
     f[CB_LION_A1] = 1.0 - hyper[BETA1];
@@ -33,14 +26,4 @@ static void factors_of(const double *hyper, int64_t t, double *f) {
     f[CB_LION_RATE] = hyper[LR];
 }
 
-static void step(const cb_optim_table *table, cb_threads *pool) {
-    cb_step_elements(table, pool, factors_of, CB_FORMULA_LION);
-}
-
-const cb_optimizer cb_optimizer_lion = {.name = "lion",
-                                        .n_state = 1,
-                                        .n_hyper = N_HYPER,
-                                        .state = states,
-                                        .hyper = hypers,
-                                        .n_used = n_used,
-                                        .step = step};
+CB_ELEMENTWISE(lion, CB_FORMULA_LION, factors_of, states, hypers);

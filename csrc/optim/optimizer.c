@@ -2,6 +2,14 @@
  * hyper-parameters. After them a step cannot fail, so nothing is ever half stepped. */
 #include "optimizer.h"
 
+uint32_t cb_optimizer_n_used(const cb_optimizer *o, const double *hyper) {
+    return o->n_used ? o->n_used(hyper) : o->n_state;
+}
+
+void cb_optimizer_count_on(const cb_optimizer *o, const double *hyper, int64_t t, double *number) {
+    if (o->count_on) o->count_on(hyper, t, number);
+}
+
 /* Also false for NaN. */
 static bool is_within(double x, const cb_hyper *h) {
     return x >= h->low && (h->below ? x < h->high : x <= h->high);
@@ -78,7 +86,8 @@ cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uin
                        o->name, i, (long long)row->t);
     }
     if (row->n == 0) return CB_OK;
-    return check_arrays(o, row, o->n_used(x->hyper + (size_t)row->group * x->n_hyper), i, err);
+    const double *hyper = x->hyper + (size_t)row->group * x->n_hyper;
+    return check_arrays(o, row, cb_optimizer_n_used(o, hyper), i, err);
 }
 
 cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x, cb_error *err) {

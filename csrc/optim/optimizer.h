@@ -22,14 +22,27 @@ typedef struct cb_hyper { /* a hyper-parameter is in [low, high], or with `below
 } cb_hyper;
 
 #define CB_HYPER_MOST 1e30 /* `high` of a number that has only to be finite */
+#define CB_HYPER_LEAST_0(name) \
+    { name, 0.0, CB_HYPER_MOST, false }
+#define CB_HYPER_0_TO_1(name) \
+    { name, 0.0, 1.0, false }
+#define CB_HYPER_BELOW_1(name) \
+    { name, 0.0, 1.0, true }
+#define CB_HYPER_FLAG(name) \
+    { name, 0.0, 1.0, false }
 
 struct cb_optimizer {
     const char *name;
     uint32_t n_state, n_hyper;
     const char *const *state; /* [n_state] names */
     const cb_hyper *hyper;    /* [n_hyper] */
-    /* How many of the states, counted from the first, a group with this row has. */
+    /* How many of the states, counted from the first, a group with this row has; NULL: all. */
     uint32_t (*n_used)(const double *hyper);
+    /* Numbers that a parameter keeps beside t: what they are after step t, made of what they were
+     * before; at t = 0 what they begin with. NULL: there are none. */
+    void (*count_on)(const double *hyper, int64_t t, double *number);
+    uint32_t n_number;
+    const char *const *number; /* [n_number] names */
     /* What the ranges do not say; may be NULL. */
     cb_status (*check)(const double *hyper, uint32_t group, cb_error *err);
     /* The step, after all checks: it cannot fail. The same bits for any number of threads. */

@@ -7,7 +7,10 @@ static const cb_optimizer *const known[] = {&cb_optimizer_adam,    &cb_optimizer
                                             &cb_optimizer_radam,   &cb_optimizer_adamax,
                                             &cb_optimizer_adagrad, &cb_optimizer_adadelta,
                                             &cb_optimizer_rmsprop, &cb_optimizer_rmsprop_centered,
-                                            &cb_optimizer_lion,    &cb_optimizer_sgd};
+                                            &cb_optimizer_lion,    &cb_optimizer_sgd,
+                                            &cb_optimizer_nadam,   &cb_optimizer_ademamix,
+                                            &cb_optimizer_adopt,   &cb_optimizer_asgd,
+                                            &cb_optimizer_rprop,   &cb_optimizer_schedule_free};
 #define N_KNOWN (sizeof known / sizeof known[0])
 
 const cb_optimizer *cb_optimizer_at(uint32_t i) { return i < N_KNOWN ? known[i] : NULL; }
@@ -29,6 +32,6 @@ const char *cb_optimizer_hyper_name(const cb_optimizer *o, uint32_t i) {
     return i < o->n_hyper ? o->hyper[i].name : NULL;
 }
 
-uint32_t cb_optimizer_n_used(const cb_optimizer *o, const double *hyper) {
-    return o->n_used(hyper);
+const char *cb_optimizer_number_name(const cb_optimizer *o, uint32_t i) {
+    return i < o->n_number ? o->number[i] : NULL;
 }

@@ -14,12 +14,12 @@ enum { LR, MOMENTUM, DAMPENING, WEIGHT_DECAY, NESTEROV, MAXIMIZE, N_HYPER };
 
 static const char *const states[] = {"momentum_buffer"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = {"lr", 0.0, CB_HYPER_MOST, false},
-    [MOMENTUM] = {"momentum", 0.0, CB_HYPER_MOST, false},
+    [LR] = CB_HYPER_LEAST_0("lr"),
+    [MOMENTUM] = CB_HYPER_LEAST_0("momentum"),
     [DAMPENING] = {"dampening", -CB_HYPER_MOST, CB_HYPER_MOST, false},
-    [WEIGHT_DECAY] = {"weight_decay", 0.0, CB_HYPER_MOST, false},
-    [NESTEROV] = {"nesterov", 0.0, 1.0, false},
-    [MAXIMIZE] = {"maximize", 0.0, 1.0, false},
+    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [NESTEROV] = CB_HYPER_FLAG("nesterov"),
+    [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
 static uint32_t n_used(const double *hyper) { return hyper[MOMENTUM] != 0.0; }
@@ -32,25 +32,14 @@ static cb_status check(const double *hyper, uint32_t group, cb_error *err) {
                    group, hyper[MOMENTUM], hyper[DAMPENING]);
 }
 
-static void factors_of(const double *hyper, int64_t t, double *f) {
-    f[CB_GRAD_SCALE] = hyper[MAXIMIZE] != 0.0 ? -1.0 : 1.0;
-    f[CB_SGD_DECAY] = hyper[WEIGHT_DECAY];
+static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
+    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
+    f[CB_DECAY] = hyper[WEIGHT_DECAY];
     f[CB_SGD_RATE] = -hyper[LR];
     f[CB_SGD_KEPT] = hyper[MOMENTUM];
     f[CB_SGD_ADDED] = 1.0 - hyper[DAMPENING];
-    f[CB_SGD_IS_FIRST] = t == 1;
+    f[CB_SGD_IS_FIRST] = row->t == 1;
     f[CB_SGD_AHEAD] = hyper[NESTEROV];
 }
 
-static void step(const cb_optim_table *table, cb_threads *pool) {
-    cb_step_elements(table, pool, factors_of, CB_FORMULA_SGD);
-}
-
-const cb_optimizer cb_optimizer_sgd = {.name = "sgd",
-                                       .n_state = 1,
-                                       .n_hyper = N_HYPER,
-                                       .state = states,
-                                       .hyper = hypers,
-                                       .n_used = n_used,
-                                       .check = check,
-                                       .step = step};
+CB_ELEMENTWISE(sgd, CB_FORMULA_SGD, factors_of, states, hypers, .n_used = n_used, .check = check);

@@ -104,7 +104,8 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
         const cb_optim_row *row = &x->row[i];
         CB_TRY(cb_optim_check_row(o, view, i, err));
         x->row_moved[i] = true;
-        x->n_used[i] = (uint8_t)o->n_used(view->hyper + (size_t)row->group * o->n_hyper);
+        x->n_used[i] =
+            (uint8_t)cb_optimizer_n_used(o, view->hyper + (size_t)row->group * o->n_hyper);
         if (row->n == 0) continue;
         add_span(x, i, 0, row->param);
         for (uint32_t k = 0; k < x->n_used[i]; k++) add_span(x, i, 1 + k, row->state[k]);
@@ -165,7 +166,8 @@ static cb_status check_numbers(cb_tensor_table *x, const cb_optim_table *view, c
         if (row->group >= view->n_groups || row->t < 1) {
             x->stale = true; /* which says what is wrong */
         } else {
-            x->stale = x->n_used[i] != o->n_used(view->hyper + (size_t)row->group * o->n_hyper);
+            x->stale = x->n_used[i] !=
+                       cb_optimizer_n_used(o, view->hyper + (size_t)row->group * o->n_hyper);
         }
     }
     return x->stale ? refresh(x, view, err) : CB_OK;

@@ -96,6 +96,7 @@ class Step:
         group_of: Sequence[int],
         groups: Sequence[tuple[float, ...]],
         t: np.ndarray[Any, Any],
+        numbers: np.ndarray[Any, Any],
         count: np.ndarray[Any, Any] | None = None,
         next: int = 0,
         /,
@@ -129,6 +130,7 @@ class OptimizerTable:
         groups: Sequence[tuple[float, ...]],
         t: np.ndarray[Any, Any],
         missed: np.ndarray[Any, Any],
+        numbers: np.ndarray[Any, Any],
         /,
     ) -> None: ...
     def step_tensors(
@@ -139,6 +141,7 @@ class OptimizerTable:
         states: tuple[dict[str, Any], ...],
         keys: tuple[str, ...],
         count_key: str,
+        number_keys: tuple[str, ...],
         grads: dict[int, Any] | None,
         group_of: Sequence[int],
         groups: Sequence[tuple[float, ...]],
@@ -146,15 +149,16 @@ class OptimizerTable:
     ) -> tuple[list[tuple[int, int, str]], int]:
         """One step of the parameters that have a gradient, by memory: each row's states stand in
         its dict under ``keys``, the count of its steps under ``count_key`` (where there is none, it
-        is not the first). ``exchange`` is DLPack's capsule, ``kinds`` the types that are read with
-        it, ``grads`` gradients to take in place of ``.grad``.
+        is not the first), the numbers that it keeps under ``number_keys``. ``exchange`` is DLPack's
+        capsule, ``kinds`` the types that are read with it, ``grads`` gradients to take in place of
+        ``.grad``.
 
         Returns what does not fit, as (row, column, why), and the number of rows without gradient:
-        column -1 is the count, 0 the parameter, 1 the gradient, from 2 on the states. The step is
-        taken where everything fits."""
+        column -1 is the count, -2 the first number and so on, 0 the parameter, 1 the gradient, from
+        2 on the states. The step is taken where everything fits."""
 
-def optimizer_table() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
-    """(name, names of states, names of hyper-parameters) of each optimizer."""
+def optimizer_table() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]:
+    """(name, names of states, of hyper-parameters, of numbers kept) of each optimizer."""
 
 def optimizer_states(name: str, row: tuple[float, ...], /) -> tuple[str, ...]:
     """The states that a group with these hyper-parameters has."""

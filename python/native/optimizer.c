@@ -1,6 +1,9 @@
 /* optimizer.c: the optimizers of the core by name, and the rows of numbers that they take. */
 #include "state.h"
 
+#include "base/dtype.h"
+#include "base/shape.h"
+
 int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what) {
     if ((size_t)PyTuple_GET_SIZE(tuple) == wanted) return 0;
     PyErr_Format(PyExc_ValueError, "expected %zu %s, got %zd", wanted, what,
@@ -77,6 +80,19 @@ int cb_py_optimizer_parse(const char *name, PyObject *groups, PyObject *group_of
     return parse_group_ids(group_of, n_params, out);
 }
 
+int cb_py_optimizer_numbers(PyObject *array, uint32_t n_params, cb_py_optimizer *out) {
+    cb_py_view view;
+    out->n_number = count(out->core, cb_optimizer_number_name);
+    if (cb_py_view_of(array, "numbers", &view) < 0) return -1;
+    const int64_t n = (int64_t)n_params * out->n_number;
+    bool good = view.known_dtype && view.dtype == CB_F64 && view.contiguous && view.aligned &&
+                view.writable && cb_numel(&view.shape) == n;
+    out->number = (double *)(void *)view.data;
+    if (good) return 0;
+    PyErr_Format(PyExc_TypeError, "numbers: expected a writable array of %lld f64", (long long)n);
+    return -1;
+}
+
 void cb_py_optimizer_drop(cb_py_optimizer *optimizer) {
     PyMem_Free(optimizer->group);
     PyMem_Free(optimizer->hyper);
@@ -102,9 +118,10 @@ PyObject *cb_py_optimizer_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
     for (uint32_t i = 0; rows && i < n; i++) {
         const cb_optimizer *core = cb_optimizer_at(i);
         PyObject *row = Py_BuildValue(
-            "(sNN)", cb_optimizer_name(core),
+            "(sNNN)", cb_optimizer_name(core),
             names(core, count(core, cb_optimizer_state_name), cb_optimizer_state_name),
-            names(core, count(core, cb_optimizer_hyper_name), cb_optimizer_hyper_name));
+            names(core, count(core, cb_optimizer_hyper_name), cb_optimizer_hyper_name),
+            names(core, count(core, cb_optimizer_number_name), cb_optimizer_number_name));
         if (!row) Py_CLEAR(rows);
         else PyTuple_SET_ITEM(rows, (Py_ssize_t)i, row);
     }

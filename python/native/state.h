@@ -123,7 +123,8 @@ typedef struct cb_py_optimizer { /* the optimizer's part of a call */
     const cb_optimizer *core;
     uint32_t *group; /* [n_params] */
     double *hyper;   /* [n_groups][n_hyper] */
-    uint32_t n_hyper, n_groups;
+    double *number;  /* [n_params][n_number], borrowed; NULL until it is asked for */
+    uint32_t n_hyper, n_groups, n_number;
     int64_t *t; /* steps taken so far, set by the caller */
 } cb_py_optimizer;
 
@@ -131,6 +132,8 @@ const cb_optimizer *cb_py_optimizer_find(const char *name); /* NULL: ValueError 
 /* Drop it after a failure, too. */
 int cb_py_optimizer_parse(const char *name, PyObject *groups, PyObject *group_of, uint32_t n_params,
                           cb_py_optimizer *out);
+/* Takes an array of the numbers that parameters keep; -1: it is none. */
+int cb_py_optimizer_numbers(PyObject *array, uint32_t n_params, cb_py_optimizer *out);
 void cb_py_optimizer_drop(cb_py_optimizer *optimizer);
 /* ValueError (and -1): a tuple of another length. */
 int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what);

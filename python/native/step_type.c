@@ -272,6 +272,7 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const cb_py_o
         update.group = opt->group;
         update.hyper = opt->hyper;
         update.n_groups = opt->n_groups;
+        update.numbers = opt->number;
     }
 
     double seconds = 0;
@@ -411,23 +412,26 @@ static int parse_states(PyObject *states, const cb_optimizer *core, run_arrays *
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, count, next) ->
+/* train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, numbers,
+ * count, next) ->
  * (peak_bytes, n_alloc, seconds) */
 static PyObject *step_train(cb_py_step *self, PyObject *args) {
     PyObject *inputs, *outputs, *states, *group_of, *groups, *t, *count = Py_None, *result = NULL;
+    PyObject *numbers;
     const char *name;
     long long next = 0;
     draw_count draws = {0};
     unsigned long long seed;
     unsigned int random_step;
     cb_py_optimizer opt = {0};
-    if (!PyArg_ParseTuple(args, "OOKIsOOOO|OL:train", &inputs, &outputs, &seed, &random_step, &name,
-                          &states, &group_of, &groups, &t, &count, &next)) {
+    if (!PyArg_ParseTuple(args, "OOKIsOOOOO|OL:train", &inputs, &outputs, &seed, &random_step,
+                          &name, &states, &group_of, &groups, &t, &numbers, &count, &next)) {
         return NULL;
     }
     cb_run settings = {.seed = seed, .random_step = random_step};
     run_arrays run = {.is_stepped = true};
     if (cb_py_optimizer_parse(name, groups, group_of, self->n_wrt, &opt) < 0) goto done;
+    if (cb_py_optimizer_numbers(numbers, self->n_wrt, &opt) < 0) goto done;
     if (parse_count(t, "t", &opt.t) < 0 || parse_draws(count, next, &draws) < 0) goto done;
     if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))
         goto done;
@@ -505,8 +509,8 @@ static PyMethodDef step_methods[] = {
      "kernel; bytes are counted by the debug backend"},
     {"train", (PyCFunction)step_train, METH_VARARGS,
      "train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, "
-     "count=None, "
-     "next=0, /) -> (peak_bytes, n_alloc, seconds); count and next as for run"},
+     "numbers, count=None, next=0, /) -> (peak_bytes, n_alloc, seconds); count and next as for "
+     "run"},
     {"text", (PyCFunction)step_text, METH_O,
      "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
     {NULL, NULL, 0, NULL},

@@ -5,7 +5,7 @@
 
 #include "state.h"
 
-#define CB_PY_COLUMNS (3 + CB_MAX_STATES) /* of tensors: param, grad, count of steps, states */
+#define CB_PY_COLUMNS (CB_MAX_NUMBERS + 3 + CB_MAX_STATES) /* of tensors: see table_tensors.c */
 
 typedef struct cb_py_seen { /* addresses to be brought near; nothing is read by them */
     uintptr_t object, shape;
@@ -16,7 +16,7 @@ typedef struct cb_py_table {
     cb_tensor_table *core;
     const cb_optimizer *optimizer;
     PyObject *names; /* tuple of str, one a row, for errors */
-    uint32_t n_rows, n_state;
+    uint32_t n_rows, n_state, n_number;
     cb_py_seen *seen; /* [n_rows][CB_PY_COLUMNS] where tensors lay at the latest step; or NULL */
     atomic_bool busy; /* a step is under way: a second thread, or a signal handler, is refused */
 } cb_py_table;

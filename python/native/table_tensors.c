@@ -7,21 +7,23 @@
  * library's own, which are known by the shape that lay in them at the latest step. */
 #include "table.h"
 
-enum { COUNT = -1, PARAM, GRAD, STATE }; /* columns of what does not fit */
-enum { NEAR = 8, FAR = 16 };             /* how many rows ahead memory is asked for */
+/* Columns of a row's tensors; number k is NUMBER - k. */
+enum { NUMBER = -2, COUNT = -1, PARAM = 0, GRAD = 1, STATE = 2 };
+enum { NEAR = 8, FAR = 16 }; /* how many rows ahead memory is asked for */
 
 typedef struct reading {
     const void *exchange;
-    PyObject *kinds;         /* types of tensors that are what they seem */
-    PyObject *const *params; /* [n_rows] */
-    PyObject *const *states; /* [n_rows] dicts */
-    PyObject *const *keys;   /* [n_state] under which the states stand */
-    PyObject *grads;         /* dict: gradients to take in place of a parameter's own */
+    PyObject *kinds;              /* types of tensors that are what they seem */
+    PyObject *const *params;      /* [n_rows] */
+    PyObject *const *states;      /* [n_rows] dicts */
+    PyObject *const *keys;        /* [n_state] under which the states stand */
+    PyObject *const *number_keys; /* [n_number] */
+    PyObject *grads;              /* dict: gradients to take in place of a parameter's own */
     PyObject *count_key, *grad_name, *is_neg, *is_conj;
     PyObject *unfit; /* list of (row, column, why) */
     PyObject **held; /* tensors that other threads shall not free */
     size_t n_held;
-    cb_py_tensor *counter; /* [n_rows] data NULL: none */
+    cb_py_tensor *counter; /* [n_rows][1 + n_number] the count, the numbers; data NULL: none */
     cb_py_seen *seen;      /* the table's */
     uint32_t n_waiting;    /* rows without gradient */
 } reading;
@@ -56,7 +58,8 @@ static void look_ahead(const cb_py_table *self, const reading *r, uint32_t i) {
     if (i + NEAR >= self->n_rows) return;
     ask_for((uintptr_t)((PyDictObject *)r->states[i + NEAR])->ma_keys, 3);
     const cb_py_seen *seen = r->seen + (size_t)(i + NEAR) * CB_PY_COLUMNS;
-    for (uint32_t k = 0; k < 3 + self->n_state; k++) {
+    for (uint32_t k = CB_MAX_NUMBERS - self->n_number; k < CB_MAX_NUMBERS + 3 + self->n_state;
+         k++) {
         ask_for(seen[k].object, 1);
         ask_for(seen[k].shape - 64, 4); /* a shape stands amid its tensor */
     }
@@ -64,7 +67,7 @@ static void look_ahead(const cb_py_table *self, const reading *r, uint32_t i) {
 
 static void note(const reading *r, uint32_t row, int column, PyObject *object,
                  const cb_py_tensor *tensor) {
-    const size_t k = column == COUNT ? 2 : (size_t)(column >= STATE ? column + 1 : column);
+    const size_t k = (size_t)(column - COUNT + CB_MAX_NUMBERS);
     r->seen[row * (size_t)CB_PY_COLUMNS + k] =
         (cb_py_seen){(uintptr_t)object, (uintptr_t)tensor->shape};
 }
@@ -117,24 +120,55 @@ static int read_gradient(reading *r, uint32_t i, PyObject *grad, const cb_py_ten
     return read_tensor(r, i, GRAD, grad, param, out);
 }
 
-/* The number of this step, after the count of steps taken: f32 or f64 without axes. Where nothing
- * counts, it is not the first one. */
-static int read_count(reading *r, uint32_t i, int64_t *t) {
-    cb_py_tensor *counter = &r->counter[i];
-    PyObject *count = PyDict_GetItemWithError(r->states[i], r->count_key);
-    *t = 2;
-    counter->data = NULL;
-    if (!count) return PyErr_Occurred() ? -1 : 0;
+static double value_of(const cb_py_tensor *scalar) {
+    return scalar->dtype == CB_F32 ? (double)*(const float *)scalar->data
+                                   : *(const double *)scalar->data;
+}
+
+static void set_value(const cb_py_tensor *scalar, double x) {
+    if (scalar->dtype == CB_F32) *(float *)scalar->data = (float)x;
+    else *(double *)scalar->data = x;
+}
+
+/* One number of a row's state, f32 or f64 without axes. NULL: it is not there, or something is
+ * wrong with it, which is listed, or an exception is set. */
+static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObject *key,
+                                       cb_py_tensor *out) {
+    PyObject *object = PyDict_GetItemWithError(r->states[i], key);
+    out->data = NULL;
+    if (!object) return NULL;
     const char *why = "is no plain tensor";
-    hold(r, Py_NewRef(count));
-    if (is_plain(r, count)) why = cb_py_tensor_of(r->exchange, count, counter);
-    if (!why && (counter->n != 1 || counter->is_complex)) why = "is not one number";
-    if (why) return add_unfit(r, i, COUNT, why);
-    note(r, i, COUNT, count, counter);
-    double taken = counter->dtype == CB_F32 ? (double)*(const float *)counter->data
-                                            : *(const double *)counter->data;
+    hold(r, Py_NewRef(object));
+    if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
+    if (!why && (out->n != 1 || out->is_complex)) why = "is not one number";
+    if (!why) {
+        note(r, i, column, object, out);
+        return out;
+    }
+    (void)add_unfit(r, i, column, why); /* an exception is looked for by the caller */
+    return NULL;
+}
+
+/* The number of this step, after the count of steps taken. Where nothing counts, it is not the
+ * first one. */
+static int read_count(reading *r, uint32_t i, cb_py_tensor *out, int64_t *t) {
+    const cb_py_tensor *counter = read_scalar(r, i, COUNT, r->count_key, out);
+    *t = 2;
+    if (!counter) return PyErr_Occurred() ? -1 : 0;
+    const double taken = value_of(counter);
     if (!(taken >= 0 && taken < 9e15)) return add_unfit(r, i, COUNT, "is no number of steps");
     *t = (int64_t)taken + 1;
+    return 0;
+}
+
+static int read_numbers(reading *r, uint32_t i, uint32_t n, cb_py_tensor *out, cb_optim_row *row) {
+    for (uint32_t k = 0; k < n; k++) {
+        const int column = NUMBER - (int)k;
+        const cb_py_tensor *number = read_scalar(r, i, column, r->number_keys[k], &out[k]);
+        if (PyErr_Occurred()) return -1;
+        if (number) row->number[k] = value_of(number);
+        else if (add_unfit(r, i, column, "is missing") < 0) return -1;
+    }
     return 0;
 }
 
@@ -158,15 +192,17 @@ static int read_states(reading *r, uint32_t i, uint32_t n_used, const cb_py_tens
 static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, uint32_t n_used) {
     cb_py_tensor param = {0}, grad = {0};
     cb_optim_row row = {.t = 1, .group = group};
+    cb_py_tensor *counter = &r->counter[(size_t)i * (1 + self->n_number)];
     if (read_tensor(r, i, PARAM, r->params[i], NULL, &param) < 0) return -1;
-    r->counter[i].data = NULL;
+    counter->data = NULL;
     PyObject *gradient = gradient_of(r, i);
     if (PyErr_Occurred()) return -1;
     row.param = param.data;
     row.dtype = param.dtype;
     if (gradient) {
         if (read_gradient(r, i, gradient, &param, &grad) < 0) return -1;
-        if (read_count(r, i, &row.t) < 0) return -1;
+        if (read_count(r, i, counter, &row.t) < 0) return -1;
+        if (read_numbers(r, i, self->n_number, counter + 1, &row) < 0) return -1;
         if (read_states(r, i, n_used, &param, &row) < 0) return -1;
         row.grad = grad.data;
         row.n = param.n;
@@ -177,13 +213,19 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, u
     return 0;
 }
 
-/* What counts the steps of each row is one further, after the step. */
-static void count_steps(const cb_py_table *self, const reading *r) {
+/* What counts the steps of each row is one further after the step, and so are its numbers. */
+static void count_steps(const cb_py_table *self, const cb_py_optimizer *numbers, const reading *r) {
     for (uint32_t i = 0; i < self->n_rows; i++) {
-        const cb_py_tensor *counter = &r->counter[i];
+        const cb_py_tensor *counter = &r->counter[(size_t)i * (1 + self->n_number)];
+        double number[CB_MAX_NUMBERS] = {0};
         if (!counter->data) continue;
-        if (counter->dtype == CB_F32) *(float *)counter->data += 1;
-        else *(double *)counter->data += 1;
+        const double t = value_of(counter) + 1;
+        set_value(counter, t);
+        for (uint32_t k = 0; k < self->n_number; k++) number[k] = value_of(counter + 1 + k);
+        cb_optimizer_count_on(self->optimizer,
+                              numbers->hyper + (size_t)numbers->group[i] * numbers->n_hyper,
+                              (int64_t)t, number);
+        for (uint32_t k = 0; k < self->n_number; k++) set_value(counter + 1 + k, number[k]);
     }
 }
 
@@ -202,7 +244,7 @@ static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, readi
         cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), &error, NULL);
         return -1;
     }
-    count_steps(self, r);
+    count_steps(self, numbers, r);
     return 0;
 }
 
@@ -232,14 +274,15 @@ static void drop_reading(reading *r) {
     Py_XDECREF(r->is_conj);
 }
 
-/* step_tensors(exchange, kinds, params, states, keys, count_key, grads, group_of, groups) ->
- * ([(row, column, why)], rows without gradient) */
+/* step_tensors(exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of,
+ * groups) -> ([(row, column, why)], rows without gradient) */
 PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
-    PyObject *exchange, *params, *states, *keys, *group_of, *groups;
+    PyObject *exchange, *params, *states, *keys, *number_keys, *group_of, *groups;
     cb_py_optimizer numbers = {0};
     reading r = {0};
-    if (!PyArg_ParseTuple(args, "OO!OOOUOOO:step_tensors", &exchange, &PyTuple_Type, &r.kinds,
-                          &params, &states, &keys, &r.count_key, &r.grads, &group_of, &groups)) {
+    if (!PyArg_ParseTuple(args, "OO!OOOUOOOO:step_tensors", &exchange, &PyTuple_Type, &r.kinds,
+                          &params, &states, &keys, &r.count_key, &number_keys, &r.grads, &group_of,
+                          &groups)) {
         return NULL;
     }
     if (r.grads != Py_None && !PyDict_Check(r.grads)) {
@@ -249,8 +292,8 @@ PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
     if (cb_py_table_enter(self) < 0) return NULL;
     const size_t n = self->n_rows;
     const char *name = cb_optimizer_name(self->optimizer);
-    r.held = PyMem_New(PyObject *, n * (2 + CB_MAX_STATES) + 1);
-    r.counter = PyMem_New(cb_py_tensor, n + 1);
+    r.held = PyMem_New(PyObject *, n * (CB_PY_COLUMNS - 1) + 1);
+    r.counter = PyMem_New(cb_py_tensor, n * (1 + self->n_number) + 1);
     if (!self->seen) self->seen = PyMem_Calloc(n * CB_PY_COLUMNS + 1, sizeof *self->seen);
     r.seen = self->seen;
     if (!r.held || !r.counter || !r.seen) PyErr_NoMemory();
@@ -259,6 +302,7 @@ PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
                  (r.params = cb_py_items(params, self->n_rows, "parameters")) &&
                  (r.states = cb_py_items(states, self->n_rows, "states")) &&
                  (r.keys = cb_py_items(keys, self->n_state, "names of states")) &&
+                 (r.number_keys = cb_py_items(number_keys, self->n_number, "names of numbers")) &&
                  check_dicts(self, &r) == 0 &&
                  cb_py_optimizer_parse(name, groups, group_of, self->n_rows, &numbers) == 0;
     if (ready) r.unfit = PyList_New(0);

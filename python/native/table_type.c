@@ -38,6 +38,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->names = Py_NewRef(names);
     self->n_rows = n_rows;
     while (cb_optimizer_state_name(optimizer, self->n_state)) self->n_state++;
+    while (cb_optimizer_number_name(optimizer, self->n_number)) self->n_number++;
     return (PyObject *)self;
 }
 
@@ -135,10 +136,8 @@ static int read_columns(const cb_py_table *self, PyObject *params, PyObject *gra
 }
 
 /* The quick way, for a row whose arrays leave nothing to say: false where there is. */
-static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, uint32_t group,
-                          int64_t t) {
+static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row row) {
     PyObject *param = x->param[i];
-    cb_optim_row row = {.t = t, .group = group};
     if (!cb_py_plain_array(param, true, &row.param, &row.dtype, &row.n)) return false;
     if (x->grad[i] == Py_None) {
         row.n = 0;
@@ -155,11 +154,12 @@ static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, uint3
     return true;
 }
 
-static int set_row(cb_py_table *self, const columns *x, uint32_t i, uint32_t group, int64_t t) {
+static int set_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row row) {
     cb_py_view param, view;
-    if (set_known_row(self, x, i, group, t)) return 0;
+    if (set_known_row(self, x, i, row)) return 0;
     if (take_param(self, i, x->param[i], &param) < 0) return -1;
-    cb_optim_row row = {.param = param.data, .t = t, .dtype = param.dtype, .group = group};
+    row.param = param.data;
+    row.dtype = param.dtype;
     if (x->grad[i] != Py_None) {
         if (take(self, i, "gradient", x->grad[i], &param, false, &view) < 0) return -1;
         row.grad = view.data;
@@ -199,8 +199,26 @@ static int64_t *parse_i64(PyObject *array, const char *name, int64_t n) {
     return NULL;
 }
 
-/* step(params, grads, states, group_of, groups, t, missed): one step more. A row without a gradient
- * (None) stays as it is and has missed one step more. */
+/* The numbers that a row keeps, before its step. */
+static void numbers_before(const cb_py_table *self, const cb_py_optimizer *numbers, uint32_t i,
+                           int64_t t, double *out) {
+    const double *hyper = numbers->hyper + (size_t)numbers->group[i] * numbers->n_hyper;
+    for (uint32_t k = 0; k < self->n_number; k++) out[k] = numbers->number[i * self->n_number + k];
+    if (t == 1) cb_optimizer_count_on(self->optimizer, hyper, 0, out);
+}
+
+/* And after it. */
+static void count_on(const cb_py_table *self, const cb_py_optimizer *numbers, uint32_t i,
+                     int64_t t) {
+    const double *hyper = numbers->hyper + (size_t)numbers->group[i] * numbers->n_hyper;
+    double *number = numbers->number + i * self->n_number;
+    if (!self->n_number) return;
+    numbers_before(self, numbers, i, t, number);
+    cb_optimizer_count_on(self->optimizer, hyper, t, number);
+}
+
+/* step(params, grads, states, group_of, groups, t, missed, numbers): one step more. A row without
+ * a gradient (None) stays as it is and has missed one step more. */
 static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, const columns *x,
                              int64_t *taken, int64_t *missed) {
     if (*taken < 0 || *taken == INT64_MAX) {
@@ -216,21 +234,27 @@ static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, 
                          cb_py_table_name(self, i), (long long)late, (long long)*taken);
             return NULL;
         }
-        if (set_row(self, x, i, numbers->group[i], *taken + 1 - late) < 0) return NULL;
+        cb_optim_row row = {.t = *taken + 1 - late, .group = numbers->group[i]};
+        numbers_before(self, numbers, i, row.t, row.number);
+        if (set_row(self, x, i, row) < 0) return NULL;
     }
     cb_error error = {0};
     if (cb_py_table_run(self, numbers, &error) != CB_OK) return raise(self, &error);
+    for (uint32_t i = 0; i < self->n_rows; i++) {
+        const bool waits = x->grad[i] == Py_None;
+        if (!waits) count_on(self, numbers, i, *taken + 1 - missed[i]);
+        missed[i] += waits;
+    }
     *taken += 1;
-    for (uint32_t i = 0; i < self->n_rows; i++) missed[i] += x->grad[i] == Py_None;
     Py_RETURN_NONE;
 }
 
 static PyObject *table_step(cb_py_table *self, PyObject *args) {
-    PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *result = NULL;
+    PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *kept, *result = NULL;
     cb_py_optimizer numbers = {0};
     columns x;
-    if (!PyArg_ParseTuple(args, "OOOOOOO:step", &params, &grads, &states, &group_of, &groups, &t,
-                          &missed)) {
+    if (!PyArg_ParseTuple(args, "OOOOOOOO:step", &params, &grads, &states, &group_of, &groups, &t,
+                          &missed, &kept)) {
         return NULL;
     }
     if (cb_py_table_enter(self) < 0) return NULL;
@@ -238,6 +262,7 @@ static PyObject *table_step(cb_py_table *self, PyObject *args) {
     int64_t *late = taken ? parse_i64(missed, "missed", self->n_rows) : NULL;
     const char *name = cb_optimizer_name(self->optimizer);
     if (late && cb_py_optimizer_parse(name, groups, group_of, self->n_rows, &numbers) == 0 &&
+        cb_py_optimizer_numbers(kept, self->n_rows, &numbers) == 0 &&
         read_columns(self, params, grads, states, &x) == 0)
         result = step_arrays(self, &numbers, &x, taken, late);
     cb_py_optimizer_drop(&numbers);
@@ -247,13 +272,11 @@ static PyObject *table_step(cb_py_table *self, PyObject *args) {
 
 static PyMethodDef table_methods[] = {
     {"step", (PyCFunction)table_step, METH_VARARGS,
-     "step(params, grads, states, group_of, groups, t, missed, /): one step of the rows that have "
-     "a "
-     "gradient; t and missed, arrays of i64, count with it"},
+     "step(params, grads, states, group_of, groups, t, missed, numbers, /): one step of the rows "
+     "that have a gradient; t and missed, arrays of i64, and numbers, of f64, count with it"},
     {"step_tensors", (PyCFunction)cb_py_table_step_tensors, METH_VARARGS,
-     "step_tensors(exchange, kinds, params, states, keys, count_key, grads, group_of, groups, /) "
-     "-> "
-     "([(row, column, why), ...], rows without gradient); see _native.pyi"},
+     "step_tensors(exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of, "
+     "groups, /) -> ([(row, column, why), ...], rows without gradient); see _native.pyi"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,27 +10,38 @@ hyper-parameters plain numbers: changing ``lr`` between steps recompiles nothing
 from __future__ import annotations
 
 from .algorithms import (
+    ADOPT,
     SGD,
     Adadelta,
     Adagrad,
     Adam,
     Adamax,
     AdamW,
+    AdEMAMix,
     Lion,
+    NAdam,
     RAdam,
     RMSprop,
+    Rprop,
 )
+from .averaged import ASGD, ScheduleFreeAdamW
 from .base import Optimizer
 
 __all__ = [
+    "ADOPT",
+    "ASGD",
     "SGD",
+    "AdEMAMix",
     "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
     "Lion",
+    "NAdam",
     "Optimizer",
     "RAdam",
     "RMSprop",
+    "Rprop",
+    "ScheduleFreeAdamW",
 ]

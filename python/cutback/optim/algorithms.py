@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from .base import Optimizer
-from .numbers import Row, flag, number
+from .numbers import Row, flag, least_zero, number, pair
 from .state import Array
 
 _ASSIGNED = "{}.{} is not assigned: write into its arrays, or use load_state_dict"
@@ -46,7 +46,14 @@ class Adam(Optimizer):
     """
 
     native = "adam"
-    _options = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize")
+    _options: ClassVar[tuple[str, ...]] = (
+        "lr",
+        "betas",
+        "eps",
+        "weight_decay",
+        "amsgrad",
+        "maximize",
+    )
     _squares: ClassVar[tuple[str, ...]] = ("v", "v_max")
 
     def __init__(
@@ -208,6 +215,129 @@ class RAdam(Adam):
         maximize: bool = False,
     ) -> None:
         self.decoupled_weight_decay = decoupled_weight_decay
+        super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)
+
+
+class NAdam(Adam):
+    """NAdam (Dozat 2016), as PyTorch defines it: Adam with Nesterov's momentum, whose share grows.
+
+        mu(t) = beta1 * (1 - 0.96 ** (t * momentum_decay) / 2)
+        mu_product <- mu_product * mu(t)   beginning with 1
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g**2
+        d = (1 - mu(t)) / (1 - mu_product) * g
+            + mu(t + 1) / (1 - mu_product * mu(t + 1)) * m
+        p <- p - lr * d / (sqrt(v / (1 - beta2**t)) + eps)
+
+    Args:
+        momentum_decay: how fast the share of the momentum grows.
+        decoupled_weight_decay: the decay does not pass through the moments.
+        lr, betas, eps, weight_decay, groups, maximize: as for :class:`Adam`.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "nadam"
+    _options = ("lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay",
+                "maximize")  # fmt: skip
+    _squares = ("v",)
+
+    def __init__(
+        self,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 4e-3,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+    ) -> None:
+        self.momentum_decay = momentum_decay
+        self.decoupled_weight_decay = decoupled_weight_decay
+        super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)
+
+
+class AdEMAMix(Adam):
+    """AdEMAMix (Pagliardini, Ablin, Grangier 2024): Adam with a second, slow mean of gradients.
+
+        m <- beta1 * m + (1 - beta1) * g
+        l <- beta3 * l + (1 - beta3) * g
+        v <- beta2 * v + (1 - beta2) * g**2
+        p <- p * (1 - lr * weight_decay)
+        p <- p - lr * (m / (1 - beta1**t) + alpha * l) / (sqrt(v / (1 - beta2**t)) + eps)
+
+    Args:
+        betas: decays of the fast mean, of the mean of squares and of the slow mean, in [0, 1).
+        alpha: share of the slow mean.
+        alpha_warmup: in so many steps alpha grows from 0, evenly.
+        beta3_warmup: in so many steps beta3 grows from beta1, its half-life evenly.
+        lr, eps, weight_decay, groups, maximize: as for :class:`AdamW`.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "ademamix"
+    _n_betas = 3
+    _options = ("lr", "betas", "alpha", "eps", "weight_decay", "alpha_warmup", "beta3_warmup",
+                "maximize")  # fmt: skip
+    _squares = ("v",)
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        alpha: float = 5.0,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        alpha_warmup: float = 0,
+        beta3_warmup: float = 0,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        maximize: bool = False,
+    ) -> None:
+        self.alpha, self.alpha_warmup, self.beta3_warmup = alpha, alpha_warmup, beta3_warmup
+        super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)  # type: ignore[arg-type]
+
+
+class ADOPT(Adam):
+    """ADOPT (Taniguchi et al. 2024): Adam that divides by the root of v before it takes the mean,
+    and by a v that has not seen the gradient. The first step only begins v with ``g**2``.
+
+        u = g / max(sqrt(v), eps)          with clip within (t - 1) ** 0.25 of 0
+        m <- beta1 * m + (1 - beta1) * u
+        p <- p - lr * m
+        v <- beta2 * v + (1 - beta2) * g**2
+
+    Args:
+        decoupled_weight_decay: the decay does not pass through the moments.
+        clip: limit u, as the second version of the paper does.
+        lr, betas, eps, weight_decay, groups, maximize: as for :class:`Adam`.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "adopt"
+    _options = ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "clip", "maximize")
+    _squares = ("v",)
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.9999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        decoupled_weight_decay: bool = False,
+        clip: bool = True,
+        maximize: bool = False,
+    ) -> None:
+        self.decoupled_weight_decay, self.clip = decoupled_weight_decay, clip
         super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)
 
 
@@ -400,3 +530,51 @@ class Lion(Optimizer):
         self.lr, self.betas, self.weight_decay = lr, betas, weight_decay
         self.maximize = maximize
         super().__init__(groups)
+
+
+class Rprop(Optimizer):
+    """Rprop (Riedmiller, Braun 1993), as PyTorch defines it: each element has a step size of its
+    own, which grows while its gradient keeps its sign.
+
+        step_size <- step_size * etas[1] where g * prev > 0, * etas[0] where g * prev < 0
+        step_size <- clip(step_size, *step_sizes)         beginning with lr
+        g <- 0 where g * prev < 0
+        p <- p - sign(g) * step_size
+        prev <- g
+
+    Args:
+        lr: what step sizes begin with.
+        etas: what they are multiplied by after a turn, in [0, 1), and otherwise, at least 1.
+        step_sizes: the smallest and the largest.
+        groups, maximize: as for :class:`Adam`.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "rprop"
+    _options = ("lr", "etas", "step_sizes", "maximize")
+    _squares = ("step_size",)
+
+    def __init__(
+        self,
+        lr: float = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50.0),
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        maximize: bool = False,
+    ) -> None:
+        self.lr, self.etas, self.step_sizes = lr, etas, step_sizes
+        self.maximize = maximize
+        super().__init__(groups)
+
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        lr = least_zero("Rprop", "lr", options["lr"])
+        down, up = pair("Rprop", "etas", options["etas"])
+        least, most = pair("Rprop", "step_sizes", options["step_sizes"])
+        if not down < 1 <= up:
+            raise ValueError(f"Rprop: etas={options['etas']} are not in [0, 1) and at least 1")
+        if least > most:
+            raise ValueError(f"Rprop: step_sizes={options['step_sizes']} are in falling order")
+        return lr, down, up, least, most, flag("Rprop", "maximize", options["maximize"])

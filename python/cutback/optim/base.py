@@ -12,8 +12,9 @@ from ..integers import integer
 from .numbers import Row, betas, flag, least_zero
 from .state import Array, Kind, State, count, find_group, fitting, loaded, zeros
 
-_STATES = {name: states for name, states, _ in _native.optimizer_table()}
-_FLAGS = {"amsgrad", "decoupled_weight_decay", "maximize", "nesterov"}
+_STATES = {name: states for name, states, _, _ in _native.optimizer_table()}
+_NUMBERS = {name: numbers for name, _, _, numbers in _native.optimizer_table()}
+_FLAGS = {"amsgrad", "clip", "decoupled_weight_decay", "maximize", "nesterov"}
 MISSED = "missed"  # stands beside the states in a state_dict
 
 
@@ -27,7 +28,7 @@ class _Table(NamedTuple):
 
 def _nothing(counter: Array, held: dict[str, dict[str, Array]] | None = None) -> State:
     """The state of no parameters, or one that was loaded and waits for them."""
-    return State([], [], [], {}, counter, np.zeros(0, np.int64), held)
+    return State([], [], [], {}, counter, np.zeros(0, np.int64), np.zeros((0, 0)), held)
 
 
 def _beside(structure: tree.Tree, grads: Any, name: str) -> list[Any]:
@@ -58,6 +59,7 @@ class Optimizer:
     native: str  # what the core calls it
     _options: ClassVar[tuple[str, ...]]  # what a group may have besides names
     _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
+    _n_betas: ClassVar[int] = 2
 
     groups: list[dict[str, Any]]
 
@@ -85,7 +87,7 @@ class Optimizer:
         owner, row = type(self).__name__, list[float]()
         for name in self._options:
             if name == "betas":
-                row.extend(betas(owner, options[name]))
+                row.extend(betas(owner, options[name], self._n_betas))
             elif name in _FLAGS:
                 row.append(flag(owner, name, options[name]))
             else:
@@ -170,6 +172,7 @@ class Optimizer:
             rows,
             state.counter,
             state.missed,
+            state.numbers,
         )
 
     def _take_up(self, table: _Table, leaves: Sequence[Any]) -> tuple[State, list[Row]]:
@@ -237,12 +240,13 @@ class Optimizer:
             state: (None,) * len(names) for state in _STATES[self.native]
         }
         missed = np.zeros(len(names), np.int64)
+        numbers = np.zeros((len(names), len(_NUMBERS[self.native])))
         if held.loaded is not None:
             wanted = [used[group] for group in groups]
-            arrays, missed = self._fit(held.loaded, names, kinds, wanted)
+            arrays, missed, numbers = self._fit(held.loaded, names, kinds, wanted)
         return State(
-            list(names), kinds, groups, arrays, held.counter, missed, held.loaded, patterns,
-            int(held.counter),
+            list(names), kinds, groups, arrays, held.counter, missed, numbers, held.loaded,
+            patterns, int(held.counter),
         )  # fmt: skip
 
     def _make_missing(self, used: Sequence[Sequence[str]]) -> None:
@@ -267,15 +271,16 @@ class Optimizer:
         names: Sequence[str],
         kinds: Sequence[Kind],
         wanted: Iterable[Sequence[str]],
-    ) -> tuple[dict[str, tuple[Array | None, ...]], Array]:
-        """Loaded arrays beside the names, and how many steps each parameter has missed.
+    ) -> tuple[dict[str, tuple[Array | None, ...]], Array, Array]:
+        """Loaded arrays beside the names, how many steps each parameter has missed, and the numbers
+        that it keeps.
 
         Raises:
             ValueError: they are those of other parameters, or some are missing.
         """
         places = {name: i for i, name in enumerate(names)}
         arrays: dict[str, list[Array | None]] = {}
-        kinds = [*kinds]
+        kinds, kept = [*kinds], _NUMBERS[self.native]
         for state, by_name in loaded.items():
             others = sorted(set(by_name) - set(names))
             if others:
@@ -283,16 +288,22 @@ class Optimizer:
             arrays[state] = [None] * len(names)
             for name, array in by_name.items():
                 place = places[name]
-                kind = ((), np.dtype(np.int64)) if state == MISSED else kinds[place]
+                kind = kinds[place]
+                if state == MISSED or state in kept:
+                    kind = (), np.dtype(np.int64 if state == MISSED else np.float64)
                 arrays[state][place] = fitting(array, f"{state} of {name}", kind)
         for i, (name, states) in enumerate(zip(names, wanted, strict=True)):
-            for state in states:
+            for state in (*states, *kept):
                 if arrays[state][i] is None:
                     raise ValueError(
                         f"the state is that of other parameters: it has no {state} of {name}"
                     )
         missed = [0 if array is None else int(array) for array in arrays.pop(MISSED)]
-        return {state: tuple(row) for state, row in arrays.items()}, np.array(missed, np.int64)
+        numbers = np.zeros((len(names), len(kept)))
+        for j, number in enumerate(kept):
+            numbers[:, j] = [0 if array is None else float(array) for array in arrays.pop(number)]
+        rows = {state: tuple(row) for state, row in arrays.items()}
+        return rows, np.array(missed, np.int64), numbers
 
     def _patterns(self) -> tuple[tuple[str, ...], ...]:
         """The name patterns of each group as they are now."""
@@ -319,6 +330,9 @@ class Optimizer:
                     zip(self.names, self.states[key], strict=True) if a is not None]  # fmt: skip
             rows += [(name, MISSED, n) for name, n in zip(self.names, state.missed, strict=False)
                      if n]  # fmt: skip
+            rows += [(name, key, n) for key, numbers in
+                     zip(_NUMBERS[self.native], state.numbers.T, strict=False) for name, n in
+                     zip(self.names, numbers, strict=True)]  # fmt: skip
         else:
             rows = [(name, key, a) for key in state.loaded for name, a in state.loaded[key].items()]
         return {"t": int(state.counter), **{f"{name}.{key}": a.copy() for name, key, a in rows}}
@@ -330,7 +344,7 @@ class Optimizer:
             TypeError: an entry of another type: no integer, no mapping, arrays without numbers.
             ValueError: not such a state, or its names or shapes are those of other parameters.
         """
-        owner, known = type(self).__name__, (*_STATES[self.native], MISSED)
+        owner, known = type(self).__name__, self._entries()
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of {owner} is a mapping, not {type(state).__name__}")
         if "t" not in state:
@@ -359,10 +373,14 @@ class Optimizer:
             return
         used = [_native.optimizer_states(self.native, row) for row in self.rows()]
         wanted = [used[group] for group in held.group_of]
-        fitting, missed = self._fit(arrays, held.names, held.kinds, wanted)
+        fitting, missed, numbers = self._fit(arrays, held.names, held.kinds, wanted)
         self._state = held._replace(
-            arrays=fitting, counter=counter, missed=missed, loaded=None, first=-1
+            arrays=fitting, counter=counter, missed=missed, numbers=numbers, loaded=None, first=-1
         )
+
+    def _entries(self) -> tuple[str, ...]:
+        """What a state may have for each parameter."""
+        return (*_STATES[self.native], *_NUMBERS[self.native], MISSED)
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={getattr(self, name)}" for name in self._options)

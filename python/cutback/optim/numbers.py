@@ -50,17 +50,32 @@ def flag(owner: str, name: str, value: Any) -> float:
     return float(value)
 
 
-def betas(owner: str, betas: Any) -> tuple[float, float]:
-    """Two numbers in [0, 1).
+def pair(owner: str, name: str, value: Any) -> tuple[float, float]:
+    """Two numbers that are finite and at least 0.
 
     Raises:
         TypeError, ValueError: they are not.
     """
     try:
-        first, second = betas
+        first, second = value
     except (TypeError, ValueError):
-        raise ValueError(f"{owner}: betas={betas!r} are not two numbers") from None
-    numbers = number(owner, "beta1", first), number(owner, "beta2", second)
+        raise ValueError(f"{owner}: {name}={value!r} are not two numbers") from None
+    return least_zero(owner, f"{name}[0]", first), least_zero(owner, f"{name}[1]", second)
+
+
+def betas(owner: str, betas: Any, n: int = 2) -> Row:
+    """So many numbers in [0, 1).
+
+    Raises:
+        TypeError, ValueError: they are not.
+    """
+    try:
+        given = tuple(betas)
+    except TypeError:
+        given = ()
+    if len(given) != n or isinstance(betas, str):
+        raise ValueError(f"{owner}: betas={betas!r} are not {['two', 'three'][n - 2]} numbers")
+    numbers = tuple([number(owner, f"beta{k}", beta) for k, beta in enumerate(given, 1)])
     for k, beta in enumerate(numbers, 1):
         if not 0 <= beta < 1:
             raise ValueError(f"{owner}: beta{k}={beta} is not in [0, 1)")

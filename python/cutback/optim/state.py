@@ -28,6 +28,7 @@ class State(NamedTuple):
     ]  # by state; None: the parameter's group does not have it
     counter: Array  # i64: steps taken
     missed: Array  # i64, one a parameter: how many of them it had no gradient for
+    numbers: Array  # f64, a row a parameter: what it keeps beside its arrays
     loaded: dict[str, dict[str, Array]] | None = None  # before the first step: state, name -> array
     patterns: tuple[tuple[str, ...], ...] = ()  # of the groups that group_of was found with
     first: int = -1  # the counter when this was made; while it is still that, no step was taken

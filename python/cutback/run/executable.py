@@ -277,6 +277,7 @@ class Executable:
                 state.group_of,
                 rows,
                 state.counter,
+                state.numbers,
                 *counted,
             )
         self.stats = Stats(*measured)

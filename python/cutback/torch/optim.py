@@ -21,7 +21,8 @@ from torch import Tensor
 
 from .. import _native
 
-__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "RAdam", "RMSprop"]
+__all__ = ["ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam",
+           "RMSprop", "Rprop"]  # fmt: skip
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
@@ -72,6 +73,7 @@ class _OnePass(torch.optim.Optimizer):
 
     _torch: ClassVar[type[torch.optim.Optimizer]]  # whose code steps what is not ours
     _keys: ClassVar[tuple[str, ...]]  # under which a parameter's states stand, in the core's order
+    _kept: ClassVar[tuple[str, ...]] = ()  # and the numbers that it keeps beside its steps
     _known: _Known | None = None
     why_torch: str | None = None
     """Why PyTorch's own code took the last step; None: it was taken here."""
@@ -129,8 +131,8 @@ class _OnePass(torch.optim.Optimizer):
         states = known.states
         for _ in range(2):
             unfit, waiting = known.table.step_tensors(
-                exchange, _PLAIN, known.params, states, self._keys, "step", grads or None,
-                known.group_of, numbers,
+                exchange, _PLAIN, known.params, states, self._keys, "step", self._kept,
+                grads or None, known.group_of, numbers,
             )  # fmt: skip
             if not unfit:
                 break
@@ -186,7 +188,7 @@ class _OnePass(torch.optim.Optimizer):
         states = list(known.states)
         for row, column, why in unfit:
             p, key = known.params[row], self._keys[max(column - _STATE, 0)]
-            if column >= _STATE and why == "is missing":
+            if (column >= _STATE or column < _COUNT) and why == "is missing":
                 if row not in begun:
                     group = self.param_groups[known.group_of[row]]
                     begun[row] = states[row] = self._begin(p, states[row], group)
@@ -210,6 +212,7 @@ class _OnePass(torch.optim.Optimizer):
     def _why(self, unfit: Unfit) -> str:
         row, column, why = unfit
         what = {_COUNT: "the count of steps of ", _PARAM: "", _GRAD: "the gradient of "}
+        what |= {_COUNT - 1 - k: f"the {key} of " for k, key in enumerate(self._kept)}
         name = _names(self.param_groups)[row]
         return f"{what.get(column, 'a state of ')}{name} {why}"
 
@@ -237,8 +240,13 @@ class _Counting(_OnePass):
     def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
         row: list[float] = []
         for name in self._numbers:
-            row += map(float, group[name]) if name == "betas" else [float(group[name])]
+            value = group[name]
+            row += map(float, value) if isinstance(value, tuple | list) else [float(value)]
         return tuple(row)
+
+    def _first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+        """What the numbers that are kept begin with."""
+        return ()
 
     def _needed(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The states that a parameter of the group has, in PyTorch's order."""
@@ -249,7 +257,8 @@ class _Counting(_OnePass):
         if state:
             raise _NotOursError(f"a state has {' and '.join(state)} alone")
         dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-        state = {"step": torch.tensor(0.0, dtype=dtype, device="cpu")}
+        numbers = {"step": 0.0, **dict(zip(self._kept, self._first_numbers(group), strict=True))}
+        state = {key: torch.tensor(x, dtype=dtype, device="cpu") for key, x in numbers.items()}
         for key in self._needed(group):
             state[key] = torch.zeros_like(p, memory_format=torch.preserve_format)
         return state
@@ -287,6 +296,48 @@ class RAdam(_Counting, torch.optim.RAdam):
 
     def _native_name(self) -> str:
         return "radam"
+
+
+class NAdam(_Counting, torch.optim.NAdam):
+    """``torch.optim.NAdam`` in one pass."""
+
+    _torch = torch.optim.NAdam
+    _keys = ("exp_avg", "exp_avg_sq")
+    _kept = ("mu_product",)
+    _numbers = ("lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay",
+                "maximize")  # fmt: skip
+
+    def _native_name(self) -> str:
+        return "nadam"
+
+    def _first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+        return (1.0,)
+
+
+class ASGD(_Counting, torch.optim.ASGD):
+    """``torch.optim.ASGD`` in one pass."""
+
+    _torch = torch.optim.ASGD
+    _keys = ("ax",)
+    _kept = ("eta", "mu")
+    _numbers = ("lr", "lambd", "alpha", "t0", "weight_decay", "maximize")
+
+    def _native_name(self) -> str:
+        return "asgd"
+
+    def _first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+        return float(group["lr"]), 1.0
+
+
+class Rprop(_Counting, torch.optim.Rprop):
+    """``torch.optim.Rprop`` in one pass."""
+
+    _torch = torch.optim.Rprop
+    _keys = ("prev", "step_size")
+    _numbers = ("lr", "etas", "step_sizes", "maximize")
+
+    def _native_name(self) -> str:
+        return "rprop"
 
 
 class Adamax(_Counting, torch.optim.Adamax):

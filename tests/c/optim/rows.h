@@ -53,6 +53,7 @@ static inline void table_init(table *s) {
                                    .state = {s->block[2] + at, s->block[3] + at, s->block[4] + at},
                                    .n = sizes[r],
                                    .t = STEPPED,
+                                   .number = {0.5, 0.25},
                                    .dtype = dtypes[r],
                                    .group = (uint32_t)r % 2};
         for (int64_t i = 0; i < sizes[r]; i++) {

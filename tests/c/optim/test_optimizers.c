@@ -6,10 +6,10 @@ static uint32_t rows_of(const cb_optimizer *o, double *hyper) {
     for (uint32_t i = 0; i < o->n_hyper; i++) {
         const cb_hyper *h = &o->hyper[i];
         bool flag = h->high == 1.0 && !h->below && strcmp(h->name, "rho") != 0;
-        hyper[i] = flag ? 0.0 : h->high == 1.0 ? 0.75 : 0.01;
-        hyper[o->n_hyper + i] = flag ? strcmp(h->name, "nesterov") != 0 : 0.5;
+        hyper[i] = flag ? 0.0 : h->high == 1.0 ? 0.75 : fmax(h->low, 0.01);
+        hyper[o->n_hyper + i] = flag ? strcmp(h->name, "nesterov") != 0 : fmax(h->low, 0.5);
     }
-    return o->n_used(hyper + o->n_hyper);
+    return cb_optimizer_n_used(o, hyper + o->n_hyper);
 }
 
 TEST(same_bits_for_any_threads_and_any_build) {
@@ -42,14 +42,15 @@ TEST(what_is_written) {
         CHECK(memcmp(s.block[1], before.block[1], s.bytes) == 0);
         for (int r = 0; r < ROWS; r++) {
             const cb_optim_row *row = &s.row[r];
-            uint32_t n_used = o->n_used(hyper + row->group * o->n_hyper);
+            uint32_t n_used = cb_optimizer_n_used(o, hyper + row->group * o->n_hyper);
             size_t at = (size_t)((char *)row->param - s.block[0]), size = 8 * (size_t)row->n;
             for (uint32_t k = 0; k < 3; k++) {
                 bool same = memcmp(s.block[2 + k] + at, before.block[2 + k] + at, size) == 0;
                 if (k >= n_used || size == 0) CHECK(same);
                 else CHECK(!same || row->n < 100); /* a maximum may stay as it is */
             }
-            CHECK((memcmp(s.block[0] + at, before.block[0] + at, size) == 0) == (size == 0));
+            bool same = memcmp(s.block[0] + at, before.block[0] + at, size) == 0;
+            CHECK(!same || row->n < 100); /* Rprop waits where a sign has changed */
         }
         table_free(&s);
         table_free(&before);

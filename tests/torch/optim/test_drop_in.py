@@ -35,6 +35,11 @@ OTHERS = {
     "RAdam": [{}, {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1},
               {"betas": (0.8, 0.9), "weight_decay": 0.1, "decoupled_weight_decay": True},
               {"betas": (0.9, 0.95), "maximize": True, "eps": 1e-3}],
+    "NAdam": [{}, {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1, "momentum_decay": 0.05},
+              {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}],
+    "ASGD": [{}, {"lr": 0.05, "lambd": 0.1, "alpha": 0.5, "t0": 5, "weight_decay": 0.1},
+             {"lr": 0.05, "t0": 0, "maximize": True}],
+    "Rprop": [{}, {"lr": 0.05, "etas": (0.3, 1.5), "step_sizes": (1e-3, 0.1), "maximize": True}],
     "Adamax": [{}, {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1, "maximize": True}],
     "Adagrad": [{}, {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1},
                 {"lr": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-3, "maximize": True}],
@@ -88,15 +93,25 @@ def compare(optimizer, other, params, others, most):
         for key in state:
             assert state[key].dtype == wanted[key].dtype
             assert state[key].shape == wanted[key].shape
-            if key != "momentum_buffer":  # PyTorch's is laid out like the first gradient
+            if key not in {"momentum_buffer", "step_size"}:  # laid out like the first gradient
                 assert state[key].stride() == wanted[key].stride()
             worst = max(worst, units(state[key], wanted[key]))
     assert worst <= most
     return worst
 
 
+@pytest.fixture
+def default_dtype(dtype):
+    """PyTorch keeps numbers beside the arrays (`mu_product`) in the default type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if dtype == torch.float64 else before)
+    yield
+    torch.set_default_dtype(before)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
 @pytest.mark.parametrize(("name", "options"), CASES)
+@pytest.mark.usefixtures("default_dtype")
 def test_a_hundred_steps(name, options, dtype):
     """PyTorch multiplies and adds with one rounding where the processor can, here there are two."""
     params, others = tensors(dtype), tensors(dtype)
