@@ -39,6 +39,29 @@ static bool runs_in(const cb_micro *micro, int phase) {
     return !micro->is_dead && micro->phase == phase;
 }
 
+static bool reads(const cb_micro *micro, cb_x_kind kind, int16_t id) {
+    for (int k = 0; k < 3; k++) {
+        if (micro->in[k].kind == kind && micro->in[k].id == id) return true;
+    }
+    return false;
+}
+
+/* What overwrites an array comes after all that reads it. */
+static void defer_stores(assembler *a) {
+    for (int k = a->n - 1; k >= 0; k--) {
+        const int16_t moved = a->order[k];
+        const cb_micro *store = &a->m->micro[moved];
+        if (store->op != CB_X_STORE || a->m->stream[store->dst].over < 0) continue;
+        const int16_t over = a->m->stream[store->dst].over;
+        int last = k;
+        for (int j = k + 1; j < a->n; j++) {
+            if (reads(&a->m->micro[a->order[j]], CB_X_IN_STREAM, over)) last = j;
+        }
+        for (int j = k; j < last; j++) a->order[j] = a->order[j + 1];
+        a->order[last] = moved;
+    }
+}
+
 /* In the order of the program, but what only takes a value in comes right after it is made. */
 static void order_phase(assembler *a, int phase) {
     const cb_microcode *m = a->m;
@@ -56,6 +79,7 @@ static void order_phase(assembler *a, int phase) {
                 a->order[a->n++] = (int16_t)j;
         }
     }
+    defer_stores(a);
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -81,10 +105,7 @@ static int register_of(const assembler *a, cb_x_ref r) {
 /* The next operation after the one at work that reads value v. */
 static int next_use(const assembler *a, int16_t v) {
     for (int k = a->at + 1; k < a->n; k++) {
-        const cb_micro *micro = &a->m->micro[a->order[k]];
-        for (int j = 0; j < 3; j++) {
-            if (micro->in[j].kind == CB_X_VALUE && micro->in[j].id == v) return k;
-        }
+        if (reads(&a->m->micro[a->order[k]], CB_X_VALUE, v)) return k;
     }
     return INT32_MAX;
 }

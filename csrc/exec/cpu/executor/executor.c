@@ -159,50 +159,6 @@ static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     return data + (offset - p->first) * s->size;
 }
 
-/* The last elements of a row, fewer than 64: through padded copies of the arrays that the phase
- * touches. Tiles have room behind their end, so the elements that are too many do no harm there. */
-static void run_rest(cb_executor *e, cb_x_context *c, const cb_x_phase *ph, int64_t first,
-                     int64_t n) {
-    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(float)];
-    char *kept[CB_X_STREAMS];
-    const size_t lanes = CB_X_LANES;
-    for (int j = 0; j < ph->n_touched; j++) {
-        const cb_x_touched *t = &ph->touched[j];
-        const int64_t at = first * (int64_t)t->size;
-        const size_t bytes = (size_t)n * t->size;
-        kept[j] = c->p[t->stream];
-        c->p[t->stream] = copy[j] - at;
-        if (!t->is_read) continue;
-        memcpy(copy[j], kept[j] + at, bytes);
-        memset(copy[j] + bytes, 0, lanes * t->size - bytes);
-    }
-    if (c->n_mask != n) {
-        memset(c->mask, 0, sizeof c->mask);
-        memset(c->mask, 0xFF, (size_t)n * sizeof(float));
-        c->n_mask = n;
-    }
-    c->end = first + CB_X_LANES;
-    e->table->run(c, ph->masked, first);
-    for (int j = 0; j < ph->n_touched; j++) {
-        const cb_x_touched *t = &ph->touched[j];
-        const int64_t at = first * (int64_t)t->size;
-        if (t->is_written) memcpy(kept[j] + at, copy[j], (size_t)n * t->size);
-        c->p[t->stream] = kept[j];
-    }
-}
-
-static void run_phase(cb_executor *e, cb_x_context *c, const cb_x_phase *ph, const piece *p) {
-    int64_t whole = p->first + ((p->last - p->first) & ~(int64_t)(CB_X_LANES - 1));
-    c->end = whole;
-    if (whole > p->first) e->table->run(c, ph->code, p->first);
-    if (whole < p->last) run_rest(e, c, ph, whole, p->last - whole);
-    int64_t end = whole < p->last ? whole + CB_X_LANES : whole;
-    if (ph->n_sum && (end & (CB_X_LEAF - 1))) e->table->fold(c, ph->first_sum, ph->n_sum);
-    bool is_last = p->row + 1 == e->f->m.rows && p->last == e->f->m.columns;
-    if (ph->n_total && is_last && ((end + c->leaf) & (CB_X_LEAF - 1)))
-        e->table->fold(c, ph->first_total, ph->n_total);
-}
-
 /* `is_next`: the row before was run just now, by this thread. */
 static void run_piece(cb_executor *e, const piece *p, bool is_next) {
     const cb_x_fused *f = e->f;
@@ -223,7 +179,8 @@ static void run_piece(cb_executor *e, const piece *p, bool is_next) {
     c->leaf = at & (CB_X_LEAF - 1);
     cb_x_numbers_after(f, c, -1);
     for (int k = 0; k < m->n_phase; k++) {
-        run_phase(e, c, &f->phase[k], p);
+        bool is_last = p->row + 1 == m->rows && p->last == m->columns;
+        cb_x_phase_run(e->table, c, &f->phase[k], p->first, p->last, is_last);
         cb_x_numbers_after(f, c, k);
     }
     for (int k = 0; k < m->n_store; k++)

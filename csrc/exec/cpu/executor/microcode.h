@@ -60,6 +60,7 @@ typedef struct cb_x_stream {
     bool is_read_later;  /* after the phase that writes it: keep it near */
     int16_t first_phase; /* that reads it */
     int32_t tile;        /* which tile of the thread, -1: none */
+    int16_t over;        /* the stream whose array it writes anew in the same phase, -1: none */
 } cb_x_stream;
 
 typedef struct cb_x_row_value { /* a number for each row, or one for all, in a tensor */

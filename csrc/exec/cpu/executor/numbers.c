@@ -8,16 +8,6 @@
 #include "../indices.h"
 #include "scalar.h"
 
-static float sum_of(cb_x_pairs *p) {
-    float total = 0;
-    int k = 0;
-    for (uint64_t c = p->count; c; c >>= 1, k++) {
-        if (c & 1) total = p->level[k] + total;
-    }
-    p->count = 0;
-    return total;
-}
-
 static float largest_of(cb_x_context *c, int acc, bool is_min) {
     int32_t key[CB_X_LANES], best = INT32_MIN;
     memcpy(key, c->acc[acc], sizeof key);
@@ -34,7 +24,7 @@ static float largest_of(cb_x_context *c, int acc, bool is_min) {
 
 static void compute_number(const cb_x_number *n, cb_x_context *c) {
     switch ((int)n->op) {
-        case CB_X_ACC: c->s[n->dst] = sum_of(&c->sum[n->a]); break;
+        case CB_X_ACC: c->s[n->dst] = cb_x_sum_of(&c->sum[n->a]); break;
         case CB_X_AMAX: c->s[n->dst] = largest_of(c, n->a, false); break;
         case CB_X_AMIN: c->s[n->dst] = largest_of(c, n->a, true); break;
         default: c->s[n->dst] = cb_x_scalar(n->op, c->s[n->a], c->s[n->b], c->s[n->c]);
@@ -98,8 +88,8 @@ float cb_x_total_of(const float *leaf, int64_t count) {
         cb_x_pairs part = {.count = 0};
         for (int64_t at = first; at < min_i64(first + segment, count); at += CB_X_LEAF)
             cb_x_push(&part, leaf[at / CB_X_LEAF]);
-        if (count <= segment) return sum_of(&part);
-        cb_x_push(&all, sum_of(&part));
+        if (count <= segment) return cb_x_sum_of(&part);
+        cb_x_push(&all, cb_x_sum_of(&part));
     }
-    return sum_of(&all);
+    return cb_x_sum_of(&all);
 }

@@ -2,66 +2,12 @@
  * tasks. */
 #include "prepare.h"
 
-#include <string.h>
-
 #include "../../../ir/work.h"
 #include "decompose.h"
 
 static cb_walk walk_of(const cb_tensor *t) {
     const cb_tensor *one[1] = {t};
     return cb_walk_of(one, 1);
-}
-
-static void touch(const cb_microcode *m, cb_x_phase *ph, int16_t id, bool reads, bool writes) {
-    const cb_x_stream *s = &m->stream[id];
-    if (s->tile >= 0) return;
-    int j = 0;
-    while (j < ph->n_touched && ph->touched[j].stream != id) j++;
-    if (j == ph->n_touched)
-        ph->touched[ph->n_touched++] = (cb_x_touched){.stream = id, .size = s->size};
-    ph->touched[j].is_read |= reads;
-    ph->touched[j].is_written |= writes;
-}
-
-static void list_touched(const cb_microcode *m, int at, cb_x_phase *ph) {
-    for (int k = 0; k < m->n_micro; k++) {
-        const cb_micro *micro = &m->micro[k];
-        if (micro->is_dead || micro->phase != at) continue;
-        for (int j = 0; j < 3; j++) {
-            if (micro->in[j].kind == CB_X_IN_STREAM) touch(m, ph, micro->in[j].id, true, false);
-        }
-        const cb_x_op op = micro->op;
-        if (op == CB_X_STORE) touch(m, ph, micro->dst, false, true);
-        if (op == CB_X_COLUMN) touch(m, ph, micro->dst, true, true);
-    }
-}
-
-static cb_status assemble(const cb_x_table *table, cb_x_fused *f, cb_arena *memory, cb_error *err) {
-    cb_record record[4 * CB_X_MICROS];
-    cb_x_store store[4 * CB_X_MICROS];
-    for (int k = 0; k < f->m.n_phase; k++) {
-        for (int masked = 0; masked < 2; masked++) {
-            cb_x_code code = {.room = 4 * CB_X_MICROS, .record = record, .store = store};
-            cb_assemble_phase(&f->m, k, masked, table, &code);
-            if (code.is_full)
-                return cb_fail(err, CB_UNSUPPORTED, "executor: a phase needs too many slots");
-            cb_record *kept = CB_NEW(memory, cb_record, (size_t)code.n);
-            cb_x_store *kept_store = CB_NEW(memory, cb_x_store, (size_t)code.n);
-            if (!kept || !kept_store) return cb_no_memory(err);
-            memcpy(kept, record, (size_t)code.n * sizeof *kept);
-            memcpy(kept_store, store, (size_t)code.n * sizeof *kept_store);
-            if (masked) {
-                f->phase[k].masked = kept;
-                continue;
-            }
-            cb_x_phase *ph = &f->phase[k];
-            *ph = (cb_x_phase){.code = kept, .store = kept_store, .n_record = code.n};
-            list_touched(&f->m, k, ph);
-            cb_sums_of(&f->m, k, CB_X_ROW_SUM, &ph->first_sum, &ph->n_sum);
-            cb_sums_of(&f->m, k, CB_X_TOTAL_SUM, &ph->first_total, &ph->n_total);
-        }
-    }
-    return CB_OK;
 }
 
 static void order_numbers(cb_x_fused *f) {
@@ -144,7 +90,8 @@ cb_status cb_x_prepare(const cb_executable *x, const cb_x_table *table, uint32_t
     *out = NULL;
     if (!f) return cb_no_memory(err);
     cb_status status = cb_microcode_of(x->program, group, &f->m, err);
-    if (status == CB_OK) status = assemble(table, f, memory, err);
+    for (int k = 0; k < f->m.n_phase && status == CB_OK; k++)
+        status = cb_x_phase_make(&f->m, k, table, memory, &f->phase[k], err);
     if (status == CB_UNSUPPORTED) return CB_OK;
     if (status != CB_OK) return status;
     make_walks(x, f);

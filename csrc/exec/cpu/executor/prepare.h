@@ -3,25 +3,9 @@
 #define CB_EXEC_PREPARE_H
 
 #include "../kern_copy.h"
-#include "assemble.h"
+#include "phase_code.h"
 
 #define CB_X_ANEW INT64_MIN
-
-typedef struct cb_x_touched { /* a stream that a phase reads or writes, of an array */
-    int16_t stream;
-    uint8_t size;
-    bool is_read, is_written;
-} cb_x_touched;
-
-typedef struct cb_x_phase {
-    cb_record *code; /* not const: how it stores is chosen for each run */
-    const cb_record *masked;
-    const cb_x_store *store;
-    int n_record;
-    int16_t first_sum, n_sum, first_total, n_total;
-    cb_x_touched touched[CB_X_STREAMS];
-    int n_touched;
-} cb_x_phase;
 
 typedef struct cb_x_fused { /* one group, ready to run */
     cb_microcode m;

@@ -171,7 +171,8 @@ int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, 
                                      .format = format_of(dtype),
                                      .size = (uint8_t)cb_dtype_size(dtype),
                                      .tile = -1,
-                                     .first_phase = -1};
+                                     .first_phase = -1,
+                                     .over = -1};
     if (source != CB_X_ARRAY && source != CB_X_SUMS && source != CB_X_PIECES)
         x->m->stream[id].tile = x->m->n_tile++;
     return id;

@@ -1,0 +1,149 @@
+#include "phase_code.h"
+
+#include <string.h>
+
+/* ---- making ready ---------------------------------------------------------------------------- */
+
+static void touch(const cb_microcode *m, cb_x_phase *ph, int16_t id, bool reads, bool writes) {
+    const cb_x_stream *s = &m->stream[id];
+    if (s->tile >= 0) return;
+    int j = 0;
+    while (j < ph->n_touched && ph->touched[j].stream != id) j++;
+    if (j == ph->n_touched)
+        ph->touched[ph->n_touched++] = (cb_x_touched){.stream = id, .size = s->size};
+    ph->touched[j].is_read |= reads;
+    ph->touched[j].is_written |= writes;
+}
+
+static void list_touched(const cb_microcode *m, int at, cb_x_phase *ph) {
+    for (int k = 0; k < m->n_micro; k++) {
+        const cb_micro *micro = &m->micro[k];
+        if (micro->is_dead || micro->phase != at) continue;
+        for (int j = 0; j < 3; j++) {
+            if (micro->in[j].kind == CB_X_IN_STREAM) touch(m, ph, micro->in[j].id, true, false);
+        }
+        const cb_x_op op = micro->op;
+        if (op == CB_X_STORE) touch(m, ph, micro->dst, false, true);
+        if (op == CB_X_COLUMN) touch(m, ph, micro->dst, true, true);
+    }
+}
+
+/* A copy of the records, in `memory`. */
+static cb_status keep(const cb_x_code *code, cb_arena *memory, cb_record **record,
+                      cb_x_store **store, cb_error *err) {
+    if (code->is_full)
+        return cb_fail(err, CB_UNSUPPORTED, "executor: a phase needs too many slots");
+    *record = CB_NEW(memory, cb_record, (size_t)code->n);
+    *store = CB_NEW(memory, cb_x_store, (size_t)code->n);
+    if (!*record || !*store) return cb_no_memory(err);
+    memcpy(*record, code->record, (size_t)code->n * sizeof **record);
+    memcpy(*store, code->store, (size_t)code->n * sizeof **store);
+    return CB_OK;
+}
+
+cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table, cb_arena *memory,
+                          cb_x_phase *out, cb_error *err) {
+    cb_record record[4 * CB_X_MICROS], *code, *masked;
+    cb_x_store store[4 * CB_X_MICROS], *kept, *unused;
+    cb_x_code whole = {.room = 4 * CB_X_MICROS, .record = record, .store = store}, rest = whole;
+    cb_assemble_phase(m, at, false, table, &whole);
+    CB_TRY(keep(&whole, memory, &code, &kept, err));
+    cb_assemble_phase(m, at, true, table, &rest);
+    CB_TRY(keep(&rest, memory, &masked, &unused, err));
+    *out = (cb_x_phase){.code = code, .masked = masked, .store = kept, .n_record = whole.n};
+    list_touched(m, at, out);
+    cb_sums_of(m, at, CB_X_ROW_SUM, &out->first_sum, &out->n_sum);
+    cb_sums_of(m, at, CB_X_TOTAL_SUM, &out->first_total, &out->n_total);
+    return CB_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+float cb_x_sum_of(cb_x_pairs *p) {
+    float total = 0;
+    int k = 0;
+    for (uint64_t c = p->count; c; c >>= 1, k++) {
+        if (c & 1) total = p->level[k] + total;
+    }
+    p->count = 0;
+    return total;
+}
+
+/* The last elements of a row, fewer than 64: through padded copies of the arrays that the phase
+ * touches. Tiles have room behind their end, so the elements that are too many do no harm there. */
+static void run_rest(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
+                     int64_t n) {
+    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(float)];
+    char *kept[CB_X_STREAMS];
+    const size_t lanes = CB_X_LANES;
+    for (int j = 0; j < ph->n_touched; j++) {
+        const cb_x_touched *t = &ph->touched[j];
+        const int64_t at = first * (int64_t)t->size;
+        const size_t bytes = (size_t)n * t->size;
+        kept[j] = c->p[t->stream];
+        c->p[t->stream] = copy[j] - at;
+        if (!t->is_read) continue;
+        memcpy(copy[j], kept[j] + at, bytes);
+        memset(copy[j] + bytes, 0, lanes * t->size - bytes);
+    }
+    if (c->n_mask != n) {
+        memset(c->mask, 0, sizeof c->mask);
+        memset(c->mask, 0xFF, (size_t)n * sizeof(float));
+        c->n_mask = n;
+    }
+    c->end = first + CB_X_LANES;
+    table->run(c, ph->masked, first);
+    for (int j = 0; j < ph->n_touched; j++) {
+        const cb_x_touched *t = &ph->touched[j];
+        const int64_t at = first * (int64_t)t->size;
+        if (t->is_written) memcpy(kept[j] + at, copy[j], (size_t)n * t->size);
+        c->p[t->stream] = kept[j];
+    }
+}
+
+void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
+                    int64_t last, bool is_end) {
+    int64_t whole = first + ((last - first) & ~(int64_t)(CB_X_LANES - 1));
+    c->end = whole;
+    if (whole > first) table->run(c, ph->code, first);
+    if (whole < last) run_rest(table, c, ph, whole, last - whole);
+    int64_t end = whole < last ? whole + CB_X_LANES : whole;
+    if (ph->n_sum && (end & (CB_X_LEAF - 1))) table->fold(c, ph->first_sum, ph->n_sum);
+    if (ph->n_total && is_end && ((end + c->leaf) & (CB_X_LEAF - 1)))
+        table->fold(c, ph->first_total, ph->n_total);
+}
+
+/* 64 elements from `first` on, of which only n are wanted: read where they are, written to the
+ * side, and of that the n taken. */
+static void run_some(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
+                     int64_t n) {
+    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(float)];
+    char *kept[CB_X_STREAMS];
+    for (int j = 0; j < ph->n_touched; j++) {
+        const cb_x_touched *t = &ph->touched[j];
+        if (!t->is_written) continue;
+        kept[j] = c->p[t->stream];
+        c->p[t->stream] = copy[j] - first * t->size;
+    }
+    c->end = first + CB_X_LANES;
+    table->run(c, ph->code, first);
+    for (int j = 0; j < ph->n_touched; j++) {
+        const cb_x_touched *t = &ph->touched[j];
+        if (!t->is_written) continue;
+        c->p[t->stream] = kept[j];
+        memcpy(kept[j] + first * t->size, copy[j], (size_t)(n * t->size));
+    }
+}
+
+/* What does not fill 64 elements comes first, so that nothing waits for what was just written. */
+void cb_x_phase_run_over(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph,
+                         int64_t first, int64_t last) {
+    const int64_t rest = (last - first) & (CB_X_LANES - 1);
+    if (last - first < CB_X_LANES) {
+        run_rest(table, c, ph, first, rest);
+        return;
+    }
+    if (rest) run_some(table, c, ph, first, rest);
+    c->end = last;
+    table->run(c, ph->code, first + rest);
+}

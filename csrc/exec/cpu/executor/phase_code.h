@@ -1,0 +1,36 @@
+/* phase_code.h: the records of one phase, and how they run over a part of a row: whole iterations,
+ * then what is left of the row. */
+#ifndef CB_EXEC_PHASE_CODE_H
+#define CB_EXEC_PHASE_CODE_H
+
+#include "assemble.h"
+
+typedef struct cb_x_touched { /* a stream that a phase reads or writes, of an array */
+    int16_t stream;
+    uint8_t size;
+    bool is_read, is_written;
+} cb_x_touched;
+
+typedef struct cb_x_phase {
+    cb_record *code; /* not const: how it stores is chosen for each run */
+    const cb_record *masked;
+    const cb_x_store *store;
+    int n_record;
+    int16_t first_sum, n_sum, first_total, n_total;
+    cb_x_touched touched[CB_X_STREAMS];
+    int n_touched;
+} cb_x_phase;
+
+/* CB_UNSUPPORTED: it needs more slots than there are. */
+CB_MUST_CHECK cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table,
+                                        cb_arena *memory, cb_x_phase *out, cb_error *err);
+/* Elements first..last of the running row; `is_end`: nothing comes after them, so that sums over
+ * everything end with them. */
+void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
+                    int64_t last, bool is_end);
+/* The same for a phase without sums whose stores go over arrays that it reads (`over`). */
+void cb_x_phase_run_over(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph,
+                         int64_t first, int64_t last);
+float cb_x_sum_of(cb_x_pairs *p); /* of all leaves, and clears them */
+
+#endif
