@@ -380,6 +380,36 @@ CB_API const char *cb_optimizer_number_name(const cb_optimizer *optimizer, uint3
 CB_API void cb_optimizer_count_on(const cb_optimizer *optimizer, const double *hyper, int64_t t,
                                   double *number);
 
+/* ---- optimizers that the caller writes */
+
+/* A list of operations, each of which reads what stands before it. It is made ready in
+ * microseconds, once, for any number of tensors. Operations on numbers that are the same for all
+ * elements of a tensor are computed in double, the others in f32, each rounded once. */
+typedef struct cb_expression_node {
+    const char *op; /* param, grad, state, hyper, t (number of the step), size (elements), constant;
+                       add, sub, mul, div, maximum, minimum, eq, ne, lt, le, gt, ge, logical_and,
+                       logical_or, logical_not, neg, abs, sign, floor, exp, log, log1p, sqrt, tanh,
+                       sigmoid, erf, where, pow (of numbers), sum (over the elements of a tensor) */
+    uint32_t in[3]; /* operands: nodes; of state and hyper which one it is */
+    double value;   /* of a constant */
+} cb_expression_node;
+
+typedef struct cb_expression_spec {
+    const char *name;
+    const char *const *states; /* [n_states] names, at most CB_MAX_STATES */
+    const char *const *hyper;  /* [n_hyper] names */
+    const cb_expression_node *nodes;
+    const uint32_t *out; /* [1 + n_states] nodes: the new parameter, the new states */
+    uint32_t n_states, n_hyper, n_nodes;
+} cb_expression_spec;
+
+typedef struct cb_expression cb_expression;
+CB_API CB_MUST_CHECK cb_status cb_expression_new(cb_context *ctx, const cb_expression_spec *spec,
+                                                 cb_expression **out, cb_error *err);
+CB_API void cb_expression_free(cb_expression *expression); /* after its tables; NULL is fine */
+/* It steps f32 tensors, and is there as long as the expression. */
+CB_API const cb_optimizer *cb_expression_optimizer(const cb_expression *expression);
+
 /* ---- an optimizer's step on any arrays */
 
 typedef struct cb_optim_row { /* one tensor: contiguous arrays of `n` elements of `dtype` (f32 or

@@ -77,6 +77,12 @@ cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uin
                        "%s: row %u is %s; only f32 and f64 parameters can be stepped", o->name, i,
                        cb_dtype_name(row->dtype));
     }
+    if (o->is_f32 && row->dtype != CB_F32) {
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "%s: row %u is %s; an optimizer that was recorded steps f32 parameters alone", o->name,
+            i, cb_dtype_name(row->dtype));
+    }
     if (row->group >= x->n_groups) {
         return cb_fail(err, CB_INVALID, "%s: row %u is in group %u, and there are %u groups",
                        o->name, i, row->group, x->n_groups);
@@ -106,7 +112,8 @@ cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x, c
 cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const double *hyper,
                             uint32_t n_groups, const cb_optim_row *rows, uint32_t n_rows,
                             cb_error *err) {
-    const cb_optim_table x = {.rows = rows,
+    const cb_optim_table x = {.optimizer = o,
+                              .rows = rows,
                               .hyper = hyper,
                               .n_rows = n_rows,
                               .n_groups = n_groups,
@@ -114,6 +121,12 @@ cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const doubl
     CB_TRY(cb_optimizer_check(o, hyper, n_groups, err));
     CB_TRY(cb_optim_check_sizes(o, &x, err));
     for (uint32_t i = 0; i < n_rows; i++) CB_TRY(cb_optim_check_row(o, &x, i, err));
+    if (cb_optim_scratch(o, rows, n_rows)) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s sums over parameters of more elements than run at once; it steps arrays "
+                       "outside of compiled steps",
+                       o->name);
+    }
     o->step(&x, pool);
     return CB_OK;
 }

@@ -10,8 +10,10 @@
 #include "../base/threads.h"
 
 typedef struct cb_optim_table { /* what a step works on, checked */
-    const cb_optim_row *rows;   /* [n_rows] */
-    const double *hyper;        /* [n_groups][n_hyper] */
+    const cb_optimizer *optimizer;
+    const cb_optim_row *rows; /* [n_rows] */
+    const double *hyper;      /* [n_groups][n_hyper] */
+    void *scratch;            /* as large as the optimizer asked for */
     uint32_t n_rows, n_groups, n_hyper;
 } cb_optim_table;
 
@@ -36,6 +38,7 @@ struct cb_optimizer {
     uint32_t n_state, n_hyper;
     const char *const *state; /* [n_state] names */
     const cb_hyper *hyper;    /* [n_hyper] */
+    bool is_f32;              /* rows of f64 are refused */
     /* How many of the states, counted from the first, a group with this row has; NULL: all. */
     uint32_t (*n_used)(const double *hyper);
     /* Numbers that a parameter keeps beside t: what they are after step t, made of what they were
@@ -47,7 +50,14 @@ struct cb_optimizer {
     cb_status (*check)(const double *hyper, uint32_t group, cb_error *err);
     /* The step, after all checks: it cannot fail. The same bits for any number of threads. */
     void (*step)(const cb_optim_table *table, cb_threads *pool);
+    /* Bytes that a step of these rows needs beside them; NULL: none. */
+    size_t (*scratch)(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows);
 };
+
+static inline size_t cb_optim_scratch(const cb_optimizer *o, const cb_optim_row *rows,
+                                      uint32_t n_rows) {
+    return o->scratch ? o->scratch(o, rows, n_rows) : 0;
+}
 
 /* Whether every hyper-parameter of each group is in its range. `hyper`: [n_groups][n_hyper]. */
 CB_MUST_CHECK cb_status cb_optimizer_check(const cb_optimizer *o, const double *hyper,
@@ -62,7 +72,7 @@ CB_MUST_CHECK cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_opt
                                              cb_error *err);
 
 /* One step of rows whose memory is known not to be shared between them. Everything else is checked
- * before anything is written. */
+ * before anything is written. Optimizers that need scratch step tables alone (table.h). */
 CB_MUST_CHECK cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool,
                                           const double *hyper, uint32_t n_groups,
                                           const cb_optim_row *rows, uint32_t n_rows, cb_error *err);

@@ -14,6 +14,7 @@ typedef struct span { /* memory that the step writes */
 
 struct cb_tensor_table {
     cb_arena arena; /* the table lies in it */
+    cb_alloc *alloc;
     cb_threads *const *pool;
     const cb_optimizer *optimizer;
     uint32_t n_rows;
@@ -24,6 +25,8 @@ struct cb_tensor_table {
     uint8_t *n_used;   /* [n_rows] states that a row had when it was checked */
     bool *row_moved;   /* [n_rows] its gradient is to be looked at */
     span *written;     /* [n_rows * (1 + n_state)] */
+    void *scratch;     /* of a step */
+    size_t n_scratch;
 };
 
 cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimizer *o,
@@ -45,6 +48,7 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
         memset(row_moved, 0, n * sizeof *row_moved);
     }
     *x = (cb_tensor_table){.arena = arena,
+                           .alloc = alloc,
                            .pool = pool,
                            .optimizer = o,
                            .n_rows = n_rows,
@@ -59,6 +63,7 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
 
 void cb_tensor_table_free(cb_tensor_table *table) {
     if (!table) return;
+    cb_free(table->alloc, table->scratch);
     cb_arena arena = table->arena;
     cb_arena_free(&arena);
 }
@@ -94,6 +99,17 @@ static void add_span(cb_tensor_table *x, uint32_t row, uint32_t array, const voi
                                         .array = array};
 }
 
+static cb_status make_scratch(cb_tensor_table *x, cb_error *err) {
+    const size_t wanted = cb_optim_scratch(x->optimizer, x->row, x->n_rows);
+    if (wanted <= x->n_scratch) return CB_OK;
+    void *made = cb_malloc(x->alloc, wanted);
+    if (!made) return cb_no_memory(err);
+    cb_free(x->alloc, x->scratch);
+    x->scratch = made;
+    x->n_scratch = wanted;
+    return CB_OK;
+}
+
 /* Checks every row, and that no two share memory that is written. */
 static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     const cb_optimizer *o = x->optimizer;
@@ -119,6 +135,7 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
                        "memory of its own",
                        o->name, name_of(x, a), a->row, name_of(x, b), b->row);
     }
+    CB_TRY(make_scratch(x, err));
     x->stale = false;
     x->moved = true;
     return CB_OK;
@@ -175,14 +192,16 @@ static cb_status check_numbers(cb_tensor_table *x, const cb_optim_table *view, c
 
 cb_status cb_tensor_table_step(cb_tensor_table *x, const double *hyper, uint32_t n_groups,
                                cb_error *err) {
-    const cb_optim_table view = {.rows = x->row,
-                                 .hyper = hyper,
-                                 .n_rows = x->n_rows,
-                                 .n_groups = n_groups,
-                                 .n_hyper = x->optimizer->n_hyper};
+    cb_optim_table view = {.optimizer = x->optimizer,
+                           .rows = x->row,
+                           .hyper = hyper,
+                           .n_rows = x->n_rows,
+                           .n_groups = n_groups,
+                           .n_hyper = x->optimizer->n_hyper};
     CB_TRY(cb_optimizer_check(x->optimizer, hyper, n_groups, err));
     CB_TRY(check_numbers(x, &view, err));
     if (x->moved) CB_TRY(check_gradients(x, &view, err));
+    view.scratch = x->scratch;
     x->optimizer->step(&view, *x->pool);
     return CB_OK;
 }

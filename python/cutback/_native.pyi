@@ -91,7 +91,7 @@ class Step:
         outputs: Sequence[np.ndarray[Any, Any] | None],
         seed: int,
         random_step: int,
-        optimizer: str,
+        optimizer: str | Expression,
         states: Sequence[Sequence[np.ndarray[Any, Any] | None]],
         group_of: Sequence[int],
         groups: Sequence[tuple[float, ...]],
@@ -119,8 +119,23 @@ def backends() -> tuple[str, ...]:
     """Names of what steps run on."""
 
 @final
+class Expression:
+    """An optimizer as a list of nodes ``(op, operands, value)``; ``out`` names those that are the
+    new parameter and the new states."""
+
+    def __new__(
+        cls,
+        name: str,
+        states: tuple[str, ...],
+        hyper: tuple[str, ...],
+        nodes: tuple[tuple[str, tuple[int, ...], float], ...],
+        out: tuple[int, ...],
+        /,
+    ) -> Expression: ...
+
+@final
 class OptimizerTable:
-    def __new__(cls, optimizer: str, names: tuple[str, ...], /) -> OptimizerTable: ...
+    def __new__(cls, optimizer: str | Expression, names: tuple[str, ...], /) -> OptimizerTable: ...
     def step(
         self,
         params: tuple[np.ndarray[Any, Any], ...],
@@ -160,7 +175,7 @@ class OptimizerTable:
 def optimizer_table() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]:
     """(name, names of states, of hyper-parameters, of numbers kept) of each optimizer."""
 
-def optimizer_states(name: str, row: tuple[float, ...], /) -> tuple[str, ...]:
+def optimizer_states(optimizer: str | Expression, row: tuple[float, ...], /) -> tuple[str, ...]:
     """The states that a group with these hyper-parameters has."""
 
 def op_table() -> tuple[tuple[str, int, int, int, int, str, str, bool], ...]: ...

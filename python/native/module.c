@@ -111,7 +111,7 @@ static PyMethodDef module_methods[] = {
     {"optimizer_table", cb_py_optimizer_table, METH_NOARGS,
      "optimizer_table() -> ((name, names of states, names of hyper-parameters), ...)"},
     {"optimizer_states", cb_py_optimizer_states, METH_VARARGS,
-     "optimizer_states(name, row, /) -> names of the states that such a group has"},
+     "optimizer_states(optimizer, row, /) -> names of the states that such a group has"},
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
     {"plan_json", (PyCFunction)(void (*)(void))cb_py_plan_json, METH_VARARGS | METH_KEYWORDS,
      "plan_json(graph, /, *, preset, budget, device, time_limit, progress) -> plan JSON"},
@@ -171,6 +171,7 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &cb_py_graph_spec, &state->graph_type) < 0) return -1;
     if (add_type(module, &cb_py_step_spec, &state->step_type) < 0) return -1;
     if (add_type(module, &cb_py_table_spec, &state->table_type) < 0) return -1;
+    if (add_type(module, &cb_py_expression_spec, &state->expression_type) < 0) return -1;
     const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
     return PyModule_AddStringConstant(module, "__version__", version);
 }
@@ -180,6 +181,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->graph_type);
     Py_VISIT(state->step_type);
     Py_VISIT(state->table_type);
+    Py_VISIT(state->expression_type);
     Py_VISIT(state->budget_error);
     Py_VISIT(state->keeper);
     return 0;
@@ -190,6 +192,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->graph_type);
     Py_CLEAR(state->step_type);
     Py_CLEAR(state->table_type);
+    Py_CLEAR(state->expression_type);
     Py_CLEAR(state->budget_error);
     Py_CLEAR(state->keeper);
     return 0;

@@ -11,9 +11,17 @@ int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what) {
     return -1;
 }
 
-const cb_optimizer *cb_py_optimizer_find(const char *name) {
-    const cb_optimizer *found = cb_optimizer_find(name);
-    if (!found) PyErr_Format(PyExc_ValueError, "no optimizer is called \"%s\"", name);
+const cb_optimizer *cb_py_optimizer_of(const cb_py_state *state, PyObject *object) {
+    if (Py_IS_TYPE(object, state->expression_type))
+        return cb_expression_optimizer(((cb_py_expression *)object)->core);
+    if (!PyUnicode_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "an optimizer is a name or an Expression, not %s",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    const char *name = PyUnicode_AsUTF8(object);
+    const cb_optimizer *found = name ? cb_optimizer_find(name) : NULL;
+    if (name && !found) PyErr_Format(PyExc_ValueError, "no optimizer is called \"%s\"", name);
     return found;
 }
 
@@ -73,10 +81,10 @@ static int parse_group_ids(PyObject *ids, uint32_t n, cb_py_optimizer *out) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int cb_py_optimizer_parse(const char *name, PyObject *groups, PyObject *group_of, uint32_t n_params,
-                          cb_py_optimizer *out) {
-    out->core = cb_py_optimizer_find(name);
-    if (!out->core || parse_groups(groups, out) < 0) return -1;
+int cb_py_optimizer_parse(const cb_optimizer *core, PyObject *groups, PyObject *group_of,
+                          uint32_t n_params, cb_py_optimizer *out) {
+    out->core = core;
+    if (parse_groups(groups, out) < 0) return -1;
     return parse_group_ids(group_of, n_params, out);
 }
 
@@ -128,12 +136,11 @@ PyObject *cb_py_optimizer_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
     return rows;
 }
 
-/* optimizer_states(name, row) -> the states that a group with these numbers has */
-PyObject *cb_py_optimizer_states(PyObject *Py_UNUSED(module), PyObject *args) {
-    const char *name;
-    PyObject *row, *result = NULL;
-    if (!PyArg_ParseTuple(args, "sO:optimizer_states", &name, &row)) return NULL;
-    const cb_optimizer *core = cb_py_optimizer_find(name);
+/* optimizer_states(optimizer, row) -> the states that a group with these numbers has */
+PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args) {
+    PyObject *optimizer, *row, *result = NULL;
+    if (!PyArg_ParseTuple(args, "OO:optimizer_states", &optimizer, &row)) return NULL;
+    const cb_optimizer *core = cb_py_optimizer_of(cb_py_state_of(module), optimizer);
     if (!core) return NULL;
     const uint32_t n_hyper = count(core, cb_optimizer_hyper_name);
     double *hyper = PyMem_New(double, (size_t)n_hyper + 1);

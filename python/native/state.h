@@ -30,7 +30,7 @@ typedef struct cb_py_context {
 } cb_py_context;
 
 typedef struct cb_py_state {
-    PyTypeObject *graph_type, *step_type, *table_type;
+    PyTypeObject *graph_type, *step_type, *table_type, *expression_type;
     PyObject *budget_error;
     PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
@@ -128,10 +128,12 @@ typedef struct cb_py_optimizer { /* the optimizer's part of a call */
     int64_t *t; /* steps taken so far, set by the caller */
 } cb_py_optimizer;
 
-const cb_optimizer *cb_py_optimizer_find(const char *name); /* NULL: ValueError */
+/* What an optimizer's name or an Expression stands for; NULL: an exception is set. An Expression
+ * has to be kept. */
+const cb_optimizer *cb_py_optimizer_of(const cb_py_state *state, PyObject *object);
 /* Drop it after a failure, too. */
-int cb_py_optimizer_parse(const char *name, PyObject *groups, PyObject *group_of, uint32_t n_params,
-                          cb_py_optimizer *out);
+int cb_py_optimizer_parse(const cb_optimizer *core, PyObject *groups, PyObject *group_of,
+                          uint32_t n_params, cb_py_optimizer *out);
 /* Takes an array of the numbers that parameters keep; -1: it is none. */
 int cb_py_optimizer_numbers(PyObject *array, uint32_t n_params, cb_py_optimizer *out);
 void cb_py_optimizer_drop(cb_py_optimizer *optimizer);
@@ -143,6 +145,15 @@ PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args);
 /* ---- table_type.c ---------------------------------------------------------------------------- */
 
 extern PyType_Spec cb_py_table_spec;
+
+/* ---- expression_type.c ----------------------------------------------------------------------- */
+
+typedef struct cb_py_expression {
+    PyObject_HEAD cb_py_context *context;
+    cb_expression *core;
+} cb_py_expression;
+
+extern PyType_Spec cb_py_expression_spec;
 
 /* ---- planning.c ------------------------------------------------------------------------------ */
 

@@ -418,19 +418,21 @@ static int parse_states(PyObject *states, const cb_optimizer *core, run_arrays *
 static PyObject *step_train(cb_py_step *self, PyObject *args) {
     PyObject *inputs, *outputs, *states, *group_of, *groups, *t, *count = Py_None, *result = NULL;
     PyObject *numbers;
-    const char *name;
+    PyObject *optimizer;
     long long next = 0;
     draw_count draws = {0};
     unsigned long long seed;
     unsigned int random_step;
     cb_py_optimizer opt = {0};
-    if (!PyArg_ParseTuple(args, "OOKIsOOOOO|OL:train", &inputs, &outputs, &seed, &random_step,
-                          &name, &states, &group_of, &groups, &t, &numbers, &count, &next)) {
+    if (!PyArg_ParseTuple(args, "OOKIOOOOOO|OL:train", &inputs, &outputs, &seed, &random_step,
+                          &optimizer, &states, &group_of, &groups, &t, &numbers, &count, &next)) {
         return NULL;
     }
     cb_run settings = {.seed = seed, .random_step = random_step};
     run_arrays run = {.is_stepped = true};
-    if (cb_py_optimizer_parse(name, groups, group_of, self->n_wrt, &opt) < 0) goto done;
+    const cb_optimizer *core =
+        cb_py_optimizer_of(cb_py_state_of_object((PyObject *)self), optimizer);
+    if (!core || cb_py_optimizer_parse(core, groups, group_of, self->n_wrt, &opt) < 0) goto done;
     if (cb_py_optimizer_numbers(numbers, self->n_wrt, &opt) < 0) goto done;
     if (parse_count(t, "t", &opt.t) < 0 || parse_draws(count, next, &draws) < 0) goto done;
     if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))

@@ -16,6 +16,7 @@ typedef struct cb_py_table {
     cb_tensor_table *core;
     const cb_optimizer *optimizer;
     PyObject *names; /* tuple of str, one a row, for errors */
+    PyObject *kept;  /* the Expression whose optimizer it is, or a name */
     uint32_t n_rows, n_state, n_number;
     cb_py_seen *seen; /* [n_rows][CB_PY_COLUMNS] where tensors lay at the latest step; or NULL */
     atomic_bool busy; /* a step is under way: a second thread, or a signal handler, is refused */

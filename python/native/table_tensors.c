@@ -291,20 +291,20 @@ PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
     }
     if (cb_py_table_enter(self) < 0) return NULL;
     const size_t n = self->n_rows;
-    const char *name = cb_optimizer_name(self->optimizer);
     r.held = PyMem_New(PyObject *, n * (CB_PY_COLUMNS - 1) + 1);
     r.counter = PyMem_New(cb_py_tensor, n * (1 + self->n_number) + 1);
     if (!self->seen) self->seen = PyMem_Calloc(n * CB_PY_COLUMNS + 1, sizeof *self->seen);
     r.seen = self->seen;
     if (!r.held || !r.counter || !r.seen) PyErr_NoMemory();
-    bool ready = r.held && r.counter && r.seen && intern(&r) == 0 &&
-                 (r.exchange = cb_py_exchange_of(exchange)) &&
-                 (r.params = cb_py_items(params, self->n_rows, "parameters")) &&
-                 (r.states = cb_py_items(states, self->n_rows, "states")) &&
-                 (r.keys = cb_py_items(keys, self->n_state, "names of states")) &&
-                 (r.number_keys = cb_py_items(number_keys, self->n_number, "names of numbers")) &&
-                 check_dicts(self, &r) == 0 &&
-                 cb_py_optimizer_parse(name, groups, group_of, self->n_rows, &numbers) == 0;
+    bool ready =
+        r.held && r.counter && r.seen && intern(&r) == 0 &&
+        (r.exchange = cb_py_exchange_of(exchange)) &&
+        (r.params = cb_py_items(params, self->n_rows, "parameters")) &&
+        (r.states = cb_py_items(states, self->n_rows, "states")) &&
+        (r.keys = cb_py_items(keys, self->n_state, "names of states")) &&
+        (r.number_keys = cb_py_items(number_keys, self->n_number, "names of numbers")) &&
+        check_dicts(self, &r) == 0 &&
+        cb_py_optimizer_parse(self->optimizer, groups, group_of, self->n_rows, &numbers) == 0;
     if (ready) r.unfit = PyList_New(0);
     if (r.unfit && step_reading(self, &numbers, &r) < 0) Py_CLEAR(r.unfit);
     cb_py_optimizer_drop(&numbers);

@@ -6,15 +6,14 @@
 #include "base/shape.h"
 
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    const char *name;
-    PyObject *names;
+    PyObject *names, *kept;
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
         PyErr_SetString(PyExc_TypeError, "OptimizerTable takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "sO!:OptimizerTable", &name, &PyTuple_Type, &names)) return NULL;
-    const cb_optimizer *optimizer = cb_py_optimizer_find(name);
+    if (!PyArg_ParseTuple(args, "OO!:OptimizerTable", &kept, &PyTuple_Type, &names)) return NULL;
     cb_py_state *state = PyType_GetModuleState(type);
+    const cb_optimizer *optimizer = cb_py_optimizer_of(state, kept);
     cb_py_context *context = optimizer ? cb_py_context_get(state) : NULL;
     if (!context) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
@@ -36,6 +35,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->core = core;
     self->optimizer = optimizer;
     self->names = Py_NewRef(names);
+    self->kept = Py_NewRef(kept);
     self->n_rows = n_rows;
     while (cb_optimizer_state_name(optimizer, self->n_state)) self->n_state++;
     while (cb_optimizer_number_name(optimizer, self->n_number)) self->n_number++;
@@ -48,6 +48,7 @@ static void table_dealloc(cb_py_table *self) {
     if (self->context) cb_py_context_release(self->context);
     Py_XDECREF(self->names);
     PyMem_Free(self->seen);
+    Py_XDECREF(self->kept);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -260,8 +261,8 @@ static PyObject *table_step(cb_py_table *self, PyObject *args) {
     if (cb_py_table_enter(self) < 0) return NULL;
     int64_t *taken = parse_i64(t, "t", 1);
     int64_t *late = taken ? parse_i64(missed, "missed", self->n_rows) : NULL;
-    const char *name = cb_optimizer_name(self->optimizer);
-    if (late && cb_py_optimizer_parse(name, groups, group_of, self->n_rows, &numbers) == 0 &&
+    if (late &&
+        cb_py_optimizer_parse(self->optimizer, groups, group_of, self->n_rows, &numbers) == 0 &&
         cb_py_optimizer_numbers(kept, self->n_rows, &numbers) == 0 &&
         read_columns(self, params, grads, states, &x) == 0)
         result = step_arrays(self, &numbers, &x, taken, late);

@@ -5,6 +5,10 @@ hyper-parameters plain numbers: changing ``lr`` between steps recompiles nothing
 
     optimizer = cutback.optim.AdamW(lr=1e-3)  # on arrays, wherever their gradients come from
     optimizer.step(params, grads)
+
+    @cutback.optim.foreach  # one of your own, from its formula
+    def sgd(p, g, *, lr=0.1):
+        return p - lr * g
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from .algorithms import (
 )
 from .averaged import ASGD, ScheduleFreeAdamW
 from .base import Optimizer
+from .recorded import RecordingError, foreach
 
 __all__ = [
     "ADOPT",
@@ -42,6 +47,8 @@ __all__ = [
     "Optimizer",
     "RAdam",
     "RMSprop",
+    "RecordingError",
     "Rprop",
     "ScheduleFreeAdamW",
+    "foreach",
 ]

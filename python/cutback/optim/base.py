@@ -56,7 +56,7 @@ class Optimizer:
     function of the number of steps taken: ``lr=lambda t: 1e-3 / (1 + t)``.
     """
 
-    native: str  # what the core calls it
+    native: str | _native.Expression  # what the core calls it, or what it was given
     _options: ClassVar[tuple[str, ...]]  # what a group may have besides names
     _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
     _n_betas: ClassVar[int] = 2
@@ -77,6 +77,13 @@ class Optimizer:
         self._whole: Any = None  # state, states in use and patterns that were last brought together
         self.rows()
         self._patterns()
+
+    def _state_names(self) -> tuple[str, ...]:
+        assert isinstance(self.native, str)
+        return _STATES[self.native]
+
+    def _number_names(self) -> tuple[str, ...]:
+        return _NUMBERS[self.native] if isinstance(self.native, str) else ()
 
     def _row(self, options: Mapping[str, Any]) -> Row:
         """The options of a group as the core's row: in the same order, ``betas`` as two.
@@ -114,7 +121,7 @@ class Optimizer:
         """The arrays of each state, beside ``names``; None where a parameter's group does not have
         it. What is in them may be changed; they are exchanged by :meth:`load_state_dict`."""
         held = self._state.arrays if self._state.bound else {}
-        return {state: tuple(held.get(state, ())) for state in _STATES[self.native]}
+        return {state: tuple(held.get(state, ())) for state in self._state_names()}
 
     def rows(self) -> list[Row]:
         """The hyper-parameters now: those of the optimizer, then those of each group.
@@ -237,10 +244,10 @@ class Optimizer:
         kinds = [(p.shape, p.dtype) for p in params]
         groups = [find_group(name, patterns) for name in names]
         arrays: dict[str, tuple[Array | None, ...]] = {
-            state: (None,) * len(names) for state in _STATES[self.native]
+            state: (None,) * len(names) for state in self._state_names()
         }
         missed = np.zeros(len(names), np.int64)
-        numbers = np.zeros((len(names), len(_NUMBERS[self.native])))
+        numbers = np.zeros((len(names), len(self._number_names())))
         if held.loaded is not None:
             wanted = [used[group] for group in groups]
             arrays, missed, numbers = self._fit(held.loaded, names, kinds, wanted)
@@ -280,7 +287,7 @@ class Optimizer:
         """
         places = {name: i for i, name in enumerate(names)}
         arrays: dict[str, list[Array | None]] = {}
-        kinds, kept = [*kinds], _NUMBERS[self.native]
+        kinds, kept = [*kinds], self._number_names()
         for state, by_name in loaded.items():
             others = sorted(set(by_name) - set(names))
             if others:
@@ -331,7 +338,7 @@ class Optimizer:
             rows += [(name, MISSED, n) for name, n in zip(self.names, state.missed, strict=False)
                      if n]  # fmt: skip
             rows += [(name, key, n) for key, numbers in
-                     zip(_NUMBERS[self.native], state.numbers.T, strict=False) for name, n in
+                     zip(self._number_names(), state.numbers.T, strict=False) for name, n in
                      zip(self.names, numbers, strict=True)]  # fmt: skip
         else:
             rows = [(name, key, a) for key in state.loaded for name, a in state.loaded[key].items()]
@@ -380,7 +387,7 @@ class Optimizer:
 
     def _entries(self) -> tuple[str, ...]:
         """What a state may have for each parameter."""
-        return (*_STATES[self.native], *_NUMBERS[self.native], MISSED)
+        return (*self._state_names(), *self._number_names(), MISSED)
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={getattr(self, name)}" for name in self._options)

@@ -357,7 +357,7 @@ static cb_status put_update(far_executable *f, cb_stream *stream, const cb_optim
         const cb_optim_row *row = &table->rows[i];
         const double *hyper = table->hyper + row->group * n;
         memcpy(u->hyper + i * n, hyper, n * sizeof *hyper);
-        CB_TRY(take_row(f->d, row, optimizer->n_used(hyper), &u->rows[i], err));
+        CB_TRY(take_row(f->d, row, cb_optimizer_n_used(optimizer, hyper), &u->rows[i], err));
         u->rows[i].group = i;
     }
     u->waits = true;

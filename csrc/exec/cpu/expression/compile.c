@@ -1,0 +1,139 @@
+/* Each phase becomes the executor's microcode, of one phase there, and its records. An array that
+ * is read and written is two streams; the assembler stores to it after everything that reads it. */
+#include "compile.h"
+
+#include "../executor/phases.h"
+
+typedef struct building {
+    cb_translation t;
+    const cb_expression *x;
+    cb_e_phase *phase;
+    cb_x_ref ref[CB_E_NODES];  /* CB_X_NONE: not there yet */
+    int16_t read[CB_E_ARRAYS]; /* the stream that is read, -1: none */
+    bool is_needed[CB_E_NODES];
+} building;
+
+#define X_LEAF(id, name) [CB_E_##id] = CB_X_OP_COUNT,
+#define X_OP(id, name, n_in, op, ...) [CB_E_##id] = op,
+static const cb_x_op x_ops[CB_E_OP_COUNT] = {CB_E_LEAVES(X_LEAF) CB_E_OPS(X_OP)};
+
+static int16_t new_stream(building *b, int array) {
+    int16_t id = cb_t_new_stream(&b->t, CB_X_ARRAY, (uint32_t)array, CB_F32);
+    b->phase->array[id] = (uint8_t)array;
+    return id;
+}
+
+static cb_x_ref array_ref(building *b, int array) {
+    int16_t id = new_stream(b, array);
+    b->t.m->stream[id].is_read = true;
+    b->read[array] = id;
+    return (cb_x_ref){CB_X_IN_STREAM, id};
+}
+
+static cb_x_ref number_ref(building *b, uint16_t node) {
+    int16_t slot = cb_t_new_scalar(&b->t, -1, CB_X_BEFORE_ALL);
+    if (!b->t.is_full) b->phase->give[b->phase->n_give++] = (cb_e_give){node, slot};
+    return cb_t_number_ref(slot);
+}
+
+static cb_x_ref ref_of(building *b, uint16_t node) {
+    const cb_e_node *n = &b->x->node[node];
+    if (b->ref[node].kind != CB_X_NONE) return b->ref[node];
+    cb_x_ref in[3] = {CB_T_NOTHING, CB_T_NOTHING, CB_T_NOTHING};
+    if (!n->is_vector) return b->ref[node] = number_ref(b, node);
+    if (n->op == CB_E_PARAM) return b->ref[node] = array_ref(b, 0);
+    if (n->op == CB_E_GRAD) return b->ref[node] = array_ref(b, 1);
+    if (n->op == CB_E_STATE) return b->ref[node] = array_ref(b, 2 + n->in[0]);
+    for (int k = 0; k < n->n_in; k++) in[k] = b->ref[n->in[k]];
+    return b->ref[node] = cb_t_value(&b->t, x_ops[n->op], in[0], in[1], in[2]);
+}
+
+static bool is_sum_of(const cb_e_node *n, int level) {
+    return n->is_needed && n->op == CB_E_SUM && n->level == level + 1;
+}
+
+/* The nodes that phase `level` walks the row for, and what they need. */
+static void mark_phase(building *b, int level) {
+    const cb_expression *x = b->x;
+    const bool is_last = level + 1 == x->n_phase;
+    for (uint32_t k = 0; is_last && k <= x->base.n_state; k++) b->is_needed[x->out[k]] = true;
+    for (int i = x->n_node - 1; i >= 0; i--) {
+        const cb_e_node *n = &x->node[i];
+        if (!is_last && is_sum_of(n, level)) b->is_needed[n->in[0]] = true;
+        for (int k = 0; k < n->n_in && b->is_needed[i] && n->is_vector; k++)
+            b->is_needed[n->in[k]] = true;
+    }
+}
+
+static bool is_array(const cb_e_node *n, int array) {
+    return array == 0 ? n->op == CB_E_PARAM : n->op == CB_E_STATE && n->in[0] == array - 2;
+}
+
+/* What is given back as it was is not written. An array given under another's name is copied: read
+ * before anything is stored, as every value is. */
+static void store(building *b, int array, uint16_t node) {
+    const cb_e_node *n = &b->x->node[node];
+    if (is_array(n, array)) return;
+    cb_x_ref ref = ref_of(b, node);
+    if (ref.kind == CB_X_IN_STREAM) ref = cb_t_of_two(&b->t, CB_X_MAXIMUM, ref, ref);
+    int16_t id = new_stream(b, array);
+    b->t.m->stream[id].is_written = true;
+    b->t.m->stream[id].over = b->read[array];
+    cb_t_emit(&b->t, CB_X_STORE, ref, CB_T_NOTHING, CB_T_NOTHING)->dst = id;
+}
+
+static void build(building *b, int level) {
+    const cb_expression *x = b->x;
+    mark_phase(b, level);
+    for (int i = 0; i < x->n_node; i++) {
+        if (b->is_needed[i]) (void)ref_of(b, (uint16_t)i);
+    }
+    if (level + 1 == x->n_phase) {
+        for (uint32_t k = 0; k <= x->base.n_state; k++)
+            store(b, k == 0 ? 0 : 1 + (int)k, x->out[k]);
+    } else {
+        for (int i = 0; i < x->n_node; i++) {
+            if (!is_sum_of(&x->node[i], level)) continue;
+            (void)cb_t_over_row(&b->t, CB_X_ACC, ref_of(b, x->node[i].in[0]));
+            if (!b->t.is_full) b->phase->sum[b->phase->n_sum++].node = (uint16_t)i;
+        }
+    }
+    cb_t_arrange(&b->t);
+}
+
+static cb_status compile_phase(cb_expression *x, int level, cb_arena *scratch, cb_error *err) {
+    building *b = CB_NEW(scratch, building, 1);
+    cb_microcode *m = CB_NEW(scratch, cb_microcode, 1);
+    if (!b || !m) return cb_no_memory(err);
+    cb_e_phase *phase = &x->phase[level];
+    *b = (building){.x = x, .phase = phase};
+    b->t.m = m;
+    for (int k = 0; k < CB_E_ARRAYS; k++) b->read[k] = -1;
+    build(b, level);
+    cb_status status = CB_UNSUPPORTED;
+    if (!b->t.is_full) status = cb_x_phase_make(m, 0, x->table, &x->arena, &phase->code, err);
+    if (status == CB_UNSUPPORTED) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s needs more values at once than the executor has room for; compute "
+                       "them nearer to where they are read",
+                       x->base.name);
+    }
+    /* Sums in the order in which they were asked for (cb_t_over_row). */
+    for (int k = 0; k < phase->n_sum; k++) phase->sum[k].acc = m->number[k].a;
+    phase->n_stream = m->n_stream;
+    return status;
+}
+
+cb_status cb_e_compile(cb_expression *x, cb_error *err) {
+    x->table = cb_x_table_of();
+    x->phase = CB_NEW(&x->arena, cb_e_phase, x->n_phase);
+    if (!x->phase) return cb_no_memory(err);
+    cb_status status = CB_OK;
+    for (int level = 0; level < x->n_phase && status == CB_OK; level++) {
+        cb_arena scratch;
+        cb_arena_init(&scratch, x->arena.alloc);
+        status = compile_phase(x, level, &scratch, err);
+        cb_arena_free(&scratch);
+    }
+    return status;
+}

@@ -1,0 +1,58 @@
+/* form.h: what an expression is made into. nodes.c checks what the caller wrote, compile.c makes
+ * records of it, step.c runs these over a table. */
+#ifndef CB_EXEC_EXPRESSION_FORM_H
+#define CB_EXEC_EXPRESSION_FORM_H
+
+#include "../../../optim/optimizer.h"
+#include "../executor/phase_code.h"
+#include "ops.h"
+
+enum {
+    CB_E_NODES = 512, /* at most, of an expression */
+    CB_E_PHASES = 4,  /* at most: sums of sums of sums, and the update */
+    CB_E_ARRAYS = 2 + CB_MAX_STATES
+};
+
+typedef struct cb_e_node {
+    cb_e_op op;
+    uint16_t in[3], n_in;
+    uint16_t level; /* how many sums follow on one another below it */
+    bool is_vector; /* one number for each element, else one for each row */
+    bool is_needed;
+    double value;
+} cb_e_node;
+
+typedef struct cb_e_give { /* a number of the row goes to a number of the records */
+    uint16_t node;
+    int16_t slot;
+} cb_e_give;
+
+typedef struct cb_e_sum {
+    uint16_t node;
+    int16_t acc;
+} cb_e_sum;
+
+/* One walk over the elements of a row. Sums of level k are what phase k is for, new values what the
+ * last one is for; what several of them need is computed again, from arrays that nobody has
+ * written yet. */
+typedef struct cb_e_phase {
+    cb_x_phase code;
+    int n_give, n_sum, n_stream;
+    cb_e_give give[CB_X_SCALARS];
+    cb_e_sum sum[CB_X_ACCS];
+    uint8_t array[CB_X_STREAMS]; /* of a stream: 0 the parameter, 1 the gradient, 2 + k state k */
+} cb_e_phase;
+
+struct cb_expression {
+    cb_optimizer base; /* the first member: a step finds the expression by it */
+    cb_arena arena;    /* it lies in it */
+    const cb_x_table *table;
+    int n_node, n_phase, n_number;
+    bool reads_size;  /* numbers differ between rows of different lengths */
+    cb_e_node *node;  /* [n_node] */
+    uint16_t *number; /* [n_number] nodes that are numbers and needed, in order */
+    uint16_t out[1 + CB_MAX_STATES];
+    cb_e_phase *phase; /* [n_phase] */
+};
+
+#endif

@@ -1,0 +1,150 @@
+"""Optimizers that are written as one formula."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from .. import _native
+from .base import Optimizer
+from .numbers import Row, number
+from .recording import RecordingError, record
+
+Fixed = tuple[tuple[str, Any], ...]
+
+
+class Recorded(Optimizer):
+    """What :func:`foreach` makes of a formula: a subclass that takes its options as keywords, with
+    ``groups`` as the other optimizers do."""
+
+    definition: ClassVar[Callable[..., Any]]
+    """The formula itself, on arrays of any library."""
+    state_names: ClassVar[tuple[str, ...]]
+    _defaults: ClassVar[dict[str, Any]]
+    _numbers: ClassVar[tuple[str, ...]]  # options that may change from step to step
+    _counts: ClassVar[bool]
+    _made: ClassVar[dict[Fixed, _native.Expression]]
+
+    def __init__(self, *, groups: Sequence[dict[str, Any]] = (), **options: Any) -> None:
+        name = type(self).__name__
+        unknown = sorted(set(options) - set(self._options))
+        missing = [key for key in self._options if key not in {**self._defaults, **options}]
+        if unknown or missing:
+            what = f"has no option {unknown[0]}" if unknown else f"needs {missing[0]}"
+            raise TypeError(f"{name} {what}; its options are {', '.join(self._options)}")
+        for key, value in {**self._defaults, **options}.items():
+            setattr(self, key, value)
+        self._fixed = tuple((key, getattr(self, key)) for key in self._fixed_options())
+        self.native = self.expression(self._fixed)
+        super().__init__(groups)
+
+    @classmethod
+    def _fixed_options(cls) -> list[str]:
+        return [key for key in cls._options if key not in cls._numbers]
+
+    @classmethod
+    def expression(cls, fixed: Fixed) -> _native.Expression:
+        """The formula with these options, recorded once."""
+        if fixed not in cls._made:
+            cls._made[fixed] = record(
+                cls.definition, cls.__name__, cls.state_names, cls._numbers, dict(fixed),
+                cls._counts,
+            )  # fmt: skip
+        return cls._made[fixed]
+
+    @classmethod
+    def row(cls, options: Mapping[str, Any]) -> Row:
+        """The numbers of a group.
+
+        Raises:
+            TypeError, ValueError: one is no number, or not finite.
+        """
+        row = tuple([number(cls.__name__, key, options[key]) for key in cls._numbers])
+        for key, x in zip(cls._numbers, row, strict=True):
+            if not math.isfinite(x):
+                raise ValueError(f"{cls.__name__}: {key}={x} is not finite")
+        return row
+
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        for key, value in self._fixed:
+            if options[key] != value:
+                raise ValueError(
+                    f"{type(self).__name__}: {key} was {value!r} when the optimizer was made, and "
+                    f"is {options[key]!r} now; options that are no numbers stay, for all groups"
+                )
+        return self.row(options)
+
+    def _state_names(self) -> tuple[str, ...]:
+        return self.state_names
+
+
+def foreach(formula: Callable[..., Any]) -> type[Recorded]:
+    """An optimizer from its formula for one tensor, as a decorator.
+
+        @cutback.optim.foreach
+        def lion(p, g, m, *, lr=1e-4, beta1=0.9, beta2=0.99, weight_decay=0.0):
+            u = np.sign(beta1 * m + (1 - beta1) * g)
+            return p - lr * (u + weight_decay * p), beta2 * m + (1 - beta2) * g
+
+        optimizer = lion(lr=3e-4)
+        optimizer.step(params, grads)
+
+    The formula takes the parameter, its gradient and its states (zeros before the first step), and
+    returns the new parameter and the new states, in this order. Arguments with a default, and those
+    after ``*``, are options; ``t``, if it is there, is the number of the step, from 1. Options that
+    are numbers may be changed between steps, be functions of the number of steps taken and differ
+    between groups; others (True, False, None, text) are given to the formula as they are and belong
+    to the optimizer.
+
+    It is called once, with stand-ins (:class:`~cutback.optim.recording.Value`), and made into the
+    executor's records in well under a millisecond: nothing compiles, and any number of f32 tensors
+    are stepped in one parallel region. Each operation on arrays is one of f32, rounded as NumPy
+    rounds it, so that ``lion.definition`` on NumPy arrays is its twin; what depends on numbers
+    alone (``1 - beta1**t``) is computed in double. ``x.sum()``, ``x.mean()`` and ``x.norm()``
+    are over the elements of one tensor.
+
+    Raises:
+        RecordingError: the formula does something else: a branch on values, an index, a shape.
+        TypeError: its signature is not as above.
+    """
+    name = formula.__name__
+    parameters = inspect.signature(formula).parameters.values()
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        raise TypeError(f"{name}: a formula has no *args or **options")
+    options = [p for p in parameters if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
+    arrays = [p.name for p in parameters if p not in options and p.name != "t"]
+    counts = any(p.name == "t" for p in parameters)
+    options = [p for p in options if p.name != "t"]
+    if len(arrays) < 2:
+        raise TypeError(f"{name}: a formula takes the parameter, its gradient and its states")
+    if "groups" in [p.name for p in options]:
+        raise TypeError(f"{name}: groups is an option of every optimizer")
+    defaults = {p.name: p.default for p in options if p.default is not p.empty}
+    numbers = tuple(
+        p.name for p in options
+        if p.default is p.empty or not isinstance(p.default, bool | str | None)
+    )  # fmt: skip
+    made: type[Recorded] = type(
+        name,
+        (Recorded,),
+        {
+            "__doc__": formula.__doc__,
+            "__module__": formula.__module__,
+            "__qualname__": formula.__qualname__,
+            "__wrapped__": staticmethod(formula),
+            "definition": staticmethod(formula),
+            "state_names": tuple(arrays[2:]),
+            "_options": tuple(p.name for p in options),
+            "_defaults": defaults,
+            "_numbers": numbers,
+            "_counts": counts,
+            "_made": {},
+        },
+    )
+    made.expression(tuple((key, defaults[key]) for key in made._fixed_options()))
+    return made
+
+
+__all__ = ["Recorded", "RecordingError", "foreach"]
