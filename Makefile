@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-python test-slow fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-cpu lint wheel clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-cpu lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
@@ -44,6 +44,12 @@ test-c: $(VENV)/.package
 test-clang: $(VENV)/.build-tools
 	$(BIN)/cmake --preset dev-clang
 	$(BIN)/cmake --build --preset dev-clang
+
+# The C tests as an ARM processor with NEON runs them; needs Debian's gcc-aarch64-linux-gnu and qemu-user.
+test-arm: $(VENV)/.build-tools
+	$(BIN)/cmake --preset release-arm
+	$(BIN)/cmake --build --preset release-arm
+	$(BIN)/ctest --test-dir build/release-arm --output-on-failure --no-tests=error --timeout 600 -E gpu -j 2
 
 test-python: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan tests/gpu_sim

@@ -46,7 +46,7 @@ static cb_status too_old(int version, const char *path, cb_error *err) {
 static cb_status find_get_entry(get_entry_fn *out, void *library, const char *path, cb_error *err) {
     if (look_up(out, sizeof *out, library, "cuGetProcAddress_v2", path, NULL) == CB_OK)
         return CB_OK;
-    int (*get_version)(int *version), version = 0; /* before CUDA 12 */
+    int (*get_version)(int *version) = NULL, version = 0; /* before CUDA 12 */
     CB_TRY(look_up(&get_version, sizeof get_version, library, "cuDriverGetVersion", path, err));
     (void)get_version(&version);
     return too_old(version, path, err);
@@ -80,7 +80,7 @@ static cb_status initialise(const cb_cu_driver *driver, const char *path, cb_err
 
 cb_status cb_cu_open_driver(cb_cu_driver *driver, const char *path, cb_error *err) {
     void *library;
-    get_entry_fn get;
+    get_entry_fn get = NULL;
     cb_cu_driver made;
     CB_TRY(open_library(&library, path, RTLD_NOW, err));
     CB_TRY(find_get_entry(&get, library, path, err));
