@@ -29,6 +29,7 @@ sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parents[1] / "tests" / "reference"))
 
 import chen  # noqa: E402
+import costs  # noqa: E402
 import dtr  # noqa: E402
 import evaluate  # noqa: E402
 import models  # noqa: E402
@@ -56,7 +57,7 @@ class Instance:
         self.name = name
         self.problem = models.make(name)
         self.text = json.dumps(self.problem)
-        self.seconds = [evaluate.op_seconds(op, DEVICE) for op in self.problem["ops"]]
+        self.seconds = [costs.op_seconds(op, DEVICE) for op in self.problem["ops"]]
         run = [i for i, op in enumerate(self.problem["ops"]) if "placeholder" not in op["flags"]]
         starts = self.problem["backward_starts"]
         self.n, self.n_forward = len(run), sum(i < starts for i in run)

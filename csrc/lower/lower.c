@@ -266,8 +266,21 @@ static cb_status measure(lowering *x) {
     return CB_OK;
 }
 
-static cb_status lower_all(lowering *x, cb_fuses_fn fuses) {
+/* Groups that the planner knows of come from outside: no graph of ours is annotated with any, so
+ * there are no kernels that make a part of what a group makes, or take something in. */
+static cb_status refuse_groups(const lowering *x) {
+    const cb_schedule *s = &x->plan->schedule;
     CB_TRY(cb_refuse_insides(x->p, "lower", x->err));
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        if (!cb_taken_at(s, t)) continue;
+        return cb_fail(x->err, CB_UNSUPPORTED,
+                       "lower: step %u takes in what no kernel makes inside", t);
+    }
+    return CB_OK;
+}
+
+static cb_status lower_all(lowering *x, cb_fuses_fn fuses) {
+    CB_TRY(refuse_groups(x));
     CB_TRY(make_scratch(x));
     CB_TRY(find_reruns(x));
     CB_TRY(cb_fuse(x->g, x->p, x->plan, fuses, &x->scratch, &x->groups, x->err));

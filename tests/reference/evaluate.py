@@ -19,21 +19,19 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from slices import slice_of
+from costs import (
+    Device,
+    fused_work,
+    is_fused,
+    link_of,
+    member_seconds,
+    op_seconds,
+    whole_ps,
+    write_seconds,
+)
+from slices import slice_of, taken_reads
 
 ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
-DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/model/cost.c
-    "cpu": ({"f32": 100e9, "f64": 50e9, "f16": 100e9, "bf16": 100e9, "int": 50e9}, 20e9, 1e-6),
-    "a100": (
-        {"f32": 156e12, "f64": 19.5e12, "f16": 312e12, "bf16": 312e12, "int": 19.5e12},
-        1.555e12,
-        2e-6,
-    ),
-}
-
-
-Device = str | dict[str, Any]  # a name, or a row of the cost model
-LINKS = {"cpu": 0.0, "a100": 25e9}  # bytes/s to the host, one direction
 
 
 class BrokenPlanError(ValueError):
@@ -118,131 +116,6 @@ def load(path: str | Path) -> dict[str, Any]:
     return loaded
 
 
-def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:
-    """(bytes moved, launches) of each op where pointwise chains run as one kernel: ops that fuse
-    with their only reader make groups, or ``group`` says so; a group pays for what crosses it."""
-    ops = problem["ops"]
-    outs_of = [out for op in ops for out in op["out"]]
-    storage_of = [out["storage"] for out in outs_of]
-    stored = problem["storages"]
-    flags = [set(op.get("flags", [])) for op in ops]
-    work = [i for i in range(len(ops)) if not {"view", "placeholder"} & flags[i]]
-    late = [i >= problem["backward_starts"] for i in range(len(ops))]
-    root: dict[int, int] = {}
-    for i, op in enumerate(ops):
-        for out in op["out"]:
-            if "static" not in stored[out["storage"]].get("flags", []):
-                root.setdefault(out["storage"], i)
-    values = list(accumulate((len(op["out"]) for op in ops), initial=0))
-
-    def moved(v: int) -> int:
-        whole = int(stored[storage_of[v]]["bytes"])
-        return min(whole, int(outs_of[v].get("bytes", whole)))
-
-    reads = {i: {storage_of[v]: v for v in reversed(ops[i]["in"])} for i in work}  # first of each
-    makes = {
-        i: {s: v for v in range(values[i], values[i + 1]) if root.get(s := storage_of[v]) == i}
-        for i in work
-    }
-    readers: dict[int, list[int]] = {}
-    for i in work:
-        for s in reads[i]:
-            readers.setdefault(s, []).append(i)
-    leaves = {storage_of[v] for v in problem["forward_outputs"] + problem["backward_outputs"]}
-    leaves |= {s for s in range(len(stored)) if stored[s].get("flags")}
-    group = {i: {i} for i in work}
-
-    def join(a: int, b: int) -> None:
-        joined = group[a] | group[b]
-        group.update(dict.fromkeys(joined, joined))
-
-    by_number: dict[int, int] = {}
-    for i in work:
-        if "group" in ops[i]:
-            join(i, by_number.setdefault(ops[i]["group"], i))
-            continue
-        if "fusible" not in flags[i] or "reduction" in flags[i] or len(makes[i]) == 0:
-            continue
-        if ops[i].get("inside"):
-            continue
-        outs = {out["storage"] for out in ops[i]["out"]}
-        partners = [set(readers.get(s, [])) for s in outs]
-        one = len(partners[0]) == 1 and all(x == partners[0] for x in partners)
-        if not one or outs & leaves or outs != set(makes[i]):
-            continue
-        (j,) = partners[0]
-        alone = "group" not in ops[j] and not ops[j].get("inside")
-        if alone and "fusible" in flags[j] and late[i] == late[j]:
-            join(i, j)
-
-    def inside(s: int, mine: set[int]) -> bool:
-        users = readers.get(s, [])
-        if s not in root or s in leaves or not users or not mine >= {root[s], *users}:
-            return False
-        return len({late[i] for i in (root[s], *users)}) == 1
-
-    result = []
-    for i, op in enumerate(ops):
-        moves, launches = op.get("bytes", 0), 1
-        if i in group and len(group[i]) > 1:
-            launches = int(i == max(group[i]))
-            for s, v in reads[i].items():
-                if inside(s, group[i]) or any(s in reads[j] for j in group[i] if j < i):
-                    moves -= moved(v)
-            moves -= sum(moved(v) for s, v in makes[i].items() if inside(s, group[i]))
-        result.append((max(0, moves), launches))
-    return result
-
-
-def op_seconds(
-    op: dict[str, Any], device: str | dict[str, Any], work: tuple[int, int] | None = None
-) -> float:
-    """Roofline time of one run of an op; ``work``: its bytes and launches, unless its own."""
-    flags = op.get("flags", [])
-    if "view" in flags or "placeholder" in flags:
-        return 0.0
-    if op.get("time_ps", -1) >= 0:
-        return float(op["time_ps"]) * 1e-12
-    if isinstance(device, str):
-        flops, bandwidth, launch = DEVICES[device.removesuffix("+fused")]
-    else:
-        flops, bandwidth, launch = (device[k] for k in ("flops_per_s", "bytes_per_s", "launch_s"))
-    arithmetic = op.get("flops", 0.0) / flops[op.get("class", "f32")]
-    bytes_, launches = work or (op.get("bytes", 0), 1)
-    return float(max(arithmetic, bytes_ / bandwidth) + launches * launch)
-
-
-def member_seconds(member: dict[str, Any], device: Device) -> float:
-    """Time of one member of an op with an inside; the launch is the op's."""
-    flags = [x for x in member.get("flags", []) if x != "view"]
-    if member.get("time_ps", -1) >= 0:
-        return float(member["time_ps"]) * 1e-12
-    return op_seconds({**member, "flags": flags}, device, (member.get("bytes", 0), 0))
-
-
-def write_seconds(size: int, device: Device) -> float:
-    """Time that writing one output of an op with an inside takes."""
-    row = DEVICES[device.removesuffix("+fused")][1] if isinstance(device, str) else None
-    return size / float(device["bytes_per_s"] if isinstance(device, dict) else row or 0.0)
-
-
-def whole_ps(seconds: float) -> int:
-    """Picoseconds, rounded once."""
-    return int(seconds * 1e12 + 0.5)
-
-
-def is_fused(device: str | dict[str, Any]) -> bool:
-    """Does this device run pointwise chains as one kernel?"""
-    return device.endswith("+fused") if isinstance(device, str) else device.get("fused", False)
-
-
-def link_of(device: Device) -> float:
-    """Bytes a second, one direction; 0: no link."""
-    if isinstance(device, str):
-        return LINKS[device.removesuffix("+fused")]
-    return float(device.get("link_bytes_per_s", 0.0))
-
-
 class Walk:
     """One walk over a schedule; a method for each kind of step."""
 
@@ -264,6 +137,9 @@ class Walk:
         self.runs: dict[int, int] = {}
         self.ever: dict[int, set[int]] = {}  # op -> places of the outputs made so far
         self.unread: dict[int, tuple[int, int]] = {}  # id of a life of an inside -> step, output
+        self.inlinings = {(x["op"], x["value"]): x for x in problem.get("inlinings", [])}
+        self.inlined: set[int] = set()  # values that a run took in before their op made them
+        self.again = 0  # runs of what was there before
         self.once_ps = 0
         self.work = fused_work(problem) if is_fused(device) else None
         self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
@@ -384,10 +260,34 @@ class Walk:
             + sum(whole_ps(write_seconds(size[k], self.device)) for k in made)
         )
 
-    def read(self, t: int, i: int, inputs: set[int]) -> dict[int, Life | None]:
-        """The lives that op ``i`` reads, by storage; ``inputs`` are places in its list."""
+    def check_taken(self, t: int, i: int, values: Any) -> set[int]:
+        """The values that a run of op ``i`` takes in, if the problem lists them all."""
+        if not isinstance(values, list) or sorted(set(values)) != sorted(values):
+            raise BrokenPlanError(f"step {t}: {values!r} is no list of values")
+        for v in values:
+            if (i, v) not in self.inlinings:
+                raise BrokenPlanError(f"step {t}: op {i} may not take in value {v}")
+        return set(values)
+
+    def take_in(self, i: int, taken: set[int]) -> tuple[int, int]:
+        """Picoseconds and scratch of what a run of op ``i`` takes in."""
+        time = scratch = 0
+        for v in sorted(taken):
+            x, there = self.inlinings[i, v], v - self.first[self.maker[v]]
+            took = whole_ps(member_seconds(x, self.device))
+            before = v in self.inlined or there in self.ever.get(self.maker[v], ())
+            time, scratch = time + took, scratch + x.get("workspace", 0)
+            if before:
+                self.again += 1
+            else:
+                self.inlined.add(v)
+                self.once_ps += took
+        return time, scratch
+
+    def read(self, t: int, reads: list[tuple[int, int]]) -> dict[int, Life | None]:
+        """The lives that a run reads, by storage; ``reads``: which op reads which value."""
         seen: dict[int, Life | None] = {}
-        for v in (self.ops[i]["in"][j] for j in sorted(inputs)):
+        for i, v in reads:
             s = self.storage_of[v]
             if v not in self.value_life:
                 raise BrokenPlanError(
@@ -405,8 +305,19 @@ class Walk:
             seen[s] = self.value_life[v]
         return seen
 
-    def run(self, t: int, i: int, outputs: Any = None) -> None:
-        """Op ``i`` runs, and makes ``outputs`` (None: all)."""
+    def once(self, i: int, made: set[int]) -> None:
+        """Counts one run of all that is ever made of op ``i``, or taken in before it is made."""
+        before = self.ever.get(i)
+        now = (before or set()) | {k for k in made if self.first[i] + k not in self.inlined}
+        first = now != (before or set()) or (not made and before is None)
+        if first:
+            self.once_ps += self.took(i, now) - (self.took(i, before) if before else 0)
+            self.ever[i] = now
+        self.again += i in self.runs or (before is None and not first)
+        self.runs[i] = self.runs.get(i, 0) + 1
+
+    def run(self, t: int, i: int, outputs: Any = None, values: Any = ()) -> None:
+        """Op ``i`` runs, makes ``outputs`` (None: all) and takes in ``values``."""
         op = self.ops[i]
         made, inputs = self.made(t, i, outputs), set(range(len(op["in"])))
         workspace = op.get("workspace", 0)
@@ -417,7 +328,11 @@ class Walk:
             raise BrokenPlanError(f"step {t}: op {i} depends on a tangent and runs in the forward")
         if self.flags[i] & ONCE and i in self.runs:
             raise BrokenPlanError(f"step {t}: op {i} may run only once")
-        seen = self.read(t, i, inputs)
+        taken = self.check_taken(t, i, values) if values != () else set()
+        reads, used = taken_reads(self.problem, i, sorted(inputs), taken)
+        if used != taken:
+            raise BrokenPlanError(f"step {t}: op {i} takes in {taken - used}, which it reads not")
+        seen = self.read(t, reads)
         for k, out in enumerate(op["out"]):
             s = out["storage"]
             if k not in made:
@@ -436,14 +351,12 @@ class Walk:
                 if op.get("inside"):
                     self.unread[id(seen[s])] = t, k
             self.value_life[self.first[i] + k] = seen[s]
-        if workspace:
-            self.lives.append(Life(None, t, t, workspace))
-        self.lanes.clock += self.took(i, made)
+        self.once(i, made)
+        more_time, scratch = self.take_in(i, taken)
+        if workspace + scratch:
+            self.lives.append(Life(None, t, t, workspace + scratch))
+        self.lanes.clock += self.took(i, made) + more_time
         self.lanes.made[i], self.lanes.ready[i] = t, 0
-        before, now = self.ever.get(i), self.ever.get(i, set()) | made
-        self.once_ps += self.took(i, now) - (0 if before is None else self.took(i, before))
-        self.ever[i] = now
-        self.runs[i] = self.runs.get(i, 0) + 1
 
     def take(self, t: int, step: Any) -> None:
         """One step: an op id, an action and an id, or a run with the outputs that it makes."""
@@ -452,8 +365,8 @@ class Walk:
             raise BrokenPlanError(f"step {t}: unknown action {action!r}")
         if not 0 <= i < len(self.ops) or "placeholder" in self.flags[i]:
             raise BrokenPlanError(f"step {t}: {i} is not the id of an op that runs")
-        if len(outputs) > 1:
-            raise BrokenPlanError(f"step {t}: {step!r} says more than an action, an op and outputs")
+        if len(outputs) > 2:
+            raise BrokenPlanError(f"step {t}: {step!r} says more than what it makes and takes in")
         if action != "run" and (outputs or self.ops[i].get("inside")):
             raise BrokenPlanError(f"step {t}: what an op with an inside makes does not move")
         if action in ("wait", "in") and i not in self.lanes.ended:
@@ -518,10 +431,9 @@ def evaluate(
         live += change[t]
         peak = max(peak, live)
     saved += sum(life.bytes for life in lives if life.made < backward_starts <= life.last)
-    again = sum(walk.runs.values()) - len(walk.runs)
     moved = lanes.bytes
     return Evaluation(
-        peak, saved, time_ps, walk.once_ps, again, lives, lanes.stall, moved["out"],
+        peak, saved, time_ps, walk.once_ps, walk.again, lives, lanes.stall, moved["out"],
         moved["in"],
     )  # fmt: skip
 

@@ -75,6 +75,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
     kind = [("run", s) if isinstance(s, int) else tuple(s) for s in steps]
     for t, s in enumerate(kind):                                               # a run may say that it makes all; a node has no inside
         if len(s) == 3 and s[0] == "run" and (not isinstance(s[1], int) or not 0 <= s[1] < len(nodes) or list(s[2]) != list(range(len(nodes[s[1]]["out"])))): raise ValueError(f"step {t}: node {s[1]!r} makes all of its outputs in every run")
+        if len(s) == 4 and (s[0] != "run" or list(s[2]) != list(range(len(nodes[s[1]]["out"]))) or s[3]): raise ValueError(f"step {t}: node {s[1]!r} takes nothing in, and makes all of its outputs")
     kind = [s[:2] if s[:1] == ("run",) else s for s in kind]
     # pass 1: last use of every instance. An instance is (node, step that made it); "in" makes a new instance.
     current, last, made, count = {}, {}, {}, {}

@@ -1,7 +1,9 @@
 """The exact optimum of tiny problems with insides: a shortest path, in plain Python.
 
 As ``exact.py``, but that an op with an inside runs for a set of its outputs, and takes what their
-slice takes. A state is the position in the given order and the values in memory. An event drops a
+slice takes; and that a run takes in any values that the problem lets it.
+
+A state is the position in the given order and the values in memory. An event drops a
 value, makes forward values again, or goes on with the op of the position, which makes what nobody
 else could and any of the rest. Every op has a measured time, every value a storage of its own;
 there are no views, forward outputs or constraints.
@@ -11,13 +13,13 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from slices import slice_of
+from slices import slice_of, taken_reads
 
 State = tuple[int, frozenset[int]]
 
@@ -32,7 +34,10 @@ class Small:
     """The problem with what the search asks again and again."""
 
     def __init__(self, problem: dict[str, Any]) -> None:
-        self.ops = problem["ops"]
+        self.problem, self.ops = problem, problem["ops"]
+        self.inlinings: dict[int, dict[int, dict[str, Any]]] = {}
+        for x in problem.get("inlinings", []):
+            self.inlinings.setdefault(x["op"], {})[x["value"]] = x
         self.first, self.maker = [], []
         for i, op in enumerate(self.ops):
             self.first.append(len(self.maker))
@@ -56,12 +61,24 @@ class Small:
         n = len(self.ops[i]["out"])
         return set(range(self.first[i], self.first[i] + n)) & self.useful
 
-    def reads(self, i: int, made: set[int]) -> set[int]:
-        """What op ``i`` reads for these values."""
-        op, inputs = self.ops[i], set(range(len(self.ops[i]["in"])))
+    def inputs(self, i: int, made: set[int]) -> set[int]:
+        """Places of the inputs that op ``i`` reads for these values."""
+        op = self.ops[i]
         if op.get("inside"):
-            _, inputs = slice_of(op, [v - self.first[i] for v in made])
-        return {op["in"][j] for j in inputs} - self.static
+            return slice_of(op, [v - self.first[i] for v in made])[1]
+        return set(range(len(op["in"])))
+
+    def reads(self, i: int, made: set[int], taken: Iterable[int] = ()) -> set[int]:
+        """What op ``i`` reads for these values, with others taken in."""
+        read, _ = taken_reads(self.problem, i, sorted(self.inputs(i, made)), set(taken))
+        return {v for _, v in read} - self.static
+
+    def takes_in(self, i: int, made: set[int]) -> Iterator[set[int]]:
+        """All sets of values that such a run may take in, and reads."""
+        may = {v for v in self.inlinings.get(i, {}) if v in self.free}
+        for some in subsets(may):
+            if taken_reads(self.problem, i, sorted(self.inputs(i, made)), some)[1] == some:
+                yield some
 
     def find_useful(self) -> set[int]:
         self.useful = set(self.ends)
@@ -116,15 +133,18 @@ def optimum(problem: dict[str, Any], budget: int) -> int | None:
         if p.made_by(p.order[k]) <= p.free:
             after.append((0, (k + 1, memory)))
         for i, made, base in p.events(k, memory):
-            takes, scratch = p.takes(i, made)
+            own, scratch = p.takes(i, made)
             there = memory | made
-            if not p.reads(i, made) <= memory or made & memory:
-                continue
-            if sum(p.size[v] for v in there) + scratch > budget:
+            if made & memory:
                 continue
             keep = p.free | p.ends
             left = frozenset(v for v in there if v in keep or p.last[v] > i) if base else there
-            after.append((takes, (k + base, left)))
+            for taken in p.takes_in(i, made):
+                more = [p.inlinings[i][v] for v in taken]
+                room = sum(p.size[v] for v in there) + sum(x["workspace"] for x in more)
+                if p.reads(i, made, taken) <= memory and room + scratch <= budget:
+                    takes = own + sum(x["time_ps"] for x in more)
+                    after.append((takes, (k + base, left)))
         for cost, to in after:
             if time + cost < best.get(to, sys.maxsize):
                 best[to] = time + cost

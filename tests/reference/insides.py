@@ -89,11 +89,38 @@ def draw_inside(r: random.Random, reads: list[int], n_out: int) -> list[dict[str
     return inside
 
 
+def draw_inlinings(r: random.Random, document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Half of what may be taken in, also through others."""
+    ops, found = document["ops"], list[dict[str, Any]]()
+    maker = [i for i, o in enumerate(ops) for _ in o["out"]]
+    storage = [out["storage"] for o in ops for out in o["out"]]
+    static = [bool("static" in s.get("flags", [])) for s in document["storages"]]
+
+    def may(v: int) -> bool:
+        alone = len(ops[maker[v]]["out"]) == 1 or ops[maker[v]].get("inside")
+        kept = {"placeholder", "view", "unknown"} & set(ops[maker[v]]["flags"])
+        return bool(alone) and not kept and not static[storage[v]]
+
+    for i, o in enumerate(ops):
+        todo, seen = sorted(o["in"]), set[int]()
+        while todo and "placeholder" not in o["flags"]:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            if may(v) and storage.count(storage[v]) == 1 and r.random() < 0.5:
+                scratch = r.choice([0, 0, 64])
+                found.append({"value": v, "op": i, "time_ps": 10 * r.randint(0, 30)})
+                found[-1]["workspace"] = scratch
+                todo = sorted({*todo, *ops[maker[v]]["in"]})
+    return found
+
+
 class Dice:
     """A small problem at random: forward ops, some with insides, and a backward that reads what
     they make, the last first."""
 
-    def __init__(self, seed: int, most: int = 4) -> None:
+    def __init__(self, seed: int, most: int = 4, inlines: bool = False) -> None:
         self.r = random.Random(seed)
         self.ops: list[dict[str, Any]] = [op([], [0], ["placeholder"])]
         self.storages: list[dict[str, Any]] = [{"bytes": 64, "flags": ["static"]}]
@@ -109,6 +136,8 @@ class Dice:
             gradient = self.add([gradient], ["backward"])
         self.storages[-1]["flags"] = ["hold_end"]
         self.document = problem(self.ops, self.storages, starts, [gradient])
+        if inlines:
+            self.document["inlinings"] = draw_inlinings(random.Random(seed), self.document)
 
     def add(self, recent: list[int], flags: Sequence[str] = ()) -> int:
         r, late = self.r, bool(flags)
@@ -129,3 +158,31 @@ class Dice:
             self.storages.append({"bytes": 64 * r.randint(1, 12)})
             self.values.append(len(self.values))
         return self.values[-1]
+
+
+def casts():
+    """x -> h -> v, a cast twice as large as h, -> w; the backward reads w with v, then v and h.
+
+    Values: 0 x, 1 h, 2 v, 3 w, 4 tangent, 5 dw, 6 dv. The op of dw may take in w and v, that of dv
+    may take in v.
+    """
+    ops = [
+        op([], [0], ["placeholder"]),
+        op([0], [1], time_ps=500),
+        op([1], [2], time_ps=50),
+        op([2], [3], time_ps=60, workspace=8),
+        op([], [4], ["placeholder", "backward"]),
+        op([4, 3, 2], [5], ["backward"], time_ps=1000, workspace=16),
+        op([5, 2, 1], [6], ["backward"], time_ps=1000),
+    ]
+    sizes = [64, 1024, 2048, 512, 64, 128, 256]
+    storages = [{"bytes": size} for size in sizes]
+    for s in (0, 4):
+        storages[s]["flags"] = ["static"]
+    made = problem(ops, storages, 4, [6])
+    made["inlinings"] = [
+        {"value": 2, "op": 5, "time_ps": 7, "workspace": 32},
+        {"value": 3, "op": 5, "time_ps": 11, "workspace": 4},
+        {"value": 2, "op": 6, "time_ps": 13},
+    ]
+    return made

@@ -30,7 +30,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 sys.path.insert(0, str(Path(__file__).parent))
-from evaluate import ONCE, load, op_seconds
+from costs import op_seconds
+from evaluate import ONCE, load
 
 
 @dataclass

@@ -16,6 +16,18 @@ typedef struct decider {
     bool *at_peak; /* [n_storage] alive at the peak of the save-everything schedule */
 } decider;
 
+/* What a step takes in is made again there, or late. */
+static void note_taken(const decider *d, uint32_t step, const uint32_t *made_at) {
+    const cb_problem *p = d->f->p;
+    const cb_schedule *s = &d->plan->schedule;
+    uint64_t taken = cb_taken_at(s, step);
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++) {
+        if (!(taken >> i & 1)) continue;
+        uint32_t v = p->inlining[p->inline_begin[s->step[step]] + i].value;
+        d->again[v] |= made_at[v] != CB_NONE || step >= s->backward_starts;
+    }
+}
+
 static void follow_schedule(const decider *d, uint32_t *made_at) {
     const cb_problem *p = d->f->p;
     const cb_schedule *s = &d->plan->schedule;
@@ -28,10 +40,10 @@ static void follow_schedule(const decider *d, uint32_t *made_at) {
             d->fetched[p->value_storage[v]] = true;
         if (action == CB_ACTION_IN) continue;
         uint32_t made = cb_made_at(p, s, t);
-        cb_slice slice = cb_slice_of(p, op, made);
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-            uint32_t v = p->in_value[j];
-            if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        cb_reading r = cb_read_run(p, op, made, cb_taken_at(s, t));
+        note_taken(d, t, made_at);
+        for (uint32_t v; cb_read_next(&r, &v);) {
+            if (v == CB_NONE) continue;
             if (t >= s->backward_starts && made_at[v] != CB_NONE && made_at[v] < s->backward_starts)
                 d->crosses[v] = true;
             d->again[v] |= d->copied[v];

@@ -44,11 +44,13 @@ void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_end(w, '}');
 }
 
-/* 7: op 7 runs. ["out", 7]: what it made moves. ["run", 7, [0, 2]]: it runs and makes these. */
+/* 7: op 7 runs. ["out", 7]: what it made moves. ["run", 7, [0, 2]]: it runs and makes these.
+ * ["run", 7, [0, 2], [5]]: and takes in value 5. */
 static void put_step(cb_json_writer *w, const cb_problem *p, const cb_schedule *s, uint32_t step) {
     cb_action action = cb_action_at(s, step);
     uint32_t op = s->step[step], made = cb_made_at(p, s, step);
-    bool some = action == CB_ACTION_RUN && made != cb_all_made(p, op);
+    uint64_t taken = cb_taken_at(s, step);
+    bool some = action == CB_ACTION_RUN && (taken || made != cb_all_made(p, op));
     if (action == CB_ACTION_RUN && !some) {
         cb_json_put_u64(w, NULL, op);
         return;
@@ -58,8 +60,16 @@ static void put_step(cb_json_writer *w, const cb_problem *p, const cb_schedule *
     cb_json_put_u64(w, NULL, op);
     if (some) {
         cb_json_begin(w, NULL, '[');
-        for (uint32_t i = 0; i < CB_MOST_INNER_OUTPUTS; i++) {
+        for (uint32_t i = 0; i < p->out_begin[op + 1] - p->out_begin[op]; i++) {
             if (cb_makes(made, i)) cb_json_put_u64(w, NULL, i);
+        }
+        cb_json_end(w, ']');
+    }
+    if (taken) {
+        cb_json_begin(w, NULL, '[');
+        for (uint32_t i = 0; i < CB_MOST_INLININGS; i++) {
+            if (taken >> i & 1)
+                cb_json_put_u64(w, NULL, p->inlining[p->inline_begin[op] + i].value);
         }
         cb_json_end(w, ']');
     }
@@ -167,11 +177,37 @@ static cb_status read_made(const cb_problem *p, const cb_json *list, uint32_t op
     return CB_OK;
 }
 
-/* ["out", 7], or a run that says what it makes. */
+/* ["run", 7, [0, 2], [5]]: the values that it takes in. */
+static cb_status read_taken(const cb_problem *p, const cb_json *list, uint32_t op, uint64_t *taken,
+                            cb_error *err) {
+    if (list->kind != CB_JSON_ARRAY) {
+        return cb_fail(err, CB_INVALID,
+                       "line %u: what a run takes in is a list of values, not of kind %s",
+                       list->line, cb_json_kind_name(list->kind));
+    }
+    *taken = 0;
+    for (const cb_json *c = list->as.child; c; c = c->next) {
+        uint64_t value;
+        CB_TRY(cb_json_as_u64(c, "value", CB_NONE - 1, &value, err));
+        uint64_t bit = p->inline_begin ? cb_inlining_bit(p, op, (uint32_t)value) : 0;
+        if (!bit) {
+            return cb_fail(err, CB_INVALID,
+                           "line %u: the problem has no inlining of value %llu into %s", c->line,
+                           (unsigned long long)value, p->op_name[op]);
+        }
+        if (*taken & bit)
+            return cb_fail(err, CB_INVALID, "line %u: value %llu is taken in twice", c->line,
+                           (unsigned long long)value);
+        *taken |= bit;
+    }
+    return CB_OK;
+}
+
+/* ["out", 7], or a run that says what it makes, and what it takes in. */
 static cb_status read_list_step(const cb_json *c, const cb_json **op, uint32_t *action,
                                 const cb_json **made, cb_error *err) {
     *made = NULL;
-    if (c->n != 2 && c->n != 3) {
+    if (c->n < 2 || c->n > 4) {
         return cb_fail(err, CB_INVALID,
                        "line %u: a step is the id of an op, or a list of an action and an id; this "
                        "list has %u entries",
@@ -184,8 +220,8 @@ static cb_status read_list_step(const cb_json *c, const cb_json **op, uint32_t *
     if (*action != CB_ACTION_RUN) {
         return cb_fail(err, CB_INVALID,
                        "line %u: a step that moves something is a list of an action and an id; "
-                       "this list has 3 entries",
-                       c->line);
+                       "this list has %u entries",
+                       c->line, c->n);
     }
     *made = (*op)->next;
     return CB_OK;
@@ -198,8 +234,15 @@ static bool has_lists(const cb_json *list, uint32_t n) {
     return false;
 }
 
-static cb_status read_step(const cb_problem *p, const cb_json *c, uint32_t *step, uint8_t *action,
-                           uint32_t *made, cb_error *err) {
+typedef struct steps_read { /* NULL: nobody says it */
+    uint32_t *step;
+    uint8_t *action;
+    uint32_t *made;
+    uint64_t *taken;
+} steps_read;
+
+static cb_status read_step(const cb_problem *p, const cb_json *c, const steps_read *out, uint32_t t,
+                           cb_error *err) {
     const cb_json *op = c, *outputs = NULL;
     uint32_t act = CB_ACTION_RUN;
     uint64_t number;
@@ -207,10 +250,13 @@ static cb_status read_step(const cb_problem *p, const cb_json *c, uint32_t *step
         return cb_fail(err, CB_INVALID, "line %u: a step, but the problem has no ops", c->line);
     if (c->kind == CB_JSON_ARRAY) CB_TRY(read_list_step(c, &op, &act, &outputs, err));
     CB_TRY(cb_json_as_u64(op, "step", p->n_op - 1, &number, err));
-    *step = (uint32_t)number;
-    if (action) *action = (uint8_t)act;
-    if (made) *made = CB_ALL_OUTPUTS;
-    return outputs ? read_made(p, outputs, *step, made, err) : CB_OK;
+    out->step[t] = (uint32_t)number;
+    if (out->action) out->action[t] = (uint8_t)act;
+    if (out->made) out->made[t] = CB_ALL_OUTPUTS;
+    if (outputs) CB_TRY(read_made(p, outputs, out->step[t], &out->made[t], err));
+    return outputs && outputs->next
+               ? read_taken(p, outputs->next, out->step[t], &out->taken[t], err)
+               : CB_OK;
 }
 
 static cb_status read_steps(const cb_problem *p, const cb_json *root, cb_plan *plan,
@@ -220,18 +266,22 @@ static cb_status read_steps(const cb_problem *p, const cb_json *root, cb_plan *p
     CB_TRY(cb_json_want(root, "steps", CB_JSON_ARRAY, &list, err));
     CB_TRY(cb_json_want(root, "backward_starts", CB_JSON_INT, &starts, err));
     CB_TRY(cb_json_as_u64(starts, "backward_starts", list->n, &number, err));
-    bool moves = has_lists(list, 2), chooses = has_lists(list, 3);
-    uint32_t *step = CB_NEW(&plan->arena, uint32_t, list->n), t = 0;
-    uint8_t *action = moves ? CB_NEW(&plan->arena, uint8_t, list->n) : NULL;
-    uint32_t *made = chooses ? CB_NEW(&plan->arena, uint32_t, list->n) : NULL;
-    if (!step || (moves && !action) || (chooses && !made)) return cb_no_memory(err);
+    bool moves = has_lists(list, 2), inlines = has_lists(list, 4);
+    bool chooses = inlines || has_lists(list, 3);
+    uint32_t t = 0;
+    const steps_read out = {.step = CB_NEW(&plan->arena, uint32_t, list->n),
+                            .action = moves ? CB_NEW(&plan->arena, uint8_t, list->n) : NULL,
+                            .made = chooses ? CB_NEW(&plan->arena, uint32_t, list->n) : NULL,
+                            .taken = inlines ? CB_NEW(&plan->arena, uint64_t, list->n) : NULL};
+    if (!out.step || (moves && !out.action) || (chooses && !out.made) || (inlines && !out.taken))
+        return cb_no_memory(err);
     plan->schedule = (cb_schedule){.n_step = list->n,
-                                   .step = step,
-                                   .action = action,
-                                   .made = made,
+                                   .step = out.step,
+                                   .action = out.action,
+                                   .made = out.made,
+                                   .taken = out.taken,
                                    .backward_starts = (uint32_t)number};
-    for (const cb_json *c = list->as.child; c; c = c->next, t++)
-        CB_TRY(read_step(p, c, &step[t], action ? &action[t] : NULL, made ? &made[t] : NULL, err));
+    for (const cb_json *c = list->as.child; c; c = c->next) CB_TRY(read_step(p, c, &out, t++, err));
     return CB_OK;
 }
 
@@ -285,12 +335,14 @@ static cb_status read_device(const cb_json *root, cb_arena *arena, const cb_devi
 }
 
 /* So is the bound, of plans on the device that the document names. */
-static cb_status read_bound(const cb_json *root, cb_plan *plan, cb_error *err) {
+static cb_status read_bound(const cb_problem *p, const cb_json *root, cb_plan *plan,
+                            cb_error *err) {
     const cb_json *numbers = cb_json_get(root, "numbers");
     const cb_json *bound = numbers ? cb_json_get(numbers, "lower_bound_ps") : NULL;
     const cb_device *named;
     uint64_t number;
-    if (!bound || bound->kind == CB_JSON_NULL || plan->lives.n_recomputed == 0) return CB_OK;
+    bool proven = plan->lives.n_recomputed == 0 && !p->inline_begin;
+    if (!bound || bound->kind == CB_JSON_NULL || proven) return CB_OK;
     CB_TRY(read_device(root, &plan->arena, &named, err));
     if (strcmp(named->name, plan->device->name) != 0) return CB_OK;
     CB_TRY(cb_json_as_u64(bound, "lower_bound_ps", INT64_MAX, &number, err));
@@ -307,7 +359,7 @@ static cb_status read_plan(const cb_problem *p, const cb_device *device, const c
     CB_TRY(read_steps(p, root, plan, err));
     CB_TRY(read_question(root, plan, err));
     CB_TRY(cb_plan_adopt(p, device, plan, err));
-    CB_TRY(read_bound(root, plan, err));
+    CB_TRY(read_bound(p, root, plan, err));
     return read_reasons(p, root, plan, err);
 }
 

@@ -1,16 +1,17 @@
 /* Problems as JSON; docs/problem.md states the schema. What is at its default is left out. The
  * reader trusts nothing: it builds what the text says and cb_problem_verify judges it. Version 1
- * has no ops with an inside; all else is alike. */
+ * has no ops with an inside and no inlinings; all else is alike. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "../../base/map.h"
-#include "../model/inside.h"
+#include "../../base/sort.h"
+#include "../model/inlining.h"
 #include "../model/names.h"
 
 #define FORMAT "cutback.problem"
 #define VERSION 2
-#define FIRST_WITH_INSIDES 2
+#define FIRST_WITH_INSIDES 2 /* and with inlinings */
 #define MOST_WHOLE ((uint64_t)INT64_MAX)
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -123,6 +124,25 @@ static void put_regions(cb_json_writer *w, const cb_problem *p) {
     cb_json_end(w, ']');
 }
 
+static void put_inlinings(cb_json_writer *w, const cb_problem *p) {
+    if (!p->inline_begin) return;
+    cb_json_begin(w, "inlinings", '[');
+    for (uint32_t i = 0; i < p->inline_begin[p->n_op]; i++) {
+        const cb_inlining *x = &p->inlining[i];
+        cb_json_begin(w, NULL, '{');
+        cb_json_put_u64(w, "value", x->value);
+        cb_json_put_u64(w, "op", x->op);
+        if (x->flops != 0) cb_json_put_double(w, "flops", x->flops);
+        if (x->bytes != 0) cb_json_put_u64(w, "bytes", x->bytes);
+        if (x->work_class != CB_WORK_F32)
+            cb_json_put_string(w, "class", cb_work_class_names[x->work_class]);
+        if (x->time_ps != -1) cb_json_put_int(w, "time_ps", x->time_ps);
+        if (x->workspace != 0) cb_json_put_u64(w, "workspace", x->workspace);
+        cb_json_end(w, '}');
+    }
+    cb_json_end(w, ']');
+}
+
 cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err) {
     cb_json_writer w = {.out = out};
     char fingerprint[17];
@@ -142,6 +162,7 @@ cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err) {
     cb_json_begin(&w, "ops", '[');
     for (uint32_t op = 0; op < p->n_op; op++) put_op(&w, p, op);
     cb_json_end(&w, ']');
+    put_inlinings(&w, p);
     cb_json_end(&w, '}');
     return out->failed ? cb_no_memory(err) : CB_OK;
 }
@@ -374,6 +395,49 @@ static cb_status read_regions(const reader *r, const cb_json *root) {
     return CB_OK;
 }
 
+static int compare_inlinings(const void *a, const void *b) {
+    const cb_inlining *x = a, *y = b;
+    if (x->op != y->op) return x->op < y->op ? -1 : 1;
+    return x->value < y->value ? -1 : x->value > y->value;
+}
+
+static cb_status read_inlining(const reader *r, const cb_json *node, cb_inlining *x) {
+    static const char *const known[] = {"value", "op",      "flops",    "bytes",
+                                        "class", "time_ps", "workspace"};
+    const cb_json *id;
+    CB_TRY(want_object(r, node, "inlining"));
+    CB_TRY(cb_known_keys(node, "inlining", known, sizeof known / sizeof *known, r->err));
+    CB_TRY(cb_json_want(node, "value", CB_JSON_INT, &id, r->err));
+    CB_TRY(read_u32(r, node, "value", &x->value));
+    CB_TRY(cb_json_want(node, "op", CB_JSON_INT, &id, r->err));
+    CB_TRY(read_u32(r, node, "op", &x->op));
+    CB_TRY(read_double(r, node, "flops", &x->flops));
+    CB_TRY(read_u64(r, node, "bytes", MOST_WHOLE, &x->bytes));
+    CB_TRY(read_name(r, node, "class", cb_work_class_names, CB_WORK_CLASS_COUNT, &x->work_class));
+    if (cb_json_get(node, "time_ps"))
+        CB_TRY(cb_json_as_i64(cb_json_get(node, "time_ps"), "time_ps", &x->time_ps, r->err));
+    CB_TRY(read_u64(r, node, "workspace", MOST_WHOLE, &x->workspace));
+    if (x->op < r->p->n_op) return CB_OK;
+    return cb_fail(r->err, CB_INVALID, "line %u: an inlining into op %u of %u", node->line, x->op,
+                   r->p->n_op);
+}
+
+/* They were counted before, so there is room; a file may name them in any order. */
+static cb_status read_inlinings(const reader *r, const cb_json *root) {
+    cb_problem *p = r->p;
+    const cb_json *list;
+    uint32_t n = 0;
+    if (!cb_json_get(root, "inlinings")) return CB_OK;
+    CB_TRY(cb_json_want(root, "inlinings", CB_JSON_ARRAY, &list, r->err));
+    for (const cb_json *c = list->as.child; c; c = c->next)
+        CB_TRY(read_inlining(r, c, &p->inlining[n++]));
+    if (n == 0) return CB_OK;
+    cb_sort(p->inlining, n, sizeof *p->inlining, compare_inlinings);
+    for (uint32_t i = 0; i < n; i++) p->inline_begin[p->inlining[i].op + 1]++;
+    for (uint32_t op = 0; op < p->n_op; op++) p->inline_begin[op + 1] += p->inline_begin[op];
+    return CB_OK;
+}
+
 static cb_status read_ends(const reader *r, const cb_json *root, const char *key, uint32_t *n,
                            uint32_t **ids) {
     const cb_json *list;
@@ -395,6 +459,7 @@ static cb_status read_body(const reader *r, const cb_json *root, const cb_json *
     CB_TRY(read_regions(r, root));
     CB_TRY(read_storages(r, storages));
     for (const cb_json *c = ops->as.child; c; c = c->next) CB_TRY(read_op(r, c, op++));
+    CB_TRY(read_inlinings(r, root));
     CB_TRY(read_ends(r, root, "forward_outputs", &p->n_forward_output, &p->forward_output));
     CB_TRY(read_ends(r, root, "backward_outputs", &p->n_backward_output, &p->backward_output));
     return cb_problem_verify(p, r->err);
@@ -452,16 +517,19 @@ cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_prob
                                         "backward_outputs",
                                         "regions",
                                         "storages",
-                                        "ops"};
-    const cb_json *storages, *ops;
+                                        "ops",
+                                        "inlinings"};
+    const cb_json *storages, *ops, *inlinings = cb_json_get(root, "inlinings");
     cb_problem_sizes n = {0};
     int64_t version;
     CB_TRY(cb_check_format(root, FORMAT, VERSION, &version, err));
-    CB_TRY(cb_known_keys(root, "problem", known, sizeof known / sizeof *known, err));
+    uint32_t n_known = sizeof known / sizeof *known - (version < FIRST_WITH_INSIDES ? 1 : 0);
+    CB_TRY(cb_known_keys(root, "problem", known, n_known, err));
     CB_TRY(cb_json_want(root, "storages", CB_JSON_ARRAY, &storages, err));
     CB_TRY(cb_json_want(root, "ops", CB_JSON_ARRAY, &ops, err));
     CB_TRY(count_items(ops, &n, err));
     n.n_storage = storages->n;
+    if (inlinings && inlinings->kind == CB_JSON_ARRAY) n.n_inlining = inlinings->n;
     cb_problem *p = NULL;
     CB_TRY(cb_problem_create(alloc, n, &p, err));
     reader r = {.p = p, .version = version, .err = err};

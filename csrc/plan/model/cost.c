@@ -7,9 +7,10 @@
 
 #define PS_PER_S 1e12
 #define MOST_PS 1e15      /* of one op: as long as verified measured times may be */
-#define MOST_SUMMANDS 128 /* of the time of an op with an inside */
+#define MOST_SUMMANDS 256 /* of the time of an op with an inside, and of what it takes in */
 
-_Static_assert(1 + CB_MOST_MEMBERS + CB_MOST_INNER_OUTPUTS <= MOST_SUMMANDS, "what is summed up");
+_Static_assert(1 + CB_MOST_MEMBERS + CB_MOST_INNER_OUTPUTS + CB_MOST_INLININGS <= MOST_SUMMANDS,
+               "what is summed up");
 
 _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the table");
 
@@ -68,6 +69,22 @@ int64_t cb_member_time_ps(const cb_problem *p, uint32_t op, uint32_t member,
     double arithmetic = m->flops / device->flops_per_s[m->work_class];
     double ps = fmax(arithmetic, (double)m->bytes / device->bytes_per_s) * PS_PER_S;
     return (int64_t)fmin(ps + 0.5, MOST_PS / MOST_SUMMANDS);
+}
+
+int64_t cb_inline_time_ps(const cb_problem *p, uint32_t at, const cb_device *device) {
+    const cb_inlining *x = &p->inlining[at];
+    if (x->time_ps >= 0) return x->time_ps;
+    double arithmetic = x->flops / device->flops_per_s[x->work_class];
+    double ps = fmax(arithmetic, (double)x->bytes / device->bytes_per_s) * PS_PER_S;
+    return (int64_t)fmin(ps + 0.5, MOST_PS / MOST_SUMMANDS);
+}
+
+int64_t cb_taken_time_ps(const cb_problem *p, uint32_t op, uint64_t taken,
+                         const cb_device *device) {
+    int64_t time_ps = 0;
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++)
+        if (taken >> i & 1) time_ps += cb_inline_time_ps(p, p->inline_begin[op] + i, device);
+    return time_ps;
 }
 
 int64_t cb_write_time_ps(const cb_problem *p, uint32_t value, const cb_device *device) {

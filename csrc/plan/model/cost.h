@@ -2,7 +2,7 @@
 #ifndef CB_PLAN_COST_H
 #define CB_PLAN_COST_H
 
-#include "inside.h"
+#include "inlining.h"
 
 typedef struct cb_device {
     const char *name;
@@ -31,6 +31,10 @@ int64_t cb_own_time_ps(const cb_problem *p, uint32_t op, const cb_device *device
 int64_t cb_member_time_ps(const cb_problem *p, uint32_t op, uint32_t member,
                           const cb_device *device);
 int64_t cb_write_time_ps(const cb_problem *p, uint32_t value, const cb_device *device);
+/* What taking in a value adds to the time of a run, by the place of its inlining. */
+int64_t cb_inline_time_ps(const cb_problem *p, uint32_t at, const cb_device *device);
+/* What all that a run of the op takes in adds (inlining.h). */
+int64_t cb_taken_time_ps(const cb_problem *p, uint32_t op, uint64_t taken, const cb_device *device);
 /* The problem's own link goes before the device's. 0: there is none. */
 double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);
 /* Of a copy over such a link, which there must be; negative: 1,000 s or more, which no plan takes.

@@ -285,6 +285,64 @@ int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made) {
     return bend(cb_run_time_ps(f->p, op, made, f->device), saves, recomputes);
 }
 
+/* ---- inlining -------------------------------------------------------------------------------- */
+
+/* Costs of going against the user's preferences are those of a run by itself. */
+static void cost_inlinings(cb_facts *f, int64_t *least_ps) {
+    const cb_problem *p = f->p;
+    for (uint32_t u = 0; u < f->n_unit; u++) {
+        f->least_cost_ps[u] = f->cost_ps[u];
+        least_ps[u] = INT64_MAX;
+    }
+    for (uint32_t i = 0; i < p->inline_begin[p->n_op]; i++) {
+        const cb_inlining *x = &p->inlining[i];
+        uint32_t unit = f->unit[p->value_storage[x->value]];
+        if (unit == CB_NONE || f->once[unit]) continue;
+        int64_t time_ps = cb_inline_time_ps(p, i, f->device);
+        int64_t cost = time_ps + f->cost_ps[unit] - f->time_ps[unit];
+        f->inlines[unit] = true;
+        if (time_ps < least_ps[unit]) least_ps[unit] = time_ps;
+        f->inline_cost_ps[i] = cost > 0 ? cost : 0;
+        if (f->inline_cost_ps[i] < f->least_cost_ps[unit])
+            f->least_cost_ps[unit] = f->inline_cost_ps[i];
+    }
+}
+
+/* What an op of the base order takes less where some of what it makes is always taken in. What is
+ * held is made. `least_ps` [n_unit] is what taking it in takes at least. */
+static int64_t spare_time(const cb_facts *f, const int64_t *least_ps, uint32_t op) {
+    const cb_problem *p = f->p;
+    uint32_t made = cb_unit_made(f, op);
+    int64_t least = INT64_MAX;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v], unit = f->unit[s];
+        bool inlines = unit != CB_NONE && p->value_op[v] == cb_unit_op(f, unit) &&
+                       f->inlines[unit] && !f->held[s];
+        if (!inlines) continue;
+        if (least_ps[unit] < least) least = least_ps[unit];
+        made = cb_has_units(f, op) ? made & ~cb_unit_made(f, unit) : 0;
+    }
+    if (least == INT64_MAX) return 0;
+    int64_t rest = made == 0 ? 0 : cb_run_time_ps(p, op, made, f->device);
+    int64_t spare = f->time_ps[op] - rest - least;
+    return spare > 0 ? spare : 0;
+}
+
+static bool find_inlinings(cb_facts *f, cb_arena *arena) {
+    const cb_problem *p = f->p;
+    f->least_cost_ps = f->cost_ps;
+    if (!p->inline_begin) return true;
+    f->inlines = CB_NEW(arena, bool, f->n_unit);
+    f->inline_cost_ps = CB_NEW(arena, int64_t, p->inline_begin[p->n_op]);
+    f->least_cost_ps = CB_NEW(arena, int64_t, f->n_unit);
+    int64_t *least_ps = CB_NEW(arena, int64_t, f->n_unit);
+    if (!f->inlines || !f->inline_cost_ps || !f->least_cost_ps || !least_ps) return false;
+    cost_inlinings(f, least_ps);
+    for (uint32_t k = 0; k < f->n_base; k++) f->inlining_ps += spare_time(f, least_ps, f->base[k]);
+    f->once_ps -= f->inlining_ps;
+    return true;
+}
+
 /* ---- regions --------------------------------------------------------------------------------- */
 
 /* The innermost region around both. A parent's id is smaller than its children's. */
@@ -421,6 +479,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     find_scopes(&f);
     CB_TRY(gather_wishes(&f, err));
     bend_costs(&f);
+    if (!find_inlinings(&f, arena)) return cb_no_memory(err);
     *out = f;
     return CB_OK;
 }
@@ -436,6 +495,12 @@ bool cb_may_rerun(const cb_facts *f, uint32_t unit) {
         return false;
     return !cb_is_view(f, unit) && !f->once[unit] && f->wish[unit] != CB_MUST_SAVE &&
            f->position[unit] < f->base_backward;
+}
+
+bool cb_may_take_in(const cb_facts *f, uint32_t op, uint32_t storage) {
+    uint32_t unit = f->unit[storage];
+    if (unit == CB_NONE || !cb_unit_inlines(f, unit) || !cb_may_rerun(f, unit)) return false;
+    return cb_find_inlining(f->p, op, cb_unit_value(f, unit)) != CB_NONE;
 }
 
 uint64_t cb_held_bytes(const cb_facts *f) {

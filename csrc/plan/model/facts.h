@@ -26,7 +26,14 @@ typedef struct cb_facts {
         *cost_ps;    /* [n_unit] what searches count for a run after the first: its time, more where
                          the user prefers to save, less where the user prefers to recompute */
     bool bent;       /* do the two differ anywhere? */
-    int64_t once_ps; /* of the base order */
+    int64_t once_ps; /* the least that a plan takes: the base order, each op once, or taken in where
+                        that is less */
+    int64_t inlining_ps;     /* what the base order takes more than that */
+    bool *inlines;           /* [n_unit] some op may take it in (inlining.h), and it may run twice;
+                                NULL: no op may take in anything */
+    int64_t *inline_cost_ps; /* [inlinings] what searches count for it, as `cost_ps` */
+    int64_t *least_cost_ps;  /* [n_unit] of making it again, whichever way is cheapest: `cost_ps` or
+                                an inlining; the same array where nothing is taken in */
     uint32_t
         *root; /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
     uint32_t *unit; /* [n_storage] the unit that makes it, CB_NONE likewise */
@@ -73,6 +80,8 @@ bool cb_may_rerun(const cb_facts *f, uint32_t unit);
 /* The same of all units, into `out` [n_unit], but for those of which all stays to the end: a search
  * frees nothing by them. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
+/* May a plan let the op take in what lies in the storage, which then needs no bytes there? */
+bool cb_may_take_in(const cb_facts *f, uint32_t op, uint32_t storage);
 /* Bytes of what every plan has at its end: results and gradients. */
 uint64_t cb_held_bytes(const cb_facts *f);
 /* Is the storage there from its op's first run to the end, so that no rerun frees it? */
@@ -100,6 +109,14 @@ static inline uint32_t cb_unit_made(const cb_facts *f, uint32_t unit) {
 static inline uint32_t cb_value_made(const cb_facts *f, uint32_t value) {
     uint32_t op = f->p->value_op[value];
     return cb_has_units(f, op) ? UINT32_C(1) << (value - f->p->out_begin[op]) : 0;
+}
+/* The value that a unit makes which some op may take in. */
+static inline uint32_t cb_unit_value(const cb_facts *f, uint32_t unit) {
+    uint32_t op = cb_unit_op(f, unit);
+    return f->p->out_begin[op] + (unit < f->p->n_op ? 0 : unit - f->unit_begin[op]);
+}
+static inline bool cb_unit_inlines(const cb_facts *f, uint32_t unit) {
+    return f->inlines && f->inlines[unit];
 }
 /* What searches count for a run after the first that makes these outputs. */
 int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made);

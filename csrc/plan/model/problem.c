@@ -3,7 +3,7 @@
 #include "../../base/map.h"
 
 #define MOST_ITEMS \
-    ((uint32_t)1 << 28) /* ops, values, inputs, storages: sums of them stay in 32 bits */
+    ((uint32_t)1 << 26) /* ops, values, inputs, storages: sums of them stay in 32 bits */
 
 static void fill_ids(uint32_t *ids, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) ids[i] = CB_NONE;
@@ -77,13 +77,23 @@ static bool create_members(cb_problem *p, uint32_t n_member) {
     return true;
 }
 
+static bool create_inlinings(cb_problem *p, uint32_t n_inlining) {
+    if (n_inlining == 0) return true;
+    p->inline_begin = CB_NEW(&p->arena, uint32_t, (size_t)p->n_op + 1);
+    p->inlining = CB_NEW(&p->arena, cb_inlining, n_inlining);
+    if (!p->inline_begin || !p->inlining) return false;
+    for (uint32_t i = 0; i < n_inlining; i++) p->inlining[i].time_ps = -1;
+    return true;
+}
+
 cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **out, cb_error *err) {
     if (n.n_op > MOST_ITEMS || n.n_in > MOST_ITEMS || n.n_value > MOST_ITEMS ||
-        n.n_storage > MOST_ITEMS || n.n_member > MOST_ITEMS) {
+        n.n_storage > MOST_ITEMS || n.n_member > MOST_ITEMS || n.n_inlining > MOST_ITEMS) {
         return cb_fail(err, CB_INVALID,
-                       "problem: %u ops, %u inputs, %u values, %u storages, %u members; the limit "
-                       "is %u each",
-                       n.n_op, n.n_in, n.n_value, n.n_storage, n.n_member, MOST_ITEMS);
+                       "problem: %u ops, %u inputs, %u values, %u storages, %u members, %u "
+                       "inlinings; the limit is %u each",
+                       n.n_op, n.n_in, n.n_value, n.n_storage, n.n_member, n.n_inlining,
+                       MOST_ITEMS);
     }
     cb_arena arena;
     cb_arena_init(&arena, alloc);
@@ -95,7 +105,7 @@ cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **ou
     p->arena = arena;
     p->align = CB_ALIGN;
     if (!create_ops(p, n.n_op, n.n_in) || !create_values(p, n.n_value, n.n_storage) ||
-        !create_members(p, n.n_member)) {
+        !create_members(p, n.n_member) || !create_inlinings(p, n.n_inlining)) {
         cb_problem_free(p);
         return cb_no_memory(err);
     }
@@ -123,7 +133,8 @@ static uint64_t hash_ids(const uint32_t *ids, size_t n, uint64_t seed) {
     return hash;
 }
 
-/* Problems without members keep the fingerprint that they had before there were any. */
+/* Problems without members, and without inlinings, keep the fingerprint that they had before there
+ * were any. */
 static uint64_t hash_members(const cb_problem *p, uint64_t hash) {
     hash = hash_ids(p->member_begin, (size_t)p->n_op + 1, hash);
     for (uint32_t i = 0; i < p->member_begin[p->n_op]; i++) {
@@ -132,6 +143,15 @@ static uint64_t hash_members(const cb_problem *p, uint64_t hash) {
         hash = hash_u64(m->flags, hash_u64(m->workspace, hash));
     }
     for (uint32_t v = 0; v < p->n_value; v++) hash = hash_u64(p->value_member[v], hash);
+    return hash;
+}
+
+static uint64_t hash_inlinings(const cb_problem *p, uint64_t hash) {
+    hash = hash_u64(p->inline_begin[p->n_op], hash);
+    for (uint32_t i = 0; i < p->inline_begin[p->n_op]; i++) {
+        const cb_inlining *x = &p->inlining[i];
+        hash = hash_u64(x->op, hash_u64(x->value, hash_u64(x->workspace, hash)));
+    }
     return hash;
 }
 
@@ -147,5 +167,6 @@ uint64_t cb_problem_fingerprint(const cb_problem *p) {
     for (uint32_t i = 0; i < p->n_op; i++) hash = hash_u64(p->op_workspace[i], hash);
     for (uint32_t s = 0; s < p->n_storage; s++)
         hash = hash_u64(p->storage_flags[s], hash_u64(p->storage_bytes[s], hash));
-    return p->member_begin ? hash_members(p, hash) : hash;
+    if (p->member_begin) hash = hash_members(p, hash);
+    return p->inline_begin ? hash_inlinings(p, hash) : hash;
 }

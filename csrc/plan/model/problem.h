@@ -62,6 +62,16 @@ typedef struct cb_member { /* of an op with an inside (inside.h): makes one valu
     uint8_t work_class; /* cb_work_class */
 } cb_member;
 
+/* A value that runs of one of its readers may take in (inlining.h): what that adds to the run. */
+typedef struct cb_inlining {
+    uint32_t value, op; /* what is taken in, and the op whose runs may do so */
+    double flops;
+    uint64_t bytes;     /* moved */
+    int64_t time_ps;    /* measured picoseconds, -1: use the cost model */
+    uint64_t workspace; /* scratch bytes, beside those of the run */
+    uint8_t work_class; /* cb_work_class */
+} cb_inlining;
+
 typedef struct cb_problem {
     cb_arena arena; /* owns everything below */
 
@@ -112,6 +122,10 @@ typedef struct cb_problem {
     cb_member *member;
     uint8_t *value_member; /* [n_value] the member of its op that makes it; NULL likewise */
 
+    uint32_t
+        *inline_begin; /* [n_op + 1] into inlining: what runs of an op may take in. NULL: none */
+    cb_inlining *inlining; /* by op, then by value */
+
     /* Worked out by cb_find_fusion (fusion.h); NULL before: every op is by itself. */
     uint32_t *fused_group; /* [n_op] last op of its group */
     uint64_t *fused_bytes; /* [n_op] bytes moved across the border of its group */
@@ -119,7 +133,7 @@ typedef struct cb_problem {
 } cb_problem;
 
 typedef struct cb_problem_sizes {
-    uint32_t n_op, n_in, n_value, n_storage, n_member;
+    uint32_t n_op, n_in, n_value, n_storage, n_member, n_inlining;
 } cb_problem_sizes;
 /* Zeroed arrays; constraints FREE, times -1, ids CB_NONE. No members: no arrays for them. */
 CB_MUST_CHECK cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **out,

@@ -2,9 +2,9 @@
  * on what it checks and looks at nothing twice. */
 #include <math.h>
 
-#include "inside.h"
+#include "inlining.h"
 
-#define MOST_ITEMS ((uint32_t)1 << 28) /* as in problem.c */
+#define MOST_ITEMS ((uint32_t)1 << 26) /* as in problem.c */
 #define MOST_BYTES (UINT64_C(1) << 60) /* of all storages and scratch together */
 #define MOST_TIME (INT64_C(1) << 50)   /* picoseconds of one op: 18 minutes */
 #define MOST_ALIGN (UINT64_C(1) << 20)
@@ -46,6 +46,11 @@ static cb_status verify_counts(const cb_problem *p, cb_error *err) {
             return cb_fail(err, CB_INVALID, "op %u (%s): the list of members is out of order", i,
                            p->op_name[i]);
         }
+        if (p->inline_begin && (p->inline_begin[0] != 0 || p->inline_begin[i + 1] > MOST_ITEMS ||
+                                p->inline_begin[i + 1] < p->inline_begin[i])) {
+            return cb_fail(err, CB_INVALID, "op %u (%s): the list of inlinings is out of order", i,
+                           p->op_name[i]);
+        }
     }
     return CB_OK;
 }
@@ -70,6 +75,11 @@ static cb_status verify_storages(const cb_problem *p, cb_error *err) {
              fits && p->member_begin && m < p->member_begin[i + 1]; m++) {
             fits = p->member[m].workspace <= room - scratch;
             scratch += p->member[m].workspace;
+        }
+        for (uint32_t j = p->inline_begin ? p->inline_begin[i] : 0;
+             fits && p->inline_begin && j < p->inline_begin[i + 1]; j++) {
+            fits = p->inlining[j].workspace <= room - scratch;
+            scratch += p->inlining[j].workspace;
         }
         if (!fits) {
             return cb_fail(
@@ -237,6 +247,7 @@ static cb_status verify_ops(const cb_problem *p, storage_facts *f, cb_error *err
         CB_TRY(verify_outputs(p, op, f, err));
         if (cb_has_inside(p, op)) CB_TRY(cb_verify_inside(p, op, f->root, err));
     }
+    if (p->inline_begin) CB_TRY(cb_verify_inlinings(p, f->root, err));
     return verify_ends(p, f->root, err);
 }
 

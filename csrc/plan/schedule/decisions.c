@@ -18,17 +18,15 @@ static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_dec
     }
 }
 
-/* `maker` [n_in of all steps]: the step that made what each input reads. */
+/* `maker` [reads of all steps]: the step that made what each reads. */
 static void find_makers(const cb_facts *f, const cb_schedule *s, uint32_t *made_at,
                         uint32_t *maker) {
     const cb_problem *p = f->p;
     for (uint32_t v = 0; v < p->n_value; v++) made_at[v] = CB_NONE;
     for (uint32_t t = 0; t < s->n_step; t++) {
         uint32_t op = s->step[t], made = cb_made_at(p, s, t);
-        cb_slice slice = cb_slice_of(p, op, made);
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
-            *maker++ =
-                cb_slice_reads(slice, j - p->in_begin[op]) ? made_at[p->in_value[j]] : CB_NONE;
+        cb_reading r = cb_read_run(p, op, made, cb_taken_at(s, t));
+        for (uint32_t v; cb_read_next(&r, &v);) *maker++ = v != CB_NONE ? made_at[v] : CB_NONE;
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
             if (cb_makes(made, v - p->out_begin[op])) made_at[v] = t;
     }
@@ -39,7 +37,7 @@ static void hand_anchors_on(const cb_facts *f, const cb_schedule *s, const uint3
     const cb_problem *p = f->p;
     const uint32_t *end = maker + n_in;
     for (uint32_t t = s->n_step; t-- > 0;) {
-        uint32_t op = s->step[t], n = p->in_begin[op + 1] - p->in_begin[op];
+        uint32_t n = cb_count_reads(p, s->step[t], cb_taken_at(s, t));
         end -= n;
         for (uint32_t j = 0; j < n; j++) {
             uint32_t from = end[j];
@@ -68,6 +66,22 @@ static bool add_pairs(const cb_facts *f, uint32_t anchor, uint32_t op, uint32_t 
     return true;
 }
 
+/* Of all that the step takes in, at the anchor of what it makes. */
+static bool add_taken(const cb_facts *f, const cb_schedule *s, uint32_t step, uint32_t anchor,
+                      cb_pairs *out) {
+    const cb_problem *p = f->p;
+    uint64_t taken = cb_taken_at(s, step);
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++) {
+        if (!(taken >> i & 1)) continue;
+        uint32_t v = p->inlining[p->inline_begin[s->step[step]] + i].value;
+        uint32_t unit = f->unit[p->value_storage[v]];
+        if (unit != CB_NONE &&
+            !CB_PUSH(out->arena, out->list, cb_pair_make(anchor, unit | CB_INLINE)))
+            return false;
+    }
+    return true;
+}
+
 static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
                        cb_decisions *out) {
     uint32_t next = CB_NONE; /* position of the base step behind */
@@ -75,11 +89,12 @@ static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
     for (uint32_t t = s->n_step; t-- > 0;) {
         uint32_t anchor = out->anchor[t], id = s->step[t], early = 0;
         if (out->base[t] && !cb_is_view(f, id)) next = anchor;
-        if (out->base[t] || anchor == CB_NONE || !allocates(f, id)) continue;
         if (next < anchor) {
             anchor = next;
             early = CB_EARLY;
         }
+        if (anchor != CB_NONE && !add_taken(f, s, t, anchor, &out->pairs)) return false;
+        if (out->base[t] || anchor == CB_NONE || !allocates(f, id)) continue;
         if (!add_pairs(f, anchor, id, early, cb_made_at(f->p, s, t), &out->pairs)) return false;
     }
     cb_sort_pairs(out->pairs.list.at, out->pairs.list.len);
@@ -92,7 +107,7 @@ cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *are
     cb_arena_init(&scratch, f->alloc);
     size_t n_in = 0;
     for (uint32_t t = 0; t < s->n_step; t++)
-        n_in += f->p->in_begin[s->step[t] + 1] - f->p->in_begin[s->step[t]];
+        n_in += cb_count_reads(f->p, s->step[t], cb_taken_at(s, t));
     *out = (cb_decisions){.anchor = CB_NEW(arena, uint32_t, s->n_step),
                           .base = CB_NEW(arena, bool, s->n_step)};
     bool *ran = CB_NEW(&scratch, bool, f->p->n_op);
@@ -142,7 +157,8 @@ static void note_reads(const cb_problem *p, const cb_schedule *s, const cb_lives
     for (uint32_t t = 0; t < s->n_step; t++) {
         bool forward = t < s->backward_starts;
         if (!base[t] || (p->op_flags[s->step[t]] & CB_POP_VIEW)) continue;
-        for (uint32_t j = lives->in_begin[t]; j < lives->in_begin[t + 1]; j++) {
+        uint32_t own = cb_count_reads(p, s->step[t], 0); /* not of what it takes in */
+        for (uint32_t j = lives->in_begin[t]; j < lives->in_begin[t] + own; j++) {
             uint32_t i = lives->value_instance_in[j];
             if (i == CB_NONE) continue;
             storage_use *u = &use[lives->instance[i].storage];

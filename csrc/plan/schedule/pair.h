@@ -14,6 +14,9 @@
 
 #include "../../base/vec.h"
 
+/* A pair may say "taken in": what reads the unit there makes it inside its own run (inlining.h),
+ * where one run alone does, and may; where several do, the unit runs by itself.
+ */
 typedef uint64_t cb_pair; /* anchor << 32 | op: sorting sorts by anchor */
 static inline cb_pair cb_pair_make(uint32_t anchor, uint32_t op) {
     return (cb_pair)anchor << 32 | op;
@@ -27,7 +30,12 @@ static inline bool cb_pair_fetches(cb_pair pair) { return pair & CB_PAIR_FETCH; 
 #define CB_EARLY (UINT32_C(1) << 30)
 static inline bool cb_pair_is_early(cb_pair pair) { return pair & CB_EARLY; }
 static inline uint32_t cb_pair_id(cb_pair pair) { return (uint32_t)(pair & ~CB_PAIR_FETCH); }
-static inline uint32_t cb_pair_op(cb_pair pair) { return cb_pair_id(pair) & ~CB_EARLY; }
+/* To be taken in; a bit likewise. Not of early pairs. */
+#define CB_INLINE (UINT32_C(1) << 28)
+static inline bool cb_pair_inlines(cb_pair pair) { return pair & CB_INLINE; }
+static inline uint32_t cb_pair_op(cb_pair pair) {
+    return cb_pair_id(pair) & ~(CB_EARLY | CB_INLINE);
+}
 
 typedef struct cb_pairs {
     cb_arena *arena;

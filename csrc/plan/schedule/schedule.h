@@ -1,6 +1,6 @@
 /* schedule.h: a schedule is the list of ops to run, in order, and what each run makes where an op
- * has an inside (model/inside.h); everything else follows from it. The
- * evaluator: lives, peak, saved bytes, time; and where each storage instance lies in the arena.
+ * has an inside (model/inside.h) and takes in (model/inlining.h); everything else follows from it.
+ * The evaluator: lives, peak, saved bytes, time; and where each storage instance lies in the arena.
  * Used by the planner and again by lowering, so that what was planned is what runs. */
 #ifndef CB_PLAN_SCHEDULE_H
 #define CB_PLAN_SCHEDULE_H
@@ -18,10 +18,11 @@ extern const char *const cb_action_names[CB_ACTION_COUNT];
 
 typedef struct cb_schedule {
     uint32_t n_step;
-    const uint32_t *step;     /* [n_step] op ids; an op that occurs again is recomputed */
-    const uint8_t *action;    /* [n_step] cb_action; NULL: all run */
-    const uint32_t *made;     /* [n_step] outputs that a run makes, a set; NULL: always all. Of an
+    const uint32_t *step;  /* [n_step] op ids; an op that occurs again is recomputed */
+    const uint8_t *action; /* [n_step] cb_action; NULL: all run */
+    const uint32_t *made;  /* [n_step] outputs that a run makes, a set; NULL: always all. Of an
                                  op without an inside CB_ALL_OUTPUTS */
+    const uint64_t *taken; /* [n_step] what a run takes in, of its op's inlinings; NULL: nothing */
     uint32_t backward_starts; /* index of the first step of the backward */
 } cb_schedule;
 static inline cb_action cb_action_at(const cb_schedule *s, uint32_t step) {
@@ -31,6 +32,10 @@ static inline cb_action cb_action_at(const cb_schedule *s, uint32_t step) {
 static inline uint32_t cb_made_at(const cb_problem *p, const cb_schedule *s, uint32_t step) {
     uint32_t all = cb_all_made(p, s->step[step]);
     return s->made ? s->made[step] & all : all;
+}
+
+static inline uint64_t cb_taken_at(const cb_schedule *s, uint32_t step) {
+    return s->taken ? s->taken[step] : 0;
 }
 
 /* One life of one storage, or the scratch of one step (storage CB_NONE). Alive while steps
@@ -46,7 +51,7 @@ typedef struct cb_instance {
 typedef struct cb_lives {
     uint32_t n_instance;
     cb_instance *instance;        /* in order of `made`; statics have none */
-    uint32_t *value_instance_in;  /* per step input, aligned with the walk order: instance read,
+    uint32_t *value_instance_in;  /* per read, those of cb_read_run for each step: instance read,
                                      CB_NONE: static, or not read by this run */
     uint32_t *in_begin;           /* [n_step + 1] into value_instance_in */
     uint32_t *value_instance_out; /* per step output likewise; CB_NONE also: not made */
@@ -68,8 +73,9 @@ typedef struct cb_lives {
 CB_MUST_CHECK cb_status cb_schedule_copy(const cb_schedule *s, cb_arena *arena, cb_schedule *out,
                                          cb_error *err);
 /* Checks every rule (inputs live, backward ops after the start, run-once ops once, outputs exist,
- * an op without an inside makes all of them, one with an inside none in vain, nothing leaves that
- * is shared) and fills `out` from `arena`. CB_INVALID names a broken rule;
+ * an op without an inside makes all of them, one with an inside none in vain, what is taken in may
+ * be and is read, nothing leaves that is shared) and fills `out` from `arena`. CB_INVALID names a
+ * broken rule;
  * CB_UNSUPPORTED: something moves, but there is no link. */
 CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s,
                                          const cb_device *device, cb_arena *arena, cb_lives *out,

@@ -6,6 +6,8 @@
  *   - A value is live from the step that makes it until a step makes it again; a step reads the
  *     latest. A run makes the outputs that its step says, of those that its op has, and reads the
  *     inputs that these need; its other outputs keep their lives.
+ *   - What a run takes in, it makes for itself alone, without memory: it reads what that is made
+ *     from, and not the value, whose life goes on for others.
  *   - An instance is one life of one storage: it begins where its storage is allocated and ends
  *     with the last step that reads any value of it, views included.
  *   - What is held, and what lies in the caller's memory, belongs to the first run that makes it; a
@@ -68,6 +70,8 @@ typedef struct walker {
     uint32_t *mutator; /* [n_storage] last op that wrote into it, CB_NONE: none */
     uint32_t *runs;    /* [n_op] */
     uint32_t *ever;    /* [n_op] outputs made so far */
+    bool *inlined;     /* [n_value] taken in by some run so far, before its op made it; NULL: no run
+                          takes in anything */
     int64_t clock;
     lanes *lanes; /* NULL: nothing moves */
     cb_error *err;

@@ -3,7 +3,24 @@
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_slice slice) {
+/* What a run takes in may be taken in there, and is read. */
+static cb_status check_taken(const walker *w, uint32_t step, uint32_t op, uint32_t made,
+                             uint64_t taken) {
+    const cb_problem *p = w->p;
+    uint32_t n = p->inline_begin ? p->inline_begin[op + 1] - p->inline_begin[op] : 0;
+    if (n < CB_MOST_INLININGS && taken >> n)
+        return cb_fail(w->err, CB_INVALID, "step %u: %s has %u inlinings and takes in another",
+                       step, p->op_name[op], n);
+    uint64_t vain = taken & ~cb_taken_read(p, op, made, taken);
+    for (uint32_t i = 0; vain && i < n; i++) {
+        if (!(vain >> i & 1)) continue;
+        return cb_fail(w->err, CB_INVALID, "step %u: %s takes in value %u, which it does not read",
+                       step, p->op_name[op], p->inlining[p->inline_begin[op] + i].value);
+    }
+    return CB_OK;
+}
+
+static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_reading reading) {
     const cb_problem *p = w->p;
     uint32_t flags = p->op_flags[op];
     if ((flags & CB_POP_BACKWARD) && step < w->s->backward_starts) {
@@ -17,33 +34,34 @@ static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_slic
                        "unknown) and runs again",
                        step, p->op_name[op]);
     }
-    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-        uint32_t v = p->in_value[j], s = p->value_storage[v];
-        if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
+    for (uint32_t v; cb_read_next(&reading, &v);) {
+        uint32_t from = reading.from;
+        if (v == CB_NONE) continue;
+        uint32_t s = p->value_storage[v];
         if (!w->have[v]) {
             return cb_fail(w->err, CB_INVALID,
                            "step %u: %s needs value %u of %s, which has not been made", step,
-                           p->op_name[op], v, p->op_name[p->value_op[v]]);
+                           p->op_name[from], v, p->op_name[p->value_op[v]]);
         }
         CB_TRY(cb_walk_check_here(w, step, v));
-        if (w->mutator[s] != CB_NONE && w->mutator[s] > op) {
+        if (w->mutator[s] != CB_NONE && w->mutator[s] > from) {
             return cb_fail(w->err, CB_INVALID,
                            "step %u: %s reads storage %u after %s has written into it", step,
-                           p->op_name[op], s, p->op_name[w->mutator[s]]);
+                           p->op_name[from], s, p->op_name[w->mutator[s]]);
         }
     }
     return CB_OK;
 }
 
-static void read_inputs(walker *w, uint32_t step, uint32_t op, cb_slice slice) {
+static void read_inputs(walker *w, uint32_t step, cb_reading reading) {
     const cb_problem *p = w->p;
     uint32_t *at = w->lives->value_instance_in + w->lives->in_begin[step];
-    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-        uint32_t v = p->in_value[j], s = p->value_storage[v], instance = w->value_instance[v];
-        if (!cb_slice_reads(slice, j - p->in_begin[op])) {
+    for (uint32_t v; cb_read_next(&reading, &v);) {
+        if (v == CB_NONE) {
             *at++ = CB_NONE;
             continue;
         }
+        uint32_t s = p->value_storage[v], instance = w->value_instance[v];
         *at++ = instance;
         cb_walk_hold(w, instance, step);
         w->seen_at[s] = step;
@@ -78,18 +96,39 @@ static void make_outputs(walker *w, uint32_t step, uint32_t op, uint32_t made) {
     }
 }
 
-/* `once_ps` counts one run of all that is ever made of the op. */
+/* What of `made` no run has taken in before. */
+static uint32_t not_inlined(const walker *w, uint32_t op, uint32_t made) {
+    const cb_problem *p = w->p;
+    for (uint32_t v = p->out_begin[op]; w->inlined && v < p->out_begin[op + 1]; v++)
+        if (w->inlined[v]) made &= cb_has_inside(p, op) ? ~cb_made_value(p, v) : 0;
+    return made;
+}
+
+/* `once_ps` counts one run of all that is ever made of the op, or taken in before it is made. */
 static void take_time(walker *w, uint32_t op, uint32_t made) {
     const cb_problem *p = w->p;
-    int64_t time = cb_run_time_ps(p, op, made, w->device);
-    uint32_t before = w->ever[op], now = before | made;
-    w->clock = cb_after(w->clock, time);
-    if (before == 0) w->lives->once_ps += time;
-    else if (now != before)
-        w->lives->once_ps +=
-            cb_run_time_ps(p, op, now, w->device) - cb_run_time_ps(p, op, before, w->device);
+    uint32_t before = w->ever[op], now = before | not_inlined(w, op, made);
+    w->clock = cb_after(w->clock, cb_run_time_ps(p, op, made, w->device));
+    if (now != before) w->lives->once_ps += cb_run_time_ps(p, op, now, w->device);
+    if (now != before && before != 0) w->lives->once_ps -= cb_run_time_ps(p, op, before, w->device);
+    bool again = w->runs[op]++ > 0 || (now == before && before == 0);
     w->ever[op] = now;
-    w->lives->n_recomputed += w->runs[op]++ > 0;
+    w->lives->n_recomputed += again;
+}
+
+/* The same of what a run takes in. */
+static void take_inlined_time(walker *w, uint32_t op, uint64_t taken) {
+    const cb_problem *p = w->p;
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++) {
+        if (!(taken >> i & 1)) continue;
+        uint32_t at = p->inline_begin[op] + i, v = p->inlining[at].value;
+        bool before = w->inlined[v] || (w->ever[p->value_op[v]] & cb_made_value(p, v));
+        int64_t time = cb_inline_time_ps(p, at, w->device);
+        w->clock = cb_after(w->clock, time);
+        w->lives->once_ps += before ? 0 : time;
+        w->lives->n_recomputed += before;
+        w->inlined[v] |= !before;
+    }
 }
 
 static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
@@ -97,14 +136,14 @@ static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
     cb_lives *lives = w->lives;
     lanes *m = w->lanes;
     uint32_t made = cb_made_at(p, w->s, step);
-    cb_slice slice = cb_slice_of(p, op, made);
-    CB_TRY(check_step(w, step, op, slice));
+    uint64_t taken = cb_taken_at(w->s, step);
+    if (taken) CB_TRY(check_taken(w, step, op, made, taken));
+    cb_reading reading = cb_read_run(p, op, made, taken);
+    CB_TRY(check_step(w, step, op, reading));
     if (m) cb_walk_free_gone(w, step, w->clock);
-    read_inputs(w, step, op, slice);
-    for (uint32_t j = p->in_begin[op]; m && j < p->in_begin[op + 1]; j++) {
-        uint32_t v = p->in_value[j];
-        bool reads = cb_slice_reads(slice, j - p->in_begin[op]);
-        if (reads && w->value_instance[v] != CB_NONE)
+    read_inputs(w, step, reading);
+    for (uint32_t v; m && cb_read_next(&reading, &v);) {
+        if (v != CB_NONE && w->value_instance[v] != CB_NONE)
             cb_walk_stall_until(w, m->ready[p->value_op[v]]);
     }
     make_outputs(w, step, op, made);
@@ -112,10 +151,11 @@ static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
         m->made_at[op] = step;
         m->ready[op] = 0;
     }
-    uint64_t workspace = cb_run_workspace(p, op, made);
+    uint64_t workspace = cb_run_workspace(p, op, made) + cb_taken_workspace(p, op, taken);
     if (workspace > 0)
         lives->scratch_instance[step] = cb_walk_add_instance(w, CB_NONE, step, workspace);
     take_time(w, op, made);
+    take_inlined_time(w, op, taken);
     return CB_OK;
 }
 
@@ -127,7 +167,7 @@ static cb_status take_step(walker *w, uint32_t step) {
     bool runs = action == CB_ACTION_RUN, makes = runs || action == CB_ACTION_IN;
     lives->scratch_instance[step] = CB_NONE;
     CB_TRY(runs ? run_op(w, step, op) : cb_walk_copy(w, step, op, action));
-    uint32_t n_in = p->in_begin[op + 1] - p->in_begin[op],
+    uint32_t n_in = cb_count_reads(p, op, cb_taken_at(w->s, step)),
              n_out = p->out_begin[op + 1] - p->out_begin[op];
     lives->in_begin[step + 1] = lives->in_begin[step] + (runs ? n_in : 0);
     lives->out_begin[step + 1] = lives->out_begin[step] + (makes ? n_out : 0);
@@ -258,6 +298,12 @@ static cb_status check_made(const cb_problem *p, const cb_schedule *s, uint32_t 
                    made ? "an output that it does not have" : "none of its outputs");
 }
 
+/* Sets from outside may go beyond what the op has; the walk refuses them. */
+static uint32_t count_reads(const cb_problem *p, uint32_t op, uint64_t taken) {
+    uint32_t n = taken ? p->inline_begin[op + 1] - p->inline_begin[op] : 0;
+    return cb_count_reads(p, op, n < CB_MOST_INLININGS ? taken & ((UINT64_C(1) << n) - 1) : taken);
+}
+
 static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t *n_in,
                              uint64_t *n_out, cb_error *err) {
     *n_in = *n_out = 0;
@@ -275,7 +321,11 @@ static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t
                            p->op_name[op]);
         }
         if (s->made && action == CB_ACTION_RUN) CB_TRY(check_made(p, s, t, err));
-        if (action == CB_ACTION_RUN) *n_in += p->in_begin[op + 1] - p->in_begin[op];
+        uint64_t taken = cb_taken_at(s, t);
+        if (taken && (action != CB_ACTION_RUN || !p->inline_begin))
+            return cb_fail(err, CB_INVALID, "step %u: %s takes in what no run of it may", t,
+                           p->op_name[op]);
+        if (action == CB_ACTION_RUN) *n_in += count_reads(p, op, taken);
         if (action != CB_ACTION_WAIT) *n_out += p->out_begin[op + 1] - p->out_begin[op];
     }
     if (s->backward_starts > s->n_step) {
@@ -301,6 +351,7 @@ static cb_status start_walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     w->mutator = CB_NEW(scratch, uint32_t, p->n_storage);
     w->runs = CB_NEW(scratch, uint32_t, p->n_op);
     w->ever = CB_NEW(scratch, uint32_t, p->n_op);
+    if (w->s->taken) w->inlined = CB_NEW(scratch, bool, p->n_value);
     cb_lives *lives = w->lives;
     uint64_t n_instance = w->s->action ? 2 * n_out + n_step : n_out + n_step;
     lives->instance = CB_NEW(arena, cb_instance, n_instance);
@@ -310,10 +361,11 @@ static cb_status start_walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     lives->out_begin = CB_NEW(arena, uint32_t, (size_t)n_step + 1);
     lives->scratch_instance = CB_NEW(arena, uint32_t, n_step);
     lives->live_bytes = CB_NEW(arena, uint64_t, (size_t)n_step + 1);
-    if (!w->value_instance || !w->have || !w->latest || !w->first || !w->seen_at ||
-        !w->seen_instance || !w->mutator || !w->runs || !w->ever || !lives->instance ||
-        !lives->value_instance_in || !lives->in_begin || !lives->value_instance_out ||
-        !lives->out_begin || !lives->scratch_instance || !lives->live_bytes) {
+    if ((w->s->taken && !w->inlined) || !w->value_instance || !w->have || !w->latest || !w->first ||
+        !w->seen_at || !w->seen_instance || !w->mutator || !w->runs || !w->ever ||
+        !lives->instance || !lives->value_instance_in || !lives->in_begin ||
+        !lives->value_instance_out || !lives->out_begin || !lives->scratch_instance ||
+        !lives->live_bytes) {
         return cb_no_memory(w->err);
     }
     cb_fill_none(w->value_instance, p->n_value);

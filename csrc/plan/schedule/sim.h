@@ -10,6 +10,7 @@
 #include "../model/facts.h"
 #include "pair.h"
 #include "schedule.h"
+#include "taking.h"
 
 typedef struct cb_sim_life { /* one life of a storage */
     uint32_t storage;
@@ -56,7 +57,10 @@ typedef struct cb_sim {
     uint32_t *first_life;              /* [n_storage] what is held of it */
     uint32_t *marked, *done;  /* [n_unit] last anchor that wants it again; that ran it again */
     uint32_t *reached, reach; /* [n_unit] the last question of what an op needs that it came up in;
-                                 NULL: no op has an inside */
+                                 NULL: no op has an inside, and none takes anything in */
+    cb_taking taking;         /* what the anchor at hand takes in */
+    CB_VEC(uint64_t) taken;   /* [step.len] what each takes in; nothing where no op may */
+    bool records;             /* what is asked about is noted in `taking` */
     uint32_t crossing;        /* steps as built before the backward */
     uint32_t *held_forward, *held_end; /* storages with these flags */
     uint32_t n_held_forward, n_held_end;

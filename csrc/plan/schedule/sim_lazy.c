@@ -1,12 +1,18 @@
-/* The lazy backward: what runs again does so right before the first base op that needs it. */
+/* The lazy backward: what runs again does so right before the first base op that needs it. What is
+ * cheaper taken in is so by each that may; it runs by itself for the first that may not. */
 #include "sim.h"
+
+typedef struct reading {
+    uint32_t id, host; /* an op or unit, and the op in whose run it reads */
+} reading;
 
 typedef struct lazy {
     const cb_facts *f;
     const bool *recompute;
-    uint32_t *need; /* [n_storage] */
+    uint32_t *inlined; /* [n_unit] last anchor that takes it in; NULL: no op may take in anything */
+    uint32_t *need;    /* [n_storage] */
     cb_arena *scratch;
-    CB_VEC(uint32_t) stack; /* ops whose inputs are needed */
+    CB_VEC(reading) stack; /* whose inputs are needed */
     cb_pairs *out;
 } lazy;
 
@@ -16,12 +22,25 @@ static bool is_view_again(const lazy *z, uint32_t op, uint32_t unit) {
            z->f->position[op] < z->f->base_backward;
 }
 
+/* Is it made inside the run that reads it? */
+static bool goes_in(const lazy *z, uint32_t host, uint32_t value, uint32_t unit) {
+    const cb_facts *f = z->f;
+    if (!cb_unit_inlines(f, unit)) return false;
+    uint32_t at = cb_find_inlining(f->p, host, value);
+    return at != CB_NONE && f->inline_cost_ps[at] <= f->cost_ps[unit];
+}
+
+static bool push(lazy *z, uint32_t id, uint32_t host) {
+    return CB_PUSH(z->scratch, z->stack, ((reading){id, host}));
+}
+
 /* Notes the inputs of the ops on the stack as needed at `anchor`, and of those that run again for
  * it. */
 static bool spread_need(lazy *z, bool *again, uint32_t anchor) {
     const cb_problem *p = z->f->p;
     while (z->stack.len > 0) {
-        uint32_t id = z->stack.at[--z->stack.len], reader = cb_unit_op(z->f, id);
+        reading top = z->stack.at[--z->stack.len];
+        uint32_t id = top.id, reader = cb_unit_op(z->f, id);
         cb_slice slice = cb_slice_of(p, reader, cb_unit_made(z->f, id));
         for (uint32_t j = p->in_begin[reader]; j < p->in_begin[reader + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]], op = z->f->unit[s];
@@ -31,12 +50,16 @@ static bool spread_need(lazy *z, bool *again, uint32_t anchor) {
             uint32_t maker = p->value_op[p->in_value[j]];
             if (is_view_again(z, maker, op) && !again[maker]) {
                 again[maker] = true;
-                if (!CB_PUSH(z->scratch, z->stack, maker)) return false;
+                if (!push(z, maker, maker)) return false;
             }
             if (!z->recompute[op] || again[op]) continue;
-            again[op] = true;
-            if (!CB_PUSH(z->out->arena, z->out->list, cb_pair_make(anchor, op)) ||
-                !CB_PUSH(z->scratch, z->stack, op))
+            bool in = goes_in(z, top.host, p->in_value[j], op);
+            if (in && z->inlined[op] == anchor) continue;
+            if (in) z->inlined[op] = anchor;
+            else again[op] = true;
+            if (!CB_PUSH(z->out->arena, z->out->list,
+                         cb_pair_make(anchor, in ? op | CB_INLINE : op)) ||
+                !push(z, op, in ? top.host : cb_unit_op(z->f, op)))
                 return false;
         }
     }
@@ -49,7 +72,7 @@ static bool find_pairs(lazy *z, bool *again) {
     z->out->list.len = 0;
     for (uint32_t k = f->base_backward; k < f->n_base; k++) {
         size_t begin = z->out->list.len;
-        if (!CB_PUSH(z->scratch, z->stack, f->base[k]) || !spread_need(z, again, k)) return false;
+        if (!push(z, f->base[k], f->base[k]) || !spread_need(z, again, k)) return false;
         if (z->out->list.len > begin)
             cb_sort_pairs(z->out->list.at + begin, z->out->list.len - begin);
     }
@@ -62,8 +85,10 @@ cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute, uint32_t
     cb_arena_init(&scratch, f->alloc);
     bool *again = CB_NEW(&scratch, bool, f->n_unit);
     lazy z = {.f = f, .recompute = recompute, .scratch = &scratch, .out = out};
+    if (f->inlines) z.inlined = CB_NEW(&scratch, uint32_t, f->n_unit);
+    for (uint32_t u = 0; z.inlined && u < f->n_unit; u++) z.inlined[u] = CB_NONE;
     z.need = need ? need : CB_NEW(&scratch, uint32_t, f->p->n_storage);
-    bool ok = again && z.need && find_pairs(&z, again);
+    bool ok = again && (z.inlined || !f->inlines) && z.need && find_pairs(&z, again);
     cb_arena_free(&scratch);
     return ok ? CB_OK : cb_no_memory(err);
 }

@@ -14,6 +14,9 @@
  * is there for certain, and others evenly spread. Only ops that run exactly once count, as others
  * may run at other times as well.
  *
+ * What an op may take in (inlining.h) needs no bytes where it runs, but what that is made from is
+ * read there, so the argument is the same; t is taken to need none for what it may take in.
+ *
  * It holds for plans that keep the base order and run only forward ops again. */
 #include "floor.h"
 
@@ -60,8 +63,9 @@ static void find_last(const cb_ledger *l, uint32_t *last) {
 
 static uint64_t working_set(const cb_ledger *l, uint32_t op) {
     uint64_t bytes = cb_ledger_bytes(l, op) + l->f->p->op_workspace[op];
-    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++)
-        bytes += l->f->p->storage_bytes[l->read[j]];
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
+        if (!cb_may_take_in(l->f, op, l->read[j])) bytes += l->f->p->storage_bytes[l->read[j]];
+    }
     return bytes;
 }
 

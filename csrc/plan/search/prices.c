@@ -11,6 +11,15 @@
 
 #include <math.h>
 
+/* A read by what surely runs, of memory. */
+static void note_sure_use(cb_prices *z, uint32_t reader, uint32_t storage, uint32_t k) {
+    const cb_facts *f = z->trial->f;
+    if (z->unsure[reader] && !f->once[reader]) return;
+    if (cb_may_take_in(f, cb_unit_op(f, reader), storage)) return;
+    if (k > z->sure_forward[storage]) z->sure_forward[storage] = k;
+    z->unsure[f->unit[storage]] = false;
+}
+
 /* Of an op, or of one output of an op of the forward with an inside. */
 static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
     const cb_facts *f = z->trial->f;
@@ -23,7 +32,7 @@ static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
             uint32_t s = p->value_storage[v];
             if (!cb_makes(made, v - p->out_begin[op])) continue;
             if (z->earliest[s] < when) when = z->earliest[s];
-            if (f->held[s]) z->unused_forward[id] = false;
+            if (f->held[s]) z->unused_forward[id] = z->unsure[id] = false;
         }
     }
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
@@ -34,6 +43,7 @@ static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
         if (f->root[s] == CB_NONE || (p->op_flags[op] & CB_POP_VIEW)) continue;
         if (k > z->last_forward[s]) z->last_forward[s] = k;
         z->unused_forward[f->unit[s]] = false;
+        if (f->inlines) note_sure_use(z, id, s, k);
     }
 }
 
@@ -44,8 +54,9 @@ static void find_uses(cb_prices *z) {
         z->earliest[s] = CB_NONE;
         z->last_forward[s] = f->root[s] == CB_NONE ? 0 : f->position[f->root[s]];
         if (f->held[s]) z->last_forward[s] = f->base_backward;
+        z->sure_forward[s] = z->last_forward[s];
     }
-    for (uint32_t u = 0; u < f->n_unit; u++) z->unused_forward[u] = true;
+    for (uint32_t u = 0; u < f->n_unit; u++) z->unused_forward[u] = z->unsure[u] = true;
     for (uint32_t k = f->n_base; k-- > 0;) {
         uint32_t op = f->base[k];
         if (k >= f->base_backward || !cb_has_units(f, op)) {
@@ -62,9 +73,9 @@ static uint32_t surely_made(const cb_prices *z, uint32_t op) {
     const cb_facts *f = z->trial->f;
     uint32_t made = 0;
     if (f->position[op] >= f->base_backward) return cb_unit_made(f, op);
-    if (!cb_has_units(f, op)) return z->unused_forward[op] ? 0 : CB_ALL_OUTPUTS;
+    if (!cb_has_units(f, op)) return z->unsure[op] ? 0 : CB_ALL_OUTPUTS;
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
-        if (!z->unused_forward[u]) made |= cb_unit_made(f, u);
+        if (!z->unsure[u]) made |= cb_unit_made(f, u);
     return made & f->useful[op];
 }
 
@@ -77,7 +88,7 @@ static void find_least(cb_prices *z, uint32_t *last) {
     const cb_facts *f = z->trial->f;
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        z->direct[s] = CB_NONE;
+        z->direct[s] = z->sure_direct[s] = CB_NONE;
         last[s] = f->root[s] != CB_NONE && cb_stays_to_end(f, s) ? f->n_base : 0;
     }
     for (uint32_t k = f->n_base; k-- > f->base_backward;) {
@@ -88,6 +99,8 @@ static void find_least(cb_prices *z, uint32_t *last) {
             uint32_t s = p->value_storage[p->in_value[j]];
             if (f->root[s] == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
             z->direct[s] = k;
+            if (f->inlines && cb_may_take_in(f, op, s)) continue;
+            z->sure_direct[s] = k;
             if (k > last[s]) last[s] = k;
         }
     }
@@ -98,9 +111,9 @@ static void find_least(cb_prices *z, uint32_t *last) {
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (f->root[s] == CB_NONE) continue;
         double bytes = (double)p->storage_bytes[s];
-        uint32_t made = f->position[f->root[s]], end = z->last_forward[s], from = z->direct[s];
+        uint32_t made = f->position[f->root[s]], end = z->sure_forward[s], from = z->sure_direct[s];
         bool forward = made < f->base_backward;
-        if (!forward || !z->unused_forward[f->unit[s]]) {
+        if (!forward || !z->unsure[f->unit[s]]) {
             if (!forward) end = last[s] > made ? last[s] : made;
             else if (cb_stays_to_end(f, s)) end = f->n_base;
             else if (f->held[s]) end = f->base_backward - 1;
@@ -120,6 +133,15 @@ static void find_least(cb_prices *z, uint32_t *last) {
     }
 }
 
+/* A member that only runs for what is taken in costs what the inlining costs. */
+static void find_inlined(cb_prices *z) {
+    const cb_facts *f = z->trial->f;
+    for (uint32_t u = f->p->n_op; u < f->n_unit; u++) {
+        uint32_t op = cb_unit_op(f, u);
+        if (f->inlines[u]) z->inlined[op] |= cb_slice_of(f->p, op, cb_unit_made(f, u)).members;
+    }
+}
+
 cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *err) {
     const cb_facts *f = trial->f;
     cb_arena *a = trial->scratch;
@@ -135,6 +157,18 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     z->need = CB_NEW(a, uint32_t, f->p->n_storage);
     z->unused_forward = CB_NEW(a, bool, f->n_unit);
     z->first_moment = CB_NEW(a, uint64_t, f->n_base);
+    z->sure_forward = z->last_forward;
+    z->sure_direct = z->direct;
+    z->unsure = z->unused_forward;
+    if (f->inlines) {
+        z->sure_forward = CB_NEW(a, uint32_t, f->p->n_storage);
+        z->sure_direct = CB_NEW(a, uint32_t, f->p->n_storage);
+        z->unsure = CB_NEW(a, bool, f->n_unit);
+        z->inlined = CB_NEW(a, uint64_t, f->p->n_op);
+        if (!z->sure_forward || !z->sure_direct || !z->unsure || !z->inlined)
+            return cb_no_memory(err);
+        find_inlined(z);
+    }
     if (!z->first_moment || !z->price || !z->sum || !z->last_forward || !z->earliest || !z->need ||
         !z->unused_forward || !z->best || !z->least || !z->relaxed || !z->direct)
         return cb_no_memory(err);
@@ -184,9 +218,10 @@ static double gap_price(const cb_prices *z, uint32_t storage) {
 /* What a run after the first costs beside the members that it takes: all of it, or writing. */
 static int64_t again_alone(const cb_prices *z, uint32_t unit) {
     const cb_facts *f = z->trial->f;
-    if (unit < f->p->n_op) return f->cost_ps[unit];
+    if (unit < f->p->n_op) return f->least_cost_ps[unit];
     uint32_t op = cb_unit_op(f, unit), value = f->p->out_begin[op] + (unit - f->unit_begin[op]);
     int64_t bent = cb_write_time_ps(f->p, value, f->device) + f->cost_ps[unit] - f->time_ps[unit];
+    if (f->least_cost_ps[unit] < bent) bent = f->least_cost_ps[unit]; /* taken in */
     return bent < 0 ? 0 : bent;
 }
 
@@ -197,6 +232,8 @@ static void set_inner_costs(cb_prices *z) {
     for (uint32_t i = 0; i < cut->n_inner; i++) {
         uint32_t op = cut->inner_op[i], m = cut->inner_member[i], made = surely_made(z, op);
         bool surely = m == CB_NONE ? made != 0 : cb_slice_of(f->p, op, made).members >> m & 1;
+        if (z->inlined && (m == CB_NONE ? z->inlined[op] != 0 : z->inlined[op] >> m & 1))
+            surely = false;
         int64_t time_ps = m == CB_NONE ? cb_own_time_ps(f->p, op, f->device)
                                        : cb_member_time_ps(f->p, op, m, f->device);
         cut->inner_cost[i] = surely ? (int64_t)fmin((double)time_ps * z->scale, CB_CUT_UNITS) : 0;
@@ -283,7 +320,7 @@ static void relax(cb_prices *z) {
 static cb_tangent tangent_here(const cb_prices *z) {
     const cb_facts *f = z->trial->f;
     cb_tangent line = {(double)z->cut->flow.value / z->scale, 0, 0};
-    double before = 0, once = (double)f->once_ps;
+    double before = 0, once = (double)(f->once_ps + f->inlining_ps);
     for (uint32_t k = 0; k < f->n_base; k++) {
         double time = (double)f->time_ps[f->base[k]];
         line.constant += z->price[k] * z->least[k];

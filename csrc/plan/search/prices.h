@@ -37,11 +37,21 @@ typedef struct cb_prices {
                                CB_NONE: none */
     uint32_t *direct;       /* [n_storage] first position in the backward that reads it, CB_NONE */
     uint32_t *need;         /* [n_storage] first position that needs it in the last schedule */
-    bool *unused_forward;   /* [n_unit] no forward op that is needed in the forward reads what it
+    uint64_t *inlined; /* [n_op] members in the slices of outputs that may be taken in; NULL: of
+                               none */
+    uint32_t *sure_forward; /* [n_storage] last_forward, and */
+    uint32_t *sure_direct;  /* [n_storage] direct, of those uses that cannot take in the value: the
+                               same arrays where nothing is taken in */
+    bool *unsure;         /* [n_unit] no forward op that surely runs reads what it makes in memory:
+                               its base run may go. The same array likewise as */
+    bool *unused_forward; /* [n_unit] no forward op that is needed in the forward reads what it
                                makes: running it in the backward costs nothing more */
     cb_pairs pairs;
     cb_tangents tangent;
 } cb_prices;
+
+/* Where values may be taken in, making one again costs what the cheapest way does, and it is
+ * nowhere in memory for a reader that may take it in. */
 
 /* After a trial of the save-everything schedule. */
 CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *err);

@@ -34,6 +34,10 @@ static cb_status extend_problem(cb_problem *p, uint32_t more, cb_arena *arena, c
         EXTEND(p->member_begin, n + 1, more);
         for (uint32_t op = n; op < n + more; op++) p->member_begin[op + 1] = p->member_begin[n];
     }
+    if (p->inline_begin) {
+        EXTEND(p->inline_begin, n + 1, more);
+        for (uint32_t op = n; op < n + more; op++) p->inline_begin[op + 1] = p->inline_begin[n];
+    }
     if (p->fused_group) {
         EXTEND(p->fused_group, n, more);
         EXTEND(p->fused_bytes, n, more);
@@ -78,8 +82,12 @@ static cb_status renumber_units(cb_facts *f, uint32_t n, uint32_t more, cb_arena
 static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *arena,
                               cb_error *err) {
     uint32_t n_own = f->n_unit - n; /* which come behind the spares */
+    bool same = f->least_cost_ps == f->cost_ps;
     SPREAD(f->time_ps);
     SPREAD(f->cost_ps);
+    if (!same) SPREAD(f->least_cost_ps);
+    else f->least_cost_ps = f->cost_ps;
+    if (f->inlines) SPREAD(f->inlines);
     SPREAD(f->once);
     SPREAD(f->again_bytes);
     SPREAD(f->wish);

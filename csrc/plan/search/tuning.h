@@ -112,6 +112,8 @@
 
 /* ---- small problems: exact/ ------------------------------------------------------------------ */
 
+#define CB_INLINE_SHARE 0.5        /* of what a proposal adds that may be taken in: it is to be */
+#define CB_UNINLINE_SHARE 0.1      /* of what stands in its chain: it is to be, or no longer */
 #define CB_EXACT_BITS 18           /* values about which there is a choice, at most */
 #define CB_EXACT_STATES (1u << 20) /* positions times sets */
 #define CB_EXACT_RERUNS 64         /* what may run again, sets of outputs counted one by one */

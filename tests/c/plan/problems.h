@@ -27,6 +27,8 @@ typedef struct maker {
     uint32_t n_member, member_begin[MAKER_MOST + 1]; /* of ops with an inside */
     cb_member member[2 * MAKER_MOST];
     uint8_t value_member[MAKER_MOST];
+    uint32_t n_inlining; /* by op, then by value */
+    cb_inlining inlining[2 * MAKER_MOST];
 } maker;
 
 static inline uint32_t make_storage(maker *m, uint64_t bytes, uint8_t flags) {
@@ -95,10 +97,8 @@ static inline bool fill_regions(const maker *m, cb_problem *p) {
 
 static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
     cb_problem *p;
-    if (cb_problem_create(
-            alloc, (cb_problem_sizes){m->n_op, m->n_in, m->n_value, m->n_storage, m->n_member}, &p,
-            NULL) != CB_OK)
-        return NULL;
+    cb_problem_sizes n = {m->n_op, m->n_in, m->n_value, m->n_storage, m->n_member, m->n_inlining};
+    if (cb_problem_create(alloc, n, &p, NULL) != CB_OK) return NULL;
     bool ok = fill_regions(m, p);
     memcpy(p->in_begin, m->in_begin, (m->n_op + 1) * sizeof *p->in_begin);
     memcpy(p->out_begin, m->out_begin, (m->n_op + 1) * sizeof *p->out_begin);
@@ -111,6 +111,14 @@ static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
         memcpy(p->member_begin, m->member_begin, (m->n_op + 1) * sizeof *p->member_begin);
         memcpy(p->member, m->member, m->n_member * sizeof *p->member);
         memcpy(p->value_member, m->value_member, m->n_value);
+    }
+    for (uint32_t i = 0; i < m->n_inlining; i++) {
+        p->inlining[i] = m->inlining[i];
+        p->inline_begin[m->inlining[i].op + 1] = i + 1;
+    }
+    for (uint32_t op = 0; m->n_inlining > 0 && op < m->n_op; op++) {
+        if (p->inline_begin[op + 1] < p->inline_begin[op])
+            p->inline_begin[op + 1] = p->inline_begin[op];
     }
     for (uint32_t op = 0; op < m->n_op; op++) {
         char name[32];
@@ -285,6 +293,51 @@ static inline void hold_parts(maker *m, uint64_t seed) {
         if (flag == CB_STORE_STATIC && m->storage_flags[m->storage[v]]) flag = 0;
         m->storage_flags[m->storage[v]] |= flag;
         if (flag == 0 || flag == CB_STORE_STATIC) m->result[m->n_result++] = v;
+    }
+}
+
+/* May the value be taken in by whoever reads it? */
+static inline bool may_inline(const maker *m, uint32_t value) {
+    uint32_t op = 0, shared = 0;
+    while (m->out_begin[op + 1] <= value) op++;
+    for (uint32_t v = 0; v < m->n_value; v++) shared += m->storage[v] == m->storage[value];
+    bool alone = m->out_begin[op + 1] - m->out_begin[op] == 1 ||
+                 m->member_begin[op] < m->member_begin[op + 1];
+    return alone && shared == 1 && !(m->storage_flags[m->storage[value]] & CB_STORE_STATIC) &&
+           !(m->flags[op] & (CB_POP_ONCE | CB_POP_PLACEHOLDER | CB_POP_VIEW));
+}
+
+/* Is it read by the op, or by one whose value `listed` [n_value] says that it takes in? */
+static inline bool is_read_for(const maker *m, const bool *listed, uint32_t op, uint32_t value) {
+    for (uint32_t r = op + 1; r-- > 0;) {
+        bool reads = r == op;
+        for (uint32_t v = m->out_begin[r]; v < m->out_begin[r + 1]; v++) reads |= listed[v];
+        for (uint32_t j = m->in_begin[r]; reads && j < m->in_begin[r + 1]; j++)
+            if (m->in[j] == value) return true;
+    }
+    return false;
+}
+
+/* Half of what may be taken in may, also through others. Last of all that changes the problem. */
+static inline void give_inlinings(maker *m, uint64_t seed) {
+    uint64_t s = seed * 1543 + 3;
+    for (uint32_t op = 0; op < m->n_op; op++) {
+        bool listed[MAKER_MOST] = {0}, none = m->flags[op] & (CB_POP_PLACEHOLDER | CB_POP_VIEW);
+        uint32_t n = 0;
+        for (uint32_t v = m->out_begin[op]; !none && n < 8 && v-- > 0;) {
+            listed[v] = is_read_for(m, listed, op, v) && may_inline(m, v) && maker_draw(&s, 2);
+            n += listed[v];
+        }
+        for (uint32_t v = 0; v < m->out_begin[op]; v++) {
+            if (!listed[v] || m->n_inlining == 2 * MAKER_MOST) continue;
+            m->inlining[m->n_inlining++] =
+                (cb_inlining){.value = v,
+                              .op = op,
+                              .flops = 1e5 * maker_draw(&s, 3),
+                              .bytes = 64 * maker_draw(&s, 20),
+                              .time_ps = maker_draw(&s, 3) ? -1 : (int64_t)maker_draw(&s, 5000),
+                              .workspace = maker_draw(&s, 4) ? 0 : maker_draw(&s, 900)};
+        }
     }
 }
 

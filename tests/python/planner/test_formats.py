@@ -51,9 +51,11 @@ def test_there_are_files_of_each_kind():
     assert len(PLANS) == 3
 
 
-def test_old_problems_have_no_insides():
+def test_old_problems_have_no_insides_and_no_inlinings():
     old = json.loads(problem_of(PLANS[0]))
-    old["ops"][-1]["inside"] = []
     del old["fingerprint"]
+    with pytest.raises(ValueError, match='no key "inlinings"'):
+        _native.problem_json(json.dumps({**old, "inlinings": []}))
+    old["ops"][-1]["inside"] = []
     with pytest.raises(ValueError, match='no key "inside"'):
         _native.problem_json(json.dumps(old))

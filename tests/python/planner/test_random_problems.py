@@ -28,6 +28,7 @@ def load_reference(name):
     return module
 
 
+costs = load_reference("costs")
 evaluate = load_reference("evaluate")
 
 SIZES = [0, 1, 63, 64, 65, 4096, 2**40]
@@ -167,7 +168,7 @@ def counted_time(problem, plan):
     total, seen = 0, set()
     device = plan.document["device"]
     for i in plan.document["steps"]:
-        times.setdefault(i, evaluate.op_seconds(ops[i], device) * 1e12)
+        times.setdefault(i, costs.op_seconds(ops[i], device) * 1e12)
         total += times[i] * (factor.get(i, 1) if i in seen else 1)
         seen.add(i)
     return total

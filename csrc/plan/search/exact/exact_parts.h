@@ -14,7 +14,8 @@
  * afterwards. These are the stages.
  *
  * An op with an inside has an event for each set of its outputs that may be made again, also as
- * base op: it leaves out what may be made later.
+ * base op: it leaves out what may be made later. So has any op for each set of values that it may
+ * take in: it reads what they are made from, and does not ask for them.
  *
  * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
  * goes through the sets of one position after the other; labels are compared by time, then by peak,
@@ -63,6 +64,7 @@ typedef struct label {
 typedef struct event { /* an op that may run: what it takes, as sets of bits and as bytes */
     uint32_t op;
     uint32_t made;         /* outputs, of an op with an inside */
+    uint64_t taken;        /* what it takes in */
     uint32_t pays;         /* bits of reads that are owed, which this is */
     uint32_t reads, makes; /* bits */
     uint32_t holds;        /* bits of what is held: a rerun makes a copy of it */

@@ -5,9 +5,10 @@ typedef struct writer {
     solver *z;
     cb_arena *arena;
     CB_VEC(uint32_t) step;
-    CB_VEC(uint32_t) sets; /* what each makes */
-    uint32_t *made;        /* [n_storage] step that made the newest instance */
-    uint32_t *shown;       /* [n_value] the same, of the instance that a value stands for */
+    CB_VEC(uint32_t) sets;  /* what each makes */
+    CB_VEC(uint64_t) taken; /* what each takes in */
+    uint32_t *made;         /* [n_storage] step that made the newest instance */
+    uint32_t *shown;        /* [n_value] the same, of the instance that a value stands for */
 } writer;
 
 static bool show(writer *w, uint32_t value);
@@ -23,17 +24,19 @@ static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op
     return true;
 }
 
-static bool emit(writer *w, uint32_t op, uint32_t made) {
+static bool emit(writer *w, uint32_t op, uint32_t made, uint64_t taken) {
     const cb_facts *f = w->z->f;
     const cb_problem *p = f->p;
     if (!cb_is_view(f, op) && (!show_first(w, p->n_forward_output, p->forward_output, op) ||
                                !show_first(w, p->n_backward_output, p->backward_output, op)))
         return false;
-    cb_slice slice = cb_slice_of(p, op, made);
-    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-        if (cb_slice_reads(slice, j - p->in_begin[op]) && !show(w, p->in_value[j])) return false;
+    cb_reading r = cb_read_run(p, op, made, taken);
+    for (uint32_t v; cb_read_next(&r, &v);) {
+        if (v != CB_NONE && !show(w, v)) return false;
     }
-    if (!CB_PUSH(w->arena, w->step, op) || !CB_PUSH(w->arena, w->sets, made)) return false;
+    if (!CB_PUSH(w->arena, w->step, op) || !CB_PUSH(w->arena, w->sets, made) ||
+        !CB_PUSH(w->arena, w->taken, taken))
+        return false;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
         if (!cb_makes(made, v - p->out_begin[op])) continue;
@@ -48,7 +51,7 @@ static bool show(writer *w, uint32_t value) {
     const cb_problem *p = w->z->f->p;
     uint32_t op = p->value_op[value];
     bool stale = w->shown[value] != w->made[p->value_storage[value]];
-    return !stale || !cb_is_view(w->z->f, op) || emit(w, op, CB_ALL_OUTPUTS);
+    return !stale || !cb_is_view(w->z->f, op) || emit(w, op, CB_ALL_OUTPUTS, 0);
 }
 
 /* A view of what has gone for now waits for its reader. */
@@ -62,6 +65,7 @@ static bool is_there(const solver *z, uint32_t op, uint32_t set) {
 typedef struct past { /* an event of the schedule */
     uint32_t op;      /* CB_NONE: nothing to run */
     uint32_t made;    /* outputs */
+    uint64_t taken;   /* in */
     bool first;       /* of the backward */
 } past;
 
@@ -92,6 +96,7 @@ static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
         const event *again = &z->rerun[how - (how >= CROSS ? CROSS : RERUN)];
         e.op = again->op;
         e.made = again->made;
+        e.taken = again->taken;
         if (how >= CROSS) --*stage;
     } else if (how == SHOW) {
         e.op = view_of(z, *set);
@@ -105,6 +110,7 @@ static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
         if (how == SKIP_BASE || !is_there(z, base->op, *set)) return e;
         e.op = base->op;
         e.made = base->made;
+        e.taken = base->taken;
     }
     return e;
 }
@@ -155,19 +161,21 @@ static bool drop_unread(writer *w, cb_schedule *out) {
     find_held(f, w, &u);
     for (uint32_t t = (uint32_t)w->step.len; t-- > 0;) {
         uint32_t op = w->step.at[t], made = used_of(w, &u, t);
-        cb_slice slice = cb_slice_of(p, op, made);
         w->sets.at[t] = made;
-        for (uint32_t j = p->in_begin[op]; made && j < p->in_begin[op + 1]; j++)
-            if (cb_slice_reads(slice, j - p->in_begin[op])) u.needed[p->in_value[j]] = true;
+        w->taken.at[t] = cb_taken_read(p, op, made, w->taken.at[t]);
+        cb_reading r = cb_read_run(p, op, made, w->taken.at[t]);
+        for (uint32_t v; made && cb_read_next(&r, &v);)
+            if (v != CB_NONE) u.needed[v] = true;
     }
     uint32_t n = 0, starts = out->backward_starts;
     for (uint32_t t = 0; t < w->step.len; t++) {
         if (w->sets.at[t] == 0 && t < starts) out->backward_starts--;
         if (w->sets.at[t] == 0) continue;
         w->step.at[n] = w->step.at[t];
+        w->taken.at[n] = w->taken.at[t];
         w->sets.at[n++] = w->sets.at[t];
     }
-    w->step.len = w->sets.len = n;
+    w->step.len = w->sets.len = w->taken.len = n;
     out->made = w->sets.at;
     return true;
 }
@@ -205,11 +213,13 @@ bool cb_exact_write(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out) 
     out->backward_starts = CB_NONE;
     for (size_t i = list.len; i-- > 0;) {
         if (list.at[i].first && !start_backward(&w, out)) return false;
-        if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op, list.at[i].made)) return false;
+        if (list.at[i].op != CB_NONE && !emit(&w, list.at[i].op, list.at[i].made, list.at[i].taken))
+            return false;
     }
     if (out->backward_starts == CB_NONE && !start_backward(&w, out)) return false;
     if (!show_newest(&w, f->p->n_backward_output, f->p->backward_output)) return false;
     if (f->unit_begin && !drop_unread(&w, out)) return false;
+    if (f->inlines) out->taken = w.taken.at;
     out->step = w.step.at;
     out->n_step = (uint32_t)w.step.len;
     return true;

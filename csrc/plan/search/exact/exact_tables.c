@@ -115,20 +115,38 @@ static uint32_t free_outputs(const cb_facts *f, const bool *may_rerun, uint32_t 
     return made;
 }
 
+/* What runs of the op may take in, as a set. */
+static uint64_t free_inlinings(const cb_facts *f, const bool *may_rerun, uint32_t op) {
+    const cb_problem *p = f->p;
+    uint64_t taken = 0;
+    for (uint32_t i = p->inline_begin ? p->inline_begin[op] : 0;
+         p->inline_begin && i < p->inline_begin[op + 1]; i++) {
+        uint32_t unit = f->unit[p->value_storage[p->inlining[i].value]];
+        if (unit != CB_NONE && may_rerun[unit]) taken |= UINT64_C(1) << (i - p->inline_begin[op]);
+    }
+    return taken;
+}
+
+/* Is it more than so many events? `n` grows by twos. */
+static bool has_more_sets(uint64_t set, uint32_t *n) {
+    for (; set; set &= set - 1) {
+        *n *= 2;
+        if (*n > CB_EXACT_SETS) return true;
+    }
+    return false;
+}
+
 /* Are there as many events as there is room for? */
 static bool has_few_sets(const cb_facts *f, const bool *may_rerun) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < f->n_base; k++) {
-        uint32_t op = f->base[k], sets = 2;
+        uint32_t op = f->base[k], sets = 1;
+        if (has_more_sets(free_inlinings(f, may_rerun, op), &sets)) return false;
         if (!cb_has_units(f, op)) {
-            n += may_rerun[op];
+            n += may_rerun[op] ? sets : 0;
             continue;
         }
-        uint32_t made = free_outputs(f, may_rerun, op);
-        for (sets = 1; made; made &= made - 1) {
-            sets *= 2;
-            if (sets > CB_EXACT_SETS) return false;
-        }
+        if (has_more_sets(free_outputs(f, may_rerun, op), &sets)) return false;
         n += sets - 1;
     }
     return n <= CB_EXACT_RERUNS;
@@ -175,7 +193,8 @@ cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err) {
         *n = give_bits(f, is_read, may_rerun, bit_of);
         if (*n <= CB_EXACT_BITS) *n = give_owed_bits(f, may_rerun, bit_of, *n, NULL);
         if (*n <= CB_EXACT_BITS && !has_plain_views(f)) *n = CB_EXACT_BITS + 1;
-        if (f->unit_begin && !has_few_sets(f, may_rerun)) *n = CB_EXACT_BITS + 1;
+        bool chooses = f->unit_begin || f->inlines;
+        if (chooses && !has_few_sets(f, may_rerun)) *n = CB_EXACT_BITS + 1;
         if (*n <= CB_EXACT_BITS && f->base_backward < f->n_base &&
             f->base_backward + count_leading(f, bit_of) == f->n_base)
             *n = CB_EXACT_BITS + 1; /* nothing that the backward could start with for sure */
@@ -186,19 +205,21 @@ cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err) {
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static event make_event(const solver *z, uint32_t op, uint32_t made) {
+static event make_event(const solver *z, uint32_t op, uint32_t made, uint64_t taken) {
     const cb_problem *p = z->f->p;
-    event e = {.op = op, .made = made, .room = cb_run_workspace(p, op, made)};
+    event e = {.op = op, .made = made, .taken = taken, .room = cb_run_workspace(p, op, made)};
     e.time_ps =
         cb_has_units(z->f, op) ? cb_run_time_ps(p, op, made, z->f->device) : z->f->time_ps[op];
+    e.time_ps += cb_taken_time_ps(p, op, taken, z->f->device);
+    e.room += cb_taken_workspace(p, op, taken);
     if (cb_is_view(z->f, op)) {
         if (z->bit_of[p->value_storage[p->out_begin[op]]] != CB_NONE) e.room = 0; /* may wait */
         return e;
     }
-    cb_slice slice = cb_slice_of(p, op, made);
-    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-        uint32_t bit = z->bit_of[p->value_storage[p->in_value[j]]];
-        if (bit == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+    cb_reading r = cb_read_run(p, op, made, taken);
+    for (uint32_t v; cb_read_next(&r, &v);) {
+        uint32_t bit = v == CB_NONE ? CB_NONE : z->bit_of[p->value_storage[v]];
+        if (bit == CB_NONE) continue;
         e.reads |= 1u << bit;
         e.pays |= z->owes[bit];
     }
@@ -215,23 +236,37 @@ static event make_event(const solver *z, uint32_t op, uint32_t made) {
     return e;
 }
 
+/* An event for each set of values that a run which makes these outputs may take in and reads; the
+ * first of none. */
+static uint32_t make_taking(const solver *z, uint32_t op, uint32_t made, event *out) {
+    const cb_problem *p = z->f->p;
+    uint64_t all = free_inlinings(z->f, z->may_rerun, op), taken = 0;
+    uint32_t n = 0;
+    do { /* all sets of these */
+        if (cb_taken_read(p, op, made, taken) == taken) out[n++] = make_event(z, op, made, taken);
+        taken = (taken - all) & all;
+    } while (taken);
+    return n;
+}
+
 /* The events of one base op, and those of running it again. Of outputs that may be made again the
  * base run makes any, and a rerun any but none. */
 static void make_events(solver *z, uint32_t k) {
     const cb_facts *f = z->f;
     uint32_t op = f->base[k], at = z->base_begin[k];
     if (!cb_has_units(f, op)) {
-        z->base[at] = make_event(z, op, CB_ALL_OUTPUTS);
-        z->base_begin[k + 1] = at + 1;
-        if (!z->may_rerun[op]) return;
-        z->rerun[z->n_rerun] = z->base[at];
-        z->rerun[z->n_rerun++].room += f->again_bytes[op];
+        at += make_taking(z, op, CB_ALL_OUTPUTS, z->base + at);
+        for (uint32_t i = z->base_begin[k]; z->may_rerun[op] && i < at; i++) {
+            z->rerun[z->n_rerun] = z->base[i];
+            z->rerun[z->n_rerun++].room += f->again_bytes[op];
+        }
+        z->base_begin[k + 1] = at;
         return;
     }
     uint32_t all = free_outputs(f, z->may_rerun, op), made = 0;
     do { /* all sets of these */
-        z->base[at++] = make_event(z, op, (f->useful[op] & ~all) | made);
-        if (made) z->rerun[z->n_rerun++] = make_event(z, op, made);
+        at += make_taking(z, op, (f->useful[op] & ~all) | made, z->base + at);
+        if (made) z->n_rerun += make_taking(z, op, made, z->rerun + z->n_rerun);
         made = (made - all) & all;
     } while (made);
     z->base_begin[k + 1] = at;
@@ -289,6 +324,13 @@ static void mark_bits(solver *z, const bool *is_read) {
     }
 }
 
+/* Reruns of an op are never fewer than its base events, but for one; what does not run again has as
+ * many as it takes in sets. */
+static size_t most_base_events(const cb_facts *f) {
+    size_t n = (size_t)f->n_base + CB_EXACT_RERUNS;
+    return f->inlines ? (size_t)f->n_base * CB_EXACT_SETS : n;
+}
+
 cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error *err) {
     const cb_problem *p = f->p;
     *z = (solver){.f = f, .arena = arena, .most_ps = INT64_MAX};
@@ -296,7 +338,7 @@ cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_erro
     bool *is_read = CB_NEW(arena, bool, p->n_storage);
     z->bit_of = CB_NEW(arena, uint32_t, p->n_storage);
     z->base_begin = CB_NEW(arena, uint32_t, (size_t)f->n_base + 1);
-    z->base = CB_NEW(arena, event, (size_t)f->n_base + CB_EXACT_RERUNS);
+    z->base = CB_NEW(arena, event, most_base_events(f));
     if (!z->may_rerun || !is_read || !z->bit_of || !z->base_begin || !z->base)
         return cb_no_memory(err);
     mark_reruns(f, is_read, z->may_rerun);

@@ -15,11 +15,17 @@
  * rerun.
  *
  * The books are kept by unit (facts.h): of an op with an inside the outputs come and go one by one,
- * its base run shrinks to those that somebody reads, and what is needed together is one run. */
+ * its base run shrinks to those that somebody reads, and what is needed together is one run.
+ *
+ * What is taken in (taking.h) stands in the chain before the run that takes it in, behind all
+ * others if that is the base op. It has no lives; reads of it at its anchor are kept among the
+ * uses, but
+ * passed over. */
 #ifndef CB_PLAN_LEDGER_H
 #define CB_PLAN_LEDGER_H
 
 #include "../../schedule/sim.h"
+#include "../../schedule/taking.h"
 
 typedef struct cb_ledger_use { /* of a storage, by the steps of one anchor */
     uint32_t anchor, count;
@@ -84,6 +90,7 @@ typedef struct cb_ledger {
     cb_ledger_ids *chain; /* [n] ops that run again at an anchor, in running order; with CB_EARLY
                              those that do so for who reads them later (sim.h) */
     cb_ledger_ids *runs;  /* [n_unit] anchors at which an op runs, rising */
+    cb_ledger_ids *taken; /* [n_unit] anchors at which it is taken in, rising */
     bool *idle;           /* [n_unit] the base run is left out */
     cb_ledger_uses *use;  /* [n_storage] rising */
     cb_ledger_spans *span; /* [n_storage] rising */
@@ -107,7 +114,10 @@ typedef struct cb_ledger {
     uint32_t *touched_in, *marked_in;        /* [n_storage], [n] stamps */
     uint32_t *wanted, *early, *done, *stood; /* [n_unit] stamps */
     uint32_t *reached, reach;                /* [n_unit] stamps, where ops have insides */
-    uint32_t *left;                          /* [n_storage] reads to come */
+    cb_taking taking;
+    bool asks;      /* ops have insides, or take something in */
+    bool records;   /* what comes up is noted in `taking` */
+    uint32_t *left; /* [n_storage] reads to come */
     uint32_t round, visit;
     cb_ledger_spans fresh;
     cb_ledger_notes notes;
@@ -121,7 +131,11 @@ CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t
                                        double target, cb_error *err);
 /* In a chain: made by the same run as the entry before, as another output of its op. */
 #define CB_JOINED (UINT32_C(1) << 29)
-static inline uint32_t cb_chain_op(uint32_t id) { return id & ~(CB_EARLY | CB_JOINED); }
+/* Taken in by the next run of the chain. CB_INLINE says that it is to be, where it may. */
+#define CB_TAKEN (UINT32_C(1) << 27)
+static inline uint32_t cb_chain_op(uint32_t id) {
+    return id & ~(CB_EARLY | CB_JOINED | CB_INLINE | CB_TAKEN);
+}
 /* What runs again at `anchor` from now on: those of `op` [n], entries as in a chain, that are early
  * or that its base op or an early one needs. The results are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);

@@ -31,6 +31,23 @@ size_t cb_ledger_find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32
     return i;
 }
 
+size_t cb_ledger_find_true_reader(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
+    const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
+    size_t i = cb_ledger_find_reader(l, u, anchor);
+    uint32_t unit = l->f->unit[storage];
+    while (i < u->len && u->at[i].anchor < l->n && l->taken[unit].len > 0 &&
+           cb_ledger_takes_at(l, unit, u->at[i].anchor))
+        i = cb_ledger_find_reader(l, u, u->at[i].anchor + 1);
+    return i;
+}
+
+bool cb_ledger_takes_at(const cb_ledger *l, uint32_t unit, uint32_t anchor) {
+    const cb_ledger_ids *t = &l->taken[unit];
+    size_t i = t->len;
+    while (i > 0 && t->at[i - 1] > anchor) i--;
+    return i > 0 && t->at[i - 1] == anchor;
+}
+
 bool cb_ledger_add_use(cb_ledger *l, uint32_t storage, uint32_t anchor) {
     cb_ledger_uses *u = &l->use[storage];
     size_t i = cb_ledger_find_use(u, anchor);
@@ -95,6 +112,24 @@ void cb_ledger_pull_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     cb_ledger_drop_uses(l, op, anchor);
 }
 
+/* Taken in at the anchor: no run, but its reads. What that costs: cost_of_chain. */
+bool cb_ledger_put_taken(cb_ledger *l, uint32_t unit, uint32_t anchor) {
+    cb_ledger_ids *t = &l->taken[unit];
+    if (!CB_RESERVE(&l->arena, *t, 1)) return false;
+    size_t i = t->len++;
+    for (; i > 0 && t->at[i - 1] > anchor; i--) t->at[i] = t->at[i - 1];
+    t->at[i] = anchor;
+    return cb_ledger_add_uses(l, unit, anchor);
+}
+
+void cb_ledger_pull_taken(cb_ledger *l, uint32_t unit, uint32_t anchor) {
+    cb_ledger_ids *t = &l->taken[unit];
+    size_t i = 0;
+    while (t->at[i] != anchor) i++;
+    for (t->len--; i < t->len; i++) t->at[i] = t->at[i + 1];
+    cb_ledger_drop_uses(l, unit, anchor);
+}
+
 static bool note_run(cb_ledger *l, uint32_t op, uint32_t anchor, bool came) {
     return !l->notes.on || CB_PUSH(&l->arena, l->notes.run, (cb_ledger_run){op, anchor, came});
 }
@@ -104,17 +139,27 @@ bool cb_ledger_add_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     return note_run(l, op, anchor, true) && cb_ledger_put_run(l, op, anchor);
 }
 
-static bool drop_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
-    if (!note_run(l, op, anchor, false)) return false;
+static bool add_entry(cb_ledger *l, uint32_t id, uint32_t anchor) {
+    uint32_t op = cb_chain_op(id);
+    if (!(id & CB_TAKEN)) return cb_ledger_add_run(l, op, anchor);
     cb_ledger_touch_made(l, op);
-    cb_ledger_pull_run(l, op, anchor);
+    return note_run(l, op | CB_TAKEN, anchor, true) && cb_ledger_put_taken(l, op, anchor);
+}
+
+static bool drop_run(cb_ledger *l, uint32_t id, uint32_t anchor) {
+    uint32_t op = cb_chain_op(id);
+    if (!note_run(l, op | (id & CB_TAKEN), anchor, false)) return false;
+    cb_ledger_touch_made(l, op);
+    if (id & CB_TAKEN) cb_ledger_pull_taken(l, op, anchor);
+    else cb_ledger_pull_run(l, op, anchor);
     return true;
 }
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
 static uint32_t chain_id(const cb_ledger *l, uint32_t op) {
-    return l->early[op] == l->visit ? op | CB_EARLY : op;
+    bool inlines = l->taking.wished && l->taking.wished[op] == l->taking.round;
+    return op | (l->early[op] == l->visit ? CB_EARLY : 0) | (inlines ? CB_INLINE : 0);
 }
 
 /* Adds the wanted ops that `top` needs, inputs first, and `top` itself if it is `early`: depth
@@ -149,22 +194,27 @@ static bool is_wanted(const cb_ledger *l, uint32_t unit) {
     return l->wanted[unit] == l->visit && l->done[unit] != l->visit;
 }
 
-/* What of the wanted comes up for `top` [n] and for that. */
-static bool spread_reach(cb_ledger *l, const uint32_t *top, uint32_t n) {
+static bool push_reached(cb_ledger *l, uint32_t id, uint32_t question) {
+    l->reached[id] = l->reach;
+    if (l->records &&
+        !CB_PUSH(&l->arena, l->taking.list, (cb_reached){cb_unit_op(l->f, id), id, question}))
+        return false;
+    return CB_PUSH(&l->arena, l->path, id);
+}
+
+/* What of the wanted comes up for `top` [n] and for that; what has come up already does not. */
+static bool spread_reach(cb_ledger *l, const uint32_t *top, uint32_t n, uint32_t question) {
     cb_ledger_ids *path = &l->path;
     path->len = 0;
-    l->reach++;
     for (uint32_t i = 0; i < n; i++) {
-        l->reached[top[i]] = l->reach;
-        if (!CB_PUSH(&l->arena, *path, top[i])) return false;
+        if (!push_reached(l, top[i], question)) return false;
     }
     while (path->len > 0) {
         uint32_t id = path->at[--path->len];
         for (uint32_t j = l->need_begin[id]; j < l->need_begin[id + 1]; j++) {
             uint32_t maker = l->f->unit[l->need[j]];
             if (!is_wanted(l, maker) || l->reached[maker] == l->reach) continue;
-            l->reached[maker] = l->reach;
-            if (!CB_PUSH(&l->arena, *path, maker)) return false;
+            if (!push_reached(l, maker, question)) return false;
         }
     }
     return true;
@@ -179,55 +229,105 @@ static bool needs(const cb_ledger *l, uint32_t id, uint32_t storage) {
 /* Does a run of `op` that makes what has come up read the storage? */
 static bool reads_now(const cb_ledger *l, uint32_t op, uint32_t storage, uint32_t base) {
     const cb_facts *f = l->f;
-    if (!cb_has_units(f, op) || op == base) return true;
+    if (!cb_has_units(f, op) || op == base) return true; /* units taken in read their own */
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
-        if (l->reached[u] == l->reach && needs(l, u, storage)) return true;
+        if (l->reached[u] == l->reach && !cb_is_taken(&l->taking, u) && needs(l, u, storage))
+            return true;
     return false;
+}
+
+/* Units of an op, none of one without an inside. */
+static uint32_t first_unit(const cb_facts *f, uint32_t op) {
+    return cb_has_units(f, op) ? f->unit_begin[op] : 0;
+}
+
+static uint32_t end_unit(const cb_facts *f, uint32_t op) {
+    return cb_has_units(f, op) ? f->unit_begin[op + 1] : 0;
 }
 
 /* The op, or all of its outputs that have come up, is under way. */
 static bool enter_op(cb_ledger *l, uint32_t op) {
     const cb_facts *f = l->f;
     l->done[op] = l->visit;
-    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
-        if (l->reached[u] == l->reach) l->done[u] = l->visit;
+    for (uint32_t u = first_unit(f, op); u < end_unit(f, op); u++)
+        if (l->reached[u] == l->reach && !cb_is_taken(&l->taking, u)) l->done[u] = l->visit;
     return CB_PUSH(&l->arena, l->path, op) && CB_PUSH(&l->arena, l->path, l->need_begin[op]);
+}
+
+/* What a run takes in stands before it in the chain, in order of ids. */
+static bool put_taken_entries(cb_ledger *l, uint32_t op, uint32_t made) {
+    const cb_problem *p = l->f->p;
+    uint64_t taken = cb_taken_now(&l->taking, op, made);
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++) {
+        if (!(taken >> i & 1)) continue;
+        uint32_t value = p->inlining[p->inline_begin[op] + i].value;
+        uint32_t unit = l->f->unit[p->value_storage[value]];
+        if (!CB_PUSH(&l->arena, l->grown, chain_id(l, unit) | CB_TAKEN)) return false;
+    }
+    return true;
 }
 
 static bool leave_op(cb_ledger *l, uint32_t op) {
     const cb_facts *f = l->f;
-    uint32_t joined = 0;
-    if (!cb_has_units(f, op)) return CB_PUSH(&l->arena, l->grown, chain_id(l, op));
+    uint32_t joined = 0, made = 0;
+    if (!cb_has_units(f, op))
+        return put_taken_entries(l, op, CB_ALL_OUTPUTS) &&
+               CB_PUSH(&l->arena, l->grown, chain_id(l, op));
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if (l->reached[u] == l->reach && !cb_is_taken(&l->taking, u)) made |= cb_unit_made(f, u);
+    if (!put_taken_entries(l, op, made)) return false;
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++) {
-        if (l->reached[u] != l->reach) continue;
+        if (!(made & cb_unit_made(f, u))) continue;
         if (!CB_PUSH(&l->arena, l->grown, chain_id(l, u) | joined)) return false;
         joined = CB_JOINED;
     }
     return true;
 }
 
+/* Taking it in is under way: what it reads is made for it. */
+static bool enter_taken(cb_ledger *l, uint32_t unit) {
+    l->done[unit] = l->visit;
+    return CB_PUSH(&l->arena, l->path, unit) && CB_PUSH(&l->arena, l->path, l->need_begin[unit]);
+}
+
 /* As grow_chain; `top` [n] are early units of one op, or the base op. */
 static bool grow_joined(cb_ledger *l, const uint32_t *top, uint32_t n, uint32_t base) {
     const cb_facts *f = l->f;
     cb_ledger_ids *path = &l->path;
-    if (!spread_reach(l, top, n) || !enter_op(l, cb_unit_op(f, top[0]))) return false;
+    l->reach++;
+    if (!spread_reach(l, top, n, 0) || !enter_op(l, cb_unit_op(f, top[0]))) return false;
     while (path->len > 0) {
         uint32_t op = path->at[path->len - 2], j = path->at[path->len - 1]++;
         if (j < l->need_begin[op + 1]) {
             uint32_t maker = f->unit[l->need[j]];
             if (!is_wanted(l, maker) || l->reached[maker] != l->reach) continue;
             if (!reads_now(l, op, l->need[j], base)) continue;
-            if (!enter_op(l, cb_unit_op(f, maker))) return false;
+            if (!(cb_is_taken(&l->taking, maker) ? enter_taken(l, maker)
+                                                 : enter_op(l, cb_unit_op(f, maker))))
+                return false;
         } else {
             path->len -= 2;
-            if (op != base && !leave_op(l, op)) return false;
+            bool runs = op != base && !cb_is_taken(&l->taking, op);
+            if (runs && !leave_op(l, op)) return false;
         }
     }
-    return true;
+    bool last = base != CB_NONE;
+    return !last || put_taken_entries(l, base, cb_unit_made(f, base));
 }
 
-/* The early ids of the same op as `least`, which are one run. */
+uint32_t cb_ledger_inlining(const cb_ledger *l, uint32_t anchor, const cb_ledger_ids *chain,
+                            size_t at) {
+    uint32_t value = cb_unit_value(l->f, cb_chain_op(chain->at[at]));
+    while (at < chain->len && chain->at[at] & CB_TAKEN) at++;
+    uint32_t host =
+        at < chain->len ? cb_unit_op(l->f, cb_chain_op(chain->at[at])) : l->f->base[anchor];
+    return cb_find_inlining(l->f->p, host, value);
+}
+
+/* The early ids of the same op as `least`, which are one run: those of which `seen` [n_unit] does
+ * not say `stamp`. */
 static uint32_t list_tops(const cb_ledger *l, const uint32_t *id, size_t n, uint32_t least,
+                          const uint32_t *seen, uint32_t stamp,
                           uint32_t top[CB_MOST_INNER_OUTPUTS]) {
     const cb_facts *f = l->f;
     uint32_t n_top = 0, op = cb_unit_op(f, least);
@@ -236,17 +336,22 @@ static uint32_t list_tops(const cb_ledger *l, const uint32_t *id, size_t n, uint
         bool early = false;
         for (size_t i = 0; i < n && !early; i++)
             early = id[i] & CB_EARLY && cb_chain_op(id[i]) == u;
-        if (early && l->done[u] != l->visit) top[n_top++] = u;
+        if (early && seen[u] != stamp) top[n_top++] = u;
     }
     return n_top;
 }
 
-/* What the runs of a chain that make outputs one by one cost. */
-static int64_t cost_of_chain(const cb_ledger *l, const cb_ledger_ids *chain) {
+/* What the runs of a chain that make outputs one by one cost, and what they take in. */
+static int64_t cost_of_chain(const cb_ledger *l, uint32_t anchor, const cb_ledger_ids *chain) {
     const cb_facts *f = l->f;
     int64_t cost_ps = 0;
     for (size_t i = 0; i < chain->len;) {
         uint32_t unit = cb_chain_op(chain->at[i++]), made = 0;
+        if (chain->at[i - 1] & CB_TAKEN) {
+            uint32_t at = cb_ledger_inlining(l, anchor, chain, i - 1);
+            cost_ps += f->inline_cost_ps[at];
+            continue;
+        }
         if (unit < f->p->n_op) continue;
         made = cb_unit_made(f, unit);
         for (; i < chain->len && chain->at[i] & CB_JOINED; i++)
@@ -270,10 +375,46 @@ bool cb_ledger_note_busy(cb_ledger *l, uint32_t anchor, bool was) {
     return true;
 }
 
+/* The least early op from `next` on; CB_NONE: there is none. They are few. */
+static uint32_t next_early(const uint32_t *id, size_t n, uint32_t next) {
+    uint32_t least = CB_NONE;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t op = cb_chain_op(id[i]);
+        if (id[i] & CB_EARLY && op >= next && op < least) least = op;
+    }
+    return least;
+}
+
+/* What is to be taken in, and what is: all that will run comes up once (taking.h). */
+static bool choose_taken(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n) {
+    uint32_t question = 0, top[CB_MOST_INNER_OUTPUTS];
+    cb_taking *t = &l->taking;
+    if (!t->wished) return true;
+    cb_taking_begin(t);
+    for (int inlines = 1; inlines >= 0; inlines--) {
+        for (size_t i = 0; i < n; i++) {
+            bool wish = id[i] & CB_INLINE && !(id[i] & CB_EARLY);
+            if (wish == inlines) cb_taking_wish(t, cb_chain_op(id[i]), wish);
+        }
+        if (t->n_wish == 0) return true;
+    }
+    l->reach++;
+    l->records = true;
+    bool ok = true;
+    for (uint32_t op = next_early(id, n, 0); ok && op != CB_NONE; op = next_early(id, n, op + 1)) {
+        if (l->reached[op] == l->reach) continue;
+        uint32_t n_top = list_tops(l, id, n, op, l->reached, l->reach, top);
+        ok = spread_reach(l, top, n_top, question++);
+    }
+    ok = ok && spread_reach(l, &l->f->base[anchor], 1, question);
+    l->records = false;
+    if (ok) cb_taking_choose(t);
+    return ok;
+}
+
 /* Early ops run first, in the order of their ids, and with them what they need; then what the base
  * op needs. */
 static bool grow_all(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n) {
-    uint32_t next = 0;
     bool more = false;
     l->grown.len = 0;
     for (size_t i = 0; i < n; i++) {
@@ -282,23 +423,18 @@ static bool grow_all(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n
         l->early[cb_chain_op(id[i])] = l->visit;
         more = true;
     }
-    while (more) { /* few: the least from `next` on */
-        uint32_t least = CB_NONE;
-        for (size_t i = 0; i < n; i++) {
-            uint32_t op = cb_chain_op(id[i]);
-            if (id[i] & CB_EARLY && op >= next && op < least) least = op;
-        }
-        more = least != CB_NONE;
-        next = least + 1;
-        if (!more || l->done[least] == l->visit) continue;
+    if (!choose_taken(l, anchor, id, n)) return false;
+    for (uint32_t op = more ? next_early(id, n, 0) : CB_NONE; op != CB_NONE;
+         op = next_early(id, n, op + 1)) {
+        if (l->done[op] == l->visit) continue;
         uint32_t top[CB_MOST_INNER_OUTPUTS];
-        if (!l->f->unit_begin ? !grow_chain(l, least, true)
-                              : !grow_joined(l, top, list_tops(l, id, n, least, top), CB_NONE))
+        uint32_t n_top = l->asks ? list_tops(l, id, n, op, l->done, l->visit, top) : 0;
+        if (!l->asks ? !grow_chain(l, op, true) : !grow_joined(l, top, n_top, CB_NONE))
             return false;
     }
     const uint32_t *base = &l->f->base[anchor];
     if (n == 0) return true;
-    return l->f->unit_begin ? grow_joined(l, base, 1, *base) : grow_chain(l, *base, false);
+    return l->asks ? grow_joined(l, base, 1, *base) : grow_chain(l, *base, false);
 }
 
 /* Before the chain changes for the first time in a trial. */
@@ -322,7 +458,8 @@ void cb_ledger_hold_until_backward(cb_ledger *l, bool touches) {
     if (!f->spared || f->base_backward == f->n_base) return;
     uint32_t until = f->base_backward + 1;
     for (size_t i = 0; i < l->chain[f->base_backward].len; i++) {
-        bool runs = cb_chain_op(l->chain[f->base_backward].at[i]) < f->p->n_op;
+        uint32_t id = l->chain[f->base_backward].at[i];
+        bool runs = !(id & CB_TAKEN) && cb_chain_op(id) < f->p->n_op;
         if (runs) until = f->base_backward; /* outputs of an inside may be for nobody */
     }
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
@@ -340,14 +477,17 @@ bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) 
     if (!note_chain(l, anchor) || !grow_all(l, anchor, op, n)) return false;
     for (size_t i = 0; i < chain->len; i++) {
         uint32_t old = cb_chain_op(chain->at[i]);
-        l->stood[old] = l->visit;
-        if (l->done[old] != l->visit && !drop_run(l, old, anchor)) return false;
+        bool was_taken = chain->at[i] & CB_TAKEN;
+        bool stays = l->done[old] == l->visit && was_taken == cb_is_taken(&l->taking, old);
+        if (stays) l->stood[old] = l->visit;
+        else if (!drop_run(l, chain->at[i], anchor)) return false;
     }
     for (size_t i = 0; i < l->grown.len; i++) {
         uint32_t new = cb_chain_op(l->grown.at[i]);
-        if (l->stood[new] != l->visit && !cb_ledger_add_run(l, new, anchor)) return false;
+        if (l->stood[new] != l->visit && !add_entry(l, l->grown.at[i], anchor)) return false;
     }
-    if (l->f->unit_begin) l->extra_ps += cost_of_chain(l, &l->grown) - cost_of_chain(l, chain);
+    if (l->asks)
+        l->extra_ps += cost_of_chain(l, anchor, &l->grown) - cost_of_chain(l, anchor, chain);
     cb_ledger_ids old = *chain;
     *chain = l->grown;
     l->grown = old;

@@ -48,7 +48,7 @@ static bool load_base(cb_ledger *l) {
         if (!cb_has_units(f, op) ? !cb_ledger_add_run(l, op, k) : !add_outputs(l, op, k))
             return false;
     }
-    l->extra_ps = 0;
+    l->extra_ps = l->f->inlining_ps;
     return add_ends(l);
 }
 
@@ -90,7 +90,7 @@ cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, doubl
     const cb_problem *p = l->f->p;
     for (uint32_t k = 0; k < l->n; k++) l->chain[k].len = 0;
     for (uint32_t op = 0; op < l->f->n_unit; op++) {
-        l->runs[op].len = 0;
+        l->runs[op].len = l->taken[op].len = 0;
         l->idle[op] = false;
     }
     for (uint32_t s = 0; s < p->n_storage; s++) l->use[s].len = l->span[s].len = 0;
@@ -113,7 +113,7 @@ bool cb_ledger_pairs(const cb_ledger *l, cb_pairs *out) {
     size_t begin = out->list.len;
     for (uint32_t k = 0; k < l->n; k++) {
         for (size_t i = 0; i < l->chain[k].len; i++) {
-            uint32_t id = l->chain[k].at[i] & ~CB_JOINED;
+            uint32_t id = l->chain[k].at[i] & ~(CB_JOINED | CB_TAKEN);
             if (!CB_PUSH(out->arena, out->list, cb_pair_make(k, id))) return false;
         }
     }

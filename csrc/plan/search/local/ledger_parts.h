@@ -43,6 +43,8 @@ size_t cb_ledger_find_use(const cb_ledger_uses *u, uint32_t anchor);
 /* The same of what reads for another reason than to show a view to the caller: nothing runs again
  * for that. */
 size_t cb_ledger_find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32_t anchor);
+/* Of those one that reads the storage itself, where what is read is not taken in. */
+size_t cb_ledger_find_true_reader(const cb_ledger *l, uint32_t storage, uint32_t anchor);
 CB_MUST_CHECK bool cb_ledger_add_use(cb_ledger *l, uint32_t storage, uint32_t anchor);
 /* All reads of `op` at `anchor`. */
 CB_MUST_CHECK bool cb_ledger_add_uses(cb_ledger *l, uint32_t op, uint32_t anchor);
@@ -51,6 +53,14 @@ void cb_ledger_touch_made(cb_ledger *l, uint32_t op);
 /* A run with its reads and its time. */
 CB_MUST_CHECK bool cb_ledger_put_run(cb_ledger *l, uint32_t op, uint32_t anchor);
 void cb_ledger_pull_run(cb_ledger *l, uint32_t op, uint32_t anchor);
+/* Is the unit taken in there? Reads of it at that anchor are then no reads of what it made. */
+bool cb_ledger_takes_at(const cb_ledger *l, uint32_t unit, uint32_t anchor);
+/* Taken in, with its reads. */
+CB_MUST_CHECK bool cb_ledger_put_taken(cb_ledger *l, uint32_t unit, uint32_t anchor);
+void cb_ledger_pull_taken(cb_ledger *l, uint32_t unit, uint32_t anchor);
+/* Of an entry of a chain that is taken in: the inlining, by its place. */
+uint32_t cb_ledger_inlining(const cb_ledger *l, uint32_t anchor, const cb_ledger_ids *chain,
+                            size_t at);
 /* The same, noted in a trial. */
 CB_MUST_CHECK bool cb_ledger_add_run(cb_ledger *l, uint32_t op, uint32_t anchor);
 /* After the chain of `anchor` has changed: did it run anything before? */

@@ -29,6 +29,7 @@ static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double
         size_t i = spans->len;
         while (i > 0 && spans->at[i - 1].made >= anchor) i--;
         if (i == 0 || spans->at[i - 1].last != anchor) continue;
+        if (l->taken[maker].len > 0) return false;
         bool lone = i == 1 && l->use[s].at[0].anchor == anchor;
         if (lone && !l->idle[maker] && l->runs[maker].len > 1) return false;
         *bytes += l->life_bytes[s];
@@ -64,11 +65,21 @@ static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor)
     return 1 + (i > 1 ? spans->at[i - 2].last : l->f->position[l->f->unit[storage]]);
 }
 
+/* Where something is taken in, or would be but for a second reader, more than one run changes. */
+static bool may_inline(const cb_ledger *l, uint32_t anchor) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    bool inlines = false;
+    for (size_t i = 0; l->taking.wished && i < chain->len; i++)
+        inlines |= (chain->at[i] & CB_INLINE) != 0;
+    return inlines;
+}
+
 double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op) {
+    if (may_inline(l, anchor)) return 0;
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) { /* the largest first */
         uint32_t s = l->made[j], from = rise_from(l, s, anchor);
         double freed = 0, bytes = (double)l->f->p->storage_bytes[s];
-        if (from >= anchor) continue;
+        if (from >= anchor || l->taken[op].len > 0) continue;
         if (!shorten_chain(l, anchor, op, &freed) || freed >= bytes) return 0;
         return peak_between(l, from, anchor) + bytes - freed;
     }
@@ -89,7 +100,7 @@ bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, ui
     uint32_t until = l->held_until[storage];
     if (first && until > 0 && until >= anchor) return false;
     const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
-    size_t i = cb_ledger_find_reader(l, u, anchor + 1);
+    size_t i = cb_ledger_find_true_reader(l, storage, anchor + 1);
     if (i == u->len) return false;
     *next = u->at[i].anchor;
     return *next < l->n;

@@ -5,6 +5,11 @@
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
+/* Reads at that anchor are of what is taken in there. */
+static bool is_inlined(const cb_ledger *l, uint32_t unit, uint32_t anchor) {
+    return l->taken[unit].len > 0 && cb_ledger_takes_at(l, unit, anchor);
+}
+
 static bool list_spans(cb_ledger *l, uint32_t storage) {
     uint32_t op = l->f->unit[storage];
     const cb_ledger_ids *runs = &l->runs[op];
@@ -15,7 +20,8 @@ static bool list_spans(cb_ledger *l, uint32_t storage) {
         uint32_t made = runs->at[i], next = i + 1 < runs->len ? runs->at[i + 1] : CB_NONE;
         uint32_t last = made;
         for (; j < use->len && use->at[j].anchor < next; j++) {
-            if (use->at[j].anchor > last) last = use->at[j].anchor;
+            if (use->at[j].anchor > last && !is_inlined(l, op, use->at[j].anchor))
+                last = use->at[j].anchor;
         }
         if (i == 0 && l->held_until[storage] > last) last = l->held_until[storage];
         l->fresh.at[l->fresh.len++] = (cb_ledger_span){made, last};
@@ -55,7 +61,8 @@ static bool change_span(cb_ledger *l, cb_ledger_span a, double bytes) {
 static bool lives_once(const cb_ledger *l, uint32_t storage) {
     const cb_ledger_ids *runs = &l->runs[l->f->unit[storage]];
     const cb_ledger_spans *spans = &l->span[storage];
-    return runs->len == 1 && spans->len == 1 && spans->at[0].made == runs->at[0];
+    return runs->len == 1 && spans->len == 1 && spans->at[0].made == runs->at[0] &&
+           l->taken[l->f->unit[storage]].len == 0;
 }
 
 static bool respan_once(cb_ledger *l, uint32_t storage) {
@@ -106,13 +113,8 @@ static void count_reads(cb_ledger *l, uint32_t op) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) l->left[l->need[j]]++;
 }
 
-/* After a step of a chain: what it made for nobody and what it read last goes. */
-static void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
-    for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
-        uint32_t s = l->life[j];
-        if (l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
-            *now -= l->life_bytes[s];
-    }
+/* What a step of a chain read last goes. */
+static void end_reads(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
         uint32_t s = l->need[j];
         if (--l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
@@ -120,11 +122,33 @@ static void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     }
 }
 
+/* After a step of a chain: what it made for nobody and what it read last goes. */
+/* What is taken in is read, but is not there. */
+static void hide_taken(cb_ledger *l, uint32_t anchor, bool hides) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    for (size_t i = 0; l->taking.wished && i < chain->len; i++) {
+        if (!(chain->at[i] & CB_TAKEN)) continue;
+        uint32_t value = cb_unit_value(l->f, cb_chain_op(chain->at[i]));
+        uint32_t s = l->f->p->value_storage[value];
+        l->left[s] = hides ? UINT32_MAX / 2 : 0;
+    }
+}
+
+static void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
+    for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
+        uint32_t s = l->life[j];
+        if (l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
+            *now -= l->life_bytes[s];
+    }
+    end_reads(l, op, anchor, now);
+}
+
 /* One step of a chain: what it makes comes. */
-static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now, double *most) {
+static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, uint64_t more, double *now,
+                     double *most) {
     const cb_facts *f = l->f;
     *now += l->made_bytes[op];
-    double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op]);
+    double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op] + more);
     if (during > *most) *most = during;
     end_step(l, op, anchor, now);
 }
@@ -139,27 +163,56 @@ static uint32_t base_made(const cb_ledger *l, uint32_t op) {
 }
 
 /* Entries of a chain that are one run, outputs of an op with an inside. */
-static void run_joined(cb_ledger *l, const uint32_t *id, size_t n, uint32_t anchor, double *now,
-                       double *most) {
+static void run_joined(cb_ledger *l, const uint32_t *id, size_t n, uint32_t anchor, uint64_t more,
+                       double *now, double *most) {
     const cb_facts *f = l->f;
     uint32_t op = cb_unit_op(f, cb_chain_op(id[0])), made = 0;
     for (size_t i = 0; i < n; i++) {
         *now += l->made_bytes[cb_chain_op(id[i])];
         made |= cb_unit_made(f, cb_chain_op(id[i]));
     }
-    double during = *now + (double)cb_run_workspace(f->p, op, made);
+    double during = *now + (double)(cb_run_workspace(f->p, op, made) + more);
     if (during > *most) *most = during;
     for (size_t i = 0; i < n; i++) end_step(l, cb_chain_op(id[i]), anchor, now);
 }
 
-static void run_chain(cb_ledger *l, uint32_t anchor, double *now, double *most) {
+/* Scratch of the entries that the next run of a chain takes in, from `*at` on, which goes behind
+ * them. */
+static uint64_t pass_taken(cb_ledger *l, uint32_t anchor, size_t *at) {
     const cb_ledger_ids *chain = &l->chain[anchor];
+    uint64_t bytes = 0;
+    for (; *at < chain->len && chain->at[*at] & CB_TAKEN; ++*at)
+        bytes += l->f->p->inlining[cb_ledger_inlining(l, anchor, chain, *at)].workspace;
+    return bytes;
+}
+
+/* Gives the scratch of what the base op takes in. */
+static uint64_t run_chain(cb_ledger *l, uint32_t anchor, double *now, double *most) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    uint64_t more = 0;
     for (size_t i = 0, n = 1; i < chain->len; i += n, n = 1) {
+        size_t first = i;
+        more = pass_taken(l, anchor, &i);
+        if (i == chain->len) return more;
         uint32_t id = cb_chain_op(chain->at[i]);
         while (i + n < chain->len && chain->at[i + n] & CB_JOINED) n++;
-        if (id < l->f->p->n_op) run_step(l, id, anchor, now, most);
-        else run_joined(l, chain->at + i, n, anchor, now, most);
+        if (id < l->f->p->n_op) run_step(l, id, anchor, more, now, most);
+        else run_joined(l, chain->at + i, n, anchor, more, now, most);
+        for (size_t t = first; t < i; t++) end_reads(l, cb_chain_op(chain->at[t]), anchor, now);
     }
+    return 0;
+}
+
+/* Of the base op and what it takes in: nobody counts its reads down. */
+static void forget_reads(cb_ledger *l, uint32_t id) {
+    for (uint32_t j = l->need_begin[id]; j < l->need_begin[id + 1]; j++) l->left[l->need[j]] = 0;
+}
+
+static void forget_taken_reads(cb_ledger *l, uint32_t anchor) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    for (size_t i = chain->len; i-- > 0 && chain->at[i] & CB_TAKEN;)
+        forget_reads(l, cb_chain_op(chain->at[i]));
+    hide_taken(l, anchor, false);
 }
 
 /* The base run of an op with an inside, as in rise_inside. */
@@ -167,17 +220,19 @@ static double rise_of_outputs(cb_ledger *l, uint32_t anchor) {
     const cb_facts *f = l->f;
     uint32_t op = f->base[anchor], made = base_made(l, op);
     double now = 0, most = 0;
+    hide_taken(l, anchor, true);
     for (size_t i = 0; i < l->chain[anchor].len; i++)
         count_reads(l, cb_chain_op(l->chain[anchor].at[i]));
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
         if (made & cb_unit_made(f, u)) count_reads(l, u);
-    run_chain(l, anchor, &now, &most);
+    uint64_t more = run_chain(l, anchor, &now, &most);
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++) {
         if (!(made & cb_unit_made(f, u))) continue;
-        for (uint32_t j = l->need_begin[u]; j < l->need_begin[u + 1]; j++) l->left[l->need[j]] = 0;
+        forget_reads(l, u);
         now += l->made_bytes[u];
     }
-    double during = made ? now + (double)cb_run_workspace(f->p, op, made) : 0;
+    forget_taken_reads(l, anchor);
+    double during = made ? now + (double)(cb_run_workspace(f->p, op, made) + more) : 0;
     return during > most ? during : most;
 }
 
@@ -186,17 +241,19 @@ static double rise_inside(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
     double now = 0, most = 0;
+    uint64_t more = 0;
     bool idle = l->idle[base];
     if (cb_has_units(l->f, base)) return rise_of_outputs(l, anchor);
     if (chain->len > 0) {
+        hide_taken(l, anchor, true);
         for (size_t i = 0; i < chain->len; i++) count_reads(l, cb_chain_op(chain->at[i]));
         if (!idle) count_reads(l, base);
-        run_chain(l, anchor, &now, &most);
-        for (uint32_t j = l->need_begin[base]; !idle && j < l->need_begin[base + 1]; j++)
-            l->left[l->need[j]] = 0;
+        more = run_chain(l, anchor, &now, &most);
+        if (!idle) forget_reads(l, base);
+        forget_taken_reads(l, anchor);
     }
     if (idle) return most;
-    double during = now + l->made_bytes[base] + (double)l->f->p->op_workspace[base];
+    double during = now + l->made_bytes[base] + (double)(l->f->p->op_workspace[base] + more);
     return during > most ? during : most;
 }
 
@@ -223,10 +280,13 @@ static int64_t base_ps(const cb_ledger *l, uint32_t op) {
 
 static bool is_idle(const cb_ledger *l, uint32_t op) {
     const cb_ledger_ids *runs = &l->runs[op];
-    if (runs->len < 2 || l->holds[op]) return false;
+    if (runs->len + l->taken[op].len < 2 || l->holds[op]) return false;
+    uint32_t next = runs->len > 1 ? runs->at[1] : CB_NONE;
     for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
         const cb_ledger_uses *u = &l->use[l->life[j]];
-        if (u->len > 0 && u->at[0].anchor < runs->at[1]) return false;
+        size_t i = 0;
+        while (i < u->len && is_inlined(l, op, u->at[i].anchor)) i++;
+        if (i < u->len && u->at[i].anchor < next) return false;
     }
     return true;
 }

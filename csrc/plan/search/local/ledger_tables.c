@@ -196,6 +196,7 @@ static bool make_books(cb_ledger *l, cb_arena *a) {
     l->n_block = (l->n >> CB_LEDGER_BLOCK) + 1;
     l->chain = CB_NEW(a, cb_ledger_ids, l->n);
     l->runs = CB_NEW(a, cb_ledger_ids, l->f->n_unit);
+    l->taken = CB_NEW(a, cb_ledger_ids, l->f->n_unit);
     l->idle = CB_NEW(a, bool, l->f->n_unit);
     l->use = CB_NEW(a, cb_ledger_uses, p->n_storage);
     l->span = CB_NEW(a, cb_ledger_spans, p->n_storage);
@@ -211,8 +212,8 @@ static bool make_books(cb_ledger *l, cb_arena *a) {
     if (!l->block_peak) return false;
     l->block_area = l->block_peak + l->n_block;
     l->lift = l->block_area + l->n_block;
-    return l->chain && l->runs && l->idle && l->use && l->span && l->busy_at && l->moment &&
-           l->stale && l->rise && l->local && l->notes.sums && l->notes.moment_in &&
+    return l->chain && l->runs && l->taken && l->idle && l->use && l->span && l->busy_at &&
+           l->moment && l->stale && l->rise && l->local && l->notes.sums && l->notes.moment_in &&
            l->notes.chain_in;
 }
 
@@ -227,13 +228,14 @@ static bool make_scratch(cb_ledger *l, cb_arena *a) {
     l->reached = CB_NEW(a, uint32_t, l->f->n_unit);
     l->left = CB_NEW(a, uint32_t, p->n_storage);
     return l->touched_in && l->marked_in && l->wanted && l->early && l->done && l->stood &&
-           l->reached && l->left && CB_RESERVE(a, l->touched, p->n_storage) &&
-           CB_RESERVE(a, l->marked, l->n);
+           l->reached && l->left && cb_taking_init(&l->taking, l->f, a) &&
+           CB_RESERVE(a, l->touched, p->n_storage) && CB_RESERVE(a, l->marked, l->n);
 }
 
 cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun, cb_alloc *alloc,
                          cb_error *err) {
     *l = (cb_ledger){.f = f, .n = f->n_base, .may_rerun = may_rerun};
+    l->asks = f->unit_begin || f->inlines;
     cb_arena_init(&l->arena, alloc);
     bool ok = make_tables(l, &l->arena) && make_books(l, &l->arena) && make_scratch(l, &l->arena);
     if (ok) {

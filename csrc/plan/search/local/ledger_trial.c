@@ -33,8 +33,13 @@ static bool put_back_runs(cb_ledger *l) {
     }
     for (size_t i = notes->run.len; i-- > 0;) {
         cb_ledger_run run = notes->run.at[i];
-        if (run.came) cb_ledger_pull_run(l, run.op, run.anchor);
-        else if (!cb_ledger_put_run(l, run.op, run.anchor)) return false;
+        uint32_t op = cb_chain_op(run.op);
+        bool taken = run.op & CB_TAKEN;
+        if (run.came && taken) cb_ledger_pull_taken(l, op, run.anchor);
+        else if (run.came) cb_ledger_pull_run(l, op, run.anchor);
+        else if (!(taken ? cb_ledger_put_taken(l, op, run.anchor)
+                         : cb_ledger_put_run(l, op, run.anchor)))
+            return false;
     }
     return true;
 }

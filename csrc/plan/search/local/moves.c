@@ -182,6 +182,12 @@ static uint32_t choose_opening(cb_moves *m, uint32_t hot) {
     return m->may_rerun[op] ? op : CB_NONE;
 }
 
+/* An entry of a chain of which chance says whether it is to be taken in. */
+static uint32_t draw_inlining(cb_moves *m, uint32_t id, double share) {
+    bool may = cb_unit_inlines(m->l->f, cb_chain_op(id)) && !(id & CB_EARLY);
+    return may && cb_moves_chance(m) < share ? id ^ CB_INLINE : id;
+}
+
 bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found, uint32_t *anchor) {
     const cb_ledger *l = m->l;
     uint32_t op = choose_opening(m, hot);
@@ -197,11 +203,12 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
     m->next.len = 0;
     if (!CB_RESERVE(m->scratch, m->next, chain->len + CB_LONGEST_PROPOSAL)) return false;
     for (size_t i = 0; i < chain->len; i++) {
-        uint32_t id = chain->at[i];
+        uint32_t id = draw_inlining(m, chain->at[i], CB_UNINLINE_SHARE);
         m->seen[cb_chain_op(id)] = m->stamp;
         m->next.at[m->next.len++] = early && cb_chain_op(id) == op ? id | CB_EARLY : id;
     }
-    if (m->seen[op] != m->stamp) m->next.at[m->next.len++] = early ? op | CB_EARLY : op;
+    if (m->seen[op] != m->stamp)
+        m->next.at[m->next.len++] = early ? op | CB_EARLY : draw_inlining(m, op, CB_INLINE_SHARE);
     m->seen[op] = m->stamp;
     for (size_t i = chain->len; i < m->next.len; i++) {
         uint32_t reader = cb_chain_op(m->next.at[i]);
@@ -212,7 +219,7 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
                 cb_ledger_alive(l, l->read[j], *anchor) || cb_moves_chance(m) >= deep)
                 continue;
             m->seen[maker] = m->stamp;
-            m->next.at[m->next.len++] = maker;
+            m->next.at[m->next.len++] = draw_inlining(m, maker, CB_INLINE_SHARE);
         }
     }
     return true;

@@ -1,0 +1,280 @@
+/* Three passes, each linear: build the steps with what each reads (sim_build.c); mark from the ends
+ * what anybody needs; sum up lives over the steps that are kept. */
+#include "sim_parts.h"
+
+static uint32_t *list_held(cb_arena *a, const cb_problem *p, uint32_t flag, uint32_t *n) {
+    uint32_t *held = CB_NEW(a, uint32_t, p->n_storage);
+    for (uint32_t s = 0; held && s < p->n_storage; s++) {
+        if (p->storage_flags[s] & flag) held[(*n)++] = s;
+    }
+    return held;
+}
+
+cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error *err) {
+    const cb_problem *p = f->p;
+    *sim = (cb_sim){.f = f};
+    cb_arena_init(&sim->arena, alloc);
+    sim->value_step = CB_NEW(&sim->arena, uint32_t, p->n_value);
+    sim->value_life = CB_NEW(&sim->arena, uint32_t, p->n_value);
+    sim->latest = CB_NEW(&sim->arena, uint32_t, p->n_storage);
+    sim->base_step = CB_NEW(&sim->arena, uint32_t, f->n_base);
+    sim->first_life = CB_NEW(&sim->arena, uint32_t, p->n_storage);
+    sim->marked = CB_NEW(&sim->arena, uint32_t, f->n_unit);
+    sim->done = CB_NEW(&sim->arena, uint32_t, f->n_unit);
+    bool asks = f->unit_begin || f->inlines;
+    if (asks) sim->reached = CB_NEW(&sim->arena, uint32_t, f->n_unit);
+    sim->moment = CB_NEW(&sim->arena, uint64_t, f->n_base);
+    sim->held_forward = list_held(&sim->arena, p, CB_STORE_HOLD_FORWARD, &sim->n_held_forward);
+    sim->held_end = list_held(&sim->arena, p, CB_STORE_HOLD_END, &sim->n_held_end);
+    bool takes = cb_taking_init(&sim->taking, f, &sim->arena);
+    if (takes && (sim->reached || !asks) && sim->value_step && sim->value_life && sim->latest &&
+        sim->base_step && sim->first_life && sim->marked && sim->done && sim->moment &&
+        sim->held_forward && sim->held_end)
+        return CB_OK;
+    cb_sim_free(sim);
+    return cb_no_memory(err);
+}
+
+void cb_sim_free(cb_sim *sim) { cb_arena_free(&sim->arena); }
+
+/* ---- what is needed, and its measures -------------------------------------------------------- */
+
+static void number_kept(cb_sim *sim) {
+    uint32_t n = 0;
+    for (size_t t = 0; t < sim->step.len; t++) {
+        sim->new_index.at[t] = n;
+        n += sim->keep.at[t];
+    }
+    sim->new_index.at[sim->step.len] = n;
+    sim->n_step = n;
+    sim->backward_starts = sim->new_index.at[sim->crossing];
+}
+
+static void mark_kept(cb_sim *sim) {
+    const cb_problem *p = sim->f->p;
+    for (size_t t = 0; t < sim->step.len; t++) {
+        sim->keep.at[t] = p->op_flags[sim->step.at[t].op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
+    }
+    for (size_t i = 0; i < sim->hold.len; i++) {
+        if (sim->hold.at[i].step != CB_NONE) sim->keep.at[sim->hold.at[i].step] = true;
+    }
+    for (size_t t = sim->step.len; t-- > 0;) {
+        if (!sim->keep.at[t]) continue;
+        size_t end = t + 1 < sim->step.len ? sim->step.at[t + 1].reads : sim->read.len;
+        for (size_t j = sim->step.at[t].reads; j < end; j++) {
+            if (sim->read.at[j].step != CB_NONE) sim->keep.at[sim->read.at[j].step] = true;
+        }
+    }
+    number_kept(sim);
+}
+
+static void keep_maker(cb_sim *sim, const cb_sim_read *read, uint32_t value) {
+    if (read->step == CB_NONE) return;
+    sim->keep.at[read->step] = true;
+    sim->step.at[read->step].made |= cb_value_made(sim->f, value);
+}
+
+/* Of a step that was built to take something in, what it takes in and reads for the outputs that
+ * somebody reads. Its reads lie as they were built. */
+static void keep_taken_reads(cb_sim *sim, size_t t) {
+    const cb_problem *p = sim->f->p;
+    uint32_t op = sim->step.at[t].op, made = sim->step.at[t].made;
+    uint64_t built = sim->taken.at[t], taken = cb_taken_read(p, op, made, built);
+    cb_reading r = cb_read_run(p, op, made, built);
+    cb_sim_read *read = sim->read.at + sim->step.at[t].reads;
+    for (uint32_t v; cb_read_next(&r, &v); read++) {
+        bool own = r.at == 0, gone = !own && !(taken >> (r.at - 1) & 1);
+        if (v == CB_NONE || gone) *read = (cb_sim_read){CB_NONE, CB_NONE};
+        else keep_maker(sim, read, v);
+    }
+    sim->taken.at[t] = taken;
+}
+
+/* The same where ops have insides: of their outputs those that somebody reads are made, and only
+ * what these need is read. */
+static void mark_kept_outputs(cb_sim *sim) {
+    const cb_facts *f = sim->f;
+    const cb_problem *p = f->p;
+    for (size_t t = 0; t < sim->step.len; t++) {
+        uint32_t op = sim->step.at[t].op;
+        sim->keep.at[t] = p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
+        if (cb_has_units(f, op)) sim->step.at[t].made = 0;
+    }
+    for (size_t i = 0; i < sim->hold.len; i++) {
+        uint32_t step = sim->hold.at[i].step;
+        if (step == CB_NONE) continue;
+        sim->keep.at[step] = true;
+        sim->step.at[step].made |= sim->hold_made.at[i];
+    }
+    for (size_t t = sim->step.len; t-- > 0;) {
+        if (!sim->keep.at[t]) continue;
+        uint32_t op = sim->step.at[t].op;
+        if (sim->taken.len > 0 && sim->taken.at[t]) {
+            keep_taken_reads(sim, t);
+            continue;
+        }
+        cb_slice slice = cb_slice_of(p, op, sim->step.at[t].made);
+        cb_sim_read *read = sim->read.at + sim->step.at[t].reads;
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++, read++) {
+            if (!cb_slice_reads(slice, j - p->in_begin[op]))
+                *read = (cb_sim_read){CB_NONE, CB_NONE};
+            keep_maker(sim, read, p->in_value[j]);
+        }
+    }
+    number_kept(sim);
+}
+
+/* Is the life that of an output that its step makes in the end? */
+static bool is_made(const cb_sim *sim, uint32_t life, uint32_t made) {
+    uint32_t own = cb_sim_made_of_life(sim, life);
+    return own == 0 || (own & made);
+}
+
+/* Lives of dropped steps end up with no bytes: made == CB_NONE. */
+static void set_lives(cb_sim *sim, size_t n_forward_hold) {
+    const cb_problem *p = sim->f->p;
+    for (size_t i = 0; i < sim->life.len; i++) {
+        cb_sim_life *life = &sim->life.at[i];
+        bool kept = sim->keep.at[life->made] &&
+                    (!sim->reached || is_made(sim, (uint32_t)i, sim->step.at[life->made].made));
+        life->made = life->last = kept ? sim->new_index.at[life->made] : CB_NONE;
+    }
+    for (size_t t = 0; t < sim->step.len; t++) {
+        if (!sim->keep.at[t]) continue;
+        size_t end = t + 1 < sim->step.len ? sim->step.at[t + 1].reads : sim->read.len;
+        for (size_t j = sim->step.at[t].reads; j < end; j++) {
+            if (sim->read.at[j].life != CB_NONE)
+                sim->life.at[sim->read.at[j].life].last = sim->new_index.at[t];
+        }
+    }
+    for (size_t i = 0; i < sim->hold.len; i++) {
+        if (sim->hold.at[i].life == CB_NONE) continue;
+        cb_sim_life *life = &sim->life.at[sim->hold.at[i].life];
+        bool end = i >= n_forward_hold || (p->storage_flags[life->storage] & CB_STORE_HOLD_END);
+        uint32_t until = end ? sim->n_step : sim->backward_starts;
+        if (life->last < until) life->last = until;
+    }
+}
+
+static int64_t run_time(const cb_sim *sim, const cb_sim_step *step) {
+    const cb_facts *f = sim->f;
+    return cb_has_units(f, step->op) ? cb_run_time_ps(f->p, step->op, step->made, f->device)
+                                     : f->time_ps[step->op];
+}
+
+static uint64_t taken_at(const cb_sim *sim, size_t step) {
+    return sim->taken.len > 0 ? sim->taken.at[step] : 0;
+}
+
+/* What a step takes in costs. Of an op by itself the first run is what it takes (bent_time). */
+static int64_t taken_cost(cb_sim *sim, size_t step) {
+    const cb_facts *f = sim->f;
+    uint64_t taken = taken_at(sim, step);
+    int64_t cost_ps = 0;
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++) {
+        if (!(taken >> i & 1)) continue;
+        uint32_t at = f->p->inline_begin[sim->step.at[step].op] + i;
+        uint32_t unit = f->unit[f->p->value_storage[f->p->inlining[at].value]];
+        bool first = unit < f->p->n_op && sim->marked[unit] == CB_NONE;
+        cost_ps += f->inline_cost_ps[at] + (first ? f->time_ps[unit] - f->cost_ps[unit] : 0);
+        sim->marked[unit] = 0;
+    }
+    return cost_ps;
+}
+
+/* `marked` is free by now: it tells first runs from others. Of what an op with an inside makes
+ * every run but its base run is another. */
+static int64_t bent_time(cb_sim *sim) {
+    const cb_facts *f = sim->f;
+    int64_t cost_ps = 0;
+    cb_sim_fill_none(sim->marked, f->n_unit);
+    for (size_t t = 0; t < sim->step.len; t++) {
+        uint32_t op = sim->step.at[t].op;
+        if (!sim->keep.at[t]) continue;
+        cost_ps += taken_cost(sim, t);
+        if (cb_has_units(f, op)) {
+            cost_ps += f->position[op] == sim->step.at[t].anchor
+                           ? run_time(sim, &sim->step.at[t])
+                           : cb_again_cost_ps(f, op, sim->step.at[t].made);
+            continue;
+        }
+        cost_ps += sim->marked[op] == CB_NONE ? f->time_ps[op] : f->cost_ps[op];
+        sim->marked[op] = 0;
+    }
+    return cost_ps;
+}
+
+/* What a run after the first makes beside its lives; `marked` is free by now. */
+static uint64_t bytes_again(cb_sim *sim, uint32_t op) {
+    bool first = sim->marked[op] == CB_NONE;
+    sim->marked[op] = 0;
+    return first ? 0 : sim->f->again_bytes[op];
+}
+
+static void measure(cb_sim *sim) {
+    const cb_facts *f = sim->f;
+    if (f->has_again) cb_sim_fill_none(sim->marked, f->n_unit);
+    uint64_t *live = sim->live.at, now = 0;
+    sim->peak = sim->saved = 0;
+    sim->time_ps = 0;
+    memset(sim->moment, 0, f->n_base * sizeof *sim->moment);
+    memset(live, 0, ((size_t)sim->n_step + 1) * sizeof *live);
+    for (size_t i = 0; i < sim->life.len; i++) {
+        const cb_sim_life *life = &sim->life.at[i];
+        if (life->made == CB_NONE) continue;
+        uint64_t bytes = f->p->storage_bytes[life->storage];
+        live[life->made] += bytes;
+        if (life->last < sim->n_step) live[life->last + 1] -= bytes;
+        if (life->made < sim->backward_starts && life->last >= sim->backward_starts)
+            sim->saved += bytes;
+    }
+    for (size_t t = 0; t < sim->step.len; t++) {
+        if (!sim->keep.at[t]) continue;
+        const cb_sim_step *step = &sim->step.at[t];
+        now += live[sim->new_index.at[t]];
+        uint64_t bytes = now + (sim->reached ? cb_run_workspace(f->p, step->op, step->made)
+                                             : f->p->op_workspace[step->op]);
+        uint64_t taken = taken_at(sim, t);
+        if (taken) bytes += cb_taken_workspace(f->p, step->op, taken);
+        if (f->has_again) bytes += bytes_again(sim, step->op);
+        if (bytes > sim->moment[step->anchor]) sim->moment[step->anchor] = bytes;
+        if (bytes > sim->peak) sim->peak = bytes;
+        sim->time_ps += sim->reached ? run_time(sim, step) : f->time_ps[step->op];
+        if (taken) sim->time_ps += cb_taken_time_ps(f->p, step->op, taken, f->device);
+    }
+    sim->cost_ps = f->bent ? bent_time(sim) : sim->time_ps;
+}
+
+cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pair, cb_error *err) {
+    size_t n_forward_hold = 0;
+    if (!cb_sim_build(sim, pair, n_pair, &n_forward_hold)) return cb_no_memory(err);
+    sim->new_index.len = sim->keep.len = sim->live.len = 0;
+    size_t n = sim->step.len + 1;
+    if (!CB_RESERVE(&sim->arena, sim->new_index, n) || !CB_RESERVE(&sim->arena, sim->keep, n) ||
+        !CB_RESERVE(&sim->arena, sim->live, n + 1)) {
+        return cb_no_memory(err);
+    }
+    if (sim->reached) mark_kept_outputs(sim);
+    else mark_kept(sim);
+    set_lives(sim, n_forward_hold);
+    measure(sim);
+    return CB_OK;
+}
+
+cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out, cb_error *err) {
+    uint32_t *step = CB_NEW(arena, uint32_t, sim->n_step), n = 0;
+    uint32_t *made = sim->reached ? CB_NEW(arena, uint32_t, sim->n_step) : NULL;
+    uint64_t *taken = sim->taken.len > 0 ? CB_NEW(arena, uint64_t, sim->n_step) : NULL;
+    if (!step || (sim->reached && !made) || (sim->taken.len > 0 && !taken))
+        return cb_no_memory(err);
+    for (size_t t = 0; t < sim->step.len; t++) {
+        if (!sim->keep.at[t]) continue;
+        if (made) made[n] = sim->step.at[t].made;
+        if (taken) taken[n] = sim->taken.at[t];
+        step[n++] = sim->step.at[t].op;
+    }
+    uint32_t starts = sim->backward_starts;
+    *out = (cb_schedule){
+        .n_step = n, .step = step, .made = made, .taken = taken, .backward_starts = starts};
+    return CB_OK;
+}

@@ -1,0 +1,36 @@
+"""Schedules judged by the core's walk and by the independent evaluator, which must agree."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from evaluate import BrokenPlanError, Evaluation, evaluate
+from insides import SPEED
+
+from cutback import _native
+
+
+def both(problem: dict[str, Any], steps: list[Any], starts: int) -> Evaluation:
+    """What both evaluators say of a schedule, which must be the same."""
+    document = {"steps": steps, "backward_starts": starts}
+    core = json.loads(
+        _native.evaluate_json(json.dumps(problem), json.dumps(document), json.dumps(SPEED))
+    )
+    own = evaluate(problem, steps, starts, SPEED)
+    assert core["peak_bytes"] == own.peak_bytes
+    assert core["saved_bytes"] == own.saved_bytes
+    assert (core["time_ps"], core["once_ps"]) == (own.time_ps, own.once_ps)
+    assert core["recomputed"] == own.recomputed
+    return own
+
+
+def refused(problem: dict[str, Any], steps: list[Any], starts: int) -> str:
+    """What the core says against a schedule that both evaluators refuse."""
+    document = {"steps": steps, "backward_starts": starts}
+    with pytest.raises(BrokenPlanError):
+        evaluate(problem, steps, starts, SPEED)
+    with pytest.raises(ValueError) as error:
+        _native.evaluate_json(json.dumps(problem), json.dumps(document), json.dumps(SPEED))
+    return str(error.value)
