@@ -282,6 +282,13 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
     if (!step->keep_gradients) {
         return cb_fail(err, CB_INVALID, "%s: the step was compiled without keep_gradients", name);
     }
+    for (uint32_t s = 0; s < u->optimizer->n_state; s++) {
+        if (cb_optimizer_state_kind(u->optimizer, s) == CB_STATE_ALIKE) continue;
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "%s keeps %s in a form of its own; it steps arrays outside of compiled steps", name,
+            u->optimizer->state[s]);
+    }
     if (!step->backend->update) {
         return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no optimizers", name,
                        step->backend->name);

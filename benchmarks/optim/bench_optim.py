@@ -6,7 +6,8 @@ times faster than PyTorch's fused optimizer on a thousand small ones, never slow
 Contestants of a row have the same parameters and gradients in the same memory, and states of their
 own; they take turns, a block of steps each, after a pause in which threads of the one before go to
 sleep. Gradients are new tensors at each step, as after `zero_grad(set_to_none=True)`. `arrays` is
-`cutback.optim`, `drop-in` is `cutback.torch.optim`, the others are `torch.optim` with its options.
+`cutback.optim`, `8-bit` its AdamW8bit, `drop-in` is `cutback.torch.optim`, the others are
+`torch.optim` with its options.
 Times are milliseconds of a step, the median over rounds of the best of three; `first` is the first
 one, `new lr` the step after a changed learning rate. `GB/s` counts parameters, gradients and states
 once for each time they are read or written; `plain GB/s` is what `p.add_(g, alpha=a)` and one
@@ -91,6 +92,9 @@ def contestants(
     made: dict[str, tuple[Any, Step]] = {
         "arrays": (ours, lambda: timed(lambda: ours.step(*arrays)))
     }
+    if name == "AdamW":
+        eight = cutback.optim.AdamW8bit(**options)
+        made["8-bit"] = eight, lambda: timed(lambda: eight.step(*arrays))
 
     def torch_step(optimizer: torch.optim.Optimizer) -> Step:
         def step() -> float:
@@ -144,6 +148,8 @@ def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
     row |= {key: median[key] for key in made}
     row["fused / arrays"] = median["fused"] / median["arrays"]
     row["fused / drop-in"] = median["fused"] / median["drop-in"]
+    if "8-bit" in made:
+        row["8-bit / arrays"] = median["8-bit"] / median["arrays"]
     row |= {f"first {key}": first[key] for key in ("arrays", "drop-in", "fused")}
     for key in ("arrays", "drop-in"):
         optimizer, step = made[key]

@@ -359,11 +359,19 @@ CB_API CB_MUST_CHECK cb_status cb_step_wait(cb_step *step, double *seconds, cb_e
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
 
-/* A constant with a name ("adamw", "sgd"). For each parameter it keeps up to CB_MAX_STATES arrays
- * of the parameter's type and shape, zeros before the first step; its hyper-parameters are rows of
- * doubles, one row a group of parameters. */
+/* A constant with a name ("adamw", "sgd"). For each parameter it keeps up to CB_MAX_STATES arrays,
+ * zeros before the first step, of the parameter's type and shape where no other kind is said; its
+ * hyper-parameters are rows of doubles, one row a group of parameters. */
 #define CB_MAX_STATES 4
 #define CB_MAX_NUMBERS 2
+#define CB_STATE_BLOCK 256
+typedef enum cb_state_kind {
+    CB_STATE_ALIKE = 0, /* of the parameter's type and shape */
+    CB_STATE_CODES,     /* u8, of the parameter's shape: 8-bit numbers ... */
+    CB_STATE_SCALES,    /* ... and f32, what they are multiplied by: one for each CB_STATE_BLOCK
+                           elements and what is left over */
+    CB_STATE_KIND_COUNT
+} cb_state_kind;
 typedef struct cb_optimizer cb_optimizer;
 CB_API const cb_optimizer *cb_optimizer_find(const char *name); /* NULL: there is none */
 CB_API const cb_optimizer *cb_optimizer_at(uint32_t i);         /* NULL: past the last one */
@@ -371,6 +379,7 @@ CB_API const char *cb_optimizer_name(const cb_optimizer *optimizer);
 /* Names of the states and of the numbers in a row, in their order; NULL: past the last one. */
 CB_API const char *cb_optimizer_state_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32_t i);
+CB_API cb_state_kind cb_optimizer_state_kind(const cb_optimizer *optimizer, uint32_t i);
 /* How many of its states, counted from the first, a group with this row has. */
 CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
 /* Some keep, for each parameter, up to CB_MAX_NUMBERS numbers as well: their names (NULL: past the
@@ -413,7 +422,7 @@ CB_API const cb_optimizer *cb_expression_optimizer(const cb_expression *expressi
 /* ---- an optimizer's step on any arrays */
 
 typedef struct cb_optim_row { /* one tensor: contiguous arrays of `n` elements of `dtype` (f32 or
-                                 f64), none of which share memory */
+                                 f64), states by their kind, none of which share memory */
     void *param;
     const void *grad;
     void *state[CB_MAX_STATES];    /* those that its group has; the others are not looked at */
@@ -438,7 +447,8 @@ CB_API void cb_tensor_table_set(cb_tensor_table *table, uint32_t i, const cb_opt
 CB_API CB_MUST_CHECK cb_status cb_tensor_table_step(cb_tensor_table *table, const double *hyper,
                                                     uint32_t n_groups, cb_error *err);
 
-/* One step of an optimizer on the parameters `wrt` of a step that was compiled with keep_gradients.
+/* One step of an optimizer, whose states are all alike their parameters, on the parameters `wrt` of
+ * a step that was compiled with keep_gradients.
  * Parameters and states are updated in place; states that a parameter's group does not have may be
  * NULL. */
 typedef struct cb_update {

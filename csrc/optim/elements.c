@@ -34,7 +34,8 @@ static void run_task(void *user, int64_t task, int thread) {
 
 void cb_step_elements(const cb_optim_table *table, cb_threads *pool, cb_factors_fn factors,
                       cb_formula formula) {
-    region x = {
-        .split = cb_split_of(table, pool, 1), .factors = factors, .update = cb_formula_of(formula)};
+    region x = {.split = cb_split_of(table, pool, CB_STATE_BLOCK),
+                .factors = factors,
+                .update = cb_formula_of(formula)};
     cb_parallel(pool, x.split.n_tasks, run_task, &x);
 }

@@ -131,6 +131,19 @@ enum {
     CB_SCHEDULE_FREE_IS_FIRST
 };
 
+/* As Adam with keep, m and v kept in 8 bits; `seed` of the noise by which they are rounded. */
+enum {
+    CB_ADAMW_8BIT_KEEP = CB_FIRST,
+    CB_ADAMW_8BIT_B1,
+    CB_ADAMW_8BIT_A1,
+    CB_ADAMW_8BIT_B2,
+    CB_ADAMW_8BIT_A2,
+    CB_ADAMW_8BIT_RATE,
+    CB_ADAMW_8BIT_ROOT,
+    CB_ADAMW_8BIT_EPS,
+    CB_ADAMW_8BIT_SEED
+};
+
 /* clang-format off */
 #define CB_FORMULAS(X)                                    \
     X(ADAM, adam)                                         \
@@ -147,13 +160,14 @@ enum {
     X(ADOPT, adopt)                                       \
     X(ASGD, asgd)                                         \
     X(RPROP, rprop)                                       \
-    X(SCHEDULE_FREE, schedule_free)
+    X(SCHEDULE_FREE, schedule_free)                       \
+    X(ADAMW_8BIT, adamw_8bit)
 /* clang-format on */
 
 #define CB_FORMULA_ENTRY(NAME, name) CB_FORMULA_##NAME,
 typedef enum cb_formula { CB_FORMULAS(CB_FORMULA_ENTRY) CB_FORMULA_COUNT } cb_formula;
 
-/* Updates `n` elements of the row from `at` on. */
+/* Updates `n` elements of the row from `at` on, which is a multiple of CB_STATE_BLOCK. */
 typedef void (*cb_formula_fn)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n);
 
 /* The build for this processor. */

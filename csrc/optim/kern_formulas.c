@@ -5,6 +5,7 @@
 #include "formulas.h"
 
 #include <math.h>
+#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -16,6 +17,27 @@
 #define STATE(k) NAME(array)(row->state[k], at)
 #define FACTOR(k) (real) f[k]
 #define GRADIENT (decay != 0 ? scale * grad[i] + decay * p[i] : scale * grad[i])
+
+INLINE uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+INLINE float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* 32 bits that look independent for neighbouring x. */
+INLINE uint32_t noise_of(uint32_t x) {
+    x ^= x >> 16;
+    x *= UINT32_C(0x7FEB352D);
+    x ^= x >> 15;
+    x *= UINT32_C(0x846CA68B);
+    return x ^ x >> 16;
+}
 
 #define real float
 #define square_root sqrtf

@@ -41,6 +41,19 @@ cb_status cb_optimizer_check(const cb_optimizer *o, const double *hyper, uint32_
     return CB_OK;
 }
 
+size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_row *row) {
+    const cb_state_kind kind = o->kind ? o->kind[i] : CB_STATE_ALIKE;
+    return kind == CB_STATE_CODES    ? 1
+           : kind == CB_STATE_SCALES ? sizeof(float)
+                                     : cb_dtype_size(row->dtype);
+}
+
+uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_row *row) {
+    const bool scales = o->kind && o->kind[i] == CB_STATE_SCALES;
+    const int64_t n = scales ? (row->n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK : row->n;
+    return (uint64_t)n * cb_optim_state_align(o, i, row);
+}
+
 static const char *array_name(const cb_optimizer *o, uint32_t k) {
     return k == 0 ? "param" : k == 1 ? "grad" : o->state[k - 2];
 }
@@ -49,19 +62,25 @@ static const char *array_name(const cb_optimizer *o, uint32_t k) {
 static cb_status check_arrays(const cb_optimizer *o, const cb_optim_row *row, uint32_t n_used,
                               uint32_t i, cb_error *err) {
     uintptr_t at[2 + CB_MAX_STATES] = {(uintptr_t)row->param, (uintptr_t)row->grad};
-    size_t size = cb_dtype_size(row->dtype), bytes = (size_t)row->n * size;
-    for (uint32_t k = 0; k < n_used; k++) at[2 + k] = (uintptr_t)row->state[k];
+    const size_t whole = cb_dtype_size(row->dtype);
+    size_t size[2 + CB_MAX_STATES] = {whole, whole};
+    uint64_t bytes[2 + CB_MAX_STATES] = {(uint64_t)row->n * whole, (uint64_t)row->n * whole};
+    for (uint32_t k = 0; k < n_used; k++) {
+        at[2 + k] = (uintptr_t)row->state[k];
+        size[2 + k] = cb_optim_state_align(o, k, row);
+        bytes[2 + k] = cb_optim_state_bytes(o, k, row);
+    }
     for (uint32_t k = 0; k < 2 + n_used; k++) {
         const char *name = array_name(o, k);
         if (!at[k]) {
             return cb_fail(err, CB_INVALID, "%s: row %u has no %s (NULL)", o->name, i, name);
         }
-        if (at[k] % size) {
+        if (at[k] % size[k]) {
             return cb_fail(err, CB_INVALID, "%s: row %u: %s is not aligned to %zu bytes", o->name,
-                           i, name, size);
+                           i, name, size[k]);
         }
         for (uint32_t j = 0; j < k; j++) {
-            if (at[j] >= at[k] + bytes || at[k] >= at[j] + bytes) continue;
+            if (at[j] >= at[k] + bytes[k] || at[k] >= at[j] + bytes[j]) continue;
             return cb_fail(err, CB_INVALID, "%s: row %u: %s and %s share memory", o->name, i,
                            array_name(o, j), name);
         }

@@ -36,9 +36,10 @@ typedef struct cb_hyper { /* a hyper-parameter is in [low, high], or with `below
 struct cb_optimizer {
     const char *name;
     uint32_t n_state, n_hyper;
-    const char *const *state; /* [n_state] names */
-    const cb_hyper *hyper;    /* [n_hyper] */
-    bool is_f32;              /* rows of f64 are refused */
+    const char *const *state;  /* [n_state] names */
+    const cb_state_kind *kind; /* [n_state]; NULL: all are alike their parameters */
+    const cb_hyper *hyper;     /* [n_hyper] */
+    bool is_f32;               /* rows of f64 are refused */
     /* How many of the states, counted from the first, a group with this row has; NULL: all. */
     uint32_t (*n_used)(const double *hyper);
     /* Numbers that a parameter keeps beside t: what they are after step t, made of what they were
@@ -58,6 +59,10 @@ static inline size_t cb_optim_scratch(const cb_optimizer *o, const cb_optim_row 
                                       uint32_t n_rows) {
     return o->scratch ? o->scratch(o, rows, n_rows) : 0;
 }
+
+/* Bytes of a state of a row, and what its address is a multiple of. */
+uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_row *row);
+size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_row *row);
 
 /* Whether every hyper-parameter of each group is in its range. `hyper`: [n_groups][n_hyper]. */
 CB_MUST_CHECK cb_status cb_optimizer_check(const cb_optimizer *o, const double *hyper,

@@ -13,6 +13,7 @@ extern const cb_optimizer cb_optimizer_adadelta;                 /* square_avg, 
 /* square_avg, centered grad_avg, and momentum_buffer with momentum */
 extern const cb_optimizer cb_optimizer_rmsprop, cb_optimizer_rmsprop_centered;
 extern const cb_optimizer cb_optimizer_lion;          /* m */
+extern const cb_optimizer cb_optimizer_adamw_8bit;    /* m, v, m_scale, v_scale */
 extern const cb_optimizer cb_optimizer_nadam;         /* m, v; mu_product */
 extern const cb_optimizer cb_optimizer_ademamix;      /* m, l, v */
 extern const cb_optimizer cb_optimizer_adopt;         /* m, v */

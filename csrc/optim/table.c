@@ -90,13 +90,11 @@ static const char *name_of(const cb_tensor_table *x, const span *s) {
     return s->array == 0 ? "param" : x->optimizer->state[s->array - 1];
 }
 
-static void add_span(cb_tensor_table *x, uint32_t row, uint32_t array, const void *data) {
-    const cb_optim_row *r = &x->row[row];
-    uintptr_t begin = (uintptr_t)data;
-    x->written[x->n_written++] = (span){.begin = begin,
-                                        .end = begin + (size_t)r->n * cb_dtype_size(r->dtype),
-                                        .row = row,
-                                        .array = array};
+static void add_span(cb_tensor_table *x, uint32_t row, uint32_t array, const void *data,
+                     uint64_t bytes) {
+    const uintptr_t begin = (uintptr_t)data;
+    x->written[x->n_written++] =
+        (span){.begin = begin, .end = begin + bytes, .row = row, .array = array};
 }
 
 static cb_status make_scratch(cb_tensor_table *x, cb_error *err) {
@@ -123,8 +121,9 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
         x->n_used[i] =
             (uint8_t)cb_optimizer_n_used(o, view->hyper + (size_t)row->group * o->n_hyper);
         if (row->n == 0) continue;
-        add_span(x, i, 0, row->param);
-        for (uint32_t k = 0; k < x->n_used[i]; k++) add_span(x, i, 1 + k, row->state[k]);
+        add_span(x, i, 0, row->param, (uint64_t)row->n * cb_dtype_size(row->dtype));
+        for (uint32_t k = 0; k < x->n_used[i]; k++)
+            add_span(x, i, 1 + k, row->state[k], cb_optim_state_bytes(o, k, row));
     }
     cb_sort(x->written, x->n_written, sizeof *x->written, by_address);
     for (uint32_t s = 1; s < x->n_written; s++) {

@@ -172,8 +172,11 @@ class OptimizerTable:
         column -1 is the count, -2 the first number and so on, 0 the parameter, 1 the gradient, from
         2 on the states. The step is taken where everything fits."""
 
-def optimizer_table() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]:
-    """(name, names of states, of hyper-parameters, of numbers kept) of each optimizer."""
+def optimizer_table() -> tuple[
+    tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...
+]:
+    """(name, names of states, of hyper-parameters, of numbers kept, kinds of the states) of each
+    optimizer. A state is "alike" its parameter, or "codes" or "scales" (``cb_state_kind``)."""
 
 def optimizer_states(optimizer: str | Expression, row: tuple[float, ...], /) -> tuple[str, ...]:
     """The states that a group with these hyper-parameters has."""

@@ -119,6 +119,11 @@ static PyObject *names(const cb_optimizer *core, uint32_t n,
     return tuple;
 }
 
+static const char *kind_name(const cb_optimizer *core, uint32_t i) {
+    static const char *const names_[CB_STATE_KIND_COUNT] = {"alike", "codes", "scales"};
+    return names_[cb_optimizer_state_kind(core, i)];
+}
+
 PyObject *cb_py_optimizer_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
     uint32_t n = 0;
     while (cb_optimizer_at(n)) n++;
@@ -126,10 +131,11 @@ PyObject *cb_py_optimizer_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
     for (uint32_t i = 0; rows && i < n; i++) {
         const cb_optimizer *core = cb_optimizer_at(i);
         PyObject *row = Py_BuildValue(
-            "(sNNN)", cb_optimizer_name(core),
+            "(sNNNN)", cb_optimizer_name(core),
             names(core, count(core, cb_optimizer_state_name), cb_optimizer_state_name),
             names(core, count(core, cb_optimizer_hyper_name), cb_optimizer_hyper_name),
-            names(core, count(core, cb_optimizer_number_name), cb_optimizer_number_name));
+            names(core, count(core, cb_optimizer_number_name), cb_optimizer_number_name),
+            names(core, count(core, cb_optimizer_state_name), kind_name));
         if (!row) Py_CLEAR(rows);
         else PyTuple_SET_ITEM(rows, (Py_ssize_t)i, row);
     }

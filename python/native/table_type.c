@@ -109,6 +109,31 @@ static int take_param(const cb_py_table *self, uint32_t i, PyObject *array, cb_p
     return -1;
 }
 
+/* A state of a row, in its own form. */
+static int take_state(const cb_py_table *self, uint32_t s, uint32_t i, PyObject *array,
+                      const cb_py_view *param, void **out) {
+    const char *what = cb_optimizer_state_name(self->optimizer, s);
+    const cb_state_kind kind = cb_optimizer_state_kind(self->optimizer, s);
+    cb_py_view view;
+    if (kind == CB_STATE_ALIKE) {
+        if (take(self, i, what, array, param, true, &view) < 0) return -1;
+        *out = view.data;
+        return 0;
+    }
+    const cb_dtype dtype = kind == CB_STATE_CODES ? CB_U8 : CB_F32;
+    const int64_t n = cb_numel(&param->shape), blocks = (n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK;
+    if (cb_py_view_of(array, cb_py_table_name(self, i), &view) < 0) return -1;
+    *out = view.data;
+    if (view.known_dtype && view.dtype == dtype &&
+        cb_numel(&view.shape) == (kind == CB_STATE_CODES ? n : blocks)) {
+        return check_layout(self, i, what, &view, true);
+    }
+    PyErr_Format(PyExc_ValueError, "%s: the %s is not %s of %lld elements",
+                 cb_py_table_name(self, i), what, cb_dtype_name(dtype),
+                 (long long)(kind == CB_STATE_CODES ? n : blocks));
+    return -1;
+}
+
 /* The items of a tuple, which keeps them alive while other threads run. */
 PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what) {
     if (!PyTuple_Check(tuple)) {
@@ -148,6 +173,7 @@ static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, cb_op
     for (uint32_t s = 0; s < self->n_state; s++) {
         const void *data;
         if (x->state[s][i] == Py_None) continue;
+        if (cb_optimizer_state_kind(self->optimizer, s) != CB_STATE_ALIKE) return false;
         if (!cb_py_array_like(x->state[s][i], param, true, &data)) return false;
         row.state[s] = (void *)(uintptr_t)data;
     }
@@ -169,9 +195,7 @@ static int set_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row
     for (uint32_t s = 0; s < self->n_state; s++) {
         PyObject *array = x->state[s][i];
         if (array == Py_None) continue;
-        const char *what = cb_optimizer_state_name(self->optimizer, s);
-        if (take(self, i, what, array, &param, true, &view) < 0) return -1;
-        row.state[s] = view.data;
+        if (take_state(self, s, i, array, &param, &row.state[s]) < 0) return -1;
     }
     cb_tensor_table_set(self->core, i, &row);
     return 0;

@@ -30,17 +30,21 @@ from .algorithms import (
 )
 from .averaged import ASGD, ScheduleFreeAdamW
 from .base import Optimizer
+from .layerwise import LAMB
+from .quantized import AdamW8bit
 from .recorded import RecordingError, foreach
 
 __all__ = [
     "ADOPT",
     "ASGD",
+    "LAMB",
     "SGD",
     "AdEMAMix",
     "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
+    "AdamW8bit",
     "Adamax",
     "Lion",
     "NAdam",

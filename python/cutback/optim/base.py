@@ -10,10 +10,11 @@ import numpy as np
 from .. import _native, tree
 from ..integers import integer
 from .numbers import Row, betas, flag, least_zero
-from .state import Array, Kind, State, count, find_group, fitting, loaded, zeros
+from .state import Array, Kind, State, bytes_of, count, find_group, fitting, kind_of, loaded, zeros
 
-_STATES = {name: states for name, states, _, _ in _native.optimizer_table()}
-_NUMBERS = {name: numbers for name, _, _, numbers in _native.optimizer_table()}
+_STATES = {name: states for name, states, _, _, _ in _native.optimizer_table()}
+_NUMBERS = {name: numbers for name, _, _, numbers, _ in _native.optimizer_table()}
+_FORMS = {name: dict(zip(row[0], row[3], strict=True)) for name, *row in _native.optimizer_table()}
 _FLAGS = {"amsgrad", "clip", "decoupled_weight_decay", "maximize", "nesterov"}
 MISSED = "missed"  # stands beside the states in a state_dict
 
@@ -85,6 +86,9 @@ class Optimizer:
     def _number_names(self) -> tuple[str, ...]:
         return _NUMBERS[self.native] if isinstance(self.native, str) else ()
 
+    def _form(self, state: str) -> str:
+        return _FORMS[self.native][state] if isinstance(self.native, str) else "alike"
+
     def _row(self, options: Mapping[str, Any]) -> Row:
         """The options of a group as the core's row: in the same order, ``betas`` as two.
 
@@ -145,8 +149,9 @@ class Optimizer:
         used = [_native.optimizer_states(self.native, row) for row in self.rows()]
         patterns = self._patterns()
         return sum(
-            p.nbytes * len(used[find_group(name, patterns)])
+            bytes_of(kind_of((p.shape, p.dtype), self._form(state)))
             for name, p in zip(names, params, strict=True)
+            for state in used[find_group(name, patterns)]
         )
 
     def step(self, params: Any, grads: Any) -> None:
@@ -202,6 +207,11 @@ class Optimizer:
             TypeError, ValueError: a hyper-parameter is wrong, or the optimizer holds the state of
                 other parameters, or one that had no gradient in some steps.
         """
+        if any(self._form(state) != "alike" for state in self._state_names()):
+            raise TypeError(
+                f"{type(self).__name__} keeps states in a form of its own: it steps arrays, "
+                "optimizer.step(params, grads), and no compiled step"
+            )
         state, rows = self._prepare(names, params)
         if state.missed.any():
             late = [name for name, n in zip(state.names, state.missed, strict=True) if n]
@@ -269,7 +279,7 @@ class Optimizer:
             return
         arrays = {state: list(row) for state, row in held.arrays.items()}
         for state, i in missing:
-            arrays[state][i] = zeros(held.kinds[i])
+            arrays[state][i] = zeros(kind_of(held.kinds[i], self._form(state)))
         self._state = held._replace(arrays={state: tuple(row) for state, row in arrays.items()})
 
     def _fit(
@@ -295,9 +305,10 @@ class Optimizer:
             arrays[state] = [None] * len(names)
             for name, array in by_name.items():
                 place = places[name]
-                kind = kinds[place]
                 if state == MISSED or state in kept:
-                    kind = (), np.dtype(np.int64 if state == MISSED else np.float64)
+                    kind: Kind = (), np.dtype(np.int64 if state == MISSED else np.float64)
+                else:
+                    kind = kind_of(kinds[place], self._form(state))
                 arrays[state][place] = fitting(array, f"{state} of {name}", kind)
         for i, (name, states) in enumerate(zip(names, wanted, strict=True)):
             for state in (*states, *kept):

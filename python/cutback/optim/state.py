@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from ..integers import integer
 Array = np.ndarray[Any, Any]
 Kind = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and type of a parameter."""
+BLOCK = 256  # CB_STATE_BLOCK of cutback.h
 _LINE = 64
 _LARGE = 1 << 16
 
@@ -40,11 +42,27 @@ class State(NamedTuple):
         return bool(self.names) and int(self.counter) != self.first
 
 
+def kind_of(param: Kind, form: str) -> Kind:
+    """Shape and type of a state in this form (``cb_state_kind``) beside a parameter."""
+    shape, dtype = param
+    if form == "codes":
+        return shape, np.dtype(np.uint8)
+    if form == "scales":
+        return (-(-math.prod(shape) // BLOCK),), np.dtype(np.float32)
+    return shape, dtype
+
+
+def bytes_of(kind: Kind) -> int:
+    """Bytes of such an array."""
+    shape, dtype = kind
+    return math.prod(shape) * dtype.itemsize
+
+
 def zeros(kind: Kind) -> Array:
     """A new state. Large ones begin at a cache line, where NumPy's own begin 16 bytes after one and
     every wide load takes two."""
     shape, dtype = kind
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = bytes_of(kind)
     if size < _LARGE:
         return np.zeros(shape, dtype)
     room = np.zeros(size + _LINE, np.uint8)

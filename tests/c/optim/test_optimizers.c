@@ -1,5 +1,8 @@
 #include "rows.h"
 
+/* Whether all states are arrays like the parameter; others have tests of their own. */
+static bool is_alike(const cb_optimizer *o) { return o->kind == NULL; }
+
 /* Two groups of numbers that every range allows: flags off, flags on. Nesterov's momentum, which
  * asks for more, is left out. */
 static uint32_t rows_of(const cb_optimizer *o, double *hyper) {
@@ -15,6 +18,7 @@ static uint32_t rows_of(const cb_optimizer *o, double *hyper) {
 TEST(same_bits_for_any_threads_and_any_build) {
     for (uint32_t i = 0; cb_optimizer_at(i); i++) {
         double hyper[2 * 16];
+        if (!is_alike(cb_optimizer_at(i))) continue;
         (void)rows_of(cb_optimizer_at(i), hyper);
         check_threads(cb_optimizer_at(i), hyper, 2);
     }
@@ -24,6 +28,7 @@ TEST(many_small_rows) {
     for (uint32_t i = 0; cb_optimizer_at(i); i++) {
         double hyper[2 * 16];
         const cb_optimizer *o = cb_optimizer_at(i);
+        if (!is_alike(o)) continue;
         uint32_t n_state = rows_of(o, hyper);
         check_many_rows(o, hyper + o->n_hyper, n_state);
     }
@@ -34,6 +39,7 @@ TEST(what_is_written) {
     for (uint32_t i = 0; cb_optimizer_at(i); i++) {
         double hyper[2 * 16];
         const cb_optimizer *o = cb_optimizer_at(i);
+        if (!is_alike(o)) continue;
         (void)rows_of(o, hyper);
         table s, before;
         table_init(&s);

@@ -274,3 +274,32 @@ def test_options_of_others_are_refused_by_name(kind):
         kind(**options)
     with pytest.raises(ValueError, match="lr=nan is not finite"):
         kind(lr=float("nan"))
+
+
+def units(x, y):
+    """The largest difference in units in the last place of f32 of the largest number."""
+    return np.abs(x - y).max() / np.spacing(np.float32(np.abs(y).max()))
+
+
+def test_lamb_is_its_paper_s_formula_in_f64():
+    """A hundred steps in f32, tensors of many sizes, one of zeros, for which norms are 0."""
+    rng = np.random.default_rng(0)
+    lr, b1, b2, eps, decay = 0.02, 0.8, 0.95, 1e-6, 0.1
+    params = [rng.standard_normal(n).astype("f4") for n in (1, 50, 20_000, 70_001)]
+    params.append(np.zeros(10, "f4"))
+    expected = [p.astype("f8") for p in params]
+    moments = [(np.zeros(p.size), np.zeros(p.size)) for p in params]
+    optimizer = optim.LAMB(lr=lr, beta1=b1, beta2=b2, eps=eps, weight_decay=decay)
+    for t in range(1, 101):
+        grads = [rng.standard_normal(p.size).astype("f4") for p in params]
+        grads[-1][:] = 0
+        optimizer.step(params, grads)
+        for p, (m, v), g in zip(expected, moments, grads, strict=True):
+            m[:] = b1 * m + (1 - b1) * g
+            v[:] = b2 * v + (1 - b2) * np.square(g, dtype="f8")
+            u = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps) + decay * p
+            length, step = np.linalg.norm(p), np.linalg.norm(u)
+            p -= lr * (length / step if length and step else 1) * u
+    for p, q in zip(params[:-1], expected, strict=False):
+        assert units(p, q) <= 64
+    assert not params[-1].any()

@@ -1,0 +1,44 @@
+/* AdamW with its moments in 8 bits (after Dettmers et al. 2022): blocks of CB_STATE_BLOCK elements
+ * have scales of their own, the largest of the block.
+ *
+ *     m is m_scale s |s| / 127^2, where s is an integer in -127 .. 127
+ *     v is v_scale c^4 / 255^4, where c is an integer in 0 .. 255, 0 only where v is 0
+ *
+ * So a root of a moment has steps of one size: sqrt(v), which m is divided by, is known to within
+ * 2 / c of itself over four decades, and small moments are not lost beside large ones. A moment
+ * changes by less than such a step at a time, and would stay where it is if it were rounded to the
+ * nearest; so it is rounded up or down by noise, which is a function of the element and of t. */
+#include "elements.h"
+#include "optimizers.h"
+
+#include <math.h>
+
+enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
+
+static const char *const states[] = {"m", "v", "m_scale", "v_scale"};
+static const cb_state_kind kinds[] = {CB_STATE_CODES, CB_STATE_CODES, CB_STATE_SCALES,
+                                      CB_STATE_SCALES};
+static const cb_hyper hypers[N_HYPER] = {
+    [LR] = CB_HYPER_LEAST_0("lr"),
+    [BETA1] = CB_HYPER_BELOW_1("beta1"),
+    [BETA2] = CB_HYPER_BELOW_1("beta2"),
+    [EPS] = CB_HYPER_LEAST_0("eps"),
+    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
+};
+
+static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
+    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
+    f[CB_DECAY] = 0.0;
+    f[CB_ADAMW_8BIT_KEEP] = 1.0 - hyper[LR] * hyper[WEIGHT_DECAY];
+    f[CB_ADAMW_8BIT_B1] = hyper[BETA1];
+    f[CB_ADAMW_8BIT_A1] = 1.0 - hyper[BETA1];
+    f[CB_ADAMW_8BIT_B2] = hyper[BETA2];
+    f[CB_ADAMW_8BIT_A2] = 1.0 - hyper[BETA2];
+    f[CB_ADAMW_8BIT_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)row->t));
+    f[CB_ADAMW_8BIT_ROOT] = 1.0 / sqrt(1.0 - pow(hyper[BETA2], (double)row->t));
+    f[CB_ADAMW_8BIT_EPS] = hyper[EPS];
+    f[CB_ADAMW_8BIT_SEED] = (double)((uint32_t)row->t * UINT32_C(0x9E3779B9));
+}
+
+CB_ELEMENTWISE(adamw_8bit, CB_FORMULA_ADAMW_8BIT, factors_of, states, hypers, .kind = kinds);

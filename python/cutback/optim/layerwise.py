@@ -1,0 +1,51 @@
+"""Optimizers whose steps depend on norms of whole tensors, written as formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .recorded import foreach
+
+
+@foreach
+def LAMB(  # noqa: N802
+    p: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    t: Any,
+    *,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+) -> Any:
+    """LAMB (You et al. 2020): AdamW whose step of each tensor is lr times as long as the tensor.
+
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g**2
+        u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps) + weight_decay * p
+        p <- p - lr * norm(p) / norm(u) * u            u itself where a norm is 0
+
+    It steps f32 parameters.
+
+    Args:
+        lr: length of a step, as a share of the parameter's.
+        beta1, beta2: decay of the first and second moment.
+        eps: added to the root of the second moment.
+        weight_decay: added to the step, times the parameter.
+        groups: as for :class:`Adam`.
+
+    Raises:
+        ValueError, TypeError: an option is no number, or not finite.
+    """
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    u = m * (1 / (1 - beta1**t)) / (np.sqrt(v) * (1 / (1 - beta2**t) ** 0.5) + eps)
+    u = u + weight_decay * p
+    length, step = np.linalg.norm(p), np.linalg.norm(u)
+    trust = np.where((length > 0) & (step > 0), length / step, 1.0)
+    return p - lr * trust * u, m, v

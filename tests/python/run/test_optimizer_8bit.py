@@ -1,0 +1,114 @@
+"""AdamW with moments of 8 bits: beside a twin in NumPy, to the bit, and beside AdamW in f32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback import optim
+
+F4 = np.float32
+
+
+def noise(n, t):
+    x = (np.arange(n, dtype=np.uint64) + t * 0x9E3779B9 % 2**32) % 2**32
+    x ^= x >> 16
+    x = x * 0x7FEB352D % 2**32
+    x ^= x >> 15
+    x = x * 0x846CA68B % 2**32
+    x ^= x >> 16
+    return (x & 0xFFFF).astype(F4) * F4(2**-16), (x >> 16).astype(F4) * F4(2**-16)
+
+
+def twin(x, g, t, o):
+    """One step in f64; s and c are integers, scales f32, one for each 256 elements."""
+    b1, b2 = o["betas"]
+    n = g.size
+    m_unit, v_unit = (np.repeat(x[key].astype("f8") / over, 256)[:n]
+                      for key, over in (("m_scale", 127.0**2), ("v_scale", 255.0**4)))  # fmt: skip
+    s, c = x["s"].astype("f8"), x["c"].astype("f8")
+    m = b1 * (s * np.abs(s) * m_unit) + (1 - b1) * g
+    v = b2 * (c * c * (c * c) * v_unit) + (1 - b2) * g * g
+    root = 1 / np.sqrt(1 - b2**t)
+    rate = o["lr"] / (1 - b1**t)
+    x["p"] = x["p"] * (1 - o["lr"] * o["weight_decay"]) - rate * m / (np.sqrt(v) * root + o["eps"])
+    starts = np.arange(0, n, 256)
+    for key, moment in (("m_scale", m), ("v_scale", v)):
+        x[key] = np.maximum.reduceat(np.abs(moment.astype(F4)), starts)
+    inverse = {key: np.repeat(np.divide(F4(1), x[key], out=np.zeros_like(x[key]),
+                                        where=x[key] > 0), 256)[:n]
+               for key in ("m_scale", "v_scale")}  # fmt: skip
+    up, over = noise(n, t)
+    size = np.sqrt(np.abs(m.astype(F4)) * inverse["m_scale"]) * F4(127) + up
+    level = np.sqrt(np.sqrt(v.astype(F4) * inverse["v_scale"])) * F4(255) + over
+    x["s"] = np.minimum(size, 127).astype(int) * np.where(m < 0, -1, 1)
+    x["c"] = np.minimum(level, 255).astype(int)
+    x["c"][(x["c"] == 0) & (v > 0)] = 1
+
+
+@pytest.mark.parametrize("n", [1, 256, 1000])
+def test_the_bits_of_its_twin(n):
+    rng = np.random.default_rng(0)
+    options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
+    p = [rng.standard_normal(n)]
+    x = {"p": p[0].copy(), "s": np.zeros(n, int), "c": np.zeros(n, int)}
+    x |= {key: np.zeros(-(-n // 256), F4) for key in ("m_scale", "v_scale")}
+    optimizer = optim.AdamW8bit(**options)
+    for t in range(1, 20):
+        g = rng.standard_normal(n) * np.exp(rng.standard_normal(n) * 3)
+        optimizer.step(p, [g])
+        twin(x, g, t, options)
+        held = {key: row[0] for key, row in optimizer.states.items()}
+        np.testing.assert_array_equal(held["m"].view(np.int8), x["s"])
+        np.testing.assert_array_equal(held["v"], x["c"])
+        for key in ("m_scale", "v_scale"):
+            np.testing.assert_array_equal(held[key], x[key])
+        np.testing.assert_allclose(p[0], x["p"], rtol=1e-13)
+
+
+def test_it_learns_as_adamw_does():
+    """Noise in the gradients, a decay of 0.999: what rounds to the nearest would stand still."""
+    rng = np.random.default_rng(1)
+    w, ends = rng.standard_normal((64, 32)), {}
+    for kind in (optim.AdamW, optim.AdamW8bit):
+        rng = np.random.default_rng(2)
+        p = {"w": np.zeros((64, 32), "f4")}
+        optimizer = kind(lr=lambda t: 0.02 * 0.995**t)
+        for _ in range(1500):
+            x = rng.standard_normal((16, 64)).astype("f4")
+            y = x @ w + 0.1 * rng.standard_normal((16, 32))
+            optimizer.step(p, {"w": (x.T @ (x @ p["w"] - y) / 16).astype("f4")})
+        ends[kind.__name__] = float(np.square(p["w"] - w).mean())
+    assert ends["AdamW8bit"] < 1.1 * ends["AdamW"] + 1e-6, ends
+
+
+def test_its_bytes_and_its_checkpoint(tmp_path):
+    rng = np.random.default_rng(0)
+    params = {"w": rng.standard_normal((300, 100)).astype("f4"), "b": np.zeros(3, "f4")}
+    again = {key: p.copy() for key, p in params.items()}
+    first, second = optim.AdamW8bit(), optim.AdamW8bit()
+    size = 2 * sum(p.nbytes for p in params.values())
+    names = ["params['w']", "params['b']"]
+    assert first.state_bytes(names, list(params.values())) <= 0.27 * size
+    g = {key: rng.standard_normal(p.shape).astype("f4") for key, p in params.items()}
+    for _ in range(3):
+        first.step(params, g)
+    held = [a for row in first.states.values() for a in row]
+    assert sum(a.nbytes for a in held) == first.state_bytes(names, list(params.values()))
+    np.savez(tmp_path / "state.npz", **first.state_dict())
+    with np.load(tmp_path / "state.npz") as state:
+        second.load_state_dict(state)
+    for key in again:
+        again[key][...] = params[key]
+    first.step(params, g)
+    second.step(again, g)
+    assert all(params[key].tobytes() == again[key].tobytes() for key in params)
+    with pytest.raises(ValueError, match="has shape"):
+        second.load_state_dict(first.state_dict() | {"params['w'].m_scale": np.zeros(3, "f4")})
+
+
+def test_compiled_steps_refuse_it():
+    step = cutback.compile(lambda p: (p["w"] ** 2).sum(), optimizer=optim.AdamW8bit())
+    with pytest.raises(TypeError, match="AdamW8bit keeps states in a form of its own"):
+        step({"w": np.ones(3, "f4")})
