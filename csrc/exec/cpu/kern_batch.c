@@ -2,7 +2,8 @@
  *
  * Long planes: a task is a channel, walked in pieces of at most CB_TILE elements of one plane.
  * Short planes: a task is GROUP channels, which lie side by side in an image, walked in pieces of
- * several images: a channel alone would use a few bytes of each cache line. */
+ * several images: a channel alone would use a few bytes of each cache line.
+ * Planes of one element: the channels are columns of a matrix, and vectors go over them. */
 #include "executor/scalar.h"
 #include "executor/vector.h"
 #include "kern_copy.h"
@@ -10,6 +11,7 @@
 #define GROUP 8
 #define SHORT_PLANE 64
 #define SHORT_PIECE 256 /* elements of a channel gathered at a time */
+#define COLUMNS 32      /* of a task, where planes have one element */
 _Static_assert(CB_TILE <= GROUP * SHORT_PIECE, "a long piece fits the tile of a task");
 
 typedef struct batch {
@@ -52,9 +54,13 @@ static void store_far(const cb_tensor *t, int64_t at, int64_t n, const float *ro
 
 #define REAL_BITS 32
 #include "kern_batch_rows.h"
+
+#include "kern_batch_columns.h"
 #undef REAL_BITS
 #define REAL_BITS 64
 #include "kern_batch_rows.h"
+
+#include "kern_batch_columns.h"
 
 static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
     batch m = {.args = args, .images = x->dim[0], .channels = x->dim[1], .plane = 1, .planes = 1};
@@ -68,8 +74,14 @@ static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
     return m;
 }
 
-static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn task) {
+/* `columns`: the task for planes of one element. */
+static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn task,
+                     cb_task_fn columns) {
     batch m = batch_of(args, x);
+    if (m.plane == 1 && m.images > 0) {
+        cb_parallel(args->pool, div_up(m.channels, COLUMNS), columns, &m);
+        return CB_OK;
+    }
     const cb_tensor *y = &args->out[0];
     m.is_far = y->dtype == CB_F32 && !m.is_short && m.plane % CB_VW == 0 &&
                (uintptr_t)y->data % 64 == 0 &&
@@ -81,13 +93,15 @@ static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn t
 static cb_status run_batch(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     const cb_tensor *x = &args->in[0];
-    return run(args, &x->shape, x->dtype == CB_F64 ? batch_task_f64 : batch_task_f32);
+    return x->dtype == CB_F64 ? run(args, &x->shape, batch_task_f64, columns_task_f64)
+                              : run(args, &x->shape, batch_task_f32, columns_task_f32);
 }
 
 static cb_status run_batch_bwd(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     const cb_tensor *x = &args->in[1];
-    return run(args, &x->shape, x->dtype == CB_F64 ? batch_bwd_task_f64 : batch_bwd_task_f32);
+    return x->dtype == CB_F64 ? run(args, &x->shape, batch_bwd_task_f64, columns_bwd_task_f64)
+                              : run(args, &x->shape, batch_bwd_task_f32, columns_bwd_task_f32);
 }
 
 cb_kernel_fn CB_KERN(batch)(cb_opcode code, cb_dtype dtype) {

@@ -17,15 +17,6 @@ static void F(load_piece)(const batch *m, const cb_tensor *t, int64_t channel, i
         return;
     }
     for (int64_t c = 0; c < at.channels; c++) out->row[c] = out->tile + c * SHORT_PIECE;
-    if (at.run == 1 && !is_half(t->dtype)) { /* a matrix: columns become rows */
-        const REAL *restrict from = cb_at(t, at.first);
-        REAL *restrict to = out->tile;
-        for (int64_t i = 0; i < at.planes; i++) {
-            for (int64_t c = 0; c < at.channels; c++)
-                to[c * SHORT_PIECE + i] = from[i * m->image + c];
-        }
-        return;
-    }
     for (int64_t i = 0; i < at.planes; i++) {
         REAL wide[GROUP * SHORT_PLANE];
         const REAL *from = F(load)(t, at.first + i * m->image, at.channels * at.run, wide);

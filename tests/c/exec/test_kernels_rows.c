@@ -88,18 +88,14 @@ TEST(norms) {
 }
 
 TEST(batch_norm) {
+    const cb_shape shapes[] = {SHAPE(5, 3),    SHAPE(40, 6, 7, 7), SHAPE(3, 2, 70, 40),
+                               SHAPE(300, 5),  SHAPE(1, 1, 9),     SHAPE(2, 17, 64),
+                               SHAPE(600, 70), SHAPE(256, 32)};
     for (int d = 0; d < COUNT(floats); d++) {
-        for (int i = 0; i < 6; i++) {
-            cb_shape x =
-                i == 0
-                    ? SHAPE(5, 3)
-                    : (i == 1 ? SHAPE(40, 6, 7, 7)
-                              : (i == 2 ? SHAPE(3, 2, 70, 40)
-                                        : (i == 3 ? SHAPE(300, 5)
-                                                  : (i == 4 ? SHAPE(1, 1, 9) : SHAPE(2, 17, 64)))));
-            cb_shape channels = SHAPE(x.dim[1]);
-            check_norm(CB_OP_BATCH_NORM, floats[d], x, channels);
-            check_norm_bwd(CB_OP_BATCH_NORM_BWD, floats[d], x, channels, channels);
+        for (int i = 0; i < COUNT(shapes); i++) {
+            cb_shape channels = SHAPE(shapes[i].dim[1]);
+            check_norm(CB_OP_BATCH_NORM, floats[d], shapes[i], channels);
+            check_norm_bwd(CB_OP_BATCH_NORM_BWD, floats[d], shapes[i], channels, channels);
         }
     }
 }
