@@ -80,11 +80,43 @@ DEFINE_GATHER(gather_2, uint16_t)
 DEFINE_GATHER(gather_4, uint32_t)
 DEFINE_GATHER(gather_8, uint64_t)
 
+/* Along the last axis: n elements of one row, from the i-th on. */
+#define GATHER_ROW(type, index_type)                                                \
+    {                                                                               \
+        const type *restrict x = (const type *)r->x->data + outer * r->rows;        \
+        const index_type *restrict at = (const index_type *)r->index->data + first; \
+        type *restrict out = (type *)r->out->data + first;                          \
+        for (int64_t i = 0; i < n; i++) out[i] = x[at[i]];                          \
+        break;                                                                      \
+    }
+#define GATHER_ROW_OF(index_type)                 \
+    switch (cb_dtype_size(r->x->dtype)) {         \
+        case 1: GATHER_ROW(uint8_t, index_type)   \
+        case 2: GATHER_ROW(uint16_t, index_type)  \
+        case 4: GATHER_ROW(uint32_t, index_type)  \
+        default: GATHER_ROW(uint64_t, index_type) \
+    }
+static void gather_row(const reading *r, int64_t outer, int64_t first, int64_t n) {
+    if (r->index->dtype == CB_I64) GATHER_ROW_OF(int64_t) else GATHER_ROW_OF(int32_t)
+}
+
+static void gather_rows(const reading *r, int64_t line, int64_t last) {
+    while (line < last) {
+        const int64_t n = min_i64(last - line, r->n - line % r->n);
+        gather_row(r, line / r->n, line, n);
+        line += n;
+    }
+}
+
 static void gather_task(void *user, int64_t task, int thread) {
     (void)thread;
     const reading *r = user;
     size_t size = cb_dtype_size(r->x->dtype);
     int64_t last = min_i64((task + 1) * r->lines_per_task, r->lines);
+    if (r->inner == 1) {
+        gather_rows(r, task * r->lines_per_task, last);
+        return;
+    }
     for (int64_t line = task * r->lines_per_task; line < last; line++) {
         switch (size) {
             case 1: gather_1(r, line); break;
@@ -140,11 +172,27 @@ typedef struct block {
     int64_t outer, row, column, rows, columns;
 } block;
 
+/* The same along the last axis. */
+#define ADD_ROW(index_type, load)                                                    \
+    {                                                                                \
+        const index_type *at = (const index_type *)a->index->data + b->outer * a->n; \
+        for (int64_t i = 0; i < a->n; i++) {                                         \
+            const int64_t r = at[i] - b->row;                                        \
+            if (r >= 0 && r < b->rows) sum[r] += load(a, src + i);                   \
+        }                                                                            \
+        return;                                                                      \
+    }
+
 /* Adds all of src that falls into the block to `sum`, which is [rows, columns] with `ld` elements
  * between rows. */
 #define DEFINE_ADD(name, stored, real, load)                                                  \
     static void name(const adding *a, const block *b, void *sum_at, int64_t ld) {             \
         real *sum = sum_at;                                                                   \
+        if (a->inner == 1 && !a->is_index_by_row) {                                           \
+            const stored *src = (const stored *)a->src->data + b->outer * a->n;               \
+            if (a->index->dtype == CB_I64) ADD_ROW(int64_t, load)                             \
+            else ADD_ROW(int32_t, load)                                                       \
+        }                                                                                     \
         for (int64_t i = 0; i < a->n; i++) {                                                  \
             int64_t line = b->outer * a->n + i, at = line * a->inner + b->column;             \
             const stored *src = (const stored *)a->src->data + at;                            \
