@@ -73,6 +73,37 @@ static inline void cb_copy_run(const void *in, int64_t stride, size_t size, void
 #undef CB_RUN
 #undef CB_REPEAT
 
+/* Rows that lie across: element i of row r is in[r + i * stride], and goes to out[r * pitch + i].
+ * CB_ACROSS rows at a time use whole cache lines. */
+#define CB_ACROSS 16
+#define CB_ACROSS_ROWS(rows)                                                          \
+    for (int64_t i = 0; i < n; i++) {                                                 \
+        const moved *from = (const moved *)in + i * stride;                           \
+        __builtin_prefetch(from + 24 * stride);                                       \
+        for (int64_t r = 0; r < (rows); r++) ((moved *)out)[r * pitch + i] = from[r]; \
+    }
+#define CB_ACROSS_OF(type)                                                          \
+    {                                                                               \
+        typedef type moved __attribute__((may_alias)); /* of whatever type it is */ \
+        if (rows == CB_ACROSS) {                                                    \
+            CB_ACROSS_ROWS(CB_ACROSS)                                               \
+        } else {                                                                    \
+            CB_ACROSS_ROWS(rows)                                                    \
+        }                                                                           \
+        return;                                                                     \
+    }
+static inline void cb_copy_across(const void *in, int64_t stride, size_t size, void *restrict out,
+                                  int64_t pitch, int64_t rows, int64_t n) {
+    switch (size) {
+        case 1: CB_ACROSS_OF(uint8_t)
+        case 2: CB_ACROSS_OF(uint16_t)
+        case 4: CB_ACROSS_OF(uint32_t)
+        default: CB_ACROSS_OF(uint64_t)
+    }
+}
+#undef CB_ACROSS_OF
+#undef CB_ACROSS_ROWS
+
 /* `value` as one element of the dtype, as cb_copy_run reads it; integers truncate and saturate, NaN
  * is 0. */
 static inline uint64_t cb_element_of(cb_dtype dtype, double value) {

@@ -294,6 +294,46 @@ def test_a_loss_and_its_gradient_read_logits_once():
     assert sum("in0:f32[64,512]" in group for group in groups) == 1
 
 
+def along(dim, dtype):
+    """Rows that lie across memory, read in groups and by one operation alone."""
+
+    def loss(x, y):
+        x, y = x.astype(dtype), y.astype(dtype)
+        soft = F.softmax(x * y, dim=dim)
+        bits = cutback.swapaxes(x, dim, -1) < 0.25
+        turned = cutback.where(bits, cutback.swapaxes(y, dim, -1), cutback.swapaxes(soft, dim, -1))
+        return (soft * y).astype("f32").sum() + (F.dropout(turned, 0.25).astype("f32") ** 2).mean()
+
+    return loss
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [((300, 40), 0), ((37, 64), 0), ((3, 70, 33), 1), ((2, 33, 5, 40), 1), ((400, 17, 2), 0)],
+)
+def test_rows_that_lie_across_memory(shape, dim, dtype):
+    rng = np.random.default_rng(shape[0])
+    args = [values(rng, shape, special) for special in (False, True)]
+    made = {}
+    for backend in ("cpu", "debug"):
+        step = cutback.value_and_grad(along(dim, dtype), argnums=(0, 1), backend=backend)
+        value, gradients = step(*args)
+        made[backend] = [value, *gradients]
+    for k, (a, b) in enumerate(zip(*made.values(), strict=True)):
+        np.testing.assert_array_equal(bits(a), bits(b), err_msg=f"result {k}")
+
+
+def test_a_transposed_operand_alone():
+    """Larger than a task, with rows of a length that is no multiple of anything."""
+    x = np.arange(1021 * 517, dtype=np.float32).reshape(1021, 517)
+    add = cutback.compile(lambda x, y: x + y.T, argnums=None)
+    np.testing.assert_array_equal(add(x, x.T.copy() * 2), 3 * x)
+    choose = cutback.compile(lambda x, b: cutback.where(b.T, x, 0), argnums=None)
+    turned = np.ascontiguousarray(x.T % 3 == 0)
+    np.testing.assert_array_equal(choose(x, turned), np.where(x % 3 == 0, x, 0))
+
+
 @pytest.mark.parametrize("columns", [1024, 1056])
 def test_large_results_are_stored_like_small_ones(columns):
     """Results of 8 MiB and more go around the caches; the rows of a few are as they are alone."""

@@ -17,37 +17,71 @@ static int64_t common(int64_t a, int64_t b) {
     return a;
 }
 
+/* The part of an instruction; alone it has none in the program, and is pointwise. */
+static cb_part part_of(const cb_program *p, const cb_group *g, uint32_t instr) {
+    return g->n_instr > 1 ? p->instr[instr].part : CB_PART_MAP;
+}
+
+/* Whether its rows lie across memory: they are gathered together. */
+static bool lies_across(const cb_walk *w) {
+    const int last = w->rank - 1;
+    return last > 0 && w->stride[0][last] > 1 && w->stride[0][last - 1] == 1;
+}
+
+bool cb_runs_alone(const cb_program *p, uint32_t group) {
+    const cb_group *g = &p->group[group];
+    const cb_instr *instr = &p->instr[g->instr_begin];
+    if (g->n_instr > 1 || instr->code == CB_OP_CONTIGUOUS || instr->n_in > 3) return false;
+    if (!(cb_op_def_of(instr->code)->flags & CB_OPF_POINTWISE)) return false;
+    bool is_across = false;
+    cb_dtype in[3], out = p->operand[p->operand_id[instr->out_begin]].dtype;
+    for (uint32_t k = 0; k < instr->n_in; k++) {
+        const cb_operand *o = &p->operand[p->operand_id[instr->in_begin + k]];
+        const cb_walk w = cb_t_walk_of(o);
+        in[k] = o->dtype;
+        is_across |= lies_across(&w) && w.dim[w.rank - 1] >= CB_ACROSS;
+    }
+    return is_across && cb_kernels_fuse(instr->code, CB_PART_MAP, in, instr->n_in, &out, 1);
+}
+
 /* The longest row over which every operand runs evenly; the whole where that is too short. */
-static int64_t flat_columns(const cb_program *p, const cb_group *g) {
-    int64_t columns = g->domain.count;
+static int64_t flat_columns(const cb_program *p, const cb_group *g, int64_t count) {
+    int64_t columns = count;
     bool has_total = false, draws = false;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
-        has_total = has_total || p->instr[i].part == CB_PART_TOTAL;
+        const cb_part part = part_of(p, g, i);
+        has_total = has_total || part == CB_PART_TOTAL;
         draws = draws || p->instr[i].code == CB_OP_DROPOUT;
-        if (p->instr[i].part != CB_PART_MAP && p->instr[i].part != CB_PART_TOTAL) continue;
+        if (part != CB_PART_MAP && part != CB_PART_TOTAL) continue;
         for (uint32_t k = 0; k < p->instr[i].n_in; k++) {
             const cb_operand *o = &p->operand[p->operand_id[p->instr[i].in_begin + k]];
             if (cb_t_is_whole(o)) continue;
             cb_walk w = cb_t_walk_of(o);
             int64_t stride = w.stride[0][w.rank - 1];
-            if (stride == 0 || stride == 1) columns = common(columns, w.dim[w.rank - 1]);
+            if (stride == 0 || stride == 1 || lies_across(&w))
+                columns = common(columns, w.dim[w.rank - 1]);
         }
     }
     /* Rows cut neither the lanes of sums nor the blocks of random numbers; where a row is longer
      * than a task, its pieces have to begin with leaves. */
     const int64_t grain = columns > CB_X_CHUNK ? CB_X_LEAF : CB_X_LANES;
     bool cuts = (has_total && columns % grain) || (draws && columns % CB_PHILOX_BLOCK);
-    return columns < SHORTEST_ROW || cuts ? g->domain.count : columns;
+    return columns < SHORTEST_ROW || cuts ? count : columns;
 }
 
 cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_microcode *out,
                           cb_error *err) {
     const cb_group *g = &program->group[group];
-    cb_translation x = {.p = program, .domain = g->domain, .m = out};
-    *out = (cb_microcode){.columns = g->domain.columns, .has_rows = g->domain.columns > 0};
-    if (!out->has_rows) out->columns = flat_columns(program, g);
-    out->rows = out->columns ? g->domain.count / out->columns : 0;
-    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) cb_t_instruction(&x, i);
+    const cb_operand *first =
+        &program->operand[program->operand_id[program->instr[g->instr_begin].out_begin]];
+    const cb_domain alone = {.count = cb_numel(&first->shape)},
+                    domain = g->n_instr > 1 ? g->domain : alone;
+    cb_translation x = {.p = program, .domain = domain, .m = out};
+    *out = (cb_microcode){.columns = domain.columns, .has_rows = domain.columns > 0};
+    if (!out->has_rows) out->columns = flat_columns(program, g, domain.count);
+    out->rows = out->columns ? domain.count / out->columns : 0;
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++)
+        cb_t_instruction(&x, i, part_of(program, g, i));
     cb_t_arrange(&x);
     if (!x.is_full) return CB_OK;
     return cb_fail(err, CB_UNSUPPORTED, "executor: group %u does not fit the tables", group);

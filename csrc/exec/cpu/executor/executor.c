@@ -4,18 +4,17 @@
 
 #include <string.h>
 
+#include "decompose.h"
 #include "numbers.h"
 #include "scalar.h"
-
-#define TILE_PAD 128 /* elements; random numbers are drawn in such pieces */
 
 struct cb_executor {
     cb_executable *x;
     const cb_x_table *table;
     cb_x_fused **group;    /* [n_group] NULL: left to the kernels */
     cb_x_context *context; /* [n_thread] */
-    float *tile;           /* [n_thread][n_tile] of tile_elements */
-    size_t tile_elements, n_tile;
+    float *tile;           /* [n_thread][thread_elements] */
+    size_t thread_elements;
     int n_thread; /* that have memory */
     /* of the running group */
     const cb_x_fused *f;
@@ -30,9 +29,8 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_error *err) {
     CB_TRY(cb_x_prepare(e->x, e->table, group, &e->x->memory, &f, err));
     e->group[group] = f;
     if (!f) return CB_OK;
-    const int64_t elements = f->chunks > 1 ? CB_X_CHUNK : f->m.columns;
-    if ((size_t)elements > e->tile_elements) e->tile_elements = (size_t)elements;
-    if ((size_t)f->m.n_tile > e->n_tile) e->n_tile = (size_t)f->m.n_tile;
+    const size_t elements = f->n_tile * f->tile_elements;
+    if (elements > e->thread_elements) e->thread_elements = elements;
     return CB_OK;
 }
 
@@ -55,10 +53,10 @@ cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err) {
     e->group = CB_NEW(&x->memory, cb_x_fused *, x->program->n_group);
     if (!e->group) return cb_no_memory(err);
     for (uint32_t g = 0; g < x->program->n_group; g++) {
-        if (x->program->group[g].n_instr > 1) CB_TRY(make_group(e, g, err));
+        if (x->program->group[g].n_instr > 1 || cb_runs_alone(x->program, g))
+            CB_TRY(make_group(e, g, err));
     }
     CB_TRY(make_locals(e, err));
-    e->tile_elements = cb_align_up((e->tile_elements + TILE_PAD) * sizeof(float)) / sizeof(float);
     *out = e;
     return CB_OK;
 }
@@ -77,7 +75,7 @@ static cb_status make_memory(cb_executor *e, cb_error *err) {
     cb_free(alloc, e->context);
     e->context = NULL;
     e->n_thread = 0;
-    if (!cb_mul_size(n * e->n_tile, e->tile_elements * sizeof(float), &tiles) ||
+    if (!cb_mul_size(n, e->thread_elements * sizeof(float), &tiles) ||
         !cb_add_size(tiles, (n + 1) * sizeof *e->context, &bytes))
         return cb_no_memory(err);
     e->context = cb_malloc(alloc, bytes);
@@ -95,11 +93,12 @@ bool cb_executor_has(const cb_executor *e, uint32_t group) { return e->group[gro
 
 typedef struct piece { /* elements first..last of one row, and where things are for it */
     int64_t row, first, last, block;
+    int64_t begin, end; /* rows of the task */
     int thread;
 } piece;
 
 static float *tile_of(const cb_executor *e, int thread, int32_t tile) {
-    return e->tile + ((size_t)thread * e->n_tile + (size_t)tile) * e->tile_elements;
+    return e->tile + (size_t)thread * e->thread_elements + (size_t)tile * e->f->tile_elements;
 }
 
 static void fill_triangle(const cb_instr *instr, const cb_tensor *t, int64_t at, int64_t n,
@@ -126,6 +125,25 @@ static void fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_
     }
 }
 
+/* The row of a tensor whose rows lie across: the first of a batch gathers them all. */
+static float *row_across(cb_executor *e, int k, const piece *p) {
+    const cb_x_fused *f = e->f;
+    const cb_walk *w = &f->walk[k];
+    const int32_t in_batch = (int32_t)((p->row - p->begin) % f->batch);
+    const size_t size = f->m.stream[k].size;
+    const int axis = w->rank - 2; /* along which memory goes on */
+    int64_t n = in_batch ? 0 : min_i64(f->batch, p->end - p->row), some;
+    for (int64_t done = 0; done < n; done += some) {
+        const cb_position at = cb_walk_to(w, (p->row + done) * f->m.columns);
+        const char *from = e->x->tensor[f->m.stream[k].tensor].data;
+        some = min_i64(n - done, w->dim[axis] - at.index[axis]);
+        cb_copy_across(from + at.offset[0] * (int64_t)size, w->stride[0][axis + 1], size,
+                       tile_of(e, p->thread, f->across[k] + (int32_t)done),
+                       (int64_t)(f->tile_elements * sizeof(float) / size), some, f->m.columns);
+    }
+    return tile_of(e, p->thread, f->across[k] + in_batch);
+}
+
 /* Where the sums of columns of a block lie: in the scratch, or, where there is one block, in the
  * result if that can hold them. */
 static char *sums_of_block(const cb_executor *e, const cb_x_stream *s, int64_t block) {
@@ -147,6 +165,7 @@ static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     if (s->source == CB_X_SUMS)
         return s->tile >= 0 ? (char *)tile_of(e, p->thread, s->tile)
                             : sums_of_block(e, s, p->block);
+    if (e->f->across[k] >= 0) return (char *)row_across(e, k, p);
     if (s->source != CB_X_ARRAY) {
         char *tile = (char *)tile_of(e, p->thread, s->tile);
         fill(e, s, k, at, p->last - p->first, tile);
@@ -240,6 +259,8 @@ static void task(void *user, int64_t index, int thread) {
         e->context[thread].sum[m->total[k].acc].leaves =
             f->leaf[k] + (begin * m->columns + p.first) / CB_X_LEAF;
     }
+    p.begin = begin;
+    p.end = end;
     for (p.row = begin; p.row < end; p.row++) {
         run_piece(e, &p, p.row > begin);
         bool ends_run = (p.row - begin + 1) % CB_RUN_ROWS == 0 || p.row + 1 == end;

@@ -22,6 +22,32 @@ static void order_numbers(cb_x_fused *f) {
     f->first_number[f->m.n_phase + 1] = n;
 }
 
+/* Elements of the rows that are gathered together, at most. */
+#define BATCH_ELEMENTS ((int64_t)1 << 18)
+
+/* Rows of a transposed tensor lie across its memory: several are gathered at once, each to a tile
+ * of its own. */
+static bool lies_across(const cb_x_fused *f, int k) {
+    const cb_walk *w = &f->walk[k];
+    const int last = w->rank - 1;
+    return f->m.stream[k].source == CB_X_GATHERED && f->chunks == 1 && last > 0 &&
+           w->stride[0][last] > 1 && w->stride[0][last - 1] == 1 && w->dim[last] == f->m.columns;
+}
+
+static void make_tiles(cb_x_fused *f) {
+    const cb_microcode *m = &f->m;
+    const int64_t elements = f->chunks > 1 ? CB_X_CHUNK : m->columns;
+    const size_t bytes = ((size_t)elements + CB_X_TILE_PAD) * sizeof(float);
+    f->n_tile = (size_t)m->n_tile;
+    f->tile_elements = cb_align_up(bytes) / sizeof(float);
+    f->batch = min_i64(CB_ACROSS, max_i64(BATCH_ELEMENTS / max_i64(m->columns, 1), 1));
+    for (int k = 0; k < m->n_stream; k++) {
+        const bool is_across = lies_across(f, k);
+        f->across[k] = is_across ? (int32_t)f->n_tile : -1;
+        if (is_across) f->n_tile += (size_t)f->batch;
+    }
+}
+
 /* Tasks are cut by shape alone. */
 static void cut(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
@@ -32,6 +58,10 @@ static void cut(cb_x_fused *f) {
         f->rows_in_task = div_up(m->rows, blocks);
     } else if (m->columns <= CB_X_CHUNK || m->has_rows) {
         f->rows_in_task = max_i64(CB_X_CHUNK / max_i64(m->columns, 1), 1);
+        for (int k = 0; k < m->n_stream; k++) { /* rows may lie across */
+            if (m->stream[k].source == CB_X_GATHERED)
+                f->rows_in_task = max_i64(f->rows_in_task, CB_ACROSS);
+        }
         while (m->n_total && f->rows_in_task * m->columns % CB_X_LEAF) f->rows_in_task++;
     } else {
         f->chunks = div_up(m->columns, CB_X_CHUNK);
@@ -97,6 +127,7 @@ cb_status cb_x_prepare(const cb_executable *x, const cb_x_table *table, uint32_t
     make_walks(x, f);
     order_numbers(f);
     cut(f);
+    make_tiles(f);
     CB_TRY(make_sums(x, f, memory, err));
     *out = f;
     return CB_OK;

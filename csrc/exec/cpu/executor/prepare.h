@@ -6,6 +6,7 @@
 #include "phase_code.h"
 
 #define CB_X_ANEW INT64_MIN
+#define CB_X_TILE_PAD 128 /* elements behind a tile; random numbers are drawn in such pieces */
 
 typedef struct cb_x_fused { /* one group, ready to run */
     cb_microcode m;
@@ -19,6 +20,9 @@ typedef struct cb_x_fused { /* one group, ready to run */
     int16_t order[CB_X_NUMBERS];           /* numbers of rows by the phase that they come after */
     int16_t first_number[CB_X_PHASES + 2]; /* [phase + 1] in `order` */
     int64_t n_task, rows_in_task, chunks;  /* chunks: tasks of one row */
+    size_t n_tile, tile_elements;          /* of a thread */
+    int64_t batch;                /* rows that are gathered together where they lie across */
+    int32_t across[CB_X_STREAMS]; /* the tile of the first of them, -1: they do not */
 } cb_x_fused;
 
 /* Makes a group ready, in `memory`. NULL: it is too large for the tables. */

@@ -431,12 +431,12 @@ static void translate_rows(cb_translation *x, uint32_t at) {
     }
 }
 
-void cb_t_instruction(cb_translation *x, uint32_t at) {
+void cb_t_instruction(cb_translation *x, uint32_t at, cb_part part) {
     const cb_instr *instr = &x->p->instr[at];
-    switch (instr->part) {
+    switch (part) {
         case CB_PART_MAP:
         case CB_PART_ROW_MAP:
-        case CB_PART_ONE: translate_pointwise(x, at, instr->part); break;
+        case CB_PART_ONE: translate_pointwise(x, at, part); break;
         case CB_PART_ROWS: translate_rows(x, at); break;
         case CB_PART_COLUMNS: translate_columns(x, at); break;
         case CB_PART_PIECES: translate_pieces(x, instr); break;
