@@ -1,45 +1,6 @@
-/* Pointwise ops of two and three inputs, as kern_unary.c: expressions of `x` and `y`, one loop for
- * each type. */
+/* Pointwise ops of two and three inputs, as kern_unary.c. */
 #include "kern_map.h"
-
-/* clang-format off */
-/* Gradients have g = x and, as y, the output (tanh, sigmoid, relu) or the input of the forward
- * op. */
-#define BINARY_FLOAT(X)                                                             \
-    X(ADD, x + y)                                                                   \
-    X(SUB, x - y)                                                                   \
-    X(MUL, x * y)                                                                   \
-    X(DIV, x / y)                                                                   \
-    X(POW, F(pow)(x, y))                                                            \
-    X(MAXIMUM, x > y || x != x ? x : y)                                             \
-    X(MINIMUM, x < y || x != x ? x : y)                                             \
-    X(TANH_BWD, x * ((real)1 - y * y))                                              \
-    X(SIGMOID_BWD, x * (y * ((real)1 - y)))                                         \
-    X(RELU_BWD, y <= 0 ? (real)0 : x)                                               \
-    X(GELU_BWD, x * F(gelu_slope)(y))                                               \
-    X(GELU_TANH_BWD, x * F(gelu_tanh_slope)(y))                                     \
-    X(SILU_BWD, x * F(silu_slope)(y))
-
-#define BINARY_INT(X)                                                               \
-    X(ADD, (real)((uint64_t)x + (uint64_t)y))                                       \
-    X(SUB, (real)((uint64_t)x - (uint64_t)y))                                       \
-    X(MUL, (real)((uint64_t)x * (uint64_t)y))                                       \
-    X(MAXIMUM, x > y ? x : y)                                                       \
-    X(MINIMUM, x < y ? x : y)                                                       \
-    X(RELU_BWD, y <= 0 ? (real)0 : x)
-
-#define COMPARE(X)                                                                  \
-    X(EQ, x == y)                                                                   \
-    X(NE, x != y)                                                                   \
-    X(LT, x < y)                                                                    \
-    X(LE, x <= y)                                                                   \
-    X(GT, x > y)                                                                    \
-    X(GE, x >= y)
-
-#define LOGICAL(X)                                                                  \
-    X(LOGICAL_AND, (x != 0) & (y != 0))                                             \
-    X(LOGICAL_OR, (x != 0) | (y != 0))
-/* clang-format on */
+#include "point_ops.h"
 
 #define LOOP(name, type, out_type, expression)                      \
     static void name(const void *const *in, void *out, int64_t n) { \
@@ -65,16 +26,16 @@
     LOOP(id##_i64, int64_t, uint8_t, expression)
 
 #define F(function) cb_##function##_f32
-BINARY_FLOAT(LOOP_F32)
+CB_BINARY_FLOAT(LOOP_F32)
 #undef F
 #define F(function) cb_##function##_f64
-BINARY_FLOAT(LOOP_F64)
+CB_BINARY_FLOAT(LOOP_F64)
 #undef F
-BINARY_INT(LOOP_U8)
-BINARY_INT(LOOP_I32)
-BINARY_INT(LOOP_I64)
-COMPARE(LOOP_COMPARE)
-LOGICAL(LOOP_U8)
+CB_BINARY_INT(LOOP_U8)
+CB_BINARY_INT(LOOP_I32)
+CB_BINARY_INT(LOOP_I64)
+CB_COMPARE(LOOP_COMPARE)
+CB_LOGICAL(LOOP_U8)
 
 /* `where` moves elements without looking at them: one loop for each size. */
 #define LOOP_WHERE(name, type)                                      \
@@ -104,28 +65,28 @@ static cb_loop_fn loop_of(cb_opcode code, cb_dtype dtype) {
         case CB_F32:
         case CB_F64:
             switch (code) {
-                BINARY_FLOAT(CASE_FLOAT)
-                COMPARE(CASE_FLOAT)
+                CB_BINARY_FLOAT(CASE_FLOAT)
+                CB_COMPARE(CASE_FLOAT)
                 default: return NULL;
             }
         case CB_BOOL:
         case CB_U8: /* a bool is 0 or 1: as a number it compares as it should */
             switch (code) {
-                BINARY_INT(CASE_U8)
-                COMPARE(CASE_U8)
-                LOGICAL(CASE_U8)
+                CB_BINARY_INT(CASE_U8)
+                CB_COMPARE(CASE_U8)
+                CB_LOGICAL(CASE_U8)
                 default: return NULL;
             }
         case CB_I32:
             switch (code) {
-                BINARY_INT(CASE_I32)
-                COMPARE(CASE_I32)
+                CB_BINARY_INT(CASE_I32)
+                CB_COMPARE(CASE_I32)
                 default: return NULL;
             }
         case CB_I64:
             switch (code) {
-                BINARY_INT(CASE_I64)
-                COMPARE(CASE_I64)
+                CB_BINARY_INT(CASE_I64)
+                CB_COMPARE(CASE_I64)
                 default: return NULL;
             }
         case CB_DTYPE_COUNT: break;

@@ -1,36 +1,7 @@
-/* Pointwise ops of one input: a list of expressions, made into one loop for each type. The
- * expressions see the element `x` and the name `real` of its type; F(exp) is the exp of that type.
- * Integers wrap. */
+/* Pointwise ops of one input: the list of expressions (point_ops.h), made into one loop for each
+ * type. */
 #include "kern_map.h"
-
-/* clang-format off */
-#define UNARY_FLOAT(X)                                                              \
-    X(NEG, -x)                                                                      \
-    X(ABS, F(abs)(x))                                                               \
-    X(SIGN, x > 0 ? (real)1 : (x < 0 ? (real)-1 : (x == 0 ? (real)0 : x)))          \
-    X(FLOOR, F(floor)(x))                                                           \
-    X(EXP, F(exp)(x))                                                               \
-    X(LOG, F(log)(x))                                                               \
-    X(LOG1P, F(log1p)(x))                                                           \
-    X(SQRT, F(sqrt)(x))                                                             \
-    X(RSQRT, (real)1 / F(sqrt)(x))                                                  \
-    X(RECIPROCAL, (real)1 / x)                                                      \
-    X(SQUARE, x * x)                                                                \
-    X(TANH, F(tanh)(x))                                                             \
-    X(SIGMOID, F(sigmoid)(x))                                                       \
-    X(ERF, F(erf)(x))                                                               \
-    X(RELU, x < 0 ? (real)0 : x)                                                    \
-    X(GELU, F(gelu)(x))                                                             \
-    X(GELU_TANH, F(gelu_tanh)(x))                                                   \
-    X(SILU, F(silu)(x))
-
-#define UNARY_INT(X)                                                                \
-    X(NEG, (real)(0 - (uint64_t)x))                                                 \
-    X(ABS, (real)(x > 0 ? (uint64_t)x : 0 - (uint64_t)x))                           \
-    X(SIGN, x > 0 ? (real)1 : (x == 0 ? (real)0 : (real)-1))                        \
-    X(SQUARE, (real)((uint64_t)x * (uint64_t)x))                                    \
-    X(RELU, x > 0 ? x : (real)0)
-/* clang-format on */
+#include "point_ops.h"
 
 #define LOOP(name, type, expression)                                \
     static void name(const void *const *in, void *out, int64_t n) { \
@@ -49,16 +20,16 @@
 #define LOOP_I64(id, expression) LOOP(id##_i64, int64_t, expression)
 
 #define F(function) cb_##function##_f32
-UNARY_FLOAT(LOOP_F32)
+CB_UNARY_FLOAT(LOOP_F32)
 #undef F
 #define F(function) cb_##function##_f64
-UNARY_FLOAT(LOOP_F64)
+CB_UNARY_FLOAT(LOOP_F64)
 LOOP_F64(SIN, F(sin)(x))
 LOOP_F64(COS, F(cos)(x))
 #undef F
-UNARY_INT(LOOP_U8)
-UNARY_INT(LOOP_I32)
-UNARY_INT(LOOP_I64)
+CB_UNARY_INT(LOOP_U8)
+CB_UNARY_INT(LOOP_I32)
+CB_UNARY_INT(LOOP_I64)
 LOOP_U8(LOGICAL_NOT, !x)
 
 /* Sine and cosine of huge arguments need the math library, which does not vectorise. Which of the
@@ -92,14 +63,14 @@ static cb_loop_fn loop_of(cb_opcode code, cb_dtype dtype) {
     if (code == CB_OP_LOGICAL_NOT) return LOGICAL_NOT_u8;
     if (cb_dtype_is_float(dtype)) {
         switch (code) {
-            UNARY_FLOAT(CASE_FLOAT)
+            CB_UNARY_FLOAT(CASE_FLOAT)
             CASE_FLOAT(SIN, )
             CASE_FLOAT(COS, )
             default: return NULL;
         }
     }
     switch (code) {
-        UNARY_INT(CASE_INT)
+        CB_UNARY_INT(CASE_INT)
         default: return NULL;
     }
 }
