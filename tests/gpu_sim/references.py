@@ -280,6 +280,18 @@ def dot(a: int, b: int, c: int, types: Sequence[str]) -> int:
     return c + sum(x * y for x, y in zip(*parts, strict=True))
 
 
+def dot_pair(a: int, b: int, c: int, parts: Sequence[str]) -> int:
+    low = 0 if parts[0] == "lo" else 16
+    pairs = [
+        (
+            signed(a >> 16 * i, 16) if parts[1][0] == "s" else a >> 16 * i & 0xFFFF,
+            signed(b >> low + 8 * i, 8) if parts[2][0] == "s" else b >> low + 8 * i & 0xFF,
+        )
+        for i in range(2)
+    ]
+    return c + sum(x * y for x, y in pairs)
+
+
 def integers(parts: Sequence[str], raws: Sequence[int]) -> int:
     base, type_ = parts[0], parts[-1]
     bits = bits_of(type_)
@@ -311,6 +323,11 @@ def integers(parts: Sequence[str], raws: Sequence[int]) -> int:
         "lop3": lambda: looked_up(raws[0], raws[1], raws[2], raws[3]),
         "shf": lambda: funnel(raws[0], raws[1], raws[2], parts[1], parts[2]),
         "dp4a": lambda: dot(raws[0], raws[1], raws[2], parts[1:]),
+        "dp2a": lambda: dot_pair(raws[0], raws[1], raws[2], parts[1:]),
+        # with a carry of one
+        "addc": lambda: x[0] + x[1] + 1,
+        "subc": lambda: x[0] - x[1] - 1,
+        "madc": lambda: (x[0] * x[1] >> (bits if "hi" in parts else 0)) + raws[2] + 1,
     }
     return table[base]()
 

@@ -93,6 +93,8 @@ def block(form: Form, at: int) -> str:
         names[3] = str(TABLE)
     held, place = register(form.result), f"[%at+{(at * 5 + 4) * 8 * N}]"
     lines.append(f".reg .{held} %d;")
+    if form.opcode.split(".")[0] in ("addc", "subc", "madc"):  # they take a carry of one
+        lines += [".reg .b32 %z;", "add.cc.u32 %z, 0xffffffff, 1;"]
     lines.append(f"{form.opcode} %d, {', '.join(names)};")
     if held == "pred":
         lines += [".reg .b32 %e;", "selp.b32 %e, 1, 0, %d;", f"st.global.b32 {place}, %e;"]

@@ -254,6 +254,39 @@ def test_groups_of_copies(driver: Driver, wait: str, is_there: bool) -> None:
         run(driver, body, data, 4, 1)
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_carries_go_on(driver: Driver, bits: int) -> None:
+    """Sum, difference and product of numbers of two words, each word by an instruction."""
+    rng = np.random.default_rng(bits)
+    for _ in range(20):
+        words = [int(w) for w in rng.integers(0, 2**63, 4)]
+        words = [w * 2 + k % 2 & (1 << bits) - 1 for k, w in enumerate(words)]
+        if rng.integers(2):
+            words[0] = words[2] = (1 << bits) - 1
+        r, size = ("%r" if bits == 32 else "%w"), bits // 8
+        body = "".join(f"ld.global.b{bits} {r}{k}, [%d+{k * size}];" for k in range(4))
+        u = f"u{bits}"
+        body += f"""
+        add.cc.{u} {r}4, {r}0, {r}2; addc.{u} {r}5, {r}1, {r}3;
+        st.global.b{bits} [%o], {r}4; st.global.b{bits} [%o+{size}], {r}5;
+        sub.cc.{u} {r}4, {r}0, {r}2; subc.{u} {r}5, {r}1, {r}3;
+        st.global.b{bits} [%o+{2 * size}], {r}4; st.global.b{bits} [%o+{3 * size}], {r}5;
+        mul.lo.{u} {r}4, {r}0, {r}2; mul.hi.{u} {r}5, {r}0, {r}2;
+        mad.lo.cc.{u} {r}5, {r}0, {r}3, {r}5; madc.hi.{u} {r}6, {r}0, {r}3, 0;
+        mad.lo.cc.{u} {r}5, {r}1, {r}2, {r}5; madc.hi.cc.{u} {r}6, {r}1, {r}2, {r}6;
+        addc.{u} {r}7, 0, 0; mad.lo.cc.{u} {r}6, {r}1, {r}3, {r}6;
+        madc.hi.{u} {r}7, {r}1, {r}3, {r}7;
+        st.global.b{bits} [%o+{4 * size}], {r}4; st.global.b{bits} [%o+{5 * size}], {r}5;
+        st.global.b{bits} [%o+{6 * size}], {r}6; st.global.b{bits} [%o+{7 * size}], {r}7;"""
+        data = np.array(words, f"u{size}").view(np.uint8)
+        out = run(driver, body, data, 8 * size, 1).tobytes()
+        a, b = words[0] | words[1] << bits, words[2] | words[3] << bits
+        mask = (1 << 2 * bits) - 1
+        got = [int.from_bytes(out[k * size : (k + 2) * size], "little") for k in (0, 2)]
+        assert got == [a + b & mask, a - b & mask]
+        assert int.from_bytes(out[4 * size :], "little") == a * b
+
+
 def test_switches_and_calls(driver: Driver) -> None:
     """brx.idx, and a function with an argument and a result."""
     text = """.version 8.0

@@ -195,5 +195,14 @@ static inline uint32_t sim_dot(uint32_t a, uint32_t b, uint32_t sum, int a_signe
     }
     return sum;
 }
+/* Halves of a times the two lowest bytes of b. */
+static inline uint32_t sim_dot_pair(uint32_t a, uint32_t b, uint32_t sum, int a_signed,
+                                    int b_signed) {
+    for (int i = 0; i < 2; i++) {
+        const int x = a >> 16 * i & 65535, y = b >> 8 * i & 255;
+        sum += (uint32_t)((a_signed ? (int16_t)x : x) * (b_signed ? (int8_t)y : y));
+    }
+    return sum;
+}
 
 #endif

@@ -100,6 +100,32 @@ def _integers() -> None:
         _add(f"{name}.sat.s32", "s32 s32 s32", f"sim_clamp32((int64_t)$a {sign} $b)")
 
 
+def _carries() -> None:
+    """Sums that leave a carry in `carry`, a variable of each function, and sums that take it in."""
+    for type_ in ("u32", "s32", "u64", "s64"):
+        bits, is_signed, raw = int(type_[1:]), type_[0] == "s", _unsigned(type_)
+        wide = "__int128" if is_signed else "unsigned __int128"
+        high = f"({C_TYPES[raw]})(({wide})($a) * ($b) >> {bits})"
+        parts = {
+            "lo": (f"({C_TYPES[raw]})(($a) * ($b))", f"{raw} {raw} {raw} {raw}"),
+            "hi": (high, f"{raw} {type_} {type_} {raw}"),
+        }
+        for taken, given in itertools.product(("", "c"), ("", ".cc")):
+            if not taken and not given:
+                continue
+            carry = "carry" if taken else "0"
+            for name, sign in (("add", "+"), ("sub", "-")):
+                total = f"(unsigned __int128)$a {sign} $b {sign} {carry}"
+                keep = f"carry = (w >> {bits}) != 0; " if given else ""
+                two = f"({{ unsigned __int128 w = {total}; {keep}({C_TYPES[raw]})w; }})"
+                _add(f"{name}{taken}{given}.{type_}", f"{raw} {raw} {raw}", two)
+            for half, (product, operands) in parts.items():
+                keep = f"carry = (w >> {bits}) != 0; " if given else ""
+                total = f"(unsigned __int128){product} + $c + {carry}"
+                three = f"({{ unsigned __int128 w = {total}; {keep}({C_TYPES[raw]})w; }})"
+                _add(f"mad{taken}.{half}{given}.{type_}", operands, three)
+
+
 def _bits() -> None:
     for bits in (16, 32, 64):
         type_ = f"b{bits}"
@@ -132,6 +158,9 @@ def _bits() -> None:
     for first, second in itertools.product("us", "us"):
         dot = f"sim_dot($a, $b, $c, {int(first == 's')}, {int(second == 's')})"
         _add(f"dp4a.{first}32.{second}32", "u32 u32 u32 u32", dot)
+        for half, at in (("lo", 0), ("hi", 16)):
+            pair = f"sim_dot_pair($a, $b >> {at}, $c, {int(first == 's')}, {int(second == 's')})"
+            _add(f"dp2a.{half}.{first}32.{second}32", "u32 u32 u32 u32", pair)
     for type_ in ("b16", "b32", "b64", *_INTEGERS, "f32", "f64"):
         raw = f"b{type_[1:]}"
         _add(f"selp.{type_}", f"{raw} {raw} {raw} pred", "$c ? $a : $b")
@@ -350,5 +379,14 @@ def _between_floats() -> None:
         _add(opcode, "f32 f32", _wrapped("$a", [*chosen, ".sat"]))
 
 
-for _part in (_integers, _bits, _floats, _approximations, _halves, _comparisons, _conversions):
+for _part in (
+    _integers,
+    _carries,
+    _bits,
+    _floats,
+    _approximations,
+    _halves,
+    _comparisons,
+    _conversions,
+):
     _part()

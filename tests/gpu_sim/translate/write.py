@@ -131,7 +131,8 @@ def translate(text: str) -> tuple[str, set[str]]:
             )
         else:
             heads.append(f"{head};")
-        bodies.append("\n".join([f"{head} {{", *writer.lines, ";}"]))
+        carry = "unsigned carry = 0; (void)carry;"
+        bodies.append("\n".join([f"{head} {{", carry, *writer.lines, ";}"]))
     rows = ["const sim_kernel sim_kernels[] = {", *rows, "{0}};"]
     lines = ['#include "sim_math.h"', *heads, *bodies, *tables, *rows, *_global_table(module)]
     return "\n".join([*lines, f"const int sim_target = {module.target};", ""]), forms
