@@ -23,10 +23,10 @@ typedef struct cb_cu_driver {
 cb_status cb_cu_open_driver(cb_cu_driver *driver, const char *path, cb_error *err);
 
 /* In functions that return cb_status and have `cb_error *err`. */
-#define CB_CU(driver, call)                                                         \
-    do {                                                                            \
-        const int cb_cu_code = (driver)->call;                                      \
-        if (cb_cu_code != 0) return cb_cu_failed((driver), #call, cb_cu_code, err); \
+#define CB_CU(driver, call)                                                             \
+    do {                                                                                \
+        const int cb_cu_answer = (driver)->call;                                        \
+        if (cb_cu_answer != 0) return cb_cu_failed((driver), #call, cb_cu_answer, err); \
     } while (0)
 /* "cuDeviceGet(&device, 7): CUDA_ERROR_INVALID_DEVICE (invalid device ordinal)". */
 cb_status cb_cu_failed(const cb_cu_driver *driver, const char *call, int code, cb_error *err);

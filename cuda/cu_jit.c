@@ -1,0 +1,114 @@
+/* All kernels of a program are one source, and one call of the compiler: one by one they would take
+ * six times as long. No option of NVRTC is needed that has come after CUDA 12.0. */
+#include "cu_jit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A device that is newer than the compiler gets the newest PTX, which its driver compiles. */
+static int target_of(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, bool *as_ptx) {
+    *as_ptx = source->as_ptx || source->capability > nvrtc->most;
+    return source->capability < nvrtc->most ? source->capability : nvrtc->most;
+}
+
+static int compile(const cb_cu_nvrtc *nvrtc, void *program, int target, bool as_ptx) {
+    char architecture[64];
+    snprintf(architecture, sizeof architecture, "--gpu-architecture=%s_%d",
+             as_ptx ? "compute" : "sm", target);
+    const char *const options[] = {architecture, "--fmad=false", "--std=c++17",
+                                   "--device-as-default-execution-space"};
+    return nvrtc->nvrtcCompileProgram(program, (int)(sizeof options / sizeof *options), options);
+}
+
+/* A text of the program, or its code; NULL: none, or no memory. */
+static char *fetch(int (*size_of)(void *program, size_t *bytes),
+                   int (*get)(void *program, char *to), void *program, cb_alloc *alloc,
+                   size_t *bytes) {
+    if (size_of(program, bytes) != 0 || *bytes == 0) return NULL;
+    char *to = cb_malloc(alloc, *bytes + 1);
+    if (!to) return NULL;
+    to[*bytes] = 0;
+    if (get(program, to) == 0) return to;
+    cb_free(alloc, to);
+    return NULL;
+}
+
+/* From the first line that says "error" on. */
+static const char *first_error(const char *log) {
+    const char *at = strstr(log, "error");
+    while (at && at > log && at[-1] != '\n') at--;
+    return at ? at : log;
+}
+
+static cb_status refuse(const cb_cu_nvrtc *nvrtc, void *program, const cb_cu_source *source,
+                        const char *folder, const char *name, cb_alloc *alloc, cb_error *err) {
+    size_t bytes = 0;
+    char *log =
+        fetch(nvrtc->nvrtcGetProgramLogSize, nvrtc->nvrtcGetProgramLog, program, alloc, &bytes);
+    const char *text = log ? log : "NVRTC gives no reason";
+    if (folder) {
+        cb_cu_write_text(folder, "failed", name, ".cu", source->text);
+        cb_cu_write_text(folder, "failed", name, ".log", text);
+    }
+    const cb_status status =
+        folder
+            ? cb_fail(err, CB_INTERNAL,
+                      "cuda: NVRTC refuses a kernel; source and log are %s/failed/%.12s*: %.300s",
+                      folder, name, first_error(text))
+            : cb_fail(err, CB_INTERNAL, "cuda: NVRTC refuses a kernel: %.400s", first_error(text));
+    cb_free(alloc, log);
+    return status;
+}
+
+static cb_status build(const cb_cu_nvrtc *nvrtc, void *program, const cb_cu_source *source,
+                       const char *folder, const char *name, cb_alloc *alloc, cb_cu_image *out,
+                       cb_error *err) {
+    bool as_ptx;
+    const int target = target_of(nvrtc, source, &as_ptx);
+    if (compile(nvrtc, program, target, as_ptx) != 0)
+        return refuse(nvrtc, program, source, folder, name, alloc, err);
+    cb_cu_image made = {0};
+    made.code =
+        as_ptx ? fetch(nvrtc->nvrtcGetPTXSize, nvrtc->nvrtcGetPTX, program, alloc, &made.bytes)
+               : fetch(nvrtc->nvrtcGetCUBINSize, nvrtc->nvrtcGetCUBIN, program, alloc, &made.bytes);
+    if (!made.code) return cb_no_memory(err);
+    *out = made;
+    return CB_OK;
+}
+
+static cb_status make(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, const char *folder,
+                      const char *name, cb_alloc *alloc, cb_cu_image *out, cb_error *err) {
+    const char *text[CB_CU_HEADERS], *header[CB_CU_HEADERS];
+    void *program = NULL;
+    if (source->n_header > CB_CU_HEADERS)
+        return cb_fail(err, CB_INTERNAL, "cuda: %d headers", source->n_header);
+    for (int i = 0; i < source->n_header; i++) {
+        text[i] = source->headers[i].text;
+        header[i] = source->headers[i].name;
+    }
+    if (nvrtc->nvrtcCreateProgram(&program, source->text, "cutback.cu", source->n_header, text,
+                                  header) != 0)
+        return cb_no_memory(err);
+    const cb_status status = build(nvrtc, program, source, folder, name, alloc, out, err);
+    (void)nvrtc->nvrtcDestroyProgram(&program);
+    return status;
+}
+
+cb_status cb_cu_compile(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, const char *folder,
+                        cb_alloc *alloc, cb_cu_image *out, cb_error *err) {
+    char name[65];
+    if (source->capability < nvrtc->least)
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "cuda: NVRTC of CUDA %d.%d compiles for devices of %d.%d and newer, this one "
+            "is of %d.%d: install NVRTC of CUDA 12 (pip install cutback[cuda12])",
+            nvrtc->version / 1000, nvrtc->version % 1000 / 10, nvrtc->least / 10, nvrtc->least % 10,
+            source->capability / 10, source->capability % 10);
+    cb_cu_name_of(nvrtc, source, name);
+    if (folder && cb_cu_check_folder(folder, NULL) != CB_OK) folder = NULL;
+    if (folder && source->is_kept) cb_cu_write_text(folder, "sources", name, ".cu", source->text);
+    if (folder && cb_cu_read(folder, name, alloc, out)) return CB_OK;
+    CB_TRY(make(nvrtc, source, folder, name, alloc, out, err));
+    if (folder) cb_cu_write(folder, name, out);
+    return CB_OK;
+}
