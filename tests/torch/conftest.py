@@ -32,7 +32,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "reference")]
 def pytest_configure(config: pytest.Config) -> None:
     """PyTorch provokes these warnings itself while it compiles, and hides them, unless warnings are
     errors. That a region's first run is over its budget is said of many a small one here, and only
-    once of equal ones, whichever test has them first."""
+    once of equal ones, whichever test has them first. Kernels take much beside small tensors."""
+    config.addinivalue_line("filterwarnings", "ignore:kernels take scratch")
     config.addinivalue_line("filterwarnings", "ignore:the first run of a region")
     config.addinivalue_line("filterwarnings", "ignore:the model falls into")
     config.addinivalue_line("filterwarnings", "ignore:a region did something else")
@@ -91,8 +92,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     compile_boxed = codegen.compile_boxed
 
-    def counted(gm: Any, name: str = "step") -> Any:
-        run = compile_boxed(gm, name)
+    def counted(gm: Any, name: str = "step", watch: Any = None) -> Any:
+        run = compile_boxed(gm, name, watch)
 
         def call(args: list[Any]) -> Any:
             counts[name] += 1

@@ -25,6 +25,7 @@ from .memory import MemoryTracker
 if not hooks.missing():
     from .compiler.compiling import Compiled, compile
     from .compiler.partition import Partitioner
+    from .compiler.scratch import AllocatorStats
     from .graph.graphs import UnsupportedGraphError
     from .graph.statistics import load as load_profile
     from .profiler.batches import MaxBatch, max_batch
@@ -41,6 +42,7 @@ else:
 
 
 __all__ = [
+    "AllocatorStats",
     "Compiled",
     "MaxBatch",
     "MemoryTracker",

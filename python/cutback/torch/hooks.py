@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 TESTED = "2.13"
 
@@ -85,6 +86,39 @@ def check() -> None:
             '(compile, the backend "cutback", Partitioner, trace) does not work with this PyTorch; '
             "checkpoint, checkpoint_plan, checkpoint_contexts and MemoryTracker do"
         )
+
+
+class Profiler(NamedTuple):
+    """PyTorch's memory profiler from before Kineto."""
+
+    enable: Callable[[Any], None]  # in this thread, with the config
+    disable: Callable[[], list[list[Any]]]  # the events of each thread, in order
+    mark: Callable[[str], AbstractContextManager[Any]]  # an event of this name
+    config: Any
+
+
+def memory_profiler() -> Profiler | None:
+    """None: this PyTorch does not have it."""
+    try:
+        from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
+        from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
+        from torch.autograd import ProfilerConfig, ProfilerState
+
+        config = ProfilerConfig(
+            ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig()
+        )
+    except (AttributeError, ImportError, TypeError):
+        return None
+    return Profiler(_enable_profiler_legacy, _disable_profiler_legacy, _RecordFunctionFast, config)
+
+
+def is_profiled() -> bool:
+    """Is a profiler at work in this thread, or one of Kineto's in any?"""
+    import torch
+    from torch.autograd import profiler
+
+    here = torch._C._autograd._profiler_enabled()
+    return bool(here or getattr(profiler, "_is_profiler_enabled", False))
 
 
 def add_guard(holds: Callable[[], bool]) -> None:

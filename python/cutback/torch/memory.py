@@ -6,7 +6,7 @@ import functools
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ class Event(NamedTuple):
 
 _ALLOCATORS = ("_empty_strided_cpu", "_empty_strided_cuda", "_empty_strided_cpu_pinned")
 _INDUCTOR = "inductor.buffer"
+_TANGENT = "tangent"
 
 
 def watch_inductor() -> None:
@@ -198,12 +199,7 @@ class MemoryTracker(TorchDispatchMode):
             if not isinstance(tensor, torch.Tensor):
                 continue
             for storage in _storages(tensor):
-                number = self._known.get(id(storage))
-                if number is not None:
-                    if storage.nbytes() != self._lives[number].bytes:
-                        self._resize(number, storage.nbytes(), str(func))
-                    continue
-                if storage in self._before:
+                if self._is_known(storage, str(func)):
                     continue
                 if given is None:
                     tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
@@ -213,6 +209,15 @@ class MemoryTracker(TorchDispatchMode):
                     continue
                 self._appear(storage, str(func))
         return result
+
+    def _is_known(self, storage: Any, op: str) -> bool:
+        """Has it been seen? It may have another size by now."""
+        number = self._known.get(id(storage))
+        if number is None:
+            return storage in self._before
+        if storage.nbytes() != self._lives[number].bytes:
+            self._resize(number, storage.nbytes(), op)
+        return True
 
     def _resize(self, number: int, size: int, op: str) -> None:
         """An op made a storage larger or smaller."""
@@ -347,3 +352,44 @@ class MemoryTracker(TorchDispatchMode):
         for number, size in self._at_peak().items():
             found[self._lives[number].op] += size
         return dict(found)
+
+
+class StepTracker(MemoryTracker):
+    """Follows the memory of forwards and their backwards, which may be far apart: frees are seen
+    between them, too, up to :meth:`end`. For compiled code, whose arguments and results are told
+    it, or that runs inside it."""
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._ended = False
+
+    def end(self) -> None:
+        """Frees are no longer followed."""
+        self._ended = True
+
+    def given(self, args: Sequence[Any], count: bool) -> None:
+        """Arguments: the caller's, or tangents, which count."""
+        for t in args:
+            for storage in _storages(t) if isinstance(t, torch.Tensor) else ():
+                if id(storage) in self._known or storage in self._before:
+                    continue
+                if count:
+                    self._appear(storage, _TANGENT)
+                else:
+                    self._before.add(storage)
+
+    def made(self, result: Any, op: str) -> None:
+        """What an op returned that ran outside of it."""
+        for t in tree_iter(result):
+            for storage in _storages(t) if isinstance(t, torch.Tensor) else ():
+                if not self._is_known(storage, op):
+                    self._appear(storage, op)
+
+    def has_made(self, values: Iterable[Any]) -> bool:
+        """Does all of their memory come from ops, none from arguments?"""
+        for t in tree_iter(values):
+            for storage in _storages(t) if isinstance(t, torch.Tensor) else ():
+                number = self._known.get(id(storage))
+                if number is None or self._lives[number].op == _TANGENT:
+                    return False
+        return True

@@ -19,12 +19,14 @@ from ... import budgets
 from .. import hooks
 from ..graph import codegen
 from ..graph.counter import replace_draws
-from ..graph.graphs import UnsupportedGraphError, location
+from ..graph.graphs import UnsupportedGraphError, attribute, location
 from ..graph.leaves import aot_backend
 from ..graph.sizes import hint, sizes_as
+from . import scratch
 from .inductor import Watch
 from .partition import Partitioner, prepare
 from .several import ModelPartitioner
+from .wishes import may_offload
 
 CODEGENS = ("eager", "inductor")
 
@@ -39,12 +41,24 @@ def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed
     return compiler
 
 
-def _forward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+def _watched(gm: fx.GraphModule, name: str, graph: scratch.Graph | None) -> codegen.Boxed:
+    """A forward or backward whose first run is measured."""
+    if graph is None:
+        return codegen.compile_boxed(gm, name)
+    block = graph.backward if name == "backward" else graph.forward
+    own = [attribute(gm, str(n.target)) for n in gm.graph.find_nodes(op="get_attr")]
+    block.constants([t for t in own if isinstance(t, torch.Tensor)])
+    return codegen.compile_boxed(gm, name, block)
+
+
+def _forward(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], graph: scratch.Graph | None
+) -> codegen.Boxed:
     context = TracingContext.try_get()
     meta: Any = None if context is None else context.fw_metadata
     if getattr(meta, "bw_donated_idxs", 0) is None:  # to PyTorch None is some, when it runs
         meta.bw_donated_idxs = []
-    return codegen.compile_boxed(gm, "forward")
+    return _watched(gm, "forward", graph)
 
 
 def _inner_gradients(gm: fx.GraphModule) -> bool:
@@ -111,18 +125,63 @@ def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
     return call
 
 
-def _backward(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
-    return _first_derivatives(codegen.compile_boxed(gm, "backward"))
+def _backward(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], graph: scratch.Graph | None
+) -> codegen.Boxed:
+    return _first_derivatives(_watched(gm, "backward", graph))
+
+
+def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
+    """The budget, where it bounds what planned graphs make; of live bytes."""
+    total, plans = partitioner.total, partitioner.plans
+    if not partitioner.bounds_sizes or partitioner.measure == "saved":
+        return None
+    if total is None:
+        whole = None if partitioner.shared_by_calls else partitioner.limit_bytes(1)
+        return whole or partitioner.bytes_of_budget()
+    budget = plans[0].numbers["budget_bytes"] if len(plans) == 1 else None
+    return None if budget is None else budget - total.static_bytes
+
+
+def _tell_of_scratch(partitioner: ModelPartitioner, stats: scratch.AllocatorStats) -> None:
+    """Is a step over its budget by what kernels take? Said once."""
+    is_latest = partitioner.kernels is not None and partitioner.kernels.stats is stats
+    limit = _limit_of_step(partitioner)
+    if limit is None or partitioner.told_of_scratch or partitioner.waits or not is_latest:
+        return
+    lower = 2 * limit - stats.peak_bytes  # by as much as it is over
+    wish = budgets.text(lower) if lower > 0 else None
+    if partitioner.budget is not None and budgets.is_share(partitioner.budget) and lower > 0:
+        wish = f"{partitioner.budget[2] * lower / limit:.2f}"
+    text = scratch.excess_text(stats, limit, wish)
+    if text is not None:
+        partitioner.told_of_scratch = True
+        warnings.warn(text, stacklevel=2)
+
+
+def _measured(partitioner: Partitioner) -> scratch.Graph | None:
+    """A graph whose first step is to be measured: where there is a budget for what the allocator
+    has. What moves to the host is not the device's."""
+    moves = partitioner.offload or may_offload(partitioner.policy)
+    if not isinstance(partitioner, ModelPartitioner) or partitioner.budget is None or moves:
+        return None
+    if not scratch.can_measure():
+        return None
+    if partitioner.kernels is None:
+        tell = functools.partial(_tell_of_scratch, partitioner)
+        partitioner.kernels = scratch.Kernels(tell)
+    return partitioner.kernels.graph()
 
 
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     inner = partitioner.budget is not None and _inner_gradients(gm)
 
     def compiled(keep: bool) -> Any:
+        graph = _measured(partitioner)
         backend = aot_backend(
             partitioner,
-            fw_compiler=_forward,
-            bw_compiler=_backward,
+            fw_compiler=functools.partial(_forward, graph=graph),
+            bw_compiler=functools.partial(_backward, graph=graph),
             inference_compiler=_inference(partitioner, inner),
             keep_inference_input_mutations=keep,
         )

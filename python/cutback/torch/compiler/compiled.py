@@ -30,6 +30,7 @@ from .backends import make_backend
 from .growing import LargerError
 from .inductor import CompilerNote
 from .saved_plans import Path
+from .scratch import AllocatorStats
 from .several import ModelPartitioner
 
 _KERNELS = (
@@ -227,6 +228,12 @@ class Runner:
             return whole
         return contextlib.nullcontext()
 
+    @property
+    def allocator_stats(self) -> AllocatorStats | None:
+        """What the first step took by PyTorch's allocator."""
+        kernels = self.partitioner.kernels
+        return None if kernels is None else kernels.stats
+
     def save_plans(self, path: Path) -> None:
         """Plans in force, to a file."""
         self._take_up_plan()
@@ -271,6 +278,12 @@ class CompiledFunction:
     def compiler_notes(self) -> list[CompilerNote]:
         """What Inductor did to the plans, with ``codegen="inductor"``."""
         return self._runner.partitioner.compiler_notes
+
+    @property
+    def allocator_stats(self) -> AllocatorStats | None:
+        """What the first step under a budget took by PyTorch's allocator, beside what its tensors
+        took; None: it has not ended, or was not measured."""
+        return self._runner.allocator_stats
 
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
@@ -335,6 +348,12 @@ class Context:
         """Of all functions."""
         return [note for runner in self.runners for note in runner.partitioner.compiler_notes]
 
+    @property
+    def allocator_stats(self) -> AllocatorStats | None:
+        """Of the function that takes most."""
+        found = [s for s in (runner.allocator_stats for runner in self.runners) if s is not None]
+        return max(found, key=lambda stats: stats.peak_bytes, default=None)
+
     def save_plans(self, path: Path) -> None:
         """Plans in force, to a file."""
         planned = [runner for runner in self.runners if runner.partitioner.plans]
@@ -396,6 +415,13 @@ class CompiledModule(OptimizedModule):
         """What Inductor did to the plans, with ``codegen="inductor"``."""
         notes: list[CompilerNote] = self.dynamo_ctx.compiler_notes
         return notes
+
+    @property
+    def allocator_stats(self) -> AllocatorStats | None:
+        """What the first step under a budget took by PyTorch's allocator, beside what its tensors
+        took; None: it has not ended, or was not measured."""
+        stats: AllocatorStats | None = self.dynamo_ctx.allocator_stats
+        return stats
 
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the

@@ -198,8 +198,8 @@ def compile(
             error in the first step, ``"min"`` afterwards, as for a longer batch in mid-epoch.
 
     Returns:
-        A module or function like ``model``, with the properties ``plans`` and ``compiler_notes``
-        and the method ``save_plans(path)``.
+        A module or function like ``model``, with the properties ``plans``, ``compiler_notes`` and
+        ``allocator_stats`` and the method ``save_plans(path)``.
 
     Raises:
         BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the

@@ -24,7 +24,7 @@ from torch import fx
 from ..graph.emitter import RUN_OF
 from ..graph.graphs import ends, is_tangent
 from ..graph.sizes import hint
-from ..memory import MemoryTracker, watch_inductor
+from ..memory import StepTracker, watch_inductor
 
 MOST_PLANS = 3
 """How often a plan is made anew because of Inductor's estimate."""
@@ -258,40 +258,14 @@ def best_estimate(
 # ---- after: the first step ---------------------------------------------------------------------
 
 
-class _FirstStep(MemoryTracker):
-    """Follows the memory of one forward and its backward, which may be far apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.forward_ended = False
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._ended = False  # frees are seen between forward and backward, too
-
-    def end(self) -> None:
-        self._ended = True
-
-    def given(self, args: Sequence[Any], count: bool) -> None:
-        """Arguments: the caller's, or tangents, which count."""
-        for t in args:
-            if isinstance(t, torch.Tensor):
-                storage = t.untyped_storage()
-                if id(storage) in self._known or storage in self._before:
-                    continue
-                if count:
-                    self._appear(storage, "tangent")
-                else:
-                    self._before.add(storage)
-
-
 class Watch:
     """The compiled functions of one joint graph, until their first step has been measured."""
 
     def __init__(self) -> None:
         self.note: CompilerNote | None = None
         self.lever = LEVERS[0]
-        self._step: _FirstStep | None = None
+        self._step: StepTracker | None = None
+        self._forward_ended = False
 
     def compile(self, gm: Any, inputs: Any, **options: Any) -> Any:
         """Inductor's ``inner_compile`` for this graph."""
@@ -311,16 +285,17 @@ class Watch:
         if self.note.measured_bytes is not None:
             compiled.current_callable = run
             return run(args)
-        self._step = step = _FirstStep()
+        self._step = step = StepTracker()
+        self._forward_ended = False
         step.given(args, count=False)
         with step:
             result = run(args)
-        step.forward_ended = True
+        self._forward_ended = True
         return result
 
     def _backward(self, compiled: Any, run: Callable[..., Any], args: list[Any]) -> Any:
         step, note = self._step, self.note
-        if step is None or note is None or not step.forward_ended:
+        if step is None or note is None or not self._forward_ended:
             compiled.current_callable = run
             return run(args)
         self._step = None

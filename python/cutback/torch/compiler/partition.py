@@ -30,6 +30,7 @@ from ..graph.leaves import IsLeaf
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from . import inductor, reference
 from .saved_plans import Part, SavedPlans
+from .scratch import Kernels
 from .totals import Total, with_total
 from .wishes import Policy, chooser, may_offload, of_tags
 
@@ -226,6 +227,11 @@ class Partitioner(CustomPartitionerFn):
         """What Inductor did to the plans; one for each graph that it compiled."""
         self.watch: inductor.Watch | None = None
         """Of the graph that is being compiled, where the code's first step can be measured."""
+        self.shared_by_calls = False
+        """Has each plan in force a part of the budget, for calls that are pending together?"""
+        self.kernels: Kernels | None = None
+        """What the first step takes by the allocator, where that is measured."""
+        self.told_of_scratch = False
         self.error: Exception | None = None
         """What the last graph failed with, as it was before PyTorch wrapped it."""
 
@@ -477,6 +483,7 @@ class Partitioner(CustomPartitionerFn):
             "plans": [],
             "compiler_notes": [],
             "watch": None,
+            "kernels": None,
             "profile": None,  # its times stay
             "on_plan": None,
             "error": None,

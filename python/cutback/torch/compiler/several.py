@@ -152,7 +152,7 @@ class ModelPartitioner(Partitioner):
         self._parts = [
             Part(document, *part_of(schedule, order, g)) for g, document in enumerate(documents)
         ]
-        self._joint, self._joint_common = self.plans[-1], common
+        self._joint, self._joint_common, self.shared_by_calls = self.plans[-1], common, False
         self._covered = [Counter(keys)]
         self._next_round()
         return True
@@ -175,7 +175,7 @@ class ModelPartitioner(Partitioner):
         self._stale = False
         self._waited = 0
         self._rounds += 1
-        self.compiler_notes = []
+        self.compiler_notes, self.kernels = [], None
 
     # ---- calls that are pending together --------------------------------------------------------
 
@@ -392,7 +392,7 @@ class ModelPartitioner(Partitioner):
         except BaseException:
             self.plans = before
             raise
-        self._parts, self._joint = parts, None
+        self._parts, self._joint, self.shared_by_calls = parts, None, True
         self._covered = [*self._patterns, *(Counter({key: 1}) for key in alone)]
         self._next_round()
 
@@ -460,12 +460,12 @@ class ModelPartitioner(Partitioner):
         compiled anew."""
         if not self._sizes.begin_anew():
             return False
-        self._stale = False
+        self._stale = self.shared_by_calls = False
         self._rounds = 0
         self._documents, self._parts, self._joint = {}, [], None
         self._graphs, self._patterns, self._covered, self._seen = {}, [], [], None
         self._step, self._commons = None, {}
-        self.plans, self.compiler_notes = [], []
+        self.plans, self.compiler_notes, self.kernels = [], [], None
         return True
 
     def larger(self, inputs: Sequence[Any]) -> dict[Any, int]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from torch import fx
 
@@ -20,9 +21,30 @@ from .graphs import attribute, module_path
 Boxed = Callable[[list[Any]], Any]
 
 
+class Watch(Protocol):
+    """Somebody who looks at some runs of a graph, op by op."""
+
+    def op(self, name: str) -> AbstractContextManager[Any]:
+        """What an op runs in."""
+        ...
+
+    def seen(self, result: Any) -> None:
+        """What it returned; its arguments are still there."""
+        ...
+
+    def dropped(self, *values: Any) -> AbstractContextManager[Any]:
+        """What the last uses of values end in."""
+        ...
+
+    def choose(self, run: Boxed, watched: Boxed) -> Boxed:
+        """A function that takes one of both for each run."""
+        ...
+
+
 class _Text:
-    def __init__(self, gm: fx.GraphModule) -> None:
+    def __init__(self, gm: fx.GraphModule, watch: Watch | None) -> None:
         self.gm = gm
+        self.watch = watch
         self.globals: dict[str, Any] = {}
         self._named: dict[int, str] = {}
         self.names: dict[fx.Node, str] = {}
@@ -88,9 +110,22 @@ def _last_uses(order: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     return dying
 
 
-def compile_boxed(gm: fx.GraphModule, name: str = "step") -> Boxed:
-    """A function of a list of arguments, which it empties, that runs the graph's nodes in order."""
-    text = _Text(gm)
+def compile_boxed(gm: fx.GraphModule, name: str = "step", watch: Watch | None = None) -> Boxed:
+    """A function of a list of arguments, which it empties, that runs the graph's nodes in order.
+
+    Args:
+        watch: has a second function beside it, which tells of each op.
+    """
+    run = _function(gm, name, None)
+    if watch is None:
+        return run
+    chosen = watch.choose(run, _function(gm, name, watch))
+    chosen._boxed_call = True  # type: ignore[attr-defined]
+    return chosen
+
+
+def _function(gm: fx.GraphModule, name: str, watch: Watch | None) -> Boxed:
+    text = _Text(gm, watch)
     order = list(gm.graph.nodes)
     placeholders = [n for n in order if n.op == "placeholder"]
     body = [n for n in order if n.op != "placeholder"]
@@ -131,16 +166,26 @@ def _statement(text: _Text, node: fx.Node, parts: list[fx.Node] | None) -> None:
     """One call. Parts of a tuple get names at once, so that each can be let go of alone."""
     call = text.call(node)
     text.modules[len(text.lines) + 2] = module_path(node)  # lines count from 1, after "def"
-    if parts is None:
-        text.lines.append(f"{text.names[node]} = {call}")
-    elif not parts:
-        text.lines.append(call)
+    name = text.names[node] if parts is None else "t"
+    if text.watch is None:
+        text.lines.append(call if parts == [] else f"{name} = {call}")
     else:
-        text.lines.append(f"t = {call}")
+        op, seen = text.constant(text.watch.op, "watch"), text.constant(text.watch.seen, "watch")
+        text.lines.append(f"with {op}({str(node.target)!r}): {name} = {call}")
+        text.modules[len(text.lines) + 2] = module_path(node)
+        text.lines.append(f"{seen}({name})")
+    if parts:
         text.lines += [f"{text.names[p]} = t[{p.args[1]}]" for p in parts]
+    if parts or (parts is not None and text.watch is not None):
         text.lines.append("del t")
 
 
 def _drop(text: _Text, nodes: Sequence[fx.Node]) -> None:
-    if nodes:
-        text.lines.append("del " + ", ".join(text.names[n] for n in nodes))
+    if not nodes:
+        return
+    names = ", ".join(text.names[n] for n in nodes)
+    if text.watch is None:
+        text.lines.append(f"del {names}")
+    else:
+        dropped = text.constant(text.watch.dropped, "watch")
+        text.lines.append(f"with {dropped}({names}): del {names}")

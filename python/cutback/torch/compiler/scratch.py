@@ -1,0 +1,328 @@
+"""What kernels take while they run: the first step of planned code under PyTorch's memory profiler.
+
+Plans and trackers count what ops return. A kernel may take more and give it back before it returns
+(scratch): on the CPU a batch norm's backward holds a second gradient of its input. So of every
+graph with a budget the first forward and the first backward run as code that marks each op in the
+profiler's events (``graph/codegen.py``) and tells a tracker of its result. The allocator's level at
+any moment inside an op is then what the tracker says is there beside it, plus what the op has taken
+so far. The profiler is the one that PyTorch had before Kineto: it knows nothing of devices' clocks
+and takes microseconds to begin and end; and it is not in the way of a profiler that the user has
+prepared but not started. Where the user's own is at work, or a graph of CUDA's is captured, ours
+stands aside, and a later step is measured.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+from ... import budgets
+from .. import hooks
+from ..graph.codegen import Boxed
+from ..memory import StepTracker
+from .together import MOST_CALLS
+
+MARGIN = 0.02
+"""How far over a budget scratch may be before anything is said."""
+
+_MARK = "cutback: an op"
+
+
+class GraphPeak(NamedTuple):
+    """A forward or backward of one graph, at its peak by the allocator."""
+
+    phase: str
+    """``"forward"`` or ``"backward"``."""
+    peak_bytes: int
+    """Most bytes at one moment, scratch of kernels included, with what the step's graphs held
+    before."""
+    tensor_bytes: int
+    """Most bytes of tensors alone at one moment."""
+    op: str
+    """What ran at the peak: ``"aten.mm.default"``."""
+    op_bytes: int
+    """Its scratch there."""
+
+
+class AllocatorStats(NamedTuple):
+    """What the first planned step took by PyTorch's allocator, beside what its tensors took. Bytes
+    count as ``live_bytes`` of :attr:`cutback.Plan.numbers`: of what the planned graphs make."""
+
+    peak_bytes: int
+    """Most bytes at one moment, scratch of kernels included."""
+    tensor_bytes: int
+    """Most bytes of tensors at one moment, as plans and :class:`MemoryTracker` count."""
+    op: str
+    """What ran at the peak: ``"aten.mm.default"``."""
+    op_bytes: int
+    """Its scratch there: what it took and gave back while it ran."""
+    by_op: dict[str, int]
+    """The largest scratch of each kind of op that takes some, the largest first."""
+    graphs: list[GraphPeak]
+    """Forwards and backwards, in the order in which they ran."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """How much scratch adds to the peak."""
+        return self.peak_bytes - self.tensor_bytes
+
+    def __repr__(self) -> str:
+        size = budgets.text
+        text = f"first step: peak {size(self.peak_bytes)} by the allocator, "
+        text += f"{size(self.tensor_bytes)} of tensors"
+        if self.scratch_bytes:
+            text += f"; {self.op} takes {size(self.op_bytes)} of scratch at the peak"
+        return f"<cutback.torch.AllocatorStats: {text}>"
+
+
+# ---- the profiler ------------------------------------------------------------------------------
+
+
+_PROFILER = hooks.memory_profiler()
+
+
+def can_measure() -> bool:
+    """Has this PyTorch what it takes?"""
+    return _PROFILER is not None
+
+
+def _is_free() -> bool:
+    """May a profiler be started in this thread?"""
+    if hooks.is_profiled():
+        return False
+    return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+class _Profile:
+    """PyTorch's memory profiler, in this thread."""
+
+    def __init__(self) -> None:
+        self.most: list[int] = []
+        """What each marked op took at most, from its beginning; there when it has ended."""
+
+    def __enter__(self) -> None:
+        assert _PROFILER is not None
+        _PROFILER.enable(_PROFILER.config)
+
+    def __exit__(self, *error: Any) -> None:
+        assert _PROFILER is not None
+        for events in _PROFILER.disable():
+            self.most += _most_bytes(events)
+
+
+class _Pause:
+    """No profiler for a while: PyTorch would say on the terminal that it does not know the size of
+    memory from before that is freed."""
+
+    def __init__(self, profile: _Profile) -> None:
+        self.profile = profile
+
+    def __enter__(self) -> None:
+        self.profile.__exit__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.profile.__enter__()
+
+
+def _most_bytes(events: Sequence[Any]) -> Iterator[int]:
+    """Of one thread, whose events are in order."""
+    depth = live = most = 0
+    inside = None  # depth of the op
+    for event in events:
+        kind = event.kind()
+        if kind == "push":
+            depth += 1
+            if inside is None and event.name() == _MARK:
+                inside, live, most = depth, 0, 0
+        elif kind == "pop":
+            if depth == inside:
+                inside = None
+                yield most
+            depth -= 1
+        elif kind == "memory_alloc" and inside is not None:
+            live += event.cpu_memory_usage() + event.cuda_memory_usage()
+            most = max(most, live)
+
+
+# ---- graphs ------------------------------------------------------------------------------------
+
+
+class Kernels:
+    """The graphs of one model, up to the end of their first step."""
+
+    def __init__(self, tell: Callable[[AllocatorStats], None]) -> None:
+        self.stats: AllocatorStats | None = None
+        self.lock = threading.Lock()
+        self._tell = tell
+        self._graphs: list[Graph] = []
+        self._rows: list[GraphPeak] = []
+        self._by_op: dict[str, int] = {}
+        self._tracker: StepTracker | None = None
+
+    def graph(self) -> Graph:
+        """Another graph of the model."""
+        graph = Graph(self)
+        self._graphs.append(graph)
+        return graph
+
+    def tracker(self) -> StepTracker:
+        """Of the step."""
+        if self._tracker is None:
+            self._tracker = StepTracker()
+        return self._tracker
+
+    def take(self, row: GraphPeak, scratch: dict[str, int]) -> None:
+        """What a forward or backward took."""
+        self._rows.append(row)
+        for op, size in scratch.items():
+            self._by_op[op] = max(size, self._by_op.get(op, 0))
+
+    def ended(self) -> None:
+        """The backward of a graph has ended; with the last of them the step is measured."""
+        if any(graph.runs and not graph.is_done for graph in self._graphs):
+            return
+        self._graphs = [graph for graph in self._graphs if not graph.is_done]
+        if self._tracker is not None:
+            self._tracker.end()
+            self._tracker = None
+        if not self._rows:
+            return
+        top = max(self._rows, key=lambda row: row.peak_bytes)
+        by_op = sorted(self._by_op.items(), key=lambda item: -item[1])
+        self.stats = AllocatorStats(
+            top.peak_bytes, max(row.tensor_bytes for row in self._rows), top.op, top.op_bytes,
+            dict(by_op), list(self._rows),
+        )  # fmt: skip
+        self._tell(self.stats)
+
+
+class Graph:
+    """Forward and backward of one graph. Forwards are measured until a backward has been: several
+    calls may be pending, and some may never have one."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels = kernels
+        self.forward = _Block(self, is_backward=False)
+        self.backward = _Block(self, is_backward=True)
+        self.runs = 0  # of the forward
+        self.is_done = False
+
+    def done(self) -> None:
+        """Nothing is measured any more."""
+        self.is_done = True
+        self.forward.watched = self.backward.watched = None
+
+
+class _Block:
+    """A forward or backward, as :class:`graph.codegen.Watch` has it."""
+
+    def __init__(self, graph: Graph, is_backward: bool) -> None:
+        self.graph = graph
+        self.is_backward = is_backward
+        self.watched: Boxed | None = None
+        self._tracker: StepTracker | None = None
+        self._profile = _Profile()
+        self._op = ("", 0)  # name, bytes before it
+        self._rows: list[tuple[str, int, int]] = []  # of ops: name, bytes after it, result's bytes
+        self._constants: list[torch.Tensor] = []
+
+    def constants(self, tensors: list[torch.Tensor]) -> None:
+        """What the graph has of its own: nothing that it makes."""
+        self._constants = tensors
+
+    def op(self, name: str) -> AbstractContextManager[Any]:
+        """See :class:`graph.codegen.Watch`; so below."""
+        assert _PROFILER is not None and self._tracker is not None
+        self._op = name, self._tracker.live_bytes
+        return _PROFILER.mark(_MARK)
+
+    def seen(self, result: Any) -> None:
+        assert self._tracker is not None
+        name, before = self._op
+        self._tracker.made(result, name)
+        self._rows.append((name, self._tracker.live_bytes, self._tracker.live_bytes - before))
+
+    def dropped(self, *values: Any) -> AbstractContextManager[Any]:
+        assert self._tracker is not None
+        return nullcontext() if self._tracker.has_made(values) else _Pause(self._profile)
+
+    def choose(self, run: Boxed, watched: Boxed) -> Boxed:
+        self.watched = watched
+
+        def call(args: list[Any]) -> Any:
+            watched = self.watched
+            if watched is None or (self.is_backward and not self.graph.runs) or not _is_free():
+                return run(args)
+            lock = self.graph.kernels.lock
+            if not lock.acquire(blocking=False):  # another thread is measured
+                return run(args)
+            try:
+                result = self._measure(run, watched, args)
+            finally:
+                lock.release()
+            if self.is_backward:
+                self.graph.kernels.ended()
+            return result
+
+        return call
+
+    def _measure(self, run: Boxed, watched: Boxed, args: list[Any]) -> Any:
+        """One run. It may raise: then a later one is measured. Of many forwards the last are not;
+        what they saved counts as arguments of their backward."""
+        tracker = self._tracker = self.graph.kernels.tracker()
+        tracker.given(self._constants, count=False)
+        tracker.given(args, count=self.is_backward)
+        if not self.is_backward and self.graph.runs >= MOST_CALLS:
+            return run(args)
+        self._rows, self._profile = [], _Profile()
+        before = tracker.live_bytes
+        try:
+            with self._profile:
+                result = watched(args)
+        finally:
+            self._tracker = None
+        self._note(before, self._profile.most)
+        return result
+
+    def _note(self, before: int, most: list[int]) -> None:
+        rows, self._rows = self._rows, []
+        graph = self.graph
+        graph.runs += not self.is_backward
+        if len(rows) == len(most):  # all marks came through
+            scratch: dict[str, int] = {}
+            peak = GraphPeak("backward" if self.is_backward else "forward", before, before, "", 0)
+            for (op, after, made), taken in zip(rows, most, strict=True):
+                beside = max(0, taken - max(0, made))
+                if beside:
+                    scratch[op] = max(beside, scratch.get(op, 0))
+                if after + beside > peak.peak_bytes:
+                    peak = peak._replace(peak_bytes=after + beside, op=op, op_bytes=beside)
+                peak = peak._replace(tensor_bytes=max(peak.tensor_bytes, after))
+            graph.kernels.take(peak, scratch)
+        if self.is_backward:
+            graph.done()
+
+
+def excess_text(stats: AllocatorStats, limit: int, lower: str | None) -> str | None:
+    """What is said where scratch takes the step over its budget. Where tensors alone are over it,
+    the reason is another one.
+
+    Args:
+        limit: of what the planned graphs make.
+        lower: a budget that is lower by as much; None: there is none.
+    """
+    if not stats.tensor_bytes <= limit < stats.peak_bytes / (1 + MARGIN):
+        return None
+    advice = "No lower budget leaves so much room: have it beside the budget"
+    if lower is not None:
+        advice = f"Ask for a lower budget (about {lower}), or have that room beside it"
+    return (
+        f"kernels take scratch that plans do not count, most of it {stats.op} "
+        f"({budgets.text(stats.op_bytes)}): with it the first step's peak is "
+        f"{budgets.text(stats.peak_bytes)} ({stats.peak_bytes} bytes), where the budget is "
+        f"{budgets.text(limit)} ({limit} bytes). {advice}"
+    )

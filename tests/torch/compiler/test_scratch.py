@@ -1,0 +1,317 @@
+"""What kernels take beside plans: the first step is measured by the allocator, and what is over the
+budget is said. The oracle is PyTorch's own profiler around a whole step."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.profiler import ProfilerActivity, schedule
+
+import cutback.torch as ct
+from cutback.torch.compiler import scratch
+
+pytestmark = pytest.mark.filterwarnings("error:kernels take scratch")
+
+BATCH_NORM = "aten.native_batch_norm_backward.default"
+
+
+class Net(nn.Module):
+    """Convolutions and batch norms, whose backward holds a second gradient on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(3, 24, 3, padding=1), nn.BatchNorm2d(24)
+        self.conv2, self.norm2 = nn.Conv2d(24, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.pool, self.last = nn.MaxPool2d(2, 2), nn.Linear(32 * 8 * 8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(self.norm1(self.conv1(x)).relu())
+        x = self.pool(self.norm2(self.conv2(x)).relu())
+        return self.last(x.flatten(1)).square().mean()
+
+
+def net() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return Net(), torch.randn(16, 3, 33, 33)
+
+
+def mlp() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*[nn.Linear(64, 64), nn.Tanh()] * 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x).square().mean()
+
+    return Loss(), torch.randn(256, 64)
+
+
+profile = functools.partial(
+    torch.profiler.profile, activities=[ProfilerActivity.CPU], profile_memory=True
+)
+
+
+def peak_by_profiler(step: Callable[[], Any]) -> int:
+    """Most bytes that PyTorch's profiler sees at one moment of a step."""
+    with profile() as p:
+        step()
+    events = [e for e in p.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def steps(run: Any, x: torch.Tensor, n: int = 1) -> list[torch.Tensor]:
+    losses = []
+    for _ in range(n):
+        run.zero_grad(set_to_none=True)
+        loss = run(x)
+        loss.backward()
+        losses.append(loss.detach())
+    return losses
+
+
+@pytest.mark.parametrize("door", ["compile", "by name"])
+def test_a_batch_norm_takes_more_than_its_budget(door: str, ran: Counter[str]) -> None:
+    model, x = net()
+    plain = copy.deepcopy(model)
+    plans: list[Any] = []
+    if door == "compile":
+        compiled = ct.compile(model, budget=0.8)
+    else:
+        options = {"budget": 0.8, "on_plan": plans.append}
+        compiled = torch.compile(model, backend="cutback", options=options)
+    with pytest.warns(UserWarning, match="kernels take scratch") as told:
+        losses = steps(compiled, x)
+    assert ran == {"forward": 1, "backward": 1}
+    losses += steps(compiled, x, 2)  # nothing more is said
+    expected = steps(plain, x, 3)
+    assert all(torch.equal(a, b) for a, b in zip(losses, expected, strict=True))
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)
+    for b, c in zip(model.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(b, c)
+    model.zero_grad(set_to_none=True)
+    by_profiler = peak_by_profiler(lambda: compiled(x).backward())
+    (text,) = [str(w.message) for w in told]
+    assert f"most of it {BATCH_NORM}" in text and "Ask for a lower budget (about 0." in text
+    (said,) = [int(t.split(" bytes)")[0]) for t in text.split("peak is ")[1].split("(")[1:2]]
+    assert said == pytest.approx(by_profiler, rel=0.05)
+    if door == "by name":
+        return
+    stats = compiled.allocator_stats
+    assert stats.peak_bytes == said
+    with ct.MemoryTracker() as memory:
+        steps(compiled, x)
+    (plan,) = compiled.plans
+    assert stats.tensor_bytes == memory.peak_bytes <= plan.numbers["budget_bytes"]
+    assert stats.scratch_bytes == said - stats.tensor_bytes
+    largest = 16 * 24 * 33 * 33 * 4
+    assert largest <= stats.by_op[BATCH_NORM] < 1.01 * largest
+    assert stats.op == BATCH_NORM and [g.phase for g in stats.graphs] == ["forward", "backward"]
+    assert stats.graphs[0].peak_bytes < stats.graphs[1].peak_bytes == stats.peak_bytes
+    assert f"{BATCH_NORM} takes 1.60 MiB of scratch at the peak" in repr(stats)
+
+
+def test_products_of_matrices_take_none() -> None:
+    model, x = mlp()
+    compiled = ct.compile(model, budget=0.8)
+    assert compiled.allocator_stats is None
+    steps(compiled, x)  # a warning would be an error
+    stats = compiled.allocator_stats
+    assert stats.tensor_bytes == compiled.plans[0].numbers["live_bytes"]
+    assert stats.scratch_bytes < 0.01 * stats.peak_bytes
+    model.zero_grad(set_to_none=True)
+    by_profiler = peak_by_profiler(lambda: compiled(x).backward())
+    assert stats.peak_bytes == pytest.approx(by_profiler, rel=0.01)
+
+
+def test_what_it_takes_at_first_is_over_then() -> None:
+    """Later steps run the plain code, whether they are profiled or not."""
+    model, x = mlp()
+    compiled = ct.compile(model, budget=0.8)
+    kernels = compiled.dynamo_ctx.runners
+    steps(compiled, x)
+    (graph,) = [g for k in kernels for g in [k.partitioner.kernels]]
+    assert graph._graphs == [] and graph._tracker is None
+    before = compiled.allocator_stats
+    steps(compiled, x, 2)
+    assert compiled.allocator_stats is before
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_step_that_raises(phase: str) -> None:
+    raises = [phase]
+
+    @torch.library.custom_op(f"cutback_scratch::{phase}", mutates_args=())
+    def op(x: torch.Tensor, where: str) -> torch.Tensor:
+        if where in raises:
+            raises.remove(where)
+            raise ArithmeticError(where)
+        return x * 2
+
+    op.register_fake(lambda x, where: torch.empty_like(x))
+    op.register_autograd(lambda ctx, g: (op(g, "backward"), None))
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return op(x.sin(), "forward").cos().sum()
+
+    compiled = ct.compile(function, budget="40kB")
+    x = torch.randn(1000, requires_grad=True)
+    with pytest.raises(ArithmeticError, match=phase):
+        compiled(x).backward()
+    assert not torch.autograd._profiler_enabled()
+    assert compiled.allocator_stats is None
+    x.grad = None
+    compiled(x).backward()
+    assert not torch.autograd._profiler_enabled()
+    assert torch.equal(x.grad, -(x.detach().sin() * 2).sin() * 2 * x.detach().cos())
+    assert compiled.allocator_stats.tensor_bytes == compiled.plans[0].numbers["live_bytes"]
+
+
+def test_it_stands_aside_for_the_users_profiler() -> None:
+    model, x = net()
+    compiled = ct.compile(model, budget=0.8)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with profile() as p:
+            steps(compiled, x)
+    assert not any("scratch" in str(w.message) for w in told)
+    assert compiled.allocator_stats is None
+    names = {e.name for e in p.events()}
+    assert "aten::native_batch_norm_backward" in names
+    assert not any("cutback" in name for name in names)
+    with pytest.warns(UserWarning, match="kernels take scratch"):
+        steps(compiled, x)
+    assert compiled.allocator_stats.op == BATCH_NORM
+
+
+def test_a_profiler_that_warms_up_keeps_its_events() -> None:
+    model, x = mlp()
+    compiled = ct.compile(model, budget=0.8)
+    ready: list[set[str]] = []
+    with profile(
+        schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
+        on_trace_ready=lambda p: ready.append({e.name for e in p.events()}),
+    ) as p:
+        for _ in range(2):
+            steps(compiled, x)
+            p.step()
+    assert compiled.allocator_stats is not None  # measured while theirs warmed up
+    (names,) = ready
+    assert {"aten::addmm", "aten::tanh"} <= names
+
+
+def test_without_a_budget_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = net()
+    for budget in (None, "fastest"):
+        compiled = ct.compile(model, budget=budget)
+        steps(compiled, x)
+        assert compiled.allocator_stats is None
+    smallest = ct.compile(model, budget="min")
+    steps(smallest, x)  # no figure was asked for
+    assert smallest.allocator_stats.scratch_bytes > 0
+    monkeypatch.setattr(scratch, "_PROFILER", None)  # a PyTorch without its old profiler
+    torch._dynamo.reset()
+    compiled = ct.compile(model, budget=0.8)
+    steps(compiled, x)
+    assert compiled.allocator_stats is None
+
+
+def test_graphs_that_share_a_budget() -> None:
+    """With breaks the plan of all graphs is measured, with what the others hold."""
+    model, x = mlp()
+    layers = model.layers
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = layers[:4](x)
+        torch._dynamo.graph_break()
+        return layers[4:](x).square().mean()
+
+    compiled = ct.compile(broken, budget=0.9)
+    for _ in range(2):
+        model.zero_grad(set_to_none=True)
+        compiled(x).backward()
+    (plan,) = compiled.plans
+    stats = compiled.allocator_stats
+    assert [g.phase for g in stats.graphs] == ["forward"] * 2 + ["backward"] * 2
+    assert stats.tensor_bytes <= plan.numbers["live_bytes"] < 1.02 * stats.tensor_bytes
+    forwards = [g for g in stats.graphs if g.phase == "forward"]
+    assert forwards[0].tensor_bytes < forwards[1].tensor_bytes  # the first's results are held
+
+
+def test_with_the_optimizer_the_rest_of_the_budget_counts() -> None:
+    model, x = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = ct.compile(model, budget=0.8, measure="total", optimizer=optimizer)
+    with pytest.warns(UserWarning, match="kernels take scratch"):
+        steps(compiled, x)
+    plan, stats = compiled.plans[0], compiled.allocator_stats
+    assert stats.tensor_bytes <= plan.numbers["live_bytes"]
+    assert stats.tensor_bytes + plan.problem["static_bytes"] <= plan.numbers["budget_bytes"]
+    torch._dynamo.reset()
+    roomy = ct.compile(model, budget="1GiB", measure="total", optimizer=optimizer)
+    steps(roomy, x)
+    assert roomy.allocator_stats.op == BATCH_NORM
+    saved = ct.compile(net()[0], budget=0.8, measure="saved")
+    steps(saved, x)  # such a budget bounds no peak
+    assert saved.allocator_stats.op == BATCH_NORM
+
+
+@pytest.mark.parametrize("budget", ["share", "bytes"])
+def test_calls_that_are_pending_together(budget: str) -> None:
+    """What the other call has saved is there when the backward of one takes its scratch."""
+    model, x = net()
+    whole = ct.compile(model)
+    whole(x).backward()
+    one, y = whole.plans[0].numbers["live_bytes"], x.flip(0)
+    torch._dynamo.reset()
+    compiled = ct.compile(model, budget=0.8 if budget == "share" else int(1.5 * one))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            (compiled(x) + compiled(y)).backward()
+    stats = compiled.allocator_stats
+    assert [g.phase for g in stats.graphs] == ["forward", "forward", "backward"]
+    model.zero_grad(set_to_none=True)
+    with ct.MemoryTracker() as memory:
+        (compiled(x) + compiled(y)).backward()
+    assert stats.tensor_bytes == pytest.approx(memory.peak_bytes, abs=8)  # the sum and its gradient
+    said = [str(w.message) for w in told if "scratch" in str(w.message)]
+    if budget == "share":
+        assert not said  # of all calls, which share is not known here
+    else:
+        assert len(said) == (stats.peak_bytes > 1.02 * int(1.5 * one) >= stats.tensor_bytes)
+
+
+@pytest.mark.parametrize("forwards", [3, 20])
+def test_forwards_without_a_backward(forwards: int) -> None:
+    """They are no step, however many there were."""
+    model, x = net()
+    compiled = ct.compile(model, budget=0.8)
+    for _ in range(forwards):
+        compiled(x + 1)
+    assert compiled.allocator_stats is None
+    with pytest.warns(UserWarning, match="kernels take scratch"):
+        steps(compiled, x)
+    stats = compiled.allocator_stats
+    assert [g.phase for g in stats.graphs].count("backward") == 1
+    with ct.MemoryTracker() as memory:
+        steps(compiled, x)
+    # of a forward that was not measured the loss is not known
+    assert memory.peak_bytes - 4 * (forwards > 16) == stats.tensor_bytes
