@@ -199,6 +199,11 @@ static cb_status make(maker *m, cb_preset preset, cb_error *err) {
 cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset, cb_arena *arena,
                             cb_error *err) {
     CB_TRY(cb_refuse_insides(cut->f->p, "frontier", err));
+    if (cut->f->inlines) { /* an op that runs again has one time here, whoever reads it */
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "frontier: not of problems with inlinings, in which making a value again "
+                       "takes more or less by who reads it; plan for budgets one by one");
+    }
     cb_arena scratch;
     cb_arena_init(&scratch, arena->alloc);
     cb_tradeoffs made = {.cut = cut};

@@ -25,8 +25,11 @@ static void collect(const cb_facts *f, cb_explanation *e, bool *seen) {
         uint32_t s = p->value_storage[v];
         if (e->plan->decision[v] == CB_DECISION_NONE || seen[s] || f->root[s] == CB_NONE) continue;
         seen[s] = true;
-        e->line[e->n_line++] = (cb_explained){
-            .storage = s, .value = v, .op = f->root[s], .bytes = p->storage_bytes[s]};
+        e->line[e->n_line++] = (cb_explained){.storage = s,
+                                              .value = v,
+                                              .op = f->root[s],
+                                              .made = cb_unit_made(f, f->unit[s]),
+                                              .bytes = p->storage_bytes[s]};
     }
     if (e->n_line > 0) cb_sort(e->line, e->n_line, sizeof *e->line, compare_lines);
 }
@@ -93,9 +96,11 @@ static void find_readers(const cb_facts *f, uint32_t *seen, uint32_t *count, uin
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
         if (p->op_flags[op] & CB_POP_VIEW) continue;
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]];
             if (f->root[s] == CB_NONE || seen[s] == op) continue;
+            if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
             seen[s] = op;
             if (list) list[count[s]] = op;
             count[s]++;
@@ -149,7 +154,6 @@ cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan, cb_arena
                               cb_explanation *out, cb_error *err) {
     cb_explanation e = {.p = p, .plan = plan};
     cb_facts facts;
-    CB_TRY(cb_refuse_insides(p, "explain", err));
     CB_TRY(cb_facts_make(p, plan->device, arena, &facts, err));
     CB_TRY(cb_follow_schedule(&facts, &plan->schedule, err));
     bool *seen = CB_NEW(arena, bool, p->n_storage), *alive = CB_NEW(arena, bool, p->n_storage);

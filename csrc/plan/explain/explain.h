@@ -13,6 +13,7 @@ typedef struct cb_explained { /* one storage that the backward needs */
     uint32_t storage;
     uint32_t value; /* the first that has a decision; it speaks for its views */
     uint32_t op;    /* that allocates the storage: what would run again */
+    uint32_t made;  /* the outputs that would */
     uint64_t bytes;
     bool at_peak; /* alive at the peak of this plan */
     cb_change otherwise;

@@ -8,7 +8,13 @@ static bool same_schedule(const cb_sim *sim, const cb_schedule *s) {
     uint32_t n = 0;
     if (sim->n_step != s->n_step || sim->backward_starts != s->backward_starts) return false;
     for (size_t t = 0; t < sim->step.len; t++) {
-        if (sim->keep.at[t] && sim->step.at[t].op != s->step[n++]) return false;
+        const cb_sim_step *step = &sim->step.at[t];
+        if (!sim->keep.at[t]) continue;
+        bool inner = cb_has_inside(sim->f->p, step->op);
+        if (step->op != s->step[n]) return false;
+        if (inner && step->made != cb_made_at(sim->f->p, s, n)) return false;
+        if ((sim->taken.len > 0 ? sim->taken.at[t] : 0) != cb_taken_at(s, n)) return false;
+        n++;
     }
     return true;
 }
@@ -29,10 +35,30 @@ static void note_steps(cb_whatif *w) {
     }
 }
 
+static void note_run(cb_whatif *w, uint32_t unit, bool late, bool *ran) {
+    w->again[unit] |= ran[unit] || late;
+    ran[unit] = true;
+}
+
+/* Of each op, or of each output that is made; and what is taken in. */
 static void note_reruns(cb_whatif *w, const cb_schedule *s, bool *ran) {
+    const cb_facts *f = w->f;
+    const cb_problem *p = f->p;
     for (uint32_t t = 0; t < s->n_step; t++) {
-        w->again[s->step[t]] |= ran[s->step[t]] || t >= s->backward_starts;
-        ran[s->step[t]] = true;
+        uint32_t op = s->step[t], made = cb_made_at(p, s, t);
+        uint64_t taken = cb_taken_at(s, t);
+        bool late = t >= s->backward_starts;
+        if (!cb_has_units(f, op)) note_run(w, op, late, ran);
+        for (uint32_t v = p->out_begin[op]; cb_has_units(f, op) && v < p->out_begin[op + 1]; v++) {
+            uint32_t at = v - p->out_begin[op];
+            if (cb_makes(made, at)) note_run(w, f->unit_begin[op] + at, late, ran);
+        }
+        for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++) {
+            if (!(taken >> i & 1)) continue;
+            uint32_t v = p->inlining[p->inline_begin[op] + i].value;
+            uint32_t unit = f->unit[p->value_storage[v]];
+            if (unit != CB_NONE) note_run(w, unit, late, ran);
+        }
     }
 }
 
@@ -66,9 +92,9 @@ static cb_status take_stock(cb_whatif *w, const cb_schedule *s, cb_error *err) {
     w->start = CB_NEW(&w->arena, uint32_t, f->n_base);
     w->need = CB_NEW(&w->arena, uint32_t, f->p->n_storage);
     w->life_begin = CB_NEW(&w->arena, uint32_t, (size_t)f->p->n_storage + 1);
-    w->asked_in = CB_NEW(&w->arena, uint32_t, f->p->n_op);
-    w->again = CB_NEW(&w->arena, bool, f->p->n_op);
-    bool *ran = CB_NEW(&w->arena, bool, f->p->n_op);
+    w->asked_in = CB_NEW(&w->arena, uint32_t, f->n_unit);
+    w->again = CB_NEW(&w->arena, bool, f->n_unit);
+    bool *ran = CB_NEW(&w->arena, bool, f->n_unit);
     if (!w->start || !w->need || !w->life_begin || !w->asked_in || !w->again || !ran)
         return cb_no_memory(err);
     note_reruns(w, s, ran);
@@ -123,15 +149,18 @@ static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
     w->asked_in[top] = w->asks;
     if (!CB_PUSH(&w->arena, w->stack, top)) return false;
     while (w->stack.len > 0) {
-        uint32_t op = w->stack.at[--w->stack.len];
-        bool view = p->op_flags[op] & CB_POP_VIEW; /* brought up to date for free */
-        if (!view && !CB_PUSH(&w->arena, w->other.list, cb_pair_make(anchor, op))) return false;
+        uint32_t id = w->stack.at[--w->stack.len], op = cb_unit_op(f, id);
+        bool view = cb_is_view(f, op); /* brought up to date for free */
+        if (!view && !CB_PUSH(&w->arena, w->other.list, cb_pair_make(anchor, id))) return false;
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, id));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-            uint32_t v = p->in_value[j], s = p->value_storage[v], maker = p->value_op[v];
-            uint32_t root = f->root[s];
-            if (root == CB_NONE || f->position[root] >= f->base_backward) continue;
-            if (w->asked_in[maker] == w->asks || !cb_may_rerun(f, root) || is_alive(w, s, anchor) ||
-                has_pair(w, cb_pair_make(anchor, root)))
+            uint32_t v = p->in_value[j], s = p->value_storage[v], unit = f->unit[s];
+            if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
+            if (unit == CB_NONE || f->position[unit] >= f->base_backward) continue;
+            uint32_t maker = cb_is_view(f, p->value_op[v]) ? p->value_op[v] : unit;
+            if (w->asked_in[maker] == w->asks || !cb_may_rerun(f, unit) || is_alive(w, s, anchor) ||
+                has_pair(w, cb_pair_make(anchor, unit)) ||
+                has_pair(w, cb_pair_make(anchor, unit | CB_INLINE)))
                 continue;
             w->asked_in[maker] = w->asks;
             if (!CB_PUSH(&w->arena, w->stack, maker)) return false;
@@ -140,23 +169,49 @@ static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-/* The schedule in which `top` runs in the forward only. */
-static void drop_reruns(const cb_whatif *w, uint32_t top, uint32_t *step, cb_schedule *out) {
+typedef struct steps { /* of a schedule under way */
+    uint32_t n, *step, *made;
+    uint64_t *taken;
+} steps;
+
+static void add_step(steps *out, uint32_t op, uint32_t made, uint64_t taken) {
+    out->step[out->n] = op;
+    out->made[out->n] = made;
+    out->taken[out->n++] = taken;
+}
+
+/* What a step takes in when all may read `value` in memory. */
+static uint64_t taken_beside(const cb_whatif *w, uint32_t step, uint32_t made, uint32_t value) {
+    const cb_problem *p = w->f->p;
+    uint32_t op = w->schedule.step[step];
+    uint64_t taken = cb_taken_at(&w->schedule, step);
+    return taken ? cb_taken_read(p, op, made, taken & ~cb_inlining_bit(p, op, value)) : 0;
+}
+
+/* The schedule in which the unit `top` runs in the forward only. */
+static void drop_reruns(const cb_whatif *w, uint32_t top, steps *to, cb_schedule *out) {
     const cb_schedule *s = &w->schedule;
-    const uint32_t *position = w->f->position;
-    uint32_t n = 0;
+    const cb_facts *f = w->f;
+    uint32_t op = cb_unit_op(f, top), own = cb_unit_made(f, top), value = cb_unit_value(f, top);
     bool placed = false;
     for (uint32_t t = 0; t <= s->n_step; t++) {
-        bool behind = t < s->n_step && w->base[t] && position[s->step[t]] >= position[top];
+        bool base = t < s->n_step && w->base[t];
+        bool behind = base && f->position[s->step[t]] >= f->position[top];
+        bool joins = !placed && behind && s->step[t] == op && t < s->backward_starts;
         if (!placed && (behind || t == s->backward_starts)) {
             placed = true;
-            step[n++] = top;
+            if (!joins) add_step(to, op, own, 0);
         }
-        if (t == s->backward_starts) out->backward_starts = n;
-        if (t < s->n_step && s->step[t] != top) step[n++] = s->step[t];
+        if (t == s->backward_starts) out->backward_starts = to->n;
+        if (t == s->n_step) break;
+        uint32_t made = cb_made_at(f->p, s, t);
+        if (s->step[t] == op) made = joins ? made | own : made & ~own;
+        if (made) add_step(to, s->step[t], made, taken_beside(w, t, made, value));
     }
-    out->n_step = n;
-    out->step = step;
+    out->n_step = to->n;
+    out->step = to->step;
+    out->made = to->made;
+    out->taken = f->inlines ? to->taken : NULL;
 }
 
 /* What ran again for the reruns and for others too is now for those others alone, so decisions are
@@ -167,10 +222,13 @@ static cb_status save_instead(cb_whatif *w, uint32_t op, cb_error *err) {
     cb_decisions found;
     cb_arena_init(&scratch, w->f->alloc);
     cb_status status = CB_OK;
-    uint32_t *step = CB_NEW(&scratch, uint32_t, (size_t)w->schedule.n_step + 1);
-    if (!step) status = cb_no_memory(err);
+    size_t most = (size_t)w->schedule.n_step + 1;
+    steps to = {.step = CB_NEW(&scratch, uint32_t, most),
+                .made = CB_NEW(&scratch, uint32_t, most),
+                .taken = CB_NEW(&scratch, uint64_t, most)};
+    if (!to.step || !to.made || !to.taken) status = cb_no_memory(err);
     if (status == CB_OK) {
-        drop_reruns(w, op, step, &other);
+        drop_reruns(w, op, &to, &other);
         status = cb_decisions_of(w->f, &other, &scratch, &found, err);
     }
     if (status == CB_OK)
@@ -191,7 +249,7 @@ static cb_status recompute_instead(cb_whatif *w, uint32_t op, uint32_t anchor, c
 
 cb_status cb_whatif_flip(cb_whatif *w, uint32_t storage, cb_change *out, cb_error *err) {
     const cb_facts *f = w->f;
-    uint32_t op = f->root[storage], anchor = w->need[storage];
+    uint32_t op = f->unit[storage], anchor = w->need[storage];
     *out = (cb_change){0};
     if (!w->exact || op == CB_NONE || f->position[op] >= f->base_backward ||
         cb_stays_to_end(f, storage))

@@ -27,13 +27,13 @@ typedef struct cb_whatif {
     cb_schedule schedule;     /* borrowed */
     bool *base;               /* [n_step] see decisions.h */
     cb_pairs pairs, other;    /* of the plan; of the one tried */
-    bool *again;              /* [n_op] runs more than once, or in the backward */
+    bool *again;              /* [n_unit] runs, or is taken in, more than once or in the backward */
     uint32_t *start;          /* [n_base] first step that runs for the base op */
     uint32_t *need;           /* [n_storage] first base op that reads it in the backward */
     uint32_t *life_begin;     /* [n_storage + 1] into `life` */
     cb_sim_life *life;        /* of the plan, by storage */
-    uint32_t *asked_in, asks; /* [n_op] stamps */
-    CB_VEC(uint32_t) stack;
+    uint32_t *asked_in, asks; /* [n_unit] stamps */
+    CB_VEC(uint32_t) stack;   /* units, and ops that are views */
     uint64_t peak_bytes, saved_bytes;
     int64_t time_ps;
 } cb_whatif;

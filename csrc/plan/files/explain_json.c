@@ -78,7 +78,8 @@ static void put_line(cb_json_writer *w, const cb_explanation *e, const cb_explai
     cb_json_put_string(w, "type", e->p->value_type[line->value]);
     cb_json_put_u64(w, "bytes", line->bytes);
     put_op(w, e->p, line->op);
-    cb_json_put_int(w, "run_ps", cb_op_time_ps(e->p, line->op, plan->device));
+    int64_t run_ps = cb_run_time_ps(e->p, line->op, line->made, plan->device);
+    cb_json_put_int(w, "run_ps", run_ps);
     put_readers(w, e, line->storage, false);
     put_readers(w, e, line->storage, true);
     cb_json_put_string(w, "decision", cb_decision_names[plan->decision[line->value]]);

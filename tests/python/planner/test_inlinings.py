@@ -7,8 +7,10 @@ import json
 
 import pytest
 from agreement import both, refused
-from insides import casts, two_branches
+from evaluate import check_plan
+from insides import SPEED, casts, two_branches
 
+import cutback
 from cutback import _native
 
 
@@ -134,3 +136,11 @@ def test_inlinings_survive_a_round_trip_in_any_order():
     assert json.loads(_native.problem_json(json.dumps(again)))["fingerprint"] == before
     again["inlinings"].pop()
     assert json.loads(_native.problem_json(json.dumps(again)))["fingerprint"] != before
+
+
+def test_the_frontier_says_that_it_knows_no_inlinings():
+    with pytest.raises((NotImplementedError, ValueError), match="with inlinings"):
+        cutback.frontier(json.dumps(casts()))
+    plan = cutback.plan(casts(), budget=0.5, measure="saved", device=SPEED)
+    check_plan(casts(), plan.document, SPEED)
+    assert (plan.numbers["lower_bound_ps"] or 0) <= plan.numbers["time_ps"]
