@@ -1,13 +1,14 @@
 /* AdamW with its moments in 8 bits (after Dettmers et al. 2022): blocks of CB_STATE_BLOCK elements
  * have scales of their own, the largest of the block.
  *
- *     m is m_scale s |s| / 127^2, where s is an integer in -127 .. 127
- *     v is v_scale c^4 / 255^4, where c is an integer in 0 .. 255, 0 only where v is 0
+ *     m is the sign of s times m_scale 2^((|s| - 127) / 8), s an integer in -127 .. 127
+ *     v is v_scale 2^((c - 255) / 8), c an integer in 0 .. 255
+ *     where a power of two between whole ones is a straight line, and s = 0 and c = 0 stand for 0
  *
- * So a root of a moment has steps of one size: sqrt(v), which m is divided by, is known to within
- * 2 / c of itself over four decades, and small moments are not lost beside large ones. A moment
- * changes by less than such a step at a time, and would stay where it is if it were rounded to the
- * nearest; so it is rounded up or down by noise, which is a function of the element and of t. */
+ * So a moment is known to within an eighth of itself, over four decades of m and nine of v: small
+ * moments are not lost beside large ones, and v is 0 only where it was. A moment changes by less
+ * than such a step at a time, and would stay where it is if it were rounded to the nearest; so it
+ * is rounded up or down by noise, a function of the element and of t, and right in the mean. */
 #include "elements.h"
 #include "optimizers.h"
 

@@ -322,25 +322,22 @@ INLINE void NAME(adamw_8bit_block)(const double *f, const cb_optim_row *row, int
     const real b2 = FACTOR(CB_ADAMW_8BIT_B2), a2 = FACTOR(CB_ADAMW_8BIT_A2);
     const real keep = FACTOR(CB_ADAMW_8BIT_KEEP), rate = FACTOR(CB_ADAMW_8BIT_RATE);
     const real root = FACTOR(CB_ADAMW_8BIT_ROOT), eps = FACTOR(CB_ADAMW_8BIT_EPS);
-    const real m_unit = (real)*m_scale / (real)(127 * 127);
-    const real v_unit = (real)*v_scale / (real)4228250625.0; /* 255^4 */
+    const real m_unit = (real)*m_scale, v_unit = (real)*v_scale;
     const uint32_t seed = (uint32_t)f[CB_ADAMW_8BIT_SEED];
     real m_new[CB_STATE_BLOCK], v_new[CB_STATE_BLOCK];
     for (int64_t i = 0; i < n; i++) {
-        const int s = m[i], c = v[i];
-        const real g = GRADIENT, c2 = (real)(c * c);
-        m_new[i] = b1 * ((real)(s < 0 ? -s * s : s * s) * m_unit) + a1 * g;
-        v_new[i] = b2 * (c2 * c2 * v_unit) + a2 * g * g;
+        const int s = m[i];
+        const real g = GRADIENT, size = (real)share_of(s < 0 ? -s : s, 127) * m_unit;
+        m_new[i] = b1 * (s < 0 ? -size : size) + a1 * g;
+        v_new[i] = b2 * ((real)share_of(v[i], 255) * v_unit) + a2 * g * g;
         p[i] = p[i] * keep - rate * m_new[i] / (square_root(v_new[i]) * root + eps);
     }
     const float m_most = NAME(largest)(m_new, n), v_most = NAME(largest)(v_new, n);
     const float m_inverse = m_most > 0 ? 1 / m_most : 0, v_inverse = v_most > 0 ? 1 / v_most : 0;
     for (int64_t i = 0; i < n; i++) {
         const uint32_t noise = noise_of((uint32_t)(at + i) + seed);
-        const float up = (float)(noise & 0xFFFF) * 0x1p-16f, over = (float)(noise >> 16) * 0x1p-16f;
-        const float size = sqrtf(fabsf((float)m_new[i]) * m_inverse) * 127 + up;
-        const float level = sqrtf(sqrtf((float)v_new[i] * v_inverse)) * 255 + over;
-        const int s = (int)(size < 127 ? size : 127), c = (int)(level < 255 ? level : 255);
+        const int s = code_of(fabsf((float)m_new[i]) * m_inverse, 127, noise & 0xFFFFF);
+        const int c = code_of((float)v_new[i] * v_inverse, 255, noise >> 12);
         m[i] = (int8_t)(m_new[i] < 0 ? -s : s);
         v[i] = (uint8_t)(c == 0 && v_new[i] > 0 ? 1 : c);
     }

@@ -39,6 +39,17 @@ INLINE uint32_t noise_of(uint32_t x) {
     return x ^ x >> 16;
 }
 
+/* A share of the largest number of a block as a code of eight steps an octave, `most` for 1: the
+ * upper bits of the share as an f32. Noise of 20 bits rounds it up or down. */
+INLINE int code_of(float share, int most, uint32_t noise) {
+    const int code = (int)((bits_of(share) + noise) >> 20) - (127 * 8 - most);
+    return code < 0 ? 0 : (code < most ? code : most);
+}
+
+INLINE float share_of(int code, int most) {
+    return code == 0 ? 0 : float_of((uint32_t)(code + 127 * 8 - most) << 20);
+}
+
 #define real float
 #define square_root sqrtf
 #define magnitude fabsf

@@ -11,9 +11,11 @@ from .base import Optimizer
 class AdamW8bit(Optimizer):
     """AdamW whose moments take a byte each (after Dettmers et al. 2022): 0.254 of the bytes of f32.
 
-    Blocks of 256 elements have scales of their own: ``m`` is ``m_scale * s * abs(s) / 127**2`` with
-    s in -127 .. 127 (a byte in two's complement), ``v`` is ``v_scale * (c / 255)**4``. Both are
-    rounded up or down by noise, the same in each run. It steps arrays, and no compiled step.
+    Blocks of 256 elements have scales of their own: Codes have eight steps an octave:
+    ``abs(m)`` is ``m_scale * 2**((abs(s) - 127) / 8)`` with s in -127 .. 127 (a byte in two's
+    complement), ``v`` is ``v_scale * 2**((c - 255) / 8)`` with c in 0 .. 255, on straight lines
+    between whole powers; 0 is 0. They are rounded up or down by noise, the same in each run, and
+    right in the mean. It steps arrays, and no compiled step.
 
     Args:
         lr, betas, eps, weight_decay, groups, maximize: as for :class:`AdamW`.

@@ -18,32 +18,41 @@ def noise(n, t):
     x ^= x >> 15
     x = x * 0x846CA68B % 2**32
     x ^= x >> 16
-    return (x & 0xFFFF).astype(F4) * F4(2**-16), (x >> 16).astype(F4) * F4(2**-16)
+    return (x & 0xFFFFF).astype(int), (x >> 12).astype(int)
+
+
+def share(code, most):
+    """Eight steps an octave, even within it; 0 for 0."""
+    octave, step = np.divmod(code - most, 8)
+    return np.where(code == 0, 0, 2.0**octave * (1 + step / 8))
+
+
+def rounded(x, inverse, most, noise):
+    """The code below or above, by how far it is to either, beside noise in 0 .. 2**20 - 1."""
+    x = np.abs(x.astype(F4)) * inverse
+    mantissa, octave = np.frexp(x)
+    place = (octave - 1.0) * 8 + (2 * mantissa.astype("f8") - 1) * 8 + most
+    code = np.floor(place + noise / 2.0**20).astype(int)
+    return np.where(x == 0, 0, np.clip(code, 0, most))
 
 
 def twin(x, g, t, o):
     """One step in f64; s and c are integers, scales f32, one for each 256 elements."""
     b1, b2 = o["betas"]
-    n = g.size
-    m_unit, v_unit = (np.repeat(x[key].astype("f8") / over, 256)[:n]
-                      for key, over in (("m_scale", 127.0**2), ("v_scale", 255.0**4)))  # fmt: skip
-    s, c = x["s"].astype("f8"), x["c"].astype("f8")
-    m = b1 * (s * np.abs(s) * m_unit) + (1 - b1) * g
-    v = b2 * (c * c * (c * c) * v_unit) + (1 - b2) * g * g
+    n, starts = g.size, np.arange(0, g.size, 256)
+    m_scale, v_scale = (np.repeat(x[key].astype("f8"), 256)[:n] for key in ("m_scale", "v_scale"))
+    m = b1 * (np.sign(x["s"]) * share(np.abs(x["s"]), 127) * m_scale) + (1 - b1) * g
+    v = b2 * (share(x["c"], 255) * v_scale) + (1 - b2) * g * g
     root = 1 / np.sqrt(1 - b2**t)
     rate = o["lr"] / (1 - b1**t)
     x["p"] = x["p"] * (1 - o["lr"] * o["weight_decay"]) - rate * m / (np.sqrt(v) * root + o["eps"])
-    starts = np.arange(0, n, 256)
+    inverse = {}
     for key, moment in (("m_scale", m), ("v_scale", v)):
         x[key] = np.maximum.reduceat(np.abs(moment.astype(F4)), starts)
-    inverse = {key: np.repeat(np.divide(F4(1), x[key], out=np.zeros_like(x[key]),
-                                        where=x[key] > 0), 256)[:n]
-               for key in ("m_scale", "v_scale")}  # fmt: skip
-    up, over = noise(n, t)
-    size = np.sqrt(np.abs(m.astype(F4)) * inverse["m_scale"]) * F4(127) + up
-    level = np.sqrt(np.sqrt(v.astype(F4) * inverse["v_scale"])) * F4(255) + over
-    x["s"] = np.minimum(size, 127).astype(int) * np.where(m < 0, -1, 1)
-    x["c"] = np.minimum(level, 255).astype(int)
+        inverse[key] = np.repeat(F4(1) / x[key], 256)[:n]
+    first, second = noise(n, t)
+    x["s"] = np.sign(m).astype(int) * rounded(m, inverse["m_scale"], 127, first)
+    x["c"] = rounded(v, inverse["v_scale"], 255, second)
     x["c"][(x["c"] == 0) & (v > 0)] = 1
 
 
