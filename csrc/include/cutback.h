@@ -442,7 +442,33 @@ CB_API CB_MUST_CHECK cb_status cb_tensor_table_new(cb_context *ctx, const cb_opt
                                                    cb_error *err);
 CB_API void cb_tensor_table_free(cb_tensor_table *table);
 CB_API void cb_tensor_table_set(cb_tensor_table *table, uint32_t i, const cb_optim_row *row);
-/* One step of every row, in one parallel region; `hyper` is [n_groups][n_hyper]. Everything is
+/* What a step does beside the update, in the same pass over memory. */
+typedef struct cb_extra_row { /* beside a row; NULL: not for this one */
+    void *average;            /* of the row's type and size */
+    void *copy;               /* n elements of copy_dtype, f16 or bf16 */
+    cb_dtype copy_dtype;
+} cb_extra_row;
+typedef struct cb_optim_extras {
+    double grad_factor;       /* gradients count times this: 1 / the scale of a loss */
+    double max_norm;          /* > 0: and are shortened to this norm, of all rows together */
+    double average_keep;      /* averages become average_keep of themselves and the rest of param */
+    bool skips;               /* where a gradient is not finite, nothing is stepped */
+    bool zeroes;              /* gradients are zeros after the step, or after it is skipped */
+    const cb_extra_row *rows; /* [n_rows], copied; NULL: no averages and copies */
+} cb_optim_extras;
+typedef struct cb_optim_outcome {
+    double norm; /* of all gradients, times grad_factor; NaN where one is not finite; -1: neither
+                    max_norm nor skips asked for it */
+    bool skipped;
+} cb_optim_outcome;
+/* For all steps from now on; NULL: none. On an error those before stay. */
+CB_API CB_MUST_CHECK cb_status cb_tensor_table_ask(cb_tensor_table *table,
+                                                   const cb_optim_extras *extras, cb_error *err);
+CB_API cb_optim_outcome
+cb_tensor_table_outcome(const cb_tensor_table *table); /* of the last step */
+
+/* One step of every row, in one parallel region, after one that reads all gradients where max_norm
+ * or skips ask for it; `hyper` is [n_groups][n_hyper]. Everything is
  * checked before anything is written, and then nothing can fail. */
 CB_API CB_MUST_CHECK cb_status cb_tensor_table_step(cb_tensor_table *table, const double *hyper,
                                                     uint32_t n_groups, cb_error *err);

@@ -132,6 +132,7 @@ cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const doubl
                             uint32_t n_groups, const cb_optim_row *rows, uint32_t n_rows,
                             cb_error *err) {
     const cb_optim_table x = {.optimizer = o,
+                              .grad_factor = 1,
                               .rows = rows,
                               .hyper = hyper,
                               .n_rows = n_rows,

@@ -11,9 +11,11 @@
 
 typedef struct cb_optim_table { /* what a step works on, checked */
     const cb_optimizer *optimizer;
-    const cb_optim_row *rows; /* [n_rows] */
-    const double *hyper;      /* [n_groups][n_hyper] */
-    void *scratch;            /* as large as the optimizer asked for */
+    const cb_optim_row *rows;      /* [n_rows] */
+    const double *hyper;           /* [n_groups][n_hyper] */
+    void *scratch;                 /* as large as the optimizer asked for */
+    const cb_optim_extras *extras; /* NULL: none */
+    double grad_factor;            /* of gradients, with what shortens them; 1 without extras */
     uint32_t n_rows, n_groups, n_hyper;
 } cb_optim_table;
 

@@ -4,13 +4,18 @@
  * memory with each other. */
 #include "table.h"
 
+#include <math.h>
+
 #include "../base/sort.h"
+#include "extras.h"
 
 typedef struct span { /* memory that the step writes */
     uintptr_t begin, end;
     uint32_t row;
-    uint32_t array; /* 0: the parameter, 1 + k: state k */
+    uint32_t array; /* 0: the parameter, 1 + k: state k, and then those below */
 } span;
+
+enum { AVERAGE, COPY, GRAD, N_EXTRA }; /* what extras write */
 
 struct cb_tensor_table {
     cb_arena arena; /* the table lies in it */
@@ -24,9 +29,15 @@ struct cb_tensor_table {
     cb_optim_row *row; /* [n_rows] */
     uint8_t *n_used;   /* [n_rows] states that a row had when it was checked */
     bool *row_moved;   /* [n_rows] its gradient is to be looked at */
-    span *written;     /* [n_rows * (1 + n_state)] */
+    span *written;     /* [n_rows * (1 + n_state + N_EXTRA)] */
     void *scratch;     /* of a step */
     size_t n_scratch;
+    bool asked;             /* extras are there */
+    cb_optim_extras extras; /* whose rows are: */
+    cb_extra_row *extra;    /* [n_rows] */
+    cb_optim_outcome outcome;
+    void *gradients; /* scratch of what is known of all of them */
+    size_t n_gradients;
 };
 
 cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimizer *o,
@@ -38,8 +49,9 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
     cb_optim_row *row = CB_NEW(&arena, cb_optim_row, n);
     uint8_t *n_used = CB_NEW(&arena, uint8_t, n);
     bool *row_moved = CB_NEW(&arena, bool, n);
-    span *written = CB_NEW(&arena, span, n * (1 + o->n_state));
-    if (!x || !row || !n_used || !row_moved || !written) {
+    cb_extra_row *extra = CB_NEW(&arena, cb_extra_row, n);
+    span *written = CB_NEW(&arena, span, n * (1 + o->n_state + N_EXTRA));
+    if (!x || !row || !n_used || !row_moved || !extra || !written) {
         cb_arena_free(&arena);
         return cb_no_memory(err);
     }
@@ -56,6 +68,7 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
                            .row = row,
                            .n_used = n_used,
                            .row_moved = row_moved,
+                           .extra = extra,
                            .written = written};
     *out = x;
     return CB_OK;
@@ -64,6 +77,7 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
 void cb_tensor_table_free(cb_tensor_table *table) {
     if (!table) return;
     cb_free(table->alloc, table->scratch);
+    cb_free(table->alloc, table->gradients);
     cb_arena arena = table->arena;
     cb_arena_free(&arena);
 }
@@ -75,7 +89,10 @@ void cb_tensor_table_set(cb_tensor_table *x, uint32_t i, const cb_optim_row *row
                 old->group == row->group;
     for (uint32_t k = 0; k < x->optimizer->n_state; k++) same &= old->state[k] == row->state[k];
     x->stale |= !same;
-    if (old->grad != row->grad) x->moved = x->row_moved[i] = true;
+    if (old->grad != row->grad) {
+        x->moved = x->row_moved[i] = true;
+        x->stale |= x->asked && x->extras.zeroes;
+    }
     *old = *row;
 }
 
@@ -87,6 +104,9 @@ static int by_address(const void *a, const void *b) {
 }
 
 static const char *name_of(const cb_tensor_table *x, const span *s) {
+    static const char *const extra[N_EXTRA] = {"average", "copy", "grad"};
+    const uint32_t n_state = x->optimizer->n_state;
+    if (s->array > n_state) return extra[s->array - 1 - n_state];
     return s->array == 0 ? "param" : x->optimizer->state[s->array - 1];
 }
 
@@ -97,14 +117,35 @@ static void add_span(cb_tensor_table *x, uint32_t row, uint32_t array, const voi
         (span){.begin = begin, .end = begin + bytes, .row = row, .array = array};
 }
 
-static cb_status make_scratch(cb_tensor_table *x, cb_error *err) {
-    const size_t wanted = cb_optim_scratch(x->optimizer, x->row, x->n_rows);
-    if (wanted <= x->n_scratch) return CB_OK;
+static cb_status add_extra(cb_tensor_table *x, uint32_t row, uint32_t which, const void *data,
+                           cb_dtype dtype, cb_error *err) {
+    const span named = {.row = row, .array = 1 + x->optimizer->n_state + which};
+    if (!data) return CB_OK;
+    if ((uintptr_t)data % cb_dtype_size(dtype)) {
+        return cb_fail(err, CB_INVALID, "%s: row %u: %s is not aligned to %zu bytes",
+                       x->optimizer->name, row, name_of(x, &named), cb_dtype_size(dtype));
+    }
+    add_span(x, row, named.array, data, (uint64_t)x->row[row].n * cb_dtype_size(dtype));
+    return CB_OK;
+}
+
+static cb_status add_extras(cb_tensor_table *x, uint32_t i, cb_error *err) {
+    const cb_optim_row *row = &x->row[i];
+    const cb_extra_row *extra = &x->extra[i];
+    CB_TRY(add_extra(x, i, AVERAGE, extra->average, row->dtype, err));
+    CB_TRY(add_extra(x, i, COPY, extra->copy, extra->copy_dtype, err));
+    return add_extra(x, i, GRAD, x->extras.zeroes ? row->grad : NULL, row->dtype, err);
+}
+
+/* Room for `wanted` bytes at *block, which holds *n. */
+static cb_status make_room(cb_tensor_table *x, void **block, size_t *n, size_t wanted,
+                           cb_error *err) {
+    if (wanted <= *n) return CB_OK;
     void *made = cb_malloc(x->alloc, wanted);
     if (!made) return cb_no_memory(err);
-    cb_free(x->alloc, x->scratch);
-    x->scratch = made;
-    x->n_scratch = wanted;
+    cb_free(x->alloc, *block);
+    *block = made;
+    *n = wanted;
     return CB_OK;
 }
 
@@ -124,6 +165,7 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
         add_span(x, i, 0, row->param, (uint64_t)row->n * cb_dtype_size(row->dtype));
         for (uint32_t k = 0; k < x->n_used[i]; k++)
             add_span(x, i, 1 + k, row->state[k], cb_optim_state_bytes(o, k, row));
+        if (x->asked) CB_TRY(add_extras(x, i, err));
     }
     cb_sort(x->written, x->n_written, sizeof *x->written, by_address);
     for (uint32_t s = 1; s < x->n_written; s++) {
@@ -134,7 +176,8 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
                        "memory of its own",
                        o->name, name_of(x, a), a->row, name_of(x, b), b->row);
     }
-    CB_TRY(make_scratch(x, err));
+    const size_t wanted = cb_optim_scratch(x->optimizer, x->row, x->n_rows);
+    CB_TRY(make_room(x, &x->scratch, &x->n_scratch, wanted, err));
     x->stale = false;
     x->moved = true;
     return CB_OK;
@@ -189,18 +232,76 @@ static cb_status check_numbers(cb_tensor_table *x, const cb_optim_table *view, c
     return x->stale ? refresh(x, view, err) : CB_OK;
 }
 
+static bool is_number(double x, double most) { return x >= 0 && x <= most; }
+
+cb_status cb_tensor_table_ask(cb_tensor_table *x, const cb_optim_extras *extras, cb_error *err) {
+    static const cb_extra_row none;
+    if (extras &&
+        !(is_number(extras->grad_factor, CB_HYPER_MOST) &&
+          is_number(extras->max_norm, CB_HYPER_MOST) && is_number(extras->average_keep, 1))) {
+        return cb_fail(err, CB_INVALID,
+                       "%s: grad_factor=%g, max_norm=%g and average_keep=%g; they must be finite "
+                       "and >= 0, the last at most 1",
+                       x->optimizer->name, extras->grad_factor, extras->max_norm,
+                       extras->average_keep);
+    }
+    for (uint32_t i = 0; extras && extras->rows && i < x->n_rows; i++) {
+        const cb_extra_row *row = &extras->rows[i];
+        if (!row->copy || row->copy_dtype == CB_F16 || row->copy_dtype == CB_BF16) continue;
+        return cb_fail(err, CB_UNSUPPORTED, "%s: the copy of row %u is %s; copies are f16 or bf16",
+                       x->optimizer->name, i, cb_dtype_name(row->copy_dtype));
+    }
+    const bool zeroed = x->asked && x->extras.zeroes;
+    x->asked = extras != NULL;
+    if (extras) x->extras = *extras;
+    x->stale |= zeroed != (extras && extras->zeroes);
+    for (uint32_t i = 0; i < x->n_rows; i++) {
+        const cb_extra_row *new = extras && extras->rows ? &extras->rows[i] : &none;
+        cb_extra_row *old = &x->extra[i];
+        x->stale |= new->average != old->average || new->copy != old->copy ||
+                    (new->copy &&new->copy_dtype != old->copy_dtype);
+        *old = *new;
+    }
+    x->extras.rows = x->extra;
+    return CB_OK;
+}
+
+cb_optim_outcome cb_tensor_table_outcome(const cb_tensor_table *x) { return x->outcome; }
+
+/* What is known of all gradients before the step. */
+static cb_status measure(cb_tensor_table *x, cb_optim_table *view, cb_error *err) {
+    const cb_optim_extras *extras = &x->extras;
+    view->extras = extras;
+    view->grad_factor = extras->grad_factor;
+    if (!extras->skips && extras->max_norm == 0) return CB_OK;
+    CB_TRY(make_room(x, &x->gradients, &x->n_gradients, cb_gradients_scratch(view), err));
+    const double square = cb_gradients_square(view, *x->pool, x->gradients);
+    x->outcome.norm = sqrt(square) * extras->grad_factor;
+    x->outcome.skipped = extras->skips && isnan(square);
+    if (extras->max_norm > 0) {
+        const double shorter = extras->max_norm / (x->outcome.norm + 1e-6);
+        if (!(shorter >= 1)) view->grad_factor *= shorter; /* also NaN */
+    }
+    return CB_OK;
+}
+
 cb_status cb_tensor_table_step(cb_tensor_table *x, const double *hyper, uint32_t n_groups,
                                cb_error *err) {
     cb_optim_table view = {.optimizer = x->optimizer,
                            .rows = x->row,
                            .hyper = hyper,
+                           .grad_factor = 1,
                            .n_rows = x->n_rows,
                            .n_groups = n_groups,
                            .n_hyper = x->optimizer->n_hyper};
     CB_TRY(cb_optimizer_check(x->optimizer, hyper, n_groups, err));
     CB_TRY(check_numbers(x, &view, err));
-    if (x->moved) CB_TRY(check_gradients(x, &view, err));
+    const bool zeroes = x->asked && x->extras.zeroes; /* gradients were checked with the others */
+    if (x->moved && !zeroes) CB_TRY(check_gradients(x, &view, err));
     view.scratch = x->scratch;
-    x->optimizer->step(&view, *x->pool);
+    x->outcome = (cb_optim_outcome){.norm = -1};
+    if (x->asked) CB_TRY(measure(x, &view, err));
+    if (!x->outcome.skipped) x->optimizer->step(&view, *x->pool);
+    else if (zeroes) cb_gradients_clear(&view, *x->pool);
     return CB_OK;
 }

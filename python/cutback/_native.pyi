@@ -148,6 +148,24 @@ class OptimizerTable:
         numbers: np.ndarray[Any, Any],
         /,
     ) -> None: ...
+    def ask(
+        self,
+        grad_factor: float = ...,
+        max_norm: float = ...,
+        average_keep: float = ...,
+        skips: bool = ...,
+        zeroes: bool = ...,
+        averages: tuple[np.ndarray[Any, Any] | None, ...] = ...,
+        copies: tuple[np.ndarray[Any, Any] | None, ...] = ...,
+        /,
+    ) -> None:
+        """What steps do beside the update from now on; without arguments, nothing. An average has
+        as many elements of its parameter's type, a copy of f16 or bf16."""
+
+    def outcome(self) -> tuple[float, bool]:
+        """The norm of all gradients (-1: it was not asked for), and whether the last step was
+        skipped."""
+
     def step_tensors(
         self,
         exchange: Any,

@@ -17,6 +17,7 @@ typedef struct cb_py_table {
     const cb_optimizer *optimizer;
     PyObject *names; /* tuple of str, one a row, for errors */
     PyObject *kept;  /* the Expression whose optimizer it is, or a name */
+    PyObject *asked; /* the arrays of extras, or NULL */
     uint32_t n_rows, n_state, n_number;
     cb_py_seen *seen; /* [n_rows][CB_PY_COLUMNS] where tensors lay at the latest step; or NULL */
     atomic_bool busy; /* a step is under way: a second thread, or a signal handler, is refused */
@@ -31,5 +32,7 @@ PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
 cb_status cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers, cb_error *error);
 
 PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args);
+PyObject *cb_py_table_ask(cb_py_table *self, PyObject *args);
+PyObject *cb_py_table_outcome(cb_py_table *self, PyObject *none);
 
 #endif

@@ -244,7 +244,7 @@ static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, readi
         cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), &error, NULL);
         return -1;
     }
-    count_steps(self, numbers, r);
+    if (!cb_tensor_table_outcome(self->core).skipped) count_steps(self, numbers, r);
     return 0;
 }
 

@@ -49,6 +49,7 @@ static void table_dealloc(cb_py_table *self) {
     Py_XDECREF(self->names);
     PyMem_Free(self->seen);
     Py_XDECREF(self->kept);
+    Py_XDECREF(self->asked);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -265,6 +266,7 @@ static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, 
     }
     cb_error error = {0};
     if (cb_py_table_run(self, numbers, &error) != CB_OK) return raise(self, &error);
+    if (cb_tensor_table_outcome(self->core).skipped) Py_RETURN_NONE;
     for (uint32_t i = 0; i < self->n_rows; i++) {
         const bool waits = x->grad[i] == Py_None;
         if (!waits) count_on(self, numbers, i, *taken + 1 - missed[i]);
@@ -302,6 +304,11 @@ static PyMethodDef table_methods[] = {
     {"step_tensors", (PyCFunction)cb_py_table_step_tensors, METH_VARARGS,
      "step_tensors(exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of, "
      "groups, /) -> ([(row, column, why), ...], rows without gradient); see _native.pyi"},
+    {"ask", (PyCFunction)cb_py_table_ask, METH_VARARGS,
+     "ask(grad_factor, max_norm, average_keep, skips, zeroes, averages, copies, /): what steps do "
+     "beside the update from now on; ask(): nothing"},
+    {"outcome", (PyCFunction)cb_py_table_outcome, METH_NOARGS,
+     "outcome() -> (norm of all gradients or -1, whether the step was skipped)"},
     {NULL, NULL, 0, NULL},
 };
 

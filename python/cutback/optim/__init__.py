@@ -30,6 +30,7 @@ from .algorithms import (
 )
 from .averaged import ASGD, ScheduleFreeAdamW
 from .base import Optimizer
+from .extras import Outcome
 from .layerwise import LAMB
 from .quantized import AdamW8bit
 from .recorded import RecordingError, foreach
@@ -49,6 +50,7 @@ __all__ = [
     "Lion",
     "NAdam",
     "Optimizer",
+    "Outcome",
     "RAdam",
     "RMSprop",
     "RecordingError",

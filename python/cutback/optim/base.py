@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import _native, tree
 from ..integers import integer
+from .extras import Extras, Outcome, check_arrays, outcome
 from .numbers import Row, betas, flag, least_zero
 from .state import Array, Kind, State, bytes_of, count, find_group, fitting, kind_of, loaded, zeros
 
@@ -75,6 +76,7 @@ class Optimizer:
                 )
         self._state = _nothing(np.zeros((), np.int64))
         self._table: _Table | None = None
+        self._asked = False  # whether the table was asked for extras
         self._whole: Any = None  # state, states in use and patterns that were last brought together
         self.rows()
         self._patterns()
@@ -154,12 +156,38 @@ class Optimizer:
             for state in used[find_group(name, patterns)]
         )
 
-    def step(self, params: Any, grads: Any) -> None:
+    def step(
+        self,
+        params: Any,
+        grads: Any,
+        *,
+        grad_scale: float | None = None,
+        max_norm: float | None = None,
+        averages: Any = None,
+        average_decay: float = 0.999,
+        copies: Any = None,
+        zero_grads: bool = False,
+    ) -> Outcome:
         """One step on arrays, **in place** and in one parallel region: ``grads`` is nested like
         ``params``, with None where a parameter has no gradient and stays as it is.
 
         Nothing compiles, whatever the sizes and however many arrays. The step is whole or, after an
         error or Ctrl-C, not begun.
+
+        Args:
+            params: parameters.
+            grads: their gradients.
+            grad_scale: what the loss was multiplied by: gradients are divided by it, and where one
+                is not finite nothing is stepped or counted. All gradients are read once before.
+            max_norm: gradients are shortened to this norm of all of them together. All are read
+                once before.
+            averages: nested like ``params``, None for those without: moving averages, ``a <-
+                average_decay * a + (1 - average_decay) * p`` after the step, of parameters that
+                have a gradient.
+            average_decay: in [0, 1].
+            copies: nested like ``params``: the new parameters, rounded to float16 or bfloat16
+                (``ml_dtypes``, or uint16 for its bits).
+            zero_grads: gradients are zeros after the step, also where it was skipped.
 
         Raises:
             ValueError, TypeError: the trees differ, an array is not one that can be stepped, two
@@ -175,7 +203,21 @@ class Optimizer:
             native = _native.OptimizerTable(self.native, tuple(names))
             table = _Table(structure, names, native)
         state, rows = self._take_up(table, leaves)
-        self._table = table
+        arrays = averages is not None or copies is not None
+        extras = Extras.checked(
+            type(self).__name__, grad_scale, max_norm, average_decay, zero_grads, arrays
+        )
+        if extras.any:
+            beside = [
+                None if x is None else _beside(structure, x, name)
+                for x, name in ((averages, "averages"), (copies, "copies"))
+            ]
+            zeroed = given if zero_grads else None
+            check_arrays(table.names, leaves, beside[0], beside[1], zeroed)
+            extras.ask(table.native, beside[0], beside[1], len(leaves))
+        elif self._asked:
+            table.native.ask()
+        self._table, self._asked = table, extras.any
         table.native.step(
             tuple(leaves),
             tuple(given),
@@ -186,6 +228,7 @@ class Optimizer:
             state.missed,
             state.numbers,
         )
+        return outcome(table.native) if extras.any else Outcome(None, False)
 
     def _take_up(self, table: _Table, leaves: Sequence[Any]) -> tuple[State, list[Row]]:
         """As :meth:`prepare`, without looking at what the core looks at anyway."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,12 +20,17 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from .. import optim as arrays
+from ..optim.extras import Outcome, outcome
+from ..optim.recorded import Recorded
+from .beside import Beside
 
 __all__ = ["ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam",
-           "RMSprop", "Rprop"]  # fmt: skip
+           "RMSprop", "Rprop", "foreach"]  # fmt: skip
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
+_SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
 Unfit = tuple[int, int, str]  # row, column, why
 
 
@@ -36,7 +41,7 @@ class _NotOursError(Exception):
 class _Known(NamedTuple):
     """The parameters of all groups as they were when they were last looked at."""
 
-    native: str
+    native: str | _native.Expression
     lists: list[list[Tensor]]  # one a group
     params: tuple[Tensor, ...]
     values: list[Any]  # of the optimizer's state
@@ -78,11 +83,16 @@ class _OnePass(torch.optim.Optimizer):
     why_torch: str | None = None
     """Why PyTorch's own code took the last step; None: it was taken here."""
 
+    outcome: Outcome = Outcome(None, False)
+    """What the last step has found."""
+    _told: _native.OptimizerTable | None = None  # a table whose steps do something beside
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._step_supports_amp_scaling = False  # a scaler unscales before the step
+        # A scaler looks for infinities, and leaves unscaling to the step.
+        self._step_supports_amp_scaling = True
 
-    def _native_name(self) -> str:
+    def _native_name(self) -> str | _native.Expression:
         """The optimizer in the core.
 
         Raises:
@@ -98,26 +108,84 @@ class _OnePass(torch.optim.Optimizer):
         """A state that is not there yet: what to step with."""
         raise NotImplementedError
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        grad_scale: float | Tensor | None = None,
+        max_norm: float | None = None,
+        averages: Iterable[Tensor | None] | None = None,
+        average_decay: float = 0.999,
+        copies: Iterable[Tensor | None] | None = None,
+        zero_grads: bool = False,
+    ) -> Any:
         """One step, as ``torch.optim.Optimizer.step``. It is whole or, after an error, not begun.
 
+        Args:
+            closure: computes the loss anew.
+            grad_scale: what the loss was multiplied by: gradients are divided by it, and where one
+                is not finite nothing is stepped (``outcome.skipped``). ``torch.amp.GradScaler``
+                needs no argument.
+            max_norm: gradients count as shortened to this norm of all together; they are not
+                written.
+            averages: moving averages of the parameters of all groups, in their order, None for
+                those without: ``a <- average_decay * a + (1 - average_decay) * p``.
+            average_decay: in [0, 1].
+            copies: tensors in half precision that get the new parameters.
+            zero_grads: gradients are zeros after the step.
+
         Raises:
-            ValueError: a number of a group is outside its range, or two tensors that are written
-                share memory; the text says which.
+            ValueError: a number is outside its range, or two tensors that are written share memory;
+                the text says which.
+            RuntimeError: PyTorch's own code would have to take a step that does more than its own.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        beside = Beside.of(
+            type(self).__name__, grad_scale, max_norm, averages, average_decay, copies, zero_grads
+        )
+        found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found_inf is not None and float(found_inf):
+            self.outcome = Outcome(None, True)
+            return loss
         try:
             with torch.no_grad():
-                self._step_here()
+                self._step_here(beside, 1.0 if scale is None else float(scale))
             self.why_torch = None
         except _NotOursError as reason:
-            self._step_there(str(reason))
+            if beside.extras.any:
+                raise RuntimeError(
+                    f"cutback.torch.optim.{type(self).__name__}: {reason}, so that PyTorch's own "
+                    "code would step, without the other arguments"
+                ) from None
+            if scale is not None:
+                torch._foreach_div_(self._gradients(), float(scale))
+            given = {key: self.__dict__.pop(key) for key in _SCALER if key in self.__dict__}
+            try:  # what is done by now
+                self._step_there(str(reason))
+            finally:
+                self.__dict__.update(given)
+            self.outcome = Outcome(None, False)
         return loss
 
-    def _step_here(self) -> None:
+    def _gradients(self) -> list[Tensor]:
+        params = chain.from_iterable(group["params"] for group in self.param_groups)
+        return [p.grad for p in params if p.grad is not None]
+
+    def _tell(self, known: _Known, beside: Beside, scale: float) -> None:
+        """Tells the table what its step does beside the update."""
+        extras = beside.extras
+        if extras.any or scale != 1:
+            names = _names(self.param_groups)
+            beside.tell(known.table, known.params, names, scale)
+            self._told = known.table
+        elif self._told is known.table:
+            known.table.ask()
+            self._told = None
+
+    def _step_here(self, beside: Beside, scale: float) -> None:
         exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
         if exchange is None:
             raise _NotOursError(f"torch {torch.__version__} lacks the functions of DLPack 1.3")
@@ -125,6 +193,7 @@ class _OnePass(torch.optim.Optimizer):
             if group.get("differentiable") or group.get("capturable"):
                 raise _NotOursError("a group asks for differentiable=True or capturable=True")
         known = self._look()
+        self._tell(known, beside, scale)
         numbers = [self._row(group) for group in self.param_groups]
         begun: dict[int, dict[str, Any]] = {}
         grads: dict[int, Tensor] = {}
@@ -140,9 +209,18 @@ class _OnePass(torch.optim.Optimizer):
         else:
             if unfit:
                 raise _NotOursError(self._why(unfit[0]))
+        self.outcome = outcome(known.table)
+        if beside.extras.zero_grads:
+            for row in grads:  # a copy was stepped
+                grad = known.params[row].grad
+                if grad is not None:
+                    grad.zero_()
+        if self.outcome.skipped:
+            return
         for row, state in begun.items():
             self._keep(known.params[row], state)
         self._count_versions(known.params, waiting)
+        torch.autograd.graph.increment_version(beside.written())
 
     def _count_versions(self, params: Sequence[Tensor], waiting: int) -> None:
         """Autograd finds out by a tensor's version that what it saved was overwritten."""
@@ -425,3 +503,59 @@ class SGD(_OnePass, torch.optim.SGD):
 
     def _keep(self, p: Tensor, state: dict[str, Any]) -> None:
         self.state[p]["momentum_buffer"] = state["momentum_buffer"]
+
+
+def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Optimizer]:
+    """An optimizer of tensors from its formula, or from what ``cutback.optim.foreach`` made of it.
+
+        @cutback.torch.optim.foreach
+        def lion(p, g, m, *, lr=1e-4, beta1=0.9, beta2=0.99):
+            return p - lr * torch.sign(beta1 * m + (1 - beta1) * g), beta2 * m + (1 - beta2) * g
+
+        optimizer = lion(model.parameters(), lr=3e-4)
+
+    Groups, states, checkpoints, hooks and schedulers are those of ``torch.optim.Optimizer``, and
+    ``step`` takes what those here take. There is no code of PyTorch to fall back to: parameters are
+    dense f32 on the CPU.
+
+    Raises:
+        RecordingError, TypeError: as ``cutback.optim.foreach``.
+    """
+    is_made = isinstance(formula, type) and issubclass(formula, Recorded)
+    kind: Any = formula if is_made else arrays.foreach(formula)
+
+    class Made(_Counting):
+        _keys = kind.state_names
+
+        def __init__(self, params: Any, **options: Any) -> None:
+            first = kind(**options)  # which checks them
+            super().__init__(params, {key: getattr(first, key) for key in kind._options})
+
+        def _native_name(self) -> _native.Expression:
+            fixed = [[(key, group[key]) for key in kind._fixed_options()]
+                     for group in self.param_groups]  # fmt: skip
+            for first, other in zip(fixed[0], zip(*fixed, strict=True), strict=False):
+                if any(pair != first for pair in other):
+                    raise ValueError(
+                        f"{kind.__name__}: groups differ in {first[0]}; options that are no "
+                        "numbers are the same for all"
+                    )
+            made: _native.Expression = kind.expression(tuple(fixed[0]))
+            return made
+
+        def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+            numbers: tuple[float, ...] = kind.row(group)
+            return numbers
+
+        def _look(self) -> _Known:
+            known = super()._look()
+            if any(map(Tensor.is_complex, known.params)):
+                raise _NotOursError("a parameter is complex")
+            return known
+
+        def _step_there(self, reason: str) -> None:
+            raise RuntimeError(f"{kind.__name__}: {reason}, and no other code steps this optimizer")
+
+    Made.__name__, Made.__qualname__ = kind.__name__, kind.__qualname__
+    Made.__doc__, Made.__module__ = kind.__doc__, kind.__module__
+    return Made

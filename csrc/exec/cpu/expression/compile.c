@@ -11,6 +11,7 @@ typedef struct building {
     cb_x_ref ref[CB_E_NODES];  /* CB_X_NONE: not there yet */
     int16_t read[CB_E_ARRAYS]; /* the stream that is read, -1: none */
     bool is_needed[CB_E_NODES];
+    bool scales; /* gradients */
 } building;
 
 #define X_LEAF(id, name) [CB_E_##id] = CB_X_OP_COUNT,
@@ -42,7 +43,12 @@ static cb_x_ref ref_of(building *b, uint16_t node) {
     cb_x_ref in[3] = {CB_T_NOTHING, CB_T_NOTHING, CB_T_NOTHING};
     if (!n->is_vector) return b->ref[node] = number_ref(b, node);
     if (n->op == CB_E_PARAM) return b->ref[node] = array_ref(b, 0);
-    if (n->op == CB_E_GRAD) return b->ref[node] = array_ref(b, 1);
+    if (n->op == CB_E_GRAD) {
+        cb_x_ref grad = array_ref(b, 1);
+        if (b->scales)
+            grad = cb_t_of_two(&b->t, CB_X_MUL, grad, number_ref(b, (uint16_t)b->x->n_node));
+        return b->ref[node] = grad;
+    }
     if (n->op == CB_E_STATE) return b->ref[node] = array_ref(b, 2 + n->in[0]);
     for (int k = 0; k < n->n_in; k++) in[k] = b->ref[n->in[k]];
     return b->ref[node] = cb_t_value(&b->t, x_ops[n->op], in[0], in[1], in[2]);
@@ -101,12 +107,13 @@ static void build(building *b, int level) {
     cb_t_arrange(&b->t);
 }
 
-static cb_status compile_phase(cb_expression *x, int level, cb_arena *scratch, cb_error *err) {
+static cb_status compile_phase(cb_expression *x, int level, bool scales, cb_arena *scratch,
+                               cb_error *err) {
     building *b = CB_NEW(scratch, building, 1);
     cb_microcode *m = CB_NEW(scratch, cb_microcode, 1);
     if (!b || !m) return cb_no_memory(err);
-    cb_e_phase *phase = &x->phase[level];
-    *b = (building){.x = x, .phase = phase};
+    cb_e_phase *phase = &x->phase[scales][level];
+    *b = (building){.x = x, .phase = phase, .scales = scales};
     b->t.m = m;
     for (int k = 0; k < CB_E_ARRAYS; k++) b->read[k] = -1;
     build(b, level);
@@ -126,13 +133,15 @@ static cb_status compile_phase(cb_expression *x, int level, cb_arena *scratch, c
 
 cb_status cb_e_compile(cb_expression *x, cb_error *err) {
     x->table = cb_x_table_of();
-    x->phase = CB_NEW(&x->arena, cb_e_phase, x->n_phase);
-    if (!x->phase) return cb_no_memory(err);
+    for (int k = 0; k < 2; k++) {
+        x->phase[k] = CB_NEW(&x->arena, cb_e_phase, x->n_phase);
+        if (!x->phase[k]) return cb_no_memory(err);
+    }
     cb_status status = CB_OK;
-    for (int level = 0; level < x->n_phase && status == CB_OK; level++) {
+    for (int k = 0; k < 2 * x->n_phase && status == CB_OK; k++) {
         cb_arena scratch;
         cb_arena_init(&scratch, x->arena.alloc);
-        status = compile_phase(x, level, &scratch, err);
+        status = compile_phase(x, k / 2, k % 2, &scratch, err);
         cb_arena_free(&scratch);
     }
     return status;

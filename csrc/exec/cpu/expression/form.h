@@ -52,7 +52,8 @@ struct cb_expression {
     cb_e_node *node;  /* [n_node] */
     uint16_t *number; /* [n_number] nodes that are numbers and needed, in order */
     uint16_t out[1 + CB_MAX_STATES];
-    cb_e_phase *phase; /* [n_phase] */
+    /* [n_phase]; [1]: with gradients that count times a number, that of node n_node. */
+    cb_e_phase *phase[2];
 };
 
 #endif

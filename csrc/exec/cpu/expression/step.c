@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "../../../optim/extras.h"
 #include "../../../optim/split.h"
 
 #define EXPECTED_BYTES 1024 /* of each array of the next row */
@@ -19,14 +20,15 @@ typedef struct scratch {
 typedef struct region {
     cb_split split;
     const cb_expression *x;
-    int level; /* the phase that long rows are in */
+    const cb_e_phase *phase; /* [n_phase] */
+    int level;               /* the phase that long rows are in */
     scratch s;
 } region;
 
 typedef struct worker { /* a task's */
     cb_x_context c;
-    double value[CB_E_NODES];  /* of nodes that are numbers */
-    const cb_optim_row *known; /* whose numbers these are */
+    double value[CB_E_NODES + 1]; /* of nodes that are numbers */
+    const cb_optim_row *known;    /* whose numbers these are */
 } worker;
 
 #define NUMBER_OP(id, name, n_in, op, expression) \
@@ -88,6 +90,21 @@ static void expect_row(const cb_e_phase *phase, const cb_optim_table *table, uin
     }
 }
 
+/* New values of elements first..last, and what else a step does with them. */
+static void update(const region *r, worker *w, const cb_e_phase *phase, uint32_t row, int64_t first,
+                   int64_t last) {
+    const cb_optim_table *table = r->split.table;
+    if (!table->extras) {
+        cb_x_phase_run_over(r->x->table, &w->c, &phase->code, first, last);
+        return;
+    }
+    for (int64_t at = first; at < last; at += CB_EXTRAS_BLOCK) {
+        const int64_t end = last - at < CB_EXTRAS_BLOCK ? last : at + CB_EXTRAS_BLOCK;
+        cb_x_phase_run_over(r->x->table, &w->c, &phase->code, at, end);
+        cb_extras_of(table, row, at, end - at);
+    }
+}
+
 /* The sums of elements first..last: to the numbers of the row, or to `out`. */
 static void run_sums(const cb_expression *x, const cb_e_phase *phase, worker *w, int64_t first,
                      int64_t last, double *out) {
@@ -101,15 +118,16 @@ static void take_sums(const cb_e_phase *phase, const double *sum, worker *w) {
 }
 
 /* A row that is not cut: every phase, one after another. */
-static void run_row(const region *r, worker *w, const cb_optim_row *row) {
+static void run_row(const region *r, worker *w, uint32_t at) {
+    const cb_optim_row *row = &r->split.table->rows[at];
     const cb_expression *x = r->x;
     for (int level = 0; level < x->n_phase; level++) {
-        const cb_e_phase *phase = &x->phase[level];
+        const cb_e_phase *phase = &r->phase[level];
         compute_numbers(x, r->split.table, row, level, w->value);
         give_numbers(phase, w);
         point_to(phase, row, &w->c);
         if (level + 1 == x->n_phase) {
-            cb_x_phase_run_over(x->table, &w->c, &phase->code, 0, row->n);
+            update(r, w, phase, at, 0, row->n);
             continue;
         }
         double sum[CB_X_ACCS];
@@ -131,20 +149,20 @@ static void recall_numbers(const region *r, worker *w, uint32_t at) {
     compute_numbers(x, r->split.table, row, 0, w->value);
     for (int level = 1; level <= r->level; level++) {
         const double *total = r->s.total + ((size_t)at * CB_E_PHASES + (size_t)level) * CB_X_ACCS;
-        take_sums(&x->phase[level - 1], total, w);
+        take_sums(&r->phase[level - 1], total, w);
         compute_numbers(x, r->split.table, row, level, w->value);
     }
-    give_numbers(&x->phase[r->level], w);
+    give_numbers(&r->phase[r->level], w);
 }
 
 static void run_part(const region *r, worker *w, const cb_stretch *part) {
     const cb_optim_row *row = &r->split.table->rows[part->row];
-    const cb_e_phase *phase = &r->x->phase[r->level];
+    const cb_e_phase *phase = &r->phase[r->level];
     const int64_t last = part->from + part->n;
     recall_numbers(r, w, part->row);
     point_to(phase, row, &w->c);
     if (r->level + 1 == r->x->n_phase) {
-        cb_x_phase_run_over(r->x->table, &w->c, &phase->code, part->from, last);
+        update(r, w, phase, part->row, part->from, last);
         return;
     }
     for (int64_t at = part->from; at < last; at += CB_X_CHUNK) {
@@ -156,7 +174,7 @@ static void run_part(const region *r, worker *w, const cb_stretch *part) {
 
 /* Pieces to sums, row by row. */
 static void add_pieces(const region *r) {
-    const cb_e_phase *phase = &r->x->phase[r->level];
+    const cb_e_phase *phase = &r->phase[r->level];
     for (uint32_t i = 0; i < r->split.table->n_rows; i++) {
         const cb_optim_row *row = &r->split.table->rows[i];
         if (!is_long(row)) continue;
@@ -193,8 +211,9 @@ static void lay_out(scratch *s, const cb_optim_table *table) {
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-static void start(worker *w) {
+static void start(const region *r, worker *w) {
     w->known = NULL;
+    w->value[r->x->n_node] = r->split.table->grad_factor;
     w->c.n_mask = 0;
     w->c.leaf = 0;
     memset(w->c.acc, 0, sizeof w->c.acc);
@@ -210,12 +229,12 @@ static void run_plain(const region *r, worker *w, const cb_stretch *part) {
     if (!known || known->group != row->group || known->t != row->t ||
         (x->reads_size && known->n != row->n)) {
         compute_numbers(x, r->split.table, row, 0, w->value);
-        give_numbers(&x->phase[0], w);
+        give_numbers(&r->phase[0], w);
         w->known = row;
     }
-    point_to(&x->phase[0], row, &w->c);
-    expect_row(&x->phase[0], r->split.table, part->row + 1);
-    cb_x_phase_run_over(x->table, &w->c, &x->phase[0].code, part->from, part->from + part->n);
+    point_to(&r->phase[0], row, &w->c);
+    expect_row(&r->phase[0], r->split.table, part->row + 1);
+    update(r, w, &r->phase[0], part->row, part->from, part->from + part->n);
 }
 
 static void run_task(void *user, int64_t task, int thread) {
@@ -223,19 +242,21 @@ static void run_task(void *user, int64_t task, int thread) {
     cb_stretches parts = cb_stretches_of(&r->split, task);
     worker w;
     (void)thread;
-    start(&w);
+    start(r, &w);
     for (cb_stretch part; cb_next_stretch(&parts, &part);) {
         const cb_optim_row *row = &r->split.table->rows[part.row];
         if (r->x->n_phase == 1) run_plain(r, &w, &part);
         else if (is_long(row)) run_part(r, &w, &part);
-        else if (r->level == 0) run_row(r, &w, row);
+        else if (r->level == 0) run_row(r, &w, part.row);
     }
 }
 
 void cb_e_step(const cb_optim_table *table, cb_threads *pool) {
     const cb_expression *x = (const cb_expression *)(const void *)table->optimizer;
     const int64_t grain = x->n_phase == 1 ? CB_X_LANES : CB_X_CHUNK;
-    region r = {.split = cb_split_of(table, pool, grain), .x = x};
+    region r = {.split = cb_split_of(table, pool, grain),
+                .x = x,
+                .phase = x->phase[table->grad_factor != 1]};
     const bool has_long = cb_e_scratch(table->optimizer, table->rows, table->n_rows) > 0;
     if (has_long) lay_out(&r.s, table);
     const int n_region = has_long ? x->n_phase : 1;

@@ -1,0 +1,97 @@
+#include "extras.h"
+
+#include <string.h>
+
+#include "../base/cpu.h"
+#include "split.h"
+
+#define PIECE ((int64_t)1 << 14) /* elements that are summed by themselves */
+
+extern const cb_extra_fns cb_extra_fns_baseline;
+#if defined(__x86_64__)
+extern const cb_extra_fns cb_extra_fns_avx2, cb_extra_fns_avx512;
+static const cb_extra_fns *const tables[CB_ISA_COUNT] = {&cb_extra_fns_baseline, &cb_extra_fns_avx2,
+                                                         &cb_extra_fns_avx512};
+#else
+static const cb_extra_fns *const tables[CB_ISA_COUNT] = {&cb_extra_fns_baseline};
+#endif
+
+static const cb_extra_fns *functions(void) { return tables[cb_cpu_kernel_isa()]; }
+
+static void clear(const cb_optim_row *row, int64_t at, int64_t n) {
+    const size_t size = cb_dtype_size(row->dtype);
+    memset((char *)(uintptr_t)row->grad + (size_t)at * size, 0, (size_t)n * size);
+}
+
+void cb_extras_of(const cb_optim_table *table, uint32_t at_row, int64_t at, int64_t n) {
+    const cb_optim_row *row = &table->rows[at_row];
+    const cb_extra_row *extra = table->extras->rows ? &table->extras->rows[at_row] : NULL;
+    const cb_extra_fns *f = functions();
+    if (extra && extra->average)
+        f->average(row, extra->average, table->extras->average_keep, at, n);
+    if (extra && extra->copy) f->copy(row, extra, at, n);
+    if (table->extras->zeroes) clear(row, at, n);
+}
+
+/* ---- all gradients --------------------------------------------------------------------------- */
+
+typedef struct region {
+    cb_split split;
+    const cb_extra_fns *f;
+    int64_t *first_piece; /* [n_rows] */
+    double *piece;
+} region;
+
+static int64_t pieces_of(const cb_optim_row *row) { return (row->n + PIECE - 1) / PIECE; }
+
+static int64_t count_pieces(const cb_optim_table *table) {
+    int64_t n = 0;
+    for (uint32_t i = 0; i < table->n_rows; i++) n += pieces_of(&table->rows[i]);
+    return n;
+}
+
+size_t cb_gradients_scratch(const cb_optim_table *table) {
+    return table->n_rows * sizeof(int64_t) + (size_t)count_pieces(table) * sizeof(double);
+}
+
+static void square_task(void *user, int64_t task, int thread) {
+    const region *r = user;
+    cb_stretches parts = cb_stretches_of(&r->split, task);
+    (void)thread;
+    for (cb_stretch part; cb_next_stretch(&parts, &part);) {
+        const cb_optim_row *row = &r->split.table->rows[part.row];
+        for (int64_t at = part.from; at < part.from + part.n; at += PIECE) {
+            int64_t n = part.from + part.n - at;
+            if (n > PIECE) n = PIECE;
+            r->piece[r->first_piece[part.row] + at / PIECE] = r->f->square(row, at, n);
+        }
+    }
+}
+
+double cb_gradients_square(const cb_optim_table *table, cb_threads *pool, void *scratch) {
+    region r = {.split = cb_split_of(table, pool, PIECE), .f = functions()};
+    int64_t pieces = 0;
+    r.first_piece = scratch;
+    r.piece = (double *)(void *)(r.first_piece + table->n_rows);
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        r.first_piece[i] = pieces;
+        pieces += pieces_of(&table->rows[i]);
+    }
+    cb_parallel(pool, r.split.n_tasks, square_task, &r);
+    double total = 0;
+    for (int64_t k = 0; k < pieces; k++) total += r.piece[k];
+    return total;
+}
+
+static void clear_task(void *user, int64_t task, int thread) {
+    const region *r = user;
+    cb_stretches parts = cb_stretches_of(&r->split, task);
+    (void)thread;
+    for (cb_stretch part; cb_next_stretch(&parts, &part);)
+        clear(&r->split.table->rows[part.row], part.from, part.n);
+}
+
+void cb_gradients_clear(const cb_optim_table *table, cb_threads *pool) {
+    region r = {.split = cb_split_of(table, pool, 1)};
+    cb_parallel(pool, r.split.n_tasks, clear_task, &r);
+}

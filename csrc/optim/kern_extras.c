@@ -1,0 +1,89 @@
+/* The loops of extras.h, compiled once for each instruction set (cmake/kernels.cmake). Sums have 16
+ * lanes in double on all of them. */
+#include <math.h>
+#include <string.h>
+
+#include "extras.h"
+
+enum { LANES = 16 };
+
+static double fold(double *sum) {
+    for (int half = LANES / 2; half; half /= 2) {
+        for (int k = 0; k < half; k++) sum[k] += sum[k + half];
+    }
+    return sum[0];
+}
+
+/* Squares of f32 do not overflow in double, so a sum that is not finite has an element that is
+ * not. */
+static double square_f32(const float *g, int64_t n) {
+    double sum[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int k = 0; k < LANES; k++) sum[k] += (double)g[i + k] * (double)g[i + k];
+    }
+    for (int k = 0; i < n; i++, k++) sum[k] += (double)g[i] * (double)g[i];
+    const double total = fold(sum);
+    return isfinite(total) ? total : NAN;
+}
+
+/* x - x is NaN where x is not finite, and 0 elsewhere. */
+static double square_f64(const double *g, int64_t n) {
+    double sum[LANES] = {0}, is_nan[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int k = 0; k < LANES; k++) {
+            sum[k] += g[i + k] * g[i + k];
+            is_nan[k] += g[i + k] - g[i + k];
+        }
+    }
+    for (int k = 0; i < n; i++, k++) sum[k] += g[i] * g[i], is_nan[k] += g[i] - g[i];
+    return fold(sum) + fold(is_nan);
+}
+
+static double square(const cb_optim_row *row, int64_t at, int64_t n) {
+    return row->dtype == CB_F32 ? square_f32((const float *)row->grad + at, n)
+                                : square_f64((const double *)row->grad + at, n);
+}
+
+#define AVERAGE(type)                                                  \
+    {                                                                  \
+        const type *restrict p = (const type *)row->param + at;        \
+        type *restrict a = (type *)average + at, old = (type)keep;     \
+        const type new = (type)(1 - keep);                             \
+        for (int64_t i = 0; i < n; i++) a[i] = old * a[i] + new *p[i]; \
+    }
+
+static void average_of(const cb_optim_row *row, void *average, double keep, int64_t at, int64_t n) {
+    if (row->dtype == CB_F32) AVERAGE(float)
+    else AVERAGE(double)
+}
+
+/* As cb_f32_to_bf16, without branches. */
+static uint16_t bf16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16, nan = bits >> 16 | 0x40u;
+    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
+}
+
+#define COPY(type, to_bf16, to_f16)                                \
+    {                                                              \
+        const type *restrict p = (const type *)row->param + at;    \
+        uint16_t *restrict to = (uint16_t *)extra->copy + at;      \
+        if (extra->copy_dtype == CB_BF16) {                        \
+            for (int64_t i = 0; i < n; i++) to[i] = to_bf16(p[i]); \
+        } else {                                                   \
+            for (int64_t i = 0; i < n; i++) to[i] = to_f16(p[i]);  \
+        }                                                          \
+    }
+
+static void copy(const cb_optim_row *row, const cb_extra_row *extra, int64_t at, int64_t n) {
+    if (row->dtype == CB_F32) COPY(float, bf16_of, cb_f32_to_f16)
+    else COPY(double, cb_f64_to_bf16, cb_f64_to_f16)
+}
+
+#define PASTE(isa) cb_extra_fns_##isa
+#define TABLE_OF(isa) PASTE(isa)
+extern const cb_extra_fns TABLE_OF(CB_KERN_ISA);
+const cb_extra_fns TABLE_OF(CB_KERN_ISA) = {.square = square, .average = average_of, .copy = copy};

@@ -1,0 +1,100 @@
+"""What a step of ``cutback.torch.optim`` does beside the update: tensors as the core takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _native
+from ..optim.extras import Extras
+
+
+def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, Any] | None:
+    """The memory of a tensor beside a parameter.
+
+    Raises:
+        TypeError, ValueError: it is none, or does not lie as the parameter does.
+    """
+    if x is None:
+        return None
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: the {what} is {type(x).__name__}, not a tensor")
+    types = (torch.float16, torch.bfloat16) if what == "copy" else (p.dtype,)
+    if x.dtype not in types or x.shape != p.shape or x.stride() != p.stride() or p.is_complex():
+        kind = "float16 or bfloat16" if what == "copy" else p.dtype
+        raise ValueError(
+            f"{name}: the {what} is {x.dtype}{list(x.shape)} with strides {x.stride()}, and has to "
+            f"be {kind}{list(p.shape)} with {p.stride()}, for a real parameter"
+        )
+    flat = x.detach().as_strided((x.numel(),), (1,))
+    array: np.ndarray[Any, Any]
+    if x.dtype is torch.bfloat16:
+        array = flat.view(torch.int16).numpy().view(np.uint16)
+    else:
+        array = flat.numpy()
+    return array
+
+
+class Beside(NamedTuple):
+    """The arguments of a step."""
+
+    extras: Extras
+    averages: list[Tensor | None] | None  # beside the parameters of all groups
+    copies: list[Tensor | None] | None
+
+    @classmethod
+    def of(
+        cls,
+        owner: str,
+        grad_scale: Any,
+        max_norm: Any,
+        averages: Iterable[Tensor | None] | None,
+        average_decay: Any,
+        copies: Iterable[Tensor | None] | None,
+        zero_grads: Any,
+    ) -> Beside:
+        """The arguments of ``step``, checked as far as they are known without parameters.
+
+        Raises:
+            TypeError, ValueError: a number is none, or outside its range.
+        """
+        rows = [None if row is None else list(row) for row in (averages, copies)]
+        some = any(row is not None for row in rows)
+        if isinstance(grad_scale, Tensor):
+            grad_scale = float(grad_scale)
+        extras = Extras.checked(owner, grad_scale, max_norm, average_decay, zero_grads, some)
+        return cls(extras, *rows)
+
+    def tell(
+        self,
+        table: _native.OptimizerTable,
+        params: Sequence[Tensor],
+        names: Sequence[str],
+        scale: float,
+    ) -> None:
+        """Tells the table what its next step does. ``scale`` is a scaler's, which has looked for
+        infinities.
+
+        Raises:
+            TypeError, ValueError: a tensor does not fit its parameter.
+        """
+        arrays = []
+        for what, rows in (("average", self.averages), ("copy", self.copies)):
+            if rows is not None and len(rows) != len(params):
+                raise ValueError(
+                    f"{len(rows)} tensors in place of one {what} for each of {len(params)} "
+                    "parameters (None: it has none)"
+                )
+            beside = rows or [None] * len(params)
+            arrays.append([_flat(p, x, what, name)
+                           for p, x, name in zip(params, beside, names, strict=True)])  # fmt: skip
+        averages, copies = arrays
+        self.extras.ask(table, averages, copies, len(params), scale)
+
+    def written(self) -> list[Tensor]:
+        """Averages and copies."""
+        return [x for x in (*(self.averages or ()), *(self.copies or ())) if x is not None]
