@@ -6,6 +6,7 @@
 #   make test-frontends   Trainer, Accelerate, Lightning, timm, PEFT under budgets    (a few minutes; installs them)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
+#   make bench-optim     optimizers beside PyTorch's                               (ten minutes; installs PyTorch)
 #   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (half an hour; installs PyTorch)
 #   make test-slow       the planner's limits on every traced graph, PyTorch's operators, fuzzing (an hour)
 #   make fuzz SECONDS=60 fuzzing that looks for coverage, so long for each target     (needs clang)
@@ -20,7 +21,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-arm test-python test-slow fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-cpu lint wheel clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo
@@ -98,6 +99,11 @@ bench: $(VENV)/.bench $(VENV)/.test
 # The planner alone; needs no PyTorch, compares with it where it is installed.
 bench-planner: $(VENV)/.test
 	for script in benchmarks/planner/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/run.py --report
+
+# Optimizers' steps beside torch.optim's.
+bench-optim: $(VENV)/.bench
+	for script in benchmarks/optim/bench_*.py; do $(BIN)/python $$script || exit 1; done
 	$(BIN)/python benchmarks/run.py --report
 
 # Forward and backward beside PyTorch's. ROWS=3,4 measures some, and writes nothing; JAX=PYTHON lets JAX take part.
