@@ -243,6 +243,53 @@ TEST(verifier_finds_reads_in_another_order) {
     free(more);
 }
 
+/* A copy of eight indices for each op that has some. */
+static uint64_t index_copy(const cb_graph *g, cb_op_id id) {
+    return cb_op_index_input(g->ops.at[id].code) < 0 ? 0 : 64;
+}
+
+static cb_status make_losses(model *m) {
+    const cb_shape full = {2, {8, 64}}, rows = {1, {8}};
+    const uint32_t wrt[] = {0};
+    const cb_joint_options options = {.wrt = wrt, .n_wrt = 1};
+    const cb_annotate_options annotate = {.alignment = 64, .workspace = index_copy};
+    const cb_plan_options plan = {.preset = CB_PRESET_AUTOGRAD};
+    cb_value_id in[2], other, nll[2], loss;
+    CB_TRY(cb_graph_create(&alloc, &m->forward, &err));
+    cb_graph *g = m->forward;
+    CB_TRY(cb_graph_append_input(g, "x", CB_ROLE_PARAM, CB_F32, &full, &in[0], &err));
+    CB_TRY(cb_graph_append_input(g, "label", CB_ROLE_DATA, CB_I64, &rows, &in[1], &err));
+    CB_TRY(cb_graph_append_input(g, "other", CB_ROLE_DATA, CB_I64, &rows, &other, &err));
+    CB_TRY(cb_build(g, CB_OP_CROSS_ENTROPY, 2, in, NULL, nll, &err));
+    CB_TRY(cb_build_sum(g, nll[0], 0, NULL, false, &loss, &err));
+    CB_TRY(cb_graph_append_output(g, loss, "loss", CB_OUTPUT_RESULT, CB_NONE, &err));
+    CB_TRY(cb_joint_build(g, &options, &alloc, &m->joint, &err));
+    CB_TRY(cb_annotate(m->joint, &annotate, &alloc, &m->problem, &err));
+    return cb_plan_make(m->problem, &plan, &alloc, &m->plan, &err);
+}
+
+/* A loss and its gradient copy the same labels, to one place; others do not. */
+TEST(scratch_is_shared_by_who_copies_the_same) {
+    model m = {0};
+    cb_program *p = NULL;
+    const cb_instr *shared[2] = {NULL, NULL};
+    CHECK_OK(make_losses(&m));
+    CHECK_OK(cb_lower(m.joint, m.problem, m.plan, fuses_all, &alloc, &p, &err));
+    CHECK_OK(cb_program_verify(p, &err));
+    for (uint32_t i = 0; i < p->n_instr; i++) {
+        if (p->instr[i].code == CB_OP_CROSS_ENTROPY) shared[0] = &p->instr[i];
+        if (p->instr[i].code == CB_OP_CROSS_ENTROPY_BWD) shared[1] = &p->instr[i];
+    }
+    CHECK(shared[0] && shared[1] && shared[0]->part == CB_PART_ROWS);
+    CHECK(shared[1]->part == CB_PART_ROW_WISE && shared[0]->scratch == shared[1]->scratch);
+    CHECK(shared[0]->scratch != CB_NONE && p->buffer[shared[0]->scratch].bytes == 64);
+    p->operand_id[shared[1]->in_begin + 2] = p->input[2].operand;
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "the scratch of group");
+    cb_program_free(p);
+    check_nomem(&alloc, &m, fuses_all);
+    model_free(&m);
+}
+
 TEST(out_of_memory) {
     model m = {0};
     const cb_plan_options options = {.preset = CB_PRESET_RECOMPUTE_ALL};
@@ -259,6 +306,7 @@ int main(void) {
     RUN(verifier_finds_what_is_wrong_in_a_group);
     RUN(verifier_finds_reads_before_writes);
     RUN(verifier_finds_reads_in_another_order);
+    RUN(scratch_is_shared_by_who_copies_the_same);
     RUN(out_of_memory);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     printf("%u programs, %u groups of several, %u locals\n", n_programs, n_grouped, n_locals);
