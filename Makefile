@@ -1,6 +1,6 @@
 # Everything a newcomer needs, from nothing but Python >= 3.11, make and a C compiler:
 #
-#   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes)
+#   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes; DEVICE=cuda: on a GPU)
 #   make test    C tests, Python tests, PyTorch's, sanitizers, layer check, notebooks (a quarter of an hour; installs PyTorch)
 #   make test-torch   only the bridge to PyTorch                                      (installs PyTorch)
 #   make test-frontends   Trainer, Accelerate, Lightning, timm, PEFT under budgets    (a few minutes; installs them)
@@ -19,12 +19,12 @@ BIN    := $(VENV)/bin
 TREE   := build/package
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
-SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
+SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
 .PHONY: demo test test-c test-clang test-arm test-python test-slow fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu lint wheel clean
 
 demo: $(VENV)/.demo
-	$(BIN)/python examples/demo/run.py --out demo
+	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
 
 test: check test-c test-python test-far test-torch test-sanitize test-notebooks
 	@echo "all tests passed"
@@ -36,7 +36,7 @@ check:
 
 # In the tree that the package was built in, so that the core is compiled once; warnings are errors in the sanitized
 # build and in clang's.
-test-c: $(VENV)/.package
+test-c: $(VENV)/.test
 	$(BIN)/cmake -S . -B $(TREE) -DCB_TESTS=ON
 	$(BIN)/cmake --build $(TREE)
 	$(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --timeout 600 -j 2

@@ -67,6 +67,28 @@ cb_status cb_context_set_threads(cb_context *ctx, int n_threads, cb_error *err) 
     return CB_OK;
 }
 
+/* A copy of a path; NULL stays NULL. */
+static cb_status keep_path(char to[CB_CUDA_PATH], const char *path, const char **out,
+                           cb_error *err) {
+    *out = NULL;
+    if (!path) return CB_OK;
+    const int n = snprintf(to, CB_CUDA_PATH, "%s", path);
+    if (n < 0 || n >= CB_CUDA_PATH)
+        return cb_fail(err, CB_INVALID, "context: a path of %d bytes; at most %d may be", n,
+                       CB_CUDA_PATH - 1);
+    *out = to;
+    return CB_OK;
+}
+
+cb_status cb_context_set_cuda(cb_context *ctx, const cb_cuda_options *options, cb_error *err) {
+    cb_cuda_options kept = *options;
+    CB_TRY(keep_path(ctx->cuda_driver, options->driver, &kept.driver, err));
+    CB_TRY(keep_path(ctx->cuda_nvrtc, options->nvrtc, &kept.nvrtc, err));
+    CB_TRY(keep_path(ctx->cuda_cache, options->cache, &kept.cache, err));
+    ctx->runtime.cuda = kept;
+    return CB_OK;
+}
+
 cb_memory_stats cb_context_memory(const cb_context *ctx) { return cb_alloc_stats(&ctx->alloc); }
 
 uint64_t cb_context_fail_alloc(cb_context *ctx, uint64_t nth) {

@@ -46,11 +46,11 @@ LEFT: dict[str, tuple[str, ...]] = {
     "ir": ("base",),
     "ad": ("ir",),
     "lower": ("plan/files", "ad"),
-    "exec": ("lower", "optim"),
+    "exec": ("lower", "optim", "cuda"),
     "optim": ("base",),
     "core": ("exec",),  # csrc/*.c and csrc/*.h: the pipeline
     "cuda": ("base",),  # beside csrc: NVIDIA's libraries
-    "native": ("core", "cuda"),
+    "native": ("core",),
 }
 
 # The same for Python: package or module below python/ -> its direct left neighbours. A row stands
@@ -132,7 +132,7 @@ def layer_of(root: Path, path: Path) -> str | None:
         # The headers of the test framework serve every layer, so they stand on the lowest.
         if len(parts) == 3:
             return "base"
-        rightmost = {"plan": "plan/files", "far": "core"}.get(parts[2], parts[2])
+        rightmost = {"plan": "plan/files", "far": "core", "gpu": "core"}.get(parts[2], parts[2])
         return rightmost if rightmost in LEFT else None
     if parts[:2] == ("examples", "c"):
         return "include"

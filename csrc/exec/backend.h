@@ -8,6 +8,7 @@
  *          of their group, do not count), and a sanitizer sees every stray access
  *   ref    the slow twin: plain loops in double, no kernel shared with cpu
  *   null   runs nothing, counts groups
+ *   cuda   a GPU, by kernels that are written for the program and compiled when it is
  *
  * Memory. What a run reads and writes lies in the backend's memory. Where `is_host` is false the
  * host never touches it but through `copy`.
@@ -41,6 +42,7 @@ typedef struct cb_runtime { /* what a backend may use; outlives every device ope
     cb_alloc *alloc;
     cb_threads *pool;
     cb_blas blas;
+    cb_cuda_options cuda; /* libraries; all NULL: none were named */
 } cb_runtime;
 
 typedef struct cb_stream cb_stream; /* defined nowhere: a backend knows what its handles are */
@@ -140,7 +142,8 @@ typedef struct cb_backend {
                         const cb_optimizer *optimizer, const cb_optim_table *table, cb_error *err);
 } cb_backend;
 
-extern const cb_backend cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_backend_null;
+extern const cb_backend cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_backend_null,
+    cb_backend_cuda;
 
 /* builtin.c: all that there are, ended by NULL; the first is the one that runs unless another is
  * named. */

@@ -16,9 +16,9 @@ static inline double cb_sign_of(double maximize) { return maximize != 0.0 ? -1.0
 
 /* Defines cb_optimizer_NAME by a formula, its factors, and lists of states and hyper-parameters;
  * other members may follow. */
-#define CB_ELEMENTWISE(name_, formula, factors, states_, hypers_, ...)                        \
+#define CB_ELEMENTWISE(name_, formula_, factors_, states_, hypers_, ...)                      \
     static void step_##name_(const cb_optim_table *table, cb_threads *pool) {                 \
-        cb_step_elements(table, pool, factors, formula);                                      \
+        cb_step_elements(table, pool, factors_, formula_);                                    \
     }                                                                                         \
     const cb_optimizer cb_optimizer_##name_ = {.name = #name_,                                \
                                                .n_state = sizeof states_ / sizeof states_[0], \
@@ -26,6 +26,8 @@ static inline double cb_sign_of(double maximize) { return maximize != 0.0 ? -1.0
                                                .state = states_,                              \
                                                .hyper = hypers_,                              \
                                                .step = step_##name_,                          \
+                                               .factors = factors_,                           \
+                                               .formula = formula_,                           \
                                                __VA_ARGS__}
 
 #endif

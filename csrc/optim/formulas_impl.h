@@ -298,6 +298,8 @@ static void NAME(schedule_free)(const double *f, const cb_optim_row *row, int64_
     }
 }
 
+#ifndef CB_ELEMENTS_ALONE
+
 /* ---- 8 bits: a block is updated, then written with the scales that it has now ---------------- */
 
 /* The largest of n magnitudes, by their bits, which have the same order; NaN is above all. */
@@ -351,3 +353,5 @@ static void NAME(adamw_8bit)(const double *f, const cb_optim_row *row, int64_t a
         NAME(adamw_8bit_block)(f, row, at + done, left < CB_STATE_BLOCK ? left : CB_STATE_BLOCK);
     }
 }
+
+#endif

@@ -53,6 +53,10 @@ struct cb_optimizer {
     cb_status (*check)(const double *hyper, uint32_t group, cb_error *err);
     /* The step, after all checks: it cannot fail. The same bits for any number of threads. */
     void (*step)(const cb_optim_table *table, cb_threads *pool);
+    /* What the step is made of, for backends that do it themselves: the factors of a row, and the
+     * formula (formulas.h) that they go into. NULL: it is made of something else. */
+    void (*factors)(const double *hyper, const cb_optim_row *row, double *factor);
+    int formula;
     /* Bytes that a step of these rows needs beside them; NULL: none. */
     size_t (*scratch)(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows);
 };

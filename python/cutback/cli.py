@@ -1,5 +1,5 @@
 """The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``diff``,
-``evaluate``, ``doctor``, ``ops``.
+``evaluate``, ``doctor``, ``ops``, ``cache``.
 
 Files are problems or traced graphs, gzipped or not. A mistake is one line on standard error and
 exit code 2. Each command imports what it needs by itself, so that the others start without."""
@@ -106,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("doctor", help="show what this installation consists of, and try it")
     commands.add_parser("ops", help="list the operations")
+    cache = commands.add_parser("cache", help="compiled kernels that are kept for GPUs")
+    cache.add_argument("action", choices=("info", "clear"))
     _plan_parser(commands.add_parser("plan", help="plan a graph from a file"))
 
     cut = commands.add_parser("cut", help="the minimum cut of a preset")
@@ -473,6 +475,18 @@ def _ops() -> int:
     return 0
 
 
+def _cache(action: str) -> int:
+    from .cuda import cache_clear, cache_info
+
+    info = cache_clear() if action == "clear" else cache_info()
+    kept = f"{info.files} files, {text(info.bytes)}"
+    said = f"deleted {kept}" if action == "clear" else kept
+    sys.stdout.write(f"{info.folder}: {said}\n")
+    if info.problem:
+        sys.stdout.write(f"it is not used: {info.problem}\n")
+    return 0
+
+
 _COMMANDS = {
     "plan": _plan,
     "cut": _cut,
@@ -491,6 +505,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _COMMANDS[options.command](options)
         if options.command == "ops":
             return _ops()
+        if options.command == "cache":
+            return _cache(options.action)
         from .doctor import main as doctor
 
         return doctor()

@@ -63,3 +63,20 @@ PyObject *cb_py_cuda_blaslt(PyObject *module, PyObject *path) {
     if (status != CB_OK) return cb_py_raise(cb_py_state_of(module), &err, NULL);
     return PyLong_FromSize_t(blaslt.version);
 }
+
+PyObject *cb_py_set_cuda(PyObject *module, PyObject *args) {
+    cb_py_state *state = cb_py_state_of(module);
+    cb_cuda_options options = {0};
+    cb_error err;
+    int as_ptx, keep_sources;
+    if (!PyArg_ParseTuple(args, "sszipp:set_cuda", &options.driver, &options.nvrtc, &options.cache,
+                          &options.device, &as_ptx, &keep_sources))
+        return NULL;
+    options.as_ptx = as_ptx;
+    options.keep_sources = keep_sources;
+    cb_py_context *context = cb_py_context_get(state);
+    if (!context) return NULL;
+    if (cb_context_set_cuda(context->core, &options, &err) != CB_OK)
+        return cb_py_raise(state, &err, NULL);
+    Py_RETURN_NONE;
+}

@@ -141,6 +141,9 @@ static PyMethodDef module_methods[] = {
     {"cuda_nvrtc", cb_py_cuda_nvrtc, METH_O,
      "cuda_nvrtc(path, /) -> (version, least capability, most)"},
     {"cuda_blaslt", cb_py_cuda_blaslt, METH_O, "cuda_blaslt(path, /) -> version"},
+    {"set_cuda", cb_py_set_cuda, METH_VARARGS,
+     "set_cuda(driver, nvrtc, cache, device, as_ptx, keep_sources, /): what backend=\"cuda\" opens "
+     "when it is first used"},
     {"from_dlpack", cb_py_from_dlpack, METH_VARARGS,
      "from_dlpack(tensor, name, /) -> (ndarray, dtype)"},
     {"to_dlpack", cb_py_to_dlpack, METH_VARARGS, "to_dlpack(array, dtype, /) -> capsule"},

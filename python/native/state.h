@@ -232,6 +232,7 @@ PyObject *cb_py_draw(PyObject *module, PyObject *args); /* (ndarray, law, seed, 
 PyObject *cb_py_cuda_driver(PyObject *module, PyObject *path);
 PyObject *cb_py_cuda_nvrtc(PyObject *module, PyObject *path);
 PyObject *cb_py_cuda_blaslt(PyObject *module, PyObject *path);
+PyObject *cb_py_set_cuda(PyObject *module, PyObject *args);
 
 /* ---- blas.c ---------------------------------------------------------------------------------- */
 

@@ -39,6 +39,14 @@ def _row(device: Device | None) -> str | None:
     return resolve(device)
 
 
+def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
+    if backend != "cuda" and not (isinstance(device, str) and device.startswith("cuda")):
+        return backend, device
+    from ..cuda import resolve  # looks for libraries, which nobody else needs
+
+    return resolve(backend, device)
+
+
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 
 
@@ -130,15 +138,17 @@ class Executable:
         budget, measure: how much memory a step may take, see :func:`cutback.compile`.
         preset: what is saved where there is no budget: ``"autograd"`` (what the backward reads),
             ``"conservative"``, ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``.
-        backend: ``"cpu"``, ``"debug"`` (each storage allocated by itself), ``"ref"`` (slow, f64) or
-            ``"null"`` (nothing runs).
+        backend: ``"cpu"``, ``"debug"`` (each storage allocated by itself), ``"ref"`` (slow, f64),
+            ``"null"`` (nothing runs) or ``"cuda"`` (docs/cuda.md).
         device: row of the cost model, ``"cpu"`` unless given; see :func:`cutback.devices.resolve`.
+            ``"cuda"`` or ``"cuda:1"``: the backend, and the row nearest to that GPU.
         plan: a plan for this graph, or its JSON, to use instead of making one.
         keep_gradients: gradients stay in the arena, for an optimizer.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
     Raises:
         BudgetError: no plan meets the budget.
+        cutback.cuda_libraries.LibraryError: no CUDA driver or no NVRTC; the text lists every place.
         ValueError, TypeError, NotImplementedError: as the core finds them.
     """
 
@@ -157,6 +167,7 @@ class Executable:
         static_bytes: int = 0,
     ) -> None:
         budgets.choice("backend", backend, backends())
+        backend, device = _on_gpu(backend, device)
         _check_plan(plan)
         try:
             self.native = graph._native.compile(

@@ -234,10 +234,16 @@ TEST(a_run_that_fails_late_changes_nothing) {
 
 /* ---- what a backend answers ------------------------------------------------------------------ */
 
+static bool is_gpu(const cb_backend *b) { return strcmp(b->name, "cuda") == 0; }
+
+/* A GPU is not everywhere: where it is not the first of the list, it is left out. */
+static bool is_here(uint32_t k) { return k == 0 || !is_gpu(cb_backends[k]); }
+
 TEST(buffers_are_aligned_as_the_backend_asks) {
     cb_context *ctx = new_context();
     const uint64_t want = hash_on_host(ctx);
     for (uint32_t k = 0; cb_backends[k]; k++) {
+        if (!is_here(k)) continue;
         cb_step *step = NULL;
         mlp_memory memory;
         const cb_compile_options options = {.backend = cb_backend_name(k)};
@@ -248,8 +254,10 @@ TEST(buffers_are_aligned_as_the_backend_asks) {
         mlp_memory_init(&memory, step);
         const cb_run run = mlp_run(&memory);
         for (int i = 0; i < 3; i++) CHECK_OK(cb_step_run(step, &run, NULL, &err));
-        const bool has_kernels = cb_backends[k]->fuses != NULL; /* and not the slow twins */
-        if (has_kernels) CHECK(mlp_hash(&memory, step) == want);
+        /* The slow twins have bits of their own, and so have products on a GPU. */
+        const bool is_like_the_first =
+            cb_backends[k]->fuses != NULL && is_gpu(cb_backends[k]) == is_gpu(cb_backends[0]);
+        if (is_like_the_first) CHECK(mlp_hash(&memory, step) == want);
         mlp_memory_free(&memory);
         cb_step_free(step);
     }
@@ -266,6 +274,7 @@ TEST(a_backend_without_optimizers_says_so_before_a_run) {
     cb_update update = sgd(params, states);
     update.on_host = true;
     for (uint32_t k = 0; cb_backends[k]; k++) {
+        if (!is_here(k)) continue;
         cb_step *step = NULL;
         CHECK_OK(compile_picking(ctx, cb_backend_name(k), &step));
         if (cb_backends[k]->update) {

@@ -18,8 +18,8 @@ static int64_t common(int64_t a, int64_t b) {
 }
 
 /* The part of an instruction; alone it has none in the program, and is pointwise. */
-static cb_part part_of(const cb_program *p, const cb_group *g, uint32_t instr) {
-    return g->n_instr > 1 ? p->instr[instr].part : CB_PART_MAP;
+static cb_part part_of(const cb_program *p, uint32_t instr) {
+    return p->instr[instr].part != CB_PART_NONE ? p->instr[instr].part : CB_PART_MAP;
 }
 
 /* Whether its rows lie across memory: they are gathered together. */
@@ -49,7 +49,7 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g, int64_t coun
     int64_t columns = count;
     bool has_total = false, draws = false;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
-        const cb_part part = part_of(p, g, i);
+        const cb_part part = part_of(p, i);
         has_total = has_total || part == CB_PART_TOTAL;
         draws = draws || p->instr[i].code == CB_OP_DROPOUT;
         if (part != CB_PART_MAP && part != CB_PART_TOTAL) continue;
@@ -75,13 +75,13 @@ cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_microcod
     const cb_operand *first =
         &program->operand[program->operand_id[program->instr[g->instr_begin].out_begin]];
     const cb_domain alone = {.count = cb_numel(&first->shape)},
-                    domain = g->n_instr > 1 ? g->domain : alone;
+                    domain = g->domain.count > 0 ? g->domain : alone;
     cb_translation x = {.p = program, .domain = domain, .m = out};
     *out = (cb_microcode){.columns = domain.columns, .has_rows = domain.columns > 0};
     if (!out->has_rows) out->columns = flat_columns(program, g, domain.count);
     out->rows = out->columns ? domain.count / out->columns : 0;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++)
-        cb_t_instruction(&x, i, part_of(program, g, i));
+        cb_t_instruction(&x, i, part_of(program, i));
     cb_t_arrange(&x);
     if (!x.is_full) return CB_OK;
     return cb_fail(err, CB_UNSUPPORTED, "executor: group %u does not fit the tables", group);

@@ -1,0 +1,30 @@
+# Files as text in a C source: cb_cu_headers of csrc/exec/cuda/text.h. A header of C's is what stands for it on a device.
+#
+#     cmake -DROOT=<csrc> -DOUT=<file> -P text.cmake
+set(files
+  prelude.cuh=exec/cuda/prelude.cuh
+  ../cpu/vecmath.h=exec/cpu/vecmath.h
+  ../cpu/executor/ops.h=exec/cpu/executor/ops.h
+  ../cpu/point_ops.h=exec/cpu/point_ops.h
+  ../../base/philox.h=base/philox.h
+  optim.cuh=exec/cuda/optim.cuh
+  device_types.cuh=exec/cuda/device_types.cuh
+  ../../optim/formula_factors.h=optim/formula_factors.h
+  ../../optim/formulas_impl.h=optim/formulas_impl.h
+  stdint.h=exec/cuda/device_types.cuh
+  math.h=exec/cuda/device_types.cuh
+  string.h=exec/cuda/device_types.cuh)
+set(arrays "")
+set(rows "")
+set(n 0)
+foreach(entry ${files})
+  string(REPLACE "=" ";" pair ${entry})
+  list(GET pair 0 name)
+  list(GET pair 1 path)
+  file(READ ${ROOT}/${path} hex HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+  string(APPEND arrays "static const char text_${n}[] = {${bytes}0};\n")
+  string(APPEND rows "    {\"${name}\", text_${n}},\n")
+  math(EXPR n "${n} + 1")
+endforeach()
+file(WRITE ${OUT} "#include \"exec/cuda/text.h\"\n\n${arrays}\nconst cb_cu_header cb_cu_headers[] = {\n${rows}};\nconst int cb_cu_n_header = ${n};\n")

@@ -1,0 +1,176 @@
+/* Text is written once into the body of a kernel, and joins the source when the kernel ends: its
+ * parameters are known then. Kernels are compared by their text: there are a few dozen. */
+#include "code.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GRAIN 256 /* bytes between blocks of extra memory */
+
+void cb_cu_init(cb_cu_code *c, const cb_program *program, cb_arena *arena, cb_arena *texts) {
+    *c = (cb_cu_code){.program = program, .arena = arena};
+    cb_str_init(&c->source, texts);
+    cb_str_init(&c->body, texts);
+}
+
+cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err) {
+    if (c->source.failed || c->body.failed) return cb_no_memory(err);
+    if (!c->failed) return CB_OK;
+    return cb_fail(err, CB_UNSUPPORTED, "cuda: a kernel has more than %d parameters", CB_CU_PARAMS);
+}
+
+void cb_cu_begin(cb_cu_code *c) {
+    c->body.len = 0;
+    c->n_param = 0;
+}
+
+void cb_cu_add(cb_cu_code *c, const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    const int n = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (n < 0 || (size_t)n >= sizeof line) c->failed = true;
+    else cb_str_add(&c->body, line, (size_t)n);
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writes) {
+    for (int k = 0; k < c->n_param; k++) {
+        const cb_cu_param *known = &c->param[k];
+        if (known->place != param.place || known->index != param.index ||
+            known->offset != param.offset || strcmp(c->type[k], type) != 0)
+            continue;
+        c->writes[k] |= writes;
+        return k;
+    }
+    if (c->n_param == CB_CU_PARAMS) {
+        c->failed = true;
+        return 0;
+    }
+    c->param[c->n_param] = param;
+    c->type[c->n_param] = type;
+    c->writes[c->n_param] = writes;
+    return c->n_param++;
+}
+
+const char *cb_cu_type(cb_dtype dtype) {
+    switch (dtype) {
+        case CB_BOOL:
+        case CB_U8: return "uint8_t";
+        case CB_I32: return "int32_t";
+        case CB_I64: return "int64_t";
+        case CB_F16: return "half_t";
+        case CB_BF16: return "bhalf_t";
+        case CB_F64: return "double";
+        default: return "float";
+    }
+}
+
+int cb_cu_operand(cb_cu_code *c, uint32_t operand, bool writes) {
+    const cb_operand *o = &c->program->operand[operand];
+    const uint64_t offset = (uint64_t)o->offset * cb_dtype_size(o->dtype);
+    cb_cu_param param = {CB_CU_ARENA, 0, offset};
+    switch (o->space) {
+        case CB_SPACE_ARENA: param.offset += c->program->buffer[o->buffer].offset; break;
+        case CB_SPACE_INPUT: param = (cb_cu_param){CB_CU_INPUT, o->buffer, offset}; break;
+        default: param = (cb_cu_param){CB_CU_OUTPUT, o->buffer, offset};
+    }
+    if (param.place == CB_CU_OUTPUT && o->buffer >= c->program->n_output) {
+        const uint64_t at = c->local_at[o->buffer - c->program->n_output];
+        param = (cb_cu_param){CB_CU_EXTRA, 0, at + offset}; /* a local, where ops run one by one */
+    }
+    return cb_cu_param_of(c, param, cb_cu_type(o->dtype), writes);
+}
+
+bool cb_cu_is_even(const cb_cu_code *c, int param, uint64_t bytes) {
+    const cb_cu_param *p = &c->param[param];
+    return (p->place == CB_CU_ARENA || p->place == CB_CU_EXTRA) && p->offset % bytes == 0;
+}
+
+uint64_t cb_cu_extra(cb_cu_code *c, uint64_t bytes) {
+    const uint64_t at = c->extra_bytes;
+    c->extra_bytes += (bytes + GRAIN - 1) / GRAIN * GRAIN;
+    return at;
+}
+
+/* ---- the end of a kernel --------------------------------------------------------------------- */
+
+static void add_signature(const cb_cu_code *c, cb_str *out) {
+    for (int k = 0; k < c->n_param; k++) {
+        const cb_cu_place place = c->param[k].place;
+        const char *comma = k ? ", " : "";
+        if (place == CB_CU_SEED || place == CB_CU_STEP)
+            cb_str_addf(out, "%suint64_t p%d", comma, k);
+        else if (c->writes[k]) cb_str_addf(out, "%s%s *p%d", comma, c->type[k], k);
+        else cb_str_addf(out, "%sconst %s *__restrict__ p%d", comma, c->type[k], k);
+    }
+}
+
+/* The kernel that has this text; there is a new one where none has. */
+static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
+    cb_str *s = &c->source;
+    const size_t begin = s->len;
+    const uint32_t number = (uint32_t)c->kernels.len;
+    cb_str_addf(s, "extern \"C\" __global__ void __launch_bounds__(%u) cb_k%u", threads, number);
+    const size_t at = s->len;
+    cb_str_addf(s, "(");
+    add_signature(c, s);
+    cb_str_addf(s, ") {\n");
+    cb_str_add(s, c->body.at ? c->body.at : "", c->body.len);
+    cb_str_addf(s, "}\n/* %u */\n\n", threads);
+    if (s->failed) return 0;
+    const size_t length = s->len - at;
+    for (uint32_t k = 0; k < number; k++) {
+        const cb_cu_kernel *known = &c->kernels.at[k];
+        if (known->length != length || memcmp(s->at + known->at, s->at + at, length) != 0) continue;
+        s->len = begin;
+        s->at[begin] = 0;
+        return k;
+    }
+    if (!CB_PUSH(c->arena, c->kernels, (cb_cu_kernel){at, length})) s->failed = true;
+    return number;
+}
+
+void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return; /* there is nothing to do */
+    const cb_cu_launch launch = {.kernel = kernel_of(c, threads),
+                                 .group = c->group,
+                                 .grid = grid,
+                                 .threads = threads,
+                                 .param_begin = (uint32_t)c->params.len,
+                                 .n_param = (uint32_t)c->n_param};
+    bool kept = CB_PUSH(c->arena, c->launches, launch);
+    for (int k = 0; kept && k < c->n_param; k++) kept = CB_PUSH(c->arena, c->params, c->param[k]);
+    if (!kept) c->source.failed = true;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+int64_t cb_cu_div_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+void cb_cu_float(cb_cu_code *c, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (isfinite(x))
+        cb_cu_add(c, "%s%af%s", signbit(x) ? "(" : "", (double)x, signbit(x) ? ")" : "");
+    else cb_cu_add(c, "__int_as_float(0x%08X)", bits);
+}
+
+void cb_cu_offset(cb_cu_code *c, int rank, const int64_t *dim, const int64_t *stride,
+                  const char *name, const char *at) {
+    cb_cu_add(c, "I %s = 0;\n{ I rest = %s;\n", name, at);
+    for (int k = rank - 1; k >= 0; k--) {
+        const long long n = (long long)dim[k], step = (long long)stride[k];
+        if (k == 0) {
+            if (step) cb_cu_add(c, "%s += rest * (I)%lld;\n", name, step);
+        } else {
+            if (step) cb_cu_add(c, "%s += rest %% (I)%lld * (I)%lld; ", name, n, step);
+            cb_cu_add(c, "rest /= (I)%lld;\n", n);
+        }
+    }
+    cb_cu_add(c, "}\n");
+}

@@ -1,0 +1,426 @@
+/* Programs on a GPU: the kernels of all groups are one source, compiled once; a run fills in
+ * where its arguments lie and launches them one after another. It neither allocates nor waits,
+ * so it can be captured. Everything lies in three blocks of device memory: the arena of the
+ * plan, what kernels need beside it, and the word for errors, which the last kernels of a run
+ * look at before they replace states. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../executable.h"
+#include "../workspace.h"
+#include "device.h"
+#include "group.h"
+#include "text.h"
+#include "update.h"
+
+#define ALIGNMENT 256 /* what cuMemAlloc gives, and what widest accesses want */
+
+typedef struct failure { /* as in prelude.cuh */
+    uint32_t instr, unused;
+    int64_t index;
+} failure;
+
+typedef struct executable {
+    cb_cu_gpu *d;
+    const cb_program *program;
+    cb_arena memory;
+    cb_cu_code code;
+    void *library;
+    void **function;               /* [n_kernel] */
+    uint64_t arena, extra, failed; /* addresses; arena 0: it is not there yet */
+    uint64_t *value;               /* [n_param] of all launches */
+    void **parameter;              /* [n_param] each points to its value */
+    const void **known;            /* [n_input + n_output] arguments that were looked at */
+    void **event;                  /* [n_group + 1] around groups */
+    cb_cu_update update;
+    double *group_seconds; /* of the last run, which `finish` fills; NULL: nobody asked */
+} executable;
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+/* Partial sums of columns; nothing else of the cpu's scratch is needed. */
+static uint64_t workspace(const cb_graph *g, cb_op_id op) {
+    switch (g->ops.at[op].code) {
+        case CB_OP_SUM:
+        case CB_OP_MEAN:
+        case CB_OP_LAYER_NORM_BWD:
+        case CB_OP_RMS_NORM_BWD: return cb_op_workspace(g, op);
+        default: return 0;
+    }
+}
+
+/* As on the cpu, but for ops that read an index: these check it, in kernels of their own. */
+static bool fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
+                  const cb_dtype *out, uint32_t n_out) {
+    return cb_op_index_input(code) < 0 && cb_kernels_fuse(code, part, in, n_in, out, n_out);
+}
+
+/* ---- making ready ---------------------------------------------------------------------------- */
+
+/* As its last action a run copies new states over those of the caller; one that has failed does
+ * not. */
+static void add_states(cb_cu_code *c) {
+    const cb_program *p = c->program;
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        const cb_argument *a = &p->output[i];
+        const bool wide = cb_dtype_size(a->dtype) % 4 == 0;
+        const uint64_t n = wide ? a->bytes / 4 : a->bytes;
+        if (a->role_or_kind != CB_OUTPUT_STATE || n == 0) continue;
+        const cb_operand *o = &p->operand[a->operand];
+        const cb_cu_param to = {CB_CU_INPUT, a->input, 0},
+                          from = {CB_CU_ARENA, 0,
+                                  p->buffer[o->buffer].offset +
+                                      (uint64_t)o->offset * cb_dtype_size(o->dtype)};
+        cb_cu_begin(c);
+        const char *type = wide ? "uint32_t" : "uint8_t";
+        const int out = cb_cu_param_of(c, to, type, true),
+                  in = cb_cu_param_of(c, from, type, false),
+                  f = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_FAILURE}, "failure", false);
+        cb_cu_add(c, "const uint64_t i = blockIdx.x * (uint64_t)256 + threadIdx.x;\n");
+        cb_cu_add(c, "if (i < %lluull && p%d->instr == 0) p%d[i] = p%d[i];\n",
+                  (unsigned long long)n, f, out, in);
+        cb_cu_end(c, (cb_cu_grid){(uint32_t)((n + 255) / 256), 1, 1}, 256);
+    }
+}
+
+static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
+    cb_cu_init(&x->code, x->program, &x->memory, texts);
+    cb_str_addf(&x->code.source, "#include \"prelude.cuh\"\n\n");
+    for (uint32_t g = 0; g < x->program->n_group; g++)
+        CB_TRY(cb_cu_group(&x->code, g, x->d->runtime->alloc, err));
+    x->code.group = x->program->n_group;
+    add_states(&x->code);
+    return cb_cu_finish(&x->code, err);
+}
+
+static cb_status load_code(executable *x, const cb_cu_image *image, cb_error *err) {
+    const cb_cu_driver *driver = &x->d->driver;
+    const size_t n = x->code.kernels.len;
+    CB_CU(driver, cuLibraryLoadData(&x->library, image->code, NULL, NULL, 0, NULL, NULL, 0));
+    x->function = CB_NEW(&x->memory, void *, n);
+    if (!x->function) return cb_no_memory(err);
+    for (size_t k = 0; k < n; k++) {
+        char name[32];
+        void *kernel;
+        (void)snprintf(name, sizeof name, "cb_k%zu", k);
+        CB_CU(driver, cuLibraryGetKernel(&kernel, x->library, name));
+        CB_CU(driver, cuKernelGetFunction(&x->function[k], kernel));
+    }
+    return CB_OK;
+}
+
+static cb_status compile_code(executable *x, cb_arena *texts, cb_error *err) {
+    const cb_cuda_options *o = &x->d->runtime->cuda;
+    CB_TRY(write_code(x, texts, err));
+    if (x->code.kernels.len == 0) return CB_OK;
+    cb_cu_image image;
+    const cb_cu_source source = {.text = x->code.source.at,
+                                 .headers = cb_cu_headers,
+                                 .n_header = cb_cu_n_header,
+                                 .capability = x->d->capability,
+                                 .as_ptx = o->as_ptx,
+                                 .is_kept = o->keep_sources};
+    CB_TRY(cb_cu_compile(&x->d->nvrtc, &source, o->cache, x->d->runtime->alloc, &image, err));
+    const cb_status status = load_code(x, &image, err);
+    cb_free(x->d->runtime->alloc, image.code);
+    return status;
+}
+
+static cb_status make_code(executable *x, cb_error *err) {
+    cb_arena texts;
+    cb_arena_init(&texts, x->d->runtime->alloc);
+    const cb_status status = compile_code(x, &texts, err);
+    cb_arena_free(&texts);
+    return status;
+}
+
+static cb_status make_lists(executable *x, cb_error *err) {
+    const size_t n = x->code.params.len;
+    x->value = CB_NEW(&x->memory, uint64_t, n);
+    x->parameter = CB_NEW(&x->memory, void *, n);
+    x->event = CB_NEW(&x->memory, void *, x->program->n_group + 1);
+    x->known = CB_NEW(&x->memory, const void *, x->program->n_input + x->program->n_output);
+    if (!x->value || !x->parameter || !x->event || !x->known) return cb_no_memory(err);
+    for (size_t k = 0; k < n; k++) x->parameter[k] = &x->value[k];
+    return CB_OK;
+}
+
+static uint32_t kept_gradients(const cb_program *p, bool *has_f64) {
+    uint32_t n = 0;
+    *has_f64 = false;
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        const cb_argument *a = &p->output[i];
+        const bool kept =
+            a->role_or_kind == CB_OUTPUT_GRAD && p->operand[a->operand].space == CB_SPACE_ARENA;
+        n += kept;
+        *has_f64 |= kept && a->dtype == CB_F64;
+    }
+    return n;
+}
+
+/* Memory beside the arena, events, and what an update of the gradients needs that stay inside: what
+ * later calls must not make. */
+static cb_status make_rest(executable *x, cb_error *err) {
+    const cb_cu_gpu *d = x->d;
+    bool has_f64;
+    const uint32_t kept = kept_gradients(x->program, &has_f64);
+    CB_TRY(cb_cu_take(d, x->code.extra_bytes, &x->extra, err));
+    CB_TRY(cb_cu_take(d, sizeof(failure), &x->failed, err));
+    CB_CU(&d->driver, cuMemsetD8Async(x->failed, 0, sizeof(failure), d->stream));
+    CB_CU(&d->driver, cuStreamSynchronize(d->stream));
+    for (uint32_t g = 0; g <= x->program->n_group; g++)
+        CB_CU(&d->driver, cuEventCreate(&x->event[g], 0));
+    if (kept) CB_TRY(cb_cu_update_init(&x->update, d, kept, has_f64, &x->memory, err));
+    return CB_OK;
+}
+
+static void release(executable *x) {
+    const cb_cu_driver *driver = &x->d->driver;
+    for (uint32_t g = 0; x->event && g <= x->program->n_group; g++)
+        if (x->event[g]) (void)driver->cuEventDestroy(x->event[g]);
+    if (x->arena) (void)driver->cuMemFree(x->arena);
+    if (x->extra) (void)driver->cuMemFree(x->extra);
+    if (x->failed) (void)driver->cuMemFree(x->failed);
+    if (x->library) (void)driver->cuLibraryUnload(x->library);
+    cb_cu_update_release(&x->update, x->d);
+}
+
+static void destroy(void *handle) {
+    executable *x = handle;
+    if (!x) return;
+    if (cb_cu_enter(x->d, NULL) == CB_OK) {
+        release(x);
+        (void)cb_cu_leave(x->d, CB_OK);
+    }
+    cb_arena_free(&x->memory);
+    cb_free(x->d->runtime->alloc, x);
+}
+
+static cb_status make(executable *x, cb_error *err) {
+    CB_TRY(make_code(x, err));
+    CB_TRY(make_lists(x, err));
+    return make_rest(x, err);
+}
+
+static cb_status compile(const cb_program *program, void *device, void **handle, cb_error *err) {
+    cb_cu_gpu *d = device;
+    executable *x = cb_malloc(d->runtime->alloc, sizeof *x);
+    if (!x) return cb_no_memory(err);
+    *x = (executable){.d = d, .program = program};
+    cb_arena_init(&x->memory, d->runtime->alloc);
+    cb_status status = cb_cu_enter(d, err);
+    if (status == CB_OK) status = cb_cu_leave(d, make(x, err));
+    if (status != CB_OK) {
+        destroy(x);
+        return status;
+    }
+    *handle = x;
+    return CB_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* The first run makes the arena, and all addresses that never change. */
+static cb_status make_arena(executable *x, void *stream, cb_error *err) {
+    bool captured;
+    if (x->arena) return CB_OK;
+    CB_TRY(cb_cu_is_captured(x->d, stream, &captured, err));
+    if (captured)
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "run: the first run takes memory, and this stream is captured: run once before "
+            "the capture begins");
+    CB_TRY(cb_cu_take(x->d, x->program->arena_bytes, &x->arena, err));
+    for (size_t k = 0; k < x->code.params.len; k++) {
+        const cb_cu_param *p = &x->code.params.at[k];
+        switch (p->place) {
+            case CB_CU_ARENA: x->value[k] = x->arena + p->offset; break;
+            case CB_CU_EXTRA: x->value[k] = x->extra + p->offset; break;
+            case CB_CU_FAILURE: x->value[k] = x->failed; break;
+            default: break;
+        }
+    }
+    return CB_OK;
+}
+
+/* Whether an argument is memory of a device; one that comes again was looked at before. */
+static cb_status check_argument(executable *x, const cb_argument *a, const char *kind, uint32_t i,
+                                const void *at, const void **known, cb_error *err) {
+    enum { MEMORY_TYPE = 2, UNKNOWN = 1 };
+    const char *name = a->name ? a->name : "";
+    int type;
+    if (a->bytes == 0 || (at && at == *known)) return CB_OK;
+    if (!at)
+        return cb_fail(err, CB_INVALID, "run: no buffer was given for %s %u (\"%s\")", kind, i,
+                       name);
+    const int code =
+        x->d->driver.cuPointerGetAttribute(&type, MEMORY_TYPE, (uint64_t)(uintptr_t)at);
+    if (code == UNKNOWN)
+        return cb_fail(err, CB_INVALID, "run: %s %u (\"%s\") does not lie in a device's memory",
+                       kind, i, name);
+    if (code) return cb_cu_failed(&x->d->driver, "cuPointerGetAttribute", code, err);
+    *known = at;
+    return CB_OK;
+}
+
+static cb_status bind(executable *x, const cb_bindings *b, cb_error *err) {
+    const cb_program *p = x->program;
+    for (uint32_t i = 0; i < p->n_input; i++)
+        CB_TRY(check_argument(x, &p->input[i], "input", i, b->inputs[i], &x->known[i], err));
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        const bool inside = p->operand[p->output[i].operand].space == CB_SPACE_ARENA;
+        if (!inside)
+            CB_TRY(check_argument(x, &p->output[i], "output", i, b->outputs[i],
+                                  &x->known[p->n_input + i], err));
+    }
+    for (size_t k = 0; k < x->code.params.len; k++) {
+        const cb_cu_param *at = &x->code.params.at[k];
+        switch (at->place) {
+            case CB_CU_INPUT:
+                x->value[k] = (uint64_t)(uintptr_t)b->inputs[at->index] + at->offset;
+                break;
+            case CB_CU_OUTPUT:
+                x->value[k] = (uint64_t)(uintptr_t)b->outputs[at->index] + at->offset;
+                break;
+            case CB_CU_SEED: x->value[k] = b->seed; break;
+            case CB_CU_STEP: x->value[k] = b->step; break;
+            default: break;
+        }
+    }
+    return CB_OK;
+}
+
+/* Events stand where groups end, when somebody asks for their times. */
+static cb_status mark(executable *x, void *stream, uint32_t *at, uint32_t group, cb_error *err) {
+    for (; x->group_seconds && *at <= group; (*at)++)
+        CB_CU(&x->d->driver, cuEventRecord(x->event[*at], stream));
+    return CB_OK;
+}
+
+static cb_status launch(executable *x, void *stream, cb_error *err) {
+    uint32_t marked = 0;
+    for (size_t k = 0; k < x->code.launches.len; k++) {
+        const cb_cu_launch *l = &x->code.launches.at[k];
+        CB_TRY(mark(x, stream, &marked, l->group, err));
+        CB_CU(&x->d->driver,
+              cuLaunchKernel(x->function[l->kernel], l->grid.x, l->grid.y, l->grid.z, l->threads, 1,
+                             1, 0, stream, x->parameter + l->param_begin, NULL));
+    }
+    return mark(x, stream, &marked, x->program->n_group, err);
+}
+
+static cb_status put_run(executable *x, const cb_bindings *b, cb_error *err) {
+    void *const stream = cb_cu_stream_of(x->d, b->stream);
+    CB_TRY(make_arena(x, stream, err));
+    CB_TRY(bind(x, b, err));
+    x->group_seconds = b->group_seconds;
+    return launch(x, stream, err);
+}
+
+static cb_status run(void *handle, const cb_bindings *b, cb_run_stats *stats, cb_error *err) {
+    executable *x = handle;
+    const uint64_t n_alloc = cb_alloc_stats(x->d->runtime->alloc).n_alloc;
+    if (b->poll && b->poll(b->poll_user))
+        return cb_fail(err, CB_CANCELLED, "run: cancelled by the caller");
+    CB_TRY(cb_cu_enter(x->d, err));
+    CB_TRY(cb_cu_leave(x->d, put_run(x, b, err)));
+    if (stats) {
+        *stats = (cb_run_stats){.peak_bytes = x->program->arena_bytes,
+                                .n_group = x->program->n_group,
+                                .n_alloc = cb_alloc_stats(x->d->runtime->alloc).n_alloc - n_alloc};
+    }
+    return CB_OK;
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+static cb_status take_seconds(executable *x, cb_error *err) {
+    for (uint32_t g = 0; x->group_seconds && g < x->program->n_group; g++) {
+        float milliseconds = 0;
+        CB_CU(&x->d->driver, cuEventElapsedTime(&milliseconds, x->event[g], x->event[g + 1]));
+        x->group_seconds[g] = (double)milliseconds * 1e-3;
+    }
+    x->group_seconds = NULL;
+    return CB_OK;
+}
+
+/* An index that led out of what it reads, in the words of the cpu's kernels. */
+static cb_status tell(const executable *x, const failure *f, cb_error *err) {
+    const cb_program *p = x->program;
+    const cb_instr *instr = &p->instr[f->instr - 1];
+    const bool labels =
+        instr->code == CB_OP_CROSS_ENTROPY || instr->code == CB_OP_CROSS_ENTROPY_BWD;
+    const cb_operand *of =
+        &p->operand[p->operand_id[instr->in_begin + (instr->code == CB_OP_CROSS_ENTROPY_BWD)]];
+    long long limit = (long long)of->shape.dim[0];
+    if (labels) limit = (long long)of->shape.dim[of->shape.rank - 1];
+    if (instr->code == CB_OP_EMBEDDING_BWD) limit = (long long)instr->attrs.i[0];
+    if (instr->code == CB_OP_GATHER || instr->code == CB_OP_SCATTER_ADD)
+        limit = (long long)of->shape.dim[instr->attrs.i[0]];
+    const bool placed = instr->location && instr->location[0];
+    return cb_fail(err, CB_INVALID, "%s: %s %lld out of range for %lld %s%s%s",
+                   cb_op_def_of(instr->code)->name, labels ? "label" : "index", (long long)f->index,
+                   limit, labels ? "classes" : "rows", placed ? " at " : "",
+                   placed ? instr->location : "");
+}
+
+static cb_status wait_for(executable *x, void *stream, cb_error *err) {
+    const cb_cu_driver *driver = &x->d->driver;
+    failure f = {0};
+    CB_CU(driver, cuMemcpyDtoHAsync(&f, x->failed, sizeof f, stream));
+    CB_CU(driver, cuStreamSynchronize(stream));
+    CB_TRY(take_seconds(x, err));
+    if (f.instr == 0) return CB_OK;
+    CB_CU(driver, cuMemsetD8Async(x->failed, 0, sizeof f, stream));
+    CB_CU(driver, cuStreamSynchronize(stream));
+    return tell(x, &f, err);
+}
+
+static cb_status finish(void *handle, cb_stream *stream, cb_error *err) {
+    executable *x = handle;
+    CB_TRY(cb_cu_enter(x->d, err));
+    return cb_cu_leave(x->d, wait_for(x, cb_cu_stream_of(x->d, stream), err));
+}
+
+static void *address(void *handle, uint32_t operand) {
+    const executable *x = handle;
+    const cb_operand *o = &x->program->operand[operand];
+    if (o->space != CB_SPACE_ARENA || !x->arena) return NULL;
+    const uint64_t at = x->arena + x->program->buffer[o->buffer].offset +
+                        (uint64_t)o->offset * cb_dtype_size(o->dtype);
+    return (void *)(uintptr_t)at;
+}
+
+static cb_status update(void *device, void *handle, cb_stream *stream,
+                        const cb_optimizer *optimizer, const cb_optim_table *table, cb_error *err) {
+    executable *x = handle;
+    (void)device;
+    CB_TRY(cb_cu_enter(x->d, err));
+    return cb_cu_leave(x->d, cb_cu_update_put(&x->update, x->d, cb_cu_stream_of(x->d, stream),
+                                              x->failed, optimizer, table, err));
+}
+
+const cb_backend cb_backend_cuda = {
+    .name = "cuda",
+    .alignment = ALIGNMENT,
+    .workspace = workspace,
+    .fuses = fuses,
+    .supports = cb_cu_supports,
+    .open = cb_cu_open,
+    .close = cb_cu_close,
+    .alloc = cb_cu_alloc,
+    .free = cb_cu_free,
+    .copy = cb_cu_copy,
+    .sync = cb_cu_sync,
+    .event_new = cb_cu_event_new,
+    .event_free = cb_cu_event_free,
+    .record = cb_cu_record,
+    .wait = cb_cu_wait,
+    .seconds = cb_cu_seconds,
+    .compile = compile,
+    .run = run,
+    .finish = finish,
+    .address = address,
+    .destroy = destroy,
+    .update = update,
+};

@@ -1,0 +1,17 @@
+/* device_types.cuh: what the core's headers take from C's, for NVRTC, which has none of them. */
+#ifndef CB_EXEC_CUDA_DEVICE_TYPES
+#define CB_EXEC_CUDA_DEVICE_TYPES
+
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#define INT32_MAX 2147483647
+#define INT32_MIN (-INT32_MAX - 1)
+#define INT64_MAX 9223372036854775807ll
+#define INFINITY __int_as_float(0x7F800000)
+#define NAN __int_as_float(0x7FFFFFFF)
+
+#endif

@@ -1,0 +1,125 @@
+/* A group of several is fused. So is an op by itself that would have a part in a group, as a
+ * group of one: its bits are the same wherever it stands. What does not fit the tables of the
+ * microcode runs op by op, with locals in memory. */
+#include "group.h"
+
+#include <string.h>
+
+#include "../executable.h"
+#include "fused.h"
+#include "plain.h"
+
+static const cb_operand *operand_at(const cb_program *p, uint32_t at) {
+    return &p->operand[p->operand_id[at]];
+}
+
+/* The domain and the part that an instruction has by itself; false: it has none. */
+static bool own_part(const cb_program *p, const cb_instr *instr, cb_domain *domain, cb_part *part) {
+    if (instr->n_in > 5 || instr->n_out > 3) return false;
+    cb_dtype dtype[2][5];
+    for (uint32_t k = 0; k < instr->n_in; k++)
+        dtype[0][k] = operand_at(p, instr->in_begin + k)->dtype;
+    for (uint32_t k = 0; k < instr->n_out; k++)
+        dtype[1][k] = operand_at(p, instr->out_begin + k)->dtype;
+    const cb_shaped op = {.code = instr->code,
+                          .attrs = &instr->attrs,
+                          .in0 = instr->n_in > 0 ? &operand_at(p, instr->in_begin)->shape : NULL,
+                          .in1 =
+                              instr->n_in > 1 ? &operand_at(p, instr->in_begin + 1)->shape : NULL,
+                          .out0 = &operand_at(p, instr->out_begin)->shape};
+    *domain = (cb_domain){0};
+    if (cb_op_index_input(instr->code) >= 0 || !cb_domain_join(domain, &op)) return false;
+    *part = cb_part_of(&op, domain);
+    return cb_kernels_fuse(instr->code, *part, dtype[0], instr->n_in, dtype[1], instr->n_out);
+}
+
+/* An instruction as a group of one, in a program that has nothing else. */
+static cb_status fuse_one(cb_cu_code *code, const cb_instr *instr, cb_arena *scratch,
+                          cb_error *err) {
+    const cb_program *whole = code->program;
+    cb_program one = *whole;
+    cb_instr copy = *instr;
+    cb_group group = {.n_instr = 1};
+    if (!own_part(whole, instr, &group.domain, &copy.part)) return CB_UNSUPPORTED;
+    one.instr = &copy;
+    one.group = &group;
+    one.n_group = one.n_instr = 1;
+    code->program = &one;
+    const cb_status status = cb_cu_fused(code, &one, 0, scratch, err);
+    code->program = whole;
+    return status;
+}
+
+static cb_status add_instr(cb_cu_code *code, uint32_t i, cb_arena *scratch, cb_error *err) {
+    const cb_instr *instr = &code->program->instr[i];
+    const cb_status status = fuse_one(code, instr, scratch, err);
+    return status == CB_UNSUPPORTED ? cb_cu_plain(code, i, err) : status;
+}
+
+/* The same program with locals as memory: results behind the last, which cb_cu_operand knows. */
+static cb_status without_locals(cb_cu_code *code, const cb_group *g, cb_program *out,
+                                cb_arena *scratch, cb_error *err) {
+    const cb_program *p = code->program;
+    *out = *p;
+    out->operand = CB_NEW(scratch, cb_operand, p->n_operand);
+    if (!out->operand) return cb_no_memory(err);
+    memcpy(out->operand, p->operand, p->n_operand * sizeof *p->operand);
+    for (uint32_t k = 0; k < p->n_operand; k++) {
+        cb_operand *o = &out->operand[k];
+        if (o->space != CB_SPACE_LOCAL) continue;
+        const cb_local *local = &p->locals[o->buffer];
+        if (local->group == (uint32_t)(g - p->group) && code->local_at[o->buffer] == UINT64_MAX)
+            code->local_at[o->buffer] = cb_cu_extra(code, local->bytes);
+        o->space = CB_SPACE_OUTPUT;
+        o->buffer += p->n_output;
+    }
+    return CB_OK;
+}
+
+static cb_status add_each(cb_cu_code *code, const cb_group *g, cb_arena *scratch, cb_error *err) {
+    const cb_program *whole = code->program;
+    cb_program p;
+    if (g->n_instr == 1) return add_instr(code, g->instr_begin, scratch, err);
+    CB_TRY(without_locals(code, g, &p, scratch, err));
+    code->program = &p;
+    cb_status status = CB_OK;
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr && status == CB_OK; i++)
+        status = add_instr(code, i, scratch, err);
+    code->program = whole;
+    return status;
+}
+
+static cb_status make_locals(cb_cu_code *code, cb_error *err) {
+    if (code->local_at) return CB_OK;
+    code->local_at = CB_NEW(code->arena, uint64_t, code->program->n_local);
+    if (!code->local_at) return cb_no_memory(err);
+    memset(code->local_at, 0xFF, code->program->n_local * sizeof *code->local_at);
+    return CB_OK;
+}
+
+cb_status cb_cu_group(cb_cu_code *code, uint32_t group, cb_alloc *alloc, cb_error *err) {
+    const cb_group *g = &code->program->group[group];
+    cb_arena scratch;
+    cb_arena_init(&scratch, alloc);
+    code->group = group;
+    cb_status status = make_locals(code, err);
+    if (status == CB_OK && g->n_instr > 1)
+        status = cb_cu_fused(code, code->program, group, &scratch, err);
+    if (g->n_instr == 1 || status == CB_UNSUPPORTED) status = add_each(code, g, &scratch, err);
+    cb_arena_free(&scratch);
+    return status;
+}
+
+cb_status cb_cu_supports(const cb_program *program, uint32_t group, cb_error *err) {
+    const cb_group *g = &program->group[group];
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+        const cb_instr *instr = &program->instr[i];
+        if (cb_cu_has_plain(instr->code)) continue;
+        const bool placed = instr->location && instr->location[0];
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: the cuda backend has no kernel for it%s%s; backend=\"cpu\" runs it",
+                       cb_op_def_of(instr->code)->name, placed ? ", at " : "",
+                       placed ? instr->location : "");
+    }
+    return CB_OK;
+}

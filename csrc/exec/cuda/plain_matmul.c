@@ -1,0 +1,117 @@
+/* Products of matrices without a library: tiles of 64 x 64 in registers, four by four a thread,
+ * over slices of 16 of the inner axis in two buffers of shared memory. Each element is one sum
+ * in the order of the inner axis, in f32 (f64 for f64), so that its bits depend on the two
+ * matrices alone: not on tiles, nor on which rows are asked for. */
+#include "families.h"
+
+enum { TILE = 64, SLICE = 16, THREADS = 256 };
+
+typedef struct product {
+    int64_t batch, n, k, m;
+    int64_t row[3], column[3]; /* strides of x, y and the result */
+    int in[2], out;
+} product;
+
+static product product_of(const cb_cu_op *x) {
+    const cb_operand *o[3] = {cb_cu_in(x, 0), cb_cu_in(x, 1), cb_cu_out(x, 0)};
+    const int32_t rank = o[2]->shape.rank;
+    product p = {.batch = 1,
+                 .n = o[2]->shape.dim[rank - 2],
+                 .k = o[0]->shape.dim[rank - 1],
+                 .m = o[2]->shape.dim[rank - 1]};
+    for (int32_t d = 0; d < rank - 2; d++) p.batch *= o[2]->shape.dim[d];
+    for (int k = 0; k < 3; k++) {
+        p.row[k] = o[k]->stride[rank - 2];
+        p.column[k] = o[k]->stride[rank - 1];
+    }
+    return p;
+}
+
+/* Where matrix `batch` of an operand begins. */
+static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
+    const int rank = o->shape.rank - 2;
+    cb_cu_offset(x->code, rank, o->shape.dim, o->stride, name, "batch");
+}
+
+/* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory.
+ * Neighbouring threads read neighbouring elements, along whichever axis these lie. */
+static void add_fetch(const cb_cu_op *x, const product *p) {
+    cb_cu_code *c = x->code;
+    const bool x_by_row = p->column[0] == 1, y_by_row = p->column[1] == 1;
+    cb_cu_add(c, "T xs[4], ys[4];\n");
+    cb_cu_add(c,
+              "const auto fetch = [&](I slice) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n");
+    cb_cu_add(c, "const I at = threadIdx.x + j * %d;\n", THREADS);
+    cb_cu_add(c,
+              x_by_row ? "const I xr = at / %d, xk = at %% %d;\n"
+                       : "const I xk = at / %d, xr = at %% %d;\n",
+              x_by_row ? SLICE : TILE, x_by_row ? SLICE : TILE);
+    cb_cu_add(c,
+              y_by_row ? "const I yk = at / %d, yc = at %% %d;\n"
+                       : "const I yc = at / %d, yk = at %% %d;\n",
+              y_by_row ? TILE : SLICE, y_by_row ? TILE : SLICE);
+    cb_cu_add(c,
+              "xs[j] = first_row + xr < N && slice + xk < K ? (T)widen(p%d[x_at + (first_row + xr) "
+              "* (I)%lld + (slice + xk) * (I)%lld]) : (T)0;\n",
+              p->in[0], (long long)p->row[0], (long long)p->column[0]);
+    cb_cu_add(
+        c,
+        "ys[j] = slice + yk < K && first_column + yc < M ? (T)widen(p%d[y_at + (slice + yk) * "
+        "(I)%lld + (first_column + yc) * (I)%lld]) : (T)0;\n}\n};\n",
+        p->in[1], (long long)p->row[1], (long long)p->column[1]);
+    cb_cu_add(
+        c, "const auto put = [&](int buffer) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n");
+    cb_cu_add(c, "const I at = threadIdx.x + j * %d;\n", THREADS);
+    cb_cu_add(c,
+              x_by_row ? "x_tile[buffer][at %% %d][at / %d] = xs[j];\n"
+                       : "x_tile[buffer][at / %d][at %% %d] = xs[j];\n",
+              x_by_row ? SLICE : TILE, x_by_row ? SLICE : TILE);
+    cb_cu_add(c,
+              y_by_row ? "y_tile[buffer][at / %d][at %% %d] = ys[j];\n}\n};\n"
+                       : "y_tile[buffer][at %% %d][at / %d] = ys[j];\n}\n};\n",
+              y_by_row ? TILE : SLICE, y_by_row ? TILE : SLICE);
+}
+
+static void add_loop(const cb_cu_op *x) {
+    cb_cu_add(x->code,
+              "T sum[4][4] = {};\nfetch(0);\nput(0);\n__syncthreads();\n"
+              "for (I slice = 0, turn = 0; slice < K; slice += %d, turn ^= 1) {\n"
+              "const bool goes_on = slice + %d < K;\nif (goes_on) fetch(slice + %d);\n"
+              "#pragma unroll\nfor (int k = 0; k < %d; k++) {\nT a[4], b[4];\n"
+              "#pragma unroll\nfor (int j = 0; j < 4; j++) a[j] = x_tile[turn][k][ty * 4 + j], "
+              "b[j] = y_tile[turn][k][tx * 4 + j];\n"
+              "#pragma unroll\nfor (int r = 0; r < 4; r++)\n#pragma unroll\n"
+              "for (int j = 0; j < 4; j++) sum[r][j] = mad(a[r], b[j], sum[r][j]);\n}\n"
+              "if (goes_on) put(turn ^ 1);\n__syncthreads();\n}\n",
+              SLICE, SLICE, SLICE, SLICE);
+}
+
+void cb_cu_matmul(const cb_cu_op *x) {
+    cb_cu_code *c = x->code;
+    product p = product_of(x);
+    if (p.batch == 0 || p.n == 0 || p.m == 0) return;
+    cb_cu_each_row(x, 0, 0);
+    p.in[0] = cb_cu_in_param(x, 0), p.in[1] = cb_cu_in_param(x, 1), p.out = cb_cu_out_param(x, 0);
+    cb_cu_add(c, "typedef %s T;\n__shared__ T x_tile[2][%d][%d], y_tile[2][%d][%d];\n",
+              cb_cu_real(cb_cu_out(x, 0)->dtype), SLICE, TILE + 4, SLICE, TILE + 4);
+    cb_cu_add(c, "const I N = %lld, K = %lld, M = %lld;\n", (long long)p.n, (long long)p.k,
+              (long long)p.m);
+    const int64_t across = cb_cu_div_up(p.m, TILE), down = cb_cu_div_up(p.n, TILE);
+    cb_cu_add(c, "const I batch = blockIdx.x / (I)%lld, tile = blockIdx.x %% (I)%lld;\n",
+              (long long)(across * down), (long long)(across * down));
+    cb_cu_add(c, "const I first_row = tile / (I)%lld * %d, first_column = tile %% (I)%lld * %d;\n",
+              (long long)across, TILE, (long long)across, TILE);
+    cb_cu_add(c, "const int tx = threadIdx.x %% 16, ty = threadIdx.x / 16;\n(void)row;\n");
+    add_base(x, cb_cu_in(x, 0), "x_at");
+    add_base(x, cb_cu_in(x, 1), "y_at");
+    add_fetch(x, &p);
+    add_loop(x);
+    cb_cu_add(c,
+              "for (int r = 0; r < 4; r++)\nfor (int j = 0; j < 4; j++) {\n"
+              "const I at_row = first_row + ty * 4 + r, at_column = first_column + tx * 4 + j;\n");
+    cb_cu_add(c,
+              "if (at_row < N && at_column < M) narrow(&p%d[(batch * N + at_row) * M + at_column], "
+              "sum[r][j]);\n}\n",
+              p.out);
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)(p.batch * across * down), 1, 1}, THREADS);
+}

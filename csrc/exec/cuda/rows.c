@@ -1,0 +1,234 @@
+/* Two skeletons. Without sums over rows a thread takes V elements, wherever they are. With them,
+ * rows are cut as on the CPU: leaves of 1,024 elements, 64 lanes in each. Sixteen threads hold the
+ * lanes of a leaf, four each, so that they read 16 bytes at a time; a row of several leaves has
+ * several such teams, and leaves are put together in pairs. What a later phase needs again of the
+ * row stays in shared memory where there is room, and is computed again where there is none. */
+#include "rows.h"
+
+enum {
+    THREADS = 256,
+    TEAM = 16,       /* threads that share a leaf */
+    TEAMS_MOST = 16, /* for one row */
+    SHARED_MOST = 40 << 10
+};
+
+typedef struct layout { /* of a block that walks rows */
+    int64_t leaves;
+    int teams, rows; /* teams of a row, rows of a block */
+    int64_t pitch;   /* elements of a row in a tile */
+    int n_tile;
+} layout;
+
+/* ---- elements -------------------------------------------------------------------------------- */
+
+static void flat_kernel(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    const int vector = cb_cu_vector(m);
+    const int64_t per_row = cb_cu_div_up(m->columns, vector), count = per_row * m->rows;
+    cb_cu_code *c = x->code;
+    cb_cu_begin(c);
+    cb_cu_head(x, vector);
+    cb_cu_add(c, "const I q = blockIdx.x * (I)%d + threadIdx.x;\nif (q >= (I)%lld) return;\n",
+              THREADS, (long long)count);
+    cb_cu_add(c, "const I row = q / (I)%lld, col = q %% (I)%lld * V, e = row * COLUMNS + col;\n",
+              (long long)per_row, (long long)per_row);
+    cb_cu_add(c, x->is_guarded ? "const int n = COLUMNS - col < V ? COLUMNS - col : V;\n"
+                               : "const int n = V;\n");
+    cb_cu_once(x);
+    cb_cu_row_numbers(x);
+    cb_cu_body(x);
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(count, THREADS), 1, 1}, THREADS);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static layout layout_of(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .teams = 1};
+    while (l.teams < l.leaves && l.teams < TEAMS_MOST) l.teams *= 2;
+    l.rows = THREADS / (TEAM * l.teams);
+    l.pitch = cb_cu_div_up(m->columns, 4) * 4;
+    for (int k = 0; k < m->n_stream; k++) l.n_tile += x->in_tile[k] >= 0;
+    const int64_t row_bytes = l.pitch * (int64_t)sizeof(float) * l.n_tile;
+    const int fewest = l.teams > 1 ? 1 : 2; /* a whole warp */
+    while (l.rows > fewest && l.rows * row_bytes > SHARED_MOST) l.rows /= 2;
+    x->has_tiles = l.n_tile > 0 && l.rows * row_bytes <= SHARED_MOST;
+    if (!x->has_tiles) l.rows = THREADS / (TEAM * l.teams);
+    return l;
+}
+
+static bool is_acc(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
+
+/* Sums and extremes over the row alone. */
+static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
+    if (!is_acc(micro->op) || micro->is_dead) return false;
+    const cb_x_acc_kind kind = m->acc_kind[micro->dst];
+    return kind == CB_X_ROW_SUM || kind == CB_X_LARGEST;
+}
+
+static bool is_store(const cb_cu_micro *x, const cb_micro *micro) {
+    if (micro->op != CB_X_STORE) return false;
+    return !micro->is_dead && (x->has_tiles || x->m->stream[micro->dst].source != CB_X_TILE);
+}
+
+static void declare_shared(const cb_cu_micro *x, const layout *l) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    for (int k = 0; x->has_tiles && k < m->n_stream; k++) {
+        if (x->in_tile[k] < 0) continue;
+        cb_cu_add(c, "__shared__ __align__(16) float tiles%d[%d][%lld];\n", k, l->rows,
+                  (long long)l->pitch);
+        cb_cu_add(c, "float *const tile%d = tiles%d[slot];\n", k, k);
+    }
+    for (int k = 0; k < m->n_micro; k++) {
+        if (!is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
+        cb_cu_add(c, "__shared__ %s part%d[%d][%lld];\n",
+                  m->micro[k].op == CB_X_ACC ? "float" : "int", m->micro[k].dst, l->rows,
+                  (long long)l->leaves);
+    }
+}
+
+static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *largest) {
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->phase != phase || !is_row_acc(x->m, micro)) continue;
+        const int a = micro->dst;
+        const char *pattern = micro->op == CB_X_ACC ? sum : largest;
+        for (const char *at = pattern; *at; at++) {
+            if (*at == '#') cb_cu_add(x->code, "%d", a);
+            else cb_cu_add(x->code, "%c", *at);
+        }
+    }
+}
+
+/* Leaves of a row become a sum r<a>, or the largest key r<a>. */
+static void close_accs(cb_cu_micro *x, const layout *l, int phase) {
+    cb_cu_code *c = x->code;
+    bool any = false;
+    for (int k = 0; k < x->m->n_micro; k++)
+        any |= x->m->micro[k].phase == phase && is_row_acc(x->m, &x->m->micro[k]);
+    if (l->leaves == 1 || !any) return;
+    cb_cu_add(c, l->teams > 2 ? "__syncthreads();\n" : "__syncwarp();\n");
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->phase != phase || !is_row_acc(x->m, micro)) continue;
+        const bool sums = micro->op == CB_X_ACC;
+        cb_cu_add(c, "r%d = %s<%lld>(part%d[slot]);\n", micro->dst,
+                  sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
+    }
+}
+
+/* Numbers that are there when a phase is done. */
+static void numbers_after(cb_cu_micro *x, int phase) {
+    for (int k = 0; k < x->m->n_number; k++) {
+        const cb_x_number *number = &x->m->number[k];
+        if (number->when != CB_X_OF_ROW || number->after != phase) continue;
+        const bool is_largest = number->op == CB_X_AMAX || number->op == CB_X_AMIN;
+        if (number->op == CB_X_ACC)
+            cb_cu_add(x->code, "const float s%d = r%d;\n", number->dst, number->a);
+        else if (is_largest)
+            cb_cu_add(x->code, "const float s%d = %sof_key(r%d);\n", number->dst,
+                      number->op == CB_X_AMIN ? "-" : "", number->a);
+        else cb_cu_number(x, number);
+    }
+}
+
+static void add_phase(cb_cu_micro *x, const layout *l, int phase) {
+    cb_cu_code *c = x->code;
+    const cb_microcode *m = x->m;
+    bool any = false;
+    cb_cu_forget(x);
+    for (int k = 0; k < m->n_micro; k++) {
+        const cb_micro *micro = &m->micro[k];
+        if (micro->phase != phase || (!is_row_acc(m, micro) && !is_store(x, micro))) continue;
+        cb_cu_need(x, k);
+        any = true;
+    }
+    if (any) {
+        for_accs(x, phase, "float r# = 0;\n", "int r# = INT32_MIN;\n");
+        cb_cu_add(c, "for (I leaf = team; leaf < (I)%lld; leaf += %d) {\n", (long long)l->leaves,
+                  l->teams);
+        for_accs(x, phase, "float a#[V] = {};\n", "int k# = INT32_MIN;\n");
+        cb_cu_add(c, "const I first = leaf * %d + t * V;\n#pragma unroll 4\n", CB_X_LEAF);
+        cb_cu_add(c, "for (I col = first; col < COLUMNS && col < first + %d; col += %d) {\n",
+                  CB_X_LEAF, CB_X_LANES);
+        cb_cu_add(c, "const I e = row * COLUMNS + col;\nconst int n = %s%s;\n",
+                  m->rows % l->rows ? "!is_first ? 0 : " : "",
+                  x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
+        cb_cu_body(x);
+        cb_cu_add(c, "}\n");
+        if (l->leaves == 1) for_accs(x, phase, "r# = fold(a#);\n", "r# = fold_largest(k#);\n");
+        else
+            for_accs(x, phase, "r# = fold(a#);\nif (t == 0) part#[slot][leaf] = r#;\n",
+                     "r# = fold_largest(k#);\nif (t == 0) part#[slot][leaf] = r#;\n");
+        cb_cu_add(c, "}\n");
+        close_accs(x, l, phase);
+    }
+    numbers_after(x, phase);
+}
+
+/* Numbers of the row that are results, or that later kernels read. */
+static void store_numbers(cb_cu_micro *x) {
+    cb_cu_code *c = x->code;
+    const cb_microcode *m = x->m;
+    bool any = m->n_store > 0;
+    for (int id = 0; id < CB_X_SCALARS; id++) any |= x->is_kept[id];
+    if (!any) return;
+    cb_cu_add(c, "if (is_first && team == 0 && t == 0) {\n");
+    for (int k = 0; k < m->n_store; k++) {
+        const int p = cb_cu_operand(c, c->program->operand_id[m->store[k].tensor], true);
+        const int16_t id = m->store[k].number;
+        if (!x->is_constant[id]) {
+            cb_cu_add(c, "narrow(&p%d[row], s%d);\n", p, id);
+            continue;
+        }
+        cb_cu_add(c, "narrow(&p%d[row], ", p);
+        cb_cu_float(c, m->constant[id]);
+        cb_cu_add(c, ");\n");
+    }
+    for (int id = 0; id < CB_X_SCALARS; id++) {
+        if (!x->is_kept[id]) continue;
+        const cb_cu_param at = {CB_CU_EXTRA, 0, x->kept_at[id]};
+        cb_cu_add(c, "p%d[row] = s%d;\n", cb_cu_param_of(c, at, "float", true), id);
+    }
+    cb_cu_add(c, "}\n");
+}
+
+static void row_kernel(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    const layout l = layout_of(x);
+    const int threads = TEAM * l.teams * l.rows;
+    cb_cu_begin(c);
+    cb_cu_head(x, 4);
+    cb_cu_add(c, "const unsigned t = threadIdx.x %% %d, team = threadIdx.x / %d %% %d, ", TEAM,
+              TEAM, l.teams);
+    cb_cu_add(c, "slot = threadIdx.x / %d;\n", TEAM * l.teams);
+    /* Threads behind the last row read and write nothing, but all meet at barriers. */
+    cb_cu_add(c, "const I wanted = blockIdx.x * (I)%d + slot;\n", l.rows);
+    cb_cu_add(c, "const bool is_first = wanted < ROWS;\n");
+    cb_cu_add(c, "const I row = is_first ? wanted : ROWS - 1;\n");
+    declare_shared(x, &l);
+    cb_cu_once(x);
+    cb_cu_row_numbers(x);
+    for (int phase = 0; phase < m->n_phase; phase++) add_phase(x, &l, phase);
+    store_numbers(x);
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(m->rows, l.rows), 1, 1}, (uint32_t)threads);
+}
+
+void cb_cu_rows(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    bool sums_rows = m->n_store > 0, stores = false;
+    for (int id = 0; id < CB_X_SCALARS; id++) sums_rows |= x->is_kept[id];
+    for (int k = 0; k < m->n_micro; k++) sums_rows |= is_row_acc(m, &m->micro[k]);
+    if (sums_rows) {
+        row_kernel(x);
+        return;
+    }
+    for (int k = 0; k < m->n_micro; k++) {
+        if (!is_store(x, &m->micro[k])) continue;
+        cb_cu_need(x, k);
+        stores = true;
+    }
+    if (stores) flat_kernel(x);
+}

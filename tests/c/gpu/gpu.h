@@ -1,0 +1,46 @@
+/* gpu.h: the cuda backend in tests: on the stand-in driver (tests/gpu_sim), with NVRTC as the tests
+ * of Python bring it. list.c names both to each context, so that tests of steps need not know. */
+#ifndef CB_TESTS_GPU_H
+#define CB_TESTS_GPU_H
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/backend.h"
+
+/* Where a test has one: else the one that CMake has found. NULL: there is none. */
+static inline const char *gpu_nvrtc(void) {
+    const char *named = getenv("CUTBACK_NVRTC");
+    return named && named[0] ? named : CB_NVRTC[0] ? CB_NVRTC : NULL;
+}
+
+static inline bool gpu_is_missing(void) {
+    if (gpu_nvrtc()) return false;
+    printf("skipped: no NVRTC (pip install nvidia-cuda-nvrtc, or CUTBACK_NVRTC=libnvrtc.so)\n");
+    return true;
+}
+
+typedef struct gpu_hooks { /* of the stand-in: tests/gpu_sim/driver/hooks.h */
+    int (*set)(const char *name, long value);
+    void (*seed)(unsigned seed);
+    int (*fail)(const char *entry, int nth, int code);
+    size_t (*reports)(char *text, size_t n);
+    void (*recover)(void);
+    size_t (*allocated)(void);
+    const char *(*entry)(int i);
+} gpu_hooks;
+
+static inline gpu_hooks gpu_hooks_of(void) {
+    gpu_hooks h;
+    void *library = dlopen(CB_STAND_IN, RTLD_NOW | RTLD_LOCAL);
+    static const char *const names[] = {"sim_set",     "sim_seed",      "sim_fail", "sim_reports",
+                                        "sim_recover", "sim_allocated", "sim_entry"};
+    void *found[sizeof names / sizeof *names];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) found[i] = dlsym(library, names[i]);
+    memcpy(&h, found, sizeof h);
+    return h;
+}
+
+#endif

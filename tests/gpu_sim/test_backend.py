@@ -1,0 +1,254 @@
+"""The backend "cuda" from Python on the stand-in: NumPy arrays in and out, trained beside the cpu,
+the same bits under every plan, and what is said where something is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback as cb
+import mutations
+import nvrtc
+from client import BUILD, Driver, build
+from cutback import cli, cuda, cuda_libraries
+from cutback.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "demo"))
+
+import gpt
+
+
+@pytest.fixture
+def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """The stand-in as the driver that is found, with races looked for."""
+    compiler = nvrtc.library()
+    if compiler is None:
+        pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+    monkeypatch.setenv("CUTBACK_CUDA_DRIVER", str(build()))
+    monkeypatch.setenv("CUTBACK_NVRTC", str(compiler))
+    monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")
+    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(BUILD / "cutback_kernels"))
+    driver.set(races=1)
+    yield driver
+    assert driver.reports() == ""
+
+
+def mlp_loss(params: dict[str, Any], x: Any, target: Any) -> Any:
+    h = F.gelu(x @ params["w1"] + params["b1"])
+    h = F.dropout(F.layer_norm(h, params["scale"], params["shift"]), 0.25)
+    return ((h @ params["w2"] - target) ** 2).mean()
+
+
+def mlp_params() -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(5)
+    return {
+        "w1": rng.standard_normal((16, 64), np.float32) / 4,
+        "b1": np.zeros(64, np.float32),
+        "scale": np.ones(64, np.float32),
+        "shift": np.zeros(64, np.float32),
+        "w2": rng.standard_normal((64, 3), np.float32) / 8,
+    }
+
+
+OPTIMIZERS = {
+    "adamw": lambda: cb.optim.AdamW(lr=1e-2),
+    "adam": lambda: cb.optim.Adam(lr=1e-2, weight_decay=0.1, amsgrad=True),
+    "sgd": lambda: cb.optim.SGD(lr=1e-2, momentum=0.9, nesterov=True),
+    "lion": lambda: cb.optim.Lion(lr=1e-3),
+    "rmsprop": lambda: cb.optim.RMSprop(lr=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_follows_the_cpu(gpu: Driver, name: str) -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((40, 16), np.float32), rng.standard_normal((40, 3), np.float32)
+    trained = {}
+    for backend in ("cpu", "cuda"):
+        params = mlp_params()
+        step = cb.compile(mlp_loss, optimizer=OPTIMIZERS[name](), seed=3, backend=backend)
+        losses = [float(step(params, x, y)) for _ in range(3)]
+        trained[backend] = (params, losses)
+    (here, losses), (there, others) = trained["cpu"], trained["cuda"]
+    assert np.allclose(losses, others, rtol=1e-4)
+    for key, value in here.items():
+        # Lion steps by the sign of what may be rounded either way.
+        assert np.allclose(value, there[key], rtol=1e-3, atol=5e-3 if name == "lion" else 2e-5), key
+
+
+def test_gradients_and_results_are_arrays_of_numpy(gpu: Driver) -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((8, 16), np.float32), rng.standard_normal((8, 3), np.float32)
+    results = [
+        cb.value_and_grad(mlp_loss, backend=backend)(mlp_params(), x, y)
+        for backend in ("cpu", "cuda")
+    ]
+    (loss, grads), (other, others) = results
+    assert isinstance(others["w1"], np.ndarray)
+    assert abs(float(loss) - float(other)) < 1e-5
+    for key in grads:
+        assert np.allclose(grads[key], others[key], atol=1e-5), key
+
+
+def gpt_params(options: dict[str, Any]) -> tuple[Any, float]:
+    config = gpt.GPTConfig(vocab=33, context=32, layers=2, heads=2, width=32)
+    params = gpt.init(config, np.random.default_rng(1))
+    rng = np.random.default_rng(9)
+    tokens, labels = (rng.integers(0, 33, (2, 32)) for _ in range(2))
+
+    def loss(params: Any, tokens: Any, labels: Any) -> Any:
+        return gpt.loss(params, tokens, labels, config)
+
+    step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), seed=7, **options)
+    for _ in range(2):
+        last = float(step(params, tokens, labels))
+    return params, last
+
+
+def flat(tree: Any) -> list[np.ndarray[Any, Any]]:
+    if isinstance(tree, dict):
+        return [array for key in sorted(tree) for array in flat(tree[key])]
+    if isinstance(tree, list):
+        return [array for item in tree for array in flat(item)]
+    return [tree]
+
+
+def test_plans_of_the_demos_gpt_give_the_same_bits(gpu: Driver) -> None:
+    everything, loss = gpt_params({"device": "cuda", "preset": "autograd"})
+    for seed, options in ((1, {"preset": "recompute_all"}), (2, {"budget": 0.6})):
+        gpu.seed(seed)
+        params, other = gpt_params({"device": "cuda", **options})
+        assert other == loss
+        for a, b in zip(flat(everything), flat(params), strict=True):
+            assert a.tobytes() == b.tobytes()
+    _, other = gpt_params({"preset": "autograd"})
+    assert abs(loss - other) < 1e-4
+
+
+def test_no_driver_lists_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTBACK_CUDA_DRIVER", "/nowhere/libcuda.so.1")
+    with pytest.raises(cuda_libraries.LibraryError, match=r"CUTBACK_CUDA_DRIVER: /nowhere"):
+        cb.value_and_grad(mlp_loss, device="cuda")(
+            mlp_params(), np.zeros((2, 16), np.float32), np.zeros((2, 3), np.float32)
+        )
+
+
+def test_a_stub_is_recognised(gpu: Driver) -> None:
+    gpu.fail("cuInit", 1, 34)
+    with pytest.raises(cuda_libraries.LibraryError, match="is the stub that a CUDA toolkit"):
+        cuda.prepare()
+
+
+def test_no_nvrtc(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTBACK_NVRTC", "/nowhere/libnvrtc.so")
+    with pytest.raises(cuda_libraries.LibraryError, match=r"NVRTC was not found"):
+        cuda.prepare()
+
+
+def test_devices_that_are_not_there(gpu: Driver) -> None:
+    with pytest.raises(ValueError, match=r"cuda:7.*there are"):
+        cuda.resolve("cpu", "cuda:7")
+    with pytest.raises(ValueError, match="and a number"):
+        cuda.resolve("cpu", "cuda:x")
+    with pytest.raises(ValueError, match='runs on the backend "cuda"'):
+        cuda.resolve("ref", "cuda")
+    assert cuda.resolve("ref", "h100") == ("ref", "h100")
+
+
+def test_an_op_without_a_kernel_is_named(gpu: Driver) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        return (F.conv2d(x, w) ** 2).mean()
+
+    x, w = np.ones((1, 2, 5, 5), np.float32), np.ones((3, 2, 3, 3), np.float32)
+    with pytest.raises(NotImplementedError, match="conv2d: the cuda backend has no kernel"):
+        cb.value_and_grad(loss, device="cuda")(w, x)
+
+
+def test_the_cache_is_told_and_cleared(
+    gpu: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(folder))
+    assert cuda.cache_info() == cuda.Cache(folder, 0, 0)
+    step = cb.compile(lambda x: (x * 3.5).sum(), argnums=None, backend="cuda")
+    assert float(step(np.ones(5, np.float32))) == 17.5
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    kept = cuda.cache_info()
+    assert kept.files == 1 and kept.bytes > 1000 and not kept.problem
+    (folder / "mine.txt").write_text("not a kernel")
+    assert cli.main(["cache", "info"]) == 0
+    assert str(folder) in capsys.readouterr().out
+    folder.chmod(0o777)
+    assert "others may write it" in cuda.cache_info().problem
+    folder.chmod(0o700)
+    assert cli.main(["cache", "clear"]) == 0
+    assert "deleted 1 files" in capsys.readouterr().out
+    assert os.listdir(folder) == ["mine.txt"]
+
+
+def test_where_the_cache_is() -> None:
+    assert cuda.cache_folder({"CUTBACK_CACHE_DIR": "/a"}) == Path("/a")
+    assert cuda.cache_folder({"XDG_CACHE_HOME": "/b"}) == Path("/b/cutback/kernels")
+    assert cuda.cache_folder({}) == Path.home() / ".cache" / "cutback" / "kernels"
+
+
+def products(x: Any, y: Any) -> Any:
+    return x @ y
+
+
+def long_rows(x: Any) -> Any:
+    return F.softmax(x)
+
+
+def totals(x: Any) -> Any:
+    return (x * x).mean()
+
+
+PROGRAMS: dict[str, tuple[Any, list[np.ndarray[Any, Any]]]] = {
+    "products": (products, [np.ones((70, 40), np.float32), np.ones((40, 70), np.float32)]),
+    "long rows": (long_rows, [np.linspace(0, 1, 5 * 5000, dtype=np.float32).reshape(5, 5000)]),
+    "totals": (totals, [np.linspace(0, 1, 200_000, dtype=np.float32)]),
+}
+
+
+def image_of(folder: Path) -> Path:
+    (path,) = folder.glob("[0-9a-f][0-9a-f]/*.bin")
+    return path
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_barrier_of_written_kernels_is_needed(
+    gpu: Driver, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is deleted by itself, in the kernels as they lie in the cache."""
+    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
+    f, arguments = PROGRAMS[name]
+    expected = cb.compile(f, argnums=None, backend="cuda")(*arguments)
+    path, head = image_of(tmp_path), b"cutback kernel 1\n"
+    ptx = path.read_bytes()[len(head) + 32 :].rstrip(b"\0").decode()
+    kernels = tuple(re.findall(r"\.entry\s+(\w+)", ptx))
+    count = 0
+    for what, text in mutations.deletions(ptx, kernels):
+        code = text.encode() + b"\0"
+        path.write_bytes(head + hashlib.sha256(code).digest() + code)
+        found = False
+        for seed in (0, 1, 2):
+            gpu.seed(seed)
+            try:
+                result = cb.compile(f, argnums=None, backend="cuda")(*arguments)
+                found |= not np.array_equal(result, expected)
+            except RuntimeError:
+                found = True
+            found |= gpu.recover() != ""
+        assert found, what
+        count += 1
+    assert count >= 1
