@@ -1,0 +1,248 @@
+"""What NVRTC makes of kernels for real GPUs, read from machine code: registers, stack, shared
+memory, instructions, and how wide global memory is read and written. No GPU is needed.
+
+python gates.py    writes gates.json anew, and says what has changed
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import nvrtc
+
+ROOT = Path(__file__).parents[2]
+GATES = Path(__file__).parent / "gates.json"
+ARCHITECTURES = (80, 90, 100, 120)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Of one kernel: per thread, but for shared memory (bytes of a block)."""
+
+    registers: int
+    stack: int
+    shared: int
+    instructions: int
+    wide: int  # 16-byte loads and stores of global memory
+    middle: int  # of 8 bytes
+    narrow: int  # of 4 and less
+    spills: int  # loads and stores of local memory
+
+
+def disassembler() -> Path | None:
+    """nvdisasm, of the package of that name or of a toolkit."""
+    for folder in sys.path:
+        for path in Path(folder or ".").glob("nvidia/cu1*/bin/nvdisasm"):
+            return path
+    found = shutil.which("nvdisasm")
+    return Path(found) if found else None
+
+
+def headers() -> dict[str, str]:
+    """What kernels include, by the names under which the core has it."""
+    listed = (ROOT / "cmake" / "text.cmake").read_text()
+    rows = re.findall(r"^  (\S+\.(?:cuh|h))=(\S+?)\)?$", listed, re.MULTILINE)
+    return {name: (ROOT / "csrc" / path).read_text() for name, path in rows}
+
+
+def cubin(source: str, architecture: int) -> bytes:
+    """As cuda/cu_jit.c compiles it; RuntimeError has NVRTC's own text."""
+    library = ctypes.CDLL(str(nvrtc.library()))
+    files = headers()
+    texts = (ctypes.c_char_p * len(files))(*(text.encode() for text in files.values()))
+    names = (ctypes.c_char_p * len(files))(*(name.encode() for name in files))
+    program = ctypes.c_void_p()
+    library.nvrtcCreateProgram(
+        ctypes.byref(program), source.encode(), b"cutback.cu", len(files), texts, names
+    )
+    options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--fmad=false", b"--std=c++17"]
+    options.append(b"--device-as-default-execution-space")
+    failed = library.nvrtcCompileProgram(
+        program, len(options), (ctypes.c_char_p * len(options))(*options)
+    )
+    kind = "ProgramLog" if failed else "CUBIN"
+    size = ctypes.c_size_t()
+    getattr(library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    getattr(library, f"nvrtcGet{kind}")(program, text)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    if failed:
+        raise RuntimeError(text.value.decode())
+    return text.raw
+
+
+def measure(code: bytes) -> dict[str, Kernel]:
+    """Every kernel of a cubin by its name."""
+    tool = disassembler()
+    assert tool is not None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        done = subprocess.run([str(tool), file.name], capture_output=True, text=True, check=True)
+    return _kernels(done.stdout.splitlines())
+
+
+ACCESS = re.compile(r"\b(?:LDG|STG|LD|ST)\.E((?:\.\w+)*)")
+
+
+def _kernels(lines: Sequence[str]) -> dict[str, Kernel]:
+    """One pass: a section is of code, of shared memory, or of attributes, each of which names the
+    kernel by its symbol, with its number on the next line."""
+    section, attribute, symbol = "", "", ""
+    rows: dict[str, Counter[str]] = {}
+    attributes: dict[tuple[str, str], int] = {}
+    for line in lines:
+        if found := re.match(r"\s*\.section\s+([\w.$]+)", line):
+            section = found[1]
+        elif found := re.search(r"nvinfo : EIATTR_(\w+)", line):
+            attribute = found[1]
+        elif found := re.search(r"index@\(([\w$]+)\)", line):
+            symbol = found[1]
+        elif symbol and (found := re.search(r"\.word\s+(0x[0-9a-f]+)", line)):
+            attributes[attribute, symbol], symbol = int(found[1], 16), ""
+        elif section.startswith(".nv.shared.") and (found := re.search(r"\.zero\s+(\d+)", line)):
+            rows.setdefault(section[11:], Counter())["shared"] += int(found[1])
+        elif section.startswith(".text.") and re.match(r"\s*/\*[0-9a-f]{4,}\*/", line):
+            _instruction(line, rows.setdefault(section[6:], Counter()))
+    kernels = {}
+    for name, row in rows.items():
+        if row["instructions"]:
+            numbers = {key: row[key] for key in Kernel.__annotations__ if key != "registers"}
+            numbers["stack"] = attributes.get(("FRAME_SIZE", name), 0)
+            kernels[name] = Kernel(attributes.get(("REGCOUNT", name), 0), **numbers)
+    return kernels
+
+
+def _instruction(line: str, row: Counter[str]) -> None:
+    if " NOP" in line:  # they fill up the last line of the cache
+        return
+    row["instructions"] += 1
+    row["spills"] += bool(re.search(r"\b(?:LDL|STL)\b", line))
+    if found := ACCESS.search(line):
+        parts = found[1].split(".")
+        row["wide" if "128" in parts else "middle" if "64" in parts else "narrow"] += 1
+
+
+# Programs whose kernels are looked at. They are compiled for the backend, on the stand-in, and the
+# source is what it has kept.
+
+
+def gelu_bias() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    from cutback.nn import functional as F
+
+    def f(x: Any, bias: Any, residual: Any) -> Any:
+        return F.gelu(x + bias) + residual
+
+    return f, [np.zeros(s, np.float32) for s in ((256, 1024), (1024,), (256, 1024))]
+
+
+def dropout_mask() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    from cutback.nn import functional as F
+
+    def f(x: Any) -> Any:
+        return F.dropout(F.silu(x), 0.1)
+
+    return f, [np.zeros((64, 4096), np.float32)]
+
+
+def softmax() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    from cutback.nn import functional as F
+
+    def f(x: Any) -> Any:
+        return F.softmax(x * 0.125)
+
+    return f, [np.zeros((512, 1024), np.float32)]
+
+
+def layer_norm() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    from cutback.nn import functional as F
+
+    def f(x: Any, weight: Any, bias: Any) -> Any:
+        return F.layer_norm(x, weight, bias)
+
+    return f, [np.zeros(s, np.float32) for s in ((512, 1024), (1024,), (1024,))]
+
+
+def matmul() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    def f(x: Any, y: Any) -> Any:
+        return x @ y
+
+    return f, [np.zeros((256, 256), np.float32), np.zeros((256, 256), np.float32)]
+
+
+PROGRAMS = (gelu_bias, dropout_mask, softmax, layer_norm, matmul)
+
+
+def sources(folder: Path) -> dict[str, str]:
+    """The CUDA C of each program, compiled into an empty folder that keeps sources."""
+    import cutback as cb
+
+    found = {"optimizers": '#include "optim.cuh"\n'}
+    for program in PROGRAMS:
+        f, arguments = program()
+        seen = set(folder.glob("sources/*.cu"))
+        cb.compile(f, argnums=None, backend="cuda")(*arguments)
+        (new,) = set(folder.glob("sources/*.cu")) - seen
+        found[program.__name__] = new.read_text()
+    return found
+
+
+def every(folder: Path) -> dict[str, dict[str, dict[str, int]]]:
+    """program, kernel -> architecture -> numbers."""
+    out: dict[str, dict[str, dict[str, int]]] = {}
+    for program, source in sources(folder).items():
+        for architecture in ARCHITECTURES:
+            for name, kernel in measure(cubin(source, architecture)).items():
+                row = out.setdefault(f"{program} {name}", {})
+                row[f"sm_{architecture}"] = asdict(kernel)
+    return out
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """A line for each number that differs."""
+    lines = []
+    for name in sorted(before.keys() | after.keys()):
+        for arch in sorted(before.get(name, {}).keys() | after.get(name, {}).keys()):
+            old, new = (side.get(name, {}).get(arch, {}) for side in (before, after))
+            lines += [
+                f"{name} {arch} {key}: {old.get(key)} -> {new.get(key)}"
+                for key in sorted(old.keys() | new.keys())
+                if old.get(key) != new.get(key)
+            ]
+    return lines
+
+
+def dump(rows: dict[str, Any]) -> str:
+    return json.dumps(rows, indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    import os
+
+    from client import build
+
+    with tempfile.TemporaryDirectory() as kept:
+        os.environ |= {
+            "CUTBACK_CUDA_DRIVER": str(build()),
+            "CUTBACK_NVRTC": str(nvrtc.library()),
+            "CUTBACK_CUDA_CODE": "ptx",
+            "CUTBACK_CACHE_DIR": kept,
+            "CUTBACK_CUDA_KEEP_SOURCES": "1",
+        }
+        measured = every(Path(kept))
+    known = json.loads(GATES.read_text()) if GATES.exists() else {}
+    print("\n".join(changes(known, measured)) or "nothing has changed")
+    GATES.write_text(dump(measured))

@@ -1,0 +1,45 @@
+"""Machine code of kernels for sm_80, 90, 100 and 120 is what was reviewed (gates.json): a number
+that changes is looked at, and written down by `python tests/gpu_sim/gates.py`. What must always
+hold is no stack, no spills, and 16-byte accesses where arrays allow them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gates
+import nvrtc
+from client import Driver, build
+
+
+@pytest.fixture
+def folder(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    compiler = nvrtc.library()
+    if compiler is None or gates.disassembler() is None:
+        pytest.skip("no NVRTC or no nvdisasm (pip install nvidia-cuda-nvrtc nvidia-cuda-nvdisasm)")
+    monkeypatch.setenv("CUTBACK_CUDA_DRIVER", str(build()))
+    monkeypatch.setenv("CUTBACK_NVRTC", str(compiler))
+    monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")
+    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CUTBACK_CUDA_KEEP_SOURCES", "1")
+    return tmp_path
+
+
+def test_machine_code_is_what_was_reviewed(folder: Path) -> None:
+    rows = gates.every(folder)
+    for name, by_architecture in rows.items():
+        for architecture, kernel in by_architecture.items():
+            where = f"{name} {architecture}"
+            assert kernel["stack"] == 0 and kernel["spills"] == 0, where
+            assert kernel["registers"] <= (255 if "optim" in name else 128), where
+    for name in (
+        "gelu_bias cb_k0",
+        "softmax cb_k0",
+        "layer_norm cb_k0",
+        "optimizers cb_optim_adam",
+    ):
+        assert all(kernel["wide"] >= 2 for kernel in rows[name].values()), name
+    reviewed = json.loads(gates.GATES.read_text())
+    assert not gates.changes(reviewed, rows), "\n".join(gates.changes(reviewed, rows))
