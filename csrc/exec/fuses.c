@@ -1,6 +1,6 @@
-/* Which ops run in groups of several: pointwise ops, reductions and rows in f32, f16 and bf16, with
- * bool where ops compare and choose, and integers that are indices. What a kernel gives alone it
- * gives in a group, bit by bit. */
+/* Which ops run in groups of several: pointwise ops, reductions and rows of floats, with bool where
+ * ops compare and choose, and integers that are indices. What a kernel gives alone it gives in a
+ * group, bit by bit. */
 #include "executable.h"
 
 /* Named one by one: an op that is new in ops.def runs by itself until it is added here. */
@@ -68,8 +68,7 @@ static bool takes_bool(cb_opcode code) {
 static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n, int index) {
     for (uint32_t k = 0; k < n; k++) {
         if ((int)k == index) continue;
-        const bool is_real = dtype[k] == CB_F32 || dtype[k] == CB_F16 || dtype[k] == CB_BF16;
-        if (!is_real && !(with_bool && dtype[k] == CB_BOOL)) return false;
+        if (!cb_dtype_is_float(dtype[k]) && !(with_bool && dtype[k] == CB_BOOL)) return false;
     }
     return true;
 }
@@ -83,7 +82,7 @@ static bool is_only_full(cb_opcode code) {
 bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                      const cb_dtype *out, uint32_t n_out) {
     const bool is_small = part == CB_PART_ROW_MAP || part == CB_PART_ONE;
-    const bool with_bool = !is_small && takes_bool(code);
+    const bool with_bool = takes_bool(code);
     if (part == CB_PART_NONE) return false;
     if (!are_known(with_bool, in, n_in, cb_op_index_input(code))) return false;
     if (!are_known(with_bool, out, n_out, -1)) return false;

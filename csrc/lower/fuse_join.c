@@ -28,9 +28,16 @@ static bool backend_fuses(const cb_joining *x, uint32_t step, cb_part part) {
     const cb_value_id *ins = cb_op_ins(s->g, cb_step_id(s, step));
     cb_dtype in[OPERANDS_MOST], out[OPERANDS_MOST];
     if (op->n_in > OPERANDS_MOST || op->n_out > OPERANDS_MOST) return false;
-    for (uint32_t k = 0; k < op->n_in; k++) in[k] = s->g->values.at[ins[k]].dtype;
-    for (uint32_t k = 0; k < op->n_out; k++) out[k] = s->g->values.at[op->out_begin + k].dtype;
-    return x->fuses(op->code, part, in, op->n_in, out, op->n_out);
+    cb_parts own = {0};
+    for (uint32_t k = 0; k < op->n_in; k++) {
+        in[k] = s->g->values.at[ins[k]].dtype;
+        cb_parts_add_dtype(&own, in[k]);
+    }
+    for (uint32_t k = 0; k < op->n_out; k++) {
+        out[k] = s->g->values.at[op->out_begin + k].dtype;
+        cb_parts_add_dtype(&own, out[k]);
+    }
+    return cb_parts_agree(&own) && x->fuses(op->code, part, in, op->n_in, out, op->n_out);
 }
 
 static void forget(cb_joining *x, uint32_t step) {
@@ -52,6 +59,7 @@ static cb_group_end fit(cb_joining *x, uint32_t i) {
     for (uint32_t k = 0; k < op->n_in; k++) {
         const cb_value *v = &s->g->values.at[cb_op_ins(s->g, cb_step_id(s, step))[k]];
         const cb_made made = (cb_made)x->made[cb_place_in(s, step, k)];
+        cb_parts_add_dtype(&x->parts, v->dtype);
         late |= made == CB_MADE_LATE;
         if (made == CB_MADE_OUTSIDE) continue;
         const cb_view view = cb_view_of(&v->shape, v->stride, &x->domain);
@@ -61,6 +69,9 @@ static cb_group_end fit(cb_joining *x, uint32_t i) {
     cb_parts_add(&x->parts, of.code, part);
     for (uint32_t k = 0; k < op->n_out; k++)
         x->made[cb_place_out(s, step, k)] = (uint8_t)cb_made_by(of.code, part, k, late);
+    for (uint32_t k = 0; k < op->n_out; k++)
+        cb_parts_add_dtype(&x->parts, s->g->values.at[op->out_begin + k].dtype);
+    if (!cb_parts_agree(&x->parts)) return CB_END_DTYPE;
     return cb_parts_fit(&x->parts, &x->domain) ? CB_END_NONE : CB_END_CUT;
 }
 

@@ -57,6 +57,7 @@ typedef enum cb_group_end {
     CB_END_OP,       /* the step fuses with nothing */
     CB_END_DOMAIN,   /* it runs over another domain */
     CB_END_CUT,      /* with it, rows would cut what is summed or drawn at a time */
+    CB_END_DTYPE,    /* it computes in f64, the group in narrower floats, or the other way */
     CB_END_READ,     /* it reads what the group makes in another way, or before it is complete */
     CB_END_WAIT,     /* it reads what a step makes that was passed over */
     CB_END_ROOM,     /* the bytes of both would not do */

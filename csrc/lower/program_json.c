@@ -20,7 +20,7 @@
 #include "program.h"
 
 static const char *const reasons[] = {
-    "none", "program", "backend", "op", "domain", "cut", "read", "wait", "room", "limit",
+    "none", "program", "backend", "op", "domain", "cut", "dtype", "read", "wait", "room", "limit",
 };
 static const char *const parts[] = {
     "none", "map", "row_wise", "rows", "row_map", "columns", "total", "one", "pieces",

@@ -266,12 +266,15 @@ static cb_status check_part(const check *c, uint32_t g, const cb_instr *instr, c
         const uint8_t *at = made_at(c, ins[k]);
         const cb_operand *x = &p->operand[ins[k]];
         const cb_made made = at ? (cb_made)*at : CB_MADE_OUTSIDE;
+        cb_parts_add_dtype(parts, x->dtype);
         late |= made == CB_MADE_LATE;
         if (!cb_may_read(instr->code, part, k, made, cb_view_of(&x->shape, x->stride, domain)))
             return part_wrong(c, g, instr, "it reads what is not complete, or in another order");
     }
-    for (uint32_t k = 0; k < instr->n_out; k++)
+    for (uint32_t k = 0; k < instr->n_out; k++) {
+        cb_parts_add_dtype(parts, p->operand[outs[k]].dtype);
         *made_at(c, outs[k]) = (uint8_t)cb_made_by(instr->code, part, k, late);
+    }
     cb_parts_add(parts, instr->code, part);
     return CB_OK;
 }
@@ -291,6 +294,7 @@ static cb_status check_parts(const check *c, uint32_t g) {
         for (uint32_t k = 0; k < instr[i].n_out; k++)
             *made_at(c, p->operand_id[instr[i].out_begin + k]) = CB_MADE_OUTSIDE;
     }
+    if (!cb_parts_agree(&parts)) return part_wrong(c, g, instr, "another computes in f64");
     if (cb_parts_fit(&parts, &group->domain)) return CB_OK;
     return part_wrong(c, g, instr, "its rows cut what must stay whole");
 }

@@ -51,6 +51,11 @@ void cb_parts_add(cb_parts *parts, cb_opcode code, cb_part part) {
     parts->draws |= code == CB_OP_DROPOUT || code == CB_OP_UNIFORM;
 }
 
+void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
+    parts->wide |= dtype == CB_F64;
+    parts->narrow |= cb_dtype_is_float(dtype) && dtype != CB_F64;
+}
+
 /* A sum of everything adds up leaves of so many elements in so many lanes (exec/cpu/kern_rows.h); a
  * generator draws so many numbers at a time. Rows must not cut lanes, nor blocks of rows leaves. */
 #define LEAF 1024

@@ -22,8 +22,12 @@ bool cb_may_read(cb_opcode code, cb_part part, uint32_t input, cb_made made, cb_
 /* What the parts of a group must agree on. Start with zeros. */
 typedef struct cb_parts {
     bool total, columns, draws;
+    bool wide, narrow; /* f64; other floats */
 } cb_parts;
 void cb_parts_add(cb_parts *parts, cb_opcode code, cb_part part);
+void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype); /* of an input or output */
+/* All compute in f64, or none does. */
+static inline bool cb_parts_agree(const cb_parts *parts) { return !parts->wide || !parts->narrow; }
 bool cb_parts_fit(const cb_parts *parts, const cb_domain *domain);
 
 #endif

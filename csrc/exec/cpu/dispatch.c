@@ -14,13 +14,16 @@ static const finder avx2[] = {CB_KERN_FILES(ENTRY, avx2)};
 static const finder avx512[] = {CB_KERN_FILES(ENTRY, avx512)};
 static const finder *const finders[CB_ISA_COUNT] = {baseline, avx2, avx512};
 extern const cb_x_table cb_x_table_baseline, cb_x_table_avx2, cb_x_table_avx512;
-static const cb_x_table *const tables[CB_ISA_COUNT] = {&cb_x_table_baseline, &cb_x_table_avx2,
-                                                       &cb_x_table_avx512};
+extern const cb_x_table cb_x_wide_baseline, cb_x_wide_avx2, cb_x_wide_avx512;
+static const cb_x_table *const tables[2][CB_ISA_COUNT] = {
+    {&cb_x_table_baseline, &cb_x_table_avx2, &cb_x_table_avx512},
+    {&cb_x_wide_baseline, &cb_x_wide_avx2, &cb_x_wide_avx512}};
 #else
 static const finder baseline[] = {CB_KERN_FILES(ENTRY, baseline)};
 static const finder *const finders[CB_ISA_COUNT] = {baseline};
-extern const cb_x_table cb_x_table_baseline;
-static const cb_x_table *const tables[CB_ISA_COUNT] = {&cb_x_table_baseline};
+extern const cb_x_table cb_x_table_baseline, cb_x_wide_baseline;
+static const cb_x_table *const tables[2][CB_ISA_COUNT] = {{&cb_x_table_baseline},
+                                                          {&cb_x_wide_baseline}};
 #endif
 #define N_FILES (sizeof baseline / sizeof baseline[0])
 
@@ -33,4 +36,4 @@ cb_kernel_fn cb_cpu_kernel(cb_opcode code, cb_dtype dtype) {
     return NULL;
 }
 
-const cb_x_table *cb_x_table_of(void) { return tables[cb_cpu_kernel_isa()]; }
+const cb_x_table *cb_x_table_of(bool is_wide) { return tables[is_wide][cb_cpu_kernel_isa()]; }

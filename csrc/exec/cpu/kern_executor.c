@@ -6,72 +6,12 @@
 #include <math.h>
 
 #include "executor/scalar.h"
-#include "executor/vector.h"
+#include "executor/threading.h"
+#include "executor/vector_wide.h"
 #include "kern.h"
 #include "kern_fold.h"
 #include "kern_half.h"
 #include "kern_random.h"
-
-#define NV 4 /* vectors in a virtual register */
-#define STEP (NV * CB_VW)
-#define SIZE ((int64_t)sizeof(float))
-
-/* ---- the calling convention ------------------------------------------------------------------ */
-
-#if !defined(CB_X_CALLS) &&                                               \
-    (!defined(__x86_64__) || defined(_WIN32) || !defined(__OPTIMIZE__) || \
-     defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(CB_SANITIZED))
-#define CB_X_CALLS 1
-#endif
-
-#ifndef CB_X_CALLS
-
-#define ARGS                                                                                  \
-    cb_x_context *c, const cb_record *s, int64_t i, V v00, V v01, V v02, V v03, V v10, V v11, \
-        V v12, V v13
-typedef void (*op_fn)(ARGS);
-#if defined(__clang__)
-#define JUMP __attribute__((musttail)) return
-#else
-#define JUMP return
-#endif
-#define GO(record, i) \
-    JUMP((op_fn)(record)->fn)(c, (record), (i), v00, v01, v02, v03, v10, v11, v12, v13)
-#define TO(function) JUMP function(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13)
-#define OP(name) static void name(ARGS)
-#define BEGIN
-#define NEXT GO(s + 1, i)
-#define LOOP_AGAIN GO(s - s->dst, i)
-#define FINISH
-
-#else /* registers in the context, one call for each record */
-
-#define ARGS cb_x_context *c, const cb_record *s, int64_t *at
-typedef const cb_record *(*op_fn)(ARGS);
-#define OP(name) static const cb_record *name(ARGS)
-#define REGISTER(d, q) V v##d##q = vm_load(c->reg[d] + q * CB_VW);
-#define KEEP_REGISTER(d, q) vm_store(c->reg[d] + q * CB_VW, v##d##q);
-/* clang-format off */
-#define BEGIN                                                                             \
-    int64_t i = *at;                                                                      \
-    REGISTER(0, 0) REGISTER(0, 1) REGISTER(0, 2) REGISTER(0, 3)                           \
-    REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) REGISTER(1, 3)                           \
-    (void)i, (void)v00, (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, \
-        (void)v13;
-#define LEAVE(record)                                                                   \
-    do {                                                                                \
-        KEEP_REGISTER(0, 0) KEEP_REGISTER(0, 1) KEEP_REGISTER(0, 2) KEEP_REGISTER(0, 3) \
-        KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) KEEP_REGISTER(1, 2) KEEP_REGISTER(1, 3) \
-        *at = i;                                                                        \
-        return (record);                                                                \
-    } while (0)
-/* clang-format on */
-#define TO(function) return function(c, s, at)
-#define NEXT LEAVE(s + 1)
-#define LOOP_AGAIN LEAVE(s - s->dst)
-#define FINISH return NULL
-
-#endif
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
@@ -82,23 +22,23 @@ typedef const cb_record *(*op_fn)(ARGS);
 #define OPEN_OTHER(u, field)
 #define OPEN_SELF(u, field)
 #define OPEN_STREAM(u, field) const char *u = c->p[s->field] + i * SIZE;
-#define OPEN_SLOT(u, field) const char *u = (const char *)c->slot[s->field];
-#define OPEN_SCALAR(u, field) V u = vm_of(c->s[s->field]);
+#define OPEN_SLOT(u, field) const char *u = (const char *)c->FIELD(slot)[s->field];
+#define OPEN_SCALAR(u, field) VEC u = VM(of)(c->FIELD(s)[s->field]);
 #define FROM_OTHER(u, d, q) GLUE(v, CAT(OTHER_, d), q)
 #define FROM_SELF(u, d, q) v##d##q
-#define FROM_STREAM(u, d, q) vm_load(u + q * CB_VW * SIZE)
-#define FROM_SLOT(u, d, q) vm_load(u + q * CB_VW * SIZE)
+#define FROM_STREAM(u, d, q) VM(load)(u + q * LANES * SIZE)
+#define FROM_SLOT(u, d, q) VM(load)(u + q * LANES * SIZE)
 #define FROM_SCALAR(u, d, q) u
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)
 #define GLUE_(a, b, c) a##b##c
 #define GLUE(a, b, c) GLUE_(a, b, c)
 
-#define SEL(condition, a, b) VSEL(condition, a, b)
-#define ONE_WHERE(condition) vm_one_where(condition)
-#define ZERO ((V){0})
-#define ONE vm_of(1.0f)
-#define F(name) vm_##name
+#define SEL(condition, a, b) VM(select)(condition, a, b)
+#define ONE_WHERE(condition) VM(one_where)(condition)
+#define ZERO ((VEC){0})
+#define ONE VM(of)(1.0f)
+#define F(name) VM(name)
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
@@ -107,10 +47,10 @@ typedef const cb_record *(*op_fn)(ARGS);
     X(SELF, __VA_ARGS__) X(STREAM, __VA_ARGS__) X(SLOT, __VA_ARGS__) X(SCALAR, __VA_ARGS__)
 #define MEMORY_FORMS(X, ...) X(STREAM, __VA_ARGS__) X(SLOT, __VA_ARGS__) X(SCALAR, __VA_ARGS__)
 
-#define BINARY_LANES(q, d, form, expression)        \
-    {                                               \
-        V x = v##d##q, y = FROM_##form(from, d, q); \
-        v##d##q = expression;                       \
+#define BINARY_LANES(q, d, form, expression)          \
+    {                                                 \
+        VEC x = v##d##q, y = FROM_##form(from, d, q); \
+        v##d##q = expression;                         \
     }
 #define BINARY_FORM(form, d, id, expression)                                     \
     OP(id##_##d##_##form) {                                                      \
@@ -123,7 +63,7 @@ CB_X_BINARY(BINARY)
 
 #define UNARY_LANES(q, d, expression) \
     {                                 \
-        V x = v##d##q;                \
+        VEC x = v##d##q;              \
         v##d##q = expression;         \
     }
 #define UNARY_REGISTER(id, d, expression) \
@@ -131,30 +71,66 @@ CB_X_BINARY(BINARY)
 #define UNARY(id, expression) UNARY_REGISTER(id, 0, expression) UNARY_REGISTER(id, 1, expression)
 CB_X_UNARY(UNARY)
 
-/* Numbers one by one where one of them is too large for the vectors. */
-#define TO_FAR(q, d) vm_store(c->far + q * CB_VW, v##d##q);
-#define FROM_FAR(q, d) v##d##q = vm_load(c->far + q * CB_VW);
-#define FAR_LANES(q, d) far |= vm_abs(v##d##q) > CB_SIN_MAX_F32;
-#define ROUND_REGISTER(id, d, expression, slow)                           \
-    __attribute__((noinline, cold)) static void id##_each_##d(float *x) { \
-        for (int k = 0; k < STEP; k++) x[k] = slow(x[k]);                 \
-    }                                                                     \
-    __attribute__((noinline, cold)) OP(id##_far_##d) {                    \
-        BEGIN EACH(TO_FAR, d) id##_each_##d(c->far);                      \
-        EACH(FROM_FAR, d)                                                 \
-        NEXT;                                                             \
-    }                                                                     \
-    OP(id##_##d) {                                                        \
-        BEGIN VI far = {0};                                               \
-        EACH(FAR_LANES, d)                                                \
-        if (__builtin_expect(any(far), 0)) TO(id##_far_##d);              \
-        EACH(UNARY_LANES, d, expression)                                  \
-        NEXT;                                                             \
-    }
-#define ROUND(id, expression, slow) \
-    ROUND_REGISTER(id, 0, expression, slow) ROUND_REGISTER(id, 1, expression, slow)
+/* Through memory, number by number. */
+#define TO_FAR(q, d) VM(store)(c->FIELD(far) + q * LANES, v##d##q);
+#define FROM_FAR(q, d) v##d##q = VM(load)(c->FIELD(far) + q * LANES);
+#define FROM_FAR_OTHER(q, d) \
+    GLUE(v, CAT(OTHER_, d), q) = VM(load)(c->FIELD(far) + CB_X_LANES + q * LANES);
 
-VFN bool any(VI mask) {
+__attribute__((noinline, cold)) static void each_sin_cos(REAL *x, REAL *cosine) {
+    for (int k = 0; k < STEP; k++) {
+        REAL from = x[k];
+        x[k] = MATH(sin)(from);
+        cosine[k] = MATH(cos)(from);
+    }
+}
+#define PAIR_SLOW(name, id, d)                                                      \
+    OP(name##_##d) {                                                                \
+        BEGIN EACH(TO_FAR, d) each_##id(c->FIELD(far), c->FIELD(far) + CB_X_LANES); \
+        EACH(FROM_FAR, d)                                                           \
+        EACH(FROM_FAR_OTHER, d)                                                     \
+        NEXT;                                                                       \
+    }
+
+#ifdef CB_X_WIDE
+
+#undef F
+#define F(name) MATH(name)
+#define SLOW_REGISTER(id, d)                            \
+    OP(id##_##d) {                                      \
+        BEGIN EACH(TO_FAR, d) id##_each(c->FIELD(far)); \
+        EACH(FROM_FAR, d)                               \
+        NEXT;                                           \
+    }
+#define SLOW(id, expression)                                        \
+    __attribute__((noinline)) static void id##_each(REAL *number) { \
+        for (int k = 0; k < STEP; k++) {                            \
+            REAL x = number[k];                                     \
+            number[k] = expression;                                 \
+        }                                                           \
+    }                                                               \
+    SLOW_REGISTER(id, 0)                                            \
+    SLOW_REGISTER(id, 1)
+CB_X_MATH(SLOW)
+#define SLOW_ROUND(id, name) SLOW(id, MATH(name)(x))
+CB_X_ROUND(SLOW_ROUND)
+#undef F
+#define F(name) VM(name)
+
+__attribute__((noinline)) static void each_normal(REAL *x, REAL *density) {
+    for (int k = 0; k < STEP; k++) x[k] = MATH(normal)(x[k], &density[k]);
+}
+PAIR_SLOW(NORMAL, normal, 0)
+PAIR_SLOW(NORMAL, normal, 1)
+PAIR_SLOW(SIN_COS, sin_cos, 0)
+PAIR_SLOW(SIN_COS, sin_cos, 1)
+
+#else
+
+CB_X_MATH(UNARY)
+CB_X_HALF(UNARY)
+
+VFN bool any(INT mask) {
 #if defined(__AVX512F__)
     return _mm512_movepi32_mask((__m512i)mask) != 0;
 #elif defined(__AVX2__)
@@ -163,51 +139,56 @@ VFN bool any(VI mask) {
     return _mm_movemask_ps((__m128)mask) != 0;
 #else
     int32_t all = 0;
-    for (int k = 0; k < CB_VW; k++) all |= mask[k];
+    for (int k = 0; k < LANES; k++) all |= mask[k];
     return all != 0;
 #endif
 }
+
+/* Where a number is too large for the vectors, all take the slow way. */
+#define FAR_LANES(q, d) far |= VM(abs)(v##d##q) > CB_SIN_MAX_F32;
+#define LEAVE_IF_FAR(function, d) \
+    INT far = {0};                \
+    EACH(FAR_LANES, d)            \
+    if (__builtin_expect(any(far), 0)) TO(function##_##d);
+#define ROUND_REGISTER(id, name, d)                     \
+    __attribute__((noinline, cold)) OP(id##_far_##d) {  \
+        BEGIN EACH(TO_FAR, d) id##_each(c->FIELD(far)); \
+        EACH(FROM_FAR, d)                               \
+        NEXT;                                           \
+    }                                                   \
+    OP(id##_##d) { BEGIN LEAVE_IF_FAR(id##_far, d) EACH(UNARY_LANES, d, F(name##_near)(x)) NEXT; }
+#define ROUND(id, name)                                              \
+    __attribute__((noinline, cold)) static void id##_each(REAL *x) { \
+        for (int k = 0; k < STEP; k++) x[k] = MATH(name)(x[k]);      \
+    }                                                                \
+    ROUND_REGISTER(id, name, 0)                                      \
+    ROUND_REGISTER(id, name, 1)
 CB_X_ROUND(ROUND)
 
-/* Sine and cosine leave for both numbers at once. */
-__attribute__((noinline, cold)) static void each_sin_cos(float *x, float *cosine) {
-    for (int k = 0; k < STEP; k++) {
-        float from = x[k];
-        x[k] = cb_sin_f32(from);
-        cosine[k] = cb_cos_f32(from);
-    }
-}
-#define FROM_FAR_OTHER(q, d) GLUE(v, CAT(OTHER_, d), q) = vm_load(c->far + CB_X_LANES + q * CB_VW);
-#define PAIR_LANES(q, d, statement)     \
+#define PAIR_LANES(q, d, function)      \
     {                                   \
-        V x = v##d##q, a, b;            \
-        statement;                      \
+        VEC a, b;                       \
+        a = function(v##d##q, &b);      \
         v##d##q = a;                    \
         GLUE(v, CAT(OTHER_, d), q) = b; \
     }
-#define PAIR_REGISTER(id, d, check, statement) \
-    OP(id##_##d) { BEGIN check(d) EACH(PAIR_LANES, d, statement) NEXT; }
-#define SIN_COS_FAR(d)                                                   \
-    __attribute__((noinline, cold)) OP(SIN_COS_far_##d) {                \
-        BEGIN EACH(TO_FAR, d) each_sin_cos(c->far, c->far + CB_X_LANES); \
-        EACH(FROM_FAR, d)                                                \
-        EACH(FROM_FAR_OTHER, d)                                          \
-        NEXT;                                                            \
-    }
-SIN_COS_FAR(0)
-SIN_COS_FAR(1)
-#define CHECK_NORMAL(d)
-#define CHECK_SIN_COS(d) \
-    VI far = {0};        \
-    EACH(FAR_LANES, d)   \
-    if (__builtin_expect(any(far), 0)) TO(SIN_COS_far_##d);
-#define PAIR(id, statement)                     \
-    PAIR_REGISTER(id, 0, CHECK_##id, statement) \
-    PAIR_REGISTER(id, 1, CHECK_##id, statement)
-CB_X_PAIR(PAIR)
+VFN VEC sin_cos(VEC x, VEC *cosine) {
+    VEC sine;
+    vm_sin_cos_near(x, &sine, cosine);
+    return sine;
+}
+#define SIN_COS_REGISTER(d) \
+    OP(SIN_COS_##d) { BEGIN LEAVE_IF_FAR(SIN_COS_far, d) EACH(PAIR_LANES, d, sin_cos) NEXT; }
+__attribute__((noinline, cold)) PAIR_SLOW(SIN_COS_far, sin_cos, 0) __attribute__((noinline, cold))
+PAIR_SLOW(SIN_COS_far, sin_cos, 1) SIN_COS_REGISTER(0) SIN_COS_REGISTER(1) OP(NORMAL_0) {
+    BEGIN EACH(PAIR_LANES, 0, vm_normal) NEXT;
+}
+OP(NORMAL_1) { BEGIN EACH(PAIR_LANES, 1, vm_normal) NEXT; }
+
+#endif
 
 #define SELECT_LANES(q, d, fx, fy) \
-    v##d##q = VSEL(v##d##q != 0.0f, FROM_##fx(x, d, q), FROM_##fy(y, d, q));
+    v##d##q = SEL(v##d##q != 0.0f, FROM_##fx(x, d, q), FROM_##fy(y, d, q));
 #define SELECT_FORM(fy, d, fx)                                                    \
     OP(select_##d##_##fx##_##fy) {                                                \
         BEGIN OPEN_##fx(x, b) OPEN_##fy(y, c) EACH(SELECT_LANES, d, fx, fy) NEXT; \
@@ -226,62 +207,47 @@ SELECT_REGISTER(1)
 ALL_FORMS(LOAD_FORM, 0, _)
 ALL_FORMS(LOAD_FORM, 1, _)
 
-/* How an array's elements become a V, and a V becomes such elements. */
-VFN V of_bf16(const char *from) {
-    VS half;
-    memcpy(&half, from, sizeof half);
-    return (V)(vm_of_halves(half) << 16);
-}
-VFN void to_bf16(char *to, V x) {
-    VS half = vm_to_halves((VU)vm_round_bf16(x) >> 16);
-    memcpy(to, &half, sizeof half);
-}
-VFN V of_f16(const char *from) {
-    VS half;
-    memcpy(&half, from, sizeof half);
-    return vm_of_f16(half);
-}
-VFN void to_f16(char *to, V x) {
-    VS half = vm_to_f16(x);
-    memcpy(to, &half, sizeof half);
-}
-VFN V of_bytes(const char *from) {
-    VB bytes;
+/* How an array's elements become a vector, and a vector becomes such elements. */
+VFN VEC of_bytes(const char *from) {
+    BYTES bytes;
     memcpy(&bytes, from, sizeof bytes);
-    return __builtin_convertvector(__builtin_convertvector(bytes, VI), V);
+    return __builtin_convertvector(__builtin_convertvector(bytes, INT), VEC);
 }
-VFN void to_bytes(char *to, V x) {
-    VB bytes = __builtin_convertvector(__builtin_convertvector(x, VI), VB);
+VFN void to_bytes(char *to, VEC x) {
+    BYTES bytes = __builtin_convertvector(__builtin_convertvector(x, INT), BYTES);
     memcpy(to, &bytes, sizeof bytes);
 }
 
 /* Floats in order as integers, every NaN the largest (kern_rows.h). */
-VFN VI key_of(V x) {
-    VI bits = (VI)x, magnitude = bits & INT32_MAX;
-    VI nan = magnitude > (int32_t)0x7F800000;
-    VI ordered = bits ^ ((bits >> 31) & INT32_MAX);
-    return (ordered & ~nan) | (nan & INT32_MAX);
+VFN INT key_of(VEC x) {
+    INT bits = (INT)x, magnitude = bits & KEY_MAX;
+    INT nan = magnitude > (KEY)KEY_INFINITY;
+    INT ordered = bits ^ ((bits >> (8 * SIZE - 1)) & KEY_MAX);
+    return (ordered & ~nan) | (nan & KEY_MAX);
 }
 
-#define UNPACK_LANES(q, d, of, size) v##d##q = of(from + q * CB_VW * (size));
-#define PACK_LANES(q, d, into, size) into(to + q * CB_VW * (size), v##d##q);
-#define STORE_LANES(q, d) vm_store(to + q * CB_VW * SIZE, v##d##q);
-#define STORE_FAR_LANES(q, d) vm_store_far(to + q * CB_VW * SIZE, v##d##q);
-#define ADD_LANES(q, d) vm_store(to + q * CB_VW * SIZE, vm_load(to + q * CB_VW * SIZE) + v##d##q);
-#define MASK(q) (VI) vm_load(mask + q * CB_VW * SIZE)
+#define UNPACK_LANES(q, d, of, size) v##d##q = of(from + q * LANES * (size));
+#define PACK_LANES(q, d, into, size) into(to + q * LANES * (size), v##d##q);
+#define STORE_LANES(q, d) VM(store)(to + q * LANES * SIZE, v##d##q);
+#define STORE_FAR_LANES(q, d) VM(store_far)(to + q * LANES * SIZE, v##d##q);
+#define ADD_LANES(q, d) VM(store)(to + q * LANES * SIZE, VM(load)(to + q * LANES * SIZE) + v##d##q);
+#define MASK(q) (INT) VM(load)(mask + q * LANES * SIZE)
 #define ADD_MASKED(q, d) \
-    vm_store(to + q * CB_VW * SIZE, vm_load(to + q * CB_VW * SIZE) + (V)((VI)v##d##q & MASK(q)));
-#define LARGEST(q, d, sign)         \
-    vm_store(to + q * CB_VW * SIZE, \
-             (V)vm_larger_int((VI)vm_load(to + q * CB_VW * SIZE), key_of(sign v##d##q)));
-#define LARGEST_MASKED(q, d, sign)                                \
-    vm_store(to + q * CB_VW * SIZE,                               \
-             (V)vm_larger_int((VI)vm_load(to + q * CB_VW * SIZE), \
-                              (key_of(sign v##d##q) & MASK(q)) | (~MASK(q) & INT32_MIN)));
+    VM(store)            \
+    (to + q * LANES * SIZE, VM(load)(to + q * LANES * SIZE) + (VEC)((INT)v##d##q & MASK(q)));
+#define LARGEST(q, d, sign) \
+    VM(store)               \
+    (to + q * LANES * SIZE, \
+     (VEC)VM(larger_int)((INT)VM(load)(to + q * LANES * SIZE), key_of(sign v##d##q)));
+#define LARGEST_MASKED(q, d, sign)                             \
+    VM(store)                                                  \
+    (to + q * LANES * SIZE,                                    \
+     (VEC)VM(larger_int)((INT)VM(load)(to + q * LANES * SIZE), \
+                         (key_of(sign v##d##q) & MASK(q)) | (~MASK(q) & KEY_MIN)));
 
 #define TO_STREAM char *to = c->p[s->dst] + i * SIZE;
-#define TO_ACC char *to = (char *)(c->acc[s->dst] + (i & (CB_X_LANES - 1)));
-#define WITH_MASK const char *mask = (const char *)(c->mask + (i & (CB_X_LANES - 1)));
+#define TO_ACC char *to = (char *)(c->FIELD(acc)[s->dst] + (i & (CB_X_LANES - 1)));
+#define WITH_MASK const char *mask = (const char *)(c->FIELD(mask) + (i & (CB_X_LANES - 1)));
 
 #define PACKED(d, name, size)                             \
     OP(unpack_##name##_##d) {                             \
@@ -294,6 +260,41 @@ VFN VI key_of(V x) {
         EACH(PACK_LANES, d, to_##name, size)              \
         NEXT;                                             \
     }
+PACKED(0, bytes, 1)
+PACKED(1, bytes, 1)
+
+#ifndef CB_X_WIDE
+VFN VEC of_bf16(const char *from) {
+    VS half;
+    memcpy(&half, from, sizeof half);
+    return (VEC)(vm_of_halves(half) << 16);
+}
+VFN void to_bf16(char *to, VEC x) {
+    VS half = vm_to_halves((VU)vm_round_bf16(x) >> 16);
+    memcpy(to, &half, sizeof half);
+}
+VFN VEC of_f16(const char *from) {
+    VS half;
+    memcpy(&half, from, sizeof half);
+    return vm_of_f16(half);
+}
+VFN void to_f16(char *to, VEC x) {
+    VS half = vm_to_f16(x);
+    memcpy(to, &half, sizeof half);
+}
+PACKED(0, bf16, 2)
+PACKED(1, bf16, 2)
+PACKED(0, f16, 2)
+PACKED(1, f16, 2)
+
+/* Two vectors of halves are one vector. */
+#define PACK_FAR_LANES(q, r, d, name)                     \
+    {                                                     \
+        char two[2 * LANES * 2];                          \
+        to_##name(two, v##d##q);                          \
+        to_##name(two + LANES * 2, v##d##r);              \
+        VM(store_far)(to + q * LANES * 2, VM(load)(two)); \
+    }
 #define PACKED_FAR(d, name)                    \
     OP(store_far_##name##_##d) {               \
         BEGIN char *to = c->p[s->dst] + i * 2; \
@@ -301,49 +302,35 @@ VFN VI key_of(V x) {
         PACK_FAR_LANES(2, 3, d, name)          \
         NEXT;                                  \
     }
-PACKED(0, bytes, 1)
-PACKED(1, bytes, 1)
-PACKED(0, bf16, 2)
-PACKED(1, bf16, 2)
-PACKED(0, f16, 2)
-PACKED(1, f16, 2)
-
-/* Two vectors of halves are one vector. */
-#define PACK_FAR_LANES(q, r, d, name)                   \
-    {                                                   \
-        char two[2 * CB_VW * 2];                        \
-        to_##name(two, v##d##q);                        \
-        to_##name(two + CB_VW * 2, v##d##r);            \
-        vm_store_far(to + q * CB_VW * 2, vm_load(two)); \
-    }
 PACKED_FAR(0, bf16)
 PACKED_FAR(1, bf16)
 PACKED_FAR(0, f16)
 PACKED_FAR(1, f16)
+#endif
 
 /* An element of the row by its position, which rarely is one of the running lanes. */
-#define WHERE const int64_t lane = (int64_t)c->s[s->b] - i;
+#define WHERE const int64_t lane = (int64_t)c->FIELD(s)[s->b] - i;
 #define IF_HERE if (__builtin_expect((uint64_t)lane < STEP, 0))
 
 #define MEMORY(d)                                                                  \
     OP(store_##d) { BEGIN TO_STREAM EACH(STORE_LANES, d) NEXT; }                   \
     OP(store_far_##d) { BEGIN TO_STREAM EACH(STORE_FAR_LANES, d) NEXT; }           \
     OP(spill_##d) {                                                                \
-        BEGIN char *to = (char *)c->slot[s->dst];                                  \
+        BEGIN char *to = (char *)c->FIELD(slot)[s->dst];                           \
         EACH(STORE_LANES, d)                                                       \
         NEXT;                                                                      \
     }                                                                              \
     OP(take_##d) {                                                                 \
         BEGIN WHERE IF_HERE {                                                      \
             EACH(TO_FAR, d)                                                        \
-            c->s[s->dst] = c->far[lane];                                           \
+            c->FIELD(s)[s->dst] = c->FIELD(far)[lane];                             \
         }                                                                          \
         NEXT;                                                                      \
     }                                                                              \
     OP(add_at_##d) {                                                               \
         BEGIN WHERE IF_HERE {                                                      \
             EACH(TO_FAR, d)                                                        \
-            c->far[lane] += c->s[s->c];                                            \
+            c->FIELD(far)[lane] += c->FIELD(s)[s->c];                              \
             EACH(FROM_FAR, d)                                                      \
         }                                                                          \
         NEXT;                                                                      \
@@ -367,7 +354,9 @@ MEMORY(1)
         NEXT;                                                                          \
     }
 PREFETCH(prefetch, SIZE)
+#ifndef CB_X_WIDE
 PREFETCH(prefetch_half, 2)
+#endif
 
 OP(loop) {
     BEGIN i += STEP;
@@ -377,14 +366,16 @@ OP(loop) {
 
 static void fold(cb_x_context *c, int first, int n) {
     for (int k = first; k < first + n; k++) {
-        const float leaf = cb_fold_f32(c->acc[k]);
-        memset(c->acc[k], 0, sizeof c->acc[k]);
+        const REAL leaf = MATH(fold)(c->FIELD(acc)[k]);
+        memset(c->FIELD(acc)[k], 0, sizeof c->FIELD(acc)[k]);
         cb_x_pairs *p = &c->sum[k];
-        if (p->leaves) {
-            *p->leaves++ = leaf;
+        REAL *leaves = p->leaves;
+        if (leaves) {
+            *leaves = leaf;
+            p->leaves = leaves + 1;
             continue;
         }
-        cb_x_push(p, leaf);
+        PUSH(p, leaf);
     }
 }
 
@@ -406,12 +397,17 @@ OP(totals) {
 /* The sum of a piece of the row joins the others, in the stream. */
 static void put_piece(cb_x_context *c, const cb_record *s, int64_t i, bool is_mean) {
     const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i / length;
-    float sum = 0 + cb_fold_f32(c->acc[s->b]);
-    memset(c->acc[s->b], 0, sizeof c->acc[s->b]);
-    if (is_mean) sum /= (float)length;
-    const uint16_t half = s->c >> 8 == CB_X_BF16 ? half_store_bf16(sum) : half_store_f16(sum);
-    if (s->c >> 8 == CB_X_REAL) memcpy(c->p[s->dst] + at * SIZE, &sum, sizeof sum);
-    else memcpy(c->p[s->dst] + at * (int64_t)sizeof half, &half, sizeof half);
+    REAL sum = 0 + MATH(fold)(c->FIELD(acc)[s->b]);
+    memset(c->FIELD(acc)[s->b], 0, sizeof c->FIELD(acc)[s->b]);
+    if (is_mean) sum /= (REAL)length;
+#ifndef CB_X_WIDE
+    if (s->c >> 8 != CB_X_REAL) {
+        const uint16_t half = s->c >> 8 == CB_X_BF16 ? half_store_bf16(sum) : half_store_f16(sum);
+        memcpy(c->p[s->dst] + at * (int64_t)sizeof half, &half, sizeof half);
+        return;
+    }
+#endif
+    memcpy(c->p[s->dst] + at * SIZE, &sum, sizeof sum);
 }
 __attribute__((noinline)) static void put_sum(cb_x_context *c, const cb_record *s, int64_t i) {
     put_piece(c, s, i, false);
@@ -450,12 +446,12 @@ OP(end) {
 
 #ifndef CB_X_CALLS
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {
-    V v00 = ZERO, v01 = v00, v02 = v00, v03 = v00, v10 = v00, v11 = v00, v12 = v00, v13 = v00;
+    VEC v00 = ZERO, v01 = v00, v02 = v00, v03 = v00, v10 = v00, v11 = v00, v12 = v00, v13 = v00;
     ((op_fn)s->fn)(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13);
 }
 #else
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {
-    memset(c->reg, 0, sizeof c->reg);
+    memset(c->FIELD(reg), 0, sizeof c->FIELD(reg));
     while (s) s = ((op_fn)s->fn)(c, s, &i);
 }
 #endif
@@ -482,14 +478,23 @@ VFN void keep_piece(const cb_philox *random, uint64_t block, uint32_t threshold,
 }
 #endif
 
-static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, float *out,
+static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, void *numbers,
                  int64_t n) {
+    REAL *out = numbers;
     if (threshold > UINT16_MAX) { /* nothing is kept */
         memset(out, 0, (size_t)n * sizeof *out);
         return;
     }
-    for (int64_t at = 0; at < n; at += CB_DRAWN)
-        keep_piece(random, (first + (uint64_t)at) / CB_PHILOX_BLOCK, threshold, out + at);
+    for (int64_t at = 0; at < n; at += CB_DRAWN) {
+        const uint64_t block = (first + (uint64_t)at) / CB_PHILOX_BLOCK;
+#ifdef CB_X_WIDE
+        float piece[CB_DRAWN];
+        keep_piece(random, block, threshold, piece);
+        for (int k = 0; k < CB_DRAWN; k++) out[at + k] = piece[k];
+#else
+        keep_piece(random, block, threshold, out + at);
+#endif
+    }
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -507,15 +512,29 @@ static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, fl
             FN(load_##d##_SCALAR)                                                              \
     }
 
+#ifdef CB_X_WIDE
+#define CB_X_TABLE_OF(isa) CAT(cb_x_wide_, isa)
+#else
 #define CB_X_TABLE_OF(isa) CAT(cb_x_table_, isa)
+#endif
 extern const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA);
 const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
+    .is_wide = sizeof(REAL) == sizeof(double),
     .binary = {CB_X_BINARY(BINARY_ROW)},
-    .unary = {CB_X_UNARY(UNARY_ROW) CB_X_ROUND(UNARY_ROW)},
-    .pair = {CB_X_PAIR(UNARY_ROW)},
     .select = {{SELECT_ROW(0, STREAM), SELECT_ROW(0, SLOT), SELECT_ROW(0, SCALAR)},
                {SELECT_ROW(1, STREAM), SELECT_ROW(1, SLOT), SELECT_ROW(1, SCALAR)}},
     .load = {LOAD_ROW(0), LOAD_ROW(1)},
+    .pair = {CB_X_PAIR(UNARY_ROW)},
+#ifdef CB_X_WIDE
+    .unary = {CB_X_UNARY(UNARY_ROW) CB_X_MATH(UNARY_ROW) CB_X_ROUND(UNARY_ROW)},
+    .unpack = {[CB_X_BYTE] = {FN(unpack_bytes_0), FN(unpack_bytes_1)}},
+    .store = {[CB_X_REAL] = {FN(store_0), FN(store_1)},
+              [CB_X_BYTE] = {FN(store_bytes_0), FN(store_bytes_1)}},
+    .store_far = {{FN(store_far_0), FN(store_far_1)}},
+    .prefetch = {FN(prefetch)},
+#else
+    .unary = {CB_X_UNARY(UNARY_ROW) CB_X_MATH(UNARY_ROW) CB_X_ROUND(UNARY_ROW)
+                  CB_X_HALF(UNARY_ROW)},
     .unpack = {[CB_X_BF16] = {FN(unpack_bf16_0), FN(unpack_bf16_1)},
                [CB_X_F16] = {FN(unpack_f16_0), FN(unpack_f16_1)},
                [CB_X_BYTE] = {FN(unpack_bytes_0), FN(unpack_bytes_1)}},
@@ -526,6 +545,8 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .store_far = {{FN(store_far_0), FN(store_far_1)},
                   {FN(store_far_bf16_0), FN(store_far_bf16_1)},
                   {FN(store_far_f16_0), FN(store_far_f16_1)}},
+    .prefetch = {FN(prefetch), FN(prefetch_half), FN(prefetch_half)},
+#endif
     .acc = {{FN(acc_0), FN(acc_1)}, {FN(acc_masked_0), FN(acc_masked_1)}},
     .amax = {{FN(amax_0), FN(amax_1)}, {FN(amax_masked_0), FN(amax_masked_1)}},
     .amin = {{FN(amin_0), FN(amin_1)}, {FN(amin_masked_0), FN(amin_masked_1)}},
@@ -533,7 +554,6 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .add_at = {FN(add_at_0), FN(add_at_1)},
     .column = {FN(column_0), FN(column_1)},
     .spill = {FN(spill_0), FN(spill_1)},
-    .prefetch = {FN(prefetch), FN(prefetch_half), FN(prefetch_half)},
     .totals = FN(totals),
     .piece = {FN(piece_sum), FN(piece_mean)},
     .loop = FN(loop),

@@ -211,10 +211,10 @@ static inline float cb_gelu_slope_f32(float x) {
 }
 
 /* x (1 + tanh u) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
-static inline float cb_gelu_tanh_f32(float x) {
-    float u2 = 1.5957691216f * (x + 0.044715f * (x * x * x));
-    return x * cb_sigmoid_f32(u2);
+static inline float cb_gelu_tanh_part_f32(float x) {
+    return cb_sigmoid_f32(1.5957691216f * (x + 0.044715f * (x * x * x)));
 }
+static inline float cb_gelu_tanh_f32(float x) { return x * cb_gelu_tanh_part_f32(x); }
 
 /* From s = sigmoid(2u). The slope is constant (0 or 1) well before |x| = 32, where the cubic is far
  * from overflow. */
@@ -225,8 +225,7 @@ static inline float cb_gelu_tanh_slope_of_f32(float s, float x) {
 }
 
 static inline float cb_gelu_tanh_slope_f32(float x) {
-    float s = cb_sigmoid_f32(1.5957691216f * (x + 0.044715f * (x * x * x)));
-    return cb_gelu_tanh_slope_of_f32(s, x);
+    return cb_gelu_tanh_slope_of_f32(cb_gelu_tanh_part_f32(x), x);
 }
 
 static inline float cb_silu_f32(float x) { return x * cb_sigmoid_f32(x); }
@@ -285,21 +284,31 @@ static inline double cb_sigmoid_f64(double x) {
     return (x < 0.0 ? e : 1.0) / (1.0 + e);
 }
 
-static inline double cb_normal_f64(double x) { return 0.5 * erfc(-x * 0x1.6a09e667f3bcdp-1); }
-static inline double cb_gelu_f64(double x) { return x * cb_normal_f64(x); }
+static inline double cb_normal_f64(double x, double *density) {
+    *density = exp(-0.5 * x * x);
+    return 0.5 * erfc(-x * 0x1.6a09e667f3bcdp-1);
+}
+static inline double cb_gelu_f64(double x) {
+    double density;
+    return x * cb_normal_f64(x, &density);
+}
 static inline double cb_gelu_slope_f64(double x) {
-    return cb_normal_f64(x) + x * (exp(-0.5 * x * x) * 0x1.9884533d43651p-2);
+    double density, below = cb_normal_f64(x, &density);
+    return below + x * (density * 0x1.9884533d43651p-2);
 }
 
-static inline double cb_gelu_tanh_f64(double x) {
-    return x * cb_sigmoid_f64(0x1.9884533d43651p+0 * (x + 0.044715 * (x * x * x)));
+static inline double cb_gelu_tanh_part_f64(double x) {
+    return cb_sigmoid_f64(0x1.9884533d43651p+0 * (x + 0.044715 * (x * x * x)));
 }
+static inline double cb_gelu_tanh_f64(double x) { return x * cb_gelu_tanh_part_f64(x); }
 
-static inline double cb_gelu_tanh_slope_f64(double x) {
+static inline double cb_gelu_tanh_slope_of_f64(double s, double x) {
     x = x > 32.0 ? 32.0 : x;
     x = x < -32.0 ? -32.0 : x;
-    double s = cb_sigmoid_f64(0x1.9884533d43651p+0 * (x + 0.044715 * (x * x * x)));
     return s + x * (s * (1.0 - s)) * (0x1.9884533d43651p+0 * (1.0 + 0.134145 * (x * x)));
+}
+static inline double cb_gelu_tanh_slope_f64(double x) {
+    return cb_gelu_tanh_slope_of_f64(cb_gelu_tanh_part_f64(x), x);
 }
 
 static inline double cb_silu_f64(double x) { return x * cb_sigmoid_f64(x); }

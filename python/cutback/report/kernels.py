@@ -20,6 +20,7 @@ REASONS = {
     "op": "which fuses with nothing",
     "domain": "which runs over other elements",
     "cut": "with which rows would cut what is summed or drawn at a time",
+    "dtype": "which computes in another precision",
     "read": "which reads what is made here in another order, or before it is complete",
     "wait": "which reads what an op makes that was passed over",
     "room": "with which the plan's bytes would not do",

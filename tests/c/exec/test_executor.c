@@ -6,56 +6,67 @@
 #include "base/cpu.h"
 #include "exec/cpu/executor/scalar.h"
 
-/* The call-threaded form, as sanitizers and other calling conventions have it. */
+/* The call-threaded form, as sanitizers and other calling conventions have it. For f64,
+ * test_executor_wide.c includes this file with CB_X_WIDE set. */
 #define CB_X_CALLS 1
 #undef CB_KERN_ISA
 #define CB_KERN_ISA calls
 #include "exec/cpu/kern_executor.c"
 
-#if defined(__x86_64__)
-extern const cb_x_table cb_x_table_baseline, cb_x_table_avx2, cb_x_table_avx512;
-static const cb_x_table *const jumping[] = {&cb_x_table_baseline, &cb_x_table_avx2,
-                                            &cb_x_table_avx512};
+#ifdef CB_X_WIDE
+#define TABLE(isa) cb_x_wide_##isa
+#define SCALAR cb_x_scalar64
+#define IS_WIDE true
 #else
-extern const cb_x_table cb_x_table_baseline;
-static const cb_x_table *const jumping[] = {&cb_x_table_baseline};
+#define TABLE(isa) cb_x_table_##isa
+#define SCALAR cb_x_scalar
+#define IS_WIDE false
 #endif
 
-enum { N = 192, A = 0, B = 1, OUT = 2, BYTES = 3, CONDITION = 4 };
+#if defined(__x86_64__)
+extern const cb_x_table TABLE(baseline), TABLE(avx2), TABLE(avx512);
+static const cb_x_table *const jumping[] = {&TABLE(baseline), &TABLE(avx2), &TABLE(avx512)};
+#else
+extern const cb_x_table TABLE(baseline);
+static const cb_x_table *const jumping[] = {&TABLE(baseline)};
+#endif
 
-static _Alignas(64) float array[5][N];
+enum { N = 192, A = 0, B = 1, OUT = 2, BOOLS = 3, CONDITION = 4 };
+
+static _Alignas(64) REAL array[5][N];
 static _Alignas(64) uint8_t truth[N];
 static _Alignas(64) cb_x_context context;
 
 /* Ordinary numbers, and those that arithmetic treats apart. */
-static float some_number(uint32_t i, uint32_t salt) {
-    static const float odd[] = {0.0f,    -0.0f, 1.0f,   -1.0f, INFINITY, -INFINITY, NAN,   1e-40f,
-                                -1e-40f, 3e38f, -3e38f, 88.7f, -87.5f,   2e6f,      -1e7f, 0.625f};
+static REAL some_number(uint32_t i, uint32_t salt) {
+    static const REAL odd[] = {0.0f,    -0.0f, 1.0f,   -1.0f, INFINITY, -INFINITY, NAN,   1e-40f,
+                               -1e-40f, 3e38f, -3e38f, 88.7f, -87.5f,   2e6f,      -1e7f, 0.625f};
     uint32_t h = (i * 2654435761u) ^ (salt * 40503u);
     h ^= h >> 15;
     h *= 2246822519u;
     h ^= h >> 13;
     if (h % 5 == 0) return odd[h / 5 % (sizeof odd / sizeof odd[0])];
-    return ((float)(h % 20001u) - 10000.0f) / 1500.0f;
+    return ((REAL)(h % 20001u) - 10000) / 1500;
 }
 
 static void fill_arrays(uint32_t salt) {
     for (uint32_t i = 0; i < N; i++) {
         array[A][i] = some_number(i, salt);
         array[B][i] = some_number(i, salt + 77);
-        array[CONDITION][i] = (float)(i * salt % 3 == 0);
+        array[CONDITION][i] = (REAL)(i * salt % 3 == 0);
         truth[i] = (uint8_t)(i * salt % 3 == 0);
     }
     memset(&context, 0, sizeof context);
     for (int k = 0; k < 5; k++) context.p[k] = (char *)array[k];
-    context.p[BYTES] = (char *)truth;
-    context.s[1] = some_number(salt, 5);
-    for (int k = 0; k < CB_X_LANES; k++) context.slot[1][k] = some_number((uint32_t)k, salt + 5);
+    context.p[BOOLS] = (char *)truth;
+    context.FIELD(s)[1] = some_number(salt, 5);
+    for (int k = 0; k < CB_X_LANES; k++)
+        context.FIELD(slot)[1][k] = some_number((uint32_t)k, salt + 5);
     context.end = N;
 }
 
-static bool same(float a, float b) {
-    uint32_t x, y;
+static bool same(REAL a, REAL b) {
+    KEY x, y;
     memcpy(&x, &a, sizeof x);
     memcpy(&y, &b, sizeof y);
     return x == y || (isnan(a) && isnan(b));
@@ -78,30 +89,30 @@ static void go(const cb_x_table *t) {
 }
 
 /* What an operand of this form is at element i, beside registers that hold A (dst) and B. */
-static float operand_at(cb_x_form form, int i) {
+static REAL operand_at(cb_x_form form, int i) {
     switch (form) {
         case CB_X_OTHER: return array[B][i];
         case CB_X_SELF: return array[A][i];
         case CB_X_STREAM: return array[B][i];
-        case CB_X_SLOT: return context.slot[1][i % CB_X_LANES];
-        default: return context.s[1];
+        case CB_X_SLOT: return context.FIELD(slot)[1][i % CB_X_LANES];
+        default: return context.FIELD(s)[1];
     }
 }
 static int index_of(cb_x_form form) { return form == CB_X_STREAM ? B : 1; }
 
+/* Elements of one iteration. */
 static int step_of(const cb_x_table *t) {
 #if defined(__x86_64__)
-    if (t == &cb_x_table_avx512) return 64;
-    if (t == &cb_x_table_avx2) return 32;
-    if (t == &cb_x_table_baseline) return 16;
+    const int vector = t == &TABLE(avx512) ? 64 : (t == &TABLE(avx2) ? 32 : 16);
+    if (t != &TABLE(calls)) return NV * vector / (int)SIZE;
 #endif
     (void)t;
     return STEP;
 }
 
 /* A slot holds the elements of one iteration. */
-static float expected_operand(const cb_x_table *t, cb_x_form form, int i) {
-    return form == CB_X_SLOT ? context.slot[1][i % step_of(t)] : operand_at(form, i);
+static REAL expected_operand(const cb_x_table *t, cb_x_form form, int i) {
+    return form == CB_X_SLOT ? context.FIELD(slot)[1][i % step_of(t)] : operand_at(form, i);
 }
 
 static void check_binary(const cb_x_table *t, int op) {
@@ -114,7 +125,7 @@ static void check_binary(const cb_x_table *t, int op) {
             put(t->store[CB_X_REAL][d], OUT, 0, 0);
             go(t);
             for (int i = 0; i < N; i++) {
-                float want = cb_x_scalar((cb_x_op)op, array[A][i], expected_operand(t, form, i), 0);
+                REAL want = SCALAR((cb_x_op)op, array[A][i], expected_operand(t, form, i), 0);
                 wrong += !same(array[OUT][i], want);
             }
             CHECK(wrong == 0);
@@ -130,7 +141,7 @@ static void check_unary(const cb_x_table *t, int op) {
         put(t->store_far[CB_X_REAL][d], OUT, 0, 0);
         go(t);
         for (int i = 0; i < N; i++)
-            wrong += !same(array[OUT][i], cb_x_scalar((cb_x_op)op, array[A][i], 0, 0));
+            wrong += !same(array[OUT][i], SCALAR((cb_x_op)op, array[A][i], 0, 0));
         CHECK(wrong == 0);
     }
 }
@@ -146,9 +157,9 @@ static void check_pairs(const cb_x_table *t) {
                 put(t->store[CB_X_REAL][second ? 1 - d : d], OUT, 0, 0);
                 go(t);
                 for (int i = 0; i < N; i++) {
-                    float x = array[A][i], density, below = cb_normal_f32(x, &density);
-                    float want = second ? density : below;
-                    if (op == CB_X_SIN_COS) want = second ? cb_cos_f32(x) : cb_sin_f32(x);
+                    REAL x = array[A][i], density, below = MATH(normal)(x, &density);
+                    REAL want = second ? density : below;
+                    if (op == CB_X_SIN_COS) want = second ? MATH(cos)(x) : MATH(sin)(x);
                     wrong += !isnan(x) && !same(array[OUT][i], want);
                 }
                 CHECK(wrong == 0);
@@ -168,8 +179,8 @@ static void check_select(const cb_x_table *t) {
                 put(t->store[CB_X_REAL][d], OUT, 0, 0);
                 go(t);
                 for (int i = 0; i < N; i++) {
-                    float want = array[CONDITION][i] != 0.0f ? expected_operand(t, x, i)
-                                                             : expected_operand(t, y, i);
+                    REAL want = array[CONDITION][i] != 0.0f ? expected_operand(t, x, i)
+                                                            : expected_operand(t, y, i);
                     wrong += !same(array[OUT][i], want);
                 }
                 CHECK(wrong == 0);
@@ -181,18 +192,18 @@ static void check_select(const cb_x_table *t) {
 static void check_memory(const cb_x_table *t) {
     for (int d = 0; d < 2; d++) {
         int wrong = 0;
-        put(t->unpack[CB_X_BYTE][d], 0, BYTES, 0);
+        put(t->unpack[CB_X_BYTE][d], 0, BOOLS, 0);
         put(t->spill[d], 2, 0, 0);
         put(t->load[1 - d][CB_X_SLOT], 0, 2, 0);
         put(t->load[d][CB_X_OTHER], 0, 0, 0);
         put(t->prefetch[CB_X_REAL], A, 64, 0);
         put(t->store[CB_X_REAL][d], OUT, 0, 0);
         go(t);
-        for (int i = 0; i < N; i++) wrong += array[OUT][i] != (float)truth[i];
+        for (int i = 0; i < N; i++) wrong += array[OUT][i] != (REAL)truth[i];
         put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
-        put(t->store[CB_X_BYTE][d], BYTES, 0, 0);
+        put(t->store[CB_X_BYTE][d], BOOLS, 0, 0);
         go(t);
-        for (int i = 0; i < N; i++) wrong += array[CONDITION][i] != (float)truth[i];
+        for (int i = 0; i < N; i++) wrong += array[CONDITION][i] != (REAL)truth[i];
         memset(array[OUT], 0, sizeof array[OUT]);
         put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
         put(t->column[d], OUT, 0, 0);
@@ -203,6 +214,7 @@ static void check_memory(const cb_x_table *t) {
     }
 }
 
+#ifndef CB_X_WIDE
 static bool same_half(cb_x_format format, uint16_t a, uint16_t b) {
     const uint16_t infinity = format == CB_X_BF16 ? 0x7F80 : 0x7C00;
     return a == b || ((a & 0x7FFF) > infinity && (b & 0x7FFF) > infinity);
@@ -215,9 +227,9 @@ static void check_halves(const cb_x_table *t, cb_x_format format, int d) {
     int wrong = 0;
     for (int first = 0; first < 65536; first += N) {
         for (int i = 0; i < N; i++) halves[i] = (uint16_t)(first + i);
-        context.p[BYTES] = (char *)halves;
-        put(t->prefetch[format], BYTES, 64, 0);
-        put(t->unpack[format][d], 0, BYTES, 0);
+        context.p[BOOLS] = (char *)halves;
+        put(t->prefetch[format], BOOLS, 64, 0);
+        put(t->unpack[format][d], 0, BOOLS, 0);
         put(t->store[CB_X_REAL][d], OUT, 0, 0);
         go(t);
         for (int i = 0; i < N; i++) wrong += !same(array[OUT][i], half_load(dtype, &halves[i]));
@@ -231,7 +243,7 @@ static void check_halves(const cb_x_table *t, cb_x_format format, int d) {
         }
         context.p[CONDITION] = (char *)far_halves;
         put(t->load[d][CB_X_STREAM], 0, OUT, 0);
-        put(t->store[format][d], BYTES, 0, 0);
+        put(t->store[format][d], BOOLS, 0, 0);
         put(t->store_far[format][d], CONDITION, 0, 0);
         go(t);
         for (int i = 0; i < N; i++) {
@@ -241,20 +253,20 @@ static void check_halves(const cb_x_table *t, cb_x_format format, int d) {
         }
     }
     CHECK(wrong == 0);
-    context.p[BYTES] = (char *)truth;
+    context.p[BOOLS] = (char *)truth;
     context.p[CONDITION] = (char *)array[CONDITION];
 }
+#endif
 
 /* Lanes of accumulators: element i in lane i mod 64, only where the mask is set. */
 static void check_accumulators(const cb_x_table *t, bool masked) {
     for (int d = 0; d < 2; d++) {
         for (int k = 0; k < CB_X_LANES; k++) {
-            const uint32_t set = !masked || k % 3 ? UINT32_MAX : 0;
-            const int32_t least = INT32_MIN;
-            memcpy(&context.mask[k], &set, sizeof set);
-            context.acc[0][k] = 0;
-            memcpy(&context.acc[1][k], &least, sizeof least);
-            memcpy(&context.acc[2][k], &least, sizeof least);
+            const KEY set = !masked || k % 3 ? -1 : 0, least = KEY_MIN;
+            memcpy(&context.FIELD(mask)[k], &set, sizeof set);
+            context.FIELD(acc)[0][k] = 0;
+            memcpy(&context.FIELD(acc)[1][k], &least, sizeof least);
+            memcpy(&context.FIELD(acc)[2][k], &least, sizeof least);
         }
         put(t->load[d][CB_X_STREAM], 0, B, 0);
         put(t->acc[masked][d], 0, 0, 0);
@@ -264,44 +276,58 @@ static void check_accumulators(const cb_x_table *t, bool masked) {
         int wrong = 0;
         for (int k = 0; k < CB_X_LANES; k++) {
             bool counts = !masked || k % 3;
-            float sum = 0;
-            int32_t largest = INT32_MIN, smallest = INT32_MIN, got;
+            REAL sum = 0;
+            KEY largest = KEY_MIN, smallest = KEY_MIN, got;
             for (int i = k; i < N && counts; i += CB_X_LANES) {
                 sum += array[B][i];
                 for (int sign = -1; sign <= 1; sign += 2) {
-                    float x = array[B][i] * (float)sign;
-                    int32_t bits, *best = sign > 0 ? &largest : &smallest;
+                    REAL x = array[B][i] * (REAL)sign;
+                    KEY bits, *best = sign > 0 ? &largest : &smallest;
                     memcpy(&bits, &x, sizeof bits);
-                    int32_t key = isnan(x) ? INT32_MAX : bits ^ ((bits >> 31) & INT32_MAX);
+                    KEY key = isnan(x) ? KEY_MAX : bits ^ ((bits >> (8 * SIZE - 1)) & KEY_MAX);
                     if (key > *best) *best = key;
                 }
             }
-            wrong += !same(context.acc[0][k], sum);
-            memcpy(&got, &context.acc[1][k], sizeof got);
+            wrong += !same(context.FIELD(acc)[0][k], sum);
+            memcpy(&got, &context.FIELD(acc)[1][k], sizeof got);
             wrong += got != largest;
-            memcpy(&got, &context.acc[2][k], sizeof got);
+            memcpy(&got, &context.FIELD(acc)[2][k], sizeof got);
             wrong += got != smallest;
         }
         CHECK(wrong == 0);
     }
 }
 
-/* Every so-many-th float of all there are. */
+/* Every so-many-th float of all there are; for f64 in the upper half, with digits of some sort in
+ * the lower. */
+static REAL real_of_bits(uint32_t bits) {
+    REAL x;
+#ifdef CB_X_WIDE
+    const uint64_t all = (uint64_t)bits << 32 | bits * 2654435761u;
+    memcpy(&x, &all, sizeof x);
+#else
+    memcpy(&x, &bits, sizeof x);
+#endif
+    return x;
+}
+
+static bool has_unary(const cb_x_table *t, int op) { return t->unary[CB_X_UNARY_INDEX(op)][0]; }
+
 static void sweep_unary(const cb_x_table *t) {
     uint64_t step = check_rounds(400009, 9973);
     int wrong[CB_X_UNARY_END] = {0};
     for (uint64_t first = 0; first <= UINT32_MAX; first += step * N) {
         for (uint64_t i = 0; i < N; i++) {
-            uint32_t bits = (uint32_t)(first + i * step);
-            memcpy(&array[A][i], &bits, sizeof bits);
+            array[A][i] = real_of_bits((uint32_t)(first + i * step));
         }
         for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) {
+            if (!has_unary(t, op)) continue;
             put(t->load[0][CB_X_STREAM], 0, A, 0);
             put(t->unary[CB_X_UNARY_INDEX(op)][0], 0, 0, 0);
             put(t->store[CB_X_REAL][0], OUT, 0, 0);
             go(t);
             for (int i = 0; i < N; i++)
-                wrong[op] += !same(array[OUT][i], cb_x_scalar((cb_x_op)op, array[A][i], 0, 0));
+                wrong[op] += !same(array[OUT][i], SCALAR((cb_x_op)op, array[A][i], 0, 0));
         }
     }
     for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) CHECK(wrong[op] == 0);
@@ -311,7 +337,7 @@ static void sweep_unary(const cb_x_table *t) {
 static void check_draws(const cb_x_table *t) {
     const cb_philox random = {.seed = 0x123456789ABCDEFu, .stream = 7, .step = 11};
     const uint64_t firsts[] = {0, 8, 4096, ((uint64_t)1 << 35) - 64, (uint64_t)1 << 36};
-    float kept[256];
+    REAL kept[256];
     for (size_t k = 0; k < sizeof firsts / sizeof firsts[0]; k++) {
         int wrong = 0;
         t->keep(&random, firsts[k], 20000, kept, 200);
@@ -329,17 +355,17 @@ static void check_positions(const cb_x_table *t) {
     for (int k = 0; k < 8; k++) {
         const int d = k % 2, at = positions[k / 2];
         int wrong = 0;
-        context.s[2] = (float)at;
-        context.s[3] = -2.5f;
-        context.s[4] = 7;
+        context.FIELD(s)[2] = (REAL)at;
+        context.FIELD(s)[3] = (REAL)-2.5;
+        context.FIELD(s)[4] = 7;
         put(t->load[d][CB_X_STREAM], 0, A, 0);
         put(t->take[d], 4, 2, 0);
         put(t->add_at[d], 0, 2, 3);
         put(t->store[CB_X_REAL][d], OUT, 0, 0);
         go(t);
-        CHECK(same(context.s[4], at < 0 ? 7 : array[A][at]));
+        CHECK(same(context.FIELD(s)[4], at < 0 ? 7 : array[A][at]));
         for (int i = 0; i < N; i++)
-            wrong += !same(array[OUT][i], i == at ? array[A][i] + -2.5f : array[A][i]);
+            wrong += !same(array[OUT][i], i == at ? array[A][i] - (REAL)2.5 : array[A][i]);
         CHECK(wrong == 0);
     }
 }
@@ -347,16 +373,19 @@ static void check_positions(const cb_x_table *t) {
 static void check_table(const cb_x_table *t) {
     fill_arrays(1);
     sweep_unary(t);
+#ifndef CB_X_WIDE
     for (int d = 0; d < 2; d++) {
         check_halves(t, CB_X_BF16, d);
         check_halves(t, CB_X_F16, d);
     }
+#endif
     check_draws(t);
     check_positions(t);
     for (uint32_t salt = 1; salt <= check_rounds(2, 20); salt++) {
         fill_arrays(salt);
         for (int op = 0; op < CB_X_N_BINARY; op++) check_binary(t, op);
-        for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) check_unary(t, op);
+        for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++)
+            if (has_unary(t, op)) check_unary(t, op);
         check_pairs(t);
         check_select(t);
         check_accumulators(t, false);
@@ -370,17 +399,17 @@ TEST(by_jumps) {
         if (isa <= (int)cb_cpu_isa()) check_table(jumping[isa]);
     }
 }
-TEST(by_calls) { check_table(&cb_x_table_calls); }
+TEST(by_calls) { check_table(&TABLE(calls)); }
 
 /* Leaves are folded in halves and put together in pairs. */
 TEST(folding) {
-    const cb_x_table *t = cb_x_table_of();
+    const cb_x_table *t = cb_x_table_of(IS_WIDE);
     fill_arrays(3);
-    float pairs[4] = {0};
+    REAL pairs[4] = {0};
     for (int leaf = 0; leaf < 4; leaf++) {
-        float lane[CB_X_LANES];
+        REAL lane[CB_X_LANES];
         for (int k = 0; k < CB_X_LANES; k++)
-            lane[k] = context.acc[5][k] = 1.0f / (float)(k * 7 + leaf + 1);
+            lane[k] = context.FIELD(acc)[5][k] = (REAL)1 / (REAL)(k * 7 + leaf + 1);
         for (int width = CB_X_LANES / 2; width > 0; width /= 2) {
             for (int j = 0; j < width; j++) lane[j] += lane[j + width];
         }
@@ -388,8 +417,8 @@ TEST(folding) {
         t->fold(&context, 5, 1);
     }
     CHECK(context.sum[5].count == 4);
-    CHECK(context.sum[5].level[2] == (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
-    CHECK(context.acc[5][0] == 0 && context.acc[5][63] == 0);
+    CHECK(context.sum[5].FIELD(level)[2] == (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
+    CHECK(context.FIELD(acc)[5][0] == 0 && context.FIELD(acc)[5][63] == 0);
 }
 
 int main(void) {

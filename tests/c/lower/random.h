@@ -62,8 +62,11 @@ static cb_status random_other(random_graph *r, cb_value_id x, cb_value_id *out, 
         case 1: return cb_build_matmul(r->g, x, r->square, out, e);
         case 2: return cb_build(r->g, CB_OP_TRIL, 1, &x, &tril, out, e);
         case 3:
-            CB_TRY(cb_build_cast(r->g, x, CB_BF16, &half, e));
-            return cb_build_cast(r->g, half, CB_F32, out, e);
+            CB_TRY(cb_build_cast(r->g, x, below(r, 2) ? CB_BF16 : CB_F64, &half, e));
+            CB_TRY(cb_build1(r->g, CB_OP_SQUARE, half, &half, e));
+            CB_TRY(cb_build1(r->g, CB_OP_NEG, x, &mask, e)); /* in f32, between the others */
+            CB_TRY(cb_build_cast(r->g, half, CB_F32, &half, e));
+            return cb_build2(r->g, CB_OP_ADD, half, mask, out, e);
         default: {
             CB_TRY(cb_build2(r->g, CB_OP_GT, x, pick(r), &mask, e));
             const cb_value_id in[3] = {mask, x, pick(r)};

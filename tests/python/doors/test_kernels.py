@@ -122,7 +122,7 @@ def test_a_backend_that_fuses_nothing():
 
 
 def test_reasons_have_words(kernels):
-    for reason in ("domain", "cut", "read", "wait", "room", "limit"):
+    for reason in ("domain", "cut", "dtype", "read", "wait", "room", "limit"):
         end = {"reason": reason, "before": "exp_7", "waits_for": "dot_3"}
         group = {**kernels["groups"][0], "end": end}
         text = report.kernels_text({**kernels, "groups": [group]})

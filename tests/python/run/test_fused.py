@@ -186,7 +186,7 @@ def results(seed, backend, dtype="f32"):
 SEEDS = [*range(28), *(pytest.param(s, marks=pytest.mark.very_slow) for s in range(28, 400))]
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_group_has_the_bits_of_its_instructions(seed, dtype):
@@ -416,7 +416,7 @@ def digest():
 
     whole = hashlib.sha256()
     for seed in range(14):
-        for dtype in ("f32", "bf16", "f16"):
+        for dtype in ("f32", "bf16", "f16", "f64"):
             for x in results(seed, "cpu", dtype)[1]:
                 whole.update(np.ascontiguousarray(bits(x)).tobytes())
     made = [piecewise(8, 8, "cpu"), *(indexed(f, (40, 1000), False, "cpu") for f in LOSSES)]

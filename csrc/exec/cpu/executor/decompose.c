@@ -2,6 +2,7 @@
  * order (translate.c), and what they are made of is put into phases (phases.c). */
 #include "decompose.h"
 
+#include "../../../lower/reads.h"
 #include "phases.h"
 #include "translate.h"
 
@@ -34,14 +35,18 @@ bool cb_runs_alone(const cb_program *p, uint32_t group) {
     if (g->n_instr > 1 || instr->code == CB_OP_CONTIGUOUS || instr->n_in > 3) return false;
     if (!(cb_op_def_of(instr->code)->flags & CB_OPF_POINTWISE)) return false;
     bool is_across = false;
+    cb_parts parts = {0};
     cb_dtype in[3], out = p->operand[p->operand_id[instr->out_begin]].dtype;
     for (uint32_t k = 0; k < instr->n_in; k++) {
         const cb_operand *o = &p->operand[p->operand_id[instr->in_begin + k]];
         const cb_walk w = cb_t_walk_of(o);
         in[k] = o->dtype;
+        cb_parts_add_dtype(&parts, in[k]);
         is_across |= lies_across(&w) && w.dim[w.rank - 1] >= CB_ACROSS;
     }
-    return is_across && cb_kernels_fuse(instr->code, CB_PART_MAP, in, instr->n_in, &out, 1);
+    cb_parts_add_dtype(&parts, out);
+    return is_across && cb_parts_agree(&parts) &&
+           cb_kernels_fuse(instr->code, CB_PART_MAP, in, instr->n_in, &out, 1);
 }
 
 /* The longest row over which every operand runs evenly; the whole where that is too short. */
@@ -69,6 +74,16 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g, int64_t coun
     return columns < SHORTEST_ROW || cuts ? count : columns;
 }
 
+static bool is_wide(const cb_program *p, const cb_group *g) {
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+        const uint32_t *ins = p->operand_id + p->instr[i].in_begin;
+        for (uint32_t k = 0; k < p->instr[i].n_in; k++)
+            if (p->operand[ins[k]].dtype == CB_F64) return true;
+        if (p->operand[p->operand_id[p->instr[i].out_begin]].dtype == CB_F64) return true;
+    }
+    return false;
+}
+
 cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_microcode *out,
                           cb_error *err) {
     const cb_group *g = &program->group[group];
@@ -77,7 +92,8 @@ cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_microcod
     const cb_domain alone = {.count = cb_numel(&first->shape)},
                     domain = g->domain.count > 0 ? g->domain : alone;
     cb_translation x = {.p = program, .domain = domain, .m = out};
-    *out = (cb_microcode){.columns = domain.columns, .has_rows = domain.columns > 0};
+    *out = (cb_microcode){
+        .columns = domain.columns, .has_rows = domain.columns > 0, .is_wide = is_wide(program, g)};
     if (!out->has_rows) out->columns = flat_columns(program, g, domain.count);
     out->rows = out->columns ? domain.count / out->columns : 0;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++)

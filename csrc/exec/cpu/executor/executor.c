@@ -10,11 +10,10 @@
 
 struct cb_executor {
     cb_executable *x;
-    const cb_x_table *table;
     cb_x_fused **group;    /* [n_group] NULL: left to the kernels */
     cb_x_context *context; /* [n_thread] */
-    float *tile;           /* [n_thread][thread_elements] */
-    size_t thread_elements;
+    char *tile;            /* [n_thread][thread_bytes] */
+    size_t thread_bytes;
     int n_thread; /* that have memory */
     /* of the running group */
     const cb_x_fused *f;
@@ -26,11 +25,11 @@ struct cb_executor {
 
 static cb_status make_group(cb_executor *e, uint32_t group, cb_error *err) {
     cb_x_fused *f = NULL;
-    CB_TRY(cb_x_prepare(e->x, e->table, group, &e->x->memory, &f, err));
+    CB_TRY(cb_x_prepare(e->x, group, &e->x->memory, &f, err));
     e->group[group] = f;
     if (!f) return CB_OK;
-    const size_t elements = f->n_tile * f->tile_elements;
-    if (elements > e->thread_elements) e->thread_elements = elements;
+    const size_t bytes = f->n_tile * f->tile_bytes;
+    if (bytes > e->thread_bytes) e->thread_bytes = bytes;
     return CB_OK;
 }
 
@@ -49,7 +48,7 @@ static cb_status make_locals(const cb_executor *e, cb_error *err) {
 cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err) {
     cb_executor *e = CB_NEW(&x->memory, cb_executor, 1);
     if (!e) return cb_no_memory(err);
-    *e = (cb_executor){.x = x, .table = cb_x_table_of()};
+    *e = (cb_executor){.x = x};
     e->group = CB_NEW(&x->memory, cb_x_fused *, x->program->n_group);
     if (!e->group) return cb_no_memory(err);
     for (uint32_t g = 0; g < x->program->n_group; g++) {
@@ -75,13 +74,13 @@ static cb_status make_memory(cb_executor *e, cb_error *err) {
     cb_free(alloc, e->context);
     e->context = NULL;
     e->n_thread = 0;
-    if (!cb_mul_size(n, e->thread_elements * sizeof(float), &tiles) ||
+    if (!cb_mul_size(n, e->thread_bytes, &tiles) ||
         !cb_add_size(tiles, (n + 1) * sizeof *e->context, &bytes))
         return cb_no_memory(err);
     e->context = cb_malloc(alloc, bytes);
     if (!e->context) return cb_no_memory(err);
     memset(e->context, 0, (n + 1) * sizeof *e->context);
-    e->tile = (float *)(void *)(e->context + n + 1);
+    e->tile = (char *)(e->context + n + 1);
     e->shared = &e->context[n];
     e->n_thread = threads;
     return CB_OK;
@@ -97,16 +96,16 @@ typedef struct piece { /* elements first..last of one row, and where things are 
     int thread;
 } piece;
 
-static float *tile_of(const cb_executor *e, int thread, int32_t tile) {
-    return e->tile + (size_t)thread * e->thread_elements + (size_t)tile * e->f->tile_elements;
+static char *tile_of(const cb_executor *e, int thread, int32_t tile) {
+    return e->tile + (size_t)thread * e->thread_bytes + (size_t)tile * e->f->tile_bytes;
 }
 
 static void fill_triangle(const cb_instr *instr, const cb_tensor *t, int64_t at, int64_t n,
-                          float *out) {
+                          uint8_t *out) {
     int64_t columns = t->shape.dim[t->shape.rank - 1], rows = t->shape.dim[t->shape.rank - 2];
     for (int64_t i = 0; i < n; i++) {
         int64_t column = (at + i) % columns, row = (at + i) / columns % rows;
-        out[i] = column <= row + instr->attrs.i[0] ? 1.0f : 0.0f;
+        out[i] = column <= row + instr->attrs.i[0];
     }
 }
 
@@ -119,14 +118,14 @@ static void fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_
     } else if (s->source == CB_X_KEPT) {
         cb_philox philox = e->random;
         philox.stream = (uint32_t)instr->attrs.i[0];
-        e->table->keep(&philox, (uint64_t)at, cb_dropout_threshold(instr->attrs.f[0]), out, n);
+        e->f->table->keep(&philox, (uint64_t)at, cb_dropout_threshold(instr->attrs.f[0]), out, n);
     } else if (s->source == CB_X_TRIANGLE) {
         fill_triangle(instr, t, at, n, out);
     }
 }
 
 /* The row of a tensor whose rows lie across: the first of a batch gathers them all. */
-static float *row_across(cb_executor *e, int k, const piece *p) {
+static char *row_across(cb_executor *e, int k, const piece *p) {
     const cb_x_fused *f = e->f;
     const cb_walk *w = &f->walk[k];
     const int32_t in_batch = (int32_t)((p->row - p->begin) % f->batch);
@@ -139,7 +138,7 @@ static float *row_across(cb_executor *e, int k, const piece *p) {
         some = min_i64(n - done, w->dim[axis] - at.index[axis]);
         cb_copy_across(from + at.offset[0] * (int64_t)size, w->stride[0][axis + 1], size,
                        tile_of(e, p->thread, f->across[k] + (int32_t)done),
-                       (int64_t)(f->tile_elements * sizeof(float) / size), some, f->m.columns);
+                       (int64_t)(f->tile_bytes / size), some, f->m.columns);
     }
     return tile_of(e, p->thread, f->across[k] + in_batch);
 }
@@ -150,10 +149,10 @@ static char *sums_of_block(const cb_executor *e, const cb_x_stream *s, int64_t b
     const cb_x_fused *f = e->f;
     const cb_instr *instr = &e->x->program->instr[s->instr];
     int64_t blocks = f->n_task;
-    if (e->f->column[s - f->m.stream]) return (char *)e->f->column[s - f->m.stream];
+    if (f->column[s - f->m.stream]) return f->column[s - f->m.stream];
     if (blocks == 1) return e->x->tensor[s->tensor].data;
     int64_t at = ((int64_t)s->part * blocks + block) * f->m.columns;
-    return e->x->address[instr->scratch] + at * (int64_t)sizeof(float);
+    return e->x->address[instr->scratch] + at * f->real;
 }
 
 /* Element 0 of the piece's row in stream k; what is filled holds only the piece. */
@@ -163,11 +162,10 @@ static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     if (s->source == CB_X_PIECES)
         return (char *)e->x->tensor[s->tensor].data + p->row * e->f->step[k];
     if (s->source == CB_X_SUMS)
-        return s->tile >= 0 ? (char *)tile_of(e, p->thread, s->tile)
-                            : sums_of_block(e, s, p->block);
-    if (e->f->across[k] >= 0) return (char *)row_across(e, k, p);
+        return s->tile >= 0 ? tile_of(e, p->thread, s->tile) : sums_of_block(e, s, p->block);
+    if (e->f->across[k] >= 0) return row_across(e, k, p);
     if (s->source != CB_X_ARRAY) {
-        char *tile = (char *)tile_of(e, p->thread, s->tile);
+        char *tile = tile_of(e, p->thread, s->tile);
         fill(e, s, k, at, p->last - p->first, tile);
         return tile - p->first * s->size;
     }
@@ -193,24 +191,24 @@ static void run_piece(cb_executor *e, const piece *p, bool is_next) {
         const cb_walk *w = &f->load_walk[k];
         int64_t element = p->row;
         if (!f->one_a_row[k]) element = cb_walk_to(w, w->count == m->rows ? p->row : at).offset[0];
-        c->s[m->load[k].number] = cb_x_load_number(&m->load[k], t, element);
+        cb_x_load_number(m, c, &m->load[k], t, element);
     }
     c->leaf = at & (CB_X_LEAF - 1);
     cb_x_numbers_after(f, c, -1);
     for (int k = 0; k < m->n_phase; k++) {
         bool is_last = p->row + 1 == m->rows && p->last == m->columns;
-        cb_x_phase_run(e->table, c, &f->phase[k], p->first, p->last, is_last);
+        cb_x_phase_run(f->table, c, &f->phase[k], p->first, p->last, is_last);
         cb_x_numbers_after(f, c, k);
     }
     for (int k = 0; k < m->n_store; k++)
-        cb_x_put_number(&e->x->tensor[m->store[k].tensor], p->row, c->s[m->store[k].number]);
+        cb_x_store_number(m, c, m->store[k].number, &e->x->tensor[m->store[k].tensor], p->row);
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 static void clear_sums(cb_executor *e, int64_t block, int thread) {
     const cb_microcode *m = &e->f->m;
-    size_t bytes = (size_t)m->columns * sizeof(float);
+    size_t bytes = (size_t)(m->columns * e->f->real);
     for (int k = 0; k < m->n_columns; k++) {
         const cb_x_stream *s = &m->stream[m->column[k].stream];
         memset(sums_of_block(e, s, block), 0, bytes);
@@ -224,23 +222,7 @@ static void end_run(cb_executor *e, int64_t block, int thread) {
     for (int k = 0; k < m->n_columns; k++) {
         const cb_x_stream *s = &m->stream[m->column[k].stream];
         if (s->tile < 0) continue;
-        float *to = (float *)(void *)sums_of_block(e, s, block),
-              *from = tile_of(e, thread, s->tile);
-        for (int64_t i = 0; i < m->columns; i++) to[i] += from[i];
-        memset(from, 0, (size_t)m->columns * sizeof(float));
-    }
-}
-
-static void start_thread(cb_executor *e, int thread) {
-    const cb_microcode *m = &e->f->m;
-    cb_x_context *c = &e->context[thread];
-    memcpy(c->s, e->shared->s, sizeof c->s);
-    for (int k = 0; k < m->n_acc; k++) {
-        int32_t empty = m->acc_kind[k] == CB_X_LARGEST ? INT32_MIN : 0;
-        for (int lane = 0; lane < CB_X_LANES; lane++)
-            memcpy(&c->acc[k][lane], &empty, sizeof empty);
-        c->sum[k].count = 0;
-        c->sum[k].leaves = NULL;
+        cb_x_add_sums(m, sums_of_block(e, s, block), tile_of(e, thread, s->tile), m->columns);
     }
 }
 
@@ -248,7 +230,7 @@ static void task(void *user, int64_t index, int thread) {
     cb_executor *e = user;
     const cb_x_fused *f = e->f;
     const cb_microcode *m = &f->m;
-    start_thread(e, thread);
+    cb_x_start(m, &e->context[thread], e->shared);
     int64_t block = index / f->chunks, chunk = index % f->chunks;
     piece p = {.block = block, .thread = thread};
     p.first = f->chunks > 1 ? chunk * CB_X_CHUNK : 0;
@@ -257,7 +239,7 @@ static void task(void *user, int64_t index, int thread) {
     if (m->n_columns) clear_sums(e, block, thread);
     for (int k = 0; k < m->n_total; k++) {
         e->context[thread].sum[m->total[k].acc].leaves =
-            f->leaf[k] + (begin * m->columns + p.first) / CB_X_LEAF;
+            (char *)f->leaf[k] + (begin * m->columns + p.first) / CB_X_LEAF * f->real;
     }
     p.begin = begin;
     p.end = end;
@@ -273,10 +255,10 @@ static void task(void *user, int64_t index, int thread) {
 
 static void before_all(cb_executor *e) {
     const cb_microcode *m = &e->f->m;
-    memcpy(e->shared->s, m->constant, sizeof e->shared->s);
+    cb_x_set_constants(m, e->shared);
     for (int k = 0; k < m->n_once; k++) {
         const cb_x_row_value *v = &m->once[k];
-        e->shared->s[v->number] = cb_x_number_at(&e->x->tensor[v->tensor], 0);
+        cb_x_load_number(m, e->shared, v, &e->x->tensor[v->tensor], 0);
     }
     cb_x_shared_numbers(m, e->shared, CB_X_BEFORE_ALL);
 }
@@ -292,15 +274,9 @@ static void combine_task(void *user, int64_t index, int thread) {
             n = min_i64(CB_TILE, m->columns - at);
     const cb_x_columns *column = &m->column[index / tiles];
     const cb_x_stream *s = &m->stream[column->stream];
-    const cb_tensor *out = &e->x->tensor[column->tensor];
-    float sum[CB_TILE] = {0};
-    for (int64_t block = 0; block < f->n_task; block++) {
-        const float *from = (const float *)(const void *)sums_of_block(e, s, block) + at;
-        for (int64_t i = 0; i < n; i++) sum[i] += from[i];
-    }
-    for (int64_t i = 0; i < n && column->is_mean; i++) sum[i] /= (float)m->rows;
-    if (is_half(out->dtype)) half_narrow(out->dtype, sum, cb_at(out, at), n);
-    else memcpy(cb_at(out, at), sum, (size_t)n * sizeof(float));
+    /* Blocks lie one after another, where there are several. */
+    cb_x_combine(m, &e->x->tensor[column->tensor], at, n, sums_of_block(e, s, 0) + at * f->real,
+                 f->n_task, m->columns * f->real, column->is_mean);
 }
 
 static void after_all(cb_executor *e) {
@@ -308,17 +284,13 @@ static void after_all(cb_executor *e) {
     int64_t count = m->rows * m->columns;
     for (int k = 0; k < m->n_total; k++) {
         const cb_x_total *t = &m->total[k];
-        float total = cb_x_total_of(e->f->leaf[k], count);
-        if (t->is_mean) total /= (float)count;
         const cb_tensor *out = &e->x->tensor[t->tensor];
-        const cb_x_op rounding = out->dtype == CB_BF16 ? CB_X_ROUND_BF16 : CB_X_ROUND_F16;
-        if (!t->is_local) cb_x_put_number(out, 0, total);
-        if (is_half(out->dtype)) total = cb_x_scalar(rounding, total, 0, 0);
-        e->shared->s[t->number] = total;
+        cb_x_sum_up(m, e->shared, t, e->f->leaf[k], count, out->dtype);
+        if (!t->is_local) cb_x_store_number(m, e->shared, t->number, out, 0);
     }
     cb_x_shared_numbers(m, e->shared, CB_X_AFTER_ALL);
     for (int k = 0; k < m->n_give; k++)
-        cb_x_put_number(&e->x->tensor[m->give[k].tensor], 0, e->shared->s[m->give[k].number]);
+        cb_x_store_number(m, e->shared, m->give[k].number, &e->x->tensor[m->give[k].tensor], 0);
     if (m->n_columns)
         cb_parallel(e->x->runtime->pool, m->n_columns * div_up(m->columns, CB_TILE), combine_task,
                     e);
@@ -334,8 +306,8 @@ static void choose_stores(cb_executor *e, const cb_x_fused *f) {
             const cb_x_store at = ph->store[r];
             if (at.stream < 0 || m->stream[at.stream].source != CB_X_ARRAY) continue;
             const cb_x_stream *s = &m->stream[at.stream];
-            const cb_x_fn near = e->table->store[s->format][at.reg],
-                          far = e->table->store_far[s->format][at.reg];
+            const cb_x_fn near = e->f->table->store[s->format][at.reg],
+                          far = e->f->table->store_far[s->format][at.reg];
             uintptr_t address = (uintptr_t)e->x->tensor[s->tensor].data;
             uint64_t bytes = (uint64_t)(m->rows * m->columns) * s->size;
             bool is_far = bytes >= CB_FAR_BYTES && far && !s->is_read_later && address % 64 == 0 &&

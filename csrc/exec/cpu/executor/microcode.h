@@ -110,12 +110,13 @@ enum {
 typedef struct cb_microcode {
     int64_t rows, columns; /* columns: what a row of the executor is; a flat domain chooses it */
     bool has_rows;         /* rows must not be cut */
+    bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;
     int n_load, n_store, n_once, n_give, n_total, n_columns, n_pieces, n_tile, n_acc;
     cb_micro micro[CB_X_MICROS];
     cb_x_number number[CB_X_NUMBERS];
     cb_x_stream stream[CB_X_STREAMS];
-    float constant[CB_X_SCALARS];          /* numbers that never change */
+    double constant[CB_X_SCALARS];         /* numbers that never change */
     cb_x_row_value load[CB_X_ROW_VALUES];  /* a number for each row, from a tensor */
     cb_x_row_value store[CB_X_ROW_VALUES]; /* to one */
     cb_x_row_value once[CB_X_ROW_VALUES];  /* one number for all rows, from a tensor */

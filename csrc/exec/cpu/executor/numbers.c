@@ -8,41 +8,48 @@
 #include "../indices.h"
 #include "scalar.h"
 
-static float largest_of(cb_x_context *c, int acc, bool is_min) {
-    int32_t key[CB_X_LANES], best = INT32_MIN;
-    memcpy(key, c->acc[acc], sizeof key);
-    for (int k = 0; k < CB_X_LANES; k++) {
-        best = key[k] > best ? key[k] : best;
-        key[k] = INT32_MIN;
-    }
-    memcpy(c->acc[acc], key, sizeof key);
-    int32_t bits = best ^ ((best >> 31) & INT32_MAX);
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return is_min ? -x : x;
+static void put_row(const cb_tensor *t, int64_t at, int64_t n, const float *row) {
+    if (is_half(t->dtype)) half_narrow(t->dtype, row, cb_at(t, at), n);
+    else memcpy(cb_at(t, at), row, (size_t)n * sizeof *row);
 }
 
-static void compute_number(const cb_x_number *n, cb_x_context *c) {
-    switch ((int)n->op) {
-        case CB_X_ACC: c->s[n->dst] = cb_x_sum_of(&c->sum[n->a]); break;
-        case CB_X_AMAX: c->s[n->dst] = largest_of(c, n->a, false); break;
-        case CB_X_AMIN: c->s[n->dst] = largest_of(c, n->a, true); break;
-        default: c->s[n->dst] = cb_x_scalar(n->op, c->s[n->a], c->s[n->b], c->s[n->c]);
-    }
-}
+#define REAL float
+#define KEY int32_t
+#define KEY_MAX INT32_MAX
+#define KEY_MIN INT32_MIN
+#define F(name) name##_f32
+#define FIELD(name) name
+#define SCALAR cb_x_scalar
+#define PUSH cb_x_push
+#define PUT_ROW put_row
+#define SUM_OF cb_x_sum_of
+#include "numbers_of.h"
 
-void cb_x_shared_numbers(const cb_microcode *m, cb_x_context *c, int when) {
-    for (int k = 0; k < m->n_number; k++) {
-        if ((int)m->number[k].when == when) compute_number(&m->number[k], c);
-    }
-}
+#undef REAL
+#undef KEY
+#undef KEY_MAX
+#undef KEY_MIN
+#undef F
+#undef FIELD
+#undef SCALAR
+#undef PUSH
+#undef PUT_ROW
+#undef SUM_OF
+#define REAL double
+#define KEY int64_t
+#define KEY_MAX INT64_MAX
+#define KEY_MIN INT64_MIN
+#define F(name) name##_f64
+#define FIELD(name) name##64
+#define SCALAR cb_x_scalar64
+#define PUSH cb_x_push64
+#define SUM_OF cb_x_sum_of64
+#define PUT_ROW(t, at, n, row) memcpy(cb_at(t, at), row, (size_t)(n) * sizeof(REAL))
+#include "numbers_of.h"
 
-void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int after) {
-    for (int k = f->first_number[after + 1]; k < f->first_number[after + 2]; k++)
-        compute_number(&f->m.number[f->order[k]], c);
-}
+/* ---- elements -------------------------------------------------------------------------------- */
 
-float cb_x_number_at(const cb_tensor *t, int64_t element) {
+static float float_at(const cb_tensor *t, int64_t element) {
     const void *at = cb_at(t, element);
     switch (t->dtype) {
         case CB_BOOL: return (float)*(const uint8_t *)at;
@@ -66,30 +73,83 @@ cb_status cb_x_take_indices(const cb_executable *x, const cb_microcode *m, cb_er
     return CB_OK;
 }
 
-float cb_x_load_number(const cb_x_row_value *v, const cb_tensor *t, int64_t element) {
-    if (!v->is_index) return cb_x_number_at(t, element);
-    const int64_t index = cb_index_at(t, element);
-    return index == v->ignored ? -1.0f : (float)index;
+void cb_x_load_number(const cb_microcode *m, cb_x_context *c, const cb_x_row_value *v,
+                      const cb_tensor *t, int64_t element) {
+    if (v->is_index) {
+        const int64_t index = cb_index_at(t, element), position = index == v->ignored ? -1 : index;
+        if (m->is_wide) c->s64[v->number] = (double)position;
+        else c->s[v->number] = (float)position;
+    } else if (!m->is_wide) {
+        c->s[v->number] = float_at(t, element);
+    } else if (t->dtype == CB_BOOL) {
+        c->s64[v->number] = (double)*(const uint8_t *)cb_at(t, element);
+    } else {
+        c->s64[v->number] = *(const double *)cb_at(t, element);
+    }
 }
 
-void cb_x_put_number(const cb_tensor *t, int64_t element, float x) {
+void cb_x_store_number(const cb_microcode *m, const cb_x_context *c, int id, const cb_tensor *t,
+                       int64_t element) {
     void *at = cb_at(t, element);
     switch (t->dtype) {
-        case CB_BOOL: *(uint8_t *)at = (uint8_t)x; break;
-        case CB_F32: *(float *)at = x; break;
-        default: half_store(t->dtype, at, x);
+        case CB_BOOL: *(uint8_t *)at = (m->is_wide ? c->s64[id] : (double)c->s[id]) != 0; break;
+        case CB_F32: *(float *)at = c->s[id]; break;
+        case CB_F64: *(double *)at = c->s64[id]; break;
+        default: half_store(t->dtype, at, c->s[id]);
     }
 }
 
-float cb_x_total_of(const float *leaf, int64_t count) {
-    const int64_t segment = cb_segment_of(count);
-    cb_x_pairs all = {.count = 0};
-    for (int64_t first = 0; first < count; first += segment) {
-        cb_x_pairs part = {.count = 0};
-        for (int64_t at = first; at < min_i64(first + segment, count); at += CB_X_LEAF)
-            cb_x_push(&part, leaf[at / CB_X_LEAF]);
-        if (count <= segment) return cb_x_sum_of(&part);
-        cb_x_push(&all, cb_x_sum_of(&part));
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+void cb_x_set_constants(const cb_microcode *m, cb_x_context *c) {
+    for (int k = 0; k < CB_X_SCALARS; k++) {
+        if (m->is_wide) c->s64[k] = m->constant[k];
+        else c->s[k] = (float)m->constant[k];
     }
-    return cb_x_sum_of(&all);
+}
+
+void cb_x_start(const cb_microcode *m, cb_x_context *c, const cb_x_context *shared) {
+    for (int k = 0; k < m->n_acc; k++) c->sum[k] = (cb_x_pairs){.count = 0};
+    (m->is_wide ? start_f64 : start_f32)(m, c, shared);
+    c->n_mask = 0;
+}
+
+void cb_x_shared_numbers(const cb_microcode *m, cb_x_context *c, int when) {
+    for (int k = 0; k < m->n_number; k++) {
+        if ((int)m->number[k].when == when)
+            (m->is_wide ? compute_f64 : compute_f32)(&m->number[k], c);
+    }
+}
+
+void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int after) {
+    for (int k = f->first_number[after + 1]; k < f->first_number[after + 2]; k++)
+        (f->m.is_wide ? compute_f64 : compute_f32)(&f->m.number[f->order[k]], c);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+void cb_x_sum_up(const cb_microcode *m, cb_x_context *c, const cb_x_total *total, const void *leaf,
+                 int64_t count, cb_dtype dtype) {
+    if (m->is_wide) {
+        const double sum = total_of_f64(leaf, count);
+        c->s64[total->number] = total->is_mean ? sum / (double)count : sum;
+        return;
+    }
+    float sum = total_of_f32(leaf, count);
+    if (total->is_mean) sum /= (float)count;
+    if (dtype == CB_BF16) sum = cb_x_scalar(CB_X_ROUND_BF16, sum, 0, 0);
+    if (dtype == CB_F16) sum = cb_x_scalar(CB_X_ROUND_F16, sum, 0, 0);
+    c->s[total->number] = sum;
+}
+
+void cb_x_add_sums(const cb_microcode *m, void *to, void *from, int64_t n) {
+    if (m->is_wide) add_sums_f64(to, from, n);
+    else add_sums_f32(to, from, n);
+}
+
+void cb_x_combine(const cb_microcode *m, const cb_tensor *out, int64_t at, int64_t n,
+                  const char *from, int64_t n_block, int64_t step, bool is_mean) {
+    const int64_t divisor = is_mean ? m->rows : 0;
+    if (m->is_wide) combine_f64(out, at, n, from, n_block, step, (double)divisor);
+    else combine_f32(out, at, n, from, n_block, step, (float)divisor);
 }

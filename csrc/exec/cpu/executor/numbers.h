@@ -1,4 +1,5 @@
-/* numbers.h: numbers of a row, or of the whole group. */
+/* numbers.h: numbers of a row, or of the whole group, and sums of them, in f32 or f64 as the group
+ * computes. */
 #ifndef CB_EXEC_NUMBERS_H
 #define CB_EXEC_NUMBERS_H
 
@@ -8,14 +9,26 @@
  * computed. */
 CB_MUST_CHECK cb_status cb_x_take_indices(const cb_executable *x, const cb_microcode *m,
                                           cb_error *err);
-/* That of the list; an index is a position. */
-float cb_x_load_number(const cb_x_row_value *v, const cb_tensor *t, int64_t element);
-float cb_x_number_at(const cb_tensor *t, int64_t element);
-void cb_x_put_number(const cb_tensor *t, int64_t element, float x); /* rounded to its dtype */
+/* A number of the list from an element of its tensor; an index is a position. */
+void cb_x_load_number(const cb_microcode *m, cb_x_context *c, const cb_x_row_value *v,
+                      const cb_tensor *t, int64_t element);
+/* A number to an element, rounded to its dtype. */
+void cb_x_store_number(const cb_microcode *m, const cb_x_context *c, int id, const cb_tensor *t,
+                       int64_t element);
+void cb_x_set_constants(const cb_microcode *m, cb_x_context *c);
+/* Numbers are those that are the same for all rows; sums are empty. */
+void cb_x_start(const cb_microcode *m, cb_x_context *c, const cb_x_context *shared);
 /* Those that come after a phase of a row, or belong before or after all rows. */
 void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int phase);
 void cb_x_shared_numbers(const cb_microcode *m, cb_x_context *c, int when);
-/* As kern_reduce.c adds up a long row: segments of leaves in pairs, then the segments. */
-float cb_x_total_of(const float *leaf, int64_t count);
+/* A sum over `count` elements from those of leaves, as kern_reduce.c adds up a long row: segments
+ * of leaves in pairs, then the segments. */
+void cb_x_sum_up(const cb_microcode *m, cb_x_context *c, const cb_x_total *total, const void *leaf,
+                 int64_t count, cb_dtype dtype);
+/* n sums join others, and start anew. */
+void cb_x_add_sums(const cb_microcode *m, void *to, void *from, int64_t n);
+/* n elements of `out` from `at` on are the sums of n_block blocks, `step` bytes apart, in order. */
+void cb_x_combine(const cb_microcode *m, const cb_tensor *out, int64_t at, int64_t n,
+                  const char *from, int64_t n_block, int64_t step, bool is_mean);
 
 #endif

@@ -1,6 +1,6 @@
-/* ops.h: what the executor's instructions compute, once for all forms: expressions in x and y, and
- * in the names SEL(condition, a, b), ONE_WHERE(condition) and F(exp), which are defined for vectors
- * (kern_executor.c) and for numbers (scalar.c). Truth is 1 or 0. */
+/* ops.h: what the executor's instructions compute, once for all forms, for f32 and for f64:
+ * expressions in x and y, and in the names SEL(condition, a, b), ONE_WHERE(condition) and F(exp),
+ * which are defined for vectors (kern_executor.c) and for numbers (scalar.c). Truth is 1 or 0. */
 #ifndef CB_EXEC_OPS_H
 #define CB_EXEC_OPS_H
 
@@ -38,41 +38,47 @@
     X(ABS, F(abs)(x))                                   \
     X(SIGN, SEL(x > 0.0f, ONE, SEL(x < 0.0f, -ONE, SEL(x == 0.0f, ZERO, x)))) \
     X(FLOOR, F(floor)(x))                               \
-    X(EXP, F(exp)(x))                                   \
-    X(LOG, F(log)(x))                                   \
-    X(LOG1P, F(log1p)(x))                               \
     X(SQRT, F(sqrt)(x))                                 \
     X(RSQRT, 1.0f / F(sqrt)(x))                         \
     X(RECIPROCAL, 1.0f / x)                             \
-    X(TANH, F(tanh)(x))                                 \
     X(TANH_SLOPE, 1.0f - x * x)                         \
-    X(SIGMOID, F(sigmoid)(x))                           \
     X(SIGMOID_SLOPE, x * (1.0f - x))                    \
-    X(ERF, F(erf)(x))                                   \
     X(RELU, SEL(x < 0.0f, ZERO, x))                     \
-    X(GELU_TANH_PART, F(sigmoid)(1.5957691216f * (x + 0.044715f * (x * x * x)))) \
     X(NOT, ONE_WHERE(x == 0.0f))                        \
-    X(TRUTH, ONE_WHERE(x != 0.0f))                      \
+    X(TRUTH, ONE_WHERE(x != 0.0f))
+
+/* Elementary functions (vecmath.h). */
+#define CB_X_MATH(X)                                    \
+    X(EXP, F(exp)(x))                                   \
+    X(LOG, F(log)(x))                                   \
+    X(LOG1P, F(log1p)(x))                               \
+    X(TANH, F(tanh)(x))                                 \
+    X(SIGMOID, F(sigmoid)(x))                           \
+    X(ERF, F(erf)(x))                                   \
+    X(GELU_TANH_PART, F(gelu_tanh_part)(x))
+
+/* Of f32 alone: a 16-bit float as an f32. */
+#define CB_X_HALF(X)                                    \
     X(ROUND_BF16, F(round_bf16)(x))                     \
     X(ROUND_F16, F(round_f16)(x))
 
-/* The fast path of arguments up to CB_SIN_MAX_F32; what is beyond leaves it. */
+/* In f32 the vectors take arguments up to CB_SIN_MAX_F32. */
 #define CB_X_ROUND(X)                                   \
-    X(SIN, F(sin_near)(x), cb_sin_f32)                  \
-    X(COS, F(cos_near)(x), cb_cos_f32)
+    X(SIN, sin)                                         \
+    X(COS, cos)
 /* clang-format on */
 
 /* Two results of one operand: a in the register of the operand, b in the other one. NORMAL: the
  * probability below x and e^(-x^2 / 2). */
-#define CB_X_PAIR(X)                \
-    X(NORMAL, a = F(normal)(x, &b)) \
-    X(SIN_COS, F(sin_cos_near)(x, &a, &b))
+#define CB_X_PAIR(X) \
+    X(NORMAL)        \
+    X(SIN_COS)
 
 #define CB_X_ID(id, ...) CB_X_##id,
 typedef enum cb_x_op {
     CB_X_BINARY(CB_X_ID) CB_X_BINARY_END,
     CB_X_UNARY_BEGIN = CB_X_BINARY_END - 1,
-    CB_X_UNARY(CB_X_ID) CB_X_ROUND(CB_X_ID) CB_X_UNARY_END,
+    CB_X_UNARY(CB_X_ID) CB_X_MATH(CB_X_ID) CB_X_ROUND(CB_X_ID) CB_X_HALF(CB_X_ID) CB_X_UNARY_END,
     CB_X_PAIR_BEGIN = CB_X_UNARY_END - 1,
     CB_X_PAIR(CB_X_ID) CB_X_PAIR_END,
     CB_X_SELECT = CB_X_PAIR_END, /* x where the condition is not 0, else y */

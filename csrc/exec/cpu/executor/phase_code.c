@@ -59,21 +59,31 @@ cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-float cb_x_sum_of(cb_x_pairs *p) {
-    float total = 0;
-    int k = 0;
-    for (uint64_t c = p->count; c; c >>= 1, k++) {
-        if (c & 1) total = p->level[k] + total;
+#define SUM_OF(name, real, level)                      \
+    real name(cb_x_pairs *p) {                         \
+        real total = 0;                                \
+        int k = 0;                                     \
+        for (uint64_t c = p->count; c; c >>= 1, k++) { \
+            if (c & 1) total = p->level[k] + total;    \
+        }                                              \
+        p->count = 0;                                  \
+        return total;                                  \
     }
-    p->count = 0;
-    return total;
+SUM_OF(cb_x_sum_of, float, level)
+SUM_OF(cb_x_sum_of64, double, level64)
+
+static void set_mask(const cb_x_table *table, cb_x_context *c, int64_t n) {
+    if (c->n_mask == n) return;
+    memset(c->mask64, 0, sizeof c->mask64);
+    memset(c->mask64, 0xFF, (size_t)n * (table->is_wide ? sizeof(double) : sizeof(float)));
+    c->n_mask = n;
 }
 
 /* The last elements of a row, fewer than 64: through padded copies of the arrays that the phase
  * touches. Tiles have room behind their end, so the elements that are too many do no harm there. */
 static void run_rest(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                      int64_t n) {
-    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(float)];
+    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(double)];
     char *kept[CB_X_STREAMS];
     const size_t lanes = CB_X_LANES;
     for (int j = 0; j < ph->n_touched; j++) {
@@ -86,11 +96,7 @@ static void run_rest(const cb_x_table *table, cb_x_context *c, const cb_x_phase 
         memcpy(copy[j], kept[j] + at, bytes);
         memset(copy[j] + bytes, 0, lanes * t->size - bytes);
     }
-    if (c->n_mask != n) {
-        memset(c->mask, 0, sizeof c->mask);
-        memset(c->mask, 0xFF, (size_t)n * sizeof(float));
-        c->n_mask = n;
-    }
+    set_mask(table, c, n);
     c->end = first + CB_X_LANES;
     table->run(c, ph->masked, first);
     for (int j = 0; j < ph->n_touched; j++) {
@@ -117,7 +123,7 @@ void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *
  * side, and of that the n taken. */
 static void run_some(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                      int64_t n) {
-    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(float)];
+    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(double)];
     char *kept[CB_X_STREAMS];
     for (int j = 0; j < ph->n_touched; j++) {
         const cb_x_touched *t = &ph->touched[j];

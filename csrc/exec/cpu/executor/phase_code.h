@@ -32,5 +32,6 @@ void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *
 void cb_x_phase_run_over(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph,
                          int64_t first, int64_t last);
 float cb_x_sum_of(cb_x_pairs *p); /* of all leaves, and clears them */
+double cb_x_sum_of64(cb_x_pairs *p);
 
 #endif

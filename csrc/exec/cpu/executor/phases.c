@@ -76,7 +76,7 @@ static int16_t home_of(cb_translation *x, int16_t v, int maker) {
             keeps(x->m->stream[micro->dst].format, micro->in[0], v, &x->m->micro[maker]))
             return micro->dst;
     }
-    int16_t id = cb_t_new_stream(x, CB_X_TILE, 0, CB_F32);
+    int16_t id = cb_t_new_stream(x, CB_X_TILE, 0, cb_t_real(x));
     x->m->stream[id].is_written = true;
     cb_micro *store =
         cb_t_emit(x, CB_X_STORE, (cb_x_ref){CB_X_VALUE, v}, CB_T_NOTHING, CB_T_NOTHING);

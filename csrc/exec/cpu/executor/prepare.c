@@ -37,9 +37,9 @@ static bool lies_across(const cb_x_fused *f, int k) {
 static void make_tiles(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     const int64_t elements = f->chunks > 1 ? CB_X_CHUNK : m->columns;
-    const size_t bytes = ((size_t)elements + CB_X_TILE_PAD) * sizeof(float);
+    const size_t bytes = ((size_t)elements + CB_X_TILE_PAD) * (size_t)f->real;
     f->n_tile = (size_t)m->n_tile;
-    f->tile_elements = cb_align_up(bytes) / sizeof(float);
+    f->tile_bytes = cb_align_up(bytes);
     f->batch = min_i64(CB_ACROSS, max_i64(BATCH_ELEMENTS / max_i64(m->columns, 1), 1));
     for (int k = 0; k < m->n_stream; k++) {
         const bool is_across = lies_across(f, k);
@@ -102,26 +102,29 @@ static void make_walks(const cb_executable *x, cb_x_fused *f) {
 static cb_status make_sums(const cb_executable *x, cb_x_fused *f, cb_arena *memory, cb_error *err) {
     const cb_microcode *m = &f->m;
     for (int k = 0; k < m->n_total; k++) {
-        f->leaf[k] = CB_NEW(memory, float, (size_t)div_up(m->rows * m->columns, CB_X_LEAF));
+        const size_t n = (size_t)div_up(m->rows * m->columns, CB_X_LEAF);
+        f->leaf[k] = cb_arena_get(memory, n, (size_t)f->real);
         if (!f->leaf[k]) return cb_no_memory(err);
     }
     for (int k = 0; k < m->n_columns; k++) {
-        if (f->n_task > 1 || x->tensor[m->column[k].tensor].dtype == CB_F32) continue;
-        float **sums = &f->column[m->column[k].stream];
-        *sums = CB_NEW(memory, float, (size_t)m->columns);
+        if (f->n_task > 1 || !is_half(x->tensor[m->column[k].tensor].dtype)) continue;
+        char **sums = &f->column[m->column[k].stream];
+        *sums = cb_arena_get(memory, (size_t)m->columns, sizeof(float));
         if (!*sums) return cb_no_memory(err);
     }
     return CB_OK;
 }
 
-cb_status cb_x_prepare(const cb_executable *x, const cb_x_table *table, uint32_t group,
-                       cb_arena *memory, cb_x_fused **out, cb_error *err) {
+cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_arena *memory, cb_x_fused **out,
+                       cb_error *err) {
     cb_x_fused *f = CB_NEW(memory, cb_x_fused, 1);
     *out = NULL;
     if (!f) return cb_no_memory(err);
     cb_status status = cb_microcode_of(x->program, group, &f->m, err);
+    f->table = cb_x_table_of(f->m.is_wide);
+    f->real = f->m.is_wide ? sizeof(double) : sizeof(float);
     for (int k = 0; k < f->m.n_phase && status == CB_OK; k++)
-        status = cb_x_phase_make(&f->m, k, table, memory, &f->phase[k], err);
+        status = cb_x_phase_make(&f->m, k, f->table, memory, &f->phase[k], err);
     if (status == CB_UNSUPPORTED) return CB_OK;
     if (status != CB_OK) return status;
     make_walks(x, f);

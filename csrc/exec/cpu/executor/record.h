@@ -4,8 +4,8 @@
  *
  *     {load 0 <- stream 2} {mul 0 <- stream 3} {store 0 -> stream 5} {loop}
  *
- * A virtual register is four hardware vectors: 64 floats with AVX-512, 32 with AVX2, 16
- * with SSE. Operands of other forms come from memory:
+ * A virtual register is four hardware vectors: 64 floats with AVX-512, 32 with AVX2, 16 with SSE;
+ * of f64, which has a table of its own, half as many. Operands of other forms come from memory:
  *
  *     OTHER, SELF   the other register, or the one that is overwritten
  *     STREAM        p[k] + i: an array of the caller or the arena, or a tile of the thread. What is
@@ -21,6 +21,7 @@
 #ifndef CB_EXEC_RECORD_H
 #define CB_EXEC_RECORD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,29 +65,49 @@ typedef struct cb_record {
 /* Leaves of a sum in pairs: digit k of a binary counter holds the sum of 2^k leaves. */
 typedef struct cb_x_pairs {
     uint64_t count;
-    float
-        *leaves; /* not NULL: leaves are written here, one after another, and put together later */
-    float level[48];
+    void *leaves; /* not NULL: leaves are written here, one after another, and put together later */
+    union {
+        float level[48];
+        double level64[48];
+    };
 } cb_x_pairs;
 
-/* What a thread works with. */
+/* What a thread works with: in f32, or, in the fields with 64 in their names, in f64. */
 typedef struct cb_x_context {
     char *p[CB_X_STREAMS]; /* element 0 of the running row in each stream */
-    float s[CB_X_SCALARS];
+    union {
+        float s[CB_X_SCALARS];
+        double s64[CB_X_SCALARS];
+    };
     int64_t end;  /* of the elements to run over, a multiple of 64 from where they start */
     int64_t leaf; /* elements between the beginning of a leaf of all elements and that of the row */
     cb_x_pairs sum[CB_X_ACCS];
-    _Alignas(64) float acc[CB_X_ACCS][CB_X_LANES]; /* integer keys for amax and amin */
-    _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
+    union { /* integer keys for amax and amin */
+        _Alignas(64) float acc[CB_X_ACCS][CB_X_LANES];
+        double acc64[CB_X_ACCS][CB_X_LANES];
+    };
+    union {
+        _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
+        double slot64[CB_X_SLOTS][CB_X_LANES];
+    };
     int64_t n_mask; /* lanes that are set in: */
-    _Alignas(
-        64) float mask[CB_X_LANES]; /* all bits set in lanes that exist: of a row's last records */
-    _Alignas(64) float far[2 * CB_X_LANES]; /* registers, on the way through a slow path */
-    _Alignas(64) float reg[2][CB_X_LANES];  /* registers of call-threaded code */
+    union {         /* all bits set in lanes that exist: of a row's last records */
+        _Alignas(64) float mask[CB_X_LANES];
+        double mask64[CB_X_LANES];
+    };
+    union { /* registers, on the way through a slow path */
+        _Alignas(64) float far[2 * CB_X_LANES];
+        double far64[2 * CB_X_LANES];
+    };
+    union { /* registers of call-threaded code */
+        _Alignas(64) float reg[2][CB_X_LANES];
+        double reg64[2][CB_X_LANES];
+    };
 } cb_x_context;
 
 /* The functions of one instruction set, by register (the one that is overwritten or read). */
 typedef struct cb_x_table {
+    bool is_wide;
     cb_x_fn binary[CB_X_N_BINARY][2][CB_X_FORM_COUNT]; /* dst = op(dst, b) */
     cb_x_fn unary[CB_X_N_UNARY][2];                    /* dst = op(dst) */
     cb_x_fn pair[CB_X_N_PAIR][2];                      /* dst and the other = op(dst) */
@@ -106,10 +127,10 @@ typedef struct cb_x_table {
     void (*fold)(cb_x_context *c, int first, int n);
     /* 1 where dropout keeps an element, else 0, for elements first..first+n; first a multiple of 8.
      * `out` has room up to the next multiple of 128. */
-    void (*keep)(const cb_philox *random, uint64_t first, uint32_t threshold, float *out,
-                 int64_t n);
+    void (*keep)(const cb_philox *random, uint64_t first, uint32_t threshold, void *out, int64_t n);
 } cb_x_table;
 
-const cb_x_table *cb_x_table_of(void); /* for the chosen instruction set */
+/* For the chosen instruction set; `is_wide`: in f64. */
+const cb_x_table *cb_x_table_of(bool is_wide);
 
 #endif

@@ -1,7 +1,5 @@
 #include "scalar.h"
 
-#include <stdbool.h>
-
 #include "../kern_half.h"
 
 #if defined(__SSE2__)
@@ -9,24 +7,48 @@
 #endif
 
 #define SEL(condition, a, b) ((condition) ? (a) : (b))
+/* clang-format off */
+#define CASE(id, expression) case CB_X_##id: return expression;
+#define CASE_ROUND(id, name) case CB_X_##id: return F(name)(x);
+/* clang-format on */
+
 #define ONE_WHERE(condition) ((condition) ? 1.0f : 0.0f)
 #define ZERO 0.0f
 #define ONE 1.0f
 #define F(name) cb_##name##_f32
 #define cb_round_bf16_f32(x) half_load_bf16(half_store_bf16(x))
 #define cb_round_f16_f32(x) half_load_f16(half_store_f16(x))
-/* clang-format off */
-#define CASE(id, expression) case CB_X_##id: return expression;
-#define CASE_ROUND(id, expression, slow) case CB_X_##id: return slow(x);
-/* clang-format on */
 
 float cb_x_scalar(cb_x_op op, float x, float y, float z) {
     switch ((int)op) {
         CB_X_BINARY(CASE)
         CB_X_UNARY(CASE)
+        CB_X_MATH(CASE)
+        CB_X_HALF(CASE)
         CB_X_ROUND(CASE_ROUND)
         case CB_X_NORMAL: return cb_normal_f32(x, &y);
         case CB_X_SELECT: return x != 0.0f ? y : z;
+        default: return x;
+    }
+}
+
+#undef ONE_WHERE
+#undef ZERO
+#undef ONE
+#undef F
+#define ONE_WHERE(condition) ((condition) ? 1.0 : 0.0)
+#define ZERO 0.0
+#define ONE 1.0
+#define F(name) cb_##name##_f64
+
+double cb_x_scalar64(cb_x_op op, double x, double y, double z) {
+    switch ((int)op) {
+        CB_X_BINARY(CASE)
+        CB_X_UNARY(CASE)
+        CB_X_MATH(CASE)
+        CB_X_ROUND(CASE_ROUND)
+        case CB_X_NORMAL: return cb_normal_f64(x, &y);
+        case CB_X_SELECT: return x != 0.0 ? y : z;
         default: return x;
     }
 }
@@ -35,6 +57,12 @@ void cb_x_push(cb_x_pairs *p, float leaf) {
     int digit = 0;
     for (uint64_t count = p->count++; count & 1; count >>= 1) leaf = p->level[digit++] + leaf;
     p->level[digit] = leaf;
+}
+
+void cb_x_push64(cb_x_pairs *p, double leaf) {
+    int digit = 0;
+    for (uint64_t count = p->count++; count & 1; count >>= 1) leaf = p->level64[digit++] + leaf;
+    p->level64[digit] = leaf;
 }
 
 void cb_x_fence(void) {

@@ -6,7 +6,9 @@
 #include "record.h"
 
 float cb_x_scalar(cb_x_op op, float x, float y, float z);
+double cb_x_scalar64(cb_x_op op, double x, double y, double z);
 void cb_x_push(cb_x_pairs *p, float leaf);
+void cb_x_push64(cb_x_pairs *p, double leaf);
 void cb_x_fence(void); /* after stores around the caches */
 
 #endif

@@ -93,7 +93,8 @@ static int16_t find_draw(const cb_translation *x, uint32_t instr) {
 static cb_x_ref pattern(cb_translation *x, cb_x_source source, uint32_t instr) {
     int16_t known = source == CB_X_KEPT ? find_draw(x, instr) : -1;
     if (known >= 0) return (cb_x_ref){CB_X_IN_STREAM, known};
-    int16_t id = cb_t_new_stream(x, source, x->p->instr[instr].out_begin, CB_F32);
+    int16_t id = cb_t_new_stream(x, source, x->p->instr[instr].out_begin,
+                                 source == CB_X_KEPT ? cb_t_real(x) : CB_BOOL);
     x->m->stream[id].instr = instr;
     x->m->stream[id].is_read = true;
     return (cb_x_ref){CB_X_IN_STREAM, id};
@@ -101,8 +102,7 @@ static cb_x_ref pattern(cb_translation *x, cb_x_source source, uint32_t instr) {
 
 static cb_x_ref dropout(cb_translation *x, uint32_t at, cb_x_ref in) {
     double p = x->p->instr[at].attrs.f[0];
-    cb_x_ref scaled =
-        apply(x, CB_X_MUL, in, cb_t_constant(x, (float)cb_dropout_scale(p)), CB_T_NOTHING);
+    cb_x_ref scaled = apply(x, CB_X_MUL, in, cb_t_constant(x, cb_dropout_scale(p)), CB_T_NOTHING);
     return cb_t_value(x, CB_X_KEEP, pattern(x, CB_X_KEPT, at), scaled, CB_T_NOTHING);
 }
 
@@ -110,7 +110,7 @@ static cb_x_ref dropout(cb_translation *x, uint32_t at, cb_x_ref in) {
 static cb_x_ref gelu(cb_translation *x, cb_x_ref in, bool slope) {
     cb_x_ref density = CB_T_NOTHING, below = cb_t_of_pair(x, CB_X_NORMAL, in, &density);
     if (!slope) return cb_t_of_two(x, CB_X_MUL, in, below);
-    cb_x_ref p = cb_t_of_two(x, CB_X_MUL, density, cb_t_constant(x, 0x1.988454p-2));
+    cb_x_ref p = cb_t_of_two(x, CB_X_MUL, density, cb_t_constant(x, 0x1.9884533d43651p-2));
     return cb_t_of_two(x, CB_X_ADD, below, cb_t_of_two(x, CB_X_MUL, in, p));
 }
 
@@ -241,7 +241,7 @@ static void translate_total(cb_translation *x, const cb_instr *instr) {
 static void column_sum(cb_translation *x, uint32_t at, int16_t part, uint32_t tensor, bool is_mean,
                        bool has_runs, cb_x_ref of) {
     if (cb_t_operand(x, tensor)->space == CB_SPACE_LOCAL) return; /* nobody reads it */
-    int16_t id = cb_t_new_stream(x, CB_X_SUMS, tensor, CB_F32),
+    int16_t id = cb_t_new_stream(x, CB_X_SUMS, tensor, cb_t_real(x)),
             entry = cb_t_add(x, &x->m->n_columns, CB_X_ROW_VALUES);
     x->m->stream[id].instr = at;
     x->m->stream[id].part = part;
@@ -324,7 +324,7 @@ static void translate_norm(cb_translation *x, const cb_instr *instr) {
     }
     cb_x_ref spread = mean_of(x, cb_t_over_row(x, CB_X_ACC, cb_t_of_two(x, CB_X_MUL, d, d)), n);
     cb_x_ref variance =
-        cb_t_number(x, CB_X_ADD, spread, cb_t_constant(x, (float)instr->attrs.f[0]), CB_T_NOTHING);
+        cb_t_number(x, CB_X_ADD, spread, cb_t_constant(x, instr->attrs.f[0]), CB_T_NOTHING);
     cb_x_ref rstd = cb_t_number(x, CB_X_RSQRT, variance, CB_T_NOTHING, CB_T_NOTHING);
     if (is_centred) d = cb_t_of_two(x, CB_X_SUB, in, mean);
     cb_x_ref out = cb_t_of_two(x, CB_X_MUL, cb_t_of_two(x, CB_X_MUL, d, rstd), weight);

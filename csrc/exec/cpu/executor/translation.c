@@ -21,7 +21,7 @@ int16_t cb_t_new_scalar(cb_translation *x, int16_t available, uint8_t when) {
 }
 
 cb_x_ref cb_t_constant(cb_translation *x, double value) {
-    float v = (float)value;
+    const double v = x->m->is_wide ? value : (double)(float)value;
     for (int16_t k = 0; k < x->m->n_scalar; k++) {
         if (x->is_constant[k] && memcmp(&x->m->constant[k], &v, sizeof v) == 0)
             return cb_t_number_ref(k);
@@ -154,6 +154,8 @@ cb_x_ref cb_t_take(cb_translation *x, cb_x_ref of, cb_x_ref at) {
     micro->dst = cb_t_new_scalar(x, (int16_t)(micro->phase + 1), CB_X_OF_ROW);
     return cb_t_number_ref(micro->dst);
 }
+
+cb_dtype cb_t_real(const cb_translation *x) { return x->m->is_wide ? CB_F64 : CB_F32; }
 
 static cb_x_format format_of(cb_dtype dtype) {
     switch (dtype) {

@@ -32,6 +32,7 @@ typedef struct cb_translation {
 #define CB_T_NOTHING ((cb_x_ref){CB_X_NONE, 0})
 
 cb_x_ref cb_t_number_ref(int16_t id);
+cb_dtype cb_t_real(const cb_translation *x); /* that it computes with */
 int16_t cb_t_add(cb_translation *x, int *n, int limit);
 int16_t cb_t_new_scalar(cb_translation *x, int16_t available, uint8_t when);
 cb_x_ref cb_t_constant(cb_translation *x, double value);

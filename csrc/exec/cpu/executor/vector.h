@@ -26,8 +26,8 @@
 typedef CB_VECTOR(float, 4 * CB_VW) V;
 typedef CB_VECTOR(int32_t, 4 * CB_VW) VI;
 typedef CB_VECTOR(uint32_t, 4 * CB_VW) VU;
-typedef CB_VECTOR(float, 2 * CB_VW) VH; /* half of a V */
-typedef CB_VECTOR(double, 4 * CB_VW) VD;
+typedef CB_VECTOR(float, 2 * CB_VW) VH;  /* half of a V */
+typedef CB_VECTOR(double, 4 * CB_VW) VD; /* half as many numbers: vector_wide.h */
 typedef CB_VECTOR(uint16_t, 2 * CB_VW) VS;
 typedef CB_VECTOR(uint8_t, CB_VW) VB;
 
@@ -128,6 +128,8 @@ VFN V vm_least(V a, V b) {
     return VSEL(a < b, a, b);
 #endif
 }
+
+#define vm_select VSEL
 
 /* VSEL by a comparison: with AVX-512 it stays in a mask. */
 #if defined(__AVX512F__)
@@ -342,6 +344,7 @@ VFN V vm_normal(V x, V *density) {
     return VSEL_LT(x, (V){0}, tail, rest);
 }
 
+VFN V vm_gelu_tanh_part(V x) { return vm_sigmoid(1.5957691216f * (x + 0.044715f * (x * x * x))); }
 VFN V vm_gelu_tanh_slope_of(V s, V x) {
     V c = vm_clamp(x, 32.0f);
     V y = s + c * (s * (1.0f - s)) * (1.5957691216f * (1.0f + 0.134145f * (c * c)));
