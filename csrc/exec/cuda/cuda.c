@@ -49,12 +49,6 @@ static uint64_t workspace(const cb_graph *g, cb_op_id op) {
     }
 }
 
-/* As on the cpu, but for ops that read an index: these check it, in kernels of their own. */
-static bool fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                  const cb_dtype *out, uint32_t n_out) {
-    return cb_op_index_input(code) < 0 && cb_kernels_fuse(code, part, in, n_in, out, n_out);
-}
-
 /* ---- making ready ---------------------------------------------------------------------------- */
 
 /* As its last action a run copies new states over those of the caller; one that has failed does
@@ -404,7 +398,7 @@ const cb_backend cb_backend_cuda = {
     .name = "cuda",
     .alignment = ALIGNMENT,
     .workspace = workspace,
-    .fuses = fuses,
+    .fuses = cb_cu_fuses,
     .supports = cb_cu_supports,
     .open = cb_cu_open,
     .close = cb_cu_close,

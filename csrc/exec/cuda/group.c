@@ -13,6 +13,19 @@ static const cb_operand *operand_at(const cb_program *p, uint32_t at) {
     return &p->operand[p->operand_id[at]];
 }
 
+static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
+    for (uint32_t k = 0; k < n; k++)
+        if (dtype[k] == CB_F64 || (dtype[k] == CB_BOOL && !with_bool)) return false;
+    return true;
+}
+
+bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
+                 const cb_dtype *out, uint32_t n_out) {
+    const bool with_bool = part != CB_PART_ROW_MAP && part != CB_PART_ONE;
+    return cb_op_index_input(code) < 0 && are_known(in, n_in, with_bool) &&
+           are_known(out, n_out, with_bool) && cb_kernels_fuse(code, part, in, n_in, out, n_out);
+}
+
 /* The domain and the part that an instruction has by itself; false: it has none. */
 static bool own_part(const cb_program *p, const cb_instr *instr, cb_domain *domain, cb_part *part) {
     if (instr->n_in > 5 || instr->n_out > 3) return false;
@@ -28,9 +41,9 @@ static bool own_part(const cb_program *p, const cb_instr *instr, cb_domain *doma
                               instr->n_in > 1 ? &operand_at(p, instr->in_begin + 1)->shape : NULL,
                           .out0 = &operand_at(p, instr->out_begin)->shape};
     *domain = (cb_domain){0};
-    if (cb_op_index_input(instr->code) >= 0 || !cb_domain_join(domain, &op)) return false;
+    if (!cb_domain_join(domain, &op)) return false;
     *part = cb_part_of(&op, domain);
-    return cb_kernels_fuse(instr->code, *part, dtype[0], instr->n_in, dtype[1], instr->n_out);
+    return cb_cu_fuses(instr->code, *part, dtype[0], instr->n_in, dtype[1], instr->n_out);
 }
 
 /* An instruction as a group of one, in a program that has nothing else. */

@@ -10,7 +10,8 @@
 
 #define CB_X_NAME(id, ...) [CB_X_##id] = #id,
 static const char *const op_names[CB_X_OP_COUNT] = {
-    CB_X_BINARY(CB_X_NAME) CB_X_UNARY(CB_X_NAME) CB_X_ROUND(CB_X_NAME)[CB_X_NORMAL] = "NORMAL",
+    CB_X_BINARY(CB_X_NAME) CB_X_UNARY(CB_X_NAME) CB_X_MATH(CB_X_NAME) CB_X_ROUND(CB_X_NAME)
+        CB_X_HALF(CB_X_NAME)[CB_X_NORMAL] = "NORMAL",
     [CB_X_SELECT] = "SELECT"};
 
 typedef struct text { /* of an operand: "v12[j]" */
@@ -94,15 +95,16 @@ void cb_cu_keep_numbers(cb_cu_micro *x) {
 
 static text number_text(const cb_cu_micro *x, int16_t id) {
     text t;
+    float value = (float)x->m->constant[id]; /* of a group that computes in f32 */
     uint32_t bits;
     if (!x->is_constant[id]) {
         snprintf(t.at, sizeof t.at, "s%d", id);
         return t;
     }
-    memcpy(&bits, &x->m->constant[id], sizeof bits);
+    memcpy(&bits, &value, sizeof bits);
     if ((bits & 0x7F800000u) == 0x7F800000u)
         snprintf(t.at, sizeof t.at, "cb_f32_of_bits(0x%08Xu)", bits);
-    else snprintf(t.at, sizeof t.at, "(%af)", (double)x->m->constant[id]);
+    else snprintf(t.at, sizeof t.at, "(%af)", (double)value);
     return t;
 }
 

@@ -73,11 +73,13 @@ inline float cb_round_bf16_f32(float x) {
     inline float x_##id(float x, float y) { return expression; }
 #define DEFINE_UNARY(id, expression) \
     inline float x_##id(float x) { return expression; }
-#define DEFINE_ROUND(id, expression, slow) \
-    inline float x_##id(float x) { return slow(x); }
+#define DEFINE_ROUND(id, name) \
+    inline float x_##id(float x) { return F(name)(x); }
 CB_X_BINARY(DEFINE_BINARY)
 CB_X_UNARY(DEFINE_UNARY)
+CB_X_MATH(DEFINE_UNARY)
 CB_X_ROUND(DEFINE_ROUND)
+CB_X_HALF(DEFINE_UNARY)
 #undef F
 inline float x_SELECT(float x, float y, float z) { return x != 0.0f ? y : z; }
 inline float x_NORMAL(float x) {

@@ -183,7 +183,7 @@ static void store_numbers(cb_cu_micro *x) {
             continue;
         }
         cb_cu_add(c, "narrow(&p%d[row], ", p);
-        cb_cu_float(c, m->constant[id]);
+        cb_cu_float(c, (float)m->constant[id]);
         cb_cu_add(c, ");\n");
     }
     for (int id = 0; id < CB_X_SCALARS; id++) {

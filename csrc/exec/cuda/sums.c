@@ -246,7 +246,7 @@ static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
     for (int k = 0; k < m->n_give; k++) {
         const int16_t id = m->give[k].number;
         cb_cu_add(c, "narrow(&p%d[0], ", operand_param(x, m->give[k].tensor));
-        if (x->is_constant[id]) cb_cu_float(c, m->constant[id]);
+        if (x->is_constant[id]) cb_cu_float(c, (float)m->constant[id]);
         else cb_cu_add(c, "s%d", id);
         cb_cu_add(c, ");\n");
     }
