@@ -6,8 +6,8 @@
  *     ax <- p where mu is 1, else ax + (p - ax) mu
  *     eta <- lr / (1 + lambd lr t)^alpha, at first lr
  *     mu <- 1 / max(1, t - t0), at first 1 */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

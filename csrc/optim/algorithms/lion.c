@@ -3,8 +3,8 @@
  *     g <- -g with maximize;  p <- p (1 - lr weight_decay)
  *     p <- p - lr sign(beta1 m + (1 - beta1) g)
  *     m <- beta2 m + (1 - beta2) g */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 enum { LR, BETA1, BETA2, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
 

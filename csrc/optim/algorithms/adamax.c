@@ -3,8 +3,8 @@
  *     g <- -g with maximize;  g <- g + weight_decay p
  *     m <- beta1 m + (1 - beta1) g         u <- max(beta2 u, |g| + eps)
  *     p <- p - lr / (1 - beta1^t) m / u */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

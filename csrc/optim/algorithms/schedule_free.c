@@ -8,8 +8,8 @@
  *     v <- beta2 v + (1 - beta2) g^2
  *     u = g / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay y
  *     y <- (1 - c) y + c z + gamma (beta1 (1 - c) - 1) u     z <- z - gamma u */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

@@ -6,8 +6,8 @@
  *                  then within step_size_min .. step_size_max
  *     g <- 0 where g prev < 0
  *     p <- p - sign(g) step_size           prev <- g */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

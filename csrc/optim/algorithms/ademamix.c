@@ -8,8 +8,8 @@
  *     v <- beta2 v + (1 - beta2) g^2
  *     p <- p (1 - lr weight_decay)
  *     p <- p - lr (m / (1 - beta1^t) + alpha_t l) / (sqrt(v / (1 - beta2^t)) + eps) */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

@@ -3,8 +3,8 @@
  *     g <- -g with maximize;  g <- g + weight_decay p
  *     s <- s + g^2, where s begins with initial_accumulator_value
  *     p <- p - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 enum { LR, LR_DECAY, WEIGHT_DECAY, INITIAL, EPS, MAXIMIZE, N_HYPER };
 

@@ -9,8 +9,8 @@
  * moments are not lost beside large ones, and v is 0 only where it was. A moment changes by less
  * than such a step at a time, and would stay where it is if it were rounded to the nearest; so it
  * is rounded up or down by noise, a function of the element and of t, and right in the mean. */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

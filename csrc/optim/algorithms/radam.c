@@ -7,8 +7,8 @@
  *     r = sqrt((rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho))
  *     rho > 5:  p <- p - lr m / (1 - beta1^t) r sqrt(1 - beta2^t) / (sqrt(v) + eps)
  *     else      p <- p - lr m / (1 - beta1^t) */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

@@ -7,8 +7,8 @@
  *     p <- p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *
  * `formulas.h` has it as it is computed. */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

@@ -7,8 +7,8 @@
  *     p <- p - lr g
  *
  * Without momentum there is no b. A weight decay of 0 adds nothing: 0 times infinity is NaN. */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 enum { LR, MOMENTUM, DAMPENING, WEIGHT_DECAY, NESTEROV, MAXIMIZE, N_HYPER };
 

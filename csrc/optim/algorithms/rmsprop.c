@@ -5,8 +5,8 @@
  *     s <- alpha s + (1 - alpha) g^2       h <- alpha h + (1 - alpha) g, centered
  *     q = g / (sqrt(s) + eps), centered: g / (sqrt(s - h^2) + eps)
  *     b <- momentum b + q,                 p <- p - lr b;   without momentum p <- p - lr q */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 enum { LR, ALPHA, EPS, WEIGHT_DECAY, MOMENTUM, MAXIMIZE, N_HYPER };
 

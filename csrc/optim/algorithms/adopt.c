@@ -6,8 +6,8 @@
  *     u = g / max(sqrt(v), eps), with clip within (t - 1)^(1/4) of 0
  *     m <- beta1 m + (1 - beta1) u         p <- p - lr m
  *     v <- beta2 v + (1 - beta2) g^2 */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 

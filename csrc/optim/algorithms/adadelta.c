@@ -3,8 +3,8 @@
  *     g <- -g with maximize;  g <- g + weight_decay p
  *     s <- rho s + (1 - rho) g^2           d = sqrt(a + eps) / sqrt(s + eps) g
  *     a <- rho a + (1 - rho) d^2           p <- p - lr d */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 enum { LR, RHO, EPS, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
 

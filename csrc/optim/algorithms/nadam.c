@@ -5,8 +5,8 @@
  *     m <- beta1 m + (1 - beta1) g         v <- beta2 v + (1 - beta2) g^2
  *     p <- p - lr ((1 - mu_t) / (1 - mu_product_t) g + mu_(t+1) / (1 - mu_product_(t+1)) m)
  *              / (sqrt(v / (1 - beta2^t)) + eps) */
-#include "elements.h"
-#include "optimizers.h"
+#include "../elements.h"
+#include "../optimizers.h"
 
 #include <math.h>
 
