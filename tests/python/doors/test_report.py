@@ -139,7 +139,7 @@ def test_the_timeline_adds_up(picture, step):
             by_category[life.category][at] += life.bytes
     total = [sum(row) for row in zip(*by_category.values(), strict=True)]
     assert total == picture.live == step.plan.timeline()
-    assert max(total) == step.planned.live_bytes
+    assert max(total) == step.plan.numbers["live_bytes"]
 
     svg = ET.fromstring(report.timeline_svg(picture, step.executable.timeline))
     areas = svg.findall(f".//{SVG}polygon")
@@ -168,10 +168,11 @@ def test_no_line_goes_through_the_words_at_the_peak():
 
 
 def test_measured_is_planned(step):
+    """Of what runs, to the byte; groups make it no more than the plan's, op by op."""
     planned = step.plan.timeline()
     measured = step.executable.timeline
     assert len(measured) == len(planned)
-    assert max(measured) == max(planned)
+    assert max(measured) == step.planned.live_bytes <= max(planned)
 
 
 # ---- pages ---------------------------------------------------------------------------------------
