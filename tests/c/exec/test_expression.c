@@ -34,7 +34,7 @@ static uint32_t constant(text *t, double x) {
 static uint32_t two(text *t, const char *op, uint32_t a, uint32_t b) { return put(t, op, a, b, 0); }
 static uint32_t one(text *t, const char *op, uint32_t a) { return put(t, op, a, 0, 0); }
 
-static const char *const state_names[] = {"m", "v", "a", "b"};
+static const char *const state_names[] = {"m", "v", "a", "b", "c"};
 static const char *const hyper_names[] = {"lr", "beta1", "beta2", "eps", "weight_decay"};
 
 static cb_status make(const text *t, uint32_t n_states, cb_expression **out, cb_error *error) {

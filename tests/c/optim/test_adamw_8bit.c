@@ -18,8 +18,8 @@ static void fill(arrays *x, cb_optim_row *rows) {
     memset(x, 0, N_ROWS * sizeof *x);
     for (int r = 0; r < N_ROWS; r++) {
         for (int i = 0; i < MOST; i++) {
-            x[r].p[i] = (float)((i * 7919 + r) % 2003) / 1000.0f - 1;
-            x[r].g[i] = (float)((i * 104729 + r) % 2011) / 1000.0f - 1;
+            x[r].p[i] = (float)(((int64_t)i * 7919 + r) % 2003) / 1000.0f - 1;
+            x[r].g[i] = (float)(((int64_t)i * 104729 + r) % 2011) / 1000.0f - 1;
         }
         rows[r] = (cb_optim_row){.param = x[r].p,
                                  .grad = x[r].g,
