@@ -41,8 +41,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """They are slow, and front ends may warn about themselves; our warnings stay errors, but for
-    that of a first step, which has run before all graphs of a model are known."""
-    filters = ("default", "error:.*budget", "ignore:the model falls into")
+    that of a first step, which has run before all graphs of a model are known, and that of scratch,
+    which plans do not count."""
+    filters = (
+        "default",
+        "error:.*budget",
+        "ignore:the model falls into",
+        "ignore:kernels take scratch",
+    )
     for item in items:
         if HERE in Path(item.path).parents:
             item.add_marker(pytest.mark.very_slow)
