@@ -4,6 +4,15 @@
  * inlined copy, so that the compiler drops what a group does not ask for and vectorises the rest.
  */
 
+/* What the formulas are written with: names of a call's arguments are the same in all of them. */
+#define INPUTS                                                \
+    real *restrict p = (real *)row->param + at;               \
+    const real *restrict grad = (const real *)row->grad + at; \
+    const real scale = FACTOR(CB_GRAD_SCALE), decay = FACTOR(CB_DECAY)
+#define STATE(k) NAME(array)(row->state[k], at)
+#define FACTOR(k) (real) f[k]
+#define GRADIENT (decay != 0 ? scale * grad[i] + decay * p[i] : scale * grad[i])
+
 INLINE real *NAME(array)(void *data, int64_t at) { return data ? (real *)data + at : NULL; }
 
 /* ---- Adam ------------------------------------------------------------------------------------ */

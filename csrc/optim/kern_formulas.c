@@ -9,15 +9,6 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* What the formulas are written with: names of a call's arguments are the same in all of them. */
-#define INPUTS                                                \
-    real *restrict p = (real *)row->param + at;               \
-    const real *restrict grad = (const real *)row->grad + at; \
-    const real scale = FACTOR(CB_GRAD_SCALE), decay = FACTOR(CB_DECAY)
-#define STATE(k) NAME(array)(row->state[k], at)
-#define FACTOR(k) (real) f[k]
-#define GRADIENT (decay != 0 ? scale * grad[i] + decay * p[i] : scale * grad[i])
-
 INLINE uint32_t bits_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -32,15 +32,6 @@ struct failure { /* as in prelude.cuh */
 #define INLINE static __forceinline__
 #define CB_ELEMENTS_ALONE /* of formulas_impl.h */
 
-/* As in optim/kern_formulas.c. */
-#define INPUTS                                                \
-    real *restrict p = (real *)row->param + at;               \
-    const real *restrict grad = (const real *)row->grad + at; \
-    const real scale = FACTOR(CB_GRAD_SCALE), decay = FACTOR(CB_DECAY)
-#define STATE(k) NAME(array)(row->state[k], at)
-#define FACTOR(k) (real) f[k]
-#define GRADIENT (decay != 0 ? scale * grad[i] + decay * p[i] : scale * grad[i])
-
 #define restrict __restrict__
 #define real float
 #define square_root sqrtf

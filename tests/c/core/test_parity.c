@@ -5,6 +5,7 @@
 
 #include "base/sanitize.h"
 #include "check.h"
+#include "close.h"
 #include "exec/recipes.h"
 #include "numbers.h"
 
@@ -56,32 +57,6 @@ static void *new_input(const recipe *r, uint32_t i, const cb_argument_info *info
     return data;
 }
 
-static double ulp_of(cb_dtype dtype) {
-    return dtype == CB_F64 ? 1e-12 : dtype == CB_F32 ? 4e-6 : dtype == CB_F16 ? 2e-3 : 1.6e-2;
-}
-
-/* Relative to the largest element, since small ones may be what is left of a long sum. `narrow`:
- * the roughest dtype on the way to this value. */
-static bool is_close(const cb_argument_info *info, const void *a, const void *b, cb_dtype narrow) {
-    const int64_t n = (int64_t)(info->bytes / cb_dtype_size(info->dtype));
-    double largest = 1;
-    for (int64_t i = 0; i < n; i++) {
-        const double y = fabs(get_number(info->dtype, b, (size_t)i));
-        if (isfinite(y)) largest = fmax(largest, y);
-    }
-    const double tolerance = 4 * ulp_of(narrow) * largest;
-    for (int64_t i = 0; i < n; i++) {
-        const double x = get_number(info->dtype, a, (size_t)i),
-                     y = get_number(info->dtype, b, (size_t)i);
-        if (x == y || (isnan(x) && isnan(y))) continue;
-        if (!cb_dtype_is_float(info->dtype) || !(fabs(x - y) <= tolerance)) {
-            printf("  %s[%d]: cpu %.9g, ref %.9g\n", info->name, (int)i, x, y);
-            return false;
-        }
-    }
-    return true;
-}
-
 static void run(cb_step *step, void **inputs, void **outputs) {
     for (uint32_t i = 0; i < cb_step_n_outputs(step); i++)
         outputs[i] = calloc(1, cb_step_output(step, i).bytes + 1);
@@ -108,7 +83,7 @@ static void compare(const recipe *r, cb_step *cpu, cb_step *ref) {
     run(ref, inputs, b);
     for (uint32_t i = 0; i < cb_step_n_outputs(cpu); i++) {
         const cb_argument_info info = cb_step_output(cpu, i);
-        CHECK(is_close(&info, a[i], b[i], narrowest(r->g)));
+        CHECK(is_close("cpu", &info, a[i], b[i], narrowest(r->g)));
     }
     for (uint32_t i = 0; i < RECIPE_INPUTS; i++) free(inputs[i]);
     for (uint32_t i = 0; i < MAX_OUTPUTS; i++) {

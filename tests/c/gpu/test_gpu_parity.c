@@ -6,6 +6,7 @@
 
 #include "base/sanitize.h"
 #include "check.h"
+#include "close.h"
 #include "exec/recipes.h"
 #include "gpu.h"
 #include "numbers.h"
@@ -89,30 +90,6 @@ static cb_status add_op(all *a, cb_opcode code, cb_dtype dtype, int64_t n, int t
     return CB_OK;
 }
 
-static double ulp_of(cb_dtype dtype) {
-    return dtype == CB_F64 ? 1e-12 : dtype == CB_F32 ? 4e-6 : dtype == CB_F16 ? 2e-3 : 1.6e-2;
-}
-
-static bool is_close(const cb_argument_info *info, const void *a, const void *b, cb_dtype narrow) {
-    const int64_t n = (int64_t)(info->bytes / cb_dtype_size(info->dtype));
-    double largest = 1;
-    for (int64_t i = 0; i < n; i++) {
-        const double y = fabs(get_number(info->dtype, b, (size_t)i));
-        if (isfinite(y)) largest = fmax(largest, y);
-    }
-    const double tolerance = 4 * ulp_of(narrow) * largest;
-    for (int64_t i = 0; i < n; i++) {
-        const double x = get_number(info->dtype, a, (size_t)i),
-                     y = get_number(info->dtype, b, (size_t)i);
-        if (x == y || (isnan(x) && isnan(y))) continue;
-        if (!cb_dtype_is_float(info->dtype) || !(fabs(x - y) <= tolerance)) {
-            printf("  %s[%d]: cuda %.9g, ref %.9g\n", info->name, (int)i, x, y);
-            return false;
-        }
-    }
-    return true;
-}
-
 static void fill(const all *a, uint32_t i, const cb_argument_info *info, void *data) {
     const int64_t n = (int64_t)(info->bytes / cb_dtype_size(info->dtype));
     for (int64_t k = 0; k < n; k++) {
@@ -142,7 +119,7 @@ static void compare(const all *a, cb_step *gpu, cb_step *ref, cb_dtype dtype) {
         const bool narrow = cb_dtype_is_float(info.dtype) && ulp_of(info.dtype) > ulp_of(dtype);
         /* Some recipes have statistics in f32, and casts to it. */
         const cb_dtype worst = dtype == CB_F64 ? CB_F32 : narrow ? info.dtype : dtype;
-        CHECK(is_close(&info, x[i], y[i], worst));
+        CHECK(is_close("cuda", &info, x[i], y[i], worst));
         free(x[i]);
         free(y[i]);
     }
