@@ -2,20 +2,23 @@
 # for each instruction set; exec/cpu/dispatch.c and optim/formulas.c choose at run time. Nothing else is compiled above
 # the baseline, so a binary runs wherever the baseline does.
 # Adding a file to exec/cpu: name it kern_<x>.c and add <x> to CB_KERN_FILES in csrc/exec/cpu/kern.h.
+# Its plain_*.c are compiled once, as the baseline's.
 
 foreach(layer exec optim)
   get_target_property(${layer}_sources cb_${layer} SOURCES)
-  set(${layer}_kernels ${${layer}_sources})
-  list(FILTER ${layer}_kernels INCLUDE REGEX "/kern_[^/]*\\.c$")
-  list(FILTER ${layer}_sources EXCLUDE REGEX "/kern_[^/]*\\.c$")
+  foreach(kind kern plain)
+    set(${layer}_${kind} ${${layer}_sources})
+    list(FILTER ${layer}_${kind} INCLUDE REGEX "/${kind}_[^/]*\\.c$")
+  endforeach()
+  list(FILTER ${layer}_sources EXCLUDE REGEX "/(kern|plain)_[^/]*\\.c$")
   set_property(TARGET cb_${layer} PROPERTY SOURCES ${${layer}_sources})
 endforeach()
 
 # The loops are written for the vectoriser, which -O2 holds back. For AVX2 -O3 makes larger kernels that are no faster;
 # the baseline, beside builds for wider vectors, is for processors of before 2013, and small. -Wno-psabi: vectors wider
 # than the baseline's registers are passed only between inlined functions, so their calling convention is nobody's.
-function(cb_objects name layer isa)
-  add_library(${name} OBJECT ${${layer}_kernels})
+function(cb_objects name layer isa sources)
+  add_library(${name} OBJECT ${sources})
   target_link_libraries(${name} PRIVATE cb_flags)
   target_compile_definitions(${name} PRIVATE CB_KERN_ISA=${isa})
   target_compile_options(${name} PRIVATE -Wno-psabi ${ARGN})
@@ -23,13 +26,18 @@ function(cb_objects name layer isa)
 endfunction()
 
 function(cb_kernels isa)
-  cb_objects(cb_kernels_${isa} exec ${isa} ${ARGN})
-  cb_objects(cb_formulas_${isa} optim ${isa} ${ARGN})
+  cb_objects(cb_kernels_${isa} exec ${isa} "${exec_kern}" ${ARGN})
+  cb_objects(cb_formulas_${isa} optim ${isa} "${optim_kern}" ${ARGN})
+endfunction()
+
+function(cb_plain)
+  cb_objects(cb_kernels_plain exec plain "${exec_plain}" ${ARGN})
 endfunction()
 
 set(fast $<$<CONFIG:Release>:-O3>)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   cb_kernels(baseline -march=x86-64-v2)
+  cb_plain(-march=x86-64-v2 ${fast})
   cb_kernels(avx2 -march=x86-64-v3 $<$<CONFIG:Release>:-ftree-vectorize>)
   # gcc before 13.3 lays out stack frames that it instruments for AddressSanitizer with 32-byte alignment
   # and still stores 64-byte vectors there with aligned moves (its bug 110027): these frames are left alone.
@@ -39,4 +47,5 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   cb_kernels(avx512 -march=x86-64-v4 -mprefer-vector-width=512 ${fast} ${frames})
 else()
   cb_kernels(baseline ${fast})
+  cb_plain(${fast})
 endif()

@@ -18,8 +18,6 @@
 #define CB_KERN_FILES(X, isa) \
     X(argmax, isa)            \
     X(batch, isa)             \
-    X(binary, isa)            \
-    X(cast, isa)              \
     X(conv, isa)              \
     X(index, isa)             \
     X(matmul, isa)            \
@@ -28,14 +26,21 @@
     X(pool, isa)              \
     X(reduce, isa)            \
     X(softmax, isa)           \
-    X(source, isa)            \
-    X(unary, isa)
+    X(source, isa)
+
+/* Of pointwise ops, plain_<x>.c, compiled once, for any machine. On floats the executor runs these
+ * ops; its twin, the debug backend, runs the kernels. */
+#define CB_KERN_PLAIN(X) \
+    X(binary, plain)     \
+    X(cast, plain)       \
+    X(unary, plain)
 
 #define CB_KERN_DECLARE(file, isa) \
     cb_kernel_fn cb_kern_##file##_##isa(cb_opcode code, cb_dtype dtype);
 CB_KERN_FILES(CB_KERN_DECLARE, baseline)
 CB_KERN_FILES(CB_KERN_DECLARE, avx2)
 CB_KERN_FILES(CB_KERN_DECLARE, avx512)
+CB_KERN_PLAIN(CB_KERN_DECLARE)
 #undef CB_KERN_DECLARE
 
 #define CB_KERN_PASTE(file, isa) cb_kern_##file##_##isa

@@ -364,10 +364,15 @@ OP(loop) {
     NEXT;
 }
 
+static void set_lanes(cb_x_context *c, int k, VEC x) {
+    char *to = (char *)c->FIELD(acc)[k];
+    for (int lane = 0; lane < CB_X_LANES; lane += LANES) VM(store)(to + lane * SIZE, x);
+}
+
 static void fold(cb_x_context *c, int first, int n) {
     for (int k = first; k < first + n; k++) {
         const REAL leaf = MATH(fold)(c->FIELD(acc)[k]);
-        memset(c->FIELD(acc)[k], 0, sizeof c->FIELD(acc)[k]);
+        set_lanes(c, k, ZERO);
         cb_x_pairs *p = &c->sum[k];
         REAL *leaves = p->leaves;
         if (leaves) {
@@ -377,6 +382,29 @@ static void fold(cb_x_context *c, int first, int n) {
         }
         PUSH(p, leaf);
     }
+}
+
+/* A key becomes a number: the inverse of key_of. */
+static void largest(cb_x_context *c, int k, int to, bool is_min) {
+    const char *from = (const char *)c->FIELD(acc)[k];
+    INT best = (INT)VM(load)(from);
+    for (int lane = LANES; lane < CB_X_LANES; lane += LANES)
+        best = VM(larger_int)(best, (INT)VM(load)(from + lane * SIZE));
+    KEY key[LANES];
+    memcpy(key, &best, sizeof key);
+    for (int n = LANES / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) key[i] = key[i] > key[i + n] ? key[i] : key[i + n];
+    const KEY bits = key[0] ^ ((key[0] >> (8 * SIZE - 1)) & KEY_MAX);
+    REAL x;
+    memcpy(&x, &bits, sizeof x);
+    c->FIELD(s)[to] = is_min ? -x : x;
+    set_lanes(c, k, (VEC)((INT){0} + KEY_MIN));
+}
+
+static void add(void *to, const void *from, int64_t n) {
+    REAL *restrict t = to;
+    const REAL *restrict f = from;
+    for (int64_t i = 0; i < n; i++) t[i] += f[i];
 }
 
 __attribute__((noinline)) static void fold_leaf(cb_x_context *c, const cb_record *s) {
@@ -398,7 +426,7 @@ OP(totals) {
 static void put_piece(cb_x_context *c, const cb_record *s, int64_t i, bool is_mean) {
     const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i / length;
     REAL sum = 0 + MATH(fold)(c->FIELD(acc)[s->b]);
-    memset(c->FIELD(acc)[s->b], 0, sizeof c->FIELD(acc)[s->b]);
+    set_lanes(c, s->b, ZERO);
     if (is_mean) sum /= (REAL)length;
 #ifndef CB_X_WIDE
     if (s->c >> 8 != CB_X_REAL) {
@@ -561,5 +589,7 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .end = FN(end),
     .run = run,
     .fold = fold,
+    .add = add,
+    .largest = largest,
     .keep = keep,
 };

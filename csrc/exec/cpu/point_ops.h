@@ -1,6 +1,6 @@
 /* point_ops.h: what pointwise ops compute, once for all types and machines: expressions of the
  * elements `x` and `y` and of the name `real` of their type; F(exp) is the exp of that type.
- * Integers wrap. kern_unary.c and kern_binary.c make loops of them, exec/cuda functions of
+ * Integers wrap. plain_unary.c and plain_binary.c make loops of them, exec/cuda functions of
  * kernels; so nothing is included here. */
 #ifndef CB_EXEC_CPU_POINT_OPS_H
 #define CB_EXEC_CPU_POINT_OPS_H

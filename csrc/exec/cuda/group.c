@@ -5,13 +5,10 @@
 
 #include <string.h>
 
+#include "../../lower/alone.h"
 #include "../executable.h"
 #include "fused.h"
 #include "plain.h"
-
-static const cb_operand *operand_at(const cb_program *p, uint32_t at) {
-    return &p->operand[p->operand_id[at]];
-}
 
 static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
     for (uint32_t k = 0; k < n; k++)
@@ -26,26 +23,6 @@ bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in
            are_known(out, n_out, with_bool) && cb_kernels_fuse(code, part, in, n_in, out, n_out);
 }
 
-/* The domain and the part that an instruction has by itself; false: it has none. */
-static bool own_part(const cb_program *p, const cb_instr *instr, cb_domain *domain, cb_part *part) {
-    if (instr->n_in > 5 || instr->n_out > 3) return false;
-    cb_dtype dtype[2][5];
-    for (uint32_t k = 0; k < instr->n_in; k++)
-        dtype[0][k] = operand_at(p, instr->in_begin + k)->dtype;
-    for (uint32_t k = 0; k < instr->n_out; k++)
-        dtype[1][k] = operand_at(p, instr->out_begin + k)->dtype;
-    const cb_shaped op = {.code = instr->code,
-                          .attrs = &instr->attrs,
-                          .in0 = instr->n_in > 0 ? &operand_at(p, instr->in_begin)->shape : NULL,
-                          .in1 =
-                              instr->n_in > 1 ? &operand_at(p, instr->in_begin + 1)->shape : NULL,
-                          .out0 = &operand_at(p, instr->out_begin)->shape};
-    *domain = (cb_domain){0};
-    if (!cb_domain_join(domain, &op)) return false;
-    *part = cb_part_of(&op, domain);
-    return cb_cu_fuses(instr->code, *part, dtype[0], instr->n_in, dtype[1], instr->n_out);
-}
-
 /* An instruction as a group of one, in a program that has nothing else. */
 static cb_status fuse_one(cb_cu_code *code, const cb_instr *instr, cb_arena *scratch,
                           cb_error *err) {
@@ -53,7 +30,10 @@ static cb_status fuse_one(cb_cu_code *code, const cb_instr *instr, cb_arena *scr
     cb_program one = *whole;
     cb_instr copy = *instr;
     cb_group group = {.n_instr = 1};
-    if (!own_part(whole, instr, &group.domain, &copy.part)) return CB_UNSUPPORTED;
+    const cb_alone alone = cb_alone_of(whole, instr, cb_cu_fuses);
+    if (alone.part == CB_PART_NONE) return CB_UNSUPPORTED;
+    group.domain = alone.domain;
+    copy.part = alone.part;
     one.instr = &copy;
     one.group = &group;
     one.n_group = one.n_instr = 1;

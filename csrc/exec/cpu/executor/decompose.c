@@ -2,7 +2,9 @@
  * order (translate.c), and what they are made of is put into phases (phases.c). */
 #include "decompose.h"
 
-#include "../../../lower/reads.h"
+#include <string.h>
+
+#include "../../../lower/alone.h"
 #include "phases.h"
 #include "translate.h"
 
@@ -18,9 +20,9 @@ static int64_t common(int64_t a, int64_t b) {
     return a;
 }
 
-/* The part of an instruction; alone it has none in the program, and is pointwise. */
-static cb_part part_of(const cb_program *p, uint32_t instr) {
-    return p->instr[instr].part != CB_PART_NONE ? p->instr[instr].part : CB_PART_MAP;
+/* An instruction that is a group of its own has no part in the program. */
+static cb_part part_of(const cb_instr *instr, const cb_alone *alone) {
+    return instr->part != CB_PART_NONE ? instr->part : alone->part;
 }
 
 /* Whether its rows lie across memory: they are gathered together. */
@@ -29,32 +31,13 @@ static bool lies_across(const cb_walk *w) {
     return last > 0 && w->stride[0][last] > 1 && w->stride[0][last - 1] == 1;
 }
 
-bool cb_runs_alone(const cb_program *p, uint32_t group) {
-    const cb_group *g = &p->group[group];
-    const cb_instr *instr = &p->instr[g->instr_begin];
-    if (g->n_instr > 1 || instr->code == CB_OP_CONTIGUOUS || instr->n_in > 3) return false;
-    if (!(cb_op_def_of(instr->code)->flags & CB_OPF_POINTWISE)) return false;
-    bool is_across = false;
-    cb_parts parts = {0};
-    cb_dtype in[3], out = p->operand[p->operand_id[instr->out_begin]].dtype;
-    for (uint32_t k = 0; k < instr->n_in; k++) {
-        const cb_operand *o = &p->operand[p->operand_id[instr->in_begin + k]];
-        const cb_walk w = cb_t_walk_of(o);
-        in[k] = o->dtype;
-        cb_parts_add_dtype(&parts, in[k]);
-        is_across |= lies_across(&w) && w.dim[w.rank - 1] >= CB_ACROSS;
-    }
-    cb_parts_add_dtype(&parts, out);
-    return is_across && cb_parts_agree(&parts) &&
-           cb_kernels_fuse(instr->code, CB_PART_MAP, in, instr->n_in, &out, 1);
-}
-
 /* The longest row over which every operand runs evenly; the whole where that is too short. */
-static int64_t flat_columns(const cb_program *p, const cb_group *g, int64_t count) {
+static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alone *alone,
+                            int64_t count) {
     int64_t columns = count;
     bool has_total = false, draws = false;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
-        const cb_part part = part_of(p, i);
+        const cb_part part = part_of(&p->instr[i], alone);
         has_total = has_total || part == CB_PART_TOTAL;
         draws = draws || p->instr[i].code == CB_OP_DROPOUT;
         if (part != CB_PART_MAP && part != CB_PART_TOTAL) continue;
@@ -84,21 +67,47 @@ static bool is_wide(const cb_program *p, const cb_group *g) {
     return false;
 }
 
-cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_microcode *out,
-                          cb_error *err) {
+cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_x_room *room,
+                          cb_microcode *out, cb_error *err) {
     const cb_group *g = &program->group[group];
-    const cb_operand *first =
-        &program->operand[program->operand_id[program->instr[g->instr_begin].out_begin]];
-    const cb_domain alone = {.count = cb_numel(&first->shape)},
-                    domain = g->domain.count > 0 ? g->domain : alone;
+    const cb_instr *first = &program->instr[g->instr_begin];
+    cb_alone alone = {.domain = g->domain};
+    if (g->domain.count == 0) alone = cb_alone_of(program, first, cb_kernels_fuse);
+    const cb_domain domain = alone.domain;
     cb_translation x = {.p = program, .domain = domain, .m = out};
     *out = (cb_microcode){
         .columns = domain.columns, .has_rows = domain.columns > 0, .is_wide = is_wide(program, g)};
-    if (!out->has_rows) out->columns = flat_columns(program, g, domain.count);
+    cb_t_lay_out(out, room);
+    if (!out->has_rows) out->columns = flat_columns(program, g, &alone, domain.count);
     out->rows = out->columns ? domain.count / out->columns : 0;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++)
-        cb_t_instruction(&x, i, part_of(program, i));
+        cb_t_instruction(&x, i, part_of(&program->instr[i], &alone));
     cb_t_arrange(&x);
     if (!x.is_full) return CB_OK;
     return cb_fail(err, CB_UNSUPPORTED, "executor: group %u does not fit the tables", group);
+}
+
+/* The first n of a table, in `memory`. */
+#define KEEP(field, n)                                                    \
+    do {                                                                  \
+        void *kept = cb_arena_get(memory, (size_t)(n), sizeof *m->field); \
+        if (!kept) return cb_no_memory(err);                              \
+        memcpy(kept, m->field, (size_t)(n) * sizeof *m->field);           \
+        m->field = kept;                                                  \
+    } while (0)
+
+cb_status cb_microcode_keep(cb_microcode *m, cb_arena *memory, cb_error *err) {
+    m->micro = NULL;
+    KEEP(number, m->n_number);
+    KEEP(stream, m->n_stream);
+    KEEP(constant, m->n_scalar);
+    KEEP(load, m->n_load);
+    KEEP(store, m->n_store);
+    KEEP(once, m->n_once);
+    KEEP(give, m->n_give);
+    KEEP(total, m->n_total);
+    KEEP(column, m->n_columns);
+    KEEP(pieces, m->n_pieces);
+    KEEP(acc_kind, m->n_acc);
+    return CB_OK;
 }

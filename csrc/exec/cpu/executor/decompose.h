@@ -4,11 +4,10 @@
 
 #include "microcode.h"
 
-/* Whether the executor runs a group of one instruction: a pointwise one that reads a transposed
- * tensor, which it gathers by blocks. */
-bool cb_runs_alone(const cb_program *program, uint32_t group);
-/* CB_UNSUPPORTED: the group is too large for a fixed table; it can run op by op. */
-CB_MUST_CHECK cb_status cb_microcode_of(const cb_program *program, uint32_t group,
+/* Its tables are in `room`. CB_UNSUPPORTED: the group is too large for them; op by op it runs. */
+CB_MUST_CHECK cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_x_room *room,
                                         cb_microcode *out, cb_error *err);
+/* Moves what a run needs into `memory`. */
+CB_MUST_CHECK cb_status cb_microcode_keep(cb_microcode *m, cb_arena *memory, cb_error *err);
 
 #endif

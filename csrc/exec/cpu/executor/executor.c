@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "../../../lower/alone.h"
 #include "decompose.h"
 #include "numbers.h"
 #include "scalar.h"
@@ -23,14 +24,34 @@ struct cb_executor {
 
 /* ---- making ready ---------------------------------------------------------------------------- */
 
-static cb_status make_group(cb_executor *e, uint32_t group, cb_error *err) {
+static cb_status make_group(cb_executor *e, uint32_t group, cb_x_room *room, cb_error *err) {
     cb_x_fused *f = NULL;
-    CB_TRY(cb_x_prepare(e->x, group, &e->x->memory, &f, err));
+    CB_TRY(cb_x_prepare(e->x, group, room, &e->x->memory, &f, err));
     e->group[group] = f;
     if (!f) return CB_OK;
     const size_t bytes = f->n_tile * f->tile_bytes;
     if (bytes > e->thread_bytes) e->thread_bytes = bytes;
     return CB_OK;
+}
+
+/* Whether an instruction that is a group of its own runs here: pointwise ones do, whose kernels
+ * compute and do not only move elements. */
+static bool runs_alone(const cb_program *p, const cb_instr *instr) {
+    if (instr->code == CB_OP_CONTIGUOUS || instr->code == CB_OP_FULL) return false;
+    return cb_alone_of(p, instr, cb_kernels_fuse).part == CB_PART_MAP;
+}
+
+static cb_status make_groups(cb_executor *e, cb_error *err) {
+    cb_alloc *alloc = e->x->runtime->alloc;
+    const cb_program *p = e->x->program;
+    cb_x_room *room = cb_malloc(alloc, sizeof *room);
+    cb_status status = room ? CB_OK : cb_no_memory(err);
+    for (uint32_t g = 0; g < p->n_group && status == CB_OK; g++) {
+        if (p->group[g].n_instr > 1 || runs_alone(p, &p->instr[p->group[g].instr_begin]))
+            status = make_group(e, g, room, err);
+    }
+    cb_free(alloc, room);
+    return status;
 }
 
 /* Groups that are too large for the executor run kernel by kernel, with locals in memory of their
@@ -51,10 +72,7 @@ cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err) {
     *e = (cb_executor){.x = x};
     e->group = CB_NEW(&x->memory, cb_x_fused *, x->program->n_group);
     if (!e->group) return cb_no_memory(err);
-    for (uint32_t g = 0; g < x->program->n_group; g++) {
-        if (x->program->group[g].n_instr > 1 || cb_runs_alone(x->program, g))
-            CB_TRY(make_group(e, g, err));
-    }
+    CB_TRY(make_groups(e, err));
     CB_TRY(make_locals(e, err));
     *out = e;
     return CB_OK;
@@ -222,7 +240,9 @@ static void end_run(cb_executor *e, int64_t block, int thread) {
     for (int k = 0; k < m->n_columns; k++) {
         const cb_x_stream *s = &m->stream[m->column[k].stream];
         if (s->tile < 0) continue;
-        cb_x_add_sums(m, sums_of_block(e, s, block), tile_of(e, thread, s->tile), m->columns);
+        char *tile = tile_of(e, thread, s->tile);
+        e->f->table->add(sums_of_block(e, s, block), tile, m->columns);
+        memset(tile, 0, (size_t)(m->columns * e->f->real));
     }
 }
 
@@ -260,7 +280,7 @@ static void before_all(cb_executor *e) {
         const cb_x_row_value *v = &m->once[k];
         cb_x_load_number(m, e->shared, v, &e->x->tensor[v->tensor], 0);
     }
-    cb_x_shared_numbers(m, e->shared, CB_X_BEFORE_ALL);
+    cb_x_shared_numbers(e->f, e->shared, CB_X_BEFORE_ALL);
 }
 
 /* As kern_reduce.c adds up a long row: segments of leaves in pairs, then the segments. */
@@ -275,8 +295,8 @@ static void combine_task(void *user, int64_t index, int thread) {
     const cb_x_columns *column = &m->column[index / tiles];
     const cb_x_stream *s = &m->stream[column->stream];
     /* Blocks lie one after another, where there are several. */
-    cb_x_combine(m, &e->x->tensor[column->tensor], at, n, sums_of_block(e, s, 0) + at * f->real,
-                 f->n_task, m->columns * f->real, column->is_mean);
+    cb_x_combine(f, &e->x->tensor[column->tensor], at, n, sums_of_block(e, s, 0) + at * f->real,
+                 column->is_mean);
 }
 
 static void after_all(cb_executor *e) {
@@ -288,7 +308,7 @@ static void after_all(cb_executor *e) {
         cb_x_sum_up(m, e->shared, t, e->f->leaf[k], count, out->dtype);
         if (!t->is_local) cb_x_store_number(m, e->shared, t->number, out, 0);
     }
-    cb_x_shared_numbers(m, e->shared, CB_X_AFTER_ALL);
+    cb_x_shared_numbers(e->f, e->shared, CB_X_AFTER_ALL);
     for (int k = 0; k < m->n_give; k++)
         cb_x_store_number(m, e->shared, m->give[k].number, &e->x->tensor[m->give[k].tensor], 0);
     if (m->n_columns)

@@ -107,24 +107,38 @@ enum {
     CB_X_VALUES = 512
 };
 
+/* The tables of one group while it is taken apart. */
+typedef struct cb_x_room {
+    cb_micro micro[CB_X_MICROS];
+    cb_x_number number[CB_X_NUMBERS];
+    cb_x_stream stream[CB_X_STREAMS];
+    double constant[CB_X_SCALARS];
+    cb_x_row_value load[CB_X_ROW_VALUES], store[CB_X_ROW_VALUES];
+    cb_x_row_value once[CB_X_ROW_VALUES], give[CB_X_ROW_VALUES];
+    cb_x_total total[CB_X_TOTALS];
+    cb_x_columns column[CB_X_ROW_VALUES];
+    cb_x_pieces pieces[CB_X_ACCS];
+    cb_x_acc_kind acc_kind[CB_X_ACCS];
+} cb_x_room;
+
 typedef struct cb_microcode {
     int64_t rows, columns; /* columns: what a row of the executor is; a flat domain chooses it */
     bool has_rows;         /* rows must not be cut */
     bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;
     int n_load, n_store, n_once, n_give, n_total, n_columns, n_pieces, n_tile, n_acc;
-    cb_micro micro[CB_X_MICROS];
-    cb_x_number number[CB_X_NUMBERS];
-    cb_x_stream stream[CB_X_STREAMS];
-    double constant[CB_X_SCALARS];         /* numbers that never change */
-    cb_x_row_value load[CB_X_ROW_VALUES];  /* a number for each row, from a tensor */
-    cb_x_row_value store[CB_X_ROW_VALUES]; /* to one */
-    cb_x_row_value once[CB_X_ROW_VALUES];  /* one number for all rows, from a tensor */
-    cb_x_row_value give[CB_X_ROW_VALUES];  /* to one, at the end */
-    cb_x_total total[CB_X_TOTALS];
-    cb_x_columns column[CB_X_ROW_VALUES];
-    cb_x_pieces pieces[CB_X_ACCS];
-    cb_x_acc_kind acc_kind[CB_X_ACCS];
+    cb_micro *micro; /* NULL once records are made of them */
+    cb_x_number *number;
+    cb_x_stream *stream;
+    double *constant;      /* [n_scalar] numbers that never change */
+    cb_x_row_value *load;  /* a number for each row, from a tensor */
+    cb_x_row_value *store; /* to one */
+    cb_x_row_value *once;  /* one number for all rows, from a tensor */
+    cb_x_row_value *give;  /* to one, at the end */
+    cb_x_total *total;
+    cb_x_columns *column;
+    cb_x_pieces *pieces;
+    cb_x_acc_kind *acc_kind;
 } cb_microcode;
 
 #endif

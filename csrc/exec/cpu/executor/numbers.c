@@ -15,7 +15,6 @@ static void put_row(const cb_tensor *t, int64_t at, int64_t n, const float *row)
 
 #define REAL float
 #define KEY int32_t
-#define KEY_MAX INT32_MAX
 #define KEY_MIN INT32_MIN
 #define F(name) name##_f32
 #define FIELD(name) name
@@ -27,7 +26,6 @@ static void put_row(const cb_tensor *t, int64_t at, int64_t n, const float *row)
 
 #undef REAL
 #undef KEY
-#undef KEY_MAX
 #undef KEY_MIN
 #undef F
 #undef FIELD
@@ -37,7 +35,6 @@ static void put_row(const cb_tensor *t, int64_t at, int64_t n, const float *row)
 #undef SUM_OF
 #define REAL double
 #define KEY int64_t
-#define KEY_MAX INT64_MAX
 #define KEY_MIN INT64_MIN
 #define F(name) name##_f64
 #define FIELD(name) name##64
@@ -102,7 +99,7 @@ void cb_x_store_number(const cb_microcode *m, const cb_x_context *c, int id, con
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 void cb_x_set_constants(const cb_microcode *m, cb_x_context *c) {
-    for (int k = 0; k < CB_X_SCALARS; k++) {
+    for (int k = 0; k < m->n_scalar; k++) {
         if (m->is_wide) c->s64[k] = m->constant[k];
         else c->s[k] = (float)m->constant[k];
     }
@@ -114,16 +111,16 @@ void cb_x_start(const cb_microcode *m, cb_x_context *c, const cb_x_context *shar
     c->n_mask = 0;
 }
 
-void cb_x_shared_numbers(const cb_microcode *m, cb_x_context *c, int when) {
-    for (int k = 0; k < m->n_number; k++) {
-        if ((int)m->number[k].when == when)
-            (m->is_wide ? compute_f64 : compute_f32)(&m->number[k], c);
+void cb_x_shared_numbers(const cb_x_fused *f, cb_x_context *c, int when) {
+    for (int k = 0; k < f->m.n_number; k++) {
+        if ((int)f->m.number[k].when == when)
+            (f->m.is_wide ? compute_f64 : compute_f32)(f->table, &f->m.number[k], c);
     }
 }
 
 void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int after) {
     for (int k = f->first_number[after + 1]; k < f->first_number[after + 2]; k++)
-        (f->m.is_wide ? compute_f64 : compute_f32)(&f->m.number[f->order[k]], c);
+        (f->m.is_wide ? compute_f64 : compute_f32)(f->table, &f->m.number[f->order[k]], c);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -142,14 +139,9 @@ void cb_x_sum_up(const cb_microcode *m, cb_x_context *c, const cb_x_total *total
     c->s[total->number] = sum;
 }
 
-void cb_x_add_sums(const cb_microcode *m, void *to, void *from, int64_t n) {
-    if (m->is_wide) add_sums_f64(to, from, n);
-    else add_sums_f32(to, from, n);
-}
-
-void cb_x_combine(const cb_microcode *m, const cb_tensor *out, int64_t at, int64_t n,
-                  const char *from, int64_t n_block, int64_t step, bool is_mean) {
-    const int64_t divisor = is_mean ? m->rows : 0;
-    if (m->is_wide) combine_f64(out, at, n, from, n_block, step, (double)divisor);
-    else combine_f32(out, at, n, from, n_block, step, (float)divisor);
+void cb_x_combine(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n,
+                  const char *from, bool is_mean) {
+    const int64_t divisor = is_mean ? f->m.rows : 0;
+    if (f->m.is_wide) combine_f64(f, out, at, n, from, (double)divisor);
+    else combine_f32(f, out, at, n, from, (float)divisor);
 }

@@ -20,15 +20,13 @@ void cb_x_set_constants(const cb_microcode *m, cb_x_context *c);
 void cb_x_start(const cb_microcode *m, cb_x_context *c, const cb_x_context *shared);
 /* Those that come after a phase of a row, or belong before or after all rows. */
 void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int phase);
-void cb_x_shared_numbers(const cb_microcode *m, cb_x_context *c, int when);
+void cb_x_shared_numbers(const cb_x_fused *f, cb_x_context *c, int when);
 /* A sum over `count` elements from those of leaves, as kern_reduce.c adds up a long row: segments
  * of leaves in pairs, then the segments. */
 void cb_x_sum_up(const cb_microcode *m, cb_x_context *c, const cb_x_total *total, const void *leaf,
                  int64_t count, cb_dtype dtype);
-/* n sums join others, and start anew. */
-void cb_x_add_sums(const cb_microcode *m, void *to, void *from, int64_t n);
-/* n elements of `out` from `at` on are the sums of n_block blocks, `step` bytes apart, in order. */
-void cb_x_combine(const cb_microcode *m, const cb_tensor *out, int64_t at, int64_t n,
-                  const char *from, int64_t n_block, int64_t step, bool is_mean);
+/* n elements of `out` from `at` on are the sums of all blocks, in order; `from` is the first's. */
+void cb_x_combine(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n,
+                  const char *from, bool is_mean);
 
 #endif

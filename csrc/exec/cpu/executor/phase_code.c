@@ -50,8 +50,13 @@ cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table
     CB_TRY(keep(&whole, memory, &code, &kept, err));
     cb_assemble_phase(m, at, true, table, &rest);
     CB_TRY(keep(&rest, memory, &masked, &unused, err));
-    *out = (cb_x_phase){.code = code, .masked = masked, .store = kept, .n_record = whole.n};
+    cb_x_touched touched[CB_X_STREAMS];
+    *out = (cb_x_phase){
+        .code = code, .masked = masked, .store = kept, .n_record = whole.n, .touched = touched};
     list_touched(m, at, out);
+    out->touched = CB_NEW(memory, cb_x_touched, (size_t)out->n_touched);
+    if (!out->touched) return cb_no_memory(err);
+    memcpy(out->touched, touched, (size_t)out->n_touched * sizeof *touched);
     cb_sums_of(m, at, CB_X_ROW_SUM, &out->first_sum, &out->n_sum);
     cb_sums_of(m, at, CB_X_TOTAL_SUM, &out->first_total, &out->n_total);
     return CB_OK;

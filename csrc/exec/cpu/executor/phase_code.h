@@ -17,7 +17,7 @@ typedef struct cb_x_phase {
     const cb_x_store *store;
     int n_record;
     int16_t first_sum, n_sum, first_total, n_total;
-    cb_x_touched touched[CB_X_STREAMS];
+    cb_x_touched *touched; /* [n_touched] */
     int n_touched;
 } cb_x_phase;
 

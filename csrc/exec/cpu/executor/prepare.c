@@ -115,18 +115,41 @@ static cb_status make_sums(const cb_executable *x, cb_x_fused *f, cb_arena *memo
     return CB_OK;
 }
 
-cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_arena *memory, cb_x_fused **out,
-                       cb_error *err) {
+static cb_status make_phases(cb_x_fused *f, cb_arena *memory, cb_error *err) {
+    f->phase = CB_NEW(memory, cb_x_phase, (size_t)f->m.n_phase);
+    if (!f->phase) return cb_no_memory(err);
+    for (int k = 0; k < f->m.n_phase; k++)
+        CB_TRY(cb_x_phase_make(&f->m, k, f->table, memory, &f->phase[k], err));
+    return cb_microcode_keep(&f->m, memory, err);
+}
+
+static cb_status make_lists(cb_x_fused *f, cb_arena *memory, cb_error *err) {
+    const size_t n_stream = (size_t)f->m.n_stream, n_load = (size_t)f->m.n_load;
+    f->walk = CB_NEW(memory, cb_walk, n_stream);
+    f->load_walk = CB_NEW(memory, cb_walk, n_load);
+    f->column = CB_NEW(memory, char *, n_stream);
+    f->is_whole = CB_NEW(memory, bool, n_stream);
+    f->step = CB_NEW(memory, int64_t, n_stream);
+    f->across = CB_NEW(memory, int32_t, n_stream);
+    f->one_a_row = CB_NEW(memory, bool, n_load);
+    f->order = CB_NEW(memory, int16_t, (size_t)f->m.n_number);
+    const bool all = f->walk && f->load_walk && f->column && f->is_whole && f->step && f->across &&
+                     f->one_a_row && f->order;
+    return all ? CB_OK : cb_no_memory(err);
+}
+
+cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_x_room *room, cb_arena *memory,
+                       cb_x_fused **out, cb_error *err) {
     cb_x_fused *f = CB_NEW(memory, cb_x_fused, 1);
     *out = NULL;
     if (!f) return cb_no_memory(err);
-    cb_status status = cb_microcode_of(x->program, group, &f->m, err);
+    cb_status status = cb_microcode_of(x->program, group, room, &f->m, err);
     f->table = cb_x_table_of(f->m.is_wide);
     f->real = f->m.is_wide ? sizeof(double) : sizeof(float);
-    for (int k = 0; k < f->m.n_phase && status == CB_OK; k++)
-        status = cb_x_phase_make(&f->m, k, f->table, memory, &f->phase[k], err);
+    if (status == CB_OK) status = make_phases(f, memory, err);
     if (status == CB_UNSUPPORTED) return CB_OK;
     if (status != CB_OK) return status;
+    CB_TRY(make_lists(f, memory, err));
     make_walks(x, f);
     order_numbers(f);
     cut(f);

@@ -10,25 +10,25 @@
 
 typedef struct cb_x_fused { /* one group, ready to run */
     cb_microcode m;
-    cb_x_phase phase[CB_X_PHASES];
-    cb_walk walk[CB_X_STREAMS], load_walk[CB_X_ROW_VALUES];
+    cb_x_phase *phase;         /* [n_phase] */
+    cb_walk *walk, *load_walk; /* [n_stream], [n_load] */
     const cb_x_table *table;
-    int64_t real;               /* bytes of a number that is computed with */
-    void *leaf[CB_X_TOTALS];    /* sums of leaves, in order */
-    char *column[CB_X_STREAMS]; /* sums of columns, where a result cannot hold them */
-    bool is_whole[CB_X_STREAMS];
-    int64_t step[CB_X_STREAMS]; /* bytes from one row to the next; CB_X_ANEW: found for each row */
-    bool one_a_row[CB_X_ROW_VALUES];       /* the number of row r is element r */
-    int16_t order[CB_X_NUMBERS];           /* numbers of rows by the phase that they come after */
+    int64_t real;            /* bytes of a number that is computed with */
+    void *leaf[CB_X_TOTALS]; /* sums of leaves, in order */
+    char **column;           /* [n_stream] sums of columns, where a result cannot hold them */
+    bool *is_whole;          /* [n_stream] */
+    int64_t *step;   /* [n_stream] bytes from one row to the next; CB_X_ANEW: found for each row */
+    bool *one_a_row; /* [n_load] the number of row r is element r */
+    int16_t *order;  /* [n_number] numbers of rows by the phase that they come after */
     int16_t first_number[CB_X_PHASES + 2]; /* [phase + 1] in `order` */
     int64_t n_task, rows_in_task, chunks;  /* chunks: tasks of one row */
     size_t n_tile, tile_bytes;             /* of a thread */
-    int64_t batch;                /* rows that are gathered together where they lie across */
-    int32_t across[CB_X_STREAMS]; /* the tile of the first of them, -1: they do not */
+    int64_t batch;   /* rows that are gathered together where they lie across */
+    int32_t *across; /* [n_stream] the tile of the first of them, -1: they do not */
 } cb_x_fused;
 
-/* Makes a group ready, in `memory`. NULL: it is too large for the tables. */
-CB_MUST_CHECK cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_arena *memory,
-                                     cb_x_fused **out, cb_error *err);
+/* Makes a group ready, in `memory`; `room` is used on the way. NULL: it is too large for that. */
+CB_MUST_CHECK cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_x_room *room,
+                                     cb_arena *memory, cb_x_fused **out, cb_error *err);
 
 #endif

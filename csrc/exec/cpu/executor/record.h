@@ -125,6 +125,9 @@ typedef struct cb_x_table {
     void (*run)(cb_x_context *c, const cb_record *code, int64_t begin);
     /* Adds the lanes of accumulators first..first+n up and to their sums, and clears them. */
     void (*fold)(cb_x_context *c, int first, int n);
+    void (*add)(void *to, const void *from, int64_t n); /* elements */
+    /* s[to] is the largest (of keys: of the negatives, the smallest) of accumulator k, cleared. */
+    void (*largest)(cb_x_context *c, int k, int to, bool is_min);
     /* 1 where dropout keeps an element, else 0, for elements first..first+n; first a multiple of 8.
      * `out` has room up to the next multiple of 128. */
     void (*keep)(const cb_philox *random, uint64_t first, uint32_t threshold, void *out, int64_t n);

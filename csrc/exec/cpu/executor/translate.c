@@ -1,5 +1,5 @@
-/* What each op is for the executor. An op gives the bits of its kernel (kern_*.c): the same
- * operations, in the same order. */
+/* What each op is for the executor. An op gives the bits of its kernel (kern_*.c, plain_*.c): the
+ * same operations, in the same order. */
 #include "translate.h"
 
 #include "../../../base/philox.h"

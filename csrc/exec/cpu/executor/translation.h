@@ -31,6 +31,7 @@ typedef struct cb_translation {
 
 #define CB_T_NOTHING ((cb_x_ref){CB_X_NONE, 0})
 
+void cb_t_lay_out(cb_microcode *m, cb_x_room *room); /* m, zeroed, has its tables there */
 cb_x_ref cb_t_number_ref(int16_t id);
 cb_dtype cb_t_real(const cb_translation *x); /* that it computes with */
 int16_t cb_t_add(cb_translation *x, int *n, int limit);

@@ -111,7 +111,9 @@ static cb_status compile_phase(cb_expression *x, int level, bool scales, cb_aren
                                cb_error *err) {
     building *b = CB_NEW(scratch, building, 1);
     cb_microcode *m = CB_NEW(scratch, cb_microcode, 1);
-    if (!b || !m) return cb_no_memory(err);
+    cb_x_room *room = CB_NEW(scratch, cb_x_room, 1);
+    if (!b || !m || !room) return cb_no_memory(err);
+    cb_t_lay_out(m, room);
     cb_e_phase *phase = &x->phase[scales][level];
     *b = (building){.x = x, .phase = phase, .scales = scales};
     b->t.m = m;

@@ -1,4 +1,4 @@
-/* Pointwise ops of two and three inputs, as kern_unary.c. */
+/* Pointwise ops of two and three inputs, as plain_unary.c. */
 #include "kern_map.h"
 #include "point_ops.h"
 
