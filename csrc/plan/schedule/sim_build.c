@@ -7,7 +7,7 @@
 
 static bool hold(cb_sim *sim, uint32_t value_step, uint32_t life, uint32_t made) {
     return CB_PUSH(&sim->arena, sim->hold, (cb_sim_read){value_step, life}) &&
-           CB_PUSH(&sim->arena, sim->hold_made, made);
+           (cb_sim_is_plain(sim) || CB_PUSH(&sim->arena, sim->hold_made, made));
 }
 
 /* Of a run that takes something in: what it reads for that. */
@@ -62,21 +62,26 @@ static bool run_some(cb_sim *sim, uint32_t op, uint32_t anchor, uint32_t made) {
 
 static uint32_t reached_made(const cb_sim *sim, uint32_t op);
 
-static bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor) {
+/* What it takes in is read as well. */
+static bool begin_taking(cb_sim *sim, uint32_t op, uint64_t *taken) {
+    return note_taken(sim, op, CB_ALL_OUTPUTS, taken) &&
+           (!*taken || read_taken(sim, op, CB_ALL_OUTPUTS, *taken));
+}
+
+CB_SIM_INLINE bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
-    if (cb_has_units(sim->f, op)) {
+    if (!plain && cb_has_units(sim->f, op)) {
         bool base = sim->f->base[anchor] == op;
         return run_some(sim, op, anchor, base ? sim->f->useful[op] : reached_made(sim, op));
     }
     uint32_t step = (uint32_t)sim->step.len;
     uint32_t n_in = p->in_begin[op + 1] - p->in_begin[op],
              n_out = p->out_begin[op + 1] - p->out_begin[op];
-    uint64_t taken;
+    uint64_t taken = 0;
     if (!CB_PUSH(&sim->arena, sim->step,
                  (cb_sim_step){op, anchor, (uint32_t)sim->read.len, CB_ALL_OUTPUTS}) ||
-        !note_taken(sim, op, CB_ALL_OUTPUTS, &taken) ||
-        (taken && !read_taken(sim, op, CB_ALL_OUTPUTS, taken)) ||
-        !CB_RESERVE(&sim->arena, sim->read, n_in) || !CB_RESERVE(&sim->arena, sim->life, n_out)) {
+        (!plain && !begin_taking(sim, op, &taken)) || !CB_RESERVE(&sim->arena, sim->read, n_in) ||
+        !CB_RESERVE(&sim->arena, sim->life, n_out)) {
         return false;
     }
     const uint32_t *in = p->in_value + p->in_begin[op];
@@ -102,19 +107,20 @@ static bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor) {
 }
 
 /* Must the op that makes `value` run again before `anchor` may read it? */
-static bool is_due(const cb_sim *sim, uint32_t value, uint32_t anchor) {
+CB_SIM_INLINE bool is_due(const cb_sim *sim, uint32_t value, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
-    uint32_t op = p->value_op[value], s = p->value_storage[value], unit = sim->f->unit[s];
+    uint32_t op = p->value_op[value], s = p->value_storage[value], root = sim->f->root[s];
+    uint32_t unit = plain ? root : sim->f->unit[s];
     if (unit == CB_NONE || (p->op_flags[op] & CB_POP_PLACEHOLDER)) return false;
     if (sim->marked[unit] == anchor && sim->done[unit] != anchor) return true;
-    return op != sim->f->root[s] && sim->value_life[value] != sim->latest[s];
+    return op != root && sim->value_life[value] != sim->latest[s];
 }
 
-static bool any_input_due(const cb_sim *sim, uint32_t op, uint32_t anchor) {
+CB_SIM_INLINE bool any_input_due(const cb_sim *sim, uint32_t op, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
     bool due = false;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !due; j++) {
-        due = is_due(sim, p->in_value[j], anchor);
+        due = is_due(sim, p->in_value[j], anchor, plain);
     }
     return due;
 }
@@ -159,7 +165,8 @@ static bool spread_reach(cb_sim *sim, uint32_t anchor, uint32_t top) {
         cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, id));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t v = p->in_value[j], maker = p->value_op[v];
-            if (!cb_slice_reads(slice, j - p->in_begin[op]) || !is_due(sim, v, anchor)) continue;
+            if (!cb_slice_reads(slice, j - p->in_begin[op]) || !is_due(sim, v, anchor, false))
+                continue;
             uint32_t next = cb_has_units(f, maker) ? f->unit[p->value_storage[v]] : maker;
             if (sim->reached[next] == sim->reach) continue;
             if (!push_reached(sim, next, top)) return false;
@@ -182,31 +189,32 @@ static bool ask_reach(cb_sim *sim, const uint32_t *id, uint32_t n, uint32_t anch
 /* Runs what is due for the inputs of `top`, then `top` itself; depth first with an own stack, two
  * entries a level: op and next input. A unit that is taken in has a level as well, and then is done
  * without a run. */
-static bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor) {
+CB_SIM_INLINE bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
-    if (!any_input_due(sim, top, anchor)) return run_op(sim, top, anchor); /* nearly always */
-    cb_slice slice = slice_now(sim, top, anchor);
+    if (!any_input_due(sim, top, anchor, plain)) /* nearly always */
+        return run_op(sim, top, anchor, plain);
     sim->stack.len = 0;
     if (!CB_PUSH(&sim->arena, sim->stack, top) ||
         !CB_PUSH(&sim->arena, sim->stack, p->in_begin[top]))
         return false;
     while (sim->stack.len > 0) {
         uint32_t id = sim->stack.at[sim->stack.len - 2], j = sim->stack.at[sim->stack.len - 1]++;
-        uint32_t op = cb_unit_op(sim->f, id);
+        uint32_t op = plain ? id : cb_unit_op(sim->f, id);
         if (j < p->in_begin[op + 1]) {
-            if (sim->reached) slice = slice_now(sim, id, anchor);
-            if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
-            if (!is_due(sim, p->in_value[j], anchor)) continue;
+            if (!plain && !cb_slice_reads(slice_now(sim, id, anchor), j - p->in_begin[op]))
+                continue;
+            if (!is_due(sim, p->in_value[j], anchor, plain)) continue;
             uint32_t maker = p->value_op[p->in_value[j]];
             uint32_t unit = sim->f->unit[p->value_storage[p->in_value[j]]];
+            const bool goes_in = !plain && cb_is_taken(&sim->taking, unit);
             sim->stack.at[sim->stack.len - 1] = j; /* look again when the maker has run */
-            if (!CB_PUSH(&sim->arena, sim->stack, cb_is_taken(&sim->taking, unit) ? unit : maker) ||
+            if (!CB_PUSH(&sim->arena, sim->stack, goes_in ? unit : maker) ||
                 !CB_PUSH(&sim->arena, sim->stack, p->in_begin[maker]))
                 return false;
         } else {
             sim->stack.len -= 2;
-            if (cb_is_taken(&sim->taking, id)) sim->done[id] = anchor;
-            else if (!run_op(sim, op, anchor)) return false;
+            if (!plain && cb_is_taken(&sim->taking, id)) sim->done[id] = anchor;
+            else if (!run_op(sim, op, anchor, plain)) return false;
         }
     }
     return true;
@@ -252,7 +260,8 @@ static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t ancho
     early_run run = {.pair = pair, .n = n, .at = first_early(pair, n)};
     while (next_early(sim, &run, anchor, sim->done, anchor)) {
         bool inner = run.id[0] >= sim->f->p->n_op;
-        if (!ask_reach(sim, run.id, run.n_id, anchor) || !run_with_inputs(sim, run.top, anchor))
+        if (!ask_reach(sim, run.id, run.n_id, anchor) ||
+            !run_with_inputs(sim, run.top, anchor, false))
             return false;
         if (opens && !inner && !hold(sim, (uint32_t)sim->step.len - 1, CB_NONE, 0)) return false;
     }
@@ -397,16 +406,17 @@ static void begin(cb_sim *sim, bool copied) {
     cb_sim_fill_none(sim->first_life, p->n_storage);
 }
 
-bool cb_sim_build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_forward_hold) {
+CB_SIM_INLINE bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_forward_hold,
+                         bool plain) {
     const cb_facts *f = sim->f;
     size_t next = 0;
     /* Hoisting adds to the forward, so that what was built before still begins it. */
-    bool plain = n_pair == 0 || cb_pair_anchor(pair[0]) >= f->base_backward;
-    bool copied = plain && sim->forward.known;
+    bool lasts = n_pair == 0 || cb_pair_anchor(pair[0]) >= f->base_backward;
+    bool copied = lasts && sim->forward.known;
     begin(sim, copied);
     for (uint32_t k = copied ? sim->forward.n_base : 0; k < f->n_base; k++) {
         if (k == f->base_backward) {
-            if (plain && !copied && !keep_forward(sim)) return false;
+            if (lasts && !copied && !keep_forward(sim)) return false;
             if (!cross_to_backward(sim)) return false;
             *n_forward_hold = sim->hold.len;
         }
@@ -414,14 +424,14 @@ bool cb_sim_build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_for
         for (; next < n_pair && cb_pair_anchor(pair[next]) <= k; next++) {
             if (cb_pair_anchor(pair[next]) == k) sim->marked[cb_pair_op(pair[next])] = k;
         }
-        if (sim->taking.wished) {
+        if (!plain && sim->taking.wished) {
             cb_taking_begin(&sim->taking);
             if (next > first && !choose_taken(sim, pair + first, next - first, k)) return false;
         }
         if (next > first && !run_early(sim, pair + first, next - first, k)) return false;
-        bool ran = next == 0
-                       ? run_op(sim, f->base[k], k)
-                       : ask_reach(sim, &f->base[k], 1, k) && run_with_inputs(sim, f->base[k], k);
+        bool ran = next == 0 ? run_op(sim, f->base[k], k, plain)
+                             : ask_reach(sim, &f->base[k], 1, k) &&
+                                   run_with_inputs(sim, f->base[k], k, plain);
         if (!ran) return false;
         sim->base_step[k] = (uint32_t)sim->step.len - 1;
     }
@@ -430,4 +440,9 @@ bool cb_sim_build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_for
         *n_forward_hold = sim->hold.len;
     }
     return reach_end(sim);
+}
+
+bool cb_sim_build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_forward_hold) {
+    return cb_sim_is_plain(sim) ? build(sim, pair, n_pair, n_forward_hold, true)
+                                : build(sim, pair, n_pair, n_forward_hold, false);
 }

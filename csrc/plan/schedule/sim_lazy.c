@@ -1,6 +1,6 @@
 /* The lazy backward: what runs again does so right before the first base op that needs it. What is
  * cheaper taken in is so by each that may; it runs by itself for the first that may not. */
-#include "sim.h"
+#include "sim_parts.h"
 
 typedef struct reading {
     uint32_t id, host; /* an op or unit, and the op in whose run it reads */
@@ -17,8 +17,8 @@ typedef struct lazy {
 } lazy;
 
 /* A view of what runs again does so as well, where somebody reads through it. */
-static bool is_view_again(const lazy *z, uint32_t op, uint32_t unit) {
-    return op != cb_unit_op(z->f, unit) && z->recompute[unit] &&
+CB_SIM_INLINE bool is_view_again(const lazy *z, uint32_t op, uint32_t unit, bool plain) {
+    return op != (plain ? unit : cb_unit_op(z->f, unit)) && z->recompute[unit] &&
            z->f->position[op] < z->f->base_backward;
 }
 
@@ -30,49 +30,50 @@ static bool goes_in(const lazy *z, uint32_t host, uint32_t value, uint32_t unit)
     return at != CB_NONE && f->inline_cost_ps[at] <= f->cost_ps[unit];
 }
 
-static bool push(lazy *z, uint32_t id, uint32_t host) {
+static inline bool push(lazy *z, uint32_t id, uint32_t host) {
     return CB_PUSH(z->scratch, z->stack, ((reading){id, host}));
 }
 
 /* Notes the inputs of the ops on the stack as needed at `anchor`, and of those that run again for
  * it. */
-static bool spread_need(lazy *z, bool *again, uint32_t anchor) {
+CB_SIM_INLINE bool spread_need(lazy *z, bool *again, uint32_t anchor, bool plain) {
     const cb_problem *p = z->f->p;
     while (z->stack.len > 0) {
         reading top = z->stack.at[--z->stack.len];
-        uint32_t id = top.id, reader = cb_unit_op(z->f, id);
-        cb_slice slice = cb_slice_of(p, reader, cb_unit_made(z->f, id));
+        uint32_t id = top.id, reader = plain ? id : cb_unit_op(z->f, id);
+        cb_slice slice = {0};
+        if (!plain) slice = cb_slice_of(p, reader, cb_unit_made(z->f, id));
         for (uint32_t j = p->in_begin[reader]; j < p->in_begin[reader + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]], op = z->f->unit[s];
             if (op == CB_NONE || z->f->position[op] >= z->f->base_backward) continue;
-            if (!cb_slice_reads(slice, j - p->in_begin[reader])) continue;
+            if (!plain && !cb_slice_reads(slice, j - p->in_begin[reader])) continue;
             if (z->need[s] == CB_NONE) z->need[s] = anchor;
             uint32_t maker = p->value_op[p->in_value[j]];
-            if (is_view_again(z, maker, op) && !again[maker]) {
+            if (is_view_again(z, maker, op, plain) && !again[maker]) {
                 again[maker] = true;
                 if (!push(z, maker, maker)) return false;
             }
             if (!z->recompute[op] || again[op]) continue;
-            bool in = goes_in(z, top.host, p->in_value[j], op);
+            bool in = !plain && goes_in(z, top.host, p->in_value[j], op);
             if (in && z->inlined[op] == anchor) continue;
             if (in) z->inlined[op] = anchor;
             else again[op] = true;
             if (!CB_PUSH(z->out->arena, z->out->list,
                          cb_pair_make(anchor, in ? op | CB_INLINE : op)) ||
-                !push(z, op, in ? top.host : cb_unit_op(z->f, op)))
+                !push(z, op, plain || !in ? cb_unit_op(z->f, op) : top.host))
                 return false;
         }
     }
     return true;
 }
 
-static bool find_pairs(lazy *z, bool *again) {
+CB_SIM_INLINE bool find_pairs(lazy *z, bool *again, bool plain) {
     const cb_facts *f = z->f;
     for (uint32_t s = 0; s < f->p->n_storage; s++) z->need[s] = CB_NONE;
     z->out->list.len = 0;
     for (uint32_t k = f->base_backward; k < f->n_base; k++) {
         size_t begin = z->out->list.len;
-        if (!push(z, f->base[k], f->base[k]) || !spread_need(z, again, k)) return false;
+        if (!push(z, f->base[k], f->base[k]) || !spread_need(z, again, k, plain)) return false;
         if (z->out->list.len > begin)
             cb_sort_pairs(z->out->list.at + begin, z->out->list.len - begin);
     }
@@ -88,7 +89,9 @@ cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute, uint32_t
     if (f->inlines) z.inlined = CB_NEW(&scratch, uint32_t, f->n_unit);
     for (uint32_t u = 0; z.inlined && u < f->n_unit; u++) z.inlined[u] = CB_NONE;
     z.need = need ? need : CB_NEW(&scratch, uint32_t, f->p->n_storage);
-    bool ok = again && (z.inlined || !f->inlines) && z.need && find_pairs(&z, again);
+    bool plain = !f->unit_begin && !f->inlines;
+    bool ok = again && (z.inlined || !f->inlines) && z.need &&
+              (plain ? find_pairs(&z, again, true) : find_pairs(&z, again, false));
     cb_arena_free(&scratch);
     return ok ? CB_OK : cb_no_memory(err);
 }

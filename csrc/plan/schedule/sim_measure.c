@@ -131,12 +131,12 @@ static bool is_made(const cb_sim *sim, uint32_t life, uint32_t made) {
 }
 
 /* Lives of dropped steps end up with no bytes: made == CB_NONE. */
-static void set_lives(cb_sim *sim, size_t n_forward_hold) {
+CB_SIM_INLINE void set_lives(cb_sim *sim, size_t n_forward_hold, bool plain) {
     const cb_problem *p = sim->f->p;
     for (size_t i = 0; i < sim->life.len; i++) {
         cb_sim_life *life = &sim->life.at[i];
         bool kept = sim->keep.at[life->made] &&
-                    (!sim->reached || is_made(sim, (uint32_t)i, sim->step.at[life->made].made));
+                    (plain || is_made(sim, (uint32_t)i, sim->step.at[life->made].made));
         life->made = life->last = kept ? sim->new_index.at[life->made] : CB_NONE;
     }
     for (size_t t = 0; t < sim->step.len; t++) {
@@ -162,7 +162,7 @@ static int64_t run_time(const cb_sim *sim, const cb_sim_step *step) {
                                      : f->time_ps[step->op];
 }
 
-static uint64_t taken_at(const cb_sim *sim, size_t step) {
+static inline uint64_t taken_at(const cb_sim *sim, size_t step) {
     return sim->taken.len > 0 ? sim->taken.at[step] : 0;
 }
 
@@ -184,15 +184,15 @@ static int64_t taken_cost(cb_sim *sim, size_t step) {
 
 /* `marked` is free by now: it tells first runs from others. Of what an op with an inside makes
  * every run but its base run is another. */
-static int64_t bent_time(cb_sim *sim) {
+CB_SIM_INLINE int64_t bent_time(cb_sim *sim, bool plain) {
     const cb_facts *f = sim->f;
     int64_t cost_ps = 0;
     cb_sim_fill_none(sim->marked, f->n_unit);
     for (size_t t = 0; t < sim->step.len; t++) {
         uint32_t op = sim->step.at[t].op;
         if (!sim->keep.at[t]) continue;
-        cost_ps += taken_cost(sim, t);
-        if (cb_has_units(f, op)) {
+        if (!plain) cost_ps += taken_cost(sim, t);
+        if (!plain && cb_has_units(f, op)) {
             cost_ps += f->position[op] == sim->step.at[t].anchor
                            ? run_time(sim, &sim->step.at[t])
                            : cb_again_cost_ps(f, op, sim->step.at[t].made);
@@ -211,7 +211,7 @@ static uint64_t bytes_again(cb_sim *sim, uint32_t op) {
     return first ? 0 : sim->f->again_bytes[op];
 }
 
-static void measure(cb_sim *sim) {
+CB_SIM_INLINE void measure(cb_sim *sim, bool plain) {
     const cb_facts *f = sim->f;
     if (f->has_again) cb_sim_fill_none(sim->marked, f->n_unit);
     uint64_t *live = sim->live.at, now = 0;
@@ -232,17 +232,17 @@ static void measure(cb_sim *sim) {
         if (!sim->keep.at[t]) continue;
         const cb_sim_step *step = &sim->step.at[t];
         now += live[sim->new_index.at[t]];
-        uint64_t bytes = now + (sim->reached ? cb_run_workspace(f->p, step->op, step->made)
-                                             : f->p->op_workspace[step->op]);
-        uint64_t taken = taken_at(sim, t);
+        uint64_t bytes = now + (plain ? f->p->op_workspace[step->op]
+                                      : cb_run_workspace(f->p, step->op, step->made));
+        uint64_t taken = plain ? 0 : taken_at(sim, t);
         if (taken) bytes += cb_taken_workspace(f->p, step->op, taken);
         if (f->has_again) bytes += bytes_again(sim, step->op);
         if (bytes > sim->moment[step->anchor]) sim->moment[step->anchor] = bytes;
         if (bytes > sim->peak) sim->peak = bytes;
-        sim->time_ps += sim->reached ? run_time(sim, step) : f->time_ps[step->op];
+        sim->time_ps += plain ? f->time_ps[step->op] : run_time(sim, step);
         if (taken) sim->time_ps += cb_taken_time_ps(f->p, step->op, taken, f->device);
     }
-    sim->cost_ps = f->bent ? bent_time(sim) : sim->time_ps;
+    sim->cost_ps = f->bent ? bent_time(sim, plain) : sim->time_ps;
 }
 
 cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pair, cb_error *err) {
@@ -254,10 +254,15 @@ cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pair, cb_error *
         !CB_RESERVE(&sim->arena, sim->live, n + 1)) {
         return cb_no_memory(err);
     }
-    if (sim->reached) mark_kept_outputs(sim);
-    else mark_kept(sim);
-    set_lives(sim, n_forward_hold);
-    measure(sim);
+    if (cb_sim_is_plain(sim)) {
+        mark_kept(sim);
+        set_lives(sim, n_forward_hold, true);
+        measure(sim, true);
+    } else {
+        mark_kept_outputs(sim);
+        set_lives(sim, n_forward_hold, false);
+        measure(sim, false);
+    }
     return CB_OK;
 }
 
