@@ -89,6 +89,8 @@ cb_status cb_context_set_cuda(cb_context *ctx, const cb_cuda_options *options, c
     return CB_OK;
 }
 
+cb_cuda_options cb_context_cuda(const cb_context *ctx) { return ctx->runtime.cuda; }
+
 cb_memory_stats cb_context_memory(const cb_context *ctx) { return cb_alloc_stats(&ctx->alloc); }
 
 uint64_t cb_context_fail_alloc(cb_context *ctx, uint64_t nth) {

@@ -152,12 +152,12 @@ static cb_status enter(cb_step *step, cb_stream *stream, cb_error *err) {
 static cb_status stage_arguments(cb_step *step, const cb_run *run, cb_error *err) {
     const cb_program *p = step->program;
     for (uint32_t i = 0; i < p->n_input; i++)
-        CB_TRY(
-            cb_stage(&step->staging, i, run->inputs[i], p->input[i].bytes, &step->inputs[i], err));
+        CB_TRY(cb_stage(&step->staging, i, run->inputs[i], p->input[i].bytes,
+                        run->there && run->there[i], &step->inputs[i], err));
     for (uint32_t i = 0; i < p->n_output; i++) {
         if (p->operand[p->output[i].operand].space != CB_SPACE_OUTPUT) continue;
         CB_TRY(cb_stage(&step->staging, p->n_input + i, run->outputs[i], p->output[i].bytes,
-                        &step->outputs[i], err));
+                        run->there && run->there[p->n_input + i], &step->outputs[i], err));
     }
     return CB_OK;
 }
@@ -328,11 +328,12 @@ static cb_status fill_rows(cb_step *step, const cb_update *u, cb_error *err) {
         for (uint32_t s = 0; s < n_used(u, k); s++) row->state[s] = u->states[s][k];
         numbers_before(u, k, row->number);
         if (!u->on_host) continue;
-        CB_TRY(cb_stage(&step->staging, gradient->input, row->param, gradient->bytes, &row->param,
-                        err));
+        CB_TRY(cb_stage(&step->staging, gradient->input, row->param, gradient->bytes,
+                        u->there && u->there[k], &row->param, err));
         for (uint32_t s = 0; s < n_used(u, k); s++)
             CB_TRY(cb_stage(&step->staging, state_slot(step, s, k), row->state[s], gradient->bytes,
-                            &row->state[s], err));
+                            u->there && u->there[(1 + s) * step->n_gradients + k], &row->state[s],
+                            err));
     }
     return CB_OK;
 }

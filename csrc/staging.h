@@ -1,6 +1,7 @@
 /* staging.h: copies, in a backend's memory, of arguments that a caller has in the host's. Each
  * argument has a slot, whose block is made when it is first asked for and kept. Where the backend's
- * memory is the host's there are no copies: a slot is the argument itself. */
+ * memory is the host's, or an argument lies in it already, there is no copy: a slot is the argument
+ * itself. */
 #ifndef CB_STAGING_H
 #define CB_STAGING_H
 
@@ -9,7 +10,8 @@
 typedef struct cb_staging {
     const cb_backend *backend;
     void *device;
-    void **block; /* [n_slot] NULL: not there yet */
+    void **block;   /* [n_slot] NULL: not there yet */
+    bool *is_there; /* [n_slot] what was staged last lies in the backend's memory by itself */
     uint32_t n_slot;
 } cb_staging;
 
@@ -17,9 +19,10 @@ CB_MUST_CHECK cb_status cb_staging_init(cb_staging *s, const cb_backend *backend
                                         size_t n_slot, cb_arena *arena, cb_error *err);
 void cb_staging_free(cb_staging *s); /* when no work on a block is left */
 
-/* Where argument `host` of so many bytes is in the backend's memory; NULL: nowhere, it is empty. */
+/* Where argument `host` of so many bytes is in the backend's memory; NULL: nowhere, it is empty.
+ * `there`: it is no memory of the host's, and lies where it should. */
 CB_MUST_CHECK cb_status cb_stage(cb_staging *s, uint32_t slot, void *host, uint64_t bytes,
-                                 void **at, cb_error *err);
+                                 bool there, void **at, cb_error *err);
 /* Puts copies on the stream: of an argument that has a block, to it and back. */
 CB_MUST_CHECK cb_status cb_stage_in(const cb_staging *s, cb_stream *stream, uint32_t slot,
                                     const void *host, uint64_t bytes, cb_error *err);

@@ -98,12 +98,26 @@ cb_status cb_cu_open_driver(cb_cu_driver *driver, const char *path, cb_error *er
     return CB_OK;
 }
 
+/* After these every call of the context fails: what an earlier kernel has done comes out with any
+ * of them. */
+static bool is_lost(int code) {
+    enum { ECC = 214, ILLEGAL_ADDRESS = 700, LAUNCH_TIMEOUT = 702, DESTROYED = 709, ASSERT = 710 };
+    enum { STACK = 714, LAUNCH_FAILED = 719 };
+    return code == ECC || code == ILLEGAL_ADDRESS || code == LAUNCH_TIMEOUT || code == DESTROYED ||
+           code == ASSERT || (code >= STACK && code <= LAUNCH_FAILED);
+}
+
 cb_status cb_cu_failed(const cb_cu_driver *driver, const char *call, int code, cb_error *err) {
     const char *name = NULL, *text = NULL;
     if (driver->cuGetErrorName(code, &name) != 0 || !name) name = "an unknown error";
     if (driver->cuGetErrorString(code, &text) != 0 || !text) text = "no text";
-    return cb_fail(err, code == OUT_OF_MEMORY ? CB_NOMEM : CB_INTERNAL, "%s: %s (%d, %s)", call,
-                   name, code, text);
+    const char *more =
+        is_lost(code)
+            ? ": the device's context is lost with all that lies there; start the process "
+              "again and go on from a checkpoint"
+            : "";
+    return cb_fail(err, code == OUT_OF_MEMORY ? CB_NOMEM : CB_INTERNAL, "%s: %s (%d, %s)%s", call,
+                   name, code, text, more);
 }
 
 cb_status cb_cu_count_devices(const cb_cu_driver *driver, int *n, cb_error *err) {

@@ -124,6 +124,7 @@ typedef struct cb_cuda_options {
  * copied. */
 CB_API CB_MUST_CHECK cb_status cb_context_set_cuda(cb_context *ctx, const cb_cuda_options *options,
                                                    cb_error *err);
+CB_API cb_cuda_options cb_context_cuda(const cb_context *ctx); /* what was set last */
 
 typedef struct cb_memory_stats {
     uint64_t n_alloc;    /* allocations so far */
@@ -340,13 +341,15 @@ CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *wha
 /* A backend's memory is its own: the device's, or for those that run on the host the host's. Where
  * `on_host` is set, arguments lie in the host's memory whatever the backend's is: they are copied
  * there and back (blocks for the copies are kept with the step), and the call ends when all is
- * done; only a device that is lost on the way back leaves some old and some new. Else they lie in
- * the backend's memory, and on a device the call puts the work on a stream and returns;
+ * done; only a device that is lost on the way back leaves some old and some new. Those that `there`
+ * marks lie in the backend's memory all the same, and are not copied. Else all lie in the backend's
+ * memory, and on a device the call puts the work on a stream and returns;
  * cb_step_wait waits for it. */
 typedef struct cb_run {
     void *const *inputs;  /* [n_inputs] contiguous, aligned to their element */
     void *const *outputs; /* [n_outputs] NULL for outputs kept inside */
     bool on_host;         /* where they lie */
+    const bool *there;    /* [n_inputs + n_outputs] NULL: none */
     void *stream;         /* the device's handle of a stream, which stays the caller's; NULL: the
                              device's own. Looked at by nobody on the host */
     uint64_t seed;
@@ -499,9 +502,10 @@ typedef struct cb_update {
     const uint32_t *group;      /* [n_wrt] rows of `hyper` */
     const double *hyper;        /* [n_groups][n_hyper] */
     uint32_t n_groups;
-    int64_t t;       /* number of this step, from 1 */
-    bool on_host;    /* where parameters and states lie: see cb_run */
-    double *numbers; /* [n_wrt][n_number], counted on by the step, the first of which begins them;
+    int64_t t;         /* number of this step, from 1 */
+    bool on_host;      /* where parameters and states lie: see cb_run */
+    const bool *there; /* [(1 + n_state) n_wrt] parameters, then each state; NULL: none */
+    double *numbers;   /* [n_wrt][n_number], counted on by the step, the first of which begins them;
                         NULL where there are none */
 } cb_update;
 /* Whether cb_step_update will take it after the next run; a run may have replaced states that it
@@ -510,6 +514,25 @@ CB_API CB_MUST_CHECK cb_status cb_step_check_update(cb_step *step, const cb_upda
                                                     cb_error *err);
 /* The update, from the gradients of the latest run, on its stream. Not interruptible. */
 CB_API CB_MUST_CHECK cb_status cb_step_update(cb_step *step, const cb_update *update,
+                                              cb_error *err);
+
+/* ---- memory of a device ---------------------------------------------------------------------- */
+
+/* For callers whose arrays stay on the device of a backend (NULL: the first one): the device is the
+ * context's, opened when it is first asked for. Streams are the device's handles; NULL: its own. */
+CB_API CB_MUST_CHECK cb_status cb_memory_alloc(cb_context *ctx, const char *backend, size_t bytes,
+                                               void **block, cb_error *err);
+/* When no work on it is left. NULL is fine. */
+CB_API void cb_memory_free(cb_context *ctx, const char *backend, void *block);
+/* Copies behind what was put on the stream, and waits. */
+CB_API CB_MUST_CHECK cb_status cb_memory_copy(cb_context *ctx, const char *backend, void *stream,
+                                              bool to_host, void *to, const void *from,
+                                              size_t bytes, cb_error *err);
+/* What is put on `after` from now on waits for what was put on `before`. */
+CB_API CB_MUST_CHECK cb_status cb_memory_order(cb_context *ctx, const char *backend, void *before,
+                                               void *after, cb_error *err);
+/* Waits for all work of a stream. */
+CB_API CB_MUST_CHECK cb_status cb_memory_wait(cb_context *ctx, const char *backend, void *stream,
                                               cb_error *err);
 
 /* ---- planning from files ----------------------------------------------------------------------

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from . import report as report
     from . import run as run
     from . import source as source
+    from .device_arrays import DeviceArray
     from .frontend import ops
     from .frontend.graph import Graph
     from .frontend.ops import *  # noqa: F403
@@ -60,8 +61,8 @@ if TYPE_CHECKING:
     from .run.executable import Executable, Planned, Stats
 
 __all__ = [
-    "Array", "BudgetError", "CheckpointPolicy", "Executable", "Frontier", "Graph", "Plan",
-    "Planned", "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint",
+    "Array", "BudgetError", "CheckpointPolicy", "DeviceArray", "Executable", "Frontier", "Graph",
+    "Plan", "Planned", "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint",
     "checkpoint_name", "compile", "example", "frontier", "functional", "get_num_threads", "grad",
     "min_cut", "nn", "ops", "optim", "plan", "plans", "policies", "release_memory",
     "set_num_threads", "trace", "value_and_grad", *OPERATIONS,
@@ -71,7 +72,8 @@ __all__ = [
 # time: `import cutback` takes an eighth of what a first step needs, and a program pays for what it
 # uses (cutback.torch for no operations and no optimizer, a step for no files).
 _HOMES = {
-    "Array": "frontend.tracer", "CheckpointPolicy": "policies", "Executable": "run.executable",
+    "Array": "frontend.tracer", "CheckpointPolicy": "policies",
+    "DeviceArray": "device_arrays", "Executable": "run.executable",
     "Frontier": "planner.tradeoffs", "Graph": "frontend.graph", "Plan": "planner.plan",
     "Planned": "run.executable", "RawArray": "run.arrays", "Stats": "run.executable",
     "Step": "frontend.training", "Traced": "frontend.tracing", "checkpoint": "frontend.regions",

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
+from typing_extensions import disjoint_base
 
 __version__: str
 
@@ -58,6 +59,42 @@ class Graph:
         dump: Callable[[str, str], object] | None = None,
     ) -> Step: ...
 
+@disjoint_base
+class DeviceMemory:
+    """Contiguous elements in a GPU's memory; see cutback.DeviceArray."""
+
+    @classmethod
+    def empty(
+        cls, shape: tuple[int, ...], dtype: str, device: int, stream: int | None, /
+    ) -> Self: ...
+    @classmethod
+    def over(
+        cls,
+        shape: tuple[int, ...],
+        dtype: str,
+        device: int,
+        address: int,
+        writable: bool,
+        owner: object,
+        /,
+    ) -> Self: ...
+    def read(self, array: np.ndarray[Any, Any], /) -> None: ...
+    def write(self, array: np.ndarray[Any, Any], /) -> None: ...
+    def order(self, stream: int | None, /) -> None: ...
+    def to_dlpack(self, versioned: bool, /) -> Any: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def core_dtype(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def writable(self) -> bool: ...
+
 @final
 class Step:
     @property
@@ -67,41 +104,50 @@ class Step:
     @property
     def numbers(self) -> dict[str, Any]: ...
     def text(self, what: str, /) -> str: ...
+    def wait(self) -> float: ...
     def run(
         self,
-        inputs: Sequence[np.ndarray[Any, Any]],
-        outputs: Sequence[np.ndarray[Any, Any] | None],
+        inputs: Sequence[np.ndarray[Any, Any] | DeviceMemory],
+        outputs: Sequence[np.ndarray[Any, Any] | DeviceMemory | None],
         seed: int,
         random_step: int,
         count: np.ndarray[Any, Any] | None = None,
         next: int = 0,
+        stream: int | None = None,
         /,
     ) -> tuple[int, int, float]: ...
     def profile(
         self,
-        inputs: Sequence[np.ndarray[Any, Any]],
-        outputs: Sequence[np.ndarray[Any, Any] | None],
+        inputs: Sequence[np.ndarray[Any, Any] | DeviceMemory],
+        outputs: Sequence[np.ndarray[Any, Any] | DeviceMemory | None],
         seed: int,
         random_step: int,
         /,
     ) -> tuple[tuple[tuple[int, ...], float, int], ...]: ...
     def train(
         self,
-        inputs: Sequence[np.ndarray[Any, Any]],
-        outputs: Sequence[np.ndarray[Any, Any] | None],
+        inputs: Sequence[np.ndarray[Any, Any] | DeviceMemory],
+        outputs: Sequence[np.ndarray[Any, Any] | DeviceMemory | None],
         seed: int,
         random_step: int,
         optimizer: str | Expression,
-        states: Sequence[Sequence[np.ndarray[Any, Any] | None]],
+        states: Sequence[Sequence[np.ndarray[Any, Any] | DeviceMemory | None]],
         group_of: Sequence[int],
         groups: Sequence[tuple[float, ...]],
         t: np.ndarray[Any, Any],
         numbers: np.ndarray[Any, Any],
         count: np.ndarray[Any, Any] | None = None,
         next: int = 0,
+        stream: int | None = None,
         /,
     ) -> tuple[int, int, float]: ...
 
+def device_order(before: int | None, after: int | None, /) -> None: ...
+def device_ordinal() -> int: ...
+def has_cuda() -> bool: ...
+def dlpack_parts(
+    tensor: Any, name: str, stream: int, /
+) -> tuple[str, tuple[int, ...], tuple[int, ...] | None, int, int, int, bool, object]: ...
 def get_num_threads() -> int: ...
 def set_num_threads(n: int, /) -> None: ...
 def memory() -> dict[str, int]: ...

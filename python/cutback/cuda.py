@@ -12,9 +12,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from . import _native, cuda_libraries
+from . import _native, cuda_libraries, device_arrays, tree
+from .device_arrays import DeviceArray as DeviceArray
 
 if TYPE_CHECKING:
     from .devices import Device
@@ -93,6 +94,28 @@ def prepare(ordinal: int = 0) -> str:
     keeps = bool(os.environ.get("CUTBACK_CUDA_KEEP_SOURCES"))
     _native.set_cuda(driver.path, compiler.path, str(cache_folder()), ordinal, as_ptx, keeps)
     return devices[ordinal][0]
+
+
+def to_device(arrays: Any) -> Any:
+    """Copies of arrays, nested as they are, in the memory of the GPU that steps run on: parameters
+    and data for steps with ``device="cuda"``, which then copy nothing.
+
+    Raises:
+        LibraryError: no driver, or none that can be used.
+        TypeError: a dtype that is not supported.
+    """
+    if not _native.has_cuda():
+        prepare()
+    leaves, structure = tree.flatten(arrays)
+    return tree.unflatten(structure, [device_arrays.to_device(leaf) for leaf in leaves])
+
+
+def to_host(arrays: Any) -> Any:
+    """NumPy copies of arrays of a device, nested as they are; others stay themselves."""
+    leaves, structure = tree.flatten(arrays)
+    return tree.unflatten(
+        structure, [leaf.numpy() if isinstance(leaf, DeviceArray) else leaf for leaf in leaves]
+    )
 
 
 def _row_of(name: str) -> str:

@@ -40,7 +40,8 @@ static PyObject *compile_graph(cb_py_graph *graph, cb_compile_options *options,
         cb_step_free(core);
         return NULL;
     }
-    return cb_py_step_wrap(state, graph->context, core, options->wrt, options->n_wrt);
+    return cb_py_step_wrap(state, graph->context, core, options->wrt, options->n_wrt,
+                           options->backend && strcmp(options->backend, "cuda") == 0);
 }
 
 /* A forward graph has no backward; one that was read from text may have. */

@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 
 typedef struct dl_device {
-    int32_t type, id; /* type 1: CPU, 3: page-locked host memory */
+    int32_t type, id; /* type 1: CPU, 2: CUDA, 3: page-locked host memory */
 } dl_device;
 
 typedef struct dl_dtype {
@@ -87,18 +87,22 @@ static bool dtype_of(dl_dtype type, cb_dtype *out) {
 }
 
 /* Asks for a capsule that may say read-only; exporters from before 2024 do not know the argument.
- */
-static PyObject *request(PyObject *object) {
+ * `stream`: that of who will use the tensor; NULL: there are no streams. */
+static PyObject *request(PyObject *object, PyObject *stream) {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     if (!method) return NULL;
     PyObject *none = PyTuple_New(0), *version = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
-    PyObject *capsule = none && version ? PyObject_Call(method, none, version) : NULL;
-    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    PyObject *before = stream ? Py_BuildValue("{sO}", "stream", stream) : PyDict_New();
+    bool ready = none && version && before;
+    if (ready && stream) ready = PyDict_SetItemString(version, "stream", stream) == 0;
+    PyObject *capsule = ready ? PyObject_Call(method, none, version) : NULL;
+    if (ready && !capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
-        capsule = PyObject_CallNoArgs(method);
+        capsule = PyObject_Call(method, none, before);
     }
     Py_XDECREF(none);
     Py_XDECREF(version);
+    Py_XDECREF(before);
     Py_DECREF(method);
     return capsule;
 }
@@ -159,11 +163,46 @@ PyObject *cb_py_from_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
     const char *name;
     bool writable;
     if (!PyArg_ParseTuple(args, "Os:from_dlpack", &object, &name)) return NULL;
-    PyObject *capsule = request(object);
+    PyObject *capsule = request(object, NULL);
     if (!capsule) return NULL;
     const dl_tensor *tensor = consume(capsule, &writable, &owner);
     Py_DECREF(capsule);
     return tensor ? view_tensor(tensor, name, writable, owner) : NULL;
+}
+
+static PyObject *lengths(const int64_t *at, int32_t n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (int32_t i = 0; tuple && i < n; i++) {
+        PyObject *length = PyLong_FromLongLong(at[i]);
+        if (!length) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, i, length);
+    }
+    return tuple;
+}
+
+PyObject *cb_py_dlpack_parts(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *object, *stream, *owner;
+    const char *name;
+    bool writable;
+    cb_dtype dtype;
+    if (!PyArg_ParseTuple(args, "OsO:dlpack_parts", &object, &name, &stream)) return NULL;
+    PyObject *capsule = request(object, stream);
+    if (!capsule) return NULL;
+    const dl_tensor *t = consume(capsule, &writable, &owner);
+    Py_DECREF(capsule);
+    if (!t) return NULL;
+    const dl_dtype type = t->dtype;
+    if (!dtype_of(type, &dtype)) {
+        Py_DECREF(owner);
+        return PyErr_Format(PyExc_TypeError,
+                            "%s: DLPack type (code %d, %d bits, %d lanes) is not supported", name,
+                            type.code, type.bits, type.lanes);
+    }
+    PyObject *strides = t->strides ? lengths(t->strides, t->ndim) : Py_NewRef(Py_None);
+    char *at = t->data ? (char *)t->data + t->byte_offset : NULL;
+    return Py_BuildValue("(sNNNiiNN)", cb_dtype_name(dtype), lengths(t->shape, t->ndim), strides,
+                         PyLong_FromVoidPtr(at), t->device.type, t->device.id,
+                         PyBool_FromLong(writable), owner);
 }
 
 /* ---- export
@@ -172,22 +211,48 @@ PyObject *cb_py_from_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
 /* An exported tensor and what its pointers point to, in one block. */
 typedef struct exported {
     dl_managed managed;
+    dl_managed_versioned versioned;
     int64_t shape[CB_MAX_RANK];
     PyObject *array;
 } exported;
 
-static void release_export(dl_managed *managed) {
-    exported *e = managed->manager;
+static void release(exported *e) {
     PyGILState_STATE gil = PyGILState_Ensure(); /* the consumer may call from any thread */
     Py_DECREF(e->array);
     PyMem_Free(e);
     PyGILState_Release(gil);
 }
 
+static void release_old(dl_managed *managed) { release(managed->manager); }
+static void release_new(dl_managed_versioned *managed) { release(managed->manager); }
+
 static void release_unused(PyObject *capsule) {
-    if (!PyCapsule_IsValid(capsule, OLD_NAME)) return; /* consumed */
-    dl_managed *managed = PyCapsule_GetPointer(capsule, OLD_NAME);
-    managed->deleter(managed);
+    const char *name = PyCapsule_GetName(capsule);
+    if (strcmp(name, OLD_NAME) == 0)
+        release(((dl_managed *)PyCapsule_GetPointer(capsule, name))->manager);
+    if (strcmp(name, NEW_NAME) == 0)
+        release(((dl_managed_versioned *)PyCapsule_GetPointer(capsule, name))->manager);
+}
+
+/* A capsule over memory that `array` keeps. */
+static PyObject *export(PyObject *array, dl_tensor tensor, const cb_shape *shape, bool versioned,
+                        bool writable) {
+    exported *e = PyMem_Calloc(1, sizeof *e);
+    if (!e) return PyErr_NoMemory();
+    memcpy(e->shape, shape->dim, sizeof e->shape);
+    e->array = Py_NewRef(array);
+    tensor.ndim = shape->rank;
+    tensor.shape = e->shape;
+    e->managed = (dl_managed){.tensor = tensor, .manager = e, .deleter = release_old};
+    e->versioned = (dl_managed_versioned){.major = 1,
+                                          .manager = e,
+                                          .deleter = release_new,
+                                          .flags = writable ? 0 : 1,
+                                          .tensor = tensor};
+    void *managed = versioned ? (void *)&e->versioned : (void *)&e->managed;
+    PyObject *capsule = PyCapsule_New(managed, versioned ? NEW_NAME : OLD_NAME, release_unused);
+    if (!capsule) release(e);
+    return capsule;
 }
 
 static dl_dtype type_of(cb_dtype dtype) {
@@ -213,22 +278,15 @@ PyObject *cb_py_to_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
                         "to_dlpack needs a contiguous array of the dtype it is exported as");
         return NULL;
     }
-    exported *e = PyMem_Calloc(1, sizeof *e);
-    if (!e) return PyErr_NoMemory();
-    memcpy(e->shape, view.shape.dim, sizeof e->shape);
-    e->array = Py_NewRef(array);
-    e->managed.manager = e;
-    e->managed.deleter = release_export;
-    e->managed.tensor = (dl_tensor){
-        .data = view.data,
-        .device = {1, 0},
-        .ndim = view.shape.rank,
-        .dtype = type_of(dtype),
-        .shape = e->shape,
-    };
-    PyObject *capsule = PyCapsule_New(&e->managed, OLD_NAME, release_unused);
-    if (!capsule) release_export(&e->managed);
-    return capsule;
+    const dl_tensor tensor = {.data = view.data, .device = {1, 0}, .dtype = type_of(dtype)};
+    return export(array, tensor, &view.shape, false, true);
+}
+
+PyObject *cb_py_export_device(cb_py_device_memory *memory, bool versioned) {
+    const dl_tensor tensor = {
+        .data = memory->data, .device = {2, memory->device}, .dtype = type_of(memory->dtype)};
+    memory->is_shared = true;
+    return export((PyObject *)memory, tensor, &memory->shape, versioned, memory->writable);
 }
 
 /* ---- many tensors of one library ------------------------------------------------------------- */

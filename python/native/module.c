@@ -146,6 +146,14 @@ static PyMethodDef module_methods[] = {
      "when it is first used"},
     {"from_dlpack", cb_py_from_dlpack, METH_VARARGS,
      "from_dlpack(tensor, name, /) -> (ndarray, dtype)"},
+    {"device_order", cb_py_device_order_streams, METH_VARARGS,
+     "device_order(before, after, /): what is put on stream after waits for what is on before"},
+    {"device_ordinal", cb_py_device_ordinal, METH_NOARGS,
+     "device_ordinal() -> of the GPU that backend=\"cuda\" runs on"},
+    {"has_cuda", cb_py_has_cuda, METH_NOARGS, "has_cuda() -> were libraries named by set_cuda?"},
+    {"dlpack_parts", cb_py_dlpack_parts, METH_VARARGS,
+     "dlpack_parts(tensor, name, stream, /) -> (dtype, shape, strides or None, address, kind of "
+     "device, its number, writable, owner)"},
     {"to_dlpack", cb_py_to_dlpack, METH_VARARGS, "to_dlpack(array, dtype, /) -> capsule"},
     {NULL, NULL, 0, NULL},
 };
@@ -175,6 +183,7 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &cb_py_step_spec, &state->step_type) < 0) return -1;
     if (add_type(module, &cb_py_table_spec, &state->table_type) < 0) return -1;
     if (add_type(module, &cb_py_expression_spec, &state->expression_type) < 0) return -1;
+    if (add_type(module, &cb_py_device_memory_spec, &state->memory_type) < 0) return -1;
     const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
     return PyModule_AddStringConstant(module, "__version__", version);
 }
@@ -185,6 +194,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->step_type);
     Py_VISIT(state->table_type);
     Py_VISIT(state->expression_type);
+    Py_VISIT(state->memory_type);
     Py_VISIT(state->budget_error);
     Py_VISIT(state->keeper);
     return 0;
@@ -196,6 +206,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->step_type);
     Py_CLEAR(state->table_type);
     Py_CLEAR(state->expression_type);
+    Py_CLEAR(state->memory_type);
     Py_CLEAR(state->budget_error);
     Py_CLEAR(state->keeper);
     return 0;
@@ -218,7 +229,7 @@ static PyModuleDef_Slot module_slots[] = {
     {0, NULL},
 };
 
-static PyModuleDef module_def = {
+PyModuleDef cb_py_module_def = {
     PyModuleDef_HEAD_INIT,
     .m_name = "cutback._native",
     .m_doc = "The core of cutback; the package is its only user.",
@@ -231,4 +242,4 @@ static PyModuleDef module_def = {
 };
 
 PyMODINIT_FUNC PyInit__native(void);
-PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module_def); }
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&cb_py_module_def); }

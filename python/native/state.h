@@ -20,23 +20,25 @@
 typedef struct cb_py_context {
     atomic_size_t refs;
     cb_context *core;
-    PyThread_type_lock lock; /* guards n_working and n_forks */
+    PyThread_type_lock lock; /* guards n_working, n_forks and the pool */
     size_t
         n_working; /* calls inside the core with the GIL released: the pool may not be exchanged */
-    uint64_t n_forks;     /* cb_fork_count when n_working was counted */
-    char blas_name[64];   /* "scipy-openblas 0.3.31", "" when none was found */
-    char blas_path[1024]; /* file it was found in */
-    int blas_bits;        /* widest vectors its kernels use; 0: unknown */
+    uint64_t n_forks;               /* cb_fork_count when n_working was counted */
+    char blas_name[64];             /* "scipy-openblas 0.3.31", "" when none was found */
+    char blas_path[1024];           /* file it was found in */
+    int blas_bits;                  /* widest vectors its kernels use; 0: unknown */
+    struct cb_py_device_pool *pool; /* device_memory.c; under the lock */
 } cb_py_context;
 
 typedef struct cb_py_state {
-    PyTypeObject *graph_type, *step_type, *table_type, *expression_type;
+    PyTypeObject *graph_type, *step_type, *table_type, *expression_type, *memory_type;
     PyObject *budget_error;
     PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
     cb_py_context *context;  /* NULL until first use */
 } cb_py_state;
 
+extern struct PyModuleDef cb_py_module_def;
 cb_py_state *cb_py_state_of(PyObject *module);
 cb_py_state *cb_py_state_of_object(PyObject *self); /* of an instance of one of our types */
 
@@ -104,6 +106,8 @@ typedef struct cb_py_step {
     uint32_t n_wrt;
     uint32_t *wrt;   /* [n_wrt] positions of the inputs that have gradients */
     void **pointers; /* [n_inputs + n_outputs + (1 + CB_MAX_STATES) n_wrt] scratch of a run */
+    bool *there;     /* likewise: which lie on the device */
+    bool on_device;  /* its backend has arrays of its own */
     PyThread_type_lock lock; /* one run at a time */
     atomic_ulong owner;      /* thread that holds the lock, 0: none */
     uint64_t n_forks;        /* cb_fork_count when the lock was made */
@@ -115,7 +119,28 @@ extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
 /* A Step of the graph; `args` and `kwargs` as Graph.compile takes them. */
 PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
-                          const uint32_t *wrt, uint32_t n_wrt); /* takes `core`, also on failure */
+                          const uint32_t *wrt, uint32_t n_wrt,
+                          bool on_device); /* takes `core`, also on failure */
+
+/* ---- step_arrays.c --------------------------------------------------------------------------- */
+
+/* What one run needs; tuples keep the arrays alive while the GIL is released. */
+typedef struct cb_py_run_arrays {
+    PyObject *inputs, *outputs;      /* tuples */
+    PyObject *states[CB_MAX_STATES]; /* tuples, NULL from `n_state` on */
+    bool is_stepped;                 /* an optimizer updates the parameters */
+    uint32_t n_state;
+    const char *state_name[CB_MAX_STATES];
+} cb_py_run_arrays;
+
+/* Checks every array and fills step->pointers and ->there: inputs, outputs, then for an optimizer
+ * parameters and each of its states. */
+int cb_py_bind(cb_py_step *step, const cb_py_run_arrays *run);
+/* Around a run on a stream that is not waited for: it comes behind what is pending on arrays of the
+ * device, and then its own work is. */
+cb_status cb_py_before_run(const cb_py_step *step, const cb_py_run_arrays *run, void *stream,
+                           cb_error *err);
+void cb_py_leave_pending(const cb_py_step *step, const cb_py_run_arrays *run, void *stream);
 
 /* ---- optimizer.c ----------------------------------------------------------------------------- */
 
@@ -222,6 +247,36 @@ const void *cb_py_exchange_of(PyObject *capsule);
 const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor *out);
 /* Whether element i of one belongs to element i of the other; if not, why. */
 bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const char **why);
+
+/* (object, name, stream) -> (dtype, shape, strides or None, address, kind and number of the device,
+ * writable, owner) */
+PyObject *cb_py_dlpack_parts(PyObject *module, PyObject *args);
+
+/* ---- device_memory.c ------------------------------------------------------------------------- */
+
+typedef struct cb_py_device_memory {
+    PyObject_HEAD cb_py_context *context;
+    PyObject *owner; /* keeps memory that is not ours; NULL: ours */
+    void *data;
+    size_t bytes;
+    cb_dtype dtype;
+    cb_shape shape;
+    int device;
+    bool writable, is_ours;
+    bool is_shared;  /* others than our steps, or steps on several streams, have seen it */
+    bool is_pending; /* work of `stream` may not be done with it */
+    void *stream;
+} cb_py_device_memory;
+
+typedef struct cb_py_device_pool cb_py_device_pool;
+extern PyType_Spec cb_py_device_memory_spec;
+void cb_py_device_pool_empty(cb_py_context *context);
+PyObject *cb_py_device_order_streams(PyObject *module, PyObject *args); /* (before, after) */
+PyObject *cb_py_device_ordinal(PyObject *module, PyObject *none);
+PyObject *cb_py_has_cuda(PyObject *module, PyObject *none);
+/* What is put on the stream from now on comes behind what is pending. */
+cb_status cb_py_device_order(cb_py_device_memory *memory, void *stream, cb_error *err);
+PyObject *cb_py_export_device(cb_py_device_memory *memory, bool versioned); /* dlpack_bridge.c */
 
 /* ---- drawing.c ------------------------------------------------------------------------------- */
 

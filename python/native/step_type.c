@@ -1,5 +1,4 @@
-/* step_type.c: the type _native.Step, a compiled training step, and the checks of the arrays it
- * runs on. */
+/* step_type.c: the type _native.Step, a compiled training step. */
 #include "state.h"
 
 #include "base/dtype.h"
@@ -11,7 +10,7 @@ static PyObject *raise(cb_py_step *self, const cb_error *error) {
 }
 
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
-                          const uint32_t *wrt, uint32_t n_wrt) {
+                          const uint32_t *wrt, uint32_t n_wrt, bool on_device) {
     cb_py_step *self = (cb_py_step *)state->step_type->tp_alloc(state->step_type, 0);
     if (!self) {
         cb_step_free(core);
@@ -22,11 +21,13 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
     size_t n_pointers =
         cb_step_n_inputs(core) + cb_step_n_outputs(core) + (1 + CB_MAX_STATES) * (size_t)n_wrt;
     self->n_wrt = n_wrt;
+    self->on_device = on_device;
     self->wrt = PyMem_New(uint32_t, (size_t)n_wrt + 1);
     self->pointers = PyMem_New(void *, n_pointers + 1);
+    self->there = PyMem_New(bool, n_pointers + 1);
     self->lock = PyThread_allocate_lock();
     self->n_forks = cb_fork_count();
-    if (!self->wrt || !self->pointers || !self->lock) {
+    if (!self->wrt || !self->pointers || !self->there || !self->lock) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -46,140 +47,10 @@ static void step_dealloc(cb_py_step *self) {
     cb_py_context_release(self->context);
     PyMem_Free(self->wrt);
     PyMem_Free(self->pointers);
+    PyMem_Free(self->there);
     if (self->lock) PyThread_free_lock(self->lock);
     type->tp_free(self);
     Py_DECREF(type);
-}
-
-/* ---- checks of arrays
- * ------------------------------------------------------------------------------------ */
-
-static int check_type(const cb_argument_info *info, const char *name, const cb_py_view *view) {
-    bool stands_in = view->is_bits16 && info->dtype == CB_BF16;
-    bool same_dtype = stands_in || (view->known_dtype && view->dtype == info->dtype);
-    if (same_dtype && cb_shape_equal(&view->shape, &info->shape)) return 0;
-    char wanted[CB_SHAPE_TEXT], given[CB_SHAPE_TEXT];
-    PyErr_Format(same_dtype ? PyExc_ValueError : PyExc_TypeError, "%s: expected %s %s, got %s %s",
-                 name, cb_dtype_name(info->dtype), cb_shape_text(&info->shape, wanted),
-                 view->known_dtype ? cb_dtype_name(view->dtype) : "an unsupported dtype",
-                 cb_shape_text(&view->shape, given));
-    return -1;
-}
-
-/* `given`: the array takes a gradient, and its owner looks for that in it; a copy would not do. */
-static int check_layout(PyObject *array, const char *name, const cb_py_view *view, bool written,
-                        bool given) {
-    if (!view->contiguous) {
-        PyObject *strides = cb_py_strides_text(array);
-        if (strides) {
-            char shape[CB_SHAPE_TEXT];
-            PyErr_Format(
-                PyExc_ValueError,
-                "%s: an array of shape %s with strides %U (bytes) is not contiguous; pass %s", name,
-                cb_shape_text(&view->shape, shape), strides,
-                given ? "one from np.empty" : "np.ascontiguousarray(x)");
-            Py_DECREF(strides);
-        }
-        return -1;
-    }
-    if (!view->aligned) {
-        PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its elements; pass %s",
-                     name, given ? "one from np.empty" : "np.array(x)");
-        return -1;
-    }
-    if (written && !view->writable) {
-        PyErr_Format(PyExc_ValueError, "%s: the array is read-only, but the step %s", name,
-                     given ? "writes to it" : "updates it in place; pass x.copy()");
-        return -1;
-    }
-    return 0;
-}
-
-/* What one run needs; tuples keep the arrays alive while the GIL is released. */
-typedef struct run_arrays {
-    PyObject *inputs, *outputs;      /* tuples */
-    PyObject *states[CB_MAX_STATES]; /* tuples, NULL from `n_state` on */
-    bool is_stepped;                 /* an optimizer updates the parameters */
-    uint32_t n_state;
-    const char *state_name[CB_MAX_STATES];
-} run_arrays;
-
-/* Checks one array and takes its address. Overlaps are found by the core. */
-static int take(PyObject *array, const cb_argument_info *info, const char *name, bool written,
-                bool given, void **out) {
-    cb_py_view view;
-    if (cb_py_view_of(array, name, &view) < 0) return -1;
-    if (check_type(info, name, &view) < 0 || check_layout(array, name, &view, written, given) < 0)
-        return -1;
-    *out = view.data;
-    return 0;
-}
-
-/* A gradient has the name of what it is of, which may be given, too. */
-static int take_output(PyObject *array, const cb_argument_info *info, void **out) {
-    const bool is_gradient = info->role_or_kind == 2;
-    char name[256];
-    PyOS_snprintf(name, sizeof name, is_gradient ? "out, for the gradient of %s" : "%s",
-                  info->name);
-    return take(array, info, name, true, is_gradient, out);
-}
-
-static bool is_wrt(const cb_py_step *self, uint32_t input) {
-    for (uint32_t k = 0; k < self->n_wrt; k++) {
-        if (self->wrt[k] == input) return true;
-    }
-    return false;
-}
-
-static bool has_state(const cb_py_step *self, uint32_t input) {
-    for (uint32_t i = 0; i < cb_step_n_outputs(self->core); i++) {
-        cb_argument_info info = cb_step_output(self->core, i);
-        if (info.role_or_kind == 1 && info.input == input) return true;
-    }
-    return false;
-}
-
-/* Checks the arrays of an optimizer: None where a parameter lacks a state, which the core minds
- * only where its group has it. */
-static int bind_states(cb_py_step *self, const run_arrays *run, void **params) {
-    for (uint32_t k = 0; k < self->n_wrt; k++) params[k] = self->pointers[self->wrt[k]];
-    for (uint32_t s = 0; s < run->n_state; s++) {
-        void **state = params + (size_t)(1 + s) * self->n_wrt;
-        if (cb_py_check_count(run->states[s], self->n_wrt, "arrays of an optimizer state") < 0)
-            return -1;
-        for (uint32_t k = 0; k < self->n_wrt; k++) {
-            cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
-            PyObject *array = PyTuple_GET_ITEM(run->states[s], k);
-            state[k] = NULL;
-            if (array == Py_None) continue;
-            if (take(array, &info, run->state_name[s], true, false, &state[k]) < 0) return -1;
-        }
-    }
-    return 0;
-}
-
-/* Checks every array and fills self->pointers: inputs, outputs, then for an optimizer parameters
- * and each of its states. */
-static int bind(cb_py_step *self, run_arrays *run) {
-    uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
-    void **outputs = self->pointers + n_in;
-    if (cb_py_check_count(run->inputs, n_in, "inputs") < 0 ||
-        cb_py_check_count(run->outputs, n_out, "outputs") < 0)
-        return -1;
-    for (uint32_t i = 0; i < n_in; i++) {
-        cb_argument_info info = cb_step_input(self->core, i);
-        bool written = has_state(self, i) || (run->is_stepped && is_wrt(self, i));
-        PyObject *array = PyTuple_GET_ITEM(run->inputs, i);
-        if (take(array, &info, info.name, written, false, &self->pointers[i]) < 0) return -1;
-    }
-    for (uint32_t i = 0; i < n_out; i++) {
-        cb_argument_info info = cb_step_output(self->core, i);
-        PyObject *array = PyTuple_GET_ITEM(run->outputs, i);
-        outputs[i] = NULL;
-        if (array == Py_None && (info.inside || info.role_or_kind == 1)) continue;
-        if (take_output(array, &info, &outputs[i]) < 0) return -1;
-    }
-    return run->is_stepped ? bind_states(self, run, outputs + n_out) : 0;
 }
 
 /* ---- running
@@ -251,22 +122,56 @@ static int steps_taken(const cb_py_optimizer *opt, int64_t *taken) {
     return -1;
 }
 
-static PyObject *execute(cb_py_step *self, const cb_run *settings, const cb_py_optimizer *opt,
-                         const draw_count *draws) {
+/* Whether arguments lie on the host and on the device: what is on the host is copied, and the call
+ * waits for that. */
+static void places(const cb_py_step *self, const cb_py_run_arrays *run, bool *host, bool *device) {
+    size_t n = cb_step_n_inputs(self->core) + cb_step_n_outputs(self->core);
+    if (run->is_stepped) n += (1 + (size_t)run->n_state) * self->n_wrt;
+    *host = *device = false;
+    for (size_t i = 0; i < n; i++) {
+        *host |= self->pointers[i] && !self->there[i];
+        *device |= self->there[i];
+    }
+    *host |= !*device;
+}
+
+/* A stream that nobody names is the device's own: what others have put on theirs is on the legacy
+ * stream, or before it. */
+static int order_arrays(cb_py_step *self, const cb_py_run_arrays *arrays, void *stream) {
+    void *const legacy = (void *)1;
+    cb_error error;
+    cb_status status = cb_py_before_run(self, arrays, stream, &error);
+    if (status == CB_OK && !stream)
+        status = cb_memory_order(self->context->core, "cuda", legacy, NULL, &error);
+    if (status == CB_OK) return 0;
+    raise(self, &error);
+    return -1;
+}
+
+static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const cb_run *settings,
+                         const cb_py_optimizer *opt, const draw_count *draws) {
     uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
     void **params = self->pointers + n_in + n_out;
     void *const *states[CB_MAX_STATES];
+    bool on_host, on_device;
+    places(self, arrays, &on_host, &on_device);
     cb_run run = *settings;
     run.inputs = self->pointers;
     run.outputs = self->pointers + n_in;
-    run.on_host = true;
+    run.on_host = on_host;
+    run.there = self->there;
     run.poll = cb_py_poll;
     cb_run_result result = {0};
     cb_error error = {0};
     int64_t taken;
     if (steps_taken(opt, &taken) < 0) return NULL;
+    if (on_device && order_arrays(self, arrays, run.stream) < 0) return NULL;
     for (size_t s = 0; s < CB_MAX_STATES; s++) states[s] = params + (1 + s) * self->n_wrt;
-    cb_update update = {.params = params, .states = states, .t = taken + 1, .on_host = true};
+    cb_update update = {.params = params,
+                        .states = states,
+                        .t = taken + 1,
+                        .on_host = on_host,
+                        .there = self->there + n_in + n_out};
     if (opt) {
         update.optimizer = opt->core;
         update.group = opt->group;
@@ -275,33 +180,36 @@ static PyObject *execute(cb_py_step *self, const cb_run *settings, const cb_py_o
         update.numbers = opt->number;
     }
 
+    const bool waits = on_host || !run.stream;
     double seconds = 0;
     cb_py_work work;
     cb_py_work_begin(&work, self->context);
     run.poll_user = &work;
     cb_status status = opt ? cb_step_check_update(self->core, &update, &error) : CB_OK;
     if (status == CB_OK) status = cb_step_run(self->core, &run, &result, &error);
-    if (status == CB_OK && opt) {
-        status = cb_step_update(self->core, &update, &error);
-        if (status == CB_OK) *opt->t = taken + 1;
-    }
+    if (status == CB_OK && opt) status = cb_step_update(self->core, &update, &error);
+    if (status == CB_OK && waits) status = cb_step_wait(self->core, &seconds, &error);
+    if (status == CB_OK && opt) *opt->t = taken + 1;
     if (status == CB_OK && draws && draws->at) *draws->at = draws->next;
-    if (status == CB_OK) status = cb_step_wait(self->core, &seconds, &error);
+    if (status != CB_OK && !waits) /* what was put on the stream before it failed */
+        (void)(cb_memory_wait(self->context->core, "cuda", run.stream, NULL) == CB_OK);
     cb_py_work_end(&work);
+    if (status == CB_OK && !waits) cb_py_leave_pending(self, arrays, run.stream);
     if (status != CB_OK) return raise(self, &error);
     return Py_BuildValue("(KKd)", (unsigned long long)result.peak_bytes,
                          (unsigned long long)result.n_alloc, seconds);
 }
 
-static PyObject *bind_and_execute(cb_py_step *self, run_arrays *run, const cb_run *settings,
-                                  const cb_py_optimizer *opt, const draw_count *draws) {
+static PyObject *bind_and_execute(cb_py_step *self, const cb_py_run_arrays *run,
+                                  const cb_run *settings, const cb_py_optimizer *opt,
+                                  const draw_count *draws) {
     if (lock(self) < 0) return NULL;
-    PyObject *result = bind(self, run) == 0 ? execute(self, settings, opt, draws) : NULL;
+    PyObject *result = cb_py_bind(self, run) == 0 ? execute(self, run, settings, opt, draws) : NULL;
     unlock(self);
     return result;
 }
 
-static void drop_arrays(run_arrays *run) {
+static void drop_arrays(cb_py_run_arrays *run) {
     Py_XDECREF(run->inputs);
     Py_XDECREF(run->outputs);
     for (int s = 0; s < CB_MAX_STATES; s++) Py_XDECREF(run->states[s]);
@@ -326,20 +234,29 @@ static int parse_draws(PyObject *count, long long next, draw_count *out) {
     return count == Py_None ? 0 : parse_count(count, "the count of random steps", &out->at);
 }
 
-/* run(inputs, outputs, seed, random_step, count, next) -> (peak_bytes, n_alloc, seconds) */
+/* None: the device's own, and the call waits. */
+static int parse_stream(PyObject *stream, void **out) {
+    *out = stream == Py_None ? NULL : PyLong_AsVoidPtr(stream);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* run(inputs, outputs, seed, random_step, count, next, stream) -> (peak_bytes, n_alloc, seconds) */
 static PyObject *step_run(cb_py_step *self, PyObject *args) {
-    PyObject *inputs, *outputs, *count = Py_None;
+    PyObject *inputs, *outputs, *count = Py_None, *stream = Py_None;
     unsigned long long seed;
     unsigned int random_step;
     long long next = 0;
     draw_count draws = {0};
-    if (!PyArg_ParseTuple(args, "OOKI|OL:run", &inputs, &outputs, &seed, &random_step, &count,
-                          &next))
+    cb_run settings = {0};
+    if (!PyArg_ParseTuple(args, "OOKI|OLO:run", &inputs, &outputs, &seed, &random_step, &count,
+                          &next, &stream))
         return NULL;
-    if (parse_draws(count, next, &draws) < 0) return NULL;
-    run_arrays run = {.inputs = PySequence_Tuple(inputs)};
+    if (parse_draws(count, next, &draws) < 0 || parse_stream(stream, &settings.stream) < 0)
+        return NULL;
+    settings.seed = seed;
+    settings.random_step = random_step;
+    cb_py_run_arrays run = {.inputs = PySequence_Tuple(inputs)};
     run.outputs = run.inputs ? PySequence_Tuple(outputs) : NULL;
-    cb_run settings = {.seed = seed, .random_step = random_step};
     PyObject *result = run.outputs ? bind_and_execute(self, &run, &settings, NULL, &draws) : NULL;
     drop_arrays(&run);
     return result;
@@ -380,7 +297,7 @@ static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOKI:profile", &inputs, &outputs, &seed, &random_step))
         return NULL;
     uint32_t n = cb_step_get_numbers(self->core).n_groups;
-    run_arrays run = {.inputs = PySequence_Tuple(inputs)};
+    cb_py_run_arrays run = {.inputs = PySequence_Tuple(inputs)};
     run.outputs = run.inputs ? PySequence_Tuple(outputs) : NULL;
     double *seconds = PyMem_New(double, (size_t)n + 1);
     uint64_t *bytes = PyMem_Calloc((size_t)n + 1, sizeof *bytes);
@@ -397,7 +314,7 @@ static PyObject *step_profile(cb_py_step *self, PyObject *args) {
 }
 
 /* A sequence of arrays, or None, for each state. */
-static int parse_states(PyObject *states, const cb_optimizer *core, run_arrays *out) {
+static int parse_states(PyObject *states, const cb_optimizer *core, cb_py_run_arrays *out) {
     PyObject *rows = PySequence_Tuple(states);
     if (!rows) return -1;
     while (out->n_state < CB_MAX_STATES && cb_optimizer_state_name(core, out->n_state)) {
@@ -413,28 +330,30 @@ static int parse_states(PyObject *states, const cb_optimizer *core, run_arrays *
 }
 
 /* train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, numbers,
- * count, next) ->
+ * count, next, stream) ->
  * (peak_bytes, n_alloc, seconds) */
 static PyObject *step_train(cb_py_step *self, PyObject *args) {
     PyObject *inputs, *outputs, *states, *group_of, *groups, *t, *count = Py_None, *result = NULL;
-    PyObject *numbers;
+    PyObject *numbers, *stream = Py_None;
     PyObject *optimizer;
     long long next = 0;
     draw_count draws = {0};
     unsigned long long seed;
     unsigned int random_step;
     cb_py_optimizer opt = {0};
-    if (!PyArg_ParseTuple(args, "OOKIOOOOOO|OL:train", &inputs, &outputs, &seed, &random_step,
-                          &optimizer, &states, &group_of, &groups, &t, &numbers, &count, &next)) {
+    if (!PyArg_ParseTuple(args, "OOKIOOOOOO|OLO:train", &inputs, &outputs, &seed, &random_step,
+                          &optimizer, &states, &group_of, &groups, &t, &numbers, &count, &next,
+                          &stream)) {
         return NULL;
     }
     cb_run settings = {.seed = seed, .random_step = random_step};
-    run_arrays run = {.is_stepped = true};
+    cb_py_run_arrays run = {.is_stepped = true};
     const cb_optimizer *core =
         cb_py_optimizer_of(cb_py_state_of_object((PyObject *)self), optimizer);
     if (!core || cb_py_optimizer_parse(core, groups, group_of, self->n_wrt, &opt) < 0) goto done;
     if (cb_py_optimizer_numbers(numbers, self->n_wrt, &opt) < 0) goto done;
     if (parse_count(t, "t", &opt.t) < 0 || parse_draws(count, next, &draws) < 0) goto done;
+    if (parse_stream(stream, &settings.stream) < 0) goto done;
     if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))
         goto done;
     if (parse_states(states, opt.core, &run) < 0) goto done;
@@ -502,17 +421,32 @@ static PyObject *step_numbers(cb_py_step *self, void *Py_UNUSED(closure)) {
                          (unsigned long)n.n_recomputed);
 }
 
+/* Waits for the run that was put on a stream last. */
+static PyObject *step_wait(cb_py_step *self, PyObject *Py_UNUSED(none)) {
+    double seconds = 0;
+    cb_error error = {0};
+    cb_py_work work;
+    if (lock(self) < 0) return NULL;
+    cb_py_work_begin(&work, self->context);
+    const cb_status status = cb_step_wait(self->core, &seconds, &error);
+    cb_py_work_end(&work);
+    unlock(self);
+    return status == CB_OK ? PyFloat_FromDouble(seconds) : raise(self, &error);
+}
+
 static PyMethodDef step_methods[] = {
+    {"wait", (PyCFunction)step_wait, METH_NOARGS,
+     "wait() -> seconds of the latest run, which is then done"},
     {"run", (PyCFunction)step_run, METH_VARARGS,
-     "run(inputs, outputs, seed, random_step, count=None, next=0, /) -> (peak_bytes, n_alloc, "
-     "seconds); a run that succeeds sets count, an array of one i64, to next"},
+     "run(inputs, outputs, seed, random_step, count=None, next=0, stream=None, /) -> (peak_bytes, "
+     "n_alloc, seconds); a run that succeeds sets count, an array of one i64, to next"},
     {"profile", (PyCFunction)step_profile, METH_VARARGS,
      "profile(inputs, outputs, seed, random_step, /) -> ((step, seconds, bytes), ...): one row a "
      "kernel; bytes are counted by the debug backend"},
     {"train", (PyCFunction)step_train, METH_VARARGS,
      "train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, "
-     "numbers, count=None, next=0, /) -> (peak_bytes, n_alloc, seconds); count and next as for "
-     "run"},
+     "numbers, count=None, next=0, stream=None, /) -> (peak_bytes, n_alloc, seconds); count and "
+     "next as for run"},
     {"text", (PyCFunction)step_text, METH_O,
      "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
     {NULL, NULL, 0, NULL},

@@ -111,6 +111,14 @@ class Driver:
     def fail(self, entry: str, nth: int = 1, code: int = 999) -> None:
         assert self.library.sim_fail(entry.encode(), nth, code) == 0, entry
 
+    def skip(self, entry: str, nth: int = 1) -> None:
+        """The n-th call from now answers that all went well, and does nothing."""
+        assert self.library.sim_skip(entry.encode(), nth) == 0, entry
+
+    def is_due(self, entry: str) -> bool:
+        """Whether what was ordered last for the entry has not happened yet."""
+        return bool(self.library.sim_is_due(entry.encode()))
+
     # Memory
 
     def allocate(self, size: int) -> Memory:

@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from client import Driver
+import nvrtc
+from client import BUILD, Driver, build
 
 
 @pytest.fixture
@@ -21,3 +22,18 @@ def driver() -> Iterator[Driver]:
     opened.seed(0)
     opened.set(races=0, unwritten=1, approximate=0, fuel=1 << 36)
     opened.set(capability=90, driver=13000, memory=8 << 30, addresses=15 << 30)
+
+
+@pytest.fixture
+def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """The stand-in as the driver that is found, with races looked for."""
+    compiler = nvrtc.library()
+    if compiler is None:
+        pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+    monkeypatch.setenv("CUTBACK_CUDA_DRIVER", str(build()))
+    monkeypatch.setenv("CUTBACK_NVRTC", str(compiler))
+    monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")
+    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(BUILD / "cutback_kernels"))
+    driver.set(races=1)
+    yield driver
+    assert driver.reports() == ""

@@ -8,7 +8,6 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +16,13 @@ import pytest
 
 import cutback as cb
 import mutations
-import nvrtc
-from client import BUILD, Driver, build
+from client import Driver
 from cutback import cli, cuda, cuda_libraries
 from cutback.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "demo"))
 
 import gpt
-
-
-@pytest.fixture
-def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """The stand-in as the driver that is found, with races looked for."""
-    compiler = nvrtc.library()
-    if compiler is None:
-        pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
-    monkeypatch.setenv("CUTBACK_CUDA_DRIVER", str(build()))
-    monkeypatch.setenv("CUTBACK_NVRTC", str(compiler))
-    monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")
-    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(BUILD / "cutback_kernels"))
-    driver.set(races=1)
-    yield driver
-    assert driver.reports() == ""
 
 
 def mlp_loss(params: dict[str, Any], x: Any, target: Any) -> Any:

@@ -183,17 +183,32 @@ static void destroy(void *handle) {
     executable *x = handle;
     if (!x) return;
     if (cb_cu_enter(x->d, NULL) == CB_OK) {
+        const int mode = cb_cu_begin_aside(x->d);
         release(x);
+        cb_cu_end_aside(x->d, mode);
         (void)cb_cu_leave(x->d, CB_OK);
     }
     cb_arena_free(&x->memory);
     cb_free(x->d->runtime->alloc, x);
 }
 
-static cb_status make(executable *x, cb_error *err) {
+static cb_status make_parts(executable *x, cb_error *err) {
     CB_TRY(make_code(x, err));
     CB_TRY(make_lists(x, err));
     return make_rest(x, err);
+}
+
+static cb_status make(executable *x, cb_error *err) {
+    const int asked = x->d->runtime->cuda.device;
+    if (asked != x->d->ordinal)
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "cuda: device %d was asked for, and this process runs on device %d already: "
+                       "one process has one (CUDA_VISIBLE_DEVICES chooses it, too)",
+                       asked, x->d->ordinal);
+    const int mode = cb_cu_begin_aside(x->d);
+    const cb_status status = make_parts(x, err);
+    cb_cu_end_aside(x->d, mode);
+    return status;
 }
 
 static cb_status compile(const cb_program *program, void *device, void **handle, cb_error *err) {
@@ -240,19 +255,23 @@ static cb_status make_arena(executable *x, void *stream, cb_error *err) {
 /* Whether an argument is memory of a device; one that comes again was looked at before. */
 static cb_status check_argument(executable *x, const cb_argument *a, const char *kind, uint32_t i,
                                 const void *at, const void **known, cb_error *err) {
-    enum { MEMORY_TYPE = 2, UNKNOWN = 1 };
+    enum { DEVICE_ORDINAL = 9, UNKNOWN = 1 };
     const char *name = a->name ? a->name : "";
-    int type;
+    int ordinal;
     if (a->bytes == 0 || (at && at == *known)) return CB_OK;
     if (!at)
         return cb_fail(err, CB_INVALID, "run: no buffer was given for %s %u (\"%s\")", kind, i,
                        name);
     const int code =
-        x->d->driver.cuPointerGetAttribute(&type, MEMORY_TYPE, (uint64_t)(uintptr_t)at);
+        x->d->driver.cuPointerGetAttribute(&ordinal, DEVICE_ORDINAL, (uint64_t)(uintptr_t)at);
     if (code == UNKNOWN)
         return cb_fail(err, CB_INVALID, "run: %s %u (\"%s\") does not lie in a device's memory",
                        kind, i, name);
     if (code) return cb_cu_failed(&x->d->driver, "cuPointerGetAttribute", code, err);
+    if (ordinal != x->d->ordinal)
+        return cb_fail(err, CB_INVALID,
+                       "run: %s %u (\"%s\") lies on device %d, and the step runs on device %d",
+                       kind, i, name, ordinal, x->d->ordinal);
     *known = at;
     return CB_OK;
 }
@@ -305,6 +324,7 @@ static cb_status launch(executable *x, void *stream, cb_error *err) {
 
 static cb_status put_run(executable *x, const cb_bindings *b, cb_error *err) {
     void *const stream = cb_cu_stream_of(x->d, b->stream);
+    CB_TRY(cb_cu_check_stream(x->d, stream, err));
     CB_TRY(make_arena(x, stream, err));
     CB_TRY(bind(x, b, err));
     x->group_seconds = b->group_seconds;

@@ -22,6 +22,28 @@ void *cb_cu_stream_of(const cb_cu_gpu *d, cb_stream *stream) {
     return stream ? (void *)stream : d->stream;
 }
 
+int cb_cu_begin_aside(const cb_cu_gpu *d) {
+    enum { RELAXED = 2 };
+    int mode = RELAXED; /* and then what it was */
+    return d->driver.cuThreadExchangeStreamCaptureMode(&mode) == 0 ? mode : RELAXED;
+}
+
+void cb_cu_end_aside(const cb_cu_gpu *d, int mode) {
+    (void)d->driver.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+cb_status cb_cu_check_stream(const cb_cu_gpu *d, void *stream, cb_error *err) {
+    enum { LAST_STANDING = 2 }; /* the legacy stream, and the thread's own: of every context */
+    void *context = NULL;
+    if (stream == d->stream || (uintptr_t)stream <= LAST_STANDING) return CB_OK;
+    CB_CU(&d->driver, cuStreamGetCtx(stream, &context));
+    if (context == d->context) return CB_OK;
+    return cb_fail(err, CB_INVALID,
+                   "run: the stream belongs to another device or context; this step runs in the "
+                   "primary context of device %d",
+                   d->ordinal);
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static cb_status open_libraries(cb_cu_gpu *d, cb_error *err) {
@@ -50,6 +72,7 @@ static cb_status open_device(cb_cu_gpu *d, cb_error *err) {
         return cb_fail(err, CB_INVALID, "cuda: device %d was asked for, there %s %d", ordinal,
                        n == 1 ? "is" : "are", n);
     CB_TRY(cb_cu_describe_device(&d->driver, ordinal, &is, err));
+    d->ordinal = ordinal;
     d->capability = is.capability;
     CB_CU(&d->driver, cuDeviceGet(&d->device, ordinal));
     CB_CU(&d->driver, cuDevicePrimaryCtxRetain(&d->context, d->device));
@@ -99,9 +122,12 @@ cb_status cb_cu_take(const cb_cu_gpu *d, uint64_t bytes, uint64_t *out, cb_error
 
 cb_status cb_cu_alloc(void *device, size_t bytes, void **block, cb_error *err) {
     DEVICE(d);
-    uint64_t address;
+    uint64_t address = 0;
     CB_TRY(cb_cu_enter(d, err));
-    CB_TRY(cb_cu_leave(d, cb_cu_take(d, bytes, &address, err)));
+    const int mode = cb_cu_begin_aside(d);
+    const cb_status status = cb_cu_take(d, bytes, &address, err);
+    cb_cu_end_aside(d, mode);
+    CB_TRY(cb_cu_leave(d, status));
     *block = (void *)(uintptr_t)address;
     return CB_OK;
 }
@@ -109,7 +135,9 @@ cb_status cb_cu_alloc(void *device, size_t bytes, void **block, cb_error *err) {
 void cb_cu_free(void *device, void *block) {
     DEVICE(d);
     if (!block || cb_cu_enter(d, NULL) != CB_OK) return;
+    const int mode = cb_cu_begin_aside(d);
     (void)d->driver.cuMemFree((uint64_t)(uintptr_t)block);
+    cb_cu_end_aside(d, mode);
     (void)cb_cu_leave(d, CB_OK);
 }
 
@@ -164,7 +192,12 @@ void cb_cu_event_free(void *device, cb_event *event) {
 
 cb_status cb_cu_record(void *device, cb_stream *stream, cb_event *event, cb_error *err) {
     DEVICE(d);
-    IN_CONTEXT(d, cuEventRecord(event, cb_cu_stream_of(d, stream)));
+    void *const at = cb_cu_stream_of(d, stream);
+    CB_TRY(cb_cu_enter(d, err));
+    cb_status status = cb_cu_check_stream(d, at, err);
+    const int code = status == CB_OK ? d->driver.cuEventRecord(event, at) : 0;
+    if (code) status = cb_cu_failed(&d->driver, "cuEventRecord", code, err);
+    return cb_cu_leave(d, status);
 }
 
 cb_status cb_cu_wait(void *device, cb_stream *stream, cb_event *event, cb_error *err) {

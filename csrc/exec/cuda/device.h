@@ -11,6 +11,7 @@ typedef struct cb_cu_gpu {
     cb_cu_driver driver;
     cb_cu_nvrtc nvrtc;
     int device;
+    int ordinal; /* among those that the process sees */
     int capability;
     void *context; /* the primary one, as PyTorch and others have it */
     void *stream;  /* for callers that name none */
@@ -33,6 +34,13 @@ cb_status cb_cu_seconds(void *device, cb_event *from, cb_event *to, double *out,
 CB_MUST_CHECK cb_status cb_cu_enter(const cb_cu_gpu *d, cb_error *err);
 cb_status cb_cu_leave(const cb_cu_gpu *d, cb_status status);
 
+/* Around what a capture of the caller's forbids (it takes memory, loads code, or waits for the
+ * device's own stream), and which nevertheless is no part of it: `mode` is for the second. */
+int cb_cu_begin_aside(const cb_cu_gpu *d);
+void cb_cu_end_aside(const cb_cu_gpu *d, int mode);
+
+/* In the context: CB_INVALID: the stream belongs to another device. */
+CB_MUST_CHECK cb_status cb_cu_check_stream(const cb_cu_gpu *d, void *stream, cb_error *err);
 /* In the context. A stream that is captured cannot wait, and must not be waited for. */
 CB_MUST_CHECK cb_status cb_cu_is_captured(const cb_cu_gpu *d, void *stream, bool *out,
                                           cb_error *err);

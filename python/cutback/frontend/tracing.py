@@ -77,14 +77,20 @@ class Call:
     constants of the trace: another value traces again. ``np.float32(x)`` is an array.
     """
 
-    __slots__ = ("arrays", "function", "key", "leaves", "scalars", "tree")
+    __slots__ = ("arrays", "function", "key", "leaves", "scalars", "stream", "tree")
 
     def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        stream: int | None = None,
     ) -> None:
         self.function = function
+        self.stream = stream
         self.leaves, self.tree = tree.flatten((args, kwargs))
-        self.arrays: list[np.ndarray[Any, Any] | None] = []  # for each leaf; None: a constant
+        # for each leaf an ndarray or a DeviceArray; None: a constant
+        self.arrays: list[Any] = []
         self.scalars: list[int] = []  # leaves that are NumPy scalars: nothing can be written there
         specs: list[Spec] = []
         for i, leaf in enumerate(self.leaves):
@@ -105,7 +111,7 @@ class Call:
                 f"{self.names()[i]} is a traced array: a compiled function cannot be called "
                 "inside a trace"
             )
-        array, dtype = as_array(leaf, self.names()[i])
+        array, dtype = as_array(leaf, self.names()[i], self.stream)
         if isinstance(leaf, np.generic):
             self.scalars.append(i)
         self.arrays.append(array)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import budgets, tree
+from ..device_arrays import handle
 from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
 from ..run.executable import Executable, Planned, Stats, check_random_step, check_seed
@@ -74,7 +75,8 @@ class _Specialisation:
         """Bytes of the parameters and of what the optimizer keeps for them."""
         names = [self.traced.graph.inputs[i][0] for i in self.traced.wrt_positions]
         params = [array for i in self.traced.wrt if (array := call.arrays[i]) is not None]
-        return sum(a.nbytes for a in params) + optimizer.state_bytes(names, params)
+        size: int = sum(a.nbytes for a in params)
+        return size + optimizer.state_bytes(names, params)
 
     def gradient_tree(self, gradients: list[Any], single: bool) -> Any:
         """Gradients nested like their arguments; None where an argument holds a Python constant."""
@@ -120,7 +122,10 @@ class Step:
 
     - ``out=``: arrays that receive the gradients, nested like them;
     - ``rng_step=``: number of the step for random operations, of which the lower 32 bits count;
-      otherwise calls are counted from 0.
+      otherwise calls are counted from 0;
+    - ``stream=``: a stream of CUDA, its handle or the object of PyTorch or CuPy. The call puts its
+      work there and does not wait; :meth:`wait` does, and raises what went wrong. Arrays of NumPy
+      among the arguments are copied, and then the call waits all the same.
 
     Raises on a call:
         ValueError, TypeError: arguments that do not fit each other or the function; arrays that are
@@ -184,11 +189,16 @@ class Step:
         self._draws[...] = check_random_step(number)
 
     def __call__(
-        self, *args: Any, out: Any = None, rng_step: int | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        out: Any = None,
+        rng_step: int | None = None,
+        stream: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """Runs one step."""
         with self._lock:
-            call = self._read(args, kwargs)
+            call = self._read(args, kwargs, handle(stream))
             spec = self._specialise(call)
             number = self.rng_step if rng_step is None else check_random_step(rng_step)
             single = isinstance(self.argnums, int)
@@ -201,6 +211,7 @@ class Step:
                     self.optimizer,
                     spec.traced.wrt_positions,
                     self._draws,
+                    call.stream,
                 )
             except (ValueError, TypeError) as error:
                 place(error)
@@ -213,9 +224,20 @@ class Step:
             return (nested, value[1]) if self.has_aux else nested
         return value, nested
 
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def wait(self) -> None:
+        """Waits for the latest call, which was given a ``stream``.
+
+        Raises:
+            ValueError: an index was out of range, say: the call has changed nothing but the counts.
+        """
+        with self._lock:
+            self._compiled.run.wait()
+
+    def _read(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None = None
+    ) -> Call:
         try:
-            return Call(self.function, args, kwargs)
+            return Call(self.function, args, kwargs, stream)
         except (ValueError, TypeError) as error:
             place(error)
             raise

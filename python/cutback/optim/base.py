@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _native, tree
+from ..device_arrays import beside, copied
 from ..integers import integer
 from .extras import Extras, Outcome, check_arrays, outcome
 from .numbers import Row, betas, flag, least_zero
@@ -283,6 +284,7 @@ class Optimizer:
                     f"the optimizer's state {dtype}{list(shape)}"
                 )
         self._make_missing(used)
+        self._put_beside(params)
         self._whole = (id(self._state), used, patterns)
         return self._state, rows
 
@@ -308,6 +310,18 @@ class Optimizer:
             list(names), kinds, groups, arrays, held.counter, missed, numbers, held.loaded,
             patterns, int(held.counter),
         )  # fmt: skip
+
+    def _put_beside(self, params: Sequence[Array]) -> None:
+        """States lie where their parameters do."""
+        held = self._state
+        moved = {
+            state: tuple(
+                None if a is None else beside(a, p) for a, p in zip(row, params, strict=True)
+            )
+            for state, row in held.arrays.items()
+        }
+        if any(a is not b for s, row in moved.items() for a, b in zip(row, held.arrays[s])):  # noqa: B905
+            self._state = held._replace(arrays=moved)
 
     def _make_missing(self, used: Sequence[Sequence[str]]) -> None:
         """Zeros for what the groups have by now and did not have before."""
@@ -396,7 +410,7 @@ class Optimizer:
                      zip(self.names, numbers, strict=True)]  # fmt: skip
         else:
             rows = [(name, key, a) for key in state.loaded for name, a in state.loaded[key].items()]
-        return {"t": int(state.counter), **{f"{name}.{key}": a.copy() for name, key, a in rows}}
+        return {"t": int(state.counter), **{f"{n}.{key}": copied(a) for n, key, a in rows}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over (copies) what :meth:`state_dict` gave. After an error all is as before.

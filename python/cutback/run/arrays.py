@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native, dtypes
+from .. import _native, device_arrays, dtypes
 
 _BITS16 = np.dtype(np.uint16)
 
@@ -44,13 +44,14 @@ class RawArray:
         return f"RawArray(bf16, shape={self.shape})"
 
 
-def as_array(value: Any, name: str) -> tuple[np.ndarray[Any, Any], str]:
-    """A NumPy array, NumPy scalar, RawArray or DLPack CPU tensor as (ndarray over the same memory,
-    dtype name).
+def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str]:
+    """A NumPy array, NumPy scalar, RawArray or tensor of another library as (array over the same
+    memory, dtype name): an ndarray, or a :class:`cutback.DeviceArray` of what lies on a GPU, to be
+    used on ``stream``.
 
     Raises:
         TypeError: something else, or a dtype that is not supported.
-        ValueError: a tensor on another device, or one that its library does not hand out.
+        ValueError: a tensor on a device of another kind, or one that its library does not hand out.
     """
     if isinstance(value, RawArray):
         return value.bits, "bf16"
@@ -66,6 +67,9 @@ def as_array(value: Any, name: str) -> tuple[np.ndarray[Any, Any], str]:
                 f"one of {', '.join(dtypes.NAMES)}"
             )
         return value, dtype
+    if device_arrays.is_elsewhere(value):
+        array = device_arrays.of(value, name, stream)
+        return array, array.core_dtype
     if hasattr(value, "__dlpack__"):
         try:
             return _native.from_dlpack(value, name)

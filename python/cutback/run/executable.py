@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import budgets
 from .._native import BudgetError, backends
+from ..device_arrays import DeviceArray, handle
 from ..integers import integer
 from ..source import place
 from .arrays import as_array, empty, wrap
@@ -45,6 +46,10 @@ def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
     from ..cuda import resolve  # looks for libraries, which nobody else needs
 
     return resolve(backend, device)
+
+
+def _wrapped(array: Any, dtype: str) -> Any:
+    return array if isinstance(array, DeviceArray) else wrap(array, dtype)
 
 
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
@@ -216,7 +221,7 @@ class Executable:
         ``"plan"`` or ``"kernels"``."""
         return self.native.text(what)
 
-    def inputs(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
+    def inputs(self, arrays: Sequence[Any]) -> list[Any]:
         """All inputs of the core: these arguments, in order, with the constants between them."""
         if len(arrays) != len(self._arguments):
             raise ValueError(f"expected {len(self._arguments)} arrays, got {len(arrays)}")
@@ -225,9 +230,14 @@ class Executable:
             inputs[position] = array
         return inputs
 
-    def outputs(self, out: Sequence[Any] | None = None) -> list[Any]:
+    def outputs(
+        self,
+        out: Sequence[Any] | None = None,
+        device: int | None = None,
+        stream: int | None = None,
+    ) -> list[Any]:
         """Arrays for the results and gradients, None for what stays inside. ``out``: arrays for the
-        gradients."""
+        gradients. On the host, or for use on a stream of a device."""
         given = self._given(out) if out is not None else None
         arrays: list[Any] = []
         for _, dtype, shape, _, kind, _, inside in self._outputs:
@@ -237,7 +247,9 @@ class Executable:
                 array = next(given)
                 if isinstance(array, np.generic):
                     raise TypeError(f"out: {array!r} is a NumPy scalar, which cannot be written")
-                arrays.append(as_array(array, "out")[0])
+                arrays.append(as_array(array, "out", stream)[0])
+            elif device is not None:
+                arrays.append(DeviceArray.empty(shape, dtype, device, stream))
             else:
                 arrays.append(empty(shape, dtype))
         return arrays
@@ -253,28 +265,31 @@ class Executable:
         results, gradients = [], []
         for array, row in zip(arrays, self._outputs, strict=True):
             if row[4] == _RESULT:
-                results.append(wrap(array, row[1]))
+                results.append(_wrapped(array, row[1]))
             elif row[4] == _GRADIENT and array is not None:
-                gradients.append(wrap(array, row[1]))
+                gradients.append(_wrapped(array, row[1]))
         return results, gradients
 
     def run(
         self,
-        arrays: Sequence[np.ndarray[Any, Any]],
+        arrays: Sequence[Any],
         seed: int,
         rng_step: int,
         out: Sequence[Any] | None = None,
         optimizer: Optimizer | None = None,
         wrt: Sequence[int] = (),
         count: np.ndarray[Any, Any] | None = None,
+        stream: int | None = None,
     ) -> tuple[list[Any], list[Any]]:
         """One step on checked arguments: (results, gradients). With an optimizer the arguments at
         ``wrt`` are updated in place and there are no gradients. ``count``, an array of one i64,
         becomes ``rng_step + 1`` together with all else that a step updates: nothing of it, or all,
-        whatever ends the call."""
-        inputs, outputs = self.inputs(arrays), self.outputs(out)
+        whatever ends the call. Where an argument lies on a GPU, results do, too; with ``stream``
+        the call does not wait for them."""
+        device = next((a.device for a in arrays if isinstance(a, DeviceArray)), None)
+        inputs, outputs = self.inputs(arrays), self.outputs(out, device, stream)
         draws = draws_of(seed, rng_step)
-        counted = () if count is None else (count, rng_step + 1)
+        counted = (None, 0, stream) if count is None else (count, rng_step + 1, stream)
         if optimizer is None:
             measured = self.native.run(inputs, outputs, *draws, *counted)
         else:
@@ -294,10 +309,24 @@ class Executable:
         self.stats = Stats(*measured)
         return self.split(outputs)
 
+    def wait(self) -> None:
+        """Waits for the run that was put on a stream last.
+
+        Raises:
+            ValueError: it has met an index out of range, say, and has changed nothing.
+        """
+        self.native.wait()
+
     def __call__(
-        self, *arrays: Any, seed: int = 0, rng_step: int = 0, out: Sequence[Any] | None = None
+        self,
+        *arrays: Any,
+        seed: int = 0,
+        rng_step: int = 0,
+        out: Sequence[Any] | None = None,
+        stream: Any = None,
     ) -> tuple[list[Any], list[Any]]:
-        """Runs on arrays in the order of the graph's arguments: (results, gradients).
+        """Runs on arrays in the order of the graph's arguments: (results, gradients). ``stream``
+        is as for a :class:`cutback.Step`.
 
         Raises:
             ValueError, TypeError: an array that does not fit, is not contiguous, or overlaps one
@@ -305,8 +334,9 @@ class Executable:
         """
         named = zip(arrays, (self.names[i] for i in self._arguments), strict=False)
         try:
-            checked = [as_array(value, name)[0] for value, name in named]
-            return self.run(checked, seed, rng_step, out)
+            place_on = handle(stream)
+            checked = [as_array(value, name, place_on)[0] for value, name in named]
+            return self.run(checked, seed, rng_step, out, stream=place_on)
         except (ValueError, TypeError) as error:
             place(error)
             raise

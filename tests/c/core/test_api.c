@@ -240,8 +240,14 @@ TEST(optimizer_step) {
     cb_run run = mlp_run(&memory), run2 = mlp_run(&memory2);
     void *unused[N] = {0};
     void *const *states[] = {m, v, unused};
-    cb_update update = {
-        cb_optimizer_find("adamw"), params, states, group, groups[0], 2, 1, true, NULL};
+    cb_update update = {.optimizer = cb_optimizer_find("adamw"),
+                        .params = params,
+                        .states = states,
+                        .group = group,
+                        .hyper = groups[0],
+                        .n_groups = 2,
+                        .t = 1,
+                        .on_host = true};
     for (uint32_t k = 0; k < N; k++) {
         cb_argument_info info = cb_step_output(inside, memory2.n_outputs - N + k);
         CHECK(info.inside && info.role_or_kind == 2 && !memory2.outputs[memory2.n_outputs - N + k]);
@@ -296,8 +302,14 @@ TEST(half_precision_parameters_are_not_stepped) {
     const cb_run run = {.inputs = inputs, .outputs = outputs, .on_host = true};
     const double options[7] = {1e-2, 0.9, 0.999, 1e-8, 0.1};
     void *const *states[] = {ms, vs, ms};
-    const cb_update update = {
-        cb_optimizer_find("adamw"), inputs, states, group, options, 1, 1, true, NULL};
+    const cb_update update = {.optimizer = cb_optimizer_find("adamw"),
+                              .params = inputs,
+                              .states = states,
+                              .group = group,
+                              .hyper = options,
+                              .n_groups = 1,
+                              .t = 1,
+                              .on_host = true};
     CHECK_FAIL(cb_step_check_update(step, &update, &err), CB_UNSUPPORTED,
                "parameter \"w\" is bf16");
     CHECK_OK(cb_step_run(step, &run, NULL, &err));

@@ -107,6 +107,44 @@ TEST(runs_on_any_stream_follow_each_other) {
     cb_context_free(ctx);
 }
 
+/* Some arguments on the host, some on the device: each stays where it is, and the bits are those of
+ * all on the host. */
+TEST(arguments_of_both_kinds) {
+    cb_context *ctx = new_context();
+    cb_step *step = NULL;
+    mlp_memory memory;
+    placed p;
+    bool there[2 * MLP_MAX_ARGS] = {false};
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &step, &err));
+    mlp_memory_init(&memory, step);
+    placed_init(&p, step, &memory);
+    cb_run run = mlp_run(&memory);
+    void *inputs[MLP_MAX_ARGS], *outputs[MLP_MAX_ARGS];
+    memcpy(inputs, memory.inputs, sizeof inputs);
+    memcpy(outputs, memory.outputs, sizeof outputs);
+    for (uint32_t i = 0; i < memory.n_inputs + memory.n_outputs; i += 2) {
+        const uint32_t k = i < memory.n_inputs ? i : i - memory.n_inputs;
+        void **at = i < memory.n_inputs ? &inputs[k] : &outputs[k];
+        if (!*at) continue;
+        *at = i < memory.n_inputs ? p.inputs[k] : p.outputs[k];
+        there[i] = true;
+    }
+    run.inputs = inputs;
+    run.outputs = outputs;
+    run.there = there;
+    for (int k = 0; k < 3; k++) CHECK_OK(cb_step_run(step, &run, NULL, &err));
+    for (uint32_t i = 0; i < memory.n_inputs; i++)
+        if (there[i]) fetch(step, p.inputs[i], memory.inputs[i], cb_step_input(step, i).bytes);
+    for (uint32_t i = 0; i < memory.n_outputs; i++)
+        if (there[memory.n_inputs + i])
+            fetch(step, p.outputs[i], memory.outputs[i], cb_step_output(step, i).bytes);
+    CHECK(mlp_hash(&memory, step) == hash_on_host(ctx));
+    placed_free(&p);
+    mlp_memory_free(&memory);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
 /* Arguments in the wrong memory are refused where the two differ; a step is freed with work on its
  * streams. */
 TEST(memory_of_the_host_has_to_be_named) {
@@ -290,6 +328,7 @@ TEST(a_backend_without_optimizers_says_so_before_a_run) {
 
 int main(void) {
     RUN(runs_on_any_stream_follow_each_other);
+    RUN(arguments_of_both_kinds);
     RUN(memory_of_the_host_has_to_be_named);
     RUN(a_run_that_fails_late_changes_nothing);
     RUN(buffers_are_aligned_as_the_backend_asks);

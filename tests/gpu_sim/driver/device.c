@@ -41,6 +41,7 @@ int sim_set(const char *name, long value) {
     else if (strcmp(name, "unwritten") == 0) sim_device.may_read_unwritten = value == 0;
     else if (strcmp(name, "quiet") == 0) sim_device.is_quiet = value != 0;
     else if (strcmp(name, "approximate") == 0) sim_device.approximate = (unsigned)value;
+    else if (strcmp(name, "failed") == 0) sim_device.failed = (sim_result)value;
     else if (strcmp(name, "fuel") == 0) sim_device.fuel = (uint64_t)value;
     else found = -1;
     pthread_mutex_unlock(&sim_device.lock);
@@ -214,6 +215,10 @@ CUresult sim_cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *a
     return 0;
 }
 
+int sim_current_device(void) {
+    return sim_current_context ? (int)((const char *)(void *)sim_current_context - contexts) : 0;
+}
+
 static bool is_context(CUcontext context) {
     const char *at = (const char *)(void *)context;
     return at >= contexts && at < contexts + MAX_DEVICES && n_retained[at - contexts] > 0;
@@ -247,7 +252,7 @@ CUresult sim_cuCtxPopCurrent_v2(CUcontext *context) {
 
 CUresult sim_cuCtxGetDevice(CUdevice *device) {
     if (!device) return SIM_ERROR_INVALID_VALUE;
-    *device = (CUdevice)((const char *)(void *)sim_current_context - contexts);
+    *device = sim_current_device();
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "report.h"
 
 enum { NOTHING, INIT, CONTEXT };
+enum { SKIPPED = -1 };
 #define X(needs, name, parameters, arguments) ENTRY_##name,
 enum {
 #include "entries.def"
@@ -17,7 +18,7 @@ enum {
 #undef X
 
 static struct {
-    int left, code; /* calls until the failure; 0: none is ordered */
+    int left, code; /* calls until the failure; 0: none is ordered. SKIPPED: it does nothing */
 } ordered[N_ENTRIES];
 
 static CUresult enter(int entry, int needs) {
@@ -30,13 +31,13 @@ static CUresult enter(int entry, int needs) {
     return (CUresult)sim_device.failed;
 }
 
-#define X(needs, name, parameters, arguments)                     \
-    SIM_EXPORT CUresult name parameters;                          \
-    SIM_EXPORT CUresult name parameters {                         \
-        CUresult result = enter(ENTRY_##name, needs);             \
-        if (result == (CUresult)0) result = sim_##name arguments; \
-        pthread_mutex_unlock(&sim_device.lock);                   \
-        return result;                                            \
+#define X(needs, name, parameters, arguments)                      \
+    SIM_EXPORT CUresult name parameters;                           \
+    SIM_EXPORT CUresult name parameters {                          \
+        CUresult result = enter(ENTRY_##name, needs);              \
+        if (result == (CUresult)0) result = sim_##name arguments;  \
+        pthread_mutex_unlock(&sim_device.lock);                    \
+        return result == (CUresult)SKIPPED ? (CUresult)0 : result; \
     }
 #include "entries.def"
 #undef X
@@ -52,17 +53,30 @@ static const struct {
 
 const char *sim_entry(int i) { return i >= 0 && i < N_ENTRIES ? table[i].name : NULL; }
 
-int sim_fail(const char *entry, int nth, int code) {
-    int found = -1;
+static int entry_of(const char *name) {
+    for (int i = 0; i < N_ENTRIES; i++)
+        if (strcmp(table[i].name, name) == 0) return i;
+    return -1;
+}
+
+int sim_skip(const char *entry, int nth) { return sim_fail(entry, nth, SKIPPED); }
+
+int sim_is_due(const char *entry) {
     pthread_mutex_lock(&sim_device.lock);
-    for (int i = 0; i < N_ENTRIES; i++) {
-        if (strcmp(table[i].name, entry) != 0) continue;
+    const int i = entry_of(entry), due = i >= 0 && ordered[i].left > 0;
+    pthread_mutex_unlock(&sim_device.lock);
+    return due;
+}
+
+int sim_fail(const char *entry, int nth, int code) {
+    pthread_mutex_lock(&sim_device.lock);
+    const int i = entry_of(entry);
+    if (i >= 0) {
         ordered[i].left = nth;
         ordered[i].code = code;
-        found = 0;
     }
     pthread_mutex_unlock(&sim_device.lock);
-    return found;
+    return i >= 0 ? 0 : -1;
 }
 
 /* A name without its version is the newest version's; an entry is there from CUDA 12 on. */

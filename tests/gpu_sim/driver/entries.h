@@ -29,6 +29,7 @@ extern sim_state_of_device sim_device;
 extern _Thread_local CUcontext sim_current_context;
 extern _Thread_local bool sim_in_host_function; /* which may not call the driver */
 
+int sim_current_device(void);        /* of the current context; 0 without one */
 uint64_t sim_random(uint64_t below); /* of a sequence that starts with the seed */
 
 #endif

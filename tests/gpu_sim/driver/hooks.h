@@ -7,7 +7,8 @@
 #define SIM_EXPORT __attribute__((visibility("default")))
 
 /* Before cuInit: devices, capability, driver. At any time: memory, addresses, races, unwritten,
- * quiet, approximate, fuel. 0, or -1: there is no such setting. */
+ * quiet, approximate, fuel, failed (the code of a lost context). 0, or -1: there is no such
+ * setting. */
 SIM_EXPORT int sim_set(const char *name, long value);
 /* Waits for all work, and starts another order of operations, blocks and threads: 0 in the order of
  * the program, 1 as late as possible and backward, others at random. */
@@ -15,6 +16,10 @@ SIM_EXPORT void sim_seed(unsigned seed);
 /* Lets the n-th call of an entry from now on fail with a code, once; n = 0 withdraws it. -1: no
  * such entry. */
 SIM_EXPORT int sim_fail(const char *entry, int nth, int code);
+/* Lets it answer 0 and do nothing: what a program does without that call. */
+SIM_EXPORT int sim_skip(const char *entry, int nth);
+/* Whether what was ordered last for the entry has not happened yet. */
+SIM_EXPORT int sim_is_due(const char *entry);
 /* Takes what was reported since the last call: a line for each fault. The length, which may exceed
  * n. */
 SIM_EXPORT size_t sim_reports(char *text, size_t n);

@@ -101,7 +101,8 @@ uint64_t sim_memory_reserve(uint64_t bytes, const char *what) {
     memmove(memory.block + first + 1, memory.block + last,
             (memory.n - last) * sizeof *memory.block);
     memory.n = memory.n - (last - first) + 1;
-    memory.block[first] = (sim_block_of_memory){address, bytes, ++memory.made, SIM_RESERVED, what};
+    memory.block[first] = (sim_block_of_memory){address,      bytes, ++memory.made,
+                                                SIM_RESERVED, what,  sim_current_device()};
     memory.next = address + needed;
     return address;
 }

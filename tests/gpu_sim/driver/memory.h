@@ -19,6 +19,7 @@ typedef struct sim_block_of_memory {
     unsigned number; /* the n-th that was made */
     enum { SIM_RESERVED, SIM_OPEN, SIM_CLOSED } state;
     const char *what;
+    int device; /* whose it is: the current context's */
 } sim_block_of_memory;
 const sim_block_of_memory *
 sim_memory_find(uint64_t address); /* that begins at it or before; or NULL */

@@ -263,7 +263,7 @@ static sim_result launch(CUfunction handle, const uint32_t g[3], const uint32_t 
                          uint32_t shared, CUstream stream_handle, void **params, void **extra) {
     const function *f = sim_handle(handle, SIM_FUNCTION);
     sim_stream *stream = sim_stream_of(stream_handle);
-    if (!f || !stream) return SIM_ERROR_INVALID_HANDLE;
+    if (!f || !sim_is_current(stream)) return SIM_ERROR_INVALID_HANDLE;
     if (!shape_is_right(f, g, b, shared)) return SIM_ERROR_INVALID_VALUE;
     sim_op *op = sim_op_new(SIM_OP_KERNEL);
     if (!op) return SIM_ERROR_OUT_OF_MEMORY;

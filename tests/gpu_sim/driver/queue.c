@@ -284,6 +284,10 @@ sim_stream *sim_stream_of(CUstream handle) {
 
 bool sim_is_legacy(const sim_stream *stream) { return stream == standing[0]; }
 
+bool sim_is_current(const sim_stream *stream) {
+    return stream && (!stream->context || stream->context == sim_current_context);
+}
+
 /* The legacy stream waits for all streams that were not made to go beside it, and they for it. */
 bool sim_wait_before(sim_op *op, const sim_stream *stream) {
     bool done = sim_op_wait_for(op, stream->tail);

@@ -42,6 +42,7 @@ typedef struct sim_op {
 struct sim_graph;
 typedef struct sim_stream {
     uint32_t slot;
+    CUcontext context; /* NULL: a standing stream, which here is that of all contexts */
     bool is_blocking;
     sim_op *tail;
     sim_op **waits; /* of events, for the next operation */
@@ -80,6 +81,7 @@ sim_stream *sim_stream_new(bool is_blocking);
 void sim_stream_end(sim_stream *stream);
 sim_stream *sim_stream_at(uint32_t slot); /* NULL: none */
 bool sim_is_legacy(const sim_stream *stream);
+bool sim_is_current(const sim_stream *stream); /* it belongs to the current context */
 bool sim_take_slot(uint32_t *slot);
 void sim_release_slot(uint32_t slot); /* free once the host knows all that ran there */
 

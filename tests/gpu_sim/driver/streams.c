@@ -17,6 +17,7 @@ typedef struct event {
 CUresult sim_cuStreamCreate(CUstream *out, unsigned flags) {
     if (!out || flags > 1) return SIM_ERROR_INVALID_VALUE;
     sim_stream *made = sim_stream_new(flags == 0);
+    if (made) made->context = sim_current_context;
     *out = (CUstream)(void *)made;
     return made ? 0 : SIM_ERROR_OUT_OF_MEMORY;
 }
@@ -32,6 +33,14 @@ CUresult sim_cuStreamDestroy_v2(CUstream handle) {
     if (!stream) return SIM_ERROR_INVALID_HANDLE;
     if (stream->capture) return SIM_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     sim_stream_end(stream);
+    return 0;
+}
+
+CUresult sim_cuStreamGetCtx(CUstream handle, CUcontext *context) {
+    const sim_stream *stream = sim_stream_of(handle);
+    if (!stream) return SIM_ERROR_INVALID_HANDLE;
+    if (!context) return SIM_ERROR_INVALID_VALUE;
+    *context = stream->context ? stream->context : sim_current_context;
     return 0;
 }
 
@@ -104,7 +113,7 @@ CUresult sim_cuEventDestroy_v2(CUevent handle) {
 CUresult sim_cuEventRecord(CUevent event_handle, CUstream stream_handle) {
     event *e = sim_handle(event_handle, SIM_EVENT);
     sim_stream *stream = sim_stream_of(stream_handle);
-    if (!stream || !e) return SIM_ERROR_INVALID_HANDLE;
+    if (!sim_is_current(stream) || !e) return SIM_ERROR_INVALID_HANDLE;
     sim_op *op = sim_op_new(SIM_OP_EVENT);
     if (!op) return SIM_ERROR_OUT_OF_MEMORY;
     const sim_result result = sim_issue(stream, sim_op_keep(op));

@@ -190,7 +190,7 @@ CUresult sim_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
     switch ((int)attribute) {
         case 1: *(CUcontext *)value = sim_current_context; return 0;
         case 2: *(int *)value = is_device ? 2 : 1; return 0;
-        case 9: *(int *)value = 0; return 0;
+        case 9: *(int *)value = is_device ? b->device : sim_current_device(); return 0;
         default: return SIM_ERROR_INVALID_VALUE;
     }
 }

@@ -1,0 +1,62 @@
+/* The public face of a device's memory, for arrays that stay there between steps. */
+#include "pipeline.h"
+
+static cb_status device_of(cb_context *ctx, const char *name, const cb_backend **backend,
+                           void **device, cb_error *err) {
+    *backend = name ? cb_backend_find(name) : cb_backends[0];
+    if (!*backend) return cb_fail(err, CB_INVALID, "no backend is called \"%s\"", name);
+    return cb_devices_get(&ctx->devices, *backend, device, err);
+}
+
+cb_status cb_memory_alloc(cb_context *ctx, const char *backend, size_t bytes, void **block,
+                          cb_error *err) {
+    const cb_backend *b;
+    void *device;
+    CB_TRY(device_of(ctx, backend, &b, &device, err));
+    return b->alloc(device, bytes, block, err);
+}
+
+void cb_memory_free(cb_context *ctx, const char *backend, void *block) {
+    const cb_backend *b;
+    void *device;
+    if (block && device_of(ctx, backend, &b, &device, NULL) == CB_OK) b->free(device, block);
+}
+
+cb_status cb_memory_copy(cb_context *ctx, const char *backend, void *stream, bool to_host, void *to,
+                         const void *from, size_t bytes, cb_error *err) {
+    const cb_backend *b;
+    void *device;
+    cb_stream *const on = stream;
+    CB_TRY(device_of(ctx, backend, &b, &device, err));
+    const cb_status copied =
+        b->copy(device, on, to_host ? CB_WAY_OUT : CB_WAY_IN, to, from, bytes, err);
+    /* Also after a failure no copy is under way to or from memory of the caller. */
+    const cb_status synced = b->sync(device, on, copied == CB_OK ? err : NULL);
+    return copied == CB_OK ? synced : copied;
+}
+
+static cb_status order(const cb_backend *b, void *device, cb_event *event, cb_stream *before,
+                       cb_stream *after, cb_error *err) {
+    CB_TRY(b->record(device, before, event, err));
+    return b->wait(device, after, event, err);
+}
+
+cb_status cb_memory_order(cb_context *ctx, const char *backend, void *before, void *after,
+                          cb_error *err) {
+    const cb_backend *b;
+    void *device;
+    cb_event *event;
+    if (before == after) return CB_OK;
+    CB_TRY(device_of(ctx, backend, &b, &device, err));
+    CB_TRY(b->event_new(device, &event, err));
+    const cb_status status = order(b, device, event, before, after, err);
+    b->event_free(device, event);
+    return status;
+}
+
+cb_status cb_memory_wait(cb_context *ctx, const char *backend, void *stream, cb_error *err) {
+    const cb_backend *b;
+    void *device;
+    CB_TRY(device_of(ctx, backend, &b, &device, err));
+    return b->sync(device, stream, err);
+}

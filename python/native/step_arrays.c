@@ -1,0 +1,199 @@
+/* step_arrays.c: the checks of the arrays that a step runs on: NumPy's, and those on a device. */
+#include "state.h"
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+
+static int check_type(const cb_argument_info *info, const char *name, const cb_py_view *view) {
+    bool stands_in = view->is_bits16 && info->dtype == CB_BF16;
+    bool same_dtype = stands_in || (view->known_dtype && view->dtype == info->dtype);
+    if (same_dtype && cb_shape_equal(&view->shape, &info->shape)) return 0;
+    char wanted[CB_SHAPE_TEXT], given[CB_SHAPE_TEXT];
+    PyErr_Format(same_dtype ? PyExc_ValueError : PyExc_TypeError, "%s: expected %s %s, got %s %s",
+                 name, cb_dtype_name(info->dtype), cb_shape_text(&info->shape, wanted),
+                 view->known_dtype ? cb_dtype_name(view->dtype) : "an unsupported dtype",
+                 cb_shape_text(&view->shape, given));
+    return -1;
+}
+
+/* `given`: the array takes a gradient, and its owner looks for that in it; a copy would not do. */
+static int check_layout(PyObject *array, const char *name, const cb_py_view *view, bool written,
+                        bool given) {
+    if (!view->contiguous) {
+        PyObject *strides = cb_py_strides_text(array);
+        if (strides) {
+            char shape[CB_SHAPE_TEXT];
+            PyErr_Format(
+                PyExc_ValueError,
+                "%s: an array of shape %s with strides %U (bytes) is not contiguous; pass %s", name,
+                cb_shape_text(&view->shape, shape), strides,
+                given ? "one from np.empty" : "np.ascontiguousarray(x)");
+            Py_DECREF(strides);
+        }
+        return -1;
+    }
+    if (!view->aligned) {
+        PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its elements; pass %s",
+                     name, given ? "one from np.empty" : "np.array(x)");
+        return -1;
+    }
+    if (written && !view->writable) {
+        PyErr_Format(PyExc_ValueError, "%s: the array is read-only, but the step %s", name,
+                     given ? "writes to it" : "updates it in place; pass x.copy()");
+        return -1;
+    }
+    return 0;
+}
+
+/* What lies on the device is contiguous and aligned as it was taken over. */
+static int take_there(const cb_py_step *self, const cb_py_device_memory *memory,
+                      const cb_argument_info *info, const char *name, bool written, void **out) {
+    if (!self->on_device) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s: the array lies on a GPU and the step runs on the host; pass it as a NumPy "
+            "array, or compile with device=\"cuda\"",
+            name);
+        return -1;
+    }
+    const cb_py_view view = {.shape = memory->shape, .dtype = memory->dtype, .known_dtype = true};
+    if (check_type(info, name, &view) < 0) return -1;
+    if (written && !memory->writable) {
+        PyErr_Format(PyExc_ValueError, "%s: the array is read-only, but the step writes to it",
+                     name);
+        return -1;
+    }
+    *out = memory->data;
+    return 0;
+}
+
+static bool is_there(const cb_py_step *self, PyObject *array) {
+    return PyObject_TypeCheck(array, cb_py_state_of_object((PyObject *)self)->memory_type);
+}
+
+/* Checks one array and takes its address. Overlaps are found by the core. */
+static int take(cb_py_step *self, PyObject *array, const cb_argument_info *info, const char *name,
+                bool written, bool given, void **out) {
+    cb_py_view view;
+    bool *there = &self->there[out - self->pointers];
+    if ((*there = is_there(self, array)))
+        return take_there(self, (cb_py_device_memory *)array, info, name, written, out);
+    if (cb_py_view_of(array, name, &view) < 0) return -1;
+    if (check_type(info, name, &view) < 0 || check_layout(array, name, &view, written, given) < 0)
+        return -1;
+    *out = view.data;
+    return 0;
+}
+
+/* A gradient has the name of what it is of, which may be given, too. */
+static int take_output(cb_py_step *self, PyObject *array, const cb_argument_info *info,
+                       void **out) {
+    const bool is_gradient = info->role_or_kind == 2;
+    char name[256];
+    PyOS_snprintf(name, sizeof name, is_gradient ? "out, for the gradient of %s" : "%s",
+                  info->name);
+    return take(self, array, info, name, true, is_gradient, out);
+}
+
+static bool is_wrt(const cb_py_step *self, uint32_t input) {
+    for (uint32_t k = 0; k < self->n_wrt; k++) {
+        if (self->wrt[k] == input) return true;
+    }
+    return false;
+}
+
+static bool has_state(const cb_py_step *self, uint32_t input) {
+    for (uint32_t i = 0; i < cb_step_n_outputs(self->core); i++) {
+        cb_argument_info info = cb_step_output(self->core, i);
+        if (info.role_or_kind == 1 && info.input == input) return true;
+    }
+    return false;
+}
+
+/* Checks the arrays of an optimizer: None where a parameter lacks a state, which the core minds
+ * only where its group has it. */
+static int bind_states(cb_py_step *self, const cb_py_run_arrays *run, void **params) {
+    bool *there = self->there + (params - self->pointers);
+    for (uint32_t k = 0; k < self->n_wrt; k++) {
+        params[k] = self->pointers[self->wrt[k]];
+        there[k] = self->there[self->wrt[k]];
+    }
+    for (uint32_t s = 0; s < run->n_state; s++) {
+        void **state = params + (size_t)(1 + s) * self->n_wrt;
+        if (cb_py_check_count(run->states[s], self->n_wrt, "arrays of an optimizer state") < 0)
+            return -1;
+        for (uint32_t k = 0; k < self->n_wrt; k++) {
+            cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
+            PyObject *array = PyTuple_GET_ITEM(run->states[s], k);
+            state[k] = NULL;
+            self->there[state + k - self->pointers] = false;
+            if (array == Py_None) continue;
+            if (take(self, array, &info, run->state_name[s], true, false, &state[k]) < 0) return -1;
+        }
+    }
+    return 0;
+}
+
+/* Checks every array and fills self->pointers: inputs, outputs, then for an optimizer parameters
+ * and each of its states. */
+int cb_py_bind(cb_py_step *self, const cb_py_run_arrays *run) {
+    uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
+    void **outputs = self->pointers + n_in;
+    if (cb_py_check_count(run->inputs, n_in, "inputs") < 0 ||
+        cb_py_check_count(run->outputs, n_out, "outputs") < 0)
+        return -1;
+    for (uint32_t i = 0; i < n_in; i++) {
+        cb_argument_info info = cb_step_input(self->core, i);
+        bool written = has_state(self, i) || (run->is_stepped && is_wrt(self, i));
+        PyObject *array = PyTuple_GET_ITEM(run->inputs, i);
+        if (take(self, array, &info, info.name, written, false, &self->pointers[i]) < 0) return -1;
+    }
+    for (uint32_t i = 0; i < n_out; i++) {
+        cb_argument_info info = cb_step_output(self->core, i);
+        PyObject *array = PyTuple_GET_ITEM(run->outputs, i);
+        outputs[i] = NULL;
+        self->there[n_in + i] = false;
+        if (array == Py_None && (info.inside || info.role_or_kind == 1)) continue;
+        if (take_output(self, array, &info, &outputs[i]) < 0) return -1;
+    }
+    return run->is_stepped ? bind_states(self, run, outputs + n_out) : 0;
+}
+
+/* ---- arrays on a device ---------------------------------------------------------------------- */
+
+typedef cb_status (*memory_fn)(cb_py_device_memory *memory, void *stream, cb_error *err);
+
+static cb_status each_of(const cb_py_step *self, PyObject *tuple, memory_fn visit, void *stream,
+                         cb_error *err) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        PyObject *array = PyTuple_GET_ITEM(tuple, i);
+        if (is_there(self, array)) CB_TRY(visit((cb_py_device_memory *)array, stream, err));
+    }
+    return CB_OK;
+}
+
+static cb_status each_memory(const cb_py_step *self, const cb_py_run_arrays *run, memory_fn visit,
+                             void *stream, cb_error *err) {
+    CB_TRY(each_of(self, run->inputs, visit, stream, err));
+    CB_TRY(each_of(self, run->outputs, visit, stream, err));
+    for (uint32_t s = 0; s < run->n_state; s++)
+        CB_TRY(each_of(self, run->states[s], visit, stream, err));
+    return CB_OK;
+}
+
+static cb_status make_pending(cb_py_device_memory *memory, void *stream, cb_error *err) {
+    (void)err;
+    memory->stream = stream;
+    memory->is_pending = true;
+    return CB_OK;
+}
+
+cb_status cb_py_before_run(const cb_py_step *self, const cb_py_run_arrays *run, void *stream,
+                           cb_error *err) {
+    return each_memory(self, run, cb_py_device_order, stream, err);
+}
+
+void cb_py_leave_pending(const cb_py_step *self, const cb_py_run_arrays *run, void *stream) {
+    (void)(each_memory(self, run, make_pending, stream, NULL) == CB_OK);
+}

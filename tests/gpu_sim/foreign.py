@@ -1,0 +1,120 @@
+"""Tensors as other libraries have them on a GPU: memory of the stand-in that its own driver calls
+have made, handed out by DLPack or ``__cuda_array_interface__``, and none of cutback's code."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from client import Driver
+
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_handed_out: list[Any] = []  # who takes a tensor may keep it for longer than it lives here
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+class Tensor:
+    """An array on the stand-in. ``asked`` lists the streams it was asked for; ``out`` counts what
+    was handed out and not given back."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        array: np.ndarray[Any, Any],
+        *,
+        device: int = 0,
+        read_only: bool = False,
+        strides: tuple[int, ...] | None = None,
+        kind: tuple[int, int] | None = None,
+    ) -> None:
+        self.driver, self.shape, self.array_dtype = driver, array.shape, array.dtype
+        self.memory = driver.put(array)
+        self.device, self.read_only, self.strides, self.kind = device, read_only, strides, kind
+        self.asked: list[Any] = []
+        self.out = 0
+        self.stream: ctypes.c_void_p | None = None  # that its library works on
+
+    def get(self) -> np.ndarray[Any, Any]:
+        return self.driver.get(self.memory, self.array_dtype, self.shape)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device
+
+    def _order(self, stream: Any) -> None:
+        """As a library does: what it has put on its own stream comes before what follows there."""
+        self.asked.append(stream)
+        if self.stream is not None:
+            event = self.driver.event()
+            self.driver.call("cuEventRecord", event, self.stream)
+            self.driver.call("cuStreamWaitEvent", ctypes.c_void_p(stream), event, 0)
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **kwargs: Any) -> Any:
+        self._order(stream)
+        n = len(self.shape)
+        shape = (ctypes.c_int64 * n)(*self.shape)
+        strides = None if self.strides is None else (ctypes.c_int64 * n)(*self.strides)
+
+        name = ctypes.create_string_buffer(b"dltensor_versioned")
+
+        def delete(_: int) -> None:
+            self.out -= 1
+
+        managed = _Managed(1, 0, None, _Deleter(delete), int(self.read_only))
+        code, bits = self.kind or (_CODES[self.array_dtype.kind], 8 * self.array_dtype.itemsize)
+        managed.tensor = _Tensor(
+            self.memory.address, 2, self.device, n, code, bits, 1, shape, strides, 0
+        )
+        _handed_out.append((managed, shape, strides, name))
+        self.out += 1
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p,) * 3
+        return new(ctypes.addressof(managed), ctypes.addressof(name), None)
+
+
+class Interface:
+    """The same array by ``__cuda_array_interface__`` alone."""
+
+    def __init__(self, tensor: Tensor, **changes: Any) -> None:
+        self.tensor, self.changes = tensor, changes
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        t = self.tensor
+        row = {
+            "shape": t.shape,
+            "typestr": t.array_dtype.str,
+            "data": (t.memory.address, t.read_only),
+            "version": 3,
+            "stream": None if t.stream is None else t.stream.value,
+        }
+        return {**row, **self.changes}

@@ -1,0 +1,315 @@
+"""Arrays that lie on the device: steps take them and give them out without a copy, in the order of
+streams, with races looked for."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback as cb
+from client import Driver
+from cutback import cuda
+from cutback.nn import functional as F
+from foreign import Interface, Tensor
+
+
+def loss(params: dict[str, Any], x: Any, target: Any) -> Any:
+    h = F.gelu(x @ params["w1"] + params["b1"])
+    return ((h @ params["w2"] - target) ** 2).mean()
+
+
+def arrays() -> tuple[dict[str, Any], Any, Any]:
+    rng = np.random.default_rng(3)
+    params = {
+        "w1": rng.standard_normal((16, 32), np.float32) / 4,
+        "b1": np.zeros(32, np.float32),
+        "w2": rng.standard_normal((32, 3), np.float32) / 6,
+    }
+    x, y = rng.standard_normal((20, 16), np.float32), rng.standard_normal((20, 3), np.float32)
+    return params, x, y
+
+
+def test_results_lie_where_arguments_do(gpu: Driver) -> None:
+    params, x, y = arrays()
+    step = cb.value_and_grad(loss, device="cuda")
+    value, grads = step(params, x, y)
+    there, other = step(cuda.to_device(params), cuda.to_device(x), cuda.to_device(y))
+    assert isinstance(there, cb.DeviceArray) and there.shape == ()
+    assert float(there) == float(value)
+    for key, grad in other.items():
+        assert isinstance(grad, cb.DeviceArray) and grad.dtype == np.float32
+        assert np.array_equal(grad, grads[key])
+        assert grad.numpy().tobytes() == grads[key].tobytes()
+    assert step.n_compiled == 1
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_step_on_a_stream_neither_copies_nor_allocates_nor_waits(
+    gpu: Driver, trained: bool
+) -> None:
+    """The entries that would do it fail when they are called. An optimizer's table of tensors is
+    copied each step."""
+    params, x, y = cuda.to_device(arrays())
+    optimizer = cb.optim.AdamW(lr=1e-2) if trained else None
+    step = cb.compile(loss, optimizer=optimizer, device="cuda")
+    result = step(params, x, y)  # makes states, and what is used again
+    stream = gpu.stream()
+    result = step(params, x, y, stream=stream.value)
+    del result
+    entries = ["cuMemAlloc_v2", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2", "cuMemFree_v2"]
+    entries += [] if trained else ["cuMemcpyHtoDAsync_v2"]
+    for entry in entries:
+        gpu.fail(entry, 1)
+    try:
+        step(params, x, y, stream=stream.value)
+    finally:
+        for entry in entries:
+            gpu.fail(entry, 0)
+    step.wait()
+
+
+@pytest.mark.parametrize("where", ["device", "mixed"])
+@pytest.mark.parametrize("named", [False, True])
+def test_training_has_the_bits_of_arrays_on_the_host(gpu: Driver, where: str, named: bool) -> None:
+    results = []
+    for place in ("host", where):
+        params, x, y = arrays()
+        if place != "host":
+            params = cuda.to_device(params)
+        if place == "device":
+            x, y = cuda.to_device((x, y))
+        optimizer = cb.optim.AdamW(lr=1e-2)
+        step = cb.compile(loss, optimizer=optimizer, device="cuda")
+        more = {"stream": gpu.stream().value} if named and place != "host" else {}
+        losses = [step(params, x, y, **more) for _ in range(3)]
+        values = [float(value) for value in losses]
+        if more:
+            step.wait()
+        state = optimizer.state_dict()
+        assert all(isinstance(a, (int, np.ndarray)) for a in state.values())
+        results.append((values, cuda.to_host(params), state))
+    (losses, params, state), (others, other, state2) = results
+    assert losses == others
+    for key, value in params.items():
+        assert value.tobytes() == other[key].tobytes(), key
+    for key, value in state.items():
+        assert np.array_equal(value, state2[key]), key
+
+
+def test_states_go_where_parameters_go(gpu: Driver) -> None:
+    params, x, y = arrays()
+    optimizer = cb.optim.SGD(lr=1e-2, momentum=0.9)
+    step = cb.compile(loss, optimizer=optimizer, device="cuda")
+    step(params, x, y)
+    moved = cuda.to_device(params)
+    step(moved, x, y)
+    assert isinstance(optimizer.states["momentum_buffer"][0], cb.DeviceArray)
+    step(cuda.to_host(moved), x, y)
+    assert isinstance(optimizer.states["momentum_buffer"][0], np.ndarray)
+    optimizer.load_state_dict(optimizer.state_dict())
+    step(moved, x, y)
+    assert isinstance(optimizer.states["momentum_buffer"][0], cb.DeviceArray)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("interface", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_tensors_of_others_in_the_order_of_their_streams(
+    gpu: Driver, seed: int, interface: bool, named: bool
+) -> None:
+    """Their library fills them on a stream of its own, which the step has not seen."""
+    gpu.seed(seed)
+    x = Tensor(gpu, np.zeros(1000, np.float32))
+    x.stream = gpu.stream()
+    step = cb.compile(lambda x: (x * 2 + 1).sum(), argnums=None, device="cuda")
+    given = Interface(x) if interface else x
+    ours = gpu.stream()
+    for value in (1.0, 3.0):
+        bits = int(np.float32(value).view(np.uint32))
+        gpu.call(
+            "cuMemsetD32Async",
+            ctypes.c_uint64(x.memory.address),
+            bits,
+            ctypes.c_size_t(1000),
+            x.stream,
+        )
+        result = step(given, **({"stream": ours.value} if named else {}))
+        assert float(result) == 1000 * (2 * value + 1)
+        event = gpu.event()  # their library waits for the step, as it would for any other
+        gpu.call("cuEventRecord", event, ours)
+        gpu.call("cuStreamWaitEvent", x.stream, event, 0)
+    assert interface or x.asked == [ours.value if named else 1] * 2
+    assert x.out == 0
+    gpu.wait()
+
+
+def test_others_find_results_written(gpu: Driver) -> None:
+    x = cuda.to_device(np.arange(5000, dtype=np.float32))
+    step = cb.compile(lambda x: x * 2, argnums=None, device="cuda")
+    for seed in range(4):
+        gpu.seed(seed)
+        ours, theirs = gpu.stream(), gpu.stream()
+        y = step(x, stream=ours.value)
+        capsule = y.__dlpack__(stream=theirs.value, max_version=(1, 0))
+        assert "dltensor_versioned" in repr(capsule)
+        target = gpu.allocate(4 * 5000)
+        gpu.call(
+            "cuMemcpyDtoDAsync",
+            ctypes.c_uint64(target.address),
+            ctypes.c_uint64(y.address),
+            ctypes.c_size_t(4 * 5000),
+            theirs,
+        )
+        gpu.call("cuStreamSynchronize", theirs)
+        assert np.array_equal(gpu.get(target, np.float32, 5000), 2 * x.numpy())
+        gpu.free(target)
+    assert y.__dlpack_device__() == (2, 0)
+    row = y.__cuda_array_interface__
+    assert row["data"] == (y.address, False) and row["typestr"] == "<f4" and row["stream"] == 1
+    again = step(y)  # and back in
+    assert np.array_equal(again, 4 * x.numpy())
+    step.wait()
+
+
+def test_results_of_several_streams(gpu: Driver) -> None:
+    """What one stream makes another one reads; blocks are used again only behind their readers."""
+    double = cb.compile(lambda x: x * 2, argnums=None, device="cuda")
+    more = cb.compile(lambda x: x + 1, argnums=None, device="cuda")
+    x = cuda.to_device(np.arange(3000, dtype=np.float32))
+    for seed in range(6):
+        gpu.seed(seed)
+        a, b = gpu.stream().value, gpu.stream().value
+        for _ in range(3):
+            y = more(double(x, stream=a), stream=b)
+            z = double(y, stream=a)
+            del y
+        assert np.array_equal(z, 2 * (2 * x.numpy() + 1))
+        double.wait()
+        more.wait()
+
+
+def test_memory_goes_back(gpu: Driver) -> None:
+    step = cb.compile(lambda x: x * 2, argnums=None, device="cuda")
+    x = cuda.to_device(np.ones(100_000, np.float32))
+    result = step(x)
+    del result
+    before = gpu.library.sim_allocated()
+    for _ in range(5):
+        result = step(x)
+        address = result.address
+        del result
+    assert gpu.library.sim_allocated() == before
+    result = step(x)
+    assert result.address == address
+    capsule = result.__dlpack__(stream=-1)
+    del capsule, result
+    assert gpu.library.sim_allocated() == before - 400_000
+
+
+def test_gradients_into_arrays_that_are_given(gpu: Driver) -> None:
+    params, x, y = cuda.to_device(arrays())
+    step = cb.value_and_grad(loss, device="cuda")
+    _, fresh = step(params, x, y)
+    out = cuda.to_device({key: np.zeros(a.shape, np.float32) for key, a in params.items()})
+    given = {key: Tensor(gpu, np.zeros(a.shape, np.float32)) for key, a in params.items()}
+    _, same = step(params, x, y, out=out)
+    assert same["w1"] is out["w1"]
+    step(params, x, y, out=given)
+    for key, grad in fresh.items():
+        assert np.array_equal(grad, out[key]) and np.array_equal(grad, given[key].get())
+
+
+def test_types_and_ranks(gpu: Driver) -> None:
+    step = cb.compile(lambda x, y: (x.astype("f32") * 2, y + 1), argnums=None, device="cuda")
+    x = cb.RawArray(np.array([[0x3F80, 0x4000]], np.uint16))  # bf16: 1, 2
+    there = cuda.to_device(x)
+    assert there.core_dtype == "bf16" and there.ndim == 2 and len(there) == 1
+    with pytest.raises(AttributeError, match="bf16"):
+        _ = there.__cuda_array_interface__
+    doubled, count = step(there, cuda.to_device(np.array(4, np.int64)))
+    assert np.array_equal(doubled, [[2, 4]]) and int(count) == 5 and count.item() == 5
+    assert "DeviceArray(i64, shape=(), cuda:0)" in repr(count)
+    with pytest.raises(TypeError, match="has no length"):
+        len(count)
+    empty = cuda.to_device(np.zeros((0, 3), np.float32))
+    assert empty.numpy().shape == (0, 3)
+
+
+def test_what_does_not_fit_is_named(gpu: Driver) -> None:
+    step = cb.compile(lambda x: x * 2, argnums=None, device="cuda")
+    a = np.ones((4, 4), np.float32)
+    with pytest.raises(ValueError, match=r"x: a tensor of shape \(4, 4\).*not contiguous"):
+        step(Tensor(gpu, a, strides=(1, 4)))
+    with pytest.raises(TypeError, match=r"x: DLPack type \(code 5"):
+        step(Tensor(gpu, a, kind=(5, 64)))
+    with pytest.raises(TypeError, match="x: elements of type <c8"):
+        step(Interface(Tensor(gpu, a), typestr="<c8"))
+    with pytest.raises(ValueError, match="the step runs on the host"):
+        cb.compile(lambda x: x * 2, argnums=None)(cuda.to_device(a))
+    with pytest.raises(TypeError, match="is no stream of CUDA"):
+        step(cuda.to_device(a), stream="main")
+    with pytest.raises(ValueError, match="read-only"):
+        trained = cb.compile(lambda w: (w * w).sum(), optimizer=cb.optim.SGD(lr=1), device="cuda")
+        trained(Tensor(gpu, a, read_only=True))
+    w = Tensor(gpu, a)
+    with pytest.raises(ValueError, match="overlap"):
+        trained = cb.compile(
+            lambda p: (p[0] * p[1]).sum(), optimizer=cb.optim.SGD(lr=1), device="cuda"
+        )
+        trained([w, w])
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(cuda.to_device(a), copy=False)
+    # Another dtype or shape is another program, as for arrays of NumPy.
+    assert np.array_equal(step(cuda.to_device(np.ones(3))), [2, 2, 2])
+
+
+def test_memory_and_streams_of_another_device(gpu: Driver) -> None:
+    """The second device of the stand-in, whose context another library made."""
+    step = cb.compile(lambda x: x * 2, argnums=None, device="cuda")
+    x = cuda.to_device(np.ones(8, np.float32))
+    step(x)
+    gpu.set(devices=2)
+    context, mine = ctypes.c_void_p(), ctypes.c_void_p()
+    gpu.call("cuCtxGetCurrent", ctypes.byref(mine))
+    gpu.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1)
+    gpu.call("cuCtxSetCurrent", context)
+    try:
+        stream = gpu.stream()
+        there = Tensor(gpu, np.ones(8, np.float32), device=1)
+        with pytest.raises(ValueError, match="stream belongs to another device"):
+            step(x, stream=stream.value)
+        with pytest.raises(ValueError, match=r'"x"\) lies on device 1.*runs on device 0'):
+            step(there)
+        assert np.array_equal(step(x), np.full(8, 2))  # all is as before
+        with pytest.raises(NotImplementedError, match=r"device 1 was asked for.*device 0 already"):
+            cb.compile(lambda x: x * 3, argnums=None, device="cuda:1")(x)
+    finally:
+        gpu.call("cuCtxSetCurrent", mine)
+        gpu.call("cuDevicePrimaryCtxRelease", 1)
+        gpu.set(devices=1)
+
+
+def test_an_index_out_of_range_on_a_stream(gpu: Driver) -> None:
+    """It shows when the step is waited for; parameters and states are as before."""
+    table = np.ones((5, 3), np.float32)
+    optimizer = cb.optim.SGD(lr=0.1, momentum=0.9)
+
+    def lookup(table: Any, i: Any) -> Any:
+        return (F.embedding(i, table) ** 2).sum()
+
+    step = cb.compile(lookup, optimizer=optimizer, device="cuda")
+    there = cuda.to_device(table)
+    good, bad = cuda.to_device((np.array([0, 1], np.int32), np.array([0, 9], np.int32)))
+    with pytest.raises(ValueError, match="index 9 out of range"):
+        step(there, bad)
+    assert optimizer.t == 0 and step.rng_step == 0
+    stream = gpu.stream().value
+    step(there, bad, stream=stream)
+    with pytest.raises(ValueError, match="index 9 out of range"):
+        step.wait()
+    assert np.array_equal(there, table)
+    step(there, good)
+    assert not np.array_equal(there, table)
