@@ -5,7 +5,7 @@
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-static bool hold(cb_sim *sim, uint32_t value_step, uint32_t life, uint32_t made) {
+static inline bool hold(cb_sim *sim, uint32_t value_step, uint32_t life, uint32_t made) {
     return CB_PUSH(&sim->arena, sim->hold, (cb_sim_read){value_step, life}) &&
            (cb_sim_is_plain(sim) || CB_PUSH(&sim->arena, sim->hold_made, made));
 }
@@ -430,7 +430,7 @@ CB_SIM_INLINE bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t
         }
         if (next > first && !run_early(sim, pair + first, next - first, k)) return false;
         bool ran = next == 0 ? run_op(sim, f->base[k], k, plain)
-                             : ask_reach(sim, &f->base[k], 1, k) &&
+                             : (plain || ask_reach(sim, &f->base[k], 1, k)) &&
                                    run_with_inputs(sim, f->base[k], k, plain);
         if (!ran) return false;
         sim->base_step[k] = (uint32_t)sim->step.len - 1;

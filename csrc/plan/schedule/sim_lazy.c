@@ -60,7 +60,10 @@ CB_SIM_INLINE bool spread_need(lazy *z, bool *again, uint32_t anchor, bool plain
             else again[op] = true;
             if (!CB_PUSH(z->out->arena, z->out->list,
                          cb_pair_make(anchor, in ? op | CB_INLINE : op)) ||
-                !push(z, op, plain || !in ? cb_unit_op(z->f, op) : top.host))
+                !push(z, op,
+                      in      ? top.host
+                      : plain ? op
+                              : cb_unit_op(z->f, op)))
                 return false;
         }
     }

@@ -15,6 +15,7 @@ static inline void cb_sim_fill_none(uint32_t *ids, size_t n) {
 
 /* The output of its step, as a set, that a life is of; 0: its op has no inside. */
 static inline uint32_t cb_sim_made_of_life(const cb_sim *sim, uint32_t life) {
+    if (cb_sim_is_plain(sim)) return 0;
     uint32_t unit = sim->f->unit[sim->life.at[life].storage];
     return unit >= sim->f->p->n_op ? cb_unit_made(sim->f, unit) : 0;
 }
