@@ -100,7 +100,8 @@ bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, ui
     uint32_t until = l->held_until[storage];
     if (first && until > 0 && until >= anchor) return false;
     const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
-    size_t i = cb_ledger_find_true_reader(l, storage, anchor + 1);
+    size_t i = l->asks ? cb_ledger_find_true_reader(l, storage, anchor + 1)
+                       : cb_ledger_find_reader(l, u, anchor + 1);
     if (i == u->len) return false;
     *next = u->at[i].anchor;
     return *next < l->n;

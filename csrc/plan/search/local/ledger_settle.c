@@ -3,11 +3,19 @@
  * is gone through. */
 #include "ledger_parts.h"
 
+/* What most of a search is spent in. */
+#define CB_LEDGER_INLINE static inline __attribute__((always_inline))
+
 /* ---- spans ----------------------------------------------------------------------------------- */
 
+/* Anchors where it is taken in. */
+static inline size_t n_taken(const cb_ledger *l, uint32_t unit) {
+    return l->asks ? l->taken[unit].len : 0;
+}
+
 /* Reads at that anchor are of what is taken in there. */
-static bool is_inlined(const cb_ledger *l, uint32_t unit, uint32_t anchor) {
-    return l->taken[unit].len > 0 && cb_ledger_takes_at(l, unit, anchor);
+static inline bool is_inlined(const cb_ledger *l, uint32_t unit, uint32_t anchor) {
+    return n_taken(l, unit) > 0 && cb_ledger_takes_at(l, unit, anchor);
 }
 
 static bool list_spans(cb_ledger *l, uint32_t storage) {
@@ -62,7 +70,7 @@ static bool lives_once(const cb_ledger *l, uint32_t storage) {
     const cb_ledger_ids *runs = &l->runs[l->f->unit[storage]];
     const cb_ledger_spans *spans = &l->span[storage];
     return runs->len == 1 && spans->len == 1 && spans->at[0].made == runs->at[0] &&
-           l->taken[l->f->unit[storage]].len == 0;
+           n_taken(l, l->f->unit[storage]) == 0;
 }
 
 static bool respan_once(cb_ledger *l, uint32_t storage) {
@@ -114,7 +122,7 @@ static void count_reads(cb_ledger *l, uint32_t op) {
 }
 
 /* What a step of a chain read last goes. */
-static void end_reads(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
+CB_LEDGER_INLINE void end_reads(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
         uint32_t s = l->need[j];
         if (--l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
@@ -122,7 +130,6 @@ static void end_reads(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     }
 }
 
-/* After a step of a chain: what it made for nobody and what it read last goes. */
 /* What is taken in is read, but is not there. */
 static void hide_taken(cb_ledger *l, uint32_t anchor, bool hides) {
     const cb_ledger_ids *chain = &l->chain[anchor];
@@ -134,7 +141,8 @@ static void hide_taken(cb_ledger *l, uint32_t anchor, bool hides) {
     }
 }
 
-static void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
+/* After a step of a chain: what it made for nobody and what it read last goes. */
+CB_LEDGER_INLINE void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
         uint32_t s = l->life[j];
         if (l->left[s] == 0 && cb_spans_last(&l->span[s], anchor) == anchor)
@@ -144,8 +152,8 @@ static void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
 }
 
 /* One step of a chain: what it makes comes. */
-static void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, uint64_t more, double *now,
-                     double *most) {
+CB_LEDGER_INLINE void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, uint64_t more,
+                               double *now, double *most) {
     const cb_facts *f = l->f;
     *now += l->made_bytes[op];
     double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op] + more);
@@ -236,6 +244,24 @@ static double rise_of_outputs(cb_ledger *l, uint32_t anchor) {
     return during > most ? during : most;
 }
 
+/* The rise where no op has an inside or takes anything in. */
+static double rise_plain(cb_ledger *l, uint32_t anchor) {
+    const cb_ledger_ids *chain = &l->chain[anchor];
+    uint32_t base = l->f->base[anchor];
+    double now = 0, most = 0;
+    bool idle = l->idle[base];
+    if (chain->len > 0) {
+        for (size_t i = 0; i < chain->len; i++) count_reads(l, cb_chain_op(chain->at[i]));
+        if (!idle) count_reads(l, base);
+        for (size_t i = 0; i < chain->len; i++)
+            run_step(l, cb_chain_op(chain->at[i]), anchor, 0, &now, &most);
+        if (!idle) forget_reads(l, base);
+    }
+    if (idle) return most;
+    double during = now + l->made_bytes[base] + (double)l->f->p->op_workspace[base];
+    return during > most ? during : most;
+}
+
 /* The rise inside the steps of an anchor. What goes behind the last step does not count. */
 static double rise_inside(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
@@ -259,7 +285,7 @@ static double rise_inside(cb_ledger *l, uint32_t anchor) {
 
 static bool walk_anchor(cb_ledger *l, uint32_t anchor) {
     cb_ledger_notes *notes = &l->notes;
-    double most = rise_inside(l, anchor);
+    double most = l->asks ? rise_inside(l, anchor) : rise_plain(l, anchor);
     if (most == l->local[anchor]) return true;
     if (notes->on && (!CB_PUSH(&l->arena, notes->anchor, anchor) ||
                       !CB_PUSH(&l->arena, notes->local, l->local[anchor])))
@@ -280,7 +306,7 @@ static int64_t base_ps(const cb_ledger *l, uint32_t op) {
 
 static bool is_idle(const cb_ledger *l, uint32_t op) {
     const cb_ledger_ids *runs = &l->runs[op];
-    if (runs->len + l->taken[op].len < 2 || l->holds[op]) return false;
+    if (runs->len + n_taken(l, op) < 2 || l->holds[op]) return false;
     uint32_t next = runs->len > 1 ? runs->at[1] : CB_NONE;
     for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
         const cb_ledger_uses *u = &l->use[l->life[j]];

@@ -145,8 +145,8 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
         bool any = tiny || cb_has_units(f, op);
         if (any) s = l->made[l->made_begin[op] + draw_made(m, op)];
         if (any && f->p->storage_bytes[s] == 0) continue;
-        op = f->unit[s];
-        if (!m->may_rerun[op]) continue;
+        if (f->unit_begin) op = f->unit[s];
+        if (f->unit_begin && !m->may_rerun[op]) continue;
         if (cb_spans_last(cb_ledger_spans_of(l, s), hot) <= hot) continue; /* most */
         if (!cb_ledger_crosses(l, s, hot, &next)) continue;
         found++;
@@ -183,7 +183,8 @@ static uint32_t choose_opening(cb_moves *m, uint32_t hot) {
 }
 
 /* An entry of a chain of which chance says whether it is to be taken in. */
-static uint32_t draw_inlining(cb_moves *m, uint32_t id, double share) {
+static inline uint32_t draw_inlining(cb_moves *m, uint32_t id, double share) {
+    if (!m->l->f->inlines) return id;
     bool may = cb_unit_inlines(m->l->f, cb_chain_op(id)) && !(id & CB_EARLY);
     return may && cb_moves_chance(m) < share ? id ^ CB_INLINE : id;
 }
@@ -191,7 +192,7 @@ static uint32_t draw_inlining(cb_moves *m, uint32_t id, double share) {
 bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found, uint32_t *anchor) {
     const cb_ledger *l = m->l;
     uint32_t op = choose_opening(m, hot);
-    bool opens = op != CB_NONE;
+    bool opens = op != CB_NONE, inlines = l->f->inlines != NULL;
     if (opens) *anchor = l->f->base_backward;
     else op = choose_op(m, hot, anchor);
     *found = op != CB_NONE;
@@ -203,7 +204,8 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
     m->next.len = 0;
     if (!CB_RESERVE(m->scratch, m->next, chain->len + CB_LONGEST_PROPOSAL)) return false;
     for (size_t i = 0; i < chain->len; i++) {
-        uint32_t id = draw_inlining(m, chain->at[i], CB_UNINLINE_SHARE);
+        uint32_t id = chain->at[i];
+        if (inlines) id = draw_inlining(m, id, CB_UNINLINE_SHARE);
         m->seen[cb_chain_op(id)] = m->stamp;
         m->next.at[m->next.len++] = early && cb_chain_op(id) == op ? id | CB_EARLY : id;
     }
@@ -219,7 +221,7 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
                 cb_ledger_alive(l, l->read[j], *anchor) || cb_moves_chance(m) >= deep)
                 continue;
             m->seen[maker] = m->stamp;
-            m->next.at[m->next.len++] = draw_inlining(m, maker, CB_INLINE_SHARE);
+            m->next.at[m->next.len++] = inlines ? draw_inlining(m, maker, CB_INLINE_SHARE) : maker;
         }
     }
     return true;
