@@ -223,8 +223,8 @@ static PyObject *copy(cb_py_device_memory *self, PyObject *array, bool to_host) 
     Py_BEGIN_ALLOW_THREADS status =
         cb_memory_copy(core, BACKEND, stream, to_host, to_host ? view.data : self->data,
                        to_host ? self->data : view.data, self->bytes, &error);
-    Py_END_ALLOW_THREADS if (status != CB_OK) return cb_py_raise(
-        cb_py_state_of_object((PyObject *)self), &error, NULL);
+    Py_END_ALLOW_THREADS if (status != CB_OK) return cb_py_raise(state_of_type(Py_TYPE(self)),
+                                                                 &error, NULL);
     self->is_pending = false;
     Py_RETURN_NONE;
 }
@@ -251,7 +251,7 @@ static PyObject *memory_put_order(cb_py_device_memory *self, PyObject *stream_of
         Py_BEGIN_ALLOW_THREADS status = cb_memory_wait(core, BACKEND, self->stream, &error);
         Py_END_ALLOW_THREADS
     }
-    if (status != CB_OK) return cb_py_raise(cb_py_state_of_object((PyObject *)self), &error, NULL);
+    if (status != CB_OK) return cb_py_raise(state_of_type(Py_TYPE(self)), &error, NULL);
     if (!stream) self->is_pending = false;
     Py_RETURN_NONE;
 }

@@ -159,18 +159,26 @@ cb_status cb_cu_copy(void *device, cb_stream *stream, cb_way way, void *to, cons
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-/* One call of the driver, in the context. */
-#define IN_CONTEXT(d, call)                                                                        \
-    do {                                                                                           \
-        CB_TRY(cb_cu_enter(d, err));                                                               \
-        const int in_context_code = (d)->driver.call;                                              \
-        return cb_cu_leave(                                                                        \
-            d, in_context_code ? cb_cu_failed(&(d)->driver, #call, in_context_code, err) : CB_OK); \
-    } while (0)
+/* The events of a step and what waits are no part of a graph, and would end the capture. In the
+ * context. */
+static cb_status refuse_capture(const cb_cu_gpu *d, void *stream, cb_error *err) {
+    bool captured;
+    CB_TRY(cb_cu_is_captured(d, stream, &captured, err));
+    return captured
+               ? cb_fail(err, CB_UNSUPPORTED,
+                         "cuda: the stream is being captured, and steps cannot be yet: end the "
+                         "capture, or run the step on another stream")
+               : CB_OK;
+}
 
 cb_status cb_cu_sync(void *device, cb_stream *stream, cb_error *err) {
     DEVICE(d);
-    IN_CONTEXT(d, cuStreamSynchronize(cb_cu_stream_of(d, stream)));
+    void *const at = cb_cu_stream_of(d, stream);
+    CB_TRY(cb_cu_enter(d, err));
+    cb_status status = refuse_capture(d, at, err);
+    const int code = status == CB_OK ? d->driver.cuStreamSynchronize(at) : 0;
+    if (code) status = cb_cu_failed(&d->driver, "cuStreamSynchronize", code, err);
+    return cb_cu_leave(d, status);
 }
 
 cb_status cb_cu_event_new(void *device, cb_event **event, cb_error *err) {
@@ -195,6 +203,7 @@ cb_status cb_cu_record(void *device, cb_stream *stream, cb_event *event, cb_erro
     void *const at = cb_cu_stream_of(d, stream);
     CB_TRY(cb_cu_enter(d, err));
     cb_status status = cb_cu_check_stream(d, at, err);
+    if (status == CB_OK) status = refuse_capture(d, at, err);
     const int code = status == CB_OK ? d->driver.cuEventRecord(event, at) : 0;
     if (code) status = cb_cu_failed(&d->driver, "cuEventRecord", code, err);
     return cb_cu_leave(d, status);
@@ -202,7 +211,12 @@ cb_status cb_cu_record(void *device, cb_stream *stream, cb_event *event, cb_erro
 
 cb_status cb_cu_wait(void *device, cb_stream *stream, cb_event *event, cb_error *err) {
     DEVICE(d);
-    IN_CONTEXT(d, cuStreamWaitEvent(cb_cu_stream_of(d, stream), event, 0));
+    void *const at = cb_cu_stream_of(d, stream);
+    CB_TRY(cb_cu_enter(d, err));
+    cb_status status = refuse_capture(d, at, err);
+    const int code = status == CB_OK ? d->driver.cuStreamWaitEvent(at, event, 0) : 0;
+    if (code) status = cb_cu_failed(&d->driver, "cuStreamWaitEvent", code, err);
+    return cb_cu_leave(d, status);
 }
 
 static cb_status seconds(const cb_cu_gpu *d, void *from, void *to, double *out, cb_error *err) {

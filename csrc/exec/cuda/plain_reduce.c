@@ -76,14 +76,15 @@ static void block_each(const cb_cu_op *x, const axes *a) {
     cb_cu_each_row(x, a->results, a->count);
     cb_cu_add(c, "const I i = row;\n__shared__ %s part[%d];\n", type, CB_CU_ROW_THREADS);
     add_loop(x, a, "threadIdx.x", CB_CU_ROW_THREADS);
-    cb_cu_add(c, "part[threadIdx.x] = sum;\n__syncthreads();\n");
-    cb_cu_add(c, "for (unsigned n = %d; n > 0; n /= 2) {\nif (threadIdx.x < n) {\n",
+    cb_cu_add(c, "part[threadIdx.x] = sum;\n");
+    cb_cu_add(c,
+              "for (unsigned n = %d; n > 0; n /= 2) {\n__syncthreads();\nif (threadIdx.x < n) {\n",
               CB_CU_ROW_THREADS / 2);
     if (is_extreme(code))
         cb_cu_add(c, "part[threadIdx.x] = %s(part[threadIdx.x], part[threadIdx.x + n]);\n",
                   code == CB_OP_AMAX ? "larger" : "smaller");
     else cb_cu_add(c, "part[threadIdx.x] += part[threadIdx.x + n];\n");
-    cb_cu_add(c, "}\n__syncthreads();\n}\nif (threadIdx.x) return;\nsum = part[0];\n");
+    cb_cu_add(c, "}\n}\nif (threadIdx.x) return;\nsum = part[0];\n");
     add_result(x, a);
     cb_cu_end_each_row(x, a->results);
 }

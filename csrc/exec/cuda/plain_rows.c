@@ -15,7 +15,7 @@ static int64_t rows_of(const cb_operand *o) {
 static void begin_rows(const cb_cu_op *x, int64_t rows, int64_t columns, cb_dtype dtype) {
     const char *real = cb_cu_real(dtype);
     cb_cu_each_row(x, rows, columns);
-    cb_cu_add(x->code, "typedef %s T;\n__shared__ T shared[%d];\nconst I at = row * COLUMNS;\n",
+    cb_cu_add(x->code, "typedef %s T;\n__shared__ T shared[2][%d];\nconst I at = row * COLUMNS;\n",
               real, CB_CU_ROW_THREADS);
 }
 
@@ -26,9 +26,9 @@ static void add_exp_sum(const cb_cu_op *x, int p) {
     cb_cu_code *c = x->code;
     cb_cu_add(c, "T largest = -INFINITY, sum = 0;\n");
     cb_cu_add(c, EACH_COLUMN "largest = larger(largest, (T)widen(p%d[at + c]));\n", p);
-    cb_cu_add(c, "largest = block_larger(largest, shared);\n");
+    cb_cu_add(c, "largest = block_larger(largest, shared[0]);\n");
     cb_cu_add(c, EACH_COLUMN "sum += p_EXP((T)widen(p%d[at + c]) - largest);\n", p);
-    cb_cu_add(c, "sum = block_sum(sum, shared);\n");
+    cb_cu_add(c, "sum = block_sum(sum, shared[1]);\n");
 }
 
 static void softmax(const cb_cu_op *x, int64_t rows) {
@@ -57,7 +57,7 @@ static void softmax_bwd(const cb_cu_op *x, int64_t rows) {
     cb_cu_add(c, "T sum = 0;\n");
     if (is_log) cb_cu_add(c, EACH_COLUMN "sum += widen(p%d[at + c]);\n", g);
     else cb_cu_add(c, EACH_COLUMN "sum += widen(p%d[at + c]) * widen(p%d[at + c]);\n", g, y);
-    cb_cu_add(c, "sum = block_sum(sum, shared);\n" EACH_COLUMN "{\n");
+    cb_cu_add(c, "sum = block_sum(sum, shared[1]);\n" EACH_COLUMN "{\n");
     cb_cu_add(c, "const T g = widen(p%d[at + c]), y = widen(p%d[at + c]);\n", g, y);
     cb_cu_add(c, "narrow(&p%d[at + c], %s);\n}\n", out,
               is_log ? "g - p_EXP(y) * sum" : "y * (g - sum)");
@@ -169,12 +169,12 @@ static void norm(const cb_cu_op *x) {
     cb_cu_add(c, "T mean = 0, spread = 0;\n");
     if (s.is_centred) {
         cb_cu_add(c, EACH_COLUMN "mean += widen(p%d[place(row, c)]);\n", p);
-        cb_cu_add(c, "mean = block_sum(mean, shared) / (T)COLUMNS;\n");
+        cb_cu_add(c, "mean = block_sum(mean, shared[0]) / (T)COLUMNS;\n");
     }
     cb_cu_add(c,
               EACH_COLUMN "{ const T d = (T)widen(p%d[place(row, c)]) - mean; spread += d * d; }\n",
               p);
-    cb_cu_add(c, "spread = block_sum(spread, shared) / (T)COLUMNS;\n");
+    cb_cu_add(c, "spread = block_sum(spread, shared[1]) / (T)COLUMNS;\n");
     cb_cu_add(c, "const T rstd = (T)1 / p_SQRT(spread + (T)%a);\n", x->instr->attrs.f[0]);
     cb_cu_add(c, "if (threadIdx.x == 0) {\nnarrow(&p%d[row], rstd);\n", rstd);
     if (s.is_centred) cb_cu_add(c, "narrow(&p%d[row], mean);\n", cb_cu_out_param(x, 1));
@@ -217,8 +217,8 @@ static void norm_dx(const cb_cu_op *x, const sample *s) {
     cb_cu_add(c,
               "const T v = g * (T)widen(p%d[channel(stat, k)]);\nlevel += v, along += v * h;\n}\n",
               p.w);
-    cb_cu_add(c, "level = block_sum(level, shared) / (T)COLUMNS;\n");
-    cb_cu_add(c, "along = block_sum(along, shared) / (T)COLUMNS;\n");
+    cb_cu_add(c, "level = block_sum(level, shared[0]) / (T)COLUMNS;\n");
+    cb_cu_add(c, "along = block_sum(along, shared[1]) / (T)COLUMNS;\n");
     if (!s->is_centred) cb_cu_add(c, "level = 0;\n");
     cb_cu_add(c, "for (I k = threadIdx.x; k < COLUMNS; k += blockDim.x) {\n");
     add_normed(x, s, &p);
@@ -240,7 +240,8 @@ static void norm_dweight(const cb_cu_op *x, const sample *s) {
     cb_cu_add(c, s->is_batch ? "const I stat = row, k = c;\n" : "const I stat = c, k = row;\n");
     add_normed(x, s, &p);
     cb_cu_add(c, "dweight += g * h, dbias += g;\n}\n");
-    cb_cu_add(c, "dweight = block_sum(dweight, shared);\ndbias = block_sum(dbias, shared);\n");
+    cb_cu_add(c,
+              "dweight = block_sum(dweight, shared[0]);\ndbias = block_sum(dbias, shared[1]);\n");
     cb_cu_add(c, "if (threadIdx.x == 0) {\nnarrow(&p%d[row], dweight);\n", cb_cu_out_param(x, 1));
     if (x->instr->n_out == 3) cb_cu_add(c, "narrow(&p%d[row], dbias);\n", cb_cu_out_param(x, 2));
     cb_cu_add(c, "}\n");

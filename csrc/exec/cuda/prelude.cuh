@@ -338,10 +338,10 @@ inline int key_of(float x) {
 }
 inline float of_key(int key) { return cb_f32_of_bits((uint32_t)(key ^ ((key >> 31) & INT32_MAX))); }
 
-/* ---- reductions of a block, for ops by themselves: its order depends on its size alone -------- */
+/* ---- reductions of a block, for ops by themselves: its order depends on its size alone. Each has
+ * shared memory of its own. -------------------------------------------------------------------- */
 
 template <class T> inline T block_sum(T x, T *shared) {
-    __syncthreads();
     shared[threadIdx.x] = x;
     __syncthreads();
     for (unsigned n = blockDim.x / 2; n > 0; n /= 2) {
@@ -354,7 +354,6 @@ template <class T> inline T block_sum(T x, T *shared) {
 template <class T> inline T larger(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> inline T smaller(T x, T y) { return x < y || x != x ? x : y; }
 template <class T> inline T block_larger(T x, T *shared) {
-    __syncthreads();
     shared[threadIdx.x] = x;
     __syncthreads();
     for (unsigned n = blockDim.x / 2; n > 0; n /= 2) {

@@ -209,7 +209,8 @@ static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
     cb_cu_code *c = x->code;
     const int64_t count = m->rows * m->columns, segment = cb_segment_of(count);
     cb_cu_begin(c);
-    if (m->n_total) cb_cu_add(c, "__shared__ float part[%d];\n", TOTAL_THREADS);
+    const bool has_parts = cb_cu_div_up(count, segment) > 1;
+    if (m->n_total && has_parts) cb_cu_add(c, "__shared__ float part[%d];\n", TOTAL_THREADS);
     cb_cu_once(x);
     for (int k = 0; k < m->n_total; k++) {
         const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at[k]};
@@ -220,10 +221,14 @@ static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
                   "%lldu; i++) leaves.push(p%d[i]);\n",
                   (long long)(segment / CB_X_LEAF), (long long)(segment / CB_X_LEAF),
                   (long long)cb_cu_div_up(count, CB_X_LEAF), p);
-        if (k > 0) cb_cu_add(c, "__syncthreads();\n"); /* the total before has been read */
-        cb_cu_add(c, "part[threadIdx.x] = leaves.sum();\n__syncthreads();\n");
-        cb_cu_add(c, "s%d = pairs_of<%lld>(part)", m->total[k].number,
-                  (long long)cb_cu_div_up(count, segment));
+        if (has_parts) {
+            if (k > 0) cb_cu_add(c, "__syncthreads();\n"); /* the total before has been read */
+            cb_cu_add(c, "part[threadIdx.x] = leaves.sum();\n__syncthreads();\n");
+            cb_cu_add(c, "s%d = pairs_of<%lld>(part)", m->total[k].number,
+                      (long long)cb_cu_div_up(count, segment));
+        } else {
+            cb_cu_add(c, "s%d = leaves.sum()", m->total[k].number);
+        }
         if (m->total[k].is_mean)
             cb_cu_add(c,
                       " / %a"

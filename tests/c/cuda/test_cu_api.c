@@ -7,6 +7,13 @@
 
 #include "cu_api.h"
 
+enum {
+#define DRIVER(since, name, parameters) ENTRY_##name,
+#include "cu_entries.def"
+#undef DRIVER
+    N_ENTRIES
+};
+
 static int (*sim_set)(const char *name, long value);
 static int (*sim_fail)(const char *entry, int nth, int code);
 
@@ -49,7 +56,7 @@ TEST(drivers_that_cannot_be_used) {
     CHECK_FAIL(open_stand_in(&driver), CB_NOMEM, "cuInit(0): CUDA_ERROR_OUT_OF_MEMORY");
     CHECK(sim_fail("cuInit", 1, 12345) == 0);
     CHECK_FAIL(open_stand_in(&driver), CB_INTERNAL, "cuInit(0): an unknown error (12345, no text)");
-    for (int nth = 1; nth <= 34; nth++) { /* as many as cu_entries.def has */
+    for (int nth = 1; nth <= N_ENTRIES; nth++) {
         CHECK(sim_fail("cuGetProcAddress_v2", nth, 500) == 0);
         CHECK_FAIL(open_stand_in(&driver), CB_UNSUPPORTED, "has no function cu");
     }

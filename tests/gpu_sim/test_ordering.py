@@ -1,0 +1,232 @@
+"""What orders work is needed: each wait, event and synchronisation of the backend is left out by
+itself, and each barrier of the kernels that it writes; the stand-in finds every one."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback as cb
+import mutations
+from client import Driver
+from cutback import cuda, tree
+from cutback.nn import functional as F
+from foreign import Tensor
+
+X = np.linspace(-1, 1, 3000, dtype=np.float32)
+
+
+def share(x: Any) -> Any:
+    """What it makes on the way lies in the arena, which calls share."""
+    y = cb.exp(x)
+    return y / y.sum()
+
+
+def on_two_streams(gpu: Driver, s: list[int]) -> list[bytes]:
+    """One step runs on two streams; what both have made is read on others."""
+    gpu.wait()  # for what was called before
+    y = STEPS["share"](cuda.to_device(X), stream=s[0])
+    z = STEPS["share"](cuda.to_device(2 * X), stream=s[1])
+    more = STEPS["more"](y, stream=s[2])
+    other = STEPS["double"](z, stream=s[0])
+    return [a.numpy().tobytes() for a in (more, other, z, y)]
+
+
+def of_others(gpu: Driver, s: list[int]) -> list[bytes]:
+    """A library fills a tensor on its stream, takes the result on another, and goes on."""
+    x = Tensor(gpu, np.zeros(2000, np.float32))
+    x.stream, theirs = ctypes.c_void_p(s[0]), ctypes.c_void_p(s[1])
+    target = gpu.allocate(8000)
+    fill = ctypes.c_uint64(x.memory.address), 0x40400000, ctypes.c_size_t(2000)
+    gpu.call("cuMemsetD32Async", *fill, x.stream)
+    y = STEPS["share"](x)
+    y = STEPS["more"](y, stream=s[2])
+    y.__dlpack__(stream=theirs.value)
+    gpu.call(
+        "cuMemcpyDtoDAsync",
+        ctypes.c_uint64(target.address),
+        ctypes.c_uint64(y.address),
+        ctypes.c_size_t(8000),
+        theirs,
+    )
+    gpu.call("cuStreamSynchronize", theirs)
+    result = gpu.get(target, np.float32, 2000).tobytes()
+    gpu.free(target, x.memory)
+    return [result]
+
+
+def of_the_host(gpu: Driver, s: list[int]) -> list[bytes]:
+    """Arguments in pinned memory, which the device reads and writes when it comes to it."""
+    w, x = PINNED
+    w[...], x[...] = np.linspace(-1, 1, len(w)), X[: len(w)]
+    optimizer = cb.optim.SGD(lr=0.1, momentum=0.9)
+    step = STEPS["trained"]
+    step.optimizer = optimizer
+    losses = [float(step(w, x)) for _ in range(2)]
+    return [np.float32(losses).tobytes(), w.tobytes()]
+
+
+LAST: list[str] = []
+PINNED: list[np.ndarray[Any, Any]] = []
+STEPS: dict[str, cb.Step] = {}
+SCENARIOS = (on_two_streams, of_others, of_the_host)
+SEEDS = (1, 0, 2, 5)
+
+
+def outcome(gpu: Driver, scenario: Callable[..., list[bytes]], streams: list[int]) -> Any:
+    """What a scenario gives; None where the stand-in has found something."""
+    try:
+        result: Any = scenario(gpu, streams)
+        gpu.wait()
+    except Exception as error:
+        result = None
+        LAST.append(repr(error))
+    found = gpu.recover()
+    LAST.append(found)
+    return None if found else result
+
+
+def pinned(gpu: Driver, n: int) -> np.ndarray[Any, Any]:
+    at = ctypes.c_void_p()
+    gpu.call("cuMemAllocHost", ctypes.byref(at), ctypes.c_size_t(4 * n))
+    assert at.value
+    return np.frombuffer((ctypes.c_float * n).from_address(at.value), np.float32)
+
+
+def sought(
+    gpu: Driver, scenario: Callable[..., list[bytes]], entry: str, streams: list[int]
+) -> tuple[int, list[int]]:
+    """How often the entry is called, and which of these calls nobody misses."""
+    expected = outcome(gpu, scenario, streams)
+    assert expected is not None, LAST[-2:]
+    missed = []
+    for nth in range(1, 200):
+        found = was_due = False
+        for seed in SEEDS:
+            gpu.seed(seed)
+            gpu.skip(entry, nth)
+            found |= outcome(gpu, scenario, streams) != expected
+            was_due = gpu.is_due(entry)
+            gpu.fail(entry, 0)
+            if found or was_due:
+                break
+        gpu.seed(0)
+        if was_due:
+            return nth - 1, missed
+        if not found:
+            missed.append(nth)
+    raise AssertionError(entry)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_each_wait_and_event_of_the_backend_is_needed(
+    gpu: Driver, scenario: Callable[..., list[bytes]]
+) -> None:
+    """Of the events those that somebody waits for; the others tell the time. Copies to the host
+    wait by themselves, but for those into pinned memory."""
+    loss = cb.compile(
+        lambda w, x: ((w * x - 1) ** 2).sum(), optimizer=cb.optim.SGD(lr=1), device="cuda"
+    )
+    functions = {"share": share, "more": lambda x: x + 1, "double": lambda x: x * 2}
+    STEPS.update({k: cb.compile(f, argnums=None, device="cuda") for k, f in functions.items()})
+    STEPS["trained"] = loss
+    streams = [gpu.stream().value for _ in range(3)]
+    PINNED[:] = [pinned(gpu, 600) for _ in range(2)]
+    n_waits, missed = sought(gpu, scenario, "cuStreamWaitEvent", streams)
+    # The first call of a step waits for its last one on another stream, which the host has waited
+    # for.
+    assert missed == ([1] if scenario is on_two_streams else [])
+    n_events, without = sought(gpu, scenario, "cuEventRecord", streams)
+    assert n_events - len(without) == n_waits - len(missed)
+    if scenario is not of_the_host:
+        n_syncs, without = sought(gpu, scenario, "cuStreamSynchronize", streams)
+        assert len(without) < n_syncs
+    for array in PINNED:
+        gpu.call("cuMemFreeHost", ctypes.c_void_p(array.ctypes.data))
+
+
+# ---- barriers of the kernels that the backend writes
+
+
+def norm(x: Any, w: Any, b: Any) -> Any:
+    return (F.layer_norm(F.gelu(x), w, b) * F.softmax(x)).sum()
+
+
+def lookup(table: Any, i: Any) -> Any:
+    return (F.embedding(i, table) ** 2).sum()
+
+
+def chosen(x: Any, labels: Any) -> Any:
+    return F.cross_entropy(x, labels).mean()
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(1).standard_normal(shape).astype(dtype)
+
+
+ROWS = [numbers(9, 2500), numbers(2500), numbers(2500)]
+INDEX = (np.arange(700) * 7 % 40).astype(np.int32)
+PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
+    "products": (lambda x, y: x @ y, None, [numbers(70, 40), numbers(40, 70)]),
+    "products of halves": (
+        lambda x, y: x @ y,
+        None,
+        [numbers(70, 40, dtype=np.float16), numbers(40, 70, dtype=np.float16)],
+    ),
+    "long rows": (F.softmax, None, [numbers(5, 5000)]),
+    "totals": (lambda x: (x * x).mean(), None, [numbers(200_000)]),
+    "norms of long rows": (norm, (0, 1, 2), ROWS),
+    "norms in double": (norm, (0, 1, 2), [a.astype(np.float64) for a in ROWS]),
+    "lookups": (lookup, 0, [numbers(40, 30), INDEX]),
+    "labels": (chosen, 0, [numbers(700, 40), INDEX]),
+}
+
+
+def image_of(folder: Path) -> Path:
+    (path,) = folder.glob("[0-9a-f][0-9a-f]/*.bin")
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.very_slow] if "double" in n else []) for n in PROGRAMS],
+)
+def test_each_barrier_of_written_kernels_is_needed(
+    gpu: Driver, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is deleted by itself, in the kernels as they lie in the cache."""
+    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
+    f, argnums, arguments = PROGRAMS[name]
+
+    def compiled() -> bytes:
+        results = tree.flatten(cb.compile(f, argnums=argnums, backend="cuda")(*arguments))[0]
+        return b"".join(np.asarray(result).tobytes() for result in results)
+
+    expected = compiled()
+    path, head = image_of(tmp_path), b"cutback kernel 1\n"
+    ptx = path.read_bytes()[len(head) + 32 :].rstrip(b"\0").decode()
+    kernels = tuple(re.findall(r"\.entry\s+(\w+)", ptx))
+    missed, count = [], 0
+    for what, text in mutations.deletions(ptx, kernels):
+        code = text.encode() + b"\0"
+        path.write_bytes(head + hashlib.sha256(code).digest() + code)
+        found = False
+        for seed in (0, 1, 2):
+            gpu.seed(seed)
+            try:
+                found |= compiled() != expected
+            except RuntimeError:
+                found = True
+            found |= gpu.recover() != ""
+            if found:
+                break
+        missed += [] if found else [what]
+        count += 1
+    assert count >= 1 and not missed
