@@ -15,11 +15,16 @@
  * milliseconds beside an idle one; once that was seen, workers are kept off it. A caller that finds
  * the pool taken (a region inside a region, or another user thread) runs its tasks itself.
  *
+ * Rounding and the flushing of subnormal numbers are settings of a thread, and programs change them
+ * (PyTorch has set_flush_denormal). A region's workers take over those of its caller, or else its
+ * results would depend on who ran which task.
+ *
  * The one global of this file is the registry of live pools below. fork() copies a pool but not
  * its threads: the child's handler walks the registry and puts every pool back to the state before
  * its first region, and workers start again when a region needs them. A task must not fork. */
 #include "threads.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -57,6 +62,7 @@ struct cb_threads {
     cb_task_fn fn; /* the job: written by who holds `busy` while the region is closed */
     void *user;
     int64_t n_tasks;
+    uint64_t float_mode; /* the caller's */
 
     _Alignas(CB_ALIGN) _Atomic(uint64_t) state;
     _Alignas(CB_ALIGN) _Atomic(int64_t) next_task;
@@ -75,6 +81,24 @@ static void relax(void) { __builtin_ia32_pause(); }
 static void relax(void) { __asm__ volatile("yield"); }
 #else
 static void relax(void) {}
+#endif
+
+/* How this thread computes with floats: rounding, flushing, what traps; not which exceptions were
+ * seen. */
+#if defined(__x86_64__)
+#define SEEN UINT64_C(0x3F)
+static uint64_t float_mode(void) { return __builtin_ia32_stmxcsr() & ~SEEN; }
+static void set_float_mode(uint64_t mode) { __builtin_ia32_ldmxcsr((unsigned)mode); }
+#elif defined(__aarch64__)
+static uint64_t float_mode(void) {
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+static void set_float_mode(uint64_t mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
+#else
+static uint64_t float_mode(void) { return (uint64_t)fegetround(); }
+static void set_float_mode(uint64_t mode) { (void)fesetround((int)mode); }
 #endif
 
 #if defined(__linux__)
@@ -212,6 +236,7 @@ static void *run_worker(void *argument) {
         if (state & STOP) return NULL;
         if (!atomic_compare_exchange_strong(&p->state, &state, state + 1)) continue;
         last = state / REGION;
+        set_float_mode(p->float_mode);
         run_tasks(p, self->number);
         leave(p);
     }
@@ -322,6 +347,7 @@ void cb_parallel(cb_threads *pool, int64_t n_tasks, cb_task_fn fn, void *user) {
     pool->fn = fn;
     pool->user = user;
     pool->n_tasks = n_tasks;
+    pool->float_mode = float_mode();
     open_region(pool);
     run_tasks(pool, 0);
     close_region(pool);

@@ -21,7 +21,8 @@ CB_MUST_CHECK cb_status cb_threads_new(cb_alloc *alloc, int n_threads, cb_thread
 void cb_threads_free(cb_threads *pool);
 int cb_threads_count(const cb_threads *pool);
 /* Runs fn(user, 0..n_tasks-1) and returns when all are done. Which thread runs which task is not
- * fixed, so a task's result must depend on its number alone. `pool` may be NULL: runs inline. */
+ * fixed, so a task's result must depend on its number alone. All threads round and flush subnormal
+ * numbers as the caller does. `pool` may be NULL: runs inline. */
 void cb_parallel(cb_threads *pool, int64_t n_tasks, cb_task_fn fn, void *user);
 
 #endif

@@ -1,3 +1,4 @@
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -90,6 +91,42 @@ TEST(nested_regions_run_inline) {
     sum s = {.pool = pool};
     cb_parallel(pool, 200, nest, &s);
     CHECK(atomic_load(&s.clashes) == 0 && atomic_load(&s.total) == 200 * 6);
+    cb_threads_free(pool);
+}
+
+typedef struct thirds {
+    atomic_int n_inside;
+    _Atomic(float) by_task[2];
+} thirds;
+
+/* A task waits for the other, so that two threads take one each, for two seconds at most. */
+static void divide(void *user, int64_t task, int thread) {
+    thirds *t = user;
+    volatile float one = 1.0F, three = 3.0F;
+    (void)thread;
+    atomic_fetch_add(&t->n_inside, 1);
+    for (int i = 0; i < 20000 && atomic_load(&t->n_inside) < 2; i++) usleep(100);
+    atomic_store(&t->by_task[task], one / three);
+}
+
+/* How numbers round is a setting of each thread; the workers are there before it changes. */
+TEST(workers_round_as_their_caller_does) {
+    static const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TONEAREST};
+    cb_alloc a;
+    cb_threads *pool;
+    cb_alloc_init(&a);
+    CHECK_OK(cb_threads_new(&a, 2, &pool, &err));
+    float seen[4];
+    for (size_t i = 0; i < 4; i++) {
+        thirds t = {.n_inside = 0};
+        CHECK(fesetround(modes[i]) == 0);
+        cb_parallel(pool, 2, divide, &t);
+        CHECK(fesetround(FE_TONEAREST) == 0);
+        CHECK(atomic_load(&t.n_inside) == 2);
+        seen[i] = atomic_load(&t.by_task[0]);
+        CHECK(atomic_load(&t.by_task[1]) == seen[i]);
+    }
+    CHECK(seen[1] > seen[2] && seen[3] == seen[0]);
     cb_threads_free(pool);
 }
 
@@ -222,6 +259,7 @@ int main(void) {
     RUN(every_task_runs_once);
     RUN(plain_writes_are_ordered);
     RUN(nested_regions_run_inline);
+    RUN(workers_round_as_their_caller_does);
     RUN(two_users_of_one_pool);
 #if !CB_TSAN
     RUN(a_forked_child_starts_over);
