@@ -95,6 +95,8 @@ class _Specialisation:
         """
         if self.run.keeps_gradients:
             raise ValueError("out= has no use here: gradients stay inside, for the optimizer")
+        if not self.argnums:
+            raise ValueError("out= is for gradients, and with argnums=None there are none")
         n = sum(not self.constant[i] for leaves in self.ranges for i in leaves)
         leaves, structure = tree.flatten(out)
         if structure != tree.flatten(self.gradient_tree([0] * n, single))[1]:

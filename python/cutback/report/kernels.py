@@ -80,6 +80,8 @@ def totals(kernels: Mapping[str, Any]) -> str:
     moved = sum(group["read_bytes"] + group["written_bytes"] for group in groups)
     apart = sum(group["apart_bytes"] for group in groups)
     everything = {"locals": [row for group in groups for row in group["locals"]]}
+    if not fused:
+        return f"{_plural(ops, 'op')}, each by itself. They move {human_bytes(moved)}."
     return (
         f"{_plural(ops, 'op')} in {_plural(len(groups), 'group')}, {inside} of them in "
         f"{len(fused)} of several. They move {human_bytes(moved)}, one by one the ops "

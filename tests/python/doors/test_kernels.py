@@ -164,3 +164,18 @@ def test_the_page_has_a_block_for_each_group(step, kernels, tmp_path):
             assert x >= 0 and x + width <= 960
     pickle.loads(pickle.dumps(step.plan)).report(tmp_path / "plan.html")
     assert "Kernels" not in (tmp_path / "plan.html").read_text(encoding="utf-8")
+
+
+def test_a_step_of_single_ops_says_so():
+    x = np.ones((4, 4), np.float32)
+    step = cutback.compile(lambda a: a @ a, argnums=None)
+    step(x)
+    first = step.plan.explain(kernels=True).splitlines()[0]
+    assert first == "1 op, each by itself. They move 128 B."
+
+
+def test_out_is_for_gradients():
+    x = np.ones(4, np.float32)
+    step = cutback.compile(lambda a: a + a, argnums=None)
+    with pytest.raises(ValueError, match="out= is for gradients"):
+        step(x, out=x.copy())
