@@ -7,6 +7,7 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "lower/annotate.h"
+#include "lower/contract.h"
 #include "lower/split.h"
 #include "lower/within.h"
 #include "plan/files/explanation.h"
@@ -105,6 +106,19 @@ static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_com
     return cb_graph_verify(step->joint, CB_SPEC_JOINT, err);
 }
 
+/* The problem of the groups that the caller asks for takes the place of that of single ops. */
+static cb_status make_groups(cb_step *step, const char *text, cb_error *err) {
+    cb_group_request request;
+    CB_TRY(cb_group_request_read(text, strlen(text), &step->arena, &request, err));
+    CB_TRY(cb_grouping_make(step->joint, step->problem, &request, step->backend->fuses,
+                            &step->arena, &step->grouping, err));
+    step->single = step->problem;
+    step->problem = NULL;
+    CB_TRY(cb_contract(step->joint, step->single, &step->grouping, &step->ctx->alloc,
+                       &step->problem, err));
+    return cb_find_fusion(step->problem, err);
+}
+
 static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
                                          .static_bytes = o->static_bytes,
@@ -112,7 +126,8 @@ static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_err
                                          .workspace = step->backend->workspace};
     CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
     CB_TRY(cb_problem_verify(step->problem, err));
-    return cb_find_fusion(step->problem, err);
+    CB_TRY(cb_find_fusion(step->problem, err));
+    return o->groups ? make_groups(step, o->groups, err) : CB_OK;
 }
 
 /* Backends know no copies to the host. */
@@ -142,6 +157,8 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
                                      .device = device,
                                      .poll = {o->poll, o->poll_user},
                                      .threads = step->ctx->runtime.pool};
+    if (step->single)
+        return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
     return cb_plan_within(step->joint, step->problem, &options, step->backend->fuses,
                           &step->ctx->alloc, &step->plan, &step->program, err);
 }
@@ -153,6 +170,12 @@ static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err)
 }
 
 static cb_status make_program(cb_step *step, cb_error *err) {
+    if (step->single) {
+        CB_TRY(cb_expand(step->joint, step->single, &step->grouping, step->problem, step->plan,
+                         &step->arena, &step->expanded, err));
+        CB_TRY(cb_lower_groups(step->joint, step->problem, &step->expanded, &step->ctx->alloc,
+                               &step->program, err));
+    }
     if (!step->program)
         CB_TRY(cb_lower(step->joint, step->problem, step->plan, step->backend->fuses,
                         &step->ctx->alloc, &step->program, err));
@@ -221,8 +244,10 @@ cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_
     CB_TRY_DONE(check_moves(step, err));
     CB_TRY_DONE(dump(step, o, "plan", print_plan, step->plan, err));
 
-    CB_TRY_DONE(make_split(step, &split, err));
-    CB_TRY_DONE(dump(step, o, "split", print_split, &split, err));
+    if (!step->single) {
+        CB_TRY_DONE(make_split(step, &split, err));
+        CB_TRY_DONE(dump(step, o, "split", print_split, &split, err));
+    }
 
     CB_TRY_DONE(make_program(step, err));
     CB_TRY_DONE(dump(step, o, "program", print_program, step->program, err));
@@ -247,6 +272,7 @@ void cb_step_free(cb_step *step) {
     cb_program_free(step->program);
     cb_plan_free(step->plan);
     cb_problem_free(step->problem);
+    cb_problem_free(step->single);
     cb_graph_free(step->joint);
     cb_arena arena = step->arena; /* the step lies in it */
     cb_arena_free(&arena);
@@ -254,6 +280,10 @@ void cb_step_free(cb_step *step) {
 
 static cb_status print_half(const cb_step *step, bool backward, cb_str *out, cb_error *err) {
     cb_split split;
+    if (step->single)
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "text: a step that was planned in groups is not split into forward and "
+                       "backward");
     CB_TRY(cb_split_make(step->joint, step->plan, &step->ctx->alloc, &split, err));
     cb_status status = cb_graph_print(backward ? split.backward : split.forward, out, err);
     cb_split_free(&split);
@@ -270,7 +300,8 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
         return cb_plan_explanation_to_text(step->problem, step->plan, out, err);
     if (strcmp(what, "program") == 0) return cb_program_print(step->program, out, err);
     if (strcmp(what, "kernels") == 0)
-        return cb_program_kernels(step->program, step->problem, step->plan, out, err);
+        return cb_program_kernels(step->program, step->single ? step->single : step->problem,
+                                  step->single ? &step->expanded.plan : step->plan, out, err);
     return cb_fail(err, CB_INVALID,
                    "text: nothing is called \"%s\"; there are joint, forward, backward, problem, "
                    "plan, explain, program and kernels",

@@ -4,6 +4,7 @@
 #define CB_PIPELINE_H
 
 #include "exec/backend.h"
+#include "lower/expand.h"
 #include "staging.h"
 
 #define CB_BLAS_NAME 96
@@ -29,6 +30,9 @@ struct cb_step {
     cb_context *ctx;
     cb_graph *joint;
     cb_problem *problem;
+    cb_problem *single;   /* op by op, where the problem has groups; else NULL */
+    cb_grouping grouping; /* with `single`: the problem's; these lie in `arena` */
+    cb_expanded expanded; /* and the plan op by op */
     cb_plan *plan;
     cb_program *program;
     const cb_backend *backend;

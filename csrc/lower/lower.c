@@ -8,12 +8,13 @@
  *
  * Results belong to the first run of their op: an argument's memory is written once, and what a
  * recomputed instruction makes of a result is a buffer of its own. */
-#include "fuse.h"
+#include "expand.h"
 
 typedef struct lowering {
     const cb_graph *g;
     const cb_problem *p;
-    const cb_plan *plan;
+    const cb_plan *plan;     /* op by op */
+    const uint32_t *planned; /* [n_step] step of the plan that was made, NULL: the same */
     cb_program *program;
     cb_arena scratch;
     cb_error *err;
@@ -21,7 +22,7 @@ typedef struct lowering {
     uint32_t *memory;         /* [n_instance] its index into buffer, or into locals */
     uint32_t *storage_input;  /* [n_storage] argument that is this storage, CB_NONE */
     uint32_t *storage_output; /* [n_storage] likewise */
-    uint32_t *storage_buffer; /* [n_storage] the life of its op's first run, CB_NONE */
+    uint32_t *storage_buffer; /* [n_storage] its first life in memory, CB_NONE: not in the arena */
     uint32_t *value_operand;  /* [n_value] newest operand that shows it, CB_NONE */
     uint8_t *again;           /* [n_step] its op has run in a step before */
     const char **location;    /* [names] copies in the program's arena, NULL: not yet */
@@ -71,14 +72,26 @@ static cb_status make_tables(lowering *x) {
     return CB_OK;
 }
 
-/* In the plan's order, whatever the order of groups: results belong to the first. */
+/* In the plan's order, whatever the order of groups: results belong to the first run that gives
+ * them. */
 static cb_status find_reruns(lowering *x) {
     const cb_schedule *s = &x->plan->schedule;
-    uint8_t *ran = CB_NEW(&x->scratch, uint8_t, x->g->ops.len);
-    if (!ran) return cb_no_memory(x->err);
+    const cb_lives *lives = &x->plan->lives;
+    uint8_t *ran = CB_NEW(&x->scratch, uint8_t, x->g->ops.len),
+            *given = CB_NEW(&x->scratch, uint8_t, x->g->storages.len);
+    if (!ran || !given) return cb_no_memory(x->err);
     for (uint32_t step = 0; step < s->n_step; step++) {
+        const cb_op *op = &x->g->ops.at[s->step[step]];
         x->again[step] = ran[s->step[step]];
         ran[s->step[step]] = 1;
+        for (uint32_t k = 0; k < op->n_out; k++) {
+            const uint32_t instance = lives->value_instance_out[lives->out_begin[step] + k],
+                           storage = x->g->values.at[op->out_begin + k].storage;
+            if (given[storage] || (instance != CB_NONE && x->groups.life[instance].is_local))
+                continue;
+            x->storage_buffer[storage] = instance;
+            given[storage] = 1;
+        }
     }
     return CB_OK;
 }
@@ -167,7 +180,7 @@ static cb_status lower_instr(lowering *x, uint32_t at) {
         .n_in = op->n_in,
         .n_out = op->n_out,
         .op = id,
-        .step = step,
+        .step = x->planned ? x->planned[step] : step,
         .scratch = scratch == CB_NONE ? CB_NONE : x->memory[scratch],
         .part = (cb_part)x->groups.part[at],
         .recomputed = x->again[step],
@@ -183,7 +196,6 @@ static cb_status lower_instr(lowering *x, uint32_t at) {
     for (uint32_t k = 0; k < op->n_out; k++) {
         cb_value_id value = op->out_begin + k;
         uint32_t instance = lives->value_instance_out[lives->out_begin[step] + k];
-        if (!instr->recomputed) x->storage_buffer[x->g->values.at[value].storage] = instance;
         program->operand_id[x->n_operand_id++] = operand_of(x, value, instance);
     }
     return CB_OK;
@@ -236,8 +248,9 @@ static cb_status lower_arguments(lowering *x) {
     return CB_OK;
 }
 
-/* The liveness peak over groups and the arena's end, from the buffers alone. */
-static cb_status measure(lowering *x) {
+/* The liveness peak over groups and the arena's end, from the buffers alone. With `exact` they are
+ * the plan's. */
+static cb_status measure(lowering *x, bool exact) {
     cb_program *program = x->program;
     uint64_t *starts = CB_NEW(&x->scratch, uint64_t, program->n_group + (size_t)1);
     uint64_t *ends = CB_NEW(&x->scratch, uint64_t, program->n_group + (size_t)1);
@@ -256,7 +269,11 @@ static cb_status measure(lowering *x) {
         if (live > program->live_bytes) program->live_bytes = live;
         live -= ends[group];
     }
-    if (program->live_bytes > x->plan->live_bytes || program->arena_bytes > x->plan->arena_bytes) {
+    const bool over = program->live_bytes > x->plan->live_bytes ||
+                      program->arena_bytes > x->plan->arena_bytes,
+               same = program->live_bytes == x->plan->live_bytes &&
+                      program->arena_bytes == x->plan->arena_bytes;
+    if (over || (exact && !same)) {
         return cb_fail(
             x->err, CB_INTERNAL,
             "lower: live %llu and arena %llu bytes; the plan says %llu and %llu",
@@ -266,44 +283,44 @@ static cb_status measure(lowering *x) {
     return CB_OK;
 }
 
-/* Groups that the planner knows of come from outside: no graph of ours is annotated with any, so
- * there are no kernels that make a part of what a group makes, or take something in. */
+/* Ops of the problem are those of the graph, so nothing is made in part or taken in. */
 static cb_status refuse_groups(const lowering *x) {
     const cb_schedule *s = &x->plan->schedule;
-    CB_TRY(cb_refuse_insides(x->p, "lower", x->err));
+    CB_TRY(cb_refuse_insides(x->p, "lower, op by op", x->err));
     for (uint32_t t = 0; t < s->n_step; t++) {
         if (!cb_taken_at(s, t)) continue;
         return cb_fail(x->err, CB_UNSUPPORTED,
-                       "lower: step %u takes in what no kernel makes inside", t);
+                       "lower, op by op: step %u (%s) takes in what no kernel makes inside", t,
+                       x->p->op_name[s->step[t]]);
     }
     return CB_OK;
 }
 
-static cb_status lower_all(lowering *x, cb_fuses_fn fuses) {
-    CB_TRY(refuse_groups(x));
+static cb_status lower_all(lowering *x, cb_fuses_fn fuses, const cb_expanded *expanded) {
+    if (!expanded) CB_TRY(refuse_groups(x));
     CB_TRY(make_scratch(x));
+    if (expanded) x->groups = expanded->groups;
+    else CB_TRY(cb_fuse(x->g, x->p, x->plan, fuses, &x->scratch, &x->groups, x->err));
     CB_TRY(find_reruns(x));
-    CB_TRY(cb_fuse(x->g, x->p, x->plan, fuses, &x->scratch, &x->groups, x->err));
     CB_TRY(make_tables(x));
     lower_buffers(x);
     CB_TRY(lower_groups(x));
     CB_TRY(lower_arguments(x));
-    return measure(x);
+    return measure(x, expanded != NULL);
 }
 
-cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
-                   cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out, cb_error *err) {
+static cb_status lower(lowering x, cb_fuses_fn fuses, const cb_expanded *expanded, cb_alloc *alloc,
+                       cb_program **out) {
     cb_arena arena;
     cb_arena_init(&arena, alloc);
-    lowering x = {
-        .g = joint, .p = p, .plan = plan, .program = CB_NEW(&arena, cb_program, 1), .err = err};
+    x.program = CB_NEW(&arena, cb_program, 1);
     if (!x.program) {
         cb_arena_free(&arena);
-        return cb_no_memory(err);
+        return cb_no_memory(x.err);
     }
     x.program->arena = arena;
     cb_arena_init(&x.scratch, alloc);
-    cb_status status = lower_all(&x, fuses);
+    cb_status status = lower_all(&x, fuses, expanded);
     cb_arena_free(&x.scratch);
     if (status != CB_OK) {
         cb_program_free(x.program);
@@ -311,6 +328,18 @@ cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *pl
     }
     *out = x.program;
     return CB_OK;
+}
+
+cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
+                   cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out, cb_error *err) {
+    return lower((lowering){.g = joint, .p = p, .plan = plan, .err = err}, fuses, NULL, alloc, out);
+}
+
+cb_status cb_lower_groups(const cb_graph *joint, const cb_problem *p, const cb_expanded *expanded,
+                          cb_alloc *alloc, cb_program **out, cb_error *err) {
+    const lowering x = {
+        .g = joint, .p = p, .plan = &expanded->plan, .planned = expanded->step, .err = err};
+    return lower(x, NULL, expanded, alloc, out);
 }
 
 void cb_program_free(cb_program *program) {

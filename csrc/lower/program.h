@@ -61,17 +61,22 @@ typedef enum cb_group_end {
     CB_END_READ,     /* it reads what the group makes in another way, or before it is complete */
     CB_END_WAIT,     /* it reads what a step makes that was passed over */
     CB_END_ROOM,     /* the bytes of both would not do */
-    CB_END_LIMIT     /* the group has as many steps as it may */
+    CB_END_LIMIT,    /* the group has as many steps as it may */
+    CB_END_PLAN      /* the plan has it so */
 } cb_group_end;
 
 typedef struct cb_group {
     uint32_t instr_begin, n_instr;
-    cb_domain domain; /* {0, 0} in a group of one instruction */
+    cb_domain domain; /* {0, 0} in a group of one instruction by itself */
     cb_group_end end;
     uint32_t end_step; /* of the plan: the one that did not join; the group's own where it is the
                           one that fuses with nothing. CB_NONE: none */
     uint32_t end_wait; /* CB_END_WAIT: the step that makes what it reads; else CB_NONE */
 } cb_group;
+
+/* Whether it runs over a domain: as several instructions do, and one whose results are not all in
+ * memory. Else it is one instruction by itself. */
+static inline bool cb_group_fuses(const cb_group *group) { return group->domain.count > 0; }
 
 /* A value that lives and dies in one group: contiguous, of this many bytes. */
 typedef struct cb_local {
@@ -117,10 +122,16 @@ typedef struct cb_program {
 typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                             const cb_dtype *out, uint32_t n_out);
 
+struct cb_expanded;
+
 /* fuses NULL: every instruction is a group of its own, at the plan's offsets. */
 CB_MUST_CHECK cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
                                  cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out,
                                  cb_error *err);
+/* The program of a plan that has groups already: its bytes are the plan's (expand.h). */
+CB_MUST_CHECK cb_status cb_lower_groups(const cb_graph *joint, const cb_problem *p,
+                                        const struct cb_expanded *expanded, cb_alloc *alloc,
+                                        cb_program **out, cb_error *err);
 void cb_program_free(cb_program *program);
 /* Every operand inside its buffer, no two live buffers overlap, every read after a write. */
 CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);

@@ -20,7 +20,8 @@
 #include "program.h"
 
 static const char *const reasons[] = {
-    "none", "program", "backend", "op", "domain", "cut", "dtype", "read", "wait", "room", "limit",
+    "none",  "program", "backend", "op",   "domain", "cut",
+    "dtype", "read",    "wait",    "room", "limit",  "plan",
 };
 static const char *const parts[] = {
     "none", "map", "row_wise", "rows", "row_map", "columns", "total", "one", "pieces",
@@ -94,7 +95,7 @@ static void count(writing *x, const cb_group *group) {
         for (uint32_t k = 0; k < instr->n_in; k++) count_read(x, in[k]);
         for (uint32_t k = 0; k < instr->n_out; k++) count_written(x, out[k]);
     }
-    if (group->n_instr > 1) return;
+    if (cb_group_fuses(group)) return;
     if (x->apart >= x->out && x->apart - x->out < x->in) x->in = x->apart - x->out; /* picked */
 }
 

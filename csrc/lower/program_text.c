@@ -123,7 +123,7 @@ static void print_groups(const cb_program *p, cb_str *out) {
         const cb_group *group = &p->group[g];
         if (g == p->backward_starts && g > 0) cb_str_addf(out, "--- backward\n");
         cb_str_addf(out, "group %" PRIu32, g);
-        if (group->n_instr > 1) print_domain(&group->domain, out);
+        if (cb_group_fuses(group)) print_domain(&group->domain, out);
         cb_str_addf(out, ":");
         for (uint32_t i = 0; i < group->n_instr; i++) {
             const cb_instr *instr = &p->instr[group->instr_begin + i];

@@ -203,7 +203,7 @@ static cb_status check_write(check *c, uint32_t group, uint32_t id) {
         c->output_written[x->buffer] = 1;
     } else if (x->space == CB_SPACE_LOCAL) {
         good = c->p->locals[x->buffer].group == group && !c->local_written[x->buffer] &&
-               c->p->group[group].n_instr > 1 && x->offset == 0;
+               cb_group_fuses(&c->p->group[group]) && x->offset == 0;
         c->local_written[x->buffer] = 1;
     }
     if (good && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;
@@ -284,7 +284,7 @@ static cb_status check_parts(const check *c, uint32_t g) {
     const cb_group *group = &p->group[g];
     const cb_instr *instr = &p->instr[group->instr_begin];
     cb_parts parts = {0};
-    if (group->n_instr == 1) {
+    if (group->n_instr == 1 && !cb_group_fuses(group)) {
         if (instr->part == CB_PART_NONE && group->domain.count == 0 && group->domain.columns == 0)
             return CB_OK;
         return part_wrong(c, g, instr, "it is alone and has a part");

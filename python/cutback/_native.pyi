@@ -56,6 +56,7 @@ class Graph:
         keep_gradients: bool = False,
         static_bytes: int = 0,
         plan_json: str | None = None,
+        groups: str | None = None,
         dump: Callable[[str, str], object] | None = None,
     ) -> Step: ...
 

@@ -54,15 +54,15 @@ static bool is_joint(const cb_graph *graph) {
 PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {
         "wrt",          "preset",    "budget", "backend", "device", "keep_gradients",
-        "static_bytes", "plan_json", "dump",   NULL};
+        "static_bytes", "plan_json", "groups", "dump",    NULL};
     cb_compile_options options = {0};
     PyObject *wrt_items, *budget = Py_None, *dump_function = Py_None;
     int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0;
     unsigned long long static_bytes = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzO:compile", names, &wrt_items,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzO:compile", names, &wrt_items,
                                      &preset, &budget, &options.backend, &options.device,
                                      &keep_gradients, &static_bytes, &options.plan_json,
-                                     &dump_function)) {
+                                     &options.groups, &dump_function)) {
         return NULL;
     }
     options.keep_gradients = keep_gradients;

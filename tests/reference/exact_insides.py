@@ -6,7 +6,7 @@ slice takes; and that a run takes in any values that the problem lets it.
 A state is the position in the given order and the values in memory. An event drops a
 value, makes forward values again, or goes on with the op of the position, which makes what nobody
 else could and any of the rest. Every op has a measured time, every value a storage of its own;
-there are no views, forward outputs or constraints.
+there are no views or constraints, and forward outputs are the caller's memory.
 """
 
 from __future__ import annotations
@@ -47,9 +47,14 @@ class Small:
         flags = [problem["storages"][out["storage"]].get("flags", []) for out in outs]
         self.static = {v for v, kinds in enumerate(flags) if "static" in kinds}
         self.ends = {v for v, kinds in enumerate(flags) if "hold_end" in kinds}
-        self.ends |= set(problem["backward_outputs"])
+        self.ends |= {*problem["backward_outputs"], *problem["forward_outputs"]}
+        self.room = [0 if v in self.static else size for v, size in enumerate(self.size)]
         self.order = [i for i, op in enumerate(self.ops) if "placeholder" not in op["flags"]]
         self.useful = self.find_useful()
+        self.along = [0] * len(self.ops)  # bytes that runs make for nobody
+        for v, i in enumerate(self.maker):
+            if v not in self.useful and not self.ops[i].get("inside"):
+                self.along[i] += self.room[v]
         starts = problem["backward_starts"]
         self.free = {v for v in self.useful if self.maker[v] < starts and v not in self.ends}
         self.last = {v: self.maker[v] for v in self.useful}
@@ -141,7 +146,8 @@ def optimum(problem: dict[str, Any], budget: int) -> int | None:
             left = frozenset(v for v in there if v in keep or p.last[v] > i) if base else there
             for taken in p.takes_in(i, made):
                 more = [p.inlinings[i][v] for v in taken]
-                room = sum(p.size[v] for v in there) + sum(x["workspace"] for x in more)
+                room = sum(p.room[v] for v in there) + p.along[i]
+                room += sum(x["workspace"] for x in more)
                 if p.reads(i, made, taken) <= memory and room + scratch <= budget:
                     takes = own + sum(x["time_ps"] for x in more)
                     after.append((takes, (k + base, left)))

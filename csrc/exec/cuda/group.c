@@ -72,7 +72,7 @@ static cb_status without_locals(cb_cu_code *code, const cb_group *g, cb_program 
 static cb_status add_each(cb_cu_code *code, const cb_group *g, cb_arena *scratch, cb_error *err) {
     const cb_program *whole = code->program;
     cb_program p;
-    if (g->n_instr == 1) return add_instr(code, g->instr_begin, scratch, err);
+    if (!cb_group_fuses(g)) return add_instr(code, g->instr_begin, scratch, err);
     CB_TRY(without_locals(code, g, &p, scratch, err));
     code->program = &p;
     cb_status status = CB_OK;
@@ -96,9 +96,9 @@ cb_status cb_cu_group(cb_cu_code *code, uint32_t group, cb_alloc *alloc, cb_erro
     cb_arena_init(&scratch, alloc);
     code->group = group;
     cb_status status = make_locals(code, err);
-    if (status == CB_OK && g->n_instr > 1)
+    if (status == CB_OK && cb_group_fuses(g))
         status = cb_cu_fused(code, code->program, group, &scratch, err);
-    if (g->n_instr == 1 || status == CB_UNSUPPORTED) status = add_each(code, g, &scratch, err);
+    if (!cb_group_fuses(g) || status == CB_UNSUPPORTED) status = add_each(code, g, &scratch, err);
     cb_arena_free(&scratch);
     return status;
 }

@@ -47,7 +47,7 @@ static cb_status make_groups(cb_executor *e, cb_error *err) {
     cb_x_room *room = cb_malloc(alloc, sizeof *room);
     cb_status status = room ? CB_OK : cb_no_memory(err);
     for (uint32_t g = 0; g < p->n_group && status == CB_OK; g++) {
-        if (p->group[g].n_instr > 1 || runs_alone(p, &p->instr[p->group[g].instr_begin]))
+        if (cb_group_fuses(&p->group[g]) || runs_alone(p, &p->instr[p->group[g].instr_begin]))
             status = make_group(e, g, room, err);
     }
     cb_free(alloc, room);

@@ -172,49 +172,53 @@ def test_every_question_about_random_insides():
 
 
 @pytest.mark.very_slow
-def test_every_question_about_many_random_insides():
+@pytest.mark.parametrize("part", range(5))
+def test_every_question_about_many_random_insides(part):
     for most in (4, 10, 20, 60):
-        for seed in range(100, 150):
+        for seed in range(100 + 10 * part, 110 + 10 * part):
             ask_everything(seed, most, seed % 2 == 0)
 
 
 def check_optima(seeds, inlines=False):
-    """Under budgets on live bytes plans are as fast as the fastest of all schedules, there is none
-    where there is none; a budget on the arena, which is searched, states a bound below it."""
-    judged = impossible = partial = 0
+    """Counts of budgets on live bytes: those whose plan is as fast as the fastest of all schedules,
+    those without a schedule and without a plan, those whose plan makes a part, and the rest, which
+    problems have that are too large to be solved exactly: their plans are slower, or missing. No
+    bound, also of a budget on the arena, is above the fastest."""
+    judged = impossible = partial = rest = 0
     for seed in seeds:
         problem = Dice(seed, inlines=inlines).document
         whole = cutback.plan(problem, device=SPEED).numbers["live_bytes"]
+        arena = cutback.plan(problem, budget=1.0, measure="arena", device=SPEED).numbers
+        assert (arena["lower_bound_ps"] or 0) <= optimum(problem, arena["live_bytes"]), seed
         for share in (1.0, 0.85, 0.7, 0.55, 0.4):
             best = optimum(problem, int(share * whole))
             try:
                 plan = cutback.plan(problem, budget=int(share * whole), device=SPEED)
             except cutback.BudgetError:
-                assert best is None, (seed, share, best)
-                impossible += 1
+                impossible += best is None
+                rest += best is not None
                 continue
             check_plan(problem, plan.document, SPEED)
-            assert plan.numbers["time_ps"] == best == plan.numbers["lower_bound_ps"], (seed, share)
-            judged += 1
+            bound = plan.numbers["lower_bound_ps"] or 0
+            assert bound <= best <= plan.numbers["time_ps"], (seed, share)
+            judged += best == plan.numbers["time_ps"]
+            rest += bound < plan.numbers["time_ps"]
             partial += any(isinstance(step, list) for step in plan.document["steps"])
-            arena = cutback.plan(problem, budget=1.0, measure="arena", device=SPEED)
-            assert (arena.numbers["lower_bound_ps"] or 0) <= optimum(
-                problem, arena.numbers["live_bytes"]
-            )
-    return judged, impossible, partial
+    return judged, impossible, partial, rest
 
 
 @pytest.mark.parametrize("inlines", [False, True])
 def test_plans_of_insides_are_optimal(inlines):
-    judged, impossible, partial = check_optima(range(40), inlines)
-    assert judged > 60 and impossible > 50 and partial > 20
+    judged, impossible, partial, rest = check_optima(range(40), inlines)
+    assert judged > 60 and impossible > 50 and partial > 20 and rest == 0
 
 
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(8))
 @pytest.mark.parametrize("inlines", [False, True])
 def test_many_plans_of_insides_are_optimal(part, inlines):
-    check_optima(range(1000 + part, 3000, 8), inlines)
+    judged, impossible, partial, rest = check_optima(range(1000 + part, 3000, 8), inlines)
+    assert judged > 400 and impossible > 200 and partial > 100 and rest < judged / 5
 
 
 def test_constraints_are_about_single_outputs():

@@ -1,0 +1,306 @@
+/* A step runs the members that lead to what it makes and takes in, each once, by rising id. Of what
+ * they read comes from inside what the same op makes, or what the step takes in; the rest is read
+ * where the plan has it. Scratch of a step is cut up among its members in order; the last has the
+ * rest, so that all of it is there. */
+#include "expand.h"
+
+#include "../base/sort.h"
+#include "../plan/model/inlining.h"
+#include "contract.h"
+
+#define IN_ARGUMENT CB_NONE
+
+typedef struct expanding {
+    const cb_graph *g;
+    const cb_problem *single; /* op by op */
+    const cb_grouping *by;
+    const cb_problem *p;
+    const cb_plan *plan;
+    cb_expanded *out;
+    cb_arena *arena, *scratch;
+    cb_error *err;
+    uint32_t *value; /* [values of the graph] that of the problem */
+    uint32_t *from;  /* [values of the problem] that of the graph */
+    uint8_t *slice;  /* [ops of the graph] runs in the step at hand */
+    uint32_t *run;   /* ops of the graph that the step at hand runs */
+    uint32_t n_run;
+    uint8_t *is_taken;  /* [values of the problem] by the step at hand */
+    uint32_t *instance; /* [values of the problem] read by the step at hand */
+    uint32_t *inner;    /* [values of the graph] instance that the step at hand has made of it */
+    uint32_t *ops;      /* [steps written] ops of the graph */
+    uint32_t n_step, n_in, n_out, n_instance; /* written so far */
+} expanding;
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static bool has_bit(uint64_t bits, uint32_t i) { return bits >> i & 1; }
+
+static void mark(expanding *x, uint32_t value) {
+    const uint32_t op = x->by->op_of[x->g->values.at[value].producer];
+    cb_mark_slice(x->by, x->g, value, x->slice);
+    for (uint32_t k = x->by->begin[op]; k < x->by->begin[op + 1]; k++) {
+        const uint32_t id = x->by->member[k];
+        if (x->slice[id] == 1) x->run[x->n_run++] = id;
+        if (x->slice[id]) x->slice[id] = 2;
+    }
+}
+
+static int by_id(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Fills x->run with what a step runs, and says what it takes in. */
+static void find_run(expanding *x, uint32_t step) {
+    const cb_problem *p = x->p;
+    const uint32_t op = x->plan->schedule.step[step],
+                   made = cb_made_at(p, &x->plan->schedule, step);
+    const uint64_t taken = cb_taken_at(&x->plan->schedule, step);
+    for (uint32_t i = 0; i < x->n_run; i++) x->slice[x->run[i]] = 0;
+    x->n_run = 0;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+        if (cb_makes(made, v - p->out_begin[op])) mark(x, x->from[v]);
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++)
+        if (has_bit(taken, i)) mark(x, x->from[p->inlining[p->inline_begin[op] + i].value]);
+    cb_sort(x->run, x->n_run, sizeof *x->run, by_id);
+}
+
+static void note_taken(expanding *x, uint32_t step, uint8_t is_taken) {
+    const uint32_t op = x->plan->schedule.step[step];
+    const uint64_t taken = cb_taken_at(&x->plan->schedule, step);
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++)
+        if (has_bit(taken, i))
+            x->is_taken[x->p->inlining[x->p->inline_begin[op] + i].value] = is_taken;
+}
+
+static cb_status make_scratch(expanding *x) {
+    const size_t n_value = x->g->values.len, n_op = x->g->ops.len;
+    CB_TRY(cb_contracted_values(x->g, x->by, x->scratch, &x->value, x->err));
+    x->from = CB_NEW(x->scratch, uint32_t, x->p->n_value);
+    x->slice = CB_NEW(x->scratch, uint8_t, n_op);
+    x->run = CB_NEW(x->scratch, uint32_t, n_op);
+    x->is_taken = CB_NEW(x->scratch, uint8_t, x->p->n_value);
+    x->instance = CB_NEW(x->scratch, uint32_t, x->p->n_value);
+    x->inner = CB_NEW(x->scratch, uint32_t, n_value);
+    if (!x->from || !x->slice || !x->run || !x->is_taken || !x->instance || !x->inner)
+        return cb_no_memory(x->err);
+    for (uint32_t v = 0; v < n_value; v++)
+        if (x->by->root[v] == v && x->value[v] != CB_NONE) x->from[x->value[v]] = v;
+    return CB_OK;
+}
+
+/* Arrays for all that the steps run. */
+static cb_status make_arrays(expanding *x) {
+    const uint32_t n_old = x->plan->schedule.n_step;
+    uint32_t n = 0, n_in = 0, n_out = 0;
+    for (uint32_t t = 0; t < n_old; t++) {
+        find_run(x, t);
+        n += x->n_run;
+        for (uint32_t i = 0; i < x->n_run; i++) n_in += x->g->ops.at[x->run[i]].n_in;
+        for (uint32_t i = 0; i < x->n_run; i++) n_out += x->g->ops.at[x->run[i]].n_out;
+    }
+    const size_t n_instance = x->plan->lives.n_instance + (size_t)n_out + n;
+    cb_lives *lives = &x->out->plan.lives;
+    cb_groups *groups = &x->out->groups;
+    x->out->step = CB_NEW(x->arena, uint32_t, n);
+    x->ops = CB_NEW(x->arena, uint32_t, n);
+    lives->instance = CB_NEW(x->arena, cb_instance, n_instance);
+    lives->value_instance_in = CB_NEW(x->arena, uint32_t, n_in);
+    lives->value_instance_out = CB_NEW(x->arena, uint32_t, n_out);
+    lives->in_begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
+    lives->out_begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
+    lives->scratch_instance = CB_NEW(x->arena, uint32_t, n);
+    groups->begin = CB_NEW(x->arena, uint32_t, n_old + (size_t)1);
+    groups->step = CB_NEW(x->arena, uint32_t, n);
+    groups->part = CB_NEW(x->arena, uint8_t, n);
+    groups->domain = CB_NEW(x->arena, cb_domain, n_old);
+    groups->end = CB_NEW(x->arena, uint8_t, n_old);
+    groups->end_step = CB_NEW(x->arena, uint32_t, n_old);
+    groups->end_wait = CB_NEW(x->arena, uint32_t, n_old);
+    groups->life = CB_NEW(x->arena, cb_life, n_instance);
+    const bool whole = x->out->step && x->ops && lives->instance && lives->value_instance_in &&
+                       lives->value_instance_out && lives->in_begin && lives->out_begin &&
+                       lives->scratch_instance && groups->begin && groups->step && groups->part &&
+                       groups->domain && groups->end && groups->end_step && groups->end_wait &&
+                       groups->life;
+    return whole ? CB_OK : cb_no_memory(x->err);
+}
+
+/* ---- lives ----------------------------------------------------------------------------------- */
+
+/* Those of the plan: steps are groups. */
+static void copy_lives(expanding *x) {
+    const cb_lives *old = &x->plan->lives;
+    for (uint32_t i = 0; i < old->n_instance; i++) {
+        const cb_instance *life = &old->instance[i];
+        x->out->plan.lives.instance[i] = *life;
+        x->out->groups.life[i] =
+            (cb_life){.made = life->made, .last = life->last, .offset = life->offset};
+    }
+    x->n_instance = old->n_instance;
+}
+
+static uint32_t add_life(expanding *x, uint32_t storage, uint64_t bytes, cb_life life) {
+    x->out->plan.lives.instance[x->n_instance] = (cb_instance){.storage = storage,
+                                                               .made = life.made,
+                                                               .last = life.last,
+                                                               .bytes = bytes,
+                                                               .offset = life.offset};
+    x->out->groups.life[x->n_instance] = life;
+    return x->n_instance++;
+}
+
+/* The values that a step reads, as its list in the plan has them. */
+static void find_instances(expanding *x, uint32_t step) {
+    const cb_lives *old = &x->plan->lives;
+    const uint32_t op = x->plan->schedule.step[step];
+    cb_reading reading = cb_read_run(x->p, op, cb_made_at(x->p, &x->plan->schedule, step),
+                                     cb_taken_at(&x->plan->schedule, step));
+    const uint32_t *at = old->value_instance_in + old->in_begin[step];
+    for (uint32_t v; cb_read_next(&reading, &v); at++)
+        if (v != CB_NONE) x->instance[v] = *at;
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static uint32_t instance_read(const expanding *x, uint32_t id, uint32_t value) {
+    const uint32_t root = x->by->root[value], maker = x->g->values.at[root].producer;
+    const bool inside = x->by->op_of[maker] == x->by->op_of[id] ||
+                        (x->value[root] != CB_NONE && x->is_taken[x->value[root]]);
+    return inside ? x->inner[root] : x->instance[x->value[root]];
+}
+
+/* Where what an op of the graph makes is: as the step has it, or a local. */
+static uint32_t instance_made(expanding *x, uint32_t step, uint32_t id, uint32_t value) {
+    const cb_problem *p = x->p;
+    const uint32_t op = x->plan->schedule.step[step], v = x->value[value];
+    const bool own = x->by->op_of[id] == op && v != CB_NONE;
+    const cb_storage_id storage = x->g->values.at[value].storage;
+    if (own && cb_makes(cb_made_at(p, &x->plan->schedule, step), v - p->out_begin[op])) {
+        const cb_lives *old = &x->plan->lives;
+        return old->value_instance_out[old->out_begin[step] + (v - p->out_begin[op])];
+    }
+    return add_life(x, storage, x->g->storages.at[storage].bytes,
+                    (cb_life){.made = step, .last = step, .is_local = true});
+}
+
+/* Returns whether it makes a local. */
+static bool add_op(expanding *x, uint32_t step, uint32_t id) {
+    const cb_op *op = &x->g->ops.at[id];
+    cb_lives *lives = &x->out->plan.lives;
+    bool any = false;
+    for (uint32_t k = 0; k < op->n_in; k++)
+        lives->value_instance_in[x->n_in++] = instance_read(x, id, cb_op_ins(x->g, id)[k]);
+    for (uint32_t v = op->out_begin; v < op->out_begin + op->n_out; v++) {
+        x->inner[v] = lives->value_instance_out[x->n_out++] = instance_made(x, step, id, v);
+        any |= x->inner[v] != IN_ARGUMENT && x->out->groups.life[x->inner[v]].is_local;
+    }
+    x->out->step[x->n_step] = step;
+    x->out->groups.step[x->n_step] = x->n_step;
+    x->n_step++;
+    lives->in_begin[x->n_step] = x->n_in;
+    lives->out_begin[x->n_step] = x->n_out;
+    return any;
+}
+
+/* Cuts up the scratch of the step among those of its members that want some. */
+static void share_scratch(expanding *x, uint32_t step, uint32_t first) {
+    const cb_lives *old = &x->plan->lives;
+    cb_lives *lives = &x->out->plan.lives;
+    const uint32_t whole = old->scratch_instance[step];
+    uint32_t last = CB_NONE, instance = whole;
+    for (uint32_t i = first; i < x->n_step; i++) {
+        lives->scratch_instance[i] = CB_NONE;
+        if (x->single->op_workspace[x->ops[i]] > 0) last = i;
+    }
+    if (last == CB_NONE) return;
+    uint64_t begin = old->instance[whole].offset, left = old->instance[whole].bytes;
+    for (uint32_t i = first; i <= last; i++) {
+        const uint64_t own = x->single->op_workspace[x->ops[i]];
+        if (own == 0) continue;
+        const uint64_t bytes = i == last ? left : (own + x->p->align - 1) & ~(x->p->align - 1);
+        if (instance == CB_NONE)
+            instance = add_life(x, CB_NONE, bytes, (cb_life){.made = step, .last = step});
+        lives->instance[instance].bytes = bytes;
+        x->out->groups.life[instance].offset = begin;
+        lives->scratch_instance[i] = instance;
+        begin += bytes;
+        left -= bytes;
+        instance = CB_NONE; /* the first has that of the plan */
+    }
+}
+
+static cb_part part_of(const expanding *x, uint32_t id, const cb_domain *domain) {
+    const cb_op *op = &x->g->ops.at[id];
+    const cb_value *values = x->g->values.at;
+    const cb_value_id *ins = cb_op_ins(x->g, id);
+    const cb_shaped shaped = {.code = op->code,
+                              .attrs = cb_op_attrs(x->g, id),
+                              .in0 = op->n_in > 0 ? &values[ins[0]].shape : NULL,
+                              .in1 = op->n_in > 1 ? &values[ins[1]].shape : NULL,
+                              .out0 = &values[op->out_begin].shape};
+    return cb_part_of(&shaped, domain);
+}
+
+/* A group of one instruction has a domain only where it makes a local. */
+static void add_step(expanding *x, uint32_t step) {
+    cb_groups *groups = &x->out->groups;
+    const cb_domain domain = x->by->domain[x->plan->schedule.step[step]];
+    const uint32_t first = x->n_step;
+    bool fuses = false;
+    find_run(x, step);
+    find_instances(x, step);
+    note_taken(x, step, 1);
+    for (uint32_t i = 0; i < x->n_run; i++) {
+        x->ops[x->n_step] = x->run[i];
+        fuses |= add_op(x, step, x->run[i]);
+    }
+    note_taken(x, step, 0);
+    fuses |= x->n_run > 1;
+    for (uint32_t i = first; i < x->n_step; i++)
+        groups->part[i] = (uint8_t)(fuses ? part_of(x, x->ops[i], &domain) : CB_PART_NONE);
+    groups->domain[step] = fuses ? domain : (cb_domain){0};
+    groups->begin[step + 1] = x->n_step;
+    groups->end[step] = CB_END_PLAN;
+    groups->end_step[step] = groups->end_wait[step] = CB_NONE;
+    share_scratch(x, step, first);
+}
+
+static cb_status expand_all(expanding *x) {
+    const cb_schedule *s = &x->plan->schedule;
+    cb_expanded *out = x->out;
+    CB_TRY(make_scratch(x));
+    CB_TRY(make_arrays(x));
+    copy_lives(x);
+    for (uint32_t t = 0; t < s->n_step; t++) add_step(x, t);
+    out->plan.schedule = (cb_schedule){.n_step = x->n_step,
+                                       .step = x->ops,
+                                       .backward_starts = out->groups.begin[s->backward_starts]};
+    out->plan.lives.n_instance = x->n_instance;
+    out->plan.live_bytes = x->plan->live_bytes;
+    out->plan.arena_bytes = x->plan->arena_bytes;
+    out->groups.n_group = s->n_step;
+    out->groups.n_instr = x->n_step;
+    out->groups.backward_starts = s->backward_starts;
+    return CB_OK;
+}
+
+cb_status cb_expand(const cb_graph *joint, const cb_problem *single, const cb_grouping *grouping,
+                    const cb_problem *p, const cb_plan *plan, cb_arena *arena, cb_expanded *out,
+                    cb_error *err) {
+    cb_arena scratch;
+    cb_arena_init(&scratch, arena->alloc);
+    *out = (cb_expanded){0};
+    expanding x = {.g = joint,
+                   .single = single,
+                   .by = grouping,
+                   .p = p,
+                   .plan = plan,
+                   .out = out,
+                   .arena = arena,
+                   .scratch = &scratch,
+                   .err = err};
+    const cb_status status = expand_all(&x);
+    cb_arena_free(&scratch);
+    return status;
+}

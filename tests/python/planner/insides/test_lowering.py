@@ -1,0 +1,149 @@
+"""Plans of groups as programs: what was planned is what runs, to the byte and to the bit."""
+
+from __future__ import annotations
+
+import copy
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+from costs import op_seconds, whole_ps
+from evaluate import check_plan
+from exact_insides import optimum
+from grouped_graphs import Drawn, draw_groups, draw_inlinings
+from insides import SPEED
+from slices import slice_of
+
+from cutback import BudgetError, budgets
+
+ROW = json.dumps(SPEED)
+
+
+def run(drawn, step):
+    """(bits of all results, peak that was measured)."""
+    values = np.random.default_rng(7)
+    inputs = [values.standard_normal(shape, dtype="f4") for _, _, shape, *_ in step.inputs]
+    outputs = [np.full(row[2], np.nan, "f4") for row in step.outputs]
+    peak, *_ = step.run(inputs, outputs, 3, 5)
+    return [array.tobytes() for array in outputs], peak
+
+
+def stated(problem, step):
+    """(bytes of the outputs, scratch) of a step, as the problem states them."""
+    op, made, taken = step, None, []
+    if isinstance(step, list):
+        op, made, taken = step[1], step[2], step[3] if len(step) == 4 else []
+    row = problem["ops"][op]
+    made = range(len(row["out"])) if made is None else made
+    written = sum(problem["storages"][row["out"][k]["storage"]]["bytes"] for k in made)
+    scratch = row.get("workspace", 0)
+    if row.get("inside"):
+        members, _ = slice_of(row, made)
+        scratch += sum(row["inside"][m].get("workspace", 0) for m in members)
+    for x in problem.get("inlinings", []):
+        if x["op"] == op and x["value"] in taken:
+            scratch += x.get("workspace", 0)
+    return written, scratch
+
+
+def check_program(drawn, step, want):
+    """One step of a compiled graph with groups, under one budget."""
+    problem, plan = json.loads(step.text("problem")), json.loads(step.text("plan"))
+    check_plan(problem, plan, SPEED)
+    kernels = json.loads(step.text("kernels"))
+    for key in ("arena_bytes", "live_bytes"):
+        assert kernels[key] == plan["numbers"][key]
+    assert len(kernels["groups"]) == len(plan["steps"])
+    assert kernels["backward_starts"] == plan["backward_starts"]
+    for t, (group, planned) in enumerate(zip(kernels["groups"], plan["steps"], strict=True)):
+        written, scratch = stated(problem, planned)
+        assert (group["written_bytes"], group["scratch_bytes"]) == (written, scratch), t
+        assert set(group["steps"]) == {t} and group["end"]["reason"] == "plan"
+    bits, peak = run(drawn, step)
+    assert bits == want and peak == plan["numbers"]["arena_bytes"]
+    again = drawn.compile(
+        groups=drawn.asked, plan_json=json.dumps(plan), backend="debug", device=ROW
+    )
+    bits, peak = run(drawn, again)
+    assert bits == want and peak == plan["numbers"]["live_bytes"]
+    return problem, plan
+
+
+def with_times(problem):
+    """The same, with what its work takes as measured times."""
+    problem = copy.deepcopy(problem)
+    members = [m for op in problem["ops"] for m in op.get("inside", [])]
+    for x in (*problem["ops"], *members, *problem.get("inlinings", [])):
+        x.setdefault("flags", [])
+        x.setdefault("workspace", 0)
+        x["time_ps"] = x.get("time_ps", whole_ps(op_seconds(x, SPEED)))
+    return problem
+
+
+def check_graph(seed, most):
+    """Plans of one graph under several budgets. Counts of programs, of those in which a step makes
+    a part, of those in which one takes something in, and of those that are as fast as any."""
+    drawn = Drawn(seed, most)
+    single = drawn.compile()
+    want, _ = run(drawn, single)
+    p = json.loads(single.text("problem"))
+    groups, inlinings = draw_groups(drawn, p), draw_inlinings(drawn, p)
+    drawn.asked = json.dumps({"groups": groups, "inlinings": inlinings})
+    counts = [0, 0, 0, 0]
+    for measure, share in [("arena", None), *product(("arena", "live"), (0.9, 0.7, 0.5))]:
+        budget = None if share is None else budgets.parse(share, measure)
+        try:
+            step = drawn.compile(groups=drawn.asked, budget=budget, device=ROW)
+        except BudgetError:
+            continue
+        problem, plan = check_program(drawn, step, want)
+        numbers = plan["numbers"]
+        best = optimum(with_times(problem), numbers["live_bytes"])
+        assert best <= numbers["time_ps"], (seed, measure, share)
+        if numbers["gap"] is not None:  # a bound on plans of another kind says nothing of this
+            least = best if numbers["bound_class"] == "any" else numbers["time_ps"]
+            assert numbers["lower_bound_ps"] <= least, (seed, measure, share)
+        steps = [s for s in plan["steps"] if isinstance(s, list)]
+        counts[0] += 1
+        counts[1] += any(len(s[2]) < len(problem["ops"][s[1]]["out"]) for s in steps)
+        counts[2] += any(len(s) == 4 for s in steps)
+        counts[3] += best == numbers["time_ps"]
+    return counts
+
+
+def check_graphs(seeds, most=5):
+    return [sum(column) for column in zip(*(check_graph(s, most) for s in seeds), strict=True)]
+
+
+def test_what_was_planned_in_groups_is_what_runs():
+    programs, partial, taking, fastest = check_graphs(range(40))
+    assert programs > 100 and partial > 15 and taking > 30 and fastest > 50
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("part", range(8))
+def test_what_was_planned_in_many_groups_is_what_runs(part):
+    """2,000 graphs."""
+    programs, partial, taking, fastest = check_graphs(range(1000 + part, 3000, 8))
+    assert programs > 600 and partial > 80 and taking > 200 and fastest > 500
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("part", range(4))
+def test_larger_graphs_in_groups(part):
+    """Too large for all schedules to be tried; all else that is said of them holds."""
+    for seed in range(100 + part, 400, 4):
+        drawn = Drawn(seed, 30)
+        single = drawn.compile()
+        want, _ = run(drawn, single)
+        p = json.loads(single.text("problem"))
+        groups = draw_groups(drawn, p)
+        drawn.asked = json.dumps({"groups": groups, "inlinings": draw_inlinings(drawn, p)})
+        for share in (None, 0.8, 0.5):
+            budget = None if share is None else budgets.parse(share, "arena")
+            try:
+                step = drawn.compile(groups=drawn.asked, budget=budget, device=ROW)
+            except BudgetError:
+                continue
+            check_program(drawn, step, want)
