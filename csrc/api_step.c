@@ -370,7 +370,9 @@ cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err)
 }
 
 static cb_status put_update(cb_step *step, const cb_update *u, cb_error *err) {
-    const cb_optim_table table = {.rows = step->rows,
+    const cb_optim_table table = {.optimizer = u->optimizer,
+                                  .grad_factor = 1,
+                                  .rows = step->rows,
                                   .hyper = u->hyper,
                                   .n_rows = step->n_gradients,
                                   .n_groups = u->n_groups,

@@ -133,9 +133,7 @@ typedef struct cb_memory_stats {
 } cb_memory_stats;
 CB_API cb_memory_stats cb_context_memory(const cb_context *ctx);
 /* For tests: the n-th allocation from now fails (1: the next); 0 turns it off. Returns how many
- * were still to come of those that an earlier call asked for; 0: that one has failed, or there was
- * none.
- */
+ * were still to come of those that an earlier call asked for; 0: it has failed, or was none. */
 CB_API uint64_t cb_context_fail_alloc(cb_context *ctx, uint64_t nth);
 
 /* ---- graph ----------------------------------------------------------------------------------- */
@@ -265,8 +263,7 @@ typedef struct cb_progress {
     double gap;          /* its time over the bound's, as a share of the latter; < 0: not known */
 } cb_progress;
 
-/* ---- the compiled step ------------------------------------------------------------------------
- */
+/* ---- the compiled step ----------------------------------------------------------------------- */
 
 typedef struct cb_step cb_step;
 
@@ -387,32 +384,28 @@ CB_API CB_MUST_CHECK cb_status cb_step_wait(cb_step *step, double *seconds, cb_e
 typedef enum cb_state_kind {
     CB_STATE_ALIKE = 0, /* of the parameter's type and shape */
     CB_STATE_CODES,     /* u8, of the parameter's shape: 8-bit numbers ... */
-    CB_STATE_SCALES,    /* ... and f32, what they are multiplied by: one for each CB_STATE_BLOCK
-                           elements and what is left over */
+    CB_STATE_SCALES,    /* ... and their factors, f32, one for each CB_STATE_BLOCK or part of it */
     CB_STATE_KIND_COUNT
 } cb_state_kind;
 typedef struct cb_optimizer cb_optimizer;
 CB_API const cb_optimizer *cb_optimizer_find(const char *name); /* NULL: there is none */
 CB_API const cb_optimizer *cb_optimizer_at(uint32_t i);         /* NULL: past the last one */
 CB_API const char *cb_optimizer_name(const cb_optimizer *optimizer);
-/* Names of the states and of the numbers in a row, in their order; NULL: past the last one. */
+/* Names of states and hyper-parameters in their order; NULL: past the last one. */
 CB_API const char *cb_optimizer_state_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API cb_state_kind cb_optimizer_state_kind(const cb_optimizer *optimizer, uint32_t i);
 /* How many of its states, counted from the first, a group with this row has. */
 CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
-/* Some keep, for each parameter, up to CB_MAX_NUMBERS numbers as well: their names (NULL: past the
- * last one), and what they are after step t of a group, made in place of what they were before it;
- * at t = 0 what they begin with. */
+/* For each parameter some keep up to CB_MAX_NUMBERS numbers as well: their names, and what they are
+ * after step t, made in place of what they were before; at t = 0 what they begin with. */
 CB_API const char *cb_optimizer_number_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API void cb_optimizer_count_on(const cb_optimizer *optimizer, const double *hyper, int64_t t,
                                   double *number);
 
 /* ---- optimizers that the caller writes */
-
-/* A list of operations, each of which reads what stands before it. It is made ready in
- * microseconds, once, for any number of tensors. Operations on numbers that are the same for all
- * elements of a tensor are computed in double, the others in f32, each rounded once. */
+/* A list of operations, each of which reads what stands before it, made ready in microseconds.
+ * Those on numbers that all elements of a tensor share are computed in double, others in f32. */
 typedef struct cb_expression_node {
     const char *op; /* param, grad, state, hyper, t (number of the step), size (elements), constant;
                        add, sub, mul, div, maximum, minimum, eq, ne, lt, le, gt, ge, logical_and,
@@ -439,56 +432,63 @@ CB_API void cb_expression_free(cb_expression *expression); /* after its tables; 
 CB_API const cb_optimizer *cb_expression_optimizer(const cb_expression *expression);
 
 /* ---- an optimizer's step on any arrays */
+/* How weights of f16 or bf16 are kept, which are stepped as f32, with states of f32. */
+typedef enum cb_half_form {
+    CB_HALF_MASTER = 0, /* `rest` is an f32 for each, which is stepped; param is it, rounded */
+    CB_HALF_REMAINDER,  /* bf16: `rest` is an i16 for each, the bits that this f32 has more */
+    CB_HALF_STOCHASTIC, /* bf16: rounded up or down by noise, right in the mean; no rest */
+    CB_HALF_FORM_COUNT
+} cb_half_form;
 
-typedef struct cb_optim_row { /* one tensor: contiguous arrays of `n` elements of `dtype` (f32 or
-                                 f64), states by their kind, none of which share memory */
+/* A tensor: contiguous arrays of `n` elements of `dtype` (f32, f64, f16, bf16), none shared. */
+typedef struct cb_optim_row {
     void *param;
     const void *grad;
+    void *rest;                    /* of halves; zeros before the first step */
     void *state[CB_MAX_STATES];    /* those that its group has; the others are not looked at */
     int64_t n;                     /* 0: no part of this step */
     int64_t t;                     /* number of this step for this tensor, from 1 */
     double number[CB_MAX_NUMBERS]; /* before this step */
     cb_dtype dtype;
     uint32_t group;
+    cb_half_form half;
+    uint32_t stream; /* of the noise, one for each row; it is a function of this, ... */
+    uint64_t seed;   /* ... of this, of t and the element */
 } cb_optim_row;
 
-/* A table of tensors that is stepped again and again. What is checked, memory that is shared
- * between tensors above all, is remembered while pointers stay the same: where only gradients move,
- * only they are looked at. */
+/* A table of tensors that is stepped again and again. What is checked is remembered while pointers
+ * stay the same: where only gradients move, only they are looked at. */
 typedef struct cb_tensor_table cb_tensor_table;
 CB_API CB_MUST_CHECK cb_status cb_tensor_table_new(cb_context *ctx, const cb_optimizer *optimizer,
                                                    uint32_t n_rows, cb_tensor_table **out,
                                                    cb_error *err);
 CB_API void cb_tensor_table_free(cb_tensor_table *table);
 CB_API void cb_tensor_table_set(cb_tensor_table *table, uint32_t i, const cb_optim_row *row);
-/* What a step does beside the update, in the same pass over memory. */
 typedef struct cb_extra_row { /* beside a row; NULL: not for this one */
-    void *average;            /* of the row's type and size */
+    void *average;            /* of the row's size and type, of halves f32 */
     void *copy;               /* n elements of copy_dtype, f16 or bf16 */
     cb_dtype copy_dtype;
 } cb_extra_row;
-typedef struct cb_optim_extras {
-    double grad_factor;       /* gradients count times this: 1 / the scale of a loss */
-    double max_norm;          /* > 0: and are shortened to this norm, of all rows together */
+typedef struct cb_optim_extras { /* what a step does beside the update, in the same pass */
+    double grad_factor;          /* gradients count times this: 1 / the scale of a loss */
+    double max_norm;             /* > 0: and are shortened to this norm, of all rows together */
     double average_keep;      /* averages become average_keep of themselves and the rest of param */
     bool skips;               /* where a gradient is not finite, nothing is stepped */
     bool zeroes;              /* gradients are zeros after the step, or after it is skipped */
     const cb_extra_row *rows; /* [n_rows], copied; NULL: no averages and copies */
 } cb_optim_extras;
-typedef struct cb_optim_outcome {
+typedef struct cb_optim_outcome { /* of the last step */
     double norm; /* of all gradients, times grad_factor; NaN where one is not finite; -1: neither
                     max_norm nor skips asked for it */
     bool skipped;
 } cb_optim_outcome;
-/* For all steps from now on; NULL: none. On an error those before stay. */
+/* For all steps from now on; NULL: none. After an error the old ones stay. */
 CB_API CB_MUST_CHECK cb_status cb_tensor_table_ask(cb_tensor_table *table,
                                                    const cb_optim_extras *extras, cb_error *err);
-CB_API cb_optim_outcome
-cb_tensor_table_outcome(const cb_tensor_table *table); /* of the last step */
+CB_API cb_optim_outcome cb_tensor_table_outcome(const cb_tensor_table *table);
 
-/* One step of every row, in one parallel region, after one that reads all gradients where max_norm
- * or skips ask for it; `hyper` is [n_groups][n_hyper]. Everything is
- * checked before anything is written, and then nothing can fail. */
+/* One step of every row; `hyper` is [n_groups][n_hyper]. All is checked before anything is written,
+ * and then nothing can fail. */
 CB_API CB_MUST_CHECK cb_status cb_tensor_table_step(cb_tensor_table *table, const double *hyper,
                                                     uint32_t n_groups, cb_error *err);
 
@@ -506,8 +506,7 @@ typedef struct cb_update {
     int64_t t;         /* number of this step, from 1 */
     bool on_host;      /* where parameters and states lie: see cb_run */
     const bool *there; /* [(1 + n_state) n_wrt] parameters, then each state; NULL: none */
-    double *numbers;   /* [n_wrt][n_number], counted on by the step, the first of which begins them;
-                        NULL where there are none */
+    double *numbers;   /* [n_wrt][n_number], counted on by the step, begun by the first; or NULL */
 } cb_update;
 /* Whether cb_step_update will take it after the next run; a run may have replaced states that it
  * could not give back. */
@@ -536,8 +535,7 @@ CB_API CB_MUST_CHECK cb_status cb_memory_order(cb_context *ctx, const char *back
 CB_API CB_MUST_CHECK cb_status cb_memory_wait(cb_context *ctx, const char *backend, void *stream,
                                               cb_error *err);
 
-/* ---- planning from files ----------------------------------------------------------------------
- */
+/* ---- planning from files --------------------------------------------------------------------- */
 
 /* Each takes a problem or a traced graph, both as JSON (docs/problem.md); `device` NULL: "cpu", or
  * the one a plan was made for. The text they give belongs to the caller: cb_text_free. */

@@ -2,33 +2,54 @@
 #include "elements.h"
 
 #include "extras.h"
+#include "halves.h"
 #include "split.h"
 
 #include <string.h>
 
 typedef struct region {
     cb_split split;
-    cb_factors_fn factors;
     cb_formula_fn update;
 } region;
+
+void cb_factors_of(const cb_optim_table *table, const cb_optim_row *row, double *factor) {
+    memset(factor, 0, CB_MAX_FACTORS * sizeof *factor);
+    table->optimizer->factors(table->hyper + (size_t)row->group * table->n_hyper, row, factor);
+    factor[CB_GRAD_SCALE] *= table->grad_factor;
+}
 
 static bool have_same_factors(const cb_optim_row *a, const cb_optim_row *b) {
     return a->group == b->group && a->t == b->t &&
            memcmp(a->number, b->number, sizeof a->number) == 0;
 }
 
+static void update_halves(const region *x, const double *factor, uint32_t at_row, int64_t at,
+                          int64_t n) {
+    const cb_optim_table *table = x->split.table;
+    cb_halves_room room;
+    const cb_optim_row whole = cb_halves_open(&table->rows[at_row], at, n, &room);
+    x->update(factor, &whole, at, n);
+    if (table->extras) cb_extras_of(table, at_row, &whole, at, n);
+    cb_halves_close(&table->rows[at_row], &whole, at, n);
+}
+
 static void update(const region *x, const double *factor, const cb_stretch *part) {
     const cb_optim_table *table = x->split.table;
     const cb_optim_row *row = &table->rows[part->row];
+    const bool halves = cb_optim_is_half(row->dtype);
     const int64_t end = part->from + part->n;
-    if (!table->extras) {
+    if (!table->extras && !halves) {
         x->update(factor, row, part->from, part->n);
         return;
     }
     for (int64_t at = part->from; at < end; at += CB_EXTRAS_BLOCK) {
         const int64_t n = end - at < CB_EXTRAS_BLOCK ? end - at : CB_EXTRAS_BLOCK;
-        x->update(factor, row, at, n);
-        cb_extras_of(table, part->row, at, n);
+        if (halves) {
+            update_halves(x, factor, part->row, at, n);
+        } else {
+            x->update(factor, row, at, n);
+            cb_extras_of(table, part->row, row, at, n);
+        }
     }
 }
 
@@ -41,19 +62,14 @@ static void run_task(void *user, int64_t task, int thread) {
     (void)thread;
     for (cb_stretch part; cb_next_stretch(&parts, &part);) {
         const cb_optim_row *row = &table->rows[part.row];
-        if (!known || !have_same_factors(known, row)) {
-            x->factors(table->hyper + (size_t)row->group * table->n_hyper, row, factor);
-            factor[CB_GRAD_SCALE] *= table->grad_factor;
-        }
+        if (!known || !have_same_factors(known, row)) cb_factors_of(table, row, factor);
         known = row;
         update(x, factor, &part);
     }
 }
 
-void cb_step_elements(const cb_optim_table *table, cb_threads *pool, cb_factors_fn factors,
-                      cb_formula formula) {
+void cb_step_elements(const cb_optim_table *table, cb_threads *pool) {
     region x = {.split = cb_split_of(table, pool, CB_STATE_BLOCK),
-                .factors = factors,
-                .update = cb_formula_of(formula)};
+                .update = cb_formula_of((cb_formula)table->optimizer->formula)};
     cb_parallel(pool, x.split.n_tasks, run_task, &x);
 }

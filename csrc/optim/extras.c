@@ -23,14 +23,14 @@ static void clear(const cb_optim_row *row, int64_t at, int64_t n) {
     memset((char *)(uintptr_t)row->grad + (size_t)at * size, 0, (size_t)n * size);
 }
 
-void cb_extras_of(const cb_optim_table *table, uint32_t at_row, int64_t at, int64_t n) {
-    const cb_optim_row *row = &table->rows[at_row];
+void cb_extras_of(const cb_optim_table *table, uint32_t at_row, const cb_optim_row *row, int64_t at,
+                  int64_t n) {
     const cb_extra_row *extra = table->extras->rows ? &table->extras->rows[at_row] : NULL;
     const cb_extra_fns *f = functions();
     if (extra && extra->average)
         f->average(row, extra->average, table->extras->average_keep, at, n);
     if (extra && extra->copy) f->copy(row, extra, at, n);
-    if (table->extras->zeroes) clear(row, at, n);
+    if (table->extras->zeroes) clear(&table->rows[at_row], at, n);
 }
 
 /* ---- all gradients --------------------------------------------------------------------------- */

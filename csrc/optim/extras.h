@@ -7,8 +7,10 @@
 
 #define CB_EXTRAS_BLOCK 2048 /* elements that are updated before their extras: they stay in L1 */
 
-/* Of elements at .. at + n of a row that were just updated. */
-void cb_extras_of(const cb_optim_table *table, uint32_t row, int64_t at, int64_t n);
+/* Of elements at .. at + n of a row that were just updated; `updated` is that row, or stands for it
+ * (halves.h). */
+void cb_extras_of(const cb_optim_table *table, uint32_t at_row, const cb_optim_row *updated,
+                  int64_t at, int64_t n);
 
 /* The sum of squares of all gradients, the same for any threads; NaN: one of them is not finite.
  * `scratch` has cb_gradients_scratch(table) bytes. */

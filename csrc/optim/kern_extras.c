@@ -1,11 +1,11 @@
 /* The loops of extras.h, compiled once for each instruction set (cmake/kernels.cmake). Sums have 16
  * lanes in double on all of them. */
 #include <math.h>
-#include <string.h>
 
 #include "extras.h"
+#include "half_bits.h"
 
-enum { LANES = 16 };
+enum { LANES = 16, SOME = 512 };
 
 static double fold(double *sum) {
     for (int half = LANES / 2; half; half /= 2) {
@@ -14,17 +14,41 @@ static double fold(double *sum) {
     return sum[0];
 }
 
-/* Squares of f32 do not overflow in double, so a sum that is not finite has an element that is
- * not. */
-static double square_f32(const float *g, int64_t n) {
-    double sum[LANES] = {0};
+/* Adds squares to the lanes, of which the first element's is the first. */
+static void add_squares(const float *g, int64_t n, double *sum) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         for (int k = 0; k < LANES; k++) sum[k] += (double)g[i + k] * (double)g[i + k];
     }
     for (int k = 0; i < n; i++, k++) sum[k] += (double)g[i] * (double)g[i];
+}
+
+/* Squares of f32 do not overflow in double, so a sum that is not finite has an element that is
+ * not. */
+static double whole_sum(double *sum) {
     const double total = fold(sum);
     return isfinite(total) ? total : NAN;
+}
+
+static double square_f32(const float *g, int64_t n) {
+    double sum[LANES] = {0};
+    add_squares(g, n, sum);
+    return whole_sum(sum);
+}
+
+static double square_halves(cb_dtype dtype, const uint16_t *g, int64_t n) {
+    double sum[LANES] = {0};
+    float some[SOME];
+    for (int64_t at = 0; at < n; at += SOME) {
+        const int64_t k = n - at < SOME ? n - at : SOME;
+        if (dtype == CB_BF16) {
+            for (int64_t i = 0; i < k; i++) some[i] = cb_of_bf16(g[at + i]);
+        } else {
+            for (int64_t i = 0; i < k; i++) some[i] = cb_f16_to_f32(g[at + i]);
+        }
+        add_squares(some, k, sum);
+    }
+    return whole_sum(sum);
 }
 
 /* x - x is NaN where x is not finite, and 0 elsewhere. */
@@ -42,6 +66,8 @@ static double square_f64(const double *g, int64_t n) {
 }
 
 static double square(const cb_optim_row *row, int64_t at, int64_t n) {
+    if (cb_optim_is_half(row->dtype))
+        return square_halves(row->dtype, (const uint16_t *)row->grad + at, n);
     return row->dtype == CB_F32 ? square_f32((const float *)row->grad + at, n)
                                 : square_f64((const double *)row->grad + at, n);
 }
@@ -59,14 +85,6 @@ static void average_of(const cb_optim_row *row, void *average, double keep, int6
     else AVERAGE(double)
 }
 
-/* As cb_f32_to_bf16, without branches. */
-static uint16_t bf16_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16, nan = bits >> 16 | 0x40u;
-    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
-}
-
 #define COPY(type, to_bf16, to_f16)                                \
     {                                                              \
         const type *restrict p = (const type *)row->param + at;    \
@@ -79,7 +97,7 @@ static uint16_t bf16_of(float x) {
     }
 
 static void copy(const cb_optim_row *row, const cb_extra_row *extra, int64_t at, int64_t n) {
-    if (row->dtype == CB_F32) COPY(float, bf16_of, cb_f32_to_f16)
+    if (row->dtype == CB_F32) COPY(float, cb_bf16_of, cb_f32_to_f16)
     else COPY(double, cb_f64_to_bf16, cb_f64_to_f16)
 }
 

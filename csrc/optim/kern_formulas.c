@@ -5,21 +5,10 @@
 #include "formulas.h"
 
 #include <math.h>
-#include <string.h>
+
+#include "half_bits.h"
 
 #define INLINE static inline __attribute__((always_inline))
-
-INLINE uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-INLINE float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* 32 bits that look independent for neighbouring x. */
 INLINE uint32_t noise_of(uint32_t x) {
@@ -33,12 +22,12 @@ INLINE uint32_t noise_of(uint32_t x) {
 /* A share of the largest number of a block as a code of eight steps an octave, `most` for 1: the
  * upper bits of the share as an f32. Noise of 20 bits rounds it up or down. */
 INLINE int code_of(float share, int most, uint32_t noise) {
-    const int code = (int)((bits_of(share) + noise) >> 20) - (127 * 8 - most);
+    const int code = (int)((cb_bits_of(share) + noise) >> 20) - (127 * 8 - most);
     return code < 0 ? 0 : (code < most ? code : most);
 }
 
 INLINE float share_of(int code, int most) {
-    return code == 0 ? 0 : float_of((uint32_t)(code + 127 * 8 - most) << 20);
+    return code == 0 ? 0 : cb_float_of((uint32_t)(code + 127 * 8 - most) << 20);
 }
 
 #define real float

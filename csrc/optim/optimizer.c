@@ -45,7 +45,7 @@ size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_ro
     const cb_state_kind kind = o->kind ? o->kind[i] : CB_STATE_ALIKE;
     return kind == CB_STATE_CODES    ? 1
            : kind == CB_STATE_SCALES ? sizeof(float)
-                                     : cb_dtype_size(row->dtype);
+                                     : cb_dtype_size(cb_optim_dtype(row));
 }
 
 uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_row *row) {
@@ -54,36 +54,90 @@ uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_
     return (uint64_t)n * cb_optim_state_align(o, i, row);
 }
 
-static const char *array_name(const cb_optimizer *o, uint32_t k) {
-    return k == 0 ? "param" : k == 1 ? "grad" : o->state[k - 2];
+size_t cb_optim_rest_size(const cb_optim_row *row) {
+    static const size_t size[CB_HALF_FORM_COUNT] = {
+        [CB_HALF_MASTER] = sizeof(float), [CB_HALF_REMAINDER] = sizeof(uint16_t)};
+    return cb_optim_is_half(row->dtype) ? size[row->half] : 0;
+}
+
+const char *cb_optim_rest_name(const cb_optim_row *row) {
+    return row->half == CB_HALF_REMAINDER ? "remainder" : "master";
+}
+
+typedef struct part { /* an array of a row */
+    const char *name;
+    const void *data;
+    size_t align;
+    uint64_t bytes;
+} part;
+
+static part part_of(const char *name, const void *data, size_t size, int64_t n) {
+    return (part){.name = name, .data = data, .align = size, .bytes = (uint64_t)n * size};
+}
+
+static uint32_t list_parts(const cb_optimizer *o, const cb_optim_row *row, uint32_t n_used,
+                           part *out) {
+    const size_t size = cb_dtype_size(row->dtype), rest = cb_optim_rest_size(row);
+    uint32_t n = 0;
+    out[n++] = part_of("param", row->param, size, row->n);
+    out[n++] = part_of("grad", row->grad, size, row->n);
+    for (uint32_t k = 0; k < n_used; k++) {
+        out[n] = part_of(o->state[k], row->state[k], cb_optim_state_align(o, k, row), 0);
+        out[n++].bytes = cb_optim_state_bytes(o, k, row);
+    }
+    if (rest) out[n++] = part_of(cb_optim_rest_name(row), row->rest, rest, row->n);
+    return n;
 }
 
 /* The arrays of a row of elements: there, aligned, and none in the memory of another. */
 static cb_status check_arrays(const cb_optimizer *o, const cb_optim_row *row, uint32_t n_used,
                               uint32_t i, cb_error *err) {
-    uintptr_t at[2 + CB_MAX_STATES] = {(uintptr_t)row->param, (uintptr_t)row->grad};
-    const size_t whole = cb_dtype_size(row->dtype);
-    size_t size[2 + CB_MAX_STATES] = {whole, whole};
-    uint64_t bytes[2 + CB_MAX_STATES] = {(uint64_t)row->n * whole, (uint64_t)row->n * whole};
-    for (uint32_t k = 0; k < n_used; k++) {
-        at[2 + k] = (uintptr_t)row->state[k];
-        size[2 + k] = cb_optim_state_align(o, k, row);
-        bytes[2 + k] = cb_optim_state_bytes(o, k, row);
-    }
-    for (uint32_t k = 0; k < 2 + n_used; k++) {
-        const char *name = array_name(o, k);
-        if (!at[k]) {
-            return cb_fail(err, CB_INVALID, "%s: row %u has no %s (NULL)", o->name, i, name);
+    part all[3 + CB_MAX_STATES];
+    const uint32_t n = list_parts(o, row, n_used, all);
+    for (uint32_t k = 0; k < n; k++) {
+        const uintptr_t at = (uintptr_t)all[k].data;
+        if (!at) {
+            return cb_fail(err, CB_INVALID, "%s: row %u has no %s (NULL)", o->name, i, all[k].name);
         }
-        if (at[k] % size[k]) {
+        if (at % all[k].align) {
             return cb_fail(err, CB_INVALID, "%s: row %u: %s is not aligned to %zu bytes", o->name,
-                           i, name, size[k]);
+                           i, all[k].name, all[k].align);
         }
         for (uint32_t j = 0; j < k; j++) {
-            if (at[j] >= at[k] + bytes[k] || at[k] >= at[j] + bytes[j]) continue;
+            const uintptr_t other = (uintptr_t)all[j].data;
+            if (other >= at + all[k].bytes || at >= other + all[j].bytes) continue;
             return cb_fail(err, CB_INVALID, "%s: row %u: %s and %s share memory", o->name, i,
-                           array_name(o, j), name);
+                           all[j].name, all[k].name);
         }
+    }
+    return CB_OK;
+}
+
+static cb_status check_dtype(const cb_optimizer *o, const cb_optim_row *row, uint32_t i,
+                             cb_error *err) {
+    const bool is_half = cb_optim_is_half(row->dtype);
+    const char *name = cb_dtype_name(row->dtype);
+    if (row->dtype != CB_F32 && row->dtype != CB_F64 && !is_half) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: row %u is %s; only f32, f64, f16 and bf16 parameters can be stepped",
+                       o->name, i, name);
+    }
+    if (o->is_f32 && row->dtype != CB_F32) {
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "%s: row %u is %s; an optimizer that was recorded steps f32 parameters alone", o->name,
+            i, name);
+    }
+    if (!is_half) return CB_OK;
+    if (row->half >= CB_HALF_FORM_COUNT) {
+        return cb_fail(err, CB_INVALID, "%s: row %u keeps its weights in form %d, of %d", o->name,
+                       i, (int)row->half, (int)CB_HALF_FORM_COUNT);
+    }
+    if (row->dtype == CB_F16 && row->half != CB_HALF_MASTER) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: row %u is f16, whose weights have a master copy or none; remainders "
+                       "and noise are for bf16",
+                       o->name, i);
     }
     return CB_OK;
 }
@@ -91,17 +145,7 @@ static cb_status check_arrays(const cb_optimizer *o, const cb_optim_row *row, ui
 cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uint32_t i,
                              cb_error *err) {
     const cb_optim_row *row = &x->rows[i];
-    if (row->dtype != CB_F32 && row->dtype != CB_F64) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "%s: row %u is %s; only f32 and f64 parameters can be stepped", o->name, i,
-                       cb_dtype_name(row->dtype));
-    }
-    if (o->is_f32 && row->dtype != CB_F32) {
-        return cb_fail(
-            err, CB_UNSUPPORTED,
-            "%s: row %u is %s; an optimizer that was recorded steps f32 parameters alone", o->name,
-            i, cb_dtype_name(row->dtype));
-    }
+    CB_TRY(check_dtype(o, row, i, err));
     if (row->group >= x->n_groups) {
         return cb_fail(err, CB_INVALID, "%s: row %u is in group %u, and there are %u groups",
                        o->name, i, row->group, x->n_groups);

@@ -41,7 +41,7 @@ struct cb_optimizer {
     const char *const *state;  /* [n_state] names */
     const cb_state_kind *kind; /* [n_state]; NULL: all are alike their parameters */
     const cb_hyper *hyper;     /* [n_hyper] */
-    bool is_f32;               /* rows of f64 are refused */
+    bool is_f32;               /* all other rows are refused */
     /* How many of the states, counted from the first, a group with this row has; NULL: all. */
     uint32_t (*n_used)(const double *hyper);
     /* Numbers that a parameter keeps beside t: what they are after step t, made of what they were
@@ -66,9 +66,19 @@ static inline size_t cb_optim_scratch(const cb_optimizer *o, const cb_optim_row 
     return o->scratch ? o->scratch(o, rows, n_rows) : 0;
 }
 
+static inline bool cb_optim_is_half(cb_dtype dtype) { return dtype == CB_F16 || dtype == CB_BF16; }
+/* What the weights of a row are computed in, and its states are of. */
+static inline cb_dtype cb_optim_dtype(const cb_optim_row *row) {
+    return cb_optim_is_half(row->dtype) ? CB_F32 : row->dtype;
+}
+
 /* Bytes of a state of a row, and what its address is a multiple of. */
 uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_row *row);
 size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_row *row);
+
+/* Bytes of an element of what a row of halves keeps besides, 0: nothing; and its name. */
+size_t cb_optim_rest_size(const cb_optim_row *row);
+const char *cb_optim_rest_name(const cb_optim_row *row);
 
 /* Whether every hyper-parameter of each group is in its range. `hyper`: [n_groups][n_hyper]. */
 CB_MUST_CHECK cb_status cb_optimizer_check(const cb_optimizer *o, const double *hyper,

@@ -12,10 +12,10 @@
 typedef struct span { /* memory that the step writes */
     uintptr_t begin, end;
     uint32_t row;
-    uint32_t array; /* 0: the parameter, 1 + k: state k, and then those below */
+    uint32_t array; /* 0: the parameter, 1 + k: state k, and then one of those below */
 } span;
 
-enum { AVERAGE, COPY, GRAD, N_EXTRA }; /* what extras write */
+enum { AVERAGE, COPY, GRAD, REST, N_MORE }; /* what extras write, and what halves keep */
 
 struct cb_tensor_table {
     cb_arena arena; /* the table lies in it */
@@ -29,7 +29,7 @@ struct cb_tensor_table {
     cb_optim_row *row; /* [n_rows] */
     uint8_t *n_used;   /* [n_rows] states that a row had when it was checked */
     bool *row_moved;   /* [n_rows] its gradient is to be looked at */
-    span *written;     /* [n_rows * (1 + n_state + N_EXTRA)] */
+    span *written;     /* [n_rows * (1 + n_state + N_MORE)] */
     void *scratch;     /* of a step */
     size_t n_scratch;
     bool asked;             /* extras are there */
@@ -50,7 +50,7 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
     uint8_t *n_used = CB_NEW(&arena, uint8_t, n);
     bool *row_moved = CB_NEW(&arena, bool, n);
     cb_extra_row *extra = CB_NEW(&arena, cb_extra_row, n);
-    span *written = CB_NEW(&arena, span, n * (1 + o->n_state + N_EXTRA));
+    span *written = CB_NEW(&arena, span, n * (1 + o->n_state + N_MORE));
     if (!x || !row || !n_used || !row_moved || !extra || !written) {
         cb_arena_free(&arena);
         return cb_no_memory(err);
@@ -86,7 +86,7 @@ void cb_tensor_table_set(cb_tensor_table *x, uint32_t i, const cb_optim_row *row
     if (i >= x->n_rows) return;
     cb_optim_row *old = &x->row[i];
     bool same = old->param == row->param && old->n == row->n && old->dtype == row->dtype &&
-                old->group == row->group;
+                old->group == row->group && old->half == row->half && old->rest == row->rest;
     for (uint32_t k = 0; k < x->optimizer->n_state; k++) same &= old->state[k] == row->state[k];
     x->stale |= !same;
     if (old->grad != row->grad) {
@@ -104,9 +104,10 @@ static int by_address(const void *a, const void *b) {
 }
 
 static const char *name_of(const cb_tensor_table *x, const span *s) {
-    static const char *const extra[N_EXTRA] = {"average", "copy", "grad"};
+    const char *const more[N_MORE] = {"average", "copy", "grad",
+                                      cb_optim_rest_name(&x->row[s->row])};
     const uint32_t n_state = x->optimizer->n_state;
-    if (s->array > n_state) return extra[s->array - 1 - n_state];
+    if (s->array > n_state) return more[s->array - 1 - n_state];
     return s->array == 0 ? "param" : x->optimizer->state[s->array - 1];
 }
 
@@ -132,7 +133,7 @@ static cb_status add_extra(cb_tensor_table *x, uint32_t row, uint32_t which, con
 static cb_status add_extras(cb_tensor_table *x, uint32_t i, cb_error *err) {
     const cb_optim_row *row = &x->row[i];
     const cb_extra_row *extra = &x->extra[i];
-    CB_TRY(add_extra(x, i, AVERAGE, extra->average, row->dtype, err));
+    CB_TRY(add_extra(x, i, AVERAGE, extra->average, cb_optim_dtype(row), err));
     CB_TRY(add_extra(x, i, COPY, extra->copy, extra->copy_dtype, err));
     return add_extra(x, i, GRAD, x->extras.zeroes ? row->grad : NULL, row->dtype, err);
 }
@@ -165,6 +166,9 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
         add_span(x, i, 0, row->param, (uint64_t)row->n * cb_dtype_size(row->dtype));
         for (uint32_t k = 0; k < x->n_used[i]; k++)
             add_span(x, i, 1 + k, row->state[k], cb_optim_state_bytes(o, k, row));
+        if (cb_optim_rest_size(row))
+            add_span(x, i, 1 + o->n_state + REST, row->rest,
+                     (uint64_t)row->n * cb_optim_rest_size(row));
         if (x->asked) CB_TRY(add_extras(x, i, err));
     }
     cb_sort(x->written, x->n_written, sizeof *x->written, by_address);

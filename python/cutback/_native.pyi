@@ -182,7 +182,17 @@ class Expression:
 
 @final
 class OptimizerTable:
-    def __new__(cls, optimizer: str | Expression, names: tuple[str, ...], /) -> OptimizerTable: ...
+    def __new__(
+        cls,
+        optimizer: str | Expression,
+        names: tuple[str, ...],
+        half: str | None = None,
+        seed: int = 0,
+        /,
+    ) -> OptimizerTable:
+        """``half``: how rows of float16 and bfloat16 are kept ("master", "remainder",
+        "stochastic"); None: they are refused. ``seed`` is that of the noise."""
+
     def step(
         self,
         params: tuple[np.ndarray[Any, Any], ...],
@@ -193,8 +203,11 @@ class OptimizerTable:
         t: np.ndarray[Any, Any],
         missed: np.ndarray[Any, Any],
         numbers: np.ndarray[Any, Any],
+        rest: tuple[np.ndarray[Any, Any] | None, ...] | None = None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """``rest``: beside rows of halves, master copies (f32) or remainders (uint16)."""
+
     def ask(
         self,
         grad_factor: float = ...,
@@ -228,7 +241,8 @@ class OptimizerTable:
         /,
     ) -> tuple[list[tuple[int, int, str]], int]:
         """One step of the parameters that have a gradient, by memory: each row's states stand in
-        its dict under ``keys``, the count of its steps under ``count_key`` (where there is none, it
+        its dict under ``keys``, of which the last one is that of what halves keep, if they keep
+        something; the count of its steps under ``count_key`` (where there is none, it
         is not the first), the numbers that it keeps under ``number_keys``. ``exchange`` is DLPack's
         capsule, ``kinds`` the types that are read with it, ``grads`` gradients to take in place of
         ``.grad``.

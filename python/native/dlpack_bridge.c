@@ -324,16 +324,21 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
         PyErr_Clear();
         return "has no memory of its own";
     }
-    const bool is_complex = x.dtype.code == 5;
-    const int bits = is_complex ? x.dtype.bits / 2 : x.dtype.bits;
+    const bool is_complex = x.dtype.code == 5, is_bits = x.dtype.code == 0 && x.dtype.bits == 16;
+    const dl_dtype part = {2, x.dtype.bits / 2, x.dtype.lanes}, bits = {4, 16, x.dtype.lanes};
     if (x.device.type != 1) return "is not in the processor's memory";
-    if ((x.dtype.code != 2 && !is_complex) || x.dtype.lanes != 1 || (bits != 32 && bits != 64))
-        return "is neither single nor double precision";
+    if (!dtype_of(is_complex ? part
+                  : is_bits  ? bits
+                             : x.dtype,
+                  &out->dtype) ||
+        !cb_dtype_is_float(out->dtype)) {
+        return "is of no floating type that is stepped";
+    }
     if (x.ndim > 64) return "has more than 64 axes";
     out->n = is_complex ? 2 : 1;
     for (int32_t i = 0; i < x.ndim; i++) out->n *= x.shape[i];
-    out->dtype = bits == 32 ? CB_F32 : CB_F64;
     out->is_complex = is_complex;
+    out->is_bits = is_bits;
     out->data = (char *)x.data + x.byte_offset;
     out->rank = x.ndim;
     out->shape = x.shape;
@@ -341,9 +346,11 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
     return out->n == 0 || !x.strides || is_dense(&x) ? NULL : "has gaps in its memory";
 }
 
-bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const char **why) {
+bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const cb_py_tensor *kind,
+                       const char **why) {
     *why = "has another type than its parameter";
-    if (x->dtype != y->dtype || x->is_complex != y->is_complex) return false;
+    if (x->dtype != kind->dtype || x->is_complex != y->is_complex || x->is_bits != kind->is_bits)
+        return false;
     *why = "has another shape than its parameter";
     if (x->rank != y->rank) return false;
     for (int32_t i = 0; i < x->rank; i++) {

@@ -232,11 +232,12 @@ PyObject *cb_py_from_dlpack(PyObject *module,
                             PyObject *args); /* (object, name) -> (ndarray, dtype name) */
 PyObject *cb_py_to_dlpack(PyObject *module, PyObject *args); /* (ndarray, dtype name) -> capsule */
 
-typedef struct cb_py_tensor { /* dense memory of f32 or f64; a complex number is two of them */
+typedef struct cb_py_tensor { /* dense memory of a floating type; a complex number is two of them */
     void *data;
     int64_t n; /* elements of `dtype` */
     cb_dtype dtype;
     bool is_complex;
+    bool is_bits; /* i16: bits of no number; `dtype` is bf16 */
     int32_t rank;
     const int64_t *shape, *strides; /* [rank], the tensor's own; strides in its elements */
 } cb_py_tensor;
@@ -245,8 +246,10 @@ typedef struct cb_py_tensor { /* dense memory of f32 or f64; a complex number is
 const void *cb_py_exchange_of(PyObject *capsule);
 /* NULL: done; else why the tensor is not such memory. */
 const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor *out);
-/* Whether element i of one belongs to element i of the other; if not, why. */
-bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const char **why);
+/* Whether element i of one, of a type as `kind` has it, belongs to element i of its parameter; if
+ * not, why. */
+bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *param, const cb_py_tensor *kind,
+                       const char **why);
 
 /* (object, name, stream) -> (dtype, shape, strides or None, address, kind and number of the device,
  * writable, owner) */

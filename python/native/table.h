@@ -5,7 +5,7 @@
 
 #include "state.h"
 
-#define CB_PY_COLUMNS (CB_MAX_NUMBERS + 3 + CB_MAX_STATES) /* of tensors: see table_tensors.c */
+#define CB_PY_COLUMNS (CB_MAX_NUMBERS + 4 + CB_MAX_STATES) /* of tensors: see table_tensors.c */
 
 typedef struct cb_py_seen { /* addresses to be brought near; nothing is read by them */
     uintptr_t object, shape;
@@ -19,13 +19,25 @@ typedef struct cb_py_table {
     PyObject *kept;  /* the Expression whose optimizer it is, or a name */
     PyObject *asked; /* the arrays of extras, or NULL */
     uint32_t n_rows, n_state, n_number;
-    cb_py_seen *seen; /* [n_rows][CB_PY_COLUMNS] where tensors lay at the latest step; or NULL */
-    atomic_bool busy; /* a step is under way: a second thread, or a signal handler, is refused */
+    bool takes_halves;
+    cb_half_form half; /* of their weights */
+    uint64_t seed;     /* of the noise that rounds them */
+    cb_py_seen *seen;  /* [n_rows][CB_PY_COLUMNS] where tensors lay at the latest step; or NULL */
+    atomic_bool busy;  /* a step is under way: a second thread, or a signal handler, is refused */
 } cb_py_table;
 
 int cb_py_table_enter(cb_py_table *self); /* -1: it is busy */
 void cb_py_table_leave(cb_py_table *self);
 const char *cb_py_table_name(const cb_py_table *self, uint32_t i);
+/* Whether rows of halves keep something beside their weights. */
+static inline bool cb_py_table_has_rest(const cb_py_table *self) {
+    return self->takes_halves && self->half != CB_HALF_STOCHASTIC;
+}
+/* What all rows begin with. */
+static inline cb_optim_row cb_py_table_row(const cb_py_table *self, uint32_t i, uint32_t group) {
+    return (cb_optim_row){
+        .t = 1, .group = group, .half = self->half, .stream = i, .seed = self->seed};
+}
 /* The items of a tuple, which keeps them alive while other threads run. */
 PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
 /* The step with the GIL released. */

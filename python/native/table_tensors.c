@@ -16,7 +16,7 @@ typedef struct reading {
     PyObject *kinds;              /* types of tensors that are what they seem */
     PyObject *const *params;      /* [n_rows] */
     PyObject *const *states;      /* [n_rows] dicts */
-    PyObject *const *keys;        /* [n_state] under which the states stand */
+    PyObject *const *keys;        /* [n_state + 1] under which the states and the rest stand */
     PyObject *const *number_keys; /* [n_number] */
     PyObject *grads;              /* dict: gradients to take in place of a parameter's own */
     PyObject *count_key, *grad_name, *is_neg, *is_conj;
@@ -58,7 +58,7 @@ static void look_ahead(const cb_py_table *self, const reading *r, uint32_t i) {
     if (i + NEAR >= self->n_rows) return;
     ask_for((uintptr_t)((PyDictObject *)r->states[i + NEAR])->ma_keys, 3);
     const cb_py_seen *seen = r->seen + (size_t)(i + NEAR) * CB_PY_COLUMNS;
-    for (uint32_t k = CB_MAX_NUMBERS - self->n_number; k < CB_MAX_NUMBERS + 3 + self->n_state;
+    for (uint32_t k = CB_MAX_NUMBERS - self->n_number; k < CB_MAX_NUMBERS + 4 + self->n_state;
          k++) {
         ask_for(seen[k].object, 1);
         ask_for(seen[k].shape - 64, 4); /* a shape stands amid its tensor */
@@ -74,13 +74,29 @@ static void note(const reading *r, uint32_t row, int column, PyObject *object,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* One tensor of a row: listed where it does not fit; -1: an exception is set. */
+/* One tensor of a row, of the type that `kind` has: listed where it does not fit; -1: an exception
+ * is set. */
 static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
-                       const cb_py_tensor *param, cb_py_tensor *out) {
+                       const cb_py_tensor *param, const cb_py_tensor *kind, cb_py_tensor *out) {
     const char *why = "is no plain tensor";
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
-    if (why || (param && !cb_py_tensor_like(out, param, &why))) return add_unfit(r, i, column, why);
+    if (why || !cb_py_tensor_like(out, param, kind, &why)) return add_unfit(r, i, column, why);
     note(r, i, column, object, out);
+    return 0;
+}
+
+static bool is_half(const cb_py_tensor *x) { return x->dtype == CB_F16 || x->dtype == CB_BF16; }
+
+static int read_param(const cb_py_table *self, reading *r, uint32_t i, cb_py_tensor *out) {
+    const char *why = "is no plain tensor";
+    if (is_plain(r, r->params[i])) why = cb_py_tensor_of(r->exchange, r->params[i], out);
+    if (!why && is_half(out)) {
+        if (!self->takes_halves || out->is_bits) why = "is neither single nor double precision";
+        else if (out->dtype == CB_F16 && self->half != CB_HALF_MASTER)
+            why = "is float16, for which half is \"master\" or None";
+    }
+    if (why) return add_unfit(r, i, PARAM, why);
+    note(r, i, PARAM, r->params[i], out);
     return 0;
 }
 
@@ -117,7 +133,7 @@ static int read_gradient(reading *r, uint32_t i, PyObject *grad, const cb_py_ten
     if (noted == 0 && param->is_complex) noted = answers(grad, r->is_conj);
     if (noted < 0) return -1;
     if (noted) return add_unfit(r, i, GRAD, "is negated or conjugated lazily");
-    return read_tensor(r, i, GRAD, grad, param, out);
+    return read_tensor(r, i, GRAD, grad, param, param, out);
 }
 
 static double value_of(const cb_py_tensor *scalar) {
@@ -140,7 +156,7 @@ static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObj
     const char *why = "is no plain tensor";
     hold(r, Py_NewRef(object));
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
-    if (!why && (out->n != 1 || out->is_complex)) why = "is not one number";
+    if (!why && (out->n != 1 || out->is_complex || is_half(out))) why = "is not one number";
     if (!why) {
         note(r, i, column, object, out);
         return out;
@@ -150,11 +166,12 @@ static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObj
 }
 
 /* The number of this step, after the count of steps taken. Where nothing counts, it is not the
- * first one. */
-static int read_count(reading *r, uint32_t i, cb_py_tensor *out, int64_t *t) {
+ * first one, unless noise asks which one it is. */
+static int read_count(reading *r, uint32_t i, bool is_asked, cb_py_tensor *out, int64_t *t) {
     const cb_py_tensor *counter = read_scalar(r, i, COUNT, r->count_key, out);
     *t = 2;
-    if (!counter) return PyErr_Occurred() ? -1 : 0;
+    if (!counter && PyErr_Occurred()) return -1;
+    if (!counter) return is_asked ? add_unfit(r, i, COUNT, "is missing") : 0;
     const double taken = value_of(counter);
     if (!(taken >= 0 && taken < 9e15)) return add_unfit(r, i, COUNT, "is no number of steps");
     *t = (int64_t)taken + 1;
@@ -172,28 +189,36 @@ static int read_numbers(reading *r, uint32_t i, uint32_t n, cb_py_tensor *out, c
     return 0;
 }
 
-static int read_states(reading *r, uint32_t i, uint32_t n_used, const cb_py_tensor *param,
-                       cb_optim_row *row) {
-    for (uint32_t s = 0; s < n_used; s++) {
-        cb_py_tensor state = {0};
-        PyObject *object = PyDict_GetItemWithError(r->states[i], r->keys[s]);
-        if (!object && PyErr_Occurred()) return -1;
-        if (!object || object == Py_None) {
-            if (add_unfit(r, i, STATE + (int)s, "is missing") < 0) return -1;
-            continue;
-        }
-        hold(r, Py_NewRef(object));
-        if (read_tensor(r, i, STATE + (int)s, object, param, &state) < 0) return -1;
-        row->state[s] = state.data;
-    }
+/* One state of a row, or what halves keep. */
+static int read_state(reading *r, uint32_t i, uint32_t s, const cb_py_tensor *param,
+                      const cb_py_tensor *kind, void **out) {
+    cb_py_tensor state = {0};
+    PyObject *object = PyDict_GetItemWithError(r->states[i], r->keys[s]);
+    if (!object && PyErr_Occurred()) return -1;
+    if (!object || object == Py_None) return add_unfit(r, i, STATE + (int)s, "is missing");
+    hold(r, Py_NewRef(object));
+    if (read_tensor(r, i, STATE + (int)s, object, param, kind, &state) < 0) return -1;
+    *out = state.data;
     return 0;
+}
+
+static int read_states(const cb_py_table *self, reading *r, uint32_t i, uint32_t n_used,
+                       const cb_py_tensor *param, cb_optim_row *row) {
+    const cb_py_tensor whole = {.dtype = CB_F32}, bits = {.dtype = CB_BF16, .is_bits = true};
+    for (uint32_t s = 0; s < n_used; s++) {
+        const cb_py_tensor *kind = is_half(param) ? &whole : param;
+        if (read_state(r, i, s, param, kind, &row->state[s]) < 0) return -1;
+    }
+    if (!is_half(param) || !cb_py_table_has_rest(self)) return 0;
+    const cb_py_tensor *kind = self->half == CB_HALF_MASTER ? &whole : &bits;
+    return read_state(r, i, self->n_state, param, kind, &row->rest);
 }
 
 static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, uint32_t n_used) {
     cb_py_tensor param = {0}, grad = {0};
-    cb_optim_row row = {.t = 1, .group = group};
+    cb_optim_row row = cb_py_table_row(self, i, group);
     cb_py_tensor *counter = &r->counter[(size_t)i * (1 + self->n_number)];
-    if (read_tensor(r, i, PARAM, r->params[i], NULL, &param) < 0) return -1;
+    if (read_param(self, r, i, &param) < 0) return -1;
     counter->data = NULL;
     PyObject *gradient = gradient_of(r, i);
     if (PyErr_Occurred()) return -1;
@@ -201,9 +226,10 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, u
     row.dtype = param.dtype;
     if (gradient) {
         if (read_gradient(r, i, gradient, &param, &grad) < 0) return -1;
-        if (read_count(r, i, counter, &row.t) < 0) return -1;
+        const bool is_noisy = is_half(&param) && self->half == CB_HALF_STOCHASTIC;
+        if (read_count(r, i, is_noisy, counter, &row.t) < 0) return -1;
         if (read_numbers(r, i, self->n_number, counter + 1, &row) < 0) return -1;
-        if (read_states(r, i, n_used, &param, &row) < 0) return -1;
+        if (read_states(self, r, i, n_used, &param, &row) < 0) return -1;
         row.grad = grad.data;
         row.n = param.n;
     } else {
@@ -301,7 +327,8 @@ PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
         (r.exchange = cb_py_exchange_of(exchange)) &&
         (r.params = cb_py_items(params, self->n_rows, "parameters")) &&
         (r.states = cb_py_items(states, self->n_rows, "states")) &&
-        (r.keys = cb_py_items(keys, self->n_state, "names of states")) &&
+        (r.keys =
+             cb_py_items(keys, self->n_state + cb_py_table_has_rest(self), "names of states")) &&
         (r.number_keys = cb_py_items(number_keys, self->n_number, "names of numbers")) &&
         check_dicts(self, &r) == 0 &&
         cb_py_optimizer_parse(self->optimizer, groups, group_of, self->n_rows, &numbers) == 0;

@@ -5,13 +5,31 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 
+/* How weights of halves are kept, by its name; None: they are not stepped. */
+static int parse_half(PyObject *name, cb_py_table *self) {
+    static const char *const forms[CB_HALF_FORM_COUNT] = {"master", "remainder", "stochastic"};
+    if (name == Py_None) return 0;
+    for (int k = 0; PyUnicode_Check(name) && k < CB_HALF_FORM_COUNT; k++) {
+        if (PyUnicode_CompareWithASCIIString(name, forms[k]) != 0) continue;
+        self->takes_halves = true;
+        self->half = (cb_half_form)k;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "half=%R is none of master, remainder, stochastic", name);
+    return -1;
+}
+
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *names, *kept;
+    PyObject *names, *kept, *half = Py_None;
+    unsigned long long seed = 0;
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
         PyErr_SetString(PyExc_TypeError, "OptimizerTable takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OO!:OptimizerTable", &kept, &PyTuple_Type, &names)) return NULL;
+    if (!PyArg_ParseTuple(args, "OO!|OK:OptimizerTable", &kept, &PyTuple_Type, &names, &half,
+                          &seed)) {
+        return NULL;
+    }
     cb_py_state *state = PyType_GetModuleState(type);
     const cb_optimizer *optimizer = cb_py_optimizer_of(state, kept);
     cb_py_context *context = optimizer ? cb_py_context_get(state) : NULL;
@@ -37,8 +55,10 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->names = Py_NewRef(names);
     self->kept = Py_NewRef(kept);
     self->n_rows = n_rows;
+    self->seed = seed;
     while (cb_optimizer_state_name(optimizer, self->n_state)) self->n_state++;
     while (cb_optimizer_number_name(optimizer, self->n_number)) self->n_number++;
+    if (parse_half(half, self) < 0) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -84,12 +104,22 @@ static int check_layout(const cb_py_table *self, uint32_t i, const char *what,
     return -1;
 }
 
-/* One array of a row, of the type and shape of its parameter. */
-static int take(const cb_py_table *self, uint32_t i, const char *what, PyObject *array,
-                const cb_py_view *param, bool written, cb_py_view *view) {
+/* uint16 holds the bits of bf16, or of a remainder. */
+static int look_at(const cb_py_table *self, uint32_t i, PyObject *array, cb_py_view *view) {
     if (cb_py_view_of(array, cb_py_table_name(self, i), view) < 0) return -1;
-    bool same = view->known_dtype && view->dtype == param->dtype &&
-                cb_shape_equal(&view->shape, &param->shape);
+    if (view->is_bits16) view->dtype = CB_BF16;
+    view->known_dtype |= view->is_bits16;
+    return 0;
+}
+
+static bool is_half(cb_dtype dtype) { return dtype == CB_F16 || dtype == CB_BF16; }
+
+/* One array of a row, of this type and the shape of its parameter. */
+static int take(const cb_py_table *self, uint32_t i, const char *what, PyObject *array,
+                const cb_py_view *param, cb_dtype dtype, bool written, cb_py_view *view) {
+    if (look_at(self, i, array, view) < 0) return -1;
+    bool same =
+        view->known_dtype && view->dtype == dtype && cb_shape_equal(&view->shape, &param->shape);
     if (same) return check_layout(self, i, what, view, written);
     char wanted[CB_SHAPE_TEXT], given[CB_SHAPE_TEXT];
     PyErr_Format(PyExc_ValueError, "%s: the parameter is %s %s, the %s %s %s",
@@ -101,12 +131,16 @@ static int take(const cb_py_table *self, uint32_t i, const char *what, PyObject 
 }
 
 static int take_param(const cb_py_table *self, uint32_t i, PyObject *array, cb_py_view *view) {
-    if (cb_py_view_of(array, cb_py_table_name(self, i), view) < 0) return -1;
-    if (view->known_dtype && (view->dtype == CB_F32 || view->dtype == CB_F64))
+    if (look_at(self, i, array, view) < 0) return -1;
+    const bool is_whole = view->dtype == CB_F32 || view->dtype == CB_F64;
+    if (view->known_dtype && (is_whole || (is_half(view->dtype) && self->takes_halves)))
         return check_layout(self, i, "parameter", view, true);
-    PyErr_Format(PyExc_TypeError, "%s is %s; only f32 and f64 parameters are stepped",
+    PyErr_Format(PyExc_TypeError, "%s is %s; only f32 and f64 parameters are stepped%s",
                  cb_py_table_name(self, i),
-                 view->known_dtype ? cb_dtype_name(view->dtype) : "of an unsupported dtype");
+                 view->known_dtype ? cb_dtype_name(view->dtype) : "of an unsupported dtype",
+                 view->known_dtype && is_half(view->dtype)
+                     ? " unless the optimizer is told how to keep others, by half="
+                     : "");
     return -1;
 }
 
@@ -117,7 +151,8 @@ static int take_state(const cb_py_table *self, uint32_t s, uint32_t i, PyObject 
     const cb_state_kind kind = cb_optimizer_state_kind(self->optimizer, s);
     cb_py_view view;
     if (kind == CB_STATE_ALIKE) {
-        if (take(self, i, what, array, param, true, &view) < 0) return -1;
+        const cb_dtype alike = is_half(param->dtype) ? CB_F32 : param->dtype;
+        if (take(self, i, what, array, param, alike, true, &view) < 0) return -1;
         *out = view.data;
         return 0;
     }
@@ -147,10 +182,11 @@ PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what) {
 
 typedef struct columns { /* [n_rows] each */
     PyObject *const *param, *const *grad, *const *state[CB_MAX_STATES];
+    PyObject *const *rest; /* of halves; NULL: there is none */
 } columns;
 
 static int read_columns(const cb_py_table *self, PyObject *params, PyObject *grads,
-                        PyObject *states, columns *out) {
+                        PyObject *states, PyObject *rest, columns *out) {
     PyObject *const *state = cb_py_items(states, self->n_state, "optimizer states");
     if (!state) return -1;
     if (!(out->param = cb_py_items(params, self->n_rows, "parameters"))) return -1;
@@ -159,7 +195,10 @@ static int read_columns(const cb_py_table *self, PyObject *params, PyObject *gra
         out->state[s] = cb_py_items(state[s], self->n_rows, "arrays of a state");
         if (!out->state[s]) return -1;
     }
-    return 0;
+    out->rest = NULL;
+    if (!cb_py_table_has_rest(self)) return 0;
+    out->rest = cb_py_items(rest, self->n_rows, "what halves keep");
+    return out->rest ? 0 : -1;
 }
 
 /* The quick way, for a row whose arrays leave nothing to say: false where there is. */
@@ -189,7 +228,7 @@ static int set_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row
     row.param = param.data;
     row.dtype = param.dtype;
     if (x->grad[i] != Py_None) {
-        if (take(self, i, "gradient", x->grad[i], &param, false, &view) < 0) return -1;
+        if (take(self, i, "gradient", x->grad[i], &param, param.dtype, false, &view) < 0) return -1;
         row.grad = view.data;
         row.n = cb_numel(&param.shape);
     }
@@ -197,6 +236,14 @@ static int set_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row
         PyObject *array = x->state[s][i];
         if (array == Py_None) continue;
         if (take_state(self, s, i, array, &param, &row.state[s]) < 0) return -1;
+    }
+    if (x->rest && x->rest[i] != Py_None) {
+        const bool master = self->half == CB_HALF_MASTER;
+        if (take(self, i, master ? "master" : "remainder", x->rest[i], &param,
+                 master ? CB_F32 : CB_BF16, true, &view) < 0) {
+            return -1;
+        }
+        row.rest = view.data;
     }
     cb_tensor_table_set(self->core, i, &row);
     return 0;
@@ -243,8 +290,8 @@ static void count_on(const cb_py_table *self, const cb_py_optimizer *numbers, ui
     cb_optimizer_count_on(self->optimizer, hyper, t, number);
 }
 
-/* step(params, grads, states, group_of, groups, t, missed, numbers): one step more. A row without
- * a gradient (None) stays as it is and has missed one step more. */
+/* step(params, grads, states, group_of, groups, t, missed, numbers[, rest]): one step more. A row
+ * without a gradient (None) stays as it is and has missed one step more. */
 static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, const columns *x,
                              int64_t *taken, int64_t *missed) {
     if (*taken < 0 || *taken == INT64_MAX) {
@@ -260,7 +307,8 @@ static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, 
                          cb_py_table_name(self, i), (long long)late, (long long)*taken);
             return NULL;
         }
-        cb_optim_row row = {.t = *taken + 1 - late, .group = numbers->group[i]};
+        cb_optim_row row = cb_py_table_row(self, i, numbers->group[i]);
+        row.t = *taken + 1 - late;
         numbers_before(self, numbers, i, row.t, row.number);
         if (set_row(self, x, i, row) < 0) return NULL;
     }
@@ -277,11 +325,12 @@ static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, 
 }
 
 static PyObject *table_step(cb_py_table *self, PyObject *args) {
-    PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *kept, *result = NULL;
+    PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *kept, *rest = Py_None;
+    PyObject *result = NULL;
     cb_py_optimizer numbers = {0};
     columns x;
-    if (!PyArg_ParseTuple(args, "OOOOOOOO:step", &params, &grads, &states, &group_of, &groups, &t,
-                          &missed, &kept)) {
+    if (!PyArg_ParseTuple(args, "OOOOOOOO|O:step", &params, &grads, &states, &group_of, &groups, &t,
+                          &missed, &kept, &rest)) {
         return NULL;
     }
     if (cb_py_table_enter(self) < 0) return NULL;
@@ -290,7 +339,7 @@ static PyObject *table_step(cb_py_table *self, PyObject *args) {
     if (late &&
         cb_py_optimizer_parse(self->optimizer, groups, group_of, self->n_rows, &numbers) == 0 &&
         cb_py_optimizer_numbers(kept, self->n_rows, &numbers) == 0 &&
-        read_columns(self, params, grads, states, &x) == 0)
+        read_columns(self, params, grads, states, rest, &x) == 0)
         result = step_arrays(self, &numbers, &x, taken, late);
     cb_py_optimizer_drop(&numbers);
     cb_py_table_leave(self);
@@ -299,7 +348,8 @@ static PyObject *table_step(cb_py_table *self, PyObject *args) {
 
 static PyMethodDef table_methods[] = {
     {"step", (PyCFunction)table_step, METH_VARARGS,
-     "step(params, grads, states, group_of, groups, t, missed, numbers, /): one step of the rows "
+     "step(params, grads, states, group_of, groups, t, missed, numbers, rest=None, /): one step of "
+     "the rows "
      "that have a gradient; t and missed, arrays of i64, and numbers, of f64, count with it"},
     {"step_tensors", (PyCFunction)cb_py_table_step_tensors, METH_VARARGS,
      "step_tensors(exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of, "
@@ -313,7 +363,8 @@ static PyMethodDef table_methods[] = {
 };
 
 static PyType_Slot table_slots[] = {
-    {Py_tp_doc, "OptimizerTable(optimizer, names, /): tensors that are stepped together."},
+    {Py_tp_doc,
+     "OptimizerTable(optimizer, names, half=None, seed=0, /): tensors that are stepped together."},
     {Py_tp_new, table_new},
     {Py_tp_dealloc, table_dealloc},
     {Py_tp_methods, table_methods},

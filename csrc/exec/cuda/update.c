@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "../../optim/formulas.h"
+#include "../../optim/elements.h"
 #include "text.h"
 
 enum { CHUNK = 4096 }; /* elements of a block, as in optim.cuh */
@@ -78,7 +78,7 @@ static uint32_t fill(cb_cu_update *u, const cb_optimizer *o, const cb_optim_tabl
                            .dtype = (uint32_t)from->dtype};
         const uint32_t used = o->n_used ? o->n_used(hyper) : o->n_state;
         for (uint32_t s = 0; s < used; s++) to->state[s] = address_of(from->state[s]);
-        o->factors(hyper, from, to->factor);
+        cb_factors_of(table, from, to->factor);
         *chunks += (from->n + CHUNK - 1) / CHUNK;
     }
     return n;

@@ -3,77 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
-from .base import Optimizer
+from .base import Optimizer, optimizer
 from .numbers import Row, flag, least_zero, number, pair
 from .state import Array
 
 _ASSIGNED = "{}.{} is not assigned: write into its arrays, or use load_state_dict"
 
 
-class Adam(Optimizer):
-    """Adam (Kingma, Ba 2015), as PyTorch defines it.
+@optimizer
+class Adaptive(Optimizer):
+    """Options that many have."""
 
-        g <- -g                             with maximize
-        g <- g + weight_decay * p
-        m <- beta1 * m + (1 - beta1) * g
-        v <- beta2 * v + (1 - beta2) * g**2
-        p <- p - lr * (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps)
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
 
-    With ``amsgrad`` (Reddi, Kale, Kumar 2018) the largest v so far, ``v_max``, takes the place of v
-    in the last line.
 
-    Args:
-        lr: step size.
-        betas: decay of the first and second moment, in [0, 1).
-        eps: added to the root of the second moment.
-        weight_decay: added to the gradient, times the parameter.
-        amsgrad: keep the largest second moment.
-        maximize: go up instead of down.
-        groups: parameters treated differently, as dicts with ``"names"`` (shell patterns such as
-            ``"*bias*"``, matched against leaf names such as ``params['layers'][0]['bias']``) and
-            the options that differ: ``{"names": ["*norm*", "*bias*"], "weight_decay": 0.0}``. The
-            first match counts.
+class _Moments:
+    """Optimizers with the states m and v."""
 
-    One optimizer belongs to one set of parameters, f32 or f64, from its first step on. Options and
-    ``groups`` may be changed between steps; an option may be a function of the number of steps
-    taken (``lr=lambda t: ...``).
-
-    Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
-    """
-
-    native = "adam"
-    _options: ClassVar[tuple[str, ...]] = (
-        "lr",
-        "betas",
-        "eps",
-        "weight_decay",
-        "amsgrad",
-        "maximize",
-    )
-    _squares: ClassVar[tuple[str, ...]] = ("v", "v_max")
-
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        amsgrad: bool = False,
-        maximize: bool = False,
-    ) -> None:
-        self.lr = lr
-        self.betas = betas
-        self.eps = eps
-        self.weight_decay = weight_decay
-        self.amsgrad = amsgrad
-        self.maximize = maximize
-        super().__init__(groups)
+    states: dict[str, tuple[Array | None, ...]]
 
     @property
     def m(self) -> tuple[Array | None, ...]:
@@ -94,6 +48,45 @@ class Adam(Optimizer):
         raise TypeError(_ASSIGNED.format(type(self).__name__, "v"))
 
 
+@optimizer
+class Adam(_Moments, Adaptive):
+    """Adam (Kingma, Ba 2015), as PyTorch defines it.
+
+        g <- -g                             with maximize
+        g <- g + weight_decay * p
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g**2
+        p <- p - lr * (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps)
+
+    With ``amsgrad`` (Reddi, Kale, Kumar 2018) the largest v so far, ``v_max``, takes the place of v
+    in the last line.
+
+    Args:
+        lr: step size.
+        betas: decay of the first and second moment, in [0, 1).
+        eps: added to the root of the second moment.
+        weight_decay: added to the gradient, times the parameter.
+        amsgrad: keep the largest second moment.
+        maximize: go up instead of down.
+        groups, half, seed: as for :class:`Optimizer`.
+
+    One optimizer belongs to one set of parameters from its first step on. Options and ``groups``
+    may be changed between steps; an option may be a function of the number of steps taken
+    (``lr=lambda t: ...``).
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "adam"
+    _squares: ClassVar[tuple[str, ...]] = ("v", "v_max")
+
+    _: KW_ONLY
+    amsgrad: bool = False
+    maximize: bool = False
+
+
+@optimizer
 class AdamW(Adam):
     """AdamW (Loshchilov, Hutter 2019): Adam with weight decay that does not pass through the
     moments.
@@ -113,20 +106,10 @@ class AdamW(Adam):
 
     native = "adamw"
 
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        amsgrad: bool = False,
-        maximize: bool = False,
-    ) -> None:
-        super().__init__(lr, betas, eps, weight_decay, groups, amsgrad=amsgrad, maximize=maximize)
+    weight_decay: float = 1e-2
 
 
+@optimizer
 class SGD(Optimizer):
     """Stochastic gradient descent, as PyTorch defines it.
 
@@ -153,25 +136,14 @@ class SGD(Optimizer):
     """
 
     native = "sgd"
-    _options = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        maximize: bool = False,
-        groups: Sequence[dict[str, Any]] = (),
-    ) -> None:
-        self.lr = lr
-        self.momentum = momentum
-        self.dampening = dampening
-        self.weight_decay = weight_decay
-        self.nesterov = nesterov
-        self.maximize = maximize
-        super().__init__(groups)
+    lr: float = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    _: KW_ONLY
+    maximize: bool = False
 
     def _row(self, options: Mapping[str, Any]) -> Row:
         momentum, dampening = options["momentum"], options["dampening"]
@@ -187,7 +159,8 @@ class SGD(Optimizer):
         return *row[:2], dampening, *row[3:]
 
 
-class RAdam(Adam):
+@optimizer
+class RAdam(_Moments, Adaptive):
     """RAdam (Liu et al. 2020): Adam that does not divide by the root of v until v is known well
     enough, and from then on takes steps that are shortened by how well it is known.
 
@@ -200,25 +173,15 @@ class RAdam(Adam):
     """
 
     native = "radam"
-    _options = ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize")
     _squares = ("v",)
 
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-    ) -> None:
-        self.decoupled_weight_decay = decoupled_weight_decay
-        super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)
+    _: KW_ONLY
+    decoupled_weight_decay: bool = False
+    maximize: bool = False
 
 
-class NAdam(Adam):
+@optimizer
+class NAdam(_Moments, Adaptive):
     """NAdam (Dozat 2016), as PyTorch defines it: Adam with Nesterov's momentum, whose share grows.
 
         mu(t) = beta1 * (1 - 0.96 ** (t * momentum_decay) / 2)
@@ -239,28 +202,17 @@ class NAdam(Adam):
     """
 
     native = "nadam"
-    _options = ("lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay",
-                "maximize")  # fmt: skip
     _squares = ("v",)
 
-    def __init__(
-        self,
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum_decay: float = 4e-3,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-    ) -> None:
-        self.momentum_decay = momentum_decay
-        self.decoupled_weight_decay = decoupled_weight_decay
-        super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)
+    lr: float = 2e-3
+    momentum_decay: float = 4e-3
+    _: KW_ONLY
+    decoupled_weight_decay: bool = False
+    maximize: bool = False
 
 
-class AdEMAMix(Adam):
+@optimizer
+class AdEMAMix(_Moments, Optimizer):
     """AdEMAMix (Pagliardini, Ablin, Grangier 2024): Adam with a second, slow mean of gradients.
 
         m <- beta1 * m + (1 - beta1) * g
@@ -282,28 +234,21 @@ class AdEMAMix(Adam):
 
     native = "ademamix"
     _n_betas = 3
-    _options = ("lr", "betas", "alpha", "eps", "weight_decay", "alpha_warmup", "beta3_warmup",
-                "maximize")  # fmt: skip
     _squares = ("v",)
 
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
-        alpha: float = 5.0,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        alpha_warmup: float = 0,
-        beta3_warmup: float = 0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.alpha, self.alpha_warmup, self.beta3_warmup = alpha, alpha_warmup, beta3_warmup
-        super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)  # type: ignore[arg-type]
+    lr: float = 1e-3
+    betas: tuple[float, float, float] = (0.9, 0.999, 0.9999)
+    alpha: float = 5.0
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    alpha_warmup: float = 0
+    beta3_warmup: float = 0
+    _: KW_ONLY
+    maximize: bool = False
 
 
-class ADOPT(Adam):
+@optimizer
+class ADOPT(_Moments, Adaptive):
     """ADOPT (Taniguchi et al. 2024): Adam that divides by the root of v before it takes the mean,
     and by a v that has not seen the gradient. The first step only begins v with ``g**2``.
 
@@ -322,26 +267,18 @@ class ADOPT(Adam):
     """
 
     native = "adopt"
-    _options = ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "clip", "maximize")
     _squares = ("v",)
 
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.9999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        decoupled_weight_decay: bool = False,
-        clip: bool = True,
-        maximize: bool = False,
-    ) -> None:
-        self.decoupled_weight_decay, self.clip = decoupled_weight_decay, clip
-        super().__init__(lr, betas, eps, weight_decay, groups, maximize=maximize)
+    betas: tuple[float, float] = (0.9, 0.9999)
+    eps: float = 1e-6
+    _: KW_ONLY
+    decoupled_weight_decay: bool = False
+    clip: bool = True
+    maximize: bool = False
 
 
-class Adamax(Optimizer):
+@optimizer
+class Adamax(Adaptive):
     """Adamax (Kingma, Ba 2015): Adam by the largest gradient, which fades, in place of a root.
 
         g <- g + weight_decay * p
@@ -357,24 +294,14 @@ class Adamax(Optimizer):
     """
 
     native = "adamax"
-    _options = ("lr", "betas", "eps", "weight_decay", "maximize")
     _squares = ("u",)
 
-    def __init__(
-        self,
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        self.maximize = maximize
-        super().__init__(groups)
+    lr: float = 2e-3
+    _: KW_ONLY
+    maximize: bool = False
 
 
+@optimizer
 class Adagrad(Optimizer):
     """Adagrad (Duchi, Hazan, Singer 2011).
 
@@ -392,26 +319,18 @@ class Adagrad(Optimizer):
     """
 
     native = "adagrad"
-    _options = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize")
     _squares = ("sum",)
 
-    def __init__(
-        self,
-        lr: float = 1e-2,
-        lr_decay: float = 0.0,
-        weight_decay: float = 0.0,
-        initial_accumulator_value: float = 0.0,
-        eps: float = 1e-10,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.lr_decay, self.weight_decay, self.eps = lr, lr_decay, weight_decay, eps
-        self.initial_accumulator_value = initial_accumulator_value
-        self.maximize = maximize
-        super().__init__(groups)
+    lr: float = 1e-2
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+    _: KW_ONLY
+    maximize: bool = False
 
 
+@optimizer
 class Adadelta(Optimizer):
     """Adadelta (Zeiler 2012).
 
@@ -430,22 +349,14 @@ class Adadelta(Optimizer):
     """
 
     native = "adadelta"
-    _options = ("lr", "rho", "eps", "weight_decay", "maximize")
     _squares = ("square_avg", "acc_delta")
 
-    def __init__(
-        self,
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.rho, self.eps, self.weight_decay = lr, rho, eps, weight_decay
-        self.maximize = maximize
-        super().__init__(groups)
+    lr: float = 1.0
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    _: KW_ONLY
+    maximize: bool = False
 
     def _row(self, options: Mapping[str, Any]) -> Row:
         if number("Adadelta", "rho", options["rho"]) > 1:
@@ -453,6 +364,7 @@ class Adadelta(Optimizer):
         return super()._row(options)
 
 
+@optimizer
 class RMSprop(Optimizer):
     """RMSprop (Hinton 2012), as PyTorch defines it.
 
@@ -475,29 +387,25 @@ class RMSprop(Optimizer):
     """
 
     native = "rmsprop"
-    _options = ("lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
+    _for_all = ("centered",)
     _squares = ("square_avg",)
 
-    def __init__(
-        self,
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        centered: bool = False,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.alpha, self.eps, self.weight_decay = lr, alpha, eps, weight_decay
-        self.momentum = momentum
-        self.maximize = maximize
-        if flag("RMSprop", "centered", centered):
+    lr: float = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    _: KW_ONLY
+    maximize: bool = False
+
+    def __post_init__(self) -> None:
+        if flag("RMSprop", "centered", self.centered):
             self.native = "rmsprop_centered"
-        super().__init__(groups)
+        super().__post_init__()
 
 
+@optimizer
 class Lion(Optimizer):
     """Lion (Chen et al. 2023): steps of one size, in the direction of a momentum's sign.
 
@@ -516,22 +424,15 @@ class Lion(Optimizer):
     """
 
     native = "lion"
-    _options = ("lr", "betas", "weight_decay", "maximize")
 
-    def __init__(
-        self,
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.betas, self.weight_decay = lr, betas, weight_decay
-        self.maximize = maximize
-        super().__init__(groups)
+    lr: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.0
+    _: KW_ONLY
+    maximize: bool = False
 
 
+@optimizer
 class Rprop(Optimizer):
     """Rprop (Riedmiller, Braun 1993), as PyTorch defines it: each element has a step size of its
     own, which grows while its gradient keeps its sign.
@@ -553,21 +454,13 @@ class Rprop(Optimizer):
     """
 
     native = "rprop"
-    _options = ("lr", "etas", "step_sizes", "maximize")
     _squares = ("step_size",)
 
-    def __init__(
-        self,
-        lr: float = 1e-2,
-        etas: tuple[float, float] = (0.5, 1.2),
-        step_sizes: tuple[float, float] = (1e-6, 50.0),
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.etas, self.step_sizes = lr, etas, step_sizes
-        self.maximize = maximize
-        super().__init__(groups)
+    lr: float = 1e-2
+    etas: tuple[float, float] = (0.5, 1.2)
+    step_sizes: tuple[float, float] = (1e-6, 50.0)
+    _: KW_ONLY
+    maximize: bool = False
 
     def _row(self, options: Mapping[str, Any]) -> Row:
         lr = least_zero("Rprop", "lr", options["lr"])

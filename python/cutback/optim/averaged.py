@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Any
 
 from .. import tree
-from .base import Optimizer
+from .algorithms import Adaptive
+from .base import Optimizer, optimizer
 
 
+@optimizer
 class ASGD(Optimizer):
     """Averaged stochastic gradient descent (Polyak, Juditsky 1992), as PyTorch defines it. The mean
     is the state ``ax``.
@@ -30,25 +33,18 @@ class ASGD(Optimizer):
     """
 
     native = "asgd"
-    _options = ("lr", "lambd", "alpha", "t0", "weight_decay", "maximize")
 
-    def __init__(
-        self,
-        lr: float = 1e-2,
-        lambd: float = 1e-4,
-        alpha: float = 0.75,
-        t0: float = 1e6,
-        weight_decay: float = 0.0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.lambd, self.alpha, self.t0 = lr, lambd, alpha, t0
-        self.weight_decay, self.maximize = weight_decay, maximize
-        super().__init__(groups)
+    lr: float = 1e-2
+    lambd: float = 1e-4
+    alpha: float = 0.75
+    t0: float = 1e6
+    weight_decay: float = 0.0
+    _: KW_ONLY
+    maximize: bool = False
 
 
-class ScheduleFreeAdamW(Optimizer):
+@optimizer
+class ScheduleFreeAdamW(Adaptive):
     """Schedule-free AdamW (Defazio et al. 2024): no schedule of the learning rate, but a mean x of
     the points z that plain steps reach.
 
@@ -75,27 +71,14 @@ class ScheduleFreeAdamW(Optimizer):
     """
 
     native = "schedule_free"
-    _options = ("lr", "betas", "eps", "weight_decay", "warmup_steps", "r", "weight_lr_power",
-                "maximize")  # fmt: skip
     _squares = ("v",)
 
-    def __init__(
-        self,
-        lr: float = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        warmup_steps: float = 0,
-        r: float = 0.0,
-        weight_lr_power: float = 2.0,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        self.warmup_steps, self.r, self.weight_lr_power = warmup_steps, r, weight_lr_power
-        self.maximize = maximize
-        super().__init__(groups)
+    lr: float = 2.5e-3
+    warmup_steps: float = 0
+    r: float = 0.0
+    weight_lr_power: float = 2.0
+    _: KW_ONLY
+    maximize: bool = False
 
     def eval(self, params: Any) -> None:
         """Makes parameters the mean, in place."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -12,13 +13,28 @@ from ..device_arrays import beside, copied
 from ..integers import integer
 from .extras import Extras, Outcome, check_arrays, outcome
 from .numbers import Row, betas, flag, least_zero
-from .state import Array, Kind, State, bytes_of, count, find_group, fitting, kind_of, loaded, zeros
+from .state import (
+    HALVES,
+    Array,
+    Kind,
+    State,
+    bytes_of,
+    count,
+    find_group,
+    fitting,
+    kind_of,
+    loaded,
+    zeros,
+)
 
 _STATES = {name: states for name, states, _, _, _ in _native.optimizer_table()}
 _NUMBERS = {name: numbers for name, _, _, numbers, _ in _native.optimizer_table()}
 _FORMS = {name: dict(zip(row[0], row[3], strict=True)) for name, *row in _native.optimizer_table()}
 _FLAGS = {"amsgrad", "clip", "decoupled_weight_decay", "maximize", "nesterov"}
 MISSED = "missed"  # stands beside the states in a state_dict
+Half = Literal["master", "remainder", "stochastic"]
+_RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None: None}
+Kept = TypeVar("Kept", bound="Optimizer")
 
 
 class _Table(NamedTuple):
@@ -51,23 +67,51 @@ def _beside(structure: tree.Tree, grads: Any, name: str) -> list[Any]:
     return [leaf for key, below, x in rows for leaf in _beside(below, x, f"{name}[{key!r}]")]
 
 
-class Optimizer:
+class _InTheCore:
+    native: str | _native.Expression
+    """What the core calls it, or what it was given."""
+
+
+@dataclass(eq=False, repr=False)
+class Optimizer(_InTheCore):
     """What the optimizers here have in common.
 
-    One optimizer belongs to one set of parameters, f32 or f64, from its first step on. Its
-    hyper-parameters and ``groups`` may be changed between steps. A hyper-parameter may be a
-    function of the number of steps taken: ``lr=lambda t: 1e-3 / (1 + t)``.
+    One optimizer belongs to one set of parameters from its first step on. Its hyper-parameters and
+    ``groups`` may be changed between steps. A hyper-parameter may be a function of the number of
+    steps taken: ``lr=lambda t: 1e-3 / (1 + t)``.
+
+    Args:
+        groups: parameters treated differently, as dicts with ``"names"`` (shell patterns such as
+            ``"*bias*"``, matched against leaf names such as ``params['layers'][0]['bias']``) and
+            the options that differ: ``{"names": ["*norm*", "*bias*"], "weight_decay": 0.0}``. The
+            first match counts.
+        half: how parameters in half precision are kept, whose steps would be too small for them.
+            ``"master"``: with a copy in f32 beside them, which is stepped. ``"remainder"``, of
+            bfloat16: with the 16 bits that this copy has more. ``"stochastic"``, of bfloat16: they
+            alone, rounded up or down by noise, right in the mean. Their states are f32.
+        seed: of the noise, which is a function of it, the parameter's place, its step and the
+            element.
     """
 
-    native: str | _native.Expression  # what the core calls it, or what it was given
     _options: ClassVar[tuple[str, ...]]  # what a group may have besides names
+    _for_all: ClassVar[tuple[str, ...]] = ()  # fields that are the same for all groups
     _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
     _n_betas: ClassVar[int] = 2
 
-    groups: list[dict[str, Any]]
+    _: KW_ONLY
+    groups: Sequence[dict[str, Any]] = ()
+    half: Half | None = None
+    seed: int = 0
 
-    def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
-        self.groups = [dict(group) for group in groups]
+    def __post_init__(self) -> None:
+        if self.half is not None and (not isinstance(self.half, str) or self.half not in _RESTS):
+            raise ValueError(
+                f"{type(self).__name__}: half={self.half!r} is none of 'master', 'remainder' and "
+                "'stochastic'"
+            )
+        self._halves = self.half, integer("seed", self.seed, 0, 2**64 - 1)
+        self._rest = _RESTS[self.half]  # what parameters in half precision keep
+        self.groups = [dict(group) for group in self.groups]
         for group in self.groups:
             unknown = set(group) - {"names", *self._options}
             if unknown or "names" not in group:
@@ -90,7 +134,17 @@ class Optimizer:
         return _NUMBERS[self.native] if isinstance(self.native, str) else ()
 
     def _form(self, state: str) -> str:
+        if state == self._rest:
+            return state
         return _FORMS[self.native][state] if isinstance(self.native, str) else "alike"
+
+    def _kept_names(self) -> tuple[str, ...]:
+        """The states, and what parameters in half precision keep."""
+        return (*self._state_names(), *((self._rest,) if self._rest else ()))
+
+    def _wanted(self, kind: Kind, states: Sequence[str]) -> Sequence[str]:
+        """What a parameter has in a group with these states."""
+        return (*states, self._rest) if self._rest and kind[1].name in HALVES else states
 
     def _row(self, options: Mapping[str, Any]) -> Row:
         """The options of a group as the core's row: in the same order, ``betas`` as two.
@@ -128,7 +182,7 @@ class Optimizer:
         """The arrays of each state, beside ``names``; None where a parameter's group does not have
         it. What is in them may be changed; they are exchanged by :meth:`load_state_dict`."""
         held = self._state.arrays if self._state.bound else {}
-        return {state: tuple(held.get(state, ())) for state in self._state_names()}
+        return {state: tuple(held.get(state, ())) for state in self._kept_names()}
 
     def rows(self) -> list[Row]:
         """The hyper-parameters now: those of the optimizer, then those of each group.
@@ -151,10 +205,11 @@ class Optimizer:
         """Bytes of the states that these parameters have or will have."""
         used = [_native.optimizer_states(self.native, row) for row in self.rows()]
         patterns = self._patterns()
+        kinds = [(p.shape, p.dtype) for p in params]
         return sum(
-            bytes_of(kind_of((p.shape, p.dtype), self._form(state)))
-            for name, p in zip(names, params, strict=True)
-            for state in used[find_group(name, patterns)]
+            bytes_of(kind_of(kind, self._form(state)))
+            for name, kind in zip(names, kinds, strict=True)
+            for state in self._wanted(kind, used[find_group(name, patterns)])
         )
 
     def step(
@@ -201,7 +256,7 @@ class Optimizer:
         table = self._table
         if table is None or table.structure != structure:
             names = tree.names(structure, "params")
-            native = _native.OptimizerTable(self.native, tuple(names))
+            native = _native.OptimizerTable(self.native, tuple(names), *self._halves)
             table = _Table(structure, names, native)
         state, rows = self._take_up(table, leaves)
         arrays = averages is not None or copies is not None
@@ -222,12 +277,13 @@ class Optimizer:
         table.native.step(
             tuple(leaves),
             tuple(given),
-            tuple(state.arrays.values()),
+            tuple([state.arrays[name] for name in self._state_names()]),
             state.group_of,
             rows,
             state.counter,
             state.missed,
             state.numbers,
+            state.arrays[self._rest] if self._rest else None,
         )
         return outcome(table.native) if extras.any else Outcome(None, False)
 
@@ -250,12 +306,24 @@ class Optimizer:
         Raises:
             TypeError, ValueError: a hyper-parameter is wrong, or the optimizer holds the state of
                 other parameters, or one that had no gradient in some steps.
+            NotImplementedError: a parameter is in half precision.
         """
+        if self.half is not None:
+            raise TypeError(
+                f"{type(self).__name__}: half={self.half!r} is for arrays, "
+                "optimizer.step(params, grads); compiled steps update f32 and f64 alone"
+            )
         if any(self._form(state) != "alike" for state in self._state_names()):
             raise TypeError(
                 f"{type(self).__name__} keeps states in a form of its own: it steps arrays, "
                 "optimizer.step(params, grads), and no compiled step"
             )
+        for name, p in zip(names, params, strict=True):
+            if p.dtype.name in HALVES:
+                raise NotImplementedError(
+                    f"{name} is {p.dtype}; a compiled step updates f32 and f64 alone, so keep it "
+                    "in f32 and cast it in the model"
+                )
         state, rows = self._prepare(names, params)
         if state.missed.any():
             late = [name for name, n in zip(state.names, state.missed, strict=True) if n]
@@ -299,12 +367,13 @@ class Optimizer:
         kinds = [(p.shape, p.dtype) for p in params]
         groups = [find_group(name, patterns) for name in names]
         arrays: dict[str, tuple[Array | None, ...]] = {
-            state: (None,) * len(names) for state in self._state_names()
+            state: (None,) * len(names) for state in self._kept_names()
         }
         missed = np.zeros(len(names), np.int64)
         numbers = np.zeros((len(names), len(self._number_names())))
         if held.loaded is not None:
-            wanted = [used[group] for group in groups]
+            wanted = [self._wanted(kind, used[group])
+                      for kind, group in zip(kinds, groups, strict=True)]  # fmt: skip
             arrays, missed, numbers = self._fit(held.loaded, names, kinds, wanted)
         return State(
             list(names), kinds, groups, arrays, held.counter, missed, numbers, held.loaded,
@@ -329,7 +398,7 @@ class Optimizer:
         missing = [
             (state, i)
             for i, group in enumerate(held.group_of)
-            for state in used[group]
+            for state in self._wanted(held.kinds[i], used[group])
             if held.arrays[state][i] is None
         ]
         if not missing:
@@ -447,7 +516,8 @@ class Optimizer:
             self._state = _nothing(counter, None if is_new else arrays)
             return
         used = [_native.optimizer_states(self.native, row) for row in self.rows()]
-        wanted = [used[group] for group in held.group_of]
+        wanted = [self._wanted(kind, used[group])
+                  for kind, group in zip(held.kinds, held.group_of, strict=True)]  # fmt: skip
         fitting, missed, numbers = self._fit(arrays, held.names, held.kinds, wanted)
         self._state = held._replace(
             arrays=fitting, counter=counter, missed=missed, numbers=numbers, loaded=None, first=-1
@@ -455,8 +525,18 @@ class Optimizer:
 
     def _entries(self) -> tuple[str, ...]:
         """What a state may have for each parameter."""
-        return (*self._state_names(), *self._number_names(), MISSED)
+        return (*self._kept_names(), *self._number_names(), MISSED)
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={getattr(self, name)}" for name in self._options)
         return f"{type(self).__name__}({options}, t={self.t})"
+
+
+@dataclass_transform(field_specifiers=())
+def optimizer(kind: type[Kept]) -> type[Kept]:
+    """A class whose fields are its options, in the core's order; what its constructor takes
+    besides is said by :class:`Optimizer`."""
+    made = dataclass(eq=False, repr=False)(kind)
+    common = {field.name for field in fields(Optimizer)} | set(kind._for_all)
+    made._options = tuple(field.name for field in fields(made) if field.name not in common)
+    return made

@@ -9,8 +9,7 @@ import numpy as np
 
 from .. import _native
 from .numbers import flag, least_zero, number
-
-_HALVES = ("float16", "bfloat16", "uint16")
+from .state import HALVES, kind_of
 
 
 class Outcome(NamedTuple):
@@ -108,9 +107,11 @@ def check_arrays(
                 continue
             if not isinstance(x, np.ndarray):
                 raise TypeError(f"{name}: the {what} is {type(x).__name__}, not a NumPy array")
-            fits = x.dtype.name in _HALVES if what == "copy" else x.dtype == p.dtype
+            _, alike = kind_of((p.shape, p.dtype), "alike")
+            wanted = alike if what == "average" else p.dtype
+            fits = x.dtype.name in HALVES if what == "copy" else x.dtype == wanted
             if not fits or x.shape != p.shape:
-                kind = "float16, bfloat16 or uint16" if what == "copy" else p.dtype
+                kind = "float16, bfloat16 or uint16" if what == "copy" else wanted
                 raise ValueError(
                     f"{name}: the {what} is {x.dtype}{list(x.shape)}, and has to be "
                     f"{kind}{list(p.shape)}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import KW_ONLY
 
-from .base import Optimizer
+from .algorithms import Adaptive
+from .base import optimizer
 
 
-class AdamW8bit(Optimizer):
+@optimizer
+class AdamW8bit(Adaptive):
     """AdamW whose moments take a byte each (after Dettmers et al. 2022): 0.254 of the bytes of f32.
 
     Blocks of 256 elements have scales of their own: Codes have eight steps an octave:
@@ -25,19 +26,8 @@ class AdamW8bit(Optimizer):
     """
 
     native = "adamw_8bit"
-    _options = ("lr", "betas", "eps", "weight_decay", "maximize")
     _squares = ("m_scale", "v_scale")
 
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        groups: Sequence[dict[str, Any]] = (),
-        *,
-        maximize: bool = False,
-    ) -> None:
-        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        self.maximize = maximize
-        super().__init__(groups)
+    weight_decay: float = 1e-2
+    _: KW_ONLY
+    maximize: bool = False

@@ -38,7 +38,7 @@ class Recorded(Optimizer):
             setattr(self, key, value)
         self._fixed = tuple((key, getattr(self, key)) for key in self._fixed_options())
         self.native = self.expression(self._fixed)
-        super().__init__(groups)
+        super().__init__(groups=groups)
 
     @classmethod
     def _fixed_options(cls) -> list[str]:

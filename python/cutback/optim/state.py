@@ -13,6 +13,8 @@ from ..integers import integer
 Array = np.ndarray[Any, Any]
 Kind = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and type of a parameter."""
+HALVES = ("float16", "bfloat16", "uint16")
+"""Types of 16 bits that hold numbers; the last one the bits of bfloat16."""
 BLOCK = 256  # CB_STATE_BLOCK of cutback.h
 _LINE = 64
 _LARGE = 1 << 16
@@ -43,13 +45,16 @@ class State(NamedTuple):
 
 
 def kind_of(param: Kind, form: str) -> Kind:
-    """Shape and type of a state in this form (``cb_state_kind``) beside a parameter."""
+    """Shape and type of a state in this form (``cb_state_kind``, or what halves keep) beside a
+    parameter."""
     shape, dtype = param
     if form == "codes":
         return shape, np.dtype(np.uint8)
+    if form == "remainder":
+        return shape, np.dtype(np.uint16)
     if form == "scales":
         return (-(-math.prod(shape) // BLOCK),), np.dtype(np.float32)
-    return shape, dtype
+    return shape, np.dtype(np.float32) if dtype.name in HALVES else dtype
 
 
 def bytes_of(kind: Kind) -> int:

@@ -23,9 +23,11 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, 
         return None
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: the {what} is {type(x).__name__}, not a tensor")
-    types = (torch.float16, torch.bfloat16) if what == "copy" else (p.dtype,)
+    halves = (torch.float16, torch.bfloat16)
+    whole = torch.float32 if p.dtype in halves else p.dtype
+    types = halves if what == "copy" else (whole,)
     if x.dtype not in types or x.shape != p.shape or x.stride() != p.stride() or p.is_complex():
-        kind = "float16 or bfloat16" if what == "copy" else p.dtype
+        kind = "float16 or bfloat16" if what == "copy" else whole
         raise ValueError(
             f"{name}: the {what} is {x.dtype}{list(x.shape)} with strides {x.stride()}, and has to "
             f"be {kind}{list(p.shape)} with {p.stride()}, for a real parameter"

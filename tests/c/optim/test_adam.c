@@ -123,8 +123,8 @@ TEST(mistakes_touch_nothing) {
     last->t = 0;
     refuse(&s, CB_INVALID, "counts from 1");
     *last = kept;
-    last->dtype = CB_BF16;
-    refuse(&s, CB_UNSUPPORTED, "row 6 is bf16");
+    last->dtype = CB_I32;
+    refuse(&s, CB_UNSUPPORTED, "row 6 is i32");
     *last = kept;
     last->grad = NULL;
     refuse(&s, CB_INVALID, "has no grad");

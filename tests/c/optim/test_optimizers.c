@@ -1,4 +1,8 @@
+#include "optim/elements.h"
+
 #include "rows.h"
+
+#include <math.h>
 
 /* Whether all states are arrays like the parameter; others have tests of their own. */
 static bool is_alike(const cb_optimizer *o) { return o->kind == NULL; }
@@ -63,7 +67,25 @@ TEST(what_is_written) {
     }
 }
 
+/* Factors that an optimizer does not speak of are 0, whatever lay in their place. */
+TEST(factors_are_all_set) {
+    for (uint32_t i = 0; cb_optimizer_at(i); i++) {
+        double hyper[2 * 16], factor[CB_MAX_FACTORS];
+        const cb_optimizer *o = cb_optimizer_at(i);
+        (void)rows_of(o, hyper);
+        for (uint32_t group = 0; group < 2; group++) {
+            const cb_optim_row row = {.t = 3, .number = {0.5, 0.25}, .group = group};
+            const cb_optim_table table = {
+                .optimizer = o, .hyper = hyper, .grad_factor = 1, .n_hyper = o->n_hyper};
+            for (int k = 0; k < CB_MAX_FACTORS; k++) factor[k] = NAN;
+            cb_factors_of(&table, &row, factor);
+            for (int k = 0; k < CB_MAX_FACTORS; k++) CHECK(isfinite(factor[k]));
+        }
+    }
+}
+
 int main(void) {
+    RUN(factors_are_all_set);
     RUN(same_bits_for_any_threads_and_any_build);
     RUN(many_small_rows);
     RUN(what_is_written);

@@ -101,7 +101,7 @@ static void update(const region *r, worker *w, const cb_e_phase *phase, uint32_t
     for (int64_t at = first; at < last; at += CB_EXTRAS_BLOCK) {
         const int64_t end = last - at < CB_EXTRAS_BLOCK ? last : at + CB_EXTRAS_BLOCK;
         cb_x_phase_run_over(r->x->table, &w->c, &phase->code, at, end);
-        cb_extras_of(table, row, at, end - at);
+        cb_extras_of(table, row, &table->rows[row], at, end - at);
     }
 }
 

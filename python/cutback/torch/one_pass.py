@@ -1,0 +1,395 @@
+"""What the optimizers of ``cutback.torch.optim`` have in common: a step in one pass over a table of
+tensors, and when PyTorch's own code takes it."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _native
+from ..integers import integer
+from ..optim.base import Half
+from ..optim.extras import Outcome, outcome
+from .beside import Beside
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
+_RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None: None}
+_HALVES = (torch.float16, torch.bfloat16)
+_SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
+Unfit = tuple[int, int, str]  # row, column, why
+
+
+class NotOursError(Exception):
+    """Why PyTorch's own code has to step."""
+
+
+class Known(NamedTuple):
+    """The parameters of all groups as they were when they were last looked at."""
+
+    native: str | _native.Expression
+    lists: list[list[Tensor]]  # one a group
+    params: tuple[Tensor, ...]
+    values: list[Any]  # of the optimizer's state
+    states: tuple[dict[str, Any], ...]  # beside the parameters; empty where there is none yet
+    group_of: list[int]
+    table: _native.OptimizerTable
+
+
+def _same(xs: Any, ys: Sequence[Any]) -> bool:
+    """Whether they are the same objects; tensors are not compared."""
+    return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
+
+
+def _names(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for g, group in enumerate(groups)
+        for name in group.get("param_names")
+        or [f"parameter {i} of group {g}" for i in range(len(group["params"]))]
+    )
+
+
+def _laid_out_like(p: Tensor, x: Any, dtype: torch.dtype) -> Tensor | None:
+    """A copy of ``x``, which has this type or that of ``p``, whose elements lie as those of ``p``
+    do; None: it has others."""
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.device != p.device:
+        return None
+    if x.shape != p.shape or x.dtype not in (dtype, p.dtype):
+        return None
+    return torch.empty_like(p, dtype=dtype, memory_format=torch.preserve_format).copy_(x)
+
+
+class OnePass(torch.optim.Optimizer):
+    """A step in one pass. What it is of, subclasses say."""
+
+    _torch: ClassVar[type[torch.optim.Optimizer]]  # whose code steps what is not ours
+    _keys: ClassVar[tuple[str, ...]]  # under which a parameter's states stand, in the core's order
+    _kept: ClassVar[tuple[str, ...]] = ()  # and the numbers that it keeps beside its steps
+    _known: Known | None = None
+    why_torch: str | None = None
+    """Why PyTorch's own code took the last step; None: it was taken here."""
+
+    outcome: Outcome = Outcome(None, False)
+    """What the last step has found."""
+    _told: _native.OptimizerTable | None = None  # a table whose steps do something beside
+
+    half: Half | None = None
+    """How parameters in half precision are kept, as for ``cutback.optim.Optimizer``; None: as
+    PyTorch does, by its own code."""
+    seed: int = 0
+
+    def __init__(self, *args: Any, half: Half | None = None, seed: int = 0, **kwargs: Any) -> None:
+        if half not in _RESTS:
+            raise ValueError(
+                f"{type(self).__name__}: half={half!r} is none of 'master', 'remainder' and "
+                "'stochastic'"
+            )
+        self.half, self.seed = half, integer("seed", seed, 0, 2**64 - 1)
+        super().__init__(*args, **kwargs)
+        # A scaler looks for infinities, and leaves unscaling to the step.
+        self._step_supports_amp_scaling = True
+
+    def _native_name(self) -> str | _native.Expression:
+        """The optimizer in the core.
+
+        Raises:
+            NotOursError: there is none for these groups.
+        """
+        raise NotImplementedError
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        """The group's numbers as the core takes them."""
+        raise NotImplementedError
+
+    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        """A state that is not there yet: what to step with."""
+        raise NotImplementedError
+
+    def _all_keys(self) -> tuple[str, ...]:
+        rest = _RESTS[self.half]
+        return (*self._keys, rest) if rest else self._keys
+
+    def _type_of(self, p: Tensor, key: str) -> torch.dtype:
+        """Of a state."""
+        if self.half is None or p.dtype not in _HALVES:
+            return p.dtype
+        return torch.int16 if key == "remainder" else torch.float32
+
+    def _zeros(self, p: Tensor, key: str) -> Tensor:
+        dtype = self._type_of(p, key)
+        return torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+
+    def _rest(self, p: Tensor) -> dict[str, Tensor]:
+        """What a parameter in half precision keeps beside it, at first."""
+        rest = _RESTS[self.half] if p.dtype in _HALVES else None
+        return {rest: self._zeros(p, rest)} if rest else {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "half": self.half, "seed": self.seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As PyTorch's, which makes states of the type of their parameters: those of parameters in
+        half precision are left as they were saved."""
+        if self.half is None:
+            super().load_state_dict(state_dict)
+            return
+        seen: list[dict[str, Any]] = []
+        handle = self.register_load_state_dict_pre_hook(lambda _, given: seen.append(given))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        saved = chain.from_iterable(group["params"] for group in seen[-1]["param_groups"])
+        params = chain.from_iterable(group["params"] for group in self.param_groups)
+        for number, p in zip(saved, params, strict=True):
+            held = seen[-1]["state"].get(number, {})
+            if p.dtype not in _HALVES:
+                continue
+            for key in (*self._all_keys(), *self._kept):
+                x = held.get(key)
+                if isinstance(x, Tensor):
+                    dtype = x.dtype if x.dtype is torch.float64 else self._type_of(p, key)
+                    self.state[p][key] = x.to(p.device, dtype, copy=True)
+
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        grad_scale: float | Tensor | None = None,
+        max_norm: float | None = None,
+        averages: Iterable[Tensor | None] | None = None,
+        average_decay: float = 0.999,
+        copies: Iterable[Tensor | None] | None = None,
+        zero_grads: bool = False,
+    ) -> Any:
+        """One step, as ``torch.optim.Optimizer.step``. It is whole or, after an error, not begun.
+
+        Args:
+            closure: computes the loss anew.
+            grad_scale: what the loss was multiplied by: gradients are divided by it, and where one
+                is not finite nothing is stepped (``outcome.skipped``). ``torch.amp.GradScaler``
+                needs no argument.
+            max_norm: gradients count as shortened to this norm of all together; they are not
+                written.
+            averages: moving averages of the parameters of all groups, in their order, None for
+                those without: ``a <- average_decay * a + (1 - average_decay) * p``.
+            average_decay: in [0, 1].
+            copies: tensors in half precision that get the new parameters.
+            zero_grads: gradients are zeros after the step.
+
+        Raises:
+            ValueError: a number is outside its range, or two tensors that are written share memory;
+                the text says which.
+            RuntimeError: PyTorch's own code would have to take a step that does more than its own.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        beside = Beside.of(
+            type(self).__name__, grad_scale, max_norm, averages, average_decay, copies, zero_grads
+        )
+        found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found_inf is not None and float(found_inf):
+            self.outcome = Outcome(None, True)
+            return loss
+        try:
+            with torch.no_grad():
+                self._step_here(beside, 1.0 if scale is None else float(scale))
+            self.why_torch = None
+        except NotOursError as reason:
+            if beside.extras.any or self.half is not None:
+                without = "without the other arguments"
+                if self.half is not None:
+                    without = f"without half={self.half!r}"
+                raise RuntimeError(
+                    f"cutback.torch.optim.{type(self).__name__}: {reason}, so that PyTorch's own "
+                    f"code would step, {without}"
+                ) from None
+            if scale is not None:
+                torch._foreach_div_(self._gradients(), float(scale))
+            given = {key: self.__dict__.pop(key) for key in _SCALER if key in self.__dict__}
+            try:  # what is done by now
+                self._step_there(str(reason))
+            finally:
+                self.__dict__.update(given)
+            self.outcome = Outcome(None, False)
+        return loss
+
+    def _gradients(self) -> list[Tensor]:
+        params = chain.from_iterable(group["params"] for group in self.param_groups)
+        return [p.grad for p in params if p.grad is not None]
+
+    def _tell(self, known: Known, beside: Beside, scale: float) -> None:
+        """Tells the table what its step does beside the update."""
+        extras = beside.extras
+        if extras.any or scale != 1:
+            names = _names(self.param_groups)
+            beside.tell(known.table, known.params, names, scale)
+            self._told = known.table
+        elif self._told is known.table:
+            known.table.ask()
+            self._told = None
+
+    def _step_here(self, beside: Beside, scale: float) -> None:
+        exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+        if exchange is None:
+            raise NotOursError(f"torch {torch.__version__} lacks the functions of DLPack 1.3")
+        for group in self.param_groups:
+            if group.get("differentiable") or group.get("capturable"):
+                raise NotOursError("a group asks for differentiable=True or capturable=True")
+        known = self._look()
+        self._tell(known, beside, scale)
+        numbers = [self._row(group) for group in self.param_groups]
+        begun: dict[int, dict[str, Any]] = {}
+        grads: dict[int, Tensor] = {}
+        states = known.states
+        for _ in range(2):
+            unfit, waiting = known.table.step_tensors(
+                exchange, _PLAIN, known.params, states, self._all_keys(), "step", self._kept,
+                grads or None, known.group_of, numbers,
+            )  # fmt: skip
+            if not unfit:
+                break
+            states = self._mend(known, unfit, begun, grads)
+        else:
+            if unfit:
+                raise NotOursError(self._why(unfit[0]))
+        self.outcome = outcome(known.table)
+        if beside.extras.zero_grads:
+            for row in grads:  # a copy was stepped
+                grad = known.params[row].grad
+                if grad is not None:
+                    grad.zero_()
+        if self.outcome.skipped:
+            return
+        for row, state in begun.items():
+            self._keep(known.params[row], state)
+        self._count_versions(known.params, waiting)
+        torch.autograd.graph.increment_version(beside.written())
+
+    def _count_versions(self, params: Sequence[Tensor], waiting: int) -> None:
+        """Autograd finds out by a tensor's version that what it saved was overwritten."""
+        if waiting:
+            params = [p for p in params if p.grad is not None]
+        torch.autograd.graph.increment_version(params)
+
+    def _look(self) -> Known:
+        """The parameters, looked at anew where groups or states are not those of the last step."""
+        known, native = self._known, self._native_name()
+        lists = [group["params"] for group in self.param_groups]
+        if (
+            known is not None
+            and known.native == native
+            and _same(self.state.values(), known.values)
+            and len(lists) == len(known.lists)
+            and all(map(_same, lists, known.lists))
+        ):
+            return known
+        params = tuple(chain.from_iterable(lists))
+        if any(map(Tensor.is_neg, params)) or any(map(Tensor.is_conj, params)):
+            raise NotOursError("a parameter is negated or conjugated lazily")
+        group_of = [g for g, row in enumerate(lists) for _ in row]
+        states = tuple([self.state.get(p) or {} for p in params])
+        table = _native.OptimizerTable(native, _names(self.param_groups), self.half, self.seed)
+        values, copies = list(self.state.values()), [list(row) for row in lists]
+        self._known = Known(native, copies, params, values, states, group_of, table)
+        return self._known
+
+    def _mend(
+        self,
+        known: Known,
+        unfit: Sequence[Unfit],
+        begun: dict[int, dict[str, Any]],
+        grads: dict[int, Tensor],
+    ) -> tuple[dict[str, Any], ...]:
+        """Begins states that are missing, and lays out like the parameter what lies otherwise:
+        gradients for this step, states for good. The states to step with.
+
+        Raises:
+            NotOursError: something else is wrong.
+        """
+        states, keys = list(known.states), self._all_keys()
+        for row, column, why in unfit:
+            p, key = known.params[row], keys[max(column - _STATE, 0)] if keys else ""
+            if column not in (_PARAM, _GRAD) and why == "is missing":
+                if row not in begun:
+                    group = self.param_groups[known.group_of[row]]
+                    begun[row] = states[row] = self._begin(p, states[row], group)
+                continue
+            old = p.grad if column == _GRAD else states[row].get(key) if column >= _STATE else None
+            if column == _GRAD and old is not None:
+                old = old.resolve_conj().resolve_neg()
+            new = _laid_out_like(p, old, self._type_of(p, key) if column >= _STATE else p.dtype)
+            if new is None:
+                raise NotOursError(self._why((row, column, why)))
+            if column == _GRAD:
+                grads[row] = new
+            else:
+                states[row][key] = new
+        return tuple(states)
+
+    def _keep(self, p: Tensor, state: dict[str, Any]) -> None:
+        """Makes a state that was begun part of the optimizer's."""
+        self.state[p] = state
+
+    def _why(self, unfit: Unfit) -> str:
+        row, column, why = unfit
+        what = {_COUNT: "the count of steps of ", _PARAM: "", _GRAD: "the gradient of "}
+        what |= {_COUNT - 1 - k: f"the {key} of " for k, key in enumerate(self._kept)}
+        name = _names(self.param_groups)[row]
+        return f"{what.get(column, 'a state of ')}{name} {why}"
+
+    def _step_there(self, reason: str) -> None:
+        """PyTorch's own code takes the step, which is said when it begins to."""
+        if self.why_torch is None:
+            warnings.warn(
+                f"cutback.torch.optim.{type(self).__name__}: {reason}; PyTorch's own code steps "
+                "this optimizer",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        self.why_torch = reason
+        step: Any = self._torch.step
+        while getattr(step, "hooked", False):  # the hooks run around our step already
+            step = step.__wrapped__
+        step(self)
+
+
+class Counting(OnePass):
+    """Optimizers whose states begin with zeros, with a count of steps beside them."""
+
+    _numbers: ClassVar[tuple[str, ...]]  # options in the core's order
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        row: list[float] = []
+        for name in self._numbers:
+            value = group[name]
+            row += map(float, value) if isinstance(value, tuple | list) else [float(value)]
+        return tuple(row)
+
+    def _first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+        """What the numbers that are kept begin with."""
+        return ()
+
+    def _needed(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The states that a parameter of the group has, in PyTorch's order."""
+        return self._keys
+
+    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        """As PyTorch does."""
+        if self.half is not None and {"step", *self._kept, *self._needed(group)} <= set(state):
+            return {**state, **self._rest(p)}
+        if state:
+            raise NotOursError(f"a state has {' and '.join(state)} alone")
+        dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+        numbers = {"step": 0.0, **dict(zip(self._kept, self._first_numbers(group), strict=True))}
+        state = {key: torch.tensor(x, dtype=dtype, device="cpu") for key, x in numbers.items()}
+        return state | {key: self._zeros(p, key) for key in self._needed(group)} | self._rest(p)
