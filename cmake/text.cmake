@@ -6,6 +6,7 @@ set(files
   ../cpu/vecmath.h=exec/cpu/vecmath.h
   ../cpu/executor/ops.h=exec/cpu/executor/ops.h
   ../cpu/point_ops.h=exec/cpu/point_ops.h
+  ../../base/bits.h=base/bits.h
   ../../base/philox.h=base/philox.h
   optim.cuh=exec/cuda/optim.cuh
   device_types.cuh=exec/cuda/device_types.cuh

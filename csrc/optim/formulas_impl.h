@@ -316,10 +316,10 @@ INLINE float NAME(largest)(const real *x, int64_t n) {
     uint32_t most = 0;
     for (int64_t i = 0; i < n; i++) {
         float size = fabsf((float)x[i]);
-        uint32_t bits = cb_bits_of(size);
+        uint32_t bits = cb_bits_of_f32(size);
         most = bits > most ? bits : most;
     }
-    return cb_float_of(most);
+    return cb_f32_of_bits(most);
 }
 
 INLINE void NAME(adamw_8bit_block)(const double *f, const cb_optim_row *row, int64_t at,

@@ -2,8 +2,8 @@
  * lanes in double on all of them. */
 #include <math.h>
 
+#include "../base/kern_half.h"
 #include "extras.h"
-#include "half_bits.h"
 
 enum { LANES = 16, SOME = 512 };
 
@@ -41,11 +41,7 @@ static double square_halves(cb_dtype dtype, const uint16_t *g, int64_t n) {
     float some[SOME];
     for (int64_t at = 0; at < n; at += SOME) {
         const int64_t k = n - at < SOME ? n - at : SOME;
-        if (dtype == CB_BF16) {
-            for (int64_t i = 0; i < k; i++) some[i] = cb_of_bf16(g[at + i]);
-        } else {
-            for (int64_t i = 0; i < k; i++) some[i] = cb_f16_to_f32(g[at + i]);
-        }
+        half_widen(dtype, g + at, some, k);
         add_squares(some, k, sum);
     }
     return whole_sum(sum);
@@ -97,7 +93,7 @@ static void average_of(const cb_optim_row *row, void *average, double keep, int6
     }
 
 static void copy(const cb_optim_row *row, const cb_extra_row *extra, int64_t at, int64_t n) {
-    if (row->dtype == CB_F32) COPY(float, cb_bf16_of, cb_f32_to_f16)
+    if (row->dtype == CB_F32) COPY(float, half_store_bf16, half_store_f16)
     else COPY(double, cb_f64_to_bf16, cb_f64_to_f16)
 }
 

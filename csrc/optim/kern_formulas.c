@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "half_bits.h"
+#include "../base/bits.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -22,12 +22,12 @@ INLINE uint32_t noise_of(uint32_t x) {
 /* A share of the largest number of a block as a code of eight steps an octave, `most` for 1: the
  * upper bits of the share as an f32. Noise of 20 bits rounds it up or down. */
 INLINE int code_of(float share, int most, uint32_t noise) {
-    const int code = (int)((cb_bits_of(share) + noise) >> 20) - (127 * 8 - most);
+    const int code = (int)((cb_bits_of_f32(share) + noise) >> 20) - (127 * 8 - most);
     return code < 0 ? 0 : (code < most ? code : most);
 }
 
 INLINE float share_of(int code, int most) {
-    return code == 0 ? 0 : cb_float_of((uint32_t)(code + 127 * 8 - most) << 20);
+    return code == 0 ? 0 : cb_f32_of_bits((uint32_t)(code + 127 * 8 - most) << 20);
 }
 
 #define real float

@@ -5,15 +5,14 @@
  * the weight alone the nearest bf16. What begins as zeros stands for the weights as they are. */
 #include "halves.h"
 
-#include "../base/philox.h"
-#include "half_bits.h"
+#include "../base/kern_half.h"
+#include "../base/kern_random.h"
 
-static void widen(cb_dtype dtype, const uint16_t *x, float *to, int64_t n) {
-    if (dtype == CB_BF16) {
-        for (int64_t i = 0; i < n; i++) to[i] = cb_of_bf16(x[i]);
-    } else {
-        for (int64_t i = 0; i < n; i++) to[i] = cb_f16_to_f32(x[i]);
-    }
+/* The bits of x; those of a NaN in the upper half alone, so that whatever is done with the lower
+ * one leaves it a NaN. */
+static inline uint32_t bits_with_nan(float x) {
+    const uint32_t bits = cb_bits_of_f32(x), nan = (bits & 0xFFFF0000u) | 0x400000u;
+    return (bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : bits;
 }
 
 /* ---- a copy in f32: one that is not the weight any more, since somebody has written that, is
@@ -24,20 +23,15 @@ static void open_master(const cb_optim_row *row, int64_t at, int64_t n, float *w
     float *restrict master = weight;
     if (row->dtype == CB_BF16) {
         for (int64_t i = 0; i < n; i++)
-            master[i] = cb_bf16_of(master[i]) == p[i] ? master[i] : cb_of_bf16(p[i]);
+            master[i] = half_store_bf16(master[i]) == p[i] ? master[i] : half_load_bf16(p[i]);
     } else {
         for (int64_t i = 0; i < n; i++)
-            master[i] = cb_f32_to_f16(master[i]) == p[i] ? master[i] : cb_f16_to_f32(p[i]);
+            master[i] = half_store_f16(master[i]) == p[i] ? master[i] : half_load_f16(p[i]);
     }
 }
 
 static void close_master(const cb_optim_row *row, int64_t at, int64_t n, const float *weight) {
-    uint16_t *restrict p = (uint16_t *)row->param + at;
-    if (row->dtype == CB_BF16) {
-        for (int64_t i = 0; i < n; i++) p[i] = cb_bf16_of(weight[i]);
-    } else {
-        for (int64_t i = 0; i < n; i++) p[i] = cb_f32_to_f16(weight[i]);
-    }
+    half_narrow(row->dtype, weight, (uint16_t *)row->param + at, n);
 }
 
 /* ---- the rest of its bits */
@@ -49,14 +43,14 @@ static void open_remainder(const cb_optim_row *row, int64_t at, int64_t n, float
         /* an infinity that somebody has written has no lower bits */
         const bool ends = (p[i] & 0x7F80u) == 0x7F80u && rest[i] > 0;
         const uint32_t low = ends ? 0 : (uint32_t)(int32_t)rest[i];
-        weight[i] = cb_float_of(((uint32_t)p[i] << 16) + low);
+        weight[i] = cb_f32_of_bits(((uint32_t)p[i] << 16) + low);
     }
 }
 
 static void close_remainder(const cb_optim_row *row, int64_t at, int64_t n, const float *weight) {
     uint16_t *restrict p = (uint16_t *)row->param + at, *restrict rest = (uint16_t *)row->rest + at;
     for (int64_t i = 0; i < n; i++) {
-        const uint32_t bits = cb_bits_with_nan(weight[i]);
+        const uint32_t bits = bits_with_nan(weight[i]);
         p[i] = (uint16_t)((bits + 0x8000u) >> 16);
         rest[i] = (uint16_t)bits;
     }
@@ -65,20 +59,18 @@ static void close_remainder(const cb_optim_row *row, int64_t at, int64_t n, cons
 /* ---- noise: what is cut off counts as its share of a unit, up or down */
 
 static void open_stochastic(const cb_optim_row *row, int64_t at, int64_t n, float *weight) {
-    widen(row->dtype, (const uint16_t *)row->param + at, weight, n);
+    half_widen(row->dtype, (const uint16_t *)row->param + at, weight, n);
 }
 
 static void close_stochastic(const cb_optim_row *row, int64_t at, int64_t n, const float *weight) {
     uint16_t *restrict p = (uint16_t *)row->param + at;
     const cb_philox noise = {.seed = row->seed, .stream = row->stream, .step = (uint32_t)row->t};
-    for (int64_t i = 0; i < n; i += CB_PHILOX_BLOCK) {
-        uint32_t words[CB_PHILOX_BLOCK / 2];
-        const int64_t some = n - i < CB_PHILOX_BLOCK ? n - i : CB_PHILOX_BLOCK;
-        cb_philox_block(&noise, (uint64_t)(at + i) / CB_PHILOX_BLOCK, words);
-        for (int64_t j = 0; j < some; j++) {
-            const uint32_t drawn = words[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
-            p[i + j] = (uint16_t)((cb_bits_with_nan(weight[i + j]) + drawn) >> 16);
-        }
+    for (int64_t i = 0; i < n; i += CB_DRAWN) {
+        uint16_t drawn[CB_DRAWN];
+        const int64_t some = n - i < CB_DRAWN ? n - i : CB_DRAWN;
+        cb_draw(&noise, (uint64_t)(at + i) / CB_PHILOX_BLOCK, drawn);
+        for (int64_t j = 0; j < some; j++)
+            p[i + j] = (uint16_t)((bits_with_nan(weight[i + j]) + drawn[j]) >> 16);
     }
 }
 
@@ -86,7 +78,7 @@ static void close_stochastic(const cb_optim_row *row, int64_t at, int64_t n, con
 #define TABLE_OF(isa) PASTE(isa)
 extern const cb_half_fns TABLE_OF(CB_KERN_ISA);
 const cb_half_fns TABLE_OF(CB_KERN_ISA) = {
-    .widen = widen,
+    .widen = half_widen,
     .open = {[CB_HALF_MASTER] = open_master,
              [CB_HALF_REMAINDER] = open_remainder,
              [CB_HALF_STOCHASTIC] = open_stochastic},

@@ -10,8 +10,8 @@
 #include "executor/vector_wide.h"
 #include "kern.h"
 #include "kern_fold.h"
-#include "kern_half.h"
-#include "kern_random.h"
+#include "../../base/kern_half.h"
+#include "../../base/kern_random.h"
 
 /* ---- operands -------------------------------------------------------------------------------- */
 

@@ -9,11 +9,12 @@
 #ifndef CB_EXEC_CPU_KERN_IM2COL_H
 #define CB_EXEC_CPU_KERN_IM2COL_H
 
-#include "../tiles.h"
+#include "../../base/kern_half.h"
 #include "../kernel.h"
+#include "../tiles.h"
 #include "gemm.h"
-#include "kern_half.h"
 #include "kern_int.h"
+#include "vecmath.h"
 
 typedef struct conv {
     const cb_kernel_args *args;

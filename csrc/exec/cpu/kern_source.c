@@ -1,6 +1,6 @@
 /* Values from nothing: full, iota, uniform; and dropout, which draws like uniform. */
 #include "kern_copy.h"
-#include "kern_random.h"
+#include "../../base/kern_random.h"
 
 /* ---- full, iota ------------------------------------------------------------------------------ */
 

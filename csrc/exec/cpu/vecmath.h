@@ -21,20 +21,8 @@
 #define CB_EXEC_CPU_VECMATH_H
 
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
-static inline uint32_t cb_bits_of_f32(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float cb_f32_of_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
+#include "../../base/bits.h"
 
 static inline uint64_t cb_bits_of_f64(double x) {
     uint64_t bits;

@@ -5,7 +5,8 @@
 
 #include <float.h>
 
-#include "exec/cpu/kern_half.h"
+#include "base/kern_half.h"
+#include "exec/cpu/vecmath.h"
 
 /* Distance in units of the last place of the exact result; the spacing of subnormals is the least
  * unit. */

@@ -75,11 +75,12 @@ TEST(factors_are_all_set) {
         (void)rows_of(o, hyper);
         for (uint32_t group = 0; group < 2; group++) {
             const cb_optim_row row = {.t = 3, .number = {0.5, 0.25}, .group = group};
-            const cb_optim_table table = {
+            const cb_optim_table one = {
                 .optimizer = o, .hyper = hyper, .grad_factor = 1, .n_hyper = o->n_hyper};
             for (int k = 0; k < CB_MAX_FACTORS; k++) factor[k] = NAN;
-            cb_factors_of(&table, &row, factor);
-            for (int k = 0; k < CB_MAX_FACTORS; k++) CHECK(isfinite(factor[k]));
+            cb_factors_of(&one, &row, factor);
+            for (int k = 0; k < CB_MAX_FACTORS; k++)
+                CHECK(!isnan(factor[k])); /* a limit may be infinite */
         }
     }
 }

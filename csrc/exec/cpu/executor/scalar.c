@@ -1,6 +1,7 @@
 #include "scalar.h"
 
-#include "../kern_half.h"
+#include "../../../base/kern_half.h"
+#include "../vecmath.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

@@ -1,14 +1,14 @@
-/* kern_random.h: random numbers for kernels, many at a time: Philox (base/philox.h) for
+/* kern_random.h: random numbers for kernels, many at a time: Philox (philox.h) for
  * CB_DRAW_LANES blocks at once, a vector for each of the four words of CB_VW blocks, so that the
  * rounds are vector code. Bits 16.. of word j/2 of block b are element 8b + j: written out in this
  * order the words are the draws. */
-#ifndef CB_EXEC_CPU_KERN_RANDOM_H
-#define CB_EXEC_CPU_KERN_RANDOM_H
+#ifndef CB_BASE_KERN_RANDOM_H
+#define CB_BASE_KERN_RANDOM_H
 
 #include <string.h>
 
-#include "../../base/philox.h"
-#include "executor/vector.h"
+#include "kern_vector.h"
+#include "philox.h"
 
 #define CB_DRAW_LANES 16
 #define CB_DRAWN (CB_DRAW_LANES * CB_PHILOX_BLOCK)

@@ -1,10 +1,10 @@
-/* kern_half.h: 16-bit floats to and from f32, for kernel files (kern.h): as base/dtype.c, bit for
+/* kern_half.h: 16-bit floats to and from f32, for kernel files: as dtype.c, bit for
  * bit, but without branches, so that the runs vectorise. */
-#ifndef CB_EXEC_CPU_KERN_HALF_H
-#define CB_EXEC_CPU_KERN_HALF_H
+#ifndef CB_BASE_KERN_HALF_H
+#define CB_BASE_KERN_HALF_H
 
-#include "../../base/dtype.h"
-#include "vecmath.h"
+#include "bits.h"
+#include "dtype.h"
 
 static inline bool is_half(cb_dtype dtype) { return dtype == CB_F16 || dtype == CB_BF16; }
 
