@@ -2,6 +2,7 @@
  * come from anywhere, and the work is done by the layer that owns it. */
 #include <stdio.h>
 
+#include "exec/cpu/products.h"
 #include "ir/builder.h"
 #include "ir/graph_json.h"
 #include "ir/text.h"
@@ -30,6 +31,7 @@ cb_status cb_context_new(const cb_context_options *options, cb_context **out, cb
     cb_alloc_init(&ctx->alloc);
     ctx->runtime = (cb_runtime){.alloc = &ctx->alloc, .blas = o.blas};
     ctx->devices.runtime = &ctx->runtime;
+    ctx->products = (cb_optim_products){cb_cpu_multiply, &ctx->runtime.blas};
     if (o.blas.name) {
         (void)snprintf(ctx->blas_name, sizeof ctx->blas_name, "%s", o.blas.name);
         ctx->runtime.blas.name = ctx->blas_name;

@@ -11,5 +11,7 @@ cb_status cb_expression_new(cb_context *ctx, const cb_expression_spec *spec, cb_
 
 cb_status cb_tensor_table_new(cb_context *ctx, const cb_optimizer *optimizer, uint32_t n_rows,
                               cb_tensor_table **out, cb_error *err) {
-    return cb_table_new(&ctx->alloc, &ctx->runtime.pool, optimizer, n_rows, out, err);
+    CB_TRY(cb_table_new(&ctx->alloc, &ctx->runtime.pool, optimizer, n_rows, out, err));
+    cb_table_use(*out, &ctx->products);
+    return CB_OK;
 }

@@ -362,6 +362,9 @@ static cb_status move_rows(const cb_step *step, const cb_update *u, stage_fn sta
 cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err) {
     uint32_t n = 0;
     CB_TRY(check_lists(step, u, err));
+    if (u->optimizer->is_matrix)
+        return cb_fail(err, CB_UNSUPPORTED, "%s steps matrices outside of compiled steps alone",
+                       u->optimizer->name);
     CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));
     CB_TRY(check_ranges(step->ranges, n, err));

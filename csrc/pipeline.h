@@ -5,6 +5,7 @@
 
 #include "exec/backend.h"
 #include "lower/expand.h"
+#include "optim/products.h"
 #include "staging.h"
 
 #define CB_BLAS_NAME 96
@@ -12,6 +13,7 @@
 
 struct cb_context {
     cb_alloc alloc;
+    cb_optim_products products; /* of optimizers; the BLAS is runtime's */
     cb_runtime runtime; /* devices keep a pointer to it, so its pool may change between runs */
     cb_devices devices;
     char blas_name[CB_BLAS_NAME];

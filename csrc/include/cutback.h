@@ -385,6 +385,7 @@ typedef enum cb_state_kind {
     CB_STATE_ALIKE = 0, /* of the parameter's type and shape */
     CB_STATE_CODES,     /* u8, of the parameter's shape: 8-bit numbers ... */
     CB_STATE_SCALES,    /* ... and their factors, f32, one for each CB_STATE_BLOCK or part of it */
+    CB_STATE_ROWS,      /* of the parameter's type: one for each row of a matrix */
     CB_STATE_KIND_COUNT
 } cb_state_kind;
 typedef struct cb_optimizer cb_optimizer;
@@ -395,6 +396,7 @@ CB_API const char *cb_optimizer_name(const cb_optimizer *optimizer);
 CB_API const char *cb_optimizer_state_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API cb_state_kind cb_optimizer_state_kind(const cb_optimizer *optimizer, uint32_t i);
+CB_API bool cb_optimizer_is_matrix(const cb_optimizer *optimizer); /* it steps matrices alone */
 /* How many of its states, counted from the first, a group with this row has. */
 CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
 /* For each parameter some keep up to CB_MAX_NUMBERS numbers as well: their names, and what they are
@@ -447,6 +449,7 @@ typedef struct cb_optim_row {
     void *rest;                    /* of halves; zeros before the first step */
     void *state[CB_MAX_STATES];    /* those that its group has; the others are not looked at */
     int64_t n;                     /* 0: no part of this step */
+    int64_t height, width;         /* of a matrix, row by row; 0: it is none */
     int64_t t;                     /* number of this step for this tensor, from 1 */
     double number[CB_MAX_NUMBERS]; /* before this step */
     cb_dtype dtype;

@@ -49,8 +49,10 @@ size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_ro
 }
 
 uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_row *row) {
-    const bool scales = o->kind && o->kind[i] == CB_STATE_SCALES;
-    const int64_t n = scales ? (row->n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK : row->n;
+    const cb_state_kind kind = o->kind ? o->kind[i] : CB_STATE_ALIKE;
+    const int64_t n = kind == CB_STATE_SCALES ? (row->n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK
+                      : kind == CB_STATE_ROWS ? row->height
+                                              : row->n;
     return (uint64_t)n * cb_optim_state_align(o, i, row);
 }
 
@@ -128,6 +130,10 @@ static cb_status check_dtype(const cb_optimizer *o, const cb_optim_row *row, uin
             "%s: row %u is %s; an optimizer that was recorded steps f32 parameters alone", o->name,
             i, name);
     }
+    if (is_half && !o->factors) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: row %u is %s; it steps f32 and f64 parameters alone", o->name, i, name);
+    }
     if (!is_half) return CB_OK;
     if (row->half >= CB_HALF_FORM_COUNT) {
         return cb_fail(err, CB_INVALID, "%s: row %u keeps its weights in form %d, of %d", o->name,
@@ -155,6 +161,12 @@ cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uin
                        o->name, i, (long long)row->t);
     }
     if (row->n == 0) return CB_OK;
+    if (o->is_matrix && (row->height < 1 || row->width < 1 || row->n / row->width != row->height ||
+                         row->n % row->width != 0)) {
+        return cb_fail(
+            err, CB_INVALID, "%s: row %u has %lld elements and is no matrix of %lld rows of %lld",
+            o->name, i, (long long)row->n, (long long)row->height, (long long)row->width);
+    }
     const double *hyper = x->hyper + (size_t)row->group * x->n_hyper;
     return check_arrays(o, row, cb_optimizer_n_used(o, hyper), i, err);
 }
@@ -187,8 +199,8 @@ cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const doubl
     for (uint32_t i = 0; i < n_rows; i++) CB_TRY(cb_optim_check_row(o, &x, i, err));
     if (cb_optim_scratch(o, rows, n_rows)) {
         return cb_fail(err, CB_UNSUPPORTED,
-                       "%s sums over parameters of more elements than run at once; it steps arrays "
-                       "outside of compiled steps",
+                       "%s needs memory beside the arrays of its step; it steps arrays outside of "
+                       "compiled steps",
                        o->name);
     }
     o->step(&x, pool);

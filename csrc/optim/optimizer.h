@@ -6,16 +6,16 @@
 #ifndef CB_OPTIM_OPTIMIZER_H
 #define CB_OPTIM_OPTIMIZER_H
 
-#include "../base/dtype.h"
-#include "../base/threads.h"
+#include "products.h"
 
 typedef struct cb_optim_table { /* what a step works on, checked */
     const cb_optimizer *optimizer;
-    const cb_optim_row *rows;      /* [n_rows] */
-    const double *hyper;           /* [n_groups][n_hyper] */
-    void *scratch;                 /* as large as the optimizer asked for */
-    const cb_optim_extras *extras; /* NULL: none */
-    double grad_factor;            /* of gradients, with what shortens them; 1 without extras */
+    const cb_optim_row *rows;          /* [n_rows] */
+    const double *hyper;               /* [n_groups][n_hyper] */
+    void *scratch;                     /* as large as the optimizer asked for */
+    const cb_optim_extras *extras;     /* NULL: none */
+    double grad_factor;                /* of gradients, with what shortens them; 1 without extras */
+    const cb_optim_products *products; /* NULL: there are none */
     uint32_t n_rows, n_groups, n_hyper;
 } cb_optim_table;
 
@@ -42,6 +42,7 @@ struct cb_optimizer {
     const cb_state_kind *kind; /* [n_state]; NULL: all are alike their parameters */
     const cb_hyper *hyper;     /* [n_hyper] */
     bool is_f32;               /* all other rows are refused */
+    bool is_matrix;            /* rows are matrices, and steps need products */
     /* How many of the states, counted from the first, a group with this row has; NULL: all. */
     uint32_t (*n_used)(const double *hyper);
     /* Numbers that a parameter keeps beside t: what they are after step t, made of what they were

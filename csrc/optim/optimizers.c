@@ -3,15 +3,17 @@
 
 #include <string.h>
 
-static const cb_optimizer *const known[] = {&cb_optimizer_adam,      &cb_optimizer_adamw,
-                                            &cb_optimizer_radam,     &cb_optimizer_adamax,
-                                            &cb_optimizer_adagrad,   &cb_optimizer_adadelta,
-                                            &cb_optimizer_rmsprop,   &cb_optimizer_rmsprop_centered,
-                                            &cb_optimizer_lion,      &cb_optimizer_sgd,
-                                            &cb_optimizer_nadam,     &cb_optimizer_ademamix,
-                                            &cb_optimizer_adopt,     &cb_optimizer_asgd,
-                                            &cb_optimizer_rprop,     &cb_optimizer_schedule_free,
-                                            &cb_optimizer_adamw_8bit};
+static const cb_optimizer *const known[] = {
+    &cb_optimizer_adam,       &cb_optimizer_adamw,
+    &cb_optimizer_radam,      &cb_optimizer_adamax,
+    &cb_optimizer_adagrad,    &cb_optimizer_adadelta,
+    &cb_optimizer_rmsprop,    &cb_optimizer_rmsprop_centered,
+    &cb_optimizer_lion,       &cb_optimizer_sgd,
+    &cb_optimizer_nadam,      &cb_optimizer_ademamix,
+    &cb_optimizer_adopt,      &cb_optimizer_asgd,
+    &cb_optimizer_rprop,      &cb_optimizer_schedule_free,
+    &cb_optimizer_adamw_8bit, &cb_optimizer_muon,
+    &cb_optimizer_normuon};
 #define N_KNOWN (sizeof known / sizeof known[0])
 
 const cb_optimizer *cb_optimizer_at(uint32_t i) { return i < N_KNOWN ? known[i] : NULL; }
@@ -32,6 +34,8 @@ const char *cb_optimizer_state_name(const cb_optimizer *o, uint32_t i) {
 cb_state_kind cb_optimizer_state_kind(const cb_optimizer *o, uint32_t i) {
     return o->kind && i < o->n_state ? o->kind[i] : CB_STATE_ALIKE;
 }
+
+bool cb_optimizer_is_matrix(const cb_optimizer *o) { return o->is_matrix; }
 
 const char *cb_optimizer_hyper_name(const cb_optimizer *o, uint32_t i) {
     return i < o->n_hyper ? o->hyper[i].name : NULL;

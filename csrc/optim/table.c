@@ -22,6 +22,7 @@ struct cb_tensor_table {
     cb_alloc *alloc;
     cb_threads *const *pool;
     const cb_optimizer *optimizer;
+    const cb_optim_products *products;
     uint32_t n_rows;
     uint32_t n_written;
     bool stale;        /* spans and row checks are not those of the rows as they are */
@@ -74,6 +75,8 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
     return CB_OK;
 }
 
+void cb_table_use(cb_tensor_table *x, const cb_optim_products *products) { x->products = products; }
+
 void cb_tensor_table_free(cb_tensor_table *table) {
     if (!table) return;
     cb_free(table->alloc, table->scratch);
@@ -86,7 +89,8 @@ void cb_tensor_table_set(cb_tensor_table *x, uint32_t i, const cb_optim_row *row
     if (i >= x->n_rows) return;
     cb_optim_row *old = &x->row[i];
     bool same = old->param == row->param && old->n == row->n && old->dtype == row->dtype &&
-                old->group == row->group && old->half == row->half && old->rest == row->rest;
+                old->group == row->group && old->half == row->half && old->rest == row->rest &&
+                old->height == row->height && old->width == row->width;
     for (uint32_t k = 0; k < x->optimizer->n_state; k++) same &= old->state[k] == row->state[k];
     x->stale |= !same;
     if (old->grad != row->grad) {
@@ -302,6 +306,9 @@ cb_status cb_tensor_table_step(cb_tensor_table *x, const double *hyper, uint32_t
     CB_TRY(check_numbers(x, &view, err));
     const bool zeroes = x->asked && x->extras.zeroes; /* gradients were checked with the others */
     if (x->moved && !zeroes) CB_TRY(check_gradients(x, &view, err));
+    if (x->optimizer->is_matrix && !x->products)
+        return cb_fail(err, CB_INTERNAL, "%s: nothing multiplies matrices", x->optimizer->name);
+    view.products = x->products;
     view.scratch = x->scratch;
     x->outcome = (cb_optim_outcome){.norm = -1};
     if (x->asked) CB_TRY(measure(x, &view, err));

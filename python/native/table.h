@@ -19,6 +19,7 @@ typedef struct cb_py_table {
     PyObject *kept;  /* the Expression whose optimizer it is, or a name */
     PyObject *asked; /* the arrays of extras, or NULL */
     uint32_t n_rows, n_state, n_number;
+    bool is_matrix; /* rows are matrices */
     bool takes_halves;
     cb_half_form half; /* of their weights */
     uint64_t seed;     /* of the noise that rounds them */

@@ -87,6 +87,14 @@ static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
 
 static bool is_half(const cb_py_tensor *x) { return x->dtype == CB_F16 || x->dtype == CB_BF16; }
 
+/* Whether elements lie row by row. */
+static bool is_matrix(const cb_py_tensor *x) {
+    if (x->rank != 2) return false;
+    if (!x->strides) return true;
+    return (x->shape[1] == 1 || x->strides[1] == 1) &&
+           (x->shape[0] == 1 || x->strides[0] == x->shape[1]);
+}
+
 static int read_param(const cb_py_table *self, reading *r, uint32_t i, cb_py_tensor *out) {
     const char *why = "is no plain tensor";
     if (is_plain(r, r->params[i])) why = cb_py_tensor_of(r->exchange, r->params[i], out);
@@ -95,6 +103,7 @@ static int read_param(const cb_py_table *self, reading *r, uint32_t i, cb_py_ten
         else if (out->dtype == CB_F16 && self->half != CB_HALF_MASTER)
             why = "is float16, for which half is \"master\" or None";
     }
+    if (!why && self->is_matrix && !is_matrix(out)) why = "is no matrix that lies row by row";
     if (why) return add_unfit(r, i, PARAM, why);
     note(r, i, PARAM, r->params[i], out);
     return 0;
@@ -224,6 +233,7 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, u
     if (PyErr_Occurred()) return -1;
     row.param = param.data;
     row.dtype = param.dtype;
+    if (self->is_matrix && param.rank == 2) row.height = param.shape[0], row.width = param.shape[1];
     if (gradient) {
         if (read_gradient(r, i, gradient, &param, &grad) < 0) return -1;
         const bool is_noisy = is_half(&param) && self->half == CB_HALF_STOCHASTIC;

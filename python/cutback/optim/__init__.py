@@ -32,6 +32,7 @@ from .averaged import ASGD, ScheduleFreeAdamW
 from .base import Optimizer
 from .extras import Outcome
 from .layerwise import LAMB
+from .matrices import Muon, NorMuon
 from .quantized import AdamW8bit
 from .recorded import RecordingError, foreach
 
@@ -48,7 +49,9 @@ __all__ = [
     "AdamW8bit",
     "Adamax",
     "Lion",
+    "Muon",
     "NAdam",
+    "NorMuon",
     "Optimizer",
     "Outcome",
     "RAdam",

@@ -152,8 +152,11 @@ class Optimizer(_InTheCore):
         Raises:
             TypeError, ValueError: one of them is none or outside its range.
         """
+        return self._numbers_of(self._options, options)
+
+    def _numbers_of(self, names: Sequence[str], options: Mapping[str, Any]) -> Row:
         owner, row = type(self).__name__, list[float]()
-        for name in self._options:
+        for name in names:
             if name == "betas":
                 row.extend(betas(owner, options[name], self._n_betas))
             elif name in _FLAGS:

@@ -52,6 +52,8 @@ def kind_of(param: Kind, form: str) -> Kind:
         return shape, np.dtype(np.uint8)
     if form == "remainder":
         return shape, np.dtype(np.uint16)
+    if form == "rows":
+        return shape[:1], dtype
     if form == "scales":
         return (-(-math.prod(shape) // BLOCK),), np.dtype(np.float32)
     return shape, np.dtype(np.float32) if dtype.name in HALVES else dtype

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from .. import _native
 from .. import optim as arrays
+from ..optim.matrices import match_rms
 from ..optim.recorded import Recorded
 from .one_pass import Counting, Known, NotOursError, OnePass
 
-__all__ = ["ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam",
-           "RMSprop", "Rprop", "foreach"]  # fmt: skip
+__all__ = ["ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam",
+           "RAdam", "RMSprop", "Rprop", "foreach"]  # fmt: skip
 
 
 class Adam(Counting, torch.optim.Adam):
@@ -195,6 +196,26 @@ class SGD(OnePass, torch.optim.SGD):
     def _keep(self, p: Tensor, state: dict[str, Any]) -> None:
         keys = [*self._all_keys(), *(["step"] if self.half == "stochastic" else [])]
         self.state[p] |= {key: state[key] for key in keys if key in state}
+
+
+class Muon(OnePass, torch.optim.Muon):
+    """``torch.optim.Muon`` with the matrices of one shape multiplied together, in the type of the
+    parameters where PyTorch's turns to bf16."""
+
+    _torch = torch.optim.Muon
+    _keys = ("momentum_buffer",)
+
+    def _native_name(self) -> str:
+        return "muon"
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        before = [float(group[key]) for key in ("lr", "weight_decay", "momentum", "nesterov")]
+        a, b, c = map(float, group["ns_coefficients"])
+        after = match_rms("Muon", group["adjust_lr_fn"])
+        return *before, a, b, c, float(group["eps"]), float(group["ns_steps"]), after
+
+    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "momentum_buffer": self._zeros(p, "momentum_buffer")}
 
 
 def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Optimizer]:

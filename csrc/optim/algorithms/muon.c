@@ -1,0 +1,94 @@
+/* Muon (Jordan et al. 2024), as PyTorch defines it, and NorMuon (Li et al. 2025): a momentum that
+ * is made orthogonal; NorMuon divides its rows by the roots of their mean squares.
+ *
+ *     m <- momentum m + (1 - momentum) g       u = momentum m + (1 - momentum) g, nesterov; else m
+ *     x = orthogonal u, ns_steps turns of orthogonal.h with the coefficients a, b, c
+ *     Muon:     p <- p (1 - lr weight_decay) - lr s x,
+ *               s = sqrt(max(1, height / width)), or 0.2 sqrt(max(height, width)) with match_rms
+ *     NorMuon:  v <- beta2 v + (1 - beta2) mean of x^2 in each row;   y = x / (sqrt(v) + eps)
+ *               p <- p (1 - lr weight_decay) - 0.2 lr sqrt(height width) / norm(y) y */
+#include "../optimizers.h"
+#include "../orthogonal.h"
+
+#include <math.h>
+
+enum { LR, WEIGHT_DECAY, MOMENTUM, NESTEROV, A, B, C, EPS, NS_STEPS, MATCH_RMS, N_MUON };
+enum { BETA2 = MATCH_RMS, ROW_EPS, N_NORMUON };
+
+#define ANY(name) \
+    { name, -CB_HYPER_MOST, CB_HYPER_MOST, false }
+#define COMMON                                                                         \
+    [LR] = CB_HYPER_LEAST_0("lr"), [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),  \
+    [MOMENTUM] = CB_HYPER_LEAST_0("momentum"), [NESTEROV] = CB_HYPER_FLAG("nesterov"), \
+    [A] = ANY("a"), [B] = ANY("b"), [C] = ANY("c"), [EPS] = CB_HYPER_LEAST_0("eps"),   \
+    [NS_STEPS] = {"ns_steps", 0.0, 99.0, false}
+
+static const char *const states[] = {"m", "v"};
+static const cb_state_kind kinds[] = {CB_STATE_ALIKE, CB_STATE_ROWS};
+static const cb_hyper muon_hypers[N_MUON] = {COMMON, [MATCH_RMS] = CB_HYPER_FLAG("match_rms")};
+static const cb_hyper normuon_hypers[N_NORMUON] = {
+    COMMON, [BETA2] = CB_HYPER_BELOW_1("beta2"), [ROW_EPS] = CB_HYPER_LEAST_0("row_eps")};
+
+static cb_orthogonal common(const double *hyper) {
+    return (cb_orthogonal){.rest = 1 - hyper[MOMENTUM],
+                           .ahead = hyper[NESTEROV] != 0,
+                           .a = hyper[A],
+                           .b = hyper[B],
+                           .c = hyper[C],
+                           .turns = (int)hyper[NS_STEPS],
+                           .least = hyper[EPS],
+                           .keep = 1 - hyper[LR] * hyper[WEIGHT_DECAY],
+                           .rate = hyper[LR]};
+}
+
+static cb_orthogonal muon_of(const double *hyper, const cb_optim_row *row) {
+    const double height = (double)row->height, width = (double)row->width;
+    cb_orthogonal o = common(hyper);
+    o.rate *=
+        hyper[MATCH_RMS] != 0 ? 0.2 * sqrt(fmax(height, width)) : sqrt(fmax(1, height / width));
+    return o;
+}
+
+static cb_orthogonal normuon_of(const double *hyper, const cb_optim_row *row) {
+    cb_orthogonal o = common(hyper);
+    o.has_rows = true;
+    o.beta = hyper[BETA2];
+    o.eps = hyper[ROW_EPS];
+    o.size = 0.2 * sqrt((double)row->n);
+    return o;
+}
+
+static cb_status check_turns(const double *hyper, uint32_t group, cb_error *err) {
+    if (hyper[NS_STEPS] == floor(hyper[NS_STEPS])) return CB_OK;
+    return cb_fail(err, CB_INVALID, "group %u has ns_steps=%g, which is no whole number", group,
+                   hyper[NS_STEPS]);
+}
+
+static void step_muon(const cb_optim_table *table, cb_threads *pool) {
+    cb_step_orthogonal(table, pool, muon_of);
+}
+
+static void step_normuon(const cb_optim_table *table, cb_threads *pool) {
+    cb_step_orthogonal(table, pool, normuon_of);
+}
+
+const cb_optimizer cb_optimizer_muon = {.name = "muon",
+                                        .n_state = 1,
+                                        .n_hyper = N_MUON,
+                                        .state = states,
+                                        .hyper = muon_hypers,
+                                        .is_matrix = true,
+                                        .check = check_turns,
+                                        .step = step_muon,
+                                        .scratch = cb_orthogonal_scratch};
+
+const cb_optimizer cb_optimizer_normuon = {.name = "normuon",
+                                           .n_state = 2,
+                                           .n_hyper = N_NORMUON,
+                                           .state = states,
+                                           .kind = kinds,
+                                           .hyper = normuon_hypers,
+                                           .is_matrix = true,
+                                           .check = check_turns,
+                                           .step = step_normuon,
+                                           .scratch = cb_orthogonal_scratch};

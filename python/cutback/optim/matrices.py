@@ -1,0 +1,134 @@
+"""Optimizers of matrices, whose steps are made of products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Any
+
+from ..integers import integer
+from .base import Optimizer, optimizer
+from .numbers import Row, number
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ADJUST = {None: 0.0, "original": 0.0, "match_rms_adamw": 1.0}
+
+
+def match_rms(owner: str, adjust_lr_fn: Any) -> float:
+    """Whether ``adjust_lr_fn`` is ``"match_rms_adamw"``, as a number.
+
+    Raises:
+        ValueError: it is none of the names that it may be.
+    """
+    if adjust_lr_fn is not None and adjust_lr_fn not in ("original", "match_rms_adamw"):
+        raise ValueError(
+            f"{owner}: adjust_lr_fn={adjust_lr_fn!r} is none of None, 'original' and "
+            "'match_rms_adamw'"
+        )
+    return _ADJUST[adjust_lr_fn]
+
+
+class _Orthogonal(Optimizer):
+    """What both share: their options in the core's order."""
+
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        owner = type(self).__name__
+        coefficients = tuple(options["ns_coefficients"])
+        if len(coefficients) != 3:
+            raise ValueError(f"{owner}: ns_coefficients={coefficients!r} are not three numbers")
+        numbers = tuple([number(owner, "ns_coefficients", x) for x in coefficients])
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"{owner}: ns_coefficients={coefficients!r} are not finite")
+        turns = integer("ns_steps", options["ns_steps"], 0, 99)
+        given = self._plain_row(options)
+        return *given[:4], *numbers, given[4], float(turns), *given[5:]
+
+    def _plain_row(self, options: Mapping[str, Any]) -> Row:
+        """lr, weight_decay, momentum, nesterov, eps, and those that follow."""
+        names = [name for name in self._options if name not in _OTHERS]
+        return self._numbers_of(names, options)
+
+
+_OTHERS = ("ns_coefficients", "ns_steps", "adjust_lr_fn")
+
+
+@optimizer
+class Muon(_Orthogonal):
+    """Muon (Jordan et al. 2024), as PyTorch defines it: steps of matrices along a momentum that is
+    made orthogonal, by Newton and Schulz's iteration. Matrices of one shape are multiplied at
+    once.
+
+        m <- momentum * m + (1 - momentum) * g
+        u = momentum * m + (1 - momentum) * g             with nesterov, else m
+        x = u / max(norm(u), eps)
+        x <- a * x + (b * x @ x.T + c * (x @ x.T) @ (x @ x.T)) @ x         ns_steps times
+        p <- p * (1 - lr * weight_decay) - lr * s * x
+        s = sqrt(max(1, height / width)), or 0.2 * sqrt(max(height, width)) to match AdamW's steps
+
+    PyTorch computes x in bf16, here it is in the type of the parameters, which have two axes: give
+    biases, embeddings and the like to another optimizer. It steps arrays, and no compiled step.
+
+    Args:
+        lr: step size.
+        weight_decay: decay of the parameters, for each step times lr.
+        momentum: decay of the mean of gradients, at least 0.
+        nesterov: look ahead by the momentum.
+        ns_coefficients: a, b and c.
+        eps: the least that u is divided by.
+        ns_steps: turns of the iteration, at most 99.
+        adjust_lr_fn: ``"original"`` (None) or ``"match_rms_adamw"``.
+        groups: as for :class:`Optimizer`; f32 and f64 are stepped.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "muon"
+
+    lr: float = 1e-3
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_coefficients: tuple[float, float, float] = COEFFICIENTS
+    eps: float = 1e-7
+    ns_steps: int = 5
+    adjust_lr_fn: str | None = None
+
+    def _row(self, options: Mapping[str, Any]) -> Row:
+        return *super()._row(options), match_rms("Muon", options["adjust_lr_fn"])
+
+
+@optimizer
+class NorMuon(_Orthogonal):
+    """NorMuon (Li et al. 2025): Muon whose rows, the neurons of a layer, get steps of one size, by
+    the roots of their mean squares.
+
+        m, u and x as for Muon
+        v <- beta2 * v + (1 - beta2) * mean(x**2, axis=1)
+        y = x / (sqrt(v) + row_eps)
+        p <- p * (1 - lr * weight_decay) - 0.2 * lr * sqrt(p.size) / norm(y) * y
+
+    Args:
+        beta2: decay of v, in [0, 1).
+        row_eps: added to its root.
+        lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, groups: as for
+            :class:`Muon`.
+
+    Raises:
+        ValueError, TypeError: a hyper-parameter outside its range.
+    """
+
+    native = "normuon"
+    _squares = ("v",)
+
+    lr: float = 1e-3
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = False
+    ns_coefficients: tuple[float, float, float] = COEFFICIENTS
+    eps: float = 1e-7
+    ns_steps: int = 5
+    _: KW_ONLY
+    beta2: float = 0.95
+    row_eps: float = 1e-8
