@@ -355,8 +355,7 @@ typedef struct cb_run {
     cb_poll_fn poll;
     void *poll_user;
     double *group_seconds; /* [n_groups], may be NULL */
-    uint64_t *group_bytes; /* [n_groups] bytes allocated while each group ran: filled by the debug
-                              backend, left alone by others; may be NULL */
+    uint64_t *group_bytes; /* [n_groups] allocated in each group, by `debug` alone; may be NULL */
 } cb_run;
 typedef struct cb_run_result {
     uint64_t peak_bytes; /* measured: see cb_step_numbers for the planned ones */
