@@ -281,6 +281,30 @@ def units(x, y):
     return np.abs(x - y).max() / np.spacing(np.float32(np.abs(y).max()))
 
 
+SMOOTH = [(kind, options) for kind, _, options in TWINS if kind not in (optim.Lion, optim.Rprop)]
+SMOOTH += [(optim.Adam, {"lr": 0.05}), (optim.AdamW, {"lr": 0.05, "amsgrad": True}),
+           (optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options"), SMOOTH)
+def test_f32_stays_near_f64(kind, options):
+    """A hundred steps on the same numbers. Lion and Rprop follow signs, of which one that differs
+    is a step that differs; there is no such bound for them."""
+    rng = np.random.default_rng(0)
+    whole = [rng.standard_normal(2000)]
+    p = [whole[0].astype("f4")]
+    whole[0][:] = p[0]
+    single, double = kind(**options), kind(**options)
+    for _ in range(100):
+        g = rng.standard_normal(2000).astype("f4")
+        single.step(p, [g])
+        double.step(whole, [g.astype("f8")])
+    assert units(p[0], whole[0]) <= 64
+    for state, (held,) in single.states.items():
+        if held is not None:
+            assert units(held, double.states[state][0]) <= 64
+
+
 def test_lamb_is_its_paper_s_formula_in_f64():
     """A hundred steps in f32, tensors of many sizes, one of zeros, for which norms are 0."""
     rng = np.random.default_rng(0)
