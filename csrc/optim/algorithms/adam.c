@@ -16,11 +16,7 @@ enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, AMSGRAD, MAXIMIZE, N_HYPER };
 
 static const char *const states[] = {"m", "v", "v_max"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    CB_ADAPTIVE_HYPERS,
     [AMSGRAD] = CB_HYPER_FLAG("amsgrad"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
@@ -29,8 +25,7 @@ static uint32_t n_used(const double *hyper) { return hyper[AMSGRAD] != 0.0 ? 3 :
 
 static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
     f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = hyper[WEIGHT_DECAY];
-    f[CB_ADAM_KEEP] = 1.0;
+    f[CB_ADAM_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], false);
     f[CB_ADAM_B1] = hyper[BETA1];
     f[CB_ADAM_A1] = 1.0 - hyper[BETA1];
     f[CB_ADAM_B2] = hyper[BETA2];
@@ -43,8 +38,7 @@ static void factors_of(const double *hyper, const cb_optim_row *row, double *f) 
 
 static void decoupled_factors_of(const double *hyper, const cb_optim_row *row, double *f) {
     factors_of(hyper, row, f);
-    f[CB_DECAY] = 0.0;
-    f[CB_ADAM_KEEP] = 1.0 - hyper[LR] * hyper[WEIGHT_DECAY];
+    f[CB_ADAM_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], true);
 }
 
 CB_ELEMENTWISE(adam, CB_FORMULA_ADAM, factors_of, states, hypers, .n_used = n_used);

@@ -12,11 +12,7 @@ enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
 
 static const char *const states[] = {"m", "u"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    CB_ADAPTIVE_HYPERS,
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 

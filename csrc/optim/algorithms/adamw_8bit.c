@@ -20,18 +20,13 @@ static const char *const states[] = {"m", "v", "m_scale", "v_scale"};
 static const cb_state_kind kinds[] = {CB_STATE_CODES, CB_STATE_CODES, CB_STATE_SCALES,
                                       CB_STATE_SCALES};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    CB_ADAPTIVE_HYPERS,
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
 static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
     f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = 0.0;
-    f[CB_ADAMW_8BIT_KEEP] = 1.0 - hyper[LR] * hyper[WEIGHT_DECAY];
+    f[CB_ADAMW_8BIT_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], true);
     f[CB_ADAMW_8BIT_B1] = hyper[BETA1];
     f[CB_ADAMW_8BIT_A1] = 1.0 - hyper[BETA1];
     f[CB_ADAMW_8BIT_B2] = hyper[BETA2];

@@ -42,8 +42,7 @@ static void factors_of(const double *hyper, const cb_optim_row *row, double *f) 
     const double t = (double)row->t, beta3 = beta3_of(hyper, row->t);
     const double part = t < hyper[T_ALPHA] ? t / hyper[T_ALPHA] : 1.0;
     f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = 0.0;
-    f[CB_ADEMAMIX_KEEP] = 1.0 - hyper[LR] * hyper[WEIGHT_DECAY];
+    f[CB_ADEMAMIX_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], true);
     f[CB_ADEMAMIX_B1] = hyper[BETA1];
     f[CB_ADEMAMIX_A1] = 1.0 - hyper[BETA1];
     f[CB_ADEMAMIX_B2] = hyper[BETA2];

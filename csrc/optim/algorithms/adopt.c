@@ -15,21 +15,15 @@ enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, DECOUPLED, CLIP, MAXIMIZE, N_HYPER }
 
 static const char *const states[] = {"m", "v"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    CB_ADAPTIVE_HYPERS,
     [DECOUPLED] = CB_HYPER_FLAG("decoupled_weight_decay"),
     [CLIP] = CB_HYPER_FLAG("clip"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
 static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    const bool decoupled = hyper[DECOUPLED] != 0.0;
     f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = decoupled ? 0.0 : hyper[WEIGHT_DECAY];
-    f[CB_ADOPT_KEEP] = decoupled ? 1.0 - hyper[LR] * hyper[WEIGHT_DECAY] : 1.0;
+    f[CB_ADOPT_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
     f[CB_ADOPT_B1] = hyper[BETA1];
     f[CB_ADOPT_A1] = 1.0 - hyper[BETA1];
     f[CB_ADOPT_B2] = hyper[BETA2];

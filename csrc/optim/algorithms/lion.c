@@ -18,8 +18,7 @@ static const cb_hyper hypers[N_HYPER] = {
 static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
     (void)row;
     f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = 0.0; /* the gradient does not decay: p does */
-    f[CB_LION_KEEP] = 1.0 - hyper[LR] * hyper[WEIGHT_DECAY];
+    f[CB_LION_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], true);
     f[CB_LION_B1] = hyper[BETA1];
     f[CB_LION_A1] = 1.0 - hyper[BETA1];
     f[CB_LION_B2] = hyper[BETA2];

@@ -14,11 +14,7 @@ enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MOMENTUM_DECAY, DECOUPLED, MAXIMIZE,
 
 static const char *const states[] = {"m", "v"}, *const numbers[] = {"mu_product"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    CB_ADAPTIVE_HYPERS,
     [MOMENTUM_DECAY] = CB_HYPER_LEAST_0("momentum_decay"),
     [DECOUPLED] = CB_HYPER_FLAG("decoupled_weight_decay"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
@@ -33,12 +29,10 @@ static void count_on(const double *hyper, int64_t t, double *number) {
 }
 
 static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    const bool decoupled = hyper[DECOUPLED] != 0.0;
     const double mu = mu_of(hyper, row->t), next = mu_of(hyper, row->t + 1);
     const double product = row->number[0] * mu;
     f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = decoupled ? 0.0 : hyper[WEIGHT_DECAY];
-    f[CB_NADAM_KEEP] = decoupled ? 1.0 - hyper[LR] * hyper[WEIGHT_DECAY] : 1.0;
+    f[CB_NADAM_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
     f[CB_NADAM_B1] = hyper[BETA1];
     f[CB_NADAM_A1] = 1.0 - hyper[BETA1];
     f[CB_NADAM_B2] = hyper[BETA2];

@@ -16,11 +16,7 @@ enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, DECOUPLED, MAXIMIZE, N_HYPER };
 
 static const char *const states[] = {"m", "v"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    CB_ADAPTIVE_HYPERS,
     [DECOUPLED] = CB_HYPER_FLAG("decoupled_weight_decay"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
@@ -30,9 +26,8 @@ static void factors_of(const double *hyper, const cb_optim_row *row, double *f) 
     const double correction = 1.0 - pow(hyper[BETA2], (double)row->t);
     const double most = 2.0 / (1.0 - hyper[BETA2]) - 1.0;
     const double rho = most - 2.0 * (double)row->t * pow(hyper[BETA2], (double)row->t) / correction;
-    const bool decoupled = hyper[DECOUPLED] != 0.0, rectified = rho > 5.0;
-    f[CB_DECAY] = decoupled ? 0.0 : hyper[WEIGHT_DECAY];
-    f[CB_RADAM_KEEP] = decoupled ? 1.0 - hyper[LR] * hyper[WEIGHT_DECAY] : 1.0;
+    const bool rectified = rho > 5.0;
+    f[CB_RADAM_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
     f[CB_RADAM_B1] = hyper[BETA1];
     f[CB_RADAM_A1] = 1.0 - hyper[BETA1];
     f[CB_RADAM_B2] = hyper[BETA2];

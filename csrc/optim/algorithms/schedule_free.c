@@ -18,11 +18,7 @@ enum { WEIGHT_SUM, LR_MAX };
 
 static const char *const states[] = {"z", "v"}, *const numbers[] = {"weight_sum", "lr_max"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    CB_ADAPTIVE_HYPERS,
     [WARMUP] = CB_HYPER_LEAST_0("warmup_steps"),
     [R] = CB_HYPER_LEAST_0("r"),
     [POWER] = CB_HYPER_LEAST_0("weight_lr_power"),
