@@ -125,17 +125,43 @@ static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
     return CB_OK;
 }
 
+static cb_status ask_searcher(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
+    cb_searcher **searcher = &r->searcher[goal->measure == CB_MEASURE_SAVED];
+    if (!*searcher) CB_TRY(new_searcher(r, goal->measure == CB_MEASURE_SAVED, err));
+    return cb_searcher_ask(*searcher, goal, found, err);
+}
+
+/* Where ops have insides, or may be taken in, the frontier finds one plan, and the search, which
+ * knows what outputs share and takes values in, another: the better one. */
+static cb_status find_saved_inside(planner *r, const cb_goal *goal, cb_found *found,
+                                   cb_error *err) {
+    cb_found other = {.pairs = {.arena = r->scratch}};
+    cb_error why = {0};
+    const cb_status known = cb_search_saved(&r->facts, &r->cut, r->o->preset, goal, &other, &why);
+    const cb_status status = ask_searcher(r, goal, found, err);
+    if (known != CB_OK || (status != CB_OK && status != CB_INFEASIBLE)) return status;
+    if (status == CB_OK) {
+        if (found->schedule.n_step > 0) return CB_OK;
+        CB_TRY(cb_sim_run(&r->sim, found->pairs.list.at, found->pairs.list.len, err));
+        const uint64_t saved = r->sim.saved;
+        const int64_t time_ps = r->sim.time_ps;
+        CB_TRY(cb_sim_run(&r->sim, other.pairs.list.at, other.pairs.list.len, err));
+        const bool smaller = goal->smallest && r->sim.saved != saved;
+        if (smaller ? r->sim.saved > saved : r->sim.time_ps >= time_ps) return CB_OK;
+    } else {
+        found->least_extra_ps = -1;
+    }
+    found->pairs = other.pairs;
+    return CB_OK;
+}
+
 /* The frontier answers about saved bytes, unless limits of regions leave nothing of it. */
 static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
     const cb_facts *f = &r->facts;
-    bool saved = goal->measure == CB_MEASURE_SAVED;
-    if (saved) {
-        cb_status status = cb_search_saved(f, &r->cut, r->o->preset, goal, found, err);
-        if (status != CB_UNSUPPORTED) return status;
-    }
-    cb_searcher **searcher = &r->searcher[saved];
-    if (!*searcher) CB_TRY(new_searcher(r, saved, err));
-    return cb_searcher_ask(*searcher, goal, found, err);
+    if (goal->measure != CB_MEASURE_SAVED) return ask_searcher(r, goal, found, err);
+    if (f->unit_begin || f->inlines) return find_saved_inside(r, goal, found, err);
+    cb_status status = cb_search_saved(f, &r->cut, r->o->preset, goal, found, err);
+    return status == CB_UNSUPPORTED ? ask_searcher(r, goal, found, err) : status;
 }
 
 /* A preset's schedule, with what is to be offloaded on the host. */

@@ -9,7 +9,8 @@
  * Saved bytes are what is alive between forward and backward, and that has one moment only; so the
  * network of mincut.h with a price on time gives all cuts at once (flow/frontier.h), nested. Points
  * are its corners and steps, and between large steps what two fills find. Their bytes and times are
- * those of the schedule that cb_recompute_lazily makes, to the byte and the picosecond. */
+ * those of the schedule that cb_recompute_lazily makes, to the byte and the picosecond. Runs take
+ * nothing in. */
 #ifndef CB_PLAN_FRONTIER_H
 #define CB_PLAN_FRONTIER_H
 
@@ -37,7 +38,7 @@ typedef struct cb_tradeoffs {
     const cb_cut *cut;
     cb_frontier frontier;
     uint64_t held_bytes; /* saved in every schedule */
-    bool has_bound;      /* no: preferences bend costs; all bounds are once_ps */
+    bool has_bound; /* no: preferences bend costs, or ops have insides; then bounds are once_ps */
     uint32_t n_point;
     cb_tradeoff *point; /* saved bytes rise, time falls */
 } cb_tradeoffs;
@@ -49,7 +50,7 @@ CB_MUST_CHECK cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb
                                           cb_arena *arena, cb_error *err);
 /* The fastest point that saves at most so many bytes. */
 uint32_t cb_tradeoffs_at(const cb_tradeoffs *t, uint64_t saved_bytes);
-/* [n_op] which ops run again at a point. */
+/* [n_unit] which units run again at a point. */
 void cb_tradeoffs_recompute(const cb_tradeoffs *t, uint32_t point, bool *recompute);
 
 #endif

@@ -24,12 +24,12 @@ static void mark_held(maker *m, bool *may_run) {
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
         uint32_t s = p->value_storage[p->backward_output[i]];
         if (!is_forward(f, s) || m->held[s]) continue;
-        may_run[f->root[s]] = false;
+        may_run[f->unit[s]] = false;
         m->held[s] = true;
     }
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (is_forward(f, s) && !m->held[s] && (p->storage_flags[s] & CB_STORE_HOLD_END)) {
-            may_run[f->root[s]] = false;
+            may_run[f->unit[s]] = false;
             m->held[s] = true;
         }
         if (m->held[s]) m->t->held_bytes += p->storage_bytes[s];
@@ -50,9 +50,34 @@ static void mark_runnable(const maker *m, cb_preset preset, bool *may_run) {
 
 /* ---- the network ----------------------------------------------------------------------------- */
 
+/* An output pays for being written, and what it needs of the inside for running, once. */
+static void set_inner_times(maker *m, const bool *may_run) {
+    const cb_cut *cut = m->cut;
+    const cb_facts *f = m->f;
+    for (uint32_t i = 0; i < cut->n_run; i++) {
+        uint32_t unit = cut->run_op[i], op = cb_unit_op(f, unit);
+        if (!may_run[unit]) continue;
+        m->time[cb_node_of_run(i)] =
+            unit < f->p->n_op
+                ? f->time_ps[unit]
+                : cb_write_time_ps(f->p, f->p->out_begin[op] + (unit - f->unit_begin[op]),
+                                   f->device);
+    }
+    for (uint32_t i = 0; i < cut->n_inner; i++) {
+        uint32_t op = cut->inner_op[i], member = cut->inner_member[i];
+        m->time[cb_node_of_save(cut, cut->n_save) + i] =
+            member == CB_NONE ? cb_own_time_ps(f->p, op, f->device)
+                              : cb_member_time_ps(f->p, op, member, f->device);
+    }
+}
+
 /* Times of the nodes; ops whose first run may fall away take none. */
 static cb_status set_times(maker *m, const bool *may_run, cb_error *err) {
     const cb_facts *f = m->f;
+    if (cb_frontier_is_walked(m)) {
+        set_inner_times(m, may_run);
+        return CB_OK;
+    }
     uint32_t *until = CB_NEW(m->scratch, uint32_t, m->cut->n_run);
     if (!until) return cb_no_memory(err);
     for (uint32_t i = 0; i < m->cut->n_run; i++)
@@ -68,7 +93,7 @@ static cb_status set_times(maker *m, const bool *may_run, cb_error *err) {
 }
 
 static int64_t save_cost(const maker *m, uint32_t storage) {
-    uint8_t wish = m->f->wish[m->f->root[storage]];
+    uint8_t wish = m->f->wish[m->f->unit[storage]];
     int64_t bytes = (int64_t)m->f->p->storage_bytes[storage];
     if (m->held[storage]) return 0;
     if (wish == CB_MUST_RECOMPUTE) return CB_FLOW_INF;
@@ -89,7 +114,7 @@ static cb_status make_frontier(maker *m, const bool *may_run, cb_error *err) {
         if (i < cut->n_run) bytes[i] = may_run[cut->run_op[i]] ? 0 : CB_FLOW_INF;
         else if (i < cut->n_run + cut->n_save)
             bytes[i] = save_cost(m, cut->save_storage[i - cut->n_run]);
-        else bytes[i] = CB_FLOW_INF;
+        else bytes[i] = i < cut->n_run + cut->n_save + cut->n_inner ? 0 : CB_FLOW_INF;
     }
     CB_TRY(set_times(m, may_run, err));
     cb_priced_network net = {.n_node = flow->n_node,
@@ -104,7 +129,7 @@ static cb_status make_frontier(maker *m, const bool *may_run, cb_error *err) {
 }
 
 static void find_bends(maker *m) {
-    m->t->has_bound = true;
+    m->t->has_bound = !cb_frontier_is_walked(m);
     for (uint32_t i = 0; i < m->cut->n_run; i++) {
         uint8_t wish = m->f->wish[m->cut->run_op[i]];
         if (wish == CB_PREFER_SAVE || wish == CB_PREFER_RECOMPUTE) m->t->has_bound = false;
@@ -113,8 +138,53 @@ static void find_bends(maker *m) {
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
+static cb_status add_point_of_step(maker *m, uint32_t step, uint64_t bytes, int64_t time_ps,
+                                   cb_error *err) {
+    const cb_frontier *f = &m->t->frontier;
+    const bool corner = f->point[f->step[step].point].step == step;
+    const cb_tradeoff point = {.saved_bytes = bytes,
+                               .time_ps = time_ps,
+                               .kind = corner ? CB_TRADEOFF_HULL : CB_TRADEOFF_STEP,
+                               .step = step};
+    return cb_frontier_add_point(m, point, err);
+}
+
+/* Outputs of one op that are made again at different moments take their members twice, so steps
+ * are simulated, one by one. */
+static cb_status simulate_steps(maker *m, cb_sim *sim, cb_error *err) {
+    const cb_frontier *f = &m->t->frontier;
+    bool *recompute = CB_NEW(m->scratch, bool, m->f->n_unit);
+    cb_pairs pairs = {.arena = m->scratch};
+    if (!recompute) return cb_no_memory(err);
+    for (uint32_t k = 0; k < f->n_step; k++) {
+        CB_TRY(cb_cut_poll(m->cut, err));
+        for (uint32_t i = 0; i < m->cut->n_run; i++)
+            recompute[m->cut->run_op[i]] = cb_frontier_has(f, cb_node_of_run(i), k);
+        CB_TRY(cb_recompute_lazily(m->f, recompute, NULL, &pairs, err));
+        CB_TRY(cb_sim_run(sim, pairs.list.at, pairs.list.len, err));
+        CB_TRY(add_point_of_step(m, k, sim->saved, sim->time_ps, err));
+    }
+    return CB_OK;
+}
+
+static cb_status add_walked_steps(maker *m, cb_error *err) {
+    cb_sim sim;
+    for (uint32_t r = 0; r < m->f->p->n_region; r++) {
+        if (!m->is_limited[r]) continue;
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "frontier: not of problems with insides or inlinings in which region %s has "
+                       "a limit; plan with a budget",
+                       m->f->p->region_name[r]);
+    }
+    CB_TRY(cb_sim_init(&sim, m->f, m->f->alloc, err));
+    cb_status status = simulate_steps(m, &sim, err);
+    cb_sim_free(&sim);
+    return status;
+}
+
 static cb_status add_steps(maker *m, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
+    if (cb_frontier_is_walked(m)) return add_walked_steps(m, err);
     changes c;
     uint32_t *until = CB_NEW(m->scratch, uint32_t, m->cut->n_run);
     if (!until || !cb_changes_init(&c, m->scratch, f->n_step)) return cb_no_memory(err);
@@ -122,12 +192,7 @@ static cb_status add_steps(maker *m, cb_error *err) {
     cb_frontier_follow(m, until);
     cb_frontier_measure(m, &c);
     for (uint32_t k = 0; k < f->n_step; k++) {
-        bool corner = f->point[f->step[k].point].step == k;
-        cb_tradeoff point = {.saved_bytes = (uint64_t)c.bytes[k],
-                             .time_ps = c.time[k],
-                             .kind = corner ? CB_TRADEOFF_HULL : CB_TRADEOFF_STEP,
-                             .step = k};
-        if (c.lawful[k]) CB_TRY(cb_frontier_add_point(m, point, err));
+        if (c.lawful[k]) CB_TRY(add_point_of_step(m, k, (uint64_t)c.bytes[k], c.time[k], err));
     }
     return CB_OK;
 }
@@ -166,7 +231,7 @@ static cb_status allocate(maker *m, cb_error *err) {
     const cb_problem *p = m->f->p;
     m->held = CB_NEW(m->scratch, bool, p->n_storage);
     m->is_limited = CB_NEW(m->scratch, bool, p->n_region);
-    m->run_of = CB_NEW(m->scratch, uint32_t, p->n_op);
+    m->run_of = CB_NEW(m->scratch, uint32_t, m->f->n_unit);
     m->again = CB_NEW(m->scratch, uint32_t, p->n_op);
     m->drop = CB_NEW(m->scratch, uint32_t, p->n_op);
     m->need = CB_NEW(m->scratch, uint32_t, p->n_storage);
@@ -182,10 +247,10 @@ static cb_status allocate(maker *m, cb_error *err) {
 
 static cb_status make(maker *m, cb_preset preset, cb_error *err) {
     const cb_problem *p = m->f->p;
-    bool *may_run = CB_NEW(m->scratch, bool, p->n_op);
+    bool *may_run = CB_NEW(m->scratch, bool, m->f->n_unit);
     if (!may_run) return cb_no_memory(err);
     CB_TRY(allocate(m, err));
-    for (uint32_t op = 0; op < p->n_op; op++) m->run_of[op] = CB_NONE;
+    for (uint32_t u = 0; u < m->f->n_unit; u++) m->run_of[u] = CB_NONE;
     for (uint32_t r = 0; r < p->n_region; r++) m->is_limited[r] = p->region_limit[r] != UINT64_MAX;
     mark_runnable(m, preset, may_run);
     mark_held(m, may_run);
@@ -198,12 +263,6 @@ static cb_status make(maker *m, cb_preset preset, cb_error *err) {
 
 cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset, cb_arena *arena,
                             cb_error *err) {
-    CB_TRY(cb_refuse_insides(cut->f->p, "frontier", err));
-    if (cut->f->inlines) { /* an op that runs again has one time here, whoever reads it */
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "frontier: not of problems with inlinings, in which making a value again "
-                       "takes more or less by who reads it; plan for budgets one by one");
-    }
     cb_arena scratch;
     cb_arena_init(&scratch, arena->alloc);
     cb_tradeoffs made = {.cut = cut};
@@ -226,7 +285,7 @@ uint32_t cb_tradeoffs_at(const cb_tradeoffs *t, uint64_t saved_bytes) {
 
 void cb_tradeoffs_recompute(const cb_tradeoffs *t, uint32_t point, bool *recompute) {
     const cb_tradeoff *at = &t->point[point];
-    memset(recompute, 0, t->cut->f->p->n_op * sizeof *recompute);
+    memset(recompute, 0, t->cut->f->n_unit * sizeof *recompute);
     for (uint32_t i = 0; i < t->cut->n_run; i++) {
         recompute[t->cut->run_op[i]] =
             at->runs ? at->runs[i] : cb_frontier_has(&t->frontier, cb_node_of_run(i), at->step);

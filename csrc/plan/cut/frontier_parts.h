@@ -13,6 +13,7 @@
 #ifndef CB_PLAN_FRONTIER_PARTS_H
 #define CB_PLAN_FRONTIER_PARTS_H
 
+#include "../schedule/sim.h"
 #include "frontier.h"
 
 /* Nodes of the network of mincut.h. */
@@ -25,7 +26,7 @@ typedef struct maker {
     cb_arena *arena, *scratch;
     bool *held;       /* [n_storage] made in the forward and saved in every schedule */
     bool *is_limited; /* [n_region] */
-    uint32_t *run_of; /* [n_op] index in cut->run_op */
+    uint32_t *run_of; /* [n_unit] index in cut->run_op */
     uint32_t *again;  /* [n_op] the op runs again in steps before this one */
     uint32_t *drop;   /* [n_op] its first run falls away in steps before this one */
     uint32_t *need;   /* [n_storage] the backward needs it in steps before this one */
@@ -43,6 +44,12 @@ typedef struct maker {
 static inline uint32_t cb_node_of_run(uint32_t run) { return FIRST_RUN + run; }
 static inline uint32_t cb_node_of_save(const cb_cut *cut, uint32_t save) {
     return FIRST_RUN + cut->n_run + save;
+}
+
+/* Where ops have insides, or may be taken in, times do not add up over what runs again: then there
+ * are no fills, and no bound but that of running everything once. */
+static inline bool cb_frontier_is_walked(const maker *m) {
+    return m->f->unit_begin || m->f->inlines;
 }
 
 static inline uint32_t cb_least(uint32_t a, uint32_t b) { return a < b ? a : b; }

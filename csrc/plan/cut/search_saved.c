@@ -26,7 +26,7 @@ static cb_status fail_budget(const cb_tradeoffs *t, const bool *recompute, const
     }
     for (uint32_t i = 0; i < t->cut->n_save; i++) {
         uint32_t s = t->cut->save_storage[i];
-        if (recompute[f->root[s]]) continue;
+        if (recompute[f->unit[s]]) continue;
         if (largest == CB_NONE || f->p->storage_bytes[s] > f->p->storage_bytes[largest])
             largest = s;
     }
@@ -41,7 +41,7 @@ static cb_status answer(const cb_tradeoffs *t, const cb_goal *goal, cb_arena *sc
                         cb_found *out, cb_error *err) {
     const cb_facts *f = t->cut->f;
     uint32_t i = pick(t, goal);
-    bool *recompute = CB_NEW(scratch, bool, f->p->n_op);
+    bool *recompute = CB_NEW(scratch, bool, f->n_unit);
     if (!recompute) return cb_no_memory(err);
     cb_tradeoffs_recompute(t, i == CB_NONE ? 0 : i, recompute);
     if (i == CB_NONE) return fail_budget(t, recompute, goal, err);

@@ -11,7 +11,7 @@
 typedef struct answer {
     const cb_flow *flow;
     const int64_t *capacity;
-    uint32_t n_saved, *saved;
+    uint32_t n_saved, *saved; /* ids of units (facts.h) */
     uint64_t saved_bytes;
 } answer;
 
@@ -71,11 +71,32 @@ static cb_status write_network(const answer *a, cb_arena *arena, cb_str *out, cb
     return cb_dimacs_write(out, flow->n_node, flow->n_arc, from, to, a->capacity, 0, 1, err);
 }
 
-static cb_status write_answer(const cb_problem *p, cb_preset preset, const answer *a,
-                              double seconds, cb_str *out, cb_error *err) {
+/* Ops, and of one with an inside [op, its outputs]. */
+static void put_saved(cb_json_writer *w, const cb_facts *f, const answer *a) {
+    cb_json_begin(w, "saved", '[');
+    for (uint32_t i = 0; i < a->n_saved; i++) {
+        const uint32_t op = cb_unit_op(f, a->saved[i]);
+        if (!cb_has_units(f, op)) {
+            cb_json_put_u64(w, NULL, op);
+            continue;
+        }
+        cb_json_begin(w, NULL, '[');
+        cb_json_put_u64(w, NULL, op);
+        cb_json_begin(w, NULL, '[');
+        cb_json_put_u64(w, NULL, a->saved[i] - f->unit_begin[op]);
+        for (; i + 1 < a->n_saved && cb_unit_op(f, a->saved[i + 1]) == op; i++)
+            cb_json_put_u64(w, NULL, a->saved[i + 1] - f->unit_begin[op]);
+        cb_json_end(w, ']');
+        cb_json_end(w, ']');
+    }
+    cb_json_end(w, ']');
+}
+
+static cb_status write_answer(const cb_facts *f, cb_preset preset, const answer *a, double seconds,
+                              cb_str *out, cb_error *err) {
     cb_json_writer w = {.out = out};
     char fingerprint[17];
-    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, cb_problem_fingerprint(p));
+    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, cb_problem_fingerprint(f->p));
     cb_json_begin(&w, NULL, '{');
     cb_json_put_string(&w, "preset", cb_preset_names[preset]);
     cb_json_put_string(&w, "fingerprint", fingerprint);
@@ -84,16 +105,14 @@ static cb_status write_answer(const cb_problem *p, cb_preset preset, const answe
     if (seconds >= 0) cb_json_put_double(&w, "solve_ms", seconds * 1e3);
     cb_json_put_u64(&w, "nodes", a->flow->n_node);
     cb_json_put_u64(&w, "arcs", a->flow->n_arc);
-    cb_json_begin(&w, "saved", '[');
-    for (uint32_t i = 0; i < a->n_saved; i++) cb_json_put_u64(&w, NULL, a->saved[i]);
-    cb_json_end(&w, ']');
+    put_saved(&w, f, a);
     cb_json_end(&w, '}');
     return out->failed ? cb_no_memory(err) : CB_OK;
 }
 
 cb_status cb_cut_to_json(const cb_problem *p, cb_preset preset, cb_alloc *alloc,
                          double (*clock)(void), cb_str *json, cb_str *network, cb_error *err) {
-    CB_TRY(cb_refuse_insides(p, "cut", err));
+    if (preset == CB_PRESET_TORCH_COMPAT) CB_TRY(cb_refuse_insides(p, "cut: torch-compat", err));
     cb_facts facts;
     cb_cut cut;
     cb_torch_cut torch;
@@ -109,7 +128,7 @@ cb_status cb_cut_to_json(const cb_problem *p, cb_preset preset, cb_alloc *alloc,
         CB_TRY_DONE(solve_own(&facts, preset, &scratch, &cut, &a, err));
     }
     double seconds = clock ? clock() - start : -1;
-    CB_TRY_DONE(write_answer(p, preset, &a, seconds, json, err));
+    CB_TRY_DONE(write_answer(&facts, preset, &a, seconds, json, err));
     if (network) CB_TRY_DONE(write_network(&a, &scratch, network, err));
 done:
     cb_arena_free(&scratch);

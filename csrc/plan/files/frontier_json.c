@@ -27,6 +27,7 @@ static cb_status measure(const cb_facts *f, const bool *recompute, cb_sim *sim, 
 static cb_status measure_preset(cb_cut *cut, cb_preset preset, cb_sim *sim, cb_pairs *pairs,
                                 baseline *out, cb_error *err) {
     CB_TRY(cb_cut_poll(cut, err));
+    if (preset == CB_PRESET_TORCH_COMPAT && cut->f->unit_begin) return CB_OK; /* it knows none */
     cb_status status = cb_cut_preset(cut, preset, err);
     if (status == CB_INFEASIBLE || status == CB_UNSUPPORTED) return CB_OK;
     CB_TRY(status);
@@ -38,7 +39,7 @@ static cb_status measure_regions(const cb_facts *f, cb_sim *sim, cb_pairs *pairs
                                  cb_error *err) {
     const cb_problem *p = f->p;
     if (p->n_region == 0) return CB_OK;
-    bool *recompute = CB_NEW(pairs->arena, bool, p->n_op);
+    bool *recompute = CB_NEW(pairs->arena, bool, f->n_unit);
     if (!recompute) return cb_no_memory(err);
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
@@ -47,6 +48,9 @@ static cb_status measure_regions(const cb_facts *f, cb_sim *sim, cb_pairs *pairs
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
             inside &= f->scope[p->value_storage[v]] != CB_NONE;
         recompute[op] = inside;
+        for (uint32_t u = 0; cb_has_units(f, op) && u < p->out_begin[op + 1] - p->out_begin[op];
+             u++)
+            recompute[f->unit_begin[op] + u] = inside;
     }
     return measure(f, recompute, sim, pairs, out, err);
 }
@@ -113,6 +117,8 @@ cb_status cb_frontier_to_json(const cb_problem *p, const cb_frontier_request *re
     cb_arena_init(&scratch, alloc);
     cb_pairs pairs = {.arena = &scratch};
     if (preset == CB_PRESET_AUTOGRAD) preset = CB_PRESET_RECOMPUTE_ALL;
+    if (preset == CB_PRESET_TORCH_COMPAT)
+        CB_TRY_DONE(cb_refuse_insides(p, "frontier: torch-compat", err));
     CB_TRY_DONE(cb_facts_make(p, device, &scratch, &facts, err));
     if (facts.offloads) {
         status = cb_fail(err, CB_UNSUPPORTED,

@@ -14,6 +14,7 @@ from insides import SPEED, Dice, two_branches
 
 import cutback
 from cutback import _native
+from cutback.budgets import PRESETS
 
 
 def test_a_step_takes_what_its_outputs_need():
@@ -305,8 +306,8 @@ def test_changes_are_those_of_plans():
 REFUSED = [
     lambda text: cutback.plan(text, budget=0.9, offload=True, device="a100"),
     lambda text: cutback.plan(text, preset="torch-compat"),
-    lambda text: cutback.frontier(text),
-    lambda text: _native.cut_json(text, 0, False),
+    lambda text: cutback.frontier(text, preset="torch-compat"),
+    lambda text: _native.cut_json(text, PRESETS.index("torch-compat"), False),
     lambda text: cutback.plan(text, policy=cutback.policies.mu_two(0.5)),
 ]
 
@@ -315,3 +316,40 @@ REFUSED = [
 def test_what_knows_no_insides_says_so(ask):
     with pytest.raises((NotImplementedError, ValueError), match="have insides"):
         ask(json.dumps(two_branches()))
+
+
+def test_cuts_are_about_single_outputs():
+    """The cut runs over members: one that must not run again keeps its output, and no other."""
+    problem = two_branches()
+    problem["ops"][2]["inside"][2]["flags"] = ["compute"]
+    for m in problem["ops"][2]["inside"][:2]:
+        m["flags"] = ["fusible"]
+    for preset, saved, size in (
+        ("autograd", [[2, [0, 1]]], 3072),
+        ("conservative", [[2, [1]]], 2048),
+        ("recompute_all", [], 0),
+    ):
+        answer, _ = _native.cut_json(json.dumps(problem), PRESETS.index(preset), False)
+        cut = json.loads(answer)
+        assert (cut["saved"], cut["saved_bytes"]) == (saved, size), preset
+        plan = cutback.plan(problem, preset=preset, device=SPEED)
+        assert plan.numbers["saved_bytes"] == size
+
+
+def test_every_point_of_a_frontier_has_its_plan():
+    """No plan of a point saves more bytes, takes more time, or less than the bound."""
+    points = 0
+    for seed in range(12):
+        problem = Dice(seed, 8, seed % 2 == 0).document
+        front = cutback.frontier(json.dumps(problem), device=SPEED)
+        everything = cutback.plan(problem, device=SPEED).numbers
+        assert list(front.saved_bytes) == sorted(set(front.saved_bytes))
+        assert list(front.time_ps) == sorted(set(front.time_ps), reverse=True)
+        assert front.saved_bytes[-1] <= everything["saved_bytes"]
+        for i in range(len(front)):
+            plan = front.plan(i)
+            check_plan(problem, plan.document, SPEED)
+            assert plan.numbers["saved_bytes"] <= front.saved_bytes[i]
+            assert front.bound_ps[i] <= plan.numbers["time_ps"] <= front.time_ps[i], (seed, i)
+            points += 1
+    assert points > 20
