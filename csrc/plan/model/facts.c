@@ -308,16 +308,45 @@ static void cost_inlinings(cb_facts *f, int64_t *least_ps) {
     }
 }
 
+/* What every plan makes in memory: results and what is held, and what is read, without an inlining,
+ * by a run that makes any of that. `sure` [n_unit], `ends` [n_storage], both false. */
+static void mark_sure(const cb_facts *f, bool *sure, bool *ends) {
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) ends[s] = p->storage_flags[s] & ~CB_STORE_STATIC;
+    for (uint32_t i = 0; i < p->n_forward_output; i++)
+        ends[p->value_storage[p->forward_output[i]]] = true;
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        ends[p->value_storage[p->backward_output[i]]] = true;
+    for (uint32_t k = f->n_base; k-- > 0;) {
+        uint32_t op = f->base[k], made = 0;
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v], unit = f->unit[s];
+            if (ends[s] || (unit != CB_NONE && cb_unit_op(f, unit) == op && sure[unit]))
+                made |= cb_made_value(p, v);
+        }
+        if (made == 0) continue;
+        cb_slice slice = cb_slice_of(p, op, made);
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t v = p->in_value[j], unit = f->unit[p->value_storage[v]];
+            if (unit == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+            if (cb_find_inlining(p, op, v) == CB_NONE) sure[unit] = true;
+        }
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++)
+        if (ends[s] && f->unit[s] != CB_NONE) sure[f->unit[s]] = true;
+}
+
 /* What an op of the base order takes less where some of what it makes is always taken in. What is
- * held is made. `least_ps` [n_unit] is what taking it in takes at least. */
-static int64_t spare_time(const cb_facts *f, const int64_t *least_ps, uint32_t op) {
+ * `sure` [n_unit] is made. `least_ps` [n_unit] is what taking it in takes at least. */
+static int64_t spare_time(const cb_facts *f, const int64_t *least_ps, const bool *sure,
+                          uint32_t op) {
     const cb_problem *p = f->p;
     uint32_t made = cb_unit_made(f, op);
     int64_t least = INT64_MAX;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v], unit = f->unit[s];
         bool inlines = unit != CB_NONE && p->value_op[v] == cb_unit_op(f, unit) &&
-                       f->inlines[unit] && !f->held[s];
+                       f->inlines[unit] && !f->held[s] && !sure[unit];
         if (!inlines) continue;
         if (least_ps[unit] < least) least = least_ps[unit];
         made = cb_has_units(f, op) ? made & ~cb_unit_made(f, unit) : 0;
@@ -336,9 +365,13 @@ static bool find_inlinings(cb_facts *f, cb_arena *arena) {
     f->inline_cost_ps = CB_NEW(arena, int64_t, p->inline_begin[p->n_op]);
     f->least_cost_ps = CB_NEW(arena, int64_t, f->n_unit);
     int64_t *least_ps = CB_NEW(arena, int64_t, f->n_unit);
-    if (!f->inlines || !f->inline_cost_ps || !f->least_cost_ps || !least_ps) return false;
+    bool *sure = CB_NEW(arena, bool, f->n_unit), *ends = CB_NEW(arena, bool, p->n_storage);
+    if (!f->inlines || !f->inline_cost_ps || !f->least_cost_ps || !least_ps || !sure || !ends)
+        return false;
     cost_inlinings(f, least_ps);
-    for (uint32_t k = 0; k < f->n_base; k++) f->inlining_ps += spare_time(f, least_ps, f->base[k]);
+    mark_sure(f, sure, ends);
+    for (uint32_t k = 0; k < f->n_base; k++)
+        f->inlining_ps += spare_time(f, least_ps, sure, f->base[k]);
     f->once_ps -= f->inlining_ps;
     return true;
 }

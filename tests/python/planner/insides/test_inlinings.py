@@ -146,3 +146,17 @@ def test_the_frontier_takes_nothing_in():
     plan = cutback.plan(casts(), budget=0.5, measure="saved", device=SPEED)
     check_plan(casts(), plan.document, SPEED)
     assert (plan.numbers["lower_bound_ps"] or 0) <= plan.numbers["time_ps"]
+
+
+def test_what_a_run_reads_in_memory_counts_in_the_bound():
+    """The op of dv reads v and h, and may take in neither: both are made by runs of their own,
+    though taking v in where it is read first takes next to nothing."""
+    problem = casts()
+    problem["inlinings"] = [
+        {"value": 2, "op": 5, "time_ps": 1},
+        {"value": 3, "op": 5, "time_ps": 1},
+    ]
+    plan = cutback.plan(problem, budget=1.0, measure="arena", device=SPEED)
+    check_plan(problem, plan.document, SPEED)
+    alone = 500 + 50 + 1 + 1000 + 1000  # w is taken in
+    assert alone <= plan.numbers["lower_bound_ps"] <= plan.numbers["time_ps"]
