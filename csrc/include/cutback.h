@@ -524,7 +524,7 @@ CB_API CB_MUST_CHECK cb_status cb_step_update(cb_step *step, const cb_update *up
  * context's, opened when it is first asked for. Streams are the device's handles; NULL: its own. */
 CB_API CB_MUST_CHECK cb_status cb_memory_alloc(cb_context *ctx, const char *backend, size_t bytes,
                                                void **block, cb_error *err);
-/* When no work on it is left. NULL is fine. */
+/* Waits for the device. NULL is fine. */
 CB_API void cb_memory_free(cb_context *ctx, const char *backend, void *block);
 /* Copies behind what was put on the stream, and waits. */
 CB_API CB_MUST_CHECK cb_status cb_memory_copy(cb_context *ctx, const char *backend, void *stream,

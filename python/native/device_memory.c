@@ -28,13 +28,6 @@ struct cb_py_device_pool { /* under the context's lock */
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static void give_to_driver(cb_py_context *context, const kept_block *block) {
-    cb_error error;
-    if (block->is_pending) /* a device that is lost has no work left */
-        (void)(cb_memory_wait(context->core, BACKEND, block->stream, &error) == CB_OK);
-    cb_memory_free(context->core, BACKEND, block->data);
-}
-
 /* A block of this size that the stream may use; NULL: there is none. */
 static void *take_kept(cb_py_context *context, size_t bytes, const void *stream) {
     void *data = NULL;
@@ -64,12 +57,13 @@ static void keep(cb_py_context *context, kept_block block) {
         pool->block[0] = block;
     }
     PyThread_release_lock(context->lock);
-    if (gone.data) give_to_driver(context, &gone);
+    if (gone.data) cb_memory_free(context->core, BACKEND, gone.data);
 }
 
 void cb_py_device_pool_empty(cb_py_context *context) {
     cb_py_device_pool *pool = context->pool;
-    for (int i = 0; pool && i < pool->n; i++) give_to_driver(context, &pool->block[i]);
+    for (int i = 0; pool && i < pool->n; i++)
+        cb_memory_free(context->core, BACKEND, pool->block[i].data);
     PyMem_RawFree(pool);
     context->pool = NULL;
 }
@@ -190,7 +184,7 @@ static void memory_dealloc(cb_py_device_memory *self) {
     PyObject_GC_UnTrack(self);
     const kept_block block = {self->data, self->bytes, self->stream, self->is_pending};
     if (self->is_ours && self->data) {
-        if (self->is_shared) give_to_driver(self->context, &block);
+        if (self->is_shared) cb_memory_free(self->context->core, BACKEND, self->data);
         else keep(self->context, block);
     }
     Py_CLEAR(self->owner);

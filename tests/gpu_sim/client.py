@@ -59,6 +59,7 @@ class Driver:
 
     _opened: ctypes.CDLL | None = None
     modules: ClassVar[dict[str, ctypes.c_void_p]] = {}
+    streams: ClassVar[list[ctypes.c_void_p]] = []
 
     def __init__(self) -> None:
         if Driver._opened is None:
@@ -189,7 +190,13 @@ class Driver:
         """A stream that goes beside the legacy one."""
         stream = ctypes.c_void_p()
         self.call("cuStreamCreate", ctypes.byref(stream), 1)
+        self.streams.append(stream)
         return stream
+
+    def end_streams(self) -> None:
+        """Those that were made so far, but for what a test has ended itself."""
+        while self.streams:
+            self.result("cuStreamDestroy", self.streams.pop())
 
     def event(self) -> ctypes.c_void_p:
         event = ctypes.c_void_p()

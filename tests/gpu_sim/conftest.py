@@ -19,6 +19,7 @@ def driver() -> Iterator[Driver]:
     opened = Driver()
     yield opened
     opened.recover()
+    opened.end_streams()
     opened.seed(0)
     opened.set(races=0, unwritten=1, approximate=0, fuel=1 << 36)
     opened.set(capability=90, driver=13000, memory=8 << 30, addresses=15 << 30)

@@ -146,7 +146,7 @@ def gelu_bias() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
     def f(x: Any, bias: Any, residual: Any) -> Any:
         return F.gelu(x + bias) + residual
 
-    return f, [np.zeros(s, np.float32) for s in ((256, 1024), (1024,), (256, 1024))]
+    return f, [np.zeros(s, np.float32) for s in ((4096, 1024), (1024,), (4096, 1024))]
 
 
 def dropout_mask() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
@@ -194,7 +194,7 @@ def sources(folder: Path) -> dict[str, str]:
     for program in PROGRAMS:
         f, arguments = program()
         seen = set(folder.glob("sources/*.cu"))
-        cb.compile(f, argnums=None, backend="cuda")(*arguments)
+        cb.compile(f, argnums=None, backend="cuda").prepare(*arguments)
         (new,) = set(folder.glob("sources/*.cu")) - seen
         found[program.__name__] = new.read_text()
     return found

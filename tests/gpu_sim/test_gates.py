@@ -41,5 +41,8 @@ def test_machine_code_is_what_was_reviewed(folder: Path) -> None:
         "optimizers cb_optim_adam",
     ):
         assert all(kernel["wide"] >= 2 for kernel in rows[name].values()), name
+    # Two turns of four elements, of which x, the residual and the result are of the size of x. With
+    # the way for arrays that are not aligned.
+    assert rows["gelu_bias cb_k0"]["sm_90"]["instructions"] <= 7 * 2 * 4 * 12
     reviewed = json.loads(gates.GATES.read_text())
     assert not gates.changes(reviewed, rows), "\n".join(gates.changes(reviewed, rows))

@@ -43,6 +43,7 @@ static inline double cb_f64_of_bits(uint64_t bits) {
 #define CB_ROUND_F32 0x1.8p23f
 #define CB_ROUND_F64 0x1.8p52
 
+#ifndef CB_GPU /* which has these in one or two instructions (../cuda/prelude.cuh) */
 /* x with its magnitude cut to `most`; a NaN becomes +-most. By integers: gcc turns a comparison of
  * floats here into a branch and gives each side a copy of all that follows, with the subnormals of
  * the clamped copy (slow on most processors) computed in every lane. */
@@ -52,6 +53,13 @@ static inline float cb_clamp_f32(float x, float most) {
     magnitude = magnitude < limit ? magnitude : limit;
     return cb_f32_of_bits(sign | magnitude);
 }
+
+/* The magnitude of x, cut likewise. */
+static inline float cb_magnitude_f32(float x, float most) { return cb_clamp_f32(fabsf(x), most); }
+
+/* 1 / x, where both are normal. */
+static inline float cb_inverse_f32(float x) { return 1.0f / x; }
+#endif
 
 /* e^(x + low), |low| < 1; x must not be NaN. With n the nearest integer to x / ln 2 and r = x - n
  * ln 2, e^x = 2^n e^r. ln 2 is subtracted in two parts, the first short enough that n times it is
@@ -69,10 +77,10 @@ static inline float cb_exp_sum_f32(float x, float low) {
     p = p * r + 0x1.555490p-3f;
     p = p * r + 0x1.fffffcp-2f;
     p = (p * (r * r) + r) + 1.0f;
-    int32_t exponent = (int32_t)(cb_bits_of_f32(shifted) - cb_bits_of_f32(CB_ROUND_F32));
-    int32_t half = exponent >> 1;
-    float first = cb_f32_of_bits(((uint32_t)half + 127u) << 23);
-    float second = cb_f32_of_bits(((uint32_t)exponent - (uint32_t)half + 127u) << 23);
+    uint32_t exponent = cb_bits_of_f32(shifted); /* n, and above it bits that a shift by 23 drops */
+    uint32_t half = exponent >> 1;
+    float first = cb_f32_of_bits((half << 23) + 0x3F800000u);
+    float second = cb_f32_of_bits(((exponent - half) << 23) + 0x3F800000u);
     return p * first * second;
 }
 
@@ -140,7 +148,7 @@ static inline float cb_log1p_f32(float x) {
  * division serves both y = (t - 2) / (t + 2) and the factor 1 / (1 + 2t). */
 static inline float cb_erfcx_f32(float t) {
     float a = t + 2.0f, b = 1.0f + 2.0f * t;
-    float inverse = 1.0f / (a * b);
+    float inverse = cb_inverse_f32(a * b);
     float y = (t - 2.0f) * (b * inverse);
     float p = -3.96105271e-4f;
     p = p * y - 1.22233949e-3f;
@@ -172,7 +180,7 @@ static inline float cb_erf_f32(float x) {
     p = p * s - 0x1.81273ep-2f;
     p = p * s + 0x1.06eba8p-3f;
     float small = x + x * p;
-    float t = cb_clamp_f32(a, 4.5f); /* from 3.92 on, erf rounds to 1 */
+    float t = cb_magnitude_f32(x, 4.5f); /* from 3.92 on, erf rounds to 1 */
     float large = copysignf(1.0f - cb_erfcx_f32(t) * cb_exp_sum_f32(-t * t, 0.0f), x);
     return a >= 1.0f ? large : small;
 }
@@ -180,7 +188,7 @@ static inline float cb_erf_f32(float x) {
 /* The normal distribution: *density gets e^(-x^2 / 2), the return value is the probability below x,
  * which must not be NaN. */
 static inline float cb_normal_f32(float x, float *density) {
-    float a = cb_clamp_f32(fabsf(x), 14.5f); /* there the tail is 0 */
+    float a = cb_magnitude_f32(x, 14.5f); /* there the tail is 0 */
     float e = cb_exp_minus_square_f32(a, 0.5f);
     float tail = 0.5f * (e * cb_erfcx_f32(a * 0x1.6a09e6p-1f));
     *density = e;

@@ -136,6 +136,7 @@ void cb_cu_free(void *device, void *block) {
     DEVICE(d);
     if (!block || cb_cu_enter(d, NULL) != CB_OK) return;
     const int mode = cb_cu_begin_aside(d);
+    (void)d->driver.cuCtxSynchronize(); /* streams that have used it may be gone */
     (void)d->driver.cuMemFree((uint64_t)(uintptr_t)block);
     cb_cu_end_aside(d, mode);
     (void)cb_cu_leave(d, CB_OK);

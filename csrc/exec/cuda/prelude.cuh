@@ -3,6 +3,18 @@
  * so that an operation is defined once for both machines. Contraction is off: a product and a
  * sum round twice, as on the CPU. */
 #include "../../base/philox.h"
+
+#define CB_GPU
+static inline float cb_clamp_f32(float x, float most) { return fminf(fmaxf(x, -most), most); }
+static inline float cb_magnitude_f32(float x, float most) { return fminf(fabsf(x), most); }
+
+/* The quotient rounded once, as IEEE's division without its way for subnormals: the step of Newton
+ * ends at it, from an approximation within one unit. */
+static inline float cb_inverse_f32(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return __fmaf_rn(y, __fmaf_rn(-x, y, 1.0f), y);
+}
 #include "../cpu/vecmath.h"
 
 /* ---- 16-bit floats --------------------------------------------------------------------------- */

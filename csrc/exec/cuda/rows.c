@@ -9,7 +9,8 @@ enum {
     THREADS = 256,
     TEAM = 16,       /* threads that share a leaf */
     TEAMS_MOST = 16, /* for one row */
-    SHARED_MOST = 40 << 10
+    SHARED_MOST = 40 << 10,
+    TWICE_FROM = 132 * 8 * 2 * THREADS /* vectors: then half the threads are still enough */
 };
 
 typedef struct layout { /* of a block that walks rows */
@@ -25,19 +26,23 @@ static void flat_kernel(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     const int vector = cb_cu_vector(m);
     const int64_t per_row = cb_cu_div_up(m->columns, vector), count = per_row * m->rows;
+    const int turns = count >= TWICE_FROM ? 2 : 1; /* what they have in common is done once */
     cb_cu_code *c = x->code;
     cb_cu_begin(c);
     cb_cu_head(x, vector);
-    cb_cu_add(c, "const I q = blockIdx.x * (I)%d + threadIdx.x;\nif (q >= (I)%lld) return;\n",
-              THREADS, (long long)count);
-    cb_cu_add(c, "const I row = q / (I)%lld, col = q %% (I)%lld * V, e = row * COLUMNS + col;\n",
-              (long long)per_row, (long long)per_row);
+    cb_cu_once(x);
+    cb_cu_add(c, "#pragma unroll\nfor (int turn = 0; turn < %d; turn++) {\n", turns);
+    cb_cu_add(c, "const I q = blockIdx.x * (I)%d + (turn * %d + threadIdx.x);\n", turns * THREADS,
+              THREADS);
+    if (count % (turns * THREADS)) cb_cu_add(c, "if (q >= (I)%lld) return;\n", (long long)count);
+    cb_cu_add(c, "const I row = q / (I)%lld, col = q %% (I)%lld * V, e = %s;\n", (long long)per_row,
+              (long long)per_row, x->is_guarded ? "row * COLUMNS + col" : "q * V");
     cb_cu_add(c, x->is_guarded ? "const int n = COLUMNS - col < V ? COLUMNS - col : V;\n"
                                : "const int n = V;\n");
-    cb_cu_once(x);
     cb_cu_row_numbers(x);
     cb_cu_body(x);
-    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(count, THREADS), 1, 1}, THREADS);
+    cb_cu_add(c, "}\n");
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(count, turns * THREADS), 1, 1}, THREADS);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -116,6 +116,15 @@ static cb_value_id other_model(model *m) {
     return WITH(CB_OP_MEAN, ONE(CB_OP_EXP, p), .f = {0});
 }
 
+/* Of many elements: threads take two vectors. */
+static cb_value_id large_model(model *m) {
+    const cb_value_id x = input(m, CB_F32, shape2(m->rows, m->columns)),
+                      bias = input(m, CB_F32, shape1(m->columns));
+    const cb_value_id y = TWO(CB_OP_ADD, ONE(CB_OP_GELU, TWO(CB_OP_ADD, x, bias)), x);
+    give(m, y);
+    return WITH(CB_OP_MEAN, bias, .f = {0});
+}
+
 typedef cb_value_id (*model_fn)(model *m);
 
 static void fill(void *to, const cb_argument_info *info, uint32_t i) {
@@ -220,6 +229,10 @@ TEST(others) {
     check(other_model, 17, 128, 5);
     check(other_model, 4, 3000, 1);
 }
+TEST(large) {
+    check_of(large_model, CB_F32, 2112, 1024, false, 1);
+    check_of(large_model, CB_F32, 2121, 1023, false, 1);
+}
 TEST(halves) {
     check_of(rows_model, CB_BF16, 33, 128, true, 2);
     check_of(rows_model, CB_F16, 5, 1027, true, 1);
@@ -235,6 +248,7 @@ int main(void) {
     if (!CB_ASAN) { /* the host's part is the same for all */
         RUN(elements);
         RUN(rows);
+        RUN(large);
     }
     RUN(others);
     RUN(halves);
