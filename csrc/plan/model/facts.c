@@ -163,7 +163,9 @@ static void sum_given(cb_facts *f) {
         if (p->op_flags[op] & (CB_POP_PLACEHOLDER | CB_POP_VIEW)) continue;
         if (cb_has_units(f, op)) continue; /* no rerun makes one */
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
-            if (is_given(f, op, v)) f->again_bytes[op] += p->storage_bytes[p->value_storage[v]];
+            if (!is_given(f, op, v)) continue;
+            f->gives[op] = true;
+            f->again_bytes[op] += p->storage_bytes[p->value_storage[v]];
         }
         f->has_again |= f->again_bytes[op] > 0;
     }
@@ -486,6 +488,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     f.time_ps = CB_NEW(arena, int64_t, f.n_unit);
     f.cost_ps = CB_NEW(arena, int64_t, f.n_unit);
     f.again_bytes = CB_NEW(arena, uint64_t, f.n_unit);
+    f.gives = CB_NEW(arena, bool, f.n_unit);
     f.root = CB_NEW(arena, uint32_t, p->n_storage);
     f.once = CB_NEW(arena, bool, f.n_unit);
     f.held = CB_NEW(arena, bool, p->n_storage);
@@ -496,8 +499,8 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     f.position = CB_NEW(arena, uint32_t, f.n_unit);
     bool *needed = CB_NEW(arena, bool, p->n_op);
     uint32_t *mutator = CB_NEW(arena, uint32_t, p->n_storage);
-    if (!f.time_ps || !f.cost_ps || !f.again_bytes || !f.root || !f.once || !f.held || !f.scope ||
-        !f.wish || !f.wish_value || !f.base || !f.position || !needed || !mutator) {
+    if (!f.time_ps || !f.cost_ps || !f.again_bytes || !f.gives || !f.root || !f.once || !f.held ||
+        !f.scope || !f.wish || !f.wish_value || !f.base || !f.position || !needed || !mutator) {
         return cb_no_memory(err);
     }
     for (uint32_t op = 0; op < p->n_op; op++) f.time_ps[op] = cb_op_time_ps(p, op, device);

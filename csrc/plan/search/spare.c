@@ -90,6 +90,7 @@ static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *
     if (f->inlines) SPREAD(f->inlines);
     SPREAD(f->once);
     SPREAD(f->again_bytes);
+    SPREAD(f->gives);
     SPREAD(f->wish);
     SPREAD(f->wish_value);
     SPREAD(f->position);

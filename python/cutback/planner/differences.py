@@ -28,12 +28,27 @@ class Changed(NamedTuple):
     after: str
     saved_bytes: int  # more that is saved, for this value
     time_ps: int  # more that its operation takes, all runs together
-    runs: tuple[int, int]  # of its operation, before and after
+    runs: tuple[int, int]  # of its operation that make it, before and after
 
 
 def _rows(plan: Plan) -> dict[int, dict[str, Any]]:
     """Explained values by storage."""
     return {row["storage"]: row for row in plan.explanation["values"]}
+
+
+def _runs(plan: Plan) -> Counter[tuple[int, int]]:
+    """How often each operation runs and makes each storage: one with an inside may make a part of
+    its outputs; a copy to or from the host makes nothing."""
+    ops = plan.problem["ops"]
+    counts: Counter[tuple[int, int]] = Counter()
+    for step in plan.document["steps"]:
+        if not isinstance(step, int) and step[0] != "run":
+            continue
+        op, outputs = (step, None) if isinstance(step, int) else step[1:3]
+        rows = ops[op]["out"]
+        made = rows if outputs is None else [rows[k] for k in outputs]
+        counts.update({(op, row["storage"]) for row in made})
+    return counts
 
 
 class Difference:
@@ -57,16 +72,13 @@ class Difference:
 
     def _compare(self) -> list[Changed]:
         rows = [_rows(plan) for plan in (self.before, self.after)]
-        counts = [
-            Counter(step for step in plan.document["steps"] if isinstance(step, int))  # no moves
-            for plan in (self.before, self.after)
-        ]
+        counts = [_runs(plan) for plan in (self.before, self.after)]
         changes: list[Changed] = []
         timed: set[int] = set()  # an operation with several outputs counts its time once
         for storage in sorted(rows[0].keys() | rows[1].keys()):
             row = rows[0].get(storage) or rows[1][storage]
             before, after = (side.get(storage, {}).get("decision", "none") for side in rows)
-            runs = counts[0][row["op"]], counts[1][row["op"]]
+            runs = counts[0][row["op"], storage], counts[1][row["op"], storage]
             if before == after and runs[0] == runs[1]:
                 continue
             kept = (after == "save") - (before == "save")

@@ -35,10 +35,11 @@ def _device(x: Any) -> bool:
 
 
 def _step(x: Any) -> bool:
-    if not isinstance(x, list) or len(x) not in (2, 3):
+    """An op; or an action, an op, and of a run perhaps what it makes and what it takes in."""
+    if not isinstance(x, list):
         return _count(x)
-    made = len(x) == 2 or (isinstance(x[2], list) and all(map(_count, x[2])))
-    return _text(x[0]) and _count(x[1]) and made
+    named = 2 <= len(x) <= 4 and _text(x[0]) and _count(x[1])
+    return named and all(isinstance(ids, list) and all(map(_count, ids)) for ids in x[2:])
 
 
 def _decision(x: Any) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import cutback
+from cutback import _native
 
 
 @pytest.fixture(params=[None, 0.6, "min"])
@@ -148,3 +149,26 @@ def test_problems_of_real_models(path, options):
     assert numbers["live_bytes"] <= numbers["save_all_live_bytes"]
     assert numbers["saved_bytes"] < numbers["save_all_saved_bytes"]
     assert plan.recomputed and plan.explain()
+
+
+@pytest.mark.parametrize("measure", ["live", "arena", "saved", "total"])
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("read", [True, False])
+def test_an_empty_result_of_the_callers_is_made_once_in_the_forward(measure, exact, read):
+    """Its op has another output, which only the backward reads."""
+    kinds = [["placeholder"], ["fusible"], ["fusible"], ["backward"]]
+    reads = [[], [0], [1 if read else 0], [2]]
+    makes = [[0], [1, 2], [3], [4]]
+    ops = [
+        {"name": f"op_{i}", "flags": flags, "in": j, "out": [{"storage": s} for s in out]}
+        for i, (flags, j, out) in enumerate(zip(kinds, reads, makes, strict=True))
+    ]
+    static = [{"bytes": 64, "flags": ["static"]}, {"bytes": 0, "flags": ["static"]}]
+    storages = [*static, {"bytes": 16}, {"bytes": 8}, {"bytes": 8, "flags": ["hold_end"]}]
+    problem = {
+        "format": "cutback.problem", "version": 2, "backward_starts": 3, "storages": storages,
+        "ops": ops, "forward_outputs": [1, 3], "backward_outputs": [4],
+    }  # fmt: skip
+    plan = cutback.plan(problem, budget="min", measure=measure, exact=exact)
+    assert 1 in plan.document["steps"][: plan.document["backward_starts"]]
+    _native.evaluate_json(json.dumps(problem), plan.to_json())

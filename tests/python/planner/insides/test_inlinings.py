@@ -11,7 +11,7 @@ from evaluate import check_plan
 from insides import SPEED, casts, two_branches
 
 import cutback
-from cutback import _native
+from cutback import _native, cli
 
 
 def test_what_is_taken_in_has_no_bytes():
@@ -160,3 +160,18 @@ def test_what_a_run_reads_in_memory_counts_in_the_bound():
     check_plan(problem, plan.document, SPEED)
     alone = 500 + 50 + 1 + 1000 + 1000  # w is taken in
     assert alone <= plan.numbers["lower_bound_ps"] <= plan.numbers["time_ps"]
+
+
+def test_plans_that_take_values_in_are_read_from_files(tmp_path, capsys):
+    graph, *files = (str(tmp_path / name) for name in ("graph.json", "small.json", "all.json"))
+    (tmp_path / "graph.json").write_text(json.dumps(casts()))
+    assert cli.main(["plan", graph, "--budget", "min", "-o", files[0]]) == 0
+    assert cli.main(["plan", graph, "-o", files[1]]) == 0
+    steps = json.loads((tmp_path / "small.json").read_text())["steps"]
+    assert any(isinstance(step, list) and len(step) == 4 for step in steps)
+    capsys.readouterr()
+    assert cli.main(["explain", files[0], "--report", str(tmp_path / "page.html")]) == 0
+    assert cli.main(["diff", *files, "--json"]) == 0
+    said = capsys.readouterr().out
+    runs = {row["value"]: row["runs"] for row in json.loads(said[said.index("{") :])["changes"]}
+    assert runs[2] == runs[3] == [0, 1]
