@@ -283,7 +283,6 @@ static void before_all(cb_executor *e) {
     cb_x_shared_numbers(e->f, e->shared, CB_X_BEFORE_ALL);
 }
 
-/* As kern_reduce.c adds up a long row: segments of leaves in pairs, then the segments. */
 /* Blocks of columns in order, in pieces of CB_TILE columns. */
 static void combine_task(void *user, int64_t index, int thread) {
     (void)thread;
