@@ -3,6 +3,7 @@
 #     cmake -DROOT=<csrc> -DOUT=<file> -P text.cmake
 set(files
   prelude.cuh=exec/cuda/prelude.cuh
+  matmul.cuh=exec/cuda/matmul.cuh
   ../cpu/vecmath.h=exec/cpu/vecmath.h
   ../cpu/executor/ops.h=exec/cpu/executor/ops.h
   ../cpu/point_ops.h=exec/cpu/point_ops.h

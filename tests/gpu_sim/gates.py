@@ -183,7 +183,15 @@ def matmul() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
     return f, [np.zeros((256, 256), np.float32), np.zeros((256, 256), np.float32)]
 
 
-PROGRAMS = (gelu_bias, dropout_mask, softmax, layer_norm, matmul)
+def matmul_halves() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    return matmul()[0], [np.zeros((256, 256), np.float16), np.zeros((256, 256), np.float16)]
+
+
+def matmul_large() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    return matmul()[0], [np.zeros((2048, 64), np.float16), np.zeros((64, 2048), np.float16)]
+
+
+PROGRAMS = (gelu_bias, dropout_mask, softmax, layer_norm, matmul, matmul_halves, matmul_large)
 
 
 def sources(folder: Path) -> dict[str, str]:

@@ -178,7 +178,12 @@ PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
     "products of halves": (
         lambda x, y: x @ y,
         None,
-        [numbers(70, 40, dtype=np.float16), numbers(40, 70, dtype=np.float16)],
+        [numbers(70, 96, dtype=np.float16), numbers(96, 72, dtype=np.float16)],
+    ),
+    "uneven products of halves": (
+        lambda x, y: x @ y,
+        None,
+        [numbers(70, 67, dtype=np.float16), numbers(67, 70, dtype=np.float16)],
     ),
     "long rows": (F.softmax, None, [numbers(5, 5000)]),
     "totals": (lambda x: (x * x).mean(), None, [numbers(200_000)]),

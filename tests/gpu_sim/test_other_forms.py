@@ -157,9 +157,11 @@ def decoded(raws: np.ndarray, type_: str) -> np.ndarray:
 MATRICES = [("f16", 8), ("f16", 16), ("bf16", 8), ("bf16", 16), ("tf32", 4), ("tf32", 8)]
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("type_", "k"), MATRICES)
-def test_matrix_products(driver: Driver, type_: str, k: int) -> None:
-    """A and B are loaded element by element, as the manual says which lane holds which."""
+def test_matrix_products(driver: Driver, type_: str, k: int, whole: bool) -> None:
+    """A and B are loaded element by element, as the manual says which lane holds which. Whole
+    numbers have exact sums."""
     step = 1 if type_ == "tf32" else 2  # elements of a register
     size = 4 // step
     n_a, n_b = 16 * k // 32 // step, 8 * k // 32 // step
@@ -187,19 +189,22 @@ def test_matrix_products(driver: Driver, type_: str, k: int) -> None:
     lines.append("st.global.v4.b32 [%x1], {%c0, %c1, %c2, %c3};")
     rng = np.random.default_rng(k)
     numbers = rng.standard_normal(24 * k).astype(np.float32)
+    add = rng.standard_normal((32, 4)).astype(np.float32)
+    if whole:
+        numbers, add = np.round(9 * numbers), np.round(99 * add)
     if type_ == "f16":
         raws = numbers.astype(np.float16).view(np.uint16)
     else:
         raws = numbers.view(np.uint32)
         raws = (raws >> 16).astype(np.uint16) if type_ == "bf16" else raws
-    add = rng.standard_normal((32, 4)).astype(np.float32)
     data = np.frombuffer(raws.tobytes() + add.tobytes(), np.uint8)
     got = run(driver, "\n".join(lines), data, 512).view(np.float32).reshape(32, 4)
     x = decoded(raws, type_)
     product = x[: 16 * k].reshape(16, k) @ x[16 * k :].reshape(8, k).T
     for lane, i in itertools.product(range(32), range(4)):
         row, column = lane // 4 + i // 2 * 8, lane % 4 * 2 + i % 2
-        assert abs(got[lane, i] - (product[row, column] + add[lane, i])) < 1e-5, (lane, i)
+        off = abs(got[lane, i] - (product[row, column] + add[lane, i]))
+        assert off == 0 if whole else off < 1e-5, (lane, i)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -21,6 +21,12 @@ cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err) {
     return cb_fail(err, CB_UNSUPPORTED, "cuda: a kernel has more than %d parameters", CB_CU_PARAMS);
 }
 
+void cb_cu_include(cb_cu_code *c, const char *file) {
+    char line[64];
+    (void)snprintf(line, sizeof line, "#include \"%s\"\n", file);
+    if (!c->source.at || !strstr(c->source.at, line)) cb_str_addf(&c->source, "%s\n", line);
+}
+
 void cb_cu_begin(cb_cu_code *c) {
     c->body.len = 0;
     c->n_param = 0;

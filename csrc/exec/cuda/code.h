@@ -58,6 +58,7 @@ typedef struct cb_cu_code {
     uint64_t extra_bytes;
     uint64_t *local_at; /* [n_local] where locals lie in EXTRA, of groups that run op by op */
     uint32_t group;     /* that is being written */
+    int capability;     /* of the device */
     bool failed;        /* out of memory, or a kernel that is too large */
     /* the kernel that is being written */
     cb_str body;
@@ -72,6 +73,8 @@ void cb_cu_init(cb_cu_code *c, const cb_program *program, cb_arena *arena, cb_ar
 /* CB_NOMEM, or CB_UNSUPPORTED: more parameters than a kernel may have. */
 CB_MUST_CHECK cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err);
 
+/* Between kernels: a file of text.h that not every program needs; included once. */
+void cb_cu_include(cb_cu_code *c, const char *file);
 void cb_cu_begin(cb_cu_code *c);
 void cb_cu_add(cb_cu_code *c, const char *format, ...) CB_PRINTF(2, 3);
 /* The number of the parameter; the same place is the same parameter. */

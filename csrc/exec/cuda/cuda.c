@@ -79,7 +79,8 @@ static void add_states(cb_cu_code *c) {
 
 static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
     cb_cu_init(&x->code, x->program, &x->memory, texts);
-    cb_str_addf(&x->code.source, "#include \"prelude.cuh\"\n\n");
+    x->code.capability = x->d->capability;
+    cb_cu_include(&x->code, "prelude.cuh");
     for (uint32_t g = 0; g < x->program->n_group; g++)
         CB_TRY(cb_cu_group(&x->code, g, x->d->runtime->alloc, err));
     x->code.group = x->program->n_group;

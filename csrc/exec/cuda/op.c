@@ -41,13 +41,13 @@ static bool is_small(const cb_cu_op *x) {
     return small;
 }
 
-static void begin(const cb_cu_op *x) {
+void cb_cu_begin_op(const cb_cu_op *x) {
     cb_cu_begin(x->code);
     cb_cu_add(x->code, "typedef %s I;\n", is_small(x) ? "uint32_t" : "uint64_t");
 }
 
 void cb_cu_each(const cb_cu_op *x, int64_t n) {
-    begin(x);
+    cb_cu_begin_op(x);
     cb_cu_add(x->code, "const I i = blockIdx.x * (I)%d + threadIdx.x;\nif (i >= (I)%lld) return;\n",
               CB_CU_THREADS, (long long)n);
 }
@@ -57,7 +57,7 @@ void cb_cu_end_each(const cb_cu_op *x, int64_t n) {
 }
 
 void cb_cu_each_row(const cb_cu_op *x, int64_t rows, int64_t columns) {
-    begin(x);
+    cb_cu_begin_op(x);
     (void)rows;
     cb_cu_add(x->code, "const I row = blockIdx.x, COLUMNS = %lld;\n", (long long)columns);
 }
@@ -78,7 +78,7 @@ void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64
     cb_cu_code *c = x->code;
     const int64_t n = cb_numel(&cb_cu_in(x, k)->shape);
     if (n == 0) return;
-    begin(x);
+    cb_cu_begin_op(x);
     const int p = cb_cu_in_param(x, k),
               f = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_FAILURE}, "failure", true);
     cb_cu_add(c, "__shared__ uint64_t wrong[%d];\nuint64_t first = ~(uint64_t)0;\n", CB_CU_THREADS);

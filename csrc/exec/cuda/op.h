@@ -17,6 +17,8 @@ const cb_operand *cb_cu_in(const cb_cu_op *x, uint32_t k);
 const cb_operand *cb_cu_out(const cb_cu_op *x, uint32_t k);
 int cb_cu_in_param(const cb_cu_op *x, uint32_t k);
 int cb_cu_out_param(const cb_cu_op *x, uint32_t k);
+/* Begins a kernel, with a type I for offsets that reaches all elements of the op's operands. */
+void cb_cu_begin_op(const cb_cu_op *x);
 /* Begins a kernel with a thread `i` for each of n elements, or a block `row` for each of n rows. */
 void cb_cu_each(const cb_cu_op *x, int64_t n);
 void cb_cu_end_each(const cb_cu_op *x, int64_t n);

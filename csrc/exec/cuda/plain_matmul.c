@@ -1,10 +1,12 @@
-/* Products of matrices without a library: tiles of 64 x 64 in registers, four by four a thread,
- * over slices of 16 of the inner axis in two buffers of shared memory. Each element is one sum
- * in the order of the inner axis, in f32 (f64 for f64), so that its bits depend on the two
- * matrices alone: not on tiles, nor on which rows are asked for. */
+/* Products of matrices without a library. Those of 16-bit floats are on tensor cores (matmul.cuh).
+ * The others, and on devices that have none for both types, are tiles of 64 x 64 in registers, four
+ * by four a thread, over slices of 16 of the inner axis in two buffers of shared memory. Each
+ * element is one sum in the order of the inner axis, in f32 (f64 for f64), so that its bits depend
+ * on the two matrices alone: not on tiles, nor on which rows are asked for. */
 #include "families.h"
 
 enum { TILE = 64, SLICE = 16, THREADS = 256 };
+enum { TENSOR_CORES = 80 }; /* the first capability with mma.sync for f16 and bf16, and cp.async */
 
 typedef struct product {
     int64_t batch, n, k, m;
@@ -86,25 +88,28 @@ static void add_loop(const cb_cu_op *x) {
               SLICE, SLICE, SLICE, SLICE);
 }
 
-void cb_cu_matmul(const cb_cu_op *x) {
+/* The block's place: its matrix of the batch, and its first row and column. */
+static uint32_t add_place(const cb_cu_op *x, const product *p, int rows, int columns) {
     cb_cu_code *c = x->code;
-    product p = product_of(x);
-    if (p.batch == 0 || p.n == 0 || p.m == 0) return;
-    cb_cu_each_row(x, 0, 0);
-    p.in[0] = cb_cu_in_param(x, 0), p.in[1] = cb_cu_in_param(x, 1), p.out = cb_cu_out_param(x, 0);
-    cb_cu_add(c, "typedef %s T;\n__shared__ T x_tile[2][%d][%d], y_tile[2][%d][%d];\n",
-              cb_cu_real(cb_cu_out(x, 0)->dtype), SLICE, TILE + 4, SLICE, TILE + 4);
-    cb_cu_add(c, "const I N = %lld, K = %lld, M = %lld;\n", (long long)p.n, (long long)p.k,
-              (long long)p.m);
-    const int64_t across = cb_cu_div_up(p.m, TILE), down = cb_cu_div_up(p.n, TILE);
+    const int64_t across = cb_cu_div_up(p->m, columns), down = cb_cu_div_up(p->n, rows);
+    cb_cu_add(c, "const I N = %lld, K = %lld, M = %lld;\n", (long long)p->n, (long long)p->k,
+              (long long)p->m);
     cb_cu_add(c, "const I batch = blockIdx.x / (I)%lld, tile = blockIdx.x %% (I)%lld;\n",
               (long long)(across * down), (long long)(across * down));
     cb_cu_add(c, "const I first_row = tile / (I)%lld * %d, first_column = tile %% (I)%lld * %d;\n",
-              (long long)across, TILE, (long long)across, TILE);
-    cb_cu_add(c, "const int tx = threadIdx.x %% 16, ty = threadIdx.x / 16;\n(void)row;\n");
+              (long long)across, rows, (long long)across, columns);
     add_base(x, cb_cu_in(x, 0), "x_at");
     add_base(x, cb_cu_in(x, 1), "y_at");
-    add_fetch(x, &p);
+    return (uint32_t)(p->batch * across * down);
+}
+
+static void add_plain(const cb_cu_op *x, const product *p) {
+    cb_cu_code *c = x->code;
+    cb_cu_add(c, "typedef %s T;\n__shared__ T x_tile[2][%d][%d], y_tile[2][%d][%d];\n",
+              cb_cu_real(cb_cu_out(x, 0)->dtype), SLICE, TILE + 4, SLICE, TILE + 4);
+    const uint32_t blocks = add_place(x, p, TILE, TILE);
+    cb_cu_add(c, "const int tx = threadIdx.x %% 16, ty = threadIdx.x / 16;\n");
+    add_fetch(x, p);
     add_loop(x);
     cb_cu_add(c,
               "for (int r = 0; r < 4; r++)\nfor (int j = 0; j < 4; j++) {\n"
@@ -112,6 +117,76 @@ void cb_cu_matmul(const cb_cu_op *x) {
     cb_cu_add(c,
               "if (at_row < N && at_column < M) narrow(&p%d[(batch * N + at_row) * M + at_column], "
               "sum[r][j]);\n}\n",
-              p.out);
-    cb_cu_end(c, (cb_cu_grid){(uint32_t)(p.batch * across * down), 1, 1}, THREADS);
+              p->out);
+    cb_cu_end(c, (cb_cu_grid){blocks, 1, 1}, THREADS);
+}
+
+/* ---- tensor cores ---------------------------------------------------------------------------- */
+
+enum { EIGHT = 8, BYTES = 16 }; /* elements that are copied at once, and their bytes */
+
+/* Whether every line of an operand begins at a multiple of 16 bytes, if the operand does. */
+static bool is_even(const cb_operand *o, int64_t line_step, int64_t step) {
+    bool even = step == 1 && line_step % EIGHT == 0;
+    for (int32_t d = 0; d < o->shape.rank - 2; d++) even = even && o->stride[d] % EIGHT == 0;
+    return even;
+}
+
+/* `const bool NAME`: what the program does not know of an address is looked at by the kernel. */
+static void add_even(cb_cu_code *c, const char *name, int param, bool even) {
+    if (!even) cb_cu_add(c, "const bool %s = false;\n", name);
+    else if (cb_cu_is_even(c, param, BYTES)) cb_cu_add(c, "const bool %s = true;\n", name);
+    else cb_cu_add(c, "const bool %s = is_even(p%d, %d);\n", name, param, BYTES);
+}
+
+/* `x` or `y`, an object of matmul.cuh. */
+static void add_side(const cb_cu_op *x, const product *p, int k, int size, int threads) {
+    const char name = "xy"[k];
+    const cb_operand *o = cb_cu_in(x, (uint32_t)k);
+    const int64_t outer_step = k ? p->column[1] : p->row[0],
+                  inner_step = k ? p->row[1] : p->column[0];
+    const bool along = inner_step == 1 || outer_step != 1;
+    const int64_t line_step = along ? outer_step : inner_step,
+                  step = along ? inner_step : outer_step;
+    const char even[] = {name, '_', 'e', 'v', 'e', 'n', 0};
+    add_even(x->code, even, p->in[k], is_even(o, line_step, step));
+    cb_cu_add(x->code,
+              "const side<T, I, %d, %s, %d> %c = {p%d + %c_at, %s, K, (I)%lld, (I)%lld, %s, %s};\n",
+              size, along ? "true" : "false", threads, name, p->in[k], name, k ? "M" : "N",
+              (long long)line_step, (long long)step, k ? "first_column" : "first_row", even);
+}
+
+/* Large tiles read less. They are taken where there are enough of them to fill a device, and where
+ * edges do not make them compute a quarter more. */
+static int tile_of(const product *p) {
+    enum { SMALL = 64, LARGE = 128, ENOUGH = 128 };
+    const int64_t large = p->batch * cb_cu_div_up(p->n, LARGE) * cb_cu_div_up(p->m, LARGE),
+                  small = p->batch * cb_cu_div_up(p->n, SMALL) * cb_cu_div_up(p->m, SMALL);
+    return large >= ENOUGH && 4 * large <= small + small / 4 ? LARGE : SMALL;
+}
+
+static void add_tensor(const cb_cu_op *x, const product *p) {
+    cb_cu_code *c = x->code;
+    const int size = tile_of(p), threads = 2 * size;
+    cb_cu_add(c, "typedef %s T;\n", cb_cu_type(cb_cu_out(x, 0)->dtype));
+    const uint32_t blocks = add_place(x, p, size, size);
+    add_side(x, p, 0, size, threads);
+    add_side(x, p, 1, size, threads);
+    add_even(c, "out_even", p->out, p->m % EIGHT == 0);
+    cb_cu_add(c, "product<%d, %d, T, I>(p%d + batch * N * M, x, y, out_even);\n", size, size,
+              p->out);
+    cb_cu_end(c, (cb_cu_grid){blocks, 1, 1}, (uint32_t)threads);
+}
+
+void cb_cu_matmul(const cb_cu_op *x) {
+    product p = product_of(x);
+    const cb_dtype dtype = cb_cu_out(x, 0)->dtype;
+    const bool on_cores =
+        (dtype == CB_F16 || dtype == CB_BF16) && x->code->capability >= TENSOR_CORES;
+    if (p.batch == 0 || p.n == 0 || p.m == 0) return;
+    if (on_cores) cb_cu_include(x->code, "matmul.cuh");
+    cb_cu_begin_op(x);
+    p.in[0] = cb_cu_in_param(x, 0), p.in[1] = cb_cu_in_param(x, 1), p.out = cb_cu_out_param(x, 0);
+    if (on_cores) add_tensor(x, &p);
+    else add_plain(x, &p);
 }
