@@ -362,7 +362,7 @@ static cb_status move_rows(const cb_step *step, const cb_update *u, stage_fn sta
 cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err) {
     uint32_t n = 0;
     CB_TRY(check_lists(step, u, err));
-    if (u->optimizer->is_matrix)
+    if (u->optimizer->axes != CB_AXES_NONE)
         return cb_fail(err, CB_UNSUPPORTED, "%s steps matrices outside of compiled steps alone",
                        u->optimizer->name);
     CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));

@@ -30,6 +30,7 @@ SUFFIXES = C_SUFFIXES | {".py", ".pyi"}
 
 # What may be over its aim: a file, or "file function".
 REASONS = {
+    "csrc/include/cutback.h": "the whole interface, which is read in one place",
     "csrc/exec/ref/ref_op.c family_of": "one switch over all ops",
     "tests/c/base/test_json.c errors_are_precise": "a table of texts and their errors",
     "tests/c/ir/test_text.c text_errors": "a table of texts and their errors",

@@ -384,9 +384,18 @@ typedef enum cb_state_kind {
     CB_STATE_ALIKE = 0, /* of the parameter's type and shape */
     CB_STATE_CODES,     /* u8, of the parameter's shape: 8-bit numbers ... */
     CB_STATE_SCALES,    /* ... and their factors, f32, one for each CB_STATE_BLOCK or part of it */
-    CB_STATE_ROWS,      /* of the parameter's type: one for each row of a matrix */
+    CB_STATE_ROWS,      /* of the parameter's type: one for each row of its matrices, ... */
+    CB_STATE_COLUMNS,   /* ... one for each column of them, ... */
+    CB_STATE_WHOLE,     /* ... or one for each element of a parameter without matrices */
     CB_STATE_KIND_COUNT
 } cb_state_kind;
+typedef enum cb_axes {                   /* the matrices that an optimizer sees in a parameter */
+                       CB_AXES_NONE = 0, /* it steps elements */
+                       CB_AXES_TWO,      /* the parameter is a matrix; others are refused */
+                       CB_AXES_LAST,     /* the last two axes; fewer are no matrix */
+                       CB_AXES_COUNT
+} cb_axes;
+typedef struct cb_optim_row cb_optim_row;
 typedef struct cb_optimizer cb_optimizer;
 CB_API const cb_optimizer *cb_optimizer_find(const char *name); /* NULL: there is none */
 CB_API const cb_optimizer *cb_optimizer_at(uint32_t i);         /* NULL: past the last one */
@@ -395,7 +404,10 @@ CB_API const char *cb_optimizer_name(const cb_optimizer *optimizer);
 CB_API const char *cb_optimizer_state_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API cb_state_kind cb_optimizer_state_kind(const cb_optimizer *optimizer, uint32_t i);
-CB_API bool cb_optimizer_is_matrix(const cb_optimizer *optimizer); /* it steps matrices alone */
+CB_API cb_axes cb_optimizer_axes(const cb_optimizer *optimizer);
+/* Elements of a state beside a row, whose n, height and width are set; 0: it has none. */
+CB_API int64_t cb_optimizer_state_size(const cb_optimizer *optimizer, uint32_t i,
+                                       const cb_optim_row *row);
 /* How many of its states, counted from the first, a group with this row has. */
 CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
 /* For each parameter some keep up to CB_MAX_NUMBERS numbers as well: their names, and what they are
@@ -442,13 +454,13 @@ typedef enum cb_half_form {
 } cb_half_form;
 
 /* A tensor: contiguous arrays of `n` elements of `dtype` (f32, f64, f16, bf16), none shared. */
-typedef struct cb_optim_row {
+struct cb_optim_row {
     void *param;
     const void *grad;
     void *rest;                    /* of halves; zeros before the first step */
     void *state[CB_MAX_STATES];    /* those that its group has; the others are not looked at */
     int64_t n;                     /* 0: no part of this step */
-    int64_t height, width;         /* of a matrix, row by row; 0: it is none */
+    int64_t height, width;         /* of its matrices, row by row; 0: it has none */
     int64_t t;                     /* number of this step for this tensor, from 1 */
     double number[CB_MAX_NUMBERS]; /* before this step */
     cb_dtype dtype;
@@ -456,7 +468,7 @@ typedef struct cb_optim_row {
     cb_half_form half;
     uint32_t stream; /* of the noise, one for each row; it is a function of this, ... */
     uint64_t seed;   /* ... of this, of t and the element */
-} cb_optim_row;
+};
 
 /* A table of tensors that is stepped again and again. What is checked is remembered while pointers
  * stay the same: where only gradients move, only they are looked at. */

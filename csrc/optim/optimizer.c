@@ -48,12 +48,19 @@ size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_ro
                                      : cb_dtype_size(cb_optim_dtype(row));
 }
 
+int64_t cb_optimizer_state_size(const cb_optimizer *o, uint32_t i, const cb_optim_row *row) {
+    const bool is_matrix = row->height > 0 && row->width > 0;
+    switch (o->kind ? o->kind[i] : CB_STATE_ALIKE) {
+        case CB_STATE_SCALES: return (row->n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK;
+        case CB_STATE_ROWS: return is_matrix ? row->n / row->width : 0;
+        case CB_STATE_COLUMNS: return is_matrix ? row->n / row->height : 0;
+        case CB_STATE_WHOLE: return is_matrix ? 0 : row->n;
+        default: return row->n;
+    }
+}
+
 uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_row *row) {
-    const cb_state_kind kind = o->kind ? o->kind[i] : CB_STATE_ALIKE;
-    const int64_t n = kind == CB_STATE_SCALES ? (row->n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK
-                      : kind == CB_STATE_ROWS ? row->height
-                                              : row->n;
-    return (uint64_t)n * cb_optim_state_align(o, i, row);
+    return (uint64_t)cb_optimizer_state_size(o, i, row) * cb_optim_state_align(o, i, row);
 }
 
 size_t cb_optim_rest_size(const cb_optim_row *row) {
@@ -84,6 +91,7 @@ static uint32_t list_parts(const cb_optimizer *o, const cb_optim_row *row, uint3
     out[n++] = part_of("param", row->param, size, row->n);
     out[n++] = part_of("grad", row->grad, size, row->n);
     for (uint32_t k = 0; k < n_used; k++) {
+        if (!cb_optimizer_state_size(o, k, row)) continue;
         out[n] = part_of(o->state[k], row->state[k], cb_optim_state_align(o, k, row), 0);
         out[n++].bytes = cb_optim_state_bytes(o, k, row);
     }
@@ -130,7 +138,7 @@ static cb_status check_dtype(const cb_optimizer *o, const cb_optim_row *row, uin
             "%s: row %u is %s; an optimizer that was recorded steps f32 parameters alone", o->name,
             i, name);
     }
-    if (is_half && !o->factors) {
+    if (is_half && !o->factors && !o->has_halves) {
         return cb_fail(err, CB_UNSUPPORTED,
                        "%s: row %u is %s; it steps f32 and f64 parameters alone", o->name, i, name);
     }
@@ -148,6 +156,15 @@ static cb_status check_dtype(const cb_optimizer *o, const cb_optim_row *row, uin
     return CB_OK;
 }
 
+/* Whether the elements of a row are matrices that the optimizer takes. */
+static bool is_seen(const cb_optimizer *o, const cb_optim_row *row) {
+    const int64_t height = row->height, width = row->width;
+    if (o->axes == CB_AXES_NONE) return true;
+    if (height == 0 && width == 0) return o->axes != CB_AXES_TWO;
+    if (height < 1 || width < 1 || row->n % width || row->n / width % height) return false;
+    return o->axes != CB_AXES_TWO || row->n / width == height;
+}
+
 cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uint32_t i,
                              cb_error *err) {
     const cb_optim_row *row = &x->rows[i];
@@ -161,8 +178,7 @@ cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uin
                        o->name, i, (long long)row->t);
     }
     if (row->n == 0) return CB_OK;
-    if (o->is_matrix && (row->height < 1 || row->width < 1 || row->n / row->width != row->height ||
-                         row->n % row->width != 0)) {
+    if (!is_seen(o, row)) {
         return cb_fail(
             err, CB_INVALID, "%s: row %u has %lld elements and is no matrix of %lld rows of %lld",
             o->name, i, (long long)row->n, (long long)row->height, (long long)row->width);

@@ -42,7 +42,9 @@ struct cb_optimizer {
     const cb_state_kind *kind; /* [n_state]; NULL: all are alike their parameters */
     const cb_hyper *hyper;     /* [n_hyper] */
     bool is_f32;               /* all other rows are refused */
-    bool is_matrix;            /* rows are matrices, and steps need products */
+    bool has_halves;           /* rows of halves are stepped, though there are no factors */
+    bool multiplies;           /* steps need products */
+    cb_axes axes;
     /* How many of the states, counted from the first, a group with this row has; NULL: all. */
     uint32_t (*n_used)(const double *hyper);
     /* Numbers that a parameter keeps beside t: what they are after step t, made of what they were

@@ -13,7 +13,7 @@ static const cb_optimizer *const known[] = {
     &cb_optimizer_adopt,      &cb_optimizer_asgd,
     &cb_optimizer_rprop,      &cb_optimizer_schedule_free,
     &cb_optimizer_adamw_8bit, &cb_optimizer_muon,
-    &cb_optimizer_normuon};
+    &cb_optimizer_normuon,    &cb_optimizer_adafactor};
 #define N_KNOWN (sizeof known / sizeof known[0])
 
 const cb_optimizer *cb_optimizer_at(uint32_t i) { return i < N_KNOWN ? known[i] : NULL; }
@@ -35,7 +35,7 @@ cb_state_kind cb_optimizer_state_kind(const cb_optimizer *o, uint32_t i) {
     return o->kind && i < o->n_state ? o->kind[i] : CB_STATE_ALIKE;
 }
 
-bool cb_optimizer_is_matrix(const cb_optimizer *o) { return o->is_matrix; }
+cb_axes cb_optimizer_axes(const cb_optimizer *o) { return o->axes; }
 
 const char *cb_optimizer_hyper_name(const cb_optimizer *o, uint32_t i) {
     return i < o->n_hyper ? o->hyper[i].name : NULL;

@@ -22,5 +22,7 @@ extern const cb_optimizer cb_optimizer_rprop;                      /* prev, step
 extern const cb_optimizer cb_optimizer_schedule_free;              /* z, v; weight_sum, lr_max */
 extern const cb_optimizer cb_optimizer_muon, cb_optimizer_normuon; /* m; v, one for each row */
 extern const cb_optimizer cb_optimizer_sgd; /* momentum_buffer with momentum */
+/* row_var and col_var, or variance */
+extern const cb_optimizer cb_optimizer_adafactor;
 
 #endif

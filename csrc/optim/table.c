@@ -168,8 +168,10 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
             (uint8_t)cb_optimizer_n_used(o, view->hyper + (size_t)row->group * o->n_hyper);
         if (row->n == 0) continue;
         add_span(x, i, 0, row->param, (uint64_t)row->n * cb_dtype_size(row->dtype));
-        for (uint32_t k = 0; k < x->n_used[i]; k++)
-            add_span(x, i, 1 + k, row->state[k], cb_optim_state_bytes(o, k, row));
+        for (uint32_t k = 0; k < x->n_used[i]; k++) {
+            const uint64_t bytes = cb_optim_state_bytes(o, k, row);
+            if (bytes) add_span(x, i, 1 + k, row->state[k], bytes);
+        }
         if (cb_optim_rest_size(row))
             add_span(x, i, 1 + o->n_state + REST, row->rest,
                      (uint64_t)row->n * cb_optim_rest_size(row));
@@ -306,7 +308,7 @@ cb_status cb_tensor_table_step(cb_tensor_table *x, const double *hyper, uint32_t
     CB_TRY(check_numbers(x, &view, err));
     const bool zeroes = x->asked && x->extras.zeroes; /* gradients were checked with the others */
     if (x->moved && !zeroes) CB_TRY(check_gradients(x, &view, err));
-    if (x->optimizer->is_matrix && !x->products)
+    if (x->optimizer->multiplies && !x->products)
         return cb_fail(err, CB_INTERNAL, "%s: nothing multiplies matrices", x->optimizer->name);
     view.products = x->products;
     view.scratch = x->scratch;

@@ -331,7 +331,7 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
                   : is_bits  ? bits
                              : x.dtype,
                   &out->dtype) ||
-        !cb_dtype_is_float(out->dtype)) {
+        (!cb_dtype_is_float(out->dtype) && out->dtype != CB_U8)) {
         return "is of no floating type that is stepped";
     }
     if (x.ndim > 64) return "has more than 64 axes";

@@ -232,7 +232,8 @@ PyObject *cb_py_from_dlpack(PyObject *module,
                             PyObject *args); /* (object, name) -> (ndarray, dtype name) */
 PyObject *cb_py_to_dlpack(PyObject *module, PyObject *args); /* (ndarray, dtype name) -> capsule */
 
-typedef struct cb_py_tensor { /* dense memory of a floating type; a complex number is two of them */
+typedef struct
+    cb_py_tensor { /* dense memory of a floating type, or of bytes; a complex number is two */
     void *data;
     int64_t n; /* elements of `dtype` */
     cb_dtype dtype;

@@ -19,7 +19,7 @@ typedef struct cb_py_table {
     PyObject *kept;  /* the Expression whose optimizer it is, or a name */
     PyObject *asked; /* the arrays of extras, or NULL */
     uint32_t n_rows, n_state, n_number;
-    bool is_matrix; /* rows are matrices */
+    cb_axes axes; /* the matrices that it sees in rows */
     bool takes_halves;
     cb_half_form half; /* of their weights */
     uint64_t seed;     /* of the noise that rounds them */
@@ -38,6 +38,14 @@ static inline bool cb_py_table_has_rest(const cb_py_table *self) {
 static inline cb_optim_row cb_py_table_row(const cb_py_table *self, uint32_t i, uint32_t group) {
     return (cb_optim_row){
         .t = 1, .group = group, .half = self->half, .stream = i, .seed = self->seed};
+}
+/* Tells the row of its matrices; false: it is none, where others are refused. */
+static inline bool cb_py_table_see(const cb_py_table *self, int rank, const int64_t *dim,
+                                   cb_optim_row *row) {
+    if (self->axes == CB_AXES_NONE) return true;
+    if (self->axes == CB_AXES_TWO && rank != 2) return false;
+    if (rank >= 2) row->height = dim[rank - 2], row->width = dim[rank - 1];
+    return true;
 }
 /* The items of a tuple, which keeps them alive while other threads run. */
 PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);

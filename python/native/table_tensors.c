@@ -74,25 +74,44 @@ static void note(const reading *r, uint32_t row, int column, PyObject *object,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* One tensor of a row, of the type that `kind` has: listed where it does not fit; -1: an exception
- * is set. */
+/* Whether elements lie row by row. */
+static bool is_in_rows(const cb_py_tensor *x) {
+    int64_t reached = 1;
+    for (int i = x->rank - 1; x->strides && i >= 0; i--) {
+        if (x->shape[i] != 1 && x->strides[i] != reached) return false;
+        reached *= x->shape[i];
+    }
+    return true;
+}
+
+/* Whether a state in a form of its own is there: so many elements, one after the other. */
+static const char *check_form(const cb_py_tensor *x, const cb_py_tensor *kind) {
+    if (x->dtype != kind->dtype || x->is_complex || x->is_bits) return "is of another type";
+    return x->n == kind->n && is_in_rows(x) ? NULL : "is of another size, or has gaps";
+}
+
+/* One tensor of a row, of the type that `kind` has, and like the parameter where it has no number
+ * of elements: listed where it does not fit; -1: an exception is set. */
 static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
                        const cb_py_tensor *param, const cb_py_tensor *kind, cb_py_tensor *out) {
-    const char *why = "is no plain tensor";
+    const char *why = "is no plain tensor", *unlike;
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
-    if (why || !cb_py_tensor_like(out, param, kind, &why)) return add_unfit(r, i, column, why);
+    if (!why && kind != param && kind->n) why = check_form(out, kind);
+    else if (!why && !cb_py_tensor_like(out, param, kind, &unlike)) why = unlike;
+    if (why) return add_unfit(r, i, column, why);
     note(r, i, column, object, out);
     return 0;
 }
 
 static bool is_half(const cb_py_tensor *x) { return x->dtype == CB_F16 || x->dtype == CB_BF16; }
 
-/* Whether elements lie row by row. */
-static bool is_matrix(const cb_py_tensor *x) {
-    if (x->rank != 2) return false;
-    if (!x->strides) return true;
-    return (x->shape[1] == 1 || x->strides[1] == 1) &&
-           (x->shape[0] == 1 || x->strides[0] == x->shape[1]);
+static const char *check_axes(const cb_py_table *self, const cb_py_tensor *x) {
+    if (self->axes == CB_AXES_NONE) return NULL;
+    if (x->is_complex) return "is complex";
+    if (self->axes == CB_AXES_TWO && x->rank != 2) return "is no matrix that lies row by row";
+    if (x->rank < 2 || is_in_rows(x)) return NULL;
+    return self->axes == CB_AXES_TWO ? "is no matrix that lies row by row"
+                                     : "does not lie row by row";
 }
 
 static int read_param(const cb_py_table *self, reading *r, uint32_t i, cb_py_tensor *out) {
@@ -103,7 +122,8 @@ static int read_param(const cb_py_table *self, reading *r, uint32_t i, cb_py_ten
         else if (out->dtype == CB_F16 && self->half != CB_HALF_MASTER)
             why = "is float16, for which half is \"master\" or None";
     }
-    if (!why && self->is_matrix && !is_matrix(out)) why = "is no matrix that lies row by row";
+    if (!why && !cb_dtype_is_float(out->dtype)) why = "is of no floating type that is stepped";
+    if (!why) why = check_axes(self, out);
     if (why) return add_unfit(r, i, PARAM, why);
     note(r, i, PARAM, r->params[i], out);
     return 0;
@@ -165,7 +185,8 @@ static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObj
     const char *why = "is no plain tensor";
     hold(r, Py_NewRef(object));
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
-    if (!why && (out->n != 1 || out->is_complex || is_half(out))) why = "is not one number";
+    if (!why && (out->n != 1 || out->is_complex || (out->dtype != CB_F32 && out->dtype != CB_F64)))
+        why = "is not one number";
     if (!why) {
         note(r, i, column, object, out);
         return out;
@@ -216,7 +237,15 @@ static int read_states(const cb_py_table *self, reading *r, uint32_t i, uint32_t
     const cb_py_tensor whole = {.dtype = CB_F32}, bits = {.dtype = CB_BF16, .is_bits = true};
     for (uint32_t s = 0; s < n_used; s++) {
         const cb_py_tensor *kind = is_half(param) ? &whole : param;
-        if (read_state(r, i, s, param, kind, &row->state[s]) < 0) return -1;
+        const cb_state_kind form = cb_optimizer_state_kind(self->optimizer, s);
+        const int64_t n = cb_optimizer_state_size(self->optimizer, s, row);
+        if (n == 0 && form != CB_STATE_ALIKE) continue;
+        const bool is_alike = form == CB_STATE_ALIKE || form == CB_STATE_WHOLE;
+        const cb_dtype dtype = form == CB_STATE_CODES    ? CB_U8
+                               : form == CB_STATE_SCALES ? CB_F32
+                                                         : kind->dtype;
+        const cb_py_tensor other = {.dtype = dtype, .n = n};
+        if (read_state(r, i, s, param, is_alike ? kind : &other, &row->state[s]) < 0) return -1;
     }
     if (!is_half(param) || !cb_py_table_has_rest(self)) return 0;
     const cb_py_tensor *kind = self->half == CB_HALF_MASTER ? &whole : &bits;
@@ -233,7 +262,8 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, u
     if (PyErr_Occurred()) return -1;
     row.param = param.data;
     row.dtype = param.dtype;
-    if (self->is_matrix && param.rank == 2) row.height = param.shape[0], row.width = param.shape[1];
+    row.n = param.n;
+    (void)cb_py_table_see(self, param.rank, param.shape, &row); /* read_param has looked */
     if (gradient) {
         if (read_gradient(r, i, gradient, &param, &grad) < 0) return -1;
         const bool is_noisy = is_half(&param) && self->half == CB_HALF_STOCHASTIC;
@@ -241,8 +271,8 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, u
         if (read_numbers(r, i, self->n_number, counter + 1, &row) < 0) return -1;
         if (read_states(self, r, i, n_used, &param, &row) < 0) return -1;
         row.grad = grad.data;
-        row.n = param.n;
     } else {
+        row.n = 0;
         r->n_waiting++;
     }
     if (PyList_GET_SIZE(r->unfit) == 0) cb_tensor_table_set(self->core, i, &row);

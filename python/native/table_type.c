@@ -56,7 +56,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->kept = Py_NewRef(kept);
     self->n_rows = n_rows;
     self->seed = seed;
-    self->is_matrix = cb_optimizer_is_matrix(optimizer);
+    self->axes = cb_optimizer_axes(optimizer);
     while (cb_optimizer_state_name(optimizer, self->n_state)) self->n_state++;
     while (cb_optimizer_number_name(optimizer, self->n_number)) self->n_number++;
     if (parse_half(half, self) < 0) Py_CLEAR(self);
@@ -147,25 +147,25 @@ static int take_param(const cb_py_table *self, uint32_t i, PyObject *array, cb_p
 
 /* A state of a row, in its own form. */
 static int take_state(const cb_py_table *self, uint32_t s, uint32_t i, PyObject *array,
-                      const cb_py_view *param, void **out) {
+                      const cb_py_view *param, cb_optim_row *row) {
     const char *what = cb_optimizer_state_name(self->optimizer, s);
     const cb_state_kind kind = cb_optimizer_state_kind(self->optimizer, s);
+    const cb_dtype alike = is_half(param->dtype) ? CB_F32 : param->dtype;
     cb_py_view view;
     if (kind == CB_STATE_ALIKE) {
-        const cb_dtype alike = is_half(param->dtype) ? CB_F32 : param->dtype;
         if (take(self, i, what, array, param, alike, true, &view) < 0) return -1;
-        *out = view.data;
+        row->state[s] = view.data;
         return 0;
     }
-    const cb_dtype dtype = kind == CB_STATE_CODES  ? CB_U8
-                           : kind == CB_STATE_ROWS ? param->dtype
-                                                   : CB_F32;
-    const int64_t n = cb_numel(&param->shape);
-    const int64_t wanted = kind == CB_STATE_CODES  ? n
-                           : kind == CB_STATE_ROWS ? param->shape.dim[0]
-                                                   : (n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK;
+    const cb_dtype dtype = kind == CB_STATE_CODES    ? CB_U8
+                           : kind == CB_STATE_SCALES ? CB_F32
+                                                     : alike;
+    cb_optim_row whole = *row;
+    whole.n = cb_numel(&param->shape);
+    const int64_t wanted = cb_optimizer_state_size(self->optimizer, s, &whole);
+    if (whole.n == 0) return 0;
     if (cb_py_view_of(array, cb_py_table_name(self, i), &view) < 0) return -1;
-    *out = view.data;
+    row->state[s] = view.data;
     if (view.known_dtype && view.dtype == dtype && cb_numel(&view.shape) == wanted) {
         return check_layout(self, i, what, &view, true);
     }
@@ -208,7 +208,7 @@ static int read_columns(const cb_py_table *self, PyObject *params, PyObject *gra
 /* The quick way, for a row whose arrays leave nothing to say: false where there is. */
 static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row row) {
     PyObject *param = x->param[i];
-    if (self->is_matrix) return false;
+    if (self->axes != CB_AXES_NONE) return false;
     if (!cb_py_plain_array(param, true, &row.param, &row.dtype, &row.n)) return false;
     if (x->grad[i] == Py_None) {
         row.n = 0;
@@ -232,13 +232,12 @@ static int set_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row
     if (take_param(self, i, x->param[i], &param) < 0) return -1;
     row.param = param.data;
     row.dtype = param.dtype;
-    if (self->is_matrix && param.shape.rank != 2) {
+    if (!cb_py_table_see(self, param.shape.rank, param.shape.dim, &row)) {
         PyErr_Format(PyExc_ValueError, "%s has %d axes; %s steps matrices alone",
                      cb_py_table_name(self, i), param.shape.rank,
                      cb_optimizer_name(self->optimizer));
         return -1;
     }
-    if (self->is_matrix) row.height = param.shape.dim[0], row.width = param.shape.dim[1];
     if (x->grad[i] != Py_None) {
         if (take(self, i, "gradient", x->grad[i], &param, param.dtype, false, &view) < 0) return -1;
         row.grad = view.data;
@@ -247,7 +246,7 @@ static int set_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row
     for (uint32_t s = 0; s < self->n_state; s++) {
         PyObject *array = x->state[s][i];
         if (array == Py_None) continue;
-        if (take_state(self, s, i, array, &param, &row.state[s]) < 0) return -1;
+        if (take_state(self, s, i, array, &param, &row) < 0) return -1;
     }
     if (x->rest && x->rest[i] != Py_None) {
         const bool master = self->half == CB_HALF_MASTER;

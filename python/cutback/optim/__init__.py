@@ -31,6 +31,7 @@ from .algorithms import (
 from .averaged import ASGD, ScheduleFreeAdamW
 from .base import Optimizer
 from .extras import Outcome
+from .factored import Adafactor
 from .layerwise import LAMB
 from .matrices import Muon, NorMuon
 from .quantized import AdamW8bit
@@ -43,6 +44,7 @@ __all__ = [
     "SGD",
     "AdEMAMix",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",

@@ -22,6 +22,7 @@ from .state import (
     count,
     find_group,
     fitting,
+    has_form,
     kind_of,
     loaded,
     zeros,
@@ -144,7 +145,8 @@ class Optimizer(_InTheCore):
 
     def _wanted(self, kind: Kind, states: Sequence[str]) -> Sequence[str]:
         """What a parameter has in a group with these states."""
-        return (*states, self._rest) if self._rest and kind[1].name in HALVES else states
+        wanted = [state for state in states if has_form(kind, self._form(state))]
+        return [*wanted, self._rest] if self._rest and kind[1].name in HALVES else wanted
 
     def _row(self, options: Mapping[str, Any]) -> Row:
         """The options of a group as the core's row: in the same order, ``betas`` as two.

@@ -48,15 +48,24 @@ def kind_of(param: Kind, form: str) -> Kind:
     """Shape and type of a state in this form (``cb_state_kind``, or what halves keep) beside a
     parameter."""
     shape, dtype = param
+    whole = np.dtype(np.float32) if dtype.name in HALVES else dtype
     if form == "codes":
         return shape, np.dtype(np.uint8)
     if form == "remainder":
         return shape, np.dtype(np.uint16)
     if form == "rows":
-        return shape[:1], dtype
+        return shape[:-1], whole
+    if form == "columns":
+        return (*shape[:-2], *shape[-1:]), whole
     if form == "scales":
         return (-(-math.prod(shape) // BLOCK),), np.dtype(np.float32)
-    return shape, np.dtype(np.float32) if dtype.name in HALVES else dtype
+    return shape, whole
+
+
+def has_form(param: Kind, form: str) -> bool:
+    """Whether such a parameter has a state in this form."""
+    is_matrix = len(param[0]) > 1
+    return is_matrix if form in ("rows", "columns") else not (form == "whole" and is_matrix)
 
 
 def bytes_of(kind: Kind) -> int:

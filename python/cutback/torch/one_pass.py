@@ -379,17 +379,17 @@ class Counting(OnePass):
         """What the numbers that are kept begin with."""
         return ()
 
-    def _needed(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The states that a parameter of the group has, in PyTorch's order."""
+    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
+        """The states that this parameter of the group has, in PyTorch's order."""
         return self._keys
 
     def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         """As PyTorch does."""
-        if self.half is not None and {"step", *self._kept, *self._needed(group)} <= set(state):
+        if self.half is not None and {"step", *self._kept, *self._needed(group, p)} <= set(state):
             return {**state, **self._rest(p)}
         if state:
             raise NotOursError(f"a state has {' and '.join(state)} alone")
         dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         numbers = {"step": 0.0, **dict(zip(self._kept, self._first_numbers(group), strict=True))}
         state = {key: torch.tensor(x, dtype=dtype, device="cpu") for key, x in numbers.items()}
-        return state | {key: self._zeros(p, key) for key in self._needed(group)} | self._rest(p)
+        return state | {key: self._zeros(p, key) for key in self._needed(group, p)} | self._rest(p)

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from .. import _native
 from .. import optim as arrays
+from ..optim.factored import adafactor_row
 from ..optim.matrices import match_rms
 from ..optim.recorded import Recorded
 from .one_pass import Counting, Known, NotOursError, OnePass
 
-__all__ = ["ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam",
-           "RAdam", "RMSprop", "Rprop", "foreach"]  # fmt: skip
+__all__ = ["ASGD", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon",
+           "NAdam", "RAdam", "RMSprop", "Rprop", "foreach"]  # fmt: skip
 
 
 class Adam(Counting, torch.optim.Adam):
@@ -39,7 +40,7 @@ class Adam(Counting, torch.optim.Adam):
             raise NotOursError("groups differ in decoupled_weight_decay")
         return "adamw" if kinds.pop() else "adam"
 
-    def _needed(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
         return self._keys if group["amsgrad"] else self._keys[:2]
 
 
@@ -164,7 +165,7 @@ class RMSprop(Counting, torch.optim.RMSprop):
     def _native_name(self) -> str:
         return "rmsprop_centered" if self._centered() else "rmsprop"
 
-    def _needed(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
         buffer = ("momentum_buffer",) if group["momentum"] > 0 else ()
         return "square_avg", *buffer, *(("grad_avg",) if group["centered"] else ())
 
@@ -216,6 +217,31 @@ class Muon(OnePass, torch.optim.Muon):
 
     def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         return {**state, "momentum_buffer": self._zeros(p, "momentum_buffer")}
+
+
+class Adafactor(Counting, torch.optim.Adafactor):
+    """``torch.optim.Adafactor`` in three passes over all tensors at once. ``eps[0]`` None is each
+    parameter's spacing of numbers, where PyTorch takes the first parameter's for its group."""
+
+    _torch = torch.optim.Adafactor
+    _keys = ("row_var", "col_var", "variance")
+
+    def _native_name(self) -> str:
+        return "adafactor"
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        flags = {key: bool(group[key]) for key in ("maximize",)}
+        return adafactor_row("Adafactor", {**group, "lr": float(group["lr"]), **flags})
+
+    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
+        return self._keys[:2] if p.dim() > 1 else self._keys[2:]
+
+    def _zeros(self, p: Tensor, key: str) -> Tensor:
+        shape = list(p.shape)
+        if key not in ("row_var", "col_var"):
+            return super()._zeros(p, key)
+        shape[-1 if key == "row_var" else -2] = 1
+        return torch.zeros(shape, dtype=self._type_of(p, key), device=p.device)
 
 
 def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Optimizer]:

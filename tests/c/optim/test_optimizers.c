@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* Whether all states are arrays like the parameter; others have tests of their own. */
-static bool is_alike(const cb_optimizer *o) { return o->kind == NULL && !o->is_matrix; }
+static bool is_alike(const cb_optimizer *o) { return o->kind == NULL && !o->axes; }
 
 /* Two groups of numbers that every range allows: flags off, flags on. Nesterov's momentum, which
  * asks for more, is left out. */

@@ -1,0 +1,308 @@
+/* Three passes over the gradients, each a parallel region over all rows, since what an element
+ * needs depends on all others of its tensor: first the squares' sums by rows and columns, and the
+ * size of the weights; then the size of the update; then the update itself, which is computed anew,
+ * as keeping it would take an array as large as the parameter.
+ *
+ * The first pass goes by bands of whole lines of a matrix, or of many small matrices, each with
+ * sums of its columns of its own; the others by pieces of elements. Both are cut by shape alone,
+ * and what they sum is added in their order. */
+#include "factored.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../base/cpu.h"
+#include "extras.h"
+#include "halves.h"
+
+#define BAND ((int64_t)1 << 16)   /* elements of a band, at least ... */
+#define LEAST_LINES ((int64_t)64) /* ... and lines, so that sums of columns are few */
+#define PIECE ((int64_t)1 << 14)  /* elements, a multiple of CB_EXTRAS_BLOCK */
+enum { LANES = CB_FACTORED_LANES };
+enum { ROWS, COLUMNS, WHOLE }; /* states */
+
+extern const cb_factored_fns cb_factored_fns_baseline;
+#if defined(__x86_64__)
+extern const cb_factored_fns cb_factored_fns_avx2, cb_factored_fns_avx512;
+static const cb_factored_fns *const tables[CB_ISA_COUNT] = {
+    &cb_factored_fns_baseline, &cb_factored_fns_avx2, &cb_factored_fns_avx512};
+#else
+static const cb_factored_fns *const tables[CB_ISA_COUNT] = {&cb_factored_fns_baseline};
+#endif
+
+typedef struct shape { /* of a row, and how it is cut; lines is 0 where it has no matrices */
+    int64_t lines, height, width;
+    int64_t matrices, bands; /* of a band: matrices where they are small, else 1; of a matrix */
+    int64_t n_bands, n_pieces;
+} shape;
+
+typedef struct place { /* of a row in scratch, counted in doubles */
+    int64_t band, piece, line, column;
+} place;
+
+typedef struct region {
+    const cb_optim_table *table;
+    const cb_factored_fns *f;
+    cb_factored *of; /* [n_rows] */
+    place *at;       /* [n_rows + 1] */
+    double *weights; /* [bands] sums of squares */
+    double *size;    /* [pieces] of updates */
+    double *line;    /* [lines] sums of squares, then what columns are multiplied by */
+    double *column;  /* [bands, or matrices in them][width] sums of squares */
+} region;
+
+static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static shape shape_of(const cb_optim_row *row) {
+    shape s = {.height = row->height, .width = row->width, .n_pieces = div_up(row->n, PIECE)};
+    s.n_bands = s.n_pieces;
+    if (row->n == 0 || row->height == 0) return s;
+    const int64_t each = row->height * row->width, all = row->n / each;
+    s.lines = row->n / row->width;
+    s.matrices = each < BAND ? BAND / each : 1;
+    const int64_t lines = div_up(BAND, row->width);
+    s.bands = each < BAND ? 1 : div_up(row->height, lines < LEAST_LINES ? LEAST_LINES : lines);
+    s.n_bands = div_up(all, s.matrices) * s.bands;
+    return s;
+}
+
+/* Where the next row's part of scratch begins. */
+static place after(place at, const cb_optim_row *row) {
+    const shape s = shape_of(row);
+    const int64_t matrices = s.lines ? s.lines / s.height : 0;
+    return (place){at.band + s.n_bands, at.piece + s.n_pieces, at.line + s.lines,
+                   at.column + matrices * s.bands * s.width};
+}
+
+size_t cb_factored_scratch(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows) {
+    place end = {0};
+    (void)o;
+    for (uint32_t i = 0; i < n_rows; i++) end = after(end, &rows[i]);
+    return n_rows * sizeof(cb_factored) + (n_rows + (size_t)1) * sizeof(place) +
+           (size_t)(end.band + end.piece + end.line + end.column) * sizeof(double);
+}
+
+static double fold(double *sum) {
+    for (int half = LANES / 2; half; half /= 2) {
+        for (int k = 0; k < half; k++) sum[k] += sum[k + half];
+    }
+    return sum[0];
+}
+
+/* ---- elements, whatever type they are of ----------------------------------------------------- */
+
+typedef void (*run_fn)(const region *r, uint32_t at_row, const cb_optim_row *row, int64_t at,
+                       int64_t n, double *sum);
+
+/* Elements of a row as f32 or f64, in runs of at most CB_EXTRAS_BLOCK. */
+static void in_runs(const region *r, uint32_t i, int64_t at, int64_t n, run_fn run, double *sum) {
+    const cb_optim_row *row = &r->table->rows[i];
+    const bool halves = cb_optim_is_half(row->dtype);
+    cb_halves_room room;
+    for (int64_t end = at + n; at < end; at += CB_EXTRAS_BLOCK) {
+        const int64_t some = least(end - at, CB_EXTRAS_BLOCK);
+        const cb_optim_row whole = halves ? cb_halves_open(row, at, some, &room) : *row;
+        run(r, i, &whole, at, some, sum);
+    }
+}
+
+/* The row whose part of all bands, or pieces, the task is. */
+static uint32_t row_at(const region *r, int64_t task, bool is_band) {
+    uint32_t low = 0, high = r->table->n_rows;
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if ((is_band ? r->at[middle].band : r->at[middle].piece) <= task) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+/* ---- sums of squares ------------------------------------------------------------------------- */
+
+static void move_run(const region *r, uint32_t i, const cb_optim_row *row, int64_t at, int64_t n,
+                     double *weights) {
+    r->f->move(&r->of[i], row, at, n, weights);
+}
+
+/* Lines of a matrix, to its sums of columns. */
+static void add_lines(const region *r, uint32_t i, int64_t from, int64_t to, double *column,
+                      double *weights) {
+    const cb_optim_row *row = &r->table->rows[i];
+    const bool halves = cb_optim_is_half(row->dtype);
+    const int64_t width = row->width, most = halves ? CB_EXTRAS_BLOCK : width;
+    cb_halves_room room;
+    memset(column, 0, (size_t)width * sizeof *column);
+    for (int64_t k = from; k < to; k++) {
+        double sum = 0;
+        for (int64_t done = 0; done < width; done += most) {
+            const int64_t at = k * width + done, n = least(width - done, most);
+            const cb_optim_row whole = halves ? cb_halves_open(row, at, n, &room) : *row;
+            sum += r->f->squares(&r->of[i], &whole, at, n, column + done, weights);
+        }
+        r->line[r->at[i].line + k] = sum;
+    }
+}
+
+static void band_task(void *user, int64_t task, int thread) {
+    const region *r = user;
+    const uint32_t i = row_at(r, task, true);
+    const cb_optim_row *row = &r->table->rows[i];
+    const shape s = shape_of(row);
+    const int64_t band = task - r->at[i].band;
+    double weights[LANES] = {0}, *column = r->column + r->at[i].column;
+    (void)thread;
+    if (s.lines == 0) {
+        in_runs(r, i, band * PIECE, least(PIECE, row->n - band * PIECE), move_run, weights);
+    } else if (s.bands > 1) {
+        const int64_t each = div_up(s.height, s.bands), from = band % s.bands * each;
+        const int64_t first = band / s.bands * s.height;
+        add_lines(r, i, first + least(from, s.height), first + least(from + each, s.height),
+                  column + band * s.width, weights);
+    } else {
+        const int64_t all = s.lines / s.height, end = least((band + 1) * s.matrices, all);
+        for (int64_t k = band * s.matrices; k < end; k++)
+            add_lines(r, i, k * s.height, (k + 1) * s.height, column + k * s.width, weights);
+    }
+    r->weights[task] = fold(weights);
+}
+
+static double read_as(cb_dtype dtype, const void *data, int64_t i) {
+    return dtype == CB_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
+}
+
+/* What was there before moves by a share towards the mean of squares. */
+static double move_mean(cb_dtype dtype, void *data, int64_t i, double mean, double share) {
+    const double old = read_as(dtype, data, i);
+    const double new = share < 0.5 ? old + share *(mean - old) : mean - (1 - share) * (mean - old);
+    if (dtype == CB_F32) ((float *)data)[i] = (float)new;
+    else ((double *)data)[i] = new;
+    return read_as(dtype, data, i);
+}
+
+/* The means of one matrix, and what the columns' are multiplied by in each line. */
+static void finish_matrix(const region *r, uint32_t i, const shape *s, int64_t matrix) {
+    const cb_optim_row *row = &r->table->rows[i];
+    const cb_factored *f = &r->of[i];
+    const cb_dtype dtype = cb_optim_dtype(row);
+    double *line = r->line + r->at[i].line + matrix * s->height, all = 0;
+    const double *column = r->column + r->at[i].column + matrix * s->bands * s->width;
+    for (int64_t k = 0; k < s->height; k++) {
+        line[k] = move_mean(dtype, row->state[ROWS], matrix * s->height + k,
+                            line[k] / (double)s->width, f->share);
+        all += line[k];
+    }
+    const double mean = all / (double)s->height, by = mean < f->least ? f->least : mean;
+    for (int64_t k = 0; k < s->height; k++) line[k] /= by; /* NaN stays */
+    for (int64_t j = 0; j < s->width; j++) {
+        double sum = 0;
+        for (int64_t k = 0; k < s->bands; k++) sum += column[k * s->width + j];
+        move_mean(dtype, row->state[COLUMNS], matrix * s->width + j, sum / (double)s->height,
+                  f->share);
+    }
+}
+
+static void finish_task(void *user, int64_t task, int thread) {
+    const region *r = user;
+    const uint32_t i = (uint32_t)task;
+    const cb_optim_row *row = &r->table->rows[i];
+    const shape s = shape_of(row);
+    double weights = 0;
+    (void)thread;
+    if (row->n == 0) return;
+    for (int64_t k = 0; s.lines && k < s.lines / s.height; k++) finish_matrix(r, i, &s, k);
+    for (int64_t k = r->at[i].band; k < r->at[i + 1].band; k++) weights += r->weights[k];
+    r->of[i].rate *= fmax(r->of[i].least_size, sqrt(weights / (double)row->n));
+}
+
+/* ---- updates --------------------------------------------------------------------------------- */
+
+typedef struct stretch { /* elements of one line, or of a row without matrices */
+    int64_t n;
+    double line;
+    const char *column;
+} stretch;
+
+static stretch stretch_at(const region *r, uint32_t i, int64_t at, int64_t n) {
+    const cb_optim_row *row = &r->table->rows[i];
+    const size_t size = cb_dtype_size(cb_optim_dtype(row));
+    if (row->height == 0) return (stretch){n, 1, (char *)row->state[WHOLE] + (size_t)at * size};
+    const int64_t k = at / row->width, j = at % row->width;
+    const size_t column = (size_t)(k / row->height * row->width + j);
+    return (stretch){least(row->width - j, n), r->line[r->at[i].line + k],
+                     (char *)row->state[COLUMNS] + column * size};
+}
+
+static void measure_run(const region *r, uint32_t i, const cb_optim_row *row, int64_t at, int64_t n,
+                        double *sum) {
+    for (int64_t done = 0; done < n;) {
+        const stretch s = stretch_at(r, i, at + done, n - done);
+        r->f->measure(&r->of[i], row, at + done, s.n, s.line, s.column, sum);
+        done += s.n;
+    }
+}
+
+static void measure_task(void *user, int64_t task, int thread) {
+    const region *r = user;
+    const uint32_t i = row_at(r, task, false);
+    const int64_t at = (task - r->at[i].piece) * PIECE;
+    double sum[LANES] = {0};
+    (void)thread;
+    in_runs(r, i, at, least(PIECE, r->table->rows[i].n - at), measure_run, sum);
+    r->size[task] = fold(sum);
+}
+
+/* The last pass writes what it was given, so halves are put back and extras follow. */
+static void apply_run(const region *r, uint32_t i, const cb_optim_row *row, int64_t at, int64_t n,
+                      double *none) {
+    const cb_optim_row *given = &r->table->rows[i];
+    (void)none;
+    for (int64_t done = 0; done < n;) {
+        const stretch s = stretch_at(r, i, at + done, n - done);
+        r->f->apply(&r->of[i], row, at + done, s.n, s.line, s.column);
+        done += s.n;
+    }
+    if (r->table->extras) cb_extras_of(r->table, i, row, at, n);
+    if (cb_optim_is_half(given->dtype)) cb_halves_close(given, row, at, n);
+}
+
+static void apply_task(void *user, int64_t task, int thread) {
+    const region *r = user;
+    const uint32_t i = row_at(r, task, false);
+    const int64_t at = (task - r->at[i].piece) * PIECE;
+    (void)thread;
+    in_runs(r, i, at, least(PIECE, r->table->rows[i].n - at), apply_run, NULL);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+static region region_of(const cb_optim_table *table, cb_factored_fn of) {
+    region r = {.table = table, .f = tables[cb_cpu_kernel_isa()], .of = table->scratch};
+    r.at = (place *)(void *)(r.of + table->n_rows);
+    r.at[0] = (place){0};
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        const cb_optim_row *row = &table->rows[i];
+        r.of[i] = of(table->hyper + (size_t)row->group * table->n_hyper, row);
+        r.of[i].scale *= table->grad_factor;
+        r.at[i + 1] = after(r.at[i], row);
+    }
+    const place end = r.at[table->n_rows];
+    r.weights = (double *)(void *)(r.at + table->n_rows + 1);
+    r.size = r.weights + end.band;
+    r.line = r.size + end.piece;
+    r.column = r.line + end.line;
+    return r;
+}
+
+void cb_step_factored(const cb_optim_table *table, cb_threads *pool, cb_factored_fn of) {
+    region r = region_of(table, of);
+    cb_parallel(pool, r.at[table->n_rows].band, band_task, &r);
+    cb_parallel(pool, table->n_rows, finish_task, &r);
+    cb_parallel(pool, r.at[table->n_rows].piece, measure_task, &r);
+    for (uint32_t i = 0; i < table->n_rows; i++) {
+        double sum = 0;
+        for (int64_t k = r.at[i].piece; k < r.at[i + 1].piece; k++) sum += r.size[k];
+        if (sum > 0) r.of[i].rate /= fmax(1, sqrt(sum / (double)table->rows[i].n) / r.of[i].most);
+    }
+    cb_parallel(pool, r.at[table->n_rows].piece, apply_task, &r);
+}

@@ -1,0 +1,54 @@
+/* The loops of factored.h, compiled once for each instruction set (cmake/kernels.cmake). Sums have
+ * as many lanes, in double, on all of them, so all give the same bits. */
+#include "factored.h"
+
+#include <math.h>
+
+#define INLINE static inline __attribute__((always_inline))
+enum { LANES = CB_FACTORED_LANES };
+
+static double fold(double *sum) {
+    for (int half = LANES / 2; half; half /= 2) {
+        for (int k = 0; k < half; k++) sum[k] += sum[k + half];
+    }
+    return sum[0];
+}
+
+#define real float
+#define square_root sqrtf
+#define NAME(x) x##_f32
+#include "factored_impl.h"
+#undef real
+#undef square_root
+#undef NAME
+#define real double
+#define square_root sqrt
+#define NAME(x) x##_f64
+#include "factored_impl.h"
+#define OF_TYPE(it, ...) (row->dtype == CB_F32 ? it##_f32(__VA_ARGS__) : it##_f64(__VA_ARGS__))
+
+static double squares(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                      double *column, double *weights) {
+    return OF_TYPE(squares, f, row, at, n, column, weights);
+}
+
+static void move(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                 double *weights) {
+    OF_TYPE(move, f, row, at, n, weights);
+}
+
+static void measure(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                    double line, const void *column, double *sum) {
+    OF_TYPE(measure, f, row, at, n, line, column, sum);
+}
+
+static void apply(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n, double line,
+                  const void *column) {
+    OF_TYPE(apply, f, row, at, n, line, column);
+}
+
+#define PASTE(isa) cb_factored_fns_##isa
+#define TABLE_OF(isa) PASTE(isa)
+extern const cb_factored_fns TABLE_OF(CB_KERN_ISA);
+const cb_factored_fns TABLE_OF(CB_KERN_ISA) = {
+    .squares = squares, .move = move, .measure = measure, .apply = apply};
