@@ -387,14 +387,13 @@ typedef enum cb_state_kind {
     CB_STATE_ROWS,      /* of the parameter's type: one for each row of its matrices, ... */
     CB_STATE_COLUMNS,   /* ... one for each column of them, ... */
     CB_STATE_WHOLE,     /* ... or one for each element of a parameter without matrices */
+    CB_STATE_LEFT,      /* two square matrices of a matrix's height, ... */
+    CB_STATE_RIGHT,     /* ... or width, where these are no longer than the group says */
     CB_STATE_KIND_COUNT
 } cb_state_kind;
-typedef enum cb_axes {                   /* the matrices that an optimizer sees in a parameter */
-                       CB_AXES_NONE = 0, /* it steps elements */
-                       CB_AXES_TWO,      /* the parameter is a matrix; others are refused */
-                       CB_AXES_LAST,     /* the last two axes; fewer are no matrix */
-                       CB_AXES_COUNT
-} cb_axes;
+/* The matrices that an optimizer sees in a parameter: none; it is one, and others are refused; its
+ * last two axes; its first axis by all others. Of fewer than two axes the last two see none. */
+typedef enum cb_axes { CB_AXES_NONE, CB_AXES_TWO, CB_AXES_LAST, CB_AXES_FIRST } cb_axes;
 typedef struct cb_optim_row cb_optim_row;
 typedef struct cb_optimizer cb_optimizer;
 CB_API const cb_optimizer *cb_optimizer_find(const char *name); /* NULL: there is none */
@@ -405,9 +404,10 @@ CB_API const char *cb_optimizer_state_name(const cb_optimizer *optimizer, uint32
 CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API cb_state_kind cb_optimizer_state_kind(const cb_optimizer *optimizer, uint32_t i);
 CB_API cb_axes cb_optimizer_axes(const cb_optimizer *optimizer);
-/* Elements of a state beside a row, whose n, height and width are set; 0: it has none. */
+/* Elements of a state beside a row, whose n, height and width are set, of a group with these
+ * numbers; 0: it has none. */
 CB_API int64_t cb_optimizer_state_size(const cb_optimizer *optimizer, uint32_t i,
-                                       const cb_optim_row *row);
+                                       const double *hyper, const cb_optim_row *row);
 /* How many of its states, counted from the first, a group with this row has. */
 CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
 /* For each parameter some keep up to CB_MAX_NUMBERS numbers as well: their names, and what they are

@@ -75,9 +75,11 @@ static place after(place at, const cb_optim_row *row) {
                    at.column + matrices * s.bands * s.width};
 }
 
-size_t cb_factored_scratch(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows) {
+size_t cb_factored_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
+                           uint32_t n_rows) {
     place end = {0};
     (void)o;
+    (void)hyper;
     for (uint32_t i = 0; i < n_rows; i++) end = after(end, &rows[i]);
     return n_rows * sizeof(cb_factored) + (n_rows + (size_t)1) * sizeof(place) +
            (size_t)(end.band + end.piece + end.line + end.column) * sizeof(double);

@@ -20,7 +20,8 @@ typedef cb_factored (*cb_factored_fn)(const double *hyper, const cb_optim_row *r
 /* The step of an optimizer with the states row, column and, of parameters without matrices, whole.
  */
 void cb_step_factored(const cb_optim_table *table, cb_threads *pool, cb_factored_fn of);
-size_t cb_factored_scratch(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows);
+size_t cb_factored_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
+                           uint32_t n_rows);
 
 /* Builds for each instruction set (kern_factored.c), for n elements of a row from `at` on, of f32
  * or f64. A mean of squares for element i is line * column[i]. */

@@ -48,19 +48,28 @@ size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_ro
                                      : cb_dtype_size(cb_optim_dtype(row));
 }
 
-int64_t cb_optimizer_state_size(const cb_optimizer *o, uint32_t i, const cb_optim_row *row) {
+/* Elements of a state in two squares of a side, unless that is too long. */
+static int64_t squares_of(const cb_optimizer *o, const double *hyper, int64_t side) {
+    return (double)side <= hyper[o->most_side] ? 2 * side * side : 0;
+}
+
+int64_t cb_optimizer_state_size(const cb_optimizer *o, uint32_t i, const double *hyper,
+                                const cb_optim_row *row) {
     const bool is_matrix = row->height > 0 && row->width > 0;
     switch (o->kind ? o->kind[i] : CB_STATE_ALIKE) {
         case CB_STATE_SCALES: return (row->n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK;
         case CB_STATE_ROWS: return is_matrix ? row->n / row->width : 0;
         case CB_STATE_COLUMNS: return is_matrix ? row->n / row->height : 0;
+        case CB_STATE_LEFT: return is_matrix ? squares_of(o, hyper, row->height) : 0;
+        case CB_STATE_RIGHT: return is_matrix ? squares_of(o, hyper, row->width) : 0;
         case CB_STATE_WHOLE: return is_matrix ? 0 : row->n;
         default: return row->n;
     }
 }
 
-uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_row *row) {
-    return (uint64_t)cb_optimizer_state_size(o, i, row) * cb_optim_state_align(o, i, row);
+uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const double *hyper,
+                              const cb_optim_row *row) {
+    return (uint64_t)cb_optimizer_state_size(o, i, hyper, row) * cb_optim_state_align(o, i, row);
 }
 
 size_t cb_optim_rest_size(const cb_optim_row *row) {
@@ -84,26 +93,27 @@ static part part_of(const char *name, const void *data, size_t size, int64_t n) 
     return (part){.name = name, .data = data, .align = size, .bytes = (uint64_t)n * size};
 }
 
-static uint32_t list_parts(const cb_optimizer *o, const cb_optim_row *row, uint32_t n_used,
+static uint32_t list_parts(const cb_optimizer *o, const double *hyper, const cb_optim_row *row,
                            part *out) {
+    const uint32_t n_used = cb_optimizer_n_used(o, hyper);
     const size_t size = cb_dtype_size(row->dtype), rest = cb_optim_rest_size(row);
     uint32_t n = 0;
     out[n++] = part_of("param", row->param, size, row->n);
     out[n++] = part_of("grad", row->grad, size, row->n);
     for (uint32_t k = 0; k < n_used; k++) {
-        if (!cb_optimizer_state_size(o, k, row)) continue;
+        if (!cb_optimizer_state_size(o, k, hyper, row)) continue;
         out[n] = part_of(o->state[k], row->state[k], cb_optim_state_align(o, k, row), 0);
-        out[n++].bytes = cb_optim_state_bytes(o, k, row);
+        out[n++].bytes = cb_optim_state_bytes(o, k, hyper, row);
     }
     if (rest) out[n++] = part_of(cb_optim_rest_name(row), row->rest, rest, row->n);
     return n;
 }
 
 /* The arrays of a row of elements: there, aligned, and none in the memory of another. */
-static cb_status check_arrays(const cb_optimizer *o, const cb_optim_row *row, uint32_t n_used,
+static cb_status check_arrays(const cb_optimizer *o, const double *hyper, const cb_optim_row *row,
                               uint32_t i, cb_error *err) {
     part all[3 + CB_MAX_STATES];
-    const uint32_t n = list_parts(o, row, n_used, all);
+    const uint32_t n = list_parts(o, hyper, row, all);
     for (uint32_t k = 0; k < n; k++) {
         const uintptr_t at = (uintptr_t)all[k].data;
         if (!at) {
@@ -184,7 +194,7 @@ cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uin
             o->name, i, (long long)row->n, (long long)row->height, (long long)row->width);
     }
     const double *hyper = x->hyper + (size_t)row->group * x->n_hyper;
-    return check_arrays(o, row, cb_optimizer_n_used(o, hyper), i, err);
+    return check_arrays(o, hyper, row, i, err);
 }
 
 cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x, cb_error *err) {
@@ -213,7 +223,7 @@ cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const doubl
     CB_TRY(cb_optimizer_check(o, hyper, n_groups, err));
     CB_TRY(cb_optim_check_sizes(o, &x, err));
     for (uint32_t i = 0; i < n_rows; i++) CB_TRY(cb_optim_check_row(o, &x, i, err));
-    if (cb_optim_scratch(o, rows, n_rows)) {
+    if (cb_optim_scratch(o, hyper, rows, n_rows)) {
         return cb_fail(err, CB_UNSUPPORTED,
                        "%s needs memory beside the arrays of its step; it steps arrays outside of "
                        "compiled steps",

@@ -45,6 +45,7 @@ struct cb_optimizer {
     bool has_halves;           /* rows of halves are stepped, though there are no factors */
     bool multiplies;           /* steps need products */
     cb_axes axes;
+    uint32_t most_side; /* the number that says how long sides with CB_STATE_LEFT or _RIGHT are */
     /* How many of the states, counted from the first, a group with this row has; NULL: all. */
     uint32_t (*n_used)(const double *hyper);
     /* Numbers that a parameter keeps beside t: what they are after step t, made of what they were
@@ -61,12 +62,13 @@ struct cb_optimizer {
     void (*factors)(const double *hyper, const cb_optim_row *row, double *factor);
     int formula;
     /* Bytes that a step of these rows needs beside them; NULL: none. */
-    size_t (*scratch)(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows);
+    size_t (*scratch)(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
+                      uint32_t n_rows);
 };
 
-static inline size_t cb_optim_scratch(const cb_optimizer *o, const cb_optim_row *rows,
-                                      uint32_t n_rows) {
-    return o->scratch ? o->scratch(o, rows, n_rows) : 0;
+static inline size_t cb_optim_scratch(const cb_optimizer *o, const double *hyper,
+                                      const cb_optim_row *rows, uint32_t n_rows) {
+    return o->scratch ? o->scratch(o, hyper, rows, n_rows) : 0;
 }
 
 static inline bool cb_optim_is_half(cb_dtype dtype) { return dtype == CB_F16 || dtype == CB_BF16; }
@@ -76,7 +78,8 @@ static inline cb_dtype cb_optim_dtype(const cb_optim_row *row) {
 }
 
 /* Bytes of a state of a row, and what its address is a multiple of. */
-uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const cb_optim_row *row);
+uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const double *hyper,
+                              const cb_optim_row *row);
 size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_row *row);
 
 /* Bytes of an element of what a row of halves keeps besides, 0: nothing; and its name. */

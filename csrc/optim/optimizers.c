@@ -13,7 +13,8 @@ static const cb_optimizer *const known[] = {
     &cb_optimizer_adopt,      &cb_optimizer_asgd,
     &cb_optimizer_rprop,      &cb_optimizer_schedule_free,
     &cb_optimizer_adamw_8bit, &cb_optimizer_muon,
-    &cb_optimizer_normuon,    &cb_optimizer_adafactor};
+    &cb_optimizer_normuon,    &cb_optimizer_adafactor,
+    &cb_optimizer_soap};
 #define N_KNOWN (sizeof known / sizeof known[0])
 
 const cb_optimizer *cb_optimizer_at(uint32_t i) { return i < N_KNOWN ? known[i] : NULL; }

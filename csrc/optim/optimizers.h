@@ -24,5 +24,6 @@ extern const cb_optimizer cb_optimizer_muon, cb_optimizer_normuon; /* m; v, one 
 extern const cb_optimizer cb_optimizer_sgd; /* momentum_buffer with momentum */
 /* row_var and col_var, or variance */
 extern const cb_optimizer cb_optimizer_adafactor;
+extern const cb_optimizer cb_optimizer_soap; /* m, v; left and right, two squares each */
 
 #endif

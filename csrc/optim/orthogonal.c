@@ -76,9 +76,11 @@ static size_t most_of(const cb_optim_row *row) {
     return n ? n : 1;
 }
 
-size_t cb_orthogonal_scratch(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows) {
+size_t cb_orthogonal_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
+                             uint32_t n_rows) {
     size_t wanted = 64;
     (void)o;
+    (void)hyper;
     for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i].n == 0) continue;
         const size_t most = most_of(&rows[i]);

@@ -20,6 +20,7 @@ typedef cb_orthogonal (*cb_orthogonal_fn)(const double *hyper, const cb_optim_ro
 
 /* The step of an optimizer with the states m and, where a group has rows, v. */
 void cb_step_orthogonal(const cb_optim_table *table, cb_threads *pool, cb_orthogonal_fn of);
-size_t cb_orthogonal_scratch(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows);
+size_t cb_orthogonal_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
+                             uint32_t n_rows);
 
 #endif

@@ -28,7 +28,7 @@ struct cb_tensor_table {
     bool stale;        /* spans and row checks are not those of the rows as they are */
     bool moved;        /* some gradient is to be looked at */
     cb_optim_row *row; /* [n_rows] */
-    uint8_t *n_used;   /* [n_rows] states that a row had when it was checked */
+    uint8_t *states;   /* [n_rows] that a row had when it was checked: states_of */
     bool *row_moved;   /* [n_rows] its gradient is to be looked at */
     span *written;     /* [n_rows * (1 + n_state + N_MORE)] */
     void *scratch;     /* of a step */
@@ -48,11 +48,11 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
     const size_t n = n_rows;
     cb_tensor_table *x = CB_NEW(&arena, cb_tensor_table, 1);
     cb_optim_row *row = CB_NEW(&arena, cb_optim_row, n);
-    uint8_t *n_used = CB_NEW(&arena, uint8_t, n);
+    uint8_t *states = CB_NEW(&arena, uint8_t, n);
     bool *row_moved = CB_NEW(&arena, bool, n);
     cb_extra_row *extra = CB_NEW(&arena, cb_extra_row, n);
     span *written = CB_NEW(&arena, span, n * (1 + o->n_state + N_MORE));
-    if (!x || !row || !n_used || !row_moved || !extra || !written) {
+    if (!x || !row || !states || !row_moved || !extra || !written) {
         cb_arena_free(&arena);
         return cb_no_memory(err);
     }
@@ -67,7 +67,7 @@ cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool, const cb_optimi
                            .n_rows = n_rows,
                            .stale = true,
                            .row = row,
-                           .n_used = n_used,
+                           .states = states,
                            .row_moved = row_moved,
                            .extra = extra,
                            .written = written};
@@ -154,6 +154,16 @@ static cb_status make_room(cb_tensor_table *x, void **block, size_t *n, size_t w
     return CB_OK;
 }
 
+/* Which states a row has, as bits where they are of several forms, else how many. */
+static uint8_t states_of(const cb_optimizer *o, const double *hyper, const cb_optim_row *row) {
+    const uint32_t n_used = cb_optimizer_n_used(o, hyper);
+    uint32_t bits = 0;
+    if (!o->kind) return (uint8_t)n_used;
+    for (uint32_t k = 0; k < n_used; k++)
+        bits |= (uint32_t)(cb_optimizer_state_size(o, k, hyper, row) > 0) << k;
+    return (uint8_t)bits;
+}
+
 /* Checks every row, and that no two share memory that is written. */
 static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     const cb_optimizer *o = x->optimizer;
@@ -164,12 +174,12 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
         const cb_optim_row *row = &x->row[i];
         CB_TRY(cb_optim_check_row(o, view, i, err));
         x->row_moved[i] = true;
-        x->n_used[i] =
-            (uint8_t)cb_optimizer_n_used(o, view->hyper + (size_t)row->group * o->n_hyper);
+        const double *hyper = view->hyper + (size_t)row->group * o->n_hyper;
+        x->states[i] = states_of(o, hyper, row);
         if (row->n == 0) continue;
         add_span(x, i, 0, row->param, (uint64_t)row->n * cb_dtype_size(row->dtype));
-        for (uint32_t k = 0; k < x->n_used[i]; k++) {
-            const uint64_t bytes = cb_optim_state_bytes(o, k, row);
+        for (uint32_t k = 0; k < cb_optimizer_n_used(o, hyper); k++) {
+            const uint64_t bytes = cb_optim_state_bytes(o, k, hyper, row);
             if (bytes) add_span(x, i, 1 + k, row->state[k], bytes);
         }
         if (cb_optim_rest_size(row))
@@ -186,7 +196,7 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
                        "memory of its own",
                        o->name, name_of(x, a), a->row, name_of(x, b), b->row);
     }
-    const size_t wanted = cb_optim_scratch(x->optimizer, x->row, x->n_rows);
+    const size_t wanted = cb_optim_scratch(o, view->hyper, x->row, x->n_rows);
     CB_TRY(make_room(x, &x->scratch, &x->n_scratch, wanted, err));
     x->stale = false;
     x->moved = true;
@@ -235,8 +245,8 @@ static cb_status check_numbers(cb_tensor_table *x, const cb_optim_table *view, c
         if (row->group >= view->n_groups || row->t < 1) {
             x->stale = true; /* which says what is wrong */
         } else {
-            x->stale = x->n_used[i] !=
-                       cb_optimizer_n_used(o, view->hyper + (size_t)row->group * o->n_hyper);
+            const double *hyper = view->hyper + (size_t)row->group * o->n_hyper;
+            x->stale = x->states[i] != states_of(o, hyper, row);
         }
     }
     return x->stale ? refresh(x, view, err) : CB_OK;

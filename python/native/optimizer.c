@@ -120,8 +120,8 @@ static PyObject *names(const cb_optimizer *core, uint32_t n,
 }
 
 static const char *kind_name(const cb_optimizer *core, uint32_t i) {
-    static const char *const names_[CB_STATE_KIND_COUNT] = {"alike", "codes",   "scales",
-                                                            "rows",  "columns", "whole"};
+    static const char *const names_[CB_STATE_KIND_COUNT] = {"alike",   "codes", "scales", "rows",
+                                                            "columns", "whole", "left",   "right"};
     return names_[cb_optimizer_state_kind(core, i)];
 }
 

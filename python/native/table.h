@@ -19,7 +19,8 @@ typedef struct cb_py_table {
     PyObject *kept;  /* the Expression whose optimizer it is, or a name */
     PyObject *asked; /* the arrays of extras, or NULL */
     uint32_t n_rows, n_state, n_number;
-    cb_axes axes; /* the matrices that it sees in rows */
+    cb_axes axes;  /* the matrices that it sees in rows */
+    bool has_form; /* or states in a form of their own: elements have to lie in order */
     bool takes_halves;
     cb_half_form half; /* of their weights */
     uint64_t seed;     /* of the noise that rounds them */
@@ -44,7 +45,10 @@ static inline bool cb_py_table_see(const cb_py_table *self, int rank, const int6
                                    cb_optim_row *row) {
     if (self->axes == CB_AXES_NONE) return true;
     if (self->axes == CB_AXES_TWO && rank != 2) return false;
-    if (rank >= 2) row->height = dim[rank - 2], row->width = dim[rank - 1];
+    if (rank < 2) return true;
+    row->height = self->axes == CB_AXES_FIRST ? dim[0] : dim[rank - 2];
+    row->width = dim[rank - 1];
+    for (int k = 1; self->axes == CB_AXES_FIRST && k < rank - 1; k++) row->width *= dim[k];
     return true;
 }
 /* The items of a tuple, which keeps them alive while other threads run. */

@@ -106,7 +106,7 @@ static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
 static bool is_half(const cb_py_tensor *x) { return x->dtype == CB_F16 || x->dtype == CB_BF16; }
 
 static const char *check_axes(const cb_py_table *self, const cb_py_tensor *x) {
-    if (self->axes == CB_AXES_NONE) return NULL;
+    if (!self->has_form) return NULL;
     if (x->is_complex) return "is complex";
     if (self->axes == CB_AXES_TWO && x->rank != 2) return "is no matrix that lies row by row";
     if (x->rank < 2 || is_in_rows(x)) return NULL;
@@ -232,13 +232,14 @@ static int read_state(reading *r, uint32_t i, uint32_t s, const cb_py_tensor *pa
     return 0;
 }
 
-static int read_states(const cb_py_table *self, reading *r, uint32_t i, uint32_t n_used,
+static int read_states(const cb_py_table *self, reading *r, uint32_t i, const double *hyper,
                        const cb_py_tensor *param, cb_optim_row *row) {
     const cb_py_tensor whole = {.dtype = CB_F32}, bits = {.dtype = CB_BF16, .is_bits = true};
+    const uint32_t n_used = cb_optimizer_n_used(self->optimizer, hyper);
     for (uint32_t s = 0; s < n_used; s++) {
         const cb_py_tensor *kind = is_half(param) ? &whole : param;
         const cb_state_kind form = cb_optimizer_state_kind(self->optimizer, s);
-        const int64_t n = cb_optimizer_state_size(self->optimizer, s, row);
+        const int64_t n = cb_optimizer_state_size(self->optimizer, s, hyper, row);
         if (n == 0 && form != CB_STATE_ALIKE) continue;
         const bool is_alike = form == CB_STATE_ALIKE || form == CB_STATE_WHOLE;
         const cb_dtype dtype = form == CB_STATE_CODES    ? CB_U8
@@ -252,7 +253,8 @@ static int read_states(const cb_py_table *self, reading *r, uint32_t i, uint32_t
     return read_state(r, i, self->n_state, param, kind, &row->rest);
 }
 
-static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, uint32_t n_used) {
+static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group,
+                    const double *hyper) {
     cb_py_tensor param = {0}, grad = {0};
     cb_optim_row row = cb_py_table_row(self, i, group);
     cb_py_tensor *counter = &r->counter[(size_t)i * (1 + self->n_number)];
@@ -269,7 +271,7 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group, u
         const bool is_noisy = is_half(&param) && self->half == CB_HALF_STOCHASTIC;
         if (read_count(r, i, is_noisy, counter, &row.t) < 0) return -1;
         if (read_numbers(r, i, self->n_number, counter + 1, &row) < 0) return -1;
-        if (read_states(self, r, i, n_used, &param, &row) < 0) return -1;
+        if (read_states(self, r, i, hyper, &param, &row) < 0) return -1;
         row.grad = grad.data;
     } else {
         row.n = 0;
@@ -301,8 +303,7 @@ static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, readi
         look_ahead(self, r, i);
         uint32_t group = numbers->group[i];
         const double *hyper = numbers->hyper + (size_t)group * n_hyper;
-        uint32_t n_used = cb_optimizer_n_used(self->optimizer, hyper);
-        if (read_row(self, r, i, group, n_used) < 0) return -1;
+        if (read_row(self, r, i, group, hyper) < 0) return -1;
     }
     if (PyList_GET_SIZE(r->unfit)) return 0;
     cb_error error = {0};

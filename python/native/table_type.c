@@ -57,7 +57,11 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->n_rows = n_rows;
     self->seed = seed;
     self->axes = cb_optimizer_axes(optimizer);
-    while (cb_optimizer_state_name(optimizer, self->n_state)) self->n_state++;
+    self->has_form = self->axes != CB_AXES_NONE;
+    while (cb_optimizer_state_name(optimizer, self->n_state)) {
+        self->has_form |= cb_optimizer_state_kind(optimizer, self->n_state) != CB_STATE_ALIKE;
+        self->n_state++;
+    }
     while (cb_optimizer_number_name(optimizer, self->n_number)) self->n_number++;
     if (parse_half(half, self) < 0) Py_CLEAR(self);
     return (PyObject *)self;
@@ -147,7 +151,7 @@ static int take_param(const cb_py_table *self, uint32_t i, PyObject *array, cb_p
 
 /* A state of a row, in its own form. */
 static int take_state(const cb_py_table *self, uint32_t s, uint32_t i, PyObject *array,
-                      const cb_py_view *param, cb_optim_row *row) {
+                      const cb_py_view *param, const double *hyper, cb_optim_row *row) {
     const char *what = cb_optimizer_state_name(self->optimizer, s);
     const cb_state_kind kind = cb_optimizer_state_kind(self->optimizer, s);
     const cb_dtype alike = is_half(param->dtype) ? CB_F32 : param->dtype;
@@ -162,7 +166,7 @@ static int take_state(const cb_py_table *self, uint32_t s, uint32_t i, PyObject 
                                                      : alike;
     cb_optim_row whole = *row;
     whole.n = cb_numel(&param->shape);
-    const int64_t wanted = cb_optimizer_state_size(self->optimizer, s, &whole);
+    const int64_t wanted = cb_optimizer_state_size(self->optimizer, s, hyper, &whole);
     if (whole.n == 0) return 0;
     if (cb_py_view_of(array, cb_py_table_name(self, i), &view) < 0) return -1;
     row->state[s] = view.data;
@@ -226,7 +230,8 @@ static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, cb_op
     return true;
 }
 
-static int set_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row row) {
+static int set_row(cb_py_table *self, const columns *x, const double *hyper, uint32_t i,
+                   cb_optim_row row) {
     cb_py_view param, view;
     if (set_known_row(self, x, i, row)) return 0;
     if (take_param(self, i, x->param[i], &param) < 0) return -1;
@@ -246,7 +251,7 @@ static int set_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row
     for (uint32_t s = 0; s < self->n_state; s++) {
         PyObject *array = x->state[s][i];
         if (array == Py_None) continue;
-        if (take_state(self, s, i, array, &param, &row) < 0) return -1;
+        if (take_state(self, s, i, array, &param, hyper, &row) < 0) return -1;
     }
     if (x->rest && x->rest[i] != Py_None) {
         const bool master = self->half == CB_HALF_MASTER;
@@ -321,7 +326,8 @@ static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, 
         cb_optim_row row = cb_py_table_row(self, i, numbers->group[i]);
         row.t = *taken + 1 - late;
         numbers_before(self, numbers, i, row.t, row.number);
-        if (set_row(self, x, i, row) < 0) return NULL;
+        const double *hyper = numbers->hyper + (size_t)numbers->group[i] * numbers->n_hyper;
+        if (set_row(self, x, hyper, i, row) < 0) return NULL;
     }
     cb_error error = {0};
     if (cb_py_table_run(self, numbers, &error) != CB_OK) return raise(self, &error);

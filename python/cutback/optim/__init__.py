@@ -36,12 +36,14 @@ from .layerwise import LAMB
 from .matrices import Muon, NorMuon
 from .quantized import AdamW8bit
 from .recorded import RecordingError, foreach
+from .spectral import SOAP
 
 __all__ = [
     "ADOPT",
     "ASGD",
     "LAMB",
     "SGD",
+    "SOAP",
     "AdEMAMix",
     "Adadelta",
     "Adafactor",

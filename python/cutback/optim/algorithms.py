@@ -24,7 +24,7 @@ class Adaptive(Optimizer):
     weight_decay: float = 0.0
 
 
-class _Moments:
+class Moments:
     """Optimizers with the states m and v."""
 
     states: dict[str, tuple[Array | None, ...]]
@@ -49,7 +49,7 @@ class _Moments:
 
 
 @optimizer
-class Adam(_Moments, Adaptive):
+class Adam(Moments, Adaptive):
     """Adam (Kingma, Ba 2015), as PyTorch defines it.
 
         g <- -g                             with maximize
@@ -160,7 +160,7 @@ class SGD(Optimizer):
 
 
 @optimizer
-class RAdam(_Moments, Adaptive):
+class RAdam(Moments, Adaptive):
     """RAdam (Liu et al. 2020): Adam that does not divide by the root of v until v is known well
     enough, and from then on takes steps that are shortened by how well it is known.
 
@@ -181,7 +181,7 @@ class RAdam(_Moments, Adaptive):
 
 
 @optimizer
-class NAdam(_Moments, Adaptive):
+class NAdam(Moments, Adaptive):
     """NAdam (Dozat 2016), as PyTorch defines it: Adam with Nesterov's momentum, whose share grows.
 
         mu(t) = beta1 * (1 - 0.96 ** (t * momentum_decay) / 2)
@@ -212,7 +212,7 @@ class NAdam(_Moments, Adaptive):
 
 
 @optimizer
-class AdEMAMix(_Moments, Optimizer):
+class AdEMAMix(Moments, Optimizer):
     """AdEMAMix (Pagliardini, Ablin, Grangier 2024): Adam with a second, slow mean of gradients.
 
         m <- beta1 * m + (1 - beta1) * g
@@ -248,7 +248,7 @@ class AdEMAMix(_Moments, Optimizer):
 
 
 @optimizer
-class ADOPT(_Moments, Adaptive):
+class ADOPT(Moments, Adaptive):
     """ADOPT (Taniguchi et al. 2024): Adam that divides by the root of v before it takes the mean,
     and by a v that has not seen the gradient. The first step only begins v with ``g**2``.
 

@@ -98,6 +98,7 @@ class Optimizer(_InTheCore):
     _for_all: ClassVar[tuple[str, ...]] = ()  # fields that are the same for all groups
     _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
     _n_betas: ClassVar[int] = 2
+    _most_side: int = 0  # of a matrix, which has a state of its own up to this
 
     _: KW_ONLY
     groups: Sequence[dict[str, Any]] = ()
@@ -145,7 +146,7 @@ class Optimizer(_InTheCore):
 
     def _wanted(self, kind: Kind, states: Sequence[str]) -> Sequence[str]:
         """What a parameter has in a group with these states."""
-        wanted = [state for state in states if has_form(kind, self._form(state))]
+        wanted = [state for state in states if has_form(kind, self._form(state), self._most_side)]
         return [*wanted, self._rest] if self._rest and kind[1].name in HALVES else wanted
 
     def _row(self, options: Mapping[str, Any]) -> Row:

@@ -53,6 +53,9 @@ def kind_of(param: Kind, form: str) -> Kind:
         return shape, np.dtype(np.uint8)
     if form == "remainder":
         return shape, np.dtype(np.uint16)
+    if form in ("left", "right"):
+        side = _side(shape, form)
+        return (2, side, side), whole
     if form == "rows":
         return shape[:-1], whole
     if form == "columns":
@@ -62,9 +65,15 @@ def kind_of(param: Kind, form: str) -> Kind:
     return shape, whole
 
 
-def has_form(param: Kind, form: str) -> bool:
-    """Whether such a parameter has a state in this form."""
+def _side(shape: tuple[int, ...], form: str) -> int:
+    return shape[0] if form == "left" else math.prod(shape[1:])
+
+
+def has_form(param: Kind, form: str, most_side: int) -> bool:
+    """Whether such a parameter has a state in this form; sides are at most so long."""
     is_matrix = len(param[0]) > 1
+    if form in ("left", "right"):
+        return is_matrix and 0 < _side(param[0], form) <= most_side and 0 not in param[0]
     return is_matrix if form in ("rows", "columns") else not (form == "whole" and is_matrix)
 
 

@@ -187,8 +187,10 @@ static void add_pieces(const region *r) {
     }
 }
 
-size_t cb_e_scratch(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows) {
+size_t cb_e_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
+                    uint32_t n_rows) {
     const cb_expression *x = (const cb_expression *)(const void *)o;
+    (void)hyper;
     size_t pieces = 0;
     for (uint32_t i = 0; i < n_rows && x->n_phase > 1; i++) {
         if (is_long(&rows[i])) pieces += (size_t)pieces_of(rows[i].n);
@@ -257,7 +259,8 @@ void cb_e_step(const cb_optim_table *table, cb_threads *pool) {
     region r = {.split = cb_split_of(table, pool, grain),
                 .x = x,
                 .phase = x->phase[table->grad_factor != 1]};
-    const bool has_long = cb_e_scratch(table->optimizer, table->rows, table->n_rows) > 0;
+    const bool has_long =
+        cb_e_scratch(table->optimizer, table->hyper, table->rows, table->n_rows) > 0;
     if (has_long) lay_out(&r.s, table);
     const int n_region = has_long ? x->n_phase : 1;
     for (r.level = 0; r.level < n_region; r.level++) {

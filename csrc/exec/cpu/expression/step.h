@@ -5,6 +5,7 @@
 #include "form.h"
 
 void cb_e_step(const cb_optim_table *table, cb_threads *pool);
-size_t cb_e_scratch(const cb_optimizer *o, const cb_optim_row *rows, uint32_t n_rows);
+size_t cb_e_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
+                    uint32_t n_rows);
 
 #endif

@@ -1,0 +1,60 @@
+/* SOAP (Vyas et al. 2024): Adam in the eigenbasis of Shampoo's factors. Of a matrix G, which is
+ * Q G' R^T in the bases Q, R of its sides:
+ *
+ *     m <- beta1 m + (1 - beta1) G         v <- beta2 v + (1 - beta2) G'^2
+ *     p <- p - lr sqrt(1 - beta2^k) / (1 - beta1^k) Q (m' / (sqrt(v) + eps)) R^T, k = t - 1
+ *     p <- p (1 - lr weight_decay)
+ *     left <- beta left + (1 - beta) G G^T,          right <- beta right + (1 - beta) G^T G
+ *     every so many steps: Q <- orthonormal (left Q), columns of large eigenvalues first, v with
+ *     them; R likewise
+ *
+ * The first step makes the bases, of eigenvectors, and steps nothing. A side that is longer than
+ * max_precond_dim has none, and stays as it is; without both, this is Adam one step later. */
+#include "../soap.h"
+#include "../optimizers.h"
+
+#include <math.h>
+
+enum { LR, BETA1, BETA2, BETA, EPS, WEIGHT_DECAY, FREQUENCY, MOST_SIDE, N_HYPER };
+
+static const char *const states[] = {"m", "v", "left", "right"};
+static const cb_state_kind kinds[] = {CB_STATE_ALIKE, CB_STATE_ALIKE, CB_STATE_LEFT,
+                                      CB_STATE_RIGHT};
+static const cb_hyper hypers[N_HYPER] = {
+    [LR] = CB_HYPER_LEAST_0("lr"),
+    [BETA1] = CB_HYPER_BELOW_1("beta1"),
+    [BETA2] = CB_HYPER_BELOW_1("beta2"),
+    [BETA] = CB_HYPER_BELOW_1("shampoo_beta"),
+    [EPS] = CB_HYPER_LEAST_0("eps"),
+    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [FREQUENCY] = {"precondition_frequency", 1, 1e9, false},
+    [MOST_SIDE] = {"max_precond_dim", 0, 1e9, false},
+};
+
+static cb_soap soap_of(const double *hyper, const cb_optim_row *row) {
+    const double k = (double)(row->t - 1);
+    return (cb_soap){.beta1 = hyper[BETA1],
+                     .beta2 = hyper[BETA2],
+                     .beta = hyper[BETA],
+                     .eps = hyper[EPS],
+                     .keep = 1 - hyper[LR] * hyper[WEIGHT_DECAY],
+                     .rate =
+                         hyper[LR] * sqrt(1 - pow(hyper[BETA2], k)) / (1 - pow(hyper[BETA1], k)),
+                     .refreshes = fmod(k, floor(hyper[FREQUENCY])) == 0};
+}
+
+static void step(const cb_optim_table *table, cb_threads *pool) {
+    cb_step_soap(table, pool, soap_of);
+}
+
+const cb_optimizer cb_optimizer_soap = {.name = "soap",
+                                        .n_state = 4,
+                                        .n_hyper = N_HYPER,
+                                        .state = states,
+                                        .kind = kinds,
+                                        .hyper = hypers,
+                                        .most_side = MOST_SIDE,
+                                        .multiplies = true,
+                                        .axes = CB_AXES_FIRST,
+                                        .step = step,
+                                        .scratch = cb_soap_scratch};

@@ -1,0 +1,85 @@
+/* Householder's QR decomposition by panels of PANEL rows: the reflections of a panel, V of them,
+ * are I - V^T T V together, so that all but the panels themselves is products. They are rows of
+ * whole length, zeros before their diagonals, in the place of the rows that they end. Reflections
+ * are orthonormal whatever they are made of, so rows that depend on each other, as those of the
+ * first gradients do, are no exception. */
+#include <math.h>
+#include <string.h>
+
+#include "spectral.h"
+
+#define PIECE ((int64_t)1 << 14)
+enum { PANEL = 32 };
+
+#define real float
+#define NAME(x) x##_f32
+#include "orthonormal_impl.h"
+#undef real
+#undef NAME
+#define real double
+#define NAME(x) x##_f64
+#include "orthonormal_impl.h"
+#define OF_TYPE(dtype, it, ...) (dtype == CB_F32 ? it##_f32(__VA_ARGS__) : it##_f64(__VA_ARGS__))
+
+typedef struct work {
+    const cb_optim_products *products;
+    cb_threads *pool;
+    cb_dtype dtype;
+    size_t size;
+    int64_t n;
+    char *along, *turned; /* [n][PANEL] */
+    char *change;         /* [n][n] */
+    char *t;              /* [n][PANEL], a panel's behind each other */
+} work;
+
+typedef struct difference {
+    const work *w;
+    void *x;
+    int64_t n;
+} difference;
+
+size_t cb_orthonormal_scratch(int64_t n) {
+    return (size_t)(n * n) + 3 * (size_t)n * PANEL + (size_t)PANEL * PANEL;
+}
+
+static void difference_task(void *user, int64_t task, int thread) {
+    const difference *d = user;
+    const int64_t at = task * PIECE, n = d->n - at < PIECE ? d->n - at : PIECE;
+    (void)thread;
+    OF_TYPE(d->w->dtype, take_off, d->x, d->w->change, at, n);
+}
+
+/* Rows x [m, n] <- x - x V^T T V, or with T^T. */
+static void reflect(const work *w, void *x, int64_t m, const void *v, int64_t b, const void *t,
+                    bool transposed) {
+    const cb_optim_product all[] = {
+        {x, v, w->along, 1, m, w->n, b, w->dtype, false, true},
+        {w->along, t, w->turned, 1, m, b, b, w->dtype, false, transposed},
+        {w->turned, v, w->change, 1, m, b, w->n, w->dtype, false, false}};
+    difference d = {w, x, m * w->n};
+    if (m == 0) return;
+    for (int k = 0; k < 3; k++) w->products->multiply(w->products, w->pool, &all[k]);
+    cb_parallel(w->pool, (d.n + PIECE - 1) / PIECE, difference_task, &d);
+}
+
+void cb_orthonormal_rows(const cb_optim_products *products, cb_threads *pool, cb_dtype dtype,
+                         int64_t n, void *x, void *out, void *scratch) {
+    const size_t size = cb_dtype_size(dtype), line = (size_t)n * size;
+    work w = {.products = products, .pool = pool, .dtype = dtype, .size = size, .n = n};
+    w.change = scratch;
+    w.along = w.change + (size_t)n * line;
+    w.turned = w.along + line * PANEL;
+    w.t = w.turned + line * PANEL;
+    for (int64_t from = 0; from < n; from += PANEL) {
+        const int64_t to = from + PANEL < n ? from + PANEL : n;
+        char *v = (char *)x + (size_t)from * line, *t = w.t + (size_t)from * PANEL * size;
+        OF_TYPE(dtype, panel, x, n, from, to, (void *)t);
+        reflect(&w, (char *)x + (size_t)to * line, n - to, v, to - from, t, false);
+    }
+    OF_TYPE(dtype, identity, out, n);
+    for (int64_t from = (n - 1) / PANEL * PANEL; from >= 0; from -= PANEL) {
+        const int64_t to = from + PANEL < n ? from + PANEL : n;
+        char *v = (char *)x + (size_t)from * line, *t = w.t + (size_t)from * PANEL * size;
+        reflect(&w, (char *)out + (size_t)from * line, n - from, v, to - from, t, true);
+    }
+}
