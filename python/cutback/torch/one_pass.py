@@ -112,6 +112,10 @@ class OnePass(torch.optim.Optimizer):
         """A state that is not there yet: what to step with."""
         raise NotImplementedError
 
+    def _has_types(self) -> bool:
+        """Whether states have types that are not those of their parameters."""
+        return False
+
     def _all_keys(self) -> tuple[str, ...]:
         rest = _RESTS[self.half]
         return (*self._keys, rest) if rest else self._keys
@@ -136,8 +140,8 @@ class OnePass(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As PyTorch's, which makes states of the type of their parameters: those of parameters in
-        half precision are left as they were saved."""
-        if self.half is None:
+        half precision, and those of a type of their own, are left as they were saved."""
+        if self.half is None and not self._has_types():
             super().load_state_dict(state_dict)
             return
         seen: list[dict[str, Any]] = []
@@ -150,7 +154,7 @@ class OnePass(torch.optim.Optimizer):
         params = chain.from_iterable(group["params"] for group in self.param_groups)
         for number, p in zip(saved, params, strict=True):
             held = seen[-1]["state"].get(number, {})
-            if p.dtype not in _HALVES:
+            if p.dtype not in _HALVES and not self._has_types():
                 continue
             for key in (*self._all_keys(), *self._kept):
                 x = held.get(key)

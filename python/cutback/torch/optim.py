@@ -21,10 +21,12 @@ from .. import optim as arrays
 from ..optim.factored import adafactor_row
 from ..optim.matrices import match_rms
 from ..optim.recorded import Recorded
+from .alone import Alone, OfArrays
 from .one_pass import Counting, Known, NotOursError, OnePass
 
-__all__ = ["ASGD", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon",
-           "NAdam", "RAdam", "RMSprop", "Rprop", "foreach"]  # fmt: skip
+__all__ = ["ADOPT", "ASGD", "SGD", "SOAP", "AdEMAMix", "Adadelta", "Adafactor", "Adagrad", "Adam",
+           "AdamW", "AdamW8bit", "Adamax", "Lion", "Muon", "NAdam", "NorMuon", "RAdam",
+           "RMSprop", "Rprop", "foreach"]  # fmt: skip
 
 
 class Adam(Counting, torch.optim.Adam):
@@ -244,6 +246,44 @@ class Adafactor(Counting, torch.optim.Adafactor):
         return torch.zeros(shape, dtype=self._type_of(p, key), device=p.device)
 
 
+class AdamW8bit(OfArrays):
+    """:class:`cutback.optim.AdamW8bit` of tensors. PyTorch has none: the states are ``m`` and
+    ``v``, bytes, and ``m_scale`` and ``v_scale``."""
+
+    _kind = arrays.AdamW8bit
+
+
+class SOAP(OfArrays):
+    """:class:`cutback.optim.SOAP` of tensors, whose groups may differ in ``max_precond_dim``.
+    PyTorch has none."""
+
+    _kind = arrays.SOAP
+
+
+class Lion(OfArrays):
+    """:class:`cutback.optim.Lion` of tensors. PyTorch has none."""
+
+    _kind = arrays.Lion
+
+
+class ADOPT(OfArrays):
+    """:class:`cutback.optim.ADOPT` of tensors. PyTorch has none."""
+
+    _kind = arrays.ADOPT
+
+
+class AdEMAMix(OfArrays):
+    """:class:`cutback.optim.AdEMAMix` of tensors. PyTorch has none."""
+
+    _kind = arrays.AdEMAMix
+
+
+class NorMuon(OfArrays):
+    """:class:`cutback.optim.NorMuon` of tensors. PyTorch has none."""
+
+    _kind = arrays.NorMuon
+
+
 def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Optimizer]:
     """An optimizer of tensors from its formula, or from what ``cutback.optim.foreach`` made of it.
 
@@ -263,7 +303,7 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
     is_made = isinstance(formula, type) and issubclass(formula, Recorded)
     kind: Any = formula if is_made else arrays.foreach(formula)
 
-    class Made(Counting):
+    class Made(Alone):
         _keys = kind.state_names
 
         def __init__(self, params: Any, **options: Any) -> None:
@@ -291,9 +331,6 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
             if any(map(Tensor.is_complex, known.params)):
                 raise NotOursError("a parameter is complex")
             return known
-
-        def _step_there(self, reason: str) -> None:
-            raise RuntimeError(f"{kind.__name__}: {reason}, and no other code steps this optimizer")
 
     Made.__name__, Made.__qualname__ = kind.__name__, kind.__qualname__
     Made.__doc__, Made.__module__ = kind.__doc__, kind.__module__

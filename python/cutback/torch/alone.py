@@ -1,0 +1,96 @@
+"""Optimizers of tensors that PyTorch does not have, made of those of ``cutback.optim``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _native
+from ..optim.base import Half, Optimizer
+from ..optim.state import has_form, kind_of
+from .one_pass import Counting
+
+_TYPES = {"codes": torch.uint8, "scales": torch.float32}
+
+
+class Alone(Counting):
+    """Where the core cannot step, nothing does."""
+
+    def _step_there(self, reason: str) -> None:
+        raise RuntimeError(
+            f"{type(self).__name__}: {reason}, and no other code steps this optimizer"
+        )
+
+
+class OfArrays(Alone):
+    """One of ``cutback.optim``, with its options by keyword, and its states by their names."""
+
+    _kind: ClassVar[type[Optimizer]]
+    _made: dict[tuple[Any, ...], Optimizer] | None = None  # by the options that groups share
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor | None = None,
+        *,
+        half: Half | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        if lr is not None:
+            options["lr"] = float(lr)
+        if "groups" in options:
+            raise TypeError(f"{type(self).__name__}: groups are given as params, as in PyTorch")
+        first = self._kind(**options)  # which checks them
+        names = (*first._options, *first._for_all)
+        super().__init__(params, {key: getattr(first, key) for key in names}, half=half, seed=seed)
+
+    def _native_name(self) -> str:
+        return str(self._kind.native)
+
+    @property
+    def _keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self._forms())
+
+    @classmethod
+    def _forms(cls) -> dict[str, str]:
+        name = cls._kind.native
+        return next(
+            dict(zip(states, forms, strict=True))
+            for known, states, _, _, forms in _native.optimizer_table()
+            if known == name
+        )
+
+    def _checker(self, group: dict[str, Any]) -> Optimizer:
+        shared = tuple([group[key] for key in self._kind._for_all])
+        if self._made is None:
+            self._made = {}
+        if shared not in self._made:
+            self._made[shared] = self._kind(**dict(zip(self._kind._for_all, shared, strict=True)))
+        return self._made[shared]
+
+    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        options = {key: group[key] for key in self._kind._options}
+        return self._checker(group)._row({**options, "lr": float(group["lr"])})
+
+    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
+        used = _native.optimizer_states(self._native_name(), self._row(group))
+        most, param = self._checker(group)._most_side, (tuple(p.shape), np.dtype(np.float32))
+        forms = self._forms()
+        return tuple([state for state in used if has_form(param, forms[state], most)])
+
+    def _has_types(self) -> bool:
+        return not _TYPES.keys().isdisjoint(self._forms().values())
+
+    def _type_of(self, p: Tensor, key: str) -> torch.dtype:
+        return _TYPES.get(self._forms().get(key, ""), super()._type_of(p, key))
+
+    def _zeros(self, p: Tensor, key: str) -> Tensor:
+        form = self._forms().get(key, "alike")
+        if form in ("alike", "whole"):
+            return super()._zeros(p, key)
+        shape, _ = kind_of((tuple(p.shape), np.dtype(np.float32)), form)
+        return torch.zeros(shape, dtype=self._type_of(p, key), device=p.device)

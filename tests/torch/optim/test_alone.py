@@ -1,0 +1,166 @@
+"""Optimizers that PyTorch does not have: on tensors as on arrays, bit by bit."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cutback.optim as arrays
+import cutback.torch.optim as ours
+
+SHAPES = ((16, 16), (8, 40), (300, 7), (3, 4))
+CASES = [
+    ("AdamW8bit", {"lr": 0.01, "maximize": True}),
+    ("SOAP", {"lr": 0.01, "precondition_frequency": 2, "max_precond_dim": 50}),
+    ("Lion", {"weight_decay": 0.1}),
+    ("ADOPT", {"decoupled_weight_decay": True}),
+    ("AdEMAMix", {"betas": (0.8, 0.9, 0.99), "alpha_warmup": 3}),
+    ("NorMuon", {"ns_steps": 3}),
+]
+
+
+def tensors(name, dtype=torch.float32):
+    g = torch.Generator().manual_seed(0)
+    shapes = SHAPES if name == "NorMuon" else (*SHAPES, (), (7,), (600,), (6, 5, 3))
+    return [nn.Parameter(torch.randn(s, generator=g, dtype=dtype)) for s in shapes]
+
+
+def set_gradients(params, seed):
+    g = torch.Generator().manual_seed(seed)
+    for i, p in enumerate(params):
+        grad = torch.randn(p.shape, generator=g, dtype=torch.float64).to(p.dtype)
+        p.grad = None if (i, seed) == (1, 1) else grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_on_tensors_as_on_arrays(name, options, dtype):
+    """Checkpoints go through a file and come back in the types that they had."""
+    params = tensors(name, dtype)
+    twins = [p.detach().numpy().copy() for p in params]
+    one, both = getattr(ours, name)(params, **options), getattr(arrays, name)(**options)
+    for seed in range(6):
+        set_gradients(params, seed)
+        one.step()
+        both.step(twins, [None if p.grad is None else p.grad.numpy() for p in params])
+        file = io.BytesIO()
+        torch.save(one.state_dict(), file)
+        file.seek(0)
+        again = getattr(ours, name)(params)
+        again.load_state_dict(torch.load(file))
+        one = copy.deepcopy(again) if seed == 3 else again
+        params = [p for group in one.param_groups for p in group["params"]]
+    for i, (p, twin) in enumerate(zip(params, twins, strict=True)):
+        assert p.detach().numpy().tobytes() == twin.tobytes()
+        held = {key: row[i] for key, row in both.states.items() if row[i] is not None}
+        assert set(one.state[p]) == {"step", *held}
+        for key, x in held.items():
+            mine = one.state[p][key].numpy()
+            assert (mine.dtype, mine.shape) == (x.dtype, x.shape)
+            assert mine.tobytes() == x.tobytes()
+
+
+def test_groups_and_schedules():
+    params, others = tensors("SOAP"), tensors("SOAP")
+    groups = [{"params": params[:2], "max_precond_dim": 10, "lr": 0.1}, {"params": params[2:]}]
+    optimizer = ours.SOAP(groups, lr=0.01)
+    parts = [arrays.SOAP(lr=0.1, max_precond_dim=10), arrays.SOAP(lr=0.01)]
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    twins = [p.detach().numpy() for p in others]
+    for seed in range(3):
+        set_gradients(params, seed + 2)
+        for k, (part, row) in enumerate(zip(parts, (slice(2), slice(2, None)), strict=True)):
+            part.lr = optimizer.param_groups[k]["lr"]
+            part.step(twins[row], [p.grad.numpy() for p in params[row]])
+        optimizer.step()
+        schedule.step()
+    assert [p.detach().numpy().tobytes() for p in params] == [p.tobytes() for p in twins]
+    assert "right" not in optimizer.state[params[1]] and "left" in optimizer.state[params[1]]
+    # longer sides from now on: states that are missing are said, nothing is stepped
+    optimizer.param_groups[0]["max_precond_dim"] = 100
+    with pytest.raises(RuntimeError, match="SOAP: a state has"):
+        optimizer.step()
+    assert [p.detach().numpy().tobytes() for p in params] == [p.tobytes() for p in twins]
+
+
+@pytest.mark.parametrize("name", ["AdamW8bit", "SOAP", "Lion"])
+def test_what_a_step_does_beside_the_update(name):
+    params, twins = tensors(name), tensors(name)
+    optimizer, plain = (getattr(ours, name)(x, lr=0.1) for x in (params, twins))
+    averages = [torch.zeros_like(p) for p in params]
+    copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in params]
+    for seed in range(2, 5):
+        set_gradients(params, seed)
+        for p, q in zip(params, twins, strict=True):
+            q.grad = p.grad / 4
+        norm = nn.utils.clip_grad_norm_(twins, 0.5, foreach=False)
+        optimizer.step(grad_scale=4.0, max_norm=0.5, averages=averages, average_decay=0.0,
+                       copies=copies, zero_grads=True)  # fmt: skip
+        plain.step()
+        assert optimizer.outcome.grad_norm == pytest.approx(float(norm), rel=1e-5)
+    for p, q, a, half in zip(params, twins, averages, copies, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=0.02 if name == "Lion" else 2e-3)
+        assert torch.equal(a, p) and torch.equal(half, p.bfloat16()) and not p.grad.any()
+    params[0].grad[0, 0] = float("inf")
+    before = [p.detach().clone() for p in params]
+    optimizer.step(grad_scale=2.0)
+    assert optimizer.outcome.skipped
+    assert all(torch.equal(p, q) for p, q in zip(params, before, strict=True))
+
+
+def test_eight_bits_of_halves():
+    params = [nn.Parameter(p.detach().bfloat16()) for p in tensors("AdamW8bit")]
+    others = [nn.Parameter(p.detach().float()) for p in params]
+    optimizer, other = ours.AdamW8bit(params, half="master"), ours.AdamW8bit(others)
+    for seed in range(3):
+        set_gradients(params, seed + 2)
+        for p, q in zip(params, others, strict=True):
+            q.grad = p.grad.float()
+        optimizer.step()
+        other.step()
+        again = ours.AdamW8bit(params, half="master")
+        again.load_state_dict(optimizer.state_dict())
+        optimizer = again
+    for p, q in zip(params, others, strict=True):
+        assert torch.equal(optimizer.state[p]["master"], q)
+        assert optimizer.state[p]["m"].dtype == torch.uint8
+
+
+def test_what_cannot_be_is_said():
+    p = nn.Parameter(torch.ones(4, 3).t())
+    p.grad = torch.ones_like(p)
+    for name in ("AdamW8bit", "SOAP"):
+        with pytest.raises(RuntimeError, match="does not lie row by row, and no other code"):
+            getattr(ours, name)([p]).step()
+    z = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    z.grad = torch.ones_like(z)
+    with pytest.raises(RuntimeError, match="AdamW8bit: parameter 0 of group 0 is complex"):
+        ours.AdamW8bit([z]).step()
+    h = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    h.grad = torch.ones_like(h)
+    with pytest.raises(RuntimeError, match="is neither single nor double precision"):
+        ours.AdamW8bit([h]).step()
+    with pytest.raises(NotImplementedError, match="soap: row 0 is bf16; it steps f32 and f64"):
+        ours.SOAP([h], half="master").step()
+    with pytest.raises(TypeError, match="groups are given as params"):
+        ours.Lion([p], groups=[])
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        ours.Lion([p], rate=3)
+    with pytest.raises(ValueError, match="lr=-1"):
+        ours.Lion([p], -1.0)
+    q = nn.Parameter(torch.ones(3))
+    q.grad = torch.ones(3)
+    optimizer = ours.AdamW8bit([q])
+    optimizer.step()
+    optimizer.state[q]["m"] = torch.zeros(3, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="a state of parameter 0 of group 0 is of another type"):
+        optimizer.step()
+    optimizer.state[q]["m"] = torch.zeros(4, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="is of another size"):
+        optimizer.step()
+    assert np.isfinite(q.detach().numpy()).all()
