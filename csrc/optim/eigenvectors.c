@@ -1,5 +1,8 @@
 /* Householder's reduction to three diagonals, then the QL algorithm with implicit shifts, in
- * double. Eigenvectors are rows, so that each loop runs along memory. */
+ * double. Eigenvectors are rows, so that each loop runs along memory. Their rotations, which
+ * nothing waits for, are noted, and many sweeps of them done at once to COLUMNS of all vectors:
+ * these stay in a near cache, where a sweep over whole vectors would read all of them from
+ * memory. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -8,6 +11,12 @@
 #include "spectral.h"
 
 enum { MOST_TURNS = 60 }; /* for one eigenvalue; two or three are usual */
+enum { COLUMNS = 32, SWEEPS = 16 };
+
+typedef struct rotation { /* of vectors i and i + 1 */
+    double c, s;
+    int64_t i;
+} rotation;
 
 typedef struct work {
     int64_t n;
@@ -15,9 +24,14 @@ typedef struct work {
     double *z;       /* [n][n] rows: vectors */
     double *d, *e;   /* [n] the diagonal, and the one beside it */
     double *tau, *w; /* [n] */
+    rotation *noted; /* [SWEEPS n] */
+    int64_t n_noted;
 } work;
 
-size_t cb_eigenvectors_scratch(int64_t n) { return 2 * (size_t)(n * n) + 4 * (size_t)n; }
+size_t cb_eigenvectors_scratch(int64_t n) {
+    const size_t of_rotations = SWEEPS * (sizeof(rotation) / sizeof(double));
+    return 2 * (size_t)(n * n) + (4 + of_rotations) * (size_t)n;
+}
 
 static double dot(const double *x, const double *y, int64_t n) {
     double sum[4] = {0};
@@ -77,6 +91,18 @@ static void rotate(double *restrict low, double *restrict high, double c, double
     }
 }
 
+static void rotate_noted(work *x) {
+    for (int64_t at = 0; at < x->n; at += COLUMNS) {
+        const int64_t n = x->n - at < COLUMNS ? x->n - at : COLUMNS;
+        for (int64_t k = 0; k < x->n_noted; k++) {
+            const rotation *r = &x->noted[k];
+            double *low = x->z + r->i * x->n + at;
+            rotate(low, low + x->n, r->c, r->s, n);
+        }
+    }
+    x->n_noted = 0;
+}
+
 /* Where the block that begins at l ends: the number beside the diagonal is nothing there. */
 static int64_t end_of_block(const work *x, int64_t l) {
     int64_t m = l;
@@ -104,7 +130,7 @@ static void sweep(work *x, int64_t l, int64_t m) {
         p = s * t;
         d[i + 1] = g + p;
         g = c * t - b;
-        rotate(x->z + i * x->n, x->z + (i + 1) * x->n, c, s, x->n);
+        x->noted[x->n_noted++] = (rotation){c, s, i};
     }
     d[l] -= p;
     e[l] = g;
@@ -116,9 +142,11 @@ static void diagonal(work *x) {
         for (int turn = 0; turn < MOST_TURNS; turn++) {
             const int64_t m = end_of_block(x, l);
             if (m == l) break;
+            if (x->n_noted > (SWEEPS - 1) * x->n) rotate_noted(x);
             sweep(x, l, m);
         }
     }
+    rotate_noted(x);
 }
 
 /* The matrix over its largest element; false: that is 0 or not finite. */
@@ -151,6 +179,7 @@ void cb_eigenvectors(cb_dtype dtype, int64_t n, const void *matrix, void *vector
     x.e = x.d + n;
     x.tau = x.e + n;
     x.w = x.tau + n;
+    x.noted = (rotation *)(void *)(x.w + n);
     if (!take(&x, dtype, matrix)) memset(x.a, 0, (size_t)(n * n) * sizeof *x.a);
     tridiagonal(&x);
     diagonal(&x);
