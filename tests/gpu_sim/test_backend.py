@@ -153,6 +153,32 @@ def test_an_op_without_a_kernel_is_named(gpu: Driver) -> None:
         cb.value_and_grad(loss, device="cuda")(w, x)
 
 
+@cb.optim.foreach
+def plain(p: Any, g: Any, *, lr: float = 0.1) -> Any:
+    return p - lr * g
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (cb.optim.Adafactor, TypeError, "Adafactor keeps states in a form of its own"),
+        (cb.optim.SOAP, TypeError, "SOAP keeps states in a form of its own"),
+        (cb.optim.AdamW8bit, TypeError, "AdamW8bit keeps states in a form of its own"),
+        (cb.optim.Muon, NotImplementedError, "muon steps matrices outside of compiled steps"),
+        (plain, NotImplementedError, "plain: the cuda backend has no step for it"),
+    ],
+)
+def test_an_optimizer_without_a_kernel_is_named(
+    gpu: Driver, make: Any, error: type[Exception], text: str
+) -> None:
+    w = np.ones((3, 4), np.float32)
+    optimizer = make()
+    step = cb.compile(lambda w: (w * w).sum(), optimizer=optimizer, device="cuda")
+    with pytest.raises(error, match=text):
+        step(w)
+    assert (w == 1).all() and optimizer.t == 0
+
+
 def test_the_cache_is_told_and_cleared(
     gpu: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
