@@ -232,21 +232,28 @@ static int read_state(reading *r, uint32_t i, uint32_t s, const cb_py_tensor *pa
     return 0;
 }
 
+/* What a state in a form of its own is to be, in `other`; false: the row has none. */
+static bool set_form(const cb_py_table *self, uint32_t s, const double *hyper,
+                     const cb_optim_row *row, const cb_py_tensor **kind, cb_py_tensor *other) {
+    const cb_state_kind form = cb_optimizer_state_kind(self->optimizer, s);
+    other->n = cb_optimizer_state_size(self->optimizer, s, hyper, row);
+    other->dtype = form == CB_STATE_CODES    ? CB_U8
+                   : form == CB_STATE_SCALES ? CB_F32
+                                             : (*kind)->dtype;
+    if (form == CB_STATE_ALIKE) return true;
+    if (form != CB_STATE_WHOLE) *kind = other;
+    return other->n > 0;
+}
+
 static int read_states(const cb_py_table *self, reading *r, uint32_t i, const double *hyper,
                        const cb_py_tensor *param, cb_optim_row *row) {
     const cb_py_tensor whole = {.dtype = CB_F32}, bits = {.dtype = CB_BF16, .is_bits = true};
     const uint32_t n_used = cb_optimizer_n_used(self->optimizer, hyper);
     for (uint32_t s = 0; s < n_used; s++) {
         const cb_py_tensor *kind = is_half(param) ? &whole : param;
-        const cb_state_kind form = cb_optimizer_state_kind(self->optimizer, s);
-        const int64_t n = cb_optimizer_state_size(self->optimizer, s, hyper, row);
-        if (n == 0 && form != CB_STATE_ALIKE) continue;
-        const bool is_alike = form == CB_STATE_ALIKE || form == CB_STATE_WHOLE;
-        const cb_dtype dtype = form == CB_STATE_CODES    ? CB_U8
-                               : form == CB_STATE_SCALES ? CB_F32
-                                                         : kind->dtype;
-        const cb_py_tensor other = {.dtype = dtype, .n = n};
-        if (read_state(r, i, s, param, is_alike ? kind : &other, &row->state[s]) < 0) return -1;
+        cb_py_tensor other = {.n = 0};
+        if (self->has_form && !set_form(self, s, hyper, row, &kind, &other)) continue;
+        if (read_state(r, i, s, param, kind, &row->state[s]) < 0) return -1;
     }
     if (!is_half(param) || !cb_py_table_has_rest(self)) return 0;
     const cb_py_tensor *kind = self->half == CB_HALF_MASTER ? &whole : &bits;
