@@ -28,7 +28,7 @@ static const cb_hyper hypers[N_HYPER] = {
     [EPS] = CB_HYPER_LEAST_0("eps"),
     [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
     [FREQUENCY] = {"precondition_frequency", 1, 1e9, false},
-    [MOST_SIDE] = {"max_precond_dim", 0, 1e9, false},
+    [MOST_SIDE] = {"max_precond_dim", 0, 1e6, false},
 };
 
 static cb_soap soap_of(const double *hyper, const cb_optim_row *row) {

@@ -52,8 +52,8 @@ class SOAP(Moments, Optimizer):
         eps: added to the root of the second moment.
         weight_decay: decay of the parameters, for each step times lr.
         precondition_frequency: steps between two changes of the bases.
-        max_precond_dim: the longest side that has a basis; the same for all groups, and kept from
-            the beginning.
+        max_precond_dim: the longest side that has a basis, at most a million; the same for all
+            groups, and kept from the beginning.
         groups: as for :class:`Optimizer`.
 
     The states ``left`` and ``right`` are l and ql, r and qr, in one array.
@@ -76,7 +76,7 @@ class SOAP(Moments, Optimizer):
     max_precond_dim: int = 10_000
 
     def __post_init__(self) -> None:
-        self._most_side = integer("max_precond_dim", self.max_precond_dim, 0, 10**9)
+        self._most_side = integer("max_precond_dim", self.max_precond_dim, 0, 10**6)
         super().__post_init__()
 
     def _row(self, options: Mapping[str, Any]) -> Row:
