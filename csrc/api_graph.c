@@ -86,6 +86,7 @@ cb_status cb_context_set_cuda(cb_context *ctx, const cb_cuda_options *options, c
     cb_cuda_options kept = *options;
     CB_TRY(keep_path(ctx->cuda_driver, options->driver, &kept.driver, err));
     CB_TRY(keep_path(ctx->cuda_nvrtc, options->nvrtc, &kept.nvrtc, err));
+    CB_TRY(keep_path(ctx->cuda_blaslt, options->blaslt, &kept.blaslt, err));
     CB_TRY(keep_path(ctx->cuda_cache, options->cache, &kept.cache, err));
     ctx->runtime.cuda = kept;
     return CB_OK;

@@ -17,7 +17,8 @@ struct cb_context {
     cb_runtime runtime; /* devices keep a pointer to it, so its pool may change between runs */
     cb_devices devices;
     char blas_name[CB_BLAS_NAME];
-    char cuda_driver[CB_CUDA_PATH], cuda_nvrtc[CB_CUDA_PATH], cuda_cache[CB_CUDA_PATH];
+    char cuda_driver[CB_CUDA_PATH], cuda_nvrtc[CB_CUDA_PATH], cuda_blaslt[CB_CUDA_PATH],
+        cuda_cache[CB_CUDA_PATH];
 };
 
 /* Memory of one argument of a call, to find what overlaps. */

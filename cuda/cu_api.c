@@ -170,6 +170,12 @@ cb_status cb_cu_open_blaslt(cb_cu_blaslt *blaslt, const char *path, cb_error *er
     CB_TRY(open_library(&library, path, RTLD_LAZY, err));
     CB_TRY(look_up(&made.cublasLtGetVersion, sizeof made.cublasLtGetVersion, library,
                    "cublasLtGetVersion", path, err));
+    CB_TRY(look_up(&made.cublasLtGetStatusName, sizeof made.cublasLtGetStatusName, library,
+                   "cublasLtGetStatusName", path, err));
+#define BLASLT(name, parameters) \
+    CB_TRY(look_up(&made.name, sizeof made.name, library, #name, path, err));
+#include "cu_entries.def"
+#undef BLASLT
     made.version = made.cublasLtGetVersion();
     *blaslt = made;
     return CB_OK;

@@ -52,6 +52,10 @@ cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err);
 typedef struct cb_cu_blaslt {
     size_t version; /* as the library counts: 130100 */
     size_t (*cublasLtGetVersion)(void);
+    const char *(*cublasLtGetStatusName)(int code);
+#define BLASLT(name, parameters) int(*name) parameters;
+#include "cu_entries.def"
+#undef BLASLT
 } cb_cu_blaslt;
 cb_status cb_cu_open_blaslt(cb_cu_blaslt *blaslt, const char *path, cb_error *err);
 

@@ -110,14 +110,14 @@ CB_API int cb_context_threads(const cb_context *ctx);
 CB_API CB_MUST_CHECK cb_status cb_context_set_threads(cb_context *ctx, int n_threads,
                                                       cb_error *err);
 
-/* What the backend "cuda" runs with: paths of NVIDIA's libraries, which are opened when it is first
- * asked for. */
+/* What the backend "cuda" runs with: NVIDIA's libraries, which are opened when they are needed. */
 typedef struct cb_cuda_options {
     const char *driver, *nvrtc; /* files, or names for the system's loader */
-    const char *cache;          /* folder of compiled kernels; NULL: they are not kept */
-    int device;                 /* ordinal */
-    bool as_ptx;                /* PTX is loaded in place of machine code: the driver compiles it */
-    bool keep_sources;          /* the CUDA C of each program is written to the cache's folder */
+    const char *blaslt;         /* cuBLASLt; NULL: products by our own kernels */
+    const char *cache; /* folder of compiled kernels; NULL: they are not kept */
+    int device;        /* ordinal */
+    bool as_ptx;       /* PTX is loaded in place of machine code: the driver compiles it */
+    bool keep_sources; /* the CUDA C of each program is written to the cache's folder */
 } cb_cuda_options;
 
 /* For backends that are opened from now on: a device that is open stays as it is. The texts are

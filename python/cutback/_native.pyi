@@ -301,6 +301,7 @@ def cuda_blaslt(path: str | os.PathLike[str], /) -> int: ...
 def set_cuda(
     driver: str,
     nvrtc: str,
+    blaslt: str | None,
     cache: str | None,
     device: int,
     as_ptx: bool,

@@ -92,7 +92,9 @@ def prepare(ordinal: int = 0) -> str:
     compiler = cuda_libraries.nvrtc(around, version // 1000)
     as_ptx = os.environ.get("CUTBACK_CUDA_CODE") == "ptx"
     keeps = bool(os.environ.get("CUTBACK_CUDA_KEEP_SOURCES"))
-    _native.set_cuda(driver.path, compiler.path, str(cache_folder()), ordinal, as_ptx, keeps)
+    products = cuda_libraries.products(around, version // 1000)
+    files = driver.path, compiler.path, products, str(cache_folder())
+    _native.set_cuda(*files, ordinal, as_ptx, keeps)
     return devices[ordinal][0]
 
 

@@ -262,6 +262,35 @@ def blaslt(around: Surroundings, newest: int | None = None) -> Found[int]:
     return find(CUBLASLT, _native.cuda_blaslt, around, newest)
 
 
+NONE = "none"  # for CUTBACK_CUBLASLT: products by our own kernels
+
+
+def _there(path: str) -> str:
+    """A file that is there: it has half a gigabyte, and is opened for steps with products alone."""
+    if "/" in path and not Path(path).is_file():
+        raise RuntimeError(f"there is no file {path}")
+    if "/" not in path:
+        _native.cuda_blaslt(path)
+    return path
+
+
+def products(around: Surroundings, newest: int | None = None) -> str | None:
+    """The file of cuBLASLt; None: there is none, or CUTBACK_CUBLASLT asks for none.
+
+    Raises:
+        LibraryError: CUTBACK_CUBLASLT names what is not there.
+    """
+    asked = around.environment.get(CUBLASLT.variable)
+    if asked == NONE:
+        return None
+    try:
+        return find(CUBLASLT, _there, around, newest).path
+    except LibraryError:
+        if asked:
+            raise
+        return None
+
+
 def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
@@ -284,8 +313,11 @@ def lines() -> Iterator[tuple[str, str]]:
         yield "nvrtc", f"{_version(version)} in {compiler.path}, for sm_{least} to sm_{most}"
     except LibraryError as error:
         yield "nvrtc", str(error)
+    if around.environment.get(CUBLASLT.variable) == NONE:
+        yield "cublasLt", f"not used: {CUBLASLT.variable}={NONE}"
+        return
     try:
-        products = blaslt(around, newest)
-        yield "cublasLt", f"{products.value} in {products.path}"
+        library = blaslt(around, newest)
+        yield "cublasLt", f"{library.value} in {library.path}"
     except LibraryError as error:
         yield "cublasLt", str(error)

@@ -69,8 +69,8 @@ PyObject *cb_py_set_cuda(PyObject *module, PyObject *args) {
     cb_cuda_options options = {0};
     cb_error err;
     int as_ptx, keep_sources;
-    if (!PyArg_ParseTuple(args, "sszipp:set_cuda", &options.driver, &options.nvrtc, &options.cache,
-                          &options.device, &as_ptx, &keep_sources))
+    if (!PyArg_ParseTuple(args, "sszzipp:set_cuda", &options.driver, &options.nvrtc,
+                          &options.blaslt, &options.cache, &options.device, &as_ptx, &keep_sources))
         return NULL;
     options.as_ptx = as_ptx;
     options.keep_sources = keep_sources;

@@ -33,6 +33,7 @@ def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
         pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
     monkeypatch.setenv("CUTBACK_CUDA_DRIVER", str(build()))
     monkeypatch.setenv("CUTBACK_NVRTC", str(compiler))
+    monkeypatch.setenv("CUTBACK_CUBLASLT", "none")
     monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")
     monkeypatch.setenv("CUTBACK_CACHE_DIR", str(BUILD / "cutback_kernels"))
     driver.set(races=1)

@@ -246,6 +246,7 @@ if __name__ == "__main__":
         os.environ |= {
             "CUTBACK_CUDA_DRIVER": str(build()),
             "CUTBACK_NVRTC": str(nvrtc.library()),
+            "CUTBACK_CUBLASLT": "none",
             "CUTBACK_CUDA_CODE": "ptx",
             "CUTBACK_CACHE_DIR": kept,
             "CUTBACK_CUDA_KEEP_SOURCES": "1",

@@ -21,6 +21,7 @@ def folder(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
         pytest.skip("no NVRTC or no nvdisasm (pip install nvidia-cuda-nvrtc nvidia-cuda-nvdisasm)")
     monkeypatch.setenv("CUTBACK_CUDA_DRIVER", str(build()))
     monkeypatch.setenv("CUTBACK_NVRTC", str(compiler))
+    monkeypatch.setenv("CUTBACK_CUBLASLT", "none")
     monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")
     monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CUTBACK_CUDA_KEEP_SOURCES", "1")

@@ -17,6 +17,10 @@ void cb_cu_init(cb_cu_code *c, const cb_program *program, cb_arena *arena, cb_ar
 
 cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err) {
     if (c->source.failed || c->body.failed) return cb_no_memory(err);
+    if (c->status != CB_OK) {
+        if (err) *err = c->error;
+        return c->status;
+    }
     if (!c->failed) return CB_OK;
     return cb_fail(err, CB_UNSUPPORTED, "cuda: a kernel has more than %d parameters", CB_CU_PARAMS);
 }
@@ -141,17 +145,31 @@ static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
     return number;
 }
 
-void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads) {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return; /* there is nothing to do */
-    const cb_cu_launch launch = {.kernel = kernel_of(c, threads),
-                                 .group = c->group,
-                                 .grid = grid,
-                                 .threads = threads,
-                                 .param_begin = (uint32_t)c->params.len,
-                                 .n_param = (uint32_t)c->n_param};
-    bool kept = CB_PUSH(c->arena, c->launches, launch);
+/* With the parameters of what was begun last. */
+static void add_launch(cb_cu_code *c, cb_cu_launch *launch) {
+    launch->group = c->group;
+    launch->param_begin = (uint32_t)c->params.len;
+    launch->n_param = (uint32_t)c->n_param;
+    bool kept = CB_PUSH(c->arena, c->launches, *launch);
     for (int k = 0; kept && k < c->n_param; k++) kept = CB_PUSH(c->arena, c->params, c->param[k]);
     if (!kept) c->source.failed = true;
+}
+
+void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return; /* there is nothing to do */
+    const uint32_t kernel = kernel_of(c, threads);
+    add_launch(
+        c, &(cb_cu_launch){.kernel = kernel, .call = CB_NONE, .grid = grid, .threads = threads});
+}
+
+bool cb_cu_end_call(cb_cu_code *c, const cb_cu_call *call) {
+    const uint32_t at = (uint32_t)c->calls.len;
+    if (!CB_PUSH(c->arena, c->calls, *call)) {
+        c->source.failed = true;
+        return false;
+    }
+    add_launch(c, &(cb_cu_launch){.call = at});
+    return true;
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
 
 #include "../../base/vec.h"
 #include "../../lower/program.h"
+#include "cu_blaslt.h"
 
 enum { CB_CU_PARAMS = 192 };
 
@@ -36,8 +37,14 @@ typedef struct cb_cu_grid {
     uint32_t x, y, z;
 } cb_cu_grid;
 
+typedef struct cb_cu_call { /* of cuBLASLt, in place of a kernel; the rest are parameters */
+    cb_cu_product product;
+    int x, y, out, room; /* room -1: none */
+} cb_cu_call;
+
 typedef struct cb_cu_launch {
     uint32_t kernel; /* its name is cb_k<kernel> */
+    uint32_t call;   /* CB_NONE: it is a kernel */
     uint32_t group;
     cb_cu_grid grid;
     uint32_t threads;
@@ -54,12 +61,17 @@ typedef struct cb_cu_code {
     cb_str source;
     CB_VEC(cb_cu_kernel) kernels;
     CB_VEC(cb_cu_launch) launches;
+    CB_VEC(cb_cu_call) calls;
     CB_VEC(cb_cu_param) params;
     uint64_t extra_bytes;
     uint64_t *local_at; /* [n_local] where locals lie in EXTRA, of groups that run op by op */
     uint32_t group;     /* that is being written */
     int capability;     /* of the device */
-    bool failed;        /* out of memory, or a kernel that is too large */
+    const cb_cu_blaslt *blaslt;
+    void *products;   /* handle of cuBLASLt; NULL: every product is a kernel */
+    cb_status status; /* of calls for products; not CB_OK: `error` */
+    cb_error error;
+    bool failed; /* out of memory, or a kernel that is too large */
     /* the kernel that is being written */
     cb_str body;
     cb_cu_param param[CB_CU_PARAMS];
@@ -81,6 +93,8 @@ void cb_cu_add(cb_cu_code *c, const char *format, ...) CB_PRINTF(2, 3);
 int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writes);
 int cb_cu_operand(cb_cu_code *c, uint32_t operand, bool writes);
 void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads);
+/* Ends what was begun as a call in place of a kernel; false: there was no memory to keep it. */
+bool cb_cu_end_call(cb_cu_code *c, const cb_cu_call *call);
 
 /* Memory beside the arena, 256-byte aligned: its offset. */
 uint64_t cb_cu_extra(cb_cu_code *c, uint64_t bytes);

@@ -10,6 +10,7 @@
 #include "../workspace.h"
 #include "device.h"
 #include "group.h"
+#include "product.h"
 #include "text.h"
 #include "update.h"
 
@@ -25,6 +26,7 @@ typedef struct executable {
     const cb_program *program;
     cb_arena memory;
     cb_cu_code code;
+    cb_cu_blaslt blaslt; /* where code.products is not NULL */
     void *library;
     void **function;               /* [n_kernel] */
     uint64_t arena, extra, failed; /* addresses; arena 0: it is not there yet */
@@ -38,13 +40,14 @@ typedef struct executable {
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-/* Partial sums of columns; nothing else of the cpu's scratch is needed. */
+/* Partial sums of columns, and what cuBLASLt may use; no more of the cpu's scratch is needed. */
 static uint64_t workspace(const cb_graph *g, cb_op_id op) {
     switch (g->ops.at[op].code) {
         case CB_OP_SUM:
         case CB_OP_MEAN:
         case CB_OP_LAYER_NORM_BWD:
         case CB_OP_RMS_NORM_BWD: return cb_op_workspace(g, op);
+        case CB_OP_MATMUL: return cb_cu_product_room(g, op);
         default: return 0;
     }
 }
@@ -77,9 +80,25 @@ static void add_states(cb_cu_code *c) {
     }
 }
 
+static bool has_products(const cb_program *p) {
+    for (uint32_t i = 0; i < p->n_instr; i++)
+        if (p->instr[i].code == CB_OP_MATMUL) return true;
+    return false;
+}
+
+/* cuBLASLt, where it was named and there is something to multiply: it takes its time to load. */
+static cb_status open_products(executable *x, cb_error *err) {
+    const char *path = x->d->runtime->cuda.blaslt;
+    if (!path || !has_products(x->program)) return CB_OK;
+    CB_TRY(cb_cu_open_blaslt(&x->blaslt, path, err));
+    x->code.blaslt = &x->blaslt;
+    return cb_cu_blaslt_open(&x->blaslt, &x->code.products, err);
+}
+
 static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
     cb_cu_init(&x->code, x->program, &x->memory, texts);
     x->code.capability = x->d->capability;
+    CB_TRY(open_products(x, err));
     cb_cu_include(&x->code, "prelude.cuh");
     for (uint32_t g = 0; g < x->program->n_group; g++)
         CB_TRY(cb_cu_group(&x->code, g, x->d->runtime->alloc, err));
@@ -177,6 +196,9 @@ static void release(executable *x) {
     if (x->extra) (void)driver->cuMemFree(x->extra);
     if (x->failed) (void)driver->cuMemFree(x->failed);
     if (x->library) (void)driver->cuLibraryUnload(x->library);
+    for (size_t k = 0; k < x->code.calls.len; k++)
+        cb_cu_product_release(&x->blaslt, &x->code.calls.at[k].product);
+    cb_cu_blaslt_close(&x->blaslt, x->code.products);
     cb_cu_update_release(&x->update, x->d);
 }
 
@@ -311,11 +333,22 @@ static cb_status mark(executable *x, void *stream, uint32_t *at, uint32_t group,
     return CB_OK;
 }
 
+static cb_status multiply(executable *x, const cb_cu_launch *l, void *stream, cb_error *err) {
+    const cb_cu_call *c = &x->code.calls.at[l->call];
+    const uint64_t *value = x->value + l->param_begin;
+    return cb_cu_product_put(&x->blaslt, x->code.products, &c->product, value[c->x], value[c->y],
+                             value[c->out], c->room < 0 ? 0 : value[c->room], stream, err);
+}
+
 static cb_status launch(executable *x, void *stream, cb_error *err) {
     uint32_t marked = 0;
     for (size_t k = 0; k < x->code.launches.len; k++) {
         const cb_cu_launch *l = &x->code.launches.at[k];
         CB_TRY(mark(x, stream, &marked, l->group, err));
+        if (l->call != CB_NONE) {
+            CB_TRY(multiply(x, l, stream, err));
+            continue;
+        }
         CB_CU(&x->d->driver,
               cuLaunchKernel(x->function[l->kernel], l->grid.x, l->grid.y, l->grid.z, l->threads, 1,
                              1, 0, stream, x->parameter + l->param_begin, NULL));

@@ -163,7 +163,7 @@ cb_status cb_cu_copy(void *device, cb_stream *stream, cb_way way, void *to, cons
 /* The events of a step and what waits are no part of a graph, and would end the capture. In the
  * context. */
 static cb_status refuse_capture(const cb_cu_gpu *d, void *stream, cb_error *err) {
-    bool captured;
+    bool captured = false;
     CB_TRY(cb_cu_is_captured(d, stream, &captured, err));
     return captured
                ? cb_fail(err, CB_UNSUPPORTED,

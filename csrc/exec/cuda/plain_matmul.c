@@ -1,33 +1,13 @@
-/* Products of matrices without a library. Those of 16-bit floats are on tensor cores (matmul.cuh).
- * The others, and on devices that have none for both types, are tiles of 64 x 64 in registers, four
- * by four a thread, over slices of 16 of the inner axis in two buffers of shared memory. Each
- * element is one sum in the order of the inner axis, in f32 (f64 for f64), so that its bits depend
- * on the two matrices alone: not on tiles, nor on which rows are asked for. */
+/* Products of matrices without the library (product.h). Those of 16-bit floats are on tensor cores
+ * (matmul.cuh). The others, and on devices that have none for both types, are tiles of 64 x 64 in
+ * registers, four by four a thread, over slices of 16 of the inner axis in two buffers of shared
+ * memory. Each element is one sum in the order of the inner axis, in f32 (f64 for f64), so that its
+ * bits depend on the two matrices alone: not on tiles, nor on which rows are asked for. */
 #include "families.h"
+#include "product.h"
 
 enum { TILE = 64, SLICE = 16, THREADS = 256 };
 enum { TENSOR_CORES = 80 }; /* the first capability with mma.sync for f16 and bf16, and cp.async */
-
-typedef struct product {
-    int64_t batch, n, k, m;
-    int64_t row[3], column[3]; /* strides of x, y and the result */
-    int in[2], out;
-} product;
-
-static product product_of(const cb_cu_op *x) {
-    const cb_operand *o[3] = {cb_cu_in(x, 0), cb_cu_in(x, 1), cb_cu_out(x, 0)};
-    const int32_t rank = o[2]->shape.rank;
-    product p = {.batch = 1,
-                 .n = o[2]->shape.dim[rank - 2],
-                 .k = o[0]->shape.dim[rank - 1],
-                 .m = o[2]->shape.dim[rank - 1]};
-    for (int32_t d = 0; d < rank - 2; d++) p.batch *= o[2]->shape.dim[d];
-    for (int k = 0; k < 3; k++) {
-        p.row[k] = o[k]->stride[rank - 2];
-        p.column[k] = o[k]->stride[rank - 1];
-    }
-    return p;
-}
 
 /* Where matrix `batch` of an operand begins. */
 static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
@@ -37,7 +17,7 @@ static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
 
 /* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory.
  * Neighbouring threads read neighbouring elements, along whichever axis these lie. */
-static void add_fetch(const cb_cu_op *x, const product *p) {
+static void add_fetch(const cb_cu_op *x, const cb_cu_shapes *p) {
     cb_cu_code *c = x->code;
     const bool x_by_row = p->column[0] == 1, y_by_row = p->column[1] == 1;
     cb_cu_add(c, "T xs[4], ys[4];\n");
@@ -89,7 +69,7 @@ static void add_loop(const cb_cu_op *x) {
 }
 
 /* The block's place: its matrix of the batch, and its first row and column. */
-static uint32_t add_place(const cb_cu_op *x, const product *p, int rows, int columns) {
+static uint32_t add_place(const cb_cu_op *x, const cb_cu_shapes *p, int rows, int columns) {
     cb_cu_code *c = x->code;
     const int64_t across = cb_cu_div_up(p->m, columns), down = cb_cu_div_up(p->n, rows);
     cb_cu_add(c, "const I N = %lld, K = %lld, M = %lld;\n", (long long)p->n, (long long)p->k,
@@ -103,7 +83,7 @@ static uint32_t add_place(const cb_cu_op *x, const product *p, int rows, int col
     return (uint32_t)(p->batch * across * down);
 }
 
-static void add_plain(const cb_cu_op *x, const product *p) {
+static void add_plain(const cb_cu_op *x, const cb_cu_shapes *p) {
     cb_cu_code *c = x->code;
     cb_cu_add(c, "typedef %s T;\n__shared__ T x_tile[2][%d][%d], y_tile[2][%d][%d];\n",
               cb_cu_real(cb_cu_out(x, 0)->dtype), SLICE, TILE + 4, SLICE, TILE + 4);
@@ -140,7 +120,7 @@ static void add_even(cb_cu_code *c, const char *name, int param, bool even) {
 }
 
 /* `x` or `y`, an object of matmul.cuh. */
-static void add_side(const cb_cu_op *x, const product *p, int k, int size, int threads) {
+static void add_side(const cb_cu_op *x, const cb_cu_shapes *p, int k, int size, int threads) {
     const char name = "xy"[k];
     const cb_operand *o = cb_cu_in(x, (uint32_t)k);
     const int64_t outer_step = k ? p->column[1] : p->row[0],
@@ -158,14 +138,14 @@ static void add_side(const cb_cu_op *x, const product *p, int k, int size, int t
 
 /* Large tiles read less. They are taken where there are enough of them to fill a device, and where
  * edges do not make them compute a quarter more. */
-static int tile_of(const product *p) {
+static int tile_of(const cb_cu_shapes *p) {
     enum { SMALL = 64, LARGE = 128, ENOUGH = 128 };
     const int64_t large = p->batch * cb_cu_div_up(p->n, LARGE) * cb_cu_div_up(p->m, LARGE),
                   small = p->batch * cb_cu_div_up(p->n, SMALL) * cb_cu_div_up(p->m, SMALL);
     return large >= ENOUGH && 4 * large <= small + small / 4 ? LARGE : SMALL;
 }
 
-static void add_tensor(const cb_cu_op *x, const product *p) {
+static void add_tensor(const cb_cu_op *x, const cb_cu_shapes *p) {
     cb_cu_code *c = x->code;
     const int size = tile_of(p), threads = 2 * size;
     cb_cu_add(c, "typedef %s T;\n", cb_cu_type(cb_cu_out(x, 0)->dtype));
@@ -179,11 +159,12 @@ static void add_tensor(const cb_cu_op *x, const product *p) {
 }
 
 void cb_cu_matmul(const cb_cu_op *x) {
-    product p = product_of(x);
+    cb_cu_shapes p = cb_cu_shapes_of(x);
     const cb_dtype dtype = cb_cu_out(x, 0)->dtype;
     const bool on_cores =
         (dtype == CB_F16 || dtype == CB_BF16) && x->code->capability >= TENSOR_CORES;
     if (p.batch == 0 || p.n == 0 || p.m == 0) return;
+    if (cb_cu_takes_product(x, &p)) return;
     if (on_cores) cb_cu_include(x->code, "matmul.cuh");
     cb_cu_begin_op(x);
     p.in[0] = cb_cu_in_param(x, 0), p.in[1] = cb_cu_in_param(x, 1), p.out = cb_cu_out_param(x, 0);
