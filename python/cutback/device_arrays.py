@@ -157,9 +157,11 @@ def of(value: Any, name: str, stream: int | None) -> DeviceArray:
     place = _LEGACY if stream is None else stream
     if hasattr(value, "__dlpack__"):
         try:
-            dtype, shape, strides, address, _, device, writable, owner = _native.dlpack_parts(
-                value, name, place
+            dtype, shape, strides, address, _, device, writable, owner, theirs = (
+                _native.dlpack_parts(value, name, place)
             )
+            if theirs is not None and theirs != place:
+                _native.device_order(theirs, place)
         except (BufferError, RuntimeError) as error:
             raise ValueError(f"{name}: {error}") from error
     else:

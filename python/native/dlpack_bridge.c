@@ -45,12 +45,15 @@ typedef struct dl_managed_versioned {
 typedef struct dl_exchange {
     uint32_t major, minor;
     struct dl_exchange *older;
-    void *allocate, *managed_from_object, *managed_to_object;
+    void *allocate;
+    int (*managed_from_object)(void *object, dl_managed_versioned **out);
+    void *managed_to_object;
     int (*dltensor_from_object)(void *object, dl_tensor *out);
-    void *current_stream;
+    int (*current_stream)(int32_t device_type, int32_t device, void **out);
 } dl_exchange;
 
 #define EXCHANGE_NAME "dlpack_exchange_api"
+#define EXCHANGE_ATTRIBUTE "__dlpack_c_exchange_api__" /* of the type */
 #define OLD_NAME "dltensor"
 #define NEW_NAME "dltensor_versioned"
 #define OWNED_OLD "cutback.dltensor"
@@ -62,6 +65,8 @@ typedef struct dl_exchange {
 static void release_import(PyObject *capsule) {
     const char *name = PyCapsule_GetName(capsule);
     void *pointer = PyCapsule_GetPointer(capsule, name);
+    PyObject *type, *value, *trace; /* a deleter may run Python, which bears no error that is set */
+    PyErr_Fetch(&type, &value, &trace);
     if (strcmp(name, OWNED_NEW) == 0) {
         dl_managed_versioned *managed = pointer;
         if (managed->deleter) managed->deleter(managed);
@@ -69,6 +74,7 @@ static void release_import(PyObject *capsule) {
         dl_managed *managed = pointer;
         if (managed->deleter) managed->deleter(managed);
     }
+    PyErr_Restore(type, value, trace);
 }
 
 static bool dtype_of(dl_dtype type, cb_dtype *out) {
@@ -180,29 +186,74 @@ static PyObject *lengths(const int64_t *at, int32_t n) {
     return tuple;
 }
 
+/* The table of functions that a type hands out; NULL: none that is known, and no error. */
+static const dl_exchange *exchange_of(PyObject *object) {
+    PyObject *capsule = PyObject_GetAttrString((PyObject *)Py_TYPE(object), EXCHANGE_ATTRIBUTE);
+    const dl_exchange *api = NULL;
+    if (capsule && PyCapsule_IsValid(capsule, EXCHANGE_NAME))
+        api = PyCapsule_GetPointer(capsule, EXCHANGE_NAME); /* lives as long as its library */
+    Py_XDECREF(capsule);
+    PyErr_Clear();
+    while (api && api->major != 1) api = api->older;
+    return api && api->managed_from_object && api->current_stream ? api : NULL;
+}
+
+static void *refuse(const char *what) {
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_BufferError, "its library does not say %s", what);
+    return NULL;
+}
+
+/* As `consume` of a capsule. `theirs`: the stream that the library works on, which nobody was asked
+ * to wait for; 0 is what others name 1, the legacy one. */
+static const dl_tensor *exchange(const dl_exchange *api, PyObject *object, bool *writable,
+                                 PyObject **owner, PyObject **theirs) {
+    dl_managed_versioned *managed = NULL;
+    void *stream = NULL;
+    if (api->managed_from_object(object, &managed) != 0 || !managed)
+        return refuse("where the tensor is");
+    if (!(*owner = PyCapsule_New(managed, OWNED_NEW, release_import))) {
+        if (managed->deleter) managed->deleter(managed);
+        return NULL;
+    }
+    const dl_device at = managed->tensor.device;
+    const bool is_host = at.type == 1;
+    if (!is_host && api->current_stream(at.type, at.id, &stream) != 0) refuse("its stream");
+    else *theirs = is_host ? Py_NewRef(Py_None) : PyLong_FromVoidPtr(stream ? stream : (void *)1);
+    if (PyErr_Occurred()) {
+        Py_CLEAR(*owner);
+        return NULL;
+    }
+    *writable = !(managed->flags & 1);
+    return &managed->tensor;
+}
+
 PyObject *cb_py_dlpack_parts(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *object, *stream, *owner;
+    PyObject *object, *stream, *owner, *theirs = NULL;
     const char *name;
     bool writable;
     cb_dtype dtype;
     if (!PyArg_ParseTuple(args, "OsO:dlpack_parts", &object, &name, &stream)) return NULL;
-    PyObject *capsule = request(object, stream);
-    if (!capsule) return NULL;
-    const dl_tensor *t = consume(capsule, &writable, &owner);
-    Py_DECREF(capsule);
+    const dl_exchange *api = exchange_of(object);
+    PyObject *capsule = api ? NULL : request(object, stream);
+    if (!api && !capsule) return NULL;
+    const dl_tensor *t = api ? exchange(api, object, &writable, &owner, &theirs)
+                             : consume(capsule, &writable, &owner);
+    Py_XDECREF(capsule);
     if (!t) return NULL;
+    if (!theirs) theirs = Py_NewRef(Py_None);
     const dl_dtype type = t->dtype;
     if (!dtype_of(type, &dtype)) {
         Py_DECREF(owner);
+        Py_DECREF(theirs);
         return PyErr_Format(PyExc_TypeError,
                             "%s: DLPack type (code %d, %d bits, %d lanes) is not supported", name,
                             type.code, type.bits, type.lanes);
     }
     PyObject *strides = t->strides ? lengths(t->strides, t->ndim) : Py_NewRef(Py_None);
     char *at = t->data ? (char *)t->data + t->byte_offset : NULL;
-    return Py_BuildValue("(sNNNiiNN)", cb_dtype_name(dtype), lengths(t->shape, t->ndim), strides,
+    return Py_BuildValue("(sNNNiiNNN)", cb_dtype_name(dtype), lengths(t->shape, t->ndim), strides,
                          PyLong_FromVoidPtr(at), t->device.type, t->device.id,
-                         PyBool_FromLong(writable), owner);
+                         PyBool_FromLong(writable), owner, theirs);
 }
 
 /* ---- export

@@ -253,7 +253,7 @@ bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *param, const c
                        const char **why);
 
 /* (object, name, stream) -> (dtype, shape, strides or None, address, kind and number of the device,
- * writable, owner) */
+ * writable, owner, stream that its library works on or None: it has seen to the order) */
 PyObject *cb_py_dlpack_parts(PyObject *module, PyObject *args);
 
 /* ---- device_memory.c ------------------------------------------------------------------------- */

@@ -78,13 +78,11 @@ class Tensor:
             self.driver.call("cuEventRecord", event, self.stream)
             self.driver.call("cuStreamWaitEvent", ctypes.c_void_p(stream), event, 0)
 
-    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **kwargs: Any) -> Any:
-        self._order(stream)
+    def _managed(self) -> _Managed:
+        """What is handed out, until it is given back."""
         n = len(self.shape)
         shape = (ctypes.c_int64 * n)(*self.shape)
         strides = None if self.strides is None else (ctypes.c_int64 * n)(*self.strides)
-
-        name = ctypes.create_string_buffer(b"dltensor_versioned")
 
         def delete(_: int) -> None:
             self.out -= 1
@@ -94,11 +92,80 @@ class Tensor:
         managed.tensor = _Tensor(
             self.memory.address, 2, self.device, n, code, bits, 1, shape, strides, 0
         )
-        _handed_out.append((managed, shape, strides, name))
+        _handed_out.append((managed, shape, strides))
         self.out += 1
+        return managed
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **kwargs: Any) -> Any:
+        self._order(stream)
+        managed, name = self._managed(), ctypes.create_string_buffer(b"dltensor_versioned")
+        _handed_out.append(name)
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p,) * 3
         return new(ctypes.addressof(managed), ctypes.addressof(name), None)
+
+
+_From = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))
+_Stream = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
+)
+
+
+class _Exchange(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("older", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", _From),
+        ("managed_to_object", ctypes.c_void_p),
+        ("dltensor_from_object", ctypes.c_void_p),
+        ("current_stream", _Stream),
+    )
+
+
+class Exchanged(Tensor):
+    """The same, of a type with a table of functions in C. ``works_on`` is the stream that its
+    library works on; ``fails`` says which function does; ``taken`` counts tensors."""
+
+    works_on: ctypes.c_void_p | None = None
+    fails = ""
+    taken = 0
+    __dlpack_c_exchange_api__: Any = None
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        raise AssertionError("there is a faster way")
+
+
+def _hand_out(tensor: Exchanged, out: Any) -> int:
+    if Exchanged.fails == "tensor":
+        return -1
+    Exchanged.taken += 1
+    out[0] = ctypes.addressof(tensor._managed())
+    return 0
+
+
+def _current_stream(kind: int, device: int, out: Any) -> int:
+    if Exchanged.fails == "stream":
+        return -1
+    assert (kind, device) == (2, 0)
+    out[0] = Exchanged.works_on.value if Exchanged.works_on else None
+    return 0
+
+
+_TABLE = _Exchange(1, 3, None, None, _From(_hand_out), None, None, _Stream(_current_stream))
+_NEWER = _Exchange(2, 0, ctypes.addressof(_TABLE))  # which nobody knows yet
+_NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")
+
+
+def offer(table: str) -> Any:
+    """The table of this version, one that also has a newer version, or only a newer one."""
+    alone = _Exchange(2, 0, None)
+    _handed_out.append(alone)
+    chosen = {"known": _TABLE, "also newer": _NEWER, "only newer": alone}[table]
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p,) * 3
+    return new(ctypes.addressof(chosen), ctypes.addressof(_NAME), None)
 
 
 class Interface:

@@ -4,16 +4,20 @@ streams, with races looked for."""
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cutback as cb
+import foreign
 from client import Driver
 from cutback import cuda
 from cutback.nn import functional as F
-from foreign import Interface, Tensor
+from foreign import Exchanged, Interface, Tensor
 
 
 def loss(params: dict[str, Any], x: Any, target: Any) -> Any:
@@ -144,6 +148,68 @@ def test_tensors_of_others_in_the_order_of_their_streams(
     assert interface or x.asked == [ours.value if named else 1] * 2
     assert x.out == 0
     gpu.wait()
+
+
+@pytest.mark.parametrize("table", ["known", "also newer"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("named", [False, True])
+def test_tensors_of_types_with_a_table_of_functions(
+    gpu: Driver, monkeypatch: pytest.MonkeyPatch, seed: int, named: bool, table: str
+) -> None:
+    """Nobody there waits for anything: the step comes behind the stream that they work on."""
+    monkeypatch.setattr(Exchanged, "__dlpack_c_exchange_api__", foreign.offer(table))
+    gpu.seed(seed)
+    x, ours, theirs = Exchanged(gpu, np.zeros(1000, np.float32)), gpu.stream(), gpu.stream()
+    step = cb.compile(lambda x: (x * 2 + 1).sum(), argnums=None, device="cuda")
+    before = Exchanged.taken
+    for value, on in ((1.0, theirs), (3.0, ours), (5.0, None)):
+        monkeypatch.setattr(Exchanged, "works_on", on)
+        fill = int(np.float32(value).view(np.uint32)), ctypes.c_size_t(1000), on
+        gpu.call("cuMemsetD32Async", ctypes.c_uint64(x.memory.address), *fill)
+        result = step(x, **({"stream": ours.value} if named else {}))
+        assert float(result) == 1000 * (2 * value + 1)
+        gpu.wait()
+    assert Exchanged.taken >= before + 3 and x.out == 0 and x.asked == []
+
+
+FIRST = """
+import ctypes, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np, cutback as cb, foreign
+from client import Driver
+gpu = Driver()
+x = foreign.Exchanged(gpu, np.zeros(9, np.float32))
+foreign.Exchanged.__dlpack_c_exchange_api__ = foreign.offer("known")
+foreign.Exchanged.works_on = gpu.stream()
+given = foreign.Interface(x, stream=foreign.Exchanged.works_on.value) if sys.argv[2] else x
+assert (cb.compile(lambda x: x + 1, argnums=None, device="cuda")(given).numpy() == 1).all()
+"""
+
+
+@pytest.mark.parametrize("way", ["", "interface"])
+def test_a_tensor_of_others_is_the_first_that_is_seen(gpu: Driver, way: str) -> None:
+    """Before anything else has been asked of the GPU, in a process of its own."""
+    here = str(Path(__file__).parent)
+    subprocess.run([sys.executable, "-c", FIRST, here, way], check=True)
+
+
+def test_tables_that_cannot_be_used(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = cb.compile(lambda x: x + 1, argnums=None, device="cuda")
+    x = Exchanged(gpu, np.ones(5, np.float32))
+    monkeypatch.setattr(Exchanged, "__dlpack_c_exchange_api__", foreign.offer("known"))
+    for which, words in (("tensor", "where the tensor is"), ("stream", "its stream")):
+        monkeypatch.setattr(Exchanged, "fails", which)
+        with pytest.raises(ValueError, match=f"its library does not say {words}"):
+            step(x)
+        assert x.out == 0
+    monkeypatch.setattr(Exchanged, "fails", "")
+    read_only = Exchanged(gpu, np.ones(5, np.float32), read_only=True)
+    assert (step(read_only).numpy() == 2).all()
+    for odd in (foreign.offer("only newer"), 7, None):  # as if there were none
+        monkeypatch.setattr(Exchanged, "__dlpack_c_exchange_api__", odd)
+        monkeypatch.setattr(Exchanged, "__dlpack__", Tensor.__dlpack__)
+        assert (step(x).numpy() == 2).all()
+    assert x.out == read_only.out == 0
 
 
 def test_others_find_results_written(gpu: Driver) -> None:

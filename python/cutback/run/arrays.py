@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,18 @@ import numpy as np
 from .. import _native, device_arrays, dtypes
 
 _BITS16 = np.dtype(np.uint16)
+
+
+def _name_libraries(value: Any) -> None:
+    """Streams of others may have to be waited for before a step is compiled for the GPU."""
+    if _native.has_cuda():
+        return
+    from .. import cuda, cuda_libraries  # look for libraries, which nobody else needs
+
+    place = getattr(value, "__dlpack_device__", None)
+    # Where nothing can be found, what needs the libraries says so.
+    with contextlib.suppress(cuda_libraries.LibraryError):
+        cuda.prepare(int(place()[1]) if place else 0)
 
 
 class RawArray:
@@ -68,6 +81,7 @@ def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str
             )
         return value, dtype
     if device_arrays.is_elsewhere(value):
+        _name_libraries(value)
         array = device_arrays.of(value, name, stream)
         return array, array.core_dtype
     if hasattr(value, "__dlpack__"):
