@@ -20,8 +20,8 @@ struct device_row {
     cb_optim_row arrays;
     int64_t n;
     int64_t first; /* chunk */
-    uint32_t dtype, unused;
-    double factor[FACTORS_MOST];
+    uint32_t dtype;
+    uint32_t set; /* of its factors */
 };
 
 struct failure { /* as in prelude.cuh */
@@ -75,22 +75,25 @@ static __forceinline__ stretch stretch_of(const device_row *row, int64_t chunk) 
 }
 
 template <class F>
-static __forceinline__ void step_chunk(const device_row *row, int64_t chunk, F formula) {
+static __forceinline__ void step_chunk(const device_row *row, const double *factor, int64_t chunk,
+                                       F formula) {
     const stretch s = stretch_of(row, chunk);
     const cb_optim_row arrays = row->arrays;
 #pragma unroll 1
     for (int64_t i = s.begin + threadIdx.x; i < s.end; i += THREADS)
-        formula(row->factor, &arrays, i, 1);
+        formula(factor, &arrays, i, 1);
 }
 
 #define KERNEL(ID, it)                                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS)                                       \
-        cb_optim_##it(const device_row *rows, uint64_t n, const failure *failed) {              \
+        cb_optim_##it(const device_row *rows, const double *sets, uint64_t n,                   \
+                      const failure *failed) {                                                  \
         if (failed->instr != 0) return;                                                         \
         const int64_t chunk = blockIdx.x;                                                       \
         const device_row *row = row_of(rows, (uint32_t)n, chunk);                               \
-        if (steps_quads_##ID(row, chunk)) return;                                               \
-        step_chunk(row, chunk, [row](const double *f, const cb_optim_row *r, int64_t at,        \
+        const double *factor = sets + row->set * FACTORS_MOST;                                  \
+        if (steps_quads_##ID(row, factor, chunk)) return;                                       \
+        step_chunk(row, factor, chunk, [row](const double *f, const cb_optim_row *r, int64_t at,        \
                                      int64_t k) { OF_TYPE(it, row, f, r, at, k); });            \
     }
 
@@ -111,15 +114,16 @@ static __forceinline__ float adam_step(const float *f, float p, float grad, floa
 }
 
 /* Four elements a thread, in 16 bytes, where all arrays of a row allow it; false: they do not. */
-static __forceinline__ bool steps_quads_ADAM(const device_row *row, int64_t chunk) {
+static __forceinline__ bool steps_quads_ADAM(const device_row *row, const double *factor,
+                                                    int64_t chunk) {
     const cb_optim_row a = row->arrays;
-    const bool ams = row->factor[CB_ADAM_AMS] != 0.0, decays = row->factor[CB_DECAY] != 0.0;
+    const bool ams = factor[CB_ADAM_AMS] != 0.0, decays = factor[CB_DECAY] != 0.0;
     const size_t all = (size_t)a.param | (size_t)a.grad | (size_t)a.state[0] | (size_t)a.state[1] |
                        (ams ? (size_t)a.state[2] : 0);
     if (row->dtype != CB_F32 || all % 16 != 0) return false;
     float f[CB_ADAM_AMS];
 #pragma unroll
-    for (int k = 0; k < CB_ADAM_AMS; k++) f[k] = (float)row->factor[k];
+    for (int k = 0; k < CB_ADAM_AMS; k++) f[k] = (float)factor[k];
     float *const p = (float *)a.param, *const m = (float *)a.state[0],
                  *const v = (float *)a.state[1], *const w = (float *)a.state[2];
     const float *const grad = (const float *)a.grad;
@@ -147,7 +151,9 @@ static __forceinline__ bool steps_quads_ADAM(const device_row *row, int64_t chun
 
 /* The others go element by element. */
 #define NO_QUADS(ID) \
-    static __forceinline__ bool steps_quads_##ID(const device_row *, int64_t) { return false; }
+    static __forceinline__ bool steps_quads_##ID(const device_row *, const double *, int64_t) { \
+        return false;                                                                           \
+    }
 NO_QUADS(SGD)
 NO_QUADS(RADAM)
 NO_QUADS(ADAMAX)
