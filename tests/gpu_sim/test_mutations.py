@@ -14,6 +14,7 @@ MUTANTS = {
     for name, case in CASES.items()
     for what, text in mutations.deletions(cases.ptx(case.file), case.kernels)
 }
+SHUFFLES = [what for what in MUTANTS if "shfl" in what]
 
 # What may go, and why.
 HARMLESS = {
@@ -42,13 +43,32 @@ def test_there_are_mutants() -> None:
     assert {"bar", "membar", "cp"} <= kinds
 
 
-@pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant not in HARMLESS])
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m not in (*HARMLESS, *SHUFFLES)])
 def test_deleted(driver: Driver, mutant: str) -> None:
     """Found in the order of the program, backward, and in a random one."""
     name, text = MUTANTS[mutant]
     for seed in (0, 1, 5):
         report = found(driver, name, text, seed)
         assert "race" in report or "unwritten" in report, (mutant, seed)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(m, marks=[] if mutations.is_among_few(m) else [pytest.mark.very_slow])
+        for m in SHUFFLES
+    ],
+)
+def test_shuffles_left_out(driver: Driver, mutant: str) -> None:
+    """Each lane keeps its own: the results are others, or the lanes go apart."""
+    name, text = MUTANTS[mutant]
+    try:
+        with driver.watching(0):
+            got = CASES[name].run(driver, text)
+    except CudaError:
+        return
+    expected = CASES[name].run(driver, cases.ptx(CASES[name].file))
+    assert any(got[key].tobytes() != expected[key].tobytes() for key in expected), mutant
 
 
 @pytest.mark.parametrize("mutant", HARMLESS)

@@ -185,6 +185,8 @@ PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
         None,
         [numbers(70, 67, dtype=np.float16), numbers(67, 70, dtype=np.float16)],
     ),
+    "short rows": (norm, (0, 1, 2), [numbers(33, 128), numbers(128), numbers(128)]),
+    "rows of two leaves": (F.softmax, None, [numbers(5, 1500)]),
     "long rows": (F.softmax, None, [numbers(5, 5000)]),
     "totals": (lambda x: (x * x).mean(), None, [numbers(200_000)]),
     "norms of long rows": (norm, (0, 1, 2), ROWS),
@@ -200,13 +202,17 @@ def image_of(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.very_slow] if "double" in n else []) for n in PROGRAMS],
+    ("name", "few"),
+    [
+        *(pytest.param(n, True, id=n) for n in PROGRAMS if "double" not in n),
+        *(pytest.param(n, False, id=f"more of {n}", marks=pytest.mark.very_slow) for n in PROGRAMS),
+    ],
 )
-def test_each_barrier_of_written_kernels_is_needed(
-    gpu: Driver, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_barrier_and_shuffle_of_written_kernels_is_needed(
+    gpu: Driver, name: str, few: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is deleted by itself, in the kernels as they lie in the cache."""
+    """Each is left out by itself, in the kernels as they lie in the cache; of shuffles, of which
+    there are hundreds alike, three, or the first of each kernel and one in seven."""
     monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
     f, argnums, arguments = PROGRAMS[name]
 
@@ -218,8 +224,11 @@ def test_each_barrier_of_written_kernels_is_needed(
     path, head = image_of(tmp_path), b"cutback kernel 1\n"
     ptx = path.read_bytes()[len(head) + 32 :].rstrip(b"\0").decode()
     kernels = tuple(re.findall(r"\.entry\s+(\w+)", ptx))
-    missed, count = [], 0
+    missed, count, shuffles = [], 0, 0
     for what, text in mutations.deletions(ptx, kernels):
+        if not mutations.is_among_few(what) or (few and "shfl" in what and shuffles == 3):
+            continue
+        shuffles += "shfl" in what
         code = text.encode() + b"\0"
         path.write_bytes(head + hashlib.sha256(code).digest() + code)
         found = False
