@@ -114,10 +114,10 @@ CB_API CB_MUST_CHECK cb_status cb_context_set_threads(cb_context *ctx, int n_thr
 typedef struct cb_cuda_options {
     const char *driver, *nvrtc; /* files, or names for the system's loader */
     const char *blaslt;         /* cuBLASLt; NULL: products by our own kernels */
-    const char *cache; /* folder of compiled kernels; NULL: they are not kept */
-    int device;        /* ordinal */
-    bool as_ptx;       /* PTX is loaded in place of machine code: the driver compiles it */
-    bool keep_sources; /* the CUDA C of each program is written to the cache's folder */
+    const char *cache;          /* folder of compiled kernels; NULL: they are not kept */
+    int device;                 /* ordinal */
+    bool as_ptx;                /* PTX is loaded in place of machine code: the driver compiles it */
+    bool keep_sources;          /* the CUDA C of each program is written to the cache's folder */
 } cb_cuda_options;
 
 /* For backends that are opened from now on: a device that is open stays as it is. The texts are

@@ -90,7 +90,11 @@ static bool has_products(const cb_program *p) {
 static cb_status open_products(executable *x, cb_error *err) {
     const char *path = x->d->runtime->cuda.blaslt;
     if (!path || !has_products(x->program)) return CB_OK;
-    CB_TRY(cb_cu_open_blaslt(&x->blaslt, path, err));
+    cb_error why;
+    if (cb_cu_open_blaslt(&x->blaslt, path, &why) != CB_OK)
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "cuda: %.300s; CUTBACK_CUBLASLT=none leaves products to our own kernels",
+                       why.text);
     x->code.blaslt = &x->blaslt;
     return cb_cu_blaslt_open(&x->blaslt, &x->code.products, err);
 }

@@ -149,6 +149,22 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         cuda_libraries.blaslt(around(tmp_path, CUTBACK_CUBLASLT="libm.so.6"))
 
 
+def test_the_library_for_products_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for and not opened; what was asked for has to be there."""
+    monkeypatch.setattr(cuda_libraries._native, "cuda_blaslt", refuse)  # what the loader may know
+    assert cuda_libraries.products(around(tmp_path)) is None
+    path = touch(tmp_path / "packages/nvidia/cu13/lib/libcublasLt.so.13")
+    assert cuda_libraries.products(around(tmp_path)) == path
+    assert cuda_libraries.products(around(tmp_path), newest=12) is None
+    assert cuda_libraries.products(around(tmp_path, CUTBACK_CUBLASLT="none")) is None
+    other = touch(tmp_path / "other.so")
+    assert cuda_libraries.products(around(tmp_path, CUTBACK_CUBLASLT=other)) == other
+    with pytest.raises(LibraryError, match=r"there is no file /nowhere/x\.so"):
+        cuda_libraries.products(around(tmp_path, CUTBACK_CUBLASLT="/nowhere/x.so"))
+
+
 def doctor(**environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "cutback", "doctor"],
