@@ -1,5 +1,5 @@
-/* All kernels of a program are one source, and one call of the compiler: one by one they would take
- * six times as long. No option of NVRTC is needed that has come after CUDA 12.0. */
+/* A source has many kernels: one by one they would take six times as long. No option of NVRTC is
+ * needed that has come after CUDA 12.0. */
 #include "cu_jit.h"
 
 #include <stdio.h>

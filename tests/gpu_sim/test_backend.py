@@ -79,6 +79,28 @@ def test_gradients_and_results_are_arrays_of_numpy(gpu: Driver) -> None:
         assert np.allclose(grads[key], others[key], atol=1e-5), key
 
 
+def test_a_batch_of_another_size_is_not_compiled_again(
+    gpu: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
+    rng = np.random.default_rng(4)
+    compiled = None
+    for rows in (40, 100, 36):
+        x, y = rng.standard_normal((rows, 16), np.float32), rng.standard_normal((rows, 3), "f")
+        results = [
+            cb.value_and_grad(mlp_loss, backend=backend)(mlp_params(), x, y)
+            for backend in ("cpu", "cuda")
+        ]
+        (loss, grads), (other, others) = results
+        assert abs(float(loss) - float(other)) < 1e-5
+        for key in grads:
+            assert np.allclose(grads[key], others[key], atol=1e-5), key
+        files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+        assert files, "nothing was kept"
+        assert compiled is None or files == compiled, f"{rows} rows were compiled anew"
+        compiled = files
+
+
 def gpt_params(options: dict[str, Any]) -> tuple[Any, float]:
     config = gpt.GPTConfig(vocab=33, context=32, layers=2, heads=2, width=32)
     params = gpt.init(config, np.random.default_rng(1))

@@ -2,7 +2,6 @@
  * parameters are known then. Kernels are compared by their text: there are a few dozen. */
 #include "code.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,12 +10,13 @@
 
 void cb_cu_init(cb_cu_code *c, const cb_program *program, cb_arena *arena, cb_arena *texts) {
     *c = (cb_cu_code){.program = program, .arena = arena};
+    cb_str_init(&c->includes, texts);
     cb_str_init(&c->source, texts);
     cb_str_init(&c->body, texts);
 }
 
 cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err) {
-    if (c->source.failed || c->body.failed) return cb_no_memory(err);
+    if (c->includes.failed || c->source.failed || c->body.failed) return cb_no_memory(err);
     if (c->status != CB_OK) {
         if (err) *err = c->error;
         return c->status;
@@ -28,7 +28,7 @@ cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err) {
 void cb_cu_include(cb_cu_code *c, const char *file) {
     char line[64];
     (void)snprintf(line, sizeof line, "#include \"%s\"\n", file);
-    if (!c->source.at || !strstr(c->source.at, line)) cb_str_addf(&c->source, "%s\n", line);
+    if (!c->includes.at || !strstr(c->includes.at, line)) cb_str_addf(&c->includes, "%s\n", line);
 }
 
 void cb_cu_begin(cb_cu_code *c) {
@@ -52,8 +52,9 @@ int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writ
     for (int k = 0; k < c->n_param; k++) {
         const cb_cu_param *known = &c->param[k];
         if (known->place != param.place || known->index != param.index ||
-            known->offset != param.offset || strcmp(c->type[k], type) != 0)
-            continue;
+            known->offset != param.offset || strcmp(c->type[k], type) != 0 ||
+            (param.place == CB_CU_NUMBER && param.index == 0))
+            continue; /* numbers that are equal here may not be so in another batch */
         c->writes[k] |= writes;
         return k;
     }
@@ -65,6 +66,16 @@ int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writ
     c->type[c->n_param] = type;
     c->writes[c->n_param] = writes;
     return c->n_param++;
+}
+
+int cb_cu_count(cb_cu_code *c, int64_t n) {
+    return cb_cu_param_of(c, (cb_cu_param){CB_CU_NUMBER, 0, (uint64_t)n}, "uint64_t", false);
+}
+
+int cb_cu_constant(cb_cu_code *c, uint32_t name, float value) {
+    cb_cu_param param = {.place = CB_CU_NUMBER, .index = name};
+    memcpy(&param.offset, &value, sizeof value); /* a kernel reads as many bytes as its type has */
+    return cb_cu_param_of(c, param, "float", false);
 }
 
 const char *cb_cu_type(cb_dtype dtype) {
@@ -113,8 +124,8 @@ static void add_signature(const cb_cu_code *c, cb_str *out) {
     for (int k = 0; k < c->n_param; k++) {
         const cb_cu_place place = c->param[k].place;
         const char *comma = k ? ", " : "";
-        if (place == CB_CU_SEED || place == CB_CU_STEP)
-            cb_str_addf(out, "%suint64_t p%d", comma, k);
+        if (place == CB_CU_SEED || place == CB_CU_STEP || place == CB_CU_NUMBER)
+            cb_str_addf(out, "%s%s p%d", comma, c->type[k], k);
         else if (c->writes[k]) cb_str_addf(out, "%s%s *p%d", comma, c->type[k], k);
         else cb_str_addf(out, "%sconst %s *__restrict__ p%d", comma, c->type[k], k);
     }
@@ -141,7 +152,9 @@ static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
         s->at[begin] = 0;
         return k;
     }
-    if (!CB_PUSH(c->arena, c->kernels, (cb_cu_kernel){at, length})) s->failed = true;
+    const cb_cu_kernel kernel = {
+        .begin = begin, .size = s->len - begin, .at = at, .length = length};
+    if (!CB_PUSH(c->arena, c->kernels, kernel)) s->failed = true;
     return number;
 }
 
@@ -175,14 +188,6 @@ bool cb_cu_end_call(cb_cu_code *c, const cb_cu_call *call) {
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 int64_t cb_cu_div_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
-void cb_cu_float(cb_cu_code *c, float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (isfinite(x))
-        cb_cu_add(c, "%s%af%s", signbit(x) ? "(" : "", (double)x, signbit(x) ? ")" : "");
-    else cb_cu_add(c, "__int_as_float(0x%08X)", bits);
-}
 
 void cb_cu_offset(cb_cu_code *c, int rank, const int64_t *dim, const int64_t *stride,
                   const char *name, const char *at) {

@@ -5,9 +5,12 @@
  *     cb_cu_add(&code, "p%d[i] = 0;\n", x);      its text
  *     cb_cu_end(&code, grid, 256);               it is launched once a run, here in the order
  *
- * Kernels of the same text are one; equal layers of a model differ in addresses alone. A parameter
- * has eight bytes, and where they come from: a block, or a number of the run. What is added after
- * memory ran out is thrown away; cb_cu_finish says so. */
+ * Kernels of the same text are one. So that equal layers of a model are, and a batch of another
+ * size, numbers which do not shape a kernel are parameters like addresses: how many rows there are,
+ * constants, what tells one dropout from another. The text has the axes within a row, and what must
+ * be known to make it: widths of accesses, whether offsets have 32 bits. A parameter has eight
+ * bytes, and where they come from: a block, a number of the run, or one of the program. What is
+ * added after memory ran out is thrown away; cb_cu_finish says so. */
 #ifndef CB_EXEC_CUDA_CODE_H
 #define CB_EXEC_CUDA_CODE_H
 
@@ -24,13 +27,14 @@ typedef enum cb_cu_place {
     CB_CU_EXTRA,   /* memory of the executable beside the arena */
     CB_CU_FAILURE, /* the executable's word for errors */
     CB_CU_SEED,
-    CB_CU_STEP
+    CB_CU_STEP,
+    CB_CU_NUMBER /* of the program */
 } cb_cu_place;
 
 typedef struct cb_cu_param {
     cb_cu_place place;
-    uint32_t index;  /* INPUT, OUTPUT: of the argument */
-    uint64_t offset; /* bytes */
+    uint32_t index;  /* INPUT, OUTPUT: of the argument; NUMBER: which, 0: it has no name */
+    uint64_t offset; /* bytes; NUMBER: its bits */
 } cb_cu_param;
 
 typedef struct cb_cu_grid {
@@ -51,14 +55,15 @@ typedef struct cb_cu_launch {
     uint32_t param_begin, n_param;
 } cb_cu_launch;
 
-typedef struct cb_cu_kernel { /* its text in `source`, behind the name */
-    size_t at, length;
+typedef struct cb_cu_kernel { /* its text in `source`, and what of it is behind the name */
+    size_t begin, size, at, length;
 } cb_cu_kernel;
 
 typedef struct cb_cu_code {
     const cb_program *program;
     cb_arena *arena; /* results */
-    cb_str source;
+    cb_str includes; /* what stands in front of any kernels */
+    cb_str source;   /* all kernels */
     CB_VEC(cb_cu_kernel) kernels;
     CB_VEC(cb_cu_launch) launches;
     CB_VEC(cb_cu_call) calls;
@@ -85,13 +90,16 @@ void cb_cu_init(cb_cu_code *c, const cb_program *program, cb_arena *arena, cb_ar
 /* CB_NOMEM, or CB_UNSUPPORTED: more parameters than a kernel may have. */
 CB_MUST_CHECK cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err);
 
-/* Between kernels: a file of text.h that not every program needs; included once. */
+/* A file of text.h that not every program needs; included once. */
 void cb_cu_include(cb_cu_code *c, const char *file);
 void cb_cu_begin(cb_cu_code *c);
 void cb_cu_add(cb_cu_code *c, const char *format, ...) CB_PRINTF(2, 3);
 /* The number of the parameter; the same place is the same parameter. */
 int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writes);
 int cb_cu_operand(cb_cu_code *c, uint32_t operand, bool writes);
+/* Numbers: one that counts (uint64_t), one of the named ones, which are a parameter each. */
+int cb_cu_count(cb_cu_code *c, int64_t n);
+int cb_cu_constant(cb_cu_code *c, uint32_t name, float value);
 void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads);
 /* Ends what was begun as a call in place of a kernel; false: there was no memory to keep it. */
 bool cb_cu_end_call(cb_cu_code *c, const cb_cu_call *call);
@@ -108,7 +116,5 @@ int64_t cb_cu_div_up(int64_t a, int64_t b);
  * Divides by numbers that are known: multiplications, once they are compiled. */
 void cb_cu_offset(cb_cu_code *c, int rank, const int64_t *dim, const int64_t *stride,
                   const char *name, const char *at);
-/* A float as text: hexadecimal, so that it is the same number. */
-void cb_cu_float(cb_cu_code *c, float x);
 
 #endif

@@ -1,4 +1,4 @@
-/* Programs on a GPU: the kernels of all groups are one source, compiled once; a run fills in
+/* Programs on a GPU: the kernels of all groups are compiled once; a run fills in
  * where its arguments lie and launches them one after another. It neither allocates nor waits,
  * so it can be captured. Everything lies in three blocks of device memory: the arena of the
  * plan, what kernels need beside it, and the word for errors, which the last kernels of a run
@@ -10,8 +10,8 @@
 #include "../workspace.h"
 #include "device.h"
 #include "group.h"
+#include "parts.h"
 #include "product.h"
-#include "text.h"
 #include "update.h"
 
 #define ALIGNMENT 256 /* what cuMemAlloc gives, and what widest accesses want */
@@ -27,7 +27,7 @@ typedef struct executable {
     cb_arena memory;
     cb_cu_code code;
     cb_cu_blaslt blaslt; /* where code.products is not NULL */
-    void *library;
+    cb_cu_parts parts;
     void **function;               /* [n_kernel] */
     uint64_t arena, extra, failed; /* addresses; arena 0: it is not there yet */
     uint64_t *value;               /* [n_param] of all launches */
@@ -74,8 +74,8 @@ static void add_states(cb_cu_code *c) {
                   in = cb_cu_param_of(c, from, type, false),
                   f = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_FAILURE}, "failure", false);
         cb_cu_add(c, "const uint64_t i = blockIdx.x * (uint64_t)256 + threadIdx.x;\n");
-        cb_cu_add(c, "if (i < %lluull && p%d->instr == 0) p%d[i] = p%d[i];\n",
-                  (unsigned long long)n, f, out, in);
+        cb_cu_add(c, "if (i < p%d && p%d->instr == 0) p%d[i] = p%d[i];\n",
+                  cb_cu_count(c, (int64_t)n), f, out, in);
         cb_cu_end(c, (cb_cu_grid){(uint32_t)((n + 255) / 256), 1, 1}, 256);
     }
 }
@@ -111,37 +111,13 @@ static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
     return cb_cu_finish(&x->code, err);
 }
 
-static cb_status load_code(executable *x, const cb_cu_image *image, cb_error *err) {
-    const cb_cu_driver *driver = &x->d->driver;
+static cb_status compile_code(executable *x, cb_arena *texts, cb_error *err) {
+    CB_TRY(write_code(x, texts, err));
     const size_t n = x->code.kernels.len;
-    CB_CU(driver, cuLibraryLoadData(&x->library, image->code, NULL, NULL, 0, NULL, NULL, 0));
     x->function = CB_NEW(&x->memory, void *, n);
     if (!x->function) return cb_no_memory(err);
-    for (size_t k = 0; k < n; k++) {
-        char name[32];
-        void *kernel;
-        (void)snprintf(name, sizeof name, "cb_k%zu", k);
-        CB_CU(driver, cuLibraryGetKernel(&kernel, x->library, name));
-        CB_CU(driver, cuKernelGetFunction(&x->function[k], kernel));
-    }
-    return CB_OK;
-}
-
-static cb_status compile_code(executable *x, cb_arena *texts, cb_error *err) {
-    const cb_cuda_options *o = &x->d->runtime->cuda;
-    CB_TRY(write_code(x, texts, err));
-    if (x->code.kernels.len == 0) return CB_OK;
-    cb_cu_image image;
-    const cb_cu_source source = {.text = x->code.source.at,
-                                 .headers = cb_cu_headers,
-                                 .n_header = cb_cu_n_header,
-                                 .capability = x->d->capability,
-                                 .as_ptx = o->as_ptx,
-                                 .is_kept = o->keep_sources};
-    CB_TRY(cb_cu_compile(&x->d->nvrtc, &source, o->cache, x->d->runtime->alloc, &image, err));
-    const cb_status status = load_code(x, &image, err);
-    cb_free(x->d->runtime->alloc, image.code);
-    return status;
+    if (n == 0) return CB_OK;
+    return cb_cu_parts_make(&x->parts, &x->code, x->d, texts, x->function, err);
 }
 
 static cb_status make_code(executable *x, cb_error *err) {
@@ -199,7 +175,7 @@ static void release(executable *x) {
     if (x->arena) (void)driver->cuMemFree(x->arena);
     if (x->extra) (void)driver->cuMemFree(x->extra);
     if (x->failed) (void)driver->cuMemFree(x->failed);
-    if (x->library) (void)driver->cuLibraryUnload(x->library);
+    cb_cu_parts_release(&x->parts, x->d);
     for (size_t k = 0; k < x->code.calls.len; k++)
         cb_cu_product_release(&x->blaslt, &x->code.calls.at[k].product);
     cb_cu_blaslt_close(&x->blaslt, x->code.products);
@@ -273,6 +249,7 @@ static cb_status make_arena(executable *x, void *stream, cb_error *err) {
             case CB_CU_ARENA: x->value[k] = x->arena + p->offset; break;
             case CB_CU_EXTRA: x->value[k] = x->extra + p->offset; break;
             case CB_CU_FAILURE: x->value[k] = x->failed; break;
+            case CB_CU_NUMBER: x->value[k] = p->offset; break;
             default: break;
         }
     }

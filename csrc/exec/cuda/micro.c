@@ -3,6 +3,7 @@
  * s<i>. */
 #include "micro.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -93,19 +94,19 @@ void cb_cu_keep_numbers(cb_cu_micro *x) {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
+/* Constants are parameters but for those that a compiler makes something of. */
 static text number_text(const cb_cu_micro *x, int16_t id) {
     text t;
-    float value = (float)x->m->constant[id]; /* of a group that computes in f32 */
-    uint32_t bits;
-    if (!x->is_constant[id]) {
-        snprintf(t.at, sizeof t.at, "s%d", id);
-        return t;
-    }
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7F800000u) == 0x7F800000u)
-        snprintf(t.at, sizeof t.at, "cb_f32_of_bits(0x%08Xu)", bits);
-    else snprintf(t.at, sizeof t.at, "(%af)", (double)value);
+    const float value = (float)x->m->constant[id]; /* of a group that computes in f32 */
+    const bool is_simple = value == 1.0f || (value == 0.0f && !signbit(value));
+    if (!x->is_constant[id]) snprintf(t.at, sizeof t.at, "s%d", id);
+    else if (is_simple) snprintf(t.at, sizeof t.at, "%.1ff", (double)value);
+    else snprintf(t.at, sizeof t.at, "p%d", cb_cu_constant(x->code, (uint32_t)id + 1, value));
     return t;
+}
+
+void cb_cu_narrow_number(cb_cu_micro *x, int param, const char *at, int16_t id) {
+    cb_cu_add(x->code, "narrow(&p%d[%s], %s);\n", param, at, number_text(x, id).at);
 }
 
 static int arity_of(cb_x_op op) { return op < CB_X_BINARY_END ? 2 : op == CB_X_SELECT ? 3 : 1; }
@@ -228,11 +229,12 @@ static void load_array(cb_cu_micro *x, int k) {
 
 static void draw(cb_cu_micro *x, int k) {
     const cb_attrs *attrs = &x->code->program->instr[x->m->stream[k].instr].attrs;
-    const int seed = cb_cu_param_of(x->code, (cb_cu_param){.place = CB_CU_SEED}, "", false),
-              step = cb_cu_param_of(x->code, (cb_cu_param){.place = CB_CU_STEP}, "", false);
+    const int seed = cb_cu_param_of(x->code, (cb_cu_param){.place = CB_CU_SEED}, "uint64_t", false),
+              step = cb_cu_param_of(x->code, (cb_cu_param){.place = CB_CU_STEP}, "uint64_t", false);
     const bool even = x->vector > 1 && (x->m->rows == 1 || x->m->columns % x->vector == 0);
-    cb_cu_add(x->code, "keep%s(t%d, p%d, p%d, %uu, %uu, e);\n", even ? "_even" : "", k, seed, step,
-              (unsigned)attrs->i[0], cb_dropout_threshold(attrs->f[0]));
+    const int stream = cb_cu_count(x->code, attrs->i[0]);
+    cb_cu_add(x->code, "keep%s(t%d, p%d, p%d, (uint32_t)p%d, %uu, e);\n", even ? "_even" : "", k,
+              seed, step, stream, cb_dropout_threshold(attrs->f[0]));
 }
 
 static void add_triangle(cb_cu_micro *x, int k) {
@@ -366,6 +368,8 @@ void cb_cu_head(cb_cu_micro *x, int vector) {
     x->is_guarded = x->m->columns % vector != 0;
     cb_cu_add(x->code, "typedef %s I;\nenum { V = %d };\n", is_small(x) ? "uint32_t" : "uint64_t",
               vector);
-    cb_cu_add(x->code, "const I ROWS = %lld, COLUMNS = %lld;\n", (long long)x->m->rows,
-              (long long)x->m->columns);
+    const int rows = cb_cu_count(x->code, x->m->rows);
+    cb_cu_add(x->code, "const I ROWS = (I)p%d, COLUMNS = ", rows);
+    if (x->m->rows == 1) cb_cu_add(x->code, "(I)p%d;\n", cb_cu_count(x->code, x->m->columns));
+    else cb_cu_add(x->code, "%lld;\n", (long long)x->m->columns);
 }

@@ -41,12 +41,14 @@ void cb_cu_keep_numbers(cb_cu_micro *x);
 
 /* How much one thread takes at a time. */
 int cb_cu_vector(const cb_microcode *m);
-/* The declarations of I and V. */
+/* The declarations of I and V, and of ROWS and COLUMNS. */
 void cb_cu_head(cb_cu_micro *x, int vector);
 void cb_cu_once(cb_cu_micro *x);
 void cb_cu_row_numbers(cb_cu_micro *x);
 void cb_cu_kept_numbers(cb_cu_micro *x); /* likewise, those of sums, from memory */
 void cb_cu_number(cb_cu_micro *x, const cb_x_number *number);
+/* Text: number `id` goes to element `at` of a parameter. */
+void cb_cu_narrow_number(cb_cu_micro *x, int param, const char *at, int16_t id);
 void cb_cu_body(cb_cu_micro *x);
 
 #endif

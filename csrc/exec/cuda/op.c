@@ -48,18 +48,18 @@ void cb_cu_begin_op(const cb_cu_op *x) {
 
 void cb_cu_each(const cb_cu_op *x, int64_t n) {
     cb_cu_begin_op(x);
-    cb_cu_add(x->code, "const I i = blockIdx.x * (I)%d + threadIdx.x;\nif (i >= (I)%lld) return;\n",
-              CB_CU_THREADS, (long long)n);
+    cb_cu_add(x->code, "const I i = blockIdx.x * (I)%d + threadIdx.x;\nif (i >= (I)p%d) return;\n",
+              CB_CU_THREADS, cb_cu_count(x->code, n));
 }
 
 void cb_cu_end_each(const cb_cu_op *x, int64_t n) {
     cb_cu_end(x->code, (cb_cu_grid){(uint32_t)cb_cu_div_up(n, CB_CU_THREADS), 1, 1}, CB_CU_THREADS);
 }
 
-void cb_cu_each_row(const cb_cu_op *x, int64_t rows, int64_t columns) {
+void cb_cu_each_row(const cb_cu_op *x, int64_t columns) {
     cb_cu_begin_op(x);
-    (void)rows;
-    cb_cu_add(x->code, "const I row = blockIdx.x, COLUMNS = %lld;\n", (long long)columns);
+    cb_cu_add(x->code, "const I row = blockIdx.x, COLUMNS = (I)p%d;\n",
+              cb_cu_count(x->code, columns));
 }
 
 void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows) {
@@ -80,17 +80,19 @@ void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64
     if (n == 0) return;
     cb_cu_begin_op(x);
     const int p = cb_cu_in_param(x, k),
-              f = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_FAILURE}, "failure", true);
+              f = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_FAILURE}, "failure", true),
+              count = cb_cu_count(c, n), most = cb_cu_count(c, limit),
+              number = cb_cu_count(c, x->at + 1);
     cb_cu_add(c, "__shared__ uint64_t wrong[%d];\nuint64_t first = ~(uint64_t)0;\n", CB_CU_THREADS);
-    cb_cu_add(c, "for (I i = threadIdx.x; i < (I)%lld; i += %d) {\n", (long long)n, CB_CU_THREADS);
+    cb_cu_add(c, "for (I i = threadIdx.x; i < (I)p%d; i += %d) {\n", count, CB_CU_THREADS);
     cb_cu_add(c, "const int64_t at = p%d[i];\n", p);
-    cb_cu_add(c, "const bool is_wrong = at < 0 || at >= %lldll;\n", (long long)limit);
+    cb_cu_add(c, "const bool is_wrong = at < 0 || at >= (int64_t)p%d;\n", most);
     cb_cu_add(c, "if (is_wrong%s", ignore ? "" : " && i < first) first = i;\n}\n");
     if (ignore) cb_cu_add(c, " && at != %lldll && i < first) first = i;\n}\n", (long long)*ignore);
     cb_cu_add(c, "wrong[threadIdx.x] = first;\n__syncthreads();\nif (threadIdx.x) return;\n");
     cb_cu_add(c, "for (int i = 1; i < %d; i++) if (wrong[i] < first) first = wrong[i];\n",
               CB_CU_THREADS);
     cb_cu_add(c, "if (first != ~(uint64_t)0 && p%d->instr == 0) {\n", f);
-    cb_cu_add(c, "p%d->index = p%d[first];\np%d->instr = %uu;\n}\n", f, p, f, x->at + 1);
+    cb_cu_add(c, "p%d->index = p%d[first];\np%d->instr = (uint32_t)p%d;\n}\n", f, p, f, number);
     cb_cu_end(c, (cb_cu_grid){1, 1, 1}, CB_CU_THREADS);
 }

@@ -19,10 +19,11 @@ int cb_cu_in_param(const cb_cu_op *x, uint32_t k);
 int cb_cu_out_param(const cb_cu_op *x, uint32_t k);
 /* Begins a kernel, with a type I for offsets that reaches all elements of the op's operands. */
 void cb_cu_begin_op(const cb_cu_op *x);
-/* Begins a kernel with a thread `i` for each of n elements, or a block `row` for each of n rows. */
+/* Begins a kernel with a thread `i` for each of n elements, or a block `row` for each row of
+ * COLUMNS. */
 void cb_cu_each(const cb_cu_op *x, int64_t n);
 void cb_cu_end_each(const cb_cu_op *x, int64_t n);
-void cb_cu_each_row(const cb_cu_op *x, int64_t rows, int64_t columns);
+void cb_cu_each_row(const cb_cu_op *x, int64_t columns);
 void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows);
 /* `I name = ` where element `at` of input k is. */
 void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char *at);

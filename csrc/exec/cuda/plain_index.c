@@ -20,8 +20,9 @@ static lines lines_of(const cb_shape *x, const cb_shape *index, int64_t axis) {
 
 static void add_read(const cb_cu_op *x, int64_t n, int64_t rows, const char *where) {
     if (n == 0) return;
-    cb_cu_add(x->code, "const bool is_there = r >= 0 && r < %lldll;\n", (long long)rows);
     const int in = cb_cu_in_param(x, 0), out = cb_cu_out_param(x, 0);
+    cb_cu_add(x->code, "const bool is_there = r >= 0 && r < (int64_t)p%d;\n",
+              cb_cu_count(x->code, rows));
     cb_cu_add(x->code, "const I from = is_there ? %s : 0;\np%d[i] = p%d[from];\n", where, out, in);
     cb_cu_end_each(x, n);
 }
@@ -86,12 +87,12 @@ static void embedding_bwd(const cb_cu_op *x) {
                   n = cb_numel(&cb_cu_in(x, 1)->shape);
     cb_cu_check_index(x, 1, rows, NULL);
     if (rows == 0 || columns == 0) return;
-    cb_cu_each_row(x, rows, columns);
+    cb_cu_each_row(x, columns);
     const int from = cb_cu_in_param(x, 0), index = cb_cu_in_param(x, 1),
               out = cb_cu_out_param(x, 0);
     cb_cu_add(c, "__shared__ bool is_row[%d];\nconst I column = blockIdx.y * %d + threadIdx.x;\n",
               CB_CU_ROW_THREADS, CB_CU_ROW_THREADS);
-    cb_cu_add(c, "%s sum = 0;\nconst I N = %lld;\n", cb_cu_real(g->dtype), (long long)n);
+    cb_cu_add(c, "%s sum = 0;\nconst I N = (I)p%d;\n", cb_cu_real(g->dtype), cb_cu_count(c, n));
     cb_cu_add(c, "for (I first = 0; first < N; first += %d) {\n", CB_CU_ROW_THREADS);
     cb_cu_add(
         c, "const I k = first + threadIdx.x;\nconst bool hit = k < N && p%d[k] == (int64_t)row;\n",

@@ -3,16 +3,36 @@
  * registers, four by four a thread, over slices of 16 of the inner axis in two buffers of shared
  * memory. Each element is one sum in the order of the inner axis, in f32 (f64 for f64), so that its
  * bits depend on the two matrices alone: not on tiles, nor on which rows are asked for. */
+#include "../cpu/kern_copy.h"
 #include "families.h"
 #include "product.h"
 
 enum { TILE = 64, SLICE = 16, THREADS = 256 };
 enum { TENSOR_CORES = 80 }; /* the first capability with mma.sync for f16 and bf16, and cp.async */
 
-/* Where matrix `batch` of an operand begins. */
+/* Where matrix `batch` of an operand begins. Products that differ in sizes alone are one kernel, as
+ * nothing in it is worth more when it is known. */
 static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
-    const int rank = o->shape.rank - 2;
-    cb_cu_offset(x->code, rank, o->shape.dim, o->stride, name, "batch");
+    cb_walk w = cb_walk_start(1);
+    for (int32_t k = 0; k < o->shape.rank - 2; k++) cb_walk_add(&w, o->shape.dim[k], &o->stride[k]);
+    cb_cu_add(x->code, "I %s = 0;\n{ I rest = batch;\n", name);
+    for (int k = w.rank - 1; k >= 0; k--) {
+        const int step = cb_cu_count(x->code, w.stride[0][k]);
+        if (k == 0) {
+            cb_cu_add(x->code, "%s += rest * (I)p%d;\n", name, step);
+            continue;
+        }
+        const int dim = cb_cu_count(x->code, w.dim[k]);
+        cb_cu_add(x->code, "%s += rest %% (I)p%d * (I)p%d; rest /= (I)p%d;\n", name, dim, step,
+                  dim);
+    }
+    cb_cu_add(x->code, "(void)rest;\n}\n");
+}
+
+/* `I name = ` a distance between neighbours: what is 1 for many is known when it is compiled. */
+static void add_step(const cb_cu_op *x, const char *name, int64_t step) {
+    if (step == 1) cb_cu_add(x->code, "const I %s = 1;\n", name);
+    else cb_cu_add(x->code, "const I %s = (I)p%d;\n", name, cb_cu_count(x->code, step));
 }
 
 /* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory.
@@ -20,6 +40,10 @@ static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
 static void add_fetch(const cb_cu_op *x, const cb_cu_shapes *p) {
     cb_cu_code *c = x->code;
     const bool x_by_row = p->column[0] == 1, y_by_row = p->column[1] == 1;
+    add_step(x, "x_down", p->row[0]);
+    add_step(x, "x_across", p->column[0]);
+    add_step(x, "y_down", p->row[1]);
+    add_step(x, "y_across", p->column[1]);
     cb_cu_add(c, "T xs[4], ys[4];\n");
     cb_cu_add(c,
               "const auto fetch = [&](I slice) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n");
@@ -34,13 +58,13 @@ static void add_fetch(const cb_cu_op *x, const cb_cu_shapes *p) {
               y_by_row ? TILE : SLICE, y_by_row ? TILE : SLICE);
     cb_cu_add(c,
               "xs[j] = first_row + xr < N && slice + xk < K ? (T)widen(p%d[x_at + (first_row + xr) "
-              "* (I)%lld + (slice + xk) * (I)%lld]) : (T)0;\n",
-              p->in[0], (long long)p->row[0], (long long)p->column[0]);
+              "* x_down + (slice + xk) * x_across]) : (T)0;\n",
+              p->in[0]);
     cb_cu_add(
         c,
         "ys[j] = slice + yk < K && first_column + yc < M ? (T)widen(p%d[y_at + (slice + yk) * "
-        "(I)%lld + (first_column + yc) * (I)%lld]) : (T)0;\n}\n};\n",
-        p->in[1], (long long)p->row[1], (long long)p->column[1]);
+        "y_down + (first_column + yc) * y_across]) : (T)0;\n}\n};\n",
+        p->in[1]);
     cb_cu_add(
         c, "const auto put = [&](int buffer) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n");
     cb_cu_add(c, "const I at = threadIdx.x + j * %d;\n", THREADS);
@@ -54,30 +78,33 @@ static void add_fetch(const cb_cu_op *x, const cb_cu_shapes *p) {
               y_by_row ? TILE : SLICE, y_by_row ? TILE : SLICE);
 }
 
+/* While a slice is fetched, the one before is multiplied. */
 static void add_loop(const cb_cu_op *x) {
     cb_cu_add(x->code,
-              "T sum[4][4] = {};\nfetch(0);\nput(0);\n__syncthreads();\n"
-              "for (I slice = 0, turn = 0; slice < K; slice += %d, turn ^= 1) {\n"
-              "const bool goes_on = slice + %d < K;\nif (goes_on) fetch(slice + %d);\n"
-              "#pragma unroll\nfor (int k = 0; k < %d; k++) {\nT a[4], b[4];\n"
+              "T sum[4][4] = {};\n"
+              "for (I slice = 0, turn = 1; slice < K + %d; slice += %d, turn ^= 1) {\n"
+              "const bool goes_on = slice < K;\nif (goes_on) fetch(slice);\n"
+              "if (slice > 0) {\n#pragma unroll 4\nfor (int k = 0; k < %d; k++) {\nT a[4], b[4];\n"
               "#pragma unroll\nfor (int j = 0; j < 4; j++) a[j] = x_tile[turn][k][ty * 4 + j], "
               "b[j] = y_tile[turn][k][tx * 4 + j];\n"
               "#pragma unroll\nfor (int r = 0; r < 4; r++)\n#pragma unroll\n"
-              "for (int j = 0; j < 4; j++) sum[r][j] = mad(a[r], b[j], sum[r][j]);\n}\n"
+              "for (int j = 0; j < 4; j++) sum[r][j] = mad(a[r], b[j], sum[r][j]);\n}\n}\n"
               "if (goes_on) put(turn ^ 1);\n__syncthreads();\n}\n",
-              SLICE, SLICE, SLICE, SLICE);
+              SLICE, SLICE, SLICE);
 }
 
 /* The block's place: its matrix of the batch, and its first row and column. */
 static uint32_t add_place(const cb_cu_op *x, const cb_cu_shapes *p, int rows, int columns) {
     cb_cu_code *c = x->code;
     const int64_t across = cb_cu_div_up(p->m, columns), down = cb_cu_div_up(p->n, rows);
-    cb_cu_add(c, "const I N = %lld, K = %lld, M = %lld;\n", (long long)p->n, (long long)p->k,
-              (long long)p->m);
-    cb_cu_add(c, "const I batch = blockIdx.x / (I)%lld, tile = blockIdx.x %% (I)%lld;\n",
-              (long long)(across * down), (long long)(across * down));
-    cb_cu_add(c, "const I first_row = tile / (I)%lld * %d, first_column = tile %% (I)%lld * %d;\n",
-              (long long)across, rows, (long long)across, columns);
+    const int n = cb_cu_count(c, p->n), k = cb_cu_count(c, p->k), m = cb_cu_count(c, p->m),
+              wide = cb_cu_count(c, across), all = cb_cu_count(c, across * down);
+    cb_cu_add(c, "const I N = (I)p%d, K = (I)p%d, M = (I)p%d;\n", n, k, m);
+    cb_cu_add(c, "const uint32_t across = (uint32_t)p%d, tile = blockIdx.x %% (uint32_t)p%d;\n",
+              wide, all);
+    cb_cu_add(c, "const I batch = blockIdx.x / (uint32_t)p%d;\n", all);
+    cb_cu_add(c, "const I first_row = tile / across * %d, first_column = tile %% across * %d;\n",
+              rows, columns);
     add_base(x, cb_cu_in(x, 0), "x_at");
     add_base(x, cb_cu_in(x, 1), "y_at");
     return (uint32_t)(p->batch * across * down);
@@ -130,10 +157,12 @@ static void add_side(const cb_cu_op *x, const cb_cu_shapes *p, int k, int size, 
                   step = along ? inner_step : outer_step;
     const char even[] = {name, '_', 'e', 'v', 'e', 'n', 0};
     add_even(x->code, even, p->in[k], is_even(o, line_step, step));
+    add_step(x, k ? "y_line" : "x_line", line_step);
+    add_step(x, k ? "y_step" : "x_step", step);
     cb_cu_add(x->code,
-              "const side<T, I, %d, %s, %d> %c = {p%d + %c_at, %s, K, (I)%lld, (I)%lld, %s, %s};\n",
-              size, along ? "true" : "false", threads, name, p->in[k], name, k ? "M" : "N",
-              (long long)line_step, (long long)step, k ? "first_column" : "first_row", even);
+              "const side<T, I, %d, %s, %d> %c = {p%d + %c_at, %s, K, %c_line, %c_step, %s, %s};\n",
+              size, along ? "true" : "false", threads, name, p->in[k], name, k ? "M" : "N", name,
+              name, k ? "first_column" : "first_row", even);
 }
 
 /* Large tiles read less. They are taken where there are enough of them to fill a device, and where

@@ -35,10 +35,10 @@ static void add_iota(const cb_cu_op *x) {
 }
 
 static void add_bits(const cb_cu_op *x) {
-    const int seed = cb_cu_param_of(x->code, (cb_cu_param){.place = CB_CU_SEED}, "", false),
-              step = cb_cu_param_of(x->code, (cb_cu_param){.place = CB_CU_STEP}, "", false);
-    cb_cu_add(x->code, "const cb_philox philox = {p%d, %uu, (uint32_t)p%d};\n", seed,
-              (unsigned)x->instr->attrs.i[0], step);
+    const int seed = cb_cu_param_of(x->code, (cb_cu_param){.place = CB_CU_SEED}, "uint64_t", false),
+              step = cb_cu_param_of(x->code, (cb_cu_param){.place = CB_CU_STEP}, "uint64_t", false);
+    cb_cu_add(x->code, "const cb_philox philox = {p%d, (uint32_t)p%d, (uint32_t)p%d};\n", seed,
+              cb_cu_count(x->code, x->instr->attrs.i[0]), step);
     cb_cu_add(x->code, "const uint32_t bits = cb_philox_u16(&philox, i);\n");
 }
 

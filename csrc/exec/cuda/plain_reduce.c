@@ -42,10 +42,10 @@ static void add_loop(const cb_cu_op *x, const axes *a, const char *first, int st
     cb_cu_code *c = x->code;
     const cb_operand *in = cb_cu_in(x, 0);
     const cb_opcode code = x->instr->code;
-    const int p = cb_cu_in_param(x, 0);
+    const int p = cb_cu_in_param(x, 0), count = cb_cu_count(c, a->count);
     cb_cu_offset(c, a->n_kept, a->kept, a->kept_stride, "from", "i");
     cb_cu_add(c, "%s sum = 0;\nbool is_there = false;\n", sum_type(in->dtype));
-    cb_cu_add(c, "for (I r = %s; r < (I)%lld; r += %d) {\n", first, (long long)a->count, step);
+    cb_cu_add(c, "for (I r = %s; r < (I)p%d; r += %d) {\n", first, count, step);
     cb_cu_offset(c, a->n_reduced, a->reduced, a->reduced_stride, "o", "r");
     cb_cu_add(c, "const %s x = widen(p%d[from + o]);\n", sum_type(in->dtype), p);
     if (is_extreme(code))
@@ -58,7 +58,8 @@ static void add_loop(const cb_cu_op *x, const axes *a, const char *first, int st
 static void add_result(const cb_cu_op *x, const axes *a) {
     const cb_operand *out = cb_cu_out(x, 0);
     if (x->instr->code == CB_OP_MEAN)
-        cb_cu_add(x->code, "sum = sum / (%s)%lld;\n", cb_cu_real(out->dtype), (long long)a->count);
+        cb_cu_add(x->code, "sum = sum / (%s)p%d;\n", cb_cu_real(out->dtype),
+                  cb_cu_count(x->code, a->count));
     cb_cu_add(x->code, "narrow(&p%d[i], sum);\n", cb_cu_out_param(x, 0));
 }
 
@@ -73,7 +74,7 @@ static void block_each(const cb_cu_op *x, const axes *a) {
     cb_cu_code *c = x->code;
     const char *type = sum_type(cb_cu_in(x, 0)->dtype);
     const cb_opcode code = x->instr->code;
-    cb_cu_each_row(x, a->results, a->count);
+    cb_cu_each_row(x, a->count);
     cb_cu_add(c, "const I i = row;\n__shared__ %s part[%d];\n", type, CB_CU_ROW_THREADS);
     add_loop(x, a, "threadIdx.x", CB_CU_ROW_THREADS);
     cb_cu_add(c, "part[threadIdx.x] = sum;\n");
@@ -93,10 +94,11 @@ static void block_each(const cb_cu_op *x, const axes *a) {
 static void argmax(const cb_cu_op *x, const axes *a) {
     cb_cu_code *c = x->code;
     cb_cu_each(x, a->results);
-    const int in = cb_cu_in_param(x, 0), out = cb_cu_out_param(x, 0);
+    const int in = cb_cu_in_param(x, 0), out = cb_cu_out_param(x, 0),
+              count = cb_cu_count(c, a->count);
     cb_cu_offset(c, a->n_kept, a->kept, a->kept_stride, "from", "i");
     cb_cu_add(c, "auto best = widen(p%d[from]);\nint64_t index = 0;\n", in);
-    cb_cu_add(c, "for (I r = 1; r < (I)%lld; r++) {\n", (long long)a->count);
+    cb_cu_add(c, "for (I r = 1; r < (I)p%d; r++) {\n", count);
     cb_cu_add(c, "const auto x = widen(p%d[from + r * (I)%lld]);\n", in,
               (long long)a->reduced_stride[0]);
     cb_cu_add(c, "if (x > best || (x != x && best == best)) best = x, index = r;\n}\n");

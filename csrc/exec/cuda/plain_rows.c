@@ -12,9 +12,9 @@ static int64_t rows_of(const cb_operand *o) {
 
 #define EACH_COLUMN "for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) "
 
-static void begin_rows(const cb_cu_op *x, int64_t rows, int64_t columns, cb_dtype dtype) {
+static void begin_rows(const cb_cu_op *x, int64_t columns, cb_dtype dtype) {
     const char *real = cb_cu_real(dtype);
-    cb_cu_each_row(x, rows, columns);
+    cb_cu_each_row(x, columns);
     cb_cu_add(x->code, "typedef %s T;\n__shared__ T shared[2][%d];\nconst I at = row * COLUMNS;\n",
               real, CB_CU_ROW_THREADS);
 }
@@ -106,7 +106,7 @@ void cb_cu_softmax(const cb_cu_op *x) {
     const int64_t rows = rows_of(in), columns = columns_of(in);
     if (code == CB_OP_CROSS_ENTROPY || code == CB_OP_CROSS_ENTROPY_BWD)
         cb_cu_check_index(x, code == CB_OP_CROSS_ENTROPY ? 1 : 2, columns, &x->instr->attrs.i[0]);
-    begin_rows(x, rows, columns, in->dtype);
+    begin_rows(x, columns, in->dtype);
     switch (code) {
         case CB_OP_SOFTMAX:
         case CB_OP_LOG_SOFTMAX: softmax(x, rows); break;
@@ -162,7 +162,7 @@ static void norm(const cb_cu_op *x) {
     const cb_operand *in = cb_cu_in(x, 0);
     const sample s = sample_of(x, in);
     if (s.n == 0) return;
-    begin_rows(x, s.n, s.size, in->dtype);
+    begin_rows(x, s.size, in->dtype);
     add_places(x, &s);
     const int p = cb_cu_in_param(x, 0), w = cb_cu_in_param(x, 1), y = cb_cu_out_param(x, 0),
               rstd = cb_cu_out_param(x, x->instr->n_out - 1);
@@ -207,7 +207,7 @@ static void add_normed(const cb_cu_op *x, const sample *s, const grads *p) {
 
 static void norm_dx(const cb_cu_op *x, const sample *s) {
     cb_cu_code *c = x->code;
-    begin_rows(x, s->n, s->size, cb_cu_in(x, 1)->dtype);
+    begin_rows(x, s->size, cb_cu_in(x, 1)->dtype);
     add_places(x, s);
     const grads p = grads_of(x, s->is_centred);
     cb_cu_add(c,
@@ -233,7 +233,7 @@ static void norm_dx(const cb_cu_op *x, const sample *s) {
 static void norm_dweight(const cb_cu_op *x, const sample *s) {
     cb_cu_code *c = x->code;
     if (s->channels == 0) return;
-    begin_rows(x, s->channels, s->is_batch ? s->size : s->n, cb_cu_in(x, 1)->dtype);
+    begin_rows(x, s->is_batch ? s->size : s->n, cb_cu_in(x, 1)->dtype);
     add_places(x, s);
     const grads p = grads_of(x, s->is_centred);
     cb_cu_add(c, "T dweight = 0, dbias = 0;\n" EACH_COLUMN "{\n");

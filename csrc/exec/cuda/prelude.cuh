@@ -319,7 +319,7 @@ template <int N> inline int largest_of(const int *key) {
     return best;
 }
 
-/* The same for a number of leaves that is known when it runs: digit k of a binary counter holds the
+/* The same for numbers of leaves that are known when it runs: digit k of a binary counter holds the
  * sum of 2^k leaves. */
 struct counter {
     uint32_t count;
@@ -342,6 +342,12 @@ struct counter {
         return total;
     }
 };
+
+inline float pairs_of(const float *leaf, int n) {
+    counter all = {};
+    for (int i = 0; i < n; i++) all.push(leaf[i]);
+    return all.sum();
+}
 
 /* Floats in order as integers, every NaN the largest. */
 inline int key_of(float x) {

@@ -34,9 +34,14 @@ static void flat_kernel(cb_cu_micro *x) {
     cb_cu_add(c, "#pragma unroll\nfor (int turn = 0; turn < %d; turn++) {\n", turns);
     cb_cu_add(c, "const I q = blockIdx.x * (I)%d + (turn * %d + threadIdx.x);\n", turns * THREADS,
               THREADS);
-    if (count % (turns * THREADS)) cb_cu_add(c, "if (q >= (I)%lld) return;\n", (long long)count);
-    cb_cu_add(c, "const I row = q / (I)%lld, col = q %% (I)%lld * V, e = %s;\n", (long long)per_row,
-              (long long)per_row, x->is_guarded ? "row * COLUMNS + col" : "q * V");
+    /* Most large arrays divide evenly; a check for each vector is an instruction in eighty. */
+    if (turns == 1 || count % (turns * THREADS))
+        cb_cu_add(c, "if (q >= (I)p%d) return;\n", cb_cu_count(c, count));
+    if (m->rows == 1) cb_cu_add(c, "const I row = 0, col = q * V, e = col;\n");
+    else
+        cb_cu_add(c, "const I row = q / (I)%lld, col = q %% (I)%lld * V, e = %s;\n",
+                  (long long)per_row, (long long)per_row,
+                  x->is_guarded ? "row * COLUMNS + col" : "q * V");
     cb_cu_add(c, x->is_guarded ? "const int n = COLUMNS - col < V ? COLUMNS - col : V;\n"
                                : "const int n = V;\n");
     cb_cu_row_numbers(x);
@@ -47,18 +52,22 @@ static void flat_kernel(cb_cu_micro *x) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* Of a block. Threads of a row that is not there leave at once: so nobody may wait for them, and
+ * rows of more than a warp, which meet at barriers, have a block each. */
+static int rows_of(int teams) { return TEAM * teams > 32 ? 1 : THREADS / (TEAM * teams); }
+
 static layout layout_of(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .teams = 1};
     while (l.teams < l.leaves && l.teams < TEAMS_MOST) l.teams *= 2;
-    l.rows = THREADS / (TEAM * l.teams);
+    l.rows = rows_of(l.teams);
     l.pitch = cb_cu_div_up(m->columns, 4) * 4;
     for (int k = 0; k < m->n_stream; k++) l.n_tile += x->in_tile[k] >= 0;
     const int64_t row_bytes = l.pitch * (int64_t)sizeof(float) * l.n_tile;
     const int fewest = l.teams > 1 ? 1 : 2; /* a whole warp */
     while (l.rows > fewest && l.rows * row_bytes > SHARED_MOST) l.rows /= 2;
     x->has_tiles = l.n_tile > 0 && l.rows * row_bytes <= SHARED_MOST;
-    if (!x->has_tiles) l.rows = THREADS / (TEAM * l.teams);
+    if (!x->has_tiles) l.rows = rows_of(l.teams);
     return l;
 }
 
@@ -157,8 +166,7 @@ static void add_phase(cb_cu_micro *x, const layout *l, int phase) {
         cb_cu_add(c, "const I first = leaf * %d + t * V;\n#pragma unroll 4\n", CB_X_LEAF);
         cb_cu_add(c, "for (I col = first; col < COLUMNS && col < first + %d; col += %d) {\n",
                   CB_X_LEAF, CB_X_LANES);
-        cb_cu_add(c, "const I e = row * COLUMNS + col;\nconst int n = %s%s;\n",
-                  m->rows % l->rows ? "!is_first ? 0 : " : "",
+        cb_cu_add(c, "const I e = row * COLUMNS + col;\nconst int n = %s;\n",
                   x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
         cb_cu_body(x);
         cb_cu_add(c, "}\n");
@@ -179,17 +187,10 @@ static void store_numbers(cb_cu_micro *x) {
     bool any = m->n_store > 0;
     for (int id = 0; id < CB_X_SCALARS; id++) any |= x->is_kept[id];
     if (!any) return;
-    cb_cu_add(c, "if (is_first && team == 0 && t == 0) {\n");
+    cb_cu_add(c, "if (team == 0 && t == 0) {\n");
     for (int k = 0; k < m->n_store; k++) {
         const int p = cb_cu_operand(c, c->program->operand_id[m->store[k].tensor], true);
-        const int16_t id = m->store[k].number;
-        if (!x->is_constant[id]) {
-            cb_cu_add(c, "narrow(&p%d[row], s%d);\n", p, id);
-            continue;
-        }
-        cb_cu_add(c, "narrow(&p%d[row], ", p);
-        cb_cu_float(c, (float)m->constant[id]);
-        cb_cu_add(c, ");\n");
+        cb_cu_narrow_number(x, p, "row", m->store[k].number);
     }
     for (int id = 0; id < CB_X_SCALARS; id++) {
         if (!x->is_kept[id]) continue;
@@ -209,10 +210,7 @@ static void row_kernel(cb_cu_micro *x) {
     cb_cu_add(c, "const unsigned t = threadIdx.x %% %d, team = threadIdx.x / %d %% %d, ", TEAM,
               TEAM, l.teams);
     cb_cu_add(c, "slot = threadIdx.x / %d;\n", TEAM * l.teams);
-    /* Threads behind the last row read and write nothing, but all meet at barriers. */
-    cb_cu_add(c, "const I wanted = blockIdx.x * (I)%d + slot;\n", l.rows);
-    cb_cu_add(c, "const bool is_first = wanted < ROWS;\n");
-    cb_cu_add(c, "const I row = is_first ? wanted : ROWS - 1;\n");
+    cb_cu_add(c, "const I row = blockIdx.x * (I)%d + slot;\nif (row >= ROWS) return;\n", l.rows);
     declare_shared(x, &l);
     cb_cu_once(x);
     cb_cu_row_numbers(x);

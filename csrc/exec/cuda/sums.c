@@ -74,8 +74,7 @@ static void close_column(cb_cu_micro *x, const cb_x_columns *column, const block
     const char *sum = x->m->stream[k].tile >= 0 ? "b" : "c";
     const int p = b->n == 1 ? operand_param(x, column->tensor)
                             : partial_param(x, &x->m->stream[k], b->n, true);
-    if (b->n == 1 && column->is_mean)
-        cb_cu_add(c, "EACH %s%d[j] /= %lld.0f;\n", sum, k, (long long)x->m->rows);
+    if (b->n == 1 && column->is_mean) cb_cu_add(c, "EACH %s%d[j] /= (float)ROWS;\n", sum, k);
     cb_cu_add(c, "store(p%d + %s, %s%d, %s, n);\n", p, b->n == 1 ? "col" : "block * COLUMNS + col",
               sum, k, x->is_guarded || !cb_cu_is_even(c, p, 16) ? "false" : "true");
 }
@@ -93,8 +92,8 @@ static void column_kernel(cb_cu_micro *x, const blocks *b) {
     cb_cu_once(x);
     for (int k = 0; k < m->n_columns; k++)
         cb_cu_add(c, "float c%d[V] = {}, b%d[V] = {};\n", m->column[k].stream, m->column[k].stream);
-    cb_cu_add(c, "const I begin = block * (I)%lld, wanted = begin + (I)%lld;\n", (long long)b->rows,
-              (long long)b->rows);
+    const int rows = cb_cu_count(c, b->rows);
+    cb_cu_add(c, "const I begin = block * (I)p%d, wanted = begin + (I)p%d;\n", rows, rows);
     cb_cu_add(c, "const I end = wanted < ROWS ? wanted : ROWS;\n");
     cb_cu_add(c, "for (I row = begin; row < end; row++) {\nconst I e = row * COLUMNS + col;\n");
     cb_cu_row_numbers(x);
@@ -117,15 +116,17 @@ static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const bloc
     cb_cu_code *c = x->code;
     cb_cu_begin(c);
     const int from = partial_param(x, &x->m->stream[column->stream], b->n, false),
-              to = operand_param(x, column->tensor);
-    cb_cu_add(c, "const unsigned col = blockIdx.x * %d + threadIdx.x;\nif (col >= %lldu) return;\n",
-              COLUMN_THREADS, (long long)x->m->columns);
-    cb_cu_add(c, "float sum = 0;\n#pragma unroll 8\n");
+              to = operand_param(x, column->tensor), n_block = cb_cu_count(c, b->n),
+              columns = cb_cu_count(c, x->m->columns);
+    cb_cu_add(c, "const unsigned col = blockIdx.x * %d + threadIdx.x, n = (unsigned)p%d;\n",
+              COLUMN_THREADS, columns);
+    cb_cu_add(c, "if (col >= n) return;\nfloat sum = 0;\n#pragma unroll 4\n");
     cb_cu_add(c,
-              "for (unsigned block = 0; block < %lldu; block++) sum += p%d[block * %lldu + col];\n",
-              (long long)b->n, from, (long long)x->m->columns);
+              "for (unsigned block = 0; block < (unsigned)p%d; block++) sum += p%d[block * n + "
+              "col];\n",
+              n_block, from);
     cb_cu_add(c, "narrow(&p%d[col], sum", to);
-    if (column->is_mean) cb_cu_add(c, " / %lld.0f", (long long)x->m->rows);
+    if (column->is_mean) cb_cu_add(c, " / (float)p%d", cb_cu_count(c, x->m->rows));
     cb_cu_add(c, ");\n");
     cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(x->m->columns, COLUMN_THREADS), 1, 1},
               COLUMN_THREADS);
@@ -148,10 +149,9 @@ static void team_kernel(cb_cu_micro *x, kind_fn is_kind, int64_t runs, int64_t l
     cb_cu_begin(c);
     cb_cu_head(x, 4);
     cb_cu_add(c, "const unsigned t = threadIdx.x %% %d;\n", TEAM);
-    cb_cu_add(c, "const I wanted = blockIdx.x * (I)%d + threadIdx.x / %d;\n", TEAM_THREADS / TEAM,
+    cb_cu_add(c, "const I run = blockIdx.x * (I)%d + threadIdx.x / %d;\n", TEAM_THREADS / TEAM,
               TEAM);
-    cb_cu_add(c, "const bool is_first = wanted < (I)%lld;\n", (long long)runs);
-    cb_cu_add(c, "const I run = is_first ? wanted : (I)%lld;\n", (long long)(runs - 1));
+    cb_cu_add(c, "if (run >= (I)p%d) return;\n", cb_cu_count(c, runs));
     cb_cu_once(x);
     for (int k = 0; k < m->n_micro; k++) {
         if (is_kind(m, &m->micro[k])) cb_cu_add(c, "float a%d[V] = {};\n", m->micro[k].dst);
@@ -187,7 +187,7 @@ static void sum_pieces(cb_cu_micro *x) {
         team_kernel(x, is_piece, runs, length);
         const int p = operand_param(x, x->m->stream[pieces->stream].tensor);
         cb_cu_add(c, "const float sum = fold(a%d);\n", pieces->acc);
-        cb_cu_add(c, "if (is_first && t == 0) narrow(&p%d[run], sum", p);
+        cb_cu_add(c, "if (t == 0) narrow(&p%d[run], sum", p);
         if (pieces->is_mean) cb_cu_add(c, " / %lld.0f", (long long)length);
         cb_cu_add(c, ");\n");
         end_teams(x, runs);
@@ -214,26 +214,23 @@ static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
     cb_cu_once(x);
     for (int k = 0; k < m->n_total; k++) {
         const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at[k]};
-        const int p = cb_cu_param_of(c, at, "float", false);
+        const int p = cb_cu_param_of(c, at, "float", false),
+                  each = cb_cu_count(c, segment / CB_X_LEAF),
+                  leaves = cb_cu_count(c, cb_cu_div_up(count, CB_X_LEAF));
         cb_cu_add(c, "float s%d;\n{ counter leaves = {};\n", m->total[k].number);
         cb_cu_add(c,
-                  "for (unsigned i = threadIdx.x * %lldu; i < (threadIdx.x + 1) * %lldu && i < "
-                  "%lldu; i++) leaves.push(p%d[i]);\n",
-                  (long long)(segment / CB_X_LEAF), (long long)(segment / CB_X_LEAF),
-                  (long long)cb_cu_div_up(count, CB_X_LEAF), p);
+                  "for (uint64_t i = threadIdx.x * p%d; i < (threadIdx.x + 1) * p%d && i < p%d; "
+                  "i++) leaves.push(p%d[i]);\n",
+                  each, each, leaves, p);
         if (has_parts) {
             if (k > 0) cb_cu_add(c, "__syncthreads();\n"); /* the total before has been read */
             cb_cu_add(c, "part[threadIdx.x] = leaves.sum();\n__syncthreads();\n");
-            cb_cu_add(c, "s%d = pairs_of<%lld>(part)", m->total[k].number,
-                      (long long)cb_cu_div_up(count, segment));
+            cb_cu_add(c, "s%d = pairs_of(part, (int)p%d)", m->total[k].number,
+                      cb_cu_count(c, cb_cu_div_up(count, segment)));
         } else {
             cb_cu_add(c, "s%d = leaves.sum()", m->total[k].number);
         }
-        if (m->total[k].is_mean)
-            cb_cu_add(c,
-                      " / %a"
-                      "f",
-                      (double)(float)count);
+        if (m->total[k].is_mean) cb_cu_add(c, " / (float)p%d", cb_cu_count(c, count));
         cb_cu_add(c, "; }\n");
     }
     cb_cu_add(c, "if (threadIdx.x) return;\n");
@@ -249,11 +246,7 @@ static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
         if (m->number[k].when == CB_X_AFTER_ALL) cb_cu_number(x, &m->number[k]);
     }
     for (int k = 0; k < m->n_give; k++) {
-        const int16_t id = m->give[k].number;
-        cb_cu_add(c, "narrow(&p%d[0], ", operand_param(x, m->give[k].tensor));
-        if (x->is_constant[id]) cb_cu_float(c, (float)m->constant[id]);
-        else cb_cu_add(c, "s%d", id);
-        cb_cu_add(c, ");\n");
+        cb_cu_narrow_number(x, operand_param(x, m->give[k].tensor), "0", m->give[k].number);
     }
     cb_cu_end(c, (cb_cu_grid){1, 1, 1}, TOTAL_THREADS);
 }
@@ -271,8 +264,7 @@ static void sum_totals(cb_cu_micro *x) {
         for (int k = 0; k < m->n_total; k++) {
             const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at[k]};
             const int p = cb_cu_param_of(c, at, "float", true);
-            cb_cu_add(c,
-                      "{ const float sum = fold(a%d);\nif (is_first && t == 0) p%d[run] = sum; }\n",
+            cb_cu_add(c, "{ const float sum = fold(a%d);\nif (t == 0) p%d[run] = sum; }\n",
                       m->total[k].acc, p);
         }
         end_teams(x, leaves);
