@@ -176,6 +176,15 @@ def layer_norm() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
     return f, [np.zeros(s, np.float32) for s in ((512, 1024), (1024,), (1024,))]
 
 
+def cross_entropy() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    from cutback.nn import functional as F
+
+    def f(x: Any, labels: Any) -> Any:
+        return F.cross_entropy(x, labels)
+
+    return f, [np.zeros((512, 1024), np.float32), np.zeros(512, np.int32)]
+
+
 def matmul() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
     def f(x: Any, y: Any) -> Any:
         return x @ y
@@ -191,7 +200,16 @@ def matmul_large() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
     return matmul()[0], [np.zeros((2048, 64), np.float16), np.zeros((64, 2048), np.float16)]
 
 
-PROGRAMS = (gelu_bias, dropout_mask, softmax, layer_norm, matmul, matmul_halves, matmul_large)
+PROGRAMS = (
+    gelu_bias,
+    dropout_mask,
+    softmax,
+    layer_norm,
+    cross_entropy,
+    matmul,
+    matmul_halves,
+    matmul_large,
+)
 
 
 def sources(folder: Path) -> dict[str, str]:

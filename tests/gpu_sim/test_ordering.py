@@ -193,6 +193,7 @@ PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
     "norms in double": (norm, (0, 1, 2), [a.astype(np.float64) for a in ROWS]),
     "lookups": (lookup, 0, [numbers(40, 30), INDEX]),
     "labels": (chosen, 0, [numbers(700, 40), INDEX]),
+    "labels of long rows": (chosen, 0, [numbers(9, 3000), INDEX[:9] * 70]),
 }
 
 

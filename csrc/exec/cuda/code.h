@@ -71,6 +71,8 @@ typedef struct cb_cu_code {
     uint64_t extra_bytes;
     uint64_t *local_at; /* [n_local] where locals lie in EXTRA, of groups that run op by op */
     uint32_t group;     /* that is being written */
+    uint32_t
+        first_instr; /* number of the program's first instruction, where it is part of another */
     int capability;     /* of the device */
     const cb_cu_blaslt *blaslt;
     void *products;   /* handle of cuBLASLt; NULL: every product is a kernel */

@@ -6,6 +6,7 @@
 
 #include "../../ir/work.h"
 #include "../cpu/executor/decompose.h"
+#include "op.h"
 #include "rows.h"
 #include "sums.h"
 
@@ -19,6 +20,20 @@ static bool can_sum(const cb_microcode *m, const cb_program *p) {
     return has_room;
 }
 
+/* Kernels that look at indices before the group reads them, one for each that it has. */
+static void check_indices(cb_cu_code *code, const cb_microcode *m) {
+    for (int k = 0; k < m->n_load; k++) {
+        const cb_x_row_value *v = &m->load[k];
+        if (!v->is_index) continue;
+        const cb_instr *instr = &code->program->instr[v->instr];
+        const cb_cu_op op = {.code = code, .instr = instr, .at = v->instr + code->first_instr};
+        const bool ignores =
+            instr->code == CB_OP_CROSS_ENTROPY || instr->code == CB_OP_CROSS_ENTROPY_BWD;
+        cb_cu_check_index(&op, v->tensor - instr->in_begin, m->columns,
+                          ignores ? &v->ignored : NULL);
+    }
+}
+
 cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t group,
                       cb_arena *scratch, cb_error *err) {
     cb_microcode *m = CB_NEW(scratch, cb_microcode, 1);
@@ -27,6 +42,7 @@ cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t grou
     if (!m || !room || !x) return cb_no_memory(err);
     CB_TRY(cb_microcode_of(program, group, room, m, err));
     if (!can_sum(m, program)) return CB_UNSUPPORTED; /* op by op it can */
+    check_indices(code, m);
     cb_cu_micro_init(x, code, m);
     cb_cu_need_sums(x);
     cb_cu_keep_numbers(x);

@@ -19,8 +19,8 @@ static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
 bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                  const cb_dtype *out, uint32_t n_out) {
     const bool with_bool = part != CB_PART_ROW_MAP && part != CB_PART_ONE;
-    return cb_op_index_input(code) < 0 && are_known(in, n_in, with_bool) &&
-           are_known(out, n_out, with_bool) && cb_kernels_fuse(code, part, in, n_in, out, n_out);
+    return are_known(in, n_in, with_bool) && are_known(out, n_out, with_bool) &&
+           cb_kernels_fuse(code, part, in, n_in, out, n_out);
 }
 
 /* An instruction as a group of one, in a program that has nothing else. */
@@ -38,7 +38,9 @@ static cb_status fuse_one(cb_cu_code *code, const cb_instr *instr, cb_arena *scr
     one.group = &group;
     one.n_group = one.n_instr = 1;
     code->program = &one;
+    code->first_instr = (uint32_t)(instr - whole->instr);
     const cb_status status = cb_cu_fused(code, &one, 0, scratch, err);
+    code->first_instr = 0;
     code->program = whole;
     return status;
 }

@@ -31,14 +31,19 @@ static int param_of(cb_cu_micro *x, uint32_t tensor, bool writes) {
 
 static void note_constants(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
-    for (int k = 0; k < CB_X_SCALARS; k++) x->is_constant[k] = true, x->of_row[k] = -1;
+    for (int k = 0; k < CB_X_SCALARS; k++) x->is_constant[k] = true;
     for (int k = 0; k < m->n_load; k++) x->is_constant[m->load[k].number] = false;
     for (int k = 0; k < m->n_once; k++) x->is_constant[m->once[k].number] = false;
     for (int k = 0; k < m->n_total; k++) x->is_constant[m->total[k].number] = false;
     for (int k = 0; k < m->n_number; k++) {
         const cb_x_number *number = &m->number[k];
         x->is_constant[number->dst] = false;
-        if (number->when == CB_X_OF_ROW && number->after >= 0) x->of_row[number->dst] = (int16_t)k;
+        if (number->when == CB_X_OF_ROW && number->after >= 0) x->of_row[number->dst] = true;
+    }
+    for (int k = 0; k < m->n_micro; k++) {
+        if (m->micro[k].op != CB_X_TAKE) continue;
+        x->is_constant[m->micro[k].dst] = false;
+        x->of_row[m->micro[k].dst] = true;
     }
 }
 
@@ -85,7 +90,7 @@ void cb_cu_keep_numbers(cb_cu_micro *x) {
     for (int k = 0; k < x->m->n_micro; k++) {
         for (int j = 0; x->needed[k] && j < 3; j++) {
             const cb_x_ref ref = x->m->micro[k].in[j];
-            if (ref.kind != CB_X_NUMBER || x->of_row[ref.id] < 0 || x->is_kept[ref.id]) continue;
+            if (ref.kind != CB_X_NUMBER || !x->of_row[ref.id] || x->is_kept[ref.id]) continue;
             x->is_kept[ref.id] = true;
             x->kept_at[ref.id] = cb_cu_extra(x->code, (uint64_t)x->m->rows * sizeof(float));
         }
@@ -143,6 +148,15 @@ static void add_offset(cb_cu_code *c, const cb_walk *w, const char *name, const 
     cb_cu_offset(c, w->rank, w->dim, w->stride[0], name, at);
 }
 
+/* A position i<number> of the row, -1 where it is ignored, and the same as a number. What is out of
+ * range was found by a kernel before, and is no position of any element. */
+static void add_index(cb_cu_micro *x, const cb_x_row_value *v, int param, const char *at) {
+    const int ignored = cb_cu_count(x->code, v->ignored);
+    cb_cu_add(x->code, "const int64_t x%d = p%d[%s], i%d = x%d == (int64_t)p%d ? -1 : x%d;\n",
+              v->number, param, at, v->number, v->number, ignored, v->number);
+    cb_cu_add(x->code, "const float s%d = (float)i%d;\n", v->number, v->number);
+}
+
 void cb_cu_row_numbers(cb_cu_micro *x) {
     cb_cu_code *c = x->code;
     for (int k = 0; k < x->m->n_load; k++) {
@@ -150,14 +164,13 @@ void cb_cu_row_numbers(cb_cu_micro *x) {
         const cb_operand *o = operand_of(x, v->tensor);
         const cb_walk w = cb_t_walk_of(o);
         const int p = param_of(x, v->tensor, false);
-        if (w.count == x->m->rows && cb_t_is_whole(o)) {
-            cb_cu_add(c, "const float s%d = widen(p%d[row]);\n", v->number, p);
-            continue;
+        char name[24] = "row";
+        if (w.count != x->m->rows || !cb_t_is_whole(o)) {
+            snprintf(name, sizeof name, "o%d", v->number);
+            add_offset(c, &w, name, w.count == x->m->rows ? "row" : "row * COLUMNS");
         }
-        char name[24];
-        snprintf(name, sizeof name, "o%d", v->number);
-        add_offset(c, &w, name, w.count == x->m->rows ? "row" : "row * COLUMNS");
-        cb_cu_add(c, "const float s%d = widen(p%d[%s]);\n", v->number, p, name);
+        if (v->is_index) add_index(x, v, p, name);
+        else cb_cu_add(c, "const float s%d = widen(p%d[%s]);\n", v->number, p, name);
     }
     for (int k = 0; k < x->m->n_number; k++) {
         const cb_x_number *number = &x->m->number[k];
@@ -320,6 +333,15 @@ static void add_micro(cb_cu_micro *x, const cb_micro *micro) {
             break;
         case CB_X_COLUMN: cb_cu_add(c, "EACH c%d[j] += %s;\n", micro->dst, in[0].at); break;
         case CB_X_STORE: add_store(x, micro, &in[0]); break;
+        case CB_X_TAKE:
+            cb_cu_add(c, "EACH if ((int64_t)(col + j) == i%d) taken%d = %s;\n", micro->in[1].id,
+                      micro->dst, in[0].at);
+            break;
+        case CB_X_ADD_AT:
+            cb_cu_add(
+                c, "float v%d[V]; EACH v%d[j] = (int64_t)(col + j) == i%d ? x_ADD(%s, %s) : %s;\n",
+                micro->value, micro->value, micro->in[1].id, in[0].at, in[2].at, in[0].at);
+            break;
         case CB_X_NORMAL:
         case CB_X_SIN_COS: add_pair(x, micro, &in[0]); break;
         default:

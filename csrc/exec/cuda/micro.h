@@ -28,7 +28,7 @@ typedef struct cb_cu_micro {
     int16_t maker[CB_X_VALUES];     /* the micro-operation that makes a value */
     int16_t in_tile[CB_X_STREAMS];  /* the value that a tile holds, -1: it is none */
     bool is_constant[CB_X_SCALARS]; /* numbers that are text */
-    int16_t of_row[CB_X_SCALARS];   /* which of `number` a sum over the row goes into; -1: none */
+    bool of_row[CB_X_SCALARS];      /* numbers that are there when all of the row was seen */
     bool is_kept[CB_X_SCALARS];     /* later kernels read it from extra memory */
     uint64_t kept_at[CB_X_SCALARS];
 } cb_cu_micro;

@@ -80,9 +80,31 @@ static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
     return kind == CB_X_ROW_SUM || kind == CB_X_LARGEST;
 }
 
+static bool is_take(const cb_micro *micro) { return micro->op == CB_X_TAKE && !micro->is_dead; }
+
 static bool is_store(const cb_cu_micro *x, const cb_micro *micro) {
     if (micro->op != CB_X_STORE) return false;
     return !micro->is_dead && (x->has_tiles || x->m->stream[micro->dst].source != CB_X_TILE);
+}
+
+/* Of a row of one leaf in a register of the thread that has met it, else in shared memory. */
+static void declare_taken(cb_cu_code *c, const layout *l, int id) {
+    if (l->leaves == 1) {
+        cb_cu_add(c, "float taken%d = 0;\n", id);
+    } else {
+        cb_cu_add(c, "__shared__ float takens%d[%d];\n", id, l->rows);
+        cb_cu_add(c, "float &taken%d = takens%d[slot];\n", id, id);
+    }
+}
+
+static void add_taken(cb_cu_code *c, const layout *l, const cb_micro *take) {
+    const int id = take->dst, at = take->in[1].id;
+    if (l->leaves == 1)
+        cb_cu_add(c, "const float s%d = __shfl_sync(half_warp(), taken%d, (int)(i%d / 4), %d);\n",
+                  id, id, at, TEAM);
+    else
+        cb_cu_add(c, "const float s%d = i%d >= 0 && i%d < COLUMNS ? taken%d : 0.0f;\n", id, at, at,
+                  id);
 }
 
 static void declare_shared(const cb_cu_micro *x, const layout *l) {
@@ -95,6 +117,7 @@ static void declare_shared(const cb_cu_micro *x, const layout *l) {
         cb_cu_add(c, "float *const tile%d = tiles%d[slot];\n", k, k);
     }
     for (int k = 0; k < m->n_micro; k++) {
+        if (is_take(&m->micro[k])) declare_taken(c, l, m->micro[k].dst);
         if (!is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
         cb_cu_add(c, "__shared__ %s part%d[%d][%lld];\n",
                   m->micro[k].op == CB_X_ACC ? "float" : "int", m->micro[k].dst, l->rows,
@@ -115,17 +138,21 @@ static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *lar
     }
 }
 
-/* Leaves of a row become a sum r<a>, or the largest key r<a>. */
+/* Leaves of a row become a sum r<a>, or the largest key r<a>; what a thread has taken of it is
+ * everybody's. */
 static void close_accs(cb_cu_micro *x, const layout *l, int phase) {
     cb_cu_code *c = x->code;
     bool any = false;
-    for (int k = 0; k < x->m->n_micro; k++)
-        any |= x->m->micro[k].phase == phase && is_row_acc(x->m, &x->m->micro[k]);
-    if (l->leaves == 1 || !any) return;
-    cb_cu_add(c, l->teams > 2 ? "__syncthreads();\n" : "__syncwarp();\n");
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        if (micro->phase != phase || !is_row_acc(x->m, micro)) continue;
+        any |= micro->phase == phase && (is_take(micro) || is_row_acc(x->m, micro));
+    }
+    if (!any) return;
+    if (l->leaves > 1) cb_cu_add(c, l->teams > 2 ? "__syncthreads();\n" : "__syncwarp();\n");
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->phase == phase && is_take(micro)) add_taken(c, l, micro);
+        if (micro->phase != phase || !is_row_acc(x->m, micro) || l->leaves == 1) continue;
         const bool sums = micro->op == CB_X_ACC;
         cb_cu_add(c, "r%d = %s<%lld>(part%d[slot]);\n", micro->dst,
                   sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
@@ -154,7 +181,8 @@ static void add_phase(cb_cu_micro *x, const layout *l, int phase) {
     cb_cu_forget(x);
     for (int k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
-        if (micro->phase != phase || (!is_row_acc(m, micro) && !is_store(x, micro))) continue;
+        const bool ends = is_row_acc(m, micro) || is_store(x, micro) || is_take(micro);
+        if (micro->phase != phase || !ends) continue;
         cb_cu_need(x, k);
         any = true;
     }
@@ -223,7 +251,8 @@ void cb_cu_rows(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     bool sums_rows = m->n_store > 0, stores = false;
     for (int id = 0; id < CB_X_SCALARS; id++) sums_rows |= x->is_kept[id];
-    for (int k = 0; k < m->n_micro; k++) sums_rows |= is_row_acc(m, &m->micro[k]);
+    for (int k = 0; k < m->n_micro; k++)
+        sums_rows |= is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
     if (sums_rows) {
         row_kernel(x);
         return;

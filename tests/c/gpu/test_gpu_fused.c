@@ -29,7 +29,7 @@ static cb_value_id input(model *m, cb_dtype dtype, cb_shape shape) {
     if (dtype == CB_F32) dtype = m->dtype;
     if (m->status == CB_OK)
         m->status = cb_graph_append_input(m->g, "x", CB_ROLE_PARAM, dtype, &shape, &id, &err);
-    if (dtype != CB_BOOL) m->wrt[m->n_wrt++] = m->n_in;
+    if (cb_dtype_is_float(dtype)) m->wrt[m->n_wrt++] = m->n_in;
     m->in[m->n_in++] = id;
     return id;
 }
@@ -125,6 +125,22 @@ static cb_value_id large_model(model *m) {
     return WITH(CB_OP_MEAN, bias, .f = {0});
 }
 
+/* Elements of rows by index, some labels ignored: cross-entropy, gather, scatter_add. */
+static cb_value_id labels_model(model *m) {
+    const cb_shape full = shape2(m->rows, m->columns), one = shape2(m->rows, 1);
+    const cb_value_id x = input(m, CB_F32, full), bias = input(m, CB_F32, shape1(m->columns)),
+                      labels = input(m, CB_I64, shape1(m->rows)), at = input(m, CB_I64, one),
+                      more = input(m, CB_F32, one);
+    const cb_value_id logits = TWO(CB_OP_ADD, x, bias);
+    cb_value_id nll[4];
+    op(m, CB_OP_CROSS_ENTROPY, 2, (cb_value_id[]){logits, labels}, &(cb_attrs){.i = {3}}, nll);
+    const cb_value_id e = ONE(CB_OP_EXP, logits);
+    give(m, op(m, CB_OP_GATHER, 2, (cb_value_id[]){e, at}, &(cb_attrs){.i = {1}}, NULL));
+    give(m, op(m, CB_OP_SCATTER_ADD, 3, (cb_value_id[]){e, at, more}, &(cb_attrs){.i = {1}}, NULL));
+    give(m, nll[0]);
+    return WITH(CB_OP_MEAN, nll[0], .f = {0});
+}
+
 typedef cb_value_id (*model_fn)(model *m);
 
 static void fill(void *to, const cb_argument_info *info, uint32_t i) {
@@ -133,7 +149,10 @@ static void fill(void *to, const cb_argument_info *info, uint32_t i) {
     for (size_t k = 0; k < n; k++) {
         state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
         const double unit = (double)(uint32_t)(state >> 40) / 16777216.0;
-        put_number(info->dtype, to, k, info->dtype == CB_BOOL ? unit < 0.5 : 4.0 * unit - 2.0);
+        const double number = info->dtype == CB_BOOL  ? unit < 0.5
+                              : info->dtype == CB_I64 ? floor(unit * 64)
+                                                      : 4.0 * unit - 2.0;
+        put_number(info->dtype, to, k, number);
     }
 }
 
@@ -229,6 +248,13 @@ TEST(others) {
     check(other_model, 17, 128, 5);
     check(other_model, 4, 3000, 1);
 }
+TEST(labels) {
+    check(labels_model, 33, 128, 5);
+    check(labels_model, 9, 131, 1);  /* odd */
+    check(labels_model, 5, 1500, 1); /* two leaves */
+    check(labels_model, 3, 5001, 2); /* five */
+    check_of(labels_model, CB_BF16, 7, 256, true, 1);
+}
 TEST(large) {
     check_of(large_model, CB_F32, 2112, 1024, false, 1);
     check_of(large_model, CB_F32, 2121, 1023, false, 1);
@@ -248,6 +274,7 @@ int main(void) {
     if (!CB_ASAN) { /* the host's part is the same for all */
         RUN(elements);
         RUN(rows);
+        RUN(labels);
         RUN(large);
     }
     RUN(others);
