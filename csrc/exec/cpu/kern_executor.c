@@ -60,7 +60,6 @@
     ALL_FORMS(BINARY_FORM, 0, id, expression) \
     ALL_FORMS(BINARY_FORM, 1, id, expression)
 CB_X_BINARY(BINARY)
-
 #define UNARY_LANES(q, d, expression) \
     {                                 \
         VEC x = v##d##q;              \
@@ -244,6 +243,8 @@ VFN INT key_of(VEC x) {
     (to + q * LANES * SIZE,                                    \
      (VEC)VM(larger_int)((INT)VM(load)(to + q * LANES * SIZE), \
                          (key_of(sign v##d##q) & MASK(q)) | (~MASK(q) & KEY_MIN)));
+
+#include "kern_scaled.h"
 
 #define TO_STREAM char *to = c->p[s->dst] + i * SIZE;
 #define TO_ACC char *to = (char *)(c->FIELD(acc)[s->dst] + (i & (CB_X_LANES - 1)));
@@ -475,11 +476,13 @@ OP(end) {
 #ifndef CB_X_CALLS
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {
     VEC v00 = ZERO, v01 = v00, v02 = v00, v03 = v00, v10 = v00, v11 = v00, v12 = v00, v13 = v00;
+    c->again = s;
     ((op_fn)s->fn)(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13);
 }
 #else
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {
     memset(c->FIELD(reg), 0, sizeof c->FIELD(reg));
+    c->again = s;
     while (s) s = ((op_fn)s->fn)(c, s, &i);
 }
 #endif
@@ -549,6 +552,7 @@ extern const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA);
 const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .is_wide = sizeof(REAL) == sizeof(double),
     .binary = {CB_X_BINARY(BINARY_ROW)},
+    SCALED_TABLES
     .select = {{SELECT_ROW(0, STREAM), SELECT_ROW(0, SLOT), SELECT_ROW(0, SCALAR)},
                {SELECT_ROW(1, STREAM), SELECT_ROW(1, SLOT), SELECT_ROW(1, SCALAR)}},
     .load = {LOAD_ROW(0), LOAD_ROW(1)},

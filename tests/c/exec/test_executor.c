@@ -81,8 +81,7 @@ static void put(cb_x_fn fn, int dst, int b, int c) {
 
 /* Adds the end of the loop, and runs over all elements. */
 static void go(const cb_x_table *t) {
-    int back = n_record;
-    put(t->loop, back, 0, 0);
+    put(t->loop, 0, 0, 0);
     put(t->end, 0, 0, 0);
     t->run(&context, record, 0);
     n_record = 0;
@@ -131,6 +130,59 @@ static void check_binary(const cb_x_table *t, int op) {
             CHECK(wrong == 0);
         }
     }
+}
+
+/* Of what is added to a scaled operand: a stream is another one. */
+static REAL expected_second(const cb_x_table *t, cb_x_form form, int i) {
+    return form == CB_X_STREAM ? array[A][i] : expected_operand(t, form, i);
+}
+
+/* B times a number, which OUT holds; NULL: there is no such record. */
+static void check_product(const cb_x_table *t, int d, cb_x_form form) {
+    if (!t->scaled[d][form]) return;
+    int wrong = 0;
+    put(t->load[1 - d][CB_X_STREAM], 0, B, 0);
+    put(t->scaled[d][form], 0, index_of(form), 2);
+    put(t->store[CB_X_REAL][d], OUT, 0, 0);
+    go(t);
+    for (int i = 0; i < N; i++)
+        wrong += !same(array[OUT][i], expected_operand(t, form, i) * context.FIELD(s)[2]);
+    CHECK(wrong == 0);
+}
+
+static int check_of_scaled(const cb_x_table *t, int op, int d, cb_x_form x, cb_x_form y,
+                           bool stores) {
+    const cb_x_fn fn = stores ? t->store_scaled[op][d][x][y] : t->of_scaled[op][d][x][y];
+    int wrong = 0;
+    if (!fn) return 0;
+    put(t->load[d][CB_X_STREAM], 0, A, 0);
+    put(t->load[1 - d][CB_X_STREAM], 0, B, 0);
+    put(fn, y == CB_X_STREAM ? A : 1, index_of(x), 2);
+    record[n_record - 1].to = OUT;
+    if (!stores) put(t->store[CB_X_REAL][d], OUT, 0, 0);
+    put(t->store[CB_X_REAL][d], CONDITION, 0, 0); /* it stays in the register */
+    go(t);
+    for (int i = 0; i < N; i++) {
+        const REAL product = expected_operand(t, x, i) * context.FIELD(s)[2];
+        const REAL want = SCALAR((cb_x_op)op, product, expected_second(t, y, i), 0);
+        wrong += !same(array[OUT][i], want) || !same(array[CONDITION][i], want);
+    }
+    CHECK(wrong == 0);
+    return 1;
+}
+
+static void check_scaled(const cb_x_table *t) {
+    int n = 0;
+    context.FIELD(s)[2] = (REAL)-1.7;
+    for (int k = 0; k < 2 * CB_X_FORM_COUNT; k++) check_product(t, k % 2, (cb_x_form)(k / 2));
+    for (int op = 0; op < CB_X_N_OF_SCALED; op++) {
+        for (int k = 0; k < 2 * CB_X_FORM_COUNT * CB_X_FORM_COUNT; k++) {
+            const cb_x_form x = k / 2 % CB_X_FORM_COUNT, y = k / 2 / CB_X_FORM_COUNT;
+            n += check_of_scaled(t, op, k % 2, x, y, false);
+            if (op < CB_X_N_SUMS) n += check_of_scaled(t, op, k % 2, x, y, true);
+        }
+    }
+    CHECK(n == (IS_WIDE ? 0 : 6 * 2 * 10 + 3 * 2 * 6));
 }
 
 static void check_unary(const cb_x_table *t, int op) {
@@ -391,6 +443,7 @@ static void check_table(const cb_x_table *t) {
         check_accumulators(t, false);
         check_accumulators(t, true);
         check_memory(t);
+        check_scaled(t);
     }
 }
 

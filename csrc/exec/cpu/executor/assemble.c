@@ -13,6 +13,20 @@
 #define VALUE_SLOTS (CB_X_SLOTS - 2) /* the last two hold choices that were packed */
 #define PREFETCH_AHEAD 512           /* elements; measured: half and twice as many are slower */
 
+typedef struct place {
+    cb_x_form form;
+    int16_t index;
+} place;
+
+typedef struct made { /* what the last record has put into a register */
+    enum { SOMETHING, AN_OPERAND, A_PRODUCT, OF_A_PRODUCT } what;
+    int reg;
+    place x;       /* x; x scale; op(x scale, y) */
+    int16_t scale; /* a number */
+    cb_x_op op;
+    place y;
+} made;
+
 typedef struct assembler {
     const cb_microcode *m;
     const cb_x_table *table;
@@ -23,12 +37,8 @@ typedef struct assembler {
     int16_t in_register[2]; /* value, NOWHERE: free */
     int16_t slot_of[CB_X_VALUES];
     int16_t slot_owner[CB_X_SLOTS];
+    made last;
 } assembler;
-
-typedef struct place {
-    cb_x_form form;
-    int16_t index;
-} place;
 
 static bool is_sink(cb_x_op op) {
     return op == CB_X_STORE || op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN ||
@@ -92,6 +102,7 @@ static cb_record *put(assembler *a, cb_x_fn fn, int16_t dst, int16_t b, int16_t 
     }
     code->store[code->n] = (cb_x_store){NOWHERE, 0};
     code->record[code->n] = (cb_record){.fn = fn, .dst = dst, .b = b, .c = c};
+    a->last = (made){.what = SOMETHING};
     return &code->record[code->n++];
 }
 
@@ -166,8 +177,10 @@ static int load(assembler *a, cb_x_ref r, int kept) {
     int reg = free_register(a, from != NOWHERE ? from : kept);
     place p = place_of(a, r, reg);
     const cb_x_table *t = a->table;
-    put(a, is_packed(a, r) ? t->unpack[a->m->stream[r.id].format][reg] : t->load[reg][p.form], 0,
-        p.index, 0);
+    const bool packed = is_packed(a, r);
+    put(a, packed ? t->unpack[a->m->stream[r.id].format][reg] : t->load[reg][p.form], 0, p.index,
+        0);
+    if (!packed) a->last = (made){.what = AN_OPERAND, .reg = reg, .x = p};
     return reg;
 }
 
@@ -224,8 +237,65 @@ static bool can_overwrite(const assembler *a, cb_x_ref r) {
     return register_of(a, r) != NOWHERE && is_spare(a, r.id);
 }
 
+/* ---- two records in one (kern_scaled.h): the last one, and an operation on its register -------- */
+
+/* A product with a number, of what the last record has loaded, or of a register. */
+static bool scale(assembler *a, int reg, place p) {
+    const made last = a->last;
+    const bool loaded = last.what == AN_OPERAND && last.reg == reg;
+    if (!loaded && p.form != CB_X_SCALAR) return false;
+    if (!loaded) {
+        put(a, a->table->binary[CB_X_MUL][reg][CB_X_SCALAR], 0, p.index, 0);
+        a->last = (made){.what = A_PRODUCT, .reg = reg, .x = {CB_X_SELF, 0}, .scale = p.index};
+        return true;
+    }
+    const bool swaps = last.x.form == CB_X_SCALAR;
+    const place x = swaps ? p : last.x, number = swaps ? last.x : p;
+    const cb_x_fn fn = a->table->scaled[reg][x.form];
+    if (number.form != CB_X_SCALAR || !fn) return false;
+    a->code->n--;
+    put(a, fn, 0, x.index, number.index);
+    a->last = (made){.what = A_PRODUCT, .reg = reg, .x = x, .scale = number.index};
+    return true;
+}
+
+/* An operation on the product that the last record has made, and an operand. */
+static bool of_scaled(assembler *a, cb_x_op op, int reg, place p) {
+    const made last = a->last;
+    if (last.what != A_PRODUCT || last.reg != reg || op >= CB_X_N_OF_SCALED) return false;
+    const cb_x_fn fn = a->table->of_scaled[op][reg][last.x.form][p.form];
+    if (!fn) return false;
+    a->code->n--;
+    put(a, fn, p.index, last.x.index, last.scale);
+    a->last = last;
+    a->last.what = OF_A_PRODUCT;
+    a->last.op = op;
+    a->last.y = p;
+    return true;
+}
+
+/* A store of what the last record has made, where that is never one around the caches. */
+static bool store_scaled(assembler *a, int reg, int16_t stream) {
+    const made last = a->last;
+    if (last.what != OF_A_PRODUCT || last.reg != reg || last.op >= CB_X_N_SUMS) return false;
+    if (a->m->stream[stream].over < 0) return false;
+    const cb_x_fn fn = a->table->store_scaled[last.op][reg][last.x.form][last.y.form];
+    if (!fn) return false;
+    a->code->record[a->code->n - 1].fn = fn;
+    a->code->record[a->code->n - 1].to = stream;
+    a->last.what = SOMETHING;
+    return true;
+}
+
+/* Of two operands that may both be overwritten that one is which makes one record of two. */
+static bool swaps_operands(const assembler *a, const cb_micro *micro) {
+    const bool first = can_overwrite(a, micro->in[0]), second = can_overwrite(a, micro->in[1]);
+    const bool scaled = a->last.what == A_PRODUCT && a->last.reg == register_of(a, micro->in[1]);
+    return second && (!first || (micro->op < CB_X_N_OF_SCALED && scaled));
+}
+
 static void binary(assembler *a, const cb_micro *micro) {
-    bool swaps = !can_overwrite(a, micro->in[0]) && can_overwrite(a, micro->in[1]);
+    const bool swaps = swaps_operands(a, micro);
     cb_x_ref first = micro->in[swaps], second = micro->in[!swaps];
     cb_x_op op = swaps ? reversed(micro->op) : micro->op;
     bool is_square = first.kind == second.kind && first.id == second.id;
@@ -237,7 +307,8 @@ static void binary(assembler *a, const cb_micro *micro) {
         (void)load(a, second, reg);
         p = (place){CB_X_OTHER, 0};
     }
-    put(a, a->table->binary[op][reg][p.form], 0, p.index, 0);
+    if (!of_scaled(a, op, reg, p) && !(op == CB_X_MUL && scale(a, reg, p)))
+        put(a, a->table->binary[op][reg][p.form], 0, p.index, 0);
     define(a, reg, micro->value);
 }
 
@@ -297,7 +368,9 @@ static void take_in(assembler *a, const cb_micro *micro) {
         case CB_X_AMIN: fn = t->amin[a->masked][reg]; break;
         case CB_X_COLUMN: fn = t->column[reg]; break;
         case CB_X_TAKE: fn = t->take[reg]; break;
-        default: fn = t->store[a->m->stream[micro->dst].format][reg];
+        default:
+            if (store_scaled(a, reg, micro->dst)) return;
+            fn = t->store[a->m->stream[micro->dst].format][reg];
     }
     put(a, fn, micro->dst, micro->in[1].id, 0);
     if (micro->op == CB_X_STORE) a->code->store[a->code->n - 1] = (cb_x_store){micro->dst, reg};
@@ -350,8 +423,8 @@ void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x
     memset(a.slot_of, 0xFF, sizeof a.slot_of);
     memset(a.slot_owner, 0xFF, sizeof a.slot_owner);
     order_phase(&a, phase);
-    int start = code->n;
     if (!masked) prefetches(&a, phase);
+    code->n_prefetch = code->n;
     for (a.at = 0; a.at < a.n; a.at++) operation(&a, &m->micro[a.order[a.at]]);
     int16_t first, n;
     cb_sums_of(m, phase, CB_X_TOTAL_SUM, &first, &n);
@@ -363,9 +436,8 @@ void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x
             put(&a, table->piece[p->is_mean], p->stream, p->acc,
                 (int16_t)(p->log_length | (int)m->stream[p->stream].format << 8));
     }
-    int16_t back = (int16_t)(code->n - start);
     cb_sums_of(m, phase, CB_X_ROW_SUM, &first, &n);
-    if (n) put(&a, table->loop_sums, back, first, n);
-    else put(&a, table->loop, back, 0, 0);
+    if (n) put(&a, table->loop_sums, 0, first, n);
+    else put(&a, table->loop, 0, 0, 0);
     put(&a, table->end, 0, 0, 0);
 }

@@ -10,7 +10,7 @@ typedef struct cb_x_store { /* where a record stores to; the stream -1: nowhere 
 } cb_x_store;
 
 typedef struct cb_x_code {
-    int n, room;
+    int n, room, n_prefetch; /* those that ask for what comes later stand first */
     cb_record *record;
     cb_x_store *store; /* [room] */
     bool is_full;

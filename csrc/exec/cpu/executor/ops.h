@@ -7,13 +7,17 @@
 /* clang-format off */
 /* An op whose operands cannot be swapped has a reversed twin (R): the first operand of an
  * instruction is the register it overwrites. */
-#define CB_X_BINARY(X)                                  \
+#define CB_X_SUMS(X)                                    \
     X(ADD, x + y)                                       \
     X(SUB, x - y)                                       \
-    X(RSUB, y - x)                                      \
+    X(RSUB, y - x)
+#define CB_X_PRODUCTS(X)                                \
     X(MUL, x * y)                                       \
     X(DIV, x / y)                                       \
-    X(RDIV, y / x)                                      \
+    X(RDIV, y / x)
+#define CB_X_BINARY(X)                                  \
+    CB_X_SUMS(X)                                        \
+    CB_X_PRODUCTS(X)                                    \
     X(MAXIMUM, SEL((x > y) | (x != x), x, y))           \
     X(RMAXIMUM, SEL((y > x) | (y != y), y, x))          \
     X(MINIMUM, SEL((x < y) | (x != x), x, y))           \
@@ -92,6 +96,8 @@ typedef enum cb_x_op {
     CB_X_OP_COUNT
 } cb_x_op;
 
+#define CB_X_N_SUMS (CB_X_RSUB + 1)
+#define CB_X_N_OF_SCALED (CB_X_RDIV + 1)
 #define CB_X_N_BINARY CB_X_BINARY_END
 #define CB_X_N_UNARY (CB_X_UNARY_END - CB_X_BINARY_END)
 #define CB_X_N_PAIR (CB_X_PAIR_END - CB_X_UNARY_END)

@@ -51,8 +51,12 @@ cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table
     cb_assemble_phase(m, at, true, table, &rest);
     CB_TRY(keep(&rest, memory, &masked, &unused, err));
     cb_x_touched touched[CB_X_STREAMS];
-    *out = (cb_x_phase){
-        .code = code, .masked = masked, .store = kept, .n_record = whole.n, .touched = touched};
+    *out = (cb_x_phase){.code = code,
+                        .masked = masked,
+                        .store = kept,
+                        .n_record = whole.n,
+                        .n_prefetch = whole.n_prefetch,
+                        .touched = touched};
     list_touched(m, at, out);
     out->touched = CB_NEW(memory, cb_x_touched, (size_t)out->n_touched);
     if (!out->touched) return cb_no_memory(err);
@@ -84,11 +88,16 @@ static void set_mask(const cb_x_table *table, cb_x_context *c, int64_t n) {
     c->n_mask = n;
 }
 
+/* Elements that arrive before they would be asked for. */
+#define SHORT 4096
+
+typedef char aside[CB_X_LANES * sizeof(double)]; /* 64 elements of a stream */
+
 /* The last elements of a row, fewer than 64: through padded copies of the arrays that the phase
  * touches. Tiles have room behind their end, so the elements that are too many do no harm there. */
 static void run_rest(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                      int64_t n) {
-    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(double)];
+    _Alignas(64) aside copy[CB_X_STREAMS];
     char *kept[CB_X_STREAMS];
     const size_t lanes = CB_X_LANES;
     for (int j = 0; j < ph->n_touched; j++) {
@@ -124,11 +133,11 @@ void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *
         table->fold(c, ph->first_total, ph->n_total);
 }
 
-/* 64 elements from `first` on, of which only n are wanted: read where they are, written to the
- * side, and of that the n taken. */
-static void run_some(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
-                     int64_t n) {
-    _Alignas(64) char copy[CB_X_STREAMS][CB_X_LANES * sizeof(double)];
+/* The last 64 elements of a part, of which the other iterations leave n over: read where they are,
+ * before anything is written there, and written to `copy`. */
+static void run_last(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t last,
+                     aside *copy) {
+    const int64_t first = last - CB_X_LANES;
     char *kept[CB_X_STREAMS];
     for (int j = 0; j < ph->n_touched; j++) {
         const cb_x_touched *t = &ph->touched[j];
@@ -136,25 +145,46 @@ static void run_some(const cb_x_table *table, cb_x_context *c, const cb_x_phase 
         kept[j] = c->p[t->stream];
         c->p[t->stream] = copy[j] - first * t->size;
     }
-    c->end = first + CB_X_LANES;
-    table->run(c, ph->code, first);
+    c->end = last;
+    table->run(c, ph->code + ph->n_prefetch, first);
     for (int j = 0; j < ph->n_touched; j++) {
-        const cb_x_touched *t = &ph->touched[j];
-        if (!t->is_written) continue;
-        c->p[t->stream] = kept[j];
-        memcpy(kept[j] + first * t->size, copy[j], (size_t)(n * t->size));
+        if (ph->touched[j].is_written) c->p[ph->touched[j].stream] = kept[j];
     }
 }
 
-/* What does not fill 64 elements comes first, so that nothing waits for what was just written. */
+/* `n` bytes, few of them: a call would take longer. */
+static void copy_few(char *restrict to, const char *restrict from, int64_t n) {
+    typedef struct piece {
+        char byte[16];
+    } piece;
+    int64_t at = 0;
+    for (; at + (int64_t)sizeof(piece) <= n; at += (int64_t)sizeof(piece))
+        memcpy(to + at, from + at, sizeof(piece));
+    for (; at < n; at++) to[at] = from[at];
+}
+
+/* What run_last has made of the n elements that are left over. */
+static void take_last(const cb_x_context *c, const cb_x_phase *ph, int64_t last, int64_t n,
+                      aside *copy) {
+    for (int j = 0; j < ph->n_touched; j++) {
+        const cb_x_touched *t = &ph->touched[j];
+        if (!t->is_written) continue;
+        copy_few(c->p[t->stream] + (last - n) * t->size, copy[j] + (CB_X_LANES - n) * t->size,
+                 n * t->size);
+    }
+}
+
+/* Iterations begin with the first element, so that they are aligned where arrays are. */
 void cb_x_phase_run_over(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph,
                          int64_t first, int64_t last) {
     const int64_t rest = (last - first) & (CB_X_LANES - 1);
+    _Alignas(64) aside copy[CB_X_STREAMS];
     if (last - first < CB_X_LANES) {
         run_rest(table, c, ph, first, rest);
         return;
     }
-    if (rest) run_some(table, c, ph, first, rest);
-    c->end = last;
-    table->run(c, ph->code, first + rest);
+    if (rest) run_last(table, c, ph, last, copy);
+    c->end = last - rest;
+    table->run(c, ph->code + (last - first < SHORT ? ph->n_prefetch : 0), first);
+    if (rest) take_last(c, ph, last, rest, copy);
 }

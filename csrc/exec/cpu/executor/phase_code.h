@@ -15,7 +15,7 @@ typedef struct cb_x_phase {
     cb_record *code; /* not const: how it stores is chosen for each run */
     const cb_record *masked;
     const cb_x_store *store;
-    int n_record;
+    int n_record, n_prefetch; /* the first n_prefetch may be left out */
     int16_t first_sum, n_sum, first_total, n_total;
     cb_x_touched *touched; /* [n_touched] */
     int n_touched;

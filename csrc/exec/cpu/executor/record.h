@@ -59,7 +59,7 @@ typedef void (*cb_x_fn)(void); /* of the type that an instruction set's build gi
 
 typedef struct cb_record {
     cb_x_fn fn;
-    int16_t dst, b, c; /* what they number depends on the function */
+    int16_t dst, b, c, to; /* what they number depends on the function */
 } cb_record;
 
 /* Leaves of a sum in pairs: digit k of a binary counter holds the sum of 2^k leaves. */
@@ -79,16 +79,19 @@ typedef struct cb_x_context {
         float s[CB_X_SCALARS];
         double s64[CB_X_SCALARS];
     };
-    int64_t end;  /* of the elements to run over, a multiple of 64 from where they start */
+    int64_t end; /* of the elements to run over, a multiple of 64 from where they start */
+    const cb_record *again; /* where an iteration begins */
     int64_t leaf; /* elements between the beginning of a leaf of all elements and that of the row */
+    /* Right behind p and s: where a store lies at the same place of a page of 4 KiB as what is
+     * loaded soon, the load waits for it, and slots are stored to all the time. */
+    union {
+        _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
+        double slot64[CB_X_SLOTS][CB_X_LANES];
+    };
     cb_x_pairs sum[CB_X_ACCS];
     union { /* integer keys for amax and amin */
         _Alignas(64) float acc[CB_X_ACCS][CB_X_LANES];
         double acc64[CB_X_ACCS][CB_X_LANES];
-    };
-    union {
-        _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
-        double slot64[CB_X_SLOTS][CB_X_LANES];
     };
     int64_t n_mask; /* lanes that are set in: */
     union {         /* all bits set in lanes that exist: of a row's last records */
@@ -109,9 +112,15 @@ typedef struct cb_x_context {
 typedef struct cb_x_table {
     bool is_wide;
     cb_x_fn binary[CB_X_N_BINARY][2][CB_X_FORM_COUNT]; /* dst = op(dst, b) */
-    cb_x_fn unary[CB_X_N_UNARY][2];                    /* dst = op(dst) */
-    cb_x_fn pair[CB_X_N_PAIR][2];                      /* dst and the other = op(dst) */
-    cb_x_fn select[2][3][3]; /* dst = dst ? b : c, of the forms STREAM, SLOT, SCALAR */
+    /* In one (kern_scaled.h): dst = b s[c], of b's forms OTHER, STREAM and SLOT; dst = op(b s[c],
+     * the operand numbered dst); and the same that goes to the stream `to` as well. By both forms; NULL:
+     * not there, as all of f64. */
+    cb_x_fn scaled[2][CB_X_FORM_COUNT];
+    cb_x_fn of_scaled[CB_X_N_OF_SCALED][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
+    cb_x_fn store_scaled[CB_X_N_SUMS][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
+    cb_x_fn unary[CB_X_N_UNARY][2]; /* dst = op(dst) */
+    cb_x_fn pair[CB_X_N_PAIR][2];   /* dst and the other = op(dst) */
+    cb_x_fn select[2][3][3];        /* dst = dst ? b : c, of the forms STREAM, SLOT, SCALAR */
     cb_x_fn load[2][CB_X_FORM_COUNT];
     cb_x_fn unpack[CB_X_FORMAT_COUNT][2];      /* REAL: none */
     cb_x_fn store[CB_X_FORMAT_COUNT][2];       /* rounds to the format */

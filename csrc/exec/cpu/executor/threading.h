@@ -67,7 +67,7 @@ typedef void (*op_fn)(ARGS);
 #define OP(name) static void name(ARGS)
 #define BEGIN
 #define NEXT GO(s + 1, i)
-#define LOOP_AGAIN GO(s - s->dst, i)
+#define LOOP_AGAIN GO(c->again, i)
 #define FINISH
 
 #else /* registers in the context, one call for each record */
@@ -94,7 +94,7 @@ typedef const cb_record *(*op_fn)(ARGS);
 /* clang-format on */
 #define TO(function) return function(c, s, at)
 #define NEXT LEAVE(s + 1)
-#define LOOP_AGAIN LEAVE(s - s->dst)
+#define LOOP_AGAIN LEAVE(c->again)
 #define FINISH return NULL
 
 #endif

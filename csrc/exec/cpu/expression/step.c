@@ -9,7 +9,7 @@
 #include "../../../optim/extras.h"
 #include "../../../optim/split.h"
 
-#define EXPECTED_BYTES 1024 /* of each array of the next row */
+#define EXPECTED_BYTES 512 /* of each array of the next row */
 
 typedef struct scratch {
     int64_t *first_piece; /* [n_rows] */
