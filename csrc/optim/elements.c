@@ -10,6 +10,8 @@
 typedef struct region {
     cb_split split;
     cb_formula_fn update;
+    const cb_half_fns *halves;
+    const cb_extra_fns *extras;
 } region;
 
 void cb_factors_of(const cb_optim_table *table, const cb_optim_row *row, double *factor) {
@@ -27,10 +29,10 @@ static void update_halves(const region *x, const double *factor, uint32_t at_row
                           int64_t n) {
     const cb_optim_table *table = x->split.table;
     cb_halves_room room;
-    const cb_optim_row whole = cb_halves_open(&table->rows[at_row], at, n, &room);
+    const cb_optim_row whole = cb_halves_open(x->halves, &table->rows[at_row], at, n, &room);
     x->update(factor, &whole, at, n);
-    if (table->extras) cb_extras_of(table, at_row, &whole, at, n);
-    cb_halves_close(&table->rows[at_row], &whole, at, n);
+    if (table->extras) cb_extras_of(x->extras, table, at_row, &whole, at, n);
+    cb_halves_close(x->halves, &table->rows[at_row], &whole, at, n);
 }
 
 static void update(const region *x, const double *factor, const cb_stretch *part) {
@@ -48,7 +50,7 @@ static void update(const region *x, const double *factor, const cb_stretch *part
             update_halves(x, factor, part->row, at, n);
         } else {
             x->update(factor, row, at, n);
-            cb_extras_of(table, part->row, row, at, n);
+            cb_extras_of(x->extras, table, part->row, row, at, n);
         }
     }
 }
@@ -70,6 +72,8 @@ static void run_task(void *user, int64_t task, int thread) {
 
 void cb_step_elements(const cb_optim_table *table, cb_threads *pool) {
     region x = {.split = cb_split_of(table, pool, CB_STATE_BLOCK),
-                .update = cb_formula_of((cb_formula)table->optimizer->formula)};
+                .update = cb_formula_of((cb_formula)table->optimizer->formula),
+                .halves = cb_halves_functions(),
+                .extras = cb_extras_functions()};
     cb_parallel(pool, x.split.n_tasks, run_task, &x);
 }

@@ -16,17 +16,16 @@ static const cb_extra_fns *const tables[CB_ISA_COUNT] = {&cb_extra_fns_baseline,
 static const cb_extra_fns *const tables[CB_ISA_COUNT] = {&cb_extra_fns_baseline};
 #endif
 
-static const cb_extra_fns *functions(void) { return tables[cb_cpu_kernel_isa()]; }
+const cb_extra_fns *cb_extras_functions(void) { return tables[cb_cpu_kernel_isa()]; }
 
 static void clear(const cb_optim_row *row, int64_t at, int64_t n) {
     const size_t size = cb_dtype_size(row->dtype);
     memset((char *)(uintptr_t)row->grad + (size_t)at * size, 0, (size_t)n * size);
 }
 
-void cb_extras_of(const cb_optim_table *table, uint32_t at_row, const cb_optim_row *row, int64_t at,
-                  int64_t n) {
+void cb_extras_of(const cb_extra_fns *f, const cb_optim_table *table, uint32_t at_row,
+                  const cb_optim_row *row, int64_t at, int64_t n) {
     const cb_extra_row *extra = table->extras->rows ? &table->extras->rows[at_row] : NULL;
-    const cb_extra_fns *f = functions();
     if (extra && extra->average)
         f->average(row, extra->average, table->extras->average_keep, at, n);
     if (extra && extra->copy) f->copy(row, extra, at, n);
@@ -69,7 +68,7 @@ static void square_task(void *user, int64_t task, int thread) {
 }
 
 double cb_gradients_square(const cb_optim_table *table, cb_threads *pool, void *scratch) {
-    region r = {.split = cb_split_of(table, pool, PIECE), .f = functions()};
+    region r = {.split = cb_split_of(table, pool, PIECE), .f = cb_extras_functions()};
     int64_t pieces = 0;
     r.first_piece = scratch;
     r.piece = (double *)(void *)(r.first_piece + table->n_rows);

@@ -43,6 +43,8 @@ typedef struct place { /* of a row in scratch, counted in doubles */
 typedef struct region {
     const cb_optim_table *table;
     const cb_factored_fns *f;
+    const cb_half_fns *halves;
+    const cb_extra_fns *extras;
     cb_factored *of; /* [n_rows] */
     place *at;       /* [n_rows + 1] */
     double *weights; /* [bands] sums of squares */
@@ -104,7 +106,7 @@ static void in_runs(const region *r, uint32_t i, int64_t at, int64_t n, run_fn r
     cb_halves_room room;
     for (int64_t end = at + n; at < end; at += CB_EXTRAS_BLOCK) {
         const int64_t some = least(end - at, CB_EXTRAS_BLOCK);
-        const cb_optim_row whole = halves ? cb_halves_open(row, at, some, &room) : *row;
+        const cb_optim_row whole = halves ? cb_halves_open(r->halves, row, at, some, &room) : *row;
         run(r, i, &whole, at, some, sum);
     }
 }
@@ -139,7 +141,7 @@ static void add_lines(const region *r, uint32_t i, int64_t from, int64_t to, dou
         double sum = 0;
         for (int64_t done = 0; done < width; done += most) {
             const int64_t at = k * width + done, n = least(width - done, most);
-            const cb_optim_row whole = halves ? cb_halves_open(row, at, n, &room) : *row;
+            const cb_optim_row whole = halves ? cb_halves_open(r->halves, row, at, n, &room) : *row;
             sum += r->f->squares(&r->of[i], &whole, at, n, column + done, weights);
         }
         r->line[r->at[i].line + k] = sum;
@@ -264,8 +266,8 @@ static void apply_run(const region *r, uint32_t i, const cb_optim_row *row, int6
         r->f->apply(&r->of[i], row, at + done, s.n, s.line, s.column);
         done += s.n;
     }
-    if (r->table->extras) cb_extras_of(r->table, i, row, at, n);
-    if (cb_optim_is_half(given->dtype)) cb_halves_close(given, row, at, n);
+    if (r->table->extras) cb_extras_of(r->extras, r->table, i, row, at, n);
+    if (cb_optim_is_half(given->dtype)) cb_halves_close(r->halves, given, row, at, n);
 }
 
 static void apply_task(void *user, int64_t task, int thread) {
@@ -279,7 +281,11 @@ static void apply_task(void *user, int64_t task, int thread) {
 /* ---- the step -------------------------------------------------------------------------------- */
 
 static region region_of(const cb_optim_table *table, cb_factored_fn of) {
-    region r = {.table = table, .f = tables[cb_cpu_kernel_isa()], .of = table->scratch};
+    region r = {.table = table,
+                .f = tables[cb_cpu_kernel_isa()],
+                .halves = cb_halves_functions(),
+                .extras = cb_extras_functions(),
+                .of = table->scratch};
     r.at = (place *)(void *)(r.of + table->n_rows);
     r.at[0] = (place){0};
     for (uint32_t i = 0; i < table->n_rows; i++) {

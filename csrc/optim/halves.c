@@ -11,15 +11,15 @@ static const cb_half_fns *const tables[CB_ISA_COUNT] = {&cb_half_fns_baseline, &
 static const cb_half_fns *const tables[CB_ISA_COUNT] = {&cb_half_fns_baseline};
 #endif
 
-static const cb_half_fns *functions(void) { return tables[cb_cpu_kernel_isa()]; }
+const cb_half_fns *cb_halves_functions(void) { return tables[cb_cpu_kernel_isa()]; }
 
 /* Where element 0 would lie of an array whose element `at` lies here. */
 static void *from_element(float *here, int64_t at) {
     return (void *)((uintptr_t)here - (uintptr_t)at * sizeof *here);
 }
 
-cb_optim_row cb_halves_open(const cb_optim_row *row, int64_t at, int64_t n, cb_halves_room *room) {
-    const cb_half_fns *f = functions();
+cb_optim_row cb_halves_open(const cb_half_fns *f, const cb_optim_row *row, int64_t at, int64_t n,
+                            cb_halves_room *room) {
     cb_optim_row whole = *row;
     float *weight = row->half == CB_HALF_MASTER ? (float *)row->rest + at : room->param;
     f->open[row->half](row, at, n, weight);
@@ -30,7 +30,8 @@ cb_optim_row cb_halves_open(const cb_optim_row *row, int64_t at, int64_t n, cb_h
     return whole;
 }
 
-void cb_halves_close(const cb_optim_row *row, const cb_optim_row *whole, int64_t at, int64_t n) {
+void cb_halves_close(const cb_half_fns *f, const cb_optim_row *row, const cb_optim_row *whole,
+                     int64_t at, int64_t n) {
     const float *weight = (const float *)((uintptr_t)whole->param + (uintptr_t)at * sizeof *weight);
-    functions()->close[row->half](row, at, n, weight);
+    f->close[row->half](row, at, n, weight);
 }

@@ -153,7 +153,8 @@ static void apply_task(void *user, int64_t task, int thread) {
     (void)thread;
     OF_TYPE(b->dtype, apply, &b->o, row, b->factor[s.matrix], s.at, s.n,
             matrix_of(b, b->x, s.matrix));
-    if (b->table->extras) cb_extras_of(b->table, b->row[s.matrix], row, s.at, s.n);
+    if (b->table->extras)
+        cb_extras_of(cb_extras_functions(), b->table, b->row[s.matrix], row, s.at, s.n);
 }
 
 /* ---- a batch --------------------------------------------------------------------------------- */

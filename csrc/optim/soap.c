@@ -117,7 +117,7 @@ static void apply_task(void *user, int64_t task, int thread) {
     int64_t at, n = piece_at(task, j->row->n, &at);
     (void)thread;
     if (j->row->t > 1) OF_TYPE(j->dtype, apply, &j->o, j->row, at, n, j->first);
-    if (j->table->extras) cb_extras_of(j->table, j->at_row, j->row, at, n);
+    if (j->table->extras) cb_extras_of(cb_extras_functions(), j->table, j->at_row, j->row, at, n);
 }
 
 static void mix_task(void *user, int64_t task, int thread) {

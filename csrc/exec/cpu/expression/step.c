@@ -21,7 +21,8 @@ typedef struct region {
     cb_split split;
     const cb_expression *x;
     const cb_e_phase *phase; /* [n_phase] */
-    int level;               /* the phase that long rows are in */
+    const cb_extra_fns *extras;
+    int level; /* the phase that long rows are in */
     scratch s;
 } region;
 
@@ -101,7 +102,7 @@ static void update(const region *r, worker *w, const cb_e_phase *phase, uint32_t
     for (int64_t at = first; at < last; at += CB_EXTRAS_BLOCK) {
         const int64_t end = last - at < CB_EXTRAS_BLOCK ? last : at + CB_EXTRAS_BLOCK;
         cb_x_phase_run_over(r->x->table, &w->c, &phase->code, at, end);
-        cb_extras_of(table, row, &table->rows[row], at, end - at);
+        cb_extras_of(r->extras, table, row, &table->rows[row], at, end - at);
     }
 }
 
@@ -258,7 +259,8 @@ void cb_e_step(const cb_optim_table *table, cb_threads *pool) {
     const int64_t grain = x->n_phase == 1 ? CB_X_LANES : CB_X_CHUNK;
     region r = {.split = cb_split_of(table, pool, grain),
                 .x = x,
-                .phase = x->phase[table->grad_factor != 1]};
+                .phase = x->phase[table->grad_factor != 1],
+                .extras = cb_extras_functions()};
     const bool has_long =
         cb_e_scratch(table->optimizer, table->hyper, table->rows, table->n_rows) > 0;
     if (has_long) lay_out(&r.s, table);
