@@ -11,7 +11,7 @@ sleep. Gradients are new tensors at each step, as after `zero_grad(set_to_none=T
 Times are milliseconds of a step, the median over rounds of the best of three; `first` is the first
 one, `new lr` the step after a changed learning rate. `GB/s` counts parameters, gradients and states
 once for each time they are read or written; `plain GB/s` is what `p.add_(g, alpha=a)` and one
-`mul_` for each state reach in the same rounds, with as many streams.
+`mul_` for each state reach in the same rounds, with as many streams; `of plain` is the share of it.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
     row["arrays GB/s"] = bytes_moved / median["arrays"]
     if "plain" in median:
         row["plain GB/s"] = bytes_moved / median["plain"]
+        row["of plain"] = median["plain"] / median["arrays"]
     return row
 
 

@@ -1,6 +1,6 @@
 """Claims: an optimizer from its formula steps nearly as fast as the one that is compiled with the
 core, without compiling anything; clipping, moving averages and zeroed gradients in the pass of the
-update take less time than passes of their own.
+update take less time than passes of their own; a step of weights in bf16 takes what its bytes take.
 
     python benchmarks/optim/bench_passes.py [--rounds 7] [--threads 2]
 
@@ -10,7 +10,7 @@ AdamW by `cutback.optim.foreach`; `compiled in`: `cutback.optim.AdamW`; `definit
 begins with the definition of the formula. `one pass`: `cutback.optim.AdamW.step(max_norm=,
 averages=, zero_grads=True)` on arrays, `drop-in` the same of `cutback.torch.optim`, `fused and
 passes`: `clip_grad_norm_`, `torch.optim.AdamW(fused=True)`, `_foreach_lerp_` and `zero_grad(
-set_to_none=False)`.
+set_to_none=False)`. `master`, `remainder` and `stochastic`: AdamW on bf16, with states in f32.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,29 @@ def one_pass(sizes: str, rounds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def in_halves(sizes: str, rounds: int) -> dict[str, Any]:
+    """Weights and gradients of bf16, as their bits, in each form, beside f32."""
+    rng = np.random.default_rng(0)
+    forms = ("f32", "master", "remainder", "stochastic")
+    steps: dict[str, Callable[[], Any]] = {}
+    for form in forms:
+        params = [0.1 * rng.standard_normal(shape, np.float32) for shape in SETS[sizes]()]
+        grads = [0.1 * rng.standard_normal(shape, np.float32) for shape in SETS[sizes]()]
+        if form == "f32":
+            optimizer = cutback.optim.AdamW(lr=1e-4)
+        else:
+            optimizer = cutback.optim.AdamW(lr=1e-4, half=form)
+            params, grads = ([(x.view(np.uint32) >> 16).astype(np.uint16) for x in row]
+                             for row in (params, grads))  # fmt: skip
+        steps[form] = partial(optimizer.step, params, grads)
+        steps[form]()
+    ms = turns(steps, rounds)
+    return {
+        "what": "AdamW, bf16", "tensors": sizes, **ms,
+        **{f"{form} / f32": ms[form] / ms["f32"] for form in forms[1:]},
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
@@ -119,7 +143,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     cutback.set_num_threads(arguments.threads)
     rows = []
-    for measure in (beside_hand_tuned, one_pass):
+    for measure in (beside_hand_tuned, one_pass, in_halves):
         for sizes in CASES:
             rows.append(measure(sizes, arguments.rounds))
             print(", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}"
