@@ -237,7 +237,7 @@ static bool can_overwrite(const assembler *a, cb_x_ref r) {
     return register_of(a, r) != NOWHERE && is_spare(a, r.id);
 }
 
-/* ---- two records in one (kern_scaled.h): the last one, and an operation on its register -------- */
+/* ---- two records in one (kern_scaled.h): the last one, and what is done with its register ---- */
 
 /* A product with a number, of what the last record has loaded, or of a register. */
 static bool scale(assembler *a, int reg, place p) {

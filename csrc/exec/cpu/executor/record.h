@@ -113,8 +113,8 @@ typedef struct cb_x_table {
     bool is_wide;
     cb_x_fn binary[CB_X_N_BINARY][2][CB_X_FORM_COUNT]; /* dst = op(dst, b) */
     /* In one (kern_scaled.h): dst = b s[c], of b's forms OTHER, STREAM and SLOT; dst = op(b s[c],
-     * the operand numbered dst); and the same that goes to the stream `to` as well. By both forms; NULL:
-     * not there, as all of f64. */
+     * the operand numbered dst); and the same that goes to the stream `to` as well. By both forms;
+     * NULL: not there, as all of f64. */
     cb_x_fn scaled[2][CB_X_FORM_COUNT];
     cb_x_fn of_scaled[CB_X_N_OF_SCALED][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
     cb_x_fn store_scaled[CB_X_N_SUMS][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
