@@ -482,7 +482,7 @@ class Optimizer(_InTheCore):
                      if n]  # fmt: skip
             rows += [(name, key, n) for key, numbers in
                      zip(self._number_names(), state.numbers.T, strict=False) for name, n in
-                     zip(self.names, numbers, strict=True)]  # fmt: skip
+                     zip(self.names, numbers, strict=False)]  # fmt: skip
         else:
             rows = [(name, key, a) for key in state.loaded for name, a in state.loaded[key].items()]
         return {"t": int(state.counter), **{f"{n}.{key}": copied(a) for n, key, a in rows}}

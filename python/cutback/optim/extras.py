@@ -101,14 +101,16 @@ def check_arrays(
     Raises:
         TypeError, ValueError: one does not fit its parameter, or is read-only.
     """
+    halves = any(dtype.name in HALVES for dtype in {p.dtype for p in params})
     for what, arrays in (("average", averages), ("copy", copies), ("gradient", grads)):
         for name, p, x in zip(names, params, arrays or (None,) * len(names), strict=True):
             if x is None:
                 continue
             if not isinstance(x, np.ndarray):
                 raise TypeError(f"{name}: the {what} is {type(x).__name__}, not a NumPy array")
-            _, alike = kind_of((p.shape, p.dtype), "alike")
-            wanted = alike if what == "average" else p.dtype
+            wanted = p.dtype
+            if halves and what == "average":
+                wanted = kind_of((p.shape, wanted), "alike")[1]
             fits = x.dtype.name in HALVES if what == "copy" else x.dtype == wanted
             if not fits or x.shape != p.shape:
                 kind = "float16, bfloat16 or uint16" if what == "copy" else wanted
