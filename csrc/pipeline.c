@@ -8,6 +8,7 @@
 #include "ir/verify.h"
 #include "lower/annotate.h"
 #include "lower/contract.h"
+#include "lower/find_groups.h"
 #include "lower/split.h"
 #include "lower/within.h"
 #include "plan/files/explanation.h"
@@ -106,10 +107,18 @@ static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_com
     return cb_graph_verify(step->joint, CB_SPEC_JOINT, err);
 }
 
-/* The problem of the groups that the caller asks for takes the place of that of single ops. */
+/* Groups that the caller names run as they are; those that are found may be merged. */
+static cb_status find_request(cb_step *step, const char *text, cb_group_request *out,
+                              cb_error *err) {
+    step->merges = strcmp(text, CB_GROUPS_FOUND) == 0;
+    if (!step->merges) return cb_group_request_read(text, strlen(text), &step->arena, out, err);
+    return cb_find_groups(step->joint, step->problem, step->backend->fuses, &step->arena, out, err);
+}
+
+/* The problem of groups takes the place of that of single ops. */
 static cb_status make_groups(cb_step *step, const char *text, cb_error *err) {
     cb_group_request request;
-    CB_TRY(cb_group_request_read(text, strlen(text), &step->arena, &request, err));
+    CB_TRY(find_request(step, text, &request, err));
     CB_TRY(cb_grouping_make(step->joint, step->problem, &request, step->backend->fuses,
                             &step->arena, &step->grouping, err));
     step->single = step->problem;
@@ -117,6 +126,12 @@ static cb_status make_groups(cb_step *step, const char *text, cb_error *err) {
     CB_TRY(cb_contract(step->joint, step->single, &step->grouping, &step->ctx->alloc,
                        &step->problem, err));
     return cb_find_fusion(step->problem, err);
+}
+
+static void leave_groups(cb_step *step) {
+    cb_problem_free(step->problem);
+    step->problem = step->single;
+    step->single = NULL;
 }
 
 static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
@@ -143,24 +158,71 @@ static cb_status check_moves(const cb_step *step, cb_error *err) {
     return CB_OK;
 }
 
+static cb_within within_of(const cb_step *step) {
+    return (cb_within){.joint = step->joint,
+                       .p = step->problem,
+                       .fuses = step->backend->fuses,
+                       .single = step->single,
+                       .grouping = step->single ? &step->grouping : NULL};
+}
+
+/* A plan from elsewhere may be of the problem without groups. */
+static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_device *device,
+                           cb_error *err) {
+    const size_t length = strlen(o->plan_json);
+    cb_error why = {0};
+    const cb_status status = cb_plan_from_json(step->problem, device, &step->ctx->alloc,
+                                               o->plan_json, length, &step->plan, err);
+    if (status == CB_OK || !step->merges) return status;
+    if (cb_plan_from_json(step->single, device, &step->ctx->alloc, o->plan_json, length,
+                          &step->plan, &why) != CB_OK)
+        return status;
+    leave_groups(step);
+    return CB_OK;
+}
+
+static cb_status make_within(cb_step *step, const cb_plan_options *options, cb_error *err) {
+    const cb_within of = within_of(step);
+    return cb_plan_within(&of, options, &step->ctx->alloc, &step->plan, &step->program, err);
+}
+
+/* Where groups keep no budget, or have no smaller program, ops are planned one by one. */
+static cb_status make_with_groups(cb_step *step, const cb_plan_options *options, cb_error *err) {
+    const bool smallest = options->budget.kind == CB_BUDGET_MIN;
+    const cb_within alone = {
+        .joint = step->joint, .p = step->single, .fuses = step->backend->fuses};
+    cb_plan *plan = NULL;
+    cb_program *program = NULL;
+    const cb_status status = make_within(step, options, err);
+    if (status != CB_INFEASIBLE && !(smallest && status == CB_OK)) return status;
+    CB_TRY(cb_plan_within(&alone, options, &step->ctx->alloc, &plan, &program, err));
+    if (status == CB_OK && program->arena_bytes >= step->program->arena_bytes) {
+        cb_plan_free(plan);
+        cb_program_free(program);
+        return CB_OK;
+    }
+    cb_plan_free(step->plan);
+    cb_program_free(step->program);
+    step->plan = plan;
+    step->program = program;
+    leave_groups(step);
+    return CB_OK;
+}
+
 /* Makes a plan, with its program, or reads the one that the caller brought. Both plans have been
  * walked by the evaluator. */
 static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_device *device;
     CB_TRY(cb_device_parse(o->device ? o->device : "cpu", &step->arena, &device, err));
-    if (o->plan_json) {
-        return cb_plan_from_json(step->problem, device, &step->ctx->alloc, o->plan_json,
-                                 strlen(o->plan_json), &step->plan, err);
-    }
+    if (o->plan_json) return read_plan(step, o, device, err);
     const cb_plan_options options = {.preset = o->preset,
                                      .budget = o->budget,
                                      .device = device,
                                      .poll = {o->poll, o->poll_user},
                                      .threads = step->ctx->runtime.pool};
-    if (step->single)
+    if (step->single && !step->merges)
         return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
-    return cb_plan_within(step->joint, step->problem, &options, step->backend->fuses,
-                          &step->ctx->alloc, &step->plan, &step->program, err);
+    return step->single ? make_with_groups(step, &options, err) : make_within(step, &options, err);
 }
 
 static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err) {
@@ -171,9 +233,10 @@ static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err)
 
 static cb_status make_program(cb_step *step, cb_error *err) {
     if (step->single) {
-        CB_TRY(cb_expand(step->joint, step->single, &step->grouping, step->problem, step->plan,
-                         &step->arena, &step->expanded, err));
-        CB_TRY(cb_lower_groups(step->joint, step->problem, &step->expanded, &step->ctx->alloc,
+        const cb_within of = within_of(step);
+        cb_program_free(step->program); /* its groups are not known any more */
+        step->program = NULL;
+        CB_TRY(cb_lower_merged(&of, step->plan, step->merges, &step->arena, &step->expanded,
                                &step->program, err));
     }
     if (!step->program)

@@ -1,6 +1,6 @@
-/* A member's work is that of its op: the arithmetic as it is, of the traffic what it reads from
- * outside of its group. What the op writes counts by value in the planner, its launch once. Scratch
- * is rounded up to the arena's grain, so that what a run has can be cut up among its members. */
+/* A member does the arithmetic of an op, or reads one input for all that use it: what a run reads
+ * it reads once. What the op writes counts by value in the planner, its launch once. Scratch is
+ * rounded up to the arena's grain, so that what a run has can be cut up among its members. */
 #include "contract.h"
 
 #include "../base/sort.h"
@@ -16,6 +16,7 @@ typedef struct contracting {
     uint32_t *value;  /* [values of the graph] */
     uint32_t *member; /* [values of the graph] place among those of its op, where it is one */
     uint8_t *slice;   /* [ops of the graph] */
+    uint8_t load[CB_MOST_INNER_INPUTS]; /* of the group at hand: the member that reads an input */
     uint32_t n_in, n_value, n_member;
 } contracting;
 
@@ -64,48 +65,69 @@ static uint64_t round_up(const contracting *x, uint64_t bytes) {
     return (bytes + x->p->align - 1) & ~(x->p->align - 1);
 }
 
-/* The member that does the work of an op of the graph. */
-static cb_status add_work(contracting *x, uint32_t op, uint32_t id) {
-    const uint32_t first = x->out->in_begin[op];
-    cb_member *m = &x->out->member[x->n_member];
-    *m = (cb_member){.time_ps = -1,
-                     .flops = x->p->op_flops[id],
-                     .workspace = round_up(x, x->p->op_workspace[id]),
-                     .flags = x->p->op_flags[id] & CB_POP_INNER,
-                     .work_class = x->p->op_class[id]};
-    for (uint32_t k = 0; k < x->g->ops.at[id].n_in; k++) {
-        const uint32_t in = cb_op_ins(x->g, id)[k], root = x->by->root[in];
-        if (x->by->op_of[x->g->values.at[root].producer] == op) {
-            m->uses |= UINT64_C(1) << x->member[root];
-            continue;
-        }
-        const uint32_t place = input_place(x, first, x->value[root]);
-        if (place >= CB_MOST_INNER_INPUTS)
-            return cb_fail(x->err, CB_UNSUPPORTED,
-                           "groups: that of %s reads more than %d values; make it smaller",
-                           x->p->op_name[id], CB_MOST_INNER_INPUTS);
-        m->reads |= UINT64_C(1) << place;
-        m->bytes += read_bytes(x, in);
-    }
+/* Takes the next member of a group, whose number goes to *n. */
+static cb_status next_member(contracting *x, uint32_t id, cb_member m, uint32_t *n) {
+    if (*n == CB_MOST_MEMBERS)
+        return cb_fail(x->err, CB_UNSUPPORTED,
+                       "groups: that of %s reads and makes more than %d values; make it smaller",
+                       x->p->op_name[id], CB_MOST_MEMBERS);
+    x->out->member[x->n_member++] = m;
+    (*n)++;
     return CB_OK;
 }
 
-/* Members of one op of the graph: the first output does its work, the others are there with it. */
+/* Whether the value comes from an op that mostly runs in the same kernel, so that it is there. */
+static bool is_near(const contracting *x, uint32_t op, uint32_t value) {
+    const uint32_t maker = x->by->op_of[x->g->values.at[x->by->root[value]].producer];
+    return x->by->kernel[op] != CB_NONE && x->by->kernel[maker] == x->by->kernel[op];
+}
+
+/* The member that reads a value from memory, for all that use it, as a bit. */
+static cb_status load(contracting *x, uint32_t op, uint32_t id, uint32_t in, uint32_t *n,
+                      uint64_t *uses) {
+    const uint32_t first = x->out->in_begin[op], known = x->n_in - first,
+                   place = input_place(x, first, x->value[x->by->root[in]]);
+    if (place >= CB_MOST_INNER_INPUTS)
+        return cb_fail(x->err, CB_UNSUPPORTED,
+                       "groups: that of %s reads more than %d values; make it smaller",
+                       x->p->op_name[id], CB_MOST_INNER_INPUTS);
+    if (place == known) {
+        x->load[place] = (uint8_t)*n;
+        const cb_member m = {.reads = UINT64_C(1) << place,
+                             .size = x->p->storage_bytes[x->p->value_storage[in]],
+                             .time_ps = -1,
+                             .flags = CB_POP_FUSIBLE};
+        CB_TRY(next_member(x, id, m, n));
+    }
+    cb_member *m = &x->out->member[x->n_member - *n + x->load[place]];
+    const uint64_t bytes = is_near(x, op, in) ? 0 : read_bytes(x, in);
+    if (bytes > m->bytes) m->bytes = bytes;
+    *uses |= UINT64_C(1) << x->load[place];
+    return CB_OK;
+}
+
+/* Members of one op of the graph, behind those that read what it is the first to read: the first
+ * output does its work, the others are there with it. */
 static cb_status add_members(contracting *x, uint32_t op, uint32_t id, uint32_t *n) {
     const cb_op *from = &x->g->ops.at[id];
-    const uint32_t work = *n;
+    cb_member m = {.time_ps = -1,
+                   .flops = x->p->op_flops[id],
+                   .workspace = round_up(x, x->p->op_workspace[id]),
+                   .flags = x->p->op_flags[id] & CB_POP_INNER,
+                   .work_class = x->p->op_class[id]};
+    for (uint32_t k = 0; k < from->n_in; k++) {
+        const uint32_t in = cb_op_ins(x->g, id)[k], root = x->by->root[in];
+        if (x->by->op_of[x->g->values.at[root].producer] == op)
+            m.uses |= UINT64_C(1) << x->member[root];
+        else CB_TRY(load(x, op, id, in, n, &m.uses));
+    }
     for (uint32_t v = from->out_begin; v < from->out_begin + from->n_out; v++) {
         if (!cb_is_member_value(x->by, x->g, v)) continue;
-        if (*n == CB_MOST_MEMBERS)
-            return cb_fail(x->err, CB_UNSUPPORTED,
-                           "groups: that of %s makes more than %d values; make it smaller",
-                           x->p->op_name[id], CB_MOST_MEMBERS);
-        cb_member *m = &x->out->member[x->n_member];
-        if (v == from->out_begin) CB_TRY(add_work(x, op, id));
-        else *m = (cb_member){.time_ps = 0, .uses = UINT64_C(1) << work, .flags = m[-1].flags};
-        m->size = x->p->storage_bytes[x->p->value_storage[v]];
-        x->member[v] = (*n)++;
-        x->n_member++;
+        m.size = x->p->storage_bytes[x->p->value_storage[v]];
+        x->member[v] = *n;
+        CB_TRY(next_member(x, id, m, n));
+        if (v == from->out_begin)
+            m = (cb_member){.uses = UINT64_C(1) << x->member[v], .flags = m.flags};
     }
     return CB_OK;
 }
@@ -124,9 +146,11 @@ static cb_status name_group(contracting *x, uint32_t op) {
 static cb_status add_group(contracting *x, uint32_t op) {
     const uint32_t *member = x->by->member + x->by->begin[op];
     uint32_t n = 0;
-    x->out->op_flags[op] = x->p->op_flags[member[0]] & CB_POP_BACKWARD;
-    for (uint32_t k = 0; k < cb_group_size(x->by, op); k++)
+    x->out->op_flags[op] = 0;
+    for (uint32_t k = 0; k < cb_group_size(x->by, op); k++) {
+        x->out->op_flags[op] |= x->p->op_flags[member[k]] & CB_POP_BACKWARD;
         CB_TRY(add_members(x, op, member[k], &n));
+    }
     return name_group(x, op);
 }
 
@@ -192,24 +216,59 @@ static int by_op_and_value(const void *a, const void *b) {
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
-/* Taking in a value adds the work of the members that it needs. */
-static cb_inlining inlining_of(contracting *x, const cb_grouped_inlining *from) {
-    const uint32_t maker = x->by->op_of[x->g->values.at[from->value].producer];
-    cb_inlining out = {.value = x->value[from->value], .op = from->op, .time_ps = -1};
-    cb_mark_slice(x->by, x->g, from->value, x->slice);
-    for (uint32_t k = x->by->begin[maker]; k < x->by->begin[maker + 1]; k++) {
+/* Whether any of the ops reads the storage of this value. */
+static bool any_reads(const contracting *x, const uint32_t *op, uint32_t n, uint32_t root) {
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < x->g->ops.at[op[i]].n_in; k++)
+            if (x->by->root[cb_op_ins(x->g, op[i])[k]] == root) return true;
+    return false;
+}
+
+/* Marks with 2, of the slice at hand, what values need that the op may take in beside this one. */
+static void mark_shared(contracting *x, const cb_grouped_inlining *at, uint32_t maker) {
+    for (const cb_grouped_inlining *i = at; i-- > x->by->inlining && i->op == at->op;) {
+        const uint32_t producer = x->g->values.at[i->value].producer;
+        if (x->slice[producer] && x->by->op_of[producer] == maker) x->slice[producer] = 2;
+    }
+    for (uint32_t k = x->by->begin[maker + 1]; k-- > x->by->begin[maker];) {
         const uint32_t id = x->by->member[k];
-        if (!x->slice[id]) continue;
-        x->slice[id] = 0;
-        out.flops += x->p->op_flops[id];
-        out.workspace += round_up(x, x->p->op_workspace[id]);
-        out.work_class = x->p->op_class[id];
-        for (uint32_t j = 0; j < x->g->ops.at[id].n_in; j++) {
-            const uint32_t in = cb_op_ins(x->g, id)[j],
-                           producer = x->g->values.at[x->by->root[in]].producer;
-            if (x->by->op_of[producer] != maker) out.bytes += read_bytes(x, in);
+        for (uint32_t j = 0; j < x->g->ops.at[id].n_in && x->slice[id] == 2; j++) {
+            const uint32_t root = x->by->root[cb_op_ins(x->g, id)[j]],
+                           producer = x->g->values.at[root].producer;
+            if (x->by->op_of[producer] == maker) x->slice[producer] = 2;
         }
     }
+}
+
+/* Taking in a value adds the work of the members that it needs, but for those that a value before
+ * it needs as well: who takes in the one mostly takes in the other. Of what they read only that
+ * counts which the op does not read anyway; the value itself is not read. Scratch is all of it, as
+ * nothing is known of what else is taken in. */
+static cb_inlining inlining_of(contracting *x, const cb_grouped_inlining *from) {
+    const uint32_t maker = x->by->op_of[x->g->values.at[from->value].producer],
+                   *host = x->by->member + x->by->begin[from->op],
+                   n_host = cb_group_size(x->by, from->op);
+    const uint64_t own = any_reads(x, host, n_host, from->value) ? read_bytes(x, from->value) : 0;
+    cb_inlining out = {.value = x->value[from->value], .op = from->op, .time_ps = -1};
+    cb_mark_slice(x->by, x->g, from->value, x->slice);
+    mark_shared(x, from, maker);
+    for (uint32_t k = x->by->begin[maker]; k < x->by->begin[maker + 1]; k++) {
+        const uint32_t id = x->by->member[k];
+        const bool shared = x->slice[id] == 2;
+        if (!x->slice[id]) continue;
+        out.workspace += round_up(x, x->p->op_workspace[id]);
+        out.flops += shared ? 0 : x->p->op_flops[id];
+        out.work_class = x->p->op_class[id];
+        for (uint32_t j = 0; j < x->g->ops.at[id].n_in && !shared; j++) {
+            const uint32_t in = cb_op_ins(x->g, id)[j], root = x->by->root[in];
+            if (x->by->op_of[x->g->values.at[root].producer] != maker &&
+                !any_reads(x, host, n_host, root))
+                out.bytes += read_bytes(x, in);
+        }
+    }
+    for (uint32_t k = x->by->begin[maker]; k < x->by->begin[maker + 1]; k++)
+        x->slice[x->by->member[k]] = 0;
+    out.bytes = out.bytes > own ? out.bytes - own : 0;
     return out;
 }
 
@@ -271,7 +330,7 @@ static cb_problem_sizes sizes_of(const contracting *x) {
         for (uint32_t k = x->by->begin[op]; k < x->by->begin[op + 1]; k++) {
             const cb_op *member = &x->g->ops.at[x->by->member[k]];
             n.n_in += member->n_in;
-            n.n_member += is_group(x, op) ? member->n_out : 0;
+            n.n_member += is_group(x, op) ? member->n_in + member->n_out : 0;
             for (uint32_t v = member->out_begin; v < member->out_begin + member->n_out; v++)
                 n.n_value += x->by->is_given[v];
         }

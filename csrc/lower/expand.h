@@ -10,6 +10,7 @@
 typedef struct cb_expanded {
     cb_plan plan;     /* of the graph, op by op, with lives as far as lowering looks at them */
     cb_groups groups; /* its steps in order, one group a step of the plan that there was */
+    bool is_merged;   /* merge.h has taken some together: the plan's bytes are a bound */
     uint32_t *step;   /* [plan.schedule.n_step] that step */
 } cb_expanded;
 

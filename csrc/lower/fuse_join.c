@@ -109,12 +109,26 @@ cb_group_end cb_join(cb_joining *x, uint32_t step) {
     return end;
 }
 
+bool cb_joining_is_narrow(const cb_joining *x, uint32_t step) {
+    const cb_shaped of = shapes_of(x->steps, step);
+    cb_domain own = {0};
+    return cb_domain_join(&own, &of) && own.count == x->domain.count &&
+           own.columns > x->domain.columns;
+}
+
+void cb_joining_widen(cb_joining *x, uint32_t step) {
+    const cb_shaped of = shapes_of(x->steps, step);
+    x->start = (cb_domain){0};
+    (void)cb_domain_join(&x->start, &of); /* it has rows */
+    cb_joining_cut(x, 0);
+}
+
 void cb_joining_cut(cb_joining *x, uint32_t n) {
     uint32_t step[CB_GROUP_MOST];
     memcpy(step, x->step, sizeof step);
     for (uint32_t i = 0; i < x->n; i++) forget(x, x->step[i]);
     x->n = 0;
-    x->domain = (cb_domain){0};
+    x->domain = x->start;
     x->parts = (cb_parts){0};
     for (uint32_t i = 0; i < n; i++) (void)cb_join(x, step[i]); /* they did before, in this order */
 }

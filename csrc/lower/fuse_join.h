@@ -13,6 +13,7 @@ typedef struct cb_joining {
     const cb_steps *steps;
     cb_fuses_fn fuses;
     cb_domain domain;
+    cb_domain start; /* that of the group when it is empty */
     uint32_t n, step[CB_GROUP_MOST];
     cb_part part[CB_GROUP_MOST];
     cb_parts parts;
@@ -25,6 +26,11 @@ CB_MUST_CHECK cb_status cb_joining_init(cb_joining *x, const cb_steps *steps, cb
 cb_group_end cb_join(cb_joining *x, uint32_t step);
 /* Whether a step could be in any group at all. */
 bool cb_can_join(const cb_joining *x, uint32_t step);
+/* After this step was kept out by CB_END_DOMAIN: are its rows longer than the group's, over as many
+ * elements? Then it might join where the group starts with them. */
+bool cb_joining_is_narrow(const cb_joining *x, uint32_t step);
+/* Empties the group, which then starts with the rows of this step. */
+void cb_joining_widen(cb_joining *x, uint32_t step);
 /* Leaves the first `n` members, as if no other had joined. */
 void cb_joining_cut(cb_joining *x, uint32_t n);
 

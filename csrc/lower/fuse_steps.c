@@ -23,6 +23,26 @@ cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, con
     return CB_OK;
 }
 
+cb_status cb_steps_once(cb_steps *s, cb_plan *plan, const cb_graph *g, const cb_problem *p,
+                        cb_arena *arena, cb_error *err) {
+    const uint32_t n = (uint32_t)g->ops.len;
+    uint32_t *step = CB_NEW(arena, uint32_t, n), *in = CB_NEW(arena, uint32_t, n + (size_t)1),
+             *out = CB_NEW(arena, uint32_t, n + (size_t)1);
+    if (!step || !in || !out) return cb_no_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        step[i] = i;
+        in[i + 1] = in[i] + g->ops.at[i].n_in;
+        out[i + 1] = out[i] + g->ops.at[i].n_out;
+    }
+    uint32_t *none = CB_NEW(arena, uint32_t, (size_t)in[n] + out[n]);
+    if (!none) return cb_no_memory(err);
+    for (uint32_t i = 0; i < in[n] + out[n]; i++) none[i] = CB_NONE;
+    plan->schedule = (cb_schedule){.n_step = n, .step = step};
+    plan->lives = (cb_lives){
+        .value_instance_in = none, .value_instance_out = none, .in_begin = in, .out_begin = out};
+    return cb_steps_init(s, g, p, plan, arena, err);
+}
+
 bool cb_step_shares_scratch(const cb_steps *s, uint32_t step, uint32_t other) {
     const int a = cb_op_index_input(cb_step_op(s, step)->code),
               b = cb_op_index_input(cb_step_op(s, other)->code);

@@ -21,6 +21,10 @@ typedef struct cb_steps {
 
 CB_MUST_CHECK cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p,
                                       const cb_plan *plan, cb_arena *arena, cb_error *err);
+/* The same of every op once, before anything is planned: nothing has a place but a storage. Fills
+ * `plan` as far as this looks at it. */
+CB_MUST_CHECK cb_status cb_steps_once(cb_steps *s, cb_plan *plan, const cb_graph *g,
+                                      const cb_problem *p, cb_arena *arena, cb_error *err);
 
 static inline cb_op_id cb_step_id(const cb_steps *s, uint32_t step) {
     return s->plan->schedule.step[step];

@@ -37,6 +37,13 @@ static bool is_tangent(const making *x, uint32_t op) {
     return x->g->ops.at[op].phase == CB_BACKWARD && !any;
 }
 
+static cb_status refuse_phases(const making *x, uint32_t a, uint32_t b, uint32_t group) {
+    return cb_fail(x->err, CB_INVALID,
+                   "groups: %s and %s are in group %u, but no group has ops of the forward and of "
+                   "the backward",
+                   x->p->op_name[a], x->p->op_name[b], group);
+}
+
 static cb_status check_member(const making *x, uint32_t group, uint32_t at) {
     const cb_group_request *ask = x->ask;
     const uint32_t op = ask->op[at], first = ask->op[ask->begin[group]];
@@ -56,12 +63,10 @@ static cb_status check_member(const making *x, uint32_t group, uint32_t at) {
                        "groups: %s, in group %u, stands for the tangent, and is an op by itself",
                        name, group);
     const bool late = op >= x->g->backward_starts;
-    if (x->g->ops.at[op].phase != x->g->ops.at[first].phase ||
-        late != (first >= x->g->backward_starts))
-        return cb_fail(x->err, CB_INVALID,
-                       "groups: %s and %s are in group %u, but no group has ops of the forward and "
-                       "of the backward",
-                       x->p->op_name[first], name, group);
+    const bool alike = x->g->ops.at[op].phase == x->g->ops.at[first].phase ||
+                       x->g->ops.at[op].n_in == 0 || x->g->ops.at[first].n_in == 0;
+    if (!alike || late != (first >= x->g->backward_starts))
+        return refuse_phases(x, first, op, group);
     if (x->p->op_region[op] != x->p->op_region[first])
         return cb_fail(x->err, CB_INVALID,
                        "groups: %s and %s are in group %u, but not in the same region",
@@ -127,12 +132,17 @@ static uint32_t next_needed(const making *x, ordering *o, uint32_t set) {
     return CB_NONE;
 }
 
+static uint32_t kernel_of(const making *x, uint32_t set) {
+    return set < x->ask->n_group && x->ask->kernel ? x->ask->kernel[set] : CB_NONE;
+}
+
 static void append(making *x, const ordering *o, uint32_t set) {
     cb_grouping *out = x->out;
     for (uint32_t k = o->begin[set]; k < o->begin[set + 1]; k++) {
         out->member[out->begin[out->n_op + 1]++] = o->op[k];
         out->op_of[o->op[k]] = out->n_op;
     }
+    out->kernel[out->n_op] = kernel_of(x, set);
     out->n_op++;
     out->begin[out->n_op + 1] = out->begin[out->n_op];
 }
@@ -160,6 +170,23 @@ static cb_status visit(making *x, ordering *o, uint32_t first) {
     return CB_OK;
 }
 
+/* Appends what the groups of a kernel need, and then these. */
+static cb_status visit_kernel(making *x, ordering *o, uint32_t first) {
+    const uint32_t kernel = kernel_of(x, first);
+    uint32_t begin = first, end = first + 1;
+    while (begin > 0 && kernel_of(x, begin - 1) == kernel) begin--;
+    while (end < x->ask->n_group && kernel_of(x, end) == kernel) end++;
+    for (uint32_t i = o->begin[begin]; i < o->begin[end]; i++) {
+        for (uint32_t k = 0; k < x->g->ops.at[o->op[i]].n_in; k++) {
+            const uint32_t other = x->set[maker_of(x, cb_op_ins(x->g, o->op[i])[k])];
+            if (kernel_of(x, other) != kernel && o->state[other] == 0) CB_TRY(visit(x, o, other));
+        }
+    }
+    for (uint32_t set = begin; set < end; set++)
+        if (o->state[set] == 0) CB_TRY(visit(x, o, set));
+    return CB_OK;
+}
+
 static cb_status make_order(making *x) {
     const uint32_t n = (uint32_t)x->g->ops.len;
     cb_grouping *out = x->out;
@@ -168,10 +195,13 @@ static cb_status make_order(making *x) {
     out->begin = CB_NEW(x->arena, uint32_t, n + (size_t)2);
     out->member = CB_NEW(x->arena, uint32_t, n);
     out->op_of = CB_NEW(x->arena, uint32_t, n);
-    if (!out->begin || !out->member || !out->op_of) return cb_no_memory(x->err);
+    out->kernel = CB_NEW(x->arena, uint32_t, n);
+    if (!out->begin || !out->member || !out->op_of || !out->kernel) return cb_no_memory(x->err);
     for (uint32_t i = 0; i < n; i++) out->op_of[i] = CB_NONE;
     for (uint32_t i = 0; i < n; i++) {
-        if (x->set[i] != CB_NONE && o.state[x->set[i]] == 0) CB_TRY(visit(x, &o, x->set[i]));
+        const uint32_t set = x->set[i];
+        if (set == CB_NONE || o.state[set] != 0) continue;
+        CB_TRY(kernel_of(x, set) == CB_NONE ? visit(x, &o, set) : visit_kernel(x, &o, set));
     }
     return CB_OK;
 }
@@ -219,6 +249,23 @@ static void find_given(making *x) {
     }
 }
 
+/* What reads nothing may be made in a group of the backward, for that group alone. */
+static cb_status check_sources(const making *x) {
+    const cb_grouping *out = x->out;
+    for (uint32_t op = 0; op < out->n_op; op++) {
+        uint32_t late = CB_NONE, source = CB_NONE;
+        for (uint32_t k = out->begin[op]; k < out->begin[op + 1]; k++) {
+            const uint32_t id = out->member[k];
+            const bool backward = x->g->ops.at[id].phase == CB_BACKWARD;
+            if (backward) late = id;
+            else if (out->is_given[x->g->ops.at[id].out_begin]) source = id;
+        }
+        if (late != CB_NONE && source != CB_NONE)
+            return refuse_phases(x, source, late, x->set[late]);
+    }
+    return CB_OK;
+}
+
 void cb_mark_slice(const cb_grouping *x, const cb_graph *g, uint32_t value, uint8_t *slice) {
     const uint32_t last = g->values.at[value].producer, op = x->op_of[last];
     if (!slice[last]) slice[last] = 1;
@@ -233,28 +280,6 @@ void cb_mark_slice(const cb_grouping *x, const cb_graph *g, uint32_t value, uint
 }
 
 /* ---- what runs as one ------------------------------------------------------------------------ */
-
-/* Every op once, and nothing has a place: then a place is a storage. */
-static cb_status make_steps(making *x, cb_plan *plan, cb_fuses_fn fuses) {
-    const uint32_t n = (uint32_t)x->g->ops.len;
-    uint32_t *step = CB_NEW(x->scratch, uint32_t, n),
-             *in = CB_NEW(x->scratch, uint32_t, n + (size_t)1),
-             *out = CB_NEW(x->scratch, uint32_t, n + (size_t)1);
-    if (!step || !in || !out) return cb_no_memory(x->err);
-    for (uint32_t i = 0; i < n; i++) {
-        step[i] = i;
-        in[i + 1] = in[i] + x->g->ops.at[i].n_in;
-        out[i + 1] = out[i] + x->g->ops.at[i].n_out;
-    }
-    uint32_t *none = CB_NEW(x->scratch, uint32_t, (size_t)in[n] + out[n]);
-    if (!none) return cb_no_memory(x->err);
-    for (uint32_t i = 0; i < in[n] + out[n]; i++) none[i] = CB_NONE;
-    plan->schedule = (cb_schedule){.n_step = n, .step = step};
-    plan->lives = (cb_lives){
-        .value_instance_in = none, .value_instance_out = none, .in_begin = in, .out_begin = out};
-    CB_TRY(cb_steps_init(&x->steps, x->g, x->p, plan, x->scratch, x->err));
-    return cb_joining_init(&x->joining, &x->steps, fuses, x->scratch, x->err);
-}
 
 static const char *reason_of(cb_group_end end) {
     switch (end) {
@@ -272,16 +297,31 @@ static int by_id(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Tries the marked ops as one group; CB_END_NONE: they run, else *op does not. */
-static cb_group_end try_marked(making *x, uint32_t *op) {
-    cb_joining_cut(&x->joining, 0);
-    cb_sort(x->marked, x->n_marked, sizeof *x->marked, by_id);
+static cb_group_end join_marked(making *x, uint32_t *op) {
     for (uint32_t i = 0; i < x->n_marked; i++) {
         *op = x->marked[i];
         const cb_group_end end = cb_join(&x->joining, *op);
         if (end != CB_END_NONE) return end;
     }
     return CB_END_NONE;
+}
+
+/* Tries the marked ops, those of an op and what may run with it, as one group; CB_END_NONE: they
+ * run, else *op does not. Ops of a kernel may need its rows, which none of them has. */
+static cb_group_end try_marked(making *x, uint32_t host, uint32_t *op) {
+    const uint32_t set = x->set[x->out->member[x->out->begin[host]]];
+    x->joining.start = (cb_domain){0};
+    cb_joining_cut(&x->joining, 0);
+    cb_sort(x->marked, x->n_marked, sizeof *x->marked, by_id);
+    cb_group_end end = join_marked(x, op);
+    while (end == CB_END_DOMAIN && cb_joining_is_narrow(&x->joining, *op)) {
+        cb_joining_widen(&x->joining, *op);
+        end = join_marked(x, op);
+    }
+    if (end != CB_END_DOMAIN || set >= x->ask->n_group || !x->ask->domain) return end;
+    x->joining.start = x->ask->domain[set];
+    cb_joining_cut(&x->joining, 0);
+    return join_marked(x, op);
 }
 
 static void unmark(making *x) {
@@ -316,7 +356,7 @@ static cb_status find_domains(making *x) {
         const uint32_t n = cb_group_size(out, op), *member = out->member + out->begin[op];
         uint32_t at = member[n - 1];
         if (n == 1) continue;
-        const cb_group_end end = mark_members(x, op) ? try_marked(x, &at) : CB_END_LIMIT;
+        const cb_group_end end = mark_members(x, op) ? try_marked(x, op, &at) : CB_END_LIMIT;
         unmark(x);
         if (end != CB_END_NONE)
             return cb_fail(x->err, CB_UNSUPPORTED,
@@ -364,12 +404,12 @@ static bool is_wanted(const making *x, uint32_t value) {
 }
 
 /* Whether all that a run may do fits with this value taken in; if not, it is as before. */
-static bool take_in(making *x, uint32_t value) {
+static bool take_in(making *x, uint32_t host, uint32_t value) {
     uint32_t before[CB_GROUP_MOST], n = x->n_marked, at = 0;
     memcpy(before, x->marked, n * sizeof *before);
     cb_mark_slice(x->out, x->g, value, x->slice);
     const bool fits = mark(x, x->out->op_of[x->g->values.at[value].producer]);
-    if (fits && try_marked(x, &at) == CB_END_NONE) return true;
+    if (fits && try_marked(x, host, &at) == CB_END_NONE) return true;
     const uint32_t op = x->out->op_of[x->g->values.at[value].producer];
     for (uint32_t k = x->out->begin[op]; k < x->out->begin[op + 1]; k++)
         x->slice[x->out->member[k]] = 0;
@@ -386,7 +426,7 @@ static uint32_t keep_fitting(making *x, cb_grouped_inlining *wish, uint32_t n) {
     uint32_t kept = 0;
     (void)mark_members(x, op); /* find_domains has found room for them */
     for (uint32_t k = n; k-- > 0 && kept < CB_MOST_INLININGS;) {
-        if (!is_wanted(x, wish[k].value) || !take_in(x, wish[k].value)) continue;
+        if (!is_wanted(x, wish[k].value) || !take_in(x, op, wish[k].value)) continue;
         x->out->domain[op] = x->joining.domain;
         wish[n - ++kept] = wish[k];
     }
@@ -428,9 +468,11 @@ static cb_status make_all(making *x, cb_fuses_fn fuses) {
     CB_TRY(make_sets(x));
     CB_TRY(make_order(x));
     find_given(x);
+    CB_TRY(check_sources(x));
     x->slice = CB_NEW(x->scratch, uint8_t, x->g->ops.len);
     if (!x->slice) return cb_no_memory(x->err);
-    CB_TRY(make_steps(x, &once, fuses));
+    CB_TRY(cb_steps_once(&x->steps, &once, x->g, x->p, x->scratch, x->err));
+    CB_TRY(cb_joining_init(&x->joining, &x->steps, fuses, x->scratch, x->err));
     CB_TRY(find_domains(x));
     return fuses ? find_inlinings(x) : CB_OK;
 }

@@ -19,6 +19,9 @@ typedef struct cb_group_request {
     uint32_t n_group;
     const uint32_t *begin; /* [n_group + 1] into op */
     const uint32_t *op;    /* of each group; each op in one at most, none of them a view or input */
+    const uint32_t *kernel;  /* [n_group] rising: groups of one number could run as one, and stand
+                                together in the order; NULL: none do, */
+    const cb_domain *domain; /* [n_group] and over this domain; likewise */
     uint32_t n_inlining;
     const uint32_t *value;  /* [n_inlining] what may be taken in, */
     const uint32_t *reader; /* [n_inlining] and an op (or any of its group) that may do so */
@@ -37,6 +40,7 @@ typedef struct cb_grouping {
     uint32_t n_op;     /* of the problem, in its order */
     uint32_t *begin;   /* [n_op + 1] into member */
     uint32_t *member;  /* ops of the graph, rising */
+    uint32_t *kernel;  /* [n_op] as asked for; CB_NONE: of no group */
     uint32_t *op_of;   /* [ops of the graph] op of the problem, CB_NONE: a view */
     uint32_t *root;    /* [values of the graph] the value that made its storage */
     uint8_t *is_read;  /* [values of the graph] roots: an op reads it, through views or not */

@@ -37,6 +37,8 @@ static cb_status read_groups(const reading *r, const cb_json *list, cb_group_req
         for (const cb_json *id = c->as.child; id; id = id->next)
             CB_TRY(read_id(r, id, &op[begin[group + 1]++]));
     }
+    out->kernel = NULL;
+    out->domain = NULL;
     out->n_group = list->n;
     out->begin = begin;
     out->op = op;

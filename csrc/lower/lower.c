@@ -306,7 +306,7 @@ static cb_status lower_all(lowering *x, cb_fuses_fn fuses, const cb_expanded *ex
     lower_buffers(x);
     CB_TRY(lower_groups(x));
     CB_TRY(lower_arguments(x));
-    return measure(x, expanded != NULL);
+    return measure(x, expanded && !expanded->is_merged);
 }
 
 static cb_status lower(lowering x, cb_fuses_fn fuses, const cb_expanded *expanded, cb_alloc *alloc,

@@ -2,15 +2,15 @@
  * finds for it, and the smallest at any price. */
 #include "within.h"
 
+#include "merge.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 typedef struct within {
-    const cb_graph *joint;
-    const cb_problem *p;
+    const cb_within *of;
     cb_plan_options options;
-    cb_fuses_fn fuses;
     cb_alloc *alloc;
     cb_error *err;
 } within;
@@ -26,13 +26,32 @@ static void drop(both *b) {
     *b = (both){0};
 }
 
+cb_status cb_lower_merged(const cb_within *of, const cb_plan *plan, bool merges, cb_arena *arena,
+                          cb_expanded *expanded, cb_program **out, cb_error *err) {
+    CB_TRY(cb_expand(of->joint, of->single, of->grouping, of->p, plan, arena, expanded, err));
+    if (merges) CB_TRY(cb_merge(of->joint, of->single, of->fuses, arena, expanded, err));
+    return cb_lower_groups(of->joint, of->p, expanded, arena->alloc, out, err);
+}
+
+static cb_status lower(const within *w, both *out) {
+    const cb_within *of = w->of;
+    if (!of->single)
+        return cb_lower(of->joint, of->p, out->plan, of->fuses, w->alloc, &out->program, w->err);
+    cb_arena scratch;
+    cb_expanded expanded;
+    cb_arena_init(&scratch, w->alloc);
+    const cb_status status =
+        cb_lower_merged(of, out->plan, true, &scratch, &expanded, &out->program, w->err);
+    cb_arena_free(&scratch);
+    return status;
+}
+
 static cb_status make(const within *w, cb_budget budget, both *out) {
     cb_plan_options options = w->options;
     options.budget = budget;
     *out = (both){0};
-    CB_TRY(cb_plan_make(w->p, &options, w->alloc, &out->plan, w->err));
-    cb_status status =
-        cb_lower(w->joint, w->p, out->plan, w->fuses, w->alloc, &out->program, w->err);
+    CB_TRY(cb_plan_make(w->of->p, &options, w->alloc, &out->plan, w->err));
+    const cb_status status = lower(w, out);
     if (status != CB_OK) drop(out);
     return status;
 }
@@ -61,7 +80,7 @@ static cb_status try_smallest(const within *w, uint64_t limit, both *out) {
     if (status != CB_OK) return status;
     const uint64_t bytes = bytes_of(out, smallest.measure);
     if (bytes <= limit) return CB_OK;
-    if (bytes < cb_measured(w->p, smallest.measure, &out->plan->lives, out->plan->arena_bytes))
+    if (bytes < cb_measured(w->of->p, smallest.measure, &out->plan->lives, out->plan->arena_bytes))
         (void)snprintf(why.text + strlen(why.text), sizeof why.text - strlen(why.text),
                        "; as ops run in groups, the smallest takes %" PRIu64 " bytes", bytes);
     drop(out);
@@ -71,7 +90,7 @@ static cb_status try_smallest(const within *w, uint64_t limit, both *out) {
 
 static bool is_for_programs(const within *w) {
     const cb_budget *b = &w->options.budget;
-    return w->fuses && b->kind != CB_BUDGET_NONE && b->offload == CB_OFFLOAD_ASKED &&
+    return w->of->fuses && b->kind != CB_BUDGET_NONE && b->offload == CB_OFFLOAD_ASKED &&
            (b->measure == CB_MEASURE_ARENA || b->measure == CB_MEASURE_LIVE);
 }
 
@@ -94,10 +113,9 @@ static cb_status choose(const within *w, both *out) {
     return CB_OK;
 }
 
-cb_status cb_plan_within(const cb_graph *joint, const cb_problem *p, const cb_plan_options *options,
-                         cb_fuses_fn fuses, cb_alloc *alloc, cb_plan **plan, cb_program **program,
-                         cb_error *err) {
-    const within w = {joint, p, *options, fuses, alloc, err};
+cb_status cb_plan_within(const cb_within *of, const cb_plan_options *options, cb_alloc *alloc,
+                         cb_plan **plan, cb_program **program, cb_error *err) {
+    const within w = {of, *options, alloc, err};
     both found = {0};
     CB_TRY(choose(&w, &found));
     *plan = found.plan;

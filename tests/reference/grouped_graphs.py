@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
 
+import numpy as np
+from costs import op_seconds, whole_ps
+from insides import SPEED
+
 import cutback
 
+ROW = json.dumps(SPEED)
 UNARY = ("tanh", "gelu", "relu", "square", "silu", "neg")
 BINARY = ("add", "mul", "sub", "maximum")
 
@@ -94,3 +100,23 @@ def draw_inlinings(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
             pairs += [[value, j] for j in range(i + 1, len(p["ops"])) if drawn.r.random() < 0.5]
             value += 1
     return pairs
+
+
+def run(step: Any) -> tuple[list[bytes], int]:
+    """(bits of all results, peak that was measured)."""
+    values = np.random.default_rng(7)
+    inputs = [values.standard_normal(shape, dtype="f4") for _, _, shape, *_ in step.inputs]
+    outputs = [np.full(row[2], np.nan, "f4") for row in step.outputs]
+    peak, *_ = step.run(inputs, outputs, 3, 5)
+    return [array.tobytes() for array in outputs], peak
+
+
+def with_times(problem: dict[str, Any]) -> dict[str, Any]:
+    """The same, with what its work takes as measured times."""
+    problem = copy.deepcopy(problem)
+    members = [m for op in problem["ops"] for m in op.get("inside", [])]
+    for x in (*problem["ops"], *members, *problem.get("inlinings", [])):
+        x.setdefault("flags", [])
+        x.setdefault("workspace", 0)
+        x["time_ps"] = x.get("time_ps", whole_ps(op_seconds(x, SPEED)))
+    return problem

@@ -207,6 +207,8 @@ cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
 
 /* ---- presets --------------------------------------------------------------------------------- */
 
+#define SMALL_PART 4 /* a result is small where it has less than this part of what is read */
+
 /* What a preset may recompute, of ops that may run twice. */
 typedef struct preset_rules {
     bool any;            /* false: nothing */
@@ -220,7 +222,7 @@ typedef struct preset_rules {
 
 static const preset_rules rules_of[CB_PRESET_COUNT] = {
     [CB_PRESET_RECOMPUTE_ALL] = {.any = true},
-    [CB_PRESET_CONSERVATIVE] = {.any = true, .only = CB_POP_FUSIBLE, .most_small = 4},
+    [CB_PRESET_CONSERVATIVE] = {.any = true, .only = CB_POP_FUSIBLE, .most_small = SMALL_PART},
     [CB_PRESET_AGGRESSIVE] = {.any = true, .never = CB_POP_COMPUTE},
     [CB_PRESET_SHAPE_AWARE] = {.any = true,
                                .never = CB_POP_COMPUTE,
@@ -266,25 +268,24 @@ static bool member_is_slim(const cb_facts *f, const cb_member *m) {
     return m->flops > 0 && work < (double)m->bytes / f->device->bytes_per_s;
 }
 
-static bool allows_member(const cb_facts *f, const preset_rules *rules, uint32_t op,
-                          const cb_member *m) {
+static bool allows_member(const cb_facts *f, const preset_rules *rules, const cb_member *m) {
     if (rules->only && !(m->flags & rules->only)) return false;
-    if ((m->flags & rules->never) && !(rules->slim && member_is_slim(f, m))) return false;
-    bool reduction = rules->most_small > 0 && (m->flags & CB_POP_REDUCTION);
-    return !(reduction && member_shrinks(f->p, op, m, rules->most_small));
+    return !(m->flags & rules->never) || (rules->slim && member_is_slim(f, m));
 }
 
-/* All members that an output needs. */
+/* All members that an output needs. Of reductions it is the last that counts: those before it have
+ * no bytes of their own, and fuse with what reads them. */
 static bool allows_unit(const cb_facts *f, const preset_rules *rules, uint32_t unit) {
     const cb_problem *p = f->p;
-    uint32_t op = cb_unit_op(f, unit);
+    uint32_t op = cb_unit_op(f, unit), n = p->member_begin[op + 1] - p->member_begin[op];
     uint64_t members = cb_slice_of(p, op, cb_unit_made(f, unit)).members;
+    const cb_member *member = p->member + p->member_begin[op],
+                    *last = &member[p->value_member[cb_unit_value(f, unit)]];
     bool allowed = rules->any;
-    for (uint32_t m = 0; m < p->member_begin[op + 1] - p->member_begin[op] && allowed; m++) {
-        if (members >> m & 1)
-            allowed = allows_member(f, rules, op, &p->member[p->member_begin[op] + m]);
-    }
-    return allowed;
+    for (uint32_t m = 0; m < n && allowed; m++)
+        if (members >> m & 1) allowed = allows_member(f, rules, &member[m]);
+    bool reduction = rules->most_small > 0 && (last->flags & CB_POP_REDUCTION);
+    return allowed && !(reduction && member_shrinks(p, op, last, rules->most_small));
 }
 
 bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
@@ -384,15 +385,31 @@ static bool wants_recompute(uint8_t wish) {
     return wish == CB_MUST_RECOMPUTE || wish == CB_PREFER_RECOMPUTE;
 }
 
+/* Bytes of traffic that running it again takes where ops are grouped: what fuses with who reads it
+ * moves nothing more, but a reduction to something small goes through all that it reads. */
+static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
+    const cb_problem *p = f->p;
+    const uint32_t op = cb_unit_op(f, unit);
+    uint64_t largest = 0;
+    if (!f->inlines) return 0;
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        const uint64_t bytes = p->storage_bytes[p->value_storage[p->in_value[j]]];
+        if (bytes > largest) largest = bytes;
+    }
+    const uint64_t made = p->storage_bytes[p->value_storage[cb_unit_value(f, unit)]];
+    return made < largest / SMALL_PART ? (int64_t)largest : 0;
+}
+
 /* Without a budget a preference acts as a demand. */
 static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *allowed,
                              const bool *read_outside) {
     const cb_facts *f = cut->f;
+    const bool traffic_free = preset == CB_PRESET_RECOMPUTE_ALL;
     for (uint32_t i = 0; i < cut->n_inner; i++) cut->inner_cost[i] = 0;
     for (uint32_t i = 0; i < cut->n_run; i++) {
         uint32_t op = cut->run_op[i];
         bool may = f->wish[op] == CB_FREE ? allowed[op] : wants_recompute(f->wish[op]);
-        cut->run_cost[i] = may ? 0 : CB_FLOW_INF;
+        cut->run_cost[i] = !may ? CB_FLOW_INF : traffic_free ? 0 : traffic_again(f, op);
     }
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], op = f->root[s];

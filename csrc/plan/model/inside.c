@@ -111,7 +111,7 @@ static cb_status verify_outputs(const cb_problem *p, uint32_t op, const uint32_t
     return CB_OK;
 }
 
-/* What depends on no tangent may run in either phase, and is an op of its own for that. */
+/* What depends on no tangent may be read in either phase, and is made by an op of its own. */
 static cb_status verify_tangents(const cb_problem *p, uint32_t op, cb_error *err) {
     uint64_t inputs = 0, members = 0;
     if (!(p->op_flags[op] & CB_POP_BACKWARD)) return CB_OK;
@@ -121,14 +121,15 @@ static cb_status verify_tangents(const cb_problem *p, uint32_t op, cb_error *err
     }
     for (uint32_t i = p->member_begin[op]; i < p->member_begin[op + 1]; i++) {
         const cb_member *m = &p->member[i];
-        uint32_t at = i - p->member_begin[op];
-        if (!(m->reads & inputs) && !(m->uses & members)) {
-            return cb_fail(err, CB_INVALID,
-                           "op %u (%s): member %u depends on no tangent, but the op is of the "
-                           "backward; make it an op by itself",
-                           op, p->op_name[op], at);
-        }
-        members |= UINT64_C(1) << at;
+        if ((m->reads & inputs) || (m->uses & members))
+            members |= UINT64_C(1) << (i - p->member_begin[op]);
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        if (members >> p->value_member[v] & 1) continue;
+        return cb_fail(err, CB_INVALID,
+                       "op %u (%s): value %u depends on no tangent, but the op is of the backward; "
+                       "make it in an op of the forward",
+                       op, p->op_name[op], v);
     }
     return CB_OK;
 }

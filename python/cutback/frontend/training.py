@@ -343,6 +343,7 @@ def compile(
     backend: str = "cpu",
     device: Device | None = None,
     plan: Plan | str | None = None,
+    groups: bool = False,
     seed: int = 0,
 ) -> Step:
     """A training step of ``loss(params, *data)`` under a memory budget.
@@ -367,7 +368,7 @@ def compile(
             ``"aggressive"``, ``"recompute_all"``.
         optimizer: a :class:`cutback.optim.AdamW` or another of :mod:`cutback.optim`.
         argnums: positional arguments to differentiate by.
-        backend, device, plan: as for :class:`cutback.Executable`.
+        backend, device, plan, groups: as for :class:`cutback.Executable`.
         seed: 64 bits; with the number of the call it determines every random value, so that the
             same seed repeats a run bit for bit, under any budget and any number of threads.
 
@@ -391,6 +392,7 @@ def compile(
         backend=backend,
         device=device,
         plan=plan,
+        groups=groups,
     )
 
 

@@ -53,6 +53,7 @@ def _wrapped(array: Any, dtype: str) -> Any:
 
 
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
+_FOUND = "found"  # groups: those that the core finds
 
 
 def _check_plan(plan: Any) -> None:
@@ -148,6 +149,10 @@ class Executable:
         device: row of the cost model, ``"cpu"`` unless given; see :func:`cutback.devices.resolve`.
             ``"cuda"`` or ``"cuda:1"``: the backend, and the row nearest to that GPU.
         plan: a plan for this graph, or its JSON, to use instead of making one.
+        groups: ops that fuse are planned as one. Values that stay inside a kernel then have no
+            bytes in the plan, and may be made again inside the kernel that reads them; shares of a
+            budget are of what saving everything takes in groups. Planning takes longer. Where
+            single ops keep a budget that groups do not, single ops are planned.
         keep_gradients: gradients stay in the arena, for an optimizer.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
@@ -168,12 +173,15 @@ class Executable:
         backend: str = "cpu",
         device: Device | None = None,
         plan: Plan | str | None = None,
+        groups: bool = False,
         keep_gradients: bool = False,
         static_bytes: int = 0,
     ) -> None:
         budgets.choice("backend", backend, backends())
         backend, device = _on_gpu(backend, device)
         _check_plan(plan)
+        if not isinstance(groups, bool):
+            raise TypeError(f"groups={budgets.short(groups)} is neither True nor False")
         try:
             self.native = graph._native.compile(
                 wrt,
@@ -184,6 +192,7 @@ class Executable:
                 keep_gradients=keep_gradients,
                 static_bytes=integer("static_bytes", static_bytes, 0, 2**63 - 1),
                 plan_json=plan if plan is None or isinstance(plan, str) else plan.to_json(),
+                groups=_FOUND if groups else None,
                 dump=_dump_function(),
             )
         except BudgetError as error:

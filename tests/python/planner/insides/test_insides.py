@@ -116,8 +116,9 @@ def test_wrong_insides_are_refused(change, text):
         _native.problem_json(changed(change))
 
 
-def test_members_of_the_backward_depend_on_a_tangent():
-    """Whatever depends on none may move, and has to be an op by itself for that."""
+def test_outputs_of_the_backward_depend_on_a_tangent():
+    """What depends on none may be read in the forward, and has to be made there for that; members
+    that nobody sees may depend on none."""
     problem = two_branches()
     problem["ops"].append(copy.deepcopy(problem["ops"][2]) | {"in": [6, 2], "flags": ["backward"]})
     problem["ops"][-1]["out"][0]["storage"], problem["ops"][-1]["out"][1]["storage"] = 7, 8
@@ -126,7 +127,7 @@ def test_members_of_the_backward_depend_on_a_tangent():
     problem["ops"][-1]["name"] = "late"
     _native.problem_json(json.dumps(problem))
     problem["ops"][-1]["in"] = [2, 6]
-    with pytest.raises(ValueError, match="member 0 depends on no tangent"):
+    with pytest.raises(ValueError, match="value 7 depends on no tangent"):
         _native.problem_json(json.dumps(problem))
 
 

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from itertools import product
 
-import numpy as np
 import pytest
-from costs import op_seconds, whole_ps
 from evaluate import check_plan
 from exact_insides import optimum
-from grouped_graphs import Drawn, draw_groups, draw_inlinings
+from grouped_graphs import ROW, Drawn, draw_groups, draw_inlinings, run, with_times
 from insides import SPEED
 from slices import slice_of
 
 from cutback import BudgetError, budgets
-
-ROW = json.dumps(SPEED)
-
-
-def run(drawn, step):
-    """(bits of all results, peak that was measured)."""
-    values = np.random.default_rng(7)
-    inputs = [values.standard_normal(shape, dtype="f4") for _, _, shape, *_ in step.inputs]
-    outputs = [np.full(row[2], np.nan, "f4") for row in step.outputs]
-    peak, *_ = step.run(inputs, outputs, 3, 5)
-    return [array.tobytes() for array in outputs], peak
 
 
 def stated(problem, step):
@@ -60,25 +46,14 @@ def check_program(drawn, step, want):
         written, scratch = stated(problem, planned)
         assert (group["written_bytes"], group["scratch_bytes"]) == (written, scratch), t
         assert set(group["steps"]) == {t} and group["end"]["reason"] == "plan"
-    bits, peak = run(drawn, step)
+    bits, peak = run(step)
     assert bits == want and peak == plan["numbers"]["arena_bytes"]
     again = drawn.compile(
         groups=drawn.asked, plan_json=json.dumps(plan), backend="debug", device=ROW
     )
-    bits, peak = run(drawn, again)
+    bits, peak = run(again)
     assert bits == want and peak == plan["numbers"]["live_bytes"]
     return problem, plan
-
-
-def with_times(problem):
-    """The same, with what its work takes as measured times."""
-    problem = copy.deepcopy(problem)
-    members = [m for op in problem["ops"] for m in op.get("inside", [])]
-    for x in (*problem["ops"], *members, *problem.get("inlinings", [])):
-        x.setdefault("flags", [])
-        x.setdefault("workspace", 0)
-        x["time_ps"] = x.get("time_ps", whole_ps(op_seconds(x, SPEED)))
-    return problem
 
 
 def check_graph(seed, most):
@@ -86,7 +61,7 @@ def check_graph(seed, most):
     a part, of those in which one takes something in, and of those that are as fast as any."""
     drawn = Drawn(seed, most)
     single = drawn.compile()
-    want, _ = run(drawn, single)
+    want, _ = run(single)
     p = json.loads(single.text("problem"))
     groups, inlinings = draw_groups(drawn, p), draw_inlinings(drawn, p)
     drawn.asked = json.dumps({"groups": groups, "inlinings": inlinings})
@@ -136,7 +111,7 @@ def test_larger_graphs_in_groups(part):
     for seed in range(100 + part, 400, 4):
         drawn = Drawn(seed, 30)
         single = drawn.compile()
-        want, _ = run(drawn, single)
+        want, _ = run(single)
         p = json.loads(single.text("problem"))
         groups = draw_groups(drawn, p)
         drawn.asked = json.dumps({"groups": groups, "inlinings": draw_inlinings(drawn, p)})

@@ -1,0 +1,127 @@
+/* Groups that are found: they are granted, planned, merged and lowered within the plan. */
+#include "lower/contract.h"
+#include "lower/find_groups.h"
+#include "lower/within.h"
+
+#include "oom.h"
+#include "random.h"
+
+static bool fuses_all(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
+                      const cb_dtype *out, uint32_t n_out) {
+    (void)code, (void)in, (void)n_in, (void)out, (void)n_out;
+    return part != CB_PART_NONE;
+}
+
+typedef struct found { /* all that there is of one graph, from the arena on */
+    cb_arena arena;
+    cb_group_request request;
+    cb_grouping grouping;
+    cb_problem *problem;
+    cb_plan *plan;
+    cb_expanded expanded;
+    cb_program *program;
+} found;
+
+static void found_free(found *x) {
+    cb_program_free(x->program);
+    cb_plan_free(x->plan);
+    cb_problem_free(x->problem);
+    cb_arena_free(&x->arena);
+}
+
+static cb_status make_found(const model *m, cb_alloc *alloc, cb_preset preset, found *x) {
+    const cb_plan_options options = {.preset = preset};
+    *x = (found){0};
+    cb_arena_init(&x->arena, alloc);
+    CB_TRY(cb_find_groups(m->joint, m->problem, fuses_all, &x->arena, &x->request, &err));
+    CB_TRY(cb_grouping_make(m->joint, m->problem, &x->request, fuses_all, &x->arena, &x->grouping,
+                            &err));
+    CB_TRY(cb_contract(m->joint, m->problem, &x->grouping, alloc, &x->problem, &err));
+    CB_TRY(cb_plan_make(x->problem, &options, alloc, &x->plan, &err));
+    const cb_within of = {m->joint, x->problem, fuses_all, m->problem, &x->grouping};
+    CB_TRY(cb_lower_merged(&of, x->plan, true, &x->arena, &x->expanded, &x->program, &err));
+    return cb_program_verify(x->program, &err);
+}
+
+static uint32_t n_groups, n_merged, n_taken, n_inside; /* of all graphs */
+
+static void check_found(const found *x) {
+    const cb_schedule *s = &x->plan->schedule;
+    CHECK(x->program->live_bytes <= x->plan->live_bytes);
+    CHECK(x->program->arena_bytes <= x->plan->arena_bytes);
+    CHECK(x->program->n_group <= s->n_step);
+    n_merged += s->n_step - x->program->n_group;
+    n_groups += x->request.n_group;
+    for (uint32_t t = 0; t < s->n_step; t++) n_taken += cb_taken_at(s, t) != 0;
+    for (uint32_t op = 0; op < x->problem->n_op; op++) n_inside += cb_has_inside(x->problem, op);
+}
+
+TEST(found_groups_are_lowered_within_the_plan) {
+    static const cb_preset presets[] = {CB_PRESET_AUTOGRAD, CB_PRESET_RECOMPUTE_ALL,
+                                        CB_PRESET_AGGRESSIVE};
+    cb_alloc alloc;
+    cb_alloc_init(&alloc);
+    for (uint32_t seed = 1; seed <= check_rounds(150, 1000); seed++) {
+        const cb_plan_options options = {.preset = CB_PRESET_AUTOGRAD};
+        model m = {0};
+        CHECK_OK(random_make(&alloc, seed, &options, &m, &err));
+        for (uint32_t k = 0; k < 3; k++) {
+            found x;
+            CHECK_OK(make_found(&m, &alloc, presets[k], &x));
+            if (x.program) check_found(&x);
+            found_free(&x);
+        }
+        model_free(&m);
+    }
+    CHECK(n_groups > 1000 && n_inside > 1000 && n_merged > 1000 && n_taken > 100);
+    CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
+}
+
+/* The same graph twice gives the same request; without a backend that fuses there is none. */
+TEST(requests_are_repeatable) {
+    cb_alloc alloc;
+    cb_alloc_init(&alloc);
+    const cb_plan_options options = {.preset = CB_PRESET_AUTOGRAD};
+    model m = {0};
+    cb_arena arena;
+    cb_group_request a = {0}, b = {0};
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(random_make(&alloc, 5, &options, &m, &err));
+    CHECK_OK(cb_find_groups(m.joint, m.problem, fuses_all, &arena, &a, &err));
+    CHECK_OK(cb_find_groups(m.joint, m.problem, fuses_all, &arena, &b, &err));
+    CHECK(a.n_group > 0 && a.n_group == b.n_group && a.n_inlining == b.n_inlining);
+    CHECK(memcmp(a.op, b.op, a.begin[a.n_group] * sizeof *a.op) == 0);
+    CHECK(memcmp(a.value, b.value, a.n_inlining * sizeof *a.value) == 0);
+    CHECK_OK(cb_find_groups(m.joint, m.problem, NULL, &arena, &b, &err));
+    CHECK(b.n_group == 0 && b.n_inlining == 0);
+    cb_arena_free(&arena);
+    model_free(&m);
+}
+
+static const model *swept;
+
+static cb_status sweep(cb_alloc *alloc, void *user) {
+    (void)user;
+    found x;
+    cb_status status = make_found(swept, alloc, CB_PRESET_RECOMPUTE_ALL, &x);
+    found_free(&x);
+    return status;
+}
+
+TEST(out_of_memory_anywhere) {
+    cb_alloc alloc;
+    cb_alloc_init(&alloc);
+    const cb_plan_options options = {.preset = CB_PRESET_AUTOGRAD};
+    model m = {0};
+    CHECK_OK(random_make(&alloc, 3, &options, &m, &err));
+    swept = &m;
+    check_oom(sweep, NULL);
+    model_free(&m);
+}
+
+int main(void) {
+    RUN(found_groups_are_lowered_within_the_plan);
+    RUN(requests_are_repeatable);
+    RUN(out_of_memory_anywhere);
+    return check_report();
+}

@@ -1,0 +1,133 @@
+"""Groups that are found: plans of them are what they say, and what runs keeps them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from evaluate import check_plan
+from exact_insides import optimum
+from grouped_graphs import ROW, Drawn, run, with_times
+from insides import SPEED
+
+import cutback as cb
+from cutback import BudgetError, budgets
+from cutback import functional as F
+
+FOUND = "found"
+
+
+def check_step(drawn, step, want):
+    """One step in groups: both referees agree with its plan, and its program keeps it."""
+    problem, plan = json.loads(step.text("problem")), json.loads(step.text("plan"))
+    check_plan(problem, plan, SPEED)
+    kernels = json.loads(step.text("kernels"))
+    for key in ("arena_bytes", "live_bytes"):
+        assert kernels[key] <= plan["numbers"][key]
+    if not any("view" in op.get("flags", ()) for op in problem["ops"]):  # those are of single ops
+        steps = [t for group in kernels["groups"] for t in group["steps"]]
+        assert sorted(set(steps)) == list(range(len(plan["steps"]))) and steps == sorted(steps)
+    bits, peak = run(step)
+    assert bits == want and peak == kernels["arena_bytes"]
+    again = drawn.compile(groups=FOUND, plan_json=json.dumps(plan), backend="debug", device=ROW)
+    bits, peak = run(again)
+    assert bits == want and peak == json.loads(again.text("kernels"))["live_bytes"]
+    return problem, plan, kernels
+
+
+def check_graph(seed, most, exact):
+    """Counts of programs, of those with an inside, of those that take something in, and of those in
+    which kernels were merged."""
+    drawn = Drawn(seed, most)
+    single = drawn.compile()
+    want, _ = run(single)
+    counts = [0, 0, 0, 0]
+    for share in (None, 0.9, 0.7, 0.5):
+        budget = None if share is None else budgets.parse(share, "arena")
+        try:
+            step = drawn.compile(groups=FOUND, budget=budget, device=ROW)
+        except BudgetError:
+            continue
+        problem, plan, kernels = check_step(drawn, step, want)
+        if exact and len(problem["ops"]) < 12:
+            best = optimum(with_times(problem), plan["numbers"]["live_bytes"])
+            assert best <= plan["numbers"]["time_ps"], (seed, share)
+        counts[0] += 1
+        counts[1] += any("inside" in op for op in problem["ops"])
+        counts[2] += any(isinstance(s, list) and len(s) == 4 for s in plan["steps"])
+        counts[3] += len(kernels["groups"]) < len(plan["steps"])
+    for preset in range(6):
+        if preset != budgets.PRESETS.index("torch-compat"):
+            check_step(drawn, drawn.compile(groups=FOUND, preset=preset, device=ROW), want)
+    return counts
+
+
+def check_graphs(seeds, most=5, exact=True):
+    found = [check_graph(seed, most, exact) for seed in seeds]
+    return [sum(column) for column in zip(*found, strict=True)]
+
+
+def test_found_groups_are_planned_and_run():
+    programs, insides, _, merged = check_graphs(range(25))
+    assert programs > 60 and insides > 40 and merged > 20
+
+
+def test_larger_graphs_in_found_groups():
+    programs, insides, taking, merged = check_graphs(range(100, 112), 30, exact=False)
+    assert programs > 25 and insides > 25 and taking > 3 and merged > 20
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("part", range(4))
+def test_many_graphs_in_found_groups(part):
+    """1,000 small ones and 300 larger ones."""
+    programs, *_ = check_graphs(range(1000 + part, 2000, 4))
+    assert programs > 300
+    programs, *_ = check_graphs(range(200 + part, 500, 4), 30, exact=False)
+    assert programs > 100
+
+
+# ---- what users get ------------------------------------------------------------------------------
+
+
+def evonorm(p):
+    y = F.evonorm_s0(*p, groups=4)
+    return (y * y).mean()
+
+
+def evonorm_step(**options):
+    r = np.random.default_rng(0)
+    p = [r.standard_normal(shape, np.float32) for shape in ((4, 8, 8, 8), (8,), (8,), (8,))]
+    step = cb.value_and_grad(evonorm, **options)
+    loss, gradients = step(p)
+    return step, [np.asarray(loss).tobytes(), *(g.tobytes() for g in gradients)]
+
+
+def test_a_cut_in_groups_saves_the_input_and_the_statistics():
+    all_saved, want = evonorm_step(groups=True)
+    cut, bits = evonorm_step(groups=True, preset="aggressive")
+    assert bits == want
+    assert 3 * cut.planned.saved_bytes < all_saved.planned.saved_bytes
+    assert cut.planned.arena_bytes < all_saved.planned.arena_bytes
+    again, _ = evonorm_step(groups=True, preset="recompute_all")
+    assert cut.planned.time_ps < again.planned.time_ps
+
+
+def test_a_plan_of_single_ops_and_one_of_groups_come_back():
+    step, want = evonorm_step(groups=True, budget=0.5)
+    for plan in (step.plan, step.plan.to_json(), evonorm_step(budget=0.5)[0].plan):
+        again, bits = evonorm_step(groups=True, plan=plan)
+        assert bits == want and again.plan.to_json() == (
+            plan if isinstance(plan, str) else plan.to_json()
+        )
+
+
+def test_the_smallest_in_groups_is_no_larger():
+    in_groups = evonorm_step(groups=True, budget="min")[0]
+    assert in_groups.planned.arena_bytes <= evonorm_step(budget="min")[0].planned.arena_bytes
+
+
+def test_groups_are_true_or_false():
+    with pytest.raises(TypeError, match=r"groups='auto' is neither True nor False"):
+        evonorm_step(groups="auto")
