@@ -177,7 +177,8 @@ static void check_scaled(const cb_x_table *t) {
     for (int k = 0; k < 2 * CB_X_FORM_COUNT; k++) check_product(t, k % 2, (cb_x_form)(k / 2));
     for (int op = 0; op < CB_X_N_OF_SCALED; op++) {
         for (int k = 0; k < 2 * CB_X_FORM_COUNT * CB_X_FORM_COUNT; k++) {
-            const cb_x_form x = k / 2 % CB_X_FORM_COUNT, y = k / 2 / CB_X_FORM_COUNT;
+            const cb_x_form x = (cb_x_form)(k / 2 % CB_X_FORM_COUNT),
+                            y = (cb_x_form)(k / 2 / CB_X_FORM_COUNT);
             n += check_of_scaled(t, op, k % 2, x, y, false);
             if (op < CB_X_N_SUMS) n += check_of_scaled(t, op, k % 2, x, y, true);
         }
