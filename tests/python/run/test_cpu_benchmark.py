@@ -98,3 +98,11 @@ def test_a_worker_that_ends_says_why(bench: Any, tmp_path: Path) -> None:
         assert worker.ask("step")["ms"] > 0
         with pytest.raises(bench.contest.WorkerError, match="what is 'nonsense"):
             worker.ask("nonsense")
+
+
+def test_the_benchmark_of_groups_runs() -> None:
+    """And finds the same bits under every plan."""
+    command = [sys.executable, str(FOLDER / "bench_groups.py"), "--quick", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("apart, min-cut") == 2

@@ -1,0 +1,123 @@
+"""Claim: where what fuses is planned as one, a cut is faster than saving everything and than
+running everything again, and saves less.
+
+    python benchmarks/cpu/bench_groups.py [--rounds 9] [--quick]
+
+EvoNorm in groups, where forward and backward are kernels of their own, as in a network; the rows of
+`rows.py` that memory bounds, as they come, saving everything and by a cut; and an encoder of six
+layers. The plans of a row take turns; a number is the median of the rounds, a ratio is to saving
+everything. Exits with 1 where two plans differ in a bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import ours
+import rows
+from common import interleave, save
+
+import cutback as cb
+from cutback import functional as F
+
+COMMAND = "python benchmarks/cpu/bench_groups.py"
+ALL = "save everything"
+IN_GROUPS = {
+    ALL: {"preset": "autograd", "groups": True},
+    "recompute everything": {"preset": "recompute_all", "groups": True},
+    "min-cut": {"preset": "aggressive", "groups": True},
+}
+AS_THEY_COME = {ALL: {"preset": "autograd"}, "min-cut": {"preset": "aggressive"}}
+ENCODER = {
+    ALL: {"preset": "autograd"},
+    "conservative": {"preset": "conservative"},
+    "aggressive": {"preset": "aggressive"},
+    "half the arena": {"budget": 0.5},
+    "half the arena, in groups": {"budget": 0.5, "groups": True},
+}
+LAYERS = 6
+
+
+def encoder(params: Any, x: Any) -> Any:
+    for p in params:
+        mixed = ours._attention(p, x, 8, False, 0.1)
+        x = ours._norm(p["norm1"], x + F.dropout(mixed, 0.1))
+        y = ours._dense(p["down"], F.dropout(F.gelu(ours._dense(p["up"], x)), 0.1))
+        x = ours._norm(p["norm2"], x + F.dropout(y, 0.1))
+    return ours._squares(x)
+
+
+def encoder_inputs(quick: bool) -> tuple[Any, list[Any]]:
+    layers, sizes = (2, (2, 8, 32)) if quick else (LAYERS, (8, 256, 512))
+    params = [rows._block(np.random.default_rng(k), sizes)[0] for k in range(layers)]
+    first, *_ = [layer.pop("x") for layer in params]
+    return params, [first]
+
+
+def prepared(loss: Callable[..., Any], params: Any, data: list[Any], options: Any) -> Any:
+    """(step, what one call does, the bits of its gradients)."""
+    step = cb.value_and_grad(loss, **options)
+    out = rows.mapped(params, np.empty_like)
+    step(params, *data, out=out, rng_step=0)
+    bits = b"".join(array.tobytes() for array in rows.leaves(out))
+    return step, lambda: step(params, *data, out=out, rng_step=0), bits
+
+
+def measure(name: str, loss: Any, params: Any, data: Any, plans: Any, rounds: int) -> Any:
+    """Rows of one function; exits where plans differ."""
+    made = {plan: prepared(loss, params, data, options) for plan, options in plans.items()}
+    if len({bits for _, _, bits in made.values()}) > 1:
+        sys.exit(f"{name}: plans differ in their gradients")
+    times = interleave({plan: call for plan, (_, call, _) in made.items()}, rounds)
+    whole = times[ALL]["median"]
+    found = []
+    for plan, (step, _, _) in made.items():
+        row = {
+            "row": name,
+            "plan": plan,
+            **times[plan],
+            "unit": "ms",
+            "ratio": times[plan]["median"] / whole,
+            "saved_bytes": step.planned.saved_bytes,
+            "arena_bytes": step.executable.planned.arena_bytes,
+        }
+        print(
+            f"{name}, {plan}: {row['median']:.2f} ms ({row['ratio']:.3f}), saved "
+            f"{row['saved_bytes'] / 2**20:.1f} MiB, arena {row['arena_bytes'] / 2**20:.1f} MiB",
+            flush=True,
+        )
+        found.append(row)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--quick", action="store_true", help="small arrays, nothing is written")
+    args = parser.parse_args()
+    found = []
+    for number in rows.MEMORY_BOUND:
+        row = rows.ROWS[number]
+        params, data = rows.inputs(number, args.quick)
+        loss = ours.LOSSES[number]
+        if number in (1, 2):
+            name = f"{row.name}, forward and backward apart"
+            found += measure(name, loss, params, data, IN_GROUPS, args.rounds)
+        found += measure(row.name, loss, params, data, AS_THEY_COME, args.rounds)
+    name = f"encoder of {LAYERS} layers (8,256,512), dropout"
+    found += measure(name, encoder, *encoder_inputs(args.quick), ENCODER, min(args.rounds, 5))
+    if not args.quick:
+        save("cpu_groups", COMMAND, found)
+
+
+if __name__ == "__main__":
+    main()
