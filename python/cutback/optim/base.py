@@ -98,7 +98,7 @@ class Optimizer(_InTheCore):
     _for_all: ClassVar[tuple[str, ...]] = ()  # fields that are the same for all groups
     _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
     _n_betas: ClassVar[int] = 2
-    _most_side: int = 0  # of a matrix, which has a state of its own up to this
+    _most_side = 0  # of a matrix, which has a state of its own up to this
 
     _: KW_ONLY
     groups: Sequence[dict[str, Any]] = ()

@@ -130,6 +130,16 @@ def test_a_budget_on_the_total_counts_the_states_there_are():
     assert total["mixed"] - total["sgd"] == params["b"].nbytes
 
 
+@pytest.mark.parametrize(
+    "name",
+    sorted({*optim.__all__} - {"LAMB", "Optimizer", "Outcome", "RecordingError", "foreach"}),
+)
+def test_the_learning_rate_comes_first(name):
+    made = getattr(optim, name)(0.25)
+    assert made.lr == 0.25
+    assert not [f.name for f in dataclasses.fields(made) if f.name.startswith("_")]
+
+
 def test_the_state_of_another_optimizer_is_refused():
     params, x = make("f4")
     adamw, sgd = cutback.optim.AdamW(), cutback.optim.SGD(momentum=0.9)
