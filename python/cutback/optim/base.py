@@ -128,6 +128,10 @@ class Optimizer(_InTheCore):
         self.rows()
         self._patterns()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, whose parameters are others: the table is made anew."""
+        return {**self.__dict__, "_table": None, "_asked": False, "_whole": None}
+
     def _state_names(self) -> tuple[str, ...]:
         assert isinstance(self.native, str)
         return _STATES[self.native]

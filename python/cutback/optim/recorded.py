@@ -40,6 +40,13 @@ class Recorded(Optimizer):
         self.native = self.expression(self._fixed)
         super().__init__(groups=groups)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: x for key, x in super().__getstate__().items() if key != "native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.native = self.expression(self._fixed)
+
     @classmethod
     def _fixed_options(cls) -> list[str]:
         return [key for key in cls._options if key not in cls._numbers]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
+import pickle
 import re
 import threading
 from collections import namedtuple
@@ -219,6 +221,27 @@ def test_a_step_on_arrays_is_the_step_of_a_compiled_one(make_params, make_optimi
     kept, other = optimizer.state_dict(), within.state_dict()
     assert sorted(kept) == sorted(other)
     assert all(np.array_equal(kept[key], other[key]) for key in kept)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize(
+    "kind", [optim.AdamW, optim.NAdam, optim.AdamW8bit, optim.SOAP, optim.Muon, optim.LAMB]
+)
+def test_copies_and_pickles_go_on_by_themselves(again, kind):
+    rng = np.random.default_rng(5)
+    params, optimizer = [rng.standard_normal((6, 4), np.float32)], kind(lr=0.01)
+    grads = [[rng.standard_normal((6, 4), np.float32)] for _ in range(6)]
+    for g in grads[:3]:
+        optimizer.step(params, g, max_norm=1.0)
+    others, other = again((params, optimizer))
+    for g in grads[3:]:
+        optimizer.step(params, g)
+    assert (other.t, optimizer.t) == (3, 6)
+    assert not np.array_equal(params[0], others[0])
+    for g in grads[3:]:
+        other.step(others, g)
+    assert np.array_equal(params[0], others[0])
+    assert other.groups is not optimizer.groups
 
 
 @pytest.mark.parametrize("kind", [optim.NAdam, optim.ASGD, optim.ScheduleFreeAdamW])
