@@ -40,8 +40,11 @@ def kernel_of(lines: list[str], at: int) -> str:
     raise ValueError(at)
 
 
-def deletions(text: str, kernels: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """What was deleted, as "kernel instruction number", and the rest of the text."""
+def deletions(
+    text: str, kernels: tuple[str, ...], instead: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """What was deleted, as "kernel instruction number", and the rest of the text. ``instead``: an
+    instruction in its place."""
     lines = text.splitlines()
     met: Counter[str] = Counter()
     for i, line in enumerate(lines):
@@ -49,7 +52,10 @@ def deletions(text: str, kernels: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         if found and kernel_of(lines, i) in kernels:
             what = f"{kernel_of(lines, i)} {found[0]}"
             met[what] += 1
-            yield f"{what} {met[what]}", "\n".join([*lines[:i], found[1], *lines[i + 1 :]]) + "\n"
+            yield (
+                f"{what} {met[what]}",
+                "\n".join([*lines[:i], instead or found[1], *lines[i + 1 :]]) + "\n",
+            )
 
 
 def is_among_few(what: str) -> bool:

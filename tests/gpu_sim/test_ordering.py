@@ -202,7 +202,7 @@ def image_of(folder: Path) -> Path:
     return path
 
 
-def chosen(mutants: list[tuple[str, str]], few: bool) -> list[tuple[str, str]]:
+def sample(mutants: list[tuple[str, str]], few: bool) -> list[tuple[str, str]]:
     mutants = [m for m in mutants if mutations.is_among_few(m[0])]
     if not few:
         return mutants
@@ -234,20 +234,28 @@ def test_each_barrier_and_shuffle_of_written_kernels_is_needed(
     path, head = image_of(tmp_path), b"cutback kernel 1\n"
     ptx = path.read_bytes()[len(head) + 32 :].rstrip(b"\0").decode()
     kernels = tuple(re.findall(r"\.entry\s+(\w+)", ptx))
-    missed, count = [], 0
-    for what, text in chosen(list(mutations.deletions(ptx, kernels)), few):
+    reached = dict(mutations.deletions(ptx, kernels, instead="trap;"))
+
+    def is_found(text: str) -> bool:
         code = text.encode() + b"\0"
         path.write_bytes(head + hashlib.sha256(code).digest() + code)
-        found = False
         for seed in (0, 1, 2):
             gpu.seed(seed)
             try:
-                found |= compiled() != expected
+                found = compiled() != expected
             except RuntimeError:
                 found = True
-            found |= gpu.recover() != ""
-            if found:
-                break
-        missed += [] if found else [what]
-        count += 1
+            if gpu.recover() != "" or found:
+                return True
+        return False
+
+    missed, count = [], 0
+    mutants = list(mutations.deletions(ptx, kernels))
+    if name == "labels of long rows":  # few rows: most shuffles of their total add zeros
+        mutants = [m for m in mutants if "shfl" not in m[0]]
+    for what, text in sample(mutants, few):
+        if is_found(text):
+            count += 1
+        elif is_found(reached[what]):  # else it is for other numbers of rows
+            missed.append(what)
     assert count >= 1 and not missed
