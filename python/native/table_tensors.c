@@ -5,6 +5,7 @@
  * A tensor is several objects in several places, and those of ten thousand parameters are in no
  * near cache. So what a row will need is asked for some rows ahead: objects of Python, and the
  * library's own, which are known by the shape that lay in them at the latest step. */
+#include "base/dtype.h"
 #include "table.h"
 
 /* Columns of a row's tensors; number k is NUMBER - k. */
