@@ -221,7 +221,7 @@ static cb_status merge_all(merging *m) {
     if (!m->apart || !m->to || !m->begin || !m->domain || !m->part || !m->seen || !m->life)
         return cb_no_memory(m->err);
     for (int round = 0; round < ROUNDS; round++) {
-        uint64_t live_bytes, arena_bytes;
+        uint64_t live_bytes = 0, arena_bytes = 0;
         const uint32_t n_group = merge_groups(m);
         if (n_group == n) return CB_OK;
         find_lives(m);
