@@ -186,6 +186,14 @@ static cb_status make_within(cb_step *step, const cb_plan_options *options, cb_e
     return cb_plan_within(&of, options, &step->ctx->alloc, &step->plan, &step->program, err);
 }
 
+/* What the measure says of it: of the program where that is what counts. */
+static uint64_t smallest_of(const cb_problem *p, cb_measure measure, const cb_plan *plan,
+                            const cb_program *program) {
+    if (measure == CB_MEASURE_ARENA) return program->arena_bytes;
+    if (measure == CB_MEASURE_LIVE) return program->live_bytes;
+    return cb_measured(p, measure, &plan->lives, plan->arena_bytes);
+}
+
 /* Where groups keep no budget, or have no smaller program, ops are planned one by one. */
 static cb_status make_with_groups(cb_step *step, const cb_plan_options *options, cb_error *err) {
     const bool smallest = options->budget.kind == CB_BUDGET_MIN;
@@ -195,8 +203,13 @@ static cb_status make_with_groups(cb_step *step, const cb_plan_options *options,
     cb_program *program = NULL;
     const cb_status status = make_within(step, options, err);
     if (status != CB_INFEASIBLE && !(smallest && status == CB_OK)) return status;
-    CB_TRY(cb_plan_within(&alone, options, &step->ctx->alloc, &plan, &program, err));
-    if (status == CB_OK && program->arena_bytes >= step->program->arena_bytes) {
+    const cb_status other =
+        cb_plan_within(&alone, options, &step->ctx->alloc, &plan, &program, err);
+    if (other == CB_INFEASIBLE && status == CB_OK) return CB_OK;
+    CB_TRY(other);
+    if (status == CB_OK &&
+        smallest_of(step->problem, options->budget.measure, step->plan, step->program) <=
+            smallest_of(step->single, options->budget.measure, plan, program)) {
         cb_plan_free(plan);
         cb_program_free(program);
         return CB_OK;

@@ -128,6 +128,14 @@ def test_the_smallest_in_groups_is_no_larger():
     assert in_groups.planned.arena_bytes <= evonorm_step(budget="min")[0].planned.arena_bytes
 
 
+@pytest.mark.parametrize("measure", ["live", "total", "saved"])
+def test_the_smallest_by_another_measure_is_no_larger(measure):
+    in_groups = evonorm_step(groups=True, budget="min", measure=measure)[0]
+    alone = evonorm_step(budget="min", measure=measure)[0]
+    key = f"{measure}_bytes"
+    assert getattr(in_groups.planned, key) <= getattr(alone.planned, key)
+
+
 def test_groups_are_true_or_false():
     with pytest.raises(TypeError, match=r"groups='auto' is neither True nor False"):
         evonorm_step(groups="auto")
