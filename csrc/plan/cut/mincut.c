@@ -385,13 +385,12 @@ static bool wants_recompute(uint8_t wish) {
     return wish == CB_MUST_RECOMPUTE || wish == CB_PREFER_RECOMPUTE;
 }
 
-/* Bytes of traffic that running it again takes where ops are grouped: what fuses with who reads it
- * moves nothing more, but a reduction to something small goes through all that it reads. */
+/* Bytes of traffic that running it again takes: what fuses with who reads it moves nothing more, but
+ * a reduction to something small goes through all that it reads. */
 static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
     const cb_problem *p = f->p;
     const uint32_t op = cb_unit_op(f, unit);
     uint64_t largest = 0;
-    if (!f->inlines) return 0;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         const uint64_t bytes = p->storage_bytes[p->value_storage[p->in_value[j]]];
         if (bytes > largest) largest = bytes;
@@ -401,10 +400,10 @@ static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
 }
 
 /* Without a budget a preference acts as a demand. */
-static void set_preset_costs(cb_cut *cut, cb_preset preset, const bool *allowed,
+static void set_preset_costs(cb_cut *cut, cb_preset preset, bool by_bytes, const bool *allowed,
                              const bool *read_outside) {
     const cb_facts *f = cut->f;
-    const bool traffic_free = preset == CB_PRESET_RECOMPUTE_ALL;
+    const bool traffic_free = by_bytes || preset == CB_PRESET_RECOMPUTE_ALL;
     for (uint32_t i = 0; i < cut->n_inner; i++) cut->inner_cost[i] = 0;
     for (uint32_t i = 0; i < cut->n_run; i++) {
         uint32_t op = cut->run_op[i];
@@ -535,7 +534,7 @@ static cb_status solve_torch(cb_cut *cut, cb_error *err) {
     return status;
 }
 
-cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err) {
+static cb_status solve_preset(cb_cut *cut, cb_preset preset, bool by_bytes, cb_error *err) {
     if (cut->f->p->n_op > 0) memset(cut->hoist, 0, cut->f->p->n_op * sizeof *cut->hoist);
     if (preset == CB_PRESET_TORCH_COMPAT) return solve_torch(cut, err);
     cb_arena scratch;
@@ -547,10 +546,18 @@ cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err) {
     if (status == CB_OK) status = find_allowed(cut->f, preset, allowed, &scratch, err);
     if (status == CB_OK) {
         mark_read_outside(cut->f, read_outside);
-        set_preset_costs(cut, preset, allowed, read_outside);
+        set_preset_costs(cut, preset, by_bytes, allowed, read_outside);
         status = cb_cut_solve(cut, err);
     }
     if (status == CB_OK) status = meet_regions(cut, floor, err);
     cb_arena_free(&scratch);
     return status;
+}
+
+cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err) {
+    return solve_preset(cut, preset, false, err);
+}
+
+cb_status cb_cut_preset_by_bytes(cb_cut *cut, cb_preset preset, cb_error *err) {
+    return solve_preset(cut, preset, true, err);
 }

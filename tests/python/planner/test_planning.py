@@ -13,6 +13,7 @@ import pytest
 
 import cutback
 from cutback import _native
+from cutback import functional as F
 
 
 @pytest.fixture(params=[None, 0.6, "min"])
@@ -172,3 +173,21 @@ def test_an_empty_result_of_the_callers_is_made_once_in_the_forward(measure, exa
     plan = cutback.plan(problem, budget="min", measure=measure, exact=exact)
     assert 1 in plan.document["steps"][: plan.document["backward_starts"]]
     _native.evaluate_json(json.dumps(problem), plan.to_json())
+
+
+@pytest.mark.parametrize("preset", ["conservative", "aggressive", "shape-aware"])
+def test_presets_keep_what_a_reduction_makes_small(preset):
+    """Running it again would read all of its input: here the sum that counts the labels."""
+
+    def loss(params, x, labels):
+        y = F.layer_norm(F.gelu(x * params["scale"]), params["w"], params["b"])
+        return F.cross_entropy(y, labels)
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 128)).astype(np.float32)
+    params = {name: rng.normal(size=128).astype(np.float32) for name in ("scale", "w", "b")}
+    step = cutback.value_and_grad(loss, preset=preset)
+    step(params, x, rng.integers(0, 128, 64).astype(np.int32))
+    groups = json.loads(step.executable.text("kernels"))["groups"]
+    again = {op["kind"] for group in groups for op in group["ops"] if op["recomputed"]}
+    assert "gelu" in again and not again & {"sum", "mean", "cross_entropy"}
