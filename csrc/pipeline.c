@@ -23,6 +23,11 @@ static cb_status print_graph(const cb_step *step, const void *graph, cb_str *out
     return cb_graph_print(graph, out, err);
 }
 
+static cb_status print_groups(const cb_step *step, const void *grouping, cb_str *out,
+                              cb_error *err) {
+    return cb_grouping_print(grouping, step->joint, out, err);
+}
+
 static cb_status print_problem(const cb_step *step, const void *problem, cb_str *out,
                                cb_error *err) {
     (void)step;
@@ -115,12 +120,19 @@ static cb_status find_request(cb_step *step, const char *text, cb_group_request 
     return cb_find_groups(step->joint, step->problem, step->backend->fuses, &step->arena, out, err);
 }
 
-/* The problem of groups takes the place of that of single ops. */
-static cb_status make_groups(cb_step *step, const char *text, cb_error *err) {
+static cb_status make_groups(cb_step *step, const cb_compile_options *o, cb_error *err) {
     cb_group_request request;
-    CB_TRY(find_request(step, text, &request, err));
+    if (!o->groups) return CB_OK;
+    CB_TRY(find_request(step, o->groups, &request, err));
     CB_TRY(cb_grouping_make(step->joint, step->problem, &request, step->backend->fuses,
                             &step->arena, &step->grouping, err));
+    CB_TRY(cb_grouping_verify(&step->grouping, step->joint, step->problem, err));
+    return dump(step, o, "groups", print_groups, &step->grouping, err);
+}
+
+/* The problem of groups takes the place of that of single ops. */
+static cb_status contract(cb_step *step, const cb_compile_options *o, cb_error *err) {
+    if (!o->groups) return CB_OK;
     step->single = step->problem;
     step->problem = NULL;
     CB_TRY(cb_contract(step->joint, step->single, &step->grouping, &step->ctx->alloc,
@@ -141,8 +153,7 @@ static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_err
                                          .workspace = step->backend->workspace};
     CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
     CB_TRY(cb_problem_verify(step->problem, err));
-    CB_TRY(cb_find_fusion(step->problem, err));
-    return o->groups ? make_groups(step, o->groups, err) : CB_OK;
+    return cb_find_fusion(step->problem, err);
 }
 
 /* Backends know no copies to the host. */
@@ -314,6 +325,8 @@ cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_
     CB_TRY_DONE(dump(step, o, "joint", print_graph, step->joint, err));
 
     CB_TRY_DONE(make_problem(step, o, err));
+    CB_TRY_DONE(make_groups(step, o, err));
+    CB_TRY_DONE(contract(step, o, err));
     CB_TRY_DONE(dump(step, o, "problem", print_problem, step->problem, err));
 
     CB_TRY_DONE(make_plan(step, o, err));
@@ -366,10 +379,17 @@ static cb_status print_half(const cb_step *step, bool backward, cb_str *out, cb_
     return status;
 }
 
+static cb_status print_grouping(const cb_step *step, cb_str *out, cb_error *err) {
+    if (step->single) return cb_grouping_print(&step->grouping, step->joint, out, err);
+    return cb_fail(err, CB_UNSUPPORTED,
+                   "text: this step was planned op by op; compile with groups for its groups");
+}
+
 static cb_status print_named(const cb_step *step, const char *what, cb_str *out, cb_error *err) {
     if (strcmp(what, "joint") == 0) return cb_graph_print(step->joint, out, err);
     if (strcmp(what, "forward") == 0) return print_half(step, false, out, err);
     if (strcmp(what, "backward") == 0) return print_half(step, true, out, err);
+    if (strcmp(what, "groups") == 0) return print_grouping(step, out, err);
     if (strcmp(what, "problem") == 0) return cb_problem_to_json(step->problem, out, err);
     if (strcmp(what, "plan") == 0) return cb_plan_to_json(step->problem, step->plan, out, err);
     if (strcmp(what, "explain") == 0)
@@ -379,8 +399,8 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
         return cb_program_kernels(step->program, step->single ? step->single : step->problem,
                                   step->single ? &step->expanded.plan : step->plan, out, err);
     return cb_fail(err, CB_INVALID,
-                   "text: nothing is called \"%s\"; there are joint, forward, backward, problem, "
-                   "plan, explain, program and kernels",
+                   "text: nothing is called \"%s\"; there are joint, forward, backward, groups, "
+                   "problem, plan, explain, program and kernels",
                    what);
 }
 

@@ -69,5 +69,11 @@ void cb_mark_slice(const cb_grouping *x, const cb_graph *g, uint32_t value, uint
 CB_MUST_CHECK cb_status cb_grouping_make(const cb_graph *joint, const cb_problem *single,
                                          const cb_group_request *request, cb_fuses_fn fuses,
                                          cb_arena *arena, cb_grouping *out, cb_error *err);
+/* CB_INTERNAL: what it promises does not hold. */
+CB_MUST_CHECK cb_status cb_grouping_verify(const cb_grouping *x, const cb_graph *joint,
+                                           const cb_problem *single, cb_error *err);
+/* As text, see grouping_text.c. */
+CB_MUST_CHECK cb_status cb_grouping_print(const cb_grouping *x, const cb_graph *joint, cb_str *out,
+                                          cb_error *err);
 
 #endif

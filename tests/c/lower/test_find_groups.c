@@ -36,6 +36,7 @@ static cb_status make_found(const model *m, cb_alloc *alloc, cb_preset preset, f
     CB_TRY(cb_find_groups(m->joint, m->problem, fuses_all, &x->arena, &x->request, &err));
     CB_TRY(cb_grouping_make(m->joint, m->problem, &x->request, fuses_all, &x->arena, &x->grouping,
                             &err));
+    CB_TRY(cb_grouping_verify(&x->grouping, m->joint, m->problem, &err));
     CB_TRY(cb_contract(m->joint, m->problem, &x->grouping, alloc, &x->problem, &err));
     CB_TRY(cb_plan_make(x->problem, &options, alloc, &x->plan, &err));
     const cb_within of = {m->joint, x->problem, fuses_all, m->problem, &x->grouping};
@@ -98,6 +99,80 @@ TEST(requests_are_repeatable) {
     model_free(&m);
 }
 
+/* The kinds of damage that a grouping may have; false: this one has no place for it. */
+static bool damage(const model *m, cb_grouping *x, uint32_t kind) {
+    uint32_t op = 0, i = 0;
+    while (op < x->n_op && cb_group_size(x, op) < 2) op++;
+    if (op == x->n_op) return false;
+    uint32_t *first = &x->member[x->begin[op]];
+    switch (kind) {
+        case 0: x->op_of[*first] = op + 1; return true;
+        case 1: first[1] = first[0]; return true;
+        case 2: x->begin[op + 1]--; return true;
+        case 3: x->begin[x->n_op]--; return true;
+        case 4: memset(x->is_given, 0, m->joint->values.len); return true;
+        case 5:
+            if (x->n_inlining == 0) return false;
+            x->inlining[x->n_inlining - 1].value = (uint32_t)m->joint->values.len;
+            return true;
+        case 6:
+            if (x->n_inlining < 2) return false;
+            x->inlining[1] = x->inlining[0];
+            return true;
+        case 7:
+            while (i < m->joint->ops.len && !(m->problem->op_flags[i] & CB_POP_VIEW)) i++;
+            if (i == m->joint->ops.len) return false;
+            x->op_of[i] = op;
+            return true;
+        default: x->root[cb_op_ins(m->joint, first[1])[0]]++; return true;
+    }
+}
+
+TEST(damaged_groupings_are_found) {
+    cb_alloc alloc;
+    uint32_t n[9] = {0};
+    cb_alloc_init(&alloc);
+    for (uint32_t seed = 1; seed <= 40; seed++) {
+        const cb_plan_options options = {.preset = CB_PRESET_AUTOGRAD};
+        model m = {0};
+        CHECK_OK(random_make(&alloc, seed, &options, &m, &err));
+        for (uint32_t kind = 0; kind < 9; kind++) {
+            found x;
+            CHECK_OK(make_found(&m, &alloc, CB_PRESET_AUTOGRAD, &x));
+            if (damage(&m, &x.grouping, kind)) {
+                CHECK_FAIL(cb_grouping_verify(&x.grouping, m.joint, m.problem, &err), CB_INTERNAL,
+                           "groups: ");
+                n[kind]++;
+            }
+            found_free(&x);
+        }
+        model_free(&m);
+    }
+    for (uint32_t kind = 0; kind < 9; kind++) CHECK(n[kind] > 0);
+    CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
+}
+
+/* Each op of the graph but views is named once, and each inlining. */
+TEST(groups_as_text) {
+    cb_alloc alloc;
+    cb_alloc_init(&alloc);
+    const cb_plan_options options = {.preset = CB_PRESET_AUTOGRAD};
+    model m = {0};
+    found x;
+    cb_str text;
+    uint32_t n_line = 0, n_value = 0;
+    CHECK_OK(random_make(&alloc, 5, &options, &m, &err));
+    CHECK_OK(make_found(&m, &alloc, CB_PRESET_AUTOGRAD, &x));
+    cb_str_init(&text, &x.arena);
+    CHECK_OK(cb_grouping_print(&x.grouping, m.joint, &text, &err));
+    CHECK(strncmp(text.at, "cutback.groups 1\nop 0", 21) == 0);
+    for (const char *c = text.at; *c; c++) n_line += *c == '\n', n_value += *c == '(';
+    CHECK(n_line == x.grouping.n_op + 1);
+    CHECK(n_value == x.grouping.begin[x.grouping.n_op]);
+    found_free(&x);
+    model_free(&m);
+}
+
 static const model *swept;
 
 static cb_status sweep(cb_alloc *alloc, void *user) {
@@ -122,6 +197,8 @@ TEST(out_of_memory_anywhere) {
 int main(void) {
     RUN(found_groups_are_lowered_within_the_plan);
     RUN(requests_are_repeatable);
+    RUN(damaged_groupings_are_found);
+    RUN(groups_as_text);
     RUN(out_of_memory_anywhere);
     return check_report();
 }

@@ -139,3 +139,10 @@ def test_the_smallest_by_another_measure_is_no_larger(measure):
 def test_groups_are_true_or_false():
     with pytest.raises(TypeError, match=r"groups='auto' is neither True nor False"):
         evonorm_step(groups="auto")
+
+
+def test_groups_are_a_text():
+    text = evonorm_step(groups=True)[0].executable.text("groups")
+    assert text.startswith("cutback.groups 1\n") and "takes in %" in text and "kernel 0" in text
+    with pytest.raises(NotImplementedError, match="compile with groups"):
+        evonorm_step()[0].executable.text("groups")

@@ -1,0 +1,105 @@
+/* What a grouping promises, checked by counting: nothing of how it was made is used. That a group
+ * with all that it may take in runs as one is checked where it is lowered. */
+#include "grouping.h"
+
+typedef struct checking {
+    const cb_grouping *x;
+    const cb_graph *g;
+    const cb_problem *p; /* op by op */
+    cb_error *err;
+} checking;
+
+static cb_status fail(const checking *c, uint32_t op, const char *what) {
+    return cb_fail(c->err, CB_INTERNAL, "groups: op %u, with %s, %s", op,
+                   c->p->op_name[c->x->member[c->x->begin[op]]], what);
+}
+
+/* Each op of the graph but views stands once, where op_of says. */
+static cb_status check_members(const checking *c) {
+    const cb_grouping *x = c->x;
+    uint32_t n_work = 0;
+    for (uint32_t i = 0; i < c->g->ops.len; i++) {
+        const bool is_view = c->p->op_flags[i] & CB_POP_VIEW;
+        if (is_view != (x->op_of[i] == CB_NONE))
+            return cb_fail(c->err, CB_INTERNAL, "groups: %s is a view or of a group, not both",
+                           c->p->op_name[i]);
+        n_work += !is_view;
+    }
+    if (x->begin[0] != 0 || x->begin[x->n_op] != n_work)
+        return cb_fail(c->err, CB_INTERNAL, "groups: %u members of %u ops", x->begin[x->n_op],
+                       n_work);
+    for (uint32_t op = 0; op < x->n_op; op++) {
+        if (x->begin[op + 1] <= x->begin[op])
+            return cb_fail(c->err, CB_INTERNAL, "groups: op %u has no members", op);
+        for (uint32_t k = x->begin[op]; k < x->begin[op + 1]; k++) {
+            if (x->member[k] >= c->g->ops.len || x->op_of[x->member[k]] != op)
+                return fail(c, op, "has a member of another");
+            if (k > x->begin[op] && x->member[k - 1] >= x->member[k])
+                return fail(c, op, "has members out of order");
+        }
+    }
+    return CB_OK;
+}
+
+/* What several ops have in common, so that a plan may treat them as one. */
+static cb_status check_alike(const checking *c, uint32_t op) {
+    const cb_grouping *x = c->x;
+    const uint32_t first = x->member[x->begin[op]], late = c->g->backward_starts;
+    if (cb_group_size(x, op) == 1) return CB_OK;
+    for (uint32_t k = x->begin[op]; k < x->begin[op + 1]; k++) {
+        const uint32_t i = x->member[k];
+        if (c->p->op_flags[i] & (CB_POP_PLACEHOLDER | CB_POP_ONCE))
+            return fail(c, op, "has a member that is none");
+        if ((i >= late) != (first >= late))
+            return fail(c, op, "crosses the border of the backward");
+        if (c->p->op_region[i] != c->p->op_region[first]) return fail(c, op, "crosses regions");
+    }
+    return CB_OK;
+}
+
+/* What is read from elsewhere is given, and made before. */
+static cb_status check_reads(const checking *c, uint32_t op) {
+    const cb_grouping *x = c->x;
+    for (uint32_t k = x->begin[op]; k < x->begin[op + 1]; k++) {
+        const uint32_t i = x->member[k];
+        for (uint32_t j = 0; j < c->g->ops.at[i].n_in; j++) {
+            const uint32_t value = cb_op_ins(c->g, i)[j], root = x->root[value],
+                           maker = c->g->values.at[root].producer;
+            if (c->g->storages.at[c->g->values.at[value].storage].root != root || maker >= i)
+                return fail(c, op, "reads what no op before it has made");
+            if (x->op_of[maker] == op) continue;
+            if (x->op_of[maker] == CB_NONE || x->op_of[maker] > op)
+                return fail(c, op, "stands before what it reads");
+            if (!x->is_given[root]) return fail(c, op, "reads what its group does not give");
+        }
+    }
+    return CB_OK;
+}
+
+static cb_status check_inlinings(const checking *c) {
+    const cb_grouping *x = c->x;
+    for (uint32_t k = 0; k < x->n_inlining; k++) {
+        const cb_grouped_inlining *at = &x->inlining[k], *before = k > 0 ? at - 1 : NULL;
+        if (at->op >= x->n_op || at->value >= c->g->values.len)
+            return cb_fail(c->err, CB_INTERNAL, "groups: inlining %u is of op %u and value %u", k,
+                           at->op, at->value);
+        if (before && (before->op > at->op || (before->op == at->op && before->value >= at->value)))
+            return fail(c, at->op, "has inlinings out of order");
+        if (x->root[at->value] != at->value || !x->is_given[at->value] ||
+            x->op_of[c->g->values.at[at->value].producer] >= at->op)
+            return fail(c, at->op, "may take in what is not given before");
+        if (x->domain[at->op].count == 0) return fail(c, at->op, "takes in and runs by itself");
+    }
+    return CB_OK;
+}
+
+cb_status cb_grouping_verify(const cb_grouping *x, const cb_graph *joint, const cb_problem *single,
+                             cb_error *err) {
+    const checking c = {.x = x, .g = joint, .p = single, .err = err};
+    CB_TRY(check_members(&c));
+    for (uint32_t op = 0; op < x->n_op; op++) {
+        CB_TRY(check_alike(&c, op));
+        CB_TRY(check_reads(&c, op));
+    }
+    return check_inlinings(&c);
+}
