@@ -385,8 +385,8 @@ static bool wants_recompute(uint8_t wish) {
     return wish == CB_MUST_RECOMPUTE || wish == CB_PREFER_RECOMPUTE;
 }
 
-/* Bytes of traffic that running it again takes: what fuses with who reads it moves nothing more, but
- * a reduction to something small goes through all that it reads. */
+/* Bytes of traffic that running it again takes: what fuses with who reads it moves nothing more, a
+ * reduction to something small goes through all that it reads. */
 static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
     const cb_problem *p = f->p;
     const uint32_t op = cb_unit_op(f, unit);
