@@ -267,7 +267,8 @@ typedef struct cb_progress {
 
 typedef struct cb_step cb_step;
 
-/* Called with the text of each stage: "forward", "joint", "problem", "plan", "split", "program". */
+/* Called with the text of each stage: "forward", "joint", "groups", "problem",
+ * "plan", "split", "program"; those of groups where there are any. */
 typedef void (*cb_dump_fn)(void *user, const char *stage, const char *text);
 
 /* What steps run on: "cpu", "debug", "ref", "null". NULL: past the last one. */
@@ -330,9 +331,9 @@ CB_API void cb_step_group_steps(const cb_step *step, uint32_t *out);
 CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint32_t *out,
                                       uint32_t room);
 
-/* Texts of the compiled step: "joint", "forward", "backward" (graph text), "program", "explain"
- * (text), "problem", "plan", "kernels" (JSON; docs/problem.md has what "kernels" says). Free with
- * cb_text_free. */
+/* Texts of the compiled step: "joint", "forward", "backward" (graph text), "groups", "program",
+ * "explain" (text), "problem", "plan", "kernels" (JSON, see docs/problem.md for the last). Free
+ * with cb_text_free. */
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);
 

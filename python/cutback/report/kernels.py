@@ -12,6 +12,7 @@ from .svg import document, human_bytes, tag, text
 Group = Mapping[str, Any]
 
 WIDTH, MARGIN, ROW, BLOCK, TOP = 960.0, 10.0, 40.0, 26.0, 26.0
+AGAIN = 4.0  # height of the strip under a group that runs operations again
 BLOCKS_A_ROW, MOST_ROWS = 30, 8  # of the picture
 MOST_KINDS = 6  # named in one line
 
@@ -41,6 +42,8 @@ def why(group: Group) -> str:
         return "nothing is left to join"
     if reason == "backend":
         return "this backend runs each op by itself"
+    if reason == "plan":
+        return "is planned so"
     if before == group["ops"][0]["name"] and reason in ALONE:
         return ALONE[reason]
     if reason == "wait":
@@ -154,7 +157,10 @@ def _block(i: int, group: Group, x: float, y: float, width: float) -> str:
     moved = group["read_bytes"] + group["written_bytes"]
     filled = width * min(1.0, moved / max(1, group["apart_bytes"]))
     names = ", ".join(op["name"] for op in group["ops"])
+    again = [op["name"] for op in group["ops"] if op["recomputed"]]
     title = f"group {i}: {names}\n{_traffic(group)}\n{why(group)}"
+    if again:
+        title += f"\nruns again: {', '.join(again)}"
     body = tag("rect", css="area", x=x, y=y, width=max(filled, 0.3), height=BLOCK)
     body += tag("rect", title, css="box", x=x, y=y, width=max(width, 0.3), height=BLOCK)
     label = f"{len(group['ops'])} ops" if fused else group["ops"][0]["kind"]
@@ -162,12 +168,21 @@ def _block(i: int, group: Group, x: float, y: float, width: float) -> str:
         if 6.6 * len(shown) + 8 < width:
             body += text(x + 4, y + BLOCK / 2 + 4, shown)
             break
-    return f'<g class="{"fused" if fused else "single"}">{body}</g>'
+    strip = ""
+    if again:
+        share = width * len(again) / len(group["ops"])
+        strip = tag("rect", css="area", x=x, y=y + BLOCK, width=max(share, 0.3), height=AGAIN)
+        strip = f'<g class="recomputed">{strip}</g>'
+    return f'<g class="{"fused" if fused else "single"}">{body}</g>{strip}'
 
 
 def _legend(y: float) -> list[str]:
     body, x = [], MARGIN
-    for css, label in (("fused", "group of several ops"), ("single", "op by itself")):
+    for css, label in (
+        ("fused", "group of several ops"),
+        ("single", "op by itself"),
+        ("recomputed", "ops that run again"),
+    ):
         square = tag("rect", css="area", x=x, y=y - 9, width=11, height=11)
         body.append(f'<g class="{css}">{square}</g>')
         body.append(text(x + 16, y, label))

@@ -156,7 +156,14 @@ def test_the_page_has_a_block_for_each_group(step, kernels, tmp_path):
         f"group {i}: " + ", ".join(op["name"] for op in group["ops"])
         for i, group in enumerate(kernels["groups"])
     ]
-    kinds = [g.get("class") for g in root.iter(f"{SVG}g")][: len(titles)]
+    again = ["\n".join(title[3:]).removeprefix("runs again: ") for title in titles]
+    assert again == [
+        ", ".join(op["name"] for op in group["ops"] if op["recomputed"])
+        for group in kernels["groups"]
+    ]
+    classes = [g.get("class") for g in root.iter(f"{SVG}g")]
+    assert classes.count("recomputed") == 1 + sum(map(bool, again))  # one is the legend's
+    kinds = [kind for kind in classes if kind != "recomputed"][: len(titles)]
     assert kinds == ["fused" if len(g["ops"]) > 1 else "single" for g in kernels["groups"]]
     for group in root.iter(f"{SVG}g"):
         for box in group.iter(f"{SVG}rect"):
@@ -179,3 +186,14 @@ def test_out_is_for_gradients():
     step = cutback.compile(lambda a: a + a, argnums=None)
     with pytest.raises(ValueError, match="out= is for gradients"):
         step(x, out=x.copy())
+
+
+def test_what_runs_again_is_marked_and_groups_of_a_plan_say_so(model):
+    step = cutback.value_and_grad(model.loss, preset="recompute_all", groups=True)
+    step(model.params(), *model.data())
+    kernels = json.loads(step.executable.text("kernels"))
+    again = [[op["name"] for op in g["ops"] if op["recomputed"]] for g in kernels["groups"]]
+    picture = report.kernels_svg(kernels)
+    assert any(again) and picture.count("runs again: ") == sum(map(bool, again))
+    assert "is planned so" in step.plan.explain(kernels=True)
+    assert "None" not in step.plan.explain(kernels=True)
