@@ -1,7 +1,6 @@
 /* Heapsort: n log n whatever the input, which may be hostile, and no recursion. */
 #include "sort.h"
 
-#include <stdint.h>
 #include <string.h>
 
 static void swap(uint8_t *a, uint8_t *b, size_t size) {
@@ -40,3 +39,10 @@ void cb_sort(void *items, size_t n, size_t size, int (*compare)(const void *a, c
         sift(bytes, 0, n, size, compare);
     }
 }
+
+static int by_id(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+void cb_sort_ids(uint32_t *ids, size_t n) { cb_sort(ids, n, sizeof *ids, by_id); }

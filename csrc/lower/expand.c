@@ -45,11 +45,6 @@ static void mark(expanding *x, uint32_t value) {
     }
 }
 
-static int by_id(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Fills x->run with what a step runs, and says what it takes in. */
 static void find_run(expanding *x, uint32_t step) {
     const cb_problem *p = x->p;
@@ -62,7 +57,7 @@ static void find_run(expanding *x, uint32_t step) {
         if (cb_makes(made, v - p->out_begin[op])) mark(x, x->from[v]);
     for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++)
         if (has_bit(taken, i)) mark(x, x->from[p->inlining[p->inline_begin[op] + i].value]);
-    cb_sort(x->run, x->n_run, sizeof *x->run, by_id);
+    cb_sort_ids(x->run, x->n_run);
 }
 
 static void note_taken(expanding *x, uint32_t step, uint8_t is_taken) {

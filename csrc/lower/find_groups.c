@@ -49,14 +49,6 @@ static uint32_t maker_of(const finding *x, uint32_t value) {
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* The tangent's stand-in reads nothing of the backward and is by itself (grouping.h). */
-static bool is_tangent(const finding *x, uint32_t op) {
-    bool any = false;
-    for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++)
-        any |= x->g->ops.at[maker_of(x, cb_op_ins(x->g, op)[k])].phase == CB_BACKWARD;
-    return x->g->ops.at[op].phase == CB_BACKWARD && !any;
-}
-
 static bool is_source(const finding *x, uint32_t op) {
     return x->g->ops.at[op].n_in == 0 && !(x->p->op_flags[op] & CB_POP_PLACEHOLDER);
 }
@@ -70,7 +62,7 @@ static void mark_ops(finding *x) {
                       g->ops.at[g->values.at[v].producer].name != CB_NONE;
     for (uint32_t i = 0; i < g->ops.len; i++) {
         const bool out = x->p->op_flags[i] & (CB_POP_VIEW | CB_POP_PLACEHOLDER | CB_POP_ONCE);
-        x->fuses[i] = !out && !is_tangent(x, i) && cb_can_join(&x->joining, i);
+        x->fuses[i] = !out && !cb_is_tangent(g, i) && cb_can_join(&x->joining, i);
         x->ran[i] = x->p->op_flags[i] & (CB_POP_VIEW | CB_POP_PLACEHOLDER);
         x->set[i] = CB_NONE;
         x->only[i] = NOBODY;
@@ -169,11 +161,6 @@ static void gather(finding *x, uint32_t first) {
     }
 }
 
-static int by_id(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* How many values of the group others read, or the caller. */
 static uint32_t count_given(const finding *x) {
     const cb_graph *g = x->g;
@@ -262,7 +249,7 @@ static void make_kernel(finding *x, uint32_t first) {
         op[i] = x->joining.step[i];
         x->ran[op[i]] = true;
     }
-    cb_sort(op, x->joining.n, sizeof *op, by_id);
+    cb_sort_ids(op, x->joining.n);
     add_groups(x, op, x->joining.n);
 }
 

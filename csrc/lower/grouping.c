@@ -25,17 +25,19 @@ static uint32_t maker_of(const making *x, uint32_t value) {
     return x->g->values.at[x->out->root[value]].producer;
 }
 
+bool cb_is_tangent(const cb_graph *g, uint32_t op) {
+    bool any = false;
+    for (uint32_t k = 0; k < g->ops.at[op].n_in; k++) {
+        const uint32_t storage = g->values.at[cb_op_ins(g, op)[k]].storage,
+                       root = g->storages.at[storage].root;
+        any |= g->ops.at[g->values.at[root].producer].phase == CB_BACKWARD;
+    }
+    return g->ops.at[op].phase == CB_BACKWARD && !any;
+}
+
 static bool is_view(const making *x, uint32_t op) { return x->p->op_flags[op] & CB_POP_VIEW; }
 
 /* ---- sets ------------------------------------------------------------------------------------ */
-
-/* The op that stands for the tangent: it depends on none, and is of the backward. */
-static bool is_tangent(const making *x, uint32_t op) {
-    bool any = false;
-    for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++)
-        any |= x->g->ops.at[maker_of(x, cb_op_ins(x->g, op)[k])].phase == CB_BACKWARD;
-    return x->g->ops.at[op].phase == CB_BACKWARD && !any;
-}
 
 static cb_status refuse_phases(const making *x, uint32_t a, uint32_t b, uint32_t group) {
     return cb_fail(x->err, CB_INVALID,
@@ -58,7 +60,7 @@ static cb_status check_member(const making *x, uint32_t group, uint32_t at) {
     if (x->set[op] < ask->n_group)
         return cb_fail(x->err, CB_INVALID, "groups: %s is in group %u and again in group %u", name,
                        x->set[op], group);
-    if (is_tangent(x, op))
+    if (cb_is_tangent(x->g, op))
         return cb_fail(x->err, CB_UNSUPPORTED,
                        "groups: %s, in group %u, stands for the tangent, and is an op by itself",
                        name, group);
@@ -292,11 +294,6 @@ static const char *reason_of(cb_group_end end) {
     }
 }
 
-static int by_id(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static cb_group_end join_marked(making *x, uint32_t *op) {
     for (uint32_t i = 0; i < x->n_marked; i++) {
         *op = x->marked[i];
@@ -312,7 +309,7 @@ static cb_group_end try_marked(making *x, uint32_t host, uint32_t *op) {
     const uint32_t set = x->set[x->out->member[x->out->begin[host]]];
     x->joining.start = (cb_domain){0};
     cb_joining_cut(&x->joining, 0);
-    cb_sort(x->marked, x->n_marked, sizeof *x->marked, by_id);
+    cb_sort_ids(x->marked, x->n_marked);
     cb_group_end end = join_marked(x, op);
     while (end == CB_END_DOMAIN && cb_joining_is_narrow(&x->joining, *op)) {
         cb_joining_widen(&x->joining, *op);

@@ -59,6 +59,8 @@ static inline bool cb_is_member_value(const cb_grouping *x, const cb_graph *g, u
     const bool first = g->ops.at[g->values.at[value].producer].out_begin == value;
     return first || x->is_read[value] || x->is_given[value];
 }
+/* Whether it stands for the tangent: of the backward, and reads nothing of it. No group has it. */
+bool cb_is_tangent(const cb_graph *g, uint32_t op);
 /* Marks in `slice` [ops of the graph] with 1 the members of its op that a value is made by; where
  * it is not 0, it stays as it is. */
 void cb_mark_slice(const cb_grouping *x, const cb_graph *g, uint32_t value, uint8_t *slice);
