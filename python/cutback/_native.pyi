@@ -262,6 +262,9 @@ def optimizer_table() -> tuple[
 def optimizer_states(optimizer: str | Expression, row: tuple[float, ...], /) -> tuple[str, ...]:
     """The states that a group with these hyper-parameters has."""
 
+def same_objects(objects: dict[Any, Any] | list[Any], known: list[Any], /) -> bool:
+    """Whether the values of a dict, or the items of a list, are these objects, in this order."""
+
 def op_table() -> tuple[tuple[str, int, int, int, int, str, str, bool], ...]: ...
 def machine() -> dict[str, Any]: ...
 def problem_json(graph: str, /) -> str: ...

@@ -81,8 +81,8 @@ static bool dtype_of(dl_dtype type, cb_dtype *out) {
     static const struct {
         uint8_t code, bits;
         cb_dtype dtype;
-    } rows[] = {{0, 32, CB_I32}, {0, 64, CB_I64}, {1, 8, CB_U8},    {2, 16, CB_F16},
-                {2, 32, CB_F32}, {2, 64, CB_F64}, {4, 16, CB_BF16}, {6, 8, CB_BOOL}};
+    } rows[] = {{2, 32, CB_F32}, {2, 64, CB_F64}, {0, 32, CB_I32},  {0, 64, CB_I64},
+                {1, 8, CB_U8},   {2, 16, CB_F16}, {4, 16, CB_BF16}, {6, 8, CB_BOOL}};
     for (size_t i = 0; type.lanes == 1 && i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].code == type.code && rows[i].bits == type.bits) {
             *out = rows[i].dtype;
@@ -368,48 +368,65 @@ static bool is_dense(const dl_tensor *x) {
     return true;
 }
 
+/* The type of elements; false: none that is stepped. */
+static bool element_of(dl_dtype type, cb_py_tensor *out) {
+    out->is_complex = type.code == 5;
+    out->is_bits = type.code == 0 && type.bits == 16;
+    if (type.code == 2 && type.bits == 32 && type.lanes == 1) { /* nearly always */
+        out->dtype = CB_F32;
+        return true;
+    }
+    if (out->is_complex) type = (dl_dtype){2, type.bits / 2, type.lanes};
+    if (out->is_bits) type = (dl_dtype){4, 16, type.lanes};
+    return dtype_of(type, &out->dtype) && (cb_dtype_is_float(out->dtype) || out->dtype == CB_U8);
+}
+
 const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor *out) {
     const dl_exchange *api = exchange;
-    dl_tensor x = {0};
+    dl_tensor x; /* filled in whole */
     if (api->dltensor_from_object(object, &x) != 0) {
         PyErr_Clear();
         return "has no memory of its own";
     }
-    const bool is_complex = x.dtype.code == 5, is_bits = x.dtype.code == 0 && x.dtype.bits == 16;
-    const dl_dtype part = {2, x.dtype.bits / 2, x.dtype.lanes}, bits = {4, 16, x.dtype.lanes};
     if (x.device.type != 1) return "is not in the processor's memory";
-    if (!dtype_of(is_complex ? part
-                  : is_bits  ? bits
-                             : x.dtype,
-                  &out->dtype) ||
-        (!cb_dtype_is_float(out->dtype) && out->dtype != CB_U8)) {
-        return "is of no floating type that is stepped";
-    }
+    if (!element_of(x.dtype, out)) return "is of no floating type that is stepped";
     if (x.ndim > 64) return "has more than 64 axes";
-    out->n = is_complex ? 2 : 1;
-    for (int32_t i = 0; i < x.ndim; i++) out->n *= x.shape[i];
-    out->is_complex = is_complex;
-    out->is_bits = is_bits;
+    out->n = out->is_complex ? 2 : 1;
     out->data = (char *)x.data + x.byte_offset;
     out->rank = x.ndim;
     out->shape = x.shape;
     out->strides = x.strides;
-    return out->n == 0 || !x.strides || is_dense(&x) ? NULL : "has gaps in its memory";
+    int64_t reached = 1;
+    bool in_rows = true;
+    for (int32_t i = x.ndim - 1; i >= 0; i--) {
+        const int64_t length = x.shape[i];
+        in_rows &= length == 1 || !x.strides || x.strides[i] == reached;
+        reached *= length;
+    }
+    out->n *= reached;
+    return in_rows || out->n == 0 || is_dense(&x) ? NULL : "has gaps in its memory";
+}
+
+/* What is unlike, of two that are. */
+static const char *unlike(const cb_py_tensor *x, const cb_py_tensor *y, const cb_py_tensor *kind) {
+    if (x->dtype != kind->dtype || x->is_complex != y->is_complex || x->is_bits != kind->is_bits)
+        return "has another type than its parameter";
+    if (x->rank != y->rank) return "has another shape than its parameter";
+    for (int32_t i = 0; i < x->rank; i++) {
+        if (x->shape[i] != y->shape[i]) return "has another shape than its parameter";
+    }
+    return "has another layout than its parameter";
 }
 
 bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const cb_py_tensor *kind,
                        const char **why) {
-    *why = "has another type than its parameter";
-    if (x->dtype != kind->dtype || x->is_complex != y->is_complex || x->is_bits != kind->is_bits)
-        return false;
-    *why = "has another shape than its parameter";
-    if (x->rank != y->rank) return false;
-    for (int32_t i = 0; i < x->rank; i++) {
-        if (x->shape[i] != y->shape[i]) return false;
+    bool like = x->dtype == kind->dtype && x->is_complex == y->is_complex &&
+                x->is_bits == kind->is_bits && x->rank == y->rank;
+    for (int32_t i = 0; like && i < x->rank; i++) {
+        const int64_t length = x->shape[i];
+        like =
+            length == y->shape[i] && (x->strides[i] == y->strides[i] || length == 1 || x->n == 0);
     }
-    *why = "has another layout than its parameter";
-    for (int32_t i = 0; x->n && i < x->rank; i++) {
-        if (x->shape[i] != 1 && x->strides[i] != y->strides[i]) return false;
-    }
-    return true;
+    if (!like) *why = unlike(x, y, kind);
+    return like;
 }

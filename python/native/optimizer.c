@@ -157,3 +157,21 @@ PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args) {
     PyMem_Free(hyper);
     return result;
 }
+
+/* same_objects(objects, known) -> whether the values of a dict, or the items of a list, are these,
+ * in this order. What objects think of equality is not asked. */
+PyObject *cb_py_same_objects(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *objects, *known, *item;
+    if (!PyArg_ParseTuple(args, "OO!:same_objects", &objects, &PyList_Type, &known)) return NULL;
+    const bool is_dict = PyDict_Check(objects);
+    if (!is_dict && !PyList_Check(objects)) Py_RETURN_FALSE;
+    const Py_ssize_t n = is_dict ? PyDict_GET_SIZE(objects) : PyList_GET_SIZE(objects);
+    bool same = n == PyList_GET_SIZE(known);
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; same && i < n; i++) {
+        if (!is_dict) item = PyList_GET_ITEM(objects, i);
+        else if (!PyDict_Next(objects, &at, NULL, &item)) item = NULL;
+        same = item == PyList_GET_ITEM(known, i);
+    }
+    return PyBool_FromLong(same);
+}

@@ -166,6 +166,7 @@ void cb_py_optimizer_drop(cb_py_optimizer *optimizer);
 int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what);
 PyObject *cb_py_optimizer_table(PyObject *module, PyObject *none);
 PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args);
+PyObject *cb_py_same_objects(PyObject *module, PyObject *args);
 
 /* ---- table_type.c ---------------------------------------------------------------------------- */
 

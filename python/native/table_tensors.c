@@ -12,6 +12,15 @@
 enum { NUMBER = -2, COUNT = -1, PARAM = 0, GRAD = 1, STATE = 2 };
 enum { NEAR = 8, FAR = 16 }; /* how many rows ahead memory is asked for */
 
+enum { MOST_KINDS = 4 };
+
+/* How objects of a type are asked for their gradient: by a descriptor's own function, which is what
+ * finding the attribute ends with; get NULL: by its name. */
+typedef struct cb_py_getter {
+    getter get;
+    void *closure;
+} cb_py_getter;
+
 typedef struct reading {
     const void *exchange;
     PyObject *kinds;              /* types of tensors that are what they seem */
@@ -21,8 +30,9 @@ typedef struct reading {
     PyObject *const *number_keys; /* [n_number] */
     PyObject *grads;              /* dict: gradients to take in place of a parameter's own */
     PyObject *count_key, *grad_name, *is_neg, *is_conj;
-    PyObject *unfit; /* list of (row, column, why) */
-    PyObject **held; /* tensors that other threads shall not free */
+    cb_py_getter getter[MOST_KINDS]; /* [kinds] */
+    PyObject *unfit;                 /* list of (row, column, why) */
+    PyObject **held;                 /* tensors that other threads shall not free */
     size_t n_held;
     cb_py_tensor *counter; /* [n_rows][1 + n_number] the count, the numbers; data NULL: none */
     cb_py_seen *seen;      /* the table's */
@@ -38,31 +48,48 @@ static int add_unfit(reading *r, uint32_t row, int column, const char *why) {
 
 static void hold(reading *r, PyObject *object) { r->held[r->n_held++] = object; }
 
-static bool is_plain(const reading *r, PyObject *object) {
+/* Which of the kinds an object is of; -1: of none. */
+static Py_ssize_t kind_of(const reading *r, PyObject *object) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->kinds); i++) {
-        if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(r->kinds, i)) return true;
+        if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(r->kinds, i)) return i;
     }
-    return false;
+    return -1;
+}
+
+static bool is_plain(const reading *r, PyObject *object) { return kind_of(r, object) >= 0; }
+
+/* An item of a row's dict. Keys are asked for in the order in which optimizers put them there, as a
+ * rule: `at` is where the one after the latest stands. Borrowed; NULL: there is none, or an
+ * exception is set. */
+static PyObject *item_of(const reading *r, uint32_t i, PyObject *key, Py_ssize_t *at) {
+    PyObject *found, *item;
+    Py_ssize_t next = *at;
+    if (!PyDict_Next(r->states[i], &next, &found, &item) || found != key)
+        return PyDict_GetItemWithError(r->states[i], key);
+    *at = next;
+    return item;
 }
 
 /* ---- memory that will be read ---------------------------------------------------------------- */
 
-static void ask_for(uintptr_t address, int lines) {
-    for (int i = 0; i < lines; i++) __builtin_prefetch((const void *)(address + 64u * (unsigned)i));
+static inline void ask_for(uintptr_t address) { __builtin_prefetch((const void *)address); }
+
+static inline void ask_for_4(uintptr_t address) {
+    for (unsigned i = 0; i < 4; i++) ask_for(address + 64 * i);
 }
 
 static void look_ahead(const cb_py_table *self, const reading *r, uint32_t i) {
     if (i + FAR < self->n_rows) {
-        ask_for((uintptr_t)r->params[i + FAR], 1);
-        ask_for((uintptr_t)r->states[i + FAR], 1);
+        ask_for((uintptr_t)r->params[i + FAR]);
+        ask_for((uintptr_t)r->states[i + FAR]);
     }
     if (i + NEAR >= self->n_rows) return;
-    ask_for((uintptr_t)((PyDictObject *)r->states[i + NEAR])->ma_keys, 3);
+    ask_for_4((uintptr_t)((PyDictObject *)r->states[i + NEAR])->ma_keys);
     const cb_py_seen *seen = r->seen + (size_t)(i + NEAR) * CB_PY_COLUMNS;
     for (uint32_t k = CB_MAX_NUMBERS - self->n_number; k < CB_MAX_NUMBERS + 4 + self->n_state;
          k++) {
-        ask_for(seen[k].object, 1);
-        ask_for(seen[k].shape - 64, 4); /* a shape stands amid its tensor */
+        ask_for(seen[k].object);
+        ask_for_4(seen[k].shape - 64); /* a shape stands amid its tensor */
     }
 }
 
@@ -147,7 +174,10 @@ static PyObject *gradient_of(reading *r, uint32_t i) {
         Py_XDECREF(row);
         if (!grad && PyErr_Occurred()) return NULL;
     }
-    if (!grad) grad = PyObject_GetAttr(r->params[i], r->grad_name);
+    const Py_ssize_t kind = grad ? -1 : kind_of(r, r->params[i]);
+    if (kind >= 0 && r->getter[kind].get)
+        grad = r->getter[kind].get(r->params[i], r->getter[kind].closure);
+    else if (!grad) grad = PyObject_GetAttr(r->params[i], r->grad_name);
     if (!grad) return NULL;
     hold(r, grad);
     return grad == Py_None ? NULL : grad;
@@ -179,8 +209,8 @@ static void set_value(const cb_py_tensor *scalar, double x) {
 /* One number of a row's state, f32 or f64 without axes. NULL: it is not there, or something is
  * wrong with it, which is listed, or an exception is set. */
 static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObject *key,
-                                       cb_py_tensor *out) {
-    PyObject *object = PyDict_GetItemWithError(r->states[i], key);
+                                       Py_ssize_t *at, cb_py_tensor *out) {
+    PyObject *object = item_of(r, i, key, at);
     out->data = NULL;
     if (!object) return NULL;
     const char *why = "is no plain tensor";
@@ -198,8 +228,9 @@ static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObj
 
 /* The number of this step, after the count of steps taken. Where nothing counts, it is not the
  * first one, unless noise asks which one it is. */
-static int read_count(reading *r, uint32_t i, bool is_asked, cb_py_tensor *out, int64_t *t) {
-    const cb_py_tensor *counter = read_scalar(r, i, COUNT, r->count_key, out);
+static int read_count(reading *r, uint32_t i, bool is_asked, Py_ssize_t *at, cb_py_tensor *out,
+                      int64_t *t) {
+    const cb_py_tensor *counter = read_scalar(r, i, COUNT, r->count_key, at, out);
     *t = 2;
     if (!counter && PyErr_Occurred()) return -1;
     if (!counter) return is_asked ? add_unfit(r, i, COUNT, "is missing") : 0;
@@ -209,10 +240,11 @@ static int read_count(reading *r, uint32_t i, bool is_asked, cb_py_tensor *out, 
     return 0;
 }
 
-static int read_numbers(reading *r, uint32_t i, uint32_t n, cb_py_tensor *out, cb_optim_row *row) {
+static int read_numbers(reading *r, uint32_t i, uint32_t n, Py_ssize_t *at, cb_py_tensor *out,
+                        cb_optim_row *row) {
     for (uint32_t k = 0; k < n; k++) {
         const int column = NUMBER - (int)k;
-        const cb_py_tensor *number = read_scalar(r, i, column, r->number_keys[k], &out[k]);
+        const cb_py_tensor *number = read_scalar(r, i, column, r->number_keys[k], at, &out[k]);
         if (PyErr_Occurred()) return -1;
         if (number) row->number[k] = value_of(number);
         else if (add_unfit(r, i, column, "is missing") < 0) return -1;
@@ -221,10 +253,10 @@ static int read_numbers(reading *r, uint32_t i, uint32_t n, cb_py_tensor *out, c
 }
 
 /* One state of a row, or what halves keep. */
-static int read_state(reading *r, uint32_t i, uint32_t s, const cb_py_tensor *param,
+static int read_state(reading *r, uint32_t i, uint32_t s, Py_ssize_t *at, const cb_py_tensor *param,
                       const cb_py_tensor *kind, void **out) {
     cb_py_tensor state = {0};
-    PyObject *object = PyDict_GetItemWithError(r->states[i], r->keys[s]);
+    PyObject *object = item_of(r, i, r->keys[s], at);
     if (!object && PyErr_Occurred()) return -1;
     if (!object || object == Py_None) return add_unfit(r, i, STATE + (int)s, "is missing");
     hold(r, Py_NewRef(object));
@@ -247,18 +279,18 @@ static bool set_form(const cb_py_table *self, uint32_t s, const double *hyper,
 }
 
 static int read_states(const cb_py_table *self, reading *r, uint32_t i, const double *hyper,
-                       const cb_py_tensor *param, cb_optim_row *row) {
+                       Py_ssize_t at, const cb_py_tensor *param, cb_optim_row *row) {
     const cb_py_tensor whole = {.dtype = CB_F32}, bits = {.dtype = CB_BF16, .is_bits = true};
     const uint32_t n_used = cb_optimizer_n_used(self->optimizer, hyper);
     for (uint32_t s = 0; s < n_used; s++) {
         const cb_py_tensor *kind = is_half(param) ? &whole : param;
         cb_py_tensor other = {.n = 0};
         if (self->has_form && !set_form(self, s, hyper, row, &kind, &other)) continue;
-        if (read_state(r, i, s, param, kind, &row->state[s]) < 0) return -1;
+        if (read_state(r, i, s, &at, param, kind, &row->state[s]) < 0) return -1;
     }
     if (!is_half(param) || !cb_py_table_has_rest(self)) return 0;
     const cb_py_tensor *kind = self->half == CB_HALF_MASTER ? &whole : &bits;
-    return read_state(r, i, self->n_state, param, kind, &row->rest);
+    return read_state(r, i, self->n_state, &at, param, kind, &row->rest);
 }
 
 static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group,
@@ -277,9 +309,10 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group,
     if (gradient) {
         if (read_gradient(r, i, gradient, &param, &grad) < 0) return -1;
         const bool is_noisy = is_half(&param) && self->half == CB_HALF_STOCHASTIC;
-        if (read_count(r, i, is_noisy, counter, &row.t) < 0) return -1;
-        if (read_numbers(r, i, self->n_number, counter + 1, &row) < 0) return -1;
-        if (read_states(self, r, i, hyper, &param, &row) < 0) return -1;
+        Py_ssize_t at = 0;
+        if (read_count(r, i, is_noisy, &at, counter, &row.t) < 0) return -1;
+        if (read_numbers(r, i, self->n_number, &at, counter + 1, &row) < 0) return -1;
+        if (read_states(self, r, i, hyper, at, &param, &row) < 0) return -1;
         row.grad = grad.data;
     } else {
         row.n = 0;
@@ -323,12 +356,34 @@ static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, readi
     return 0;
 }
 
+/* How objects of a kind are asked for their gradient. A data descriptor stands above what an object
+ * has under that name itself. */
+static void find_getter(reading *r, Py_ssize_t kind) {
+    PyObject *type = PyTuple_GET_ITEM(r->kinds, kind);
+    PyObject *found = PyObject_GetAttr(type, r->grad_name);
+    if (!found) PyErr_Clear();
+    if (found && PyType_Check(type) &&
+        ((PyTypeObject *)type)->tp_getattro == PyObject_GenericGetAttr &&
+        Py_IS_TYPE(found, &PyGetSetDescr_Type) &&
+        PyType_IsSubtype((PyTypeObject *)type, PyDescr_TYPE(found))) {
+        const PyGetSetDef *def = ((PyGetSetDescrObject *)found)->d_getset;
+        if (def->get && def->set) r->getter[kind] = (cb_py_getter){def->get, def->closure};
+    }
+    Py_XDECREF(found); /* the type keeps it */
+}
+
 /* The names of what is asked of a tensor; -1: an exception is set. */
 static int intern(reading *r) {
+    if (PyTuple_GET_SIZE(r->kinds) > MOST_KINDS) {
+        PyErr_Format(PyExc_ValueError, "at most %d kinds of tensors", MOST_KINDS);
+        return -1;
+    }
     r->grad_name = PyUnicode_InternFromString("grad");
     r->is_neg = PyUnicode_InternFromString("is_neg");
     r->is_conj = PyUnicode_InternFromString("is_conj");
-    return r->grad_name && r->is_neg && r->is_conj ? 0 : -1;
+    if (!r->grad_name || !r->is_neg || !r->is_conj) return -1;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(r->kinds); k++) find_getter(r, k);
+    return 0;
 }
 
 static int check_dicts(const cb_py_table *self, const reading *r) {
@@ -341,7 +396,10 @@ static int check_dicts(const cb_py_table *self, const reading *r) {
 }
 
 static void drop_reading(reading *r) {
-    for (size_t i = 0; i < r->n_held; i++) Py_DECREF(r->held[i]);
+    for (size_t i = 0; i < r->n_held; i++) {
+        if (i + FAR < r->n_held) ask_for((uintptr_t)r->held[i + FAR]);
+        Py_DECREF(r->held[i]);
+    }
     PyMem_Free(r->held);
     PyMem_Free(r->counter);
     Py_XDECREF(r->grad_name);

@@ -3,7 +3,6 @@ tensors, and when PyTorch's own code takes it."""
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
@@ -40,11 +39,6 @@ class Known(NamedTuple):
     states: tuple[dict[str, Any], ...]  # beside the parameters; empty where there is none yet
     group_of: list[int]
     table: _native.OptimizerTable
-
-
-def _same(xs: Any, ys: Sequence[Any]) -> bool:
-    """Whether they are the same objects; tensors are not compared."""
-    return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
 
 
 def _names(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
@@ -292,9 +286,9 @@ class OnePass(torch.optim.Optimizer):
         if (
             known is not None
             and known.native == native
-            and _same(self.state.values(), known.values)
+            and _native.same_objects(self.state, known.values)
             and len(lists) == len(known.lists)
-            and all(map(_same, lists, known.lists))
+            and all(map(_native.same_objects, lists, known.lists))
         ):
             return known
         params = tuple(chain.from_iterable(lists))
