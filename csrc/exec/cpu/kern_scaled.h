@@ -66,6 +66,37 @@ CB_X_SUMS(OF_SCALED_BOTH)
 CB_X_PRODUCTS(OF_SCALED_BOTH)
 CB_X_SUMS(STORE_SCALED_BOTH)
 
+/* Of streams alone (executor/join.h). */
+#define OPEN_SUM_OF                                                             \
+    const char *x = c->p[s->b] + i * SIZE, *y = c->p[s->dst & 0xFF] + i * SIZE; \
+    const VEC first = VM(of)(c->FIELD(s)[s->c & 0xFF]), then = VM(of)(c->FIELD(s)[s->c >> 8]);
+#define OPEN_THIRD const char *z = c->p[s->dst >> 8] + i * SIZE;
+#define AT(u, q) VM(load)(u + q * LANES * SIZE)
+#define SUM_OF_2(q, d) v##d##q = AT(x, q) * first + AT(y, q) * then;
+#define SUM_OF_3(q, d) v##d##q = AT(x, q) * first + AT(y, q) * then * AT(z, q);
+#define SUMS_OF(d)                                                                        \
+    OP(sum_of_2_##d) { BEGIN OPEN_SUM_OF EACH(SUM_OF_2, d) NEXT; }                        \
+    OP(sum_of_3_##d) { BEGIN OPEN_SUM_OF OPEN_THIRD EACH(SUM_OF_3, d) NEXT; }             \
+    OP(store_sum_of_2_##d) {                                                              \
+        BEGIN OPEN_SUM_OF EACH(SUM_OF_2, d) char *to = c->p[s->to] + i * SIZE;            \
+        EACH(STORE_LANES, d) NEXT;                                                        \
+    }                                                                                     \
+    OP(store_sum_of_3_##d) {                                                              \
+        BEGIN OPEN_SUM_OF OPEN_THIRD EACH(SUM_OF_3, d) char *to = c->p[s->to] + i * SIZE; \
+        EACH(STORE_LANES, d) NEXT;                                                        \
+    }
+SUMS_OF(0)
+SUMS_OF(1)
+
+#define SCALED_ROOT_LANES(q, d) v##d##q = VM(sqrt)(v##d##q) * scale + more;
+#define SCALED_ROOT(d)                                            \
+    OP(scaled_root_##d) {                                         \
+        BEGIN SCALE const VEC more = VM(of)(c->FIELD(s)[s->dst]); \
+        EACH(SCALED_ROOT_LANES, d) NEXT;                          \
+    }
+SCALED_ROOT(0)
+SCALED_ROOT(1)
+
 #define SCALED_ROW(d)                                                                   \
     {                                                                                   \
         [CB_X_OTHER] = FN(scaled_##d##_OTHER), [CB_X_STREAM] = FN(scaled_##d##_STREAM), \
@@ -78,10 +109,14 @@ CB_X_SUMS(STORE_SCALED_BOTH)
     [CB_X_##id] = {{PAIRS(OF_SCALED_FN, id, 0)}, {PAIRS(OF_SCALED_FN, id, 1)}},
 #define STORE_SCALED_ROWS(id, expression) \
     [CB_X_##id] = {{STORED_PAIRS(STORE_SCALED_FN, id, 0)}, {STORED_PAIRS(STORE_SCALED_FN, id, 1)}},
-#define SCALED_TABLES                                                       \
-    .scaled = {SCALED_ROW(0), SCALED_ROW(1)},                               \
-    .of_scaled = {CB_X_SUMS(OF_SCALED_ROWS) CB_X_PRODUCTS(OF_SCALED_ROWS)}, \
-    .store_scaled = {CB_X_SUMS(STORE_SCALED_ROWS)},
+#define SCALED_TABLES                                                               \
+    .scaled = {SCALED_ROW(0), SCALED_ROW(1)},                                       \
+    .of_scaled = {CB_X_SUMS(OF_SCALED_ROWS) CB_X_PRODUCTS(OF_SCALED_ROWS)},         \
+    .store_scaled = {CB_X_SUMS(STORE_SCALED_ROWS)},                                 \
+    .sum_of = {{FN(sum_of_2_0), FN(sum_of_2_1)}, {FN(sum_of_3_0), FN(sum_of_3_1)}}, \
+    .store_sum_of = {{FN(store_sum_of_2_0), FN(store_sum_of_2_1)},                  \
+                     {FN(store_sum_of_3_0), FN(store_sum_of_3_1)}},                 \
+    .scaled_root = {FN(scaled_root_0), FN(scaled_root_1)},
 
 #endif
 

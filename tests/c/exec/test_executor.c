@@ -186,6 +186,43 @@ static void check_scaled(const cb_x_table *t) {
     CHECK(n == (IS_WIDE ? 0 : 6 * 2 * 10 + 3 * 2 * 6));
 }
 
+/* Sums of products of streams, which all fields of a record are needed for. */
+static void check_sum_of(const cb_x_table *t, bool third, int d, bool stores) {
+    const REAL *x = array[A], *y = array[B], *z = array[CONDITION], *s = context.FIELD(s);
+    int wrong = 0;
+    put(stores ? t->store_sum_of[third][d] : t->sum_of[third][d], B | (third ? CONDITION << 8 : 0),
+        A, 2 | 1 << 8);
+    record[n_record - 1].to = OUT;
+    if (!stores) put(t->store[CB_X_REAL][d], OUT, 0, 0);
+    put(t->store[CB_X_REAL][d], BOOLS, 0, 0); /* it stays in the register */
+    context.p[BOOLS] = (char *)array[BOOLS];
+    go(t);
+    for (int i = 0; i < N; i++) {
+        const REAL first = x[i] * s[2], product = y[i] * s[1];
+        const REAL want = first + (third ? product * z[i] : product);
+        wrong += !same(array[OUT][i], want) || !same(array[BOOLS][i], want);
+    }
+    CHECK(wrong == 0);
+    context.p[BOOLS] = (char *)truth;
+}
+
+static void check_joined(const cb_x_table *t) {
+    int wrong = 0;
+    context.FIELD(s)[2] = (REAL)0.3;
+    for (int k = 0; k < 8 && !IS_WIDE; k++) check_sum_of(t, k & 1, k >> 1 & 1, k >> 2);
+    for (int d = 0; d < 2 && !IS_WIDE; d++) {
+        put(t->load[d][CB_X_STREAM], 0, A, 0);
+        put(t->scaled_root[d], 1, 0, 2);
+        put(t->store[CB_X_REAL][d], OUT, 0, 0);
+        go(t);
+        for (int i = 0; i < N; i++) {
+            const REAL root = MATH(sqrt)(array[A][i]) * context.FIELD(s)[2];
+            wrong += !same(array[OUT][i], root + context.FIELD(s)[1]);
+        }
+    }
+    CHECK(wrong == 0);
+}
+
 static void check_unary(const cb_x_table *t, int op) {
     for (int d = 0; d < 2; d++) {
         int wrong = 0;
@@ -445,6 +482,7 @@ static void check_table(const cb_x_table *t) {
         check_accumulators(t, true);
         check_memory(t);
         check_scaled(t);
+        check_joined(t);
     }
 }
 

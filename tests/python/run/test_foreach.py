@@ -61,6 +61,19 @@ def functions(p, g, *, lr=0.1):
     return p + lr * z
 
 
+@optim.foreach
+def sums(p, g, m, v, w, *, a=0.9, b=0.3):
+    """Products and sums in every order that makes one record of them, and in some that do not:
+    parts that are read twice, arrays that are overwritten before or after they are read."""
+    part = a * w
+    x = g * a + p * b + (part + b * g)
+    y = (b * m) * g + v * a
+    z = m * a + g * (b * w) + (m * b) * (w * a) * g
+    root = b + a * np.sqrt(abs(v)) + (np.sqrt(w * w) * b + a)
+    kept = np.sqrt(part * part) * a
+    return x / root + part, y, a * m + b * v, z + (kept + b) * kept
+
+
 def drawn(seed, sizes=SIZES):
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(n).astype("f4") for n in sizes]
@@ -86,6 +99,7 @@ def twin(definition, params, states, grads, t, options):
     (cautious, {"nesterov": False}),
     (cautious, {"mode": "other"}),
     (functions, {}),
+    (sums, {}),
 ])  # fmt: skip
 def test_a_formula_has_the_bits_that_it_has_in_numpy(kind, options):
     params, expected = drawn(0), drawn(0)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../kern_int.h"
+#include "join.h"
 
 #define NOWHERE (-1)
 #define VALUE_SLOTS (CB_X_SLOTS - 2) /* the last two hold choices that were packed */
@@ -19,7 +20,7 @@ typedef struct place {
 } place;
 
 typedef struct made { /* what the last record has put into a register */
-    enum { SOMETHING, AN_OPERAND, A_PRODUCT, OF_A_PRODUCT } what;
+    enum { SOMETHING, AN_OPERAND, A_PRODUCT, OF_A_PRODUCT, A_SUM_OF_2, A_SUM_OF_3 } what;
     int reg;
     place x;       /* x; x scale; op(x scale, y) */
     int16_t scale; /* a number */
@@ -34,6 +35,7 @@ typedef struct assembler {
     bool masked;
     int n, at; /* operations of the phase, in order; the one at work */
     int16_t order[CB_X_MICROS];
+    cb_x_joint joint[CB_X_MICROS];
     int16_t in_register[2]; /* value, NOWHERE: free */
     int16_t slot_of[CB_X_VALUES];
     int16_t slot_owner[CB_X_SLOTS];
@@ -49,11 +51,20 @@ static bool runs_in(const cb_micro *micro, int phase) {
     return !micro->is_dead && micro->phase == phase;
 }
 
-static bool reads(const cb_micro *micro, cb_x_kind kind, int16_t id) {
+static bool reads_itself(const cb_micro *micro, cb_x_kind kind, int16_t id) {
     for (int k = 0; k < 3; k++) {
         if (micro->in[k].kind == kind && micro->in[k].id == id) return true;
     }
     return false;
+}
+
+/* Whether operation `at`, or a part of it, reads this. */
+static bool reads(const assembler *a, int16_t at, cb_x_kind kind, int16_t id) {
+    const cb_x_joint *joint = &a->joint[at];
+    bool does = reads_itself(&a->m->micro[at], kind, id);
+    for (int k = 0; k < joint->n_part; k++)
+        does |= reads_itself(&a->m->micro[joint->part[k]], kind, id);
+    return does;
 }
 
 /* What overwrites an array comes after all that reads it. */
@@ -65,7 +76,7 @@ static void defer_stores(assembler *a) {
         const int16_t over = a->m->stream[store->dst].over;
         int last = k;
         for (int j = k + 1; j < a->n; j++) {
-            if (reads(&a->m->micro[a->order[j]], CB_X_IN_STREAM, over)) last = j;
+            if (reads(a, a->order[j], CB_X_IN_STREAM, over)) last = j;
         }
         for (int j = k; j < last; j++) a->order[j] = a->order[j + 1];
         a->order[last] = moved;
@@ -77,7 +88,7 @@ static void order_phase(assembler *a, int phase) {
     const cb_microcode *m = a->m;
     for (int k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
-        if (!runs_in(micro, phase)) continue;
+        if (!runs_in(micro, phase) || a->joint[k].kind == CB_X_PART) continue;
         bool has_maker = micro->in[0].kind == CB_X_VALUE;
         if (is_sink(micro->op) && has_maker) continue;
         a->order[a->n++] = (int16_t)k;
@@ -116,7 +127,7 @@ static int register_of(const assembler *a, cb_x_ref r) {
 /* The next operation after the one at work that reads value v. */
 static int next_use(const assembler *a, int16_t v) {
     for (int k = a->at + 1; k < a->n; k++) {
-        if (reads(&a->m->micro[a->order[k]], CB_X_VALUE, v)) return k;
+        if (reads(a, a->order[k], CB_X_VALUE, v)) return k;
     }
     return INT32_MAX;
 }
@@ -274,13 +285,25 @@ static bool of_scaled(assembler *a, cb_x_op op, int reg, place p) {
     return true;
 }
 
-/* A store of what the last record has made, where that is never one around the caches. */
-static bool store_scaled(assembler *a, int reg, int16_t stream) {
+/* What makes what the last record has made and stores it; NULL: there is none. */
+static cb_x_fn storing(const assembler *a, int reg) {
     const made last = a->last;
-    if (last.what != OF_A_PRODUCT || last.reg != reg || last.op >= CB_X_N_SUMS) return false;
-    if (a->m->stream[stream].over < 0) return false;
-    const cb_x_fn fn = a->table->store_scaled[last.op][reg][last.x.form][last.y.form];
-    if (!fn) return false;
+    const cb_x_table *t = a->table;
+    if (last.reg != reg) return NULL;
+    switch (last.what) {
+        case A_SUM_OF_2:
+        case A_SUM_OF_3: return t->store_sum_of[last.what == A_SUM_OF_3][reg];
+        case OF_A_PRODUCT:
+            return last.op < CB_X_N_SUMS ? t->store_scaled[last.op][reg][last.x.form][last.y.form]
+                                         : NULL;
+        default: return NULL;
+    }
+}
+
+/* A store of what the last record has made, where that is never one around the caches. */
+static bool store_made(assembler *a, int reg, int16_t stream) {
+    const cb_x_fn fn = storing(a, reg);
+    if (!fn || a->m->stream[stream].over < 0) return false;
     a->code->record[a->code->n - 1].fn = fn;
     a->code->record[a->code->n - 1].to = stream;
     a->last.what = SOMETHING;
@@ -369,15 +392,43 @@ static void take_in(assembler *a, const cb_micro *micro) {
         case CB_X_COLUMN: fn = t->column[reg]; break;
         case CB_X_TAKE: fn = t->take[reg]; break;
         default:
-            if (store_scaled(a, reg, micro->dst)) return;
+            if (store_made(a, reg, micro->dst)) return;
             fn = t->store[a->m->stream[micro->dst].format][reg];
     }
     put(a, fn, micro->dst, micro->in[1].id, 0);
     if (micro->op == CB_X_STORE) a->code->store[a->code->n - 1] = (cb_x_store){micro->dst, reg};
 }
 
-static void operation(assembler *a, const cb_micro *micro) {
-    if (is_sink(micro->op)) {
+/* ---- operations with their parts (join.h) ---------------------------------------------------- */
+
+/* Two numbers, or streams, in one field. */
+static int16_t both(int16_t x, int16_t y) { return (int16_t)(x | y << 8); }
+
+static int sum_of(assembler *a, const cb_x_joint *joint) {
+    const bool third = joint->kind == CB_X_SUM_OF_3;
+    const int reg = free_register(a, NOWHERE);
+    put(a, a->table->sum_of[third][reg], third ? both(joint->y, joint->z) : joint->y, joint->x,
+        both(joint->s, joint->t));
+    a->last = (made){.what = third ? A_SUM_OF_3 : A_SUM_OF_2, .reg = reg};
+    return reg;
+}
+
+static int scaled_root(assembler *a, const cb_x_joint *joint) {
+    const int reg = take(a, joint->v, joint->v);
+    put(a, a->table->scaled_root[reg], joint->t, 0, joint->s);
+    return reg;
+}
+
+static void joined(assembler *a, const cb_micro *micro, const cb_x_joint *joint) {
+    const int reg = joint->kind == CB_X_SCALED_ROOT ? scaled_root(a, joint) : sum_of(a, joint);
+    define(a, reg, micro->value);
+}
+
+static void operation(assembler *a, int16_t at) {
+    const cb_micro *micro = &a->m->micro[at];
+    if (a->joint[at].kind > CB_X_PART) {
+        joined(a, micro, &a->joint[at]);
+    } else if (is_sink(micro->op)) {
         take_in(a, micro);
     } else if (micro->op == CB_X_SELECT) {
         choose(a, micro);
@@ -422,10 +473,11 @@ void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x
     a.in_register[0] = a.in_register[1] = NOWHERE;
     memset(a.slot_of, 0xFF, sizeof a.slot_of);
     memset(a.slot_owner, 0xFF, sizeof a.slot_owner);
+    cb_x_join(m, phase, a.joint);
     order_phase(&a, phase);
     if (!masked) prefetches(&a, phase);
     code->n_prefetch = code->n;
-    for (a.at = 0; a.at < a.n; a.at++) operation(&a, &m->micro[a.order[a.at]]);
+    for (a.at = 0; a.at < a.n; a.at++) operation(&a, a.order[a.at]);
     int16_t first, n;
     cb_sums_of(m, phase, CB_X_TOTAL_SUM, &first, &n);
     if (n) put(&a, table->totals, 0, first, n);

@@ -118,6 +118,10 @@ typedef struct cb_x_table {
     cb_x_fn scaled[2][CB_X_FORM_COUNT];
     cb_x_fn of_scaled[CB_X_N_OF_SCALED][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
     cb_x_fn store_scaled[CB_X_N_SUMS][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
+    /* In one (join.h). Of streams, [with a third][register]: dst = x s + y t, where b is x, c is s
+     * and t << 8, dst is y and z << 8; the same to the stream `to` as well. And the register's root
+     * times s[c] and s[dst] more. NULL: all of f64. */
+    cb_x_fn sum_of[2][2], store_sum_of[2][2], scaled_root[2];
     cb_x_fn unary[CB_X_N_UNARY][2]; /* dst = op(dst) */
     cb_x_fn pair[CB_X_N_PAIR][2];   /* dst and the other = op(dst) */
     cb_x_fn select[2][3][3];        /* dst = dst ? b : c, of the forms STREAM, SLOT, SCALAR */

@@ -1,5 +1,11 @@
 /* Each phase becomes the executor's microcode, of one phase there, and its records. An array that
- * is read and written is two streams; the assembler stores to it after everything that reads it. */
+ * is read and written is two streams; the assembler stores to it after everything that reads it.
+ *
+ * The executor has two registers, and makes one record of a product with a number, what it goes
+ * into and where that is stored, if these follow on one another. So values are computed where they
+ * are wanted: of two operands first the one that takes more registers, and of equal ones first the
+ * one that is no such product (Sethi and Ullman, The generation of optimal code for arithmetic
+ * expressions, 1970). AdamW is six records so, with those of join.h, and fourteen as it is written. */
 #include "compile.h"
 
 #include "../executor/phases.h"
@@ -10,7 +16,8 @@ typedef struct building {
     cb_e_phase *phase;
     cb_x_ref ref[CB_E_NODES];  /* CB_X_NONE: not there yet */
     int16_t read[CB_E_ARRAYS]; /* the stream that is read, -1: none */
-    bool is_needed[CB_E_NODES];
+    uint8_t room[CB_E_NODES];  /* registers that a value takes to compute; 0: it is in memory */
+    bool is_visited[CB_E_NODES];
     bool scales; /* gradients */
 } building;
 
@@ -54,21 +61,60 @@ static cb_x_ref ref_of(building *b, uint16_t node) {
     return b->ref[node] = cb_t_value(&b->t, x_ops[n->op], in[0], in[1], in[2]);
 }
 
-static bool is_sum_of(const cb_e_node *n, int level) {
-    return n->is_needed && n->op == CB_E_SUM && n->level == level + 1;
+static bool is_leaf(const cb_e_node *n) {
+    return n->op == CB_E_PARAM || n->op == CB_E_GRAD || n->op == CB_E_STATE;
 }
 
-/* The nodes that phase `level` walks the row for, and what they need. */
-static void mark_phase(building *b, int level) {
-    const cb_expression *x = b->x;
-    const bool is_last = level + 1 == x->n_phase;
-    for (uint32_t k = 0; is_last && k <= x->base.n_state; k++) b->is_needed[x->out[k]] = true;
-    for (int i = x->n_node - 1; i >= 0; i--) {
-        const cb_e_node *n = &x->node[i];
-        if (!is_last && is_sum_of(n, level)) b->is_needed[n->in[0]] = true;
-        for (int k = 0; k < n->n_in && b->is_needed[i] && n->is_vector; k++)
-            b->is_needed[n->in[k]] = true;
+static void measure_room(building *b) {
+    for (int i = 0; i < b->x->n_node; i++) {
+        const cb_e_node *n = &b->x->node[i];
+        int room[3] = {0}; /* of the operands, the largest first */
+        for (int k = 0; k < n->n_in && n->is_vector && !is_leaf(n); k++) {
+            int next = b->room[n->in[k]];
+            for (int j = 0; j <= k; j++) {
+                const int larger = next > room[j] ? next : room[j];
+                next -= larger - room[j];
+                room[j] = larger;
+            }
+        }
+        int most = n->is_vector && !is_leaf(n);
+        for (int k = 0; k < 3; k++) { /* those before it are kept meanwhile */
+            if (room[k] && room[k] + k > most) most = room[k] + k;
+        }
+        b->room[i] = (uint8_t)(most < UINT8_MAX ? most : UINT8_MAX);
     }
+}
+
+/* Whether it is a value times a number, which joins what it goes into. */
+static bool is_scaled(const building *b, uint16_t node) {
+    const cb_e_node *n = &b->x->node[node];
+    return n->op == CB_E_MUL && b->x->node[n->in[0]].is_vector != b->x->node[n->in[1]].is_vector;
+}
+
+/* Whether operand `y` is computed before `x`, which stands before it. */
+static bool goes_first(const building *b, uint16_t y, uint16_t x) {
+    if (b->room[y] != b->room[x]) return b->room[y] > b->room[x];
+    return is_scaled(b, x) && !is_scaled(b, y);
+}
+
+/* A value, after what it needs. */
+static void visit(building *b, uint16_t node) {
+    const cb_e_node *n = &b->x->node[node];
+    uint16_t in[3];
+    if (b->is_visited[node]) return;
+    b->is_visited[node] = true;
+    const int n_in = n->is_vector && !is_leaf(n) ? n->n_in : 0;
+    for (int k = 0; k < n_in; k++) {
+        int at = k;
+        for (; at > 0 && goes_first(b, n->in[k], in[at - 1]); at--) in[at] = in[at - 1];
+        in[at] = n->in[k];
+    }
+    for (int k = 0; k < n_in; k++) visit(b, in[k]);
+    (void)ref_of(b, node);
+}
+
+static bool is_sum_of(const cb_e_node *n, int level) {
+    return n->is_needed && n->op == CB_E_SUM && n->level == level + 1;
 }
 
 static bool is_array(const cb_e_node *n, int array) {
@@ -90,16 +136,15 @@ static void store(building *b, int array, uint16_t node) {
 
 static void build(building *b, int level) {
     const cb_expression *x = b->x;
-    mark_phase(b, level);
-    for (int i = 0; i < x->n_node; i++) {
-        if (b->is_needed[i]) (void)ref_of(b, (uint16_t)i);
-    }
+    measure_room(b);
     if (level + 1 == x->n_phase) {
+        for (uint32_t k = 0; k <= x->base.n_state; k++) visit(b, x->out[k]);
         for (uint32_t k = 0; k <= x->base.n_state; k++)
             store(b, k == 0 ? 0 : 1 + (int)k, x->out[k]);
     } else {
         for (int i = 0; i < x->n_node; i++) {
             if (!is_sum_of(&x->node[i], level)) continue;
+            visit(b, x->node[i].in[0]);
             (void)cb_t_over_row(&b->t, CB_X_ACC, ref_of(b, x->node[i].in[0]));
             if (!b->t.is_full) b->phase->sum[b->phase->n_sum++].node = (uint16_t)i;
         }
