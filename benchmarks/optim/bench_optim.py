@@ -4,14 +4,17 @@ times faster than PyTorch's fused optimizer on a thousand small ones, never slow
     python benchmarks/optim/bench_optim.py [--only NAME ...] [--rounds 5] [--threads 2]
 
 Contestants of a row have the same parameters and gradients in the same memory, and states of their
-own; they take turns, a block of steps each, after a pause in which threads of the one before go to
-sleep. Gradients are new tensors at each step, as after `zero_grad(set_to_none=True)`. `arrays` is
-`cutback.optim`, `8-bit` its AdamW8bit, `drop-in` is `cutback.torch.optim`, the others are
-`torch.optim` with its options.
-Times are milliseconds of a step, the median over rounds of the best of three; `first` is the first
-one, `new lr` the step after a changed learning rate. `GB/s` counts parameters, gradients and states
-once for each time they are read or written; `plain GB/s` is what `p.add_(g, alpha=a)` and one
-`mul_` for each state reach in the same rounds, with as many streams; `of plain` is the share of it.
+own; they take turns, a block of steps each, in one order and then in the other, after a pause in
+which threads of the one before go to sleep. Gradients are new tensors at each step, as after
+`zero_grad(set_to_none=True)`. `arrays` is `cutback.optim`, `8-bit` its AdamW8bit, `drop-in` is
+`cutback.torch.optim`, the others are `torch.optim` with its options, which has no fused Adafactor,
+and no SOAP to compare with.
+Times are milliseconds of a step, the median over rounds of the best of three; ratios are medians
+of those of a round, in which the machine is the same for both; `first` is the first step, `new lr`
+the one after a changed learning rate. `8-bit state` is its bytes by those of f32. `GB/s` counts
+parameters, gradients and states once for each time they are read or written; `plain GB/s` is what
+`p.add_(g, alpha=a)` and one `mul_` for each state reach in the same rounds, with as many streams;
+`of plain` is the share of it.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "AdamW": {"lr": 1e-4},
     "Adam": {"lr": 1e-4},
     "SGD": {"lr": 1e-4, "momentum": 0.9},
+    "Adafactor": {"lr": 1e-4},
 }
 STREAMS = {"AdamW": 7, "Adam": 7, "SGD": 5}  # of the parameters' size
 
@@ -105,8 +109,9 @@ def contestants(
         return step
 
     kinds: dict[str, Any] = {"drop-in": getattr(cutback.torch.optim, name)(params, **options)}
-    kinds["fused"] = getattr(torch.optim, name)(params, fused=True, **options)
-    if tensors > 1:
+    if name in STREAMS:
+        kinds["fused"] = getattr(torch.optim, name)(params, fused=True, **options)
+    if tensors > 1 or name not in STREAMS:
         kinds["foreach"] = getattr(torch.optim, name)(params, foreach=True, **options)
         kinds["for-loop"] = getattr(torch.optim, name)(params, foreach=False, **options)
     made |= {key: (optimizer, torch_step(optimizer)) for key, optimizer in kinds.items()}
@@ -126,6 +131,26 @@ def plain(params: list[torch.nn.Parameter], grads: list[torch.Tensor], n_state: 
     return lambda: timed(run)
 
 
+def turns(steps: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each, round by round."""
+    times: dict[str, list[float]] = {key: [] for key in steps}
+    for turn in range(rounds):
+        for key in reversed(steps) if turn % 2 else steps:
+            time.sleep(PAUSE)
+            steps[key]()
+            times[key].append(min(steps[key]() for _ in range(3)))
+    return times
+
+
+def ratio(times: dict[str, list[float]], above: str, below: str) -> float:
+    """In a round, the median."""
+    return statistics.median(x / y for x, y in zip(times[above], times[below], strict=True))
+
+
+def state_bytes(optimizer: cutback.optim.base.Optimizer) -> int:
+    return sum(x.nbytes for row in optimizer.states.values() for x in row if x is not None)
+
+
 def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
     torch.manual_seed(0)
     shapes = SETS[sizes]()
@@ -136,21 +161,17 @@ def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
     row: dict[str, Any] = {"optimizer": name, "tensors": sizes, "parameters": count}
     first = {key: step() for key, (_, step) in made.items()}
     steps = {key: step for key, (_, step) in made.items()}
-    if count > 1 << 20:
+    if count > 1 << 20 and name in STREAMS:
         steps["plain"] = plain(params, grads, (STREAMS[name] - 3) // 2)
-    times: dict[str, list[float]] = {key: [] for key in steps}
-    for _ in range(rounds):
-        for key, step in steps.items():
-            time.sleep(PAUSE)
-            step()
-            times[key].append(min(step() for _ in range(3)))
-    median = {key: statistics.median(ms) for key, ms in times.items()}
-    row |= {key: median[key] for key in made}
-    row["fused / arrays"] = median["fused"] / median["arrays"]
-    row["fused / drop-in"] = median["fused"] / median["drop-in"]
+    times = turns(steps, rounds)
+    row |= {key: statistics.median(times[key]) for key in made}
+    for theirs in ("fused", "foreach"):
+        if theirs in made:
+            row |= {f"{theirs} / {key}": ratio(times, theirs, key) for key in ("arrays", "drop-in")}
     if "8-bit" in made:
-        row["8-bit / arrays"] = median["8-bit"] / median["arrays"]
-    row |= {f"first {key}": first[key] for key in ("arrays", "drop-in", "fused")}
+        row["8-bit / arrays"] = ratio(times, "8-bit", "arrays")
+        row["8-bit state"] = state_bytes(made["8-bit"][0]) / state_bytes(made["arrays"][0])
+    row |= {f"first {key}": first[key] for key in ("arrays", "drop-in", "fused") if key in made}
     for key in ("arrays", "drop-in"):
         optimizer, step = made[key]
         if key == "arrays":
@@ -159,11 +180,11 @@ def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
             optimizer.param_groups[0]["lr"] *= 0.5
         time.sleep(PAUSE)
         row[f"new lr {key}"] = step()
-    bytes_moved = 4e-6 * STREAMS[name] * count
-    row["arrays GB/s"] = bytes_moved / median["arrays"]
-    if "plain" in median:
-        row["plain GB/s"] = bytes_moved / median["plain"]
-        row["of plain"] = median["plain"] / median["arrays"]
+    if name in STREAMS:
+        row["arrays GB/s"] = 4e-6 * STREAMS[name] * count / row["arrays"]
+    if "plain" in times:
+        row["plain GB/s"] = 4e-6 * STREAMS[name] * count / statistics.median(times["plain"])
+        row["of plain"] = ratio(times, "plain", "arrays")
     return row
 
 

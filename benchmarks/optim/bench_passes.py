@@ -2,10 +2,11 @@
 core, without compiling anything; clipping, moving averages and zeroed gradients in the pass of the
 update take less time than passes of their own; a step of weights in bf16 takes what its bytes take.
 
-    python benchmarks/optim/bench_passes.py [--rounds 7] [--threads 2]
+    python benchmarks/optim/bench_passes.py [--only NAME ...] [--rounds 7] [--threads 2]
 
 Contestants of a row have the same gradients and take turns, a block of steps each, as in
-bench_optim.py. Times are milliseconds, the median over rounds of the best of three. `formula`:
+bench_optim.py. Times are milliseconds, the median over rounds of the best of three, ratios the
+median of those of a round. `formula`:
 AdamW by `cutback.optim.foreach`; `compiled in`: `cutback.optim.AdamW`; `definition to first step`
 begins with the definition of the formula. `one pass`: `cutback.optim.AdamW.step(max_norm=,
 averages=, zero_grads=True)` on arrays, `drop-in` the same of `cutback.torch.optim`, `fused and
@@ -28,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 import torch
-from bench_optim import PAUSE, SETS, timed
+from bench_optim import SETS, Step, ratio, timed, turns
 from common import save
 
 import cutback
@@ -49,14 +50,12 @@ def formula() -> type[Any]:
     return adamw
 
 
-def turns(steps: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {key: [] for key in steps}
-    for _ in range(rounds):
-        for key, step in steps.items():
-            time.sleep(PAUSE)
-            step()
-            times[key].append(min(timed(step) for _ in range(3)))
+def medians(times: Mapping[str, list[float]]) -> dict[str, float]:
     return {key: statistics.median(ms) for key, ms in times.items()}
+
+
+def clocked(step: Callable[[], Any]) -> Step:
+    return lambda: timed(step)
 
 
 def beside_hand_tuned(sizes: str, rounds: int) -> dict[str, Any]:
@@ -70,12 +69,12 @@ def beside_hand_tuned(sizes: str, rounds: int) -> dict[str, Any]:
     first = 1e3 * (time.perf_counter() - begin)
     theirs = cutback.optim.AdamW(lr=1e-4)
     theirs.step(params, grads)
-    ms = turns({"formula": lambda: mine.step(params, grads),
-                "compiled in": lambda: theirs.step(params, grads)}, rounds)  # fmt: skip
+    times = turns({"formula": clocked(lambda: mine.step(params, grads)),
+                   "compiled in": clocked(lambda: theirs.step(params, grads))}, rounds)  # fmt: skip
     mine.lr *= 0.5
     return {
-        "what": "AdamW", "tensors": sizes, **ms,
-        "compiled in / formula": ms["compiled in"] / ms["formula"],
+        "what": "AdamW", "tensors": sizes, **medians(times),
+        "compiled in / formula": ratio(times, "compiled in", "formula"),
         "definition to first step": first, "new lr": timed(lambda: mine.step(params, grads)),
     }  # fmt: skip
 
@@ -99,16 +98,17 @@ def one_pass(sizes: str, rounds: int) -> dict[str, Any]:
             torch._foreach_lerp_(averages, params, 0.001)
         fused.zero_grad(set_to_none=False)
 
-    ms = turns({
-        "one pass": lambda: ours.step(arrays[0], arrays[1], max_norm=1.0, averages=arrays[2],
-                                      zero_grads=True),
-        "drop-in": lambda: drop_in.step(max_norm=1.0, averages=averages, zero_grads=True),
-        "fused and passes": passes,
+    times = turns({
+        "one pass": clocked(lambda: ours.step(arrays[0], arrays[1], max_norm=1.0,
+                                              averages=arrays[2], zero_grads=True)),
+        "drop-in": clocked(lambda: drop_in.step(max_norm=1.0, averages=averages,
+                                                zero_grads=True)),
+        "fused and passes": clocked(passes),
     }, rounds)  # fmt: skip
     return {
-        "what": "AdamW, clipping, averages, zeros", "tensors": sizes, **ms,
-        "passes / one pass": ms["fused and passes"] / ms["one pass"],
-        "passes / drop-in": ms["fused and passes"] / ms["drop-in"],
+        "what": "AdamW, clipping, averages, zeros", "tensors": sizes, **medians(times),
+        "passes / one pass": ratio(times, "fused and passes", "one pass"),
+        "passes / drop-in": ratio(times, "fused and passes", "drop-in"),
     }  # fmt: skip
 
 
@@ -128,15 +128,16 @@ def in_halves(sizes: str, rounds: int) -> dict[str, Any]:
                              for row in (params, grads))  # fmt: skip
         steps[form] = partial(optimizer.step, params, grads)
         steps[form]()
-    ms = turns(steps, rounds)
+    times = turns({form: clocked(step) for form, step in steps.items()}, rounds)
     return {
-        "what": "AdamW, bf16", "tensors": sizes, **ms,
-        **{f"{form} / f32": ms[form] / ms["f32"] for form in forms[1:]},
+        "what": "AdamW, bf16", "tensors": sizes, **medians(times),
+        **{f"{form} / f32": ratio(times, form, "f32") for form in forms[1:]},
     }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", help="sets of tensors, by a part of their names")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -145,10 +146,13 @@ def main() -> None:
     rows = []
     for measure in (beside_hand_tuned, one_pass, in_halves):
         for sizes in CASES:
+            if arguments.only and not any(part in sizes for part in arguments.only):
+                continue
             rows.append(measure(sizes, arguments.rounds))
             print(", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}"
                             for k, v in rows[-1].items()), flush=True)  # fmt: skip
-    save("optim_passes", COMMAND, rows, "torch", "numpy")
+    if not arguments.only:
+        save("optim_passes", COMMAND, rows, "torch", "numpy")
 
 
 if __name__ == "__main__":
