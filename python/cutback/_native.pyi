@@ -240,6 +240,7 @@ class OptimizerTable:
         grads: dict[int, Any] | None,
         group_of: Sequence[int],
         groups: Sequence[tuple[float, ...]],
+        kept: list[tuple[dict[str, Any], dict[str, Any]]],
         /,
     ) -> tuple[list[tuple[int, int, str]], int]:
         """One step of the parameters that have a gradient, by memory: each row's states stand in
@@ -247,7 +248,8 @@ class OptimizerTable:
         something; the count of its steps under ``count_key`` (where there is none, it
         is not the first), the numbers that it keeps under ``number_keys``. ``exchange`` is DLPack's
         capsule, ``kinds`` the types that are read with it, ``grads`` gradients to take in place of
-        ``.grad``.
+        ``.grad``; each second dict of ``kept`` is put into the first one in the same call, if the
+        step is taken.
 
         Returns what does not fit, as (row, column, why), and the number of rows without gradient:
         column -1 is the count, -2 the first number and so on, 0 the parameter, 1 the gradient, from

@@ -29,6 +29,7 @@ typedef struct reading {
     PyObject *const *keys;        /* [n_state + 1] under which the states and the rest stand */
     PyObject *const *number_keys; /* [n_number] */
     PyObject *grads;              /* dict: gradients to take in place of a parameter's own */
+    PyObject *kept;               /* list of (dict, what a step that was taken puts into it) */
     PyObject *count_key, *grad_name, *is_neg, *is_conj;
     cb_py_getter getter[MOST_KINDS]; /* [kinds] */
     PyObject *unfit;                 /* list of (row, column, why) */
@@ -338,6 +339,16 @@ static void count_steps(const cb_py_table *self, const cb_py_optimizer *numbers,
     }
 }
 
+/* States that were begun become the optimizer's in the call that steps them, so that no signal
+ * comes in between. */
+static int keep_begun(PyObject *kept) {
+    for (Py_ssize_t k = 0; k < PyList_GET_SIZE(kept); k++) {
+        PyObject *pair = PyList_GET_ITEM(kept, k);
+        if (PyDict_Update(PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1)) < 0) return -1;
+    }
+    return 0;
+}
+
 static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, reading *r) {
     const uint32_t n_hyper = numbers->n_hyper;
     for (uint32_t i = 0; i < self->n_rows; i++) {
@@ -352,8 +363,9 @@ static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, readi
         cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), &error, NULL);
         return -1;
     }
-    if (!cb_tensor_table_outcome(self->core).skipped) count_steps(self, numbers, r);
-    return 0;
+    if (cb_tensor_table_outcome(self->core).skipped) return 0;
+    count_steps(self, numbers, r);
+    return keep_begun(r->kept);
 }
 
 /* How objects of a kind are asked for their gradient. A data descriptor stands above what an object
@@ -407,15 +419,28 @@ static void drop_reading(reading *r) {
     Py_XDECREF(r->is_conj);
 }
 
+/* Whether `kept` is a list of pairs of dicts. */
+static bool are_pairs(PyObject *kept) {
+    bool are = PyList_Check(kept);
+    for (Py_ssize_t k = 0; are && k < PyList_GET_SIZE(kept); k++) {
+        PyObject *pair = PyList_GET_ITEM(kept, k);
+        are = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 &&
+              PyDict_Check(PyTuple_GET_ITEM(pair, 0)) && PyDict_Check(PyTuple_GET_ITEM(pair, 1));
+    }
+    if (!are) PyErr_SetString(PyExc_TypeError, "what is kept is a list of pairs of dicts");
+    return are;
+}
+
 /* step_tensors(exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of,
- * groups) -> ([(row, column, why)], rows without gradient) */
+ * groups, kept) -> ([(row, column, why)], rows without gradient) */
 PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
     PyObject *exchange, *params, *states, *keys, *number_keys, *group_of, *groups;
     cb_py_optimizer numbers = {0};
     reading r = {0};
-    if (!PyArg_ParseTuple(args, "OO!OOOUOOOO:step_tensors", &exchange, &PyTuple_Type, &r.kinds,
+    if (!PyArg_ParseTuple(args, "OO!OOOUOOOOO:step_tensors", &exchange, &PyTuple_Type, &r.kinds,
                           &params, &states, &keys, &r.count_key, &number_keys, &r.grads, &group_of,
-                          &groups)) {
+                          &groups, &r.kept) ||
+        !are_pairs(r.kept)) {
         return NULL;
     }
     if (r.grads != Py_None && !PyDict_Check(r.grads)) {

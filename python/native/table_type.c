@@ -370,7 +370,7 @@ static PyMethodDef table_methods[] = {
      "that have a gradient; t and missed, arrays of i64, and numbers, of f64, count with it"},
     {"step_tensors", (PyCFunction)cb_py_table_step_tensors, METH_VARARGS,
      "step_tensors(exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of, "
-     "groups, /) -> ([(row, column, why), ...], rows without gradient); see _native.pyi"},
+     "groups, kept, /) -> ([(row, column, why), ...], rows without gradient); see _native.pyi"},
     {"ask", (PyCFunction)cb_py_table_ask, METH_VARARGS,
      "ask(grad_factor, max_norm, average_keep, skips, zeroes, averages, copies, /): what steps do "
      "beside the update from now on; ask(): nothing"},

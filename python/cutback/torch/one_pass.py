@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,8 +22,10 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
 _RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None: None}
 _HALVES = (torch.float16, torch.bfloat16)
+_set_grad_enabled = torch._C._set_grad_enabled  # one call of C; torch.set_grad_enabled is a class
 _SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
 Unfit = tuple[int, int, str]  # row, column, why
+_Kept = tuple[dict[str, Any], dict[str, Any]]  # a state, and what a step that was taken puts into it
 
 
 class NotOursError(Exception):
@@ -57,7 +60,22 @@ def _laid_out_like(p: Tensor, x: Any, dtype: torch.dtype) -> Tensor | None:
         return None
     if x.shape != p.shape or x.dtype not in (dtype, p.dtype):
         return None
-    return torch.empty_like(p, dtype=dtype, memory_format=torch.preserve_format).copy_(x)
+    new = torch.empty_like(p, dtype=dtype, memory_format=torch.preserve_format)
+    return new.copy_(x.detach())
+
+
+def _keeping_grad_mode(function: Callable[[], Any]) -> Any:
+    """Calls it; gradients are recorded after it as they were before, also where it changes that and
+    Ctrl-C comes between any two bytecodes: one that interrupts the first restoring meets the
+    second."""
+    before = torch.is_grad_enabled()
+    try:
+        try:
+            return function()
+        finally:
+            _set_grad_enabled(before)
+    finally:
+        _set_grad_enabled(before)
 
 
 class OnePass(torch.optim.Optimizer):
@@ -189,8 +207,7 @@ class OnePass(torch.optim.Optimizer):
         """
         loss = None
         if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+            loss = _keeping_grad_mode(torch.enable_grad()(closure))
         beside = Beside.of(
             type(self).__name__, grad_scale, max_norm, averages, average_decay, copies, zero_grads
         )
@@ -199,8 +216,7 @@ class OnePass(torch.optim.Optimizer):
             self.outcome = Outcome(None, True)
             return loss
         try:
-            with torch.no_grad():
-                self._step_here(beside, 1.0 if scale is None else float(scale))
+            self._step_here(beside, 1.0 if scale is None else float(scale))
             self.why_torch = None
         except NotOursError as reason:
             if beside.extras.any or self.half is not None:
@@ -215,7 +231,7 @@ class OnePass(torch.optim.Optimizer):
                 torch._foreach_div_(self._gradients(), float(scale))
             given = {key: self.__dict__.pop(key) for key in _SCALER if key in self.__dict__}
             try:  # what is done by now
-                self._step_there(str(reason))
+                _keeping_grad_mode(partial(self._step_there, str(reason)))
             finally:
                 self.__dict__.update(given)
             self.outcome = Outcome(None, False)
@@ -248,28 +264,30 @@ class OnePass(torch.optim.Optimizer):
         numbers = [self._row(group) for group in self.param_groups]
         begun: dict[int, dict[str, Any]] = {}
         grads: dict[int, Tensor] = {}
-        states = known.states
-        for _ in range(2):
-            unfit, waiting = known.table.step_tensors(
-                exchange, _PLAIN, known.params, states, self._all_keys(), "step", self._kept,
-                grads or None, known.group_of, numbers,
-            )  # fmt: skip
-            if not unfit:
-                break
-            states = self._mend(known, unfit, begun, grads)
-        else:
-            if unfit:
-                raise NotOursError(self._why(unfit[0]))
+        states, kept = known.states, list[_Kept]()
+        try:
+            for _ in range(2):
+                unfit, waiting = known.table.step_tensors(
+                    exchange, _PLAIN, known.params, states, self._all_keys(), "step", self._kept,
+                    grads or None, known.group_of, numbers, kept,
+                )  # fmt: skip
+                if not unfit:
+                    break
+                states = self._mend(known, unfit, begun, grads)
+                kept = [(self.state[known.params[row]], self._lasting(x)) for row, x in begun.items()]
+            else:
+                if unfit:
+                    raise NotOursError(self._why(unfit[0]))
+        finally:
+            self._forget_empty(known, begun)
         self.outcome = outcome(known.table)
         if beside.extras.zero_grads:
             for row in grads:  # a copy was stepped
                 grad = known.params[row].grad
                 if grad is not None:
-                    grad.zero_()
+                    grad.detach().zero_()
         if self.outcome.skipped:
             return
-        for row, state in begun.items():
-            self._keep(known.params[row], state)
         self._count_versions(known.params, waiting)
         torch.autograd.graph.increment_version(beside.written())
 
@@ -334,9 +352,16 @@ class OnePass(torch.optim.Optimizer):
                 states[row][key] = new
         return tuple(states)
 
-    def _keep(self, p: Tensor, state: dict[str, Any]) -> None:
-        """Makes a state that was begun part of the optimizer's."""
-        self.state[p] = state
+    def _lasting(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What becomes part of the optimizer's state of one that was begun."""
+        return state
+
+    def _forget_empty(self, known: Known, begun: Iterable[int]) -> None:
+        """Drops what was made for states that were begun and not stepped."""
+        for row in begun:
+            p = known.params[row]
+            if p in self.state and not self.state[p]:
+                del self.state[p]
 
     def _why(self, unfit: Unfit) -> str:
         row, column, why = unfit
@@ -352,7 +377,7 @@ class OnePass(torch.optim.Optimizer):
                 f"cutback.torch.optim.{type(self).__name__}: {reason}; PyTorch's own code steps "
                 "this optimizer",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         self.why_torch = reason
         step: Any = self._torch.step

@@ -196,9 +196,9 @@ class SGD(OnePass, torch.optim.SGD):
             begun.setdefault("step", torch.ones(()))
         return self._rest(p) | begun
 
-    def _keep(self, p: Tensor, state: dict[str, Any]) -> None:
+    def _lasting(self, state: dict[str, Any]) -> dict[str, Any]:
         keys = [*self._all_keys(), *(["step"] if self.half == "stochastic" else [])]
-        self.state[p] |= {key: state[key] for key in keys if key in state}
+        return {key: state[key] for key in keys if key in state}
 
 
 class Muon(OnePass, torch.optim.Muon):
