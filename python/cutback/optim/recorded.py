@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from .. import _native
 from .base import Optimizer
@@ -13,6 +16,31 @@ from .numbers import Row, number
 from .recording import RecordingError, record
 
 Fixed = tuple[tuple[str, Any], ...]
+Maker = Callable[[Any], type[Any]]
+_known: dict[Maker, WeakValueDictionary[Any, type[Any]]] = {}  # what was made of what, by whom
+
+
+def made_of(maker: Maker, source: Any, made: type[Any]) -> None:
+    """Remembers a class, so that pickles and copies find it."""
+    _known.setdefault(maker, WeakValueDictionary())[source] = made
+
+
+def _again(maker: Maker, source: Any) -> Any:
+    made = _known.get(maker, {}).get(source) or maker(source)
+    return object.__new__(made)
+
+
+def reduced(optimizer: Any, protocol: int, maker: Maker, sources: Sequence[Any]) -> Any:
+    """How an optimizer is pickled whose class was made of one of ``sources``: by the name under
+    which its module knows the class, or what it was made of. A local name is no name."""
+    kind = type(optimizer)
+    try:
+        found = attrgetter(kind.__qualname__)(sys.modules[kind.__module__])
+    except (AttributeError, KeyError):
+        found = kind
+    if any(found is source for source in sources):
+        return _again, (maker, found), optimizer.__getstate__()
+    return object.__reduce_ex__(optimizer, protocol)
 
 
 class Recorded(Optimizer):
@@ -42,6 +70,9 @@ class Recorded(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: x for key, x in super().__getstate__().items() if key != "native"}
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return reduced(self, int(protocol), foreach, (type(self).definition,))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -151,6 +182,7 @@ def foreach(formula: Callable[..., Any]) -> type[Recorded]:
         },
     )
     made.expression(tuple((key, defaults[key]) for key in made._fixed_options()))
+    made_of(foreach, formula, made)
     return made
 
 

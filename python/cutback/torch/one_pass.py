@@ -25,7 +25,9 @@ _HALVES = (torch.float16, torch.bfloat16)
 _set_grad_enabled = torch._C._set_grad_enabled  # one call of C; torch.set_grad_enabled is a class
 _SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
 Unfit = tuple[int, int, str]  # row, column, why
-_Kept = tuple[dict[str, Any], dict[str, Any]]  # a state, and what a step that was taken puts into it
+_Kept = tuple[
+    dict[str, Any], dict[str, Any]
+]  # a state, and what a step that was taken puts into it
 
 
 class NotOursError(Exception):
@@ -274,7 +276,9 @@ class OnePass(torch.optim.Optimizer):
                 if not unfit:
                     break
                 states = self._mend(known, unfit, begun, grads)
-                kept = [(self.state[known.params[row]], self._lasting(x)) for row, x in begun.items()]
+                kept = [
+                    (self.state[known.params[row]], self._lasting(x)) for row, x in begun.items()
+                ]
             else:
                 if unfit:
                     raise NotOursError(self._why(unfit[0]))

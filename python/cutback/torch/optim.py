@@ -20,7 +20,7 @@ from .. import _native
 from .. import optim as arrays
 from ..optim.factored import adafactor_row
 from ..optim.matrices import match_rms
-from ..optim.recorded import Recorded
+from ..optim.recorded import Recorded, made_of, reduced
 from .alone import Alone, OfArrays
 from .one_pass import Counting, Known, NotOursError, OnePass
 
@@ -310,6 +310,9 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
             first = kind(**options)  # which checks them
             super().__init__(params, {key: getattr(first, key) for key in kind._options})
 
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return reduced(self, int(protocol), foreach, (kind, kind.definition))
+
         def _native_name(self) -> _native.Expression:
             fixed = [[(key, group[key]) for key in kind._fixed_options()]
                      for group in self.param_groups]  # fmt: skip
@@ -334,4 +337,5 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
 
     Made.__name__, Made.__qualname__ = kind.__name__, kind.__qualname__
     Made.__doc__, Made.__module__ = kind.__doc__, kind.__module__
+    made_of(foreach, formula, Made)
     return Made

@@ -223,10 +223,17 @@ def test_a_step_on_arrays_is_the_step_of_a_compiled_one(make_params, make_optimi
     assert all(np.array_equal(kept[key], other[key]) for key in kept)
 
 
+def formula(p, g, m, *, lr=0.1):
+    return p - lr * (m + g), 0.5 * m + g
+
+
+made = optim.foreach(formula)  # pickled by the formula's name
+KINDS = [kind for kind in map(optim.__dict__.get, optim.__all__) if isinstance(kind, type)
+         and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer]  # fmt: skip
+
+
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-@pytest.mark.parametrize(
-    "kind", [optim.AdamW, optim.NAdam, optim.AdamW8bit, optim.SOAP, optim.Muon, optim.LAMB]
-)
+@pytest.mark.parametrize("kind", [*KINDS, made])
 def test_copies_and_pickles_go_on_by_themselves(again, kind):
     rng = np.random.default_rng(5)
     params, optimizer = [rng.standard_normal((6, 4), np.float32)], kind(lr=0.01)
