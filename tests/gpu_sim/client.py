@@ -67,6 +67,7 @@ class Driver:
             Driver._opened.sim_set(b"quiet", ctypes.c_long(1))
             Driver._opened.sim_entry.restype = ctypes.c_char_p
             Driver._opened.sim_allocated.restype = ctypes.c_size_t
+            Driver._opened.sim_leave_out.restype = ctypes.c_ulong
         self.library = Driver._opened
         self.call("cuInit", 0)
         context = ctypes.c_void_p()
@@ -115,6 +116,11 @@ class Driver:
     def skip(self, entry: str, nth: int = 1) -> None:
         """The n-th call from now answers that all went well, and does nothing."""
         assert self.library.sim_skip(entry.encode(), nth) == 0, entry
+
+    def leave_out(self, kernel: str = "", line: int = 0) -> int:
+        """Nobody meets, waits or fences in that line of a kernel's PTX; none: everybody does. How
+        often that of the call before was left out."""
+        return int(self.library.sim_leave_out(kernel.encode(), ctypes.c_uint(line)))
 
     def is_due(self, entry: str) -> bool:
         """Whether what was ordered last for the entry has not happened yet."""

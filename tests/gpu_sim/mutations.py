@@ -1,61 +1,44 @@
-"""PTX with one thing left out: a barrier, fence, wait, warp synchronisation or shuffle by itself.
-
-What gives a result (a shuffle, a barrier that reduces) gives the thread's own operand instead."""
+"""What orders threads, line by line: each barrier, fence, wait, warp synchronisation and shuffle of
+PTX. The stand-in leaves one out by itself (``Driver.leave_out``), so that nothing is compiled again:
+what gives a result (a shuffle, a barrier that reduces) gives the thread's own operand instead."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 # What orders threads. Commits are left: without them a wait waits for more than it asks for.
 ORDERING = re.compile(
     r"\s*(bar\.sync|barrier\.sync|bar\.warp\.sync|membar\.gl|fence\.[\w.]*gpu|cp\.async\.wait_\w+)\b"
 )
 EXCHANGE = re.compile(
-    r"\s*(?P<predicate>@!?%\w+\s+)?"
-    r"(?P<what>shfl\.sync\.\w+\.b32|(?:bar|barrier)\.(?:cta\.)?red\.(?:or|and)\.pred)\s+"
-    r"(?P<to>%\w+)(?:\|%\w+)?,\s*(?P<operands>[^;]+);"
+    r"\s*(?:@!?%\w+\s+)?"
+    r"(shfl\.sync\.\w+\.b32|(?:bar|barrier)\.(?:cta\.)?red\.(?:or|and)\.pred)\s"
 )
 
 
-def _left_out(line: str) -> tuple[str, str] | None:
-    """What the line has, and the line without it."""
-    if found := ORDERING.match(line):
-        return found[1], ""
-    if found := EXCHANGE.match(line):
-        operands = [operand.strip() for operand in found["operands"].split(",")]
-        is_shuffle = found["what"].startswith("shfl")
-        own, type_ = (operands[0], "b32") if is_shuffle else (operands[-1], "pred")
-        return found["what"], f"{found['predicate'] or ''}mov.{type_} {found['to']}, {own};"
-    return None
+class Deletion(NamedTuple):
+    """``what`` is "kernel instruction number"; ``line`` counts from 1."""
+
+    what: str
+    kernel: str
+    line: int
 
 
-def kernel_of(lines: list[str], at: int) -> str:
-    """The entry that a line stands in."""
-    for line in reversed(lines[: at + 1]):
-        found = re.search(r"\.entry\s+(\w+)", line)
-        if found:
-            return found[1]
-    raise ValueError(at)
-
-
-def deletions(
-    text: str, kernels: tuple[str, ...], instead: str | None = None
-) -> Iterator[tuple[str, str]]:
-    """What was deleted, as "kernel instruction number", and the rest of the text. ``instead``: an
-    instruction in its place."""
-    lines = text.splitlines()
+def deletions(text: str, kernels: tuple[str, ...]) -> Iterator[Deletion]:
+    """All that these kernels have."""
+    kernel = ""
     met: Counter[str] = Counter()
-    for i, line in enumerate(lines):
-        found = _left_out(line)
-        if found and kernel_of(lines, i) in kernels:
-            what = f"{kernel_of(lines, i)} {found[0]}"
+    for number, line in enumerate(text.splitlines(), 1):
+        if entry := re.search(r"\.entry\s+(\w+)", line):
+            kernel = entry[1]
+        found = ORDERING.match(line) or EXCHANGE.match(line)
+        if found and kernel in kernels:
+            what = f"{kernel} {found[1]}"
             met[what] += 1
-            yield (
-                f"{what} {met[what]}",
-                "\n".join([*lines[:i], instead or found[1], *lines[i + 1 :]]) + "\n",
-            )
+            yield Deletion(f"{what} {met[what]}", kernel, number)
 
 
 def is_among_few(what: str) -> bool:

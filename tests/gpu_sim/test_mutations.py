@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import cases
@@ -10,9 +12,9 @@ from cases import CASES
 from client import CudaError, Driver
 
 MUTANTS = {
-    what: (name, text)
+    deletion.what: (name, deletion)
     for name, case in CASES.items()
-    for what, text in mutations.deletions(cases.ptx(case.file), case.kernels)
+    for deletion in mutations.deletions(cases.ptx(case.file), case.kernels)
 }
 SHUFFLES = [what for what in MUTANTS if "shfl" in what]
 
@@ -26,15 +28,22 @@ HARMLESS = {
 }
 
 
-def found(driver: Driver, name: str, text: str, seed: int) -> str:
-    """What is reported of a case with another text; nothing, if it runs as if it were right."""
+def run(driver: Driver, mutant: str, seed: int) -> tuple[Any, str]:
+    """What a case gives without one thing, and what is reported: nothing, if it runs as if it were
+    right."""
+    name, deletion = MUTANTS[mutant]
+    got, reports = None, ""
     with driver.watching(seed):
+        driver.leave_out(deletion.kernel, deletion.line)
         try:
-            CASES[name].run(driver, text)
+            got = CASES[name].run(driver, cases.ptx(CASES[name].file))
             driver.wait()
         except CudaError as error:
-            return error.reports
-    return ""
+            reports = error.reports
+        finally:
+            driver.recover()
+            assert driver.leave_out() > 0, "nobody came there"
+    return got, reports
 
 
 def test_there_are_mutants() -> None:
@@ -46,9 +55,8 @@ def test_there_are_mutants() -> None:
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m not in (*HARMLESS, *SHUFFLES)])
 def test_deleted(driver: Driver, mutant: str) -> None:
     """Found in the order of the program, backward, and in a random one."""
-    name, text = MUTANTS[mutant]
     for seed in (0, 1, 5):
-        report = found(driver, name, text, seed)
+        _, report = run(driver, mutant, seed)
         assert "race" in report or "unwritten" in report, (mutant, seed)
 
 
@@ -61,19 +69,16 @@ def test_deleted(driver: Driver, mutant: str) -> None:
 )
 def test_shuffles_left_out(driver: Driver, mutant: str) -> None:
     """Each lane keeps its own: the results are others, or the lanes go apart."""
-    name, text = MUTANTS[mutant]
-    try:
-        with driver.watching(0):
-            got = CASES[name].run(driver, text)
-    except CudaError:
+    got, report = run(driver, mutant, 0)
+    if report:
         return
-    expected = CASES[name].run(driver, cases.ptx(CASES[name].file))
+    case = CASES[MUTANTS[mutant][0]]
+    expected = case.run(driver, cases.ptx(case.file))
     assert any(got[key].tobytes() != expected[key].tobytes() for key in expected), mutant
 
 
 @pytest.mark.parametrize("mutant", HARMLESS)
 def test_deleted_without_harm(driver: Driver, mutant: str) -> None:
     """The list above holds nothing that is found after all."""
-    name, text = MUTANTS[mutant]
     for seed in (0, 1, 5):
-        assert found(driver, name, text, seed) == ""
+        assert run(driver, mutant, seed)[1] == ""

@@ -145,8 +145,14 @@ static void on_out_of_fuel(sim_thread *t, uint32_t site) {
     }
 }
 
-static void on_fence(sim_thread *t) {
-    if (t->is_watched) sim_races_fence(of(t));
+bool sim_is_left_out(uint32_t site) {
+    if (sim_now.left_out == 0 || (site & 0xffff) != sim_now.left_out) return false;
+    sim_device.left_out.times++;
+    return true;
+}
+
+static void on_fence(sim_thread *t, uint32_t site) {
+    if (t->is_watched && !sim_is_left_out(site)) sim_races_fence(of(t));
 }
 
 /* Barriers of the block */
@@ -188,6 +194,7 @@ static void complete_barrier(uint32_t number) {
 static uint32_t on_barrier(sim_thread *t, uint32_t site, uint32_t number, uint32_t threads,
                            sim_barrier_kind kind, bool predicate) {
     sim_fiber *f = of(t);
+    if (sim_is_left_out(site)) return predicate;
     number %= N_BARRIERS;
     run.barrier[number].arrived++;
     run.barrier[number].expected = threads;
@@ -217,6 +224,7 @@ static void arrive(sim_fiber *f, uint32_t site, const sim_copy *copy) {
 static void on_copy_wait(sim_thread *t, uint32_t site, int keep) {
     sim_fiber *f = of(t);
     int left = 0;
+    if (site && sim_is_left_out(site)) return;
     for (int i = 0; i < f->n_copies; i++) {
         const sim_copy copy = f->copies[i];
         const int behind = (int)(t->copy_group - copy.group); /* groups begun since */
@@ -373,6 +381,8 @@ sim_fault sim_run_grid(const sim_launch *launch) {
         run.stacks = stacks;
     }
     sim_now = (sim_running){.launch = launch};
+    if (strcmp(sim_device.left_out.kernel, kernel->name) == 0)
+        sim_now.left_out = sim_device.left_out.line;
     sim_now.n_threads = launch->block[0] * launch->block[1] * launch->block[2];
     sim_now.n_blocks = launch->grid[0] * launch->grid[1] * launch->grid[2];
     run.burnt = 0;

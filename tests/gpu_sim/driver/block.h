@@ -52,6 +52,7 @@ typedef struct sim_running {
     uint32_t n_blocks;
     uint32_t arrived[SIM_WARP],
         gone[SIM_WARP]; /* lanes of each warp: in an operation; ended or absent */
+    uint32_t left_out;  /* the line in which nobody meets; 0: there is none */
     sim_fault fault;
 } sim_running;
 extern sim_running sim_now;
@@ -60,6 +61,7 @@ extern sim_running sim_now;
 void sim_where(const sim_fiber *f, uint32_t site, char *text, size_t n);
 void sim_fail_block(sim_fault fault); /* ends the grid; does not return */
 void sim_wait(sim_fiber *f);          /* others run until f is READY and has its turn */
+bool sim_is_left_out(uint32_t site);  /* and counts that it was */
 void sim_wake(sim_fiber *f);          /* makes it READY, and puts it behind those who are */
 /* warp.c: completes the operation that f waits in, if all of its lanes are there; `running`: the
  * lane that need not be woken. */

@@ -42,6 +42,7 @@ int sim_set(const char *name, long value) {
     else if (strcmp(name, "quiet") == 0) sim_device.is_quiet = value != 0;
     else if (strcmp(name, "approximate") == 0) sim_device.approximate = (unsigned)value;
     else if (strcmp(name, "failed") == 0) sim_device.failed = (sim_result)value;
+    else if (strcmp(name, "machine_code") == 0) sim_device.takes_machine_code = value != 0;
     else if (strcmp(name, "fuel") == 0) sim_device.fuel = (uint64_t)value;
     else found = -1;
     pthread_mutex_unlock(&sim_device.lock);
@@ -54,6 +55,17 @@ void sim_seed(unsigned seed) {
     sim_device.seed = seed;
     sim_restart_random();
     pthread_mutex_unlock(&sim_device.lock);
+}
+
+unsigned long sim_leave_out(const char *kernel, unsigned line) {
+    pthread_mutex_lock(&sim_device.lock);
+    sim_wait_for_all();
+    const unsigned long times = sim_device.left_out.times;
+    snprintf(sim_device.left_out.kernel, sizeof sim_device.left_out.kernel, "%s", kernel);
+    sim_device.left_out.line = line;
+    sim_device.left_out.times = 0;
+    pthread_mutex_unlock(&sim_device.lock);
+    return times;
 }
 
 void sim_recover(void) {

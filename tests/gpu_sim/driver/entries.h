@@ -24,6 +24,12 @@ typedef struct sim_state_of_device {
     int watches_races, may_read_unwritten, is_quiet;
     unsigned approximate; /* seed of errors of approximate operations; 0: none */
     uint64_t fuel;        /* jumps backward in a launch before it counts as endless */
+    bool takes_machine_code;
+    struct {
+        char kernel[128];
+        uint32_t line; /* of the PTX; 0: nothing is left out */
+        uint64_t times;
+    } left_out;
 } sim_state_of_device;
 extern sim_state_of_device sim_device;
 extern _Thread_local CUcontext sim_current_context;

@@ -7,8 +7,8 @@
 #define SIM_EXPORT __attribute__((visibility("default")))
 
 /* Before cuInit: devices, capability, driver. At any time: memory, addresses, races, unwritten,
- * quiet, approximate, fuel, failed (the code of a lost context). 0, or -1: there is no such
- * setting. */
+ * quiet, approximate, fuel, failed (the code of a lost context), machine_code (a cubin loads, and
+ * its kernels are found; launching them is an error). 0, or -1: there is no such setting. */
 SIM_EXPORT int sim_set(const char *name, long value);
 /* Waits for all work, and starts another order of operations, blocks and threads: 0 in the order of
  * the program, 1 as late as possible and backward, others at random. */
@@ -20,6 +20,10 @@ SIM_EXPORT int sim_fail(const char *entry, int nth, int code);
 SIM_EXPORT int sim_skip(const char *entry, int nth);
 /* Whether what was ordered last for the entry has not happened yet. */
 SIM_EXPORT int sim_is_due(const char *entry);
+/* From now on threads do not meet, wait or fence in this line of a kernel's PTX: a barrier, fence,
+ * wait for copies, or warp operation, which gives the thread its own value. Line 0 ends that. How
+ * often the one before was left out. */
+SIM_EXPORT unsigned long sim_leave_out(const char *kernel, unsigned line);
 /* Takes what was reported since the last call: a line for each fault. The length, which may exceed
  * n. */
 SIM_EXPORT size_t sim_reports(char *text, size_t n);

@@ -15,8 +15,8 @@ enum { DEFAULT_SHARED = 49152, MOST_SHARED = 232448, ATTRIBUTE_DYNAMIC = 8 };
 
 typedef struct function {
     struct module *module;
-    const sim_kernel *kernel;
-    int most_dynamic; /* bytes of shared memory that a launch may ask for */
+    const sim_kernel *kernel; /* NULL: machine code */
+    int most_dynamic;         /* bytes of shared memory that a launch may ask for */
 } function;
 
 typedef struct module {
@@ -30,8 +30,13 @@ typedef struct module {
 
 /* Loading */
 
+static bool is_machine_code(const char *image) {
+    return memcmp(image, "\177ELF", 4) == 0 || memcmp(image, "\x50\xed\x55\xba", 4) == 0;
+}
+
 static sim_result check_image(const char *image) {
-    if (memcmp(image, "\177ELF", 4) == 0 || memcmp(image, "\x50\xed\x55\xba", 4) == 0) {
+    if (is_machine_code(image)) {
+        if (sim_device.takes_machine_code) return 0;
         sim_report("the image is a cubin or fatbin; the stand-in runs PTX");
         return SIM_ERROR_NO_BINARY_FOR_GPU;
     }
@@ -67,6 +72,16 @@ static sim_result place_globals(module *m) {
     return 0;
 }
 
+/* Machine code has one function for whatever it is asked for, which cannot be launched. */
+static sim_result make_unknown(module *m) {
+    m->functions = calloc(1, sizeof *m->functions);
+    function *f = m->functions ? sim_handle_new(SIM_FUNCTION, sizeof *f) : NULL;
+    if (!f) return SIM_ERROR_OUT_OF_MEMORY;
+    *f = (function){.module = m};
+    m->functions[0] = f;
+    return 0;
+}
+
 static sim_result make_functions(module *m) {
     for (size_t i = 0; i < m->n_kernels; i++) {
         function *f = m->functions[i] = sim_handle_new(SIM_FUNCTION, sizeof *f);
@@ -77,7 +92,8 @@ static sim_result make_functions(module *m) {
 }
 
 static void unload(module *m) {
-    for (size_t i = 0; m->functions && i < m->n_kernels; i++)
+    const size_t n_functions = m->library ? m->n_kernels : 1;
+    for (size_t i = 0; m->functions && i < n_functions; i++)
         if (m->functions[i]) sim_handle_end(m->functions[i]);
     for (size_t i = 0; m->addresses && i < m->n_globals; i++)
         if (m->addresses[i]) (void)sim_memory_close(m->addresses[i]);
@@ -96,8 +112,9 @@ static sim_result load(void **out, const char *image) {
     if (result) return result;
     module *m = sim_handle_new(SIM_MODULE, sizeof *m);
     if (!m) return SIM_ERROR_OUT_OF_MEMORY;
-    result = sim_compile(image, &m->library);
-    if (!result) {
+    if (is_machine_code(image)) {
+        result = make_unknown(m);
+    } else if ((result = sim_compile(image, &m->library)) == 0) {
         m->kernels = dlsym(m->library, "sim_kernels");
         m->globals = dlsym(m->library, "sim_globals");
         while (m->kernels[m->n_kernels].name) m->n_kernels++;
@@ -106,7 +123,7 @@ static sim_result load(void **out, const char *image) {
         m->functions = calloc(m->n_kernels + 1, sizeof *m->functions);
         result = m->addresses && m->functions ? place_globals(m) : SIM_ERROR_OUT_OF_MEMORY;
     }
-    if (!result) result = make_functions(m);
+    if (!result && m->library) result = make_functions(m);
     if (result) {
         unload(m);
         return result;
@@ -119,6 +136,7 @@ static sim_result find_function(void **out, const void *handle, const char *name
     const module *m = sim_handle(handle, SIM_MODULE);
     if (!m) return SIM_ERROR_INVALID_HANDLE;
     if (!out || !name) return SIM_ERROR_INVALID_VALUE;
+    if (!m->library) return *out = m->functions[0], 0;
     for (size_t i = 0; i < m->n_kernels; i++)
         if (strcmp(m->kernels[i].name, name) == 0) return *out = m->functions[i], 0;
     return SIM_ERROR_NOT_FOUND;
@@ -181,8 +199,15 @@ CUresult sim_cuKernelGetFunction(CUfunction *out, CUkernel kernel) {
 
 /* Functions */
 
-CUresult sim_cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle) {
+static const function *runnable(CUfunction handle) {
     const function *f = sim_handle(handle, SIM_FUNCTION);
+    if (!f || f->kernel) return f;
+    sim_report("a function of a cubin or fatbin; the stand-in runs PTX");
+    return NULL;
+}
+
+CUresult sim_cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle) {
+    const function *f = runnable(handle);
     if (!f) return SIM_ERROR_INVALID_HANDLE;
     if (!value) return SIM_ERROR_INVALID_VALUE;
     const int most = f->kernel->max_threads ? (int)f->kernel->max_threads : SIM_MAX_THREADS;
@@ -203,7 +228,7 @@ CUresult sim_cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfu
 
 CUresult sim_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
     function *f = sim_handle(handle, SIM_FUNCTION);
-    if (!f) return SIM_ERROR_INVALID_HANDLE;
+    if (!runnable(handle)) return SIM_ERROR_INVALID_HANDLE;
     if ((int)attribute == 9) return 0; /* how much of the cache is shared memory: a wish */
     if ((int)attribute != ATTRIBUTE_DYNAMIC || value < 0) return SIM_ERROR_INVALID_VALUE;
     if (value > MOST_SHARED - (int)f->kernel->shared_bytes) return SIM_ERROR_INVALID_VALUE;
@@ -213,7 +238,7 @@ CUresult sim_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribut
 
 CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle,
                                                          int threads, size_t shared) {
-    const function *f = sim_handle(handle, SIM_FUNCTION);
+    const function *f = runnable(handle);
     if (!f) return SIM_ERROR_INVALID_HANDLE;
     if (!blocks || threads < 1 || threads > SIM_MAX_THREADS) return SIM_ERROR_INVALID_VALUE;
     const size_t bytes =
@@ -261,7 +286,7 @@ static bool take_params(const sim_kernel *kernel, char *to, void **params, void 
 
 static sim_result launch(CUfunction handle, const uint32_t g[3], const uint32_t b[3],
                          uint32_t shared, CUstream stream_handle, void **params, void **extra) {
-    const function *f = sim_handle(handle, SIM_FUNCTION);
+    const function *f = runnable(handle);
     sim_stream *stream = sim_stream_of(stream_handle);
     if (!f || !sim_is_current(stream)) return SIM_ERROR_INVALID_HANDLE;
     if (!shape_is_right(f, g, b, shared)) return SIM_ERROR_INVALID_VALUE;

@@ -181,6 +181,7 @@ static void meet(sim_fiber *f, uint32_t site, sim_warp_op op, uint32_t mask) {
 
 static uint32_t on_warp(sim_thread *t, uint32_t site, sim_warp_op op, uint32_t mask, uint32_t value,
                         uint32_t b, uint32_t c, bool *predicate) {
+    if (sim_is_left_out(site)) return value;
     sim_fiber *f = (sim_fiber *)t;
     f->value = value;
     f->b = b;

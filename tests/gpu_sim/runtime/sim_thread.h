@@ -86,7 +86,7 @@ typedef struct sim_thread sim_thread;
 typedef struct sim_hooks {
     void (*fault)(sim_thread *t, uint32_t site, sim_fault kind, uint64_t address, uint32_t bytes);
     void (*access)(sim_thread *t, uint32_t site, uint64_t address, uint32_t bytes, int access);
-    void (*fence)(sim_thread *t);
+    void (*fence)(sim_thread *t, uint32_t site);
     void (*out_of_fuel)(sim_thread *t, uint32_t site);
     uint32_t (*warp)(sim_thread *t, uint32_t site, sim_warp_op op, uint32_t mask, uint32_t value,
                      uint32_t b, uint32_t c, bool *predicate);

@@ -52,7 +52,7 @@ def _access(w: Writer, ins: Instruction) -> str:
         begin = f"uint64_t a_ = {w.address(place, space)}; {check} char *m_ = sim_host(a_);"
     plain = type_ if type_[0] in "us" else f"b{bits}"  # loads of s8 extend the sign
     if is_store:
-        fence = "t->hooks->fence(t); " if "release" in ins.parts else ""
+        fence = f"t->hooks->fence(t, {ins.site}); " if "release" in ins.parts else ""
         moves = (
             f"sim_store{bits}(m_ + {i * bits // 8}, {w.value(register, plain)});"
             for i, register in enumerate(registers)
@@ -109,7 +109,7 @@ def _atomic(w: Writer, ins: Instruction) -> str:
     old, new = f"({c_type})sim_load{bits}(m_)", "n_"
     if type_ in ("f32", "f64"):
         old, new = f"sim_{type_}(sim_load{bits}(m_))", f"sim_bits{bits}(n_)"
-    fence = "t->hooks->fence(t); " if {"release", "acq_rel"} & set(ins.parts) else ""
+    fence = f"t->hooks->fence(t, {ins.site}); " if {"release", "acq_rel"} & set(ins.parts) else ""
     flags = "SIM_READ | SIM_WRITE | SIM_STRONG"
     return (
         f"{{ {sources}{fence}uint64_t a_ = {w.address(operands[1], space)}; "

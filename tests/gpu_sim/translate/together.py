@@ -97,7 +97,7 @@ def _fence(w: Writer, ins: Instruction) -> str:
     if not re.fullmatch(r"membar\.(cta|gl|sys)|fence(\.sc|\.acq_rel)?\.(cta|gpu|sys)", ins.opcode):
         raise _unknown(ins)
     w.forms.add(ins.opcode)
-    return ";" if ins.parts[-1] == "cta" else "t->hooks->fence(t);"
+    return ";" if ins.parts[-1] == "cta" else f"t->hooks->fence(t, {ins.site});"
 
 
 _MATRIX = re.compile(
