@@ -65,6 +65,7 @@ int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writ
     c->param[c->n_param] = param;
     c->type[c->n_param] = type;
     c->writes[c->n_param] = writes;
+    c->looked_at[c->n_param] = 0;
     return c->n_param++;
 }
 
@@ -112,6 +113,11 @@ bool cb_cu_is_even(const cb_cu_code *c, int param, uint64_t bytes) {
     return (p->place == CB_CU_ARENA || p->place == CB_CU_EXTRA) && p->offset % bytes == 0;
 }
 
+const char *cb_cu_looked_at(cb_cu_code *c, int param, uint64_t bytes) {
+    if (c->looked_at[param] < bytes) c->looked_at[param] = (uint8_t)bytes;
+    return "all_even";
+}
+
 uint64_t cb_cu_extra(cb_cu_code *c, uint64_t bytes) {
     const uint64_t at = c->extra_bytes;
     c->extra_bytes += (bytes + GRAIN - 1) / GRAIN * GRAIN;
@@ -131,6 +137,16 @@ static void add_signature(const cb_cu_code *c, cb_str *out) {
     }
 }
 
+static void add_looks(const cb_cu_code *c, cb_str *out) {
+    const char *begin = "const bool all_even = ";
+    for (int k = 0; k < c->n_param; k++) {
+        if (c->looked_at[k] == 0) continue;
+        cb_str_addf(out, "%sis_even(p%d, %d)", begin, k, c->looked_at[k]);
+        begin = " && ";
+    }
+    if (begin[0] == ' ') cb_str_addf(out, ";\n");
+}
+
 /* The kernel that has this text; there is a new one where none has. */
 static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
     cb_str *s = &c->source;
@@ -141,6 +157,7 @@ static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
     cb_str_addf(s, "(");
     add_signature(c, s);
     cb_str_addf(s, ") {\n");
+    add_looks(c, s);
     cb_str_add(s, c->body.at ? c->body.at : "", c->body.len);
     cb_str_addf(s, "}\n/* %u */\n\n", threads);
     if (s->failed) return 0;

@@ -73,7 +73,7 @@ typedef struct cb_cu_code {
     uint32_t group;     /* that is being written */
     uint32_t
         first_instr; /* number of the program's first instruction, where it is part of another */
-    int capability;     /* of the device */
+    int capability;  /* of the device */
     const cb_cu_blaslt *blaslt;
     void *products;   /* handle of cuBLASLt; NULL: every product is a kernel */
     cb_status status; /* of calls for products; not CB_OK: `error` */
@@ -84,6 +84,7 @@ typedef struct cb_cu_code {
     cb_cu_param param[CB_CU_PARAMS];
     const char *type[CB_CU_PARAMS];
     bool writes[CB_CU_PARAMS];
+    uint8_t looked_at[CB_CU_PARAMS]; /* the kernel looks whether it lies at a multiple of this */
     int n_param;
 } cb_cu_code;
 
@@ -113,6 +114,9 @@ const char *cb_cu_type(cb_dtype dtype); /* of an element in memory */
 /* Whether element 0 of a parameter is known to be aligned to so many bytes: if not, it is looked at
  * when the kernel runs. */
 bool cb_cu_is_even(const cb_cu_code *c, int param, uint64_t bytes);
+/* The name of what is true where this parameter does, and all others that the kernel asks for: one
+ * question, so that there are two ways through a kernel and not one for each of its arrays. */
+const char *cb_cu_looked_at(cb_cu_code *c, int param, uint64_t bytes);
 int64_t cb_cu_div_up(int64_t a, int64_t b);
 /* `I name = ` the offset of element number `at` of a tensor of these axes, in row-major order.
  * Divides by numbers that are known: multiplications, once they are compiled. */

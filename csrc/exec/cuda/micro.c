@@ -197,13 +197,13 @@ static bool is_even_walk(const cb_walk *w, int vector) {
 }
 
 /* "true", or what has to be looked at when the kernel runs. */
-static text even_text(const cb_cu_micro *x, int param, int size) {
+static text even_text(cb_cu_micro *x, int param, int size) {
     text t;
     const int all = size * x->vector, bytes = all < 16 ? all : 16;
     const bool never = x->vector == 1 || (x->m->columns % x->vector && x->m->rows > 1);
     if (never || cb_cu_is_even(x->code, param, (uint64_t)bytes))
         snprintf(t.at, sizeof t.at, "%s", never ? "false" : "true");
-    else snprintf(t.at, sizeof t.at, "is_even(p%d, %d)", param, bytes);
+    else snprintf(t.at, sizeof t.at, "%s", cb_cu_looked_at(x->code, param, (uint64_t)bytes));
     return t;
 }
 

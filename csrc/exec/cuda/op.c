@@ -73,7 +73,8 @@ void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char
 }
 
 /* One block: indices are few beside what they move. The first one that is wrong is the same in
- * every run. */
+ * every run. Where nothing is ignored, 0 stands for it: it is never wrong, but where nothing is
+ * right. */
 void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64_t *ignore) {
     cb_cu_code *c = x->code;
     const int64_t n = cb_numel(&cb_cu_in(x, k)->shape);
@@ -84,15 +85,17 @@ void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64
               count = cb_cu_count(c, n), most = cb_cu_count(c, limit),
               number = cb_cu_count(c, x->at + 1);
     cb_cu_add(c, "__shared__ uint64_t wrong[%d];\nuint64_t first = ~(uint64_t)0;\n", CB_CU_THREADS);
-    cb_cu_add(c, "for (I i = threadIdx.x; i < (I)p%d; i += %d) {\n", count, CB_CU_THREADS);
-    cb_cu_add(c, "const int64_t at = p%d[i];\n", p);
-    cb_cu_add(c, "const bool is_wrong = at < 0 || at >= (int64_t)p%d;\n", most);
-    cb_cu_add(c, "if (is_wrong%s", ignore ? "" : " && i < first) first = i;\n}\n");
-    if (ignore) cb_cu_add(c, " && at != %lldll && i < first) first = i;\n}\n", (long long)*ignore);
-    cb_cu_add(c, "wrong[threadIdx.x] = first;\n__syncthreads();\nif (threadIdx.x) return;\n");
-    cb_cu_add(c, "for (int i = 1; i < %d; i++) if (wrong[i] < first) first = wrong[i];\n",
+    cb_cu_add(c, "#pragma unroll 1\nfor (I i = threadIdx.x; i < (I)p%d; i += %d) {\n", count,
               CB_CU_THREADS);
-    cb_cu_add(c, "if (first != ~(uint64_t)0 && p%d->instr == 0) {\n", f);
+    cb_cu_add(c, "const int64_t at = p%d[i];\n", p);
+    cb_cu_add(c, "const bool is_wrong = at < 0 || at >= (int64_t)p%d;\nif (is_wrong", most);
+    if (limit > 0 || ignore)
+        cb_cu_add(c, " && at != (int64_t)p%d", cb_cu_count(c, ignore ? *ignore : 0));
+    cb_cu_add(c, " && i < first) first = i;\n}\nwrong[threadIdx.x] = first;\n");
+    cb_cu_add(c, "#pragma unroll 1\nfor (unsigned n = %d; n > 0; n /= 2) {\n", CB_CU_THREADS / 2);
+    cb_cu_add(c, "__syncthreads();\nif (threadIdx.x < n && wrong[threadIdx.x + n] < first) "
+                 "wrong[threadIdx.x] = first = wrong[threadIdx.x + n];\n}\n");
+    cb_cu_add(c, "if (threadIdx.x == 0 && first != ~(uint64_t)0 && p%d->instr == 0) {\n", f);
     cb_cu_add(c, "p%d->index = p%d[first];\np%d->instr = (uint32_t)p%d;\n}\n", f, p, f, number);
     cb_cu_end(c, (cb_cu_grid){1, 1, 1}, CB_CU_THREADS);
 }

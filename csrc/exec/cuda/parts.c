@@ -8,7 +8,7 @@
 
 #include "text.h"
 
-enum { KERNELS_AT_LEAST = 6 }; /* in a source, where there are several */
+enum { KERNELS_AT_LEAST = 10 }; /* in a source, where there are several */
 
 typedef struct job {
     const cb_cu_gpu *d;

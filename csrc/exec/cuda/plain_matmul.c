@@ -11,22 +11,23 @@ enum { TILE = 64, SLICE = 16, THREADS = 256 };
 enum { TENSOR_CORES = 80 }; /* the first capability with mma.sync for f16 and bf16, and cp.async */
 
 /* Where matrix `batch` of an operand begins. Products that differ in sizes alone are one kernel, as
- * nothing in it is worth more when it is known. */
+ * nothing in it is worth more when it is known: so there are two axes of batches in all but few. */
 static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
     cb_walk w = cb_walk_start(1);
     for (int32_t k = 0; k < o->shape.rank - 2; k++) cb_walk_add(&w, o->shape.dim[k], &o->stride[k]);
     cb_cu_add(x->code, "I %s = 0;\n{ I rest = batch;\n", name);
-    for (int k = w.rank - 1; k >= 0; k--) {
-        const int step = cb_cu_count(x->code, w.stride[0][k]);
+    for (int k = (w.rank > 2 ? w.rank : 2) - 1; k >= 0; k--) {
+        const bool is_there = k < w.rank;
+        const int step = cb_cu_count(x->code, is_there ? w.stride[0][k] : 0);
         if (k == 0) {
             cb_cu_add(x->code, "%s += rest * (I)p%d;\n", name, step);
             continue;
         }
-        const int dim = cb_cu_count(x->code, w.dim[k]);
+        const int dim = cb_cu_count(x->code, is_there ? w.dim[k] : 1);
         cb_cu_add(x->code, "%s += rest %% (I)p%d * (I)p%d; rest /= (I)p%d;\n", name, dim, step,
                   dim);
     }
-    cb_cu_add(x->code, "(void)rest;\n}\n");
+    cb_cu_add(x->code, "}\n");
 }
 
 /* `I name = ` a distance between neighbours: what is 1 for many is known when it is compiled. */
@@ -35,47 +36,44 @@ static void add_step(const cb_cu_op *x, const char *name, int64_t step) {
     else cb_cu_add(x->code, "const I %s = (I)p%d;\n", name, cb_cu_count(x->code, step));
 }
 
-/* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory.
- * Neighbouring threads read neighbouring elements, along whichever axis these lie. */
+/* One side of the product: `xs` hold what a thread reads of a slice, which neighbouring threads
+ * read along whichever axis its elements are neighbours. That is found out when it runs, so that
+ * transposed matrices need no kernels of their own. */
+static void add_fetched(const cb_cu_op *x, char name, int64_t outer, int64_t inner) {
+    cb_cu_code *c = x->code;
+    const int by_outer = cb_cu_count(c, outer), by_inner = cb_cu_count(c, inner);
+    cb_cu_add(c, "const I %c_outer = (I)p%d, %c_inner = (I)p%d;\n", name, by_outer, name, by_inner);
+    cb_cu_add(c, "const bool %c_along = %c_inner == 1;\n", name, name);
+    cb_cu_add(c, "const I %c_o = %c_along ? threadIdx.x / %d : threadIdx.x %% %d;\n", name, name,
+              SLICE, TILE);
+    cb_cu_add(c, "const I %c_k = %c_along ? threadIdx.x %% %d : threadIdx.x / %d;\n", name, name,
+              SLICE, TILE);
+    cb_cu_add(c, "const I %c_o_step = %c_along ? %d : 0, %c_k_step = %c_along ? 0 : %d;\n", name,
+              name, THREADS / SLICE, name, name, THREADS / TILE);
+    cb_cu_add(c, "T %cs[4];\n", name);
+}
+
+/* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory. */
 static void add_fetch(const cb_cu_op *x, const cb_cu_shapes *p) {
     cb_cu_code *c = x->code;
-    const bool x_by_row = p->column[0] == 1, y_by_row = p->column[1] == 1;
-    add_step(x, "x_down", p->row[0]);
-    add_step(x, "x_across", p->column[0]);
-    add_step(x, "y_down", p->row[1]);
-    add_step(x, "y_across", p->column[1]);
-    cb_cu_add(c, "T xs[4], ys[4];\n");
+    add_fetched(x, 'x', p->row[0], p->column[0]);
+    add_fetched(x, 'y', p->column[1], p->row[1]);
     cb_cu_add(c,
-              "const auto fetch = [&](I slice) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n");
-    cb_cu_add(c, "const I at = threadIdx.x + j * %d;\n", THREADS);
+              "const auto fetch = [&](I slice) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n"
+              "const I xo = first_row + x_o + j * x_o_step, xk = slice + x_k + j * x_k_step;\n"
+              "const I yo = first_column + y_o + j * y_o_step, yk = slice + y_k + j * y_k_step;\n");
     cb_cu_add(c,
-              x_by_row ? "const I xr = at / %d, xk = at %% %d;\n"
-                       : "const I xk = at / %d, xr = at %% %d;\n",
-              x_by_row ? SLICE : TILE, x_by_row ? SLICE : TILE);
-    cb_cu_add(c,
-              y_by_row ? "const I yk = at / %d, yc = at %% %d;\n"
-                       : "const I yc = at / %d, yk = at %% %d;\n",
-              y_by_row ? TILE : SLICE, y_by_row ? TILE : SLICE);
-    cb_cu_add(c,
-              "xs[j] = first_row + xr < N && slice + xk < K ? (T)widen(p%d[x_at + (first_row + xr) "
-              "* x_down + (slice + xk) * x_across]) : (T)0;\n",
+              "xs[j] = xo < N && xk < K ? (T)widen(p%d[x_at + xo * x_outer + xk * x_inner]) : "
+              "(T)0;\n",
               p->in[0]);
-    cb_cu_add(
-        c,
-        "ys[j] = slice + yk < K && first_column + yc < M ? (T)widen(p%d[y_at + (slice + yk) * "
-        "y_down + (first_column + yc) * y_across]) : (T)0;\n}\n};\n",
-        p->in[1]);
-    cb_cu_add(
-        c, "const auto put = [&](int buffer) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n");
-    cb_cu_add(c, "const I at = threadIdx.x + j * %d;\n", THREADS);
     cb_cu_add(c,
-              x_by_row ? "x_tile[buffer][at %% %d][at / %d] = xs[j];\n"
-                       : "x_tile[buffer][at / %d][at %% %d] = xs[j];\n",
-              x_by_row ? SLICE : TILE, x_by_row ? SLICE : TILE);
+              "ys[j] = yo < M && yk < K ? (T)widen(p%d[y_at + yo * y_outer + yk * y_inner]) : "
+              "(T)0;\n}\n};\n",
+              p->in[1]);
     cb_cu_add(c,
-              y_by_row ? "y_tile[buffer][at / %d][at %% %d] = ys[j];\n}\n};\n"
-                       : "y_tile[buffer][at %% %d][at / %d] = ys[j];\n}\n};\n",
-              y_by_row ? TILE : SLICE, y_by_row ? TILE : SLICE);
+              "const auto put = [&](int buffer) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n"
+              "x_tile[buffer][x_k + j * x_k_step][x_o + j * x_o_step] = xs[j];\n"
+              "y_tile[buffer][y_k + j * y_k_step][y_o + j * y_o_step] = ys[j];\n}\n};\n");
 }
 
 /* While a slice is fetched, the one before is multiplied. */

@@ -287,7 +287,7 @@ inline unsigned half_warp() { return 0xFFFFu << (threadIdx.x & 16); }
 
 /* Lane i and lane i + 32, then i and i + 16, ...: all 16 threads get the sum. */
 inline float fold(float (&a)[4]) {
-#pragma unroll
+#pragma unroll 1
     for (int d = 8; d > 0; d /= 2) {
 #pragma unroll
         for (int j = 0; j < 4; j++) a[j] += __shfl_xor_sync(half_warp(), a[j], d);
@@ -295,7 +295,7 @@ inline float fold(float (&a)[4]) {
     return (a[0] + a[2]) + (a[1] + a[3]);
 }
 inline int fold_largest(int key) {
-#pragma unroll
+#pragma unroll 1
     for (int d = 8; d > 0; d /= 2) key = max(key, __shfl_xor_sync(half_warp(), key, d));
     return key;
 }
@@ -345,6 +345,7 @@ struct counter {
 
 inline float pairs_of(const float *leaf, int n) {
     counter all = {};
+#pragma unroll 1
     for (int i = 0; i < n; i++) all.push(leaf[i]);
     return all.sum();
 }

@@ -219,7 +219,8 @@ static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
                   leaves = cb_cu_count(c, cb_cu_div_up(count, CB_X_LEAF));
         cb_cu_add(c, "float s%d;\n{ counter leaves = {};\n", m->total[k].number);
         cb_cu_add(c,
-                  "for (uint64_t i = threadIdx.x * p%d; i < (threadIdx.x + 1) * p%d && i < p%d; "
+                  "#pragma unroll 1\nfor (uint64_t i = threadIdx.x * p%d; i < (threadIdx.x + 1) * "
+                  "p%d && i < p%d; "
                   "i++) leaves.push(p%d[i]);\n",
                   each, each, leaves, p);
         if (has_parts) {
