@@ -1,4 +1,5 @@
-# Files as text in a C source: cb_cu_headers of csrc/exec/cuda/text.h. A header of C's is what stands for it on a device.
+# Files as text in a C source: cb_cu_headers of csrc/exec/cuda/text.h. A header of C's is what stands for it on a device;
+# an optimizer finds its factors under its name.
 #
 #     cmake -DROOT=<csrc> -DOUT=<file> -P text.cmake
 set(files
@@ -13,6 +14,22 @@ set(files
   device_types.cuh=exec/cuda/device_types.cuh
   ../../optim/formula_factors.h=optim/formula_factors.h
   ../../optim/formulas_impl.h=optim/formulas_impl.h
+  adam_factors.h=optim/algorithms/adam_factors.h
+  adadelta_factors.h=optim/algorithms/adadelta_factors.h
+  adagrad_factors.h=optim/algorithms/adagrad_factors.h
+  adamax_factors.h=optim/algorithms/adamax_factors.h
+  ademamix_factors.h=optim/algorithms/ademamix_factors.h
+  adopt_factors.h=optim/algorithms/adopt_factors.h
+  asgd_factors.h=optim/algorithms/asgd_factors.h
+  lion_factors.h=optim/algorithms/lion_factors.h
+  nadam_factors.h=optim/algorithms/nadam_factors.h
+  radam_factors.h=optim/algorithms/radam_factors.h
+  rmsprop_factors.h=optim/algorithms/rmsprop_factors.h
+  rprop_factors.h=optim/algorithms/rprop_factors.h
+  schedule_free_factors.h=optim/algorithms/schedule_free_factors.h
+  sgd_factors.h=optim/algorithms/sgd_factors.h
+  adamw_factors.h=optim/algorithms/adam_factors.h
+  rmsprop_centered_factors.h=optim/algorithms/rmsprop_factors.h
   stdint.h=exec/cuda/device_types.cuh
   math.h=exec/cuda/device_types.cuh
   string.h=exec/cuda/device_types.cuh)

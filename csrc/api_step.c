@@ -368,6 +368,7 @@ cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err)
     CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));
     CB_TRY(check_ranges(step->ranges, n, err));
+    if (step->backend->ready) CB_TRY(step->backend->ready(step->state, u->optimizer, err));
     const bool is_staged = u->on_host && !step->backend->is_host;
     return is_staged ? fill_rows(step, u, err) : CB_OK; /* which takes the memory for copies */
 }
@@ -420,4 +421,13 @@ cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
     CB_TRY(step->backend->record(step->device, step->stream, step->ended, err));
     count_on(step, u);
     return CB_OK;
+}
+
+cb_status cb_step_resident(const cb_step *step, uint32_t group, cb_resident *out, cb_error *err) {
+    if (!step->backend->resident)
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "resident: the backend \"%s\" takes the numbers of updates from the caller",
+                       step->backend->name);
+    if (step->backend->resident(step->state, group, out)) return CB_OK;
+    return cb_fail(err, CB_INVALID, "resident: no update of group %u has been put", group);
 }

@@ -22,7 +22,7 @@ typedef struct cb_cu_source {
     bool as_ptx;    /* PTX in place of a cubin */
     bool is_kept;   /* the text is written to FOLDER/sources */
 } cb_cu_source;
-#define CB_CU_HEADERS 16
+#define CB_CU_HEADERS 40
 
 typedef struct cb_cu_image { /* what a driver loads; `code` is a block of the allocator */
     void *code;

@@ -135,6 +135,11 @@ typedef struct cb_backend {
 
     /* ---- optimizers ---- */
 
+    /* Makes ready what steps of this optimizer need; may block. Asked before the run whose gradients
+     * are stepped. NULL: nothing is needed. */
+    cb_status (*ready)(void *executable, const cb_optimizer *optimizer, cb_error *err);
+    /* Where numbers of the latest update are; false: it had no such group. NULL: nowhere. */
+    bool (*resident)(const void *executable, uint32_t group, cb_resident *out);
     /* Puts one step of the optimizer on the stream of the run that has made the gradients. What is
      * in the table was checked; it is read before the call returns, and parameters, gradients and
      * states lie in the backend's memory. NULL: the backend has no optimizers. */

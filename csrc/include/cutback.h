@@ -286,7 +286,7 @@ typedef struct cb_compile_options {
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan instead of making one; NULL: make one */
     const char *groups; /* ops planned as one (docs/problem.md), or "found"; NULL: each by itself */
-    cb_dump_fn dump;       /* may be NULL */
+    cb_dump_fn dump;    /* may be NULL */
     void *dump_user;
     cb_poll_fn poll; /* may be NULL */
     void *poll_user;
@@ -530,6 +530,21 @@ CB_API CB_MUST_CHECK cb_status cb_step_check_update(cb_step *step, const cb_upda
 /* The update, from the gradients of the latest run, on its stream. Not interruptible. */
 CB_API CB_MUST_CHECK cb_status cb_step_update(cb_step *step, const cb_update *update,
                                               cb_error *err);
+
+/* Addresses in the device's memory of what an update reads there, where a backend keeps it there: a
+ * scheduler or a scaler of losses may write them, in order with the work of the stream, and a step
+ * that was captured once finds them in each replay. What the caller's own numbers are is copied
+ * there when they change, and `t` when replays have counted on. */
+typedef struct cb_resident {
+    uint64_t hyper;       /* doubles of the group, in the order of their names */
+    uint64_t t;           /* i64: steps of the group so far */
+    uint64_t grad_factor; /* double: gradients of all groups count times this */
+    uint64_t found_inf;   /* u32: not 0: nothing of any group is stepped, and t stays */
+} cb_resident;
+/* Of the latest update of this step. CB_UNSUPPORTED: the backend keeps none; CB_INVALID: there was
+ * no update, or none of this group. */
+CB_API CB_MUST_CHECK cb_status cb_step_resident(const cb_step *step, uint32_t group,
+                                                cb_resident *out, cb_error *err);
 
 /* ---- memory of a device ---------------------------------------------------------------------- */
 

@@ -16,7 +16,8 @@ typedef struct region {
 
 void cb_factors_of(const cb_optim_table *table, const cb_optim_row *row, double *factor) {
     memset(factor, 0, CB_MAX_FACTORS * sizeof *factor);
-    table->optimizer->factors(table->hyper + (size_t)row->group * table->n_hyper, row, factor);
+    table->optimizer->factors(table->hyper + (size_t)row->group * table->n_hyper, row->t,
+                              row->number, factor);
     factor[CB_GRAD_SCALE] *= table->grad_factor;
 }
 

@@ -19,14 +19,6 @@ void cb_step_elements(const cb_optim_table *table, cb_threads *pool);
     [BETA2] = CB_HYPER_BELOW_1("beta2"), [EPS] = CB_HYPER_LEAST_0("eps"), \
     [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay")
 
-/* Weight decay of the gradient, or apart from it: what the parameter is multiplied by. */
-static inline double cb_decay(double *factor, double lr, double decay, bool apart) {
-    factor[CB_DECAY] = apart ? 0.0 : decay;
-    return apart ? 1.0 - lr * decay : 1.0;
-}
-
-static inline double cb_sign_of(double maximize) { return maximize != 0.0 ? -1.0 : 1.0; }
-
 /* Defines cb_optimizer_NAME by a formula, its factors, and lists of states and hyper-parameters;
  * other members may follow. */
 #define CB_ELEMENTWISE(name_, formula_, factors_, states_, hypers_, ...)                      \

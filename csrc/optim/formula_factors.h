@@ -1,7 +1,9 @@
-/* formula_factors.h: the formulas by name, and what their factors mean. Nothing is included, as
- * kernels for a GPU read it as well. */
+/* formula_factors.h: the formulas by name, and what their factors mean. Nothing else is included,
+ * as kernels for a GPU read it as well. */
 #ifndef CB_OPTIM_FORMULA_FACTORS_H
 #define CB_OPTIM_FORMULA_FACTORS_H
+
+#include <stdint.h>
 
 #define CB_MAX_FACTORS 16
 
@@ -165,5 +167,21 @@ enum {
     CB_ELEMENT_FORMULAS(X)                                \
     X(ADAMW_8BIT, adamw_8bit)
 /* clang-format on */
+
+/* x^n for n >= 0, by the same products on every machine. */
+static inline double cb_power(double x, int64_t n) {
+    double power = 1.0;
+    for (; n > 0; n >>= 1, x *= x)
+        if (n & 1) power *= x;
+    return power;
+}
+
+/* Weight decay of the gradient, or apart from it: what the parameter is multiplied by. */
+static inline double cb_decay(double *factor, double lr, double decay, int apart) {
+    factor[CB_DECAY] = apart ? 0.0 : decay;
+    return apart ? 1.0 - lr * decay : 1.0;
+}
+
+static inline double cb_sign_of(double maximize) { return maximize != 0.0 ? -1.0 : 1.0; }
 
 #endif

@@ -58,8 +58,9 @@ struct cb_optimizer {
     /* The step, after all checks: it cannot fail. The same bits for any number of threads. */
     void (*step)(const cb_optim_table *table, cb_threads *pool);
     /* What the step is made of, for backends that do it themselves: the factors of a row, and the
-     * formula (formulas.h) that they go into. NULL: it is made of something else. */
-    void (*factors)(const double *hyper, const cb_optim_row *row, double *factor);
+     * formula (formulas.h) that they go into; `number` is before step t. NULL: it is made of
+     * something else. */
+    void (*factors)(const double *hyper, int64_t t, const double *number, double *factor);
     int formula;
     /* Bytes that a step of these rows needs beside them; NULL: none. */
     size_t (*scratch)(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,

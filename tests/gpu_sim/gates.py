@@ -212,11 +212,23 @@ PROGRAMS = (
 )
 
 
+def optimizers() -> str:
+    """Every formula of elements in one source, each under its name; and what counts for AdamW."""
+    listed = headers()["../../optim/formula_factors.h"]
+    table = listed[listed.index("CB_ELEMENT_FORMULAS(X)") : listed.index("define CB_FORMULAS(X)")]
+    lines = ['#include "optim.cuh"', '#include "adamw_factors.h"']
+    lines.append("COUNTER(cb_adamw_factors, cb_counts_nothing)")
+    for identifier, name in re.findall(r"X\((\w+), (\w+)\)", table):
+        lines += ["#undef cb_optim_step", f"#define cb_optim_step cb_optim_{name}"]
+        lines.append(f"STEPPER({identifier}, {name})")
+    return "\n".join(lines) + "\n"
+
+
 def sources(folder: Path) -> dict[str, str]:
     """The CUDA C of each program, compiled into an empty folder that keeps sources."""
     import cutback as cb
 
-    found = {"optimizers": '#include "optim.cuh"\n'}
+    found = {"optimizers": optimizers()}
     for program in PROGRAMS:
         f, arguments = program()
         seen = set(folder.glob("sources/*.cu"))
@@ -226,11 +238,13 @@ def sources(folder: Path) -> dict[str, str]:
     return found
 
 
-def every(folder: Path) -> dict[str, dict[str, dict[str, int]]]:
+def every(
+    folder: Path, architectures: Sequence[int] = ARCHITECTURES
+) -> dict[str, dict[str, dict[str, int]]]:
     """program, kernel -> architecture -> numbers."""
     out: dict[str, dict[str, dict[str, int]]] = {}
     for program, source in sources(folder).items():
-        for architecture in ARCHITECTURES:
+        for architecture in architectures:
             for name, kernel in measure(cubin(source, architecture)).items():
                 row = out.setdefault(f"{program} {name}", {})
                 row[f"sm_{architecture}"] = asdict(kernel)

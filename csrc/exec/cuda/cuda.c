@@ -400,6 +400,7 @@ static cb_status wait_for(executable *x, void *stream, cb_error *err) {
     CB_CU(driver, cuStreamSynchronize(stream));
     CB_TRY(take_seconds(x, err));
     if (f.instr == 0) return CB_OK;
+    cb_cu_update_forget(&x->update);
     CB_CU(driver, cuMemsetD8Async(x->failed, 0, sizeof f, stream));
     CB_CU(driver, cuStreamSynchronize(stream));
     return tell(x, &f, err);
@@ -418,6 +419,16 @@ static void *address(void *handle, uint32_t operand) {
     const uint64_t at = x->arena + x->program->buffer[o->buffer].offset +
                         (uint64_t)o->offset * cb_dtype_size(o->dtype);
     return (void *)(uintptr_t)at;
+}
+
+static cb_status ready(void *handle, const cb_optimizer *optimizer, cb_error *err) {
+    executable *x = handle;
+    CB_TRY(cb_cu_enter(x->d, err));
+    return cb_cu_leave(x->d, cb_cu_update_ready(&x->update, x->d, optimizer, err));
+}
+
+static bool resident(const void *handle, uint32_t group, cb_resident *out) {
+    return cb_cu_update_resident(&((const executable *)handle)->update, group, out);
 }
 
 static cb_status update(void *device, void *handle, cb_stream *stream,
@@ -451,5 +462,7 @@ const cb_backend cb_backend_cuda = {
     .finish = finish,
     .address = address,
     .destroy = destroy,
+    .ready = ready,
+    .resident = resident,
     .update = update,
 };

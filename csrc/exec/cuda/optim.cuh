@@ -1,6 +1,10 @@
-/* optim.cuh: one launch steps all tensors of a table. A block takes a chunk of elements; it
- * finds its row among the rows by halves. The formulas are those of the CPU
- * (optim/formulas_impl.h), with its bits; Adam has a loop of its own over 16 bytes. */
+/* optim.cuh: a step is two launches: one counts on and works out the factors of each set of rows,
+ * one steps all tensors of a table. A block of that takes a chunk of elements; it finds its row
+ * among the rows by halves. The formulas are those of the CPU (optim/formulas_impl.h), with its
+ * bits; Adam has a loop of its own over 16 bytes. What includes this has one optimizer:
+ *
+ *     #include "adamw_factors.h"
+ *     OPTIMIZER(ADAM, adam, cb_adamw_factors, cb_counts_nothing) */
 #include "device_types.cuh"
 
 #include "../../optim/formula_factors.h"
@@ -8,7 +12,7 @@
 enum { CB_F32 = 6 };      /* cb_dtype */
 enum { CHUNK = 4096, THREADS = 256 };    /* elements of a block */
 enum { STATES = 4 };      /* CB_MAX_STATES */
-enum { FACTORS_MOST = 16 }; /* CB_MAX_FACTORS */
+enum { FACTORS_MOST = 16, HYPERS_MOST = 16 }; /* CB_MAX_FACTORS, and as in update.c */
 
 struct cb_optim_row { /* what the formulas read of one */
     void *param;
@@ -22,6 +26,17 @@ struct device_row {
     int64_t first; /* chunk */
     uint32_t dtype;
     uint32_t set; /* of its factors */
+};
+
+struct device_set { /* of rows of one group that have stepped as often */
+    int64_t t;            /* steps so far */
+    double number[2];     /* CB_MAX_NUMBERS */
+    uint64_t group;       /* row of the hyper-parameters */
+};
+
+struct device_words { /* for all rows; whoever scales a loss writes them */
+    double grad_factor;
+    uint32_t found_inf, unused; /* not 0: nothing is stepped, and nothing counts on */
 };
 
 struct failure { /* as in prelude.cuh */
@@ -84,68 +99,103 @@ static __forceinline__ void step_chunk(const device_row *row, const double *fact
         formula(factor, &arrays, i, 1);
 }
 
-#define KERNEL(ID, it)                                                                          \
+#define STEPPER(ID, it)                                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS)                                       \
-        cb_optim_##it(const device_row *rows, const double *sets, uint64_t n,                   \
-                      const failure *failed) {                                                  \
-        if (failed->instr != 0) return;                                                         \
+        cb_optim_step(const device_row *rows, const double *factors, uint64_t n,                \
+                      const failure *failed, const device_words *words) {                       \
+        if (failed->instr != 0 || words->found_inf != 0) return;                                \
         const int64_t chunk = blockIdx.x;                                                       \
         const device_row *row = row_of(rows, (uint32_t)n, chunk);                               \
-        const double *factor = sets + row->set * FACTORS_MOST;                                  \
+        const double *factor = factors + row->set * FACTORS_MOST;                                  \
         if (steps_quads_##ID(row, factor, chunk)) return;                                       \
         step_chunk(row, factor, chunk, [row](const double *f, const cb_optim_row *r, int64_t at,        \
                                      int64_t k) { OF_TYPE(it, row, f, r, at, k); });            \
     }
 
+static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *) {}
+
+/* A thread for each set. The word for errors is that of the runs before. */
+#define COUNTER(factors_of, count_on)                                                           \
+    extern "C" __global__ void __launch_bounds__(32)                                            \
+        cb_optim_count(device_set *sets, const double *hyper, double *factors, uint64_t n,      \
+                       const failure *failed, const device_words *words) {                      \
+        const uint32_t i = blockIdx.x * 32 + threadIdx.x;                                       \
+        if (i >= n || failed->instr != 0 || words->found_inf != 0) return;                      \
+        device_set set = sets[i];                                                               \
+        const double *const of_group = hyper + set.group * HYPERS_MOST;                         \
+        double f[FACTORS_MOST] = {};                                                            \
+        set.t++;                                                                                \
+        factors_of(of_group, set.t, set.number, f);                                             \
+        f[CB_GRAD_SCALE] *= words->grad_factor;                                                 \
+        count_on(of_group, set.t, set.number);                                                  \
+        sets[i] = set;                                                                          \
+        _Pragma("unroll") for (int k = 0; k < FACTORS_MOST; k++)                                \
+            factors[i * FACTORS_MOST + k] = f[k];                                               \
+    }
+
+#define OPTIMIZER(ID, it, factors_of, count_on) \
+    COUNTER(factors_of, count_on)               \
+    STEPPER(ID, it)
+
 /* ---- Adam: most of what is stepped ----------------------------------------------------------- */
 
 /* As adam_loop of formulas_impl.h, operation by operation. */
+template <bool AMS>
 static __forceinline__ float adam_step(const float *f, float p, float grad, float *m, float *v,
-                                       float *w, bool decays, bool ams) {
+                                       float *w, bool decays) {
     const float scaled = f[CB_GRAD_SCALE] * grad;
-    const float g = decays ? scaled + f[CB_DECAY] * p : scaled;
+    const float decayed = scaled + f[CB_DECAY] * p;
+    const float g = decays ? decayed : scaled;
     const float m_new = f[CB_ADAM_B1] * *m + f[CB_ADAM_A1] * g;
     float v_new = f[CB_ADAM_B2] * *v + f[CB_ADAM_A2] * g * g;
     *m = m_new;
     *v = v_new;
-    if (ams) *w = v_new = *w > v_new || *w != *w ? *w : v_new;
+    if (AMS) *w = v_new = *w > v_new || *w != *w ? *w : v_new;
     return p * f[CB_ADAM_KEEP] -
            f[CB_ADAM_RATE] * m_new / (sqrtf(v_new) * f[CB_ADAM_ROOT] + f[CB_ADAM_EPS]);
 }
 
-/* Four elements a thread, in 16 bytes, where all arrays of a row allow it; false: they do not. */
-static __forceinline__ bool steps_quads_ADAM(const device_row *row, const double *factor,
-                                                    int64_t chunk) {
-    const cb_optim_row a = row->arrays;
-    const bool ams = factor[CB_ADAM_AMS] != 0.0, decays = factor[CB_DECAY] != 0.0;
-    const size_t all = (size_t)a.param | (size_t)a.grad | (size_t)a.state[0] | (size_t)a.state[1] |
-                       (ams ? (size_t)a.state[2] : 0);
-    if (row->dtype != CB_F32 || all % 16 != 0) return false;
-    float f[CB_ADAM_AMS];
-#pragma unroll
-    for (int k = 0; k < CB_ADAM_AMS; k++) f[k] = (float)factor[k];
+/* Four elements a thread, in 16 bytes, where all arrays of a row allow it, then one by one. */
+template <bool AMS>
+static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *f, const stretch &s,
+                                         bool decays) {
     float *const p = (float *)a.param, *const m = (float *)a.state[0],
-                 *const v = (float *)a.state[1], *const w = (float *)a.state[2];
+                 *const v = (float *)a.state[1], *const w = AMS ? (float *)a.state[2] : v;
     const float *const grad = (const float *)a.grad;
-    const stretch s = stretch_of(row, chunk);
-    const int64_t whole = s.end & ~(int64_t)3;
+    const size_t all = (size_t)p | (size_t)grad | (size_t)m | (size_t)v | (size_t)w;
+    const int64_t quads = all % 16 == 0 ? (s.end - s.begin) / 4 : 0;
 #pragma unroll 1
-    for (int64_t i = s.begin + 4 * (int64_t)threadIdx.x; i < whole; i += 4 * THREADS) {
+    for (int64_t q = threadIdx.x; q < quads; q += THREADS) {
+        const int64_t i = s.begin + 4 * q;
         float4 x = *(float4 *)(p + i), y = *(float4 *)(m + i), z = *(float4 *)(v + i), u = {};
         const float4 g = *(const float4 *)(grad + i);
-        if (ams) u = *(float4 *)(w + i);
-        x.x = adam_step(f, x.x, g.x, &y.x, &z.x, &u.x, decays, ams);
-        x.y = adam_step(f, x.y, g.y, &y.y, &z.y, &u.y, decays, ams);
-        x.z = adam_step(f, x.z, g.z, &y.z, &z.z, &u.z, decays, ams);
-        x.w = adam_step(f, x.w, g.w, &y.w, &z.w, &u.w, decays, ams);
+        if (AMS) u = *(float4 *)(w + i);
+        x.x = adam_step<AMS>(f, x.x, g.x, &y.x, &z.x, &u.x, decays);
+        x.y = adam_step<AMS>(f, x.y, g.y, &y.y, &z.y, &u.y, decays);
+        x.z = adam_step<AMS>(f, x.z, g.z, &y.z, &z.z, &u.z, decays);
+        x.w = adam_step<AMS>(f, x.w, g.w, &y.w, &z.w, &u.w, decays);
         *(float4 *)(p + i) = x;
         *(float4 *)(m + i) = y;
         *(float4 *)(v + i) = z;
-        if (ams) *(float4 *)(w + i) = u;
+        if (AMS) *(float4 *)(w + i) = u;
     }
 #pragma unroll 1
-    for (int64_t i = (whole > s.begin ? whole : s.begin) + threadIdx.x; i < s.end; i += THREADS)
-        p[i] = adam_step(f, p[i], grad[i], &m[i], &v[i], ams ? &w[i] : &v[i], decays, ams);
+    for (int64_t i = s.begin + 4 * quads + threadIdx.x; i < s.end; i += THREADS)
+        p[i] = adam_step<AMS>(f, p[i], grad[i], &m[i], &v[i], &w[i], decays);
+}
+
+/* false: it is a row of f64. */
+static __forceinline__ bool steps_quads_ADAM(const device_row *row, const double *factor,
+                                             int64_t chunk) {
+#ifdef CB_WITH_F64
+    if (row->dtype != CB_F32) return false;
+#endif
+    float f[CB_ADAM_AMS];
+#pragma unroll
+    for (int k = 0; k < CB_ADAM_AMS; k++) f[k] = (float)factor[k];
+    const bool decays = factor[CB_DECAY] != 0.0;
+    if (factor[CB_ADAM_AMS] != 0.0) adam_stretch<true>(row->arrays, f, stretch_of(row, chunk), decays);
+    else adam_stretch<false>(row->arrays, f, stretch_of(row, chunk), decays);
     return true;
 }
 
@@ -168,4 +218,3 @@ NO_QUADS(ADOPT)
 NO_QUADS(ASGD)
 NO_QUADS(RPROP)
 NO_QUADS(SCHEDULE_FREE)
-CB_ELEMENT_FORMULAS(KERNEL)

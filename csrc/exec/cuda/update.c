@@ -1,16 +1,20 @@
-/* The table lies on the device: rows with pointers, and sets of factors, worked out in double as on
- * the CPU, one for all rows that have the same. So learning rates, groups and counts of steps are
- * data, and any number of tensors is one launch: a block for each 4,096 elements. Rows change when
- * an array is another one; of an optimizer that counts its steps one set changes with each, which
- * is 128 bytes. */
+/* The table lies on the device: rows with pointers, hyper-parameters of groups, and sets, one for
+ * all rows of a group that have stepped as often. A first kernel counts the sets on and works out
+ * their factors, in double as on the CPU; a second one steps, a block for each 4,096 elements. So
+ * learning rates, counts of steps and whether a gradient was infinite are data of the device, which
+ * a step that is captured once finds anew in each replay. The host knows what they will be, and
+ * copies only what it wants to be different: rows when an array is another one, hyper-parameters
+ * when one is changed, and counts when it has set them itself, or no longer knows them. */
 #include "update.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "../../optim/elements.h"
 #include "text.h"
 
-enum { CHUNK = 4096 }; /* elements of a block, as in optim.cuh */
+enum { CHUNK = 4096, HYPERS_MOST = 16, COUNTERS = 32 }; /* as in optim.cuh */
 
 typedef struct device_row { /* likewise */
     uint64_t param, grad, state[CB_MAX_STATES];
@@ -18,98 +22,185 @@ typedef struct device_row { /* likewise */
     uint32_t dtype, set;
 } device_row;
 
-typedef struct factor_set {
-    double at[CB_MAX_FACTORS];
-} factor_set;
+typedef struct device_set {
+    int64_t t; /* steps so far */
+    double number[CB_MAX_NUMBERS];
+    uint64_t group; /* row of the hyper-parameters */
+} device_set;
+
+typedef struct device_words {
+    double grad_factor;
+    uint32_t found_inf, unused;
+} device_words;
+
+typedef struct device_hyper {
+    double at[HYPERS_MOST];
+} device_hyper;
 
 struct cb_cu_rows {
-    uint32_t n, n_set;
+    uint32_t n, n_set, n_group; /* n_set 0: unknown */
     device_row *row;
-    factor_set *set;
+    device_set *set;
+    device_hyper *hyper;
+    uint32_t *group; /* that a row of `hyper` is of */
+    double grad_factor;
 };
 
+/* Parts of the table, one behind another: each has a row's number of them at most. */
 static uint64_t sets_at(const cb_cu_update *u) {
     return u->table + (uint64_t)u->room * sizeof(device_row);
 }
+static uint64_t hyper_at(const cb_cu_update *u) {
+    return sets_at(u) + (uint64_t)u->room * sizeof(device_set);
+}
+static uint64_t factors_at(const cb_cu_update *u) {
+    return hyper_at(u) + (uint64_t)u->room * sizeof(device_hyper);
+}
+static uint64_t words_at(const cb_cu_update *u) {
+    return factors_at(u) + (uint64_t)u->room * CB_MAX_FACTORS * sizeof(double);
+}
+static uint64_t table_bytes(const cb_cu_update *u) {
+    return words_at(u) - u->table + sizeof(device_words);
+}
 
-#define NAME_OF(ID, name) "cb_optim_" #name,
+/* ---- making ready ---------------------------------------------------------------------------- */
+
+#define ID_OF(ID, name) #ID,
+#define NAME_OF(ID, name) #name,
+static const char *const ids[] = {CB_ELEMENT_FORMULAS(ID_OF)};
 static const char *const names[] = {CB_ELEMENT_FORMULAS(NAME_OF)};
 enum { N_FORMULA = sizeof names / sizeof names[0] };
-
-static cb_status load(cb_cu_update *u, const cb_cu_gpu *d, const cb_cu_image *image,
-                      cb_error *err) {
-    CB_CU(&d->driver, cuLibraryLoadData(&u->library, image->code, NULL, NULL, 0, NULL, NULL, 0));
-    for (int k = 0; k < N_FORMULA; k++) {
-        void *kernel;
-        CB_CU(&d->driver, cuLibraryGetKernel(&kernel, u->library, names[k]));
-        CB_CU(&d->driver, cuKernelGetFunction(&u->function[k], kernel));
-    }
-    return CB_OK;
-}
 
 static struct cb_cu_rows *new_rows(cb_arena *memory, uint32_t n) {
     struct cb_cu_rows *r = CB_NEW(memory, struct cb_cu_rows, 1);
     if (!r) return NULL;
     *r = (struct cb_cu_rows){.row = CB_NEW(memory, device_row, n),
-                             .set = CB_NEW(memory, factor_set, n)};
-    return r->row && r->set ? r : NULL;
+                             .set = CB_NEW(memory, device_set, n),
+                             .hyper = CB_NEW(memory, device_hyper, n),
+                             .group = CB_NEW(memory, uint32_t, n)};
+    return r->row && r->set && r->hyper && r->group ? r : NULL;
 }
 
 cb_status cb_cu_update_init(cb_cu_update *u, const cb_cu_gpu *d, uint32_t rows, bool has_f64,
                             cb_arena *memory, cb_error *err) {
-    const cb_cuda_options *o = &d->runtime->cuda;
-    const cb_cu_source source = {.text = has_f64 ? "#define CB_WITH_F64\n#include \"optim.cuh\"\n"
-                                                 : "#include \"optim.cuh\"\n",
-                                 .headers = cb_cu_headers,
-                                 .n_header = cb_cu_n_header,
-                                 .capability = d->capability,
-                                 .as_ptx = o->as_ptx};
-    cb_cu_image image;
     u->room = rows;
-    u->function = CB_NEW(memory, void *, N_FORMULA);
+    u->has_f64 = has_f64;
     u->wanted = new_rows(memory, rows);
     u->there = new_rows(memory, rows);
-    if (!u->wanted || !u->there || !u->function) return cb_no_memory(err);
-    CB_TRY(cb_cu_compile(&d->nvrtc, &source, o->cache, d->runtime->alloc, &image, err));
-    const cb_status status = load(u, d, &image, err);
-    cb_free(d->runtime->alloc, image.code);
-    if (status != CB_OK) return status;
-    return cb_cu_take(d, rows * (sizeof(device_row) + sizeof(factor_set)), &u->table, err);
+    if (!u->wanted || !u->there) return cb_no_memory(err);
+    CB_TRY(cb_cu_take(d, table_bytes(u), &u->table, err));
+    CB_CU(&d->driver, cuMemsetD8Async(words_at(u), 0, sizeof(device_words), d->stream));
+    CB_CU(&d->driver, cuStreamSynchronize(d->stream));
+    return CB_OK;
+}
+
+static void unload(cb_cu_update *u, const cb_cu_gpu *d) {
+    if (u->library) (void)d->driver.cuLibraryUnload(u->library);
+    u->library = NULL;
+    u->optimizer = NULL;
 }
 
 void cb_cu_update_release(cb_cu_update *u, const cb_cu_gpu *d) {
     if (u->table) (void)d->driver.cuMemFree(u->table);
-    if (u->library) (void)d->driver.cuLibraryUnload(u->library);
+    unload(u, d);
 }
+
+static cb_status find(const cb_cu_update *u, const cb_cu_gpu *d, const char *name, void **function,
+                      cb_error *err) {
+    void *kernel;
+    CB_CU(&d->driver, cuLibraryGetKernel(&kernel, u->library, name));
+    CB_CU(&d->driver, cuKernelGetFunction(function, kernel));
+    return CB_OK;
+}
+
+static cb_status load(cb_cu_update *u, const cb_cu_gpu *d, const cb_cu_image *image,
+                      cb_error *err) {
+    CB_CU(&d->driver, cuLibraryLoadData(&u->library, image->code, NULL, NULL, 0, NULL, NULL, 0));
+    CB_TRY(find(u, d, "cb_optim_count", &u->count, err));
+    return find(u, d, "cb_optim_step", &u->step, err);
+}
+
+static cb_status compile(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer *o,
+                         cb_error *err) {
+    const cb_cuda_options *options = &d->runtime->cuda;
+    char text[400], counts[64] = "cb_counts_nothing";
+    cb_cu_image image;
+    if (o->n_number) snprintf(counts, sizeof counts, "cb_%s_count_on", o->name);
+    snprintf(text, sizeof text,
+             "%s#include \"optim.cuh\"\n#include \"%s_factors.h\"\n"
+             "OPTIMIZER(%s, %s, cb_%s_factors, %s)\n",
+             u->has_f64 ? "#define CB_WITH_F64\n" : "", o->name, ids[o->formula], names[o->formula],
+             o->name, counts);
+    const cb_cu_source source = {.text = text,
+                                 .headers = cb_cu_headers,
+                                 .n_header = cb_cu_n_header,
+                                 .capability = d->capability,
+                                 .as_ptx = options->as_ptx,
+                                 .is_kept = options->keep_sources};
+    CB_TRY(cb_cu_compile(&d->nvrtc, &source, options->cache, d->runtime->alloc, &image, err));
+    const cb_status status = load(u, d, &image, err);
+    cb_free(d->runtime->alloc, image.code);
+    return status;
+}
+
+cb_status cb_cu_update_ready(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer *optimizer,
+                             cb_error *err) {
+    if (!optimizer->factors || optimizer->formula >= N_FORMULA)
+        return cb_fail(err, CB_UNSUPPORTED, "%s: the cuda backend has no step for it",
+                       optimizer->name);
+    if (u->room == 0 || u->optimizer == optimizer) return CB_OK;
+    const int mode = cb_cu_begin_aside(d);
+    unload(u, d);
+    const cb_status status = compile(u, d, optimizer, err);
+    cb_cu_end_aside(d, mode);
+    if (status != CB_OK) unload(u, d);
+    else u->optimizer = optimizer;
+    u->there->n_set = 0;
+    return status;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static uint64_t address_of(const void *p) { return (uint64_t)(uintptr_t)p; }
 
-/* The set of these factors, of which there are few: it is one of the last, or a new one. */
-static uint32_t set_of(struct cb_cu_rows *r, const factor_set *factors) {
+static uint32_t group_of(struct cb_cu_rows *r, const cb_optim_table *table, uint32_t group) {
+    for (uint32_t k = r->n_group; k-- > 0;)
+        if (r->group[k] == group) return k;
+    device_hyper *hyper = &r->hyper[r->n_group];
+    memset(hyper, 0, sizeof *hyper);
+    memcpy(hyper->at, table->hyper + (size_t)group * table->n_hyper,
+           table->n_hyper * sizeof(double));
+    r->group[r->n_group] = group;
+    return r->n_group++;
+}
+
+/* The set of a row, of which there are few: it is one of the last, or a new one. */
+static uint32_t set_of(struct cb_cu_rows *r, const cb_optim_table *table, const cb_optim_row *row) {
     enum { LAST = 8 };
+    device_set set = {.t = row->t - 1, .group = group_of(r, table, row->group)};
+    for (uint32_t i = 0; i < table->optimizer->n_number; i++) set.number[i] = row->number[i];
     for (uint32_t back = 1; back <= r->n_set && back <= LAST; back++)
-        if (memcmp(&r->set[r->n_set - back], factors, sizeof *factors) == 0) return r->n_set - back;
-    r->set[r->n_set] = *factors;
+        if (memcmp(&r->set[r->n_set - back], &set, sizeof set) == 0) return r->n_set - back;
+    r->set[r->n_set] = set;
     return r->n_set++;
 }
 
 /* Rows without elements take no part. The number of chunks of all. */
 static int64_t fill(struct cb_cu_rows *r, const cb_optimizer *o, const cb_optim_table *table) {
     int64_t chunks = 0;
-    r->n = r->n_set = 0;
+    r->n = r->n_set = r->n_group = 0;
+    r->grad_factor = table->grad_factor;
     for (uint32_t i = 0; i < table->n_rows; i++) {
         const cb_optim_row *from = &table->rows[i];
         const double *hyper = table->hyper + (size_t)from->group * table->n_hyper;
-        factor_set factors;
         if (from->n == 0) continue;
-        cb_factors_of(table, from, factors.at);
         device_row *to = &r->row[r->n++];
         *to = (device_row){.param = address_of(from->param),
                            .grad = address_of(from->grad),
                            .n = from->n,
                            .first = chunks,
                            .dtype = (uint32_t)from->dtype,
-                           .set = set_of(r, &factors)};
+                           .set = set_of(r, table, from)};
         const uint32_t used = o->n_used ? o->n_used(hyper) : o->n_state;
         for (uint32_t s = 0; s < used; s++) to->state[s] = address_of(from->state[s]);
         chunks += (from->n + CHUNK - 1) / CHUNK;
@@ -117,37 +208,101 @@ static int64_t fill(struct cb_cu_rows *r, const cb_optimizer *o, const cb_optim_
     return chunks;
 }
 
+static bool same(const void *a, uint32_t n, const void *b, uint32_t m, size_t size) {
+    return n == m && memcmp(a, b, n * size) == 0;
+}
+
 /* Copies what differs. What was there counts for nothing until the copies are put. */
 static cb_status bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream, cb_error *err) {
     struct cb_cu_rows *const to = u->there, *const from = u->wanted;
-    const size_t rows = from->n * sizeof(device_row), sets = from->n_set * sizeof(factor_set);
-    const bool same_rows = to->n == from->n && memcmp(to->row, from->row, rows) == 0,
-               same_sets = to->n_set == from->n_set && memcmp(to->set, from->set, sets) == 0;
-    to->n = to->n_set = 0;
+    const size_t rows = from->n * sizeof *from->row, sets = from->n_set * sizeof *from->set,
+                 hyper = from->n_group * sizeof *from->hyper;
+    const bool same_rows = same(to->row, to->n, from->row, from->n, sizeof *from->row),
+               same_sets = same(to->set, to->n_set, from->set, from->n_set, sizeof *from->set),
+               same_hyper =
+                   same(to->hyper, to->n_group, from->hyper, from->n_group, sizeof *from->hyper),
+               same_factor = to->grad_factor == from->grad_factor;
+    to->n = to->n_set = to->n_group = 0;
     if (!same_rows) CB_CU(&d->driver, cuMemcpyHtoDAsync(u->table, from->row, rows, stream));
     if (!same_sets) CB_CU(&d->driver, cuMemcpyHtoDAsync(sets_at(u), from->set, sets, stream));
+    if (!same_hyper) CB_CU(&d->driver, cuMemcpyHtoDAsync(hyper_at(u), from->hyper, hyper, stream));
+    if (!same_factor)
+        CB_CU(&d->driver,
+              cuMemcpyHtoDAsync(words_at(u), &from->grad_factor, sizeof(double), stream));
     if (!same_rows) memcpy(to->row, from->row, rows);
     if (!same_sets) memcpy(to->set, from->set, sets);
+    if (!same_hyper) memcpy(to->hyper, from->hyper, hyper);
+    memcpy(to->group, from->group, from->n_group * sizeof *from->group);
+    to->grad_factor = from->grad_factor;
     to->n = from->n;
     to->n_set = from->n_set;
+    to->n_group = from->n_group;
+    return CB_OK;
+}
+
+/* What the device has when the step is done. */
+static void count_on(struct cb_cu_rows *r, const cb_optimizer *o) {
+    for (uint32_t i = 0; i < r->n_set; i++) {
+        device_set *set = &r->set[i];
+        set->t++;
+        if (o->n_number) o->count_on(r->hyper[set->group].at, set->t, set->number);
+    }
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static cb_status put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t failed,
+                     int64_t chunks, cb_error *err) {
+    uint64_t n = u->wanted->n, n_set = u->wanted->n_set, sets = sets_at(u), hyper = hyper_at(u),
+             factors = factors_at(u), words = words_at(u);
+    void *counted[] = {&sets, &hyper, &factors, &n_set, &failed, &words};
+    void *stepped[] = {&u->table, &factors, &n, &failed, &words};
+    CB_CU(&d->driver, cuLaunchKernel(u->count, (unsigned)((n_set + COUNTERS - 1) / COUNTERS), 1, 1,
+                                     COUNTERS, 1, 1, 0, stream, counted, NULL));
+    CB_CU(&d->driver,
+          cuLaunchKernel(u->step, (unsigned)chunks, 1, 1, 256, 1, 1, 0, stream, stepped, NULL));
     return CB_OK;
 }
 
 cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t failed,
                            const cb_optimizer *optimizer, const cb_optim_table *table,
                            cb_error *err) {
-    if (!optimizer->factors || optimizer->formula >= N_FORMULA)
-        return cb_fail(err, CB_UNSUPPORTED, "%s: the cuda backend has no step for it",
-                       optimizer->name);
-    if (table->n_rows > u->room)
-        return cb_fail(err, CB_INTERNAL, "update: %u rows in a table of %u", table->n_rows,
-                       u->room);
+    bool captured;
+    if (table->n_rows > u->room || table->n_hyper > HYPERS_MOST)
+        return cb_fail(err, CB_INTERNAL, "update: %u rows in a table of %u, %u hyper-parameters",
+                       table->n_rows, u->room, table->n_hyper);
+    CB_TRY(cb_cu_is_captured(d, stream, &captured, err));
+    if (!captured) CB_TRY(cb_cu_update_ready(u, d, optimizer, err));
     const int64_t chunks = fill(u->wanted, optimizer, table);
-    uint64_t n = u->wanted->n, sets = sets_at(u);
-    if (n == 0) return CB_OK;
-    CB_TRY(bring(u, d, stream, err));
-    void *parameters[] = {&u->table, &sets, &n, &failed};
-    CB_CU(&d->driver, cuLaunchKernel(u->function[optimizer->formula], (unsigned)chunks, 1, 1, 256,
-                                     1, 1, 0, stream, parameters, NULL));
+    if (u->wanted->n == 0) return CB_OK;
+    const bool is_there =
+        u->optimizer == optimizer &&
+        same(u->there->row, u->there->n, u->wanted->row, u->wanted->n, sizeof *u->wanted->row);
+    if (captured && !is_there)
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: the first update of these arrays brings a table to the device, and the "
+                       "stream is captured: update once before the capture begins",
+                       optimizer->name);
+    if (!captured) CB_TRY(bring(u, d, stream, err));
+    CB_TRY(put(u, d, stream, failed, chunks, err));
+    if (captured) u->there->n_set = 0; /* it counts with each replay */
+    else count_on(u->there, optimizer);
     return CB_OK;
+}
+
+void cb_cu_update_forget(cb_cu_update *u) {
+    if (u->there) u->there->n_set = 0;
+}
+
+bool cb_cu_update_resident(const cb_cu_update *u, uint32_t group, cb_resident *out) {
+    uint32_t row = 0, set = 0;
+    const struct cb_cu_rows *r = u->wanted; /* of the last step, replayed or not */
+    while (r && row < r->n_group && r->group[row] != group) row++;
+    if (!r || row == r->n_group) return false;
+    while (r->set[set].group != row) set++;
+    *out = (cb_resident){.hyper = hyper_at(u) + row * sizeof(device_hyper),
+                         .t = sets_at(u) + set * sizeof(device_set),
+                         .grad_factor = words_at(u),
+                         .found_inf = words_at(u) + offsetof(device_words, found_inf)};
+    return true;
 }

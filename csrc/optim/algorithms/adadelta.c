@@ -6,7 +6,7 @@
 #include "../elements.h"
 #include "../optimizers.h"
 
-enum { LR, RHO, EPS, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
+#include "adadelta_factors.h"
 
 static const char *const states[] = {"square_avg", "acc_delta"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -15,14 +15,4 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    (void)row;
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = hyper[WEIGHT_DECAY];
-    f[CB_ADADELTA_RHO] = hyper[RHO];
-    f[CB_ADADELTA_REST] = 1.0 - hyper[RHO];
-    f[CB_ADADELTA_RATE] = hyper[LR];
-    f[CB_ADADELTA_EPS] = hyper[EPS];
-}
-
-CB_ELEMENTWISE(adadelta, CB_FORMULA_ADADELTA, factors_of, states, hypers);
+CB_ELEMENTWISE(adadelta, CB_FORMULA_ADADELTA, cb_adadelta_factors, states, hypers);

@@ -6,7 +6,7 @@
 #include "../elements.h"
 #include "../optimizers.h"
 
-enum { LR, LR_DECAY, WEIGHT_DECAY, INITIAL, EPS, MAXIMIZE, N_HYPER };
+#include "adagrad_factors.h"
 
 static const char *const states[] = {"sum"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -18,12 +18,4 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = hyper[WEIGHT_DECAY];
-    f[CB_ADAGRAD_FIRST] = row->t == 1 ? hyper[INITIAL] : 0.0;
-    f[CB_ADAGRAD_RATE] = hyper[LR] / (1.0 + (double)(row->t - 1) * hyper[LR_DECAY]);
-    f[CB_ADAGRAD_EPS] = hyper[EPS];
-}
-
-CB_ELEMENTWISE(adagrad, CB_FORMULA_ADAGRAD, factors_of, states, hypers);
+CB_ELEMENTWISE(adagrad, CB_FORMULA_ADAGRAD, cb_adagrad_factors, states, hypers);

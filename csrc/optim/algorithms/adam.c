@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, AMSGRAD, MAXIMIZE, N_HYPER };
+#include "adam_factors.h"
 
 static const char *const states[] = {"m", "v", "v_max"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -23,24 +23,6 @@ static const cb_hyper hypers[N_HYPER] = {
 
 static uint32_t n_used(const double *hyper) { return hyper[AMSGRAD] != 0.0 ? 3 : 2; }
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_ADAM_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], false);
-    f[CB_ADAM_B1] = hyper[BETA1];
-    f[CB_ADAM_A1] = 1.0 - hyper[BETA1];
-    f[CB_ADAM_B2] = hyper[BETA2];
-    f[CB_ADAM_A2] = 1.0 - hyper[BETA2];
-    f[CB_ADAM_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)row->t));
-    f[CB_ADAM_ROOT] = 1.0 / sqrt(1.0 - pow(hyper[BETA2], (double)row->t));
-    f[CB_ADAM_EPS] = hyper[EPS];
-    f[CB_ADAM_AMS] = hyper[AMSGRAD];
-}
+CB_ELEMENTWISE(adam, CB_FORMULA_ADAM, cb_adam_factors, states, hypers, .n_used = n_used);
 
-static void decoupled_factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    factors_of(hyper, row, f);
-    f[CB_ADAM_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], true);
-}
-
-CB_ELEMENTWISE(adam, CB_FORMULA_ADAM, factors_of, states, hypers, .n_used = n_used);
-
-CB_ELEMENTWISE(adamw, CB_FORMULA_ADAM, decoupled_factors_of, states, hypers, .n_used = n_used);
+CB_ELEMENTWISE(adamw, CB_FORMULA_ADAM, cb_adamw_factors, states, hypers, .n_used = n_used);

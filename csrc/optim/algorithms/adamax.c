@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
+#include "adamax_factors.h"
 
 static const char *const states[] = {"m", "u"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -16,14 +16,4 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = hyper[WEIGHT_DECAY];
-    f[CB_ADAMAX_B1] = hyper[BETA1];
-    f[CB_ADAMAX_A1] = 1.0 - hyper[BETA1];
-    f[CB_ADAMAX_B2] = hyper[BETA2];
-    f[CB_ADAMAX_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)row->t));
-    f[CB_ADAMAX_EPS] = hyper[EPS];
-}
-
-CB_ELEMENTWISE(adamax, CB_FORMULA_ADAMAX, factors_of, states, hypers);
+CB_ELEMENTWISE(adamax, CB_FORMULA_ADAMAX, cb_adamax_factors, states, hypers);

@@ -24,17 +24,18 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
+static void factors_of(const double *hyper, int64_t t, const double *number, double *f) {
+    (void)number;
     f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     f[CB_ADAMW_8BIT_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], true);
     f[CB_ADAMW_8BIT_B1] = hyper[BETA1];
     f[CB_ADAMW_8BIT_A1] = 1.0 - hyper[BETA1];
     f[CB_ADAMW_8BIT_B2] = hyper[BETA2];
     f[CB_ADAMW_8BIT_A2] = 1.0 - hyper[BETA2];
-    f[CB_ADAMW_8BIT_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)row->t));
-    f[CB_ADAMW_8BIT_ROOT] = 1.0 / sqrt(1.0 - pow(hyper[BETA2], (double)row->t));
+    f[CB_ADAMW_8BIT_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)t));
+    f[CB_ADAMW_8BIT_ROOT] = 1.0 / sqrt(1.0 - pow(hyper[BETA2], (double)t));
     f[CB_ADAMW_8BIT_EPS] = hyper[EPS];
-    f[CB_ADAMW_8BIT_SEED] = (double)((uint32_t)row->t * UINT32_C(0x9E3779B9));
+    f[CB_ADAMW_8BIT_SEED] = (double)((uint32_t)t * UINT32_C(0x9E3779B9));
 }
 
 CB_ELEMENTWISE(adamw_8bit, CB_FORMULA_ADAMW_8BIT, factors_of, states, hypers, .kind = kinds);

@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, DECOUPLED, CLIP, MAXIMIZE, N_HYPER };
+#include "adopt_factors.h"
 
 static const char *const states[] = {"m", "v"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -21,17 +21,4 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_ADOPT_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
-    f[CB_ADOPT_B1] = hyper[BETA1];
-    f[CB_ADOPT_A1] = 1.0 - hyper[BETA1];
-    f[CB_ADOPT_B2] = hyper[BETA2];
-    f[CB_ADOPT_A2] = 1.0 - hyper[BETA2];
-    f[CB_ADOPT_RATE] = hyper[LR];
-    f[CB_ADOPT_EPS] = hyper[EPS];
-    f[CB_ADOPT_MOST] = hyper[CLIP] != 0.0 ? pow((double)(row->t - 1), 0.25) : (double)INFINITY;
-    f[CB_ADOPT_IS_FIRST] = row->t == 1;
-}
-
-CB_ELEMENTWISE(adopt, CB_FORMULA_ADOPT, factors_of, states, hypers);
+CB_ELEMENTWISE(adopt, CB_FORMULA_ADOPT, cb_adopt_factors, states, hypers);

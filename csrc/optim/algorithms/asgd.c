@@ -11,8 +11,7 @@
 
 #include <math.h>
 
-enum { LR, LAMBD, ALPHA, T0, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
-enum { ETA, MU };
+#include "asgd_factors.h"
 
 static const char *const states[] = {"ax"}, *const numbers[] = {"eta", "mu"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -24,18 +23,5 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void count_on(const double *hyper, int64_t t, double *number) {
-    number[ETA] = hyper[LR] / pow(1.0 + hyper[LAMBD] * hyper[LR] * (double)t, hyper[ALPHA]);
-    number[MU] = 1.0 / fmax(1.0, (double)t - hyper[T0]);
-}
-
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = hyper[WEIGHT_DECAY];
-    f[CB_ASGD_KEEP] = 1.0 - hyper[LAMBD] * row->number[ETA];
-    f[CB_ASGD_RATE] = row->number[ETA];
-    f[CB_ASGD_SHARE] = row->number[MU];
-}
-
-CB_ELEMENTWISE(asgd, CB_FORMULA_ASGD, factors_of, states, hypers, .count_on = count_on,
+CB_ELEMENTWISE(asgd, CB_FORMULA_ASGD, cb_asgd_factors, states, hypers, .count_on = cb_asgd_count_on,
                .n_number = 2, .number = numbers);

@@ -6,7 +6,7 @@
 #include "../elements.h"
 #include "../optimizers.h"
 
-enum { LR, BETA1, BETA2, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
+#include "lion_factors.h"
 
 static const char *const states[] = {"m"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -15,15 +15,4 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    (void)row;
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_LION_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], true);
-    f[CB_LION_B1] = hyper[BETA1];
-    f[CB_LION_A1] = 1.0 - hyper[BETA1];
-    f[CB_LION_B2] = hyper[BETA2];
-    f[CB_LION_A2] = 1.0 - hyper[BETA2];
-    f[CB_LION_RATE] = hyper[LR];
-}
-
-CB_ELEMENTWISE(lion, CB_FORMULA_LION, factors_of, states, hypers);
+CB_ELEMENTWISE(lion, CB_FORMULA_LION, cb_lion_factors, states, hypers);

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MOMENTUM_DECAY, DECOUPLED, MAXIMIZE, N_HYPER };
+#include "nadam_factors.h"
 
 static const char *const states[] = {"m", "v"}, *const numbers[] = {"mu_product"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -20,28 +20,5 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static double mu_of(const double *hyper, int64_t t) {
-    return hyper[BETA1] * (1.0 - 0.5 * pow(0.96, (double)t * hyper[MOMENTUM_DECAY]));
-}
-
-static void count_on(const double *hyper, int64_t t, double *number) {
-    number[0] = t == 0 ? 1.0 : number[0] * mu_of(hyper, t);
-}
-
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    const double mu = mu_of(hyper, row->t), next = mu_of(hyper, row->t + 1);
-    const double product = row->number[0] * mu;
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_NADAM_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
-    f[CB_NADAM_B1] = hyper[BETA1];
-    f[CB_NADAM_A1] = 1.0 - hyper[BETA1];
-    f[CB_NADAM_B2] = hyper[BETA2];
-    f[CB_NADAM_A2] = 1.0 - hyper[BETA2];
-    f[CB_NADAM_NOW] = hyper[LR] * (1.0 - mu) / (1.0 - product);
-    f[CB_NADAM_PAST] = hyper[LR] * next / (1.0 - product * next);
-    f[CB_NADAM_ROOT] = 1.0 / sqrt(1.0 - pow(hyper[BETA2], (double)row->t));
-    f[CB_NADAM_EPS] = hyper[EPS];
-}
-
-CB_ELEMENTWISE(nadam, CB_FORMULA_NADAM, factors_of, states, hypers, .count_on = count_on,
-               .n_number = 1, .number = numbers);
+CB_ELEMENTWISE(nadam, CB_FORMULA_NADAM, cb_nadam_factors, states, hypers,
+               .count_on = cb_nadam_count_on, .n_number = 1, .number = numbers);

@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, DECOUPLED, MAXIMIZE, N_HYPER };
+#include "radam_factors.h"
 
 static const char *const states[] = {"m", "v"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -21,24 +21,4 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    const double correction = 1.0 - pow(hyper[BETA2], (double)row->t);
-    const double most = 2.0 / (1.0 - hyper[BETA2]) - 1.0;
-    const double rho = most - 2.0 * (double)row->t * pow(hyper[BETA2], (double)row->t) / correction;
-    const bool rectified = rho > 5.0;
-    f[CB_RADAM_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
-    f[CB_RADAM_B1] = hyper[BETA1];
-    f[CB_RADAM_A1] = 1.0 - hyper[BETA1];
-    f[CB_RADAM_B2] = hyper[BETA2];
-    f[CB_RADAM_A2] = 1.0 - hyper[BETA2];
-    f[CB_RADAM_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)row->t));
-    f[CB_RADAM_EPS] = hyper[EPS];
-    f[CB_RADAM_RECTIFIED] = rectified;
-    if (rectified) {
-        const double short_by = (rho - 4.0) * (rho - 2.0) * most;
-        f[CB_RADAM_RATE] *= sqrt(correction * short_by / ((most - 4.0) * (most - 2.0) * rho));
-    }
-}
-
-CB_ELEMENTWISE(radam, CB_FORMULA_RADAM, factors_of, states, hypers);
+CB_ELEMENTWISE(radam, CB_FORMULA_RADAM, cb_radam_factors, states, hypers);

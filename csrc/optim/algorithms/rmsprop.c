@@ -8,7 +8,7 @@
 #include "../elements.h"
 #include "../optimizers.h"
 
-enum { LR, ALPHA, EPS, WEIGHT_DECAY, MOMENTUM, MAXIMIZE, N_HYPER };
+#include "rmsprop_factors.h"
 
 static const char *const states[] = {"square_avg", "momentum_buffer"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -26,18 +26,7 @@ static uint32_t n_used(const double *hyper) { return hyper[MOMENTUM] != 0.0 ? 2 
 
 static uint32_t n_used_centered(const double *hyper) { return n_used(hyper) + 1; }
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    (void)row;
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = hyper[WEIGHT_DECAY];
-    f[CB_RMSPROP_ALPHA] = hyper[ALPHA];
-    f[CB_RMSPROP_REST] = 1.0 - hyper[ALPHA];
-    f[CB_RMSPROP_RATE] = hyper[LR];
-    f[CB_RMSPROP_EPS] = hyper[EPS];
-    f[CB_RMSPROP_KEPT] = hyper[MOMENTUM];
-}
+CB_ELEMENTWISE(rmsprop, CB_FORMULA_RMSPROP, cb_rmsprop_factors, states, hypers, .n_used = n_used);
 
-CB_ELEMENTWISE(rmsprop, CB_FORMULA_RMSPROP, factors_of, states, hypers, .n_used = n_used);
-
-CB_ELEMENTWISE(rmsprop_centered, CB_FORMULA_RMSPROP_CENTERED, factors_of, centered_states, hypers,
-               .n_used = n_used_centered);
+CB_ELEMENTWISE(rmsprop_centered, CB_FORMULA_RMSPROP_CENTERED, cb_rmsprop_centered_factors,
+               centered_states, hypers, .n_used = n_used_centered);

@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-enum { LR, ETAMINUS, ETAPLUS, LEAST, MOST, MAXIMIZE, N_HYPER };
+#include "rprop_factors.h"
 
 static const char *const states[] = {"prev", "step_size"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -23,14 +23,4 @@ static const cb_hyper hypers[N_HYPER] = {
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = 0.0;
-    f[CB_RPROP_BEGIN] = row->t == 1 ? hyper[LR] : 0.0;
-    f[CB_RPROP_DOWN] = hyper[ETAMINUS];
-    f[CB_RPROP_UP] = hyper[ETAPLUS];
-    f[CB_RPROP_LEAST] = hyper[LEAST];
-    f[CB_RPROP_MOST] = hyper[MOST];
-}
-
-CB_ELEMENTWISE(rprop, CB_FORMULA_RPROP, factors_of, states, hypers);
+CB_ELEMENTWISE(rprop, CB_FORMULA_RPROP, cb_rprop_factors, states, hypers);

@@ -10,7 +10,7 @@
 #include "../elements.h"
 #include "../optimizers.h"
 
-enum { LR, MOMENTUM, DAMPENING, WEIGHT_DECAY, NESTEROV, MAXIMIZE, N_HYPER };
+#include "sgd_factors.h"
 
 static const char *const states[] = {"momentum_buffer"};
 static const cb_hyper hypers[N_HYPER] = {
@@ -32,14 +32,5 @@ static cb_status check(const double *hyper, uint32_t group, cb_error *err) {
                    group, hyper[MOMENTUM], hyper[DAMPENING]);
 }
 
-static void factors_of(const double *hyper, const cb_optim_row *row, double *f) {
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = hyper[WEIGHT_DECAY];
-    f[CB_SGD_RATE] = -hyper[LR];
-    f[CB_SGD_KEPT] = hyper[MOMENTUM];
-    f[CB_SGD_ADDED] = 1.0 - hyper[DAMPENING];
-    f[CB_SGD_IS_FIRST] = row->t == 1;
-    f[CB_SGD_AHEAD] = hyper[NESTEROV];
-}
-
-CB_ELEMENTWISE(sgd, CB_FORMULA_SGD, factors_of, states, hypers, .n_used = n_used, .check = check);
+CB_ELEMENTWISE(sgd, CB_FORMULA_SGD, cb_sgd_factors, states, hypers, .n_used = n_used,
+               .check = check);

@@ -1,0 +1,152 @@
+"""What a first step on a GPU waits for before its first kernel runs: tracing, planning, kernels as
+text, NVRTC or the folder of compiled kernels, and loading.
+
+python benchmarks/gpu/bench_compile.py      no GPU is needed
+
+A training step of a GPT (forward, backward, AdamW) is compiled to machine code for sm_90, in a new
+process each time, up to its first launch. The stand-in for the driver (tests/gpu_sim) takes the
+machine code and runs none of it; what a driver takes to load it is not part of the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE.parent), str(ROOT / "tests" / "gpu_sim"), str(ROOT / "examples" / "demo")]
+
+from common import save, summary
+
+ROUNDS = 7
+
+
+def training_step(backend: str) -> tuple[Any, tuple[Any, ...]]:
+    """The step and its arguments."""
+    import numpy as np
+
+    import cutback as cb
+    import gpt
+
+    config = gpt.GPTConfig(vocab=65, context=64, layers=1, heads=4, width=128)
+    params = gpt.init(config, np.random.default_rng(1))
+    tokens, labels = (np.zeros((4, 64), np.int64) for _ in range(2))
+
+    def loss(params: Any, tokens: Any, labels: Any) -> Any:
+        return gpt.loss(params, tokens, labels, config)
+
+    step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), seed=7, backend=backend)
+    return step, (params, tokens, labels)
+
+
+def child(what: str) -> None:
+    """One measurement, as JSON: seconds on the wall and of the processors."""
+    from client import Driver
+
+    Driver().set(machine_code=1)
+    step, arguments = training_step("cpu" if what == "plan" else "cuda")
+    from cutback import cuda
+
+    cuda.prepare()  # finds libraries; opening NVRTC belongs to compiling
+    wall, processor = time.perf_counter(), time.process_time()
+    if what == "plan":
+        step.prepare(*arguments)
+    else:
+        try:
+            step(*arguments)
+            raise AssertionError("machine code has run on the stand-in")
+        except RuntimeError as error:
+            assert "cuLaunchKernel" in str(error), error
+    row = {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}
+    print(json.dumps(row), flush=True)
+    os._exit(0)
+
+
+def measure(what: str, cores: int, cache: str, **more: str) -> dict[str, float]:
+    """In a process of its own, on so many processors."""
+    import nvrtc
+    from client import build
+
+    environment = os.environ | more
+    environment |= {
+        "CUTBACK_CUDA_DRIVER": str(build()),
+        "CUTBACK_NVRTC": str(nvrtc.library()),
+        "CUTBACK_CUBLASLT": "none",
+        "CUTBACK_CACHE_DIR": cache,
+    }
+    environment.pop("CUTBACK_CUDA_CODE", None)
+    chosen = sorted(os.sched_getaffinity(0))[:cores]
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", what],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, chosen),
+    )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def kernels() -> tuple[int, int]:
+    """Kernels of the step, and bytes of their CUDA C."""
+    with tempfile.TemporaryDirectory() as cache:
+        measure("whole", 1, cache, CUTBACK_CUDA_KEEP_SOURCES="1")
+        sources = [path.read_text() for path in Path(cache).glob("sources/*.cu")]
+    launched = sum(text.count("__global__") for text in sources)
+    return launched + 2, sum(map(len, sources))  # AdamW's two stand in a header
+
+
+def rows() -> list[dict[str, Any]]:
+    """Cold, from the cache and without a device, by turns."""
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    cores = [1, *([2] if len(os.sched_getaffinity(0)) > 1 else [])]
+    for _ in range(ROUNDS):
+        for n in cores:
+            with tempfile.TemporaryDirectory() as cache:
+                found.setdefault(("empty cache", n), []).append(measure("whole", n, cache))
+                found.setdefault(("from the cache", n), []).append(measure("whole", n, cache))
+                found.setdefault(("tracing and planning alone", n), []).append(
+                    measure("plan", n, cache)
+                )
+    number, size = kernels()
+    return [
+        {
+            "what": what,
+            "cores": n,
+            "kernels": number,
+            "bytes of CUDA C": size,
+            "unit": "ms",
+            **summary([1e3 * row["wall"] for row in measured]),
+            "processor ms": min(1e3 * row["processor"] for row in measured),
+        }
+        for (what, n), measured in found.items()
+    ]
+
+
+def main() -> None:
+    """Command line."""
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2])
+        return
+    import nvrtc
+
+    if nvrtc.library() is None:
+        print("skipped: NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+        return
+    save(
+        "gpu_compile",
+        "python benchmarks/gpu/bench_compile.py",
+        rows(),
+        "nvidia-cuda-nvrtc",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+/* A step that is captured once and replayed: what an update counts and reads lies on the device, so
+ * each replay corrects Adam's bias by a step more, follows a learning rate that is written there,
+ * and steps nothing where a gradient was found to be infinite. Beside plain loops in double. */
+#include <math.h>
+
+#include "check.h"
+#include "gpu.h"
+#include "ir/builder.h"
+#include "numbers.h"
+#include "pipeline.h"
+
+enum { N = 37, MOMENTS = 2 };
+static const double hyper[] = {0.1, 0.9, 0.99, 1e-8, 0.05, 0.0, 0.0}; /* adamw: lr first */
+
+typedef struct entries { /* of the stand-in, for what a framework does around a capture */
+    int (*cuStreamCreate)(void **stream, unsigned flags);
+    int (*cuStreamBeginCapture_v2)(void *stream, int mode);
+    int (*cuStreamEndCapture)(void *stream, void **graph);
+    int (*cuGraphInstantiateWithFlags)(void **executable, void *graph, unsigned long long flags);
+    int (*cuGraphLaunch)(void *executable, void *stream);
+    int (*cuGraphExecDestroy)(void *executable);
+    int (*cuGraphDestroy)(void *graph);
+    int (*cuStreamDestroy_v2)(void *stream);
+    int (*cuDevicePrimaryCtxRetain)(void **context, int device);
+    int (*cuCtxSetCurrent)(void *context);
+    int (*cuStreamSynchronize)(void *stream);
+} entries;
+
+static entries cu;
+
+static void open_entries(void) {
+    static const char *const names[] = {"cuStreamCreate",
+                                        "cuStreamBeginCapture_v2",
+                                        "cuStreamEndCapture",
+                                        "cuGraphInstantiateWithFlags",
+                                        "cuGraphLaunch",
+                                        "cuGraphExecDestroy",
+                                        "cuGraphDestroy",
+                                        "cuStreamDestroy_v2",
+                                        "cuDevicePrimaryCtxRetain",
+                                        "cuCtxSetCurrent",
+                                        "cuStreamSynchronize"};
+    void *found[sizeof names / sizeof *names];
+    void *library = dlopen(CB_STAND_IN, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        found[i] = dlsym(library, names[i]);
+        CHECK(found[i]);
+    }
+    memcpy(&cu, found, sizeof cu);
+}
+
+typedef struct state {
+    double p[N], m[N], v[N];
+    int64_t t;
+} state;
+
+/* loss = sum(p^2), so that the gradient is 2 p. */
+static void step_in_double(state *s, double lr) {
+    s->t++;
+    const double first = 1 - pow(hyper[1], (double)s->t), second = 1 - pow(hyper[2], (double)s->t);
+    for (int i = 0; i < N; i++) {
+        const double g = 2 * s->p[i];
+        s->m[i] = hyper[1] * s->m[i] + (1 - hyper[1]) * g;
+        s->v[i] = hyper[2] * s->v[i] + (1 - hyper[2]) * g * g;
+        s->p[i] = s->p[i] * (1 - lr * hyper[4]) -
+                  lr * (s->m[i] / first) / (sqrt(s->v[i] / second) + hyper[3]);
+    }
+}
+
+typedef struct setting {
+    cb_context *ctx;
+    cb_graph *g;
+    cb_step *step;
+    void *stream, *p, *moment[MOMENTS], *loss;
+    state expected;
+} setting;
+
+static void copy(setting *x, bool to_host, void *to, const void *from, size_t bytes) {
+    CHECK_OK(cb_memory_copy(x->ctx, "cuda", x->stream, to_host, to, from, bytes, &err));
+}
+
+static void *block(setting *x, size_t bytes, const void *from) {
+    void *at = NULL;
+    CHECK_OK(cb_memory_alloc(x->ctx, "cuda", bytes, &at, &err));
+    copy(x, false, at, from, bytes);
+    return at;
+}
+
+static void begin(setting *x) {
+    const cb_context_options options = {.n_threads = 1};
+    const cb_shape line = {1, {N}};
+    static const float zeros[N] = {0};
+    uint32_t wrt[] = {0};
+    const cb_compile_options compile = {.wrt = wrt, .n_wrt = 1, .keep_gradients = true};
+    cb_value_id p, y, loss;
+    void *context = NULL;
+    float first[N];
+    memset(x, 0, sizeof *x);
+    CHECK_OK(cb_context_new(&options, &x->ctx, &err));
+    CHECK_OK(cb_graph_new(x->ctx, &x->g, &err));
+    CHECK_OK(cb_graph_append_input(x->g, "p", CB_ROLE_PARAM, CB_F32, &line, &p, &err));
+    CHECK_OK(cb_build2(x->g, CB_OP_MUL, p, p, &y, &err));
+    CHECK_OK(cb_build_sum(x->g, y, 0, NULL, false, &loss, &err));
+    CHECK_OK(cb_graph_append_output(x->g, loss, "loss", CB_OUTPUT_RESULT, CB_NONE, &err));
+    CHECK_OK(cb_compile(x->ctx, x->g, &compile, &x->step, &err));
+    CHECK(cu.cuDevicePrimaryCtxRetain(&context, 0) == 0 && cu.cuCtxSetCurrent(context) == 0);
+    CHECK(cu.cuStreamCreate(&x->stream, 1) == 0);
+    for (int i = 0; i < N; i++) x->expected.p[i] = first[i] = (float)(i % 7) - 2.5f;
+    x->p = block(x, sizeof first, first);
+    for (int k = 0; k < MOMENTS; k++) x->moment[k] = block(x, sizeof zeros, zeros);
+    x->loss = block(x, sizeof(float), zeros);
+}
+
+static void end(setting *x) {
+    CHECK(cu.cuStreamSynchronize(x->stream) == 0);
+    void *const blocks[] = {x->p, x->moment[0], x->moment[1], x->loss};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        cb_memory_free(x->ctx, "cuda", blocks[i]);
+    cb_step_free(x->step);
+    cb_graph_free(x->g);
+    CHECK(cu.cuStreamDestroy_v2(x->stream) == 0);
+    cb_context_free(x->ctx);
+}
+
+/* A step as callers take it. */
+static void step_once(setting *x, double lr) {
+    double numbers[sizeof hyper / sizeof *hyper];
+    static const uint32_t group[] = {0};
+    void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};
+    void *params[] = {x->p}, *first[] = {x->moment[0]}, *second[] = {x->moment[1]},
+         *none[] = {NULL};
+    void *const *states[] = {first, second, none};
+    memcpy(numbers, hyper, sizeof numbers);
+    numbers[0] = lr;
+    const cb_run run = {.inputs = inputs, .outputs = outputs, .stream = x->stream};
+    const cb_update update = {.optimizer = cb_optimizer_find("adamw"),
+                              .params = params,
+                              .states = states,
+                              .hyper = numbers,
+                              .n_groups = 1,
+                              .group = group,
+                              .t = x->expected.t + 1};
+    CHECK_OK(cb_step_check_update(x->step, &update, &err));
+    CHECK_OK(cb_step_run(x->step, &run, NULL, &err));
+    CHECK_OK(cb_step_update(x->step, &update, &err));
+    step_in_double(&x->expected, lr);
+}
+
+/* The same, below what refuses a stream that is captured. */
+static cb_status put(setting *x) {
+    const cb_backend *b = x->step->backend;
+    void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};
+    const cb_bindings bindings = {
+        .stream = (cb_stream *)x->stream, .inputs = inputs, .outputs = outputs};
+    const cb_optim_table table = {.optimizer = cb_optimizer_find("adamw"),
+                                  .grad_factor = 1,
+                                  .rows = x->step->rows,
+                                  .hyper = hyper,
+                                  .n_rows = 1,
+                                  .n_groups = 1,
+                                  .n_hyper = sizeof hyper / sizeof *hyper};
+    cb_run_stats stats;
+    CB_TRY(b->run(x->step->state, &bindings, &stats, &err));
+    return b->update(x->step->device, x->step->state, (cb_stream *)x->stream, table.optimizer,
+                     &table, &err);
+}
+
+static void compare(setting *x) {
+    float p[N];
+    copy(x, true, p, x->p, sizeof p);
+    for (int i = 0; i < N; i++) CHECK(fabs(p[i] - x->expected.p[i]) < 1e-5);
+}
+
+static void *captured(setting *x, void **graph) {
+    void *executable = NULL;
+    CHECK(cu.cuStreamBeginCapture_v2(x->stream, 0) == 0);
+    CHECK_OK(put(x));
+    CHECK(cu.cuStreamEndCapture(x->stream, graph) == 0);
+    CHECK(cu.cuGraphInstantiateWithFlags(&executable, *graph, 0) == 0);
+    return executable;
+}
+
+static int64_t steps_on_device(setting *x, const cb_resident *r) {
+    int64_t t = -1;
+    copy(x, true, &t, (const void *)(uintptr_t)r->t, sizeof t);
+    return t;
+}
+
+TEST(a_replay_is_a_step_more) {
+    setting x;
+    void *graph = NULL;
+    cb_resident r;
+    begin(&x);
+    for (int i = 0; i < 2; i++) step_once(&x, hyper[0]);
+    void *executable = captured(&x, &graph);
+    compare(&x); /* nothing has run yet */
+    for (int i = 0; i < 3; i++) {
+        CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+        step_in_double(&x.expected, hyper[0]);
+        compare(&x);
+    }
+    CHECK_OK(cb_step_resident(x.step, 0, &r, &err));
+    CHECK(steps_on_device(&x, &r) == 5);
+
+    /* a scheduler writes the learning rate: the first of the hyper-parameters */
+    const double rates[] = {0.02, 0.3};
+    for (int i = 0; i < 2; i++) {
+        copy(&x, false, (void *)(uintptr_t)r.hyper, &rates[i], sizeof(double));
+        CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+        step_in_double(&x.expected, rates[i]);
+        compare(&x);
+    }
+
+    /* a scaler has found a gradient that is infinite: nothing is stepped, and nothing counts */
+    const uint32_t found[] = {1, 0};
+    copy(&x, false, (void *)(uintptr_t)r.found_inf, &found[0], sizeof found[0]);
+    CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+    compare(&x);
+    CHECK(steps_on_device(&x, &r) == 7);
+    copy(&x, false, (void *)(uintptr_t)r.found_inf, &found[1], sizeof found[1]);
+    CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+    step_in_double(&x.expected, rates[1]);
+    compare(&x);
+
+    /* a step as before goes on from what its caller says */
+    step_once(&x, 0.05);
+    compare(&x);
+    CHECK(steps_on_device(&x, &r) == 9);
+    CHECK(cu.cuGraphExecDestroy(executable) == 0 && cu.cuGraphDestroy(graph) == 0);
+    end(&x);
+}
+
+TEST(a_first_update_is_not_captured) {
+    setting x;
+    void *graph = NULL;
+    cb_resident r;
+    begin(&x);
+    step_once(&x, hyper[0]);
+    CHECK_FAIL(cb_step_resident(x.step, 1, &r, &err), CB_INVALID, "no update of group 1");
+    x.step->rows[0].param = x.loss; /* another array, of which the device's table knows nothing */
+    x.step->rows[0].n = 1;
+    CHECK(cu.cuStreamBeginCapture_v2(x.stream, 0) == 0);
+    CHECK_FAIL(put(&x), CB_UNSUPPORTED, "update once before the capture begins");
+    CHECK(cu.cuStreamEndCapture(x.stream, &graph) == 0);
+    CHECK(cu.cuGraphDestroy(graph) == 0);
+    compare(&x);
+    end(&x);
+}
+
+int main(void) {
+    if (gpu_is_missing()) return 0;
+    open_entries();
+    RUN(a_replay_is_a_step_more);
+    RUN(a_first_update_is_not_captured);
+    return check_report();
+}
