@@ -30,10 +30,10 @@ ROUNDS = 7
 
 def training_step(backend: str) -> tuple[Any, tuple[Any, ...]]:
     """The step and its arguments."""
+    import gpt
     import numpy as np
 
     import cutback as cb
-    import gpt
 
     config = gpt.GPTConfig(vocab=65, context=64, layers=1, heads=4, width=128)
     params = gpt.init(config, np.random.default_rng(1))

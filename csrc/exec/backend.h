@@ -135,8 +135,8 @@ typedef struct cb_backend {
 
     /* ---- optimizers ---- */
 
-    /* Makes ready what steps of this optimizer need; may block. Asked before the run whose gradients
-     * are stepped. NULL: nothing is needed. */
+    /* Makes ready what steps of this optimizer need; may block. Asked before the run whose
+     * gradients are stepped. NULL: nothing is needed. */
     cb_status (*ready)(void *executable, const cb_optimizer *optimizer, cb_error *err);
     /* Where numbers of the latest update are; false: it had no such group. NULL: nowhere. */
     bool (*resident)(const void *executable, uint32_t group, cb_resident *out);

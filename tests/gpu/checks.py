@@ -1,5 +1,5 @@
-"""What has to hold on any GPU, by name: python checks.py NAME runs one, and says what it saw as JSON.
-Small sizes, so that the stand-in runs them as well."""
+"""What has to hold on any GPU, by name: python checks.py NAME runs one, and says what it saw as
+JSON. Small sizes, so that the stand-in runs them as well."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ OPTIMIZERS = {
     "rmsprop": lambda: cb.optim.RMSprop(lr=1e-3),
     "nadam": lambda: cb.optim.NAdam(lr=1e-3),
     "adopt": lambda: cb.optim.ADOPT(lr=1e-3),
-    "schedule free": lambda: cb.optim.ScheduleFreeAdamW(lr=1e-2),
+    "radam": lambda: cb.optim.RAdam(lr=1e-3),
+    "ademamix": lambda: cb.optim.AdEMAMix(lr=1e-3),
+    "rprop": lambda: cb.optim.Rprop(lr=1e-3),
 }
 
 

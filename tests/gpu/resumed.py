@@ -3,6 +3,7 @@ remembered as they end, so that an interrupted run goes on where it was."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -21,6 +22,18 @@ SECONDS = 60  # that a row may take
 def _run(command: Sequence[str]) -> None:
     print("$", *command, flush=True)
     subprocess.run(command, check=True)
+
+
+def gpus() -> int:
+    """How many the driver sees; 0 also without a driver."""
+    count = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL(os.environ.get("CUTBACK_CUDA_DRIVER") or "libcuda.so.1")
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+            return 0
+    except (OSError, AttributeError):
+        return 0
+    return count.value
 
 
 def built_package() -> Path:

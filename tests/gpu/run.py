@@ -25,6 +25,9 @@ def main() -> int:
     parser.add_argument("--stand-in", action="store_true", help="without a GPU")
     parser.add_argument("--json", type=Path, default=resumed.BUILD / "checks.json", metavar="FILE")
     args = parser.parse_args()
+    if not args.stand_in and resumed.gpus() == 0:
+        print("there is no GPU here that a driver sees; --stand-in runs without", file=sys.stderr)
+        return 1
     variables = resumed.environment(args.installed, args.stand_in)
     listing = "import checks; print(*(name for name, _ in checks.named()), sep='\\n')"
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """What orders threads, line by line: each barrier, fence, wait, warp synchronisation and shuffle of
-PTX. The stand-in leaves one out by itself (``Driver.leave_out``), so that nothing is compiled again:
-what gives a result (a shuffle, a barrier that reduces) gives the thread's own operand instead."""
+PTX. The stand-in leaves one out by itself (``Driver.leave_out``), so that nothing is compiled
+again: what gives a result (a shuffle, a barrier that reduces) gives the thread's own operand."""
 
 from __future__ import annotations
 

@@ -66,6 +66,7 @@ int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writ
     c->type[c->n_param] = type;
     c->writes[c->n_param] = writes;
     c->looked_at[c->n_param] = 0;
+    c->reads_step |= param.place == CB_CU_STEP;
     return c->n_param++;
 }
 
@@ -130,21 +131,29 @@ static void add_signature(const cb_cu_code *c, cb_str *out) {
     for (int k = 0; k < c->n_param; k++) {
         const cb_cu_place place = c->param[k].place;
         const char *comma = k ? ", " : "";
-        if (place == CB_CU_SEED || place == CB_CU_STEP || place == CB_CU_NUMBER)
+        if (place == CB_CU_SEED || place == CB_CU_NUMBER)
             cb_str_addf(out, "%s%s p%d", comma, c->type[k], k);
+        else if (place == CB_CU_STEP)
+            cb_str_addf(out, "%sconst %s *__restrict__ p%d_at", comma, c->type[k], k);
         else if (c->writes[k]) cb_str_addf(out, "%s%s *p%d", comma, c->type[k], k);
         else cb_str_addf(out, "%sconst %s *__restrict__ p%d", comma, c->type[k], k);
     }
 }
 
+/* Addresses that must be multiples of the same are looked at together. */
 static void add_looks(const cb_cu_code *c, cb_str *out) {
-    const char *begin = "const bool all_even = ";
-    for (int k = 0; k < c->n_param; k++) {
-        if (c->looked_at[k] == 0) continue;
-        cb_str_addf(out, "%sis_even(p%d, %d)", begin, k, c->looked_at[k]);
-        begin = " && ";
+    const char *begin = "const bool all_even = (";
+    for (int bytes = 16; bytes > 1; bytes /= 2) {
+        const char *more = "((";
+        for (int k = 0; k < c->n_param; k++) {
+            if (c->looked_at[k] != bytes) continue;
+            cb_str_addf(out, "%s%s(size_t)p%d", begin, more, k);
+            begin = "";
+            more = " | ";
+        }
+        if (more[0] == ' ') cb_str_addf(out, ") & %d)", bytes - 1), begin = " | ";
     }
-    if (begin[0] == ' ') cb_str_addf(out, ";\n");
+    if (begin[0] == ' ') cb_str_addf(out, ") == 0;\n");
 }
 
 /* The kernel that has this text; there is a new one where none has. */
@@ -158,6 +167,9 @@ static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
     add_signature(c, s);
     cb_str_addf(s, ") {\n");
     add_looks(c, s);
+    for (int k = 0; k < c->n_param; k++)
+        if (c->param[k].place == CB_CU_STEP)
+            cb_str_addf(s, "const %s p%d = *p%d_at;\n", c->type[k], k, k);
     cb_str_add(s, c->body.at ? c->body.at : "", c->body.len);
     cb_str_addf(s, "}\n/* %u */\n\n", threads);
     if (s->failed) return 0;

@@ -27,7 +27,8 @@ typedef enum cb_cu_place {
     CB_CU_EXTRA,   /* memory of the executable beside the arena */
     CB_CU_FAILURE, /* the executable's word for errors */
     CB_CU_SEED,
-    CB_CU_STEP,
+    CB_CU_STEP,  /* of the random generator: a number in memory, which a replay finds counted on */
+    CB_CU_COUNT, /* that memory */
     CB_CU_NUMBER /* of the program */
 } cb_cu_place;
 
@@ -69,6 +70,7 @@ typedef struct cb_cu_code {
     CB_VEC(cb_cu_call) calls;
     CB_VEC(cb_cu_param) params;
     uint64_t extra_bytes;
+    bool reads_step;    /* some kernel has CB_CU_STEP */
     uint64_t *local_at; /* [n_local] where locals lie in EXTRA, of groups that run op by op */
     uint32_t group;     /* that is being written */
     uint32_t

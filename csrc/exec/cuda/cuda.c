@@ -35,6 +35,8 @@ typedef struct executable {
     const void **known;            /* [n_input + n_output] arguments that were looked at */
     void **event;                  /* [n_group + 1] around groups */
     cb_cu_update update;
+    uint64_t step_wanted, step_there; /* of the random generator: of this run, and on the device */
+    bool knows_step;
     double *group_seconds; /* of the last run, which `finish` fills; NULL: nobody asked */
 } executable;
 
@@ -80,6 +82,17 @@ static void add_states(cb_cu_code *c) {
     }
 }
 
+/* Also the step of the random generator is counted on there, for a run that is captured and
+ * replayed. */
+static void add_count(cb_cu_code *c) {
+    if (!c->reads_step) return;
+    cb_cu_begin(c);
+    const int count = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_COUNT}, "uint64_t", true),
+              f = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_FAILURE}, "failure", false);
+    cb_cu_add(c, "if (threadIdx.x == 0 && p%d->instr == 0) p%d[0]++;\n", f, count);
+    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, 32);
+}
+
 static bool has_products(const cb_program *p) {
     for (uint32_t i = 0; i < p->n_instr; i++)
         if (p->instr[i].code == CB_OP_MATMUL) return true;
@@ -108,6 +121,7 @@ static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
         CB_TRY(cb_cu_group(&x->code, g, x->d->runtime->alloc, err));
     x->code.group = x->program->n_group;
     add_states(&x->code);
+    add_count(&x->code);
     return cb_cu_finish(&x->code, err);
 }
 
@@ -159,8 +173,8 @@ static cb_status make_rest(executable *x, cb_error *err) {
     bool has_f64;
     const uint32_t kept = kept_gradients(x->program, &has_f64);
     CB_TRY(cb_cu_take(d, x->code.extra_bytes, &x->extra, err));
-    CB_TRY(cb_cu_take(d, sizeof(failure), &x->failed, err));
-    CB_CU(&d->driver, cuMemsetD8Async(x->failed, 0, sizeof(failure), d->stream));
+    CB_TRY(cb_cu_take(d, sizeof(failure) + sizeof(uint64_t), &x->failed, err));
+    CB_CU(&d->driver, cuMemsetD8Async(x->failed, 0, sizeof(failure) + sizeof(uint64_t), d->stream));
     CB_CU(&d->driver, cuStreamSynchronize(d->stream));
     for (uint32_t g = 0; g <= x->program->n_group; g++)
         CB_CU(&d->driver, cuEventCreate(&x->event[g], 0));
@@ -232,6 +246,25 @@ static cb_status compile(const cb_program *program, void *device, void **handle,
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+static uint64_t step_at(const executable *x) { return x->failed + sizeof(failure); }
+
+/* The device has counted on since the last run; where the caller wants another step, it is copied.
+ * What is captured takes what it finds. */
+static cb_status bring_step(executable *x, void *stream, uint32_t step, bool *captured,
+                            cb_error *err) {
+    *captured = false;
+    if (!x->code.reads_step) return CB_OK;
+    CB_TRY(cb_cu_is_captured(x->d, stream, captured, err));
+    const bool is_there = *captured || (x->knows_step && x->step_there == step);
+    x->knows_step = false; /* until all is put */
+    x->step_wanted = step;
+    if (!is_there)
+        CB_CU(&x->d->driver,
+              cuMemcpyHtoDAsync(step_at(x), &x->step_wanted, sizeof x->step_wanted, stream));
+    x->step_there = (uint64_t)step + 1;
+    return CB_OK;
+}
+
 /* The first run makes the arena, and all addresses that never change. */
 static cb_status make_arena(executable *x, void *stream, cb_error *err) {
     bool captured;
@@ -249,6 +282,8 @@ static cb_status make_arena(executable *x, void *stream, cb_error *err) {
             case CB_CU_ARENA: x->value[k] = x->arena + p->offset; break;
             case CB_CU_EXTRA: x->value[k] = x->extra + p->offset; break;
             case CB_CU_FAILURE: x->value[k] = x->failed; break;
+            case CB_CU_STEP:
+            case CB_CU_COUNT: x->value[k] = step_at(x); break;
             case CB_CU_NUMBER: x->value[k] = p->offset; break;
             default: break;
         }
@@ -300,7 +335,6 @@ static cb_status bind(executable *x, const cb_bindings *b, cb_error *err) {
                 x->value[k] = (uint64_t)(uintptr_t)b->outputs[at->index] + at->offset;
                 break;
             case CB_CU_SEED: x->value[k] = b->seed; break;
-            case CB_CU_STEP: x->value[k] = b->step; break;
             default: break;
         }
     }
@@ -343,7 +377,11 @@ static cb_status put_run(executable *x, const cb_bindings *b, cb_error *err) {
     CB_TRY(make_arena(x, stream, err));
     CB_TRY(bind(x, b, err));
     x->group_seconds = b->group_seconds;
-    return launch(x, stream, err);
+    bool captured;
+    CB_TRY(bring_step(x, stream, b->step, &captured, err));
+    CB_TRY(launch(x, stream, err));
+    x->knows_step = !captured;
+    return CB_OK;
 }
 
 static cb_status run(void *handle, const cb_bindings *b, cb_run_stats *stats, cb_error *err) {
@@ -401,6 +439,7 @@ static cb_status wait_for(executable *x, void *stream, cb_error *err) {
     CB_TRY(take_seconds(x, err));
     if (f.instr == 0) return CB_OK;
     cb_cu_update_forget(&x->update);
+    x->knows_step = false;
     CB_CU(driver, cuMemsetD8Async(x->failed, 0, sizeof f, stream));
     CB_CU(driver, cuStreamSynchronize(stream));
     return tell(x, &f, err);

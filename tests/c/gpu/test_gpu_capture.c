@@ -86,7 +86,8 @@ static void *block(setting *x, size_t bytes, const void *from) {
     return at;
 }
 
-static void begin(setting *x) {
+/* loss = sum(p^2), with `drops` of what dropout leaves of p. */
+static void begin(setting *x, bool drops) {
     const cb_context_options options = {.n_threads = 1};
     const cb_shape line = {1, {N}};
     static const float zeros[N] = {0};
@@ -99,7 +100,10 @@ static void begin(setting *x) {
     CHECK_OK(cb_context_new(&options, &x->ctx, &err));
     CHECK_OK(cb_graph_new(x->ctx, &x->g, &err));
     CHECK_OK(cb_graph_append_input(x->g, "p", CB_ROLE_PARAM, CB_F32, &line, &p, &err));
-    CHECK_OK(cb_build2(x->g, CB_OP_MUL, p, p, &y, &err));
+    const cb_attrs half = {.f = {0.5}, .i = {3}};
+    y = p;
+    if (drops) CHECK_OK(cb_build(x->g, CB_OP_DROPOUT, 1, &p, &half, &y, &err));
+    CHECK_OK(cb_build2(x->g, CB_OP_MUL, y, y, &y, &err));
     CHECK_OK(cb_build_sum(x->g, y, 0, NULL, false, &loss, &err));
     CHECK_OK(cb_graph_append_output(x->g, loss, "loss", CB_OUTPUT_RESULT, CB_NONE, &err));
     CHECK_OK(cb_compile(x->ctx, x->g, &compile, &x->step, &err));
@@ -165,16 +169,34 @@ static cb_status put(setting *x) {
                      &table, &err);
 }
 
+static float loss_of(setting *x) {
+    float loss;
+    copy(x, true, &loss, x->loss, sizeof loss);
+    return loss;
+}
+
+/* A run alone, in the step of the random generator that its caller says. */
+static cb_status draw(setting *x, uint32_t random_step) {
+    void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};
+    const cb_bindings bindings = {.stream = (cb_stream *)x->stream,
+                                  .inputs = inputs,
+                                  .outputs = outputs,
+                                  .seed = 5,
+                                  .step = random_step};
+    cb_run_stats stats;
+    return x->step->backend->run(x->step->state, &bindings, &stats, &err);
+}
+
 static void compare(setting *x) {
     float p[N];
     copy(x, true, p, x->p, sizeof p);
     for (int i = 0; i < N; i++) CHECK(fabs(p[i] - x->expected.p[i]) < 1e-5);
 }
 
-static void *captured(setting *x, void **graph) {
+static void *captured(setting *x, bool draws, void **graph) {
     void *executable = NULL;
     CHECK(cu.cuStreamBeginCapture_v2(x->stream, 0) == 0);
-    CHECK_OK(put(x));
+    CHECK_OK(draws ? draw(x, 1000) : put(x));
     CHECK(cu.cuStreamEndCapture(x->stream, graph) == 0);
     CHECK(cu.cuGraphInstantiateWithFlags(&executable, *graph, 0) == 0);
     return executable;
@@ -190,9 +212,9 @@ TEST(a_replay_is_a_step_more) {
     setting x;
     void *graph = NULL;
     cb_resident r;
-    begin(&x);
+    begin(&x, false);
     for (int i = 0; i < 2; i++) step_once(&x, hyper[0]);
-    void *executable = captured(&x, &graph);
+    void *executable = captured(&x, false, &graph);
     compare(&x); /* nothing has run yet */
     for (int i = 0; i < 3; i++) {
         CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
@@ -230,11 +252,37 @@ TEST(a_replay_is_a_step_more) {
     end(&x);
 }
 
+TEST(a_replay_draws_anew) {
+    enum { STEPS = 5, FIRST = 2 };
+    setting x;
+    void *graph = NULL;
+    float expected[STEPS];
+    int n_others = 0;
+    begin(&x, true);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        CHECK_OK(draw(&x, i));
+        expected[i] = loss_of(&x);
+        n_others += expected[i] != expected[0];
+    }
+    CHECK(n_others >= STEPS - 2); /* masks differ, and so do nearly all of their sums */
+    CHECK_OK(draw(&x, FIRST - 1));
+    CHECK(loss_of(&x) == expected[FIRST - 1]);
+    void *executable = captured(&x, true, &graph);
+    for (int i = FIRST; i < STEPS; i++) {
+        CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+        CHECK(loss_of(&x) == expected[i]);
+    }
+    CHECK_OK(draw(&x, 3));
+    CHECK(loss_of(&x) == expected[3]);
+    CHECK(cu.cuGraphExecDestroy(executable) == 0 && cu.cuGraphDestroy(graph) == 0);
+    end(&x);
+}
+
 TEST(a_first_update_is_not_captured) {
     setting x;
     void *graph = NULL;
     cb_resident r;
-    begin(&x);
+    begin(&x, false);
     step_once(&x, hyper[0]);
     CHECK_FAIL(cb_step_resident(x.step, 1, &r, &err), CB_INVALID, "no update of group 1");
     x.step->rows[0].param = x.loss; /* another array, of which the device's table knows nothing */
@@ -251,6 +299,7 @@ int main(void) {
     if (gpu_is_missing()) return 0;
     open_entries();
     RUN(a_replay_is_a_step_more);
+    RUN(a_replay_draws_anew);
     RUN(a_first_update_is_not_captured);
     return check_report();
 }
