@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,30 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import nvrtc
 from client import BUILD, Driver, build
+
+MOST_KERNELS = 300  # that all of these tests load, so that they stay within minutes
+LOADED = "CUTBACK_STAND_IN_LOADED"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers take the name over: their kernels are counted together."""
+    if not hasattr(config, "workerinput"):
+        BUILD.mkdir(parents=True, exist_ok=True)
+        os.environ[LOADED] = str(BUILD / f"loaded.{os.getpid()}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """More distinct kernels than are allowed fail the session, where nothing else has."""
+    if hasattr(session.config, "workerinput") or LOADED not in os.environ:
+        return
+    file = Path(os.environ.pop(LOADED))
+    found = set(file.read_text().split()) if file.exists() else set()
+    file.unlink(missing_ok=True)
+    has_very_slow = "very_slow" in session.config.option.markexpr.replace("not very_slow", "")
+    print(f"\nthe stand-in has loaded {len(found)} distinct kernels", file=sys.stderr)
+    if len(found) > MOST_KERNELS and not has_very_slow and exitstatus == 0:
+        print(f"at most {MOST_KERNELS} are allowed (tests/gpu_sim/conftest.py)", file=sys.stderr)
+        session.exitstatus = 1
 
 
 @pytest.fixture
