@@ -5,7 +5,7 @@
  * into and where that is stored, if these follow on one another. So values are computed where they
  * are wanted: of two operands first the one that takes more registers, and of equal ones first the
  * one that is no such product (Sethi and Ullman, The generation of optimal code for arithmetic
- * expressions, 1970). AdamW is six records so, with those of join.h, and fourteen as it is written. */
+ * expressions, 1970). So AdamW is six records, with those of join.h, and fourteen as written. */
 #include "compile.h"
 
 #include "../executor/phases.h"
