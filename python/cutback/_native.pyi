@@ -264,6 +264,9 @@ def optimizer_table() -> tuple[
 def optimizer_states(optimizer: str | Expression, row: tuple[float, ...], /) -> tuple[str, ...]:
     """The states that a group with these hyper-parameters has."""
 
+def ask_for_large_pages(address: int, bytes: int, /) -> None:
+    """For memory that nobody has touched yet, where the system gives such pages on request."""
+
 def same_objects(objects: dict[Any, Any] | list[Any], known: list[Any], /) -> bool:
     """Whether the values of a dict, or the items of a list, are these objects, in this order."""
 

@@ -112,6 +112,8 @@ static PyMethodDef module_methods[] = {
      "optimizer_table() -> ((name, names of states, names of hyper-parameters), ...)"},
     {"optimizer_states", cb_py_optimizer_states, METH_VARARGS,
      "optimizer_states(optimizer, row, /) -> names of the states that such a group has"},
+    {"ask_for_large_pages", cb_py_ask_for_large_pages, METH_VARARGS,
+     "ask_for_large_pages(address, bytes, /): for memory that nobody has touched yet"},
     {"same_objects", cb_py_same_objects, METH_VARARGS,
      "same_objects(objects, known, /) -> are the values of a dict, or the items of a list, these?"},
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},

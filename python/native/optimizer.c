@@ -1,6 +1,11 @@
 /* optimizer.c: the optimizers of the core by name, and the rows of numbers that they take. */
 #include "state.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 #include "base/dtype.h"
 #include "base/shape.h"
 
@@ -174,4 +179,18 @@ PyObject *cb_py_same_objects(PyObject *Py_UNUSED(module), PyObject *args) {
         same = item == PyList_GET_ITEM(known, i);
     }
     return PyBool_FromLong(same);
+}
+
+/* ask_for_large_pages(address, bytes): memory that nobody has touched yet comes in large pages,
+ * where the system has them to give: fewer translations of addresses for those who walk it. */
+PyObject *cb_py_ask_for_large_pages(PyObject *Py_UNUSED(module), PyObject *args) {
+    unsigned long long address, bytes;
+    if (!PyArg_ParseTuple(args, "KK:ask_for_large_pages", &address, &bytes)) return NULL;
+#if defined(MADV_HUGEPAGE)
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = ((uintptr_t)address + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)address + (uintptr_t)bytes) / page * page;
+    if (end > begin) (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* a wish */
+#endif
+    Py_RETURN_NONE;
 }

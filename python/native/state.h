@@ -167,6 +167,7 @@ int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what);
 PyObject *cb_py_optimizer_table(PyObject *module, PyObject *none);
 PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args);
 PyObject *cb_py_same_objects(PyObject *module, PyObject *args);
+PyObject *cb_py_ask_for_large_pages(PyObject *module, PyObject *args);
 
 /* ---- table_type.c ---------------------------------------------------------------------------- */
 

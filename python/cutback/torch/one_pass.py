@@ -22,6 +22,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
 _RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None: None}
 _HALVES = (torch.float16, torch.bfloat16)
+_LARGE = 1 << 22  # bytes of a state, from which on it is worth large pages
 _set_grad_enabled = torch._C._set_grad_enabled  # one call of C; torch.set_grad_enabled is a class
 _SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
 Unfit = tuple[int, int, str]  # row, column, why
@@ -140,9 +141,15 @@ class OnePass(torch.optim.Optimizer):
             return p.dtype
         return torch.int16 if key == "remainder" else torch.float32
 
-    def _zeros(self, p: Tensor, key: str) -> Tensor:
+    def _empty(self, p: Tensor, key: str) -> Tensor:
         dtype = self._type_of(p, key)
-        return torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+        new = torch.empty_like(p, dtype=dtype, memory_format=torch.preserve_format)
+        if new.nbytes >= _LARGE and new.device.type == "cpu":
+            _native.ask_for_large_pages(new.data_ptr(), new.nbytes)
+        return new
+
+    def _zeros(self, p: Tensor, key: str) -> Tensor:
+        return self._empty(p, key).zero_()
 
     def _rest(self, p: Tensor) -> dict[str, Tensor]:
         """What a parameter in half precision keeps beside it, at first."""

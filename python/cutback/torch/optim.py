@@ -189,8 +189,7 @@ class SGD(OnePass, torch.optim.SGD):
         """A buffer begins with the gradient of its first step, which the count is there to say."""
         begun = dict(state)
         if group["momentum"] != 0 and state.get("momentum_buffer") is None:
-            dtype = self._type_of(p, "momentum_buffer")
-            buffer = torch.empty_like(p, dtype=dtype, memory_format=torch.preserve_format)
+            buffer = self._empty(p, "momentum_buffer")
             begun |= {"momentum_buffer": buffer, "step": torch.zeros(())}
         if self.half == "stochastic":  # noise is another one for each step
             begun.setdefault("step", torch.ones(()))

@@ -528,3 +528,33 @@ def test_no_reference_is_lost_or_kept():
     version = p.grad
     p.grad = None
     assert version.numel() == 4
+
+
+@pytest.mark.parametrize("name, options", [("AdamW", {}), ("SGD", {"momentum": 0.9})])
+def test_large_states_have_the_bits_of_small_ones(name, options):
+    """Large states are other memory; in rows and in channels_last."""
+    torch.manual_seed(0)
+    flat, image = torch.randn((1 << 20) + 3), torch.randn(2, 3, 512, 512)
+    image = image.to(memory_format=torch.channels_last)
+    for large in (flat, image):
+        whole = torch.nn.Parameter(large.clone(memory_format=torch.preserve_format))
+        parts = (
+            [torch.nn.Parameter(x.clone()) for x in whole.detach().split(1)]
+            if large is image
+            else [torch.nn.Parameter(x.clone()) for x in whole.detach().split(1000)]
+        )
+        optimizers = [getattr(cutback.torch.optim, name)(x, lr=0.1, **options)
+                      for x in ([whole], parts)]  # fmt: skip
+        for _ in range(3):
+            whole.grad = torch.randn_like(whole)
+            pieces = whole.grad.split(1 if large is image else 1000)
+            for p, g in zip(parts, pieces, strict=True):
+                p.grad = g.clone()
+            for optimizer in optimizers:
+                optimizer.step()
+                assert optimizer.why_torch is None
+        assert torch.equal(whole, torch.cat(parts))
+        for key, x in optimizers[0].state[whole].items():
+            if key != "step":
+                assert x.stride() == whole.stride()
+                assert torch.equal(x, torch.cat([optimizers[1].state[p][key] for p in parts]))
