@@ -86,14 +86,20 @@ void cb_cu_need(cb_cu_micro *x, int micro) {
     }
 }
 
-void cb_cu_keep_numbers(cb_cu_micro *x) {
+void cb_cu_note_kept(cb_cu_micro *x) {
     for (int k = 0; k < x->m->n_micro; k++) {
         for (int j = 0; x->needed[k] && j < 3; j++) {
             const cb_x_ref ref = x->m->micro[k].in[j];
-            if (ref.kind != CB_X_NUMBER || !x->of_row[ref.id] || x->is_kept[ref.id]) continue;
-            x->is_kept[ref.id] = true;
-            x->kept_at[ref.id] = cb_cu_extra(x->code, (uint64_t)x->m->rows * sizeof(float));
+            if (ref.kind == CB_X_NUMBER && x->of_row[ref.id]) x->is_kept[ref.id] = true;
         }
+    }
+}
+
+void cb_cu_keep_numbers(cb_cu_micro *x) {
+    cb_cu_note_kept(x);
+    for (int id = 0; id < CB_X_SCALARS; id++) {
+        if (x->is_kept[id])
+            x->kept_at[id] = cb_cu_extra(x->code, (uint64_t)x->m->rows * sizeof(float));
     }
 }
 
@@ -266,6 +272,15 @@ static void load_stream(cb_cu_micro *x, int k) {
     if (x->is_loaded[k]) return;
     x->is_loaded[k] = true;
     cb_cu_add(x->code, "float t%d[V];\n", k);
+    if (x->is_staged[k]) {
+        cb_cu_add(x->code, "load(t%d, staged%d + %s * COLUMNS + col, true, V);\n", k, k,
+                  x->staged_row);
+        return;
+    }
+    if (x->is_turned[k]) {
+        cb_cu_add(x->code, "turned%d%s.load(t%d, %s);\n", k, x->turned_tile, k, x->turned_at);
+        return;
+    }
     switch (s->source) {
         case CB_X_KEPT: draw(x, k); break;
         case CB_X_TRIANGLE: add_triangle(x, k); break;

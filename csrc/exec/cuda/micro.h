@@ -23,6 +23,12 @@ typedef struct cb_cu_micro {
     bool has_tiles;  /* what crosses phases is in shared memory; else it is computed again */
     bool is_guarded; /* n may be less than V */
     int vector;      /* V */
+    bool is_turned[CB_X_STREAMS]; /* it is in shared memory, turned<stream> (turn.h), ... */
+    bool
+        is_staged[CB_X_STREAMS]; /* rows of it are in shared memory, staged<stream> (mixed.c) ... */
+    const char *staged_row;      /* ... and that is the row */
+    bool stores_later;           /* arrays are stored when all of the row was seen */
+    const char *turned_tile, *turned_at; /* ... in which tile, "[slot]", and where, "row, column" */
     bool needed[CB_X_MICROS];
     bool is_loaded[CB_X_STREAMS];
     int16_t maker[CB_X_VALUES];     /* the micro-operation that makes a value */
@@ -38,6 +44,7 @@ void cb_cu_forget(cb_cu_micro *x); /* a new kernel begins: nothing is needed */
 void cb_cu_need(cb_cu_micro *x, int micro);
 /* Numbers that come out of sums over rows, and that what is needed reads, are to be kept. */
 void cb_cu_keep_numbers(cb_cu_micro *x);
+void cb_cu_note_kept(cb_cu_micro *x); /* likewise, by the same kernel: without memory */
 
 /* How much one thread takes at a time. */
 int cb_cu_vector(const cb_microcode *m);

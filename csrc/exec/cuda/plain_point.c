@@ -5,6 +5,7 @@
 #include "../../base/philox.h"
 #include "../cpu/kern_copy.h"
 #include "families.h"
+#include "turn.h"
 
 /* ---- from nothing ---------------------------------------------------------------------------- */
 
@@ -120,7 +121,7 @@ static void add_formula(const cb_cu_op *x) {
 
 void cb_cu_point(const cb_cu_op *x) {
     const int64_t n = cb_numel(&cb_cu_out(x, 0)->shape);
-    if (n == 0) return;
+    if (n == 0 || cb_cu_turned_copy(x)) return;
     cb_cu_each(x, n);
     switch (x->instr->code) {
         case CB_OP_FULL: add_constant(x, x->instr->attrs.f[0]); break;

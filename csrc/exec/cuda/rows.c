@@ -5,20 +5,19 @@
  * row stays in shared memory where there is room, and is computed again where there is none. */
 #include "rows.h"
 
+#include <stdio.h>
+#include <string.h>
+
+#include "../cpu/executor/translation.h"
+
 enum {
     THREADS = 256,
     TEAM = 16,       /* threads that share a leaf */
     TEAMS_MOST = 16, /* for one row */
     SHARED_MOST = 40 << 10,
+    TURNED_ROWS = 4,                   /* fewer would read 8 bytes of a line at a time */
     TWICE_FROM = 132 * 8 * 2 * THREADS /* vectors: then half the threads are still enough */
 };
-
-typedef struct layout { /* of a block that walks rows */
-    int64_t leaves;
-    int teams, rows; /* teams of a row, rows of a block */
-    int64_t pitch;   /* elements of a row in a tile */
-    int n_tile;
-} layout;
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
@@ -56,25 +55,70 @@ static void flat_kernel(cb_cu_micro *x) {
  * rows of more than a warp, which meet at barriers, have a block each. */
 static int rows_of(int teams) { return TEAM * teams > 32 ? 1 : THREADS / (TEAM * teams); }
 
-static layout layout_of(cb_cu_micro *x) {
+static bool is_read(const cb_microcode *m, int stream) {
+    bool any = false;
+    for (int k = 0; k < m->n_micro; k++) {
+        for (int j = 0; !m->micro[k].is_dead && j < 3; j++)
+            any |= m->micro[k].in[j].kind == CB_X_IN_STREAM && m->micro[k].in[j].id == stream;
+    }
+    return any;
+}
+
+/* Arrays in which rows of the group lie across, next to each other. */
+static void find_turned(const cb_cu_micro *x, cb_cu_layout *l) {
     const cb_microcode *m = x->m;
-    layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .teams = 1};
+    const cb_program *p = x->code->program;
+    for (int k = 0; k < m->n_stream && l->n_turned < CB_CU_TURNED_MOST; k++) {
+        cb_cu_turn turn;
+        if (m->stream[k].source != CB_X_GATHERED || !is_read(m, k)) continue;
+        const cb_operand *o = &p->operand[p->operand_id[m->stream[k].tensor]];
+        const cb_walk w = cb_t_walk_of(o);
+        if (!cb_cu_turn_of(&w, &turn) || turn.columns != m->columns || turn.between > 1) continue;
+        if (turn.outer > 1 && turn.rows % rows_of(1)) continue; /* a block has rows of one matrix */
+        l->turned[l->n_turned].stream = k;
+        l->turned[l->n_turned].walk = w;
+        l->turned[l->n_turned++].tile = cb_cu_tile_of(o->dtype, l->rows, l->pitch, TURNED_ROWS);
+    }
+}
+
+/* Bytes of a row. */
+static int64_t shared_of(const cb_cu_layout *l, bool turns) {
+    int64_t bytes = l->pitch * (int64_t)sizeof(float) * l->n_tile;
+    for (int k = 0; turns && k < l->n_turned; k++)
+        bytes += cb_cu_tile_bytes(&l->turned[k].tile) / l->turned[k].tile.rows;
+    return bytes;
+}
+
+/* Fewer rows a block while shared memory does not hold what they need; 0: none do. */
+static int rows_that_fit(const cb_cu_layout *l, int64_t row_bytes, int fewest) {
+    int rows = l->rows;
+    while (rows > fewest && rows * row_bytes > SHARED_MOST) rows /= 2;
+    return rows * row_bytes <= SHARED_MOST ? rows : 0;
+}
+
+static cb_cu_layout layout_of(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    cb_cu_layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .teams = 1};
     while (l.teams < l.leaves && l.teams < TEAMS_MOST) l.teams *= 2;
     l.rows = rows_of(l.teams);
     l.pitch = cb_cu_div_up(m->columns, 4) * 4;
     for (int k = 0; k < m->n_stream; k++) l.n_tile += x->in_tile[k] >= 0;
-    const int64_t row_bytes = l.pitch * (int64_t)sizeof(float) * l.n_tile;
-    const int fewest = l.teams > 1 ? 1 : 2; /* a whole warp */
-    while (l.rows > fewest && l.rows * row_bytes > SHARED_MOST) l.rows /= 2;
-    x->has_tiles = l.n_tile > 0 && l.rows * row_bytes <= SHARED_MOST;
-    if (!x->has_tiles) l.rows = rows_of(l.teams);
+    if (l.leaves == 1) find_turned(x, &l);
+    int rows = l.n_turned ? rows_that_fit(&l, shared_of(&l, true), TURNED_ROWS) : 0;
+    if (rows == 0) {
+        l.n_turned = 0;
+        rows = rows_that_fit(&l, shared_of(&l, false), l.teams > 1 ? 1 : 2); /* a whole warp */
+    }
+    x->has_tiles = l.n_tile > 0 && rows > 0;
+    if (rows > 0) l.rows = rows;
+    for (int k = 0; k < l.n_turned; k++) l.turned[k].tile.rows = l.rows;
     return l;
 }
 
 static bool is_acc(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
 
 /* Sums and extremes over the row alone. */
-static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
+bool cb_cu_is_row_acc(const cb_microcode *m, const cb_micro *micro) {
     if (!is_acc(micro->op) || micro->is_dead) return false;
     const cb_x_acc_kind kind = m->acc_kind[micro->dst];
     return kind == CB_X_ROW_SUM || kind == CB_X_LARGEST;
@@ -83,12 +127,12 @@ static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
 static bool is_take(const cb_micro *micro) { return micro->op == CB_X_TAKE && !micro->is_dead; }
 
 static bool is_store(const cb_cu_micro *x, const cb_micro *micro) {
-    if (micro->op != CB_X_STORE) return false;
+    if (micro->op != CB_X_STORE || x->stores_later) return false;
     return !micro->is_dead && (x->has_tiles || x->m->stream[micro->dst].source != CB_X_TILE);
 }
 
 /* Of a row of one leaf in a register of the thread that has met it, else in shared memory. */
-static void declare_taken(cb_cu_code *c, const layout *l, int id) {
+static void declare_taken(cb_cu_code *c, const cb_cu_layout *l, int id) {
     if (l->leaves == 1) {
         cb_cu_add(c, "float taken%d = 0;\n", id);
     } else {
@@ -97,7 +141,7 @@ static void declare_taken(cb_cu_code *c, const layout *l, int id) {
     }
 }
 
-static void add_taken(cb_cu_code *c, const layout *l, const cb_micro *take) {
+static void add_taken(cb_cu_code *c, const cb_cu_layout *l, const cb_micro *take) {
     const int id = take->dst, at = take->in[1].id;
     if (l->leaves == 1)
         cb_cu_add(c, "const float s%d = __shfl_sync(half_warp(), taken%d, (int)(i%d / 4), %d);\n",
@@ -107,7 +151,17 @@ static void add_taken(cb_cu_code *c, const layout *l, const cb_micro *take) {
                   id);
 }
 
-static void declare_shared(const cb_cu_micro *x, const layout *l) {
+void cb_cu_declare_parts(const cb_cu_micro *x, const cb_cu_layout *l) {
+    const cb_microcode *m = x->m;
+    for (int k = 0; k < m->n_micro; k++) {
+        if (!cb_cu_is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
+        cb_cu_add(x->code, "__shared__ %s part%d[%d][%lld];\n",
+                  m->micro[k].op == CB_X_ACC ? "float" : "int", m->micro[k].dst, l->rows,
+                  (long long)l->leaves);
+    }
+}
+
+static void declare_shared(const cb_cu_micro *x, const cb_cu_layout *l) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
     for (int k = 0; x->has_tiles && k < m->n_stream; k++) {
@@ -118,17 +172,14 @@ static void declare_shared(const cb_cu_micro *x, const layout *l) {
     }
     for (int k = 0; k < m->n_micro; k++) {
         if (is_take(&m->micro[k])) declare_taken(c, l, m->micro[k].dst);
-        if (!is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
-        cb_cu_add(c, "__shared__ %s part%d[%d][%lld];\n",
-                  m->micro[k].op == CB_X_ACC ? "float" : "int", m->micro[k].dst, l->rows,
-                  (long long)l->leaves);
     }
+    cb_cu_declare_parts(x, l);
 }
 
 static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *largest) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        if (micro->phase != phase || !is_row_acc(x->m, micro)) continue;
+        if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro)) continue;
         const int a = micro->dst;
         const char *pattern = micro->op == CB_X_ACC ? sum : largest;
         for (const char *at = pattern; *at; at++) {
@@ -140,19 +191,19 @@ static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *lar
 
 /* Leaves of a row become a sum r<a>, or the largest key r<a>; what a thread has taken of it is
  * everybody's. */
-static void close_accs(cb_cu_micro *x, const layout *l, int phase) {
+static void close_accs(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
     cb_cu_code *c = x->code;
     bool any = false;
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        any |= micro->phase == phase && (is_take(micro) || is_row_acc(x->m, micro));
+        any |= micro->phase == phase && (is_take(micro) || cb_cu_is_row_acc(x->m, micro));
     }
     if (!any) return;
     if (l->leaves > 1) cb_cu_add(c, l->teams > 2 ? "__syncthreads();\n" : "__syncwarp();\n");
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
         if (micro->phase == phase && is_take(micro)) add_taken(c, l, micro);
-        if (micro->phase != phase || !is_row_acc(x->m, micro) || l->leaves == 1) continue;
+        if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro) || l->leaves == 1) continue;
         const bool sums = micro->op == CB_X_ACC;
         cb_cu_add(c, "r%d = %s<%lld>(part%d[slot]);\n", micro->dst,
                   sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
@@ -174,14 +225,14 @@ static void numbers_after(cb_cu_micro *x, int phase) {
     }
 }
 
-static void add_phase(cb_cu_micro *x, const layout *l, int phase) {
+void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
     cb_cu_code *c = x->code;
     const cb_microcode *m = x->m;
     bool any = false;
     cb_cu_forget(x);
     for (int k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
-        const bool ends = is_row_acc(m, micro) || is_store(x, micro) || is_take(micro);
+        const bool ends = cb_cu_is_row_acc(m, micro) || is_store(x, micro) || is_take(micro);
         if (micro->phase != phase || !ends) continue;
         cb_cu_need(x, k);
         any = true;
@@ -208,7 +259,16 @@ static void add_phase(cb_cu_micro *x, const layout *l, int phase) {
     numbers_after(x, phase);
 }
 
-/* Numbers of the row that are results, or that later kernels read. */
+void cb_cu_store_numbers(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    for (int k = 0; k < m->n_store; k++) {
+        const uint32_t tensor = m->store[k].tensor;
+        const int p = cb_cu_operand(x->code, x->code->program->operand_id[tensor], true);
+        cb_cu_narrow_number(x, p, "row", m->store[k].number);
+    }
+}
+
+/* Those, and numbers that later kernels read. */
 static void store_numbers(cb_cu_micro *x) {
     cb_cu_code *c = x->code;
     const cb_microcode *m = x->m;
@@ -216,10 +276,7 @@ static void store_numbers(cb_cu_micro *x) {
     for (int id = 0; id < CB_X_SCALARS; id++) any |= x->is_kept[id];
     if (!any) return;
     cb_cu_add(c, "if (team == 0 && t == 0) {\n");
-    for (int k = 0; k < m->n_store; k++) {
-        const int p = cb_cu_operand(c, c->program->operand_id[m->store[k].tensor], true);
-        cb_cu_narrow_number(x, p, "row", m->store[k].number);
-    }
+    cb_cu_store_numbers(x);
     for (int id = 0; id < CB_X_SCALARS; id++) {
         if (!x->is_kept[id]) continue;
         const cb_cu_param at = {CB_CU_EXTRA, 0, x->kept_at[id]};
@@ -228,22 +285,54 @@ static void store_numbers(cb_cu_micro *x) {
     cb_cu_add(c, "}\n");
 }
 
+/* What lies across, of the rows of the block. Nobody leaves before all have come here. */
+static void fill_turned(cb_cu_micro *x, cb_cu_layout *l, int threads) {
+    cb_cu_code *c = x->code;
+    if (l->n_turned == 0) return;
+    cb_cu_add(c, "{\nconst I top = blockIdx.x * (I)%d, first = top * COLUMNS;\n", l->rows);
+    cb_cu_add(c, "const int rows = ROWS - top < %d ? ROWS - top : %d;\n", l->rows, l->rows);
+    for (int k = 0; k < l->n_turned; k++) {
+        const int stream = l->turned[k].stream;
+        char to[32];
+        (void)snprintf(to, sizeof to, "turned%d[0]", stream);
+        const cb_cu_fill fill = {to, "first", "rows", "(int)COLUMNS", "threadIdx.x", threads};
+        cb_cu_tile_fill(c, &l->turned[k].tile, &l->turned[k].walk, &fill);
+        x->is_turned[stream] = true;
+    }
+    cb_cu_add(c, "}\n__syncthreads();\n");
+    x->turned_tile = "[0]", x->turned_at = "slot, col";
+}
+
+static void declare_turned(cb_cu_micro *x, cb_cu_layout *l) {
+    const cb_program *p = x->code->program;
+    for (int k = 0; k < l->n_turned; k++) {
+        cb_cu_tile *tile = &l->turned[k].tile;
+        const int stream = l->turned[k].stream;
+        tile->param = cb_cu_operand(x->code, p->operand_id[x->m->stream[stream].tensor], false);
+        cb_cu_tile_declare(x->code, tile, stream, 1);
+    }
+}
+
 static void row_kernel(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
-    const layout l = layout_of(x);
+    cb_cu_layout l = layout_of(x);
     const int threads = TEAM * l.teams * l.rows;
     cb_cu_begin(c);
     cb_cu_head(x, 4);
     cb_cu_add(c, "const unsigned t = threadIdx.x %% %d, team = threadIdx.x / %d %% %d, ", TEAM,
               TEAM, l.teams);
     cb_cu_add(c, "slot = threadIdx.x / %d;\n", TEAM * l.teams);
-    cb_cu_add(c, "const I row = blockIdx.x * (I)%d + slot;\nif (row >= ROWS) return;\n", l.rows);
+    cb_cu_add(c, "const I row = blockIdx.x * (I)%d + slot;\n", l.rows);
+    declare_turned(x, &l);
+    fill_turned(x, &l, threads);
+    cb_cu_add(c, "if (row >= ROWS) return;\n");
     declare_shared(x, &l);
     cb_cu_once(x);
     cb_cu_row_numbers(x);
-    for (int phase = 0; phase < m->n_phase; phase++) add_phase(x, &l, phase);
+    for (int phase = 0; phase < m->n_phase; phase++) cb_cu_row_phase(x, &l, phase);
     store_numbers(x);
+    memset(x->is_turned, 0, sizeof x->is_turned);
     cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(m->rows, l.rows), 1, 1}, (uint32_t)threads);
 }
 
@@ -252,7 +341,7 @@ void cb_cu_rows(cb_cu_micro *x) {
     bool sums_rows = m->n_store > 0, stores = false;
     for (int id = 0; id < CB_X_SCALARS; id++) sums_rows |= x->is_kept[id];
     for (int k = 0; k < m->n_micro; k++)
-        sums_rows |= is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
+        sums_rows |= cb_cu_is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
     if (sums_rows) {
         row_kernel(x);
         return;
@@ -262,5 +351,5 @@ void cb_cu_rows(cb_cu_micro *x) {
         cb_cu_need(x, k);
         stores = true;
     }
-    if (stores) flat_kernel(x);
+    if (stores && !cb_cu_turned_elements(x)) flat_kernel(x);
 }

@@ -141,6 +141,57 @@ static cb_value_id labels_model(model *m) {
     return WITH(CB_OP_MEAN, nll[0], .f = {0});
 }
 
+/* Gradients of norms: sums over rows and columns, in one kernel where rows are many. */
+static cb_value_id gradients_model(model *m) {
+    const cb_shape full = shape2(m->rows, m->columns), row = shape1(m->rows);
+    const cb_dtype dtype = m->dtype;
+    const cb_value_id g = input(m, dtype, full), x = input(m, dtype, full),
+                      w = input(m, dtype, shape1(m->columns)), more = input(m, dtype, full);
+    m->dtype = CB_F32;
+    const cb_value_id mean = input(m, CB_F32, row), rstd = input(m, CB_F32, row);
+    m->dtype = dtype;
+    cb_value_id norm[4], root[4];
+    op(m, CB_OP_LAYER_NORM_BWD, 5, (cb_value_id[]){g, x, w, mean, rstd}, NULL, norm);
+    const cb_value_id y = TWO(CB_OP_MUL, ONE(CB_OP_SIGMOID, more), norm[0]);
+    op(m, CB_OP_RMS_NORM_BWD, 4, (cb_value_id[]){TWO(CB_OP_ADD, g, more), x, w, rstd}, NULL, root);
+    for (int k = 0; k < 3; k++) give(m, norm[k]);
+    for (int k = 0; k < 2; k++) give(m, root[k]);
+    give(m, y);
+    give(m, WITH(CB_OP_SUM, y, .dims = {1, {0}}));
+    give(m, WITH(CB_OP_MEAN, root[0], .dims = {1, {0}}));
+    return WITH(CB_OP_MEAN, w, .f = {0});
+}
+
+static cb_value_id turn(model *m, cb_dtype dtype, int64_t a, int64_t b, int64_t c, int i, int j,
+                        int k) {
+    const cb_value_id x = input(m, dtype, (cb_shape){3, {a, b, c}});
+    return WITH(CB_OP_TRANSPOSE, x, .dims = {3, {i, j, k}});
+}
+
+/* Arrays whose rows lie across memory: copied in all widths, in chains, and in rows. */
+static cb_value_id turned_model(model *m) {
+    const int64_t n = 3, r = m->rows, c = m->columns;
+    const cb_value_id x = input(m, CB_F32, (cb_shape){3, {n, r, c}}),
+                      each = turn(m, CB_F32, n, c, r, 0, 2, 1),
+                      all = turn(m, CB_F32, c, n, r, 1, 2, 0),
+                      outer = turn(m, CB_F32, c, r, n, 2, 1, 0),
+                      apart = turn(m, CB_F32, r, c, n, 2, 0, 1),
+                      kept = turn(m, CB_BOOL, n, c, r, 0, 2, 1);
+    static const cb_dtype widths[] = {CB_BOOL, CB_I32, CB_I64, CB_F64, CB_F16, CB_BF16, CB_F32};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        give(m, ONE(CB_OP_CONTIGUOUS, turn(m, widths[i], n, c, r, 0, 2, 1)));
+    give(m, ONE(CB_OP_CONTIGUOUS, turn(m, CB_I32, c, n, r, 1, 2, 0)));
+    give(m, ONE(CB_OP_CONTIGUOUS, turn(m, CB_I64, r, n, c, 2, 1, 0)));
+    give(m, TWO(CB_OP_MUL, all, x));
+    cb_value_id y = op(m, CB_OP_WHERE, 3, (cb_value_id[]){kept, each, x}, NULL, NULL);
+    y = TWO(CB_OP_ADD, TWO(CB_OP_MUL, y, outer), apart);
+    y = WITH(CB_OP_DROPOUT, y, .f = {0.25}, .i = {4});
+    give(m, TWO(CB_OP_SUB, y, all));
+    give(m, ONE(CB_OP_SOFTMAX, each));
+    give(m, ONE(CB_OP_LOG_SOFTMAX, TWO(CB_OP_ADD, all, TWO(CB_OP_MUL, all, x))));
+    return WITH(CB_OP_MEAN, ONE(CB_OP_TANH, y), .f = {0});
+}
+
 typedef cb_value_id (*model_fn)(model *m);
 
 static void fill(void *to, const cb_argument_info *info, uint32_t i) {
@@ -149,9 +200,9 @@ static void fill(void *to, const cb_argument_info *info, uint32_t i) {
     for (size_t k = 0; k < n; k++) {
         state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
         const double unit = (double)(uint32_t)(state >> 40) / 16777216.0;
-        const double number = info->dtype == CB_BOOL  ? unit < 0.5
-                              : info->dtype == CB_I64 ? floor(unit * 64)
-                                                      : 4.0 * unit - 2.0;
+        const double number = info->dtype == CB_BOOL            ? unit < 0.5
+                              : !cb_dtype_is_float(info->dtype) ? floor(unit * 64)
+                                                                : 4.0 * unit - 2.0;
         put_number(info->dtype, to, k, number);
     }
 }
@@ -265,6 +316,25 @@ TEST(halves) {
     check_of(point_model, CB_BF16, 6, 32, false, 1);
 }
 
+TEST(turned) {
+    check(turned_model, 40, 64, 5);
+    check(turned_model, 36, 96, 2);
+    check(turned_model, 19, 257, 1); /* odd */
+    check(turned_model, 128, 16, 1);
+    check(turned_model, 24, 1024, 1);
+    check_of(turned_model, CB_BF16, 48, 136, true, 2);
+    check_of(turned_model, CB_F16, 33, 68, true, 1);
+}
+
+TEST(gradients) {
+    check_of(gradients_model, CB_F32, 523, 128, false, 5);
+    check_of(gradients_model, CB_F32, 1300, 260, false, 1);
+    check_of(gradients_model, CB_F32, 520, 1500, false, 2); /* two leaves */
+    check_of(gradients_model, CB_F32, 530, 2500, false, 1);
+    check_of(gradients_model, CB_BF16, 2100, 136, false, 1);
+    check_of(gradients_model, CB_F16, 600, 1028, false, 1);
+}
+
 int main(void) {
     const cb_context_options options = {.n_threads = 1};
     if (gpu_is_missing()) return 0;
@@ -276,6 +346,8 @@ int main(void) {
         RUN(rows);
         RUN(labels);
         RUN(large);
+        RUN(turned);
+        RUN(gradients);
     }
     RUN(others);
     RUN(halves);
