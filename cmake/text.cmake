@@ -6,6 +6,7 @@ set(files
   prelude.cuh=exec/cuda/prelude.cuh
   matmul.cuh=exec/cuda/matmul.cuh
   turn.cuh=exec/cuda/turn.cuh
+  mixed.cuh=exec/cuda/mixed.cuh
   ../cpu/vecmath.h=exec/cpu/vecmath.h
   ../cpu/executor/ops.h=exec/cpu/executor/ops.h
   ../cpu/point_ops.h=exec/cpu/point_ops.h

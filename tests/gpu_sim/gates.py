@@ -176,6 +176,36 @@ def layer_norm() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
     return f, [np.zeros(s, np.float32) for s in ((512, 1024), (1024,), (1024,))]
 
 
+def transposed() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    def f(x: Any) -> Any:
+        return x.T + 1
+
+    return f, [np.zeros((1024, 2048), np.float32)]
+
+
+def transposed_halves() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    return transposed()[0], [np.zeros((1024, 2048), np.float16)]
+
+
+def norm_gradients() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    from cutback.nn import functional as F
+
+    def f(x: Any, weight: Any, bias: Any, w: Any) -> Any:
+        return ((F.layer_norm(x, weight, bias) @ w) ** 2).sum()
+
+    shapes = (2048, 1024), (1024,), (1024,), (1024, 8)
+    return f, [np.zeros(s, np.float32) for s in shapes]
+
+
+def softmax_of_columns() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
+    from cutback.nn import functional as F
+
+    def f(x: Any) -> Any:
+        return F.softmax(x.T)
+
+    return f, [np.zeros((1024, 512), np.float32)]
+
+
 def cross_entropy() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
     from cutback.nn import functional as F
 
@@ -205,6 +235,10 @@ PROGRAMS = (
     dropout_mask,
     softmax,
     layer_norm,
+    transposed,
+    transposed_halves,
+    softmax_of_columns,
+    norm_gradients,
     cross_entropy,
     matmul,
     matmul_halves,
@@ -232,7 +266,8 @@ def sources(folder: Path) -> dict[str, str]:
     for program in PROGRAMS:
         f, arguments = program()
         seen = set(folder.glob("sources/*.cu"))
-        cb.compile(f, argnums=None, backend="cuda").prepare(*arguments)
+        argnums = (0, 1, 2) if program is norm_gradients else None
+        cb.compile(f, argnums=argnums, backend="cuda").prepare(*arguments)
         (new,) = set(folder.glob("sources/*.cu")) - seen
         found[program.__name__] = new.read_text()
     return found

@@ -163,6 +163,11 @@ def lookup(table: Any, i: Any) -> Any:
     return (F.embedding(i, table) ** 2).sum()
 
 
+def before_product(x: Any, w: Any, b: Any, y: Any) -> Any:
+    """Its norm's gradient is a group of its own."""
+    return ((F.layer_norm(x, w, b) @ y) ** 2).sum()
+
+
 def chosen(x: Any, labels: Any) -> Any:
     return F.cross_entropy(x, labels).mean()
 
@@ -188,6 +193,13 @@ PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
     "short rows": (norm, (0, 1, 2), [numbers(33, 128), numbers(128), numbers(128)]),
     "rows of two leaves": (F.softmax, None, [numbers(5, 1500)]),
     "long rows": (F.softmax, None, [numbers(5, 5000)]),
+    "turned": (lambda x: x.T * 2, None, [numbers(40, 36)]),
+    "turned rows": (lambda x: F.softmax(x.T), None, [numbers(68, 40)]),
+    "gradients of norms": (
+        before_product,
+        (0, 1, 2),
+        [numbers(530, 128), numbers(128), numbers(128), numbers(128, 4)],
+    ),
     "totals": (lambda x: (x * x).mean(), None, [numbers(200_000)]),
     "norms of long rows": (norm, (0, 1, 2), ROWS),
     "norms in double": (norm, (0, 1, 2), [a.astype(np.float64) for a in ROWS]),

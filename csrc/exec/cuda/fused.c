@@ -6,6 +6,7 @@
 
 #include "../../ir/work.h"
 #include "../cpu/executor/decompose.h"
+#include "mixed.h"
 #include "op.h"
 #include "rows.h"
 #include "sums.h"
@@ -44,6 +45,7 @@ cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t grou
     if (!can_sum(m, program)) return CB_UNSUPPORTED; /* op by op it can */
     check_indices(code, m);
     cb_cu_micro_init(x, code, m);
+    if (cb_cu_mixed(x)) return CB_OK;
     cb_cu_need_sums(x);
     cb_cu_keep_numbers(x);
     cb_cu_forget(x);

@@ -50,13 +50,9 @@ static int operand_param(cb_cu_micro *x, uint32_t tensor) {
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-typedef struct blocks {
-    int64_t n, rows;
-} blocks;
-
-static blocks blocks_of(const cb_microcode *m) {
+cb_cu_blocks cb_cu_blocks_of(const cb_microcode *m) {
     const int64_t rows = cb_cu_div_up(m->rows, cb_row_blocks(m->rows, m->columns));
-    return (blocks){.n = cb_cu_div_up(m->rows, rows), .rows = rows};
+    return (cb_cu_blocks){.n = cb_cu_div_up(m->rows, rows), .rows = rows};
 }
 
 /* Where the sums of one op lie: [part][block][columns] of its scratch. */
@@ -68,7 +64,7 @@ static int partial_param(cb_cu_micro *x, const cb_x_stream *s, int64_t n_block, 
                           writes);
 }
 
-static void close_column(cb_cu_micro *x, const cb_x_columns *column, const blocks *b) {
+void cb_cu_close_column(cb_cu_micro *x, const cb_x_columns *column, const cb_cu_blocks *b) {
     cb_cu_code *c = x->code;
     const int k = column->stream;
     const char *sum = x->m->stream[k].tile >= 0 ? "b" : "c";
@@ -79,7 +75,25 @@ static void close_column(cb_cu_micro *x, const cb_x_columns *column, const block
               sum, k, x->is_guarded || !cb_cu_is_even(c, p, 16) ? "false" : "true");
 }
 
-static void column_kernel(cb_cu_micro *x, const blocks *b) {
+void cb_cu_block_bounds(cb_cu_micro *x, const cb_cu_blocks *b) {
+    const int rows = cb_cu_count(x->code, b->rows);
+    cb_cu_add(x->code, "const I begin = block * (I)p%d, wanted = begin + (I)p%d;\n", rows, rows);
+    cb_cu_add(x->code, "const I end = wanted < ROWS ? wanted : ROWS;\n");
+}
+
+void cb_cu_close_runs(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    cb_cu_add(x->code, "if ((row - begin) %% %d == %d || row + 1 == end) {\n", CB_RUN_ROWS,
+              CB_RUN_ROWS - 1);
+    for (int k = 0; k < m->n_columns; k++) {
+        const int s = m->column[k].stream;
+        if (m->stream[s].tile >= 0)
+            cb_cu_add(x->code, "EACH b%d[j] += c%d[j], c%d[j] = 0;\n", s, s, s);
+    }
+    cb_cu_add(x->code, "}\n");
+}
+
+static void column_kernel(cb_cu_micro *x, const cb_cu_blocks *b) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
     const int64_t quads = cb_cu_div_up(m->columns, 4);
@@ -92,35 +106,24 @@ static void column_kernel(cb_cu_micro *x, const blocks *b) {
     cb_cu_once(x);
     for (int k = 0; k < m->n_columns; k++)
         cb_cu_add(c, "float c%d[V] = {}, b%d[V] = {};\n", m->column[k].stream, m->column[k].stream);
-    const int rows = cb_cu_count(c, b->rows);
-    cb_cu_add(c, "const I begin = block * (I)p%d, wanted = begin + (I)p%d;\n", rows, rows);
-    cb_cu_add(c, "const I end = wanted < ROWS ? wanted : ROWS;\n");
+    cb_cu_block_bounds(x, b);
     cb_cu_add(c, "for (I row = begin; row < end; row++) {\nconst I e = row * COLUMNS + col;\n");
     cb_cu_row_numbers(x);
     cb_cu_kept_numbers(x);
     cb_cu_body(x);
-    cb_cu_add(c, "if ((row - begin) %% %d == %d || row + 1 == end) {\n", CB_RUN_ROWS,
-              CB_RUN_ROWS - 1);
-    for (int k = 0; k < m->n_columns; k++) {
-        const int s = m->column[k].stream;
-        if (m->stream[s].tile >= 0) cb_cu_add(c, "EACH b%d[j] += c%d[j], c%d[j] = 0;\n", s, s, s);
-    }
-    cb_cu_add(c, "}\n}\n");
-    for (int k = 0; k < m->n_columns; k++) close_column(x, &m->column[k], b);
+    cb_cu_close_runs(x);
+    cb_cu_add(c, "}\n");
+    for (int k = 0; k < m->n_columns; k++) cb_cu_close_column(x, &m->column[k], b);
     cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(quads, COLUMN_THREADS), (uint32_t)b->n, 1},
               COLUMN_THREADS);
 }
 
-/* Blocks in order. */
-static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const blocks *b) {
+/* Blocks of one sum, in order. */
+static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const cb_cu_blocks *b) {
     cb_cu_code *c = x->code;
-    cb_cu_begin(c);
     const int from = partial_param(x, &x->m->stream[column->stream], b->n, false),
-              to = operand_param(x, column->tensor), n_block = cb_cu_count(c, b->n),
-              columns = cb_cu_count(c, x->m->columns);
-    cb_cu_add(c, "const unsigned col = blockIdx.x * %d + threadIdx.x, n = (unsigned)p%d;\n",
-              COLUMN_THREADS, columns);
-    cb_cu_add(c, "if (col >= n) return;\nfloat sum = 0;\n#pragma unroll 4\n");
+              to = operand_param(x, column->tensor), n_block = cb_cu_count(c, b->n);
+    cb_cu_add(c, "float sum = 0;\n#pragma unroll 4\n");
     cb_cu_add(c,
               "for (unsigned block = 0; block < (unsigned)p%d; block++) sum += p%d[block * n + "
               "col];\n",
@@ -128,16 +131,31 @@ static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const bloc
     cb_cu_add(c, "narrow(&p%d[col], sum", to);
     if (column->is_mean) cb_cu_add(c, " / (float)p%d", cb_cu_count(c, x->m->rows));
     cb_cu_add(c, ");\n");
-    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(x->m->columns, COLUMN_THREADS), 1, 1},
-              COLUMN_THREADS);
+}
+
+void cb_cu_finish_columns(cb_cu_micro *x, const cb_cu_blocks *b) {
+    cb_cu_code *c = x->code;
+    const int n = x->m->n_columns;
+    if (b->n == 1) return;
+    cb_cu_begin(c);
+    cb_cu_add(c, "const unsigned col = blockIdx.x * %d + threadIdx.x, n = (unsigned)p%d;\n",
+              COLUMN_THREADS, cb_cu_count(c, x->m->columns));
+    cb_cu_add(c, "if (col >= n) return;\n");
+    for (int k = 0; k < n; k++) {
+        if (n > 1) cb_cu_add(c, "if (blockIdx.y == %d) {\n", k);
+        finish_column(x, &x->m->column[k], b);
+        if (n > 1) cb_cu_add(c, "}\n");
+    }
+    const uint32_t across = (uint32_t)cb_cu_div_up(x->m->columns, COLUMN_THREADS);
+    cb_cu_end(c, (cb_cu_grid){across, (uint32_t)n, 1}, COLUMN_THREADS);
 }
 
 static void sum_columns(cb_cu_micro *x) {
-    const blocks b = blocks_of(x->m);
+    const cb_cu_blocks b = cb_cu_blocks_of(x->m);
     cb_cu_forget(x);
     if (!need(x, is_column)) return;
     column_kernel(x, &b);
-    for (int k = 0; k < x->m->n_columns && b.n > 1; k++) finish_column(x, &x->m->column[k], &b);
+    cb_cu_finish_columns(x, &b);
 }
 
 /* ---- teams of sixteen threads over runs of elements ------------------------------------------ */

@@ -58,11 +58,10 @@ static bool is_even_walk(const cb_walk *w, int width) {
 
 void cb_cu_tile_fill(cb_cu_code *c, const cb_cu_tile *tile, const cb_walk *w,
                      const cb_cu_fill *fill) {
-    char even[40] = "true";
-    const int bytes = tile->width * tile->size;
-    if (!is_even_walk(w, tile->width)) (void)snprintf(even, sizeof even, "false");
-    else if (!cb_cu_is_even(c, tile->param, (uint64_t)bytes))
-        (void)snprintf(even, sizeof even, "is_even(p%d, %d)", tile->param, bytes);
+    const char *even = "true";
+    const uint64_t bytes = (uint64_t)(tile->width * tile->size);
+    if (!is_even_walk(w, tile->width)) even = "false";
+    else if (!cb_cu_is_even(c, tile->param, bytes)) even = cb_cu_looked_at(c, tile->param, bytes);
     cb_cu_add(c, "{\n");
     cb_cu_offset(c, w->rank, w->dim, w->stride[0], "from", fill->first);
     cb_cu_add(c, "%s.fill(p%d + from, (I)%lld, %s, %s, %s, %s, %d);\n}\n", fill->to, tile->param,
@@ -230,7 +229,7 @@ bool cb_cu_turned_copy(const cb_cu_op *x) {
     while (turn.columns % vector) vector /= 2;
     const int side = side_of(vector);
     cb_cu_tile tile = cb_cu_tile_of(in->dtype, side, side, vector);
-    const int bytes = vector * tile.size;
+    const uint64_t bytes = (uint64_t)(vector * tile.size);
     cb_cu_begin_op(x);
     cb_cu_add(c, "enum { V = %d };\n", vector);
     begin_tile(c, &turn, side, SLOTS);
@@ -240,8 +239,8 @@ bool cb_cu_turned_copy(const cb_cu_op *x) {
     begin_vectors(c, &turn, side, vector, "");
     const int out = cb_cu_out_param(x, 0);
     cb_cu_add(c, "%s x[V];\nturned0[slot].read(x, tj, tl);\n", c->type[out]);
-    if (cb_cu_is_even(c, out, (uint64_t)bytes)) cb_cu_add(c, "put(p%d + e, x, true);\n", out);
-    else cb_cu_add(c, "put(p%d + e, x, is_even(p%d, %d));\n", out, out, bytes);
+    const char *even = cb_cu_is_even(c, out, bytes) ? "true" : cb_cu_looked_at(c, out, bytes);
+    cb_cu_add(c, "put(p%d + e, x, %s);\n", out, even);
     end_tiles(c, &turn, side, SLOTS);
     return true;
 }
