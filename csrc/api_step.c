@@ -2,6 +2,8 @@
  * is missing, misaligned or overlapping is named. Neither a run nor an optimizer step allocates. */
 #include "pipeline.h"
 
+#include "optim/extras.h"
+
 /* ---- what a step is ------------------------------------------------------------------------- */
 
 static cb_argument_info info_of(const cb_program *p, const cb_argument *a) {
@@ -273,6 +275,37 @@ static cb_status add_parameter(cb_step *step, uint32_t *n, const cb_update *u, u
     return CB_OK;
 }
 
+/* What an update writes beside parameters and states. */
+static cb_status add_beside(cb_step *step, uint32_t *n, const cb_extra_row *row, uint32_t k,
+                            cb_error *err) {
+    cb_argument copy = *gradient_of(step, k);
+    CB_TRY(row->average ? add_range(step, n, "average", &copy, row->average, true, err) : CB_OK);
+    copy.bytes = copy.bytes / cb_dtype_size(copy.dtype) * cb_dtype_size(row->copy_dtype);
+    copy.dtype = row->copy_dtype;
+    return row->copy ? add_range(step, n, "copy", &copy, row->copy, true, err) : CB_OK;
+}
+
+static cb_status check_extras(cb_step *step, uint32_t *n, const cb_update *u, cb_error *err) {
+    const char *name = u->optimizer->name;
+    if (!u->extras) return CB_OK;
+    if (!step->backend->is_host) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: the backend \"%s\" does nothing beside an update; steps that clip, "
+                       "skip, average or copy run on a CPU",
+                       name, step->backend->name);
+    }
+    if (u->extras->zeroes) {
+        return cb_fail(err, CB_INVALID,
+                       "%s: the gradients of a compiled step stay inside and are made anew by each "
+                       "run; there is nothing to set to zero",
+                       name);
+    }
+    CB_TRY(cb_extras_check(u->optimizer, u->extras, step->n_gradients, err));
+    for (uint32_t k = 0; u->extras->rows && k < step->n_gradients; k++)
+        CB_TRY(add_beside(step, n, &u->extras->rows[k], k, err));
+    return CB_OK;
+}
+
 /* Whether the lists are there. */
 static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *err) {
     if (!u || !u->optimizer) {
@@ -359,6 +392,27 @@ static cb_status move_rows(const cb_step *step, const cb_update *u, stage_fn sta
     return CB_OK;
 }
 
+static cb_optim_table table_of(const cb_step *step, const cb_update *u) {
+    return (cb_optim_table){.optimizer = u->optimizer,
+                            .grad_factor = 1,
+                            .rows = step->rows,
+                            .hyper = u->hyper,
+                            .n_rows = step->n_gradients,
+                            .n_groups = u->n_groups,
+                            .n_hyper = u->optimizer->n_hyper};
+}
+
+/* Before the run, whose results an update that is refused would not get. */
+static cb_status check_scratch(cb_step *step, const cb_update *u, cb_error *err) {
+    for (uint32_t k = 0; k < step->n_gradients; k++)
+        step->rows[k] = (cb_optim_row){.n = cb_numel(&gradient_of(step, k)->shape),
+                                       .t = u->t,
+                                       .dtype = gradient_of(step, k)->dtype,
+                                       .group = u->group[k]};
+    const cb_optim_table table = table_of(step, u);
+    return cb_optim_check_scratch(&table, err);
+}
+
 cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err) {
     uint32_t n = 0;
     CB_TRY(check_lists(step, u, err));
@@ -367,27 +421,28 @@ cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err)
                        u->optimizer->name);
     CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));
+    CB_TRY(check_scratch(step, u, err));
+    CB_TRY(check_extras(step, &n, u, err));
     CB_TRY(check_ranges(step->ranges, n, err));
     if (step->backend->ready) CB_TRY(step->backend->ready(step->state, u->optimizer, err));
     const bool is_staged = u->on_host && !step->backend->is_host;
     return is_staged ? fill_rows(step, u, err) : CB_OK; /* which takes the memory for copies */
 }
 
-static cb_status put_update(cb_step *step, const cb_update *u, cb_error *err) {
-    const cb_optim_table table = {.optimizer = u->optimizer,
-                                  .grad_factor = 1,
-                                  .rows = step->rows,
-                                  .hyper = u->hyper,
-                                  .n_rows = step->n_gradients,
-                                  .n_groups = u->n_groups,
-                                  .n_hyper = u->optimizer->n_hyper};
+static cb_status put_update(cb_step *step, const cb_update *u, cb_optim_outcome *outcome,
+                            cb_error *err) {
+    cb_optim_table table = table_of(step, u);
+    if (u->extras)
+        *outcome = cb_gradients_measure(&table, u->extras, step->ctx->runtime.pool, step->squares);
+    if (outcome->skipped) return CB_OK;
     return step->backend->update(step->device, step->state, step->stream, u->optimizer, &table,
                                  err);
 }
 
-static cb_status update_staged(cb_step *step, const cb_update *u, cb_error *err) {
+static cb_status update_staged(cb_step *step, const cb_update *u, cb_optim_outcome *outcome,
+                               cb_error *err) {
     CB_TRY(move_rows(step, u, stage_in, err));
-    CB_TRY(put_update(step, u, err));
+    CB_TRY(put_update(step, u, outcome, err));
     CB_TRY(step->backend->finish(step->state, step->stream, err));
     return move_rows(step, u, cb_stage_out, err);
 }
@@ -403,6 +458,7 @@ static void count_on(const cb_step *step, const cb_update *u) {
 }
 
 cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
+    cb_optim_outcome outcome = {.norm = -1};
     CB_TRY(cb_step_check_update(step, u, err));
     const char *name = u->optimizer->name;
     if (!step->has_run)
@@ -414,12 +470,13 @@ cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
                        step->backend->name);
     }
     if (u->on_host) {
-        CB_TRY(after_copies(step, update_staged(step, u, err), err));
+        CB_TRY(after_copies(step, update_staged(step, u, &outcome, err), err));
     } else {
-        CB_TRY(put_update(step, u, err));
+        CB_TRY(put_update(step, u, &outcome, err));
     }
     CB_TRY(step->backend->record(step->device, step->stream, step->ended, err));
-    count_on(step, u);
+    if (!outcome.skipped) count_on(step, u);
+    if (u->outcome) *u->outcome = outcome;
     return CB_OK;
 }
 

@@ -3,6 +3,8 @@
  * verifiers are linear and cheap next to planning, and a mistake is named where it was made. */
 #include "pipeline.h"
 
+#include "optim/extras.h"
+
 #include "ad/joint.h"
 #include "ir/text.h"
 #include "ir/verify.h"
@@ -280,13 +282,26 @@ static cb_status make_surroundings(cb_step *step, cb_error *err) {
     return b->event_new(step->device, &step->ended, err);
 }
 
+/* Room for what an update's extras have to know of all gradients, which updates do not make. */
+static cb_status make_squares(cb_step *step, cb_error *err) {
+    const cb_program *p = step->program;
+    const cb_optim_extras all = {.skips = true};
+    for (uint32_t k = 0; k < step->n_gradients; k++)
+        step->rows[k] =
+            (cb_optim_row){.n = cb_numel(&p->output[p->n_output - step->n_gradients + k].shape)};
+    const cb_optim_table table = {.rows = step->rows, .n_rows = step->n_gradients};
+    const size_t bytes = cb_gradients_scratch(&table, &all);
+    step->squares = cb_arena_get(&step->arena, bytes + 1, 1);
+    return step->squares ? CB_OK : cb_no_memory(err);
+}
+
 static cb_status make_executable(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     CB_TRY(cb_backend_supports(step->backend, p, err));
     CB_TRY(step->backend->compile(p, step->device, &step->state, err));
     step->ranges =
         CB_NEW(&step->arena, cb_range,
-               p->n_input + (size_t)p->n_output + (1 + CB_MAX_STATES) * (size_t)step->n_gradients);
+               p->n_input + (size_t)p->n_output + (3 + CB_MAX_STATES) * (size_t)step->n_gradients);
     step->rows = CB_NEW(&step->arena, cb_optim_row, step->n_gradients);
     step->is_stepped = CB_NEW(&step->arena, bool, p->n_input);
     step->inputs = CB_NEW(&step->arena, void *, p->n_input);
@@ -296,7 +311,7 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
     if (!step->keep_gradients) return CB_OK;
     for (uint32_t k = 0; k < step->n_gradients; k++)
         step->is_stepped[p->output[p->n_output - step->n_gradients + k].input] = true;
-    return CB_OK;
+    return make_squares(step, err);
 }
 
 /* Any reader of graphs takes a joint graph as well, so this is the caller's mistake, not ours. */

@@ -52,6 +52,7 @@ struct cb_step {
     void **inputs, **outputs; /* [n_input], [n_output] where arguments of the host are staged */
     cb_range *ranges;   /* room for the checks of a run or an optimizer step: neither allocates */
     cb_optim_row *rows; /* [n_gradients] */
+    void *squares;      /* of all gradients, for extras of an update; NULL: none are kept */
 };
 
 #endif

@@ -80,7 +80,6 @@ cb_status cb_host_update(void *device, void *executable, cb_stream *stream,
                          const cb_optimizer *optimizer, const cb_optim_table *table,
                          cb_error *err) {
     const cb_runtime *runtime = device;
-    (void)executable, (void)stream;
-    return cb_optimizer_step(optimizer, runtime->pool, table->hyper, table->n_groups, table->rows,
-                             table->n_rows, err);
+    (void)executable, (void)stream, (void)optimizer;
+    return cb_optim_step(table, runtime->pool, err);
 }

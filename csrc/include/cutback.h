@@ -522,6 +522,9 @@ typedef struct cb_update {
     bool on_host;      /* where parameters and states lie: see cb_run */
     const bool *there; /* [(1 + n_state) n_wrt] parameters, then each state; NULL: none */
     double *numbers;   /* [n_wrt][n_number], counted on by the step, begun by the first; or NULL */
+    const cb_optim_extras *extras; /* rows as parameters, nothing zeroed; on a CPU; NULL: none */
+    cb_optim_outcome *outcome; /* what they find; an update that was skipped has changed and counted
+                                  nothing; may be NULL */
 } cb_update;
 /* Whether cb_step_update will take it after the next run; a run may have replaced states that it
  * could not give back. */

@@ -1,5 +1,6 @@
 #include "extras.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "../base/cpu.h"
@@ -17,6 +18,26 @@ static const cb_extra_fns *const tables[CB_ISA_COUNT] = {&cb_extra_fns_baseline}
 #endif
 
 const cb_extra_fns *cb_extras_functions(void) { return tables[cb_cpu_kernel_isa()]; }
+
+static bool is_number(double x, double most) { return x >= 0 && x <= most; }
+
+cb_status cb_extras_check(const cb_optimizer *o, const cb_optim_extras *extras, uint32_t n,
+                          cb_error *err) {
+    if (!(is_number(extras->grad_factor, CB_HYPER_MOST) &&
+          is_number(extras->max_norm, CB_HYPER_MOST) && is_number(extras->average_keep, 1))) {
+        return cb_fail(err, CB_INVALID,
+                       "%s: grad_factor=%g, max_norm=%g and average_keep=%g; they must be finite "
+                       "and >= 0, the last at most 1",
+                       o->name, extras->grad_factor, extras->max_norm, extras->average_keep);
+    }
+    for (uint32_t i = 0; extras->rows && i < n; i++) {
+        const cb_extra_row *row = &extras->rows[i];
+        if (!row->copy || row->copy_dtype == CB_F16 || row->copy_dtype == CB_BF16) continue;
+        return cb_fail(err, CB_UNSUPPORTED, "%s: the copy of row %u is %s; copies are f16 or bf16",
+                       o->name, i, cb_dtype_name(row->copy_dtype));
+    }
+    return CB_OK;
+}
 
 static void clear(const cb_optim_row *row, int64_t at, int64_t n) {
     const size_t size = cb_dtype_size(row->dtype);
@@ -49,7 +70,12 @@ static int64_t count_pieces(const cb_optim_table *table) {
     return n;
 }
 
-size_t cb_gradients_scratch(const cb_optim_table *table) {
+static bool looks_at_all(const cb_optim_extras *extras) {
+    return extras->skips || extras->max_norm > 0;
+}
+
+size_t cb_gradients_scratch(const cb_optim_table *table, const cb_optim_extras *extras) {
+    if (!looks_at_all(extras)) return 0;
     return table->n_rows * sizeof(int64_t) + (size_t)count_pieces(table) * sizeof(double);
 }
 
@@ -67,7 +93,8 @@ static void square_task(void *user, int64_t task, int thread) {
     }
 }
 
-double cb_gradients_square(const cb_optim_table *table, cb_threads *pool, void *scratch) {
+/* The sum of squares of all gradients; NaN: one of them is not finite. */
+static double square_of(const cb_optim_table *table, cb_threads *pool, void *scratch) {
     region r = {.split = cb_split_of(table, pool, PIECE), .f = cb_extras_functions()};
     int64_t pieces = 0;
     r.first_piece = scratch;
@@ -80,6 +107,22 @@ double cb_gradients_square(const cb_optim_table *table, cb_threads *pool, void *
     double total = 0;
     for (int64_t k = 0; k < pieces; k++) total += r.piece[k];
     return total;
+}
+
+cb_optim_outcome cb_gradients_measure(cb_optim_table *table, const cb_optim_extras *extras,
+                                      cb_threads *pool, void *scratch) {
+    cb_optim_outcome out = {.norm = -1};
+    table->extras = extras;
+    table->grad_factor = extras->grad_factor;
+    if (!looks_at_all(extras)) return out;
+    const double square = square_of(table, pool, scratch);
+    out.norm = sqrt(square) * extras->grad_factor;
+    out.skipped = extras->skips && isnan(square);
+    if (extras->max_norm > 0) {
+        const double shorter = extras->max_norm / (out.norm + 1e-6);
+        if (!(shorter >= 1)) table->grad_factor *= shorter; /* also NaN */
+    }
+    return out;
 }
 
 static void clear_task(void *user, int64_t task, int thread) {

@@ -25,10 +25,16 @@ const cb_extra_fns *cb_extras_functions(void);
 void cb_extras_of(const cb_extra_fns *f, const cb_optim_table *table, uint32_t at_row,
                   const cb_optim_row *updated, int64_t at, int64_t n);
 
-/* The sum of squares of all gradients, the same for any threads; NaN: one of them is not finite.
- * `scratch` has cb_gradients_scratch(table) bytes. */
-size_t cb_gradients_scratch(const cb_optim_table *table);
-double cb_gradients_square(const cb_optim_table *table, cb_threads *pool, void *scratch);
+/* Whether the numbers are in their ranges, and copies of types that there are. `n`: rows. */
+CB_MUST_CHECK cb_status cb_extras_check(const cb_optimizer *o, const cb_optim_extras *extras,
+                                        uint32_t n, cb_error *err);
+
+/* Makes `extras` those of the table: what they have to know of all gradients is read, and the
+ * factor of these is set, the same for any threads. Where the outcome is that the step is skipped,
+ * it is not to be taken. `scratch` has cb_gradients_scratch(table, extras) bytes. */
+size_t cb_gradients_scratch(const cb_optim_table *table, const cb_optim_extras *extras);
+cb_optim_outcome cb_gradients_measure(cb_optim_table *table, const cb_optim_extras *extras,
+                                      cb_threads *pool, void *scratch);
 void cb_gradients_clear(const cb_optim_table *table, cb_threads *pool);
 
 #endif

@@ -12,7 +12,8 @@
  * What the others mean is the formula's. */
 enum { CB_GRAD_SCALE = 0, CB_DECAY, CB_FIRST };
 
-/* m = b1 m + a1 g;  v = b2 v + (a2 g) g;  with ams w = max(w, v), else w is v;
+/* m = b1 m + a1 g, as a share a1 of the way to g (LERP);  v = b2 v + (a2 g) g;
+ * with ams w = max(w, v), else w is v;
  * p = p keep - rate m / (sqrt(w) root + eps). */
 enum {
     CB_ADAM_KEEP = CB_FIRST,
@@ -53,8 +54,9 @@ enum { CB_ADAGRAD_FIRST = CB_FIRST, CB_ADAGRAD_RATE, CB_ADAGRAD_EPS };
  * p = p - rate d. */
 enum { CB_ADADELTA_RHO = CB_FIRST, CB_ADADELTA_REST, CB_ADADELTA_RATE, CB_ADADELTA_EPS };
 
-/* s = alpha s + (rest g) g; centered: h = alpha h + rest g, and s - h h takes the place of s;
- * q = g / (sqrt(s) + eps); with kept: b = kept b + q, and b takes the place of q; p = p - rate q.
+/* s = alpha s + (rest g) g; centered: h = alpha h + rest g likewise, and s - h h takes the place
+ * of s; q = g / (sqrt(s) + eps); with kept: b = kept b + q, and b takes the place of q;
+ * p = p - rate q.
  * States: s, b, or s, h, b where it is centered. */
 enum {
     CB_RMSPROP_ALPHA = CB_FIRST,

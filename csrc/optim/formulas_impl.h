@@ -13,6 +13,10 @@
 #define FACTOR(k) (real) f[k]
 #define GRADIENT (decay != 0 ? scale * grad[i] + decay * p[i] : scale * grad[i])
 
+/* A mean's way of a share `a` to x, b = 1 - a: from the nearer end, as PyTorch's lerp goes. At
+ * a = 1 it is x itself; an infinite mean is none once a number follows. */
+#define LERP(m, x, a, b) ((a) < (real)0.5 ? (m) + (a) * ((x) - (m)) : (x) - (b) * ((x) - (m)))
+
 INLINE real *NAME(array)(void *data, int64_t at) { return data ? (real *)data + at : NULL; }
 
 /* ---- Adam ------------------------------------------------------------------------------------ */
@@ -27,7 +31,7 @@ INLINE void NAME(adam_loop)(const double *f, const cb_optim_row *row, int64_t at
     const real root = FACTOR(CB_ADAM_ROOT), eps = FACTOR(CB_ADAM_EPS);
     for (int64_t i = 0; i < n; i++) {
         real g = decays ? scale * grad[i] + decay * p[i] : scale * grad[i];
-        real m_new = b1 * m[i] + a1 * g;
+        real m_new = LERP(m[i], g, a1, b1);
         real v_new = b2 * v[i] + a2 * g * g;
         m[i] = m_new;
         v[i] = v_new;
@@ -105,7 +109,7 @@ static void NAME(radam)(const double *f, const cb_optim_row *row, int64_t at, in
     const bool rectified = f[CB_RADAM_RECTIFIED] != 0.0;
     for (int64_t i = 0; i < n; i++) {
         real g = GRADIENT;
-        m[i] = b1 * m[i] + a1 * g;
+        m[i] = LERP(m[i], g, a1, b1);
         v[i] = b2 * v[i] + a2 * g * g;
         real step = rate * m[i];
         step = rectified ? step / (square_root(v[i]) + eps) : step;
@@ -122,7 +126,7 @@ static void NAME(adamax)(const double *f, const cb_optim_row *row, int64_t at, i
     for (int64_t i = 0; i < n; i++) {
         real g = GRADIENT;
         real old = b2 * u[i], now = magnitude(g) + eps;
-        m[i] = b1 * m[i] + a1 * g;
+        m[i] = LERP(m[i], g, a1, b1);
         u[i] = old > now || old != old ? old : now; /* NaN stays, wherever it comes from */
         p[i] -= rate * m[i] / u[i];
     }
@@ -166,7 +170,7 @@ INLINE void NAME(rmsprop_loop)(const double *f, const cb_optim_row *row, int64_t
         real g = GRADIENT;
         real spread = s[i] = alpha * s[i] + rest * g * g;
         if (centered) {
-            h[i] = alpha * h[i] + rest * g;
+            h[i] = LERP(h[i], g, rest, alpha);
             spread -= h[i] * h[i];
         }
         real q = g / (square_root(spread) + eps);
@@ -216,7 +220,7 @@ static void NAME(nadam)(const double *f, const cb_optim_row *row, int64_t at, in
     const real root = FACTOR(CB_NADAM_ROOT);
     for (int64_t i = 0; i < n; i++) {
         real g = GRADIENT;
-        m[i] = b1 * m[i] + a1 * g;
+        m[i] = LERP(m[i], g, a1, b1);
         v[i] = b2 * v[i] + a2 * g * g;
         p[i] = p[i] * keep - (now * g + past * m[i]) / (square_root(v[i]) * root + eps);
     }
@@ -280,11 +284,11 @@ static void NAME(rprop)(const double *f, const cb_optim_row *row, int64_t at, in
     const real most = FACTOR(CB_RPROP_MOST);
     for (int64_t i = 0; i < n; i++) {
         real g = GRADIENT, turn = g * q[i];
-        real factor = turn > 0 ? up : (turn < 0 ? down : (turn == 0 ? (real)1 : turn));
+        real factor = turn > 0 ? up : (turn < 0 ? down : (real)1);
         real size = (begin != 0 ? begin : s[i]) * factor; /* NaN stays */
         size = size < least ? least : (size > most ? most : size);
         g = turn < 0 ? (real)0 : g;
-        p[i] -= (g > 0 ? (real)1 : (g < 0 ? (real)-1 : g)) * size;
+        p[i] -= (g > 0 ? size : (g < 0 ? -size : (real)0)); /* NaN has no sign, as in PyTorch */
         s[i] = size;
         q[i] = g;
     }

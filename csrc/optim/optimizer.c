@@ -210,6 +210,24 @@ cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x, c
     return CB_OK;
 }
 
+cb_status cb_optim_check_scratch(const cb_optim_table *x, cb_error *err) {
+    if (!cb_optim_scratch(x->optimizer, x->hyper, x->rows, x->n_rows)) return CB_OK;
+    return cb_fail(err, CB_UNSUPPORTED,
+                   "%s needs memory beside the arrays of its step; it steps arrays outside of "
+                   "compiled steps",
+                   x->optimizer->name);
+}
+
+cb_status cb_optim_step(const cb_optim_table *x, cb_threads *pool, cb_error *err) {
+    const cb_optimizer *o = x->optimizer;
+    CB_TRY(cb_optimizer_check(o, x->hyper, x->n_groups, err));
+    CB_TRY(cb_optim_check_sizes(o, x, err));
+    for (uint32_t i = 0; i < x->n_rows; i++) CB_TRY(cb_optim_check_row(o, x, i, err));
+    CB_TRY(cb_optim_check_scratch(x, err));
+    o->step(x, pool);
+    return CB_OK;
+}
+
 cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const double *hyper,
                             uint32_t n_groups, const cb_optim_row *rows, uint32_t n_rows,
                             cb_error *err) {
@@ -220,15 +238,5 @@ cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const doubl
                               .n_rows = n_rows,
                               .n_groups = n_groups,
                               .n_hyper = o->n_hyper};
-    CB_TRY(cb_optimizer_check(o, hyper, n_groups, err));
-    CB_TRY(cb_optim_check_sizes(o, &x, err));
-    for (uint32_t i = 0; i < n_rows; i++) CB_TRY(cb_optim_check_row(o, &x, i, err));
-    if (cb_optim_scratch(o, hyper, rows, n_rows)) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "%s needs memory beside the arrays of its step; it steps arrays outside of "
-                       "compiled steps",
-                       o->name);
-    }
-    o->step(&x, pool);
-    return CB_OK;
+    return cb_optim_step(&x, pool, err);
 }

@@ -99,8 +99,13 @@ CB_MUST_CHECK cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim
 CB_MUST_CHECK cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x,
                                              cb_error *err);
 
-/* One step of rows whose memory is known not to be shared between them. Everything else is checked
- * before anything is written. Optimizers that need scratch step tables alone (table.h). */
+/* Whether a step of these rows needs no scratch. */
+CB_MUST_CHECK cb_status cb_optim_check_scratch(const cb_optim_table *x, cb_error *err);
+
+/* One step of a table whose rows, and what its extras write, are known to share no memory. All else
+ * is checked before anything is written. Optimizers that need scratch step tables of table.h alone;
+ * `cb_optimizer_step` is that of rows without extras. */
+CB_MUST_CHECK cb_status cb_optim_step(const cb_optim_table *table, cb_threads *pool, cb_error *err);
 CB_MUST_CHECK cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool,
                                           const double *hyper, uint32_t n_groups,
                                           const cb_optim_row *rows, uint32_t n_rows, cb_error *err);

@@ -191,10 +191,13 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
     for (uint32_t s = 1; s < x->n_written; s++) {
         const span *a = &x->written[s - 1], *b = &x->written[s];
         if (a->end <= b->begin) continue;
+        const uint32_t grad = 1 + o->n_state + GRAD;
         return cb_fail(err, CB_INVALID,
-                       "%s: %s of row %u and %s of row %u share memory; what is written needs "
+                       "%s: %s of row %u and %s of row %u share memory; what is written%s needs "
                        "memory of its own",
-                       o->name, name_of(x, a), a->row, name_of(x, b), b->row);
+                       o->name, name_of(x, a), a->row, name_of(x, b), b->row,
+                       a->array == grad || b->array == grad ? ", as are gradients that get zeros,"
+                                                            : "");
     }
     const size_t wanted = cb_optim_scratch(o, view->hyper, x->row, x->n_rows);
     CB_TRY(make_room(x, &x->scratch, &x->n_scratch, wanted, err));
@@ -252,25 +255,9 @@ static cb_status check_numbers(cb_tensor_table *x, const cb_optim_table *view, c
     return x->stale ? refresh(x, view, err) : CB_OK;
 }
 
-static bool is_number(double x, double most) { return x >= 0 && x <= most; }
-
 cb_status cb_tensor_table_ask(cb_tensor_table *x, const cb_optim_extras *extras, cb_error *err) {
     static const cb_extra_row none;
-    if (extras &&
-        !(is_number(extras->grad_factor, CB_HYPER_MOST) &&
-          is_number(extras->max_norm, CB_HYPER_MOST) && is_number(extras->average_keep, 1))) {
-        return cb_fail(err, CB_INVALID,
-                       "%s: grad_factor=%g, max_norm=%g and average_keep=%g; they must be finite "
-                       "and >= 0, the last at most 1",
-                       x->optimizer->name, extras->grad_factor, extras->max_norm,
-                       extras->average_keep);
-    }
-    for (uint32_t i = 0; extras && extras->rows && i < x->n_rows; i++) {
-        const cb_extra_row *row = &extras->rows[i];
-        if (!row->copy || row->copy_dtype == CB_F16 || row->copy_dtype == CB_BF16) continue;
-        return cb_fail(err, CB_UNSUPPORTED, "%s: the copy of row %u is %s; copies are f16 or bf16",
-                       x->optimizer->name, i, cb_dtype_name(row->copy_dtype));
-    }
+    if (extras) CB_TRY(cb_extras_check(x->optimizer, extras, x->n_rows, err));
     const bool zeroed = x->asked && x->extras.zeroes;
     x->asked = extras != NULL;
     if (extras) x->extras = *extras;
@@ -290,18 +277,9 @@ cb_optim_outcome cb_tensor_table_outcome(const cb_tensor_table *x) { return x->o
 
 /* What is known of all gradients before the step. */
 static cb_status measure(cb_tensor_table *x, cb_optim_table *view, cb_error *err) {
-    const cb_optim_extras *extras = &x->extras;
-    view->extras = extras;
-    view->grad_factor = extras->grad_factor;
-    if (!extras->skips && extras->max_norm == 0) return CB_OK;
-    CB_TRY(make_room(x, &x->gradients, &x->n_gradients, cb_gradients_scratch(view), err));
-    const double square = cb_gradients_square(view, *x->pool, x->gradients);
-    x->outcome.norm = sqrt(square) * extras->grad_factor;
-    x->outcome.skipped = extras->skips && isnan(square);
-    if (extras->max_norm > 0) {
-        const double shorter = extras->max_norm / (x->outcome.norm + 1e-6);
-        if (!(shorter >= 1)) view->grad_factor *= shorter; /* also NaN */
-    }
+    const size_t wanted = cb_gradients_scratch(view, &x->extras);
+    CB_TRY(make_room(x, &x->gradients, &x->n_gradients, wanted, err));
+    x->outcome = cb_gradients_measure(view, &x->extras, *x->pool, x->gradients);
     return CB_OK;
 }
 

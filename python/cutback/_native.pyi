@@ -137,11 +137,12 @@ class Step:
         groups: Sequence[tuple[float, ...]],
         t: np.ndarray[Any, Any],
         numbers: np.ndarray[Any, Any],
+        extras: tuple[Any, ...],
         count: np.ndarray[Any, Any] | None = None,
         next: int = 0,
         stream: int | None = None,
         /,
-    ) -> tuple[int, int, float]: ...
+    ) -> tuple[tuple[int, int, float], tuple[float, bool]]: ...
 
 def device_order(before: int | None, after: int | None, /) -> None: ...
 def device_ordinal() -> int: ...

@@ -156,3 +156,20 @@ def map_leaves(function: Callable[..., Any], x: Any, *others: Any) -> Any:
             raise ValueError("the trees differ in structure")
         columns.append(more)
     return unflatten(tree, [function(*row) for row in zip(*columns, strict=True)])
+
+
+def beside(structure: Tree, x: Any, name: str) -> list[Any]:
+    """The leaves of ``x`` beside those of a tree; None stands for all below it.
+
+    Raises:
+        ValueError: it is nested differently.
+    """
+    if x is None:
+        return [None] * count(structure)
+    if structure == LEAF:
+        return [x]
+    children, keys = parts(x), structure[2] if len(structure) > 2 else ()
+    if children is None or len(structure) < 3 or children[0] != keys:
+        raise ValueError(f"{name} are not nested like the parameters")
+    rows = zip(keys, structure[3], children[1], strict=True)
+    return [leaf for key, below, y in rows for leaf in beside(below, y, f"{name}[{key!r}]")]

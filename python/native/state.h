@@ -122,6 +122,27 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
                           const uint32_t *wrt, uint32_t n_wrt,
                           bool on_device); /* takes `core`, also on failure */
 
+/* ---- extras.c -------------------------------------------------------------------------------- */
+
+typedef struct cb_py_rows { /* parameters, by number */
+    const void *owner;
+    const char *(*name)(const void *owner, uint32_t i);
+    uint32_t n;
+} cb_py_rows;
+
+typedef struct cb_py_extras {
+    cb_optim_extras core;
+    cb_extra_row *rows;          /* PyMem */
+    PyObject *averages, *copies; /* borrowed */
+} cb_py_extras;
+
+/* (grad_factor, max_norm, average_keep, skips, zeroes, averages, copies), or (): 0, nothing is
+ * asked for; 1: `rows` are the caller's to free; -1: an exception is set. */
+int cb_py_extras_parse(PyObject *args, const cb_py_rows *rows, cb_py_extras *out);
+PyObject *cb_py_outcome(cb_optim_outcome outcome); /* (norm, skipped) */
+/* The items of a tuple, which keeps them alive while other threads run. */
+PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
+
 /* ---- step_arrays.c --------------------------------------------------------------------------- */
 
 /* What one run needs; tuples keep the arrays alive while the GIL is released. */

@@ -148,8 +148,33 @@ static int order_arrays(cb_py_step *self, const cb_py_run_arrays *arrays, void *
     return -1;
 }
 
+/* What an optimizer does after the run. */
+typedef struct update_call {
+    cb_py_optimizer opt;
+    const cb_optim_extras *extras; /* NULL: none */
+    cb_optim_outcome outcome;
+} update_call;
+
+static cb_update update_of(const cb_py_step *self, update_call *call, int64_t t, bool on_host,
+                           void *const *const *states) {
+    const size_t n = cb_step_n_inputs(self->core) + (size_t)cb_step_n_outputs(self->core);
+    const cb_py_optimizer *opt = &call->opt;
+    return (cb_update){.params = self->pointers + n,
+                       .states = states,
+                       .t = t,
+                       .on_host = on_host,
+                       .there = self->there + n,
+                       .optimizer = opt->core,
+                       .group = opt->group,
+                       .hyper = opt->hyper,
+                       .n_groups = opt->n_groups,
+                       .numbers = opt->number,
+                       .extras = call->extras,
+                       .outcome = &call->outcome};
+}
+
 static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const cb_run *settings,
-                         const cb_py_optimizer *opt, const draw_count *draws) {
+                         update_call *call, const draw_count *draws) {
     uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
     void **params = self->pointers + n_in + n_out;
     void *const *states[CB_MAX_STATES];
@@ -164,21 +189,12 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
     cb_run_result result = {0};
     cb_error error = {0};
     int64_t taken;
+    const cb_py_optimizer *opt = call ? &call->opt : NULL;
     if (steps_taken(opt, &taken) < 0) return NULL;
     if (on_device && order_arrays(self, arrays, run.stream) < 0) return NULL;
     for (size_t s = 0; s < CB_MAX_STATES; s++) states[s] = params + (1 + s) * self->n_wrt;
-    cb_update update = {.params = params,
-                        .states = states,
-                        .t = taken + 1,
-                        .on_host = on_host,
-                        .there = self->there + n_in + n_out};
-    if (opt) {
-        update.optimizer = opt->core;
-        update.group = opt->group;
-        update.hyper = opt->hyper;
-        update.n_groups = opt->n_groups;
-        update.numbers = opt->number;
-    }
+    cb_update update = {0};
+    if (opt) update = update_of(self, call, taken + 1, on_host, states);
 
     const bool waits = on_host || !run.stream;
     double seconds = 0;
@@ -189,7 +205,7 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
     if (status == CB_OK) status = cb_step_run(self->core, &run, &result, &error);
     if (status == CB_OK && opt) status = cb_step_update(self->core, &update, &error);
     if (status == CB_OK && waits) status = cb_step_wait(self->core, &seconds, &error);
-    if (status == CB_OK && opt) *opt->t = taken + 1;
+    if (status == CB_OK && opt && !call->outcome.skipped) *opt->t = taken + 1;
     if (status == CB_OK && draws && draws->at) *draws->at = draws->next;
     if (status != CB_OK && !waits) /* what was put on the stream before it failed */
         (void)(cb_memory_wait(self->context->core, "cuda", run.stream, NULL) == CB_OK);
@@ -201,10 +217,11 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
 }
 
 static PyObject *bind_and_execute(cb_py_step *self, const cb_py_run_arrays *run,
-                                  const cb_run *settings, const cb_py_optimizer *opt,
+                                  const cb_run *settings, update_call *call,
                                   const draw_count *draws) {
     if (lock(self) < 0) return NULL;
-    PyObject *result = cb_py_bind(self, run) == 0 ? execute(self, run, settings, opt, draws) : NULL;
+    PyObject *result =
+        cb_py_bind(self, run) == 0 ? execute(self, run, settings, call, draws) : NULL;
     unlock(self);
     return result;
 }
@@ -329,38 +346,57 @@ static int parse_states(PyObject *states, const cb_optimizer *core, cb_py_run_ar
     return PyErr_Occurred() ? -1 : 0;
 }
 
+static const char *parameter_name(const void *owner, uint32_t i) {
+    const cb_py_step *self = owner;
+    return cb_step_input(self->core, self->wrt[i]).name;
+}
+
+static PyObject *train(cb_py_step *self, const cb_py_run_arrays *run, const cb_run *settings,
+                       update_call *call, const draw_count *draws, PyObject *asked) {
+    const cb_py_rows rows = {.owner = self, .name = parameter_name, .n = self->n_wrt};
+    cb_py_extras extras;
+    const int some = cb_py_extras_parse(asked, &rows, &extras);
+    if (some < 0) return NULL;
+    call->outcome.norm = -1;
+    call->extras = some ? &extras.core : NULL;
+    PyObject *measured = bind_and_execute(self, run, settings, call, draws);
+    if (some) PyMem_Free(extras.rows);
+    return measured ? Py_BuildValue("(NN)", measured, cb_py_outcome(call->outcome)) : NULL;
+}
+
 /* train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, numbers,
- * count, next, stream) ->
- * (peak_bytes, n_alloc, seconds) */
+ * extras, count, next, stream) ->
+ * ((peak_bytes, n_alloc, seconds), (norm, skipped)) */
 static PyObject *step_train(cb_py_step *self, PyObject *args) {
     PyObject *inputs, *outputs, *states, *group_of, *groups, *t, *count = Py_None, *result = NULL;
-    PyObject *numbers, *stream = Py_None;
+    PyObject *numbers, *extras, *stream = Py_None;
     PyObject *optimizer;
     long long next = 0;
     draw_count draws = {0};
     unsigned long long seed;
     unsigned int random_step;
-    cb_py_optimizer opt = {0};
-    if (!PyArg_ParseTuple(args, "OOKIOOOOOO|OLO:train", &inputs, &outputs, &seed, &random_step,
-                          &optimizer, &states, &group_of, &groups, &t, &numbers, &count, &next,
-                          &stream)) {
+    update_call call = {.extras = NULL};
+    cb_py_optimizer *opt = &call.opt;
+    if (!PyArg_ParseTuple(args, "OOKIOOOOOOO!|OLO:train", &inputs, &outputs, &seed, &random_step,
+                          &optimizer, &states, &group_of, &groups, &t, &numbers, &PyTuple_Type,
+                          &extras, &count, &next, &stream)) {
         return NULL;
     }
     cb_run settings = {.seed = seed, .random_step = random_step};
     cb_py_run_arrays run = {.is_stepped = true};
     const cb_optimizer *core =
         cb_py_optimizer_of(cb_py_state_of_object((PyObject *)self), optimizer);
-    if (!core || cb_py_optimizer_parse(core, groups, group_of, self->n_wrt, &opt) < 0) goto done;
-    if (cb_py_optimizer_numbers(numbers, self->n_wrt, &opt) < 0) goto done;
-    if (parse_count(t, "t", &opt.t) < 0 || parse_draws(count, next, &draws) < 0) goto done;
+    if (!core || cb_py_optimizer_parse(core, groups, group_of, self->n_wrt, opt) < 0) goto done;
+    if (cb_py_optimizer_numbers(numbers, self->n_wrt, opt) < 0) goto done;
+    if (parse_count(t, "t", &opt->t) < 0 || parse_draws(count, next, &draws) < 0) goto done;
     if (parse_stream(stream, &settings.stream) < 0) goto done;
     if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))
         goto done;
-    if (parse_states(states, opt.core, &run) < 0) goto done;
-    result = bind_and_execute(self, &run, &settings, &opt, &draws);
+    if (parse_states(states, opt->core, &run) < 0) goto done;
+    result = train(self, &run, &settings, &call, &draws, extras);
 done:
     drop_arrays(&run);
-    cb_py_optimizer_drop(&opt);
+    cb_py_optimizer_drop(opt);
     return result;
 }
 
@@ -445,8 +481,8 @@ static PyMethodDef step_methods[] = {
      "kernel; bytes are counted by the debug backend"},
     {"train", (PyCFunction)step_train, METH_VARARGS,
      "train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, "
-     "numbers, count=None, next=0, stream=None, /) -> (peak_bytes, n_alloc, seconds); count and "
-     "next as for run"},
+     "numbers, extras, count=None, next=0, stream=None, /) -> ((peak_bytes, n_alloc, seconds), "
+     "(norm, skipped)); count and next as for run, extras the arguments of OptimizerTable.ask"},
     {"text", (PyCFunction)step_text, METH_O,
      "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
     {NULL, NULL, 0, NULL},

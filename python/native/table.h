@@ -51,8 +51,6 @@ static inline bool cb_py_table_see(const cb_py_table *self, int rank, const int6
     for (int k = 1; self->axes == CB_AXES_FIRST && k < rank - 1; k++) row->width *= dim[k];
     return true;
 }
-/* The items of a tuple, which keeps them alive while other threads run. */
-PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
 /* The step with the GIL released. */
 cb_status cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers, cb_error *error);
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from .tracing import Call, Traced
 
 if TYPE_CHECKING:
     from ..devices import Device
-    from ..optim import Optimizer
+    from ..optim import Optimizer, Outcome
+    from ..optim.extras import Beside
     from ..planner.plan import Plan
     from ..run.profiling import StepProfile
 
@@ -87,6 +88,24 @@ class _Specialisation:
             trees.append(tree.unflatten(self.arg_trees[argnum], values))
         return trees[0] if single else tuple(trees)
 
+    def beside(self, single: bool) -> Callable[[Any, str], list[Any]]:
+        """Finds what stands beside each parameter in trees that are nested like them; None where
+        there is nothing."""
+
+        def leaves(x: Any, name: str) -> list[Any]:
+            given = (x,) if single else x
+            if not isinstance(given, (tuple, list)) or len(given) != len(self.argnums):
+                raise ValueError(
+                    f"{name} are a tuple of {len(self.argnums)}, one for each of argnums"
+                )
+            found = []
+            for argnum, row, y in zip(self.argnums, self.ranges, given, strict=True):
+                below = tree.beside(self.arg_trees[argnum], y, name)
+                found += [z for i, z in zip(row, below, strict=True) if not self.constant[i]]
+            return found
+
+        return leaves
+
     def gradient_leaves(self, out: Any, single: bool) -> list[Any]:
         """The arrays of ``out``, which is nested like the gradients.
 
@@ -125,6 +144,9 @@ class Step:
     - ``out=``: arrays that receive the gradients, nested like them;
     - ``rng_step=``: number of the step for random operations, of which the lower 32 bits count;
       otherwise calls are counted from 0;
+    - ``extras=``: what is done beside the optimizer's update, in its pass: a dict of arguments of
+      :meth:`cutback.optim.Optimizer.step`, ``grad_scale``, ``max_norm``, ``averages``,
+      ``average_decay`` and ``copies``; :attr:`outcome` is what it has found;
     - ``stream=``: a stream of CUDA, its handle or the object of PyTorch or CuPy. The call puts its
       work there and does not wait; :meth:`wait` does, and raises what went wrong. Arrays of NumPy
       among the arguments are copied, and then the call waits all the same.
@@ -166,6 +188,8 @@ class Step:
             raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
         if optimizer is not None and not hasattr(optimizer, "prepare"):
             raise TypeError(f"optimizer={budgets.short(optimizer)} is none of cutback.optim")
+        if optimizer is not None:
+            optimizer.check_steps()
         self.function = function
         self.argnums = argnums
         self.has_aux = has_aux
@@ -195,6 +219,7 @@ class Step:
         *args: Any,
         out: Any = None,
         rng_step: int | None = None,
+        extras: Mapping[str, Any] | None = None,
         stream: Any = None,
         **kwargs: Any,
     ) -> Any:
@@ -205,6 +230,7 @@ class Step:
             number = self.rng_step if rng_step is None else check_random_step(rng_step)
             single = isinstance(self.argnums, int)
             try:
+                beside = None if extras is None else self._beside(extras, spec, single)
                 results, gradients = spec.run.run(
                     [array for array in call.arrays if array is not None],
                     self.seed,
@@ -214,6 +240,7 @@ class Step:
                     spec.traced.wrt_positions,
                     self._draws,
                     call.stream,
+                    beside,
                 )
             except (ValueError, TypeError) as error:
                 place(error)
@@ -225,6 +252,20 @@ class Step:
         if self.returns == "gradients":
             return (nested, value[1]) if self.has_aux else nested
         return value, nested
+
+    def _beside(self, extras: Any, spec: _Specialisation, single: bool) -> Beside | None:
+        from ..optim.extras import Beside  # few steps do something beside their update
+
+        if self.optimizer is None:
+            raise ValueError("extras= are done beside an optimizer's update, and there is none")
+        return Beside.of(type(self.optimizer).__name__, extras, spec.beside(single))
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the ``extras`` of the latest call have found."""
+        from ..optim.extras import outcome
+
+        return outcome(self._compiled.run.found)
 
     def wait(self) -> None:
         """Waits for the latest call, which was given a ``stream``.

@@ -51,23 +51,6 @@ def _nothing(counter: Array, held: dict[str, dict[str, Array]] | None = None) ->
     return State([], [], [], {}, counter, np.zeros(0, np.int64), np.zeros((0, 0)), held)
 
 
-def _beside(structure: tree.Tree, grads: Any, name: str) -> list[Any]:
-    """The leaves of ``grads`` beside those of a tree; None stands for all below it.
-
-    Raises:
-        ValueError: it is nested differently.
-    """
-    if grads is None:
-        return [None] * tree.count(structure)
-    if structure == tree.LEAF:
-        return [grads]
-    children, keys = tree.parts(grads), structure[2] if len(structure) > 2 else ()
-    if children is None or len(structure) < 3 or children[0] != keys:
-        raise ValueError(f"{name} are not nested like the parameters")
-    rows = zip(keys, structure[3], children[1], strict=True)
-    return [leaf for key, below, x in rows for leaf in _beside(below, x, f"{name}[{key!r}]")]
-
-
 class _InTheCore:
     native: str | _native.Expression
     """What the core calls it, or what it was given."""
@@ -113,7 +96,7 @@ class Optimizer(_InTheCore):
             )
         self._halves = self.half, integer("seed", self.seed, 0, 2**64 - 1)
         self._rest = _RESTS[self.half]  # what parameters in half precision keep
-        self.groups = [dict(group) for group in self.groups]
+        self.groups = self._checked_groups(self.groups)
         for group in self.groups:
             unknown = set(group) - {"names", *self._options}
             if unknown or "names" not in group:
@@ -127,6 +110,31 @@ class Optimizer(_InTheCore):
         self._whole: Any = None  # state, states in use and patterns that were last brought together
         self.rows()
         self._patterns()
+
+    @classmethod
+    def _checked_groups(cls, groups: Any) -> list[dict[str, Any]]:
+        is_list = isinstance(groups, Iterable) and not isinstance(groups, Mapping | str | bytes)
+        rows = list(groups) if is_list else []
+        if not is_list or not all(isinstance(row, Mapping) for row in rows):
+            raise TypeError(
+                f"{cls.__name__}: groups={groups!r} is no list of dicts, such as "
+                """[{"names": "*bias*", "weight_decay": 0.0}]"""
+            )
+        return [dict(row) for row in rows]
+
+    def _check_matches(self, names: Sequence[str], patterns: Sequence[tuple[str, ...]]) -> None:
+        """Whether each group has a pattern of some parameter.
+
+        Raises:
+            ValueError: one has none.
+        """
+        for group, row in zip(self.groups, patterns, strict=True):
+            if names and not any(find_group(name, (row,)) for name in names):
+                some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+                raise ValueError(
+                    f"{type(self).__name__}: no parameter is named like names={group['names']!r} "
+                    f"of a group; the names of the {len(names)} parameters are {some}"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, whose parameters are others: the table is made anew."""
@@ -262,7 +270,7 @@ class Optimizer(_InTheCore):
         leaves, structure = tree.flatten(params)
         given, other = tree.flatten(grads)
         if other != structure:
-            given = _beside(structure, grads, "grads")
+            given = tree.beside(structure, grads, "grads")
         table = self._table
         if table is None or table.structure != structure:
             names = tree.names(structure, "params")
@@ -275,12 +283,12 @@ class Optimizer(_InTheCore):
         )
         if extras.any:
             beside = [
-                None if x is None else _beside(structure, x, name)
+                None if x is None else tree.beside(structure, x, name)
                 for x, name in ((averages, "averages"), (copies, "copies"))
             ]
             zeroed = given if zero_grads else None
             check_arrays(table.names, leaves, beside[0], beside[1], zeroed)
-            extras.ask(table.native, beside[0], beside[1], len(leaves))
+            table.native.ask(*extras.arguments(beside[0], beside[1], len(leaves)))
         elif self._asked:
             table.native.ask()
         self._table, self._asked = table, extras.any
@@ -295,7 +303,7 @@ class Optimizer(_InTheCore):
             state.numbers,
             state.arrays[self._rest] if self._rest else None,
         )
-        return outcome(table.native) if extras.any else Outcome(None, False)
+        return outcome(table.native.outcome()) if extras.any else Outcome(None, False)
 
     def _take_up(self, table: _Table, leaves: Sequence[Any]) -> tuple[State, list[Row]]:
         """As :meth:`prepare`, without looking at what the core looks at anyway."""
@@ -309,14 +317,11 @@ class Optimizer(_InTheCore):
                 raise TypeError(f"{name} is {type(leaf).__name__}, not a NumPy array")
         return self._prepare(table.names, leaves)
 
-    def prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
-        """The state for these parameters, made anew until a step was taken with it, and the
-        hyper-parameters.
+    def check_steps(self) -> None:
+        """Whether it is one for compiled steps.
 
         Raises:
-            TypeError, ValueError: a hyper-parameter is wrong, or the optimizer holds the state of
-                other parameters, or one that had no gradient in some steps.
-            NotImplementedError: a parameter is in half precision.
+            TypeError: it steps arrays alone.
         """
         if self.half is not None:
             raise TypeError(
@@ -328,6 +333,17 @@ class Optimizer(_InTheCore):
                 f"{type(self).__name__} keeps states in a form of its own: it steps arrays, "
                 "optimizer.step(params, grads), and no compiled step"
             )
+
+    def prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
+        """The state for these parameters, made anew until a step was taken with it, and the
+        hyper-parameters.
+
+        Raises:
+            TypeError, ValueError: a hyper-parameter is wrong, or the optimizer holds the state of
+                other parameters, or one that had no gradient in some steps.
+            NotImplementedError: a parameter is in half precision.
+        """
+        self.check_steps()
         for name, p in zip(names, params, strict=True):
             if p.dtype.name in HALVES:
                 raise NotImplementedError(
@@ -346,6 +362,8 @@ class Optimizer(_InTheCore):
     def _prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
         rows, patterns = self.rows(), self._patterns()
         used = [_native.optimizer_states(self.native, row) for row in rows]
+        if self._state.patterns != patterns or not self._state.bound:
+            self._check_matches(names, patterns)
         if not self._state.bound:
             self._state = self._first(names, params, patterns, used)
         elif self._state.patterns != patterns or self._state.loaded is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _native
 from .numbers import flag, least_zero, number
 from .state import HALVES, kind_of
 
@@ -61,17 +60,17 @@ class Extras(NamedTuple):
         asked = arrays or zeroes or grad_scale is not None or max_norm is not None
         return cls(grad_scale, max_norm, decay, zeroes, asked)
 
-    def ask(
+    def arguments(
         self,
-        table: _native.OptimizerTable,
         averages: Sequence[Any] | None,
         copies: Sequence[Any] | None,
         n: int,
         scale: float = 1.0,
-    ) -> None:
-        """Tells the table. Gradients are divided by ``scale``, too."""
+    ) -> tuple[Any, ...]:
+        """As the core takes them, for so many parameters. Gradients are divided by ``scale``,
+        too."""
         none = (None,) * n
-        table.ask(
+        return (
             1 / (scale * (self.grad_scale or 1.0)),
             self.max_norm or 0.0,
             self.average_decay,
@@ -82,9 +81,51 @@ class Extras(NamedTuple):
         )
 
 
-def outcome(table: _native.OptimizerTable) -> Outcome:
-    """Of the table's last step."""
-    norm, skipped = table.outcome()
+class Beside(NamedTuple):
+    """What one call of a compiled step does beside its update, and what it found."""
+
+    extras: Extras
+    averages: Sequence[Any] | None  # beside the parameters
+    copies: Sequence[Any] | None
+
+    @classmethod
+    def of(cls, owner: str, given: Any, leaves: Callable[[Any, str], list[Any]]) -> Beside | None:
+        """Of the ``extras`` of a call, arguments of :meth:`Optimizer.step` by name; ``leaves``
+        finds arrays beside parameters.
+
+        Raises:
+            TypeError, ValueError: one is not known, or outside its range.
+        """
+        if given is None:
+            return None
+        known = ("grad_scale", "max_norm", "averages", "average_decay", "copies")
+        unknown = sorted(set(given) - set(known)) if isinstance(given, Mapping) else [given]
+        if unknown:
+            raise TypeError(
+                f"{owner}: extras={unknown[0]!r} of a step; they are a dict of {', '.join(known)}"
+            )
+        numbers = {"grad_scale": None, "max_norm": None, "average_decay": 0.999, **given}
+        rows = [None if given.get(name) is None else leaves(given[name], name)
+                for name in ("averages", "copies")]  # fmt: skip
+        extras = Extras.checked(
+            owner, numbers["grad_scale"], numbers["max_norm"], numbers["average_decay"], False,
+            any(row is not None for row in rows),
+        )  # fmt: skip
+        return cls(extras, *rows) if extras.any else None
+
+    def arguments(self, names: Sequence[str], params: Sequence[Any]) -> tuple[Any, ...]:
+        """As the core takes them.
+
+        Raises:
+            TypeError, ValueError: an array does not fit its parameter.
+        """
+        check_arrays(names, params, self.averages, self.copies, None)
+        return self.extras.arguments(self.averages, self.copies, len(params))
+
+
+def outcome(found: tuple[float, bool]) -> Outcome:
+    """Of the norm and whether the step was skipped, as the core says them."""
+    norm, skipped = found
     return Outcome(None if norm == -1 else norm, skipped)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .. import _native
     from ..devices import Device
     from ..optim import Optimizer
+    from ..optim.extras import Beside
     from ..planner.plan import Plan
 
     class Graph(Protocol):
@@ -205,6 +206,7 @@ class Executable:
         self._arguments = [i for i, value in enumerate(self._template) if value is None]
         self._outputs = self.native.outputs
         self.stats: Stats | None = None
+        self.found = -1.0, False  # the norm of all gradients, and whether an update was skipped
         self.timeline: list[int] | None = None  # bytes that a profile measured during each step
         self._plan: Plan | None = None
 
@@ -289,6 +291,7 @@ class Executable:
         wrt: Sequence[int] = (),
         count: np.ndarray[Any, Any] | None = None,
         stream: int | None = None,
+        beside: Beside | None = None,
     ) -> tuple[list[Any], list[Any]]:
         """One step on checked arguments: (results, gradients). With an optimizer the arguments at
         ``wrt`` are updated in place and there are no gradients. ``count``, an array of one i64,
@@ -302,8 +305,9 @@ class Executable:
         if optimizer is None:
             measured = self.native.run(inputs, outputs, *draws, *counted)
         else:
-            state, rows = optimizer.prepare([self.names[i] for i in wrt], [inputs[i] for i in wrt])
-            measured = self.native.train(
+            names, params = [self.names[i] for i in wrt], [inputs[i] for i in wrt]
+            state, rows = optimizer.prepare(names, params)
+            measured, self.found = self.native.train(
                 inputs,
                 outputs,
                 *draws,
@@ -313,6 +317,7 @@ class Executable:
                 rows,
                 state.counter,
                 state.numbers,
+                () if beside is None else beside.arguments(names, params),
                 *counted,
             )
         self.stats = Stats(*measured)

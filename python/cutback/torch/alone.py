@@ -88,9 +88,8 @@ class OfArrays(Alone):
     def _type_of(self, p: Tensor, key: str) -> torch.dtype:
         return _TYPES.get(self._forms().get(key, ""), super()._type_of(p, key))
 
-    def _zeros(self, p: Tensor, key: str) -> Tensor:
+    def _shape_of(self, p: Tensor, key: str) -> tuple[int, ...]:
         form = self._forms().get(key, "alike")
         if form in ("alike", "whole"):
-            return super()._zeros(p, key)
-        shape, _ = kind_of((tuple(p.shape), np.dtype(np.float32)), form)
-        return torch.zeros(shape, dtype=self._type_of(p, key), device=p.device)
+            return tuple(p.shape)
+        return kind_of((tuple(p.shape), np.dtype(np.float32)), form)[0]

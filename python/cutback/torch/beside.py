@@ -95,7 +95,7 @@ class Beside(NamedTuple):
             arrays.append([_flat(p, x, what, name)
                            for p, x, name in zip(params, beside, names, strict=True)])  # fmt: skip
         averages, copies = arrays
-        self.extras.ask(table, averages, copies, len(params), scale)
+        table.ask(*self.extras.arguments(averages, copies, len(params), scale))
 
     def written(self) -> list[Tensor]:
         """Averages and copies."""

@@ -24,6 +24,7 @@ _RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None
 _HALVES = (torch.float16, torch.bfloat16)
 _LARGE = 1 << 22  # bytes of a state, from which on it is worth large pages
 _set_grad_enabled = torch._C._set_grad_enabled  # one call of C; torch.set_grad_enabled is a class
+_WAYS = {"foreach", "fused", "capturable", "differentiable"}  # not in all groups of PyTorch's own
 _SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
 Unfit = tuple[int, int, str]  # row, column, why
 _Kept = tuple[
@@ -141,8 +142,14 @@ class OnePass(torch.optim.Optimizer):
             return p.dtype
         return torch.int16 if key == "remainder" else torch.float32
 
+    def _shape_of(self, p: Tensor, key: str) -> tuple[int, ...]:
+        """Of a state."""
+        return tuple(p.shape)
+
     def _empty(self, p: Tensor, key: str) -> Tensor:
-        dtype = self._type_of(p, key)
+        dtype, shape = self._type_of(p, key), self._shape_of(p, key)
+        if shape != p.shape:
+            return torch.empty(shape, dtype=dtype, device=p.device)
         new = torch.empty_like(p, dtype=dtype, memory_format=torch.preserve_format)
         if new.nbytes >= _LARGE and new.device.type == "cpu":
             _native.ask_for_large_pages(new.data_ptr(), new.nbytes)
@@ -150,6 +157,57 @@ class OnePass(torch.optim.Optimizer):
 
     def _zeros(self, p: Tensor, key: str) -> Tensor:
         return self._empty(p, key).zero_()
+
+    def _check_state(self, place: str, p: Tensor, state: dict[str, Any]) -> None:
+        """Whether what is there is of such an optimizer and parameter.
+
+        Raises:
+            ValueError: it is not.
+        """
+        for key in self._all_keys():
+            x = state.get(key)
+            if x is None:
+                continue
+            wanted = self._shape_of(p, key)
+            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            if found != wanted:
+                raise ValueError(
+                    f"{type(self).__name__}: {key} of {place} is {found}, and has to be {wanted} "
+                    f"for its parameter, {tuple(p.shape)}"
+                )
+
+    def _check_loaded(self) -> None:
+        """Whether groups and states are those of such an optimizer.
+
+        Raises:
+            ValueError: they are not.
+        """
+        name, keys = type(self).__name__, {"step", *self._all_keys(), *self._kept}
+        for g, group in enumerate(self.param_groups):
+            missing = [key for key in self.defaults if key not in group and key not in _WAYS]
+            if missing:
+                raise ValueError(
+                    f"{name}: group {g} of the state has no {missing[0]!r}; it is that of another "
+                    f"optimizer, with {', '.join(sorted(set(group) - {'params'}))}"
+                )
+            for i, p in enumerate(group["params"]):
+                place, state = f"parameter {i} of group {g}", self.state.get(p) or {}
+                if state and keys.isdisjoint(state):
+                    raise ValueError(
+                        f"{name}: the state of {place} has {', '.join(map(str, state))} and none "
+                        f"of {', '.join(sorted(keys))}; it is that of another optimizer"
+                    )
+                self._check_needed(place, p, state, group)
+                self._check_state(place, p, state)
+
+    def _check_needed(
+        self, place: str, p: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        """Whether all is there that a state which has begun has.
+
+        Raises:
+            ValueError: something is missing.
+        """
 
     def _rest(self, p: Tensor) -> dict[str, Tensor]:
         """What a parameter in half precision keeps beside it, at first."""
@@ -161,7 +219,22 @@ class OnePass(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As PyTorch's, which makes states of the type of their parameters: those of parameters in
-        half precision, and those of a type of their own, are left as they were saved."""
+        half precision, and those of a type of their own, are left as they were saved. After an
+        error all is as before.
+
+        Raises:
+            ValueError: it is the state of another optimizer, or of other parameters.
+        """
+        it: Any = self
+        before = it.state, it.param_groups
+        try:
+            self._load(state_dict)
+            self._check_loaded()
+        except BaseException:
+            it.state, it.param_groups = before
+            raise
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         if self.half is None and not self._has_types():
             super().load_state_dict(state_dict)
             return
@@ -236,6 +309,7 @@ class OnePass(torch.optim.Optimizer):
                     f"cutback.torch.optim.{type(self).__name__}: {reason}, so that PyTorch's own "
                     f"code would step, {without}"
                 ) from None
+            self._check_states()
             if scale is not None:
                 torch._foreach_div_(self._gradients(), float(scale))
             given = {key: self.__dict__.pop(key) for key in _SCALER if key in self.__dict__}
@@ -245,6 +319,13 @@ class OnePass(torch.optim.Optimizer):
                 self.__dict__.update(given)
             self.outcome = Outcome(None, False)
         return loss
+
+    def _check_states(self) -> None:
+        """Before code steps that finds out in the middle."""
+        for g, group in enumerate(self.param_groups):
+            for i, p in enumerate(group["params"]):
+                if p.grad is not None:
+                    self._check_state(f"parameter {i} of group {g}", p, self.state.get(p) or {})
 
     def _gradients(self) -> list[Tensor]:
         params = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -291,7 +372,7 @@ class OnePass(torch.optim.Optimizer):
                     raise NotOursError(self._why(unfit[0]))
         finally:
             self._forget_empty(known, begun)
-        self.outcome = outcome(known.table)
+        self.outcome = outcome(known.table.outcome())
         if beside.extras.zero_grads:
             for row in grads:  # a copy was stepped
                 grad = known.params[row].grad
@@ -416,6 +497,17 @@ class Counting(OnePass):
     def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
         """The states that this parameter of the group has, in PyTorch's order."""
         return self._keys
+
+    def _check_needed(
+        self, place: str, p: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        missing = [key for key in ("step", *self._kept, *self._needed(group, p))
+                   if state and key not in state]  # fmt: skip
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__}: the state of {place} has no {missing[0]}; it has "
+                f"{', '.join(map(str, state))}"
+            )
 
     def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         """As PyTorch does."""

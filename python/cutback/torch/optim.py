@@ -237,12 +237,11 @@ class Adafactor(Counting, torch.optim.Adafactor):
     def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
         return self._keys[:2] if p.dim() > 1 else self._keys[2:]
 
-    def _zeros(self, p: Tensor, key: str) -> Tensor:
+    def _shape_of(self, p: Tensor, key: str) -> tuple[int, ...]:
         shape = list(p.shape)
-        if key not in ("row_var", "col_var"):
-            return super()._zeros(p, key)
-        shape[-1 if key == "row_var" else -2] = 1
-        return torch.zeros(shape, dtype=self._type_of(p, key), device=p.device)
+        if key in ("row_var", "col_var") and shape:
+            shape[-1 if key == "row_var" else -2] = 1
+        return tuple(shape)
 
 
 class AdamW8bit(OfArrays):

@@ -15,7 +15,7 @@ SIZES = (1, 3, 63, 64, 65, 1000, 16384, 40001)
 
 @optim.foreach
 def adamw(p, g, m, v, t, *, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01):
-    m = beta1 * m + (1 - beta1) * g
+    m = m + (1 - beta1) * (g - m)  # as the one that is compiled in
     v = beta2 * v + (1 - beta2) * g * g
     root = np.sqrt(v) * (1 / (1 - beta2**t) ** 0.5)
     return p * (1 - lr * weight_decay) - (lr / (1 - beta1**t)) * m / (root + eps), m, v

@@ -75,7 +75,9 @@ OPTIMIZERS = {
     "adamw": lambda: cutback.optim.AdamW(lr=0.01),
     "sgd": lambda: cutback.optim.SGD(lr=0.1),
     "momentum": lambda: cutback.optim.SGD(lr=0.1, momentum=0.9, dampening=0.1),
-    "mixed": lambda: cutback.optim.SGD(groups=[{"names": "*b*", "momentum": 0.9}]),
+    "mixed": lambda: cutback.optim.SGD(
+        groups=[{"names": ["*b*", "*z*", "*[0]", "params"], "momentum": 0.9}]
+    ),
 }
 
 
@@ -473,3 +475,34 @@ def test_large_states_begin_at_a_cache_line():
         assert [a.dtype for a in row] == [p.dtype for p in params]
         assert row[0].ctypes.data % 64 == row[2].ctypes.data % 64 == 0
         assert all(a.flags.c_contiguous for a in row)
+
+
+def test_groups_that_are_none_or_match_nothing():
+    """The text names the pattern and what there is; nothing is begun."""
+    for groups in ({"names": "*"}, "*", 3, [3], [None]):
+        with pytest.raises(TypeError, match=r"AdamW: groups=.* is no list of dicts"):
+            optim.AdamW(groups=groups)
+    params, optimizer = {"w": np.ones(3), "b": np.ones(2)}, optim.AdamW(groups=[{"names": "zzz"}])
+    with pytest.raises(ValueError, match=r"names='zzz' of a group; .* 2 parameters are params\['w"):
+        optimizer.step(params, {"w": np.ones(3), "b": np.ones(2)})
+    assert optimizer.t == 0 and (params["w"] == 1).all()
+    step = cutback.compile(lambda p: (p["w"] * p["w"]).sum() + p["b"].sum(), optimizer=optimizer)
+    with pytest.raises(ValueError, match="no parameter is named like names='zzz'"):
+        step(params)
+    optimizer.groups = [{"names": ["zzz", "*b*"], "lr": 0.0}]
+    optimizer.step(params, {"w": np.ones(3), "b": np.ones(2)})
+    optimizer.groups = [*optimizer.groups, {"names": "yyy"}]
+    with pytest.raises(ValueError, match="names='yyy'"):
+        optimizer.step(params, {"w": np.ones(3), "b": np.ones(2)})
+    assert optimizer.t == 1
+
+
+def test_one_gradient_of_two_parameters():
+    """It is read twice; only zeros cannot be written for both."""
+    params, g = [np.ones(3), np.ones(3)], np.full(3, 0.5)
+    optimizer = optim.SGD(lr=1.0)
+    optimizer.step(params, [g, g])
+    assert all((p == 0.5).all() for p in params)
+    with pytest.raises(ValueError, match=r"share memory; .* as are gradients that get zeros"):
+        optimizer.step(params, [g, g], zero_grads=True)
+    assert (g == 0.5).all() and all((p == 0.5).all() for p in params)
