@@ -410,6 +410,43 @@ def test_a_refusal_says_what_the_smallest_takes_in_groups():
         cutback.value_and_grad(loss, budget=least - 64)(x)
 
 
+REPEATING = (  # what is added begins again after a short while, a longer one, an odd one
+    ((64, 24, 4, 4), (24, 1, 1)),
+    ((33, 64, 8, 8), (64, 1, 1)),
+    ((100, 6, 5, 5), (6, 1, 1)),
+    ((9, 300, 7, 7), (300, 1, 1)),
+    ((512, 48), (48,)),
+    ((4096, 3), (3,)),
+    ((8, 16, 40), (16, 40)),
+    ((1, 24, 4, 4), (24, 1, 1)),
+    ((20, 256, 64), (256, 1)),
+    ((20, 512, 64), (512, 1)),
+)
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize("shape, small", REPEATING)
+def test_operands_that_repeat(shape, small, dtype):
+    rng = np.random.default_rng(len(shape))
+    arrays = [values(rng, s, False, dtype) for s in (shape, small, small, shape[-1:])]
+    functions = (
+        lambda x, a, b, c: F.relu(x * a + b) - x,
+        lambda x, a, b, c: F.dropout(x * a + b, 0.3) + c,
+        lambda x, a, b, c: (F.silu((x - a) * b) * a).sum(),
+    )
+    for function in functions:
+        results = []
+        for options in ({"backend": "debug"}, {}, {"num_threads": 3}):
+            before = cutback.get_num_threads()
+            try:
+                cutback.set_num_threads(options.pop("num_threads", before))
+                compiled = cutback.compile(function, argnums=None, **options)
+                results.append(np.asarray(compiled(*arrays, rng_step=3)).tobytes())
+            finally:
+                cutback.set_num_threads(before)
+        assert results[1] == results[0] and results[2] == results[0]
+
+
 def digest():
     """Bits of some programs, for comparing processes."""
     import hashlib

@@ -10,6 +10,8 @@
 
 /* Shorter runs are gathered: to begin a row costs as much as a few hundred elements. */
 #define SHORTEST_ROW 256
+/* A row of short repetitions grows to this. */
+#define REPEATED_ROW 2048
 
 static int64_t common(int64_t a, int64_t b) {
     while (b) {
@@ -31,10 +33,36 @@ static bool lies_across(const cb_walk *w) {
     return last > 0 && w->stride[0][last] > 1 && w->stride[0][last - 1] == 1;
 }
 
-/* The longest row over which every operand runs evenly; the whole where that is too short. */
+/* Rows cut neither the lanes of sums nor the blocks of random numbers; where a row is longer than a
+ * task, its pieces have to begin with leaves. */
+static bool may_cut(int64_t columns, bool has_total, bool draws) {
+    const int64_t grain = columns > CB_X_CHUNK ? CB_X_LEAF : CB_X_LANES;
+    return !(has_total && columns % grain) && !(draws && columns % CB_PHILOX_BLOCK);
+}
+
+/* Elements after which an operand begins again; 0: it never does, -1: it is one element. */
+static int64_t period_of(const cb_walk *w, int64_t count) {
+    if (w->rank == 1 && w->stride[0][0] == 0) return -1;
+    return w->stride[0][0] == 0 ? count / w->dim[0] : 0;
+}
+
+/* A row after which what repeats begins again: it is gathered once for many rows. 0: there is none
+ * of whole vectors. `period`: of all that repeats. */
+static int64_t repeating_columns(int64_t period, int64_t count) {
+    int64_t columns = period;
+    while ((columns < REPEATED_ROW || columns % CB_X_LANES) && columns <= CB_X_CHUNK / 2 &&
+           count / columns % 2 == 0)
+        columns *= 2;
+    const bool fits = columns >= SHORTEST_ROW && columns <= CB_X_CHUNK && columns < count;
+    return fits && columns % CB_X_LANES == 0 ? columns : 0;
+}
+_Static_assert(CB_X_LANES % CB_PHILOX_BLOCK == 0, "rows of whole vectors cut no block of draws");
+
+/* The longest row over which every operand runs evenly; where that is too short, one after which
+ * they repeat, or the whole. */
 static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alone *alone,
                             int64_t count) {
-    int64_t columns = count;
+    int64_t columns = count, period = -1;
     bool has_total = false, draws = false;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         const cb_part part = part_of(&p->instr[i], alone);
@@ -48,13 +76,13 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alo
             int64_t stride = w.stride[0][w.rank - 1];
             if (stride == 0 || stride == 1 || lies_across(&w))
                 columns = common(columns, w.dim[w.rank - 1]);
+            const int64_t own = period_of(&w, count);
+            if (own >= 0) period = period < 0 || period == own ? own : 0;
         }
     }
-    /* Rows cut neither the lanes of sums nor the blocks of random numbers; where a row is longer
-     * than a task, its pieces have to begin with leaves. */
-    const int64_t grain = columns > CB_X_CHUNK ? CB_X_LEAF : CB_X_LANES;
-    bool cuts = (has_total && columns % grain) || (draws && columns % CB_PHILOX_BLOCK);
-    return columns < SHORTEST_ROW || cuts ? count : columns;
+    if (columns >= SHORTEST_ROW && may_cut(columns, has_total, draws)) return columns;
+    const int64_t repeating = period > 0 ? repeating_columns(period, count) : 0;
+    return repeating ? repeating : count;
 }
 
 static bool is_wide(const cb_program *p, const cb_group *g) {

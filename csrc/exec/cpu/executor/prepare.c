@@ -48,6 +48,17 @@ static void make_tiles(cb_x_fused *f) {
     }
 }
 
+#define ROWS_ONCE 4 /* that share what is gathered once, at least */
+
+/* Whether every row of an operand is the same. */
+static bool repeats(const cb_x_fused *f, int k) {
+    const cb_walk *w = &f->walk[k];
+    const cb_x_source source = f->m.stream[k].source;
+    if (source != CB_X_ARRAY && source != CB_X_GATHERED) return false;
+    if (w->rank < 2 || w->stride[0][0] != 0 || w->stride[0][w->rank - 1] > 1) return false;
+    return f->m.columns % (f->m.rows * f->m.columns / w->dim[0]) == 0;
+}
+
 /* Tasks are cut by shape alone. */
 static void cut(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
@@ -58,9 +69,9 @@ static void cut(cb_x_fused *f) {
         f->rows_in_task = div_up(m->rows, blocks);
     } else if (m->columns <= CB_X_CHUNK || m->has_rows) {
         f->rows_in_task = max_i64(CB_X_CHUNK / max_i64(m->columns, 1), 1);
-        for (int k = 0; k < m->n_stream; k++) { /* rows may lie across */
+        for (int k = 0; k < m->n_stream; k++) { /* rows may lie across, or be gathered once */
             if (m->stream[k].source == CB_X_GATHERED)
-                f->rows_in_task = max_i64(f->rows_in_task, CB_ACROSS);
+                f->rows_in_task = max_i64(f->rows_in_task, repeats(f, k) ? ROWS_ONCE : CB_ACROSS);
         }
         while (m->n_total && f->rows_in_task * m->columns % CB_X_LEAF) f->rows_in_task++;
     } else {
@@ -85,7 +96,9 @@ static void make_walks(const cb_executable *x, cb_x_fused *f) {
         bool moves = is_array && f->walk[k].rank > 0;
         bool is_found =
             moves ? f->is_whole[k] : is_array || source == CB_X_TILE || source == CB_X_SUMS;
-        f->step[k] = !is_found ? CB_X_ANEW : (moves ? m->columns * m->stream[k].size : 0);
+        f->step[k] = repeats(f, k) ? 0
+                     : !is_found   ? CB_X_ANEW
+                                   : (moves ? m->columns * m->stream[k].size : 0);
     }
     for (int k = 0; k < m->n_pieces; k++) {
         const int16_t id = m->pieces[k].stream;
