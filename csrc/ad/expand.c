@@ -126,11 +126,28 @@ typedef struct norm {
 
 static norm norm_of(const cb_vjp *x, uint32_t input, cb_dtype wide) {
     const cb_value v = cb_vjp_in(x, input);
-    const bool batch = x->code == CB_OP_BATCH_NORM || x->code == CB_OP_BATCH_NORM_BWD;
+    const bool batch = x->code == CB_OP_BATCH_NORM || x->code == CB_OP_BATCH_NORM_BWD ||
+                       x->code == CB_OP_BATCH_NORM_STATS;
     return (norm){.stats = batch ? spread_axis(&v.shape, 1) : spread_rows(&v.shape),
                   .params = spread_axis(&v.shape, batch ? 1 : v.shape.rank - 1),
                   .dtype = v.dtype,
                   .wide = wide};
+}
+
+typedef struct normed {
+    cb_value_id x, mean, var, rstd; /* x less its mean; rms norm has none */
+} normed;
+
+static normed statistics(cb_vjp *x, const norm *n) {
+    cb_emit *e = &x->e;
+    normed s = {.x = cb_emit_cast(e, x->in[0], n->wide), .mean = CB_NONE};
+    if (x->code != CB_OP_RMS_NORM) {
+        s.mean = average(e, &n->stats, s.x);
+        s.x = cb_emit2(e, CB_OP_SUB, s.x, repeat(e, &n->stats, s.mean));
+    }
+    s.var = average(e, &n->stats, cb_emit1(e, CB_OP_SQUARE, s.x));
+    s.rstd = cb_emit1(e, CB_OP_RSQRT, cb_emit_shift(e, s.var, x->attrs.f[0]));
+    return s;
 }
 
 /* (y, mean, rstd) or, for batch norm, (y, mean, var, rstd); rms norm has (y, rstd) and neither mean
@@ -139,21 +156,34 @@ static void norm_forward(cb_vjp *x, cb_value_id *outs) {
     cb_emit *e = &x->e;
     const norm n = norm_of(x, 0, cb_vjp_out(x, 1).dtype);
     const bool centred = x->code != CB_OP_RMS_NORM;
-    cb_value_id mean = CB_NONE, v = cb_emit_cast(e, x->in[0], n.wide);
-    if (centred) {
-        mean = average(e, &n.stats, v);
-        v = cb_emit2(e, CB_OP_SUB, v, repeat(e, &n.stats, mean));
-    }
-    cb_value_id var = average(e, &n.stats, cb_emit1(e, CB_OP_SQUARE, v));
-    cb_value_id rstd = cb_emit1(e, CB_OP_RSQRT, cb_emit_shift(e, var, x->attrs.f[0]));
-    cb_value_id y = cb_emit2(e, CB_OP_MUL, v, repeat(e, &n.stats, rstd));
+    const normed s = statistics(x, &n);
+    cb_value_id y = cb_emit2(e, CB_OP_MUL, s.x, repeat(e, &n.stats, s.rstd));
     y = cb_emit2(e, CB_OP_MUL, y, repeat(e, &n.params, cb_emit_cast(e, x->in[1], n.wide)));
     if (centred)
         y = cb_emit2(e, CB_OP_ADD, y, repeat(e, &n.params, cb_emit_cast(e, x->in[2], n.wide)));
     outs[0] = cb_emit_cast(e, y, n.dtype);
-    outs[x->n_out - 1] = rstd;
-    if (centred) outs[1] = mean;
-    if (x->code == CB_OP_BATCH_NORM) outs[2] = var;
+    outs[x->n_out - 1] = s.rstd;
+    if (centred) outs[1] = s.mean;
+    if (x->code == CB_OP_BATCH_NORM) outs[2] = s.var;
+}
+
+static void batch_norm_stats(cb_vjp *x, cb_value_id *outs) {
+    const norm n = norm_of(x, 0, cb_vjp_out(x, 0).dtype);
+    const normed s = statistics(x, &n);
+    outs[0] = s.mean;
+    outs[1] = s.var;
+    outs[2] = s.rstd;
+}
+
+/* Inputs x, mean, rstd, weight, bias, of one shape. */
+static cb_value_id batch_norm_apply(cb_vjp *x) {
+    cb_emit *e = &x->e;
+    const cb_dtype dtype = cb_vjp_in(x, 0).dtype, wide = cb_vjp_in(x, 1).dtype;
+    cb_value_id y = cb_emit2(e, CB_OP_SUB, cb_emit_cast(e, x->in[0], wide), x->in[1]);
+    y = cb_emit2(e, CB_OP_MUL, y, x->in[2]);
+    y = cb_emit2(e, CB_OP_MUL, y, cb_emit_cast(e, x->in[3], wide));
+    y = cb_emit2(e, CB_OP_ADD, y, cb_emit_cast(e, x->in[4], wide));
+    return cb_emit_cast(e, y, dtype);
 }
 
 /* With h = (x - mean) rstd and k = g weight:  dx = rstd (k - average(k) - h average(k h)),
@@ -215,6 +245,8 @@ void cb_expand_op(cb_vjp *x, cb_value_id *outs) {
         case CB_OP_LAYER_NORM:
         case CB_OP_RMS_NORM:
         case CB_OP_BATCH_NORM: norm_forward(x, outs); break;
+        case CB_OP_BATCH_NORM_STATS: batch_norm_stats(x, outs); break;
+        case CB_OP_BATCH_NORM_APPLY: outs[0] = batch_norm_apply(x); break;
         case CB_OP_LAYER_NORM_BWD:
         case CB_OP_RMS_NORM_BWD:
         case CB_OP_BATCH_NORM_BWD: norm_backward(x, outs); break;

@@ -20,6 +20,7 @@
 
 #include "../base/bitset.h"
 #include "../ir/verify.h"
+#include "split_norms.h"
 #include "vjp.h"
 
 #define NAME_MAX 256 /* bytes of a tangent's name; longer names are cut */
@@ -334,7 +335,7 @@ static cb_status differentiate(joint *j, const cb_joint_options *options, cb_err
 cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *options, cb_alloc *alloc,
                          cb_graph **out, cb_error *err) {
     joint j = {0};
-    cb_graph *pruned = NULL;
+    cb_graph *pruned = NULL, *split = NULL;
     cb_status status;
     CB_TRY(check_wrt(forward, options, err));
     cb_arena_init(&j.scratch, alloc);
@@ -344,10 +345,16 @@ cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *option
     j.g->constraint = CB_FREE;
     CB_TRY_DONE(differentiate(&j, options, err));
     CB_TRY_DONE(cb_graph_prune(j.g, alloc, &pruned, err));
-    CB_TRY_DONE(cb_graph_verify(pruned, CB_SPEC_JOINT, err));
-    *out = pruned;
-    pruned = NULL;
+    CB_TRY_DONE(cb_split_norms(pruned, alloc, &split, err));
+    if (!split) {
+        split = pruned;
+        pruned = NULL;
+    }
+    CB_TRY_DONE(cb_graph_verify(split, CB_SPEC_JOINT, err));
+    *out = split;
+    split = NULL;
 done:
+    cb_graph_free(split);
     cb_graph_free(pruned);
     cb_graph_free(j.g);
     cb_arena_free(&j.scratch);

@@ -41,6 +41,7 @@ static bool is_known_op(cb_opcode code) {
         case CB_OP_DIV:
         case CB_OP_MAXIMUM:
         case CB_OP_MINIMUM:
+        case CB_OP_BATCH_NORM_APPLY:
         case CB_OP_TRIL: return true;
         default: return false;
     }

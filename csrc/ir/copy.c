@@ -2,6 +2,9 @@
  * so their ids stay; ops, values and storages are renumbered densely in their old order. */
 #include "../base/bitset.h"
 #include "graph.h"
+#include "infer_checks.h"
+
+#define REPLACED_INS 8 /* of an op that may be replaced, at most */
 
 /* Old id -> new id. */
 typedef struct renumbering {
@@ -23,18 +26,22 @@ static void mark_needed(const cb_graph *g, cb_bitset *keep) {
     }
 }
 
-static cb_status copy_tables(const cb_graph *g, cb_graph *to, cb_error *err) {
+static cb_status copy_names(const cb_graph *g, cb_graph *to, cb_error *err) {
     uint32_t id;
     for (size_t i = 0; i < g->names.len; i++)
         CB_TRY(cb_graph_intern(to, g->names.text[i], &id, err));
     if (!CB_RESERVE(&to->arena, to->regions, g->regions.len)) return cb_no_memory(err);
     for (size_t i = 0; i < g->regions.len; i++)
         to->regions.at[to->regions.len++] = g->regions.at[i];
+    return CB_OK;
+}
+
+/* What ops carry that are appended to the copy. */
+static void copy_defaults(const cb_graph *g, cb_graph *to) {
     to->location = g->location;
     to->region = g->region;
     to->phase = g->phase;
     to->constraint = g->constraint;
-    return CB_OK;
 }
 
 /* Room for everything: afterwards copying cannot fail. */
@@ -77,19 +84,55 @@ static void copy_op(const cb_graph *g, cb_op_id id, cb_graph *to, const renumber
     to->ops.at[to->ops.len++] = op;
 }
 
+/* Values of `to` stand for the outputs of the op, each of a storage of its own. */
+static cb_status note_outputs(const cb_graph *g, const cb_op *op, const cb_graph *to,
+                              const cb_value_id *outs, const renumbering *map, cb_error *err) {
+    for (uint32_t k = 0; k < op->n_out; k++) {
+        const cb_value *was = &g->values.at[op->out_begin + k], *is = &to->values.at[outs[k]];
+        if (was->dtype != is->dtype || !cb_shape_equal(&was->shape, &is->shape))
+            return cb_fail(err, CB_INTERNAL, "%s: output %u was replaced by another type",
+                           cb_op_def_of(op->code)->name, k);
+        map->value[op->out_begin + k] = outs[k];
+        map->storage[was->storage] = is->storage;
+    }
+    return CB_OK;
+}
+
+/* Asks for other ops in the place of this one; false: there are none. */
+static cb_status replace_op(const cb_graph *g, cb_op_id id, const cb_replacing *by, cb_graph *to,
+                            const renumbering *map, bool *done, cb_error *err) {
+    const cb_op *op = &g->ops.at[id];
+    cb_value_id ins[REPLACED_INS], outs[CB_MAX_OUTS];
+    *done = by->wants(by->user, g, id);
+    if (!*done) return CB_OK;
+    for (uint32_t i = 0; i < op->n_in && i < REPLACED_INS; i++)
+        ins[i] = map->value[cb_op_ins(g, id)[i]];
+    to->location = op->location;
+    to->region = op->region;
+    to->phase = op->phase;
+    to->constraint = op->constraint;
+    CB_TRY(by->replace(to, op->code, cb_op_attrs(g, id), ins, outs, err));
+    to->ops.at[to->values.at[outs[0]].producer].name = op->name;
+    CB_TRY(note_outputs(g, op, to, outs, map, err));
+    return reserve_all(g, to) ? CB_OK : cb_no_memory(err);
+}
+
 /* The ops in `keep`, or all when it is NULL. */
-static cb_status copy_graph(const cb_graph *g, const cb_bitset *keep, cb_arena *scratch,
-                            cb_graph *to, cb_error *err) {
+static cb_status copy_graph(const cb_graph *g, const cb_bitset *keep, const cb_replacing *by,
+                            cb_arena *scratch, cb_graph *to, cb_error *err) {
     renumbering map = {.value = CB_NEW(scratch, uint32_t, g->values.len),
                        .storage = CB_NEW(scratch, uint32_t, g->storages.len)};
     if (!map.value || !map.storage || !reserve_all(g, to)) return cb_no_memory(err);
-    CB_TRY(copy_tables(g, to, err));
+    CB_TRY(copy_names(g, to, err));
     to->backward_starts = 0;
     for (size_t op = 0; op < g->ops.len; op++) {
+        bool done = false;
         if (keep && !cb_bitset_has(keep, op)) continue;
-        copy_op(g, (cb_op_id)op, to, &map);
+        if (by) CB_TRY(replace_op(g, (cb_op_id)op, by, to, &map, &done, err));
+        if (!done) copy_op(g, (cb_op_id)op, to, &map);
         if (op < g->backward_starts) to->backward_starts = (cb_op_id)to->ops.len;
     }
+    copy_defaults(g, to);
     for (size_t i = 0; i < g->outputs.len; i++) {
         cb_output output = g->outputs.at[i];
         output.value = map.value[output.value];
@@ -98,8 +141,8 @@ static cb_status copy_graph(const cb_graph *g, const cb_bitset *keep, cb_arena *
     return CB_OK;
 }
 
-static cb_status copy_some(const cb_graph *g, bool needed_only, cb_alloc *alloc, cb_graph **out,
-                           cb_error *err) {
+static cb_status copy_some(const cb_graph *g, bool needed_only, const cb_replacing *by,
+                           cb_alloc *alloc, cb_graph **out, cb_error *err) {
     cb_graph *to = NULL;
     cb_arena scratch;
     cb_bitset keep;
@@ -113,7 +156,7 @@ static cb_status copy_some(const cb_graph *g, bool needed_only, cb_alloc *alloc,
         }
         mark_needed(g, &keep);
     }
-    CB_TRY_DONE(copy_graph(g, needed_only ? &keep : NULL, &scratch, to, err));
+    CB_TRY_DONE(copy_graph(g, needed_only ? &keep : NULL, by, &scratch, to, err));
     *out = to;
     to = NULL;
 done:
@@ -123,9 +166,14 @@ done:
 }
 
 cb_status cb_graph_prune(const cb_graph *g, cb_alloc *alloc, cb_graph **out, cb_error *err) {
-    return copy_some(g, true, alloc, out, err);
+    return copy_some(g, true, NULL, alloc, out, err);
 }
 
 cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_graph **out, cb_error *err) {
-    return copy_some(g, false, alloc, out, err);
+    return copy_some(g, false, NULL, alloc, out, err);
+}
+
+cb_status cb_graph_replace(const cb_graph *g, const cb_replacing *by, cb_alloc *alloc,
+                           cb_graph **out, cb_error *err) {
+    return copy_some(g, false, by, alloc, out, err);
 }

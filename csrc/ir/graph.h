@@ -120,4 +120,15 @@ CB_MUST_CHECK cb_status cb_graph_prune(const cb_graph *g, cb_alloc *alloc, cb_gr
 CB_MUST_CHECK cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                       cb_error *err);
 
+/* Which ops a copy has others in the place of. `replace` appends them to `to`; `ins` are values of
+ * `to`, and `outs` gets one for each output, of its type and in a storage of its own. */
+typedef struct cb_replacing {
+    void *user;
+    bool (*wants)(void *user, const cb_graph *g, cb_op_id id); /* of at most 8 inputs, no view */
+    cb_status (*replace)(cb_graph *to, cb_opcode code, const cb_attrs *attrs,
+                         const cb_value_id *ins, cb_value_id *outs, cb_error *err);
+} cb_replacing;
+CB_MUST_CHECK cb_status cb_graph_replace(const cb_graph *g, const cb_replacing *by, cb_alloc *alloc,
+                                         cb_graph **out, cb_error *err);
+
 #endif

@@ -290,6 +290,28 @@ cb_status cb_infer_batch_norm(cb_infer *x, cb_error *err) {
     return CB_OK;
 }
 
+cb_status cb_infer_batch_norm_stats(cb_infer *x, cb_error *err) {
+    CB_TRY(cb_want_float(x, 0, err));
+    CB_TRY(cb_want_rank(x, 0, 2, CB_MAX_RANK, err));
+    CB_TRY(cb_want_eps(x, err));
+    cb_shape channels = column_of(&x->in[0]->shape, 1);
+    for (int k = 0; k < 3; k++) cb_infer_set(x, k, cb_stat_dtype(x->in[0]->dtype), &channels);
+    return CB_OK;
+}
+
+/* Pointwise: statistics and parameters are expanded to the shape of x. */
+cb_status cb_infer_batch_norm_apply(cb_infer *x, cb_error *err) {
+    CB_TRY(cb_want_float(x, 0, err));
+    const cb_dtype dtype = x->in[0]->dtype;
+    const cb_shape *shape = &x->in[0]->shape;
+    CB_TRY(want_stat(x, 1, dtype, shape, err));
+    CB_TRY(want_stat(x, 2, dtype, shape, err));
+    CB_TRY(want_channel(x, 3, 0, shape, err));
+    CB_TRY(want_channel(x, 4, 0, shape, err));
+    cb_infer_set(x, 0, dtype, shape);
+    return CB_OK;
+}
+
 cb_status cb_infer_batch_norm_bwd(cb_infer *x, cb_error *err) {
     CB_TRY(cb_want_float(x, 1, err));
     CB_TRY(cb_want_rank(x, 1, 2, CB_MAX_RANK, err));

@@ -59,7 +59,9 @@ static double weight_of(cb_opcode code) {
         case CB_OP_CROSS_ENTROPY_BWD: return 15;
         case CB_OP_LAYER_NORM:
         case CB_OP_BATCH_NORM: return 8;
-        case CB_OP_RMS_NORM: return 4;
+        case CB_OP_RMS_NORM:
+        case CB_OP_BATCH_NORM_STATS:
+        case CB_OP_BATCH_NORM_APPLY: return 4;
         case CB_OP_LAYER_NORM_BWD:
         case CB_OP_BATCH_NORM_BWD: return 12;
         case CB_OP_RMS_NORM_BWD: return 10;

@@ -1,4 +1,4 @@
-/* batch_norm and its gradient: x is [images, channels, plane], statistics are of a channel.
+/* batch_norm, its statistics alone, and its gradient: x is [images, channels, plane], statistics are of a channel.
  *
  * Long planes: a task is a channel, walked in pieces of at most CB_TILE elements of one plane.
  * Short planes: a task is GROUP channels, which lie side by side in an image, walked in pieces of
@@ -16,6 +16,7 @@ _Static_assert(CB_TILE <= GROUP * SHORT_PIECE, "a long piece fits the tile of a 
 
 typedef struct batch {
     const cb_kernel_args *args;
+    const cb_tensor *stats; /* mean, var, rstd that it writes */
     int64_t images, channels, plane;
     int64_t image; /* elements of one */
     int64_t count; /* elements of a channel */
@@ -78,12 +79,14 @@ static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
 static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn task,
                      cb_task_fn columns) {
     batch m = batch_of(args, x);
+    const bool gives_y = args->code != CB_OP_BATCH_NORM_STATS;
+    m.stats = args->out + (gives_y ? 1 : 0);
     if (m.plane == 1 && m.images > 0) {
         cb_parallel(args->pool, div_up(m.channels, COLUMNS), columns, &m);
         return CB_OK;
     }
     const cb_tensor *y = &args->out[0];
-    m.is_far = y->dtype == CB_F32 && !m.is_short && m.plane % CB_VW == 0 &&
+    m.is_far = gives_y && y->dtype == CB_F32 && !m.is_short && m.plane % CB_VW == 0 &&
                (uintptr_t)y->data % 64 == 0 &&
                (size_t)(m.channels * m.count) * sizeof(float) >= CB_FAR_BYTES;
     cb_parallel(args->pool, div_up(m.channels, m.group), task, &m);
@@ -97,6 +100,13 @@ static cb_status run_batch(const cb_kernel_args *args, cb_error *err) {
                               : run(args, &x->shape, batch_task_f32, columns_task_f32);
 }
 
+static cb_status run_stats(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    const cb_tensor *x = &args->in[0];
+    return x->dtype == CB_F64 ? run(args, &x->shape, stats_task_f64, columns_stats_task_f64)
+                              : run(args, &x->shape, stats_task_f32, columns_stats_task_f32);
+}
+
 static cb_status run_batch_bwd(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     const cb_tensor *x = &args->in[1];
@@ -108,6 +118,7 @@ cb_kernel_fn CB_KERN(batch)(cb_opcode code, cb_dtype dtype) {
     if (!cb_dtype_is_float(dtype)) return NULL;
     switch (code) {
         case CB_OP_BATCH_NORM: return run_batch;
+        case CB_OP_BATCH_NORM_STATS: return run_stats;
         case CB_OP_BATCH_NORM_BWD: return run_batch_bwd;
         default: return NULL;
     }

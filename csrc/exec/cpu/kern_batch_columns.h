@@ -37,14 +37,11 @@ static void F(end_leaf)(REAL lane[CB_SUM_LANES][COLUMNS], int64_t n, F(column_su
     memset(lane, 0, sizeof(REAL) * CB_SUM_LANES * COLUMNS);
 }
 
-static void F(columns_task)(void *user, int64_t task, int thread) {
-    (void)thread;
-    const batch *m = user;
-    const cb_kernel_args *args = m->args;
-    const int64_t first = task * COLUMNS, n = min_i64(COLUMNS, m->channels - first);
-    const cb_tensor *x = &args->in[0], *y = &args->out[0];
-    REAL lane[CB_SUM_LANES][COLUMNS] = {{0}}, tile[COLUMNS], result[COLUMNS];
-    REAL mean[COLUMNS], rstd[COLUMNS], weight[COLUMNS], bias[COLUMNS];
+/* Mean and rstd of n channels, which go to the results as well. */
+static void F(columns_stats)(const batch *m, int64_t first, int64_t n, REAL *restrict mean,
+                             REAL *restrict rstd) {
+    const cb_tensor *x = &m->args->in[0];
+    REAL lane[CB_SUM_LANES][COLUMNS] = {{0}}, tile[COLUMNS];
     for (int pass = 0; pass < 2; pass++) {
         F(column_sums) sums = {0};
         for (int64_t r = 0; r < m->images; r++) {
@@ -55,14 +52,33 @@ static void F(columns_task)(void *user, int64_t task, int thread) {
         }
         for (int64_t c = 0; c < n; c++) {
             const REAL average = F(total)(&sums.of[c]) / (REAL)m->count;
-            ((REAL *)args->out[1 + pass].data)[first + c] = average;
+            ((REAL *)m->stats[pass].data)[first + c] = average;
             if (pass == 0) mean[c] = average;
-            else rstd[c] = (REAL)1 / MATH(sqrt)(average + (REAL)args->attrs->f[0]);
+            else rstd[c] = (REAL)1 / MATH(sqrt)(average + (REAL)m->args->attrs->f[0]);
         }
     }
+    for (int64_t c = 0; c < n; c++) ((REAL *)m->stats[2].data)[first + c] = rstd[c];
+}
+
+static void F(columns_stats_task)(void *user, int64_t task, int thread) {
+    (void)thread;
+    const batch *m = user;
+    const int64_t first = task * COLUMNS;
+    REAL mean[COLUMNS], rstd[COLUMNS];
+    F(columns_stats)(m, first, min_i64(COLUMNS, m->channels - first), mean, rstd);
+}
+
+static void F(columns_task)(void *user, int64_t task, int thread) {
+    (void)thread;
+    const batch *m = user;
+    const cb_kernel_args *args = m->args;
+    const int64_t first = task * COLUMNS, n = min_i64(COLUMNS, m->channels - first);
+    const cb_tensor *x = &args->in[0], *y = &args->out[0];
+    REAL tile[COLUMNS], result[COLUMNS];
+    REAL mean[COLUMNS], rstd[COLUMNS], weight[COLUMNS], bias[COLUMNS];
+    F(columns_stats)(m, first, n, mean, rstd);
     for (int64_t c = 0; c < n; c++) {
         REAL one[1];
-        ((REAL *)args->out[3].data)[first + c] = rstd[c];
         weight[c] = F(load)(&args->in[1], first + c, 1, one)[0];
         bias[c] = F(load)(&args->in[2], first + c, 1, one)[0];
     }

@@ -51,32 +51,50 @@ static void F(store_piece)(const batch *m, const cb_tensor *t, int64_t channel, 
     }
 }
 
+/* Mean and rstd of some channels, which go to the results as well. */
+static void F(batch_stats)(const batch *m, int64_t first, int64_t channels, F(piece) * x,
+                           REAL *restrict mean, REAL *restrict rstd) {
+    const cb_tensor *from = &m->args->in[0];
+    F(pairs) sum[GROUP] = {0}, squares[GROUP] = {0};
+    for (int64_t p = 0; p < m->pieces; p++) {
+        F(load_piece)(m, from, first, p, x);
+        for (int64_t c = 0; c < channels; c++)
+            F(push)(&sum[c], F(leaf_sum)(x->row[c], x->row[c], 0, x->n));
+    }
+    for (int64_t c = 0; c < channels; c++) mean[c] = F(total)(&sum[c]) / (REAL)m->count;
+    for (int64_t p = 0; p < m->pieces; p++) {
+        F(load_piece)(m, from, first, p, x);
+        for (int64_t c = 0; c < channels; c++)
+            F(push)(&squares[c], F(leaf_spread)(x->row[c], x->row[c], mean[c], x->n));
+    }
+    for (int64_t c = 0; c < channels; c++) {
+        REAL variance = F(total)(&squares[c]) / (REAL)m->count;
+        rstd[c] = (REAL)1 / MATH(sqrt)(variance + (REAL)m->args->attrs->f[0]);
+        ((REAL *)m->stats[0].data)[first + c] = mean[c];
+        ((REAL *)m->stats[1].data)[first + c] = variance;
+        ((REAL *)m->stats[2].data)[first + c] = rstd[c];
+    }
+}
+
+static void F(stats_task)(void *user, int64_t task, int thread) {
+    (void)thread;
+    const batch *m = user;
+    const int64_t first = task * m->group;
+    F(piece) x;
+    REAL mean[GROUP], rstd[GROUP];
+    F(batch_stats)(m, first, min_i64(m->group, m->channels - first), &x, mean, rstd);
+}
+
 static void F(batch_task)(void *user, int64_t task, int thread) {
     (void)thread;
     const batch *m = user;
     const cb_kernel_args *args = m->args;
     int64_t first = task * m->group, channels = min_i64(m->group, m->channels - first);
     F(piece) x, y;
-    F(pairs) sum[GROUP] = {0}, squares[GROUP] = {0};
     REAL mean[GROUP], rstd[GROUP], weight[GROUP], bias[GROUP];
-    for (int64_t p = 0; p < m->pieces; p++) {
-        F(load_piece)(m, &args->in[0], first, p, &x);
-        for (int64_t c = 0; c < channels; c++)
-            F(push)(&sum[c], F(leaf_sum)(x.row[c], x.row[c], 0, x.n));
-    }
-    for (int64_t c = 0; c < channels; c++) mean[c] = F(total)(&sum[c]) / (REAL)m->count;
-    for (int64_t p = 0; p < m->pieces; p++) {
-        F(load_piece)(m, &args->in[0], first, p, &x);
-        for (int64_t c = 0; c < channels; c++) {
-            F(push)(&squares[c], F(leaf_spread)(x.row[c], x.row[c], mean[c], x.n));
-        }
-    }
+    F(batch_stats)(m, first, channels, &x, mean, rstd);
     for (int64_t c = 0; c < channels; c++) {
-        REAL variance = F(total)(&squares[c]) / (REAL)m->count, one[1];
-        rstd[c] = (REAL)1 / MATH(sqrt)(variance + (REAL)args->attrs->f[0]);
-        ((REAL *)args->out[1].data)[first + c] = mean[c];
-        ((REAL *)args->out[2].data)[first + c] = variance;
-        ((REAL *)args->out[3].data)[first + c] = rstd[c];
+        REAL one[1];
         weight[c] = F(load)(&args->in[1], first + c, 1, one)[0];
         bias[c] = F(load)(&args->in[2], first + c, 1, one)[0];
     }

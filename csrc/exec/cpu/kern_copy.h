@@ -137,7 +137,7 @@ static inline uint64_t cb_element_of(cb_dtype dtype, double value) {
 /* Axes of a tensor in row-major order, with the strides of up to CB_WALKERS tensors that share
  * them. Axes of size 1 are gone and neighbours that every tensor steps through evenly are one. rank
  * >= 1. */
-#define CB_WALKERS 3
+#define CB_WALKERS 5
 typedef struct cb_walk {
     int rank, n_tensors;
     int64_t count; /* product of dim */

@@ -1,4 +1,4 @@
-/* Pointwise ops of two and three inputs, as plain_unary.c. */
+/* Pointwise ops of two inputs and more, as plain_unary.c. */
 #include "kern_map.h"
 #include "point_ops.h"
 
@@ -50,6 +50,19 @@ LOOP_WHERE(where_1, uint8_t)
 LOOP_WHERE(where_2, uint16_t)
 LOOP_WHERE(where_4, uint32_t)
 LOOP_WHERE(where_8, uint64_t)
+
+#define LOOP_APPLY(name, type)                                                                   \
+    static void name(const void *const *in, void *out, int64_t n) {                              \
+        const type *restrict x = in[0];                                                          \
+        const type *restrict mean = in[1];                                                       \
+        const type *restrict rstd = in[2];                                                       \
+        const type *restrict weight = in[3];                                                     \
+        const type *restrict bias = in[4];                                                       \
+        type *restrict o = out;                                                                  \
+        for (int64_t i = 0; i < n; i++) o[i] = (x[i] - mean[i]) * rstd[i] * weight[i] + bias[i]; \
+    }
+LOOP_APPLY(apply_f32, float)
+LOOP_APPLY(apply_f64, double)
 
 /* clang-format off */
 #define CASE_FLOAT(id, expression) case CB_OP_##id: return dtype == CB_F64 ? id##_f64 : id##_f32;
@@ -109,8 +122,14 @@ static cb_status run_where(const cb_kernel_args *args, cb_error *err) {
     }
 }
 
+static cb_status run_apply(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    return cb_map_run(args, args->out[0].dtype == CB_F64 ? apply_f64 : apply_f32, false, false);
+}
+
 cb_kernel_fn CB_KERN(binary)(cb_opcode code, cb_dtype dtype) {
     if (code == CB_OP_WHERE) return run_where;
+    if (code == CB_OP_BATCH_NORM_APPLY) return cb_dtype_is_float(dtype) ? run_apply : NULL;
     bool compares = code >= CB_OP_EQ && code <= CB_OP_LOGICAL_OR;
     if (compares && dtype == CB_BOOL)
         return run_binary; /* the dtype of the result: any input will do */

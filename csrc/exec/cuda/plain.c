@@ -31,6 +31,7 @@ static family_fn family_of(cb_opcode code) {
         case CB_OP_RMS_NORM:
         case CB_OP_RMS_NORM_BWD:
         case CB_OP_BATCH_NORM:
+        case CB_OP_BATCH_NORM_STATS:
         case CB_OP_BATCH_NORM_BWD: return cb_cu_norm;
         default: break;
     }

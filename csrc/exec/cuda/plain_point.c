@@ -115,6 +115,10 @@ static void add_formula(const cb_cu_op *x) {
         add_dropout(x);
         return;
     }
+    if (x->instr->code == CB_OP_BATCH_NORM_APPLY) {
+        cb_cu_add(x->code, "narrow(&p%d[i], (x0 - x1) * x2 * x3 + x4);\n", out);
+        return;
+    }
     cb_cu_add(x->code, "narrow(&p%d[i], p_%s(x0%s));\n", out, cb_cu_op_name(x->instr->code),
               x->instr->n_in > 1 ? ", x1" : "");
 }

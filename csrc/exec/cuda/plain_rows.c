@@ -126,7 +126,8 @@ typedef struct sample { /* what has one mean: a row, or a channel of a batch */
 
 static sample sample_of(const cb_cu_op *x, const cb_operand *in) {
     const cb_opcode code = x->instr->code;
-    sample s = {.is_batch = code == CB_OP_BATCH_NORM || code == CB_OP_BATCH_NORM_BWD,
+    sample s = {.is_batch = code == CB_OP_BATCH_NORM || code == CB_OP_BATCH_NORM_BWD ||
+                            code == CB_OP_BATCH_NORM_STATS,
                 .is_centred = code != CB_OP_RMS_NORM && code != CB_OP_RMS_NORM_BWD,
                 .inner = 1};
     if (!s.is_batch) {
@@ -157,17 +158,12 @@ static void add_places(const cb_cu_op *x, const sample *s) {
     }
 }
 
-static void norm(const cb_cu_op *x) {
+/* `mean`, `spread` and `rstd` of a sample; results from `first` on get them. */
+static void add_stats(const cb_cu_op *x, const sample *s, uint32_t first) {
     cb_cu_code *c = x->code;
-    const cb_operand *in = cb_cu_in(x, 0);
-    const sample s = sample_of(x, in);
-    if (s.n == 0) return;
-    begin_rows(x, s.size, in->dtype);
-    add_places(x, &s);
-    const int p = cb_cu_in_param(x, 0), w = cb_cu_in_param(x, 1), y = cb_cu_out_param(x, 0),
-              rstd = cb_cu_out_param(x, x->instr->n_out - 1);
+    const int p = cb_cu_in_param(x, 0), rstd = cb_cu_out_param(x, x->instr->n_out - 1);
     cb_cu_add(c, "T mean = 0, spread = 0;\n");
-    if (s.is_centred) {
+    if (s->is_centred) {
         cb_cu_add(c, EACH_COLUMN "mean += widen(p%d[place(row, c)]);\n", p);
         cb_cu_add(c, "mean = block_sum(mean, shared[0]) / (T)COLUMNS;\n");
     }
@@ -177,12 +173,27 @@ static void norm(const cb_cu_op *x) {
     cb_cu_add(c, "spread = block_sum(spread, shared[1]) / (T)COLUMNS;\n");
     cb_cu_add(c, "const T rstd = (T)1 / p_SQRT(spread + (T)%a);\n", x->instr->attrs.f[0]);
     cb_cu_add(c, "if (threadIdx.x == 0) {\nnarrow(&p%d[row], rstd);\n", rstd);
-    if (s.is_centred) cb_cu_add(c, "narrow(&p%d[row], mean);\n", cb_cu_out_param(x, 1));
-    if (s.is_batch) cb_cu_add(c, "narrow(&p%d[row], spread);\n", cb_cu_out_param(x, 2));
-    cb_cu_add(c, "}\n" EACH_COLUMN "{\nconst T d = (T)widen(p%d[place(row, c)]) - mean;\n", p);
-    cb_cu_add(c, "narrow(&p%d[place(row, c)], d * rstd * (T)widen(p%d[channel(row, c)])", y, w);
-    if (s.is_centred) cb_cu_add(c, " + (T)widen(p%d[channel(row, c)])", cb_cu_in_param(x, 2));
-    cb_cu_add(c, ");\n}\n");
+    if (s->is_centred) cb_cu_add(c, "narrow(&p%d[row], mean);\n", cb_cu_out_param(x, first));
+    if (s->is_batch) cb_cu_add(c, "narrow(&p%d[row], spread);\n", cb_cu_out_param(x, first + 1));
+    cb_cu_add(c, "}\n");
+}
+
+static void norm(const cb_cu_op *x) {
+    cb_cu_code *c = x->code;
+    const cb_operand *in = cb_cu_in(x, 0);
+    const sample s = sample_of(x, in);
+    const bool gives_y = x->instr->code != CB_OP_BATCH_NORM_STATS;
+    if (s.n == 0) return;
+    begin_rows(x, s.size, in->dtype);
+    add_places(x, &s);
+    add_stats(x, &s, gives_y ? 1 : 0);
+    if (gives_y) {
+        const int p = cb_cu_in_param(x, 0), w = cb_cu_in_param(x, 1), y = cb_cu_out_param(x, 0);
+        cb_cu_add(c, EACH_COLUMN "{\nconst T d = (T)widen(p%d[place(row, c)]) - mean;\n", p);
+        cb_cu_add(c, "narrow(&p%d[place(row, c)], d * rstd * (T)widen(p%d[channel(row, c)])", y, w);
+        if (s.is_centred) cb_cu_add(c, " + (T)widen(p%d[channel(row, c)])", cb_cu_in_param(x, 2));
+        cb_cu_add(c, ");\n}\n");
+    }
     cb_cu_end_each_row(x, s.n);
 }
 
@@ -250,7 +261,8 @@ static void norm_dweight(const cb_cu_op *x, const sample *s) {
 
 void cb_cu_norm(const cb_cu_op *x) {
     const cb_opcode code = x->instr->code;
-    if (code == CB_OP_LAYER_NORM || code == CB_OP_RMS_NORM || code == CB_OP_BATCH_NORM) {
+    if (code == CB_OP_LAYER_NORM || code == CB_OP_RMS_NORM || code == CB_OP_BATCH_NORM ||
+        code == CB_OP_BATCH_NORM_STATS) {
         norm(x);
         return;
     }

@@ -71,7 +71,8 @@ typedef struct sample {
 } sample;
 
 static sample sample_of(const cb_ref_call *c, const cb_tensor *x) {
-    const bool batch = c->code == CB_OP_BATCH_NORM || c->code == CB_OP_BATCH_NORM_BWD;
+    const bool batch = c->code == CB_OP_BATCH_NORM || c->code == CB_OP_BATCH_NORM_BWD ||
+                       c->code == CB_OP_BATCH_NORM_STATS;
     sample s = {.batch = batch, .inner = 1};
     if (!batch) {
         s.n_stats = rows_of(x);
@@ -91,29 +92,59 @@ static int64_t number(const sample *s, int64_t stat, int64_t k) {
 
 static int64_t channel(const sample *s, int64_t stat, int64_t k) { return s->batch ? stat : k; }
 
+typedef struct moments {
+    double mean, var; /* biased; about zero where a norm does not centre */
+} moments;
+
+static moments moments_of(const cb_tensor *x, const sample *s, int64_t stat, bool centred) {
+    moments m = {0};
+    for (int64_t k = 0; k < s->size && centred; k++) m.mean += cb_ref_get(x, number(s, stat, k));
+    if (centred) m.mean /= (double)s->size; /* of nothing: NaN, as in NumPy */
+    for (int64_t k = 0; k < s->size; k++) {
+        const double d = cb_ref_get(x, number(s, stat, k)) - m.mean;
+        m.var += d * d;
+    }
+    m.var /= (double)s->size;
+    return m;
+}
+
 /* (y, mean, rstd), (y, rstd) or (y, mean, var, rstd): rms norm has no mean and no bias. */
 void cb_ref_norm(const cb_ref_call *c) {
     const cb_tensor *x = &c->in[0];
     const sample s = sample_of(c, x);
     const bool centred = c->code != CB_OP_RMS_NORM;
     for (int64_t i = 0; i < s.n_stats; i++) {
-        double mean = 0.0, var = 0.0;
-        for (int64_t k = 0; k < s.size && centred; k++) mean += cb_ref_get(x, number(&s, i, k));
-        if (centred) mean /= (double)s.size; /* of nothing: NaN, as in NumPy */
-        for (int64_t k = 0; k < s.size; k++) {
-            const double d = cb_ref_get(x, number(&s, i, k)) - mean;
-            var += d * d;
-        }
-        var /= (double)s.size;
-        const double rstd = 1.0 / sqrt(var + c->attrs->f[0]);
+        const moments m = moments_of(x, &s, i, centred);
+        const double rstd = 1.0 / sqrt(m.var + c->attrs->f[0]);
         for (int64_t k = 0; k < s.size; k++) {
             const int64_t at = number(&s, i, k), p = channel(&s, i, k);
-            const double y = (cb_ref_get(x, at) - mean) * rstd * cb_ref_get(&c->in[1], p);
+            const double y = (cb_ref_get(x, at) - m.mean) * rstd * cb_ref_get(&c->in[1], p);
             cb_ref_put(&c->out[0], at, centred ? y + cb_ref_get(&c->in[2], p) : y);
         }
-        if (centred) cb_ref_put(&c->out[1], i, mean);
-        if (c->code == CB_OP_BATCH_NORM) cb_ref_put(&c->out[2], i, var);
+        if (centred) cb_ref_put(&c->out[1], i, m.mean);
+        if (c->code == CB_OP_BATCH_NORM) cb_ref_put(&c->out[2], i, m.var);
         cb_ref_put(&c->out[c->n_out - 1], i, rstd);
+    }
+}
+
+/* (mean, var, rstd) */
+void cb_ref_batch_stats(const cb_ref_call *c) {
+    const sample s = sample_of(c, &c->in[0]);
+    for (int64_t i = 0; i < s.n_stats; i++) {
+        const moments m = moments_of(&c->in[0], &s, i, true);
+        cb_ref_put(&c->out[0], i, m.mean);
+        cb_ref_put(&c->out[1], i, m.var);
+        cb_ref_put(&c->out[2], i, 1.0 / sqrt(m.var + c->attrs->f[0]));
+    }
+}
+
+/* Inputs x, mean, rstd, weight, bias. */
+void cb_ref_batch_apply(const cb_ref_call *c) {
+    const int64_t n = cb_numel(&c->out[0].shape);
+    for (int64_t i = 0; i < n; i++) {
+        const double h =
+            (cb_ref_get(&c->in[0], i) - cb_ref_get(&c->in[1], i)) * cb_ref_get(&c->in[2], i);
+        cb_ref_put(&c->out[0], i, h * cb_ref_get(&c->in[3], i) + cb_ref_get(&c->in[4], i));
     }
 }
 

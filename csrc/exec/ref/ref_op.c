@@ -79,6 +79,8 @@ static family_fn family_of(cb_opcode code) {
         case CB_OP_LAYER_NORM:
         case CB_OP_RMS_NORM:
         case CB_OP_BATCH_NORM: return cb_ref_norm;
+        case CB_OP_BATCH_NORM_STATS: return cb_ref_batch_stats;
+        case CB_OP_BATCH_NORM_APPLY: return cb_ref_batch_apply;
         case CB_OP_LAYER_NORM_BWD:
         case CB_OP_RMS_NORM_BWD:
         case CB_OP_BATCH_NORM_BWD: return cb_ref_norm_bwd;

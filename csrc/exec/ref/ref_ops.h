@@ -57,6 +57,8 @@ void cb_ref_avg_pool2d_bwd(const cb_ref_call *c);
 void cb_ref_softmax(const cb_ref_call *c); /* and log_softmax */
 void cb_ref_softmax_bwd(const cb_ref_call *c);
 void cb_ref_norm(const cb_ref_call *c); /* layer, rms and batch norm */
+void cb_ref_batch_stats(const cb_ref_call *c);
+void cb_ref_batch_apply(const cb_ref_call *c);
 void cb_ref_norm_bwd(const cb_ref_call *c);
 CB_MUST_CHECK cb_status cb_ref_cross_entropy(const cb_ref_call *c, cb_error *err);
 CB_MUST_CHECK cb_status cb_ref_cross_entropy_bwd(const cb_ref_call *c, cb_error *err);

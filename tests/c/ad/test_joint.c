@@ -294,6 +294,85 @@ TEST(tangent_inputs) {
     cb_graph_free(g);
 }
 
+/* ---- norms over channels --------------------------------------------------------------------- */
+
+/* batch_norm of x[4,6,3], in a region and with what else an op may carry; [0] is y. */
+static cb_graph *batch_norm_graph(cb_value_id outs[4]) {
+    cb_graph *g = ir_graph();
+    cb_value_id ins[3];
+    const cb_value_id x = named(g, "x", CB_ROLE_PARAM, CB_BF16, DIMS(4, 6, 3));
+    named(g, "spare", CB_ROLE_PARAM, CB_F32, DIMS(1));
+    ins[1] = named(g, "weight", CB_ROLE_PARAM, CB_BF16, DIMS(6));
+    ins[2] = named(g, "bias", CB_ROLE_PARAM, CB_BF16, DIMS(6));
+    named(g, "more", CB_ROLE_PARAM, CB_F32, DIMS(1));
+    ins[0] = unary(g, CB_OP_EXP, x);
+    CHECK_OK(cb_graph_append_region(g, "block", CB_NONE, UINT64_MAX, &g->region, &err));
+    CHECK_OK(cb_graph_intern(g, "model.py:7", &g->location, &err));
+    g->constraint = CB_MUST_SAVE;
+    CHECK_OK(cb_build(g, CB_OP_BATCH_NORM, 3, ins, &(cb_attrs){.f = {1e-3}}, outs, &err));
+    CHECK_OK(cb_graph_intern(g, "normed", &g->ops.at[g->values.at[outs[0]].producer].name, &err));
+    g->region = g->location = CB_NONE;
+    g->constraint = CB_FREE;
+    return g;
+}
+
+static const cb_op *op_of(const cb_graph *g, cb_opcode code) {
+    for (size_t i = 0; i < g->ops.len; i++) {
+        if (g->ops.at[i].code == code) return &g->ops.at[i];
+    }
+    return NULL;
+}
+
+static void check_carried(const cb_graph *g, const cb_op *op) {
+    CHECK(op && op->phase == CB_FORWARD && op->region == 0 && op->constraint == CB_MUST_SAVE);
+    CHECK(op && strcmp(cb_graph_name(g, op->location), "model.py:7") == 0);
+}
+
+TEST(a_norm_that_fuses_is_split) {
+    cb_value_id outs[4];
+    cb_graph *g = batch_norm_graph(outs), *joint;
+    result(g, unary(g, CB_OP_SUM, unary(g, CB_OP_RELU, outs[0])), "loss");
+    result(g, outs[2], "var");
+    joint = build_joint(g, WRT(0, 2));
+    CHECK(count(joint, CB_OP_BATCH_NORM) == 0 && count(joint, CB_OP_BATCH_NORM_STATS) == 1 &&
+          count(joint, CB_OP_BATCH_NORM_APPLY) == 1 && count(joint, CB_OP_BATCH_NORM_BWD) == 1);
+    const cb_op *stats = op_of(joint, CB_OP_BATCH_NORM_STATS),
+                *apply = op_of(joint, CB_OP_BATCH_NORM_APPLY),
+                *bwd = op_of(joint, CB_OP_BATCH_NORM_BWD);
+    check_carried(joint, stats);
+    check_carried(joint, apply);
+    CHECK(strcmp(cb_graph_name(joint, apply->name), "normed") == 0);
+    CHECK(joint->attrs.at[stats->attrs].f[0] == 1e-3);
+    const cb_value_id *in = joint->in_value.at + bwd->in_begin;
+    CHECK(in[3] == stats->out_begin && in[4] == stats->out_begin + 2);
+    CHECK(joint->outputs.at[1].value == stats->out_begin + 1);
+    CHECK(joint->ops.at[joint->backward_starts].code == CB_OP_FULL);
+    cb_graph_free(joint);
+    cb_graph_free(g);
+}
+
+/* Through a view as well; not where a product alone reads it, nor without a reader. */
+TEST(a_norm_that_does_not_fuse_is_whole) {
+    cb_value_id outs[4], y;
+    cb_graph *g = batch_norm_graph(outs), *joint;
+    CHECK_OK(cb_build_transpose(g, outs[0], (int64_t[]){0, 2, 1}, &y, &err));
+    result(g, unary(g, CB_OP_SUM, binary(g, CB_OP_MATMUL, outs[0], y)), "loss");
+    joint = build_joint(g, WRT(0));
+    CHECK(count(joint, CB_OP_BATCH_NORM) == 1 && count(joint, CB_OP_BATCH_NORM_STATS) == 0);
+    cb_graph_free(joint);
+    result(g, unary(g, CB_OP_EXP, y), "e");
+    joint = build_joint(g, WRT(0));
+    CHECK(count(joint, CB_OP_BATCH_NORM) == 0 && count(joint, CB_OP_BATCH_NORM_APPLY) == 1);
+    cb_graph_free(joint);
+    cb_graph_free(g);
+    g = batch_norm_graph(outs);
+    result(g, unary(g, CB_OP_SUM, outs[1]), "loss"); /* of the mean alone */
+    joint = build_joint(g, WRT(0));
+    CHECK(count(joint, CB_OP_BATCH_NORM_STATS) == 0 && count(joint, CB_OP_BATCH_NORM_APPLY) == 0);
+    cb_graph_free(joint);
+    cb_graph_free(g);
+}
+
 /* ---- mistakes -------------------------------------------------------------------------------- */
 
 static void fails(const cb_graph *g, uint32_t wrt, cb_status status, const char *part) {
@@ -358,6 +437,14 @@ TEST(out_of_memory) {
     g = norm_graph();
     check_oom(joint_of_mlp, g);
     cb_graph_free(g);
+    cb_value_id outs[4];
+    g = batch_norm_graph(outs);
+    cb_value_id loss = unary(g, CB_OP_SUM, unary(g, CB_OP_RELU, outs[0]));
+    CHECK_OK(cb_build_cast(g, loss, CB_F32, &loss, &err));
+    result(g, loss, "loss");
+    named(g, "last", CB_ROLE_PARAM, CB_F32, DIMS(1));
+    check_oom(joint_of_mlp, g);
+    cb_graph_free(g);
 }
 
 int main(void) {
@@ -373,6 +460,8 @@ int main(void) {
     RUN(loss_may_be_an_input);
     RUN(states_stay_outputs);
     RUN(tangent_inputs);
+    RUN(a_norm_that_fuses_is_split);
+    RUN(a_norm_that_does_not_fuse_is_whole);
     RUN(mistakes);
     RUN(out_of_memory);
     return ir_report();

@@ -103,6 +103,18 @@ static inline cb_value_id condition(recipe *r, cb_value_id x) {
     return out;
 }
 
+/* x, mean, rstd, weight, bias: broadcast from channels, or all of one shape */
+static inline void recipe_batch_norm_apply(recipe *r) {
+    const cb_shape x = S3(r->n, 3, 2), small = r->turn % 2 ? x : S3(1, 3, 1);
+    cb_value_id ins[5];
+    ins[0] = floats(r, x);
+    ins[1] = statistic(r, small);
+    ins[2] = statistic(r, small);
+    ins[3] = floats(r, small);
+    ins[4] = floats(r, small);
+    recipe_op(r, 5, ins, NULL);
+}
+
 static inline void recipe_pointwise(recipe *r) {
     const cb_shape two = S2(r->n, 3);
     /* the second operand of a pair broadcasts in one way or another */
@@ -136,6 +148,7 @@ static inline void recipe_pointwise(recipe *r) {
             b = floats(r, other);
             recipe_op(r, 3, (cb_value_id[]){a, b, floats(r, two)}, NULL);
             break;
+        case CB_OP_BATCH_NORM_APPLY: recipe_batch_norm_apply(r); break;
         default:
             a = floats(r, two);
             if (cb_op_def_of(r->code)->min_ins == 1) OP1(a, .f = {0});
@@ -278,6 +291,10 @@ static inline void recipe_rows(recipe *r) {
             b = floats(r, r->turn % 2 ? S1(2) : S1(3));
             c = floats(r, r->turn % 2 ? S1(2) : S1(3));
             recipe_op(r, 3, (cb_value_id[]){a, b, c}, &eps);
+            break;
+        case CB_OP_BATCH_NORM_STATS:
+            a = floats(r, r->turn % 2 ? S2(n + 1, 2) : S4(n, 3, 2, 2));
+            recipe_op(r, 1, &a, &eps);
             break;
         case CB_OP_LAYER_NORM_BWD: recipe_norm_bwd(r, S3(n, 2, 4), S1(4), S2(n, 2)); break;
         case CB_OP_RMS_NORM_BWD: recipe_norm_bwd(r, S2(n, 4), S1(4), S1(n)); break;

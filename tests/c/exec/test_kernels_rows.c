@@ -87,14 +87,38 @@ TEST(norms) {
     }
 }
 
+/* The statistics alone have the bits of those of batch_norm, and what is made of them those of y. */
+static void check_batch_parts(cb_dtype dtype, cb_shape x) {
+    test_op whole = {.code = CB_OP_BATCH_NORM, .n_in = 3, .attrs = {.f = {1e-5}}};
+    test_op stats = {.code = CB_OP_BATCH_NORM_STATS, .n_in = 1, .attrs = whole.attrs};
+    test_op apply = {.code = CB_OP_BATCH_NORM_APPLY, .n_in = 5};
+    whole.in[0] = stats.in[0] = apply.in[0] = plain(dtype, x);
+    whole.in[1] = apply.in[3] = plain(dtype, SHAPE(x.dim[1]));
+    whole.in[2] = apply.in[4] = plain(dtype, SHAPE(x.dim[1]));
+    CHECK_OK(run_op(&whole, 2, NULL));
+    CHECK_TWIN_KEEP(&stats, 16, 4);
+    apply.in[1] = stats.out[0];
+    apply.in[2] = stats.out[2];
+    for (int k = 1; k < 5; k++) { /* a channel is the same everywhere */
+        memset(apply.in[k].stride, 0, sizeof apply.in[k].stride);
+        apply.in[k].stride[1] = 1;
+        apply.in[k].shape = x;
+    }
+    CHECK_TWIN_KEEP(&apply, 16, 16);
+    CHECK(same_values(&whole.out[0], &apply.out[0]));
+    for (int k = 0; k < 3; k++) CHECK(same_values(&whole.out[1 + k], &stats.out[k]));
+    free_tensors();
+}
+
 TEST(batch_norm) {
-    const cb_shape shapes[] = {SHAPE(5, 3),    SHAPE(40, 6, 7, 7), SHAPE(3, 2, 70, 40),
-                               SHAPE(300, 5),  SHAPE(1, 1, 9),     SHAPE(2, 17, 64),
-                               SHAPE(600, 70), SHAPE(256, 32)};
+    const cb_shape shapes[] = {
+        SHAPE(5, 3),      SHAPE(40, 6, 7, 7), SHAPE(3, 2, 70, 40), SHAPE(300, 5),  SHAPE(1, 1, 9),
+        SHAPE(2, 17, 64), SHAPE(600, 70),     SHAPE(256, 32),      SHAPE(1, 5, 1), SHAPE(0, 3, 4)};
     for (int d = 0; d < COUNT(floats); d++) {
         for (int i = 0; i < COUNT(shapes); i++) {
             cb_shape channels = SHAPE(shapes[i].dim[1]);
             check_norm(CB_OP_BATCH_NORM, floats[d], shapes[i], channels);
+            check_batch_parts(floats[d], shapes[i]);
             check_norm_bwd(CB_OP_BATCH_NORM_BWD, floats[d], shapes[i], channels, channels);
         }
     }

@@ -134,6 +134,14 @@ static cb_x_ref cast(cb_translation *x, const cb_instr *instr, cb_x_ref in) {
                                             : in;
 }
 
+/* (x - mean) rstd weight + bias */
+static cb_x_ref batch_norm_apply(cb_translation *x, const cb_x_ref *in) {
+    cb_x_ref y = apply(x, CB_X_SUB, in[0], in[1], CB_T_NOTHING);
+    y = apply(x, CB_X_MUL, y, in[2], CB_T_NOTHING);
+    y = apply(x, CB_X_MUL, y, in[3], CB_T_NOTHING);
+    return apply(x, CB_X_ADD, y, in[4], CB_T_NOTHING);
+}
+
 /* A number from the attributes, as an element of the result. */
 static cb_x_ref filled_with(cb_translation *x, const cb_instr *instr) {
     const double v = instr->attrs.f[0];
@@ -188,6 +196,7 @@ static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
         case CB_OP_CAST: return cast(x, instr, in[0]);
         case CB_OP_DROPOUT: return dropout(x, at, in[0]);
         case CB_OP_WHERE: return apply(x, CB_X_SELECT, in[0], in[1], in[2]);
+        case CB_OP_BATCH_NORM_APPLY: return batch_norm_apply(x, in);
         case CB_OP_TRIL:
             return cb_t_value(x, CB_X_SELECT, pattern(x, CB_X_TRIANGLE, at), in[0],
                               filled_with(x, instr));
@@ -195,10 +204,12 @@ static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
     }
 }
 
+#define POINT_INPUTS 5 /* of a pointwise op, at most */
+
 static void translate_pointwise(cb_translation *x, uint32_t at, cb_part part) {
     const cb_instr *instr = &x->p->instr[at];
-    cb_x_ref in[3] = {CB_T_NOTHING, CB_T_NOTHING, CB_T_NOTHING};
-    for (uint32_t k = 0; k < instr->n_in && k < 3; k++) {
+    cb_x_ref in[POINT_INPUTS] = {CB_T_NOTHING};
+    for (uint32_t k = 0; k < instr->n_in && k < POINT_INPUTS; k++) {
         in[k] = part == CB_PART_MAP ? cb_t_read_full(x, instr->in_begin + k)
                                     : cb_t_read_number(x, instr->in_begin + k, part == CB_PART_ONE);
     }
