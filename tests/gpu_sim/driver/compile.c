@@ -173,7 +173,13 @@ static void note_kernels(const char *ptx) {
         const char *begin = strchr(at, '('), *end = strstr(at, "\n}");
         hash h = {0xcbf29ce484222325ull, 0x9e3779b97f4a7c15ull};
         if (!begin || !end || end < begin) break;
-        hash_bytes(&h, begin, (size_t)(end - begin));
+        while (begin < end) { /* names of variables hold the kernel's: _ZZ5cb_k7E... */
+            const char *name = strstr(begin, "_ZZ");
+            if (!name || name > end) name = end;
+            hash_bytes(&h, begin, (size_t)(name - begin));
+            begin = name + strcspn(name, "E");
+            if (name == end) break;
+        }
         fprintf(file, "%016llx%016llx\n", (unsigned long long)h.a, (unsigned long long)h.b);
     }
     fclose(file);
