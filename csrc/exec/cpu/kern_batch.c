@@ -1,4 +1,5 @@
-/* batch_norm, its statistics alone, and its gradient: x is [images, channels, plane], statistics are of a channel.
+/* batch_norm, its statistics alone, and its gradient: x is [images, channels, plane], statistics
+ * are of a channel.
  *
  * Long planes: a task is a channel, walked in pieces of at most CB_TILE elements of one plane.
  * Short planes: a task is GROUP channels, which lie side by side in an image, walked in pieces of

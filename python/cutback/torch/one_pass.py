@@ -182,7 +182,7 @@ class OnePass(torch.optim.Optimizer):
         Raises:
             ValueError: they are not.
         """
-        name, keys = type(self).__name__, {"step", *self._all_keys(), *self._kept}
+        name = type(self).__name__
         for g, group in enumerate(self.param_groups):
             missing = [key for key in self.defaults if key not in group and key not in _WAYS]
             if missing:
@@ -191,14 +191,20 @@ class OnePass(torch.optim.Optimizer):
                     f"optimizer, with {', '.join(sorted(set(group) - {'params'}))}"
                 )
             for i, p in enumerate(group["params"]):
-                place, state = f"parameter {i} of group {g}", self.state.get(p) or {}
-                if state and keys.isdisjoint(state):
-                    raise ValueError(
-                        f"{name}: the state of {place} has {', '.join(map(str, state))} and none "
-                        f"of {', '.join(sorted(keys))}; it is that of another optimizer"
-                    )
-                self._check_needed(place, p, state, group)
-                self._check_state(place, p, state)
+                self._check_one(g, i, p, self.state.get(p) or {}, group)
+
+    def _check_one(
+        self, g: int, i: int, p: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        name, keys = type(self).__name__, {"step", *self._all_keys(), *self._kept}
+        place = f"parameter {i} of group {g}"
+        if state and keys.isdisjoint(state):
+            raise ValueError(
+                f"{name}: the state of {place} has {', '.join(map(str, state))} and none "
+                f"of {', '.join(sorted(keys))}; it is that of another optimizer"
+            )
+        self._check_needed(place, p, state, group)
+        self._check_state(place, p, state)
 
     def _check_needed(
         self, place: str, p: Tensor, state: dict[str, Any], group: dict[str, Any]
@@ -230,9 +236,25 @@ class OnePass(torch.optim.Optimizer):
         try:
             self._load(state_dict)
             self._check_loaded()
+        except KeyError as error:  # PyTorch's own code reads what its optimizer would have saved
+            it.state, it.param_groups = before
+            raise self._lacks(state_dict, error) from None
         except BaseException:
             it.state, it.param_groups = before
             raise
+
+    def _lacks(self, given: dict[str, Any], error: KeyError) -> ValueError:
+        """What is wrong with a state in which PyTorch has looked for something in vain."""
+        try:
+            for g, group in enumerate(given["param_groups"]):
+                for i, number in enumerate(group["params"]):
+                    state = given["state"].get(number) or {}
+                    self._check_one(g, i, self.param_groups[g]["params"][i], state, group)
+        except ValueError as found:
+            return found
+        except (KeyError, TypeError, IndexError, AttributeError):
+            pass  # no such document: PyTorch's word is the best there is
+        return ValueError(f"{type(self).__name__}: the state to load has no {error}")
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         if self.half is None and not self._has_types():

@@ -87,7 +87,7 @@ TEST(norms) {
     }
 }
 
-/* The statistics alone have the bits of those of batch_norm, and what is made of them those of y. */
+/* The statistics alone have the bits of batch_norm's, and what is made of them those of y. */
 static void check_batch_parts(cb_dtype dtype, cb_shape x) {
     test_op whole = {.code = CB_OP_BATCH_NORM, .n_in = 3, .attrs = {.f = {1e-5}}};
     test_op stats = {.code = CB_OP_BATCH_NORM_STATS, .n_in = 1, .attrs = whole.attrs};
