@@ -58,7 +58,7 @@ static void write_adamw(text *t) {
     uint32_t bias1 = two(t, "sub", c1, two(t, "pow", h[1], step));
     uint32_t bias2 = two(t, "sub", c1, two(t, "pow", h[2], step));
     uint32_t a1 = two(t, "sub", c1, h[1]), a2 = two(t, "sub", c1, h[2]);
-    uint32_t m_new = two(t, "add", two(t, "mul", h[1], m), two(t, "mul", a1, g));
+    uint32_t m_new = two(t, "add", m, two(t, "mul", a1, two(t, "sub", g, m)));
     uint32_t square = two(t, "mul", two(t, "mul", a2, g), g);
     uint32_t v_new = two(t, "add", two(t, "mul", h[2], v), square);
     uint32_t root = two(t, "div", c1, one(t, "sqrt", bias2));
