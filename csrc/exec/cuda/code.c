@@ -115,6 +115,7 @@ bool cb_cu_is_even(const cb_cu_code *c, int param, uint64_t bytes) {
 }
 
 const char *cb_cu_looked_at(cb_cu_code *c, int param, uint64_t bytes) {
+    if (bytes < 2) return "true";
     if (c->looked_at[param] < bytes) c->looked_at[param] = (uint8_t)bytes;
     return "all_even";
 }
