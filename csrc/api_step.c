@@ -105,6 +105,21 @@ static cb_status check_ranges(cb_range *at, uint32_t n, cb_error *err) {
     return CB_OK;
 }
 
+/* What a run reads and writes, but for what an update steps. */
+static cb_status add_others(cb_step *step, uint32_t *n, const cb_run *run, cb_error *err) {
+    const cb_program *p = step->program;
+    for (uint32_t i = 0; i < p->n_input; i++) {
+        const bool written = p->input[i].role_or_kind == CB_ROLE_STATE;
+        if (step->is_stepped[i]) continue;
+        CB_TRY(add_range(step, n, "input", &p->input[i], run->inputs[i], written, err));
+    }
+    for (uint32_t i = 0; i < p->n_output; i++) {
+        if (p->operand[p->output[i].operand].space != CB_SPACE_OUTPUT) continue;
+        CB_TRY(add_range(step, n, "output", &p->output[i], run->outputs[i], true, err));
+    }
+    return CB_OK;
+}
+
 static cb_status check_run(cb_step *step, const cb_run *run, cb_error *err) {
     const cb_program *p = step->program;
     uint32_t n = 0;
@@ -112,14 +127,10 @@ static cb_status check_run(cb_step *step, const cb_run *run, cb_error *err) {
         return cb_fail(err, CB_INVALID, "run: takes %u inputs and %u outputs; a list is NULL",
                        p->n_input, p->n_output);
     }
-    for (uint32_t i = 0; i < p->n_input; i++) {
-        bool written = p->input[i].role_or_kind == CB_ROLE_STATE || step->is_stepped[i];
-        CB_TRY(add_range(step, &n, "input", &p->input[i], run->inputs[i], written, err));
-    }
-    for (uint32_t i = 0; i < p->n_output; i++) {
-        if (p->operand[p->output[i].operand].space != CB_SPACE_OUTPUT) continue;
-        CB_TRY(add_range(step, &n, "output", &p->output[i], run->outputs[i], true, err));
-    }
+    for (uint32_t i = 0; i < p->n_input; i++)
+        if (step->is_stepped[i])
+            CB_TRY(add_range(step, &n, "input", &p->input[i], run->inputs[i], true, err));
+    CB_TRY(add_others(step, &n, run, err));
     return check_ranges(step->ranges, n, err);
 }
 
@@ -303,7 +314,7 @@ static cb_status check_extras(cb_step *step, uint32_t *n, const cb_update *u, cb
     CB_TRY(cb_extras_check(u->optimizer, u->extras, step->n_gradients, err));
     for (uint32_t k = 0; u->extras->rows && k < step->n_gradients; k++)
         CB_TRY(add_beside(step, n, &u->extras->rows[k], k, err));
-    return CB_OK;
+    return u->run && u->run->inputs && u->run->outputs ? add_others(step, n, u->run, err) : CB_OK;
 }
 
 /* Whether the lists are there. */

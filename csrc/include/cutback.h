@@ -525,6 +525,8 @@ typedef struct cb_update {
     const cb_optim_extras *extras; /* rows as parameters, nothing zeroed; on a CPU; NULL: none */
     cb_optim_outcome *outcome; /* what they find; an update that was skipped has changed and counted
                                   nothing; may be NULL */
+    const cb_run
+        *run; /* whose arguments extras share no memory with; NULL: they are not looked at */
 } cb_update;
 /* Whether cb_step_update will take it after the next run; a run may have replaced states that it
  * could not give back. */

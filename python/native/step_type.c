@@ -195,6 +195,7 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
     for (size_t s = 0; s < CB_MAX_STATES; s++) states[s] = params + (1 + s) * self->n_wrt;
     cb_update update = {0};
     if (opt) update = update_of(self, call, taken + 1, on_host, states);
+    update.run = &run;
 
     const bool waits = on_host || !run.stream;
     double seconds = 0;

@@ -195,9 +195,8 @@ def test_an_optimizer_without_a_kernel_is_named(
 ) -> None:
     w = np.ones((3, 4), np.float32)
     optimizer = make()
-    step = cb.compile(lambda w: (w * w).sum(), optimizer=optimizer, device="cuda")
     with pytest.raises(error, match=text):
-        step(w)
+        cb.compile(lambda w: (w * w).sum(), optimizer=optimizer, device="cuda")(w)
     assert (w == 1).all() and optimizer.t == 0
 
 

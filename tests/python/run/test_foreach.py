@@ -298,3 +298,31 @@ def test_options_are_refused_by_name():
         needs()
     with pytest.raises(NotImplementedError, match="recorded steps f32 parameters alone"):
         needs(lr=1.0).step([np.zeros(3)], [np.zeros(3)])
+
+
+def _branch(p, g):
+    x = g * g
+    return np.where(p > 0, x * p, np.sqrt(x) * 3 + 0.5)
+
+
+def _named(p, g):
+    x = abs(p)
+    s, z = np.sqrt(x) * 3 + 0.5, np.sign(x)
+    return np.where(p > z, s, z)
+
+
+def _larger(p, g):
+    x = np.maximum(p, 0.0)
+    return np.where(p > g, x * p, np.sqrt(x) * 0.5 + 0.1)
+
+
+@pytest.mark.parametrize("formula", [_branch, _named, _larger])
+@pytest.mark.parametrize("size", [1, 64, 1000])
+def test_a_scaled_root_of_a_value_that_is_read_again(formula, size):
+    """Root, product and sum are one record, which reads what the first of them reads."""
+    rng = np.random.default_rng(size)
+    p, g = rng.standard_normal((2, size)).astype(np.float32)
+    for _ in range(3):
+        mine = [p.copy()]
+        optim.foreach(formula)().step(mine, [g])
+        np.testing.assert_array_equal(mine[0], formula(p, g).astype(np.float32))

@@ -221,3 +221,29 @@ def test_optimizers_that_step_arrays_alone_say_so(make):
         step = cutback.compile(lambda p: (p["w"] * p["w"]).sum(), optimizer=optimizer)
         step(params)
     assert (params["w"] == 1).all() and optimizer.t == 0
+
+
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize("what", ["averages", "copies"])
+@pytest.mark.parametrize("where", ["statistic", "data"])
+def test_what_is_written_beside_shares_no_memory_with_arguments(what, where, groups):
+    """Neither with what the run reads nor with what it writes; nothing has changed then."""
+
+    def loss(p, x, mean, var):
+        y = cutback.nn.functional.batch_norm(x * p["w"], mean, var, p["b"], training=True)
+        return (y * y * y).mean()
+
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4)
+    mean, var = np.zeros(4, np.float32), np.ones(4, np.float32)
+    params = {"w": np.ones(4, np.float32), "b": np.ones(4, np.float32)}
+    dtype = np.float32 if what == "averages" else np.float16
+    apart = {key: np.zeros(4, dtype) for key in params}
+    step = cutback.compile(loss, optimizer=optim.SGD(lr=0.1), groups=groups)
+    more = {"average_decay": 0.5} if what == "averages" else {}
+    step(params, x, mean, var, extras={what: apart, **more})
+    before = [a.copy() for a in (params["w"], params["b"], x, mean, var)]
+    shared = {**apart, "b": (mean if where == "statistic" else x[2]).view(dtype)[:4]}
+    with pytest.raises(ValueError, match="overlap in memory"):
+        step(params, x, mean, var, extras={what: shared, **more})
+    after = (params["w"], params["b"], x, mean, var)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(after, before, strict=True))

@@ -142,12 +142,7 @@ static void spill(assembler *a, int reg) {
     for (int16_t k = 0; k < VALUE_SLOTS; k++) {
         int16_t owner = a->slot_owner[k];
         if (owner != NOWHERE && next_use(a, owner) != INT32_MAX) continue;
-        const cb_micro *now = &a->m->micro[a->order[a->at]];
-        bool is_read_now = false;
-        for (int j = 0; j < 3; j++)
-            is_read_now |=
-                owner != NOWHERE && now->in[j].kind == CB_X_VALUE && now->in[j].id == owner;
-        if (is_read_now) continue;
+        if (owner != NOWHERE && reads(a, a->order[a->at], CB_X_VALUE, owner)) continue;
         if (owner != NOWHERE) a->slot_of[owner] = NOWHERE;
         a->slot_owner[k] = v;
         a->slot_of[v] = k;
