@@ -318,21 +318,24 @@ TEST(halves) {
 
 TEST(turned) {
     check(turned_model, 40, 64, 5);
-    check(turned_model, 36, 96, 2);
     check(turned_model, 19, 257, 1); /* odd */
+    check_of(turned_model, CB_BF16, 48, 136, true, 2);
+    if (!check_rounds(0, 1)) return; /* each is a program of its own to compile */
+    check(turned_model, 36, 96, 2);
     check(turned_model, 128, 16, 1);
     check(turned_model, 24, 1024, 1);
-    check_of(turned_model, CB_BF16, 48, 136, true, 2);
     check_of(turned_model, CB_F16, 33, 68, true, 1);
 }
 
 TEST(gradients) {
+    check_of(gradients_model, CB_F32, 523, 128, false, 3);
+    check_of(gradients_model, CB_F16, 600, 1028, false, 1); /* two leaves */
+    if (!check_rounds(0, 1)) return;
     check_of(gradients_model, CB_F32, 523, 128, false, 5);
     check_of(gradients_model, CB_F32, 1300, 260, false, 1);
-    check_of(gradients_model, CB_F32, 520, 1500, false, 2); /* two leaves */
+    check_of(gradients_model, CB_F32, 520, 1500, false, 2);
     check_of(gradients_model, CB_F32, 530, 2500, false, 1);
     check_of(gradients_model, CB_BF16, 2100, 136, false, 1);
-    check_of(gradients_model, CB_F16, 600, 1028, false, 1);
 }
 
 int main(void) {
