@@ -4,12 +4,31 @@ gradients, whatever the plan and the number of threads, in the memory that was p
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
 
 import cutback
 from cutback import optim
+
+FAR = "CUTBACK_TEST_BACKEND" in os.environ
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu(request):
+    if FAR and request.node.name != "test_other_backends_refuse_extras_by_name":
+        pytest.skip("other backends refuse extras")
+
+
+@pytest.mark.skipif(not FAR, reason="of a backend whose memory the host cannot touch")
+def test_other_backends_refuse_extras_by_name():
+    params = {"w": np.ones(3, np.float32)}
+    step = cutback.compile(lambda p: (p["w"] * p["w"]).sum(), optimizer=optim.SGD(lr=0.1))
+    with pytest.raises(NotImplementedError, match='sgd: the backend "far" does nothing beside'):
+        step(params, extras={"max_norm": 1.0})
+    assert (params["w"] == 1).all()
+
 
 F = cutback.nn.functional
 
