@@ -1,6 +1,6 @@
-/* The network of mincut.h and the costs that presets give it. With run_cost 0 or infinite the cut
- * counts saved bytes alone, and being sink-minimal it runs no op again that does not save bytes by
- * it. */
+/* The network of mincut.h and the costs that presets give it. With run_cost 0 or infinite, as by
+ * bytes, the cut counts saved bytes alone; else the bytes that reductions read again as well. Being
+ * sink-minimal it runs no op again that does not save bytes by it. */
 #include <math.h>
 
 #include "mincut.h"
