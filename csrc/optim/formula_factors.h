@@ -134,18 +134,8 @@ enum {
     CB_SCHEDULE_FREE_IS_FIRST
 };
 
-/* As Adam with keep, m and v kept in 8 bits; `seed` of the noise by which they are rounded. */
-enum {
-    CB_ADAMW_8BIT_KEEP = CB_FIRST,
-    CB_ADAMW_8BIT_B1,
-    CB_ADAMW_8BIT_A1,
-    CB_ADAMW_8BIT_B2,
-    CB_ADAMW_8BIT_A2,
-    CB_ADAMW_8BIT_RATE,
-    CB_ADAMW_8BIT_ROOT,
-    CB_ADAMW_8BIT_EPS,
-    CB_ADAMW_8BIT_SEED
-};
+/* Adam's factors for m and v kept in 8 bits, and the seed of the noise by which they are rounded. */
+enum { CB_ADAMW_8BIT_SEED = CB_ADAM_AMS + 1 };
 
 /* clang-format off */
 /* Those that step an element by itself, and then those that step blocks of CB_STATE_BLOCK. */

@@ -315,56 +315,80 @@ static void NAME(schedule_free)(const double *f, const cb_optim_row *row, int64_
 
 /* ---- 8 bits: a block is updated, then written with the scales that it has now ---------------- */
 
-/* The largest of n magnitudes, by their bits, which have the same order; NaN is above all. */
-INLINE float NAME(largest)(const real *x, int64_t n) {
-    uint32_t most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float size = fabsf((float)x[i]);
-        uint32_t bits = cb_bits_of_f32(size);
-        most = bits > most ? bits : most;
+/* A block on its way: loops between codes and numbers are of one width each, which the vectoriser
+ * wants; magnitudes are compared by their bits, which have the same order, NaN above all. */
+typedef struct NAME(cb_block) {
+    int32_t m_code[CB_STATE_BLOCK], v_code[CB_STATE_BLOCK];
+    real m[CB_STATE_BLOCK], v[CB_STATE_BLOCK];
+    uint32_t m_most, v_most;
+} NAME(cb_block);
+
+INLINE void NAME(moments_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
+                               NAME(cb_block) * block) {
+    const real *restrict grad = (const real *)row->grad + at;
+    const real scale = FACTOR(CB_GRAD_SCALE);
+    const real b1 = FACTOR(CB_ADAM_B1), a1 = FACTOR(CB_ADAM_A1);
+    const real b2 = FACTOR(CB_ADAM_B2), a2 = FACTOR(CB_ADAM_A2);
+    const real m_unit = (real)((const float *)row->state[2])[at / CB_STATE_BLOCK];
+    const real v_unit = (real)((const float *)row->state[3])[at / CB_STATE_BLOCK];
+    uint32_t m_most = 0, v_most = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const real g = scale * grad[i]; /* decay is apart, always */
+        const real m = b1 * ((real)signed_share_of(block->m_code[i]) * m_unit) + a1 * g;
+        const real v = b2 * ((real)share_of(block->v_code[i], 255) * v_unit) + a2 * g * g;
+        const uint32_t m_size = cb_bits_of_f32(fabsf((float)m));
+        const uint32_t v_size = cb_bits_of_f32(fabsf((float)v));
+        m_most = m_size > m_most ? m_size : m_most;
+        v_most = v_size > v_most ? v_size : v_most;
+        block->m[i] = m;
+        block->v[i] = v;
     }
-    return cb_f32_of_bits(most);
+    block->m_most = m_most;
+    block->v_most = v_most;
+}
+
+/* The parameters are updated among the codes: the divider works beside the integers. */
+INLINE void NAME(update_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
+                              NAME(cb_block) * block) {
+    real *restrict p = (real *)row->param + at;
+    const real keep = FACTOR(CB_ADAM_KEEP), rate = FACTOR(CB_ADAM_RATE);
+    const real root = FACTOR(CB_ADAM_ROOT), eps = FACTOR(CB_ADAM_EPS);
+    const float m_most = cb_f32_of_bits(block->m_most), v_most = cb_f32_of_bits(block->v_most);
+    const float m_inverse = m_most > 0 ? 1 / m_most : 0, v_inverse = v_most > 0 ? 1 / v_most : 0;
+    const uint32_t m_noise =
+        noise_of((uint32_t)(at / CB_STATE_BLOCK) + (uint32_t)f[CB_ADAMW_8BIT_SEED]);
+    const uint32_t v_noise = noise_of(m_noise);
+    for (int32_t i = 0; i < n; i++) {
+        const float m = (float)block->m[i], v = (float)block->v[i];
+        const int32_t sign = (int32_t)cb_bits_of_f32(m) >> 31;
+        const int32_t code = code_of(fabsf(m) * m_inverse, 0, 127, noise_at(m_noise, i));
+        block->m_code[i] = (code ^ sign) - sign;
+        block->v_code[i] = code_of(v * v_inverse, v > 0, 255, noise_at(v_noise, i));
+        p[i] = p[i] * keep - rate * block->m[i] / (square_root(block->v[i]) * root + eps);
+    }
+    ((float *)row->state[2])[at / CB_STATE_BLOCK] = m_most;
+    ((float *)row->state[3])[at / CB_STATE_BLOCK] = v_most;
 }
 
 INLINE void NAME(adamw_8bit_block)(const double *f, const cb_optim_row *row, int64_t at,
-                                   int64_t n) {
-    INPUTS;
+                                   int32_t n) {
     int8_t *restrict m = (int8_t *)row->state[0] + at;
     uint8_t *restrict v = (uint8_t *)row->state[1] + at;
-    float *m_scale = (float *)row->state[2] + at / CB_STATE_BLOCK;
-    float *v_scale = (float *)row->state[3] + at / CB_STATE_BLOCK;
-    const real b1 = FACTOR(CB_ADAMW_8BIT_B1), a1 = FACTOR(CB_ADAMW_8BIT_A1);
-    const real b2 = FACTOR(CB_ADAMW_8BIT_B2), a2 = FACTOR(CB_ADAMW_8BIT_A2);
-    const real keep = FACTOR(CB_ADAMW_8BIT_KEEP), rate = FACTOR(CB_ADAMW_8BIT_RATE);
-    const real root = FACTOR(CB_ADAMW_8BIT_ROOT), eps = FACTOR(CB_ADAMW_8BIT_EPS);
-    const real m_unit = (real)*m_scale, v_unit = (real)*v_scale;
-    const uint32_t seed = (uint32_t)f[CB_ADAMW_8BIT_SEED];
-    real m_new[CB_STATE_BLOCK], v_new[CB_STATE_BLOCK];
-    for (int64_t i = 0; i < n; i++) {
-        const int s = m[i];
-        const real g = GRADIENT, size = (real)share_of(s < 0 ? -s : s, 127) * m_unit;
-        m_new[i] = b1 * (s < 0 ? -size : size) + a1 * g;
-        v_new[i] = b2 * ((real)share_of(v[i], 255) * v_unit) + a2 * g * g;
-        p[i] = p[i] * keep - rate * m_new[i] / (square_root(v_new[i]) * root + eps);
-    }
-    const float m_most = NAME(largest)(m_new, n), v_most = NAME(largest)(v_new, n);
-    const float m_inverse = m_most > 0 ? 1 / m_most : 0, v_inverse = v_most > 0 ? 1 / v_most : 0;
-    for (int64_t i = 0; i < n; i++) {
-        const uint32_t noise = noise_of((uint32_t)(at + i) + seed);
-        const int s = code_of(fabsf((float)m_new[i]) * m_inverse, 127, noise & 0xFFFFF);
-        const int c = code_of((float)v_new[i] * v_inverse, 255, noise >> 12);
-        m[i] = (int8_t)(m_new[i] < 0 ? -s : s);
-        v[i] = (uint8_t)(c == 0 && v_new[i] > 0 ? 1 : c);
-    }
-    *m_scale = m_most;
-    *v_scale = v_most;
+    NAME(cb_block) block;
+    for (int32_t i = 0; i < n; i++) block.m_code[i] = m[i];
+    for (int32_t i = 0; i < n; i++) block.v_code[i] = v[i];
+    NAME(moments_8bit)(f, row, at, n, &block);
+    NAME(update_8bit)(f, row, at, n, &block);
+    for (int32_t i = 0; i < n; i++) m[i] = (int8_t)block.m_code[i];
+    for (int32_t i = 0; i < n; i++) v[i] = (uint8_t)block.v_code[i];
 }
 
 static void NAME(adamw_8bit)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    for (int64_t done = 0; done < n; done += CB_STATE_BLOCK) {
-        const int64_t left = n - done;
-        NAME(adamw_8bit_block)(f, row, at + done, left < CB_STATE_BLOCK ? left : CB_STATE_BLOCK);
+    int64_t done = 0;
+    for (; n - done >= CB_STATE_BLOCK; done += CB_STATE_BLOCK) {
+        NAME(adamw_8bit_block)(f, row, at + done, CB_STATE_BLOCK);
     }
+    if (done < n) NAME(adamw_8bit_block)(f, row, at + done, (int32_t)(n - done));
 }
 
 #endif

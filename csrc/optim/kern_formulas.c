@@ -19,15 +19,30 @@ INLINE uint32_t noise_of(uint32_t x) {
     return x ^ x >> 16;
 }
 
-/* A share of the largest number of a block as a code of eight steps an octave, `most` for 1: the
- * upper bits of the share as an f32. Noise of 20 bits rounds it up or down. */
-INLINE int code_of(float share, int most, uint32_t noise) {
-    const int code = (int)((cb_bits_of_f32(share) + noise) >> 20) - (127 * 8 - most);
-    return code < 0 ? 0 : (code < most ? code : most);
+/* Noise of element i of a block that begins with `first`: steps of the golden ratio, which fill
+ * 0 .. 2^32 - 1 evenly however many there are. */
+INLINE uint32_t noise_at(uint32_t first, int32_t i) {
+    return first + (uint32_t)i * UINT32_C(0x9E3779B9);
 }
 
-INLINE float share_of(int code, int most) {
+INLINE int32_t int_max(int32_t x, int32_t y) { return x > y ? x : y; }
+INLINE int32_t int_min(int32_t x, int32_t y) { return x < y ? x : y; }
+
+/* A share of the largest number of a block as a code of eight steps an octave, `most` for 1: the
+ * upper bits of the share as an f32, rounded up or down by noise; `least` at least. */
+INLINE int32_t code_of(float share, int32_t least, int32_t most, uint32_t noise) {
+    const int32_t bits = (int32_t)((cb_bits_of_f32(share) + (noise >> 12)) >> 20);
+    return int_min(int_max(bits - (127 * 8 - most), least), most);
+}
+
+INLINE float share_of(int32_t code, int32_t most) {
     return code == 0 ? 0 : cb_f32_of_bits((uint32_t)(code + 127 * 8 - most) << 20);
+}
+
+/* As a signed code: its magnitude's share with its sign. */
+INLINE float signed_share_of(int32_t code) {
+    const uint32_t bits = cb_bits_of_f32(share_of(code < 0 ? -code : code, 127));
+    return cb_f32_of_bits(bits | ((uint32_t)code & UINT32_C(0x80000000)));
 }
 
 #define real float

@@ -14,27 +14,22 @@
 
 #include <math.h>
 
-enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
+#include "adam_factors.h"
+
+enum { EIGHT_MAXIMIZE = AMSGRAD, N_EIGHT }; /* the others as Adam has them */
 
 static const char *const states[] = {"m", "v", "m_scale", "v_scale"};
 static const cb_state_kind kinds[] = {CB_STATE_CODES, CB_STATE_CODES, CB_STATE_SCALES,
                                       CB_STATE_SCALES};
-static const cb_hyper hypers[N_HYPER] = {
+static const cb_hyper hypers[N_EIGHT] = {
     CB_ADAPTIVE_HYPERS,
-    [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
+    [EIGHT_MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
 static void factors_of(const double *hyper, int64_t t, const double *number, double *f) {
-    (void)number;
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_ADAMW_8BIT_KEEP] = cb_decay(f, hyper[LR], hyper[WEIGHT_DECAY], true);
-    f[CB_ADAMW_8BIT_B1] = hyper[BETA1];
-    f[CB_ADAMW_8BIT_A1] = 1.0 - hyper[BETA1];
-    f[CB_ADAMW_8BIT_B2] = hyper[BETA2];
-    f[CB_ADAMW_8BIT_A2] = 1.0 - hyper[BETA2];
-    f[CB_ADAMW_8BIT_RATE] = hyper[LR] / (1.0 - pow(hyper[BETA1], (double)t));
-    f[CB_ADAMW_8BIT_ROOT] = 1.0 / sqrt(1.0 - pow(hyper[BETA2], (double)t));
-    f[CB_ADAMW_8BIT_EPS] = hyper[EPS];
+    double adam[N_HYPER] = {[MAXIMIZE] = hyper[EIGHT_MAXIMIZE]};
+    for (int i = 0; i < AMSGRAD; i++) adam[i] = hyper[i];
+    cb_adamw_factors(adam, t, number, f);
     f[CB_ADAMW_8BIT_SEED] = (double)((uint32_t)t * UINT32_C(0x9E3779B9));
 }
 
