@@ -1,7 +1,7 @@
 """Claim: an optimizer's step takes one pass over memory however many tensors there are: several
 times faster than PyTorch's fused optimizer on a thousand small ones, never slower on large ones.
 
-    python benchmarks/optim/bench_optim.py [--only NAME ...] [--rounds 5] [--threads 2]
+    python benchmarks/optim/bench_optim.py [--only NAME ...] [--rounds 9] [--threads 2]
 
 Contestants of a row have the same parameters and gradients in the same memory, and states of their
 own; they take turns, a block of steps each, in one order and then in the other, after a pause in
@@ -192,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="sets of tensors, by a part of their names")
     parser.add_argument("--optimizers", nargs="*", default=list(OPTIONS))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -134,7 +134,7 @@ enum {
     CB_SCHEDULE_FREE_IS_FIRST
 };
 
-/* Adam's factors for m and v kept in 8 bits, and the seed of the noise by which they are rounded. */
+/* Adam's factors where m and v are kept in 8 bits, and the seed of the noise that rounds them. */
 enum { CB_ADAMW_8BIT_SEED = CB_ADAM_AMS + 1 };
 
 /* clang-format off */

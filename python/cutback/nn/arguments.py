@@ -88,6 +88,21 @@ def pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
     return first, second
 
 
+def number(what: str, **option: Any) -> float:
+    """A numeric option, name = value, as a float.
+
+    Raises:
+        TypeError: it is no number.
+    """
+    ((name, value),) = option.items()
+    try:
+        if isinstance(value, (str, bytes, Array)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(located(f"{what}: {name}={value!r:.60} is not a number")) from None
+
+
 def images(x: ArrayLike, what: str) -> Array:
     """An array of four axes.
 

@@ -17,7 +17,7 @@ from ..frontend.ops import _array, expand_dims, where
 from ..frontend.tracer import Array, ArrayLike, _normalize_axis, whole
 from ..integers import index
 from ..source import located
-from .arguments import as_before, images, is_array, like, not_built, older_names, pair
+from .arguments import as_before, images, is_array, like, not_built, number, older_names, pair
 
 __all__ = [
     "avg_pool2d", "batch_norm", "causal_mask", "conv2d", "cross_entropy", "dropout", "embedding",
@@ -195,7 +195,8 @@ def layer_norm(
     w = like(weight, x, "layer_norm: weight", shape, 1.0)
     b = like(bias, x, "layer_norm: bias", shape, 0.0)
     flat = _flat(x, shape)
-    y = flat._apply("layer_norm", _flat(w, shape), _flat(b, shape), eps=float(eps))
+    eps = number("layer_norm", eps=eps)
+    y = flat._apply("layer_norm", _flat(w, shape), _flat(b, shape), eps=eps)
     return y.reshape(x.shape)
 
 
@@ -217,7 +218,8 @@ def rms_norm(
     if eps is None:
         eps = 1e-6 if normalized_shape is None else dtypes.EPS.get(str(x.dtype), 1e-6)
     w = like(weight, x, "rms_norm: weight", shape, 1.0)
-    return _flat(x, shape)._apply("rms_norm", _flat(w, shape), eps=float(eps)).reshape(x.shape)
+    eps = number("rms_norm", eps=eps)
+    return _flat(x, shape)._apply("rms_norm", _flat(w, shape), eps=eps).reshape(x.shape)
 
 
 def _channels(v: Array, ndim: int) -> Array:
@@ -247,6 +249,7 @@ def batch_norm(
         ValueError: shapes that do not fit, or statistics missing where they are needed.
     """
     x = _array(input)
+    momentum, eps = number("batch_norm", momentum=momentum), number("batch_norm", eps=eps)
     if x.ndim < 2:
         raise ValueError(located(f"batch_norm: expected x[n, c, ..], got shape {x.shape}"))
     c = (x.shape[1],)
@@ -260,12 +263,12 @@ def batch_norm(
                 located("batch_norm: without training=True it needs running_mean and running_var")
             )
         mean = like(running_mean, x, "batch_norm: running_mean", c)
-        scale = (like(running_var, x, "batch_norm: running_var", c) + float(eps))._apply(
-            "rsqrt"
-        ) * w
+        scale = (like(running_var, x, "batch_norm: running_var", c) + eps)._apply("rsqrt") * w
         return (x - _channels(mean, x.ndim)) * _channels(scale, x.ndim) + _channels(b, x.ndim)
-    y, mean, var, _ = x.graph.apply("batch_norm", (x, w, b), {"eps": float(eps)})
-    n = x.size // max(x.shape[1], 1)
+    if x.size == 0:  # of which there are no statistics
+        return x * _channels(w, x.ndim) + _channels(b, x.ndim)
+    y, mean, var, _ = x.graph.apply("batch_norm", (x, w, b), {"eps": eps})
+    n = x.size // x.shape[1]
     unbias = n / (n - 1) if n > 1 else 1.0
     for running, batch in ((running_mean, mean), (running_var, var * unbias)):
         if running is not None:
@@ -274,7 +277,7 @@ def batch_norm(
                 raise ValueError(
                     located(f"batch_norm: running statistics of shape {old.shape}, expected {c}")
                 )
-            x.graph.state(old, old * (1.0 - momentum) + batch.astype(old.dtype) * float(momentum))
+            x.graph.state(old, old * (1.0 - momentum) + batch.astype(old.dtype) * momentum)
     return y
 
 
@@ -302,7 +305,7 @@ def evonorm_s0(
     if groups < 1 or c % groups:
         raise ValueError(located(f"evonorm_s0: {c} channels do not divide into {groups} groups"))
     grouped = x.reshape(n, groups, c // groups, h, w)
-    scale = (grouped.var((2, 3, 4), keepdims=True) + float(eps))._apply("rsqrt")
+    scale = (grouped.var((2, 3, 4), keepdims=True) + number("evonorm_s0", eps=eps))._apply("rsqrt")
     scaled = (grouped * scale).reshape(x.shape)
     gate, g, b = (
         _channels(like(p, x, f"evonorm_s0: {k}", (c,)), 4)
@@ -445,7 +448,7 @@ def dropout(
         ValueError: ``p`` outside [0, 1].
     """
     not_built("dropout", inplace=(inplace, False))
-    x = _array(input)
+    x, p = _array(input), number("dropout", p=p)
     if not 0 <= p <= 1:
         raise ValueError(located(f"dropout: p={p} is not in [0, 1]"))
     if not training or p == 0:
@@ -453,7 +456,7 @@ def dropout(
     if p == 1:
         return x * 0.0
     x = x.astype(dtypes.floating(x.dtype))
-    return x._apply("dropout", p=float(p), stream=x.graph.next_stream())
+    return x._apply("dropout", p=p, stream=x.graph.next_stream())
 
 
 def causal_mask(x: ArrayLike) -> Array:
@@ -493,7 +496,8 @@ def scaled_dot_product_attention(
                 f"scaled_dot_product_attention: expected query[.., l, e], got shape {query.shape}"
             )
         )
-    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    what = "scaled_dot_product_attention"
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else number(what, scale=scale)
     scores = (query * factor) @ query.graph.lift(key).swapaxes(-1, -2)
     if is_causal:
         scores = causal_mask(scores)

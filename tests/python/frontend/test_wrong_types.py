@@ -326,6 +326,27 @@ def test_a_bool_is_no_integer(wrong):
             call()
 
 
+@pytest.mark.parametrize("wrong", [None, "0.1", [], object()])
+def test_a_numeric_option_is_a_number(wrong):
+    images = X.reshape(1, 1, 4, 4)
+    one = np.ones(1, X.dtype)
+    calls = {
+        "batch_norm: momentum": lambda x: F.batch_norm(x, None, None, momentum=wrong),
+        "batch_norm: eps": lambda x: F.batch_norm(x, None, None, training=True, eps=wrong),
+        "layer_norm: eps": lambda x: F.layer_norm(x, (4,), eps=wrong),
+        "evonorm_s0: eps": lambda x: F.evonorm_s0(images, one, one, one, 1, wrong) + x.sum(),
+        "dropout: p": lambda x: F.dropout(x, wrong),
+    }
+    if wrong is not None:  # which is a default
+        calls["rms_norm: eps"] = lambda x: F.rms_norm(x, (4,), eps=wrong)
+        calls["scaled_dot_product_attention: scale"] = lambda x: F.scaled_dot_product_attention(
+            x, x, x, scale=wrong
+        )
+    for what, call in calls.items():
+        with pytest.raises(TypeError, match=f"{what}=.* is not a number"):
+            cutback.trace(call, X)
+
+
 def test_seeds_are_64_bits():
     """Two seeds that are given are two seeds, or one is refused; a negative one counts from 2**64
     down, as in PyTorch."""

@@ -129,3 +129,18 @@ def test_a_cut_keeps_statistics_and_nothing_else():
     assert program.count("batch_norm_stats") == 1
     # Where the norm runs, nothing of its size is written but what the gradient reads.
     assert "l0:f32[8,16,32,32] = batch_norm_apply" in program
+
+
+def test_statistics_of_an_empty_batch_are_none():
+    """As in PyTorch, running statistics stay what they are."""
+    mean, var, w = np.full(3, 2.0, "f4"), np.full(3, 5.0, "f4"), np.ones(3, "f4")
+
+    def loss(w, x, mean, var):
+        return F.batch_norm(x, mean, var, w, training=True).sum()
+
+    step = cutback.value_and_grad(loss)
+    value, grad = step(w, np.zeros((0, 3, 4), "f4"), mean, var)
+    assert float(value) == 0 and not np.asarray(grad).any()
+    assert (mean == 2).all() and (var == 5).all()
+    step(w, np.ones((2, 3, 4), "f4"), mean, var)
+    np.testing.assert_allclose(mean, 1.9, rtol=1e-6)
