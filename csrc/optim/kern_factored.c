@@ -14,37 +14,27 @@ static double fold(double *sum) {
     return sum[0];
 }
 
-#define real float
-#define square_root sqrtf
-#define NAME(x) x##_f32
-#include "factored_impl.h"
-#undef real
-#undef square_root
-#undef NAME
-#define real double
-#define square_root sqrt
-#define NAME(x) x##_f64
-#include "factored_impl.h"
-#define OF_TYPE(it, ...) (row->dtype == CB_F32 ? it##_f32(__VA_ARGS__) : it##_f64(__VA_ARGS__))
+#define CB_IMPL "factored_impl.h"
+#include "both_reals.h"
 
 static double squares(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                       double *column, double *weights) {
-    return OF_TYPE(squares, f, row, at, n, column, weights);
+    return OF_TYPE(row->dtype, squares, f, row, at, n, column, weights);
 }
 
 static void move(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                  double *weights) {
-    OF_TYPE(move, f, row, at, n, weights);
+    OF_TYPE(row->dtype, move, f, row, at, n, weights);
 }
 
 static void measure(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                     double line, const void *column, double *sum) {
-    OF_TYPE(measure, f, row, at, n, line, column, sum);
+    OF_TYPE(row->dtype, measure, f, row, at, n, line, column, sum);
 }
 
 static void apply(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n, double line,
                   const void *column) {
-    OF_TYPE(apply, f, row, at, n, line, column);
+    OF_TYPE(row->dtype, apply, f, row, at, n, line, column);
 }
 
 #define PASTE(isa) cb_factored_fns_##isa

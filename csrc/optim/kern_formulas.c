@@ -45,29 +45,12 @@ INLINE float signed_share_of(int32_t code) {
     return cb_f32_of_bits(bits | ((uint32_t)code & UINT32_C(0x80000000)));
 }
 
-#define real float
-#define square_root sqrtf
-#define magnitude fabsf
-#define NAME(x) x##_f32
-#include "formulas_impl.h"
-#undef real
-#undef square_root
-#undef magnitude
-#undef NAME
-
-#define real double
-#define square_root sqrt
-#define magnitude fabs
-#define NAME(x) x##_f64
-#include "formulas_impl.h"
+#define CB_IMPL "formulas_impl.h"
+#include "both_reals.h"
 
 #define BOTH(NAME_, x)                                                                    \
     static void x(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) { \
-        if (row->dtype == CB_F32) {                                                       \
-            x##_f32(factor, row, at, n);                                                  \
-        } else {                                                                          \
-            x##_f64(factor, row, at, n);                                                  \
-        }                                                                                 \
+        OF_TYPE(row->dtype, x, factor, row, at, n);                                       \
     }
 CB_FORMULAS(BOTH)
 

@@ -16,15 +16,8 @@
 #define MOST_BYTES ((size_t)64 << 20) /* of a batch of more than one matrix */
 #define PIECE ((int64_t)1 << 14)      /* elements of a task */
 
-#define real float
-#define NAME(x) x##_f32
-#include "orthogonal_impl.h"
-#undef real
-#undef NAME
-#define real double
-#define NAME(x) x##_f64
-#include "orthogonal_impl.h"
-#define OF_TYPE(dtype, it, ...) (dtype == CB_F32 ? it##_f32(__VA_ARGS__) : it##_f64(__VA_ARGS__))
+#define CB_IMPL "orthogonal_impl.h"
+#include "both_reals.h"
 
 typedef struct batch { /* rows of one shape and group */
     const cb_optim_table *table;

@@ -11,15 +11,8 @@
 #define PIECE ((int64_t)1 << 14)
 enum { PANEL = 32 };
 
-#define real float
-#define NAME(x) x##_f32
-#include "orthonormal_impl.h"
-#undef real
-#undef NAME
-#define real double
-#define NAME(x) x##_f64
-#include "orthonormal_impl.h"
-#define OF_TYPE(dtype, it, ...) (dtype == CB_F32 ? it##_f32(__VA_ARGS__) : it##_f64(__VA_ARGS__))
+#define CB_IMPL "orthonormal_impl.h"
+#include "both_reals.h"
 
 typedef struct work {
     const cb_optim_products *products;

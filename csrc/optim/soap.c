@@ -15,18 +15,8 @@
 #define PIECE ((int64_t)1 << 14)
 enum { M, V, LEFT, RIGHT };
 
-#define real float
-#define square_root sqrtf
-#define NAME(x) x##_f32
-#include "soap_impl.h"
-#undef real
-#undef square_root
-#undef NAME
-#define real double
-#define square_root sqrt
-#define NAME(x) x##_f64
-#include "soap_impl.h"
-#define OF_TYPE(dtype, it, ...) (dtype == CB_F32 ? it##_f32(__VA_ARGS__) : it##_f64(__VA_ARGS__))
+#define CB_IMPL "soap_impl.h"
+#include "both_reals.h"
 
 typedef struct side { /* of the matrix; n is 0 where it has no basis */
     int64_t n;

@@ -1,0 +1,31 @@
+/* both_reals.h: code of two types, written once. Where it is included it includes CB_IMPL for float
+ * and for double, in which
+ *
+ *     real              is the type,
+ *     NAME(x)           is x_f32 or x_f64,
+ *     square_root(x), magnitude(x)   are those of the type;
+ *
+ * OF_TYPE(dtype, x, ...) then calls the one of `dtype`.
+ */
+#define real float
+#define square_root sqrtf
+#define magnitude fabsf
+#define NAME(x) x##_f32
+#include CB_IMPL
+#undef real
+#undef square_root
+#undef magnitude
+#undef NAME
+
+#define real double
+#define square_root sqrt
+#define magnitude fabs
+#define NAME(x) x##_f64
+#include CB_IMPL
+#undef real
+#undef square_root
+#undef magnitude
+#undef NAME
+#undef CB_IMPL
+
+#define OF_TYPE(dtype, x, ...) ((dtype) == CB_F32 ? x##_f32(__VA_ARGS__) : x##_f64(__VA_ARGS__))
