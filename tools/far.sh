@@ -10,12 +10,13 @@ cmake=${bin:+$bin/}cmake
 tests=("${@:2}")
 if [ ${#tests[@]} = 0 ]; then tests=(tests/python/run tests/python/frontend -m "not slow and not very_slow"); fi
 
-$cmake -S . -B build/far -DCMAKE_BUILD_TYPE=Release -DCB_TESTS=OFF -DCB_PYTHON=ON -DCB_FAR=ON \
-  -DPython_EXECUTABLE="$(command -v "$python")"
-$cmake --build build/far --parallel 2
+# In the tree that the package was built in, so that the core is compiled once.
+tree=build/package
+$cmake -S . -B $tree -DCB_PYTHON=ON -DCB_FAR=ON -DPython_EXECUTABLE="$(command -v "$python")"
+$cmake --build $tree --target _native_far
 
 stage=build/far-python
 rm -rf $stage && mkdir -p $stage
 cp -r python/cutback $stage/cutback
-cp "$(find build/far -name '_native*.so' | head -1)" $stage/cutback/
+cp "$(find $tree/far -name '_native*.so' | head -1)" $stage/cutback/
 CUTBACK_TEST_BACKEND=far PYTHONPATH=$stage $python -m pytest -q -n auto --dist worksteal "${tests[@]}"
