@@ -72,10 +72,12 @@ def every_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    """PyTorch forgets what other tests compiled, and runs on one thread."""
+def fresh_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch forgets what other tests compiled, and runs on one thread. It does not time guards
+    for its log: it flushes the caches for that, which took a tenth of all compiling."""
     import torch
 
+    monkeypatch.setattr(torch._dynamo.guards, "profile_guard_manager", lambda *_: 0.0)
     torch._dynamo.reset()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
