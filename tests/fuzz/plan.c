@@ -6,8 +6,8 @@
 #include "base/map.h"
 #include "plan/files/plan_json.h"
 #include "plan/model/device.h"
-#include "plan/model/fusion.h"
 #include "plan/planner.h"
+#include "plan/torch/fusion.h"
 
 #define N_KNOWN 4
 

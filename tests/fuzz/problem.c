@@ -6,8 +6,8 @@
 #include "plan/files/cut_json.h"
 #include "plan/files/frontier_json.h"
 #include "plan/model/device.h"
-#include "plan/model/fusion.h"
 #include "plan/planner.h"
+#include "plan/torch/fusion.h"
 #include "plan/torch/traced.h"
 
 #define MOST_OPS 120 /* of a problem that is planned; larger ones are only read and written */

@@ -10,7 +10,7 @@ typedef struct cb_device {
     double bytes_per_s;
     double launch_s;
     double link_bytes_per_s; /* to the host, one direction; 0: no offload */
-    bool fused;              /* pointwise chains run as one kernel (fusion.h) */
+    bool fused;              /* kernels are those of problem.h's fused_group */
 } cb_device;
 
 /* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090"

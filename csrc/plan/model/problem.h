@@ -126,7 +126,8 @@ typedef struct cb_problem {
         *inline_begin; /* [n_op + 1] into inlining: what runs of an op may take in. NULL: none */
     cb_inlining *inlining; /* by op, then by value */
 
-    /* Worked out by cb_find_fusion (fusion.h); NULL before: every op is by itself. */
+    /* What a device that fuses counts (cost.h), by whoever knows which ops run as one kernel
+     * (plan/torch/fusion.h); NULL: every op is by itself. */
     uint32_t *fused_group; /* [n_op] last op of its group */
     uint64_t *fused_bytes; /* [n_op] bytes moved across the border of its group */
     bool *fused_launch;    /* [n_op] is it the one that its group's launch counts for? */

@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "oom.h"
-#include "plan/model/fusion.h"
+#include "plan/torch/fusion.h"
 #include "problems.h"
 
 static cb_alloc alloc;

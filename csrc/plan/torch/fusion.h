@@ -1,4 +1,5 @@
-/* fusion.h: what ops cost where pointwise chains run as one kernel. Internal.
+/* fusion.h: which ops of an imported problem its own compiler runs as one kernel, as PyTorch's
+ * Inductor does with pointwise chains: what they cost on a device "+fused". Internal.
  *
  * A group is what the problem says (op_group), else an op that fuses with the only op that reads
  * it. What is made and read inside a group alone is not moved, what several ops of a group read is
@@ -6,7 +7,7 @@
 #ifndef CB_PLAN_FUSION_H
 #define CB_PLAN_FUSION_H
 
-#include "problem.h"
+#include "../model/problem.h"
 
 /* Fills p->fused_group, p->fused_bytes and p->fused_launch of a verified problem. */
 CB_MUST_CHECK cb_status cb_find_fusion(cb_problem *p, cb_error *err);

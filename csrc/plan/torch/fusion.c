@@ -3,7 +3,7 @@
 #include "fusion.h"
 
 #include "../../base/sort.h"
-#include "inside.h"
+#include "../model/inside.h"
 
 typedef struct fusion {
     cb_problem *p;
