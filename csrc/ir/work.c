@@ -1,9 +1,9 @@
 /* Amounts of work, from shapes alone.
  *
- * Flops: 2nmk for a product, likewise for convolution; else a weight for each element. The weights
- * are what the operation costs next to one addition: 1 for arithmetic, 4 for a division or root, 10
- * for a transcendental, more for the compound ones. They need to be right within a factor of two:
- * such ops are bound by memory on every device.
+ * Flops: 2nmk for a product, likewise for convolution; else a weight for each element: what the
+ * operation takes in a kernel of several next to an exponential, which is 10. They are measured, on
+ * the CPU's executor with AVX2, as what one more operation adds to a chain in the cache; the device
+ * says how many there are in a second (plan/model/cost.h).
  *
  * Bytes: each input is read once (an element that a stride of 0 repeats counts once, an input named
  * twice counts once) and each output is written once. Indexed reads count what is picked. */
@@ -30,41 +30,45 @@ static double weight_of(cb_opcode code) {
     switch (code) {
         case CB_OP_DIV:
         case CB_OP_SQRT:
-        case CB_OP_RSQRT:
-        case CB_OP_RECIPROCAL: return 4;
-        case CB_OP_EXP:
-        case CB_OP_LOG:
-        case CB_OP_LOG1P:
-        case CB_OP_SIN:
-        case CB_OP_COS:
-        case CB_OP_TANH:
+        case CB_OP_RECIPROCAL: return 2;
+        case CB_OP_RSQRT: return 4;
+        case CB_OP_EXP: return 10;
         case CB_OP_SIGMOID:
-        case CB_OP_ERF: return 10;
-        case CB_OP_SILU:
-        case CB_OP_GELU:
-        case CB_OP_GELU_TANH: return 15;
-        case CB_OP_SILU_BWD:
-        case CB_OP_GELU_TANH_BWD: return 20;
-        case CB_OP_GELU_BWD: return 25;
+        case CB_OP_SILU: return 14;
+        case CB_OP_LOG:
+        case CB_OP_SIN:
+        case CB_OP_COS: return 15;
+        case CB_OP_TANH:
+        case CB_OP_LOG1P: return 18;
+        case CB_OP_SILU_BWD: return 17;
+        case CB_OP_GELU_TANH: return 18;
+        case CB_OP_GELU_TANH_BWD: return 22;
         case CB_OP_POW: return 25;
+        case CB_OP_GELU:
+        case CB_OP_GELU_BWD: return 28;
+        case CB_OP_ERF: return 30;
         case CB_OP_TANH_BWD:
         case CB_OP_SIGMOID_BWD: return 3;
-        case CB_OP_UNIFORM:
-        case CB_OP_DROPOUT: return 8;
-        case CB_OP_SOFTMAX: return 15;
+        case CB_OP_UNIFORM: return 8;
+        case CB_OP_DROPOUT: return 9;
+        case CB_OP_SOFTMAX: return 21;
         case CB_OP_LOG_SOFTMAX:
-        case CB_OP_CROSS_ENTROPY: return 13;
-        case CB_OP_SOFTMAX_BWD: return 4;
+        case CB_OP_CROSS_ENTROPY: return 19;
+        case CB_OP_SOFTMAX_BWD: return 7;
         case CB_OP_LOG_SOFTMAX_BWD: return 13;
-        case CB_OP_CROSS_ENTROPY_BWD: return 15;
+        case CB_OP_CROSS_ENTROPY_BWD: return 19;
         case CB_OP_LAYER_NORM:
-        case CB_OP_BATCH_NORM: return 8;
-        case CB_OP_RMS_NORM:
+        case CB_OP_BATCH_NORM: return 15;
+        case CB_OP_RMS_NORM: return 8;
         case CB_OP_BATCH_NORM_STATS:
         case CB_OP_BATCH_NORM_APPLY: return 4;
         case CB_OP_LAYER_NORM_BWD:
-        case CB_OP_BATCH_NORM_BWD: return 12;
-        case CB_OP_RMS_NORM_BWD: return 10;
+        case CB_OP_BATCH_NORM_BWD: return 20;
+        case CB_OP_RMS_NORM_BWD: return 12;
+        case CB_OP_SUM:
+        case CB_OP_MEAN:
+        case CB_OP_AMAX:
+        case CB_OP_AMIN: return 2;
         default: return 1;
     }
 }

@@ -26,10 +26,14 @@ Device = str | Mapping[str, Any]
 MEASURED = "measured"
 FUSED = "+fused"  # behind a name: pointwise chains run as one kernel
 _PRODUCTS = {"f32": 512, "f64": 384, "f16": 256, "bf16": 256}  # rows of square matrices
-_STREAM = 1 << 22  # elements of f32: three arrays of 16 MiB
+_STREAM = 1 << 23  # elements of f32: three arrays of 32 MiB, more than caches hold
 _INTS = 1 << 16  # elements of i32 that stay in a core's cache
+_POINTS = (128, 512)  # elements that stay in the cores' caches, in rows
+_CHAIN = ("tanh", "exp", "dropout", "gelu", "exp", "sqrt", "softmax", "sigmoid")
 _TINY = 24  # operations on one element: what is left is the launch
-_ROUNDS = 3  # the fastest counts
+_ROUNDS = 7  # the fastest counts
+_POINT_ROUNDS = 30  # of the chains, which take a millisecond
+_FORMAT = 2  # of the row that is kept
 
 
 def resolve(device: Device | None) -> str | None:
@@ -38,7 +42,8 @@ def resolve(device: Device | None) -> str | None:
     ``device``: a name; ``"measured"``; the path of a ``.json`` file with a row; or a row, a mapping
     with ``name``, ``flops_per_s`` (by class: ``f32`` and, where they differ from it, ``f64``,
     ``f16``, ``bf16``, ``int``), ``bytes_per_s``, ``launch_s`` (seconds) and, if wanted,
-    ``link_bytes_per_s`` and ``fused``. A name with ``+fused`` behind it is a machine that runs
+    ``link_bytes_per_s``, ``fused`` and ``point_per_s`` (the arithmetic of what fuses, by class; an
+    exponential is 10). A name with ``+fused`` behind it is a machine that runs
     pointwise chains as one kernel.
 
     Raises:
@@ -80,7 +85,7 @@ def _key() -> dict[str, Any]:
     """What a measurement depends on."""
     machine = _native.machine()
     parts = {name: machine[name] for name in ("isa", "threads", "blas")}
-    return {"cpu": _model(), "cutback": _native.__version__, **parts}
+    return {"cpu": _model(), "cutback": _native.__version__, "format": _FORMAT, **parts}
 
 
 def cache_file() -> Path:
@@ -123,7 +128,7 @@ def _write(path: Path, row: dict[str, Any]) -> None:
 
 
 def measured(fresh: bool = False) -> dict[str, Any]:
-    """This machine's CPU as a row: measured at first use (some 0.2 s), then read from
+    """This machine's CPU as a row: measured at first use (some 0.3 s), then read from
     :func:`cache_file`. ``fresh``: measures again."""
     path = cache_file()
     row = None if fresh else _read(path)
@@ -133,14 +138,31 @@ def measured(fresh: bool = False) -> dict[str, Any]:
     return row
 
 
+def _point_rate(dtype: str) -> float:
+    """Arithmetic a second of what fuses, in the graph's own counting: a chain of exponentials,
+    random bits and roots as one kernel, on what lies in the caches."""
+    graph = _native.Graph()
+    value = graph.input("x", _POINTS, dtype, 0)  # data
+    for kind in _CHAIN:
+        attributes = {"p": 0.1, "stream": 0} if kind == "dropout" else {}
+        value = graph.op(kind, (value,), attributes, None, 0, None)[0][0]
+    graph.output("y", value)
+    step = graph.compile((), backend="cpu")
+    flops = sum(op.get("flops", 0.0) for op in json.loads(step.text("problem"))["ops"])
+    x = np.ones(_POINTS, dtypes.to_numpy(dtype))
+    rounds = [step.profile([x], [np.empty_like(x)], 0, 0) for _ in range(_POINT_ROUNDS)]
+    return float(flops / max(min(sum(row[1] for row in rows) for rows in rounds), 1e-9))
+
+
 def measure() -> dict[str, Any]:
     """Measures a row with the core's own kernels: matrix products, a sum of two long arrays,
-    integer products in the cache, and operations on one element. Rates a second, seconds."""
+    integer products in the cache, operations on one element, and chains of what fuses. Rates a
+    second, seconds."""
     graph = _native.Graph()
     arrays: list[np.ndarray[Any, Any]] = []
 
     def argument(name: str, shape: tuple[int, ...], dtype: str) -> int:
-        arrays.append(np.zeros(shape, dtypes.to_numpy(dtype)))
+        arrays.append(np.ones(shape, dtypes.to_numpy(dtype)))  # pages of zeros are one page
         return graph.input(name, shape, dtype, 0)  # data
 
     def result(kind: str, *values: int) -> int:
@@ -164,9 +186,11 @@ def measure() -> dict[str, Any]:
     n = len(_PRODUCTS)
     flops = {d: 2.0 * m**3 / t for (d, m), t in zip(_PRODUCTS.items(), seconds, strict=False)}
     flops["int"] = _INTS / seconds[n + 1]
+    points = {"f32": _point_rate("f32"), "f64": _point_rate("f64"), "int": flops["int"]}
     return {
         "name": f"measured {_model()}".encode()[:80].decode(errors="ignore"),
         "flops_per_s": {name: float(f"{rate:.4g}") for name, rate in flops.items()},
+        "point_per_s": {name: float(f"{rate:.4g}") for name, rate in points.items()},
         "bytes_per_s": float(f"{12.0 * _STREAM / seconds[n]:.4g}"),
         "launch_s": float(f"{sorted(seconds[n + 2 :])[_TINY // 2]:.4g}"),
     }
@@ -181,4 +205,6 @@ def text(row: Mapping[str, Any]) -> str:
     """A row in one line for people."""
     rates = ", ".join(f"{key} {rate / 1e9:.4g}" for key, rate in row["flops_per_s"].items())
     stream, launch = row["bytes_per_s"] / 1e9, row["launch_s"] * 1e6
-    return f"{rates} Gflop/s, {stream:.4g} GB/s, launch {launch:.2g} us"
+    points = row.get("point_per_s", {}).get("f32")
+    fuses = f"what fuses {points / 1e9:.4g} G/s, " if points else ""
+    return f"{rates} Gflop/s, {fuses}{stream:.4g} GB/s, launch {launch:.2g} us"

@@ -105,11 +105,15 @@ def op_seconds(
         return 0.0
     if op.get("time_ps", -1) >= 0:
         return float(op["time_ps"]) * 1e-12
+    points: dict[str, float] = {}
     if isinstance(device, str):
         flops, bandwidth, launch = DEVICES[device.removesuffix("+fused")]
     else:
         flops, bandwidth, launch = (device[k] for k in ("flops_per_s", "bytes_per_s", "launch_s"))
-    arithmetic = op.get("flops", 0.0) / flops[op.get("class", "f32")]
+        points = device.get("point_per_s", {}) if "fusible" in flags else {}
+    kind = op.get("class", "f32")
+    rate = points.get(kind, points.get("f32")) or flops.get(kind, flops["f32"])
+    arithmetic = op.get("flops", 0.0) / rate
     bytes_, launches = work or (op.get("bytes", 0), 1)
     return float(max(arithmetic, bytes_ / bandwidth) + launches * launch)
 

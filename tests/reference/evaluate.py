@@ -274,7 +274,7 @@ class Walk:
         time = scratch = 0
         for v in sorted(taken):
             x, there = self.inlinings[i, v], v - self.first[self.maker[v]]
-            took = whole_ps(member_seconds(x, self.device))
+            took = whole_ps(member_seconds({**x, "flags": ["fusible"]}, self.device))
             before = v in self.inlined or there in self.ever.get(self.maker[v], ())
             time, scratch = time + took, scratch + x.get("workspace", 0)
             if before:

@@ -242,7 +242,7 @@ static bool shrinks(const cb_problem *p, uint32_t op, uint32_t part) {
 }
 
 static double arithmetic_s(const cb_facts *f, uint32_t op) {
-    return f->p->op_flops[op] / f->device->flops_per_s[f->p->op_class[op]];
+    return cb_arithmetic_s(f->device, f->p->op_flags[op], f->p->op_class[op], f->p->op_flops[op]);
 }
 
 /* A skinny product takes the time of its traffic. One of unknown arithmetic counts as none. */
@@ -264,7 +264,7 @@ static bool member_shrinks(const cb_problem *p, uint32_t op, const cb_member *m,
 }
 
 static bool member_is_slim(const cb_facts *f, const cb_member *m) {
-    double work = m->flops / f->device->flops_per_s[m->work_class];
+    double work = cb_arithmetic_s(f->device, m->flags, m->work_class, m->flops);
     return m->flops > 0 && work < (double)m->bytes / f->device->bytes_per_s;
 }
 

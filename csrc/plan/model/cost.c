@@ -25,13 +25,13 @@ _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the
  * pinned copies reach of PCIe 4.0 x16. */
 static const cb_device devices[] = {
     /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch, bytes/s of the link,
-     * fused? */
-    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6, 0, false},
-    {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6, 25e9, false},
-    {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6, 64e9, false},
-    {"h200", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 4.8e12, 2e-6, 64e9, false},
-    {"b200", {1100e12, 37e12, 2250e12, 2250e12, 37e12}, 7.7e12, 2e-6, 64e9, false},
-    {"rtx4090", {82.6e12, 1.29e12, 165.2e12, 165.2e12, 41.3e12}, 1.008e12, 2e-6, 32e9, false},
+     * fused?, rates of what fuses: not said */
+    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6, 0, false, {0}},
+    {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6, 25e9, false, {0}},
+    {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6, 64e9, false, {0}},
+    {"h200", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 4.8e12, 2e-6, 64e9, false, {0}},
+    {"b200", {1100e12, 37e12, 2250e12, 2250e12, 37e12}, 7.7e12, 2e-6, 64e9, false, {0}},
+    {"rtx4090", {82.6e12, 1.29e12, 165.2e12, 165.2e12, 41.3e12}, 1.008e12, 2e-6, 32e9, false, {0}},
 };
 
 const cb_device *cb_device_find(const char *name) {
@@ -51,10 +51,15 @@ cb_status cb_unknown_device(const char *name, cb_error *err) {
     return cb_fail(err, CB_INVALID, "no device is called \"%.40s\"; there are %s", name, list);
 }
 
+double cb_arithmetic_s(const cb_device *device, uint32_t flags, uint32_t work_class, double flops) {
+    const bool points = (flags & CB_POP_FUSIBLE) && device->point_per_s[work_class] > 0;
+    return flops / (points ? device->point_per_s : device->flops_per_s)[work_class];
+}
+
 int64_t cb_own_time_ps(const cb_problem *p, uint32_t op, const cb_device *device) {
     if (p->op_flags[op] & (CB_POP_VIEW | CB_POP_PLACEHOLDER)) return 0;
     if (p->op_time_ps[op] >= 0) return p->op_time_ps[op];
-    double arithmetic = p->op_flops[op] / device->flops_per_s[p->op_class[op]];
+    double arithmetic = cb_arithmetic_s(device, p->op_flags[op], p->op_class[op], p->op_flops[op]);
     bool fused = device->fused && p->fused_bytes;
     double bytes = (double)(fused ? p->fused_bytes[op] : p->op_bytes[op]);
     double launch = fused && !p->fused_launch[op] ? 0 : device->launch_s;
@@ -66,7 +71,7 @@ int64_t cb_member_time_ps(const cb_problem *p, uint32_t op, uint32_t member,
                           const cb_device *device) {
     const cb_member *m = &p->member[p->member_begin[op] + member];
     if (m->time_ps >= 0) return m->time_ps;
-    double arithmetic = m->flops / device->flops_per_s[m->work_class];
+    double arithmetic = cb_arithmetic_s(device, m->flags, m->work_class, m->flops);
     double ps = fmax(arithmetic, (double)m->bytes / device->bytes_per_s) * PS_PER_S;
     return (int64_t)fmin(ps + 0.5, MOST_PS / MOST_SUMMANDS);
 }
@@ -74,7 +79,7 @@ int64_t cb_member_time_ps(const cb_problem *p, uint32_t op, uint32_t member,
 int64_t cb_inline_time_ps(const cb_problem *p, uint32_t at, const cb_device *device) {
     const cb_inlining *x = &p->inlining[at];
     if (x->time_ps >= 0) return x->time_ps;
-    double arithmetic = x->flops / device->flops_per_s[x->work_class];
+    double arithmetic = cb_arithmetic_s(device, CB_POP_FUSIBLE, x->work_class, x->flops);
     double ps = fmax(arithmetic, (double)x->bytes / device->bytes_per_s) * PS_PER_S;
     return (int64_t)fmin(ps + 0.5, MOST_PS / MOST_SUMMANDS);
 }

@@ -9,8 +9,9 @@ typedef struct cb_device {
     double flops_per_s[CB_WORK_CLASS_COUNT];
     double bytes_per_s;
     double launch_s;
-    double link_bytes_per_s; /* to the host, one direction; 0: no offload */
-    bool fused;              /* kernels are those of problem.h's fused_group */
+    double link_bytes_per_s;                 /* to the host, one direction; 0: no offload */
+    bool fused;                              /* kernels are those of problem.h's fused_group */
+    double point_per_s[CB_WORK_CLASS_COUNT]; /* the arithmetic of ops that fuse; 0: flops_per_s */
 } cb_device;
 
 /* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090"
@@ -18,7 +19,10 @@ typedef struct cb_device {
 const cb_device *cb_device_find(const char *name);
 /* CB_INVALID with the names there are. */
 CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);
-/* max(flops / peak, bytes / bandwidth) + launch, where a fused device counts only bytes that cross
+/* Seconds that so much arithmetic takes by itself. What fuses runs on vector units and goes through
+ * exponentials and the like, far below the peak of products. `flags`: CB_POP_* */
+double cb_arithmetic_s(const cb_device *device, uint32_t flags, uint32_t work_class, double flops);
+/* max(flops / rate, bytes / bandwidth) + launch, where a fused device counts only bytes that cross
  * the border of the op's group, and one launch a group; views and placeholders 0; a measured time
  * wins. */
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);

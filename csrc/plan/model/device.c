@@ -34,6 +34,7 @@ static bool is_row_of_table(const cb_device *d) {
     if (!find_row(d->name, row)) return false;
     for (int i = 0; i < CB_WORK_CLASS_COUNT; i++) {
         if (row->flops_per_s[i] != d->flops_per_s[i]) return false;
+        if (row->point_per_s[i] != d->point_per_s[i]) return false;
     }
     return row->bytes_per_s == d->bytes_per_s && row->launch_s == d->launch_s &&
            row->link_bytes_per_s == d->link_bytes_per_s && row->fused == d->fused;
@@ -48,22 +49,24 @@ static cb_status read_rate(const cb_json *object, const char *key, double *out, 
                    LEAST_RATE, MOST_RATE);
 }
 
-static cb_status read_flops(const cb_json *root, cb_device *d, cb_error *err) {
+/* Of each work class, where nothing is said that of f32. */
+static cb_status read_rates(const cb_json *root, const char *key, double *rate, cb_error *err) {
     const cb_json *object;
-    CB_TRY(cb_json_want(root, "flops_per_s", CB_JSON_OBJECT, &object, err));
-    CB_TRY(cb_known_keys(object, "flops_per_s", cb_work_class_names, CB_WORK_CLASS_COUNT, err));
-    CB_TRY(read_rate(object, "f32", &d->flops_per_s[CB_WORK_F32], err));
+    CB_TRY(cb_json_want(root, key, CB_JSON_OBJECT, &object, err));
+    CB_TRY(cb_known_keys(object, key, cb_work_class_names, CB_WORK_CLASS_COUNT, err));
+    CB_TRY(read_rate(object, "f32", &rate[CB_WORK_F32], err));
     for (int i = 0; i < CB_WORK_CLASS_COUNT; i++) {
-        d->flops_per_s[i] = d->flops_per_s[CB_WORK_F32];
+        rate[i] = rate[CB_WORK_F32];
         if (cb_json_get(object, cb_work_class_names[i]))
-            CB_TRY(read_rate(object, cb_work_class_names[i], &d->flops_per_s[i], err));
+            CB_TRY(read_rate(object, cb_work_class_names[i], &rate[i], err));
     }
     return CB_OK;
 }
 
 static cb_status read_row(const cb_json *root, cb_device *d, cb_error *err) {
-    static const char *const known[] = {"name",     "flops_per_s",      "bytes_per_s",
-                                        "launch_s", "link_bytes_per_s", "fused"};
+    static const char *const known[] = {"name",       "flops_per_s",      "bytes_per_s",
+                                        "launch_s",   "link_bytes_per_s", "fused",
+                                        "point_per_s"};
     const cb_json *node;
     cb_device same;
     CB_TRY(cb_known_keys(root, "device", known, sizeof known / sizeof *known, err));
@@ -72,7 +75,9 @@ static cb_status read_row(const cb_json *root, cb_device *d, cb_error *err) {
         return cb_fail(err, CB_INVALID, "device: a name has 1 to %d bytes, not %u", LONGEST_NAME,
                        node->n);
     d->name = node->as.string;
-    CB_TRY(read_flops(root, d, err));
+    CB_TRY(read_rates(root, "flops_per_s", d->flops_per_s, err));
+    if (cb_json_get(root, "point_per_s"))
+        CB_TRY(read_rates(root, "point_per_s", d->point_per_s, err));
     CB_TRY(read_rate(root, "bytes_per_s", &d->bytes_per_s, err));
     CB_TRY(cb_json_want(root, "launch_s", CB_JSON_DOUBLE, &node, err));
     CB_TRY(cb_json_as_double(node, "launch_s", &d->launch_s, err));
@@ -131,6 +136,13 @@ cb_status cb_device_parse(const char *text, cb_arena *arena, const cb_device **o
     return cb_device_from_json(root, arena, out, err);
 }
 
+static void put_rates(cb_json_writer *w, const char *key, const double *rate) {
+    cb_json_begin(w, key, '{');
+    for (int i = 0; i < CB_WORK_CLASS_COUNT; i++)
+        cb_json_put_double(w, cb_work_class_names[i], rate[i]);
+    cb_json_end(w, '}');
+}
+
 void cb_device_put(cb_json_writer *w, const char *key, const cb_device *device) {
     if (is_row_of_table(device)) {
         cb_json_put_string(w, key, device->name);
@@ -138,10 +150,8 @@ void cb_device_put(cb_json_writer *w, const char *key, const cb_device *device) 
     }
     cb_json_begin(w, key, '{');
     cb_json_put_string(w, "name", device->name);
-    cb_json_begin(w, "flops_per_s", '{');
-    for (int i = 0; i < CB_WORK_CLASS_COUNT; i++)
-        cb_json_put_double(w, cb_work_class_names[i], device->flops_per_s[i]);
-    cb_json_end(w, '}');
+    put_rates(w, "flops_per_s", device->flops_per_s);
+    if (device->point_per_s[CB_WORK_F32] > 0) put_rates(w, "point_per_s", device->point_per_s);
     cb_json_put_double(w, "bytes_per_s", device->bytes_per_s);
     cb_json_put_double(w, "launch_s", device->launch_s);
     if (device->link_bytes_per_s > 0)

@@ -4,9 +4,9 @@
  * object with its numbers:
  *
  *   {"name": "mine", "flops_per_s": {"f32": 1e13}, "bytes_per_s": 1e12, "launch_s": 5e-6,
- *    "link_bytes_per_s": 1e10, "fused": true}
+ *    "link_bytes_per_s": 1e10, "fused": true, "point_per_s": {"f32": 1e10}}
  *
- * Classes of work that are left out are as fast as f32; the last two may be left out. A plan
+ * Classes of work that are left out are as fast as f32; the last three may be left out. A plan
  * carries the numbers of such a row, so it is evaluated alike on every machine. */
 #ifndef CB_PLAN_DEVICE_H
 #define CB_PLAN_DEVICE_H

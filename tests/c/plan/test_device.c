@@ -10,7 +10,8 @@ static cb_alloc alloc;
 
 static const char mine[] =
     "{\"name\":\"mine\",\"flops_per_s\":{\"f32\":2000,\"f64\":2000,\"f16\":2000,\"bf16\":4000,"
-    "\"int\":2000},\"bytes_per_s\":100,\"launch_s\":1e-06,\"link_bytes_per_s\":10,"
+    "\"int\":2000},\"point_per_s\":{\"f32\":20,\"f64\":5,\"f16\":20,\"bf16\":20,\"int\":20},"
+    "\"bytes_per_s\":100,\"launch_s\":1e-06,\"link_bytes_per_s\":10,"
     "\"fused\":true}";
 
 static cb_status parse_and_print(cb_alloc *a, void *user) {
@@ -53,7 +54,8 @@ TEST(rows_are_read_and_written) {
     (void)snprintf(list, sizeof list, "[%s]", mine);
     expect_text(mine, list);
     expect_text("{\"name\": \"mine\", \"launch_s\": 1e-6, \"bytes_per_s\": 1e2, \"fused\": true, "
-                "\"link_bytes_per_s\": 1e1, \"flops_per_s\": {\"bf16\": 4e3, \"f32\": 2e3}}",
+                "\"link_bytes_per_s\": 1e1, \"flops_per_s\": {\"bf16\": 4e3, \"f32\": 2e3}, "
+                "\"point_per_s\": {\"f64\": 5, \"f32\": 20}}",
                 list);
 }
 
@@ -72,6 +74,12 @@ TEST(nonsense_is_refused) {
          "bytes_per_s is 0"},
         {"{\"name\": \"x\", \"flops_per_s\": {\"f32\": 1}, \"bytes_per_s\": 1, \"launch_s\": 2}",
          "launch_s is 2"},
+        {"{\"name\": \"x\", \"flops_per_s\": {\"f32\": 1}, \"bytes_per_s\": 1, \"launch_s\": 0, "
+         "\"point_per_s\": {\"f64\": 1}}",
+         "f32"},
+        {"{\"name\": \"x\", \"flops_per_s\": {\"f32\": 1}, \"bytes_per_s\": 1, \"launch_s\": 0, "
+         "\"point_per_s\": {\"f32\": 0}}",
+         "f32 is 0"},
         {"{\"name\": \"cpu\", \"flops_per_s\": {\"f32\": 1}, \"bytes_per_s\": 1, \"launch_s\": 0}",
          "row of the table with other numbers"},
     };
@@ -82,14 +90,6 @@ TEST(nonsense_is_refused) {
         CHECK_FAIL(cb_device_parse(bad[i].text, &arena, &d, &err), CB_INVALID, bad[i].part);
         cb_arena_free(&arena);
     }
-}
-
-static cb_status fuse(cb_alloc *a, void *user) {
-    cb_problem *p = make_problem(user, a);
-    if (!p) return cb_no_memory(&err);
-    cb_status status = cb_find_fusion(p, &err);
-    cb_problem_free(p);
-    return status;
 }
 
 /* x -> a -> view -> b -> product: a and b are one kernel, views do not count. */
@@ -104,6 +104,34 @@ static maker chain(void) {
 }
 enum { A = 1, VIEW, B, PRODUCT }; /* op ids of `chain` */
 
+/* Of ops alone, of members and of what is taken in: what fuses takes its own rate, products do not.
+ */
+TEST(arithmetic_of_what_fuses) {
+    maker m = chain();
+    cb_problem *p = make_problem(&m, &alloc);
+    cb_device d = {"d", {1e12, 1e12, 1e12, 1e12, 1e12}, 1e12, 1e-9, 0, false, {0}};
+    for (uint32_t op = A; op <= PRODUCT; op++) {
+        p->op_bytes[op] = op == VIEW ? 0 : 200;
+        p->op_flops[op] = op == VIEW ? 0 : 300;
+    }
+    CHECK(cb_op_time_ps(p, A, &d) == 300 + 1000 && cb_op_time_ps(p, PRODUCT, &d) == 300 + 1000);
+    d.point_per_s[CB_WORK_F32] = 1e11;
+    CHECK(cb_op_time_ps(p, A, &d) == 3000 + 1000 && cb_op_time_ps(p, PRODUCT, &d) == 300 + 1000);
+    p->op_class[A] = CB_WORK_F64; /* of which nothing is said */
+    CHECK(cb_op_time_ps(p, A, &d) == 300 + 1000);
+    CHECK(cb_arithmetic_s(&d, CB_POP_FUSIBLE, CB_WORK_F32, 1e11) == 1);
+    CHECK(cb_arithmetic_s(&d, CB_POP_COMPUTE, CB_WORK_F32, 1e12) == 1);
+    cb_problem_free(p);
+}
+
+static cb_status fuse(cb_alloc *a, void *user) {
+    cb_problem *p = make_problem(user, a);
+    if (!p) return cb_no_memory(&err);
+    cb_status status = cb_find_fusion(p, &err);
+    cb_problem_free(p);
+    return status;
+}
+
 TEST(chains_are_one_kernel) {
     maker m = chain();
     cb_problem *p = make_problem(&m, &alloc);
@@ -112,7 +140,7 @@ TEST(chains_are_one_kernel) {
         p->op_bytes[op] = op == VIEW ? 0 : 200;
         p->op_flops[op] = 0;
     }
-    cb_device slow = {"slow", {1e12, 1e12, 1e12, 1e12, 1e12}, 1e12, 1e-9, 0, true};
+    cb_device slow = {"slow", {1e12, 1e12, 1e12, 1e12, 1e12}, 1e12, 1e-9, 0, true, {0}};
     int64_t alone = cb_op_time_ps(p, A, &slow); /* nobody has looked for groups */
     CHECK(alone == 200 + 1000);
     CHECK_OK(cb_find_fusion(p, &err));
@@ -136,6 +164,7 @@ int main(void) {
     RUN(rows_are_read_and_written);
     RUN(nonsense_is_refused);
     RUN(chains_are_one_kernel);
+    RUN(arithmetic_of_what_fuses);
     RUN(out_of_memory);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();
