@@ -272,6 +272,7 @@ static cb_status expand_all(expanding *x) {
                                        .step = x->ops,
                                        .backward_starts = out->groups.begin[s->backward_starts]};
     out->plan.lives.n_instance = x->n_instance;
+    out->plan.device = x->plan->device;
     out->plan.live_bytes = x->plan->live_bytes;
     out->plan.arena_bytes = x->plan->arena_bytes;
     out->groups.n_group = s->n_step;

@@ -7,7 +7,7 @@
  *        "ops": [{"name": "add_5", "kind": "add", "at": "model.py:3", "part": "map",
  *                 "recomputed": false}, ...],
  *        "read_bytes": 67108864, "written_bytes": 33554432, "apart_bytes": 167772160,
- *        "scratch_bytes": 0,
+ *        "scratch_bytes": 0, "modelled_ps": 4194304000,   by the cost model (group_time.h)
  *        "locals": [{"name": "add_5", "type": "f32[8192,1024]", "bytes": 33554432}],
  *        "end": {"reason": "op", "before": "matmul_12", "waits_for": null}}, ...]}
  *
@@ -17,6 +17,7 @@
  * the ops would move one by one. `before` is the op that did not join, null where there is none;
  * the group's own op where that is what keeps it from being in any group. `waits_for` makes what it
  * reads, where that is the reason ("wait"). */
+#include "group_time.h"
 #include "program.h"
 
 static const char *const reasons[] = {
@@ -164,6 +165,8 @@ static void put_group(writing *x, const cb_group *group) {
     cb_json_put_u64(&x->w, "written_bytes", x->out);
     cb_json_put_u64(&x->w, "apart_bytes", x->apart);
     cb_json_put_u64(&x->w, "scratch_bytes", scratch_bytes(x, group));
+    cb_json_put_int(&x->w, "modelled_ps",
+                    cb_group_time_ps(x->program, group, x->p, x->in + x->out, x->plan->device));
     cb_json_begin(&x->w, "locals", '[');
     for (uint32_t i = 0; i < group->n_instr; i++) put_locals(x, &instr[i]);
     cb_json_end(&x->w, ']');

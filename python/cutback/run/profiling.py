@@ -107,7 +107,16 @@ def profile(
     graph: Graph, run: Executable, wrt: Sequence[int], arrays: list[Any], seed: int, rng_step: int
 ) -> StepProfile:
     """Runs a compiled graph twice on copies of ``arrays``: as it is, for the times, and under the
-    same plan on the debug backend, for the bytes."""
+    same plan on the debug backend, for the bytes.
+
+    Raises:
+        NotImplementedError: the step was planned in groups, whose steps are no single operations.
+    """
+    if any("inside" in op for op in run.plan.problem["ops"]):
+        raise NotImplementedError(
+            "profile: this step was planned in groups, of whose operations no times are known; "
+            "compile it without groups=True"
+        )
     debug = Executable(
         graph, wrt, backend="debug", plan=run.text("plan"), keep_gradients=run.keeps_gradients
     )

@@ -1,5 +1,5 @@
 /* What is said of groups: bytes and reasons of small graphs, worked out by hand. */
-#include "lower/program.h"
+#include "lower/group_time.h"
 
 #include "model.h"
 
@@ -182,6 +182,34 @@ TEST(what_reads_a_step_that_was_passed_over_waits) {
     check_groups(passed_over, fuses_all, want, 3);
 }
 
+/* exp(x) + exp(x), said twice */
+static cb_status twice(cb_graph *g, cb_error *e) {
+    cb_value_id x, a, b;
+    CB_TRY(input(g, "x", &square, &x, e));
+    CB_TRY(cb_build1(g, CB_OP_EXP, x, &a, e));
+    CB_TRY(cb_build1(g, CB_OP_EXP, x, &b, e));
+    CB_TRY(cb_build2(g, CB_OP_ADD, a, b, &a, e));
+    return cb_graph_append_output(g, a, "a", CB_OUTPUT_RESULT, CB_NONE, e);
+}
+
+TEST(time_of_a_group) {
+    kernels k;
+    CHECK_OK(kernels_make(twice, fuses_all, &k, &err));
+    CHECK(k.program->n_group == 1 && k.program->group[0].n_instr == 3);
+    cb_device d = {.name = "d", .bytes_per_s = 1e9, .launch_s = 1e-6};
+    d.flops_per_s[CB_WORK_F32] = 1e30;
+    d.point_per_s[CB_WORK_F32] = 1e9; /* one exponential and an addition of each element */
+    const int64_t launch = 1000000, work = INT64_C(128) * 128 * 11 * 1000;
+    CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, 0, &d) == work + launch);
+    const int64_t bytes = 2 * work / 1000; /* of which each takes a nanosecond */
+    CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, (uint64_t)bytes, &d) ==
+          2 * work + launch);
+    d.point_per_s[CB_WORK_F32] = 0;
+    CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, 0, &d) == launch);
+    CHECK(number(k.groups->as.child, "modelled_ps") > 1000000); /* "cpu" */
+    kernels_free(&k);
+}
+
 static cb_status long_chain(cb_graph *g, cb_error *e) {
     cb_value_id x;
     CB_TRY(input(g, "x", &seven, &x, e));
@@ -204,6 +232,7 @@ int main(void) {
     RUN(bytes_and_reasons);
     RUN(a_backend_that_fuses_nothing);
     RUN(what_reads_a_step_that_was_passed_over_waits);
+    RUN(time_of_a_group);
     RUN(no_more_than_64);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();

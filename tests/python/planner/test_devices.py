@@ -13,6 +13,7 @@ import pytest
 
 import cutback
 from cutback import _native, cli, devices
+from cutback import functional as F
 
 TESTS = Path(__file__).parents[2]
 PROBLEMS = sorted((TESTS / "data" / "problems").glob("*.json*"))
@@ -106,6 +107,8 @@ def cache(tmp_path, monkeypatch):
 def test_this_machine_is_measured_once(cache, monkeypatch):
     row = devices.measured()
     assert min(*row["flops_per_s"].values(), row["bytes_per_s"], row["launch_s"]) > 0
+    points = row["point_per_s"]
+    assert min(points.values()) > 0 and points["f32"] < row["flops_per_s"]["f32"]
     file = devices.cache_file()
     assert file.parent.parent == cache
     assert file.stat().st_mode & 0o077 == 0 and file.parent.stat().st_mode & 0o077 == 0
@@ -151,3 +154,54 @@ def test_no_place_for_a_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     monkeypatch.setattr(devices, "measure", lambda: ROW)
     assert devices.measured() == ROW
+
+
+DEAR = {"gelu": F.gelu, "softmax": F.softmax, "dropout": lambda y: F.dropout(y, 0.1)}
+ROUGH = {  # no machine: what fuses is bound by memory, unless its arithmetic has a rate of its own
+    "name": "rough",
+    "flops_per_s": {"f32": 2e11},
+    "bytes_per_s": 2e10,
+    "launch_s": 0.0,
+}
+
+
+def run_again(kind, device):
+    """What a plan runs again that may not keep one of two arrays: one of a dear operation, which
+    moves two arrays, the other of two products, which move five."""
+
+    def loss(params, x, mask):
+        a = DEAR[kind](F.relu(x @ params[0]))
+        y = F.relu(a @ params[1])
+        return ((y * y * mask) @ params[2]).sum()
+
+    x = np.ones((256, 512), np.float32)
+    args = ([np.ones((512, 512), np.float32)] * 3, x, x)
+    whole = cutback.plan(loss, *args, device=device).numbers["save_all_saved_bytes"]
+    budget = whole - x.nbytes // 2
+    plan = cutback.plan(loss, *args, device=device, budget=budget, measure="saved")
+    load_evaluate().check_plan(plan.problem, plan.document, device)
+    steps = plan.document["steps"]
+    return {plan.problem["ops"][i]["kind"] for i in steps if steps.count(i) > 1}
+
+
+@pytest.mark.parametrize("kind", DEAR)
+def test_arithmetic_of_what_fuses_is_not_free(kind):
+    """By bytes alone the dear operation runs again; by what it takes the products do."""
+    assert kind in run_again(kind, ROUGH)
+    assert "mul" not in run_again(kind, ROUGH)
+    counted = {**ROUGH, "name": "counted", "point_per_s": {"f32": 5e9}}
+    assert kind not in run_again(kind, counted)
+    assert "mul" in run_again(kind, counted)
+
+
+def test_kernels_say_what_they_are_modelled_to_take():
+    """A GELU and its gradient draw on one error function where they are one kernel."""
+    n = 1 << 16
+    device = {**ROUGH, "point_per_s": {"f32": 1e9}}
+    step = cutback.value_and_grad(lambda x: F.gelu(x).sum(), device=device)
+    step(np.ones(n, np.float32))
+    (kernel,) = json.loads(step.executable.text("kernels"))["groups"]
+    flops = {op["kind"]: op.get("flops", 0.0) for op in step.plan.problem["ops"]}
+    assert {"gelu", "gelu_bwd"} <= {op["kind"] for op in kernel["ops"]}
+    dear = max(flops["gelu"], flops["gelu_bwd"])
+    assert dear * 1e3 <= kernel["modelled_ps"] < 1.3 * dear * 1e3

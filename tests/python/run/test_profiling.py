@@ -81,3 +81,13 @@ def test_sums_and_timeline():
     lines = str(profile).splitlines()
     assert lines[1].split() == ["matmul", "1", "3.000", "60.0%"]
     assert str(StepProfile([], 0)).startswith("kernel")
+
+
+def test_a_step_in_groups_says_that_it_is_not_profiled():
+    step = cutback.value_and_grad(
+        lambda w, x: cutback.functional.gelu(x @ w + 1.0).sum(), groups=True
+    )
+    args = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
+    step(*args)
+    with pytest.raises(NotImplementedError, match="groups=True"):
+        step.profile(*args)
