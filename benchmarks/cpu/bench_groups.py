@@ -7,9 +7,10 @@ EvoNorm in groups, where forward and backward are kernels of their own, as in a 
 `rows.py` that memory bounds, as they come, saving everything and by a cut; and an encoder of six
 layers. The plans of a row take turns; a number is the median of the rounds, a ratio is to saving
 everything. "modelled" is what the cost model says of the kernels that ran, by this machine's
-measured row (`device="measured"`, measured anew), over the median; at the end stand the rows where
-that is off by more than 15 %, each with the kernel that it is off by most. Exits with 1 where two
-plans differ in a bit.
+measured row (`device="measured"`, measured anew before each row, as clocks drift), over the fastest
+round, as the fastest round counts there, too. At the end stand the rows where that is off by more
+than 15 %, each with the kernel that it is off by most. Exits with 1 where two plans differ in a
+bit.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ def prepared(loss: Callable[..., Any], params: Any, data: list[Any], options: An
 
 def measure(name: str, loss: Any, params: Any, data: Any, plans: Any, rounds: int) -> Any:
     """Rows of one function; exits where plans differ."""
+    devices.measured(fresh=True)
     made = {plan: prepared(loss, params, data, options) for plan, options in plans.items()}
     if len({bits for _, _, bits in made.values()}) > 1:
         sys.exit(f"{name}: plans differ in their gradients")
@@ -108,7 +110,7 @@ def measure(name: str, loss: Any, params: Any, data: Any, plans: Any, rounds: in
     whole = times[ALL]["median"]
     found = []
     for plan, (step, _, _) in made.items():
-        said = sum(modelled_ms(step)) / times[plan]["median"]
+        said = sum(modelled_ms(step)) / times[plan]["min"]
         row = {
             "row": name,
             "plan": plan,
@@ -138,7 +140,6 @@ def main() -> None:
     parser.add_argument("--only", type=str, help='such rows alone, "1,2" (10: the encoder)')
     args = parser.parse_args()
     chosen = rows.chosen(args.only)
-    devices.measured(fresh=True)
     found = []
     for number in set(rows.MEMORY_BOUND) & set(chosen):
         row = rows.ROWS[number]
@@ -154,7 +155,7 @@ def main() -> None:
     off = [row for row in found if "off_by" in row]
     print(f"modelled within {OFF:.0%}: {len(found) - len(off)} of {len(found)}")
     for row in off:
-        print(f"  {row['row']}, {row['plan']}: {row['modelled']:.2f}; {row['off_by']}")
+        print(f"  {row['row']} ({row['plan']}): {row['modelled']:.2f}; {row['off_by']}")
     if not args.quick and not args.only:
         save("cpu_groups", COMMAND, found)
 

@@ -60,7 +60,7 @@ static double weight_of(cb_opcode code) {
         case CB_OP_LAYER_NORM:
         case CB_OP_BATCH_NORM: return 15;
         case CB_OP_RMS_NORM: return 8;
-        case CB_OP_BATCH_NORM_STATS:
+        case CB_OP_BATCH_NORM_STATS: return 9;
         case CB_OP_BATCH_NORM_APPLY: return 4;
         case CB_OP_LAYER_NORM_BWD:
         case CB_OP_BATCH_NORM_BWD: return 20;

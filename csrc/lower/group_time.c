@@ -1,11 +1,15 @@
 /* Roofline of a whole group: while one thread waits for memory, its vector units are busy with what
- * came before, so arithmetic and traffic overlap. What is dear in an op and in its gradient is
- * computed once where both are in one group and read the same value (exec/cpu/executor): then the
- * dearer of the two counts. */
+ * came before, so arithmetic and traffic overlap. What is computed twice in one group, as where a
+ * plan runs something again, is computed once (exec/cpu/executor), and so is what is dear in an op
+ * and in its gradient, where both read the same value. */
 #include "group_time.h"
 
 #include <math.h>
 #include <string.h>
+
+#include "fuse_join.h"
+
+#define SHARED 0.75 /* of an op and its gradient: what is dear in them; measured */
 
 /* What stands for the dear part of an op, and the place of the input that it is of; NONE: it shares
  * nothing. */
@@ -29,44 +33,74 @@ static dear dear_of(cb_opcode code) {
     }
 }
 
-static bool same_operand(const cb_operand *x, const cb_operand *y) {
-    return x->space == y->space && x->buffer == y->buffer && x->offset == y->offset &&
-           memcmp(x->stride, y->stride, sizeof x->stride) == 0;
+/* A group under way. */
+typedef struct timing {
+    const cb_program *program;
+    const cb_problem *p;
+    const cb_device *device;
+    const cb_instr *instr;
+    uint32_t n;
+    uint32_t same[CB_GROUP_MOST]; /* the first instruction that computes what this one does */
+} timing;
+
+/* Which output of which instruction this operand shows, numbered so that what is computed again has
+ * the number of the first; CB_NONE: it comes from outside. */
+static uint32_t number_of(const timing *t, const cb_operand *x) {
+    for (uint32_t i = 0; i < t->n; i++) {
+        for (uint32_t k = 0; k < t->instr[i].n_out; k++) {
+            const uint32_t id = t->program->operand_id[t->instr[i].out_begin + k];
+            const cb_operand *y = &t->program->operand[id];
+            if (x->space == y->space && x->buffer == y->buffer)
+                return t->same[i] * CB_GROUP_MOST + k;
+        }
+    }
+    return CB_NONE;
 }
 
-static bool same_input(const cb_program *p, const cb_instr *x, uint32_t i, const cb_instr *y,
-                       uint32_t j) {
-    return same_operand(&p->operand[p->operand_id[x->in_begin + i]],
-                        &p->operand[p->operand_id[y->in_begin + j]]);
+static bool same_input(const timing *t, uint32_t i, uint32_t in_i, uint32_t k, uint32_t in_k) {
+    const uint32_t *id = t->program->operand_id;
+    const cb_operand *x = &t->program->operand[id[t->instr[i].in_begin + in_i]],
+                     *y = &t->program->operand[id[t->instr[k].in_begin + in_k]];
+    const uint32_t number = number_of(t, x);
+    if (number != number_of(t, y)) return false;
+    if (number == CB_NONE && (x->space != y->space || x->buffer != y->buffer)) return false;
+    return x->offset == y->offset && memcmp(x->stride, y->stride, sizeof x->stride) == 0;
 }
 
-/* Whether two instructions compute what is dear in them of the same value. Dropout's bits are of no
- * value, but of its stream. */
-static bool share(const cb_program *p, const cb_instr *x, const cb_instr *y) {
+static bool computes_the_same(const timing *t, uint32_t i, uint32_t k) {
+    const cb_instr *x = &t->instr[i], *y = &t->instr[k];
+    bool same = x->code == y->code && x->n_in == y->n_in &&
+                memcmp(&x->attrs, &y->attrs, sizeof x->attrs) == 0;
+    for (uint32_t in = 0; in < x->n_in && same; in++) same = same_input(t, i, in, k, in);
+    return same;
+}
+
+/* Whether what is dear in two ops is computed of the same value. Dropout's bits are of no value, but
+ * of its stream. */
+static bool shares(const timing *t, uint32_t i, uint32_t k) {
+    const cb_instr *x = &t->instr[i], *y = &t->instr[k];
     const dear a = dear_of(x->code), b = dear_of(y->code);
-    if (a.of != b.of) return false;
+    if (a.of != b.of || a.input == CB_NONE) return false;
     if (a.of == CB_OP_DROPOUT) return x->attrs.i[0] == y->attrs.i[0];
-    if (a.input != CB_NONE) return same_input(p, x, a.input, y, b.input);
-    bool alike =
-        x->n_in == y->n_in && x->n_in > 0 && memcmp(&x->attrs, &y->attrs, sizeof x->attrs) == 0;
-    for (uint32_t k = 0; k < x->n_in && alike; k++) alike = same_input(p, x, k, y, k);
-    return alike;
+    return same_input(t, i, a.input, k, b.input);
 }
 
-static double instr_s(const cb_problem *p, const cb_instr *x, const cb_device *device) {
-    return cb_arithmetic_s(device, p->op_flags[x->op], p->op_class[x->op], p->op_flops[x->op]);
+static double instr_s(const timing *t, uint32_t i) {
+    const uint32_t op = t->instr[i].op;
+    return cb_arithmetic_s(t->device, t->p->op_flags[op], t->p->op_class[op], t->p->op_flops[op]);
 }
 
-static double arithmetic_s(const cb_program *program, const cb_group *group, const cb_problem *p,
-                           const cb_device *device) {
-    const cb_instr *instr = &program->instr[group->instr_begin];
+static double arithmetic_s(timing *t) {
     double sum = 0;
-    for (uint32_t i = 0; i < group->n_instr; i++) {
-        double counted = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        const double own = instr_s(t, i);
+        double there = 0; /* of it */
+        t->same[i] = i;
+        for (uint32_t k = i; k-- > 0;)
+            if (computes_the_same(t, i, k)) t->same[i] = t->same[k];
         for (uint32_t k = 0; k < i; k++)
-            if (share(program, &instr[k], &instr[i]))
-                counted = fmax(counted, instr_s(p, &instr[k], device));
-        sum += fmax(0, instr_s(p, &instr[i], device) - counted);
+            if (shares(t, i, k)) there = fmax(there, SHARED * fmin(own, instr_s(t, k)));
+        sum += t->same[i] == i ? own - there : 0;
     }
     return sum;
 }
@@ -75,7 +109,12 @@ int64_t cb_group_time_ps(const cb_program *program, const cb_group *group, const
                          uint64_t bytes, const cb_device *device) {
     const int64_t measured = p->op_time_ps[program->instr[group->instr_begin].op];
     if (group->n_instr == 1 && measured >= 0) return measured;
-    const double work = arithmetic_s(program, group, p, device);
+    timing t = {.program = program,
+                .p = p,
+                .device = device,
+                .instr = &program->instr[group->instr_begin],
+                .n = group->n_instr};
+    const double work = arithmetic_s(&t);
     const double s = fmax(work, (double)bytes / device->bytes_per_s) + device->launch_s;
     return (int64_t)fmin(s * 1e12 + 0.5, 1e15);
 }

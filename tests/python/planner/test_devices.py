@@ -204,4 +204,4 @@ def test_kernels_say_what_they_are_modelled_to_take():
     flops = {op["kind"]: op.get("flops", 0.0) for op in step.plan.problem["ops"]}
     assert {"gelu", "gelu_bwd"} <= {op["kind"] for op in kernel["ops"]}
     dear = max(flops["gelu"], flops["gelu_bwd"])
-    assert dear * 1e3 <= kernel["modelled_ps"] < 1.3 * dear * 1e3
+    assert dear * 1e3 <= kernel["modelled_ps"] < 1.5 * dear * 1e3
