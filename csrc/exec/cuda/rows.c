@@ -205,8 +205,8 @@ static void close_accs(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
         if (micro->phase == phase && is_take(micro)) add_taken(c, l, micro);
         if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro) || l->leaves == 1) continue;
         const bool sums = micro->op == CB_X_ACC;
-        cb_cu_add(c, "r%d = %s<%lld>(part%d[slot]);\n", micro->dst,
-                  sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
+        cb_cu_add(c, "%sr%d = %s<%lld>(part%d[slot]);\n", x->staged_row ? "if (works) " : "",
+                  micro->dst, sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
     }
 }
 
