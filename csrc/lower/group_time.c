@@ -75,8 +75,8 @@ static bool computes_the_same(const timing *t, uint32_t i, uint32_t k) {
     return same;
 }
 
-/* Whether what is dear in two ops is computed of the same value. Dropout's bits are of no value, but
- * of its stream. */
+/* Whether what is dear in two ops is computed of the same value. Dropout's bits are of no value,
+ * but of its stream. */
 static bool shares(const timing *t, uint32_t i, uint32_t k) {
     const cb_instr *x = &t->instr[i], *y = &t->instr[k];
     const dear a = dear_of(x->code), b = dear_of(y->code);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import sys
@@ -43,6 +44,14 @@ def reduced(optimizer: Any, protocol: int, maker: Maker, sources: Sequence[Any])
     return object.__reduce_ex__(optimizer, protocol)
 
 
+def copied(optimizer: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy, of the same class: by the formula, as a pickle goes, it would be of that made
+    last."""
+    other = memo[id(optimizer)] = object.__new__(type(optimizer))
+    other.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
+    return other
+
+
 class Recorded(Optimizer):
     """What :func:`foreach` makes of a formula: a subclass that takes its options as keywords, with
     ``groups`` as the other optimizers do."""
@@ -73,6 +82,9 @@ class Recorded(Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return reduced(self, int(protocol), foreach, (type(self).definition,))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copied(self, memo)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

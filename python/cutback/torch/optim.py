@@ -20,7 +20,7 @@ from .. import _native
 from .. import optim as arrays
 from ..optim.factored import adafactor_row
 from ..optim.matrices import match_rms
-from ..optim.recorded import Recorded, made_of, reduced
+from ..optim.recorded import Recorded, copied, made_of, reduced
 from .alone import Alone, OfArrays
 from .one_pass import Counting, Known, NotOursError, OnePass
 
@@ -310,6 +310,9 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             return reduced(self, int(protocol), foreach, (kind, kind.definition))
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            return copied(self, memo)
 
         def _native_name(self) -> _native.Expression:
             fixed = [[(key, group[key]) for key in kind._fixed_options()]

@@ -87,7 +87,8 @@ def test_a_formula_that_no_module_has_is_copied_and_not_pickled():
 
 def test_another_process_takes_a_pickle_up(tmp_path):
     """Where nothing was made of the formula yet."""
-    params, optimizer = stepped(ours.foreach(arrays.LAMB), 2)
+    lamb = next(kind for kind in KINDS if kind.__name__ == "LAMB")
+    params, optimizer = stepped(lamb, 2)
     (tmp_path / "whole").write_bytes(pickle.dumps(optimizer))
     code = (
         "import pickle, sys, torch\n"
@@ -101,3 +102,19 @@ def test_another_process_takes_a_pickle_up(tmp_path):
         p.grad = torch.ones(6, 4)
     optimizer.step()
     assert all(torch.equal(p, q) for p, q in zip(params, torch.load(tmp_path / "p"), strict=True))
+
+
+def test_a_copy_is_of_the_same_class():
+    """Also where two were made of one formula."""
+    first, second = ours.foreach(formula), ours.foreach(formula)
+    for kind in (first, second):
+        params, optimizer = stepped(kind, 2)
+        other = copy.deepcopy(optimizer)
+        assert type(other) is kind
+        go_on(params, optimizer, [5])
+        copies = [p for group in other.param_groups for p in group["params"]]
+        go_on(copies, other, [5])
+        assert all(torch.equal(p, q) for p, q in zip(params, copies, strict=True))
+    alone = arrays.foreach(formula)
+    arrays.foreach(formula)
+    assert type(copy.deepcopy(alone(lr=0.1))) is alone

@@ -9,7 +9,7 @@ import random
 
 import evaluate_traced
 import pytest
-from agreement import both
+from both import both
 from costs import op_seconds, whole_ps
 from evaluate import check_plan
 from exact_insides import optimum

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from agreement import both, refused
+from both import both, refused
 from evaluate import check_plan
 from insides import SPEED, casts, two_branches
 

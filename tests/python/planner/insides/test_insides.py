@@ -7,7 +7,7 @@ import copy
 import json
 
 import pytest
-from agreement import both, refused
+from both import both, refused
 from evaluate import check_plan
 from exact_insides import optimum
 from insides import SPEED, Dice, two_branches
