@@ -26,7 +26,7 @@ def run(script: Path, file: Path, *more: str) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     "prefix",
     [
-        *("row 4", "row 6", "optimizer nadam", "index", "arrays"),
+        *("row 6", "optimizer nadam", "index", "arrays"),
         pytest.param("", marks=pytest.mark.very_slow, id="all"),
     ],
 )

@@ -155,18 +155,23 @@ static void check_all(cb_dtype dtype, int64_t n, int turn, bool strided) {
     cb_graph_free(a.g);
 }
 
+/* Each is a program of its own to compile: by default all four turns of the recipes, both layouts
+ * and all types once. */
+static bool every_one(void) { return check_rounds(0, 1) > 0; }
+
 TEST(f32) {
     check_all(CB_F32, 5, 0, false);
-    check_all(CB_F32, 3, 1, true);
-    check_all(CB_F32, 2, 2, true);
     check_all(CB_F32, 1, 3, false);
     check_all(CB_F32, 0, 1, false);
+    if (!every_one()) return;
+    check_all(CB_F32, 3, 1, true);
+    check_all(CB_F32, 2, 2, true);
 }
 TEST(f64) { check_all(CB_F64, 3, 1, true); }
 TEST(f16) { check_all(CB_F16, 3, 0, true); }
 TEST(bf16) {
-    check_all(CB_BF16, 3, 1, false);
     check_all(CB_BF16, 17, 2, true);
+    if (every_one()) check_all(CB_BF16, 3, 1, false);
 }
 
 /* What cannot run is refused when it is compiled, and named. */
