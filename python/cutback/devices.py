@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import stat
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -109,33 +110,56 @@ def _read(path: Path) -> dict[str, Any] | None:
         if not _trusted(path):
             return None
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or document.get("key") != _key():
         return None
     row = document.get("row")
-    return row if isinstance(row, dict) else None
+    return row if _is_sound(row) else None
+
+
+def _is_sound(row: Any) -> bool:
+    """Is it a row as :func:`measure` makes them?"""
+    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+        return False
+    rates: list[Any] = [row.get("bytes_per_s"), row.get("launch_s")]
+    for key in ("flops_per_s", "point_per_s"):
+        values = row.get(key, {})
+        rates += values.values() if isinstance(values, dict) else [None]
+    known = {"name", "flops_per_s", "point_per_s", "bytes_per_s", "launch_s"}
+    return (
+        set(row) <= known
+        and 0 < len(row["name"].encode()) <= 80
+        and "f32" in row.get("flops_per_s", {})
+        and all(type(rate) in (int, float) and 0 < rate < 1e30 for rate in rates)
+    )
 
 
 def _write(path: Path, row: dict[str, Any]) -> None:
     """Whole or not at all; without a place to write, the next process measures again."""
+    _homeless.pop(str(path), None)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps({"key": _key(), "row": row}, indent=1)
         files.write_text(path, text, private=True)
     except OSError:
-        pass
+        _homeless[str(path)] = row
+
+
+_measuring = threading.Lock()  # two at once would measure each other
+_homeless: dict[str, dict[str, Any]] = {}  # rows of this process that could not be written
 
 
 def measured(fresh: bool = False) -> dict[str, Any]:
     """This machine's CPU as a row: measured at first use (some 0.3 s), then read from
     :func:`cache_file`. ``fresh``: measures again."""
-    path = cache_file()
-    row = None if fresh else _read(path)
-    if row is None:
-        row = measure()
-        _write(path, row)
-    return row
+    with _measuring:
+        path = cache_file()
+        row = None if fresh else _read(path) or _homeless.get(str(path))
+        if row is None:
+            row = measure()
+            _write(path, row)
+        return row
 
 
 def _point_rate(dtype: str) -> float:

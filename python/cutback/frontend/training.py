@@ -397,7 +397,7 @@ def compile(
         loss: function of pytrees of arrays that returns a scalar, or with ``has_aux`` a pair
             (scalar, more results).
         budget: bytes as an int, ``"6GiB"`` or ``"500MB"``; a share of what saving everything takes
-            when ops run one by one (in groups it may take less), as a float in (0, 1] or
+            when ops run one by one (with ``groups=True`` in groups), as a float in (0, 1] or
             ``"0.4x"``; ``"min"``, the smallest peak that costs at most 40 %
             more time by the cost model; None, no budget: what the backward reads is saved.
         measure: what the budget bounds: ``"arena"`` (bytes really allocated for the step),
@@ -406,7 +406,7 @@ def compile(
             results belong to the caller and count in "total" only.
         policy: what to save, see :mod:`cutback.policies`.
         preset: what to save without a budget: ``"autograd"`` (default), ``"conservative"``,
-            ``"aggressive"``, ``"recompute_all"``.
+            ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``.
         optimizer: a :class:`cutback.optim.AdamW` or another of :mod:`cutback.optim`.
         argnums: positional arguments to differentiate by.
         backend, device, plan, groups: as for :class:`cutback.Executable`.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec
 
+import numpy as np
+
 from ..frontend.ops import _array
 from ..frontend.tracer import Array, ArrayLike
 from ..integers import index
@@ -49,7 +51,9 @@ def not_built(what: str, **options: tuple[Any, Any]) -> None:
 
 
 def is_array(x: Any) -> bool:
-    """Is it an array of any library, or a traced one?"""
+    """Is it an array of any library, or a traced one? A number of NumPy's is none."""
+    if isinstance(x, np.generic):
+        return False
     return isinstance(x, Array) or hasattr(x, "dtype") or hasattr(x, "__dlpack__")
 
 

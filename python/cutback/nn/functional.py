@@ -478,11 +478,13 @@ def scaled_dot_product_attention(
 
     Args:
         query: ``[.., l, e]``; key: ``[.., s, e]``; value: ``[.., s, v]``.
-        attn_mask: bool (True: may attend) or a float to be added, broadcast to ``[.., l, s]``.
+        attn_mask: bool (True: may attend) or a float to be added, broadcast to ``[.., l, s]``. A
+            query that it lets attend to nothing gives 0, as in PyTorch.
         scale: 1 / sqrt(e) unless given.
 
     Raises:
         ValueError: ``attn_mask`` together with ``is_causal``.
+        TypeError: ``attn_mask`` holds integers.
     """
     not_built("scaled_dot_product_attention", enable_gqa=(enable_gqa, False))
     if attn_mask is not None and is_causal:
@@ -499,16 +501,31 @@ def scaled_dot_product_attention(
     what = "scaled_dot_product_attention"
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else number(what, scale=scale)
     scores = (query * factor) @ query.graph.lift(key).swapaxes(-1, -2)
-    if is_causal:
-        scores = causal_mask(scores)
-    elif attn_mask is not None:
-        mask = query.graph.lift(attn_mask)
-        scores = (
-            where(mask, scores, -math.inf)
-            if mask.dtype == "bool"
-            else scores + mask.astype(scores.dtype)
+    if attn_mask is None:
+        attention = softmax(causal_mask(scores) if is_causal else scores)
+    else:
+        attention = _masked_softmax(scores, query.graph.lift(attn_mask))
+    return dropout(attention, dropout_p) @ value
+
+
+def _masked_softmax(scores: Array, mask: Array) -> Array:
+    """Rows that the mask closes altogether are zeros, and so are their gradients: they are never
+    -inf throughout, of which softmax makes NaN."""
+    if mask.dtype == "bool":
+        is_open = mask.astype(scores.dtype).max(-1, keepdims=True) > 0
+        scores = where(mask, scores, where(is_open, -math.inf, 0.0).astype(scores.dtype))
+    elif dtypes.floating(mask.dtype) == mask.dtype:
+        mask = mask.astype(scores.dtype)
+        is_open = mask.max(-1, keepdims=True) != -math.inf
+        scores = where(is_open, scores + mask, 0.0)
+    else:
+        raise TypeError(
+            located(
+                "scaled_dot_product_attention: attn_mask is bool or floating, not "
+                f"{mask.dtype}; mask.astype(bool) says who may attend"
+            )
         )
-    return dropout(softmax(scores), dropout_p) @ value
+    return where(is_open, softmax(scores), 0.0)
 
 
 # ---- losses --------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ def number(owner: str, name: str, value: Any) -> float:
         if isinstance(value, str | bytes | bool | np.bool_):
             raise TypeError
         return float(value)
-    except TypeError:
-        raise TypeError(f"{owner}: {name}={value!r} is not a number") from None
+    except (TypeError, ValueError, RuntimeError):  # an array of several says one of the latter
+        raise TypeError(f"{owner}: {name}={value!r:.60} is not a number") from None
     except OverflowError:
         raise ValueError(f"{owner}: {name} is an integer too large for a float") from None
 

@@ -12,14 +12,14 @@ from .base import optimizer
 class AdamW8bit(Adaptive):
     """AdamW whose moments take a byte each (after Dettmers et al. 2022): 0.254 of the bytes of f32.
 
-    Blocks of 256 elements have scales of their own: Codes have eight steps an octave:
+    Blocks of 256 elements have scales of their own, and codes have eight steps an octave:
     ``abs(m)`` is ``m_scale * 2**((abs(s) - 127) / 8)`` with s in -127 .. 127 (a byte in two's
     complement), ``v`` is ``v_scale * 2**((c - 255) / 8)`` with c in 0 .. 255, on straight lines
     between whole powers; 0 is 0. They are rounded up or down by noise, the same in each run, and
     right in the mean. It steps arrays, and no compiled step.
 
     Args:
-        lr, betas, eps, weight_decay, groups, maximize: as for :class:`AdamW`.
+        lr, betas, eps, weight_decay, groups, maximize, half: as for :class:`AdamW`.
 
     Raises:
         ValueError, TypeError: a hyper-parameter outside its range.

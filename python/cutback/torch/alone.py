@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import _native
 from ..optim.base import Half, Optimizer
+from ..optim.numbers import number
 from ..optim.state import has_form, kind_of
 from .one_pass import Counting
 
@@ -20,8 +21,11 @@ class Alone(Counting):
     """Where the core cannot step, nothing does."""
 
     def _step_there(self, reason: str) -> None:
+        hint = ""
+        if self.half is None and "precision" in reason:
+            hint = "; half= steps parameters in 16 bits (docs/optim.md)"
         raise RuntimeError(
-            f"{type(self).__name__}: {reason}, and no other code steps this optimizer"
+            f"{type(self).__name__}: {reason}, and no other code steps this optimizer{hint}"
         )
 
 
@@ -29,7 +33,7 @@ class OfArrays(Alone):
     """One of ``cutback.optim``, with its options by keyword, and its states by their names."""
 
     _kind: ClassVar[type[Optimizer]]
-    _made: dict[tuple[Any, ...], Optimizer] | None = None  # by the options that groups share
+    _made: dict[tuple[Any, ...], Optimizer]  # by the options that groups share
 
     def __init__(
         self,
@@ -40,13 +44,23 @@ class OfArrays(Alone):
         seed: int = 0,
         **options: Any,
     ) -> None:
+        self._made = {}
         if lr is not None:
-            options["lr"] = float(lr)
+            options["lr"] = self._rate(lr)
         if "groups" in options:
             raise TypeError(f"{type(self).__name__}: groups are given as params, as in PyTorch")
         first = self._kind(**options)  # which checks them
         names = (*first._options, *first._for_all)
         super().__init__(params, {key: getattr(first, key) for key in names}, half=half, seed=seed)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._made = {}
+        super().__setstate__(state)
+
+    def _rate(self, lr: Any) -> float:
+        if isinstance(lr, Tensor) and lr.numel() == 1:
+            lr = lr.item()
+        return number(type(self).__name__, "lr", lr)
 
     def _native_name(self) -> str:
         return str(self._kind.native)
@@ -66,15 +80,13 @@ class OfArrays(Alone):
 
     def _checker(self, group: dict[str, Any]) -> Optimizer:
         shared = tuple([group[key] for key in self._kind._for_all])
-        if self._made is None:
-            self._made = {}
         if shared not in self._made:
             self._made[shared] = self._kind(**dict(zip(self._kind._for_all, shared, strict=True)))
         return self._made[shared]
 
     def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
         options = {key: group[key] for key in self._kind._options}
-        return self._checker(group)._row({**options, "lr": float(group["lr"])})
+        return self._checker(group)._row({**options, "lr": self._rate(group["lr"])})
 
     def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
         used = _native.optimizer_states(self._native_name(), self._row(group))

@@ -270,3 +270,38 @@ def test_dropout_gradient_uses_the_same_mask():
 def test_mistakes_name_the_thing_and_the_line(call, text):
     with pytest.raises(ValueError, match=text + r".*\[test_functional.py:\d+\]"):
         cutback.trace(call, X)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float", "none closed"])
+def test_queries_that_may_attend_to_nothing_give_zeros(kind, run, check_grad):
+    """And nothing of theirs reaches a gradient, as in PyTorch (whose `_safe_softmax` it is)."""
+    q, k, v = (RNG.standard_normal((2, 4, 5)) for _ in range(3))
+    mask = RNG.random((2, 4, 4)) < 0.6
+    mask[:, :, 0] = True
+    if kind != "none closed":
+        mask[0, 2] = mask[1, 0] = False
+    given = np.where(mask, 0.0, -np.inf) if kind == "float" else mask
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, given)
+
+    scores = np.where(mask, q @ k.swapaxes(-1, -2) / np.sqrt(5), -1e30)
+    expected = np.where(mask.any(-1, keepdims=True), softmax(scores) @ v, 0.0)
+    np.testing.assert_allclose(run(attend, q, k, v), expected, rtol=1e-10)
+    grads = cutback.value_and_grad(lambda *a: (attend(*a) ** 2).sum(), argnums=(0, 1, 2))(q, k, v)
+    assert all(np.isfinite(g).all() for g in grads[1])
+    check_grad(attend, q, k, v)
+
+
+def test_a_mask_of_integers_is_refused(run):
+    q = RNG.standard_normal((2, 4, 5))
+    with pytest.raises(TypeError, match="attn_mask is bool or floating, not i64"):
+        run(lambda q: F.scaled_dot_product_attention(q, q, q, np.ones((4, 4), np.int64)), q)
+
+
+def test_sizes_may_be_numbers_of_numpy(run):
+    x = RNG.standard_normal((3, 5))
+    plain = run(lambda x: F.layer_norm(x, 5), x)
+    np.testing.assert_array_equal(run(lambda x: F.layer_norm(x, np.int64(5)), x), plain)
+    plain = run(lambda x: F.rms_norm(x, 5), x)
+    np.testing.assert_array_equal(run(lambda x: F.rms_norm(x, np.int64(5)), x), plain)

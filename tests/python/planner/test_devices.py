@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +125,9 @@ def test_this_machine_is_measured_once(cache, monkeypatch):
     assert step.plan.document["device"]["name"] == row["name"]
 
 
-@pytest.mark.parametrize("damage", ["text", "list", "key", "open", "link"])
+@pytest.mark.parametrize(
+    "damage", ["text", "list", "key", "open", "link", "deep", "negative", "nan", "word", "unknown"]
+)
 def test_a_damaged_cache_is_not_used(cache, monkeypatch, damage):
     good = {**ROW, "name": "from the cache"}
     monkeypatch.setattr(devices, "measure", lambda: good)
@@ -140,6 +144,13 @@ def test_a_damaged_cache_is_not_used(cache, monkeypatch, damage):
         file.write_text(json.dumps({**document, "key": {**document["key"], "cutback": "0.0"}}))
     elif damage == "open":
         os.chmod(file, 0o666)
+    elif damage == "deep":
+        file.write_text("[" * 200_000)
+    elif damage in ("negative", "nan", "word"):
+        wrong = {"negative": -1, "nan": float("nan"), "word": "fast"}[damage]
+        file.write_text(json.dumps({**document, "row": {**document["row"], "bytes_per_s": wrong}}))
+    elif damage == "unknown":
+        file.write_text(json.dumps({**document, "row": {**document["row"], "colour": 1}}))
     else:
         file.rename(cache / "elsewhere")
         file.symlink_to(cache / "elsewhere")
@@ -154,6 +165,21 @@ def test_no_place_for_a_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     monkeypatch.setattr(devices, "measure", lambda: ROW)
     assert devices.measured() == ROW
+    monkeypatch.setattr(devices, "measure", lambda: pytest.fail("measured again"))
+    assert devices.measured() == ROW  # within the process
+
+
+def test_threads_measure_once(cache, monkeypatch):
+    rows = iter([{**ROW, "name": str(n)} for n in range(8)])
+
+    def measure():
+        time.sleep(0.05)
+        return next(rows)
+
+    monkeypatch.setattr(devices, "measure", measure)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: devices.measured()["name"], range(8)))
+    assert set(found) == {"0"}
 
 
 DEAR = {"gelu": F.gelu, "softmax": F.softmax, "dropout": lambda y: F.dropout(y, 0.1)}

@@ -143,7 +143,7 @@ def test_what_cannot_be_is_said():
         ours.AdamW8bit([z]).step()
     h = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
     h.grad = torch.ones_like(h)
-    with pytest.raises(RuntimeError, match="is neither single nor double precision"):
+    with pytest.raises(RuntimeError, match=r"neither single nor double precision.*half= steps"):
         ours.AdamW8bit([h]).step()
     with pytest.raises(NotImplementedError, match="soap: row 0 is bf16; it steps f32 and f64"):
         ours.SOAP([h], half="master").step()
@@ -153,6 +153,9 @@ def test_what_cannot_be_is_said():
         ours.Lion([p], rate=3)
     with pytest.raises(ValueError, match="lr=-1"):
         ours.Lion([p], -1.0)
+    for wrong in ("x", "0.01", torch.ones(2), [0.1], True):
+        with pytest.raises(TypeError, match=r"Lion: lr=.* is not a number"):
+            ours.Lion([p], wrong)
     q = nn.Parameter(torch.ones(3))
     q.grad = torch.ones(3)
     optimizer = ours.AdamW8bit([q])
@@ -166,3 +169,17 @@ def test_what_cannot_be_is_said():
     ):
         optimizer.step()
     assert np.isfinite(q.detach().numpy()).all()
+
+
+@pytest.mark.parametrize("name", ["Lion", "AdamW8bit"])
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
+def test_a_step_may_be_called_in_what_is_compiled(name):
+    """Also the first one."""
+    both = [[nn.Parameter(torch.ones(300))] for _ in range(2)]
+    optimizers = [getattr(ours, name)(params, lr=0.1) for params in both]
+    steps = [optimizers[0].step, torch.compile(optimizers[1].step, backend="eager")]
+    for _ in range(2):
+        for (p,), step in zip(both, steps, strict=True):
+            p.grad = torch.ones(300)
+            step()
+    assert torch.equal(both[0][0], both[1][0])
