@@ -104,6 +104,7 @@ def parse(
 
 _ASKED = r"\S+ of the (\d+) bytes that saving everything takes: "
 _NEEDS = r"needs (\d+) bytes"
+_IN_GROUPS = r"as ops run in groups, the smallest takes (\d+) bytes"  # which is less
 _FLOOR = r"none is below (\d+) bytes"
 _FLOORS = r"; in this order of ops, and running only forward ops again, none is below [^;]*"
 _SHARES = (
@@ -129,7 +130,8 @@ def in_shares(error: str, share: float, whole: int, of: str) -> str | None:
     """The text of a BudgetError that tells bytes, led by the shares of ``whole`` bytes ("``of``").
     None: what was found is more than the whole."""
     needs, floor = re.search(_NEEDS, error), re.search(_FLOOR, error)
-    smallest = rounded_share(int(needs[1]), whole) if needs else math.inf
+    in_groups = re.search(_IN_GROUPS, error) or needs
+    smallest = rounded_share(int(in_groups[1]), whole) if in_groups else math.inf
     if smallest > 1:
         return None
     error = of_one_whole(error, whole, of)

@@ -8,11 +8,19 @@ from typing import Any
 
 
 def index(value: Any) -> int:
-    """``operator.index``, which takes True for 1, without that.
+    """A size or a position: ``operator.index``, which takes True for 1, without that.
 
     Raises:
         TypeError: no integer.
+        ValueError: one of more than 64 bits.
     """
+    number = _index(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"an integer of {number.bit_length()} bits is no size and no position")
+    return number
+
+
+def _index(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError(f"an integer is expected, not {value}")
     return operator.index(value)
@@ -26,7 +34,7 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
         ValueError: it is outside; the text says of what.
     """
     try:
-        number = index(value)
+        number = _index(value)
     except TypeError:
         shown = repr(value)
         shown = shown if len(shown) < 60 else f"{shown[:57]}..."

@@ -45,7 +45,7 @@ def _argnums(argnums: ArgNums) -> tuple[int, ...]:
     several = argnums if isinstance(argnums, (tuple, list, range)) else (argnums,)
     try:
         return tuple(index(n) for n in several)
-    except TypeError:
+    except (TypeError, ValueError):
         raise TypeError(
             f"argnums={budgets.short(argnums)} is neither an integer nor a sequence of them"
         ) from None

@@ -347,6 +347,20 @@ def test_a_numeric_option_is_a_number(wrong):
             cutback.trace(call, X)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.reshape(2**70), lambda x: x.sum(2**70), lambda x: cutback.tril(x, -(2**63) - 1),
+        lambda x: cutback.zeros((2**63,)) + x.sum(), lambda x: F.conv2d(x, x, padding=2**70),
+        lambda x: F.one_hot(cutback.argmax(x, 0), 2**64), lambda x: F.max_pool2d(x, 2**70),
+    ],
+)  # fmt: skip
+def test_sizes_are_of_64_bits(call):
+    """`OverflowError` of an interpreter names nothing."""
+    with pytest.raises(ValueError, match=r"of \d+ bits is no size|is an integer or a pair of them"):
+        cutback.trace(call, X.reshape(1, 1, 4, 4))
+
+
 def test_seeds_are_64_bits():
     """Two seeds that are given are two seeds, or one is refused; a negative one counts from 2**64
     down, as in PyTorch."""

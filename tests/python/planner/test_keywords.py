@@ -15,6 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 import cutback
+import cutback.functional as F
 from cutback import budgets, cli
 from cutback.planner import problems
 from cutback.policies import mu_two
@@ -394,6 +395,32 @@ def test_the_share_that_is_offered_is_the_smallest(measure):
         assert needs <= int(offered * whole) <= needs * 1.01 + 1
     answer = cutback.plan(problem, budget=offered, measure=measure)
     assert needs <= answer.numbers[f"{measure}_bytes"] <= offered * whole
+
+
+def test_what_a_compiled_step_offers_counts_its_kernels():
+    """Kernels of several ops hold less than ops one by one: the share is that of the kernels."""
+
+    def loss(p, x, y):
+        for i, (w, gain, shift) in enumerate(p["layers"]):
+            x = F.conv2d(x, w, padding=1)
+            x = F.relu(F.batch_norm(x, None, None, gain, shift, training=True))
+            x = F.max_pool2d(x, 2) if i == 1 else x
+        return F.cross_entropy(x.mean(axis=(2, 3)) @ p["head"], y)
+
+    def filled(*shape):
+        return np.random.default_rng(0).standard_normal(shape).astype("f4")
+
+    sizes = ((3, 11), (11, 17), (17, 19))
+    layers = [(filled(b, a, 3, 3), filled(b), filled(b)) for a, b in sizes]
+    arguments = {"head": filled(19, 7), "layers": layers}, filled(9, 3, 21, 23), np.arange(9) % 7
+    with pytest.raises(cutback.BudgetError) as told:
+        cutback.value_and_grad(loss, budget=0.01, measure="live")(*arguments)
+    text = str(told.value)
+    offered = float(re.search(r"the smallest found is (\S+?)[,:]", text)[1])
+    saved = int(re.search(r"saving everything takes (\d+) bytes", text)[1])
+    in_groups = int(re.search(r"in groups, the smallest takes (\d+) bytes", text)[1])
+    assert in_groups <= offered * saved <= in_groups * 1.01 + saved / 1000
+    cutback.value_and_grad(loss, budget=offered, measure="live")(*arguments)
 
 
 @hypothesis.given(st.integers(1, 2**50), st.integers(0, 2**50))
