@@ -84,6 +84,12 @@ def summary(ms: list[float]) -> dict[str, float]:
     return {"median": statistics.median(ms), "min": min(ms), "max": max(ms)}
 
 
+def written(name: str) -> list[dict[str, Any]]:
+    """The rows of results/NAME.json."""
+    rows: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    return rows
+
+
 def save(
     name: str, command: str, rows: list[dict[str, Any]], *packages: str, quiet: bool = False
 ) -> Path:

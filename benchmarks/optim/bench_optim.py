@@ -14,7 +14,9 @@ of those of a round, in which the machine is the same for both; `first` is the f
 the one after a changed learning rate. `8-bit state` is its bytes by those of f32. `GB/s` counts
 parameters, gradients and states once for each time they are read or written; `plain GB/s` is what
 `p.add_(g, alpha=a)` and one `mul_` for each state reach in the same rounds, with as many streams;
-`of plain` is the share of it.
+`of plain` is the share of it. A machine whose bandwidth others use too wants many rounds for large
+tensors: `--only "1 x 16 M" --rounds 51 --replace` measures those rows again and puts them in the
+place of what is written.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
-from common import save
+from common import save, written
 
 import cutback
 import cutback.torch.optim
@@ -159,6 +161,7 @@ def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
     count = sum(p.numel() for p in params)
     made = contestants(name, params, grads, len(params))
     row: dict[str, Any] = {"optimizer": name, "tensors": sizes, "parameters": count}
+    row["rounds"] = rounds
     first = {key: step() for key, (_, step) in made.items()}
     steps = {key: step for key, (_, step) in made.items()}
     if count > 1 << 20 and name in STREAMS:
@@ -194,6 +197,7 @@ def main() -> None:
     parser.add_argument("--optimizers", nargs="*", default=list(OPTIONS))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--replace", action="store_true", help="writes the rows of --only, too")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     cutback.set_num_threads(arguments.threads)
@@ -206,7 +210,10 @@ def main() -> None:
             print(", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}"
                             for k, v in row.items()), flush=True)  # fmt: skip
             rows.append(row)
-    if not arguments.only:
+    if arguments.replace:
+        known = {(row["optimizer"], row["tensors"]): row for row in written("optim")}
+        rows = list((known | {(row["optimizer"], row["tensors"]): row for row in rows}).values())
+    if arguments.replace or not arguments.only:
         save("optim", COMMAND, rows, "torch")
 
 
