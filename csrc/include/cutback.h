@@ -213,7 +213,8 @@ typedef enum cb_preset {
     CB_PRESET_AUTOGRAD = 0,  /* save what the backward reads */
     CB_PRESET_RECOMPUTE_ALL, /* save only inputs: plain checkpointing */
     CB_PRESET_CONSERVATIVE,  /* recompute what fuses */
-    CB_PRESET_AGGRESSIVE,    /* recompute anything but compute-intensive and random ops */
+    CB_PRESET_AGGRESSIVE,    /* recompute anything but random ops and products of more than 64
+                                operations for a byte of their result */
     CB_PRESET_TORCH_COMPAT,  /* what PyTorch's default partitioner saves */
     CB_PRESET_SHAPE_AWARE,   /* as aggressive, by amounts of work: products bound by memory may run
                                 again, long chains of arithmetic may not */

@@ -209,6 +209,11 @@ cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
 
 #define SMALL_PART 4 /* a result is small where it has less than this part of what is read */
 
+/* Operations for a byte of its result, below which a product is brief: in f32 an inner dimension of
+ * 128. Scores of attention are (a head has 64 to 128 columns), depthwise convolutions, the first of
+ * a net, low-rank updates; a layer of a network is not. */
+#define BRIEF_OPS 64
+
 /* What a preset may recompute, of ops that may run twice. */
 typedef struct preset_rules {
     bool any;            /* false: nothing */
@@ -216,36 +221,47 @@ typedef struct preset_rules {
     uint32_t never;      /* flags of ops that are kept */
     uint32_t most_small; /* reductions to less than this part of their largest input are kept, as
                             their result is small; 0: none are */
-    bool slim;           /* flags in `never` do not keep a product that memory bounds */
+    bool brief;          /* flags in `never` do not keep a product that is brief for its result */
+    bool slim;           /* ... that memory bounds */
     bool balanced;       /* chains that fuse end where their arithmetic outweighs their traffic */
 } preset_rules;
 
 static const preset_rules rules_of[CB_PRESET_COUNT] = {
     [CB_PRESET_RECOMPUTE_ALL] = {.any = true},
     [CB_PRESET_CONSERVATIVE] = {.any = true, .only = CB_POP_FUSIBLE, .most_small = SMALL_PART},
-    [CB_PRESET_AGGRESSIVE] = {.any = true, .never = CB_POP_COMPUTE},
+    [CB_PRESET_AGGRESSIVE] = {.any = true, .never = CB_POP_COMPUTE, .brief = true},
     [CB_PRESET_SHAPE_AWARE] = {.any = true,
                                .never = CB_POP_COMPUTE,
                                .slim = true,
                                .balanced = true},
 };
 
+static uint64_t bytes_made(const cb_problem *p, uint32_t op) {
+    uint64_t made = 0;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+        made += p->storage_bytes[p->value_storage[v]];
+    return made;
+}
+
 static bool shrinks(const cb_problem *p, uint32_t op, uint32_t part) {
-    uint64_t largest = 0, made = 0;
+    uint64_t largest = 0;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint64_t bytes = p->storage_bytes[p->value_storage[p->in_value[j]]];
         if (bytes > largest) largest = bytes;
     }
-    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
-        made += p->storage_bytes[p->value_storage[v]];
-    return made < largest / part;
+    return bytes_made(p, op) < largest / part;
 }
 
 static double arithmetic_s(const cb_facts *f, uint32_t op) {
     return cb_arithmetic_s(f->device, f->p->op_flags[op], f->p->op_class[op], f->p->op_flops[op]);
 }
 
-/* A skinny product takes the time of its traffic. One of unknown arithmetic counts as none. */
+/* Neither brief nor skinny is a product of unknown arithmetic. */
+static bool is_brief(double flops, uint64_t made) {
+    return flops > 0 && flops <= (double)made * BRIEF_OPS;
+}
+
+/* A skinny product takes the time of its traffic. */
 static bool is_slim(const cb_facts *f, uint32_t op) {
     double traffic = (double)f->p->op_bytes[op] / f->device->bytes_per_s;
     return f->p->op_flops[op] > 0 && arithmetic_s(f, op) < traffic;
@@ -270,7 +286,8 @@ static bool member_is_slim(const cb_facts *f, const cb_member *m) {
 
 static bool allows_member(const cb_facts *f, const preset_rules *rules, const cb_member *m) {
     if (rules->only && !(m->flags & rules->only)) return false;
-    return !(m->flags & rules->never) || (rules->slim && member_is_slim(f, m));
+    return !(m->flags & rules->never) || (rules->brief && is_brief(m->flops, m->size)) ||
+           (rules->slim && member_is_slim(f, m));
 }
 
 /* All members that an output needs. Of reductions it is the last that counts: those before it have
@@ -295,7 +312,9 @@ bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
     if (f->once[op]) return false;
     if (preset == CB_PRESET_TORCH_COMPAT) return cb_aten_class(f->p, op) & CB_ATEN_RECOMPUTE;
     if (!rules->any || (rules->only && !(flags & rules->only))) return false;
-    if ((flags & rules->never) && !(rules->slim && is_slim(f, op))) return false;
+    bool excused = (rules->brief && is_brief(f->p->op_flops[op], bytes_made(f->p, op))) ||
+                   (rules->slim && is_slim(f, op));
+    if ((flags & rules->never) && !excused) return false;
     bool reduction = rules->most_small > 0 && (flags & CB_POP_REDUCTION);
     return !(reduction && shrinks(f->p, op, rules->most_small));
 }

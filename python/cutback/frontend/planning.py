@@ -118,9 +118,10 @@ def min_cut(
     """The plan that a minimum cut gives without a budget: least memory traffic, given what may be
     recomputed.
 
-    ``preset``: ``"conservative"`` (recompute what fuses), ``"aggressive"`` (anything but
-    compute-intensive and random operations), ``"shape-aware"`` (the same by amounts of work),
-    ``"recompute_all"`` or ``"autograd"``.
+    ``preset``: ``"conservative"`` (recompute what fuses), ``"aggressive"`` (anything but random
+    operations and products of more than 64 operations for a byte of their result: of a transformer
+    all but attention's scores), ``"shape-aware"`` (by what its arithmetic takes beside its memory
+    traffic), ``"recompute_all"`` or ``"autograd"``.
     """
     return plan(f, *args, preset=preset, policy=policy, argnums=argnums)
 
@@ -138,7 +139,7 @@ def frontier(
     Args:
         what, args, policy, argnums, device: as for :func:`cutback.plan`.
         preset: what may run again: ``"recompute_all"`` (whatever may run twice), ``"aggressive"``
-            (nothing compute-intensive), ``"conservative"`` (what fuses) or ``"torch-compat"``.
+            (no long product), ``"conservative"`` (what fuses) or ``"torch-compat"``.
 
     Raises:
         ValueError, TypeError: a mistake in the problem or the function.

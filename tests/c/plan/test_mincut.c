@@ -241,13 +241,16 @@ TEST(cuts_save_least) {
     CHECK(try_all_subsets(CB_PRESET_SHAPE_AWARE, false) > 50);
 }
 
-/* On the cpu row an operation takes 10 ps and a byte 50: five operations a byte. */
+/* On the cpu row an operation takes 10 ps and a byte 50: by shape, five operations for a byte moved.
+ * Its result has 100 bytes: aggressively, 64 operations for each. */
 TEST(shapes_decide) {
     static const struct {
         uint64_t bytes;
         double flops;
-        bool again;
-    } product[] = {{1000, 4999, true}, {1000, 5000, false}, {1000, 1e9, false}, {1000, 0, false}};
+        bool by_shape, aggressively;
+    } product[] = {{1000, 4999, true, true},   {1000, 5000, false, true}, {1000, 6400, false, true},
+                   {1000, 6401, false, false}, {1e4, 6401, true, false},  {1000, 1e9, false, false},
+                   {1000, 0, false, false}};
     for (size_t i = 0; i < sizeof product / sizeof *product; i++) {
         maker m = block();
         fixture x;
@@ -255,9 +258,9 @@ TEST(shapes_decide) {
         x.p->op_bytes[MATMUL] = product[i].bytes;
         x.p->op_flops[MATMUL] = product[i].flops;
         CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_SHAPE_AWARE, &err));
-        CHECK(x.cut.recompute[MATMUL] == product[i].again);
+        CHECK(x.cut.recompute[MATMUL] == product[i].by_shape);
         CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AGGRESSIVE, &err));
-        CHECK(!x.cut.recompute[MATMUL]);
+        CHECK(x.cut.recompute[MATMUL] == product[i].aggressively);
         tear_down(&x);
     }
 }
