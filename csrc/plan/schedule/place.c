@@ -1,7 +1,8 @@
 /* Offsets in the arena: dynamic storage allocation, which is NP-hard. One greedy pass an order:
  * take the lives in that order and give each the smallest gap that holds it among the lives it
  * overlaps in time (those placed so far, kept sorted by offset). Four orders, the smallest arena
- * wins.
+ * wins, and then its order is changed a little, again and again: a life that ends at the top comes
+ * before one that is in its way (hill climbing, as in compilers for small processors).
  *
  *   offset |  [--- saved ---------------]          long and large lives first: short ones fill
  *          |  [tmp] [tmp]   [tmp] [tmp]            the gaps that are left
@@ -16,6 +17,8 @@
 
 #define PATIENT_LIVES 6000
 #define SWEPT_LIVES 40000
+#define CLIMB_LOOKS 10000000u /* looks at a life that climbing may take: some ten milliseconds, */
+#define CLIMB_TRIES 6u       /* and orders, for each life */
 #define POLL_EVERY (1u << 24) /* looks at a life or a gap: some ten milliseconds */
 
 typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
@@ -98,18 +101,106 @@ static void insert(placement *z, const item *it, uint64_t begin, placed *at, uin
     z->offset[it->id] = begin;
 }
 
+static void sort_items(placement *z, order by) {
+    for (uint32_t i = 0; i < z->n; i++) z->items[i].key = key_of(&z->items[i], by);
+    cb_sort(z->items, z->n, sizeof *z->items, compare_items);
+}
+
 /* Places all items in one order; `at` [n] is scratch. */
 static cb_status place_in_order(placement *z, order by, placed *at, cb_error *err) {
-    item *items = z->items;
-    uint32_t n = z->n;
     z->top = 0;
-    for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], by);
-    cb_sort(items, n, sizeof *items, compare_items);
-    for (uint32_t i = 0; i < n; i++) {
+    sort_items(z, by);
+    for (uint32_t i = 0; i < z->n; i++) {
         CB_TRY(wait_for(z, i, err));
-        uint64_t begin = find_gap(&items[i], at, i, &z->top);
-        insert(z, &items[i], begin, at, i);
+        uint64_t begin = find_gap(&z->items[i], at, i, &z->top);
+        insert(z, &z->items[i], begin, at, i);
     }
+    return CB_OK;
+}
+
+/* ---- climbing -------------------------------------------------------------------------------- */
+
+typedef struct climb {
+    placement *z;
+    placed *at;             /* [n] scratch */
+    const uint64_t *offset; /* [n_instance] of the best order so far, */
+    uint64_t top;           /* and what it needs */
+    uint64_t chance;
+    uint64_t looks; /* taken so far */
+} climb;
+
+static uint32_t draw(climb *c, uint32_t n) {
+    c->chance = c->chance * 6364136223846793005u + 1442695040888963407u; /* Knuth, MMIX */
+    return (uint32_t)((c->chance >> 33) % n);
+}
+
+/* An item that ends at the top, and one before another that is in its way; CB_NONE: none is. Each
+ * with the same chance. */
+static uint32_t draw_top(climb *c) {
+    uint32_t found = CB_NONE, n = 0;
+    for (uint32_t i = 0; i < c->z->n; i++) {
+        const item *it = &c->z->items[i];
+        if (c->offset[it->id] + it->bytes == c->top && draw(c, ++n) == 0) found = i;
+    }
+    return found;
+}
+
+static uint32_t draw_before(climb *c, uint32_t i) {
+    const item *it = &c->z->items[i];
+    uint32_t found = CB_NONE, n = 0;
+    for (uint32_t j = 0; j < i; j++) {
+        const item *other = &c->z->items[j];
+        if (other->made > it->last || it->made > other->last) continue;
+        if (draw(c, ++n) == 0) found = j;
+    }
+    return found;
+}
+
+/* Moves item `from` to place `to`, and those between by one. */
+static void move_item(item *items, uint32_t from, uint32_t to) {
+    const item it = items[from];
+    if (to < from) memmove(items + to + 1, items + to, (from - to) * sizeof *items);
+    else memmove(items + from, items + from + 1, (to - from) * sizeof *items);
+    items[to] = it;
+}
+
+/* Places items anew from the first that has changed on; gives up where more is needed. */
+static cb_status place_from(climb *c, uint32_t first, cb_error *err) {
+    placement *z = c->z;
+    z->top = 0;
+    for (uint32_t i = 0; i < first; i++) {
+        const uint64_t begin = c->offset[z->items[i].id];
+        insert(z, &z->items[i], begin, c->at, i);
+        if (begin + z->items[i].bytes > z->top) z->top = begin + z->items[i].bytes;
+    }
+    for (uint32_t i = first; i < z->n && z->top <= c->top; i++) {
+        c->looks += i;
+        CB_TRY(wait_for(z, i, err));
+        const uint64_t begin = find_gap(&z->items[i], c->at, i, &z->top);
+        insert(z, &z->items[i], begin, c->at, i);
+    }
+    return CB_OK;
+}
+
+/* `best` [n_instance] has the offsets of z->items in their order, which need `*top`. */
+static cb_status climb_from(placement *z, uint64_t floor, placed *at, uint64_t *best,
+                            uint32_t n_instance, uint64_t *top, cb_error *err) {
+    climb c = {.z = z, .at = at, .offset = best, .top = *top};
+    const uint64_t most = (uint64_t)CLIMB_TRIES * z->n;
+    for (uint64_t k = 0; k < most && c.top > floor && c.looks < CLIMB_LOOKS; k++) {
+        const uint32_t i = draw_top(&c), j = draw_before(&c, i);
+        c.looks += z->n;
+        if (j == CB_NONE) break;
+        move_item(z->items, i, j);
+        CB_TRY(place_from(&c, j, err));
+        if (z->top > c.top) {
+            move_item(z->items, j, i);
+            continue;
+        }
+        c.top = z->top;
+        memcpy(best, z->offset, n_instance * sizeof *best);
+    }
+    *top = c.top;
     return CB_OK;
 }
 
@@ -303,13 +394,19 @@ cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_p
         CB_TRY(place_in_sweep(&z, ending, gaps, err));
         smallest = z.top;
     }
+    order winner = BY_SIZE;
     int last = n > SWEPT_LIVES ? 0 : n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
     for (int by = BY_SIZE; by <= last && smallest > floor; by++) {
         z.offset = offset;
         CB_TRY(place_in_order(&z, (order)by, at, err));
         if (z.top >= smallest) continue;
         smallest = z.top;
+        winner = (order)by;
         memcpy(best, offset, lives->n_instance * sizeof *best);
+    }
+    if (smallest > floor && n <= PATIENT_LIVES) {
+        sort_items(&z, winner);
+        CB_TRY(climb_from(&z, floor, at, best, lives->n_instance, &smallest, err));
     }
     for (uint32_t i = 0; i < lives->n_instance; i++) lives->instance[i].offset = best[i];
     *arena_bytes = smallest;

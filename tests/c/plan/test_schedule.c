@@ -315,6 +315,98 @@ TEST(stacks_fit_exactly) {
     cb_arena_free(&arena);
 }
 
+#define FEW 6
+
+/* The least arena of all orders in which each life takes the lowest place that is free: of all
+ * arenas, as an optimal one is had by sinking its lives in the order of their offsets. */
+static uint64_t least_arena(cb_instance *life, uint32_t n) {
+    uint64_t best = 0;
+    if (n == FEW) {
+        for (uint32_t i = 0; i < FEW; i++)
+            if (life[i].offset + life[i].bytes > best) best = life[i].offset + life[i].bytes;
+        return best;
+    }
+    best = UINT64_MAX;
+    for (uint32_t i = n; i < FEW; i++) {
+        const cb_instance kept = life[i];
+        life[i] = life[n];
+        life[n] = kept;
+        uint64_t at = 0;
+        for (uint32_t j = 0; j < n; j++) {
+            life[n].offset = at;
+            if (!overlap(&life[n], &life[j])) continue;
+            at = life[j].offset + life[j].bytes;
+            j = UINT32_MAX; /* from the first again */
+        }
+        life[n].offset = at;
+        const uint64_t bytes = least_arena(life, n + 1);
+        if (bytes < best) best = bytes;
+        life[n] = life[i];
+        life[i] = kept;
+    }
+    return best;
+}
+
+TEST(few_lives_take_the_least_arena) {
+    uint32_t least = 0, rounds = 400;
+    for (uint64_t round = 0; round < rounds; round++) {
+        uint64_t state = round, bytes;
+        cb_instance life[FEW], copy[FEW];
+        cb_problem p = {.align = 1};
+        cb_lives lives = {.n_instance = FEW, .instance = life};
+        for (uint32_t i = 0; i < FEW; i++) {
+            uint32_t made = maker_draw(&state, 8);
+            life[i] = (cb_instance){.storage = i,
+                                    .made = made,
+                                    .last = made + maker_draw(&state, 5),
+                                    .bytes = 1 + maker_draw(&state, 9)};
+        }
+        memcpy(copy, life, sizeof copy);
+        cb_arena arena;
+        cb_arena_init(&arena, &alloc);
+        CHECK_OK(cb_place(&p, &lives, &arena, (cb_poll){0}, &bytes, &err));
+        const uint64_t want = least_arena(copy, 0);
+        CHECK(bytes >= want);
+        least += bytes == want;
+        cb_arena_free(&arena);
+    }
+    CHECK(1000 * least >= 995 * rounds);
+}
+
+/* A block of 100 moments by 4,096 bytes, cut in two again and again: its pieces fit into it. */
+TEST(what_was_one_block_fits_in_little_more) {
+    uint64_t sum = 0, rounds = 60;
+    for (uint64_t round = 0; round < rounds; round++) {
+        uint64_t state = round, bytes;
+        cb_instance life[50] = {{.last = 99, .bytes = 4096}};
+        uint32_t n = 1;
+        while (n < 50) {
+            cb_instance *a = &life[maker_draw(&state, n)], *b = &life[n];
+            const uint32_t moments = a->last - a->made + 1;
+            *b = *a;
+            if (maker_draw(&state, 2) && moments > 1) {
+                a->last = a->made + maker_draw(&state, moments - 1);
+                b->made = a->last + 1;
+            } else if (a->bytes > 64) {
+                a->bytes = 64 * (1 + maker_draw(&state, (uint32_t)(a->bytes / 64 - 1)));
+                b->bytes -= a->bytes;
+            } else {
+                continue;
+            }
+            n++;
+        }
+        cb_problem p = {.align = 64};
+        cb_lives lives = {.n_instance = n, .instance = life};
+        cb_arena arena;
+        cb_arena_init(&arena, &alloc);
+        CHECK_OK(cb_place(&p, &lives, &arena, (cb_poll){0}, &bytes, &err));
+        CHECK(bytes >= 4096);
+        sum += bytes;
+        cb_arena_free(&arena);
+    }
+    CHECK(100 * sum <= 103 * 4096 * rounds);
+}
+
 static cb_status walk_and_place(cb_alloc *a, void *user) {
     const cb_problem *p = user;
     uint64_t bytes;
@@ -375,6 +467,8 @@ int main(void) {
     RUN(offsets_never_overlap);
     RUN(what_is_placed_again_stays_near);
     RUN(stacks_fit_exactly);
+    RUN(few_lives_take_the_least_arena);
+    RUN(what_was_one_block_fits_in_little_more);
     RUN(out_of_memory);
     RUN(time_is_the_roofline);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
