@@ -241,8 +241,8 @@ TEST(cuts_save_least) {
     CHECK(try_all_subsets(CB_PRESET_SHAPE_AWARE, false) > 50);
 }
 
-/* On the cpu row an operation takes 10 ps and a byte 50: by shape, five operations for a byte moved.
- * Its result has 100 bytes: aggressively, 64 operations for each. */
+/* On the cpu row an operation takes 10 ps and a byte 50: by shape, five operations for a byte that
+ * is moved. Its result has 100 bytes: aggressively, 64 operations for each. */
 TEST(shapes_decide) {
     static const struct {
         uint64_t bytes;
