@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,20 @@ def interleave(
 def summary(ms: list[float]) -> dict[str, float]:
     """Median with minimum and maximum."""
     return {"median": statistics.median(ms), "min": min(ms), "max": max(ms)}
+
+
+def median_interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float] | None:
+    """Where the median of what the values are drawn from lies in at least this share of all cases.
+
+    The k-th smallest and k-th largest value, whatever the distribution: each value is above the
+    median or below it like a coin, so the interval misses where fewer than k are on one side.
+    None: there are too few values.
+    """
+    n, row = len(values), sorted(values)
+    k, missed = 0, 0.0  # how often fewer than k + 1 are below the median
+    while k < n // 2 and 2 * (missed := missed + math.comb(n, k) / 2**n) <= 1 - share:
+        k += 1
+    return (row[k - 1], row[n - k]) if k else None
 
 
 def written(name: str) -> list[dict[str, Any]]:

@@ -21,11 +21,13 @@ def scripts() -> dict[str, Path]:
 
 
 def cell(value: Any) -> str:
-    """A number as people read it."""
+    """A number as people read it, or the two of an interval."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+    if isinstance(value, (list, tuple)):
+        return " .. ".join(cell(end) for end in value)
     return "" if value is None else str(value)
 
 

@@ -10,7 +10,10 @@ which threads of the one before go to sleep. Gradients are new tensors at each s
 `cutback.torch.optim`, the others are `torch.optim` with its options, which has no fused Adafactor,
 and no SOAP to compare with.
 Times are milliseconds of a step, the median over rounds of the best of three; ratios are medians
-of those of a round, in which the machine is the same for both; `first` is the first step, `new lr`
+of those of a round, in which the machine is the same for both. `95 % arrays` and `95 % drop-in` are
+where the medians of `fused / arrays` and `fused / drop-in` lie (ranks of the ratios, whatever their
+distribution): a row is slower than fused where that is wholly below 1, and such rows are named in
+the end; of forty intervals one is wrong on this side by chance. `first` is the first step, `new lr`
 the one after a changed learning rate. `8-bit state` is its bytes by those of f32. `GB/s` counts
 parameters, gradients and states once for each time they are read or written; `plain GB/s` is what
 `p.add_(g, alpha=a)` and one `mul_` for each state reach in the same rounds, with as many streams;
@@ -32,7 +35,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
-from common import save, written
+from common import median_interval, save, written
 
 import cutback
 import cutback.torch.optim
@@ -79,6 +82,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 1e-4, "momentum": 0.9},
     "Adafactor": {"lr": 1e-4},
 }
+OURS = ("arrays", "drop-in")
 STREAMS = {"AdamW": 7, "Adam": 7, "SGD": 5}  # of the parameters' size
 
 
@@ -144,9 +148,14 @@ def turns(steps: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[
     return times
 
 
+def ratios(times: dict[str, list[float]], above: str, below: str) -> list[float]:
+    """Round by round."""
+    return [x / y for x, y in zip(times[above], times[below], strict=True)]
+
+
 def ratio(times: dict[str, list[float]], above: str, below: str) -> float:
     """In a round, the median."""
-    return statistics.median(x / y for x, y in zip(times[above], times[below], strict=True))
+    return statistics.median(ratios(times, above, below))
 
 
 def state_bytes(optimizer: cutback.optim.base.Optimizer) -> int:
@@ -170,12 +179,14 @@ def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
     row |= {key: statistics.median(times[key]) for key in made}
     for theirs in ("fused", "foreach"):
         if theirs in made:
-            row |= {f"{theirs} / {key}": ratio(times, theirs, key) for key in ("arrays", "drop-in")}
+            row |= {f"{theirs} / {key}": ratio(times, theirs, key) for key in OURS}
+    if "fused" in made:
+        row |= {f"95 % {key}": median_interval(ratios(times, "fused", key)) for key in OURS}
     if "8-bit" in made:
         row["8-bit / arrays"] = ratio(times, "8-bit", "arrays")
         row["8-bit state"] = state_bytes(made["8-bit"][0]) / state_bytes(made["arrays"][0])
     row |= {f"first {key}": first[key] for key in ("arrays", "drop-in", "fused") if key in made}
-    for key in ("arrays", "drop-in"):
+    for key in OURS:
         optimizer, step = made[key]
         if key == "arrays":
             optimizer.lr *= 0.5
@@ -189,6 +200,21 @@ def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
         row["plain GB/s"] = 4e-6 * STREAMS[name] * count / statistics.median(times["plain"])
         row["of plain"] = ratio(times, "plain", "arrays")
     return row
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " .. ".join(map(shown, value))
+    return f"{value:.3g}" if isinstance(value, float) else f"{value}"
+
+
+def slower(rows: list[dict[str, Any]]) -> list[str]:
+    """Rows that take longer than fused, and not by chance."""
+    return [
+        f"{row['optimizer']}, {row['tensors']}, fused / {key}: {shown(interval)}"
+        for row in rows for key in OURS
+        if (interval := row.get(f"95 % {key}")) and interval[1] < 1
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -207,9 +233,9 @@ def main() -> None:
             continue
         for name in arguments.optimizers:
             row = measure(sizes, name, arguments.rounds)
-            print(", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}"
-                            for k, v in row.items()), flush=True)  # fmt: skip
+            print(", ".join(f"{k} {shown(v)}" for k, v in row.items()), flush=True)
             rows.append(row)
+    print("slower:", *(slower(rows) or ["none"]), sep="\n  ")
     if arguments.replace:
         known = {(row["optimizer"], row["tensors"]): row for row in written("optim")}
         rows = list((known | {(row["optimizer"], row["tensors"]): row for row in rows}).values())
