@@ -3,9 +3,14 @@
  * size of the weights; then the size of the update; then the update itself, which is computed anew,
  * as keeping it would take an array as large as the parameter.
  *
- * The first pass goes by bands of whole lines of a matrix, or of many small matrices, each with
- * sums of its columns of its own; the others by pieces of elements. Both are cut by shape alone,
- * and what they sum is added in their order. */
+ * The first pass goes by bands of whole lines of a matrix, or of many matrices, each with sums of
+ * its columns of its own; the others by pieces of elements. Both are cut by shape alone, and what
+ * they sum is added in their order.
+ *
+ * Matrices of a few elements (those of a convolution, one for each pair of channels) come in
+ * millions. What is summed of one is known as soon as it was read, so the first pass measures its
+ * update as well, and nothing is kept for it in scratch; bands and pieces are the same. Many short
+ * lines of a matrix go through a kernel at once, so pieces and runs end where a few of them do. */
 #include "factored.h"
 
 #include <math.h>
@@ -30,9 +35,11 @@ static const cb_factored_fns *const tables[CB_ISA_COUNT] = {
 static const cb_factored_fns *const tables[CB_ISA_COUNT] = {&cb_factored_fns_baseline};
 #endif
 
-typedef struct shape { /* of a row, and how it is cut; lines is 0 where it has no matrices */
-    int64_t lines, height, width;
-    int64_t matrices, bands; /* of a band: matrices where they are small, else 1; of a matrix */
+typedef struct shape {            /* of a row, and how it is cut */
+    int64_t small;                /* elements of a matrix where these are few, else 0 */
+    int64_t lines, height, width; /* lines is 0 where it has no matrices, or small ones */
+    int64_t matrices, bands;      /* of a band: matrices where several fit, else 1; of a matrix */
+    int64_t piece, run; /* elements of a piece, and at most of what goes through a kernel */
     int64_t n_bands, n_pieces;
 } shape;
 
@@ -57,10 +64,17 @@ static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static shape shape_of(const cb_optim_row *row) {
-    shape s = {.height = row->height, .width = row->width, .n_pieces = div_up(row->n, PIECE)};
-    s.n_bands = s.n_pieces;
-    if (row->n == 0 || row->height == 0) return s;
-    const int64_t each = row->height * row->width, all = row->n / each;
+    const int64_t each = row->n ? row->height * row->width : 0;
+    shape s = {.height = row->height, .width = row->width, .piece = PIECE, .run = CB_EXTRAS_BLOCK};
+    s.small = each <= CB_FACTORED_SMALL ? each : 0;
+    if (each && cb_factored_is_narrow(row)) {
+        const int64_t few = (s.small ? each : row->width) * CB_FACTORED_WIDE;
+        s.piece -= s.piece % few;
+        s.run -= s.run % few;
+    }
+    s.n_bands = s.n_pieces = div_up(row->n, s.piece);
+    if (each == 0 || s.small) return s;
+    const int64_t all = row->n / each;
     s.lines = row->n / row->width;
     s.matrices = each < BAND ? BAND / each : 1;
     const int64_t lines = div_up(BAND, row->width);
@@ -99,13 +113,15 @@ static double fold(double *sum) {
 typedef void (*run_fn)(const region *r, uint32_t at_row, const cb_optim_row *row, int64_t at,
                        int64_t n, double *sum);
 
-/* Elements of a row as f32 or f64, in runs of at most CB_EXTRAS_BLOCK. */
-static void in_runs(const region *r, uint32_t i, int64_t at, int64_t n, run_fn run, double *sum) {
+/* Elements of a row's piece as f32 or f64, in runs. */
+static void in_runs(const region *r, uint32_t i, int64_t piece, run_fn run, double *sum) {
     const cb_optim_row *row = &r->table->rows[i];
+    const shape s = shape_of(row);
     const bool halves = cb_optim_is_half(row->dtype);
+    const int64_t from = piece * s.piece, end = least(from + s.piece, row->n);
     cb_halves_room room;
-    for (int64_t end = at + n; at < end; at += CB_EXTRAS_BLOCK) {
-        const int64_t some = least(end - at, CB_EXTRAS_BLOCK);
+    for (int64_t at = from; at < end; at += s.run) {
+        const int64_t some = least(end - at, s.run);
         const cb_optim_row whole = halves ? cb_halves_open(r->halves, row, at, some, &room) : *row;
         run(r, i, &whole, at, some, sum);
     }
@@ -129,22 +145,28 @@ static void move_run(const region *r, uint32_t i, const cb_optim_row *row, int64
     r->f->move(&r->of[i], row, at, n, weights);
 }
 
+static void small_run(const region *r, uint32_t i, const cb_optim_row *row, int64_t at, int64_t n,
+                      double *sums) {
+    const int64_t each = shape_of(row).small;
+    r->f->begin_small(&r->of[i], row, at / each, n / each, sums, sums + LANES);
+}
+
 /* Lines of a matrix, to its sums of columns. */
 static void add_lines(const region *r, uint32_t i, int64_t from, int64_t to, double *column,
                       double *weights) {
     const cb_optim_row *row = &r->table->rows[i];
+    const shape s = shape_of(row);
     const bool halves = cb_optim_is_half(row->dtype);
-    const int64_t width = row->width, most = halves ? CB_EXTRAS_BLOCK : width;
+    double *line = r->line + r->at[i].line;
     cb_halves_room room;
-    memset(column, 0, (size_t)width * sizeof *column);
-    for (int64_t k = from; k < to; k++) {
-        double sum = 0;
-        for (int64_t done = 0; done < width; done += most) {
-            const int64_t at = k * width + done, n = least(width - done, most);
-            const cb_optim_row whole = halves ? cb_halves_open(r->halves, row, at, n, &room) : *row;
-            sum += r->f->squares(&r->of[i], &whole, at, n, column + done, weights);
-        }
-        r->line[r->at[i].line + k] = sum;
+    memset(line + from, 0, (size_t)(to - from) * sizeof *line);
+    memset(column, 0, (size_t)s.width * sizeof *column);
+    for (int64_t at = from * s.width, n; at < to * s.width; at += n) {
+        const int64_t k = at / s.width, j = at % s.width;
+        const int64_t left = cb_factored_is_narrow(row) ? (to - k) * s.width : s.width - j;
+        n = halves || left > s.width ? least(left, s.run) : left;
+        const cb_optim_row whole = halves ? cb_halves_open(r->halves, row, at, n, &room) : *row;
+        r->f->squares(&r->of[i], &whole, at, n, line + k, column + j, weights);
     }
 }
 
@@ -154,10 +176,13 @@ static void band_task(void *user, int64_t task, int thread) {
     const cb_optim_row *row = &r->table->rows[i];
     const shape s = shape_of(row);
     const int64_t band = task - r->at[i].band;
-    double weights[LANES] = {0}, *column = r->column + r->at[i].column;
+    double weights[2 * LANES] = {0}, *column = r->column + r->at[i].column;
     (void)thread;
-    if (s.lines == 0) {
-        in_runs(r, i, band * PIECE, least(PIECE, row->n - band * PIECE), move_run, weights);
+    if (s.small) {
+        in_runs(r, i, band, small_run, weights);
+        r->size[r->at[i].piece + band] = fold(weights + LANES);
+    } else if (s.lines == 0) {
+        in_runs(r, i, band, move_run, weights);
     } else if (s.bands > 1) {
         const int64_t each = div_up(s.height, s.bands), from = band % s.bands * each;
         const int64_t first = band / s.bands * s.height;
@@ -175,10 +200,8 @@ static double read_as(cb_dtype dtype, const void *data, int64_t i) {
     return dtype == CB_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
 }
 
-/* What was there before moves by a share towards the mean of squares. */
 static double move_mean(cb_dtype dtype, void *data, int64_t i, double mean, double share) {
-    const double old = read_as(dtype, data, i);
-    const double new = share < 0.5 ? old + share *(mean - old) : mean - (1 - share) * (mean - old);
+    const double new = cb_moved_mean(read_as(dtype, data, i), mean, share);
     if (dtype == CB_F32) ((float *)data)[i] = (float)new;
     else ((double *)data)[i] = new;
     return read_as(dtype, data, i);
@@ -221,20 +244,21 @@ static void finish_task(void *user, int64_t task, int thread) {
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-typedef struct stretch { /* elements of one line, or of a row without matrices */
+typedef struct stretch { /* elements of one line, of narrow lines, or without matrices */
     int64_t n;
-    double line;
+    const double *line;
     const char *column;
 } stretch;
 
 static stretch stretch_at(const region *r, uint32_t i, int64_t at, int64_t n) {
+    static const double one = 1;
     const cb_optim_row *row = &r->table->rows[i];
     const size_t size = cb_dtype_size(cb_optim_dtype(row));
-    if (row->height == 0) return (stretch){n, 1, (char *)row->state[WHOLE] + (size_t)at * size};
-    const int64_t k = at / row->width, j = at % row->width;
-    const size_t column = (size_t)(k / row->height * row->width + j);
-    return (stretch){least(row->width - j, n), r->line[r->at[i].line + k],
-                     (char *)row->state[COLUMNS] + column * size};
+    if (row->height == 0) return (stretch){n, &one, (char *)row->state[WHOLE] + (size_t)at * size};
+    const int64_t k = at / row->width, j = at % row->width, matrix = k / row->height;
+    const int64_t lines = cb_factored_is_narrow(row) ? (matrix + 1) * row->height - k : 1;
+    return (stretch){least(lines * row->width - j, n), r->line + r->at[i].line + k,
+                     (char *)row->state[COLUMNS] + (size_t)(matrix * row->width + j) * size};
 }
 
 static void measure_run(const region *r, uint32_t i, const cb_optim_row *row, int64_t at, int64_t n,
@@ -249,10 +273,10 @@ static void measure_run(const region *r, uint32_t i, const cb_optim_row *row, in
 static void measure_task(void *user, int64_t task, int thread) {
     const region *r = user;
     const uint32_t i = row_at(r, task, false);
-    const int64_t at = (task - r->at[i].piece) * PIECE;
     double sum[LANES] = {0};
     (void)thread;
-    in_runs(r, i, at, least(PIECE, r->table->rows[i].n - at), measure_run, sum);
+    if (shape_of(&r->table->rows[i]).small) return; /* its band has */
+    in_runs(r, i, task - r->at[i].piece, measure_run, sum);
     r->size[task] = fold(sum);
 }
 
@@ -260,8 +284,10 @@ static void measure_task(void *user, int64_t task, int thread) {
 static void apply_run(const region *r, uint32_t i, const cb_optim_row *row, int64_t at, int64_t n,
                       double *none) {
     const cb_optim_row *given = &r->table->rows[i];
+    const int64_t small = shape_of(given).small;
     (void)none;
-    for (int64_t done = 0; done < n;) {
+    if (small) r->f->apply_small(&r->of[i], row, at / small, n / small);
+    for (int64_t done = small ? n : 0; done < n;) {
         const stretch s = stretch_at(r, i, at + done, n - done);
         r->f->apply(&r->of[i], row, at + done, s.n, s.line, s.column);
         done += s.n;
@@ -273,9 +299,8 @@ static void apply_run(const region *r, uint32_t i, const cb_optim_row *row, int6
 static void apply_task(void *user, int64_t task, int thread) {
     const region *r = user;
     const uint32_t i = row_at(r, task, false);
-    const int64_t at = (task - r->at[i].piece) * PIECE;
     (void)thread;
-    in_runs(r, i, at, least(PIECE, r->table->rows[i].n - at), apply_run, NULL);
+    in_runs(r, i, task - r->at[i].piece, apply_run, NULL);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */

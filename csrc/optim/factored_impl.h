@@ -33,11 +33,19 @@ static void NAME(move)(const cb_factored *f, const cb_optim_row *row, int64_t at
     real *restrict v = (real *)row->state[2] + at;
     const real scale = (real)f->scale, share = (real)f->share, rest = (real)(1 - f->share);
     const bool is_small = f->share < 0.5;
-    for (int64_t i = 0; i < n; i++) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int k = 0; k < LANES; k++) {
+            const real g = scale * grad[i + k], way = g * g - v[i + k];
+            v[i + k] = is_small ? v[i + k] + share * way : g * g - rest * way;
+            weights[k] += (double)p[i + k] * (double)p[i + k];
+        }
+    }
+    for (int k = 0; i < n; i++, k++) {
         const real g = scale * grad[i], way = g * g - v[i];
         v[i] = is_small ? v[i] + share * way : g * g - rest * way;
+        weights[k] += (double)p[i] * (double)p[i];
     }
-    for (int64_t i = 0; i < n; i++) weights[i % LANES] += (double)p[i] * (double)p[i];
 }
 
 INLINE real NAME(update)(real g, real mean, real least) {

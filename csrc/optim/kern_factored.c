@@ -3,9 +3,10 @@
 #include "factored.h"
 
 #include <math.h>
+#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
-enum { LANES = CB_FACTORED_LANES };
+enum { LANES = CB_FACTORED_LANES, WIDE = CB_FACTORED_WIDE, SMALL = CB_FACTORED_SMALL };
 
 static double fold(double *sum) {
     for (int half = LANES / 2; half; half /= 2) {
@@ -17,9 +18,14 @@ static double fold(double *sum) {
 #define CB_IMPL "factored_impl.h"
 #include "both_reals.h"
 
-static double squares(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                      double *column, double *weights) {
-    return OF_TYPE(row->dtype, squares, f, row, at, n, column, weights);
+#define CB_IMPL "factored_small_impl.h"
+#include "both_reals.h"
+
+static void squares(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                    double *line, double *column, double *weights) {
+    if (cb_factored_is_narrow(row))
+        OF_TYPE(row->dtype, sum_lines, f, row, at, n, line, column, weights);
+    else *line += OF_TYPE(row->dtype, squares, f, row, at, n, column, weights);
 }
 
 static void move(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
@@ -28,17 +34,33 @@ static void move(const cb_factored *f, const cb_optim_row *row, int64_t at, int6
 }
 
 static void measure(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                    double line, const void *column, double *sum) {
-    OF_TYPE(row->dtype, measure, f, row, at, n, line, column, sum);
+                    const double *line, const void *column, double *sum) {
+    if (cb_factored_is_narrow(row))
+        OF_TYPE(row->dtype, measure_lines, f, row, at, n, line, column, sum);
+    else OF_TYPE(row->dtype, measure, f, row, at, n, *line, column, sum);
 }
 
-static void apply(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n, double line,
-                  const void *column) {
-    OF_TYPE(row->dtype, apply, f, row, at, n, line, column);
+static void apply(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                  const double *line, const void *column) {
+    if (cb_factored_is_narrow(row)) OF_TYPE(row->dtype, apply_lines, f, row, at, n, line, column);
+    else OF_TYPE(row->dtype, apply, f, row, at, n, *line, column);
+}
+
+static void begin_small(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                        double *weights, double *size) {
+    OF_TYPE(row->dtype, begin_small, f, row, at, n, weights, size);
+}
+
+static void apply_small(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n) {
+    OF_TYPE(row->dtype, apply_small, f, row, at, n);
 }
 
 #define PASTE(isa) cb_factored_fns_##isa
 #define TABLE_OF(isa) PASTE(isa)
 extern const cb_factored_fns TABLE_OF(CB_KERN_ISA);
-const cb_factored_fns TABLE_OF(CB_KERN_ISA) = {
-    .squares = squares, .move = move, .measure = measure, .apply = apply};
+const cb_factored_fns TABLE_OF(CB_KERN_ISA) = {.squares = squares,
+                                               .move = move,
+                                               .measure = measure,
+                                               .apply = apply,
+                                               .begin_small = begin_small,
+                                               .apply_small = apply_small};

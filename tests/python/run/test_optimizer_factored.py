@@ -9,7 +9,8 @@ import cutback
 from cutback import optim
 
 SHAPES = ((), (5,), (3000,), (0,), (1, 1), (7, 3), (3, 7), (130, 700), (1, 40000), (5, 3, 4),
-          (4, 0), (900, 2, 3), (2, 300, 200), (40000, 3))  # fmt: skip
+          (4, 0), (900, 2, 3), (2, 300, 200), (40000, 3), (18001, 1, 1), (1901, 3, 3),
+          (45, 2, 4, 8), (23, 3, 11), (5, 1, 7))  # fmt: skip
 OPTIONS = (
     {},
     {"lr": 0.1, "beta2_decay": -0.5, "eps": (1e-3, 0.5), "d": 1.5, "weight_decay": 0.1,
@@ -107,9 +108,10 @@ def test_a_state_goes_on_elsewhere_and_a_parameter_may_wait():
         again.load_state_dict(wrong)
 
 
-def test_extras_are_there():
+@pytest.mark.parametrize("shape", [(30, 700), (1901, 3, 3), (30, 20, 5, 5), (999, 1, 1)])
+def test_extras_are_there(shape):
     rng = np.random.default_rng(0)
-    p, g = (rng.standard_normal((30, 700)).astype("f4") for _ in range(2))
+    p, g = (rng.standard_normal(shape).astype("f4") for _ in range(2))
     twin, average, half = p.copy(), np.zeros_like(p), np.zeros(p.shape, "f2")
     optim.Adafactor().step([twin], [g * np.float32(0.5)])
     given = g.copy()
@@ -125,7 +127,7 @@ def test_extras_are_there():
 def test_halves_are_stepped_as_f32(half):
     """bf16 as bits. The f32 that a row of halves stands for takes the steps of one of f32."""
     rng = np.random.default_rng(0)
-    shapes = ((130, 700), (3000,), (900, 2, 3), (3, 5000))
+    shapes = ((130, 700), (3000,), (900, 2, 3), (3, 5000), (1901, 3, 3), (4099, 1, 1), (50, 5, 5))
     params = [(rng.standard_normal(s).astype("f4").view("u4") >> 16).astype("u2") for s in shapes]
     wholes = [(p.astype("u4") << 16).view("f4") for p in params]
     optimizer, other = (

@@ -38,6 +38,7 @@ def specials(dtype, name=""):
     matter of kinds of numbers."""
     least, huge = torch.finfo(dtype).smallest_normal, torch.finfo(dtype).max / 8
     huge = math.sqrt(huge) / 8 if name in ("RMSprop", "Adafactor") else huge
+    huge = huge**0.25 / 8 if name == "Adafactor's matrices" else huge  # it multiplies two means
     return [math.nan, math.inf, -math.inf, 0.0, -0.0, least / 8, -least / 1024, huge, -huge,
             math.sqrt(least), 1.0]  # fmt: skip
 
@@ -90,9 +91,12 @@ def test_gradients(name, options, dtype):
     grads = gradients(dtype, name)
     n = grads.shape[1]
     if name == "Adafactor":  # where one element decides over its tensor
-        params = [nn.Parameter(torch.ones(1, dtype=dtype)) for _ in range(n)]
-        others = [nn.Parameter(torch.ones(1, dtype=dtype)) for _ in range(n)]
-        compare(name, options, params, others, [list(row.split(1)) for row in grads])
+        for shape, what in (((1,), name), ((1, 1, 1), f"{name}'s matrices")):
+            grads = gradients(dtype, what)
+            params = [nn.Parameter(torch.ones(shape, dtype=dtype)) for _ in range(n)]
+            others = [nn.Parameter(torch.ones(shape, dtype=dtype)) for _ in range(n)]
+            rows = [[x.reshape(shape) for x in row.split(1)] for row in grads]
+            compare(name, options, params, others, rows)
         return
     params, others = ([nn.Parameter(torch.linspace(-1, 1, n, dtype=dtype))] for _ in range(2))
     compare(name, options, params, others, [[row] for row in grads])
