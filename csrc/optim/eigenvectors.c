@@ -1,105 +1,127 @@
 /* Householder's reduction to three diagonals, then the QL algorithm with implicit shifts, in
- * double. Eigenvectors are rows, so that each loop runs along memory. Their rotations, which
- * nothing waits for, are noted, and many sweeps of them done at once to COLUMNS of all vectors:
- * these stay in a near cache, where a sweep over whole vectors would read all of them from
- * memory. */
+ * double, cut over threads by size alone.
+ *
+ * What a reflection takes off the matrix is taken off when the next one is multiplied by it, so
+ * each reads the matrix once. Eigenvectors are rows, so that each loop runs along memory; those of
+ * the reduction are turned a few at a time by all reflections. Their rotations, which nothing waits
+ * for, are noted, and many sweeps of them done at once to CB_ROTATED columns of all vectors: these
+ * stay in a near cache, where a sweep over whole vectors would read all of them from memory. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
+#include "../base/cpu.h"
 #include "../base/dtype.h"
+#include "eigen_loops.h"
 #include "spectral.h"
 
 enum { MOST_TURNS = 60 }; /* for one eigenvalue; two or three are usual */
-enum { COLUMNS = 32, SWEEPS = 16 };
+enum { SWEEPS = 16, VECTORS = 8 };
+#define SHARE ((int64_t)1 << 15) /* elements of the matrix for one thread, at least */
 
-typedef struct rotation { /* of vectors i and i + 1 */
-    double c, s;
-    int64_t i;
-} rotation;
+extern const cb_eigen_fns cb_eigen_fns_baseline;
+#if defined(__x86_64__)
+extern const cb_eigen_fns cb_eigen_fns_avx2, cb_eigen_fns_avx512;
+static const cb_eigen_fns *const tables[CB_ISA_COUNT] = {&cb_eigen_fns_baseline, &cb_eigen_fns_avx2,
+                                                         &cb_eigen_fns_avx512};
+#else
+static const cb_eigen_fns *const tables[CB_ISA_COUNT] = {&cb_eigen_fns_baseline};
+#endif
 
 typedef struct work {
-    int64_t n;
-    double *a;       /* [n][n] the matrix, then Householder's vectors, each right of its diagonal */
-    double *z;       /* [n][n] rows: vectors */
-    double *d, *e;   /* [n] the diagonal, and the one beside it */
-    double *tau, *w; /* [n] */
-    rotation *noted; /* [SWEEPS n] */
+    const cb_eigen_fns *f;
+    cb_threads *pool;
+    int64_t n, stride;
+    int64_t k;              /* whose reflection it is */
+    double *a;              /* [n][stride] the matrix, then vectors right of its diagonal */
+    double *z;              /* [n][stride] rows: eigenvectors */
+    double *d, *e;          /* [n] the diagonal, and the one beside it */
+    double *tau, *w, *left; /* [n] w: what v w^T + w v^T, which is left from before, is made of */
+    cb_rotation *noted;     /* [SWEEPS n] */
     int64_t n_noted;
 } work;
 
+/* An odd number of cache lines: with a power of two, columns of all rows would share few places of
+ * a cache. */
+static int64_t stride_of(int64_t n) { return ((n + 7) / 8 | 1) * 8; }
+
 size_t cb_eigenvectors_scratch(int64_t n) {
-    const size_t of_rotations = SWEEPS * (sizeof(rotation) / sizeof(double));
-    return 2 * (size_t)(n * n) + (4 + of_rotations) * (size_t)n;
+    const size_t of_rotations = SWEEPS * (sizeof(cb_rotation) / sizeof(double));
+    return 2 * (size_t)(n * stride_of(n)) + (5 + of_rotations) * (size_t)n;
 }
 
-static double dot(const double *x, const double *y, int64_t n) {
-    double sum[4] = {0};
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        for (int k = 0; k < 4; k++) sum[k] += x[i + k] * y[i + k];
-    }
-    for (; i < n; i++) sum[0] += x[i] * y[i];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t rows_of_task(int64_t width) { return width < SHARE ? SHARE / width : 1; }
+
+/* Takes what is left from before off row i from column `at` on; its product with row k there. */
+static double take_off(const work *x, int64_t i, int64_t at) {
+    const double *old = x->k ? x->a + (x->k - 1) * x->stride : x->left; /* zeros at first */
+    return x->f->reduce(x->a + i * x->stride + at, old[i], x->left + at, x->left[i], old + at,
+                        x->a + x->k * x->stride + at, x->n - at);
 }
 
-static void add(double *restrict x, double by, const double *restrict y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) x[i] += by * y[i];
+static void reduce_task(void *user, int64_t task, int thread) {
+    const work *x = user;
+    const int64_t at = x->k + 1, rows = rows_of_task(x->n - at), from = at + task * rows;
+    (void)thread;
+    for (int64_t i = from; i < least(from + rows, x->n); i++)
+        x->w[i] = x->tau[x->k] * take_off(x, i, at);
 }
 
-/* Makes row k of what is left end right of its diagonal, from both sides. */
+/* Makes row k end right of its diagonal, from both sides. */
 static void reduce(work *x, int64_t k) {
-    const int64_t n = x->n, left = n - k - 1;
-    double *v = x->a + k * n + k + 1, *w = x->w;
-    const double norm = sqrt(dot(v, v, left)), alpha = v[0] > 0 ? -norm : norm;
-    x->d[k] = x->a[k * n + k];
+    const int64_t n = x->n, width = n - k - 1;
+    double *row = x->a + k * x->stride, *v = row + k + 1;
+    x->k = k;
+    take_off(x, k, k);
+    x->d[k] = row[k];
+    x->e[k] = x->tau[k] = 0;
+    if (width == 0) return;
+    const double norm = sqrt(x->f->dot(v, v, width)), alpha = v[0] > 0 ? -norm : norm;
     x->e[k] = alpha;
-    x->tau[k] = 0;
-    if (norm == 0) return;
     v[0] -= alpha;
-    const double tau = x->tau[k] = 2 / dot(v, v, left);
-    for (int64_t i = 0; i < left; i++) w[i] = tau * dot(x->a + (k + 1 + i) * n + k + 1, v, left);
-    add(w, -tau / 2 * dot(w, v, left), v, left);
-    for (int64_t i = 0; i < left; i++) {
-        double *row = x->a + (k + 1 + i) * n + k + 1;
-        add(row, -v[i], w, left);
-        add(row, -w[i], v, left);
+    if (norm != 0) x->tau[k] = 2 / x->f->dot(v, v, width);
+    cb_parallel(x->pool, div_up(width, rows_of_task(width)), reduce_task, x);
+    double *w = x->w;
+    x->f->add(w + k + 1, -x->tau[k] / 2 * x->f->dot(w + k + 1, v, width), v, width);
+    x->w = x->left;
+    x->left = w;
+}
+
+/* The reflections, last one first, of some rows of the identity. */
+static void turn_task(void *user, int64_t task, int thread) {
+    const work *x = user;
+    const int64_t n = x->n, from = task * VECTORS, to = least(from + VECTORS, n);
+    (void)thread;
+    for (int64_t i = from; i < to; i++) {
+        memset(x->z + i * x->stride, 0, (size_t)n * sizeof *x->z);
+        x->z[i * x->stride + i] = 1;
+    }
+    for (int64_t k = to - 2; k >= 0; k--) {
+        const double *v = x->a + k * x->stride + k + 1;
+        for (int64_t i = from > k ? from : k + 1; x->tau[k] != 0 && i < to; i++) {
+            double *row = x->z + i * x->stride + k + 1;
+            x->f->add(row, -x->tau[k] * x->f->dot(row, v, n - k - 1), v, n - k - 1);
+        }
     }
 }
 
 static void tridiagonal(work *x) {
-    const int64_t n = x->n;
-    for (int64_t k = 0; k < n - 1; k++) reduce(x, k);
-    x->d[n - 1] = x->a[n * n - 1];
-    x->e[n - 1] = 0;
-    memset(x->z, 0, (size_t)(n * n) * sizeof *x->z);
-    for (int64_t i = 0; i < n; i++) x->z[i * n + i] = 1;
-    for (int64_t k = n - 2; k >= 0; k--) {
-        const double *v = x->a + k * n + k + 1;
-        for (int64_t i = k + 1; x->tau[k] != 0 && i < n; i++) {
-            double *row = x->z + i * n + k + 1;
-            add(row, -x->tau[k] * dot(row, v, n - k - 1), v, n - k - 1);
-        }
-    }
+    memset(x->left, 0, (size_t)x->n * sizeof *x->left);
+    for (int64_t k = 0; k < x->n; k++) reduce(x, k);
+    cb_parallel(x->pool, div_up(x->n, VECTORS), turn_task, x);
 }
 
-static void rotate(double *restrict low, double *restrict high, double c, double s, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        const double h = high[i];
-        high[i] = s * low[i] + c * h;
-        low[i] = c * low[i] - s * h;
-    }
+static void rotate_task(void *user, int64_t task, int thread) {
+    const work *x = user;
+    const int64_t at = task * CB_ROTATED;
+    (void)thread;
+    x->f->rotate(x->noted, x->n_noted, x->z + at, x->stride, least(x->n - at, CB_ROTATED));
 }
 
 static void rotate_noted(work *x) {
-    for (int64_t at = 0; at < x->n; at += COLUMNS) {
-        const int64_t n = x->n - at < COLUMNS ? x->n - at : COLUMNS;
-        for (int64_t k = 0; k < x->n_noted; k++) {
-            const rotation *r = &x->noted[k];
-            double *low = x->z + r->i * x->n + at;
-            rotate(low, low + x->n, r->c, r->s, n);
-        }
-    }
+    cb_parallel(x->pool, div_up(x->n, CB_ROTATED), rotate_task, x);
     x->n_noted = 0;
 }
 
@@ -130,7 +152,7 @@ static void sweep(work *x, int64_t l, int64_t m) {
         p = s * t;
         d[i + 1] = g + p;
         g = c * t - b;
-        x->noted[x->n_noted++] = (rotation){c, s, i};
+        x->noted[x->n_noted++] = (cb_rotation){c, s, i};
     }
     d[l] -= p;
     e[l] = g;
@@ -149,38 +171,47 @@ static void diagonal(work *x) {
     rotate_noted(x);
 }
 
-/* The matrix over its largest element; false: that is 0 or not finite. */
-static bool take(work *x, cb_dtype dtype, const void *matrix) {
-    const int64_t n = x->n * x->n;
+/* The matrix over its largest element, or 0 where one is not finite. */
+static void take(work *x, cb_dtype dtype, const void *matrix) {
+    const int64_t n = x->n;
     double most = 0, all = 0;
-    for (int64_t i = 0; i < n; i++) {
-        x->a[i] =
+    for (int64_t i = 0; i < n * n; i++) {
+        const double v =
             dtype == CB_F32 ? (double)((const float *)matrix)[i] : ((const double *)matrix)[i];
-        most = fmax(most, fabs(x->a[i]));
-        all += x->a[i] - x->a[i]; /* NaN where one is not finite */
+        x->a[i / n * x->stride + i % n] = v;
+        most = fmax(most, fabs(v));
+        all += v - v; /* NaN where one is not finite */
     }
-    if (most == 0 || isnan(all)) return false;
-    for (int64_t i = 0; i < n; i++) x->a[i] /= most;
-    return true;
+    const bool fits = most > 0 && !isnan(all);
+    for (int64_t i = 0; i < n; i++) {
+        double *row = x->a + i * x->stride;
+        for (int64_t k = 0; k < n; k++) row[k] = fits ? row[k] / most : 0;
+    }
 }
 
 static void give(const work *x, cb_dtype dtype, int64_t from, int64_t to, void *vectors) {
     for (int64_t i = 0; i < x->n; i++) {
-        const double v = x->z[from * x->n + i];
+        const double v = x->z[from * x->stride + i];
         if (dtype == CB_F32) ((float *)vectors)[to * x->n + i] = (float)v;
         else ((double *)vectors)[to * x->n + i] = v;
     }
 }
 
-void cb_eigenvectors(cb_dtype dtype, int64_t n, const void *matrix, void *vectors,
+void cb_eigenvectors(cb_threads *pool, cb_dtype dtype, int64_t n, const void *matrix, void *vectors,
                      double *scratch) {
-    work x = {.n = n, .a = scratch, .z = scratch + n * n};
-    x.d = x.z + n * n;
+    work x = {.f = tables[cb_cpu_kernel_isa()],
+              .pool = pool,
+              .n = n,
+              .stride = stride_of(n),
+              .a = scratch};
+    x.z = x.a + n * x.stride;
+    x.d = x.z + n * x.stride;
     x.e = x.d + n;
     x.tau = x.e + n;
     x.w = x.tau + n;
-    x.noted = (rotation *)(void *)(x.w + n);
-    if (!take(&x, dtype, matrix)) memset(x.a, 0, (size_t)(n * n) * sizeof *x.a);
+    x.left = x.w + n;
+    x.noted = (cb_rotation *)(void *)(x.left + n);
+    take(&x, dtype, matrix);
     tridiagonal(&x);
     diagonal(&x);
     for (int64_t i = 0; i < n; i++) { /* the largest of those that are left; d counts them off */

@@ -52,7 +52,7 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static layout layout_of(const cb_optim_row *row, int64_t left, int64_t right) {
     const size_t size = cb_dtype_size(row->dtype), n = (size_t)(left > right ? left : right);
-    const size_t eigen = cb_eigenvectors_scratch(left) + cb_eigenvectors_scratch(right);
+    const size_t eigen = cb_eigenvectors_scratch((int64_t)n);
     return (layout){.matrix = whole_lines((size_t)row->n * size),
                     .square = whole_lines(n * n * size),
                     .work = whole_lines(larger(eigen * sizeof(double),
@@ -152,13 +152,9 @@ static void move_mean(job *j, const side *s) {
     over(j, s->n * s->n, mix_task);
 }
 
-static void eigen_task(void *user, int64_t task, int thread) {
-    const job *j = user;
-    const side *s = &j->side[task];
+static void begin_basis(const job *j, const side *s) {
     double *work = (double *)(void *)j->work;
-    (void)thread;
-    if (task == 1) work += cb_eigenvectors_scratch(j->side[0].n);
-    if (s->n) cb_eigenvectors(j->dtype, s->n, s->mean, s->basis, work);
+    if (s->n) cb_eigenvectors(j->pool, j->dtype, s->n, s->mean, s->basis, work);
 }
 
 /* Rows, or columns, of v in the order of the basis. */
@@ -217,8 +213,10 @@ static void step_row(job *j) {
     }
     over(j, n, apply_task);
     for (int k = 0; k < 2; k++) move_mean(j, &j->side[k]);
-    if (j->row->t == 1) cb_parallel(j->pool, 2, eigen_task, j);
-    for (int k = 0; k < 2 && j->row->t > 1 && j->o.refreshes; k++) refresh(j, &j->side[k]);
+    for (int k = 0; k < 2; k++) {
+        if (j->row->t == 1) begin_basis(j, &j->side[k]);
+        else if (j->o.refreshes) refresh(j, &j->side[k]);
+    }
 }
 
 static side side_in(const cb_optim_table *table, const cb_optim_row *row, uint32_t state) {

@@ -5,9 +5,11 @@
 #include "products.h"
 
 /* The eigenvectors of a symmetric [n, n] as the rows of `vectors`, those of large eigenvalues
- * first; the identity where an element is not finite. One thread; `scratch` has so many doubles. */
+ * first; the identity where an element is not finite. The same bits for any threads; `scratch` has
+ * so many doubles. */
 size_t cb_eigenvectors_scratch(int64_t n);
-void cb_eigenvectors(cb_dtype dtype, int64_t n, const void *matrix, void *vectors, double *scratch);
+void cb_eigenvectors(cb_threads *pool, cb_dtype dtype, int64_t n, const void *matrix, void *vectors,
+                     double *scratch);
 
 /* `out` becomes rows that are orthonormal, of which the first k span what the first k of x [n, n]
  * do, for each k: Q^T of the QR decomposition of x^T. x is overwritten; `scratch` has so many

@@ -138,9 +138,23 @@ def test_each_step_from_its_own_bases(dtype):
             np.testing.assert_allclose(mine, twin.v, rtol=units, atol=units * twin.v.max())
 
 
-def test_the_same_bits_for_any_threads():
+@pytest.mark.parametrize("rank", [3, 400])
+@pytest.mark.parametrize("n", [2, 31, 64, 256, 300])
+def test_the_first_bases_are_eigenvectors(n, rank):
+    rng = np.random.default_rng(0)
+    p, g = np.zeros((n, rank)), rng.standard_normal((n, rank))
+    optimizer = optim.SOAP(max_precond_dim=n)
+    optimizer.step([p], [g])
+    mean, basis = optimizer.states["left"][0]
+    wanted = np.linalg.eigvalsh(mean)[::-1]
+    np.testing.assert_allclose(basis @ basis.T, np.eye(n), atol=1e-13 * n)
+    np.testing.assert_allclose(basis @ mean @ basis.T, np.diag(wanted), atol=1e-14 * n * wanted[0])
+
+
+def test_the_same_bits_for_any_threads_and_instruction_set(monkeypatch):
     shapes, seen, before = ((70, 40), (200, 300), (5,), (64, 3, 3)), [], cutback.get_num_threads()
-    for threads in (1, 2, 3):
+    for threads, isa in ((1, "avx512"), (2, "avx2"), (3, "baseline")):
+        monkeypatch.setenv("CUTBACK_ISA", isa)
         cutback.set_num_threads(threads)
         rng = np.random.default_rng(0)
         params, optimizer = drawn(rng, shapes, "f4"), optim.SOAP(precondition_frequency=2)
