@@ -115,7 +115,12 @@ class Graph:
             OverflowError, ValueError: an integer that the dtype, or a double on the way to it,
                 cannot hold.
         """
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise OverflowError(
+                located(f"an integer of {int(value).bit_length()} bits does not fit into {dtype}")
+            ) from None
         if isinstance(value, int) and dtype in dtypes.INTS:
             limits = np.iinfo(dtypes.to_numpy(str(dtype)))
             if not limits.min <= value <= limits.max:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from .. import scalars
 from ..frontend.ops import _array
 from ..frontend.tracer import Array, ArrayLike
 from ..integers import index
-from ..source import located
+from ..source import located, place
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def older_names(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Array]]:
@@ -92,19 +94,31 @@ def pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
     return first, second
 
 
+def _placed(check: Callable[[str, str, Any], T], what: str, option: dict[str, Any]) -> T:
+    ((name, value),) = option.items()
+    try:
+        return check(what, name, value)
+    except (TypeError, ValueError) as error:
+        place(error)
+        raise
+
+
 def number(what: str, **option: Any) -> float:
     """A numeric option, name = value, as a float.
 
     Raises:
-        TypeError: it is no number.
+        TypeError, ValueError: it is no number, or none that a float can hold.
     """
-    ((name, value),) = option.items()
-    try:
-        if isinstance(value, (str, bytes, Array)):
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(located(f"{what}: {name}={value!r:.60} is not a number")) from None
+    return _placed(scalars.number, what, option)
+
+
+def flag(what: str, **option: Any) -> bool:
+    """An option, name = value, that is True or False.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    return _placed(scalars.flag, what, option)
 
 
 def images(x: ArrayLike, what: str) -> Array:

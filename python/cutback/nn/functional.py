@@ -17,7 +17,7 @@ from ..frontend.ops import _array, expand_dims, where
 from ..frontend.tracer import Array, ArrayLike, _normalize_axis, whole
 from ..integers import index
 from ..source import located
-from .arguments import as_before, images, is_array, like, not_built, number, older_names, pair
+from .arguments import as_before, flag, images, is_array, like, not_built, number, older_names, pair
 
 __all__ = [
     "avg_pool2d", "batch_norm", "causal_mask", "conv2d", "cross_entropy", "dropout", "embedding",
@@ -250,6 +250,7 @@ def batch_norm(
     """
     x = _array(input)
     momentum, eps = number("batch_norm", momentum=momentum), number("batch_norm", eps=eps)
+    training = flag("batch_norm", training=training)
     if x.ndim < 2:
         raise ValueError(located(f"batch_norm: expected x[n, c, ..], got shape {x.shape}"))
     c = (x.shape[1],)
@@ -448,7 +449,7 @@ def dropout(
         ValueError: ``p`` outside [0, 1].
     """
     not_built("dropout", inplace=(inplace, False))
-    x, p = _array(input), number("dropout", p=p)
+    x, p, training = _array(input), number("dropout", p=p), flag("dropout", training=training)
     if not 0 <= p <= 1:
         raise ValueError(located(f"dropout: p={p} is not in [0, 1]"))
     if not training or p == 0:
@@ -486,7 +487,9 @@ def scaled_dot_product_attention(
         ValueError: ``attn_mask`` together with ``is_causal``.
         TypeError: ``attn_mask`` holds integers.
     """
-    not_built("scaled_dot_product_attention", enable_gqa=(enable_gqa, False))
+    what = "scaled_dot_product_attention"
+    not_built(what, enable_gqa=(enable_gqa, False))
+    is_causal = flag(what, is_causal=is_causal)
     if attn_mask is not None and is_causal:
         raise ValueError(
             located("scaled_dot_product_attention: give attn_mask or is_causal, not both")
@@ -498,7 +501,6 @@ def scaled_dot_product_attention(
                 f"scaled_dot_product_attention: expected query[.., l, e], got shape {query.shape}"
             )
         )
-    what = "scaled_dot_product_attention"
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else number(what, scale=scale)
     scores = (query * factor) @ query.graph.lift(key).swapaxes(-1, -2)
     if attn_mask is None:

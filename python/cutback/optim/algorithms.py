@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
+from ..scalars import flag, number
 from .base import Optimizer, optimizer
-from .numbers import Row, flag, least_zero, number, pair
+from .numbers import Row, least_zero, pair
 from .state import Array
 
 _ASSIGNED = "{}.{} is not assigned: write into its arrays, or use load_state_dict"
@@ -470,4 +471,4 @@ class Rprop(Optimizer):
             raise ValueError(f"Rprop: etas={options['etas']} are not in [0, 1) and at least 1")
         if least > most:
             raise ValueError(f"Rprop: step_sizes={options['step_sizes']} are in falling order")
-        return lr, down, up, least, most, flag("Rprop", "maximize", options["maximize"])
+        return lr, down, up, least, most, float(flag("Rprop", "maximize", options["maximize"]))

@@ -11,8 +11,9 @@ import numpy as np
 from .. import _native, tree
 from ..device_arrays import beside, copied
 from ..integers import integer
+from ..scalars import flag
 from .extras import Extras, Outcome, check_arrays, outcome
-from .numbers import Row, betas, flag, least_zero
+from .numbers import Row, betas, least_zero
 from .state import (
     HALVES,
     Array,
@@ -175,7 +176,7 @@ class Optimizer(_InTheCore):
             if name == "betas":
                 row.extend(betas(owner, options[name], self._n_betas))
             elif name in _FLAGS:
-                row.append(flag(owner, name, options[name]))
+                row.append(float(flag(owner, name, options[name])))
             else:
                 row.append(least_zero(owner, name, options[name]))
         return tuple(row)
@@ -461,6 +462,7 @@ class Optimizer(_InTheCore):
                 place = places[name]
                 if state == MISSED or state in kept:
                     kind: Kind = (), np.dtype(np.int64 if state == MISSED else np.float64)
+                    array = array.astype(kind[1])
                 else:
                     kind = kind_of(kinds[place], self._form(state))
                 arrays[state][place] = fitting(array, f"{state} of {name}", kind)

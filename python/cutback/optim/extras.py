@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .numbers import flag, least_zero, number
+from ..scalars import flag, number
+from .numbers import least_zero
 from .state import HALVES, kind_of
 
 
@@ -56,7 +57,7 @@ class Extras(NamedTuple):
         decay = number(owner, "average_decay", average_decay)
         if not 0 <= decay <= 1:
             raise ValueError(f"{owner}: average_decay={decay} is not in [0, 1]")
-        zeroes = bool(flag(owner, "zero_grads", zero_grads))
+        zeroes = flag(owner, "zero_grads", zero_grads)
         asked = arrays or zeroes or grad_scale is not None or max_norm is not None
         return cls(grad_scale, max_norm, decay, zeroes, asked)
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from typing import Any
 
+from ..scalars import flag, number
 from .base import Optimizer, optimizer
-from .numbers import Row, flag, least_zero, number
+from .numbers import Row, least_zero
 
 
 def adafactor_row(owner: str, options: Mapping[str, Any]) -> Row:
@@ -32,7 +33,7 @@ def adafactor_row(owner: str, options: Mapping[str, Any]) -> Row:
         least_zero(owner, "eps[1]", second),
         d,
         least_zero(owner, "weight_decay", options["weight_decay"]),
-        flag(owner, "maximize", options["maximize"]),
+        float(flag(owner, "maximize", options["maximize"])),
     )
 
 

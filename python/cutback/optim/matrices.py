@@ -8,8 +8,9 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 from ..integers import integer
+from ..scalars import number
 from .base import Optimizer, optimizer
-from .numbers import Row, number
+from .numbers import Row
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ADJUST = {None: 0.0, "original": 0.0, "match_rms_adamw": 1.0}

@@ -5,26 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
+from ..scalars import number
 
 Row = tuple[float, ...]
 """The hyper-parameters of a group in the core's order."""
-
-
-def number(owner: str, name: str, value: Any) -> float:
-    """A hyper-parameter as a float.
-
-    Raises:
-        TypeError, ValueError: it is no number, or none that a float can hold.
-    """
-    try:
-        if isinstance(value, str | bytes | bool | np.bool_):
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):  # an array of several says one of the latter
-        raise TypeError(f"{owner}: {name}={value!r:.60} is not a number") from None
-    except OverflowError:
-        raise ValueError(f"{owner}: {name} is an integer too large for a float") from None
 
 
 def least_zero(owner: str, name: str, value: Any) -> float:
@@ -37,17 +21,6 @@ def least_zero(owner: str, name: str, value: Any) -> float:
     if not 0 <= x < math.inf:
         raise ValueError(f"{owner}: {name}={x} is not finite and at least 0")
     return x
-
-
-def flag(owner: str, name: str, value: Any) -> float:
-    """True or False as a number.
-
-    Raises:
-        TypeError: it is neither.
-    """
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{owner}: {name}={value!r} is neither True nor False")
-    return float(value)
 
 
 def pair(owner: str, name: str, value: Any) -> tuple[float, float]:

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from .. import _native
+from ..scalars import number
 from .base import Optimizer
-from .numbers import Row, number
+from .numbers import Row
 from .recording import RecordingError, record
 
 Fixed = tuple[tuple[str, Any], ...]

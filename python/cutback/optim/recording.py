@@ -25,6 +25,26 @@ def _refuse(what: str, instead: str) -> NoReturn:
     )
 
 
+def _float(x: Any, op: str) -> float:
+    """A number that stands in a formula.
+
+    Raises:
+        RecordingError: it is none.
+        OverflowError: an integer that no float holds.
+    """
+    try:
+        return float(x)
+    except (TypeError, ValueError):
+        _refuse(
+            f"{op} with {type(x).__name__}",
+            "it computes with its parameter, gradient, states and numbers alone",
+        )
+    except OverflowError:
+        raise OverflowError(
+            f"{op} with an integer of {x.bit_length()} bits, which no float holds"
+        ) from None
+
+
 class Recording:
     """The nodes of one formula, each once."""
 
@@ -53,19 +73,13 @@ class Recording:
 
         Raises:
             RecordingError: it is neither.
+            OverflowError: an integer that no float holds.
         """
         if isinstance(x, Value):
             if x.recording is not self:
                 _refuse(f"{op} with a value of another optimizer", "use what the formula is given")
             return x
-        try:
-            number = float(x)
-        except (TypeError, ValueError):
-            _refuse(
-                f"{op} with {type(x).__name__}",
-                "it computes with its parameter, gradient, states and numbers alone",
-            )
-        return Value(self, self.node("constant", (), number), False)
+        return Value(self, self.node("constant", (), _float(x, op)), False)
 
 
 class Value:
@@ -156,6 +170,8 @@ class Value:
     def __pow__(self, exponent: Any) -> Value:
         if not self.is_array and not (isinstance(exponent, Value) and exponent.is_array):
             return self.recording.value("pow", self, exponent)
+        if not isinstance(exponent, Value):
+            exponent = _float(exponent, "**")
         known: dict[float, Callable[[], Value]] = {
             1: lambda: self,
             2: lambda: self * self,

@@ -7,9 +7,10 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 from ..integers import integer
+from ..scalars import number
 from .algorithms import Moments
 from .base import Optimizer, optimizer
-from .numbers import Row, number
+from .numbers import Row
 
 
 def soap_row(owner: str, given: Row, options: Mapping[str, Any], most_side: int) -> Row:

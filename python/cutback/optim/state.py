@@ -117,14 +117,19 @@ def loaded(key: str, value: Any) -> Array:
 
 
 def fitting(array: Array, what: str, kind: Kind) -> Array:
-    """The array in the shape and type of its parameter.
+    """The array in the shape and type of its parameter: floating types become each other, codes
+    and remainders nothing else.
 
     Raises:
-        ValueError: it has another shape, or elements that are too large.
+        ValueError: it has another shape, a type of another kind, or elements that are too large.
     """
     shape, dtype = kind
     if array.shape != shape:
         raise ValueError(f"{what} has shape {array.shape}, expected {shape}")
+    if (array.dtype if array.dtype.kind in "iu" else None) != (
+        dtype if dtype.kind in "iu" else None
+    ):
+        raise ValueError(f"{what} is {array.dtype}, and has to be {dtype}")
     with np.errstate(over="ignore"):
         fitting = np.ascontiguousarray(array.astype(dtype)).reshape(shape)
     if (np.isinf(fitting) & np.isfinite(array)).any():

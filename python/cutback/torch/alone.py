@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .. import _native
 from ..optim.base import Half, Optimizer
-from ..optim.numbers import number
 from ..optim.state import has_form, kind_of
+from ..scalars import number
 from .one_pass import Counting
 
 _TYPES = {"codes": torch.uint8, "scales": torch.float32}

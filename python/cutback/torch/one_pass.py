@@ -57,6 +57,13 @@ def _names(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     )
 
 
+def _kind(dtype: torch.dtype) -> torch.dtype:
+    """The type itself, or one for all that may be cast to each other."""
+    if dtype.is_complex:
+        return torch.complex64
+    return torch.float32 if dtype.is_floating_point else dtype
+
+
 def _laid_out_like(p: Tensor, x: Any, dtype: torch.dtype) -> Tensor | None:
     """A copy of ``x``, which has this type or that of ``p``, whose elements lie as those of ``p``
     do; None: it has others."""
@@ -257,9 +264,6 @@ class OnePass(torch.optim.Optimizer):
         return ValueError(f"{type(self).__name__}: the state to load has no {error}")
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        if self.half is None and not self._has_types():
-            super().load_state_dict(state_dict)
-            return
         seen: list[dict[str, Any]] = []
         handle = self.register_load_state_dict_pre_hook(lambda _, given: seen.append(given))
         try:
@@ -267,16 +271,33 @@ class OnePass(torch.optim.Optimizer):
         finally:
             handle.remove()
         saved = chain.from_iterable(group["params"] for group in seen[-1]["param_groups"])
-        params = chain.from_iterable(group["params"] for group in self.param_groups)
-        for number, p in zip(saved, params, strict=True):
+        params = [(f"parameter {i} of group {g}", p) for g, group in enumerate(self.param_groups)
+                  for i, p in enumerate(group["params"])]  # fmt: skip
+        for number, (place, p) in zip(saved, params, strict=True):
             held = seen[-1]["state"].get(number, {})
-            if p.dtype not in _HALVES and not self._has_types():
+            self._check_kinds(place, p, held)
+            if not self._has_types() and (self.half is None or p.dtype not in _HALVES):
                 continue
             for key in (*self._all_keys(), *self._kept):
                 x = held.get(key)
                 if isinstance(x, Tensor):
                     dtype = x.dtype if x.dtype is torch.float64 else self._type_of(p, key)
                     self.state[p][key] = x.to(p.device, dtype, copy=True)
+
+    def _check_kinds(self, place: str, p: Tensor, held: dict[str, Any]) -> None:
+        """Whether states are of the kinds that they were saved as: floating types become each
+        other, codes nothing else.
+
+        Raises:
+            ValueError: one is of another.
+        """
+        for key in self._all_keys():
+            x, wanted = held.get(key), self._type_of(p, key)
+            if isinstance(x, Tensor) and _kind(x.dtype) != _kind(wanted):
+                raise ValueError(
+                    f"{type(self).__name__}: {key} of {place} in the state to load is {x.dtype}, "
+                    f"and has to be {wanted}; it is that of another optimizer"
+                )
 
     def step(
         self,

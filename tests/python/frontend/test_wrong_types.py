@@ -326,7 +326,43 @@ def test_a_bool_is_no_integer(wrong):
             call()
 
 
-@pytest.mark.parametrize("wrong", [None, "0.1", [], object()])
+@pytest.mark.parametrize("wrong", ["no", 1, 0, None, [], np.ones(2, bool)])
+def test_a_flag_is_true_or_false(wrong):
+    calls = {
+        "batch_norm: training": lambda x: F.batch_norm(x, None, None, training=wrong),
+        "dropout: training": lambda x: F.dropout(x, training=wrong),
+        "scaled_dot_product_attention: is_causal": lambda x: F.scaled_dot_product_attention(
+            x, x, x, is_causal=wrong
+        ),
+    }
+    for what, call in calls.items():
+        with pytest.raises(TypeError, match=rf"{what}=.* is neither True nor False \[test_wrong"):
+            cutback.trace(call, X)
+
+
+def test_numpy_s_flags_are_flags():
+    for yes in (True, np.True_):
+        assert "dropout" in str(cutback.trace(lambda x, yes=yes: F.dropout(x, training=yes), X))
+        assert "tril" in str(
+            cutback.trace(
+                lambda x, yes=yes: F.scaled_dot_product_attention(x, x, x, is_causal=yes), X
+            )
+        )
+    assert "dropout" not in str(cutback.trace(lambda x: F.dropout(x, training=np.False_), X))
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**5000)], ids=["400", "-5000"])
+def test_integers_that_no_float_holds_are_named(huge):
+    bits = huge.bit_length()
+    for call in (lambda x: huge * x, lambda x: x**huge, lambda x: x < huge,
+                 lambda x: cutback.maximum(x, huge), lambda x: x.astype("i64") + huge):  # fmt: skip
+        with pytest.raises(OverflowError, match=rf"integer of {bits} bits does not fit .* \[test_"):
+            cutback.trace(call, X)
+    with pytest.raises(ValueError, match=r"layer_norm: eps is an integer too large for a float \["):
+        cutback.trace(lambda x: F.layer_norm(x, (4,), eps=huge), X)
+
+
+@pytest.mark.parametrize("wrong", [None, "0.1", [], object(), True, np.True_])
 def test_a_numeric_option_is_a_number(wrong):
     images = X.reshape(1, 1, 4, 4)
     one = np.ones(1, X.dtype)

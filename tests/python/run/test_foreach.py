@@ -326,3 +326,14 @@ def test_a_scaled_root_of_a_value_that_is_read_again(formula, size):
         mine = [p.copy()]
         optim.foreach(formula)().step(mine, [g])
         np.testing.assert_array_equal(mine[0], formula(p, g).astype(np.float32))
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**5000)], ids=["400", "-5000"])
+def test_integers_that_no_float_holds_are_named(huge):
+    p = np.ones(3, np.float32)
+    formulas = (lambda p, g: huge * p, lambda p, g: p - huge * g, lambda p, g: p**huge,
+                lambda p, g, t: p - t**huge * g, lambda p, g: np.where(p < huge, p, g))  # fmt: skip
+    for formula in formulas:
+        with pytest.raises(OverflowError, match=rf"an integer of {huge.bit_length()} bits, which"):
+            optim.foreach(formula)().step([p], [p.copy()])
+    assert p.tolist() == [1, 1, 1]

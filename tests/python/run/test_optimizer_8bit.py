@@ -122,6 +122,37 @@ def test_its_bytes_and_its_checkpoint(tmp_path):
         second.load_state_dict(first.state_dict() | {"params['w'].m_scale": np.zeros(3, "f4")})
 
 
+@pytest.mark.parametrize(("name", "half", "key", "is_type", "wrong"), [
+    ("AdamW8bit", None, "m", "uint8", "float32"), ("AdamW8bit", None, "v", "uint8", "int8"),
+    ("AdamW8bit", None, "v_scale", "float32", "int64"), ("AdamW", None, "m", "float32", "uint8"),
+    ("Adafactor", None, "row_var", "float32", "int32"), ("SOAP", None, "left", "float32", "uint8"),
+    ("Muon", None, "m", "float32", "uint8"),
+    ("AdamW", "remainder", "remainder", "uint16", "float32"),
+    ("AdamW", "master", "master", "float32", "uint16"),
+])  # fmt: skip
+@pytest.mark.parametrize("bound", [True, False])
+def test_states_of_another_kind_are_refused(name, half, key, is_type, wrong, bound):
+    def make():
+        params = {"w": np.ones((4, 3), "u2" if half else "f4")}
+        return params, getattr(optim, name)(**({"half": half} if half else {}))
+
+    (params, optimizer), (others, other) = make(), make()
+    optimizer.step(params, others)
+    if bound:
+        other.step(others, params)
+    state, place = optimizer.state_dict(), f"params['w'].{key}"
+    assert state[place].dtype == is_type
+    state[place] = state[place].astype(wrong)
+    before, held = others["w"].tobytes(), str(other.state_dict())
+    text = rf"{key} of params\['w'\] is {wrong}, and has to be {is_type}"
+    with pytest.raises(ValueError, match=text):
+        other.load_state_dict(state)
+        other.step(others, params)  # where it learns what its parameters are
+    assert others["w"].tobytes() == before
+    if bound:
+        assert str(other.state_dict()) == held
+
+
 def test_compiled_steps_refuse_it():
     with pytest.raises(TypeError, match="AdamW8bit keeps states in a form of its own"):
         cutback.compile(lambda p: (p["w"] ** 2).sum(), optimizer=optim.AdamW8bit())

@@ -53,6 +53,48 @@ def test_the_state_of_other_shapes(name):
     optimizer.step()
 
 
+@pytest.mark.parametrize(("name", "half", "key", "is_type", "wrong"), [
+    ("AdamW8bit", None, "m", torch.uint8, torch.float32),
+    ("AdamW8bit", None, "v", torch.uint8, torch.int8),
+    ("AdamW8bit", None, "m_scale", torch.float32, torch.int32),
+    ("AdamW", None, "exp_avg", torch.float32, torch.uint8),
+    ("AdamW", None, "exp_avg_sq", torch.float32, torch.complex64),
+    ("SGD", None, "momentum_buffer", torch.float32, torch.int64),
+    ("Adafactor", None, "row_var", torch.float32, torch.bool),
+    ("SOAP", None, "left", torch.float32, torch.int32),
+    ("AdamW", "remainder", "remainder", torch.int16, torch.float32),
+    ("AdamW", "master", "master", torch.float32, torch.int16),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Casting complex")
+def test_states_of_another_kind(name, half, key, is_type, wrong):
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    params = [nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16 if half else torch.float32))
+              for _ in range(3)]  # fmt: skip
+    for p in params:
+        p.grad = torch.ones_like(p)
+    groups = [{"params": params[:1]}, {"params": params[1:]}]
+    optimizer = getattr(ours, name)(groups, lr=0.1, half=half, **options)
+    optimizer.step()
+    state, before = copy.deepcopy(optimizer.state_dict()), whole(optimizer)
+    assert state["state"][2][key].dtype is is_type
+    state["state"][2][key] = state["state"][2][key].to(wrong)
+    text = f"{name}: {key} of parameter 1 of group 1 in the state to load is {wrong}, .* {is_type};"
+    with pytest.raises(ValueError, match=text):
+        optimizer.load_state_dict(state)
+    assert whole(optimizer) == before
+    optimizer.step()
+
+
+def test_states_of_another_precision_are_cast_as_by_pytorch():
+    p, optimizer = trained(ours.AdamW)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"].double()
+    optimizer.load_state_dict(state)
+    assert optimizer.state[p]["exp_avg"].dtype is torch.float32
+    optimizer.step()
+    assert optimizer.why_torch is None
+
+
 def test_states_that_lack_something():
     _, optimizer = trained(ours.NAdam)
     state = copy.deepcopy(optimizer.state_dict())
