@@ -16,6 +16,7 @@ set(files
   device_types.cuh=exec/cuda/device_types.cuh
   ../../optim/formula_factors.h=optim/formula_factors.h
   ../../optim/formulas_impl.h=optim/formulas_impl.h
+  ../../optim/both_reals.h=optim/both_reals.h
   adam_factors.h=optim/algorithms/adam_factors.h
   adadelta_factors.h=optim/algorithms/adadelta_factors.h
   adagrad_factors.h=optim/algorithms/adagrad_factors.h

@@ -1,11 +1,11 @@
 /* both_reals.h: code of two types, written once. Where it is included it includes CB_IMPL for float
- * and for double, in which
+ * and, but with CB_F32_ALONE, for double, in which
  *
  *     real              is the type,
  *     NAME(x)           is x_f32 or x_f64,
  *     square_root(x), magnitude(x)   are those of the type;
  *
- * OF_TYPE(dtype, x, ...) then calls the one of `dtype`.
+ * OF_TYPE(dtype, x, ...) then calls the one of `dtype`. It is text for a device, too.
  */
 #define real float
 #define square_root sqrtf
@@ -17,6 +17,9 @@
 #undef magnitude
 #undef NAME
 
+#ifdef CB_F32_ALONE
+#define OF_TYPE(dtype, x, ...) x##_f32(__VA_ARGS__)
+#else
 #define real double
 #define square_root sqrt
 #define magnitude fabs
@@ -26,6 +29,6 @@
 #undef square_root
 #undef magnitude
 #undef NAME
-#undef CB_IMPL
-
 #define OF_TYPE(dtype, x, ...) ((dtype) == CB_F32 ? x##_f32(__VA_ARGS__) : x##_f64(__VA_ARGS__))
+#endif
+#undef CB_IMPL

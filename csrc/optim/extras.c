@@ -1,3 +1,6 @@
+/* Gradients are read before the step in pieces that are cut by shape alone, each a sum of squares;
+ * their sum, in the order of pieces, is NaN where an element is not finite, so that one pass
+ * answers both questions. What follows an update is done to elements that are in the cache. */
 #include "extras.h"
 
 #include <math.h>

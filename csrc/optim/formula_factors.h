@@ -54,9 +54,9 @@ enum { CB_ADAGRAD_FIRST = CB_FIRST, CB_ADAGRAD_RATE, CB_ADAGRAD_EPS };
  * p = p - rate d. */
 enum { CB_ADADELTA_RHO = CB_FIRST, CB_ADADELTA_REST, CB_ADADELTA_RATE, CB_ADADELTA_EPS };
 
-/* s = alpha s + (rest g) g; centered: h = alpha h + rest g likewise, and s - h h takes the place
- * of s; q = g / (sqrt(s) + eps); with kept: b = kept b + q, and b takes the place of q;
- * p = p - rate q.
+/* s = alpha s + (rest g) g; centered: h = alpha h + rest g, as a share rest of the way to g (LERP),
+ * and s - h h takes the place of s; q = g / (sqrt(s) + eps); with kept: b = kept b + q, and b
+ * takes the place of q; p = p - rate q.
  * States: s, b, or s, h, b where it is centered. */
 enum {
     CB_RMSPROP_ALPHA = CB_FIRST,

@@ -15,7 +15,7 @@
 
 /* A mean's way of a share `a` to x, b = 1 - a: from the nearer end, as PyTorch's lerp goes. At
  * a = 1 it is x itself; an infinite mean is none once a number follows. */
-#define LERP(m, x, a, b) ((a) < (real)0.5 ? (m) + (a) * ((x) - (m)) : (x) - (b) * ((x) - (m)))
+#define LERP(m, x, a, b) ((a) + (a) < 1 ? (m) + (a) * ((x) - (m)) : (x) - (b) * ((x) - (m)))
 
 INLINE real *NAME(array)(void *data, int64_t at) { return data ? (real *)data + at : NULL; }
 

@@ -65,6 +65,52 @@ def test_training_follows_the_cpu(gpu: Driver, name: str) -> None:
         assert np.allclose(value, there[key], rtol=1e-3, atol=5e-3 if name == "lion" else 2e-5), key
 
 
+EVERY = {
+    **OPTIMIZERS,
+    "sgd, decaying": lambda: cb.optim.SGD(lr=1e-2, weight_decay=0.1, dampening=0.5, momentum=0.5),
+    "adagrad": lambda: cb.optim.Adagrad(lr=1e-2),
+    "adadelta": lambda: cb.optim.Adadelta(lr=1.0),
+    "adamax": lambda: cb.optim.Adamax(lr=1e-2),
+    "ademamix": lambda: cb.optim.AdEMAMix(lr=1e-2, alpha_warmup=5, beta3_warmup=5),
+    "adopt": lambda: cb.optim.ADOPT(lr=1e-2),
+    "asgd": lambda: cb.optim.ASGD(lr=1e-2, t0=1),
+    "nadam": lambda: cb.optim.NAdam(lr=1e-2),
+    "radam": lambda: cb.optim.RAdam(lr=1e-2),
+    "rmsprop, centered": lambda: cb.optim.RMSprop(lr=1e-3, centered=True, momentum=0.5),
+    "rprop": lambda: cb.optim.Rprop(lr=1e-3),
+    "schedule-free": lambda: cb.optim.ScheduleFreeAdamW(lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_update_has_the_bits_of_the_cpu_s(gpu: Driver, name: str) -> None:
+    """With gradients that are no result of arithmetic; infinite and NaN ones among them."""
+
+    def loss(params: Any, g: Any) -> Any:
+        return (params["w"] * g["w"]).sum() + (params["b"] * g["b"]).sum()
+
+    rng = np.random.default_rng(1)
+    grads = [{"w": rng.standard_normal((5, 9), np.float32), "b": rng.standard_normal(67)}
+             for _ in range(4)]  # fmt: skip
+    for values in grads[1].values():
+        values.flat[:3] = np.inf, -np.inf, np.nan
+    trained = []
+    for backend in ("cpu", "cuda"):
+        params = {"w": np.ones((5, 9), np.float32), "b": np.ones(67)}
+        optimizer = EVERY[name]()
+        step = cb.compile(loss, optimizer=optimizer, backend=backend)
+        with np.errstate(all="ignore"):
+            for g in grads:
+                step(params, g)
+        trained.append((params, optimizer.state_dict()))
+    (here, state), (there, other) = trained
+    for key, value in here.items():
+        np.testing.assert_array_equal(value, there[key])
+    assert set(state) == set(other)
+    for key, value in state.items():
+        np.testing.assert_array_equal(value, other[key], err_msg=key)
+
+
 def test_gradients_and_results_are_arrays_of_numpy(gpu: Driver) -> None:
     rng = np.random.default_rng(2)
     x, y = rng.standard_normal((8, 16), np.float32), rng.standard_normal((8, 3), np.float32)

@@ -4,7 +4,9 @@
  * bits; Adam has a loop of its own over 16 bytes. What includes this has one optimizer:
  *
  *     #include "adamw_factors.h"
- *     OPTIMIZER(ADAM, adam, cb_adamw_factors, cb_counts_nothing) */
+ *     OPTIMIZER(ADAM, adam, cb_adamw_factors, cb_counts_nothing)
+ *
+ * and defines CB_F32_ALONE before where no row is of f64. */
 #include "device_types.cuh"
 
 #include "../../optim/formula_factors.h"
@@ -48,27 +50,8 @@ struct failure { /* as in prelude.cuh */
 #define CB_ELEMENTS_ALONE /* of formulas_impl.h */
 
 #define restrict __restrict__
-#define real float
-#define square_root sqrtf
-#define magnitude fabsf
-#define NAME(x) x##_f32
-#include "../../optim/formulas_impl.h"
-#undef real
-#undef square_root
-#undef magnitude
-#undef NAME
-#ifdef CB_WITH_F64
-#define real double
-#define square_root sqrt
-#define magnitude fabs
-#define NAME(x) x##_f64
-#include "../../optim/formulas_impl.h"
-#define OF_TYPE(it, row, f, r, at, k) \
-    if (row->dtype == CB_F32) it##_f32(f, r, at, k); \
-    else it##_f64(f, r, at, k)
-#else
-#define OF_TYPE(it, row, f, r, at, k) it##_f32(f, r, at, k)
-#endif
+#define CB_IMPL "../../optim/formulas_impl.h"
+#include "../../optim/both_reals.h"
 #undef restrict
 
 static __forceinline__ const device_row *row_of(const device_row *rows, uint32_t n, int64_t chunk) {
@@ -109,7 +92,7 @@ static __forceinline__ void step_chunk(const device_row *row, const double *fact
         const double *factor = factors + row->set * FACTORS_MOST;                                  \
         if (steps_quads_##ID(row, factor, chunk)) return;                                       \
         step_chunk(row, factor, chunk, [row](const double *f, const cb_optim_row *r, int64_t at,        \
-                                     int64_t k) { OF_TYPE(it, row, f, r, at, k); });            \
+                                     int64_t k) { OF_TYPE(row->dtype, it, f, r, at, k); });            \
     }
 
 static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *) {}
@@ -146,7 +129,7 @@ static __forceinline__ float adam_step(const float *f, float p, float grad, floa
     const float scaled = f[CB_GRAD_SCALE] * grad;
     const float decayed = scaled + f[CB_DECAY] * p;
     const float g = decays ? decayed : scaled;
-    const float m_new = f[CB_ADAM_B1] * *m + f[CB_ADAM_A1] * g;
+    const float m_new = LERP(*m, g, f[CB_ADAM_A1], f[CB_ADAM_B1]);
     float v_new = f[CB_ADAM_B2] * *v + f[CB_ADAM_A2] * g * g;
     *m = m_new;
     *v = v_new;
@@ -187,7 +170,7 @@ static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *f, 
 /* false: it is a row of f64. */
 static __forceinline__ bool steps_quads_ADAM(const device_row *row, const double *factor,
                                              int64_t chunk) {
-#ifdef CB_WITH_F64
+#ifndef CB_F32_ALONE
     if (row->dtype != CB_F32) return false;
 #endif
     float f[CB_ADAM_AMS];

@@ -129,8 +129,8 @@ static cb_status compile(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer
     snprintf(text, sizeof text,
              "%s#include \"optim.cuh\"\n#include \"%s_factors.h\"\n"
              "OPTIMIZER(%s, %s, cb_%s_factors, %s)\n",
-             u->has_f64 ? "#define CB_WITH_F64\n" : "", o->name, ids[o->formula], names[o->formula],
-             o->name, counts);
+             u->has_f64 ? "" : "#define CB_F32_ALONE\n", o->name, ids[o->formula],
+             names[o->formula], o->name, counts);
     const cb_cu_source source = {.text = text,
                                  .headers = cb_cu_headers,
                                  .n_header = cb_cu_n_header,

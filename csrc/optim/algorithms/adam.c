@@ -6,7 +6,7 @@
  *     m <- beta1 m + (1 - beta1) g         v <- beta2 v + (1 - beta2) g^2
  *     p <- p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *
- * `formulas.h` has it as it is computed. */
+ * `formula_factors.h` has it as it is computed. */
 #include "../elements.h"
 #include "../optimizers.h"
 

@@ -58,10 +58,18 @@ static cb_orthogonal normuon_of(const double *hyper, const cb_optim_row *row) {
     return o;
 }
 
-static cb_status check_turns(const double *hyper, uint32_t group, cb_error *err) {
+static cb_status check_turns(const char *name, const double *hyper, uint32_t group, cb_error *err) {
     if (hyper[NS_STEPS] == floor(hyper[NS_STEPS])) return CB_OK;
-    return cb_fail(err, CB_INVALID, "group %u has ns_steps=%g, which is no whole number", group,
-                   hyper[NS_STEPS]);
+    return cb_fail(err, CB_INVALID, "%s: group %u has ns_steps=%g, which is no whole number", name,
+                   group, hyper[NS_STEPS]);
+}
+
+static cb_status check_muon(const double *hyper, uint32_t group, cb_error *err) {
+    return check_turns("muon", hyper, group, err);
+}
+
+static cb_status check_normuon(const double *hyper, uint32_t group, cb_error *err) {
+    return check_turns("normuon", hyper, group, err);
 }
 
 static void step_muon(const cb_optim_table *table, cb_threads *pool) {
@@ -79,7 +87,7 @@ const cb_optimizer cb_optimizer_muon = {.name = "muon",
                                         .hyper = muon_hypers,
                                         .axes = CB_AXES_TWO,
                                         .multiplies = true,
-                                        .check = check_turns,
+                                        .check = check_muon,
                                         .step = step_muon,
                                         .scratch = cb_orthogonal_scratch};
 
@@ -91,6 +99,6 @@ const cb_optimizer cb_optimizer_normuon = {.name = "normuon",
                                            .hyper = normuon_hypers,
                                            .axes = CB_AXES_TWO,
                                            .multiplies = true,
-                                           .check = check_turns,
+                                           .check = check_normuon,
                                            .step = step_normuon,
                                            .scratch = cb_orthogonal_scratch};
