@@ -365,7 +365,8 @@ OP(loop) {
     NEXT;
 }
 
-static void set_lanes(cb_x_context *c, int k, VEC x) {
+/* Not inlined: of constants gcc makes a copy of strings, which takes longer than all else. */
+__attribute__((noinline)) static void set_lanes(cb_x_context *c, int k, VEC x) {
     char *to = (char *)c->FIELD(acc)[k];
     for (int lane = 0; lane < CB_X_LANES; lane += LANES) VM(store)(to + lane * SIZE, x);
 }
@@ -425,7 +426,7 @@ OP(totals) {
 
 /* The sum of a piece of the row joins the others, in the stream. */
 static void put_piece(cb_x_context *c, const cb_record *s, int64_t i, bool is_mean) {
-    const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i / length;
+    const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i >> (s->c & 0xFF);
     REAL sum = 0 + MATH(fold)(c->FIELD(acc)[s->b]);
     set_lanes(c, s->b, ZERO);
     if (is_mean) sum /= (REAL)length;
@@ -551,6 +552,7 @@ static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, vo
 extern const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA);
 const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .is_wide = sizeof(REAL) == sizeof(double),
+    .register_bytes = 4 * sizeof(VEC),
     .binary = {CB_X_BINARY(BINARY_ROW)},
     SCALED_TABLES
     .select = {{SELECT_ROW(0, STREAM), SELECT_ROW(0, SLOT), SELECT_ROW(0, SCALAR)},

@@ -111,6 +111,7 @@ typedef struct cb_x_context {
 /* The functions of one instruction set, by register (the one that is overwritten or read). */
 typedef struct cb_x_table {
     bool is_wide;
+    int register_bytes;
     cb_x_fn binary[CB_X_N_BINARY][2][CB_X_FORM_COUNT]; /* dst = op(dst, b) */
     /* In one (kern_scaled.h): dst = b s[c], of b's forms OTHER, STREAM and SLOT; dst = op(b s[c],
      * the operand numbered dst); and the same that goes to the stream `to` as well. By both forms;
