@@ -69,11 +69,12 @@ static void F(gemm_pack)(gemm_view b, int64_t k0, int64_t inner, int64_t j0, int
 }
 
 static inline void F(gemm_store)(REAL *c, F(gemm_vector) left, F(gemm_vector) right, bool add) {
-    F(gemm_vector) old[2];
+    F(gemm_vector) old; /* one, not an array, which gcc would copy through memory in pieces */
     if (add) {
-        memcpy(old, c, sizeof old);
-        left = old[0] + left;
-        right = old[1] + right;
+        memcpy(&old, c, sizeof old);
+        left = old + left;
+        memcpy(&old, c + GEMM_WIDTH / 2, sizeof old);
+        right = old + right;
     }
     memcpy(c, &left, sizeof left);
     memcpy(c + GEMM_WIDTH / 2, &right, sizeof right);

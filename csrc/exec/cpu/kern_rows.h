@@ -7,8 +7,7 @@
  *
  * A sum has one order, whatever the instruction set: leaves of up to CB_TILE elements, each added
  * up in CB_SUM_LANES lanes that are folded in halves, and the leaves added in pairs, pairs of
- * pairs, ... The vectors are gcc's and clang's vector extension: a fixed number of lanes that
- * narrower machines do in parts. */
+ * pairs, ... The vectors are gcc's and clang's vector extension, registers of the instruction set. */
 #include "kern_copy.h"
 #include "kern_fold.h"
 
@@ -31,42 +30,48 @@
 #define F(name) name##_f64
 #define MATH(name) cb_##name##_f64
 #endif
-#define LANES (64 / (int64_t)sizeof(REAL)) /* of a vector */
+#define LANES (CB_LANE_BYTES / (int64_t)sizeof(REAL)) /* of a vector */
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
-typedef REAL F(lanes) __attribute__((vector_size(64), aligned(8), may_alias));
+typedef REAL F(full) __attribute__((vector_size(CB_LANE_BYTES)));
+/* In memory: gcc copies what memcpy reads in halves. */
+typedef REAL F(lanes) __attribute__((vector_size(CB_LANE_BYTES), aligned(sizeof(REAL)), may_alias));
+
+/* Vector k + q of the lanes; four at a time, which stay in registers. */
+#define CB_ADD_LANES(q, expression)                                        \
+    {                                                                      \
+        const F(full) x = *(const F(lanes) *)(xs + i + (k + (q)) * LANES), \
+                      y = *(const F(lanes) *)(ys + i + (k + (q)) * LANES); \
+        sum##q += expression;                                              \
+        (void)x;                                                           \
+        (void)y;                                                           \
+    }
+#define CB_KEEP_LANES(q) *(F(lanes) *)(sum + (k + (q)) * LANES) = sum##q;
 
 /* Lane i of CB_SUM_LANES holds the elements i, i + CB_SUM_LANES, ... of a leaf; halves are added
  * until one is left. The expression is in x and y, elements of the rows `xs` and `ys` or vectors of
  * them, and the number m. */
 #define CB_LEAF(name, expression)                                                   \
     static inline REAL F(name)(const REAL *xs, const REAL *ys, REAL m, int64_t n) { \
-        F(lanes) sum[CB_SUM_LANES / LANES] = {{0}};                                 \
-        int64_t i = 0;                                                              \
-        (void)ys;                                                                   \
+        REAL sum[CB_SUM_LANES];                                                     \
+        const int64_t whole = n - n % CB_SUM_LANES;                                 \
         (void)m;                                                                    \
-        for (; i + CB_SUM_LANES <= n; i += CB_SUM_LANES) {                          \
-            for (int64_t k = 0; k < CB_SUM_LANES / LANES; k++) {                    \
-                F(lanes) x, y;                                                      \
-                memcpy(&x, xs + i + k * LANES, sizeof x);                           \
-                memcpy(&y, ys + i + k * LANES, sizeof y);                           \
-                sum[k] += expression;                                               \
+        for (int64_t k = 0; k < CB_SUM_LANES / LANES; k += 4) {                     \
+            F(full) sum0 = {0}, sum1 = {0}, sum2 = {0}, sum3 = {0};                 \
+            for (int64_t i = 0; i < whole; i += CB_SUM_LANES) {                     \
+                CB_ADD_LANES(0, expression)                                         \
+                CB_ADD_LANES(1, expression)                                         \
+                CB_ADD_LANES(2, expression)                                         \
+                CB_ADD_LANES(3, expression)                                         \
             }                                                                       \
+            CB_KEEP_LANES(0) CB_KEEP_LANES(1) CB_KEEP_LANES(2) CB_KEEP_LANES(3)     \
         }                                                                           \
-        if (i < n) {                                                                \
-            REAL rest[CB_SUM_LANES] = {0};                                          \
-            for (int64_t j = 0; i + j < n; j++) {                                   \
-                REAL x = xs[i + j], y = ys[i + j];                                  \
-                rest[j] = expression;                                               \
-                (void)x;                                                            \
-                (void)y;                                                            \
-            }                                                                       \
-            for (int64_t k = 0; k < CB_SUM_LANES / LANES; k++) {                    \
-                F(lanes) x;                                                         \
-                memcpy(&x, rest + k * LANES, sizeof x);                             \
-                sum[k] += x;                                                        \
-            }                                                                       \
+        for (int64_t j = 0; whole + j < n; j++) {                                   \
+            REAL x = xs[whole + j], y = ys[whole + j];                              \
+            sum[j] += expression;                                                   \
+            (void)x;                                                                \
+            (void)y;                                                                \
         }                                                                           \
         return MATH(fold)(sum);                                                     \
     }
@@ -77,6 +82,8 @@ CB_LEAF(leaf_spread, (x - m) * (x - m))
 CB_LEAF(leaf_dot_from, (x - m) * y)
 /* clang-format on */
 #undef CB_LEAF
+#undef CB_ADD_LANES
+#undef CB_KEEP_LANES
 
 /* ---- leaves to sums: a binary counter whose digit k holds the sum of 2^k leaves -------------- */
 
