@@ -479,6 +479,9 @@ static void run(cb_x_context *c, const cb_record *s, int64_t i) {
     VEC v00 = ZERO, v01 = v00, v02 = v00, v03 = v00, v10 = v00, v11 = v00, v12 = v00, v13 = v00;
     c->again = s;
     ((op_fn)s->fn)(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13);
+#ifdef __AVX__
+    _mm256_zeroupper(); /* the code around is the baseline's, which waits for what is there */
+#endif
 }
 #else
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {
