@@ -425,7 +425,8 @@ OP(totals) {
 }
 
 /* The sum of a piece of the row joins the others, in the stream. */
-static void put_piece(cb_x_context *c, const cb_record *s, int64_t i, bool is_mean) {
+__attribute__((noinline)) static void put_piece(cb_x_context *c, const cb_record *s, int64_t i,
+                                                bool is_mean) {
     const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i >> (s->c & 0xFF);
     REAL sum = 0 + MATH(fold)(c->FIELD(acc)[s->b]);
     set_lanes(c, s->b, ZERO);
@@ -439,23 +440,17 @@ static void put_piece(cb_x_context *c, const cb_record *s, int64_t i, bool is_me
 #endif
     memcpy(c->p[s->dst] + at * SIZE, &sum, sizeof sum);
 }
-__attribute__((noinline)) static void put_sum(cb_x_context *c, const cb_record *s, int64_t i) {
-    put_piece(c, s, i, false);
-}
-__attribute__((noinline)) static void put_mean(cb_x_context *c, const cb_record *s, int64_t i) {
-    put_piece(c, s, i, true);
-}
-#define PIECE(name, finish)                                                            \
+#define PIECE(name, is_mean)                                                           \
     OP(name) {                                                                         \
         BEGIN                                                                          \
         if (((i + STEP) & (((int64_t)1 << (s->c & 0xFF)) - 1)) == 0) {                 \
-            finish(c, s, i);                                                           \
+            put_piece(c, s, i, is_mean);                                               \
             v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = ZERO; /* as in `totals` */ \
         }                                                                              \
         NEXT;                                                                          \
     }
-PIECE(piece_sum, put_sum)
-PIECE(piece_mean, put_mean)
+PIECE(piece_sum, false)
+PIECE(piece_mean, true)
 
 /* As loop, and the sums s->b .. s->b + s->c are folded at the end of each leaf. */
 OP(loop_sums) {
@@ -479,9 +474,7 @@ static void run(cb_x_context *c, const cb_record *s, int64_t i) {
     VEC v00 = ZERO, v01 = v00, v02 = v00, v03 = v00, v10 = v00, v11 = v00, v12 = v00, v13 = v00;
     c->again = s;
     ((op_fn)s->fn)(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13);
-#ifdef __AVX__
-    _mm256_zeroupper(); /* the code around is the baseline's, which waits for what is there */
-#endif
+    v_leave();
 }
 #else
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {

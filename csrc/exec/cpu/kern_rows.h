@@ -7,7 +7,8 @@
  *
  * A sum has one order, whatever the instruction set: leaves of up to CB_TILE elements, each added
  * up in CB_SUM_LANES lanes that are folded in halves, and the leaves added in pairs, pairs of
- * pairs, ... The vectors are gcc's and clang's vector extension, registers of the instruction set. */
+ * pairs, ... The vectors are gcc's and clang's vector extension, registers of the instruction
+ * set. */
 #include "kern_copy.h"
 #include "kern_fold.h"
 
@@ -36,7 +37,7 @@
 
 typedef REAL F(full) __attribute__((vector_size(CB_LANE_BYTES)));
 /* In memory: gcc copies what memcpy reads in halves. */
-typedef REAL F(lanes) __attribute__((vector_size(CB_LANE_BYTES), aligned(sizeof(REAL)), may_alias));
+typedef F(full) F(lanes) __attribute__((aligned(sizeof(REAL)), may_alias));
 
 /* Vector k + q of the lanes; four at a time, which stay in registers. */
 #define CB_ADD_LANES(q, expression)                                        \

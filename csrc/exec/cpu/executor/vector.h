@@ -19,6 +19,13 @@ VFN V vm_load(const void *p) {
 }
 VFN void vm_store(void *p, V x) { memcpy(p, &x, sizeof x); }
 
+/* Before code of the baseline, which waits for what is in the upper halves of registers. */
+VFN void v_leave(void) {
+#ifdef __AVX__
+    _mm256_zeroupper();
+#endif
+}
+
 /* Around the caches, to an address that is a multiple of the vector's bytes. */
 VFN void vm_store_far(void *p, V x) {
 #if defined(__AVX512F__)
