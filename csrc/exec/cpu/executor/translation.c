@@ -111,9 +111,22 @@ cb_x_ref cb_t_of_one(cb_translation *x, cb_x_op op, cb_x_ref a) {
     return cb_t_value(x, op, a, CB_T_NOTHING, CB_T_NOTHING);
 }
 
+/* The same operation on the same numbers: what a plan runs again in the kernel that has it. */
+static const cb_x_number *find_number(const cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b,
+                                      cb_x_ref c) {
+    for (int k = 0; k < x->m->n_number; k++) {
+        const cb_x_number *number = &x->m->number[k];
+        if (number->op == op && number->a == a.id && number->b == b.id && number->c == c.id)
+            return number;
+    }
+    return NULL;
+}
+
 /* A number computed from numbers: where they are there, and as often as the most frequent of
  * them. */
 cb_x_ref cb_t_number(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c) {
+    const cb_x_number *known = find_number(x, op, a, b, c);
+    if (known) return cb_t_number_ref(known->dst);
     int16_t at = cb_t_add(x, &x->m->n_number, CB_X_NUMBERS), available = -1;
     uint8_t when = CB_X_BEFORE_ALL;
     const cb_x_ref in[3] = {a, b, c};
