@@ -29,47 +29,47 @@ int64_t cb_row_blocks(int64_t rows, int64_t columns) {
 static double weight_of(cb_opcode code) {
     switch (code) {
         case CB_OP_DIV:
-        case CB_OP_SQRT:
-        case CB_OP_RECIPROCAL: return 2;
+        case CB_OP_RECIPROCAL: return 1;
+        case CB_OP_TANH_BWD:
+        case CB_OP_SIGMOID_BWD: return 1.5;
+        case CB_OP_SQRT: return 2;
         case CB_OP_RSQRT: return 4;
-        case CB_OP_EXP: return 10;
-        case CB_OP_SIGMOID:
+        case CB_OP_UNIFORM: return 8;
+        case CB_OP_EXP:
+        case CB_OP_DROPOUT: return 10;
+        case CB_OP_SIGMOID: return 13;
         case CB_OP_SILU: return 14;
         case CB_OP_LOG:
         case CB_OP_SIN:
-        case CB_OP_COS: return 15;
+        case CB_OP_COS:
+        case CB_OP_SILU_BWD: return 15;
+        case CB_OP_GELU_TANH: return 17;
         case CB_OP_TANH:
         case CB_OP_LOG1P: return 18;
-        case CB_OP_SILU_BWD: return 17;
-        case CB_OP_GELU_TANH: return 18;
-        case CB_OP_GELU_TANH_BWD: return 22;
+        case CB_OP_GELU_TANH_BWD: return 21;
         case CB_OP_POW: return 25;
+        case CB_OP_ERF:
         case CB_OP_GELU:
-        case CB_OP_GELU_BWD: return 28;
-        case CB_OP_ERF: return 30;
-        case CB_OP_TANH_BWD:
-        case CB_OP_SIGMOID_BWD: return 3;
-        case CB_OP_UNIFORM: return 8;
-        case CB_OP_DROPOUT: return 9;
-        case CB_OP_SOFTMAX: return 21;
-        case CB_OP_LOG_SOFTMAX:
-        case CB_OP_CROSS_ENTROPY: return 19;
-        case CB_OP_SOFTMAX_BWD: return 7;
+        case CB_OP_GELU_BWD: return 29;
+        case CB_OP_SOFTMAX:
+        case CB_OP_LOG_SOFTMAX: return 17;
+        case CB_OP_SOFTMAX_BWD: return 6;
         case CB_OP_LOG_SOFTMAX_BWD: return 13;
-        case CB_OP_CROSS_ENTROPY_BWD: return 19;
+        case CB_OP_CROSS_ENTROPY:
+        case CB_OP_CROSS_ENTROPY_BWD: return 15;
+        case CB_OP_BATCH_NORM_STATS: return 3;
+        case CB_OP_BATCH_NORM_APPLY: return 2;
+        case CB_OP_RMS_NORM: return 5;
+        case CB_OP_BATCH_NORM_BWD: return 6;
+        case CB_OP_RMS_NORM_BWD: return 8;
         case CB_OP_LAYER_NORM:
-        case CB_OP_BATCH_NORM: return 15;
-        case CB_OP_RMS_NORM: return 8;
-        case CB_OP_BATCH_NORM_STATS: return 9;
-        case CB_OP_BATCH_NORM_APPLY: return 4;
-        case CB_OP_LAYER_NORM_BWD:
-        case CB_OP_BATCH_NORM_BWD: return 20;
-        case CB_OP_RMS_NORM_BWD: return 12;
+        case CB_OP_BATCH_NORM: return 10;
+        case CB_OP_LAYER_NORM_BWD: return 12;
         case CB_OP_SUM:
         case CB_OP_MEAN:
         case CB_OP_AMAX:
         case CB_OP_AMIN: return 2;
-        default: return 1;
+        default: return 0.5;
     }
 }
 

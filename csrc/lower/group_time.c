@@ -9,7 +9,10 @@
 
 #include "fuse_join.h"
 
-#define SHARED 0.75 /* of an op and its gradient: what is dear in them; measured */
+#define SHARED 0.9     /* of an op and its gradient: what is dear in them; measured */
+#define STREAM 0.7     /* flops: to read an element of an array, or to write it */
+#define GATHERED 1.5   /* flops: an element of an operand whose rows do not lie in memory */
+#define ONE_NUMBER 300 /* flops: from the lanes of a sum to a number, and on to the next one */
 
 /* What stands for the dear part of an op, and the place of the input that it is of; NONE: it shares
  * nothing. */
@@ -20,6 +23,8 @@ typedef struct dear {
 
 static dear dear_of(cb_opcode code) {
     switch (code) {
+        case CB_OP_SIN: return (dear){CB_OP_COS, 0}; /* both at once */
+        case CB_OP_COS:
         case CB_OP_GELU:
         case CB_OP_GELU_TANH:
         case CB_OP_SILU:
@@ -105,6 +110,78 @@ static double arithmetic_s(timing *t) {
     return sum;
 }
 
+/* How many sums over a row become a number of it: of a mean and a spread, or of a largest element
+ * and a sum, and what is on the way to the next pass. */
+static double numbers_of(const timing *t, const cb_instr *instr, const cb_domain *domain) {
+    const double rows = domain->columns ? (double)(domain->count / domain->columns) : 0;
+    const cb_operand *out = &t->program->operand[t->program->operand_id[instr->out_begin]];
+    switch (instr->part) {
+        case CB_PART_ROW_WISE: return 3 * rows;
+        case CB_PART_ROWS: return rows;
+        case CB_PART_PIECES: return (double)cb_numel(&out->shape);
+        default: return 0;
+    }
+}
+
+typedef enum laid { AS_A_NUMBER, IN_MEMORY, IN_PIECES } laid;
+
+/* How an operand gives an element for each of the domain: as numbers, which are loaded once a row
+ * or less; row by row from memory; or its rows are put together from pieces before they are read.
+ * A domain without rows of its own takes those of which such an operand is a number. */
+static laid laid_out(const cb_operand *x, const cb_domain *domain) {
+    const cb_view view = cb_view_of(&x->shape, x->stride, domain);
+    int64_t run = 1;
+    if (cb_numel(&x->shape) != domain->count || view == CB_VIEW_ROW || view == CB_VIEW_ONE)
+        return AS_A_NUMBER;
+    if (view != CB_VIEW_OTHER) return IN_MEMORY;
+    for (int32_t k = x->shape.rank; k-- > 0;) {
+        if (x->shape.dim[k] == 1) continue;
+        if (run == 1 && x->stride[k] == 0 && !domain->columns) return AS_A_NUMBER;
+        if (x->stride[k] != run) break;
+        run *= x->shape.dim[k];
+    }
+    return run % (domain->columns ? domain->columns : domain->count) == 0 ? IN_MEMORY : IN_PIECES;
+}
+
+/* Whether an instruction before this one, or an operand before, has read the same. */
+static bool is_read_before(const timing *t, uint32_t i, uint32_t in) {
+    bool known = false;
+    for (uint32_t k = 0; k <= i && !known; k++) {
+        const uint32_t n = k < i ? t->instr[k].n_in : in;
+        for (uint32_t j = 0; j < n && !known; j++) known = same_input(t, i, in, k, j);
+    }
+    return known;
+}
+
+/* Flops of reading one instruction's operands from memory and writing its results there. */
+static double flops_of_streams(const timing *t, uint32_t i, const cb_domain *domain) {
+    const cb_instr *instr = &t->instr[i];
+    const uint32_t *id = t->program->operand_id;
+    double flops = 0;
+    for (uint32_t k = 0; k < instr->n_in; k++) {
+        const cb_operand *x = &t->program->operand[id[instr->in_begin + k]];
+        const laid how = laid_out(x, domain);
+        if (how == AS_A_NUMBER || number_of(t, x) != CB_NONE || is_read_before(t, i, k)) continue;
+        flops += STREAM + (how == IN_PIECES ? GATHERED : 0);
+    }
+    for (uint32_t k = 0; k < instr->n_out; k++) {
+        const cb_operand *x = &t->program->operand[id[instr->out_begin + k]];
+        if (cb_numel(&x->shape) == domain->count && x->space != CB_SPACE_LOCAL) flops += STREAM;
+    }
+    return flops * (double)domain->count;
+}
+
+/* Flops beside those of the instructions: what depends on how a group is laid over its domain. */
+static double flops_of_rows(const timing *t, const cb_domain *domain) {
+    double flops = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        if (t->same[i] != i) continue;
+        flops += ONE_NUMBER * numbers_of(t, &t->instr[i], domain);
+        flops += flops_of_streams(t, i, domain);
+    }
+    return flops;
+}
+
 int64_t cb_group_time_ps(const cb_program *program, const cb_group *group, const cb_problem *p,
                          uint64_t bytes, const cb_device *device) {
     const int64_t measured = p->op_time_ps[program->instr[group->instr_begin].op];
@@ -114,7 +191,11 @@ int64_t cb_group_time_ps(const cb_program *program, const cb_group *group, const
                 .device = device,
                 .instr = &program->instr[group->instr_begin],
                 .n = group->n_instr};
-    const double work = arithmetic_s(&t);
+    const uint32_t first = t.instr->op;
+    double work = arithmetic_s(&t);
+    if (cb_group_fuses(group))
+        work += cb_arithmetic_s(device, CB_POP_FUSIBLE, p->op_class[first],
+                                flops_of_rows(&t, &group->domain));
     const double s = fmax(work, (double)bytes / device->bytes_per_s) + device->launch_s;
     return (int64_t)fmin(s * 1e12 + 0.5, 1e15);
 }

@@ -34,7 +34,7 @@ _CHAIN = ("tanh", "exp", "dropout", "gelu", "exp", "sqrt", "softmax", "sigmoid")
 _TINY = 24  # operations on one element: what is left is the launch
 _ROUNDS = 7  # the fastest counts
 _POINT_ROUNDS = 30  # of the chains, which take a millisecond
-_FORMAT = 2  # of the row that is kept
+_FORMAT = 3  # of the row that is kept
 
 
 def resolve(device: Device | None) -> str | None:
@@ -163,16 +163,18 @@ def measured(fresh: bool = False) -> dict[str, Any]:
 
 
 def _point_rate(dtype: str) -> float:
-    """Arithmetic a second of what fuses, in the graph's own counting: a chain of exponentials,
-    random bits and roots as one kernel, on what lies in the caches."""
+    """Arithmetic a second of what fuses: with it, what the model says of a chain of exponentials,
+    random bits and roots, as one kernel on what lies in the caches, is what that takes."""
     graph = _native.Graph()
     value = graph.input("x", _POINTS, dtype, 0)  # data
     for kind in _CHAIN:
         attributes = {"p": 0.1, "stream": 0} if kind == "dropout" else {}
         value = graph.op(kind, (value,), attributes, None, 0, None)[0][0]
     graph.output("y", value)
-    step = graph.compile((), backend="cpu")
-    flops = sum(op.get("flops", 0.0) for op in json.loads(step.text("problem"))["ops"])
+    rate = {"f32": 1e9}
+    free = {"name": "free", "flops_per_s": rate, "bytes_per_s": 1e18, "launch_s": 0.0}
+    step = graph.compile((), backend="cpu", device=json.dumps({**free, "point_per_s": rate}))
+    flops = sum(k["modelled_ps"] for k in json.loads(step.text("kernels"))["groups"]) / 1e3
     x = np.ones(_POINTS, dtypes.to_numpy(dtype))
     rounds = [step.profile([x], [np.empty_like(x)], 0, 0) for _ in range(_POINT_ROUNDS)]
     return float(flops / max(min(sum(row[1] for row in rows) for rows in rounds), 1e-9))
@@ -209,7 +211,8 @@ def measure() -> dict[str, Any]:
     assert len(seconds) == len(_PRODUCTS) + 2 + _TINY, "a kernel each"
     n = len(_PRODUCTS)
     flops = {d: 2.0 * m**3 / t for (d, m), t in zip(_PRODUCTS.items(), seconds, strict=False)}
-    flops["int"] = _INTS / seconds[n + 1]
+    ops = json.loads(step.text("problem"))["ops"]
+    flops["int"] = next(op["flops"] for op in ops if op["kind"] == "mul") / seconds[n + 1]
     points = {"f32": _point_rate("f32"), "f64": _point_rate("f64"), "int": flops["int"]}
     return {
         "name": f"measured {_model()}".encode()[:80].decode(errors="ignore"),

@@ -192,6 +192,23 @@ static cb_status twice(cb_graph *g, cb_error *e) {
     return cb_graph_append_output(g, a, "a", CB_OUTPUT_RESULT, CB_NONE, e);
 }
 
+/* What each element moves to and from memory, beside its arithmetic: in group_time.c. */
+#define STREAM INT64_C(700)        /* thousandths of an operation */
+#define GATHERED INT64_C(1500)     /* more, where rows are put together */
+#define ONE_NUMBER INT64_C(300000) /* of a row's sum */
+
+/* Thousandths of operations of the only group; on a device without bytes. */
+static int64_t operations(ops_fn ops) {
+    cb_device d = {.name = "d", .bytes_per_s = 1e9};
+    kernels k;
+    d.point_per_s[CB_WORK_F32] = 1e9;
+    CHECK_OK(kernels_make(ops, fuses_all, &k, &err));
+    CHECK(k.program->n_group == 1 && cb_group_fuses(k.program->group));
+    const int64_t found = cb_group_time_ps(k.program, k.program->group, k.m.problem, 0, &d);
+    kernels_free(&k);
+    return found;
+}
+
 TEST(time_of_a_group) {
     kernels k;
     CHECK_OK(kernels_make(twice, fuses_all, &k, &err));
@@ -199,15 +216,57 @@ TEST(time_of_a_group) {
     cb_device d = {.name = "d", .bytes_per_s = 1e9, .launch_s = 1e-6};
     d.flops_per_s[CB_WORK_F32] = 1e30;
     d.point_per_s[CB_WORK_F32] = 1e9; /* one exponential and an addition of each element */
-    const int64_t launch = 1000000, work = INT64_C(128) * 128 * 11 * 1000;
+    const int64_t launch = 1000000, work = INT64_C(128) * 128 * (10500 + 2 * STREAM);
     CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, 0, &d) == work + launch);
     const int64_t bytes = 2 * work / 1000; /* of which each takes a nanosecond */
     CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, (uint64_t)bytes, &d) ==
-          2 * work + launch);
+          bytes * 1000 + launch);
     d.point_per_s[CB_WORK_F32] = 0;
     CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, 0, &d) == launch);
     CHECK(number(k.groups->as.child, "modelled_ps") > 1000000); /* "cpu" */
     kernels_free(&k);
+}
+
+/* x w, where w[128] is one for each row, or for 64 of its elements by turns; and sums of rows. */
+static cb_status weighted(cb_graph *g, bool in_pieces, cb_error *e) {
+    const cb_shape one = {3, {128, 1, 1}}, by_turns = {3, {1, 2, 64}}, full = {3, {128, 2, 64}};
+    const cb_shape pair = {3, {1, 2, 1}}, two = {1, {2}};
+    const int64_t axis = 1;
+    cb_value_id x, w, s;
+    CB_TRY(input(g, "x", &square, &x, e));
+    CB_TRY(input(g, "w", in_pieces ? &two : &row, &w, e));
+    CB_TRY(cb_build_reshape(g, w, in_pieces ? &pair : &one, &w, e));
+    if (in_pieces) CB_TRY(cb_build_expand(g, w, &by_turns, &w, e));
+    CB_TRY(cb_build_expand(g, w, &full, &w, e));
+    CB_TRY(cb_build_reshape(g, x, &full, &x, e));
+    CB_TRY(cb_build2(g, CB_OP_MUL, x, w, &x, e));
+    CB_TRY(cb_build_reshape(g, x, &square, &x, e));
+    CB_TRY(cb_build_sum(g, x, 1, &axis, false, &s, e));
+    CB_TRY(cb_graph_append_output(g, x, "x", CB_OUTPUT_RESULT, CB_NONE, e));
+    return cb_graph_append_output(g, s, "s", CB_OUTPUT_RESULT, CB_NONE, e);
+}
+static cb_status weighted_rows(cb_graph *g, cb_error *e) { return weighted(g, false, e); }
+static cb_status weighted_pieces(cb_graph *g, cb_error *e) { return weighted(g, true, e); }
+
+TEST(time_of_rows) {
+    /* a product and a sum of each element, which is read and written; a number a row */
+    const int64_t elements = INT64_C(128) * 128, plain = 500 + 2000 + 2 * STREAM;
+    CHECK(operations(weighted_rows) == elements * plain + 128 * ONE_NUMBER);
+    CHECK(operations(weighted_pieces) == elements * (plain + STREAM + GATHERED) + 128 * ONE_NUMBER);
+}
+
+/* The cosine of x and its sine, which are computed at once. */
+static cb_status turned(cb_graph *g, cb_error *e) {
+    cb_value_id x, a, b;
+    CB_TRY(input(g, "x", &square, &x, e));
+    CB_TRY(cb_build1(g, CB_OP_COS, x, &a, e));
+    CB_TRY(cb_build1(g, CB_OP_SIN, x, &b, e));
+    CB_TRY(cb_build2(g, CB_OP_ADD, a, b, &a, e));
+    return cb_graph_append_output(g, a, "a", CB_OUTPUT_RESULT, CB_NONE, e);
+}
+
+TEST(time_of_what_is_computed_at_once) {
+    CHECK(operations(turned) == INT64_C(128) * 128 * (15000 + 1500 + 500 + 2 * STREAM));
 }
 
 static cb_status long_chain(cb_graph *g, cb_error *e) {
@@ -233,6 +292,8 @@ int main(void) {
     RUN(a_backend_that_fuses_nothing);
     RUN(what_reads_a_step_that_was_passed_over_waits);
     RUN(time_of_a_group);
+    RUN(time_of_rows);
+    RUN(time_of_what_is_computed_at_once);
     RUN(no_more_than_64);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();
