@@ -80,6 +80,11 @@ class Plan:
         return {**self.document["numbers"], "budget_bytes": self.document["budget_bytes"]}
 
     @property
+    def in_groups(self) -> bool:
+        """Whether ops of its problem are groups (``groups=True``), not single operations."""
+        return any("inside" in op for op in self.problem["ops"])
+
+    @property
     def entries(self) -> list[Entry]:
         """Every value that the backward needs, in the order of the program."""
         problem, plan = self._documents()

@@ -112,7 +112,7 @@ def profile(
     Raises:
         NotImplementedError: the step was planned in groups, whose steps are no single operations.
     """
-    if any("inside" in op for op in run.plan.problem["ops"]):
+    if run.plan.in_groups:
         raise NotImplementedError(
             "profile: this step was planned in groups, of whose operations no times are known; "
             "compile it without groups=True"
