@@ -57,14 +57,14 @@ static double weight_of(cb_opcode code) {
         case CB_OP_LOG_SOFTMAX_BWD: return 13;
         case CB_OP_CROSS_ENTROPY:
         case CB_OP_CROSS_ENTROPY_BWD: return 15;
-        case CB_OP_BATCH_NORM_STATS: return 3;
         case CB_OP_BATCH_NORM_APPLY: return 2;
+        case CB_OP_BATCH_NORM_STATS:
         case CB_OP_RMS_NORM: return 5;
-        case CB_OP_BATCH_NORM_BWD: return 6;
         case CB_OP_RMS_NORM_BWD: return 8;
         case CB_OP_LAYER_NORM:
         case CB_OP_BATCH_NORM: return 10;
-        case CB_OP_LAYER_NORM_BWD: return 12;
+        case CB_OP_LAYER_NORM_BWD:
+        case CB_OP_BATCH_NORM_BWD: return 12;
         case CB_OP_SUM:
         case CB_OP_MEAN:
         case CB_OP_AMAX:

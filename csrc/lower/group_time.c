@@ -1,5 +1,5 @@
 /* Roofline of a whole group: while one thread waits for memory, its vector units are busy with what
- * came before, so arithmetic and traffic overlap. What is computed twice in one group, as where a
+ * came before, so arithmetic and traffic overlap, but for a part of what takes less. What is computed twice in one group, as where a
  * plan runs something again, is computed once (exec/cpu/executor), and so is what is dear in an op
  * and in its gradient, where both read the same value. */
 #include "group_time.h"
@@ -10,6 +10,7 @@
 #include "fuse_join.h"
 
 #define SHARED 0.9     /* of an op and its gradient: what is dear in them; measured */
+#define EXPOSED 0.3    /* of the lesser of arithmetic and traffic; measured */
 #define STREAM 0.7     /* flops: to read an element of an array, or to write it */
 #define GATHERED 1.5   /* flops: an element of an operand whose rows do not lie in memory */
 #define ONE_NUMBER 300 /* flops: from the lanes of a sum to a number, and on to the next one */
@@ -196,6 +197,9 @@ int64_t cb_group_time_ps(const cb_program *program, const cb_group *group, const
     if (cb_group_fuses(group))
         work += cb_arithmetic_s(device, CB_POP_FUSIBLE, p->op_class[first],
                                 flops_of_rows(&t, &group->domain));
-    const double s = fmax(work, (double)bytes / device->bytes_per_s) + device->launch_s;
+    const double traffic = (double)bytes / device->bytes_per_s;
+    const bool is_product = p->op_flags[first] & CB_POP_COMPUTE; /* which has its own order */
+    const double rest = is_product ? 0 : EXPOSED * fmin(work, traffic);
+    const double s = fmax(work, traffic) + rest + device->launch_s;
     return (int64_t)fmin(s * 1e12 + 0.5, 1e15);
 }

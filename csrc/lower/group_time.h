@@ -6,7 +6,7 @@
 #include "program.h"
 
 /* Picoseconds of the group, which moves so many bytes: what its arithmetic or its traffic takes,
- * whichever is more, and a launch. The problem is that of single ops. */
+ * whichever is more, a part of the other, and a launch. The problem is that of single ops. */
 int64_t cb_group_time_ps(const cb_program *program, const cb_group *group, const cb_problem *p,
                          uint64_t bytes, const cb_device *device);
 
