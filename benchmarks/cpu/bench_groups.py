@@ -8,8 +8,8 @@ EvoNorm in groups, where forward and backward are kernels of their own, as in a 
 layers. The plans of a row take turns; a number is the median of the rounds, a ratio is to saving
 everything. "kernels" says where a plan runs the kernels of saving everything, as where what it
 runs again is in the kernel that has it: then the ratio is noise. "modelled" is what the cost model
-says of the kernels that ran, by this machine's measured row, over the fastest round; the row is
-measured in each round, as clocks drift, and the fastest rates count, too. At the end
+says of the kernels that ran, by this machine's measured row, over the median; the row is measured in
+each round, as clocks drift, and the median of each rate counts. At the end
 stand the rows where that is off by more than 15 %, each with the kernel that it is off by most.
 Exits with 1 where two plans differ in a bit.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -93,16 +94,16 @@ def same_kernels(step: Any, whole: Any) -> bool:
     )
 
 
-def fastest(measured: list[dict[str, Any]]) -> dict[str, Any]:
-    """The best of each rate."""
+def typical(measured: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each rate."""
 
-    def best(values: list[Any]) -> Any:
+    def middle(values: list[Any]) -> Any:
         if isinstance(values[0], dict):
-            return {key: best([value[key] for value in values]) for key in values[0]}
-        return max(values)
+            return {key: middle([value[key] for value in values]) for key in values[0]}
+        return values[0] if isinstance(values[0], str) else statistics.median(values)
 
-    found: dict[str, Any] = {key: best([row[key] for row in measured]) for key in measured[0]}
-    return {**found, "launch_s": min(row["launch_s"] for row in measured)}
+    found: dict[str, Any] = middle(measured)
+    return found
 
 
 def furthest_off(step: Any, params: Any, data: list[Any]) -> str:
@@ -143,10 +144,10 @@ def measure(name: str, loss: Any, params: Any, data: Any, plans: Any, rounds: in
         sys.exit(f"{name}: plans differ in their gradients")
     calls = {plan: call for plan, (_, call, _) in made.items()}
     times = interleave({**calls, "the machine": lambda: machine.append(devices.measure())}, rounds)
-    judged = steps(fastest(machine))
+    judged = steps(typical(machine))
     found = []
     for plan, (step, _, _) in made.items():
-        said = sum(modelled_ms(judged[plan][0])) / times[plan]["min"]
+        said = sum(modelled_ms(judged[plan][0])) / times[plan]["median"]
         row = {
             "row": name,
             "plan": plan,
