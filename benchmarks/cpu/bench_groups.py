@@ -8,10 +8,10 @@ EvoNorm in groups, where forward and backward are kernels of their own, as in a 
 layers. The plans of a row take turns; a number is the median of the rounds, a ratio is to saving
 everything. "kernels" says where a plan runs the kernels of saving everything, as where what it
 runs again is in the kernel that has it: then the ratio is noise. "modelled" is what the cost model
-says of the kernels that ran, by this machine's measured row, over the median; the row is measured in
-each round, as clocks drift, and the median of each rate counts. At the end
-stand the rows where that is off by more than 15 %, each with the kernel that it is off by most.
-Exits with 1 where two plans differ in a bit.
+says of the kernels that ran, by this machine's measured row, over the median; the row is measured
+in each round, as clocks drift, and the median of each rate counts. At the end stand the rows where
+that is off by more than 15 %, each with the kernel that it is off by most. Exits with 1 where two
+plans differ in a bit.
 """
 
 from __future__ import annotations

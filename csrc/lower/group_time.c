@@ -1,7 +1,8 @@
 /* Roofline of a whole group: while one thread waits for memory, its vector units are busy with what
- * came before, so arithmetic and traffic overlap, but for a part of what takes less. What is computed twice in one group, as where a
- * plan runs something again, is computed once (exec/cpu/executor), and so is what is dear in an op
- * and in its gradient, where both read the same value. */
+ * came before, so arithmetic and traffic overlap, but for a part of what takes less. What is
+ * computed twice in one group, as where a plan runs something again, is computed once
+ * (exec/cpu/executor), and so is what is dear in an op and in its gradient, where both read the
+ * same value. */
 #include "group_time.h"
 
 #include <math.h>
