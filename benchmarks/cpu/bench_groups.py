@@ -42,7 +42,8 @@ ALL = "save everything"
 IN_GROUPS = {
     ALL: {"preset": "autograd", "groups": True},
     "recompute everything": {"preset": "recompute_all", "groups": True},
-    "min-cut": {"preset": "aggressive", "groups": True},
+    "aggressive": {"preset": "aggressive", "groups": True},
+    "min-cut": {"preset": "shape-aware", "groups": True},
 }
 AS_THEY_COME = {ALL: {"preset": "autograd"}, "min-cut": {"preset": "aggressive"}}
 ENCODER = {

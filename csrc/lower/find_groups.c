@@ -194,12 +194,13 @@ static bool gives(const finding *x, const uint32_t *op, uint32_t n, uint32_t at)
 }
 
 /* Of each op of a kernel the last op of its group: its own, where others read it or several groups
- * do. What is of the backward never runs again, and stays together. */
+ * do, and of a reduction to something small, so that the plan may save that. What is of the
+ * backward never runs again, and stays together. */
 static void split_kernel(const finding *x, const uint32_t *op, uint32_t n, uint32_t *last) {
     for (uint32_t at = n; at-- > 0;) {
         uint32_t only = CB_NONE;
         const bool again = x->g->ops.at[op[n - 1]].phase == CB_FORWARD;
-        bool own = again && gives(x, op, n, at);
+        bool own = again && (gives(x, op, n, at) || (x->p->op_flags[op[at]] & CB_POP_REDUCTION));
         last[at] = n - 1;
         if (!again) continue;
         for (uint32_t i = at + 1; i < n && !own; i++) {

@@ -207,7 +207,8 @@ cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
 
 /* ---- presets --------------------------------------------------------------------------------- */
 
-#define SMALL_PART 4 /* a result is small where it has less than this part of what is read */
+#define MOST_WORK 1e15 /* bytes, for what would take hours */
+#define SMALL_PART 4   /* a result is small where it has less than this part of what is read */
 
 /* Operations for a byte of its result, below which a product is brief: in f32 an inner dimension of
  * 128. Scores of attention are (a head has 64 to 128 columns), depthwise convolutions, the first of
@@ -223,7 +224,8 @@ typedef struct preset_rules {
                             their result is small; 0: none are */
     bool brief;          /* flags in `never` do not keep a product that is brief for its result */
     bool slim;           /* ... that memory bounds */
-    bool balanced;       /* chains that fuse end where their arithmetic outweighs their traffic */
+    bool balanced; /* chains that fuse end where their arithmetic outweighs their traffic; what
+                            is inside an op costs its arithmetic */
 } preset_rules;
 
 static const preset_rules rules_of[CB_PRESET_COUNT] = {
@@ -395,7 +397,9 @@ static void mark_read_outside(const cb_facts *f, bool *outside) {
         if (p->op_flags[op] & CB_POP_VIEW) continue;
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]], root = f->root[s];
-            if (root != CB_NONE && group_of(f, root) != group_of(f, op)) outside[s] = true;
+            if (root == CB_NONE) continue;
+            bool apart = cb_has_units(f, root) ? root != op : group_of(f, root) != group_of(f, op);
+            if (apart) outside[s] = true;
         }
     }
 }
@@ -418,12 +422,24 @@ static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
     return made < largest / SMALL_PART ? (int64_t)largest : 0;
 }
 
+/* The bytes that could be moved while a member runs: what it costs to have it run again. A kernel
+ * moves nothing for it. */
+static int64_t work_as_bytes(const cb_cut *cut, uint32_t inner) {
+    const cb_facts *f = cut->f;
+    const uint32_t member = cut->inner_member[inner];
+    if (member == CB_NONE) return 0;
+    double ps = (double)cb_member_time_ps(f->p, cut->inner_op[inner], member, f->device);
+    return (int64_t)fmin(ps * 1e-12 * f->device->bytes_per_s, MOST_WORK);
+}
+
 /* Without a budget a preference acts as a demand. */
 static void set_preset_costs(cb_cut *cut, cb_preset preset, bool by_bytes, const bool *allowed,
                              const bool *read_outside) {
     const cb_facts *f = cut->f;
     const bool traffic_free = by_bytes || preset == CB_PRESET_RECOMPUTE_ALL;
-    for (uint32_t i = 0; i < cut->n_inner; i++) cut->inner_cost[i] = 0;
+    const bool by_time = rules_of[preset].balanced && !by_bytes;
+    for (uint32_t i = 0; i < cut->n_inner; i++)
+        cut->inner_cost[i] = by_time ? work_as_bytes(cut, i) : 0;
     for (uint32_t i = 0; i < cut->n_run; i++) {
         uint32_t op = cut->run_op[i];
         bool may = f->wish[op] == CB_FREE ? allowed[op] : wants_recompute(f->wish[op]);
@@ -435,7 +451,8 @@ static void set_preset_costs(cb_cut *cut, cb_preset preset, bool by_bytes, const
             wants_recompute(f->wish[f->unit[s]]) ||
             (preset == CB_PRESET_RECOMPUTE_ALL && cut->run_cost[cut->save_run[i]] != CB_FLOW_INF);
         int64_t bytes = (int64_t)f->p->storage_bytes[s];
-        bool written = group_of(f, op) == CB_NONE || read_outside[s];
+        bool known = group_of(f, op) != CB_NONE || (by_time && cb_has_units(f, op));
+        bool written = !known || read_outside[s];
         cut->save_cost[i] = f->held[s] ? 0 : never ? CB_FLOW_INF : written ? bytes : 2 * bytes;
     }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 
 import pytest
 from both import both, refused
@@ -249,6 +250,29 @@ def test_presets_look_at_members():
         decisions = {d["value"]: d["decision"] for d in plan.document["decisions"]}
         assert decisions == {2: "recompute", 3: "save"}, preset
     assert plan.document["steps"].count(["run", 2, [0]]) == 1
+
+
+def test_a_cut_by_time_weighs_members_against_bytes():
+    """Of the four sets of outputs that may run again `shape-aware` takes the cheapest: a saved one
+    is written and read, and what several need of the inside runs once for all."""
+    r = random.Random(0)
+    chosen = set()
+    for _ in range(200):
+        problem = two_branches()
+        times = [r.randint(1, 6000) for _ in range(3)]
+        for inner, time_ps in zip(problem["ops"][2]["inside"], times, strict=True):
+            inner["flags"], inner["time_ps"] = ["fusible"], time_ps
+        costs = {
+            again: 2 * (1024 * (2 not in again) + 2048 * (3 not in again))
+            + times[0] * bool(again) + times[1] * (2 in again) + times[2] * (3 in again)
+            for again in ((), (2,), (3,), (2, 3))
+        }  # fmt: skip
+        plan = cutback.plan(problem, preset="shape-aware", device=SPEED)
+        decisions = plan.document["decisions"]
+        again = tuple(d["value"] for d in decisions if d["decision"] == "recompute")
+        assert costs[again] == min(costs.values()), (times, costs, again)
+        chosen.add(again)
+    assert len(chosen) == 4
 
 
 def changes(problem, plan):
