@@ -1,7 +1,7 @@
 """Claim: where what fuses is planned as one, a cut is faster than saving everything and than
 running everything again, and saves less.
 
-    python benchmarks/cpu/bench_groups.py [--rounds 9] [--quick]
+    python benchmarks/cpu/bench_groups.py [--rounds 9] [--quick] [--only 1,2 [--replace]]
 
 EvoNorm in groups, where forward and backward are kernels of their own, as in a network; the rows of
 `rows.py` that memory bounds, as they come, saving everything and by a cut; and an encoder of six
@@ -31,7 +31,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import ours
 import rows
-from common import interleave, save
+from common import interleave, save, written
 
 import cutback as cb
 from cutback import devices
@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="small arrays, nothing is written")
     parser.add_argument("--only", type=str, help='such rows alone, "1,2" (10: the encoder)')
+    parser.add_argument("--replace", action="store_true", help="writes the rows of --only, too")
     args = parser.parse_args()
     chosen = rows.chosen(args.only)
     found = []
@@ -196,7 +197,10 @@ def main() -> None:
     print(f"modelled within {OFF:.0%}: {len(found) - len(off)} of {len(found)}")
     for row in off:
         print(f"  {row['row']} ({row['plan']}): {row['modelled']:.2f}; {row['off_by']}")
-    if not args.quick and not args.only:
+    if args.replace:
+        known = {(row["row"], row["plan"]): row for row in written("cpu_groups")}
+        found = list((known | {(row["row"], row["plan"]): row for row in found}).values())
+    if not args.quick and (args.replace or not args.only):
         save("cpu_groups", COMMAND, found)
 
 
