@@ -17,9 +17,10 @@ the end; of forty intervals one is wrong on this side by chance. `first` is the 
 the one after a changed learning rate. `8-bit state` is its bytes by those of f32. `GB/s` counts
 parameters, gradients and states once for each time they are read or written; `plain GB/s` is what
 `p.add_(g, alpha=a)` and one `mul_` for each state reach in the same rounds, with as many streams;
-`of plain` is the share of it. A machine whose bandwidth others use too wants many rounds for large
-tensors: `--only "1 x 16 M" --rounds 51 --replace` measures those rows again and puts them in the
-place of what is written.
+`of plain` is the share of it. How fast a large tensor is stepped depends on where its pages lie, by
+some 4 % either way and for as long as it lives. So large tensors want new memory several times, of
+which the interval takes one ratio each, and many rounds: `--only "1 x 16 M" --placements 8 --rounds
+9 --replace` measures those rows again and puts them in the place of what is written.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ import cutback.torch.optim
 COMMAND = "python benchmarks/optim/bench_optim.py"
 PAUSE = 0.05  # seconds: longer than OpenMP's threads spin
 Step = Callable[[], float]
+Times = dict[str, list[float]]  # milliseconds of each contestant, round by round
 
 
 def gpt2() -> list[tuple[int, ...]]:
@@ -137,9 +139,9 @@ def plain(params: list[torch.nn.Parameter], grads: list[torch.Tensor], n_state: 
     return lambda: timed(run)
 
 
-def turns(steps: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def turns(steps: dict[str, Callable[[], float]], rounds: int) -> Times:
     """Milliseconds of each, round by round."""
-    times: dict[str, list[float]] = {key: [] for key in steps}
+    times: Times = {key: [] for key in steps}
     for turn in range(rounds):
         for key in reversed(steps) if turn % 2 else steps:
             time.sleep(PAUSE)
@@ -148,12 +150,12 @@ def turns(steps: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[
     return times
 
 
-def ratios(times: dict[str, list[float]], above: str, below: str) -> list[float]:
+def ratios(times: Times, above: str, below: str) -> list[float]:
     """Round by round."""
     return [x / y for x, y in zip(times[above], times[below], strict=True)]
 
 
-def ratio(times: dict[str, list[float]], above: str, below: str) -> float:
+def ratio(times: Times, above: str, below: str) -> float:
     """In a round, the median."""
     return statistics.median(ratios(times, above, below))
 
@@ -162,28 +164,21 @@ def state_bytes(optimizer: cutback.optim.base.Optimizer) -> int:
     return sum(x.nbytes for row in optimizer.states.values() for x in row if x is not None)
 
 
-def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
+def measure_once(sizes: str, name: str, rounds: int) -> tuple[dict[str, Any], Times]:
+    """What is measured apart from the rounds, and the rounds."""
     torch.manual_seed(0)
     shapes = SETS[sizes]()
     params = [torch.nn.Parameter(0.1 * torch.randn(shape)) for shape in shapes]
     grads = [0.1 * torch.randn(shape) for shape in shapes]
     count = sum(p.numel() for p in params)
     made = contestants(name, params, grads, len(params))
-    row: dict[str, Any] = {"optimizer": name, "tensors": sizes, "parameters": count}
-    row["rounds"] = rounds
     first = {key: step() for key, (_, step) in made.items()}
     steps = {key: step for key, (_, step) in made.items()}
     if count > 1 << 20 and name in STREAMS:
         steps["plain"] = plain(params, grads, (STREAMS[name] - 3) // 2)
     times = turns(steps, rounds)
-    row |= {key: statistics.median(times[key]) for key in made}
-    for theirs in ("fused", "foreach"):
-        if theirs in made:
-            row |= {f"{theirs} / {key}": ratio(times, theirs, key) for key in OURS}
-    if "fused" in made:
-        row |= {f"95 % {key}": median_interval(ratios(times, "fused", key)) for key in OURS}
+    row: dict[str, Any] = {"parameters": count}
     if "8-bit" in made:
-        row["8-bit / arrays"] = ratio(times, "8-bit", "arrays")
         row["8-bit state"] = state_bytes(made["8-bit"][0]) / state_bytes(made["arrays"][0])
     row |= {f"first {key}": first[key] for key in ("arrays", "drop-in", "fused") if key in made}
     for key in OURS:
@@ -194,6 +189,27 @@ def measure(sizes: str, name: str, rounds: int) -> dict[str, Any]:
             optimizer.param_groups[0]["lr"] *= 0.5
         time.sleep(PAUSE)
         row[f"new lr {key}"] = step()
+    return row, times
+
+
+def measure(sizes: str, name: str, rounds: int, placements: int) -> dict[str, Any]:
+    once, first = measure_once(sizes, name, rounds)
+    count = once.pop("parameters")
+    parts = [first, *(measure_once(sizes, name, rounds)[1] for _ in range(placements - 1))]
+    times = {key: [x for part in parts for x in part[key]] for key in parts[0]}
+    row: dict[str, Any] = {"optimizer": name, "tensors": sizes, "parameters": count}
+    row |= {"rounds": rounds, "placements": placements}
+    row |= {key: statistics.median(times[key]) for key in times if key != "plain"}
+    for theirs in ("fused", "foreach"):
+        if theirs in times:
+            row |= {f"{theirs} / {key}": ratio(times, theirs, key) for key in OURS}
+    for key in OURS if "fused" in times else ():
+        apart = [ratio(part, "fused", key) for part in parts]
+        all_of_one = ratios(times, "fused", key)
+        row[f"95 % {key}"] = median_interval(apart if placements > 1 else all_of_one)
+    if "8-bit" in times:
+        row["8-bit / arrays"] = ratio(times, "8-bit", "arrays")
+    row |= once
     if name in STREAMS:
         row["arrays GB/s"] = 4e-6 * STREAMS[name] * count / row["arrays"]
     if "plain" in times:
@@ -222,6 +238,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="sets of tensors, by a part of their names")
     parser.add_argument("--optimizers", nargs="*", default=list(OPTIONS))
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--placements", type=int, default=1, help="times new memory is taken")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--replace", action="store_true", help="writes the rows of --only, too")
     arguments = parser.parse_args()
@@ -232,7 +249,7 @@ def main() -> None:
         if arguments.only and not any(part in sizes for part in arguments.only):
             continue
         for name in arguments.optimizers:
-            row = measure(sizes, name, arguments.rounds)
+            row = measure(sizes, name, arguments.rounds, arguments.placements)
             print(", ".join(f"{k} {shown(v)}" for k, v in row.items()), flush=True)
             rows.append(row)
     print("slower:", *(slower(rows) or ["none"]), sep="\n  ")
