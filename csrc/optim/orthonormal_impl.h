@@ -15,6 +15,15 @@ static void NAME(add)(real *restrict x, double by, const real *restrict y, int64
     for (int64_t i = 0; i < n; i++) x[i] += factor * y[i];
 }
 
+/* To length one, so that its factor is a number of the type however small or large the row was: of
+ * a row of 1e-20 it would be 1e40. Returns 2 / |x|^2, 0 of a row of zeros. */
+static double NAME(normalize)(real *x, int64_t n) {
+    const double square = NAME(dot)(x, x, n);
+    if (square <= 0) return 0;
+    for (int64_t i = 0; i < n; i++) x[i] = (real)((double)x[i] / sqrt(square));
+    return 2 / NAME(dot)(x, x, n);
+}
+
 /* Rows from .. to of x become Householder's vectors, which end what is right of their diagonals;
  * T of these, I - V^T T V, in t [PANEL][PANEL] without gaps. */
 static void NAME(panel)(real *x, int64_t n, int64_t from, int64_t to, real *t) {
@@ -24,7 +33,7 @@ static void NAME(panel)(real *x, int64_t n, int64_t from, int64_t to, real *t) {
         const double norm = sqrt(NAME(dot)(v + j, v + j, n - j));
         memset(v, 0, (size_t)j * sizeof *v);
         v[j] += (real)(v[j] > 0 ? norm : -norm);
-        const double square = NAME(dot)(v + j, v + j, n - j), tau = square > 0 ? 2 / square : 0;
+        const double tau = NAME(normalize)(v + j, n - j);
         for (int64_t k = j + 1; k < to; k++)
             NAME(add)(x + k * n + j, -tau * NAME(dot)(x + k * n + j, v + j, n - j), v + j, n - j);
         double along[PANEL];

@@ -166,6 +166,28 @@ def test_the_same_bits_for_any_threads_and_instruction_set(monkeypatch):
     assert len(set(seen)) == 1
 
 
+@pytest.mark.parametrize("scale", [1e-18, 1e-12, 1.0, 1e9, 1e16])
+@pytest.mark.parametrize("kind", ["ones", "dead rows", "one dead row", "once, then nothing"])
+def test_gradients_without_full_rank(kind, scale):
+    """Of f32, at any scale whose squares f32 holds: bases stay orthonormal, parameters numbers."""
+    draw = np.random.default_rng(1)
+    for shape in ((4, 4), (5, 3), (17, 33), (64, 40), (8, 3, 3, 3)):
+        params = [draw.standard_normal(shape).astype(np.float32)]
+        alive = np.ones((shape[0], *[1] * (len(shape) - 1)), np.float32)
+        if "row" in kind:
+            alive[1 : None if kind == "dead rows" else 2 : 2] = 0
+        optimizer = cutback.optim.SOAP(precondition_frequency=3)
+        for k in range(13):
+            gradient = np.ones(shape) if kind == "ones" else draw.standard_normal(shape)
+            gradient *= scale * alive * (k == 0 or kind != "once, then nothing")
+            optimizer.step(params, [gradient.astype(np.float32)])
+        assert np.isfinite(params[0]).all(), shape
+        for side in ("left", "right"):
+            if (state := optimizer.states[side][0]) is not None:
+                q = state[1].astype(np.float64)  # behind the means of products
+                np.testing.assert_allclose(q @ q.T, np.eye(len(q)), atol=1e-5, err_msg=str(shape))
+
+
 def test_it_learns_where_adam_is_slow():
     """A quadratic whose axes are turned: Adam's basis is the wrong one."""
     rng = np.random.default_rng(0)
