@@ -207,17 +207,36 @@ static uint64_t smallest_of(const cb_problem *p, cb_measure measure, const cb_pl
     return cb_measured(p, measure, &plan->lives, plan->arena_bytes);
 }
 
+/* A share is of saving everything in groups, whoever keeps it in the end. */
+static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *options, cb_budget *out,
+                                cb_error *err) {
+    cb_plan_options all = *options;
+    cb_plan *plan;
+    *out = options->budget;
+    if (out->kind != CB_BUDGET_SHARE) return CB_OK;
+    all.preset = CB_PRESET_AUTOGRAD;
+    all.budget = (cb_budget){.kind = CB_BUDGET_NONE, .measure = out->measure};
+    CB_TRY(cb_plan_make(step->problem, &all, &step->ctx->alloc, &plan, err));
+    const uint64_t whole =
+        cb_measured(step->problem, out->measure, &plan->lives, plan->arena_bytes);
+    cb_plan_free(plan);
+    out->kind = CB_BUDGET_BYTES;
+    out->bytes = (uint64_t)(out->share * (double)whole);
+    return CB_OK;
+}
+
 /* Where groups keep no budget, or have no smaller program, ops are planned one by one. */
 static cb_status make_with_groups(cb_step *step, const cb_plan_options *options, cb_error *err) {
     const bool smallest = options->budget.kind == CB_BUDGET_MIN;
+    cb_plan_options by_op = *options;
     const cb_within alone = {
         .joint = step->joint, .p = step->single, .fuses = step->backend->fuses};
     cb_plan *plan = NULL;
     cb_program *program = NULL;
     const cb_status status = make_within(step, options, err);
     if (status != CB_INFEASIBLE && !(smallest && status == CB_OK)) return status;
-    const cb_status other =
-        cb_plan_within(&alone, options, &step->ctx->alloc, &plan, &program, err);
+    CB_TRY(share_in_bytes(step, options, &by_op.budget, err));
+    const cb_status other = cb_plan_within(&alone, &by_op, &step->ctx->alloc, &plan, &program, err);
     if (other == CB_INFEASIBLE && status == CB_OK) return CB_OK;
     CB_TRY(other);
     if (status == CB_OK &&

@@ -146,3 +146,36 @@ def test_groups_are_a_text():
     assert text.startswith("cutback.groups 1\n") and "takes in %" in text and "kernel 0" in text
     with pytest.raises(NotImplementedError, match="compile with groups"):
         evonorm_step()[0].executable.text("groups")
+
+
+@pytest.mark.parametrize("measure", ["arena", "live"])
+def test_a_share_is_of_groups_whoever_keeps_it(measure):
+    """Where no plan in groups keeps it, one op by op must, of the same bytes."""
+    rng = np.random.default_rng(1)
+
+    def draw(*shape):
+        return rng.standard_normal(shape, np.float32) / 6
+
+    fixed = [draw(33, 33) for _ in range(5)]
+    params, x = [(draw(33, 2), draw(2, 33)) for _ in range(5)], draw(37, 33)
+
+    def loss(params, x):
+        for (a, b), w in zip(params, fixed, strict=True):
+            x = cb.tanh(x @ w + (x @ a) @ b)
+        return (x * x).sum()
+
+    whole = cb.value_and_grad(loss, groups=True)
+    whole(params, x)
+    key = f"save_all_{measure}_bytes"
+    size = json.loads(whole.executable.text("plan"))["numbers"][key]
+    kept = 0
+    for share in (0.5, 0.55, 0.58, 0.7):
+        step = cb.value_and_grad(loss, budget=share, measure=measure, groups=True)
+        try:
+            step(params, x)
+        except BudgetError:
+            continue
+        peak = getattr(step.executable.planned, f"{measure}_bytes")
+        assert peak <= share * size
+        kept += 1
+    assert kept > 1
