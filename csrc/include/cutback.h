@@ -214,7 +214,7 @@ typedef enum cb_preset {
     CB_PRESET_RECOMPUTE_ALL, /* save only inputs: plain checkpointing */
     CB_PRESET_CONSERVATIVE,  /* recompute what fuses */
     CB_PRESET_AGGRESSIVE,    /* recompute anything but random ops and products of more than 64
-                                operations for a byte of their result */
+                                operations for a byte of their result, with weights 16 */
     CB_PRESET_TORCH_COMPAT,  /* what PyTorch's default partitioner saves */
     CB_PRESET_SHAPE_AWARE,   /* as aggressive, by amounts of work: products bound by memory may run
                                 again, long chains of arithmetic may not */

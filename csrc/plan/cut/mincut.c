@@ -210,10 +210,12 @@ cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
 #define MOST_WORK 1e15 /* bytes, for what would take hours */
 #define SMALL_PART 4   /* a result is small where it has less than this part of what is read */
 
-/* Operations for a byte of its result, below which a product is brief: in f32 an inner dimension of
- * 128. Scores of attention are (a head has 64 to 128 columns), depthwise convolutions, the first of
- * a net, low-rank updates; a layer of a network is not. */
+/* Operations for a byte of its result, up to which a product is brief: in f32 an inner dimension of
+ * 128, as scores of attention have, whose heads are 64 to 128 wide. With what the caller holds, as
+ * weights, a quarter of that: depthwise convolutions, the first of a net, low-rank updates, but no
+ * layer of a small network. */
 #define BRIEF_OPS 64
+#define BRIEF_LAYER_OPS 16
 
 /* What a preset may recompute, of ops that may run twice. */
 typedef struct preset_rules {
@@ -224,8 +226,7 @@ typedef struct preset_rules {
                             their result is small; 0: none are */
     bool brief;          /* flags in `never` do not keep a product that is brief for its result */
     bool slim;           /* ... that memory bounds */
-    bool balanced; /* chains that fuse end where their arithmetic outweighs their traffic; what
-                            is inside an op costs its arithmetic */
+    bool balanced;       /* arithmetic counts: it ends chains that fuse, and is what members cost */
 } preset_rules;
 
 static const preset_rules rules_of[CB_PRESET_COUNT] = {
@@ -245,22 +246,29 @@ static uint64_t bytes_made(const cb_problem *p, uint32_t op) {
     return made;
 }
 
-static bool shrinks(const cb_problem *p, uint32_t op, uint32_t part) {
+static uint64_t largest_read(const cb_problem *p, uint32_t op) {
     uint64_t largest = 0;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint64_t bytes = p->storage_bytes[p->value_storage[p->in_value[j]]];
         if (bytes > largest) largest = bytes;
     }
-    return bytes_made(p, op) < largest / part;
+    return largest;
 }
 
 static double arithmetic_s(const cb_facts *f, uint32_t op) {
     return cb_arithmetic_s(f->device, f->p->op_flags[op], f->p->op_class[op], f->p->op_flops[op]);
 }
 
-/* Neither brief nor skinny is a product of unknown arithmetic. */
-static bool is_brief(double flops, uint64_t made) {
-    return flops > 0 && flops <= (double)made * BRIEF_OPS;
+/* Of the inputs of an op `reads`, a bit each. Neither brief nor skinny is a product of unknown
+ * arithmetic. */
+static bool is_brief(const cb_problem *p, uint32_t op, uint64_t reads, double flops,
+                     uint64_t made) {
+    bool layer = false;
+    for (uint32_t j = 0; j < p->in_begin[op + 1] - p->in_begin[op]; j++) {
+        uint32_t s = p->value_storage[p->in_value[p->in_begin[op] + j]];
+        layer |= (j >= 64 || reads >> j & 1) && (p->storage_flags[s] & CB_STORE_STATIC);
+    }
+    return flops > 0 && flops <= (double)made * (layer ? BRIEF_LAYER_OPS : BRIEF_OPS);
 }
 
 /* A skinny product takes the time of its traffic. */
@@ -286,10 +294,11 @@ static bool member_is_slim(const cb_facts *f, const cb_member *m) {
     return m->flops > 0 && work < (double)m->bytes / f->device->bytes_per_s;
 }
 
-static bool allows_member(const cb_facts *f, const preset_rules *rules, const cb_member *m) {
+static bool allows_member(const cb_facts *f, const preset_rules *rules, uint32_t op,
+                          const cb_member *m) {
     if (rules->only && !(m->flags & rules->only)) return false;
-    return !(m->flags & rules->never) || (rules->brief && is_brief(m->flops, m->size)) ||
-           (rules->slim && member_is_slim(f, m));
+    bool brief = rules->brief && is_brief(f->p, op, m->reads, m->flops, m->size);
+    return !(m->flags & rules->never) || brief || (rules->slim && member_is_slim(f, m));
 }
 
 /* All members that an output needs. Of reductions it is the last that counts: those before it have
@@ -302,7 +311,7 @@ static bool allows_unit(const cb_facts *f, const preset_rules *rules, uint32_t u
                     *last = &member[p->value_member[cb_unit_value(f, unit)]];
     bool allowed = rules->any;
     for (uint32_t m = 0; m < n && allowed; m++)
-        if (members >> m & 1) allowed = allows_member(f, rules, &member[m]);
+        if (members >> m & 1) allowed = allows_member(f, rules, op, &member[m]);
     bool reduction = rules->most_small > 0 && (last->flags & CB_POP_REDUCTION);
     return allowed && !(reduction && member_shrinks(p, op, last, rules->most_small));
 }
@@ -314,11 +323,12 @@ bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
     if (f->once[op]) return false;
     if (preset == CB_PRESET_TORCH_COMPAT) return cb_aten_class(f->p, op) & CB_ATEN_RECOMPUTE;
     if (!rules->any || (rules->only && !(flags & rules->only))) return false;
-    bool excused = (rules->brief && is_brief(f->p->op_flops[op], bytes_made(f->p, op))) ||
-                   (rules->slim && is_slim(f, op));
+    bool brief =
+        rules->brief && is_brief(f->p, op, UINT64_MAX, f->p->op_flops[op], bytes_made(f->p, op));
+    bool excused = brief || (rules->slim && is_slim(f, op));
     if ((flags & rules->never) && !excused) return false;
     bool reduction = rules->most_small > 0 && (flags & CB_POP_REDUCTION);
-    return !(reduction && shrinks(f->p, op, rules->most_small));
+    return !(reduction && bytes_made(f->p, op) < largest_read(f->p, op) / rules->most_small);
 }
 
 /* ---- chains that outweigh their traffic ------------------------------------------------------ */
@@ -352,15 +362,9 @@ static void end_dear_chains(const cb_facts *f, chain *ends, bool *may) {
         uint32_t op = f->base[k];
         if (!may[op] || !(p->op_flags[op] & CB_POP_FUSIBLE)) continue;
         ends[op] = chain_of(f, ends, may, op);
-        double moved = (double)ends[op].bytes;
-        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
-            moved += (double)p->storage_bytes[p->value_storage[v]];
+        double moved = (double)(ends[op].bytes + bytes_made(p, op));
         if (ends[op].work_s > moved / f->device->bytes_per_s) may[op] = false;
     }
-}
-
-static uint32_t n_outputs(const cb_facts *f, uint32_t op) {
-    return f->p->out_begin[op + 1] - f->p->out_begin[op];
 }
 
 /* May the preset recompute each unit, its own rules and those about chains? `may` [n_unit]. */
@@ -368,8 +372,9 @@ static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb
                               cb_error *err) {
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
-        may[op] = !cb_has_units(f, op) && cb_preset_allows(f, preset, op);
-        for (uint32_t i = 0; cb_has_units(f, op) && i < n_outputs(f, op); i++)
+        uint32_t n_out = cb_has_units(f, op) ? f->p->out_begin[op + 1] - f->p->out_begin[op] : 0;
+        may[op] = n_out == 0 && cb_preset_allows(f, preset, op);
+        for (uint32_t i = 0; i < n_out; i++)
             may[f->unit_begin[op] + i] = cb_preset_allows(f, preset, f->unit_begin[op] + i);
     }
     if (!rules_of[preset].balanced) return CB_OK;
@@ -413,11 +418,7 @@ static bool wants_recompute(uint8_t wish) {
 static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
     const cb_problem *p = f->p;
     const uint32_t op = cb_unit_op(f, unit);
-    uint64_t largest = 0;
-    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-        const uint64_t bytes = p->storage_bytes[p->value_storage[p->in_value[j]]];
-        if (bytes > largest) largest = bytes;
-    }
+    const uint64_t largest = largest_read(p, op);
     const uint64_t made = p->storage_bytes[p->value_storage[cb_unit_value(f, unit)]];
     return made < largest / SMALL_PART ? (int64_t)largest : 0;
 }

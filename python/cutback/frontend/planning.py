@@ -119,9 +119,9 @@ def min_cut(
     recomputed.
 
     ``preset``: ``"conservative"`` (recompute what fuses), ``"aggressive"`` (anything but random
-    operations and products of more than 64 operations for a byte of their result: of a transformer
-    all but attention's scores), ``"shape-aware"`` (by what its arithmetic takes beside its memory
-    traffic), ``"recompute_all"`` or ``"autograd"``.
+    operations and products of more than 64 operations for a byte of their result, 16 with weights:
+    attention's scores run again, layers do not), ``"shape-aware"`` (by what its arithmetic takes
+    beside its memory traffic), ``"recompute_all"`` or ``"autograd"``.
     """
     return plan(f, *args, preset=preset, policy=policy, argnums=argnums)
 

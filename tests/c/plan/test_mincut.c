@@ -242,15 +242,18 @@ TEST(cuts_save_least) {
 }
 
 /* On the cpu row an operation takes 10 ps and a byte 50: by shape, five operations for a byte that
- * is moved. Its result has 100 bytes: aggressively, 64 operations for each. */
+ * is moved. Its result has 100 bytes: aggressively, 64 operations for each, or 16 where the caller
+ * holds what it reads. */
 TEST(shapes_decide) {
     static const struct {
         uint64_t bytes;
         double flops;
-        bool by_shape, aggressively;
-    } product[] = {{1000, 4999, true, true},   {1000, 5000, false, true}, {1000, 6400, false, true},
-                   {1000, 6401, false, false}, {1e4, 6401, true, false},  {1000, 1e9, false, false},
-                   {1000, 0, false, false}};
+        bool by_shape, aggressively, as_layer;
+    } product[] = {{1000, 4999, true, true, false},   {1000, 5000, false, true, false},
+                   {1000, 1600, true, true, true},    {1000, 1601, true, true, false},
+                   {1000, 6400, false, true, false},  {1000, 6401, false, false, false},
+                   {10000, 6401, true, false, false}, {1000, 1e9, false, false, false},
+                   {1000, 0, false, false, false}};
     for (size_t i = 0; i < sizeof product / sizeof *product; i++) {
         maker m = block();
         fixture x;
@@ -259,6 +262,9 @@ TEST(shapes_decide) {
         x.p->op_flops[MATMUL] = product[i].flops;
         CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_SHAPE_AWARE, &err));
         CHECK(x.cut.recompute[MATMUL] == product[i].by_shape);
+        CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AGGRESSIVE, &err));
+        CHECK(x.cut.recompute[MATMUL] == product[i].as_layer);
+        x.p->storage_flags[0] = 0; /* the input is computed, too */
         CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AGGRESSIVE, &err));
         CHECK(x.cut.recompute[MATMUL] == product[i].aggressively);
         tear_down(&x);
