@@ -103,10 +103,10 @@ static void note(const reading *r, uint32_t row, int column, PyObject *object,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Whether elements lie row by row. */
+/* Whether elements lie row by row. Strides of what has none say nothing. */
 static bool is_in_rows(const cb_py_tensor *x) {
     int64_t reached = 1;
-    for (int i = x->rank - 1; x->strides && i >= 0; i--) {
+    for (int i = x->rank - 1; x->n && x->strides && i >= 0; i--) {
         if (x->shape[i] != 1 && x->strides[i] != reached) return false;
         reached *= x->shape[i];
     }

@@ -50,3 +50,16 @@ def test_a_parameter_that_is_given_twice():
     with pytest.raises(ValueError, match=r"row 0 and .* of row 2 share memory"):
         optimizer.step()
     assert torch.equal(p, torch.ones(3)) and torch.equal(q, torch.ones(3))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (2, 0, 3), (2, 3, 0)])
+@pytest.mark.parametrize("name", ["Adafactor", "AdamW8bit", "SOAP", "AdamW", "Lion"])
+def test_parameters_without_elements_are_no_obstacle(name, shape):
+    """Whatever PyTorch says of their strides."""
+    empty, full = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.ones(4, 5))
+    empty.grad, full.grad = torch.zeros(shape), torch.ones(4, 5)
+    optimizer = getattr(ours, name)([full, empty])
+    before = full.detach().clone()
+    for _ in range(2):  # SOAP's first finds bases
+        optimizer.step()
+    assert not torch.equal(before, full)
