@@ -210,15 +210,16 @@ static uint64_t smallest_of(const cb_problem *p, cb_measure measure, const cb_pl
 /* A share is of saving everything in groups, whoever keeps it in the end. */
 static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *options, cb_budget *out,
                                 cb_error *err) {
-    cb_plan_options all = *options;
+    cb_plan_options any = *options;
     cb_plan *plan;
     *out = options->budget;
     if (out->kind != CB_BUDGET_SHARE) return CB_OK;
-    all.preset = CB_PRESET_AUTOGRAD;
-    all.budget = (cb_budget){.kind = CB_BUDGET_NONE, .measure = out->measure};
-    CB_TRY(cb_plan_make(step->problem, &all, &step->ctx->alloc, &plan, err));
+    any.budget = (cb_budget){.kind = CB_BUDGET_NONE, .measure = out->measure};
+    CB_TRY(cb_plan_make(step->problem, &any, &step->ctx->alloc, &plan, err));
+    const cb_lives all = {.peak_bytes = plan->save_all_live_bytes,
+                          .saved_bytes = plan->save_all_saved_bytes};
     const uint64_t whole =
-        cb_measured(step->problem, out->measure, &plan->lives, plan->arena_bytes);
+        cb_measured(step->problem, out->measure, &all, plan->save_all_arena_bytes);
     cb_plan_free(plan);
     out->kind = CB_BUDGET_BYTES;
     out->bytes = (uint64_t)(out->share * (double)whole);
