@@ -5,15 +5,12 @@
 #include "tiles.h"
 
 #include "../base/alloc.h"
+#include "../base/ints.h"
 
 #define MIN_TASKS 4
 #define MAX_SLOTS 8
 #define SLOT_BYTES (CB_WORKSPACE_MAX / MAX_SLOTS)
 #define WORTH_SPLITTING 2e6 /* flops */
-
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t div_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* The edge that cuts n >= 1 into the fewest pieces of at most `most`, all about equal, in multiples
  * of `grain`. */

@@ -12,6 +12,7 @@
 
 #include "../base/cpu.h"
 #include "../base/dtype.h"
+#include "../base/ints.h"
 #include "eigen_loops.h"
 #include "spectral.h"
 
@@ -50,8 +51,6 @@ size_t cb_eigenvectors_scratch(int64_t n) {
     return 2 * (size_t)(n * stride_of(n)) + (5 + of_rotations) * (size_t)n;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t rows_of_task(int64_t width) { return width < SHARE ? SHARE / width : 1; }
 
 /* Takes what is left from before off row i from column `at` on; its product with row k there. */
@@ -65,7 +64,7 @@ static void reduce_task(void *user, int64_t task, int thread) {
     const work *x = user;
     const int64_t at = x->k + 1, rows = rows_of_task(x->n - at), from = at + task * rows;
     (void)thread;
-    for (int64_t i = from; i < least(from + rows, x->n); i++)
+    for (int64_t i = from; i < min_i64(from + rows, x->n); i++)
         x->w[i] = x->tau[x->k] * take_off(x, i, at);
 }
 
@@ -92,7 +91,7 @@ static void reduce(work *x, int64_t k) {
 /* The reflections, last one first, of some rows of the identity. */
 static void turn_task(void *user, int64_t task, int thread) {
     const work *x = user;
-    const int64_t n = x->n, from = task * VECTORS, to = least(from + VECTORS, n);
+    const int64_t n = x->n, from = task * VECTORS, to = min_i64(from + VECTORS, n);
     (void)thread;
     for (int64_t i = from; i < to; i++) {
         memset(x->z + i * x->stride, 0, (size_t)n * sizeof *x->z);
@@ -117,7 +116,7 @@ static void rotate_task(void *user, int64_t task, int thread) {
     const work *x = user;
     const int64_t at = task * CB_ROTATED;
     (void)thread;
-    x->f->rotate(x->noted, x->n_noted, x->z + at, x->stride, least(x->n - at, CB_ROTATED));
+    x->f->rotate(x->noted, x->n_noted, x->z + at, x->stride, min_i64(x->n - at, CB_ROTATED));
 }
 
 static void rotate_noted(work *x) {

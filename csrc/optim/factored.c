@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "../base/cpu.h"
+#include "../base/ints.h"
 #include "extras.h"
 #include "halves.h"
 
@@ -59,9 +60,6 @@ typedef struct region {
     double *line;    /* [lines] sums of squares, then what columns are multiplied by */
     double *column;  /* [bands, or matrices in them][width] sums of squares */
 } region;
-
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static shape shape_of(const cb_optim_row *row) {
     const int64_t each = row->n ? row->height * row->width : 0;
@@ -118,10 +116,10 @@ static void in_runs(const region *r, uint32_t i, int64_t piece, run_fn run, doub
     const cb_optim_row *row = &r->table->rows[i];
     const shape s = shape_of(row);
     const bool halves = cb_optim_is_half(row->dtype);
-    const int64_t from = piece * s.piece, end = least(from + s.piece, row->n);
+    const int64_t from = piece * s.piece, end = min_i64(from + s.piece, row->n);
     cb_halves_room room;
     for (int64_t at = from; at < end; at += s.run) {
-        const int64_t some = least(end - at, s.run);
+        const int64_t some = min_i64(end - at, s.run);
         const cb_optim_row whole = halves ? cb_halves_open(r->halves, row, at, some, &room) : *row;
         run(r, i, &whole, at, some, sum);
     }
@@ -164,7 +162,7 @@ static void add_lines(const region *r, uint32_t i, int64_t from, int64_t to, dou
     for (int64_t at = from * s.width, n; at < to * s.width; at += n) {
         const int64_t k = at / s.width, j = at % s.width;
         const int64_t left = cb_factored_is_narrow(row) ? (to - k) * s.width : s.width - j;
-        n = halves || left > s.width ? least(left, s.run) : left;
+        n = halves || left > s.width ? min_i64(left, s.run) : left;
         const cb_optim_row whole = halves ? cb_halves_open(r->halves, row, at, n, &room) : *row;
         r->f->squares(&r->of[i], &whole, at, n, line + k, column + j, weights);
     }
@@ -186,10 +184,10 @@ static void band_task(void *user, int64_t task, int thread) {
     } else if (s.bands > 1) {
         const int64_t each = div_up(s.height, s.bands), from = band % s.bands * each;
         const int64_t first = band / s.bands * s.height;
-        add_lines(r, i, first + least(from, s.height), first + least(from + each, s.height),
+        add_lines(r, i, first + min_i64(from, s.height), first + min_i64(from + each, s.height),
                   column + band * s.width, weights);
     } else {
-        const int64_t all = s.lines / s.height, end = least((band + 1) * s.matrices, all);
+        const int64_t all = s.lines / s.height, end = min_i64((band + 1) * s.matrices, all);
         for (int64_t k = band * s.matrices; k < end; k++)
             add_lines(r, i, k * s.height, (k + 1) * s.height, column + k * s.width, weights);
     }
@@ -257,7 +255,7 @@ static stretch stretch_at(const region *r, uint32_t i, int64_t at, int64_t n) {
     if (row->height == 0) return (stretch){n, &one, (char *)row->state[WHOLE] + (size_t)at * size};
     const int64_t k = at / row->width, j = at % row->width, matrix = k / row->height;
     const int64_t lines = cb_factored_is_narrow(row) ? (matrix + 1) * row->height - k : 1;
-    return (stretch){least(lines * row->width - j, n), r->line + r->at[i].line + k,
+    return (stretch){min_i64(lines * row->width - j, n), r->line + r->at[i].line + k,
                      (char *)row->state[COLUMNS] + (size_t)(matrix * row->width + j) * size};
 }
 

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../base/ints.h"
 #include "extras.h"
 #include "products.h"
 
@@ -38,8 +39,6 @@ typedef struct layout { /* bytes from the beginning of scratch */
     size_t x, y, gram, square, sum, factor, end;
 } layout;
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static int64_t pieces_of(const cb_optim_row *row) {
@@ -50,7 +49,7 @@ static int64_t pieces_of(const cb_optim_row *row) {
 /* A batch of n matrices, after a list of n_rows rows. */
 static layout layout_of(const cb_optim_row *row, size_t n, uint32_t n_rows) {
     const size_t size = cb_dtype_size(row->dtype);
-    const size_t side = (size_t)least(row->height, row->width);
+    const size_t side = (size_t)min_i64(row->height, row->width);
     const size_t matrix = whole_lines(n * (size_t)row->n * size);
     const size_t square = whole_lines(n * side * side * size);
     layout l = {.x = whole_lines(n_rows * (sizeof(uint32_t) + 1))};
@@ -99,7 +98,7 @@ typedef struct span { /* of elements of a matrix */
 
 static span span_of(const batch *b, int64_t task) {
     const int64_t blocks = div_up(b->height * b->width, PIECE), at = task % blocks * PIECE;
-    return (span){task / blocks, at, least(PIECE, b->height * b->width - at)};
+    return (span){task / blocks, at, min_i64(PIECE, b->height * b->width - at)};
 }
 
 static void begin_task(void *user, int64_t task, int thread) {
@@ -126,7 +125,7 @@ static void mix_task(void *user, int64_t task, int thread) {
     const size_t at = (size_t)(matrix * b->side * b->side) * cb_dtype_size(b->dtype);
     (void)thread;
     OF_TYPE(b->dtype, mix, &b->o, b->gram + at, b->square + at, b->side, from,
-            least(from + lines, b->side));
+            min_i64(from + lines, b->side));
 }
 
 static void rows_task(void *user, int64_t task, int thread) {
@@ -136,7 +135,7 @@ static void rows_task(void *user, int64_t task, int thread) {
     (void)thread;
     b->sum[matrix * b->pieces + r] =
         OF_TYPE(b->dtype, rows, &b->o, row_of(b, matrix), matrix_of(b, b->x, matrix), from,
-                least(from + each, b->height));
+                min_i64(from + each, b->height));
 }
 
 static void apply_task(void *user, int64_t task, int thread) {
@@ -240,7 +239,7 @@ void cb_step_orthogonal(const cb_optim_table *table, cb_threads *pool, cb_orthog
                    .dtype = row->dtype,
                    .height = row->height,
                    .width = row->width,
-                   .side = least(row->height, row->width),
+                   .side = min_i64(row->height, row->width),
                    .pieces = pieces_of(row),
                    .lines = div_up(row->height, div_up(PIECE, row->width)),
                    .x = base + l.x,

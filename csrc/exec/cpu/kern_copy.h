@@ -3,9 +3,9 @@
 #ifndef CB_EXEC_CPU_KERN_COPY_H
 #define CB_EXEC_CPU_KERN_COPY_H
 
+#include "../../base/ints.h"
 #include "../../base/kern_half.h"
 #include "kern.h"
-#include "kern_int.h"
 #include "vecmath.h"
 
 /* Elements in a tile: what a kernel holds on its stack at a time. Also the leaf of every sum

@@ -9,11 +9,11 @@
 #ifndef CB_EXEC_CPU_KERN_IM2COL_H
 #define CB_EXEC_CPU_KERN_IM2COL_H
 
+#include "../../base/ints.h"
 #include "../../base/kern_half.h"
 #include "../kernel.h"
 #include "../tiles.h"
 #include "gemm.h"
-#include "kern_int.h"
 #include "vecmath.h"
 
 typedef struct conv {

@@ -9,10 +9,10 @@
  * Indices are checked before anything is written. Each task owns a block of the destination and
  * walks all of src for it, so no two tasks add to one element. 16-bit destinations are summed in
  * f32 in scratch, a block at a time, and rounded once. */
+#include "../../base/ints.h"
 #include "../../base/kern_half.h"
 #include "indices.h"
 #include "kern.h"
-#include "kern_int.h"
 #include "vecmath.h"
 
 #include "../tiles.h"

@@ -5,10 +5,10 @@
  *
  * 16-bit operands are widened to f32 block by block and summed in f32 over the whole inner axis;
  * the sum is rounded once. */
+#include "../../base/ints.h"
 #include "../../base/kern_half.h"
 #include "gemm_own.h"
 #include "kern.h"
-#include "kern_int.h"
 #include "vecmath.h"
 
 #include "../tiles.h"

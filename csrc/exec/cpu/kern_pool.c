@@ -1,8 +1,8 @@
 /* Pooling over windows of [n,c,h,w] planes. Planes are independent; a task is a run of planes.
  * Gradients gather: an input sums the windows it lies in, so nothing is written twice. */
+#include "../../base/ints.h"
 #include "../../base/kern_half.h"
 #include "kern.h"
-#include "kern_int.h"
 #include "vecmath.h"
 
 #define TASK_ELEMENTS ((int64_t)1 << 15)

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "../kern_int.h"
+#include "../../../base/ints.h"
 #include "join.h"
 
 #define NOWHERE (-1)

@@ -1,6 +1,6 @@
-/* kern_int.h: small integer helpers for kernel files (kern.h). */
-#ifndef CB_EXEC_CPU_KERN_INT_H
-#define CB_EXEC_CPU_KERN_INT_H
+/* ints.h: of two integers, and how many parts of one size cover another. */
+#ifndef CB_BASE_INTS_H
+#define CB_BASE_INTS_H
 
 #include <stdint.h>
 
