@@ -267,13 +267,22 @@ def pinned_alone(pinned: int | str | None) -> ValueError:
     )
 
 
-def parse_preset(preset: str | None) -> int:
-    """Number of a preset; None is ``autograd``, which saves what the backward reads.
+def parse_preset(preset: str | None, searched: str | None = None) -> int:
+    """Number of a preset; None is ``autograd``, which saves what the backward reads. ``searched``:
+    the measure of a budget that stands beside it.
 
     Raises:
-        ValueError: no such preset.
+        ValueError: no such preset, or one beside a budget that decides what to save.
     """
-    return 0 if preset is None else choice("preset", preset, PRESETS)
+    if preset is None:
+        return 0
+    number = choice("preset", preset, PRESETS)
+    if searched not in (None, "saved"):
+        raise ValueError(
+            f"preset={short(preset)} says what to save without a budget, or what may run again "
+            "with measure='saved'; leave it or the budget out"
+        )
+    return number
 
 
 def text(n: int | None) -> str:

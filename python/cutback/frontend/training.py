@@ -175,10 +175,9 @@ class Step:
     ) -> None:
         if not callable(function):
             raise TypeError(f"expected a function, got {function!r}")
-        budgets.parse(
-            options["budget"], options["measure"]
-        )  # mistakes show here, not at the first call
-        budgets.parse_preset(options["preset"])
+        # Mistakes show here, not at the first call.
+        searched = budgets.parse(options["budget"], options["measure"]) is not None
+        budgets.parse_preset(options["preset"], options["measure"] if searched else None)
         if not isinstance(has_aux, bool):
             raise TypeError(f"has_aux={budgets.short(has_aux)} is neither True nor False")
         if argnums is not None and not isinstance(argnums, (tuple, list, range)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -107,9 +108,13 @@ def number(what: str, **option: Any) -> float:
     """A numeric option, name = value, as a float.
 
     Raises:
-        TypeError, ValueError: it is no number, or none that a float can hold.
+        TypeError, ValueError: it is no number, or not finite.
     """
-    return _placed(scalars.number, what, option)
+    value = _placed(scalars.number, what, option)
+    if not math.isfinite(value):
+        (name,) = option
+        raise ValueError(located(f"{what}: {name}={value} is not finite"))
+    return value
 
 
 def flag(what: str, **option: Any) -> bool:

@@ -90,7 +90,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self._bound()
-        budgets.parse_preset(self.preset)
+        searched = self.budget is not None or self.max_extra is not None
+        budgets.parse_preset(self.preset, self.measure if searched else None)
 
     def _bound(self) -> budgets.NativeBudget | None:
         parsed = budgets.parse(self.budget, self.measure, self.max_extra)
@@ -145,7 +146,8 @@ def plans(
         raise TypeError(f"several is a list of budgets, not {several!r}")
     several = list(several)
     specs = [budgets.parse(budget, measure) for budget in several]
-    number = budgets.parse_preset(preset)
+    without = not specs or None in specs  # a preset is about those
+    number = budgets.parse_preset(preset, None if without else measure)
     text = problem_text(problem, policy=policy, device=device)
     answers = _native.plans_json(
         text,

@@ -183,11 +183,12 @@ class Executable:
         _check_plan(plan)
         if not isinstance(groups, bool):
             raise TypeError(f"groups={budgets.short(groups)} is neither True nor False")
+        bound = budgets.parse(budget, measure)
         try:
             self.native = graph._native.compile(
                 wrt,
-                preset=budgets.parse_preset(preset),
-                budget=budgets.parse(budget, measure),
+                preset=budgets.parse_preset(preset, measure if bound else None),
+                budget=bound,
                 backend=backend,
                 device=_row(device),
                 keep_gradients=keep_gradients,

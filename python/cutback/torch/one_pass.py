@@ -3,6 +3,7 @@ tensors, and when PyTorch's own code takes it."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -265,7 +266,14 @@ class OnePass(torch.optim.Optimizer):
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         seen: list[dict[str, Any]] = []
-        handle = self.register_load_state_dict_pre_hook(lambda _, given: seen.append(given))
+
+        def look(_: Any, given: dict[str, Any]) -> None:
+            seen.append(given)
+            for number, held in given["state"].items():
+                for key in {"step", *self._kept} & set(held):
+                    self._check_number(f"parameter {number} of the state to load", key, held[key])
+
+        handle = self.register_load_state_dict_pre_hook(look)
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -283,6 +291,22 @@ class OnePass(torch.optim.Optimizer):
                 if isinstance(x, Tensor):
                     dtype = x.dtype if x.dtype is torch.float64 else self._type_of(p, key)
                     self.state[p][key] = x.to(p.device, dtype, copy=True)
+
+    def _check_number(self, place: str, key: str, x: Any) -> None:
+        """Whether this may stand beside a parameter, as a count of its steps or another number.
+
+        Raises:
+            ValueError: it may not.
+        """
+        found = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"{x!r:.40}"
+        if isinstance(x, Tensor) and x.numel() == 1:
+            found = f"{(x := x.item())}"
+        number = isinstance(x, int | float) and not isinstance(x, bool)
+        if not number or not math.isfinite(x) or (key == "step" and x < 0):
+            wanted = "a count" if key == "step" else "a finite number"
+            raise ValueError(
+                f"{type(self).__name__}: {key} of {place} is {found}, and has to be {wanted}"
+            )
 
     def _check_kinds(self, place: str, p: Tensor, held: dict[str, Any]) -> None:
         """Whether states are of the kinds that they were saved as: floating types become each

@@ -4,6 +4,7 @@ kinds, never one from inside."""
 from __future__ import annotations
 
 import inspect
+import math
 import random
 import re
 
@@ -103,7 +104,7 @@ def adamw(**options):
 
 
 PLAN_OPTIONS = {
-    "budget": 0.9, "measure": "arena", "preset": "conservative", "policy": None, "argnums": 0,
+    "budget": 0.9, "measure": "arena", "preset": None, "policy": None, "argnums": 0,
     "device": "cpu", "profile": None, "max_extra": None, "offload": False, "pinned": None,
     "exact": False, "time_limit": 0.0, "progress": None,
 }  # fmt: skip
@@ -380,6 +381,22 @@ def test_a_numeric_option_is_a_number(wrong):
         )
     for what, call in calls.items():
         with pytest.raises(TypeError, match=f"{what}=.* is not a number"):
+            cutback.trace(call, X)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, np.float32("-inf")])
+def test_options_that_are_not_finite(wrong):
+    calls = {
+        "batch_norm: momentum": lambda x: F.batch_norm(
+            x, None, None, training=True, momentum=wrong
+        ),
+        "layer_norm: eps": lambda x: F.layer_norm(x, (4,), eps=wrong),
+        "scaled_dot_product_attention: scale": lambda x: F.scaled_dot_product_attention(
+            x, x, x, scale=wrong
+        ),
+    }
+    for what, call in calls.items():
+        with pytest.raises(ValueError, match=f"{what}={float(wrong)} is not finite"):
             cutback.trace(call, X)
 
 

@@ -194,7 +194,10 @@ def test_plans(given, keyword):
             cutback.plans(loss, several, **PLANS[keyword])
         return
     found = [one.numbers for one in cutback.plans(*given, several, **PLANS[keyword])]
-    assert found == [cutback.plan(PROBLEM, budget=b, **PLANS[keyword]).numbers for b in several]
+    about_budgets = {key: value for key, value in PLANS[keyword].items() if key != "preset"}
+    for b, numbers in zip(several, found, strict=True):
+        options = about_budgets if b is not None else PLANS[keyword]
+        assert numbers == cutback.plan(PROBLEM, budget=b, **options).numbers
     assert found != [one.numbers for one in cutback.plans(*given, several)]
 
 
@@ -215,12 +218,27 @@ def test_several_budgets_are_a_list(several):
         ({"max_extra": 0.1}, ValueError),
         ({"max_extra": 0.1, "budget": 0.5}, ValueError),
         ({"offload": True, "budget": None}, ValueError),
+        ({"preset": "aggressive", "budget": 0.5}, ValueError),
+        ({"preset": "aggressive", "budget": "min", "measure": "arena"}, ValueError),
     ],
     ids=str,
 )
 def test_what_cannot_act_is_refused(given, options, error):
     with pytest.raises(error, match=next(iter(options))):
         cutback.plan(*given, **options)
+
+
+def test_a_preset_says_nothing_beside_a_budget():
+    beside = {"preset": "aggressive", "budget": 0.5}
+    for call in (
+        lambda: cutback.compile(loss, **beside),
+        lambda: cutback.value_and_grad(loss, **beside),
+        lambda: cutback.plans(PROBLEM, [0.5], preset="aggressive"),
+    ):
+        with pytest.raises(ValueError, match=r"preset='aggressive' .* leave it or the budget out"):
+            call()
+    cutback.plan(PROBLEM, budget=0.5, measure="saved", preset="conservative")
+    cutback.plans(PROBLEM, [None, 0.9], preset="aggressive")
 
 
 def test_numbers_that_no_machine_has_are_refused_in_few_words():

@@ -106,6 +106,26 @@ def test_states_that_lack_something():
         optimizer.load_state_dict(state)
 
 
+@pytest.mark.parametrize(("name", "key", "wrong", "text"), [
+    ("AdamW", "step", None, "is None, and has to be a count"),
+    ("AdamW", "step", "3", "is '3', and has to be a count"),
+    ("AdamW", "step", torch.tensor(-1.0), "is -1.0, and has to be a count"),
+    ("AdamW8bit", "step", torch.tensor(float("nan")), "is nan, and has to be a count"),
+    ("Lion", "step", torch.tensor([1.0, 2.0]), r"is a tensor of shape \(2,\)"),
+    ("NAdam", "mu_product", torch.tensor(float("inf")), "is inf, and has to be a finite number"),
+    ("ASGD", "eta", torch.tensor([]), r"is a tensor of shape \(0,\)"),
+])  # fmt: skip
+def test_counts_that_are_none(name, key, wrong, text):
+    _, optimizer = trained(getattr(ours, name))
+    state, before = copy.deepcopy(optimizer.state_dict()), whole(optimizer)
+    state["state"][0][key] = wrong
+    text = f"{name}: {key} of parameter 0 of the state to load {text}"
+    with pytest.raises(ValueError, match=text):
+        optimizer.load_state_dict(state)
+    assert whole(optimizer) == before
+    optimizer.step()
+
+
 @pytest.mark.parametrize("name", ["AdamW", "RMSprop"])
 def test_pytorch_s_code_does_not_begin_on_a_state_of_another_shape(name):
     p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
