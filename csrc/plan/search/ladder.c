@@ -93,10 +93,18 @@ double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep) {
     return least;
 }
 
+static double least_of(const cb_ladder *d, uint32_t r) {
+    return (double)d->first.t->f->once_ps + fmax(cb_ladder_least(d, r, true), d->own_ps[r]);
+}
+
+bool cb_ladder_may_take(const cb_ladder *d, uint32_t r, int64_t time_ps) {
+    return (double)time_ps >= least_of(d, r);
+}
+
 /* The fastest plan of the worker's that counts for rung `r`. */
 static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, uint32_t r) {
     const cb_candidates *all = c->work;
-    double least = (double)c->t->f->once_ps + fmax(cb_ladder_least(d, r, true), d->own_ps[r]);
+    double least = least_of(d, r);
     uint32_t i = cb_candidates_fitting(all, d->target[r]);
     if (i == CB_NONE) return NULL;
     while (i > 0 && (double)all->at[i].time_ps < least) i--;

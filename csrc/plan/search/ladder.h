@@ -33,8 +33,12 @@ typedef struct cb_ladder {
     uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
     bool searched[CB_RUNGS_MOST];
     cb_candidate plan[CB_RUNGS_MOST]; /* size 0: none that counts */
-    cb_candidate last_deep;           /* of the last deep rung searched; size 0: it had none */
-    double deep_ps[CB_RUNGS_MOST];    /* extra time of the deep rungs searched: later ones take no
+    cb_candidate
+        tight[CB_RUNGS_MOST]; /* whose offsets fit, where those of the plan do not (pick.c);
+                                          size 0: none */
+    bool tightened[CB_RUNGS_MOST];
+    cb_candidate last_deep;        /* of the last deep rung searched; size 0: it had none */
+    double deep_ps[CB_RUNGS_MOST]; /* extra time of the deep rungs searched: later ones take no
                                          less */
     const cb_facts *few;  /* the caller's to set: of the problem itself, where there are so few ops
                             that a front suits (front.h); or NULL */
@@ -63,6 +67,8 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 /* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,
  * from the deep rungs before it, which have been searched. */
 double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
+/* Whether a plan of rung `r`, which has been searched, may take so long and count. */
+bool cb_ladder_may_take(const cb_ladder *d, uint32_t r, int64_t time_ps);
 /* `least_ps` gets the least extra time of the plan of near rung `r`, from a bound at its target: no
  * less than cb_ladder_least says, and worth asking for before a search. */
 CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);

@@ -18,6 +18,52 @@ static cb_status consider_front(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return cb_consider_swept(k, &d->swept, false, err);
 }
 
+/* The fastest plan that a search at `target` finds; where offsets take more than `bytes`, at less:
+ * an arena is larger than what lives in it. Size 0: none fits. `bound_ps` gets the bound at the
+ * target. */
+static cb_status search_to_fit(cb_chooser *k, cb_ladder *d, const cb_candidate *from,
+                               uint64_t bytes, uint64_t target, cb_candidate *out, double *bound_ps,
+                               cb_error *err) {
+    for (int i = 0; i < CB_REFINED; i++) {
+        double bound;
+        cb_weight w;
+        CB_TRY(cb_ladder_refine(d, from, target, out, &bound, err));
+        if (i == 0) *bound_ps = bound;
+        if (out->size == 0) return CB_OK;
+        CB_TRY(cb_weigh(k, out, &w, err));
+        if (w.bytes <= bytes) return CB_OK;
+        if (out->size <= w.bytes - bytes) break;
+        target = out->size - (w.bytes - bytes);
+    }
+    out->size = 0;
+    return CB_OK;
+}
+
+/* Where the offsets of a rung's plan take more than its target: what a search for offsets that fit
+ * finds. It is the rung's as its plan is: larger than the next target, no faster than may be. */
+static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const cb_candidate *c,
+                                  cb_error *err) {
+    uint64_t beside = cb_beside_bytes(k->t->f, k->t->goal), most = d->target[r] + beside;
+    cb_candidate *tight = &d->tight[r];
+    double bound;
+    cb_weight w;
+    if (k->t->goal->measure != CB_MEASURE_ARENA || k->t->f->n_base > CB_TIGHT_OPS) return CB_OK;
+    if (!d->tightened[r]) {
+        CB_TRY(cb_weigh(k, c, &w, err));
+        uint64_t over = w.bytes > most ? w.bytes - most : 0;
+        if (over > 0 && over < c->size) {
+            const cb_candidate *from; /* deep down a search wants a plan that fits to start with */
+            CB_TRY(cb_ladder_climb(d, r + 1, &from, err));
+            CB_TRY(search_to_fit(k, d, from ? from : c, most, c->size - over, tight, &bound, err));
+        }
+        d->tightened[r] = true;
+    }
+    if (tight->size == 0) return CB_OK;
+    CB_TRY(cb_weigh(k, tight, &w, err));
+    bool counts = w.bytes > d->target[r + 1] + beside && cb_ladder_may_take(d, r, tight->time_ps);
+    return counts ? cb_consider(k, tight, err) : CB_OK;
+}
+
 /* The rungs that may hold the answer: from the first that may fit, until no later one can be faster
  * than what we have. */
 static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
@@ -34,27 +80,17 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
         CB_TRY(cb_ladder_climb(d, r, &c, err));
         k->climbed[r] = true;
         if (c) CB_TRY(cb_consider(k, c, err));
+        if (c) CB_TRY(consider_tighter(k, d, r, c, err));
     }
     return CB_OK;
 }
 
-/* Another search, at just the budget. Where offsets take more than it leaves, at less: an arena is
- * larger than what lives in it. */
+/* Another search, at just the budget. */
 static cb_status refine(cb_chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, target = bytes - cb_beside_bytes(k->t->f, k->t->goal);
-    for (int i = 0; i < CB_REFINED; i++) {
-        cb_candidate c;
-        double bound_ps;
-        cb_weight w;
-        CB_TRY(cb_ladder_refine(d, &k->best, target, &c, &bound_ps, err));
-        if (i == 0) k->bound_ps = bound_ps;
-        if (c.size == 0) return CB_OK;
-        CB_TRY(cb_consider(k, &c, err));
-        CB_TRY(cb_weigh(k, &c, &w, err));
-        if (w.bytes <= bytes || target <= w.bytes - bytes) return CB_OK;
-        target -= w.bytes - bytes;
-    }
-    return CB_OK;
+    cb_candidate c;
+    CB_TRY(search_to_fit(k, d, &k->best, bytes, target, &c, &k->bound_ps, err));
+    return c.size > 0 ? cb_consider(k, &c, err) : CB_OK;
 }
 
 /* Plans below the last rung, for who gets none of the rungs'. */

@@ -107,7 +107,8 @@
 
 #define CB_SAVED_TARGETS 19 /* 0.95, 0.90 ... 0.05 of save-everything's saved bytes, */
 #define CB_SAVED_STEPS 24   /* of prices for each */
-#define CB_REFINED 4        /* searches at an exact budget, if offsets take more than it leaves */
+#define CB_REFINED 4        /* searches at a budget, if offsets take more than it leaves, */
+#define CB_TIGHT_OPS 1600   /* and at a rung's target, of so many ops at most: it takes as long */
 #define CB_AHEAD 2          /* rungs of a budget that are searched at once */
 
 /* ---- small problems: exact/ ------------------------------------------------------------------ */

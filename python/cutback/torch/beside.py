@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import _native
 from ..optim.extras import Extras
 
+DECAY = 0.999  # of averages, unless a step is told another
+
 
 def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, Any] | None:
     """The memory of a tensor beside a parameter.
@@ -64,6 +66,9 @@ class Beside(NamedTuple):
         Raises:
             TypeError, ValueError: a number is none, or outside its range.
         """
+        usual = grad_scale is max_norm is averages is copies is None
+        if usual and average_decay == DECAY and zero_grads is False:
+            return _NOTHING  # checks take as long as the rest of a small step
         rows = [None if row is None else list(row) for row in (averages, copies)]
         some = any(row is not None for row in rows)
         if isinstance(grad_scale, Tensor):
@@ -100,3 +105,6 @@ class Beside(NamedTuple):
     def written(self) -> list[Tensor]:
         """Averages and copies."""
         return [x for x in (*(self.averages or ()), *(self.copies or ())) if x is not None]
+
+
+_NOTHING = Beside(Extras.checked("a step", None, None, DECAY, False, False), None, None)

@@ -17,7 +17,7 @@ from .. import _native
 from ..integers import integer
 from ..optim.base import Half
 from ..optim.extras import Outcome, outcome
-from .beside import Beside
+from .beside import DECAY, Beside
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
@@ -330,7 +330,7 @@ class OnePass(torch.optim.Optimizer):
         grad_scale: float | Tensor | None = None,
         max_norm: float | None = None,
         averages: Iterable[Tensor | None] | None = None,
-        average_decay: float = 0.999,
+        average_decay: float = DECAY,
         copies: Iterable[Tensor | None] | None = None,
         zero_grads: bool = False,
     ) -> Any:
@@ -448,7 +448,8 @@ class OnePass(torch.optim.Optimizer):
         if self.outcome.skipped:
             return
         self._count_versions(known.params, waiting)
-        torch.autograd.graph.increment_version(beside.written())
+        if beside.extras.any:
+            torch.autograd.graph.increment_version(beside.written())
 
     def _count_versions(self, params: Sequence[Tensor], waiting: int) -> None:
         """Autograd finds out by a tensor's version that what it saved was overwritten."""
