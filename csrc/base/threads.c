@@ -10,10 +10,11 @@
  * region closed: the caller never waits for a thread that has done nothing, which is what keeps
  * short regions short on a busy machine.
  *
- * Who waits spins for some microseconds and then sleeps; with more threads than processors it
- * sleeps at once. Some kernels wake a worker on its caller's processor, to wait there for
- * milliseconds beside an idle one; once that was seen, workers are kept off it. A caller that finds
- * the pool taken (a region inside a region, or another user thread) runs its tasks itself.
+ * Who waits spins for a fifth of a millisecond and then sleeps, as waking up takes as long as what
+ * Python does between two regions; with more threads than processors it sleeps at once. Some
+ * kernels wake a worker on its caller's processor, to wait there for milliseconds beside an idle
+ * one; once that was seen, workers are kept off it. A caller that finds the pool taken (a region
+ * inside a region, or another user thread) runs its tasks itself.
  *
  * Rounding and the flushing of subnormal numbers are settings of a thread, and programs change them
  * (PyTorch has set_flush_denormal). A region's workers take over those of its caller, or else its
@@ -31,7 +32,7 @@
 #include <unistd.h>
 
 #define MOST_THREADS 1024
-#define SPIN_ROUNDS 2000
+#define SPIN_ROUNDS 8000 /* of some 25 ns */
 
 #define INSIDE UINT64_C(0xFFFF)
 #define OPEN (UINT64_C(1) << 16)
