@@ -67,13 +67,15 @@ def versions(*names: str) -> dict[str, str]:
 def interleave(
     candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 3
 ) -> dict[str, dict[str, float]]:
-    """Time each candidate once a round, so that a noisy neighbour hits all alike. Milliseconds."""
+    """Time each candidate once a round, in one order and then in the other, so that noisy
+    neighbours, and what the one before leaves in the caches, hit all alike. Milliseconds."""
     for run in candidates.values():
         for _ in range(warmup):
             run()
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, run in candidates.items():
+    for turn in range(rounds):
+        for name in reversed(candidates) if turn % 2 else candidates:
+            run = candidates[name]
             begin = time.perf_counter()
             run()
             times[name].append(1e3 * (time.perf_counter() - begin))
