@@ -13,12 +13,23 @@ from ..optim.base import Half, Optimizer
 from ..optim.state import has_form, kind_of
 from ..scalars import number
 from .one_pass import Counting
+from .states import number_of
 
 _TYPES = {"codes": torch.uint8, "scales": torch.float32}
 
 
 class Alone(Counting):
     """Where the core cannot step, nothing does."""
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        """As for PyTorch's classes, which make tensors of numbers, and of all that is no count
+        which the core reads, as there is no other code to read it."""
+        super()._load(state_dict)
+        for state in self.state.values():
+            for key in {"step", *self._kept} & set(state):
+                x = state[key]
+                if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
+                    state[key] = torch.tensor(number_of(x), dtype=torch.float32)
 
     def _step_there(self, reason: str) -> None:
         hint = ""

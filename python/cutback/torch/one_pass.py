@@ -3,7 +3,6 @@ tensors, and when PyTorch's own code takes it."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from ..integers import integer
 from ..optim.base import Half
 from ..optim.extras import Outcome, outcome
 from .beside import DECAY, Beside
+from .states import check_numbers, kind, laid_out_like
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
@@ -56,24 +56,6 @@ def _names(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
         for name in group.get("param_names")
         or [f"parameter {i} of group {g}" for i in range(len(group["params"]))]
     )
-
-
-def _kind(dtype: torch.dtype) -> torch.dtype:
-    """The type itself, or one for all that may be cast to each other."""
-    if dtype.is_complex:
-        return torch.complex64
-    return torch.float32 if dtype.is_floating_point else dtype
-
-
-def _laid_out_like(p: Tensor, x: Any, dtype: torch.dtype) -> Tensor | None:
-    """A copy of ``x``, which has this type or that of ``p``, whose elements lie as those of ``p``
-    do; None: it has others."""
-    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.device != p.device:
-        return None
-    if x.shape != p.shape or x.dtype not in (dtype, p.dtype):
-        return None
-    new = torch.empty_like(p, dtype=dtype, memory_format=torch.preserve_format)
-    return new.copy_(x.detach())
 
 
 def _keeping_grad_mode(function: Callable[[], Any]) -> Any:
@@ -269,9 +251,7 @@ class OnePass(torch.optim.Optimizer):
 
         def look(_: Any, given: dict[str, Any]) -> None:
             seen.append(given)
-            for number, held in given["state"].items():
-                for key in {"step", *self._kept} & set(held):
-                    self._check_number(f"parameter {number} of the state to load", key, held[key])
+            check_numbers(type(self).__name__, given, ("step", *self._kept))
 
         handle = self.register_load_state_dict_pre_hook(look)
         try:
@@ -292,22 +272,6 @@ class OnePass(torch.optim.Optimizer):
                     dtype = x.dtype if x.dtype is torch.float64 else self._type_of(p, key)
                     self.state[p][key] = x.to(p.device, dtype, copy=True)
 
-    def _check_number(self, place: str, key: str, x: Any) -> None:
-        """Whether this may stand beside a parameter, as a count of its steps or another number.
-
-        Raises:
-            ValueError: it may not.
-        """
-        found = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"{x!r:.40}"
-        if isinstance(x, Tensor) and x.numel() == 1:
-            found = f"{(x := x.item())}"
-        number = isinstance(x, int | float) and not isinstance(x, bool)
-        if not number or not math.isfinite(x) or (key == "step" and x < 0):
-            wanted = "a count" if key == "step" else "a finite number"
-            raise ValueError(
-                f"{type(self).__name__}: {key} of {place} is {found}, and has to be {wanted}"
-            )
-
     def _check_kinds(self, place: str, p: Tensor, held: dict[str, Any]) -> None:
         """Whether states are of the kinds that they were saved as: floating types become each
         other, codes nothing else.
@@ -317,7 +281,7 @@ class OnePass(torch.optim.Optimizer):
         """
         for key in self._all_keys():
             x, wanted = held.get(key), self._type_of(p, key)
-            if isinstance(x, Tensor) and _kind(x.dtype) != _kind(wanted):
+            if isinstance(x, Tensor) and kind(x.dtype) != kind(wanted):
                 raise ValueError(
                     f"{type(self).__name__}: {key} of {place} in the state to load is {x.dtype}, "
                     f"and has to be {wanted}; it is that of another optimizer"
@@ -503,7 +467,7 @@ class OnePass(torch.optim.Optimizer):
             old = p.grad if column == _GRAD else states[row].get(key) if column >= _STATE else None
             if column == _GRAD and old is not None:
                 old = old.resolve_conj().resolve_neg()
-            new = _laid_out_like(p, old, self._type_of(p, key) if column >= _STATE else p.dtype)
+            new = laid_out_like(p, old, self._type_of(p, key) if column >= _STATE else p.dtype)
             if new is None:
                 raise NotOursError(self._why((row, column, why)))
             if column == _GRAD:

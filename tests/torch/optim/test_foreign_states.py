@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -109,11 +110,17 @@ def test_states_that_lack_something():
 @pytest.mark.parametrize(("name", "key", "wrong", "text"), [
     ("AdamW", "step", None, "is None, and has to be a count"),
     ("AdamW", "step", "3", "is '3', and has to be a count"),
-    ("AdamW", "step", torch.tensor(-1.0), "is -1.0, and has to be a count"),
-    ("AdamW8bit", "step", torch.tensor(float("nan")), "is nan, and has to be a count"),
-    ("Lion", "step", torch.tensor([1.0, 2.0]), r"is a tensor of shape \(2,\)"),
-    ("NAdam", "mu_product", torch.tensor(float("inf")), "is inf, and has to be a finite number"),
-    ("ASGD", "eta", torch.tensor([]), r"is a tensor of shape \(0,\)"),
+    ("AdamW", "step", torch.tensor(-1.0), r"is tensor\(-1.\), and has to be a count"),
+    ("AdamW", "step", 2.5, "is 2.5, and has to be a count"),
+    ("AdamW", "step", True, "is True, and has to be a count"),
+    ("AdamW", "step", torch.tensor(1.0, device="meta"), "is tensor.*meta.*, and has to be a count"),
+    ("AdamW8bit", "step", torch.tensor(float("nan")), r"is tensor\(nan\), and has to be a count"),
+    ("SOAP", "step", 10**400, r"is 10+\.\.\., and has to be a count"),
+    ("Lion", "step", torch.tensor([1.0, 2.0]), r"is tensor\(\[1., 2.\]\), and has to be a count"),
+    ("Lion", "step", torch.tensor([1.0]).to_sparse(), "is tensor.*, and has to be a count"),
+    ("NAdam", "mu_product", torch.tensor(float("inf")), r"is tensor\(inf\), .* a finite number"),
+    ("NAdam", "mu_product", 10**400, "is 10.*, and has to be a finite number"),
+    ("ASGD", "eta", torch.tensor([]), r"is tensor\(\[\]\), and has to be a finite number"),
 ])  # fmt: skip
 def test_counts_that_are_none(name, key, wrong, text):
     _, optimizer = trained(getattr(ours, name))
@@ -124,6 +131,51 @@ def test_counts_that_are_none(name, key, wrong, text):
         optimizer.load_state_dict(state)
     assert whole(optimizer) == before
     optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["AdamW", "NAdam", "Rprop", "Adafactor", "AdamW8bit", "Lion",
+                                  "SOAP", "ADOPT"])  # fmt: skip
+@pytest.mark.parametrize("as_kind", [int, float, np.int64, np.float32, lambda x: torch.tensor([x]),
+                                     lambda x: torch.tensor(x, dtype=torch.float64),
+                                     lambda x: torch.tensor(int(x), dtype=torch.uint8),
+                                     lambda x: torch.tensor(x, dtype=torch.float16)])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*PyTorch's own code steps")
+def test_counts_of_any_kind(name, as_kind):
+    """As old checkpoints have them, and as they come through other libraries."""
+    p, optimizer = trained(getattr(ours, name))
+    q, other = trained(getattr(ours, name))
+    state = copy.deepcopy(other.state_dict())
+    state["state"][0]["step"] = as_kind(float(state["state"][0]["step"]))
+    other.load_state_dict(state)
+    for _ in range(2):
+        optimizer.step()
+        other.step()
+    assert torch.allclose(p, q, rtol=1e-5, atol=0) and not torch.isnan(p).any()
+    assert float(other.state[q]["step"]) == 3
+
+
+def test_what_stands_beside_the_parameters_is_left_alone():
+    p, optimizer = trained(ours.NAdam)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["state"] |= {"version": 3, 7: {"step": "none"}}
+    optimizer.load_state_dict(state)
+    assert optimizer.state["version"] == 3
+    optimizer.step()
+    assert optimizer.why_torch is None and float(optimizer.state[p]["step"]) == 2
+
+
+@pytest.mark.parametrize(("wrong", "text"), [
+    ({"state": None}, "'state' of the state to load is None, not a dict"),
+    ({"state": [1]}, r"'state' of the state to load is \[1\], not a dict"),
+    ({"state": {0: None}}, "parameter 0 of the state to load has None, not a dict"),
+    ({"state": {0: torch.ones(2)}}, "parameter 0 of the state to load has tensor.*, not a dict"),
+])  # fmt: skip
+def test_states_that_are_none(wrong, text):
+    _, optimizer = trained(ours.AdamW)
+    before = whole(optimizer)
+    with pytest.raises(ValueError, match=f"AdamW: {text}"):
+        optimizer.load_state_dict({**optimizer.state_dict(), **wrong})
+    assert whole(optimizer) == before
 
 
 @pytest.mark.parametrize("name", ["AdamW", "RMSprop"])

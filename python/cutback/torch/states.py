@@ -1,0 +1,71 @@
+"""States of optimizers as they come from elsewhere: numbers, types and layouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..budgets import short
+from ..scalars import number
+
+
+def kind(dtype: torch.dtype) -> torch.dtype:
+    """The type itself, or one for all that may be cast to each other."""
+    if dtype.is_complex:
+        return torch.complex64
+    return torch.float32 if dtype.is_floating_point else dtype
+
+
+def number_of(x: Any) -> float | None:
+    """The finite number that this is, of Python, NumPy or a tensor; None: it is none."""
+    if isinstance(x, Tensor):
+        plain = x.layout is torch.strided and not x.is_quantized and x.device.type != "meta"
+        if not plain or x.numel() != 1 or x.is_complex() or x.dtype is torch.bool:
+            return None
+        x = x.item()
+    try:
+        found = number("", "", x)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def laid_out_like(p: Tensor, x: Any, dtype: torch.dtype) -> Tensor | None:
+    """A copy of ``x``, which has this type or that of ``p``, whose elements lie as those of ``p``
+    do; None: it has others."""
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.device != p.device:
+        return None
+    if x.shape != p.shape or x.dtype not in (dtype, p.dtype):
+        return None
+    new = torch.empty_like(p, dtype=dtype, memory_format=torch.preserve_format)
+    return new.copy_(x.detach())
+
+
+def check_numbers(owner: str, given: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Whether these are counts of steps and other numbers wherever a ``state_dict`` has them beside
+    a parameter.
+
+    Raises:
+        ValueError: they are not, or there are no states at all.
+        KeyError: it is no ``state_dict``.
+    """
+    states, place = given["state"], "of the state to load"
+    if not isinstance(states, Mapping):
+        raise ValueError(f"{owner}: 'state' {place} is {short(states)}, not a dict")
+    for n in chain.from_iterable(group["params"] for group in given["param_groups"]):
+        held = states.get(n, {})
+        if not isinstance(held, Mapping):
+            raise ValueError(f"{owner}: parameter {n} {place} has {short(held)}, not a dict")
+        for key in set(keys) & set(held):
+            x = number_of(held[key])
+            if x is None or (key == "step" and not (x >= 0 and x.is_integer())):
+                wanted = "a count" if key == "step" else "a finite number"
+                found = " ".join(short(held[key]).split())
+                raise ValueError(
+                    f"{owner}: {key} of parameter {n} {place} is {found}, and has to be {wanted}"
+                )
