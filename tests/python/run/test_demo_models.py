@@ -143,7 +143,7 @@ class Page(HTMLParser):
 def test_budgets_at_targets_of_the_search_are_spent():
     """Offsets take more than what lives at once: a plan that lives within a target and is laid out
     above it has a twin that fits (without them a target of a fifth leaves 6 %). The rest of a
-    budget is less than one of the model's tensors takes, 3 % of the smallest budgets."""
+    budget is less than most of the model's tensors take, 3 % of the smallest budgets."""
     loss, start = gpt_case(batch=16)
     step = cutback.compile(loss, optimizer=cutback.optim.AdamW())
     step(*start())
