@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +26,8 @@ class Alone(Counting):
         """As for PyTorch's classes, which make tensors of numbers, and of all that is no count
         which the core reads, as there is no other code to read it."""
         super()._load(state_dict)
-        for state in self.state.values():
+        for p in chain.from_iterable(group["params"] for group in self.param_groups):
+            state = self.state.get(p, {})
             for key in {"step", *self._kept} & set(state):
                 x = state[key]
                 if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):

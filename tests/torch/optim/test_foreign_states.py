@@ -154,8 +154,9 @@ def test_counts_of_any_kind(name, as_kind):
     assert float(other.state[q]["step"]) == 3
 
 
-def test_what_stands_beside_the_parameters_is_left_alone():
-    p, optimizer = trained(ours.NAdam)
+@pytest.mark.parametrize("name", ["NAdam", "Lion"])
+def test_what_stands_beside_the_parameters_is_left_alone(name):
+    p, optimizer = trained(getattr(ours, name))
     state = copy.deepcopy(optimizer.state_dict())
     state["state"] |= {"version": 3, 7: {"step": "none"}}
     optimizer.load_state_dict(state)
