@@ -32,14 +32,12 @@ typedef struct cb_ladder {
                                            not asked for so far */
     uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
     bool searched[CB_RUNGS_MOST];
-    cb_candidate plan[CB_RUNGS_MOST]; /* size 0: none that counts */
-    cb_candidate
-        tight[CB_RUNGS_MOST]; /* whose offsets fit, where those of the plan do not (pick.c);
-                                          size 0: none */
-    bool tightened[CB_RUNGS_MOST];
-    cb_candidate last_deep;        /* of the last deep rung searched; size 0: it had none */
-    double deep_ps[CB_RUNGS_MOST]; /* extra time of the deep rungs searched: later ones take no
-                                         less */
+    cb_candidate plan[CB_RUNGS_MOST];  /* size 0: none that counts */
+    cb_candidate tight[CB_RUNGS_MOST]; /* offsets fit where the plan's do not; size 0: none */
+    bool tightened[CB_RUNGS_MOST];     /* it was looked for (pick.c) */
+    cb_candidate last_deep;            /* of the last deep rung searched; size 0: it had none */
+    double deep_ps[CB_RUNGS_MOST];     /* extra time of the deep rungs searched: later ones take no
+                                          less */
     const cb_facts *few;  /* the caller's to set: of the problem itself, where there are so few ops
                             that a front suits (front.h); or NULL */
     cb_candidates *front; /* NULL: not walked so far */
