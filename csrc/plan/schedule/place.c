@@ -1,8 +1,10 @@
 /* Offsets in the arena: dynamic storage allocation, which is NP-hard. One greedy pass an order:
  * take the lives in that order and give each the smallest gap that holds it among the lives it
  * overlaps in time (those placed so far, kept sorted by offset). Four orders, the smallest arena
- * wins, and then its order is changed a little, again and again: a life that ends at the top comes
- * before one that is in its way (hill climbing, as in compilers for small processors).
+ * wins. Where that is more than what lives at one moment, a search looks for offsets without a gap
+ * there (pack.h), mostly with success. Where it has none, the order is changed a little, again and
+ * again: a life that ends at the top comes before one that is in its way (hill climbing, as in
+ * compilers for small processors).
  *
  *   offset |  [--- saved ---------------]          long and large lives first: short ones fill
  *          |  [tmp] [tmp]   [tmp] [tmp]            the gaps that are left
@@ -13,12 +15,12 @@
  * schedule: each life takes the smallest gap that is free when it begins. Only gaps are looked at.
  */
 #include "../../base/sort.h"
-#include "schedule.h"
+#include "pack.h"
 
 #define PATIENT_LIVES 6000
 #define SWEPT_LIVES 40000
 #define CLIMB_LOOKS 10000000u /* looks at a life that climbing may take: some ten milliseconds, */
-#define CLIMB_TRIES 6u       /* and orders, for each life */
+#define CLIMB_TRIES 6u        /* and orders, for each life */
 #define POLL_EVERY (1u << 24) /* looks at a life or a gap: some ten milliseconds */
 
 typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
@@ -202,6 +204,55 @@ static cb_status climb_from(placement *z, uint64_t floor, placed *at, uint64_t *
     }
     *top = c.top;
     return CB_OK;
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+typedef struct packer {
+    cb_pack pack;
+    cb_pack_life *life; /* [n] of the items, as they are now */
+    uint32_t *id;       /* [n] of their instances */
+    bool fits;
+} packer;
+
+static cb_status packer_init(packer *x, const placement *z, cb_arena *scratch, cb_error *err) {
+    x->life = CB_NEW(scratch, cb_pack_life, z->n);
+    x->id = CB_NEW(scratch, uint32_t, z->n);
+    if (!x->life || !x->id) return cb_no_memory(err);
+    for (uint32_t i = 0; i < z->n; i++) {
+        const item *it = &z->items[i];
+        x->life[i] = (cb_pack_life){.bytes = it->bytes, .made = it->made, .last = it->last};
+        x->id[i] = it->id;
+    }
+    return cb_pack_init(&x->pack, x->life, z->n, scratch, z->poll, &x->fits, err);
+}
+
+/* Within `capacity`, less than `*top`, if it can. */
+static cb_status pack_within(packer *x, uint64_t capacity, uint64_t *best, uint64_t *top,
+                             cb_error *err) {
+    bool found = false;
+    if (x->fits && capacity < *top) CB_TRY(cb_pack_within(&x->pack, capacity, &found, err));
+    if (!found) return CB_OK;
+    *top = 0;
+    for (uint32_t i = 0; i < x->pack.n; i++) {
+        const uint64_t end = x->pack.offset[i] + x->life[i].bytes;
+        best[x->id[i]] = x->pack.offset[i];
+        if (end > *top) *top = end;
+    }
+    return CB_OK;
+}
+
+/* `best` [n_instance] has the offsets of the order `winner`, which needs `*top`. */
+static cb_status improve(placement *z, order winner, uint64_t floor, placed *at, uint64_t *best,
+                         uint32_t n_instance, cb_arena *scratch, uint64_t *top, cb_error *err) {
+    packer x;
+    CB_TRY(packer_init(&x, z, scratch, err));
+    CB_TRY(pack_within(&x, floor, best, top, err));
+    if (*top == floor) return CB_OK;
+    sort_items(z, winner);
+    CB_TRY(climb_from(z, floor, at, best, n_instance, top, err));
+    CB_TRY(pack_within(&x, floor + (*top - floor) / 4, best, top, err));
+    return pack_within(&x, floor + (*top - floor) / 2, best, top, err);
 }
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
@@ -404,10 +455,9 @@ cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_p
         winner = (order)by;
         memcpy(best, offset, lives->n_instance * sizeof *best);
     }
-    if (smallest > floor && n <= PATIENT_LIVES) {
-        sort_items(&z, winner);
-        CB_TRY(climb_from(&z, floor, at, best, lives->n_instance, &smallest, err));
-    }
+    z.offset = offset;
+    if (smallest > floor && n <= PATIENT_LIVES)
+        CB_TRY(improve(&z, winner, floor, at, best, lives->n_instance, scratch, &smallest, err));
     for (uint32_t i = 0; i < lives->n_instance; i++) lives->instance[i].offset = best[i];
     *arena_bytes = smallest;
     return CB_OK;

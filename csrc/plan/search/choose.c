@@ -2,27 +2,63 @@
 
 #include <math.h>
 
+static void note_smallest(cb_chooser *k, const cb_weight *w) {
+    if (w->bytes >= k->smallest) return;
+    k->smallest = w->bytes;
+    k->smallest_op = w->peak_op;
+}
+
 static cb_status measure(cb_chooser *k, const cb_schedule *s, cb_weight *out, cb_error *err) {
     CB_TRY(cb_weigh_schedule(k->f, k->t->goal, s, out, err));
-    if (out->bytes >= k->smallest) return CB_OK;
-    k->smallest = out->bytes;
-    k->smallest_op = out->peak_op;
+    note_smallest(k, out);
     return CB_OK;
 }
 
-cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out, cb_error *err) {
+static const cb_weighed *recall(const cb_memo *memo, const cb_candidate *c) {
+    for (size_t i = 0; i < memo->list.len; i++) {
+        const cb_weighed *w = &memo->list.at[i];
+        bool same = w->n_pair == c->n_pair &&
+                    (c->n_pair == 0 || memcmp(w->pair, c->pair, c->n_pair * sizeof *c->pair) == 0);
+        if (same) return w;
+    }
+    return NULL;
+}
+
+static cb_status remember(cb_memo *memo, const cb_candidate *c, const cb_weight *weight,
+                          cb_error *err) {
+    cb_weighed w = {.n_pair = c->n_pair, .weight = *weight};
+    w.pair = CB_NEW(memo->arena, cb_pair, c->n_pair);
+    if (!w.pair) return cb_no_memory(err);
+    if (c->n_pair > 0) memcpy(w.pair, c->pair, c->n_pair * sizeof *c->pair);
+    return CB_PUSH(memo->arena, memo->list, w) ? CB_OK : cb_no_memory(err);
+}
+
+/* The schedule made, walked and placed. */
+static cb_status weigh_pairs(cb_chooser *k, const cb_candidate *c, cb_weight *out, cb_error *err) {
     cb_trial *t = k->t;
     cb_arena scratch;
     cb_schedule schedule;
     cb_status status;
     cb_arena_init(&scratch, t->scratch->alloc);
-    if (!k->settles) CB_TRY_DONE(cb_trial_poll(t, err)); /* placing a long plan takes a while */
     CB_TRY_DONE(cb_sim_run(t->sim, c->pair, c->n_pair, err));
     CB_TRY_DONE(cb_sim_schedule(t->sim, &scratch, &schedule, err));
     CB_TRY_DONE(measure(k, &schedule, out, err));
 done:
     cb_arena_free(&scratch);
     return status;
+}
+
+cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out, cb_error *err) {
+    if (!k->settles) CB_TRY(cb_trial_poll(k->t, err)); /* placing a long plan takes a while */
+    if (k->t->goal->measure != CB_MEASURE_ARENA) return weigh_pairs(k, c, out, err);
+    const cb_weighed *known = recall(k->memo, c);
+    if (!known) {
+        CB_TRY(weigh_pairs(k, c, out, err));
+        return remember(k->memo, c, out, err);
+    }
+    *out = known->weight;
+    note_smallest(k, out);
+    return CB_OK;
 }
 
 static cb_best best_of(const cb_chooser *k) {

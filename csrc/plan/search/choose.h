@@ -9,8 +9,21 @@
 #include "ladder.h"
 #include "weigh.h"
 
+typedef struct cb_weighed {
+    cb_pair *pair;
+    size_t n_pair;
+    cb_weight weight;
+} cb_weighed;
+
+/* What was placed: budgets that share a search weigh the same plans. */
+typedef struct cb_memo {
+    cb_arena *arena;
+    CB_VEC(cb_weighed) list;
+} cb_memo;
+
 typedef struct cb_chooser {
     cb_trial *t;
+    cb_memo *memo;
     const cb_facts *f; /* of the problem itself: those of `t` may have spare ops */
     cb_arena *arena;
     cb_candidate best; /* pairs in `arena`; size 0: nothing fits so far */

@@ -202,8 +202,12 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
  * not become the best: a search that is ended here must not answer with it. What `min` finds
  * between two rungs may fit, or below one that has no plan of the usual share of time. */
 static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    cb_chooser least = {
-        .t = k->t, .f = k->f, .arena = k->arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+    cb_chooser least = {.t = k->t,
+                        .memo = k->memo,
+                        .f = k->f,
+                        .arena = k->arena,
+                        .smallest = UINT64_MAX,
+                        .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
     const double share[] = {CB_MIN_SHARE, CB_MOST_EXTRA};
     uint32_t n_share = !d || d->few ? 0 : sizeof share / sizeof *share;

@@ -25,6 +25,7 @@ struct cb_searcher {
     cb_cut spared_cut;
     cb_goal goal; /* the one at hand */
     cb_ladder d;
+    cb_memo memo;
     bool ready; /* what all goals share has been searched */
     cb_threads *threads;
     const cb_goal *expected; /* goals to come, this one included; none once they were climbed for */
@@ -217,6 +218,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     if (exact != CB_OK && exact != CB_CANCELLED) return exact; /* the search knows how to end */
     cb_trial *t = &s->t;
     cb_chooser k = {.t = t,
+                    .memo = &s->memo,
                     .f = s->f,
                     .arena = out->pairs.arena,
                     .smallest = UINT64_MAX,
@@ -248,6 +250,7 @@ cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *arena, cb_sear
     if (!s) return cb_no_memory(err);
     *s = (cb_searcher){.f = f, .cut = tools->cut, .arena = arena, .threads = tools->threads};
     s->candidates.alloc = arena->alloc;
+    s->memo.arena = arena;
     s->t = (cb_trial){.f = f,
                       .goal = &s->goal,
                       .sim = tools->sim,

@@ -1,0 +1,216 @@
+/* Packing against what no arena can beat: blocks that were cut into pieces, all orders of a few
+ * lives, and what lives at the fullest moment. */
+#include "plan/schedule/pack.h"
+
+#include "check.h"
+#include "oom.h"
+#include "problems.h"
+
+#define MOST 240
+
+static cb_alloc alloc;
+
+static bool meet(const cb_pack_life *a, const cb_pack_life *b) {
+    return a->made <= b->last && b->made <= a->last;
+}
+
+/* Every life at a place of its own below the capacity. */
+static void check_offsets(const cb_pack *z) {
+    for (uint32_t i = 0; i < z->n; i++) {
+        const uint64_t begin = z->offset[i], end = begin + z->life[i].bytes;
+        CHECK(end <= z->capacity);
+        for (uint32_t j = 0; j < i; j++) {
+            const uint64_t other = z->offset[j];
+            if (!meet(&z->life[i], &z->life[j])) continue;
+            CHECK(end <= other || other + z->life[j].bytes <= begin);
+        }
+    }
+}
+
+static bool packs(const cb_pack_life *life, uint32_t n, uint64_t capacity) {
+    cb_arena arena;
+    cb_pack z;
+    bool fits, found = false;
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_pack_init(&z, life, n, &arena, (cb_poll){0}, &fits, &err));
+    CHECK(fits);
+    CHECK_OK(cb_pack_within(&z, capacity, &found, &err));
+    if (found) check_offsets(&z);
+    cb_arena_free(&arena);
+    return found;
+}
+
+/* `n` pieces of a block of 100 moments by `bytes`. */
+static void cut_block(uint64_t *state, cb_pack_life *life, uint32_t n, uint64_t bytes) {
+    life[0] = (cb_pack_life){.bytes = bytes, .last = 99};
+    for (uint32_t k = 1; k < n;) {
+        cb_pack_life *a = &life[maker_draw(state, k)], *b = &life[k];
+        const uint32_t moments = a->last - a->made + 1;
+        *b = *a;
+        if (maker_draw(state, 2) && moments > 1) {
+            a->last = a->made + maker_draw(state, moments - 1);
+            b->made = a->last + 1;
+        } else if (a->bytes > 1) {
+            a->bytes = 1 + maker_draw(state, (uint32_t)a->bytes - 1);
+            b->bytes -= a->bytes;
+        } else {
+            continue;
+        }
+        k++;
+    }
+}
+
+TEST(blocks_are_put_together) {
+    uint32_t whole = 0, rounds = 100;
+    for (uint32_t round = 0; round < rounds; round++) {
+        uint64_t state = round;
+        cb_pack_life life[MOST];
+        const uint32_t n = 2 + maker_draw(&state, 60);
+        cut_block(&state, life, n, 4096);
+        whole += packs(life, n, 4096);
+        CHECK(!packs(life, n, 4095));
+    }
+    CHECK(whole == rounds);
+}
+
+/* Saved values under short ones, as a step has them: no gap is needed. */
+TEST(steps_need_what_lives_at_once) {
+    for (uint32_t round = 0; round < 50; round++) {
+        uint64_t state = round, live[200] = {0}, most = 0;
+        cb_pack_life life[MOST];
+        const uint32_t n = 40 + maker_draw(&state, 60);
+        for (uint32_t i = 0; i < n; i++) {
+            const uint64_t saved = 64 * (1 + maker_draw(&state, 90)), brief = 64 * (1 + i % 9);
+            life[2 * i] = (cb_pack_life){.bytes = saved, .made = i, .last = 2 * n - 1 - i};
+            life[2 * i + 1] = (cb_pack_life){.bytes = brief, .made = i, .last = i + 1};
+        }
+        for (uint32_t i = 0; i < 2 * n; i++)
+            for (uint32_t t = life[i].made; t <= life[i].last; t++) live[t] += life[i].bytes;
+        for (uint32_t t = 0; t < 2 * n; t++)
+            if (live[t] > most) most = live[t];
+        CHECK(packs(life, 2 * n, most) && !packs(life, 2 * n, most - 1));
+    }
+}
+
+#define FEW 6
+
+/* The least arena of all orders, each life as low as it can lie. */
+static uint64_t least_arena(cb_pack_life *life, uint64_t *offset, uint32_t n, uint64_t top) {
+    if (n == FEW) return top;
+    uint64_t best = UINT64_MAX;
+    for (uint32_t i = n; i < FEW; i++) {
+        const cb_pack_life kept = life[i];
+        life[i] = life[n];
+        life[n] = kept;
+        offset[n] = 0;
+        for (uint32_t j = 0; j < n; j++) {
+            const uint64_t end = offset[j] + life[j].bytes;
+            bool apart = offset[n] >= end || offset[n] + kept.bytes <= offset[j];
+            if (apart || !meet(&kept, &life[j])) continue;
+            offset[n] = end;
+            j = UINT32_MAX; /* from the first again */
+        }
+        const uint64_t end = offset[n] + kept.bytes;
+        const uint64_t bytes = least_arena(life, offset, n + 1, end > top ? end : top);
+        if (bytes < best) best = bytes;
+        life[n] = life[i];
+        life[i] = kept;
+    }
+    return best;
+}
+
+TEST(few_are_packed_as_tightly_as_can_be) {
+    for (uint32_t round = 0; round < 400; round++) {
+        uint64_t state = round, offset[FEW];
+        cb_pack_life life[FEW], copy[FEW];
+        for (uint32_t i = 0; i < FEW; i++) {
+            const uint32_t made = maker_draw(&state, 8);
+            life[i] = (cb_pack_life){.bytes = 1 + maker_draw(&state, 9),
+                                     .made = made,
+                                     .last = made + maker_draw(&state, 5)};
+        }
+        memcpy(copy, life, sizeof copy);
+        const uint64_t least = least_arena(copy, offset, 0, 0);
+        CHECK(packs(life, FEW, least) && !packs(life, FEW, least - 1));
+    }
+}
+
+TEST(one_search_serves_several_capacities) {
+    uint64_t state = 3;
+    cb_pack_life life[MOST];
+    cb_arena arena;
+    cb_pack z;
+    bool fits, found;
+    cut_block(&state, life, 50, 4096);
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_pack_init(&z, life, 50, &arena, (cb_poll){0}, &fits, &err));
+    const uint64_t capacity[] = {4000, 4096, 5000, 4095, UINT64_MAX, 4096};
+    for (uint32_t i = 0; i < 6; i++) {
+        CHECK_OK(cb_pack_within(&z, capacity[i], &found, &err));
+        CHECK(found == (capacity[i] >= 4096));
+        if (found) check_offsets(&z);
+    }
+    cb_arena_free(&arena);
+}
+
+static int refuse(void *user) {
+    (void)user;
+    return CB_POLL_CANCEL;
+}
+
+TEST(ends_where_it_is_told_to) {
+    cb_arena arena;
+    cb_pack z;
+    bool fits, found;
+    uint32_t n = 3000;
+    uint64_t state = 1;
+    cb_arena_init(&arena, &alloc);
+    cb_pack_life *life = CB_NEW(&arena, cb_pack_life, n);
+    for (uint32_t i = 0; i < n; i++)
+        life[i] = (cb_pack_life){.bytes = 1 + maker_draw(&state, 99), .made = i, .last = i + n / 3};
+    CHECK_OK(cb_pack_init(&z, life, n, &arena, (cb_poll){0}, &fits, &err));
+    CHECK(!fits);
+    CHECK_OK(cb_pack_init(&z, life, 1500, &arena, (cb_poll){refuse, NULL}, &fits, &err));
+    CHECK(fits);
+    CHECK_OK(cb_pack_within(&z, 20000, &found, &err)); /* too little, without a search */
+    CHECK(!found);
+    for (uint32_t i = 0; i < 1500; i++) life[i].last = i + 1 + maker_draw(&state, 90);
+    CHECK_OK(cb_pack_init(&z, life, 1500, &arena, (cb_poll){refuse, NULL}, &fits, &err));
+    uint64_t live[1600] = {0}, most = 0;
+    for (uint32_t i = 0; i < 1500; i++)
+        for (uint32_t t = i; t <= life[i].last; t++) live[t] += life[i].bytes;
+    for (uint32_t t = 0; t < 1600; t++)
+        if (live[t] > most) most = live[t];
+    CHECK(cb_pack_within(&z, most, &found, &err) == CB_CANCELLED);
+    cb_arena_free(&arena);
+}
+
+static cb_status pack_block(cb_alloc *a, void *user) {
+    cb_arena arena;
+    cb_pack z;
+    bool fits, found = false;
+    cb_arena_init(&arena, a);
+    cb_status status = cb_pack_init(&z, user, 40, &arena, (cb_poll){0}, &fits, &err);
+    if (status == CB_OK) status = cb_pack_within(&z, 4096, &found, &err);
+    cb_arena_free(&arena);
+    return status;
+}
+
+TEST(memory_runs_out) {
+    uint64_t state = 5;
+    cb_pack_life life[MOST];
+    cut_block(&state, life, 40, 4096);
+    check_oom(pack_block, life);
+}
+
+int main(void) {
+    cb_alloc_init(&alloc);
+    RUN(blocks_are_put_together);
+    RUN(steps_need_what_lives_at_once);
+    RUN(few_are_packed_as_tightly_as_can_be);
+    RUN(one_search_serves_several_capacities);
+    RUN(ends_where_it_is_told_to);
+    RUN(memory_runs_out);
+    CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
+    return check_report();
+}
