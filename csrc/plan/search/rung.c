@@ -87,12 +87,14 @@ static uint32_t effort(const cb_moves *m, double share) {
     return (uint32_t)(share * fmin(CB_EFFORT / n, most));
 }
 
-/* From the fastest plan that fits. Where little decides, chance decides a lot: so a small problem
- * gets several starts. */
+/* From the fastest plan that fits. Where little decides, chance decides a lot: so a tiny problem
+ * gets several starts. In a small one single reruns take a good part of the time: the way from one
+ * good plan to the next leads over much slower ones, so some turns accept those. */
 static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
                       cb_error *err) {
     uint32_t at = cb_candidates_fitting(m->trial->candidates, target);
-    int starts = cb_is_small_search(m) ? CB_STARTS : 1;
+    bool tiny = cb_is_tiny_search(m), small = cb_is_small_search(m);
+    int starts = tiny ? CB_TINY_STARTS : small ? CB_SMALL_TURNS : 1;
     if (at == CB_NONE) return CB_OK;
     CB_TRY(load(m, &m->trial->candidates->at[at], target, err));
     if (m->l->peak > m->l->target) return CB_OK;
@@ -102,12 +104,14 @@ static cb_status ruin(cb_moves *m, uint64_t target, double share, double patienc
     cb_status status = cb_ledger_pairs(m->l, &from) ? CB_OK : cb_no_memory(err);
     for (int i = 0; i < starts && status == CB_OK; i++) {
         double part = starts > 1 ? CB_START_SHARE * share : share;
-        if (i > 0)
+        if (i > 0 && tiny)
             CB_TRY_DONE(cb_ledger_load(m->l, from.list.at, from.list.len, (double)target, err));
+        m->heated = !tiny && i % 2 == 1;
         CB_TRY_DONE(cb_ruin_and_recreate(m, effort(m, part), patience, least_ps, err));
         CB_TRY_DONE(cb_trim(m, least_ps, err));
     }
 done:
+    m->heated = false;
     cb_arena_free(&scratch);
     return status;
 }

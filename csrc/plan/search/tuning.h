@@ -58,10 +58,11 @@
 #define CB_NEAR 1.01             /* of the bound: good enough, the search ends */
 #define CB_EFFORT 2.5e8          /* settlings of ruin and recreate, times ops; */
 #define CB_MOST_EFFORT 100.0     /* at most so many settlings an op, */
-#define CB_LEAST_EFFORT 6e4      /* in a small search so many at least, */
-#define CB_TINY_EFFORT 6.0       /* but of a handful of ops only so many an op and op, */
+#define CB_LEAST_EFFORT 2.4e5    /* in a small search so many at least, */
+#define CB_TINY_EFFORT 6.0       /* but of few ops only so many an op and op, */
 #define CB_TINY_LEAST 1e3        /* and these */
-#define CB_STARTS 2          /* of ruin and recreate in a small search, each with its own chance, */
+#define CB_TINY_STARTS 2     /* of ruin and recreate in a tiny search, each with its own chance; */
+#define CB_SMALL_TURNS 4     /* in a small one each goes on from the best, every second heated: */
 #define CB_START_SHARE 0.6   /* of that effort each */
 #define CB_NEAR_SHARE 0.5    /* of that effort, where prices lead near the best; */
 #define CB_FAR 1.04          /* of the bound: from there on all of it */
@@ -129,7 +130,8 @@
 #define CB_TOURNAMENT_DRAWS 200 /* drawn until there are so many */
 /* of proposals that ignore size: bytes a picosecond never picks the small */
 #define CB_BLIND_SHARE 0.1
-#define CB_EARLY_SHARE 0.3   /* of the proposals of a tiny search that make a value early */
+#define CB_EARLY_SHARE 0.3   /* of the proposals of a small search that make a value early, */
+#define CB_HEATED_EARLY 0.5  /* and where it is heated */
 #define CB_OPENING_SHARE 0.3 /* of proposals where the backward begins and is over the target */
 
 /* ---- trim: local/trim.c ---------------------------------------------------------------------- */
@@ -156,6 +158,8 @@
 #define CB_RUIN_STEPS 60      /* of recreating */
 #define CB_RUIN_WARM 2e-4     /* slower by this share of the step is accepted at first */
 #define CB_RUIN_GIVE_UP 0.004 /* slower by this share while recreating ends it */
+#define CB_HEATED_WARM 5e-3   /* the two where a small search is heated */
+#define CB_HEATED_GIVE_UP 0.03
 /* of the peak over the target, beside the mean over all moments */
 #define CB_RUIN_EXCESS_WEIGHT 0.3
 #define CB_RUIN_LEVEL 1.0005   /* peaks this far above count as level on the way down */

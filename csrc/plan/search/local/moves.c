@@ -20,7 +20,7 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     const cb_facts *f = t->f;
     *m = (cb_moves){.trial = t, .l = l, .scratch = scratch};
     m->may_rerun = l->may_rerun;
-    m->early_share = cb_is_tiny_search(m) ? CB_EARLY_SHARE : 0;
+    m->early_share = cb_is_small_search(m) ? CB_EARLY_SHARE : 0;
     m->seen = CB_NEW(scratch, uint32_t, f->n_unit);
     m->offer = CB_NEW(scratch, uint32_t, l->n);
     if (!m->seen || !m->offer) return cb_no_memory(err);
@@ -163,7 +163,7 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
 /* Sometimes earlier than where it is read next, but behind `hot`; or there, before the others. */
 static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     const cb_facts *f = m->l->f;
-    if (cb_moves_chance(m) >= m->early_share) return false;
+    if (cb_moves_chance(m) >= (m->heated ? CB_HEATED_EARLY : m->early_share)) return false;
     uint32_t at = hot + 1 + cb_moves_draw(m, *anchor - hot);
     while (at < *anchor && f->p->op_flags[f->base[at]] & CB_POP_VIEW) at++;
     *anchor = at;

@@ -136,8 +136,8 @@ static bool recreate_once(ruiner *r) {
 
 static void recreate(ruiner *r) {
     const cb_ledger *l = r->m->l;
-    double limit =
-        r->now_ps == INT64_MAX ? INFINITY : (double)r->now_ps + CB_RUIN_GIVE_UP * r->m->once;
+    double slower = r->m->heated ? CB_HEATED_GIVE_UP : CB_RUIN_GIVE_UP;
+    double limit = r->now_ps == INT64_MAX ? INFINITY : (double)r->now_ps + slower * r->m->once;
     for (int i = 0; i < CB_RUIN_STEPS && r->ok && l->peak > l->target; i++) {
         if (!recreate_once(r) || (double)l->extra_ps > limit) return;
     }
@@ -238,7 +238,7 @@ cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double patience,
            (double)best_ps > least_ps) {
         double age = (double)(m->settled - begin) / (double)settlings;
         CB_TRY(cb_moves_poll(m, err));
-        try_once(&r, CB_RUIN_WARM * (1 - age));
+        try_once(&r, (m->heated ? CB_HEATED_WARM : CB_RUIN_WARM) * (1 - age));
         bool better = r.now_ps < best_ps || (best_ps == INT64_MAX && r.now_peak < best_peak);
         if (!r.ok || !better) continue;
         best_ps = r.now_ps;
