@@ -12,7 +12,7 @@
 
 /* ---- how large a search is ------------------------------------------------------------------- */
 
-#define CB_SMALL_OPS 400 /* below so many, effort costs little; */
+#define CB_SMALL_OPS 1000 /* below so many, effort costs little; */
 #define CB_TINY_OPS 100  /* and below these, little decides */
 #define CB_FEW_OPS 40    /* of fewer the front of plans is walked, with spare ops between them */
 #define CB_UNHURRIED_OPS 12000.0 /* of the largest graph that takes all steps of a target */
@@ -62,7 +62,7 @@
 #define CB_TINY_EFFORT 6.0       /* but of few ops only so many an op and op, */
 #define CB_TINY_LEAST 1e3        /* and these */
 #define CB_TINY_STARTS 2     /* of ruin and recreate in a tiny search, each with its own chance; */
-#define CB_SMALL_TURNS 4     /* in a small one each goes on from the best, every second heated: */
+#define CB_SMALL_TURNS 5     /* in a small one each goes on from the best, every second heated: */
 #define CB_START_SHARE 0.6   /* of that effort each */
 #define CB_NEAR_SHARE 0.5    /* of that effort, where prices lead near the best; */
 #define CB_FAR 1.04          /* of the bound: from there on all of it */
