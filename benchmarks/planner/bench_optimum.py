@@ -103,7 +103,7 @@ def main() -> None:
     rows = []
     for name in options.names or NAMES:
         rows += rows_of(name, options.seconds)
-    save("planner_optimum", COMMAND, rows, "ortools")
+    save("planner_optimum", f"{COMMAND} --seconds {options.seconds:g}", rows, "ortools")
 
 
 if __name__ == "__main__":

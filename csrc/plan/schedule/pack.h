@@ -39,8 +39,8 @@ typedef struct cb_pack {
     uint64_t *floor;        /* [n_section] where the next life would lie */
     uint64_t *rest;         /* [n_section] bytes of lives that are not placed */
     uint64_t *least; /* [n_section] of those, the lowest `offset`; UINT64_MAX: there are none */
-    uint32_t stale_first,
-        stale_last;        /* sections whose `least` is out of date; first > last: none */
+    uint32_t stale_first;  /* sections whose `least` is out of date, to stale_last; */
+    uint32_t stale_last;   /* less than the first: none */
     uint64_t *offset;      /* [n] of lives; of those not placed, where they would lie */
     cb_pack_rank *rank;    /* [n] falling */
     uint32_t *next, *prev; /* [n + 1] those not placed, by rank: a ring through n */
