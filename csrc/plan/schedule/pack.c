@@ -18,6 +18,7 @@
 #include "../../base/sort.h"
 
 #define MOST_DEAD_ENDS 200
+#define MOST_CHOICES 48      /* of a level: what lies higher is not tried there */
 #define MOST_ATTEMPTS 60     /* each with ranks of its own */
 #define MOST_LOOKS 24000000u /* of a search within one capacity: some ten milliseconds */
 #define MOST_SUM 1000000000u /* lives times their sections: placing takes a fortieth in looks */
@@ -182,7 +183,7 @@ static bool is_twin(const cb_pack *z, size_t begin, uint32_t i) {
     return false;
 }
 
-/* Those that may come next, the lowest first, then by rank. False: no memory. */
+/* Those that may come next, the lowest first, then by rank, so many at most. False: no memory. */
 static bool list_choices(cb_pack *z, cb_pack_level *level) {
     const uint32_t pivot = find_pivot(z);
     const uint64_t top = z->offset[pivot] + z->life[pivot].bytes;
@@ -190,14 +191,17 @@ static bool list_choices(cb_pack *z, cb_pack_level *level) {
     *level = (cb_pack_level){.choice = (uint32_t)begin, .floor = z->before.len};
     for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i]) {
         if (z->offset[i] >= top || !meet(z, i, pivot) || is_twin(z, begin, i)) continue;
-        if (!CB_PUSH(z->arena, z->choice, i)) return false;
+        z->looks += (z->choice.len - begin) / 4;
+        bool full = z->choice.len - begin == MOST_CHOICES;
+        if (full && z->offset[z->choice.at[z->choice.len - 1]] <= z->offset[i]) continue;
+        if (!full && !CB_PUSH(z->arena, z->choice, i)) return false;
         size_t k = z->choice.len - 1;
         for (; k > begin && z->offset[z->choice.at[k - 1]] > z->offset[i]; k--)
             z->choice.at[k] = z->choice.at[k - 1];
         z->choice.at[k] = i;
     }
     level->n_choice = (uint32_t)z->choice.len;
-    z->looks += z->n / 2 + (z->choice.len - begin) * 4;
+    z->looks += z->n / 2;
     return true;
 }
 

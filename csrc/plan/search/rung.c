@@ -82,8 +82,9 @@ static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
 
 static uint32_t effort(const cb_moves *m, double share) {
     double n = m->l->n + 1.0, most = CB_MOST_EFFORT * n;
+    double least = cb_is_bare_search(m) ? CB_BARE_EFFORT : CB_LEAST_EFFORT;
     if (cb_is_small_search(m))
-        most = fmax(most, fmin(CB_LEAST_EFFORT, CB_TINY_EFFORT * n * n + CB_TINY_LEAST));
+        most = fmax(most, fmin(least, CB_TINY_EFFORT * n * n + CB_TINY_LEAST));
     return (uint32_t)(share * fmin(CB_EFFORT / n, most));
 }
 
@@ -93,8 +94,9 @@ static uint32_t effort(const cb_moves *m, double share) {
 static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
                       cb_error *err) {
     uint32_t at = cb_candidates_fitting(m->trial->candidates, target);
-    bool tiny = cb_is_tiny_search(m), small = cb_is_small_search(m);
-    int starts = tiny ? CB_TINY_STARTS : small ? CB_SMALL_TURNS : 1;
+    bool small = cb_is_small_search(m),
+         turns = small && !cb_is_tiny_search(m) && !cb_is_bare_search(m);
+    int starts = turns ? CB_SMALL_TURNS : small ? CB_STARTS : 1;
     if (at == CB_NONE) return CB_OK;
     CB_TRY(load(m, &m->trial->candidates->at[at], target, err));
     if (m->l->peak > m->l->target) return CB_OK;
@@ -104,9 +106,9 @@ static cb_status ruin(cb_moves *m, uint64_t target, double share, double patienc
     cb_status status = cb_ledger_pairs(m->l, &from) ? CB_OK : cb_no_memory(err);
     for (int i = 0; i < starts && status == CB_OK; i++) {
         double part = starts > 1 ? CB_START_SHARE * share : share;
-        if (i > 0 && tiny)
+        if (i > 0 && !turns)
             CB_TRY_DONE(cb_ledger_load(m->l, from.list.at, from.list.len, (double)target, err));
-        m->heated = !tiny && i % 2 == 1;
+        m->heated = turns && i % 2 == 1;
         CB_TRY_DONE(cb_ruin_and_recreate(m, effort(m, part), patience, least_ps, err));
         CB_TRY_DONE(cb_trim(m, least_ps, err));
     }

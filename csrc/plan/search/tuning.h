@@ -13,8 +13,8 @@
 /* ---- how large a search is ------------------------------------------------------------------- */
 
 #define CB_SMALL_OPS 1000 /* below so many, effort costs little; */
-#define CB_TINY_OPS 100  /* and below these, little decides */
-#define CB_FEW_OPS 40    /* of fewer the front of plans is walked, with spare ops between them */
+#define CB_TINY_OPS 100   /* and below these, little decides */
+#define CB_FEW_OPS 40     /* of fewer the front of plans is walked, with spare ops between them */
 #define CB_UNHURRIED_OPS 12000.0 /* of the largest graph that takes all steps of a target */
 
 /* ---- candidates: candidates/ ----------------------------------------------------------------- */
@@ -59,9 +59,10 @@
 #define CB_EFFORT 2.5e8          /* settlings of ruin and recreate, times ops; */
 #define CB_MOST_EFFORT 100.0     /* at most so many settlings an op, */
 #define CB_LEAST_EFFORT 2.4e5    /* in a small search so many at least, */
+#define CB_BARE_EFFORT 6e4       /* or so many of a graph without a backward: all rungs are deep, */
 #define CB_TINY_EFFORT 6.0       /* but of few ops only so many an op and op, */
 #define CB_TINY_LEAST 1e3        /* and these */
-#define CB_TINY_STARTS 2     /* of ruin and recreate in a tiny search, each with its own chance; */
+#define CB_STARTS 2          /* of ruin and recreate in a tiny search, each with its own chance; */
 #define CB_SMALL_TURNS 5     /* in a small one each goes on from the best, every second heated: */
 #define CB_START_SHARE 0.6   /* of that effort each */
 #define CB_NEAR_SHARE 0.5    /* of that effort, where prices lead near the best; */

@@ -20,7 +20,8 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     const cb_facts *f = t->f;
     *m = (cb_moves){.trial = t, .l = l, .scratch = scratch};
     m->may_rerun = l->may_rerun;
-    m->early_share = cb_is_small_search(m) ? CB_EARLY_SHARE : 0;
+    bool hastens = cb_is_small_search(m) && (cb_is_tiny_search(m) || !cb_is_bare_search(m));
+    m->early_share = hastens ? CB_EARLY_SHARE : 0;
     m->seen = CB_NEW(scratch, uint32_t, f->n_unit);
     m->offer = CB_NEW(scratch, uint32_t, l->n);
     if (!m->seen || !m->offer) return cb_no_memory(err);
@@ -32,6 +33,7 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
 
 bool cb_is_small_search(const cb_moves *m) { return m->l->n < CB_SMALL_OPS; }
 bool cb_is_tiny_search(const cb_moves *m) { return m->l->n < CB_TINY_OPS; }
+bool cb_is_bare_search(const cb_moves *m) { return m->l->f->base_backward >= m->l->n; }
 
 static uint64_t draw_bits(cb_moves *m) {
     uint64_t x = m->chance += UINT64_C(0x9E3779B97F4A7C15);

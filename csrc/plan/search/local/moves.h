@@ -33,6 +33,7 @@ typedef struct cb_moves {
 
 bool cb_is_small_search(const cb_moves *m); /* so few ops that effort costs little */
 bool cb_is_tiny_search(const cb_moves *m);  /* so few that little decides all */
+bool cb_is_bare_search(const cb_moves *m);  /* no backward, so nothing that prices could place */
 CB_MUST_CHECK cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch,
                                       uint64_t whole, cb_error *err);
 
