@@ -162,11 +162,14 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     return best;
 }
 
-/* Sometimes earlier than where it is read next, but behind `hot`; or there, before the others. */
+/* Sometimes earlier than where it is read next, but behind `hot`; or there, before the others. In
+ * a forward of many ops nothing is gained by it. */
 static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     const cb_facts *f = m->l->f;
     if (cb_moves_chance(m) >= (m->heated ? CB_HEATED_EARLY : m->early_share)) return false;
-    uint32_t at = hot + 1 + cb_moves_draw(m, *anchor - hot);
+    if (*anchor < f->base_backward && !cb_is_tiny_search(m)) return false;
+    uint32_t begin = cb_is_tiny_search(m) || hot >= f->base_backward ? hot : f->base_backward - 1;
+    uint32_t at = begin + 1 + cb_moves_draw(m, *anchor - begin);
     while (at < *anchor && f->p->op_flags[f->base[at]] & CB_POP_VIEW) at++;
     *anchor = at;
     return true;
