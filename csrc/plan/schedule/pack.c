@@ -15,6 +15,7 @@
  * the ranks, by which the choices are tried, were good: then others are drawn. */
 #include "pack.h"
 
+#include "../../base/chance.h"
 #include "../../base/sort.h"
 
 #define MOST_DEAD_ENDS 200
@@ -207,13 +208,6 @@ static bool list_choices(cb_pack *z, cb_pack_level *level) {
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-static double draw(cb_pack *z) {                            /* in [0, 1) */
-    uint64_t x = z->chance += UINT64_C(0x9E3779B97F4A7C15); /* splitmix64 */
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return (double)((x ^ x >> 31) >> 11) * 0x1p-53;
-}
-
 static int compare_ranks(const void *a, const void *b) {
     const cb_pack_rank *x = a, *y = b;
     if (x->rank != y->rank) return x->rank > y->rank ? -1 : 1;
@@ -223,7 +217,7 @@ static int compare_ranks(const void *a, const void *b) {
 /* By length, by bytes, and two ways between; from the fifth attempt on with more or less chance. */
 static double rank_of(cb_pack *z, uint32_t i, uint32_t attempt, double spread) {
     const double length = z->last[i] - z->first[i] + 1.0, bytes = (double)z->life[i].bytes;
-    const double factor = attempt < 4 ? 1 : 1 + spread * (draw(z) - 0.5);
+    const double factor = attempt < 4 ? 1 : 1 + spread * (cb_chance(&z->chance) - 0.5);
     switch (attempt % 4) {
         case 0: return length * factor;
         case 1: return bytes * factor;
@@ -235,7 +229,7 @@ static double rank_of(cb_pack *z, uint32_t i, uint32_t attempt, double spread) {
 static void begin_attempt(cb_pack *z, uint32_t attempt) {
     const uint32_t n = z->n;
     z->chance = attempt;
-    const double spread = 1.9 * draw(z);
+    const double spread = 1.9 * cb_chance(&z->chance);
     for (uint32_t i = 0; i < n; i++) z->rank[i] = (cb_pack_rank){rank_of(z, i, attempt, spread), i};
     cb_sort(z->rank, n, sizeof *z->rank, compare_ranks);
     for (uint32_t k = 0, last = n; k <= n; k++) {

@@ -1,5 +1,7 @@
-/* See moves.h. Chance is splitmix64: the same seed gives the same plan on every machine. */
+/* See moves.h. */
 #include "moves.h"
+
+#include "../../../base/chance.h"
 #include "../tuning.h"
 
 /* Looked at far more often than there are moves. */
@@ -35,18 +37,11 @@ bool cb_is_small_search(const cb_moves *m) { return m->l->n < CB_SMALL_OPS; }
 bool cb_is_tiny_search(const cb_moves *m) { return m->l->n < CB_TINY_OPS; }
 bool cb_is_bare_search(const cb_moves *m) { return m->l->f->base_backward >= m->l->n; }
 
-static uint64_t draw_bits(cb_moves *m) {
-    uint64_t x = m->chance += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return x ^ x >> 31;
-}
-
 uint32_t cb_moves_draw(cb_moves *m, uint32_t n) {
-    return (uint32_t)((draw_bits(m) >> 32) * n >> 32);
+    return (uint32_t)((cb_chance_bits(&m->chance) >> 32) * n >> 32);
 }
 
-double cb_moves_chance(cb_moves *m) { return (double)(draw_bits(m) >> 11) * 0x1p-53; }
+double cb_moves_chance(cb_moves *m) { return cb_chance(&m->chance); }
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
