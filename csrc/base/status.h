@@ -1,8 +1,8 @@
 /* status.h: how failure travels. Every fallible function returns cb_status, takes `cb_error *err`
  * last (may be NULL) and, having failed, has changed nothing the caller can see.
  *
- * The order of this folder, each above those before it: format, sort, utf8, philox, cpu; status;
- * alloc, dtype, draw; arena, shape, threads; vec, map, bitset; json, json_write. */
+ * The order of this folder, each above those before it: format, sort, utf8, philox, chance, cpu;
+ * status; alloc, dtype, draw; arena, shape, threads; vec, map, bitset; json, json_write. */
 #ifndef CB_BASE_STATUS_H
 #define CB_BASE_STATUS_H
 
