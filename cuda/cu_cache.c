@@ -1,10 +1,13 @@
 /* Names and files of compiled kernels:
  *
- *     FOLDER/ab/cdef....bin     "cutback kernel 1\n", SHA-256 of the code, the code
+ *     FOLDER/ab/cdef....bin     "cutback kernel 2\n", SHA-256 of name and code, the code
  *     FOLDER/sources/abcdef....cu, where sources are kept
  *     FOLDER/failed/abcdef....cu, .log
  *
- * A process that dies while it writes leaves a file with another name, which nobody reads. */
+ * The digest covers the name, so a file that was renamed or copied is not run as another kernel.
+ * Subfolders are opened without following links, and files relative to them: a link named `ab`
+ * cannot lead reads, writes or deletions out of the folder. A process that dies while it writes
+ * leaves a file named writing-..., which is never read. */
 #include "cu_jit.h"
 
 #include <errno.h>
@@ -17,7 +20,7 @@
 
 #include "sha256.h"
 
-static const char magic[] = "cutback kernel 1\n";
+static const char magic[] = "cutback kernel 2\n";
 enum { MAGIC = sizeof magic - 1, HEAD = MAGIC + 32, PATH = 4096, LARGEST = 256 << 20 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -40,9 +43,10 @@ void cb_cu_name_of(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, char na
     for (int i = 0; i < 32; i++) snprintf(name + 2 * i, 3, "%02x", digest[i]);
 }
 
-static void hash(const void *code, size_t bytes, uint8_t digest[32]) {
+static void hash(const char *name, const void *code, size_t bytes, uint8_t digest[32]) {
     cb_sha256 s;
     cb_sha256_init(&s);
+    add_text(&s, name);
     cb_sha256_add(&s, code, bytes);
     cb_sha256_end(&s, digest);
 }
@@ -80,12 +84,37 @@ cb_status cb_cu_check_folder(const char *folder, cb_error *err) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* `place` NULL: code. */
-static bool path_of(char path[PATH], const char *folder, const char *place, const char *name,
-                    const char *suffix) {
-    const int n = place ? snprintf(path, PATH, "%s/%s/%s%s", folder, place, name, suffix)
-                        : snprintf(path, PATH, "%s/%.2s/%s%s", folder, name, name + 2, suffix);
-    return n > 0 && n < PATH;
+/* Where a file is: an open subfolder and the name in it. */
+typedef struct location {
+    int folder; /* descriptor; -1: there is no such subfolder */
+    char name[96];
+} location;
+
+/* The descriptor of a subfolder of ours that nobody else may write, or -1. */
+static int open_subfolder(const char *folder, const char *sub, bool make) {
+    struct stat is;
+    const int outer = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (outer < 0) return -1;
+    if (make) (void)mkdirat(outer, sub, 0700);
+    int inner = openat(outer, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    (void)close(outer);
+    if (inner < 0) return -1;
+    if (fstat(inner, &is) == 0 && is.st_uid == geteuid() && !(is.st_mode & (S_IWGRP | S_IWOTH)))
+        return inner;
+    (void)close(inner);
+    return -1;
+}
+
+/* `sub` NULL: compiled code, in the subfolder that the first two letters of its name say. */
+static bool locate(const char *folder, const char *sub, const char *name, const char *suffix,
+                   bool make, location *out) {
+    const char first[3] = {name[0], name[0] ? name[1] : '\0', '\0'};
+    const char *rest = sub ? name : name + strlen(first);
+    const int n = snprintf(out->name, sizeof out->name, "%s%s", rest, suffix);
+    out->folder = -1;
+    if (n <= 0 || (size_t)n >= sizeof out->name) return false;
+    out->folder = open_subfolder(folder, sub ? sub : first, make);
+    return out->folder >= 0;
 }
 
 static bool read_all(int file, void *to, size_t bytes) {
@@ -112,7 +141,7 @@ static bool write_all(int file, const void *from, size_t bytes) {
     return true;
 }
 
-static bool read_file(int file, cb_alloc *alloc, cb_cu_image *out) {
+static bool read_file(int file, const char *name, cb_alloc *alloc, cb_cu_image *out) {
     struct stat is;
     uint8_t head[HEAD], digest[32];
     if (fstat(file, &is) != 0 || !S_ISREG(is.st_mode) || is.st_uid != geteuid()) return false;
@@ -122,7 +151,7 @@ static bool read_file(int file, cb_alloc *alloc, cb_cu_image *out) {
     if (!code) return false;
     code[bytes] = 0; /* PTX is text */
     const bool whole = read_all(file, code, bytes);
-    if (whole) hash(code, bytes, digest);
+    if (whole) hash(name, code, bytes, digest);
     if (!whole || memcmp(head, magic, MAGIC) != 0 || memcmp(head + MAGIC, digest, 32) != 0) {
         cb_free(alloc, code);
         return false;
@@ -132,42 +161,49 @@ static bool read_file(int file, cb_alloc *alloc, cb_cu_image *out) {
 }
 
 bool cb_cu_read(const char *folder, const char *name, cb_alloc *alloc, cb_cu_image *out) {
-    char path[PATH];
-    if (!path_of(path, folder, NULL, name, ".bin")) return false;
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (file < 0) return false;
-    const bool whole = read_file(file, alloc, out);
-    (void)close(file);
-    if (!whole) (void)unlink(path);
+    location at;
+    if (!locate(folder, NULL, name, ".bin", false, &at)) return false;
+    const int file = openat(at.folder, at.name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    bool whole = false;
+    if (file >= 0) {
+        whole = read_file(file, name, alloc, out);
+        (void)close(file);
+        if (!whole) (void)unlinkat(at.folder, at.name, 0);
+    }
+    (void)close(at.folder);
     return whole;
 }
 
-static void write_file(const char *folder, char *path, const void *data, size_t bytes,
-                       bool is_code) {
-    char aside[PATH], *last = strrchr(path, '/');
+/* Writes aside and renames, so that readers see the whole file or none. `kernel`: the name that
+ * goes into the digest of compiled code; NULL: a text. */
+static void write_file(const char *folder, const location *at, const char *kernel, const void *data,
+                       size_t bytes) {
+    char aside[PATH];
     uint8_t digest[32];
     if (snprintf(aside, sizeof aside, "%s/writing-XXXXXX", folder) >= (int)sizeof aside) return;
-    *last = 0;
-    (void)mkdir(path, 0700);
-    *last = '/';
     const int file = mkstemp(aside);
     if (file < 0) return;
-    hash(data, bytes, digest);
-    bool whole = !is_code || (write_all(file, magic, MAGIC) && write_all(file, digest, 32));
+    bool whole = true;
+    if (kernel) {
+        hash(kernel, data, bytes, digest);
+        whole = write_all(file, magic, MAGIC) && write_all(file, digest, 32);
+    }
     whole = whole && write_all(file, data, bytes);
     whole = close(file) == 0 && whole;
-    if (!whole || rename(aside, path) != 0) (void)unlink(aside);
+    if (!whole || renameat(AT_FDCWD, aside, at->folder, at->name) != 0) (void)unlink(aside);
 }
 
 void cb_cu_write(const char *folder, const char *name, const cb_cu_image *image) {
-    char path[PATH];
-    if (path_of(path, folder, NULL, name, ".bin"))
-        write_file(folder, path, image->code, image->bytes, true);
+    location at;
+    if (!locate(folder, NULL, name, ".bin", true, &at)) return;
+    write_file(folder, &at, name, image->code, image->bytes);
+    (void)close(at.folder);
 }
 
-void cb_cu_write_text(const char *folder, const char *place, const char *name, const char *suffix,
+void cb_cu_write_text(const char *folder, const char *sub, const char *name, const char *suffix,
                       const char *text) {
-    char path[PATH];
-    if (path_of(path, folder, place, name, suffix))
-        write_file(folder, path, text, strlen(text), false);
+    location at;
+    if (!locate(folder, sub, name, suffix, true, &at)) return;
+    write_file(folder, &at, NULL, text, strlen(text));
+    (void)close(at.folder);
 }

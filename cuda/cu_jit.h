@@ -44,8 +44,8 @@ CB_MUST_CHECK cb_status cb_cu_check_folder(const char *folder, cb_error *err);
 bool cb_cu_read(const char *folder, const char *name, cb_alloc *alloc, cb_cu_image *out);
 /* What cannot be written is not kept. */
 void cb_cu_write(const char *folder, const char *name, const cb_cu_image *image);
-/* To FOLDER/place/name.suffix, for people. */
-void cb_cu_write_text(const char *folder, const char *place, const char *name, const char *suffix,
+/* Writes FOLDER/sub/name.suffix, for people to read. */
+void cb_cu_write_text(const char *folder, const char *sub, const char *name, const char *suffix,
                       const char *text);
 
 #endif

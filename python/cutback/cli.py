@@ -481,7 +481,7 @@ def _cache(action: str) -> int:
     info = cache_clear() if action == "clear" else cache_info()
     kept = f"{info.files} files, {text(info.bytes)}"
     said = f"deleted {kept}" if action == "clear" else kept
-    sys.stdout.write(f"{info.folder}: {said}\n")
+    sys.stdout.write(f"{files.one_line(str(info.folder))}: {said}\n")
     if info.problem:
         sys.stdout.write(f"it is not used: {info.problem}\n")
     return 0

@@ -1,80 +1,25 @@
 """Steps on a GPU: ``backend="cuda"``, or ``device="cuda"``. Finds NVIDIA's libraries when a step
-first asks for them, and keeps compiled kernels in a folder.
+first asks for them, and keeps compiled kernels in a folder (``kernel_cache``).
 
-``CUTBACK_CACHE_DIR`` names that folder; else it is ``cutback/kernels`` in ``XDG_CACHE_HOME`` or
-``~/.cache``. ``CUTBACK_CUDA_CODE=ptx`` lets the driver compile PTX in place of loading machine
-code; ``CUTBACK_CUDA_KEEP_SOURCES=1`` writes the CUDA C of each program to ``sources`` there."""
+``CUTBACK_CUDA_CODE=ptx`` lets the driver compile PTX in place of loading machine code;
+``CUTBACK_CUDA_KEEP_SOURCES=1`` writes the CUDA C of each program to ``sources`` in that folder."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _native, cuda_libraries, device_arrays, tree
 from .device_arrays import DeviceArray as DeviceArray
+from .kernel_cache import Cache as Cache
+from .kernel_cache import cache_clear as cache_clear
+from .kernel_cache import cache_folder as cache_folder
+from .kernel_cache import cache_info as cache_info
 
 if TYPE_CHECKING:
     from .devices import Device
 
 _ROWS = ("h100", "h200", "b200", "a100", "rtx4090")  # of the cost model, by what GPUs are called
-
-
-def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where compiled kernels are kept."""
-    named = environment.get("CUTBACK_CACHE_DIR")
-    if named:
-        return Path(named)
-    top = environment.get("XDG_CACHE_HOME")
-    return (Path(top) if top else Path.home() / ".cache") / "cutback" / "kernels"
-
-
-@dataclass(frozen=True)
-class Cache:
-    """What lies in the folder of compiled kernels. ``problem``: why it is not used, "" it is."""
-
-    folder: Path
-    files: int
-    bytes: int
-    problem: str = ""
-
-
-def _kernels(folder: Path) -> Iterator[Path]:
-    """Its files: compiled kernels, and sources that NVRTC has refused."""
-    for pattern in ("[0-9a-f][0-9a-f]/*.bin", "sources/*.cu", "failed/*.*", "writing-*"):
-        yield from folder.glob(pattern)
-
-
-def _problem(folder: Path) -> str:
-    """As the core sees it: code from there runs, so nobody else may write it."""
-    if not folder.exists():
-        return ""
-    state = folder.stat()
-    if state.st_uid != os.geteuid():
-        return "it belongs to another user"
-    return "others may write it (chmod 700)" if state.st_mode & 0o022 else ""
-
-
-def cache_info() -> Cache:
-    """How much is kept."""
-    folder = cache_folder()
-    sizes = [path.stat().st_size for path in _kernels(folder)]
-    return Cache(folder, len(sizes), sum(sizes), _problem(folder))
-
-
-def cache_clear() -> Cache:
-    """Deletes what is kept, and nothing else that lies in the folder; what it was."""
-    info = cache_info()
-    for path in _kernels(info.folder):
-        path.unlink(missing_ok=True)
-    named = [info.folder / "failed", info.folder / "sources"]
-    for sub in [*info.folder.glob("[0-9a-f][0-9a-f]"), *named]:
-        if sub.is_dir() and not any(sub.iterdir()):
-            shutil.rmtree(sub)
-    return info
 
 
 def prepare(ordinal: int = 0) -> str:

@@ -212,7 +212,7 @@ PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
 def ptx_of(folder: Path) -> str:
     """Of the one source that has been compiled to there."""
     (path,) = folder.glob("[0-9a-f][0-9a-f]/*.bin")
-    return path.read_bytes()[len(b"cutback kernel 1\n") + 32 :].rstrip(b"\0").decode()
+    return path.read_bytes()[len(b"cutback kernel 2\n") + 32 :].rstrip(b"\0").decode()
 
 
 def sample(all_of_them: list[Deletion], few: bool) -> list[Deletion]:

@@ -131,6 +131,67 @@ TEST(texts_are_for_people) {
     if (file) (void)fclose(file);
 }
 
+/* A valid kernel under the name of another one is not that kernel. */
+TEST(a_renamed_file_is_not_another_kernel) {
+    cb_alloc alloc;
+    char code[] = "some code", from[128], to[128];
+    const cb_cu_image written = {.code = code, .bytes = 9};
+    cb_cu_image image = {0};
+    cb_alloc_init(&alloc);
+    new_folder();
+    cb_cu_write(folder, name, &written);
+    path_of(from);
+    (void)snprintf(to, sizeof to, "%s/ab/cdee.bin", folder);
+    CHECK(rename(from, to) == 0);
+    CHECK(!cb_cu_read(folder, "abcdee", &alloc, &image));
+    CHECK(access(to, F_OK) != 0); /* deleted, as any damaged file */
+}
+
+/* Links in place of a subfolder: nothing outside is read, written or deleted. */
+TEST(links_do_not_lead_out_of_the_folder) {
+    cb_alloc alloc;
+    char code[] = "some code", outside[64], path[128], link[128];
+    const cb_cu_image written = {.code = code, .bytes = 9};
+    cb_cu_image image = {0};
+    cb_alloc_init(&alloc);
+    new_folder();
+    cb_cu_write(folder, name, &written);
+    memcpy(outside, folder, sizeof outside);
+    new_folder();
+    (void)snprintf(path, sizeof path, "%s/ab", outside);
+    (void)snprintf(link, sizeof link, "%s/ab", folder);
+    CHECK(symlink(path, link) == 0);
+    CHECK(!cb_cu_read(folder, name, &alloc, &image)); /* though it is a valid kernel */
+    cb_cu_write(folder, "abffff", &written);
+    (void)snprintf(path, sizeof path, "%s/ab/ffff.bin", outside);
+    CHECK(access(path, F_OK) != 0);
+    (void)snprintf(path, sizeof path, "%s/ab/cdef.bin", outside);
+    CHECK(truncate(path, 20) == 0 && !cb_cu_read(folder, name, &alloc, &image));
+    CHECK(access(path, F_OK) == 0);
+    (void)snprintf(link, sizeof link, "%s/failed", folder);
+    CHECK(symlink(outside, link) == 0);
+    cb_cu_write_text(folder, "failed", name, ".log", "oh no");
+    (void)snprintf(path, sizeof path, "%s/abcdef.log", outside);
+    CHECK(access(path, F_OK) != 0);
+}
+
+/* A subfolder that others may write is as good as missing. */
+TEST(subfolders_of_others_are_not_used) {
+    cb_alloc alloc;
+    char code[] = "some code", path[128];
+    const cb_cu_image written = {.code = code, .bytes = 9};
+    cb_cu_image image = {0};
+    cb_alloc_init(&alloc);
+    new_folder();
+    cb_cu_write(folder, name, &written);
+    (void)snprintf(path, sizeof path, "%s/ab", folder);
+    CHECK(chmod(path, 0777) == 0);
+    CHECK(!cb_cu_read(folder, name, &alloc, &image));
+    CHECK(chmod(path, 0700) == 0);
+    CHECK(cb_cu_read(folder, name, &alloc, &image));
+    cb_free(&alloc, image.code);
+}
+
 TEST(folders_of_others_are_not_used) {
     char below[96];
     new_folder();
@@ -154,6 +215,9 @@ int main(void) {
     RUN(names_depend_on_all_that_code_depends_on);
     RUN(files_are_whole_or_not_there);
     RUN(texts_are_for_people);
+    RUN(a_renamed_file_is_not_another_kernel);
+    RUN(links_do_not_lead_out_of_the_folder);
+    RUN(subfolders_of_others_are_not_used);
     RUN(folders_of_others_are_not_used);
     return check_report();
 }

@@ -1,0 +1,140 @@
+"""The folder in which compiled kernels are kept.
+
+``CUTBACK_CACHE_DIR`` names it; otherwise it is ``cutback/kernels`` in ``XDG_CACHE_HOME`` or
+``~/.cache``. Files are found by the exact names that the core gives them, and links are not
+followed, so a folder that also holds a user's files, or links to them, loses none of those."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_CODE = re.compile(r"[0-9a-f]{2}")  # subfolders of compiled code
+_FILES = {
+    "code": re.compile(r"[0-9a-f]{62}\.bin"),
+    "sources": re.compile(r"[0-9a-f]{64}\.cu"),
+    "failed": re.compile(r"[0-9a-f]{64}\.(cu|log)"),
+    "": re.compile(r"writing-[0-9A-Za-z]{6}"),  # left by a process that died while it wrote
+}
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where compiled kernels are kept."""
+    named = environment.get("CUTBACK_CACHE_DIR")
+    if named:
+        return Path(named)
+    top = environment.get("XDG_CACHE_HOME")
+    return (Path(top) if top else Path.home() / ".cache") / "cutback" / "kernels"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What the folder of compiled kernels holds: ``files`` of ours and their ``bytes``.
+
+    ``problem`` says why the folder is not used; it is empty where the folder is used.
+    """
+
+    folder: Path
+    files: int
+    bytes: int
+    problem: str = ""
+
+
+def _problem(state: os.stat_result) -> str:
+    """Code from the folder is run, so the core uses no folder that others may write."""
+    if state.st_uid != os.geteuid():
+        return "it belongs to another user"
+    return "others may write it (chmod 700)" if state.st_mode & 0o022 else ""
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[tuple[int, str]]:
+    """The folder's descriptor (-1: it cannot be opened) and its problem."""
+    try:
+        opened = os.open(folder, _FOLDER)
+    except FileNotFoundError:
+        yield -1, ""
+        return
+    except OSError as error:
+        yield -1, (error.strerror or str(error)).lower()
+        return
+    try:
+        yield opened, _problem(os.fstat(opened))
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def _subfolder(outer: int, name: str) -> Iterator[int]:
+    """A subfolder's descriptor; -1 where it is a link, a file, or somebody else's."""
+    try:
+        opened = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=outer)
+    except OSError:
+        yield -1
+        return
+    try:
+        yield -1 if _problem(os.fstat(opened)) else opened
+    finally:
+        os.close(opened)
+
+
+def _files(folder: int, kind: str) -> Iterator[tuple[str, int]]:
+    """Names and bytes of the regular files in an open folder that are named as ours are."""
+    for name in sorted(os.listdir(folder)):
+        if not _FILES[kind].fullmatch(name):
+            continue
+        try:
+            state = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:  # another process has just deleted it
+            continue
+        if stat.S_ISREG(state.st_mode):
+            yield name, state.st_size
+
+
+def _visit(folder: Path, deletes: bool) -> Cache:
+    """Counts the files of the cache and, where asked, deletes them."""
+    files = size = 0
+    with _opened(folder) as (outer, problem):
+        if outer < 0 or (deletes and problem):
+            return Cache(folder, 0, 0, problem)
+        names = sorted(os.listdir(outer))
+        subfolders = [n for n in names if _CODE.fullmatch(n) or n in ("sources", "failed")]
+        for sub in [*subfolders, ""]:
+            with _subfolder(outer, sub or ".") as inner:
+                if inner < 0:
+                    continue
+                for name, count in _files(inner, "code" if _CODE.fullmatch(sub) else sub):
+                    files, size = files + 1, size + count
+                    if deletes:
+                        with suppress(FileNotFoundError):  # another process was faster
+                            os.unlink(name, dir_fd=inner)
+                if deletes and sub and not os.listdir(inner):
+                    with suppress(OSError):  # a file was added since
+                        os.rmdir(sub, dir_fd=outer)
+    return Cache(folder, files, size, problem)
+
+
+def cache_info() -> Cache:
+    """How much is kept."""
+    return _visit(cache_folder(), deletes=False)
+
+
+def cache_clear() -> Cache:
+    """Deletes the compiled kernels and kept sources, and nothing else that the folder holds.
+
+    Returns:
+        What was deleted.
+
+    Raises:
+        PermissionError: the folder is not used (``cache_info().problem``); nothing is deleted.
+    """
+    cleared = _visit(cache_folder(), deletes=True)
+    if cleared.problem:
+        raise PermissionError(f"{cleared.folder} is not cleared: {cleared.problem}")
+    return cleared
