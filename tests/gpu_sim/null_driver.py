@@ -1,0 +1,127 @@
+"""The null driver from Python: builds it, counts calls, reads and clears its log.
+
+driver = NullDriver()
+driver.clear()
+...  # what is measured, with CUTBACK_CUDA_DRIVER=str(build())
+driver.calls("cuLaunchKernel"), driver.counts(), driver.events()
+"""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import client
+
+LIBRARY = client.BUILD / "null" / "libcuda.so.1"
+
+
+def build() -> Path:
+    """Builds the driver if it is out of date; its path, for CUTBACK_CUDA_DRIVER."""
+    client.build()
+    return LIBRARY
+
+
+class Event(NamedTuple):
+    """One recorded call. Times in nanoseconds of CLOCK_MONOTONIC; ``kernel`` is empty unless the
+    call is a launch."""
+
+    begin_ns: int
+    took_ns: int
+    entry: str
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    stream: int
+    address: int
+    bytes: int
+    result: int
+
+
+class NullDriver:
+    """The library, opened in this process. Whatever else has opened it, such as cutback, shares its
+    counts."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL(str(build()))
+        self.library.null_entry.restype = ctypes.c_char_p
+        self.library.null_calls.restype = ctypes.c_int64
+        for name in ("null_nanoseconds", "null_live_bytes", "null_peak_bytes"):
+            getattr(self.library, name).restype = ctypes.c_uint64
+
+    def entries(self) -> list[str]:
+        """Exported names of all entries of the API."""
+        names: list[str] = []
+        while name := self.library.null_entry(len(names)):
+            names.append(name.decode())
+        return names
+
+    def set(self, **settings: int) -> None:
+        """``log``, ``memory``, ``capability``, ``version``, ``registers``: see null/hooks.h."""
+        for name, value in settings.items():
+            if self.library.null_set(name.encode(), ctypes.c_int64(value)):
+                raise ValueError(f"the null driver has no setting {name!r}")
+
+    def calls(self, entry: str) -> int:
+        """Calls since :meth:`clear`, under a name with or without its version."""
+        for name in (f"{entry}_v2", entry):
+            if (n := int(self.library.null_calls(name.encode()))) >= 0:
+                return n
+        raise ValueError(f"the null driver has no entry {entry!r}")
+
+    def counts(self) -> dict[str, int]:
+        """Calls since :meth:`clear` of each entry that was called."""
+        found = {name: self.calls(name) for name in self.entries()}
+        return {name: n for name, n in found.items() if n}
+
+    @property
+    def seconds(self) -> float:
+        """Time that calls have spent in the driver since :meth:`clear`."""
+        return 1e-9 * float(self.library.null_nanoseconds())
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes that are allocated now."""
+        return int(self.library.null_live_bytes())
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that were allocated at once since :meth:`clear`."""
+        return int(self.library.null_peak_bytes())
+
+    def clear(self) -> None:
+        """Empties the log and sets the counts to zero."""
+        self.library.null_clear()
+
+    def dump(self, path: Path) -> None:
+        """Writes the log as tab-separated text."""
+        if self.library.null_dump(str(path).encode()):
+            raise OSError(f"the log of the null driver could not be written to {path}")
+
+    def events(self) -> list[Event]:
+        """The log since :meth:`clear`."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "log.tsv"
+            self.dump(path)
+            return list(read(path))
+
+    def launches(self) -> list[Event]:
+        """Launches since :meth:`clear`."""
+        return [event for event in self.events() if event.kernel]
+
+
+def read(path: Path) -> Iterator[Event]:
+    """The calls in a file that :meth:`NullDriver.dump` has written."""
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            grid = int(row["grid_x"]), int(row["grid_y"]), int(row["grid_z"])
+            block = int(row["block_x"]), int(row["block_y"]), int(row["block_z"])
+            names = ("shared", "stream", "address", "bytes", "result")
+            numbers = (int(row[name]) for name in names)
+            times = int(row["begin_ns"]), int(row["took_ns"])
+            yield Event(*times, row["entry"], row["kernel"], grid, block, *numbers)
