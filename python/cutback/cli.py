@@ -104,7 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cutback {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("doctor", help="show what this installation consists of, and try it")
+    doctor = commands.add_parser(
+        "doctor", help="show what this installation consists of, and try it"
+    )
+    doctor.add_argument(
+        "--verbose", action="store_true", help="list where NVIDIA's libraries were looked for"
+    )
     commands.add_parser("ops", help="list the operations")
     cache = commands.add_parser("cache", help="compiled kernels that are kept for GPUs")
     cache.add_argument("action", choices=("info", "clear"))
@@ -509,7 +514,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _cache(options.action)
         from .doctor import main as doctor
 
-        return doctor()
+        return doctor(options.verbose)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from . import _native
 
@@ -32,7 +32,15 @@ MAJORS = (13, 12)  # of CUDA, the newest first
 
 
 class LibraryError(RuntimeError):
-    """A library was found nowhere, or none that can be used; the text lists every place."""
+    """A library was found nowhere, or none that can be used; the text lists every place.
+
+    Attributes:
+        places: the same places, with the problem of each.
+    """
+
+    def __init__(self, text: str, places: Sequence[Place] = ()) -> None:
+        super().__init__(text)
+        self.places = places
 
 
 @dataclass(frozen=True)
@@ -241,7 +249,8 @@ def find(
             seen.append(Place(place.what, place.path, str(error)))
         if place.what == library.variable:
             break
-    raise LibraryError(f"{library.word} was not found, or none that can be used:\n{listed(seen)}")
+    text = f"{library.word} was not found, or none that can be used:\n{listed(seen)}"
+    raise LibraryError(text, seen)
 
 
 Device = tuple[str, int, int]  # name, capability (90), bytes
@@ -295,29 +304,55 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def lines() -> Iterator[tuple[str, str]]:
-    """(what, value) of each library, for ``cutback doctor``; where one is missing, every place."""
+def _reason(error: LibraryError) -> str:
+    """Why the last file that was tried could not be used, in one line."""
+    tried = [place for place in error.places if place.path is not None]
+    return (tried[-1].problem if tried else str(error)).splitlines()[0]
+
+
+def _found(text: str, found: Found[Any], verbose: bool) -> str:
+    """A library that can be used; ``verbose`` adds the places that were looked at."""
+    return f"{text}\n{listed(found.places)}" if verbose else text
+
+
+def _nvrtc_line(around: Surroundings, newest: int | None, verbose: bool) -> str:
+    try:
+        found = nvrtc(around, newest)
+    except LibraryError as error:
+        extra = f"cutback[cuda{min(newest or MAJORS[0], MAJORS[0])}]"
+        return str(error) if verbose else f"{_reason(error)} (pip install {extra} has NVRTC)"
+    version, least, most = found.value
+    text = f"{_version(version)} in {found.path}, for sm_{least} to sm_{most}"
+    return _found(text, found, verbose)
+
+
+def _blaslt_line(around: Surroundings, newest: int | None, verbose: bool) -> str:
+    if around.environment.get(CUBLASLT.variable) == NONE:
+        return f"not used: {CUBLASLT.variable}={NONE}"
+    try:
+        found = blaslt(around, newest)
+    except LibraryError as error:
+        return str(error) if verbose else f"{_reason(error)} (cutback's own kernels are used)"
+    return _found(f"{found.value} in {found.path}", found, verbose)
+
+
+def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
+    """(what, value) for ``cutback doctor``: the driver, its devices and each library. Without a GPU
+    this is one line that says why. ``verbose`` adds every place that was looked at, and the
+    libraries in any case."""
     around, newest = surroundings(), None
     try:
         found = driver(around)
+    except LibraryError as error:
+        reason = f"no GPU is used: {_reason(error)} (--verbose lists where it was looked for)"
+        yield "cuda driver", str(error) if verbose else reason
+        if not verbose:
+            return
+    else:
         version, devices = found.value
         newest = version // 1000
-        yield "cuda driver", f"{_version(version)} in {found.path}"
+        yield "cuda driver", _found(f"{_version(version)} in {found.path}", found, verbose)
         for name, capability, size in devices:
             yield "cuda device", f"{name}, sm_{capability}, {size / 2**30:.1f} GiB"
-    except LibraryError as error:
-        yield "cuda driver", str(error)
-    try:
-        compiler = nvrtc(around, newest)
-        version, least, most = compiler.value
-        yield "nvrtc", f"{_version(version)} in {compiler.path}, for sm_{least} to sm_{most}"
-    except LibraryError as error:
-        yield "nvrtc", str(error)
-    if around.environment.get(CUBLASLT.variable) == NONE:
-        yield "cublasLt", f"not used: {CUBLASLT.variable}={NONE}"
-        return
-    try:
-        library = blaslt(around, newest)
-        yield "cublasLt", f"{library.value} in {library.path}"
-    except LibraryError as error:
-        yield "cublasLt", str(error)
+    yield "nvrtc", _nvrtc_line(around, newest, verbose)
+    yield "cublasLt", _blaslt_line(around, newest, verbose)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,8 +65,34 @@ def _training_step() -> str:
     return "ok" if same else "FAILED: a budget changed the result"
 
 
-def lines() -> Iterator[tuple[str, str]]:
-    """(what, value) for each thing worth knowing; the last is the result of a training step."""
+def _gpu_kernel() -> str:
+    """Compiles a kernel, runs it on the first GPU and compares the result with NumPy's. Kernels of
+    the cache are left aside, so that NVRTC is really tried."""
+    from . import compile
+
+    x = np.arange(1000, dtype=np.float32)
+    before = os.environ.get("CUTBACK_CACHE_DIR")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CUTBACK_CACHE_DIR"] = folder
+        try:
+            result = compile(lambda x: x * 2 + 1, argnums=None, device="cuda")(x)
+        except cuda_libraries.LibraryError:
+            return "not run: without NVRTC nothing can be compiled"
+        except (RuntimeError, MemoryError, ValueError, OSError) as error:
+            return f"FAILED: {error}"
+        finally:
+            if before is None:
+                del os.environ["CUTBACK_CACHE_DIR"]
+            else:
+                os.environ["CUTBACK_CACHE_DIR"] = before
+    if not np.array_equal(result, x * 2 + 1):
+        return "FAILED: a kernel ran on the GPU, but its result is wrong"
+    return "ok: compiled one and ran it on the GPU"
+
+
+def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
+    """(what, value) for each thing worth knowing; the last is the result of a training step.
+    ``verbose`` adds the places where NVIDIA's libraries were looked for."""
     machine = _native.machine()
     yield "cutback", f"{__version__} in {os.path.dirname(os.path.abspath(__file__))}"
     yield "python", f"{platform.python_version()} ({sys.executable})"
@@ -78,16 +105,21 @@ def lines() -> Iterator[tuple[str, str]]:
     yield "cost model", f"device cpu, a fixed guess; measured: {devices.text(row)}"
     yield "measured row", f"{devices.cache_file()} (taken with device='measured')"
     yield "kernel cache", "not used: kernels are compiled into the package"
-    yield from cuda_libraries.lines()
+    cuda = list(cuda_libraries.lines(verbose))
+    yield from cuda
+    if any(what == "cuda device" for what, _ in cuda):
+        yield "cuda kernel", _gpu_kernel()
     for name in _OPTIONAL:
         yield name, _optional(name)
     yield "training step", _training_step()
 
 
-def main() -> int:
-    """Prints the lines; 0 when the training step works, else 1."""
-    result = ""
-    for what, result in lines():
+def main(verbose: bool = False) -> int:
+    """Prints the lines; 0 when the training step works, and a kernel where there is a GPU, else
+    1."""
+    failed = False
+    for what, result in lines(verbose):
         text = result.replace("\n", "\n" + " " * 16)
         sys.stdout.write(f"{what:15} {text}\n")
-    return 0 if result == "ok" else 1
+        failed |= result.startswith("FAILED")
+    return 1 if failed else 0

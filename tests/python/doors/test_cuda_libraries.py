@@ -4,6 +4,7 @@ that takes what it is told to; and `cutback doctor` on the stand-in driver."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -165,35 +166,101 @@ def test_the_library_for_products_may_be_missing(
         cuda_libraries.products(around(tmp_path, CUTBACK_CUBLASLT="/nowhere/x.so"))
 
 
-def doctor(**environment: str) -> str:
+def doctor(*options: str, code: int = 0, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "cutback", "doctor"],
-        env={**os.environ, **environment},
+        [sys.executable, "-m", "cutback", "doctor", *options],
+        env={**os.environ, "CUTBACK_CUDA_CODE": "ptx", **environment},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the stand-in driver is for Linux")
-def test_doctor_with_a_driver() -> None:
+@pytest.fixture(scope="module")
+def stand_in() -> str:
+    if sys.platform != "linux":
+        pytest.skip("the stand-in driver is for Linux")
     sys.path.insert(0, str(GPU_SIM))
     import client
 
-    stand_in = str(client.build())
-    out = doctor(CUTBACK_CUDA_DRIVER=stand_in)
-    assert f"cuda driver     13.0 in {stand_in}\n" in out
-    assert "cuda device     stand-in (PTX on the CPU), sm_90, 8.0 GiB\n" in out
+    return str(client.build())
+
+
+@pytest.fixture(scope="module")
+def real_nvrtc(stand_in: str) -> Path:
     import nvrtc
 
-    if nvrtc.library() is not None:
-        assert f"in {nvrtc.library()}, for sm_75 to sm_" in out
+    path = nvrtc.library()
+    if path is None:
+        pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+    return path
 
 
-def test_doctor_without() -> None:
-    out = doctor(CUTBACK_CUDA_DRIVER="/nowhere/libcuda.so.1")
+def test_doctor_compiles_and_runs_a_kernel(stand_in: str, real_nvrtc: Path) -> None:
+    out = doctor(CUTBACK_CUDA_DRIVER=stand_in, CUTBACK_NVRTC=str(real_nvrtc))
+    assert f"cuda driver     13.0 in {stand_in}\n" in out
+    assert "cuda device     stand-in (PTX on the CPU), sm_90, 8.0 GiB\n" in out
+    assert f"in {real_nvrtc}, for sm_75 to sm_" in out
+    assert "cuda kernel     ok: compiled one and ran it on the GPU\n" in out
+    assert "  CUTBACK_CUDA_DRIVER: " not in out
+
+
+BROKEN = """
+import ctypes, os, sys
+driver = ctypes.CDLL(os.environ["CUTBACK_CUDA_DRIVER"])
+entry, act, code = sys.argv[1].encode(), sys.argv[2], int(sys.argv[3])
+driver.sim_set(b"quiet", ctypes.c_long(1))
+driver.sim_set(b"unwritten", ctypes.c_long(0))
+driver.sim_skip(entry, 1) if act == "skip" else driver.sim_fail(entry, 1, code)
+from cutback import cli
+sys.exit(cli.main(["doctor"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "act", "code", "words"),
+    [
+        ("cuLaunchKernel", "skip", "0", "a kernel ran on the GPU, but its result is wrong"),
+        ("cuLaunchKernel", "fail", "719", "CUDA_ERROR_LAUNCH_FAILED"),
+        ("cuDevicePrimaryCtxRetain", "fail", "101", "cuDevicePrimaryCtxRetain"),
+    ],
+)
+def test_doctor_says_when_the_kernel_fails(
+    stand_in: str, real_nvrtc: Path, entry: str, act: str, code: str, words: str
+) -> None:
+    """A kernel that is never run, one that fails, a device that another process has to itself."""
+    files = {"CUTBACK_CUDA_DRIVER": stand_in, "CUTBACK_NVRTC": str(real_nvrtc)}
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN, entry, act, code],
+        env={**os.environ, **files, "CUTBACK_CUDA_CODE": "ptx"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "cuda kernel     FAILED: " in done.stdout and words in done.stdout
+    assert "training step   ok" in done.stdout
+
+
+def test_doctor_without_nvrtc(stand_in: str) -> None:
+    out = doctor(CUTBACK_CUDA_DRIVER=stand_in, CUTBACK_NVRTC="/nowhere/libnvrtc.so.13")
+    assert "nvrtc           /nowhere/libnvrtc.so.13: cannot open shared object file" in out
+    assert "(pip install cutback[cuda13] has NVRTC)\n" in out
+    assert "cuda kernel     not run: without NVRTC nothing can be compiled\n" in out
+
+
+def test_doctor_without_a_gpu() -> None:
+    """One line, and the places only on request."""
+    nowhere = "/nowhere/libcuda.so.1"
+    out = doctor(CUTBACK_CUDA_DRIVER=nowhere)
+    about = [line for line in out.splitlines() if re.search("cuda|nvrtc|cublas", line, re.I)]
+    assert len(about) == 1
+    assert about[0].startswith(f"cuda driver     no GPU is used: {nowhere}: cannot open shared")
+    assert out.rstrip().endswith("ok")
+    out = doctor("--verbose", CUTBACK_CUDA_DRIVER=nowhere)
     assert "cuda driver     the CUDA driver was not found, or none that can be used:\n" in out
     assert " CUTBACK_CUDA_DRIVER: /nowhere/libcuda.so.1: cannot open shared object file" in out
-    assert out.rstrip().endswith("ok")
+    assert "\nnvrtc " in out and "\ncublasLt " in out
+    assert " CONDA_PREFIX: " in out and out.rstrip().endswith("ok")
