@@ -5,6 +5,7 @@
 #include "cu_api.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -141,6 +142,27 @@ cb_status cb_cu_describe_device(const cb_cu_driver *driver, int ordinal, cb_cu_d
     return CB_OK;
 }
 
+/* NVRTC loads its builtins by name in its first compilation. The wheel of CUDA 13.0 has no RPATH,
+ * so the loader does not look in NVRTC's own folder: the library is loaded from there in advance,
+ * in the exact version that NVRTC asks for. Elsewhere it is left to the loader. */
+static cb_status open_builtins(const cb_cu_nvrtc *nvrtc, int major, int minor, cb_error *err) {
+    char name[64], beside[4096];
+    Dl_info where;
+    void *function;
+    memcpy(&function, &nvrtc->nvrtcVersion, sizeof function);
+    snprintf(name, sizeof name, "libnvrtc-builtins.so.%d.%d", major, minor);
+    const char *file = dladdr(function, &where) && where.dli_fname ? where.dli_fname : "";
+    const char *slash = strrchr(file, '/');
+    const int folder = slash ? (int)(slash - file) + 1 : 0;
+    const int n = snprintf(beside, sizeof beside, "%.*s%s", folder, file, name);
+    if (n > 0 && (size_t)n < sizeof beside && dlopen(beside, RTLD_NOW | RTLD_LOCAL)) return CB_OK;
+    if (dlopen(name, RTLD_NOW | RTLD_LOCAL)) return CB_OK;
+    return cb_fail(err, CB_UNSUPPORTED,
+                   "%.400s needs %s, which is neither in its folder nor known to the loader: "
+                   "reinstall the package that NVRTC comes from",
+                   file, name);
+}
+
 cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err) {
     void *library;
     cb_cu_nvrtc made;
@@ -157,6 +179,7 @@ cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err) 
     if (made.version < OLDEST)
         return cb_fail(err, CB_UNSUPPORTED, "%s is of CUDA %d.%d; CUDA 12.0 or newer is needed",
                        path, major, minor);
+    CB_TRY(open_builtins(&made, major, minor, err));
     made.least = all[0]; /* in ascending order */
     made.most = all[n - 1];
     *nvrtc = made;

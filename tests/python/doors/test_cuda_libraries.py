@@ -3,8 +3,11 @@ that takes what it is told to; and `cutback doctor` on the stand-in driver."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
+import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -264,3 +267,41 @@ def test_doctor_without_a_gpu() -> None:
     assert " CUTBACK_CUDA_DRIVER: /nowhere/libcuda.so.1: cannot open shared object file" in out
     assert "\nnvrtc " in out and "\ncublasLt " in out
     assert " CONDA_PREFIX: " in out and out.rstrip().endswith("ok")
+
+
+def without_rpath(library: Path, copy: Path) -> None:
+    """Copies a library and takes its RPATH out, as the wheel of NVRTC 13.0 has none."""
+    shutil.copyfile(library, copy)
+    with copy.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        (sections,) = struct.unpack_from("<Q", data, 0x28)
+        size, number = struct.unpack_from("<HH", data, 0x3A)
+        for i in range(number):
+            kind, *_, at, length = struct.unpack_from("<IQQQQ", data, sections + i * size + 4)
+            if kind != 6:  # SHT_DYNAMIC
+                continue
+            for entry in range(at, at + length, 16):
+                if struct.unpack_from("<Q", data, entry)[0] in (15, 29):  # DT_RPATH, DT_RUNPATH
+                    struct.pack_into("<Q", data, entry, 0x6FFFFEF0)  # a tag that nobody reads
+
+
+@pytest.fixture(scope="module")
+def no_rpath(real_nvrtc: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("nvrtc") / real_nvrtc.name
+    without_rpath(real_nvrtc, copy)
+    return copy
+
+
+def test_nvrtc_without_rpath_finds_its_builtins(
+    stand_in: str, real_nvrtc: Path, no_rpath: Path
+) -> None:
+    """The builtins of its own version, in its own folder; another version there is no use."""
+    (builtins,) = real_nvrtc.parent.glob("libnvrtc-builtins.so.*")
+    files = {"CUTBACK_CUDA_DRIVER": stand_in, "CUTBACK_NVRTC": str(no_rpath)}
+    beside = no_rpath.parent / builtins.name
+    beside.unlink(missing_ok=True)
+    (no_rpath.parent / "libnvrtc-builtins.so.13.99").symlink_to(builtins)
+    out = doctor(**files)
+    assert f"{no_rpath} needs {builtins.name}, which is neither in its folder nor" in out
+    assert "cuda kernel     not run" in out
+    beside.symlink_to(builtins)
+    assert "cuda kernel     ok" in doctor(**files)
