@@ -5,10 +5,10 @@ A policy is one of
 
 - a :class:`CheckpointPolicy`, for every operation;
 - a collection of operation names: those are saved, all others recomputed;
-- a function ``(ctx, op, *args, **kwargs) -> CheckpointPolicy | None``, asked for each operation as
-  it is traced. ``op`` compares equal to its name (``op == "matmul"``), ``args`` are its traced
-  inputs, ``kwargs`` its attributes. None leaves the decision to the policy around it, at last to
-  the planner.
+- a function ``(ctx, op, *args, **kwargs) -> CheckpointPolicy | bool | None``, asked for each
+  operation as it is traced. ``op`` compares equal to its name (``op == "matmul"``), ``args`` are
+  its traced inputs, ``kwargs`` its attributes. True is MUST_SAVE and False is PREFER_RECOMPUTE, as
+  in PyTorch. None leaves the decision to the policy around it, at last to the planner.
 
 MUST_* binds the planner. PREFER_* without a budget acts as MUST but yields to a contradicting MUST;
 with a budget, going against it costs four times its worth.
@@ -19,9 +19,13 @@ from files take policies as text, see :mod:`cutback.constraints`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
 
 from . import _native
 
@@ -82,7 +86,7 @@ class PolicyContext(NamedTuple):
     location: str | None  # "model.py:12"
 
 
-PolicyFunction = Callable[..., CheckpointPolicy | None]
+PolicyFunction = Callable[..., CheckpointPolicy | bool | None]
 Policy = CheckpointPolicy | PolicyFunction | Iterable[str]
 
 _NAMED = "checkpoint_name"
@@ -102,6 +106,11 @@ def resolve(policy: Policy | WholeGraph) -> PolicyFunction:
         always = policy
         return lambda ctx, op, *args, **kwargs: None if op == _NAMED else always
     if callable(policy):
+        if _first_parameter(policy) == "prim":
+            raise TypeError(
+                f"policy={policy!r:.60} takes (prim, *args, **params), as JAX's policies do; "
+                "Cutback's take (ctx, op, *args, **kwargs), and cutback.policies has JAX's names"
+            )
         return policy
     if isinstance(policy, str) or not isinstance(policy, Iterable):
         raise TypeError(
@@ -112,6 +121,27 @@ def resolve(policy: Policy | WholeGraph) -> PolicyFunction:
         return save_only_these_ops(*policy)
     except TypeError as error:  # an iterable that cannot be gone through
         raise TypeError(f"policy={policy!r:.60}: {error}") from None
+
+
+def _first_parameter(policy: Callable[..., Any]) -> str | None:
+    try:
+        parameters = inspect.signature(policy).parameters
+    except (TypeError, ValueError):  # a callable without a signature
+        return None
+    return next(iter(parameters), None)
+
+
+def answer_of(answer: Any, op: str) -> CheckpointPolicy | None:
+    """What a policy function has answered about ``op``.
+
+    Raises:
+        TypeError: it is neither a CheckpointPolicy, nor a bool, nor None.
+    """
+    if answer is None or isinstance(answer, CheckpointPolicy):
+        return answer
+    if isinstance(answer, bool | np.bool_):
+        return MUST_SAVE if answer else PREFER_RECOMPUTE
+    raise TypeError(f"the policy returned {answer!r} for {op}, not a CheckpointPolicy or a bool")
 
 
 def save_only_these_ops(*ops: str) -> PolicyFunction:
@@ -182,15 +212,30 @@ def save_anything_except_these_names(*names: str) -> PolicyFunction:
     return _names_count(policy)
 
 
+def _check_places(offload_src: str, offload_dst: str) -> None:
+    """JAX names the memories between which values move. Here there are two."""
+    if (offload_src, offload_dst) != ("device", "pinned_host"):
+        raise ValueError(
+            f"offload_src={offload_src!r}, offload_dst={offload_dst!r}: values move from "
+            "'device' to 'pinned_host'"
+        )
+
+
 def save_and_offload_only_these_names(
-    *, names_which_can_be_saved: Iterable[str], names_which_can_be_offloaded: Iterable[str]
+    *,
+    names_which_can_be_saved: Iterable[str],
+    names_which_can_be_offloaded: Iterable[str],
+    offload_src: str = "device",
+    offload_dst: str = "pinned_host",
 ) -> PolicyFunction:
     """Save the values marked by ``checkpoint_name`` with one name of the first list, move those of
-    the second to the host, recompute all others.
+    the second to the host, recompute all others. ``offload_src`` and ``offload_dst`` are taken for
+    JAX's sake; only the defaults exist.
 
     Raises:
-        ValueError: a name is in both lists.
+        ValueError: a name is in both lists, or values are to move elsewhere.
     """
+    _check_places(offload_src, offload_dst)
     saved, moved = frozenset(names_which_can_be_saved), frozenset(names_which_can_be_offloaded)
     if saved & moved:
         raise ValueError(f"names both to save and to offload: {', '.join(sorted(saved & moved))}")
@@ -214,7 +259,7 @@ def save_from_both_policies(*policies: Policy) -> PolicyFunction:
     keeps = (MUST_SAVE, PREFER_SAVE, MUST_OFFLOAD, PREFER_OFFLOAD)
 
     def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
-        said = [function(ctx, op, *args, **kwargs) for function in functions]
+        said = [answer_of(function(ctx, op, *args, **kwargs), op) for function in functions]
         kept = [one for one in said if one in keeps]
         return next((one for one in [*kept, *said] if one is not None), None)
 
@@ -253,6 +298,20 @@ def mu_two(saved: int | str = "0.5x") -> MuTwo:
     return MuTwo(saved)
 
 
+def _ready(policy: PolicyFunction) -> PolicyFunction:
+    """A policy as it is, which is to be passed and not called."""
+
+    @functools.wraps(policy)
+    def checked(*args: Any, **kwargs: Any) -> CheckpointPolicy | bool | None:
+        if not args or not isinstance(args[0], PolicyContext):
+            name = policy.__name__
+            raise TypeError(f"{name} is a policy: pass {name}, without calling it")
+        return policy(*args, **kwargs)
+
+    return checked
+
+
+@_ready
 def dots_saveable(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
     """Save the outputs of matrix products and convolutions, recompute all others."""
     if op == _NAMED:
@@ -260,6 +319,7 @@ def dots_saveable(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> Chec
     return MUST_SAVE if op.has("compute") else PREFER_RECOMPUTE
 
 
+@_ready
 def everything_saveable(
     ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
@@ -267,6 +327,7 @@ def everything_saveable(
     return None if op == _NAMED else PREFER_SAVE
 
 
+@_ready
 def nothing_saveable(
     ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
@@ -279,6 +340,7 @@ def _has_no_batch(op: Op, args: tuple[Any, ...]) -> bool:
     return op == "matmul" and min(len(arg.shape) for arg in args[:2]) <= 2
 
 
+@_ready
 def dots_with_no_batch_dims_saveable(
     ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
@@ -289,14 +351,28 @@ def dots_with_no_batch_dims_saveable(
     return MUST_SAVE if _has_no_batch(op, args) else PREFER_RECOMPUTE
 
 
-def offload_dot_with_no_batch_dims(
+def _offload_dot_with_no_batch_dims(
     ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
-    """Move what :func:`dots_with_no_batch_dims_saveable` saves to the host, recompute all
-    others."""
     if op == _NAMED:
         return None
     return MUST_OFFLOAD if _has_no_batch(op, args) else PREFER_RECOMPUTE
+
+
+def offload_dot_with_no_batch_dims(*args: Any, **kwargs: Any) -> Any:
+    """Move what :func:`dots_with_no_batch_dims_saveable` saves to the host, recompute all others.
+
+    It is a policy as it is. JAX's call, ``offload_dot_with_no_batch_dims("device",
+    "pinned_host")``, returns the same policy.
+
+    Raises:
+        ValueError: values are to move elsewhere.
+    """
+    if args and isinstance(args[0], PolicyContext):
+        return _offload_dot_with_no_batch_dims(*args, **kwargs)
+    places = inspect.signature(_check_places).bind(*args, **kwargs)
+    _check_places(*places.args)
+    return _offload_dot_with_no_batch_dims
 
 
 checkpoint_dots = dots_saveable

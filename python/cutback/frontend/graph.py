@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native, dtypes
-from ..policies import OPS, CheckpointPolicy, Op, PolicyContext, PolicyFunction
+from ..policies import OPS, CheckpointPolicy, Op, PolicyContext, PolicyFunction, answer_of
 from ..run.arrays import as_array
 from ..run.executable import Executable
 from ..source import located, location, place
@@ -231,14 +231,13 @@ class Graph:
         """The decision, and whose it is."""
         context = PolicyContext(self._regions[-1][1] if self._regions else None, where)
         for policy in reversed(self._policies):
-            decision = policy(context, Op(name), *ins, **attrs)
-            if decision is None:
-                continue
-            if not isinstance(decision, CheckpointPolicy):
-                raise TypeError(
-                    located(f"the policy returned {decision!r} for {name}, not a CheckpointPolicy")
-                )
-            return decision, policy
+            answer = policy(context, Op(name), *ins, **attrs)
+            try:
+                decision = answer_of(answer, name)
+            except TypeError as error:
+                raise TypeError(located(str(error))) from None
+            if decision is not None:
+                return decision, policy
         return None, None
 
     @contextmanager

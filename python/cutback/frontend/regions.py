@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from .. import tree
 from ..budgets import parse_bytes
 from ..policies import PREFER_RECOMPUTE, Policy, resolve
+from ..source import located
 from .graph import current
 from .tracer import Array
 
@@ -15,7 +17,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def checkpoint(
-    fn: F | None = None, *, policy: Policy | None = None, budget: int | str | None = None
+    fn: F | None = None,
+    *,
+    policy: Policy | None = None,
+    budget: int | str | None = None,
+    static_argnums: int | Sequence[int] = (),
+    prevent_cse: bool = True,
 ) -> Any:
     """Marks what ``fn`` computes for recomputation in the backward; what it returns is not
     affected.
@@ -23,26 +30,45 @@ def checkpoint(
     Use it as ``y = checkpoint(block)(x)`` or as a decorator, plain or with arguments. It has effect
     inside a traced function only.
 
+    In nested regions the innermost policy that answers decides about an operation, so
+    ``everything_saveable`` inside ``nothing_saveable`` saves. In JAX and PyTorch the outermost one
+    decides.
+
     Args:
         policy: which values made inside to save instead; see :mod:`cutback.policies`. The policy
             around the region is asked where this one says nothing.
         budget: bytes (int or ``"3MiB"``) of values made inside that may be saved. With a budget and
             no policy the planner chooses among all of them.
+        static_argnums: positions of arguments that are not traced arrays, as JAX wants them named.
+            Arguments that are not arrays are passed as they are whether named or not.
+        prevent_cse: accepted for JAX's sake. It has no effect: what is recomputed is never merged
+            with what was computed before.
 
     Raises:
-        TypeError, ValueError: not a policy or not a size.
+        TypeError, ValueError: not a policy or not a size; a static argument is a traced array.
+
+    Example:
+        >>> block = cb.checkpoint(block, policy=cb.policies.dots_saveable)
     """
     if fn is None:
-        return lambda function: checkpoint(function, policy=policy, budget=budget)
+        return lambda function: checkpoint(
+            function,
+            policy=policy,
+            budget=budget,
+            static_argnums=static_argnums,
+            prevent_cse=prevent_cse,
+        )
     if not callable(fn):
         raise TypeError(f"checkpoint needs a function, got {fn!r}")
     if policy is None and budget is None:
         policy = PREFER_RECOMPUTE
     rule = None if policy is None else resolve(policy)
     limit = None if budget is None else parse_bytes(budget)
+    static = _positions(static_argnums)
     name = getattr(fn, "__name__", type(fn).__name__)
 
     def inside(*args: Any, **kwargs: Any) -> Any:
+        _check_static(name, static, args)
         graph = current()
         with graph.region(name, limit), graph.policy(rule):
             result = fn(*args, **kwargs)
@@ -55,6 +81,34 @@ def checkpoint(
     inside.__doc__ = fn.__doc__
     inside.__wrapped__ = fn  # type: ignore[attr-defined]
     return inside
+
+
+def _positions(static_argnums: int | Sequence[int]) -> tuple[int, ...]:
+    given = static_argnums if isinstance(static_argnums, Sequence) else (static_argnums,)
+    try:
+        return tuple(operator.index(position) for position in given)
+    except TypeError:
+        raise TypeError(
+            f"static_argnums={static_argnums!r}: expected positions of arguments, as integers"
+        ) from None
+
+
+def _check_static(name: str, static: tuple[int, ...], args: tuple[Any, ...]) -> None:
+    for position in static:
+        if not -len(args) <= position < len(args):
+            raise ValueError(
+                located(
+                    f"static_argnums has {position}, but {name} was called with {len(args)} "
+                    "positional arguments"
+                )
+            )
+        if any(isinstance(leaf, Array) for leaf in tree.flatten(args[position])[0]):
+            raise TypeError(
+                located(
+                    f"static_argnums has {position}, but that argument of {name} is a traced "
+                    "array; leave it out of static_argnums"
+                )
+            )
 
 
 def checkpoint_name(x: Array, name: str) -> Array:

@@ -267,3 +267,111 @@ def test_names_of_jax_that_contradict_themselves():
         policies.save_and_offload_only_these_names(
             names_which_can_be_saved=["a"], names_which_can_be_offloaded=["a", "b"]
         )
+
+
+@pytest.mark.parametrize("scalar", [bool, np.bool_])
+def test_bools_save_and_recompute(scalar):
+    """As in PyTorch and JAX; a recomputed mark does not drop what the operation's answer saved."""
+
+    def marked(x, w):
+        y = cutback.checkpoint_name(x @ w, "product")
+        return cutback.tanh(cutback.exp(cutback.sin(y)))
+
+    def loss(policy):
+        def sum_of_squares(params, x):
+            for w in params.values():
+                x = cutback.checkpoint(marked, policy=policy)(x, w)
+            return (x * x).mean()
+
+        return sum_of_squares
+
+    plan, values = gradients(loss(lambda ctx, op, *_, **__: scalar(op == "matmul")))
+    assert_same(values, REFERENCE)
+    assert plan.numbers == gradients(loss(["matmul"]))[0].numbers
+    both = policies.save_from_both_policies(
+        lambda ctx, op, *_, **__: scalar(op == "sin"), policies.dots_saveable
+    )
+    assert {"matmul", "sin"} <= set(kinds(gradients(loss(both))[0], "save"))
+
+
+@pytest.mark.parametrize("answer", [1, "save", np.ones(2), policies.save_only_these_names])
+def test_other_answers_are_refused(answer):
+    with pytest.raises(TypeError, match=r"the policy returned .* for matmul, not a .* or a bool"):
+        gradients(loss_with(lambda f: cutback.checkpoint(f, policy=lambda *_, **__: answer)))
+
+
+def test_a_policy_of_jax_is_refused():
+    """It would see the context where it looks for a primitive, and save nothing."""
+    with pytest.raises(TypeError, match=r"takes \(prim, .*cutback.policies has JAX's names"):
+        cutback.checkpoint(block, policy=lambda prim, *_, **__: prim == "dot_general")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dots_saveable", "everything_saveable", "nothing_saveable"),
+        *("dots_with_no_batch_dims_saveable", "checkpoint_dots"),
+    ],
+)
+def test_ready_policies_are_not_called(name):
+    """With JAX's places for arguments the call used to give a policy that recomputes everything."""
+    policy = getattr(policies, name)
+    for arguments in [(), ("device", "pinned_host")]:
+        with pytest.raises(TypeError, match=r"is a policy: pass .*, without calling it"):
+            policy(*arguments)
+
+
+def test_offload_policies_take_the_places_of_jax():
+    plain = policies.offload_dot_with_no_batch_dims
+    arguments = policies.PolicyContext(None, None), policies.Op("matmul"), X, W["w0"]
+    for policy in (
+        plain,
+        plain("device", "pinned_host"),
+        plain(offload_src="device", offload_dst="pinned_host"),
+    ):
+        assert policy(*arguments) is CheckpointPolicy.MUST_OFFLOAD
+    with pytest.raises(ValueError, match="values move from 'device' to 'pinned_host'"):
+        plain("device", "unpinned_host")
+    with pytest.raises(TypeError):
+        plain("device")
+    names = {"names_which_can_be_saved": [], "names_which_can_be_offloaded": ["a"]}
+    policies.save_and_offload_only_these_names(
+        **names, offload_src="device", offload_dst="pinned_host"
+    )
+    with pytest.raises(ValueError, match="offload_dst='disk'"):
+        policies.save_and_offload_only_these_names(**names, offload_dst="disk")
+
+
+def test_checkpoint_takes_the_arguments_of_jax():
+    def power(x, w, exponent, training):
+        return block(x, w) if training else x**exponent
+
+    for form in (
+        cutback.checkpoint(power, static_argnums=(2, 3), prevent_cse=False),
+        cutback.checkpoint(static_argnums=-1)(power),
+    ):
+        plan, values = gradients(loss_with(lambda f, form=form: lambda x, w: form(x, w, 2, True)))
+        assert_same(values, REFERENCE)
+        assert set(kinds(plan, "save")) == {"tanh"}
+    with pytest.raises(TypeError, match="expected positions of arguments, as integers"):
+        cutback.checkpoint(power, static_argnums="exponent")
+    with pytest.raises(ValueError, match=r"static_argnums has 4, but power was called with 4 "):
+        gradients(loss_with(lambda f: lambda x, w: cutback.checkpoint(
+            power, static_argnums=4)(x, w, 2, True)))  # fmt: skip
+    with pytest.raises(TypeError, match="that argument of power is a traced array"):
+        gradients(loss_with(lambda f: lambda x, w: cutback.checkpoint(
+            power, static_argnums=1)(x, w, 2, True)))  # fmt: skip
+
+
+def test_the_innermost_policy_decides():
+    def nested(inner, outer):
+        def wrap(f):
+            inside = cutback.checkpoint(f, policy=inner)
+            return cutback.checkpoint(lambda x, w: cutback.sin(inside(x, w)), policy=outer)
+
+        return gradients(loss_with(wrap))[0]
+
+    saving = nested(policies.everything_saveable, policies.nothing_saveable)
+    assert {"exp", "matmul"} <= set(kinds(saving, "save"))
+    rerunning = nested(policies.nothing_saveable, policies.everything_saveable)
+    assert {"exp", "matmul"} <= set(kinds(rerunning, "recompute"))
