@@ -45,5 +45,11 @@ def located(text: str) -> str:
 def place(error: Exception) -> None:
     """Adds the user's source line to the text of an error, unless it is there already."""
     where = location()
-    if where and f"[{where}]" not in str(error):
+    if where and f"[{where}]" not in str(error) and not _ends_with_a_place(str(error)):
         error.args = (f"{error} [{where}]",)
+
+
+def _ends_with_a_place(text: str) -> bool:
+    """The core names the operation's own line, ``... at model.py:12``, which says more."""
+    file, _, line = text.rpartition(" at ")[2].rpartition(":")
+    return bool(file) and line.isdecimal()

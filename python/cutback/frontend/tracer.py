@@ -117,6 +117,7 @@ class Array:
     ``np.float32``, ...; :class:`cutback.dtypes.DType`) without elements."""
 
     __slots__ = ("dtype", "graph", "id", "shape")
+    is_traced = True  # what modules know it by that must not import this one
     __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays: == compares elements
 
     def __init__(self, graph: Graph, number: int, dtype: str, shape: tuple[int, ...]) -> None:

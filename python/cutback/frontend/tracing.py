@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import dtypes, tree
 from ..policies import PolicyFunction
-from ..run.arrays import as_array
+from ..run.arrays import as_array, of_traced
 from ..run.executable import Executable
 from ..source import located
 from .graph import Graph, tracing
@@ -107,10 +107,7 @@ class Call:
             self.arrays.append(None)
             return type(leaf), constant_key(leaf)
         if isinstance(leaf, Array):
-            raise TypeError(
-                f"{self.names()[i]} is a traced array: a compiled function cannot be called "
-                "inside a trace"
-            )
+            raise of_traced(self.names()[i])
         array, dtype = as_array(leaf, self.names()[i], self.stream)
         if isinstance(leaf, np.generic):
             self.scalars.append(i)

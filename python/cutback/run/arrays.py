@@ -12,6 +12,38 @@ from .. import _native, device_arrays, dtypes
 _BITS16 = np.dtype(np.uint16)
 
 
+def of_traced(name: str) -> TypeError:
+    """What is said of a traced array where elements are needed."""
+    return TypeError(
+        f"{name} is a traced array, whose elements are not known yet: a compiled function cannot "
+        "be called inside a traced one. Call the function that it was compiled from"
+    )
+
+
+def _check_memory(value: Any, name: str) -> None:
+    """PyTorch's tensors may outlive their memory, as FSDP's parameters do, and DLPack says nothing
+    of a storage's size.
+
+    Raises:
+        ValueError: the storage ends before the tensor does.
+    """
+    try:
+        storage = value.untyped_storage()
+    except (AttributeError, NotImplementedError):  # another library's, or one without a storage
+        return
+    if not value.numel():
+        return
+    last = value.storage_offset() + sum(
+        (size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+    needed, there = (last + 1) * value.element_size(), storage.nbytes()
+    if there < needed:
+        raise ValueError(
+            f"{name}: the tensor needs {needed} bytes and its storage has {there}: its memory was "
+            "freed (as FSDP frees it between uses) or made smaller"
+        )
+
+
 def _name_libraries(value: Any) -> None:
     """Streams of others may have to be waited for before a step is compiled for the GPU."""
     if _native.has_cuda():
@@ -63,8 +95,10 @@ def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str
     used on ``stream``.
 
     Raises:
-        TypeError: something else, or a dtype that is not supported.
-        ValueError: a tensor on a device of another kind, or one that its library does not hand out.
+        TypeError: something else, or a dtype that is not supported; memory of a GPU where there is
+            no driver.
+        ValueError: a tensor on a device of another kind, without memory, or one that its library
+            does not hand out.
     """
     if isinstance(value, RawArray):
         return value.bits, "bf16"
@@ -80,8 +114,16 @@ def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str
                 f"one of {', '.join(dtypes.NAMES)}"
             )
         return value, dtype
+    if getattr(value, "is_traced", False):
+        raise of_traced(name)
+    _check_memory(value, name)
     if device_arrays.is_elsewhere(value):
         _name_libraries(value)
+        if not _native.has_cuda():
+            raise TypeError(
+                f"{name}: the array is in a GPU's memory, and no NVIDIA driver was found here "
+                "(`cutback doctor --verbose` lists where it looked); pass a copy on the host"
+            )
         array = device_arrays.of(value, name, stream)
         return array, array.core_dtype
     if hasattr(value, "__dlpack__"):

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import random
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -469,3 +472,53 @@ def test_moments_are_not_assigned():
 def test_a_step_refuses_what_only_looks_like_an_option(options, error):
     with pytest.raises(TypeError, match=error):
         cutback.compile(loss, **options)
+
+
+def test_traced_arrays_where_elements_are_needed():
+    """One sentence that says what to do, whatever takes the array."""
+    graph = cutback.Graph()
+    a = graph.input("a", (4, 4))
+    graph.output(graph.op("sum", a * a))
+    run = graph.compile()
+    gradient = cutback.value_and_grad(lambda w: (w * w).sum())
+    step = cutback.compile(lambda w: (w * w).sum(), optimizer=cutback.optim.SGD(lr=0.1))
+    takers = {
+        "w": gradient,
+        "p": lambda x: cutback.compile(lambda p: p * 2, argnums=None)(x),
+        "a": run,
+        "out": lambda x: gradient(X, out=x),
+        r"w\['k'\]\[0\]": lambda x: gradient({"k": [x]}),
+    }
+    for name, taker in [*takers.items(), ("w", step)]:
+        said = rf"^{name} is a traced array.*Call the function that it was compiled from \["
+        with pytest.raises(TypeError, match=said):
+            cutback.compile(taker, argnums=None)(X)
+
+
+def test_an_index_out_of_range_names_one_line():
+    """The operation's own, not that of the call beside it."""
+    labels = cutback.compile(lambda x, t: F.cross_entropy(x, t), argnums=None)
+    rows = cutback.compile(lambda w, i: F.embedding(i, w), argnums=None)
+    for call in (lambda: labels(X, np.array([0, 1, 2, 7])), lambda: rows(X, np.array([9]))):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value).count("test_wrong_types.py:") == 1, caught.value
+
+
+def test_memory_of_a_gpu_without_a_driver():
+    """It used to be answered with words about contexts. In a process of its own: once a driver was
+    found, a process keeps it."""
+    script = """
+import cutback
+
+class There:
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+cutback.compile(lambda x: x * 2, argnums=None)(There())
+"""
+    variables = os.environ | {"CUTBACK_CUDA_DRIVER": "/nowhere/libcuda.so.1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=variables, capture_output=True, text=True, check=False
+    )
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("TypeError: x: the array is in a GPU's memory, and no NVIDIA driver was")
