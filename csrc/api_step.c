@@ -227,7 +227,7 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
         .group_bytes = run->group_bytes,
     };
     cb_run_stats stats = {0};
-    step->has_run = false;
+    step->has_run = step->has_update = false;
     CB_TRY(enter(step, bindings.stream, err));
     if (run->on_host) {
         CB_TRY(after_copies(step, run_staged(step, run, &bindings, &stats, err), err));
@@ -248,6 +248,14 @@ cb_status cb_step_wait(cb_step *step, double *seconds, cb_error *err) {
         CB_TRY(step->backend->seconds(step->device, step->began, step->ended, seconds, err));
     step->has_run = true;
     return CB_OK;
+}
+
+cb_status cb_step_update_seconds(cb_step *step, double *seconds, cb_error *err) {
+    double all;
+    *seconds = 0;
+    CB_TRY(cb_step_wait(step, &all, err));
+    if (!step->has_update) return CB_OK;
+    return step->backend->seconds(step->device, step->stepping, step->ended, seconds, err);
 }
 
 /* ---- the optimizer -------------------------------------------------------------------------- */
@@ -446,6 +454,8 @@ static cb_status put_update(cb_step *step, const cb_update *u, cb_optim_outcome 
     if (u->extras)
         *outcome = cb_gradients_measure(&table, u->extras, step->ctx->runtime.pool, step->squares);
     if (outcome->skipped) return CB_OK;
+    CB_TRY(step->backend->record(step->device, step->stream, step->stepping, err));
+    step->has_update = true;
     return step->backend->update(step->device, step->state, step->stream, u->optimizer, &table,
                                  err);
 }

@@ -299,6 +299,7 @@ static cb_status make_surroundings(cb_step *step, cb_error *err) {
         p->n_input + (size_t)p->n_output + CB_MAX_STATES * (size_t)step->n_gradients;
     CB_TRY(cb_staging_init(&step->staging, b, step->device, n_slot, &step->arena, err));
     CB_TRY(b->event_new(step->device, &step->began, err));
+    CB_TRY(b->event_new(step->device, &step->stepping, err));
     return b->event_new(step->device, &step->ended, err);
 }
 
@@ -392,6 +393,7 @@ void cb_step_free(cb_step *step) {
         cb_staging_free(&step->staging);
         step->backend->event_free(step->device, step->began);
         step->backend->event_free(step->device, step->ended);
+        step->backend->event_free(step->device, step->stepping);
     }
     cb_program_free(step->program);
     cb_plan_free(step->plan);
@@ -420,6 +422,12 @@ static cb_status print_grouping(const cb_step *step, cb_str *out, cb_error *err)
                    "text: this step was planned op by op; compile with groups for its groups");
 }
 
+static cb_status print_launches(const cb_step *step, cb_str *out, cb_error *err) {
+    if (step->backend->launches) return step->backend->launches(step->state, out, err);
+    return cb_fail(err, CB_UNSUPPORTED, "text: the backend \"%s\" launches no kernels",
+                   step->backend->name);
+}
+
 static cb_status print_named(const cb_step *step, const char *what, cb_str *out, cb_error *err) {
     if (strcmp(what, "joint") == 0) return cb_graph_print(step->joint, out, err);
     if (strcmp(what, "forward") == 0) return print_half(step, false, out, err);
@@ -433,9 +441,10 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
     if (strcmp(what, "kernels") == 0)
         return cb_program_kernels(step->program, step->single ? step->single : step->problem,
                                   step->single ? &step->expanded.plan : step->plan, out, err);
+    if (strcmp(what, "launches") == 0) return print_launches(step, out, err);
     return cb_fail(err, CB_INVALID,
                    "text: nothing is called \"%s\"; there are joint, forward, backward, groups, "
-                   "problem, plan, explain, program and kernels",
+                   "problem, plan, explain, program, kernels and launches",
                    what);
 }
 

@@ -48,6 +48,8 @@ struct cb_step {
     cb_stream *stream;       /* of the latest run */
     bool has_begun;          /* there was one */
     cb_event *began, *ended; /* the latest run, and with the update after it */
+    cb_event *stepping;      /* where the latest update begins */
+    bool has_update;         /* behind the latest run */
     cb_staging staging; /* slots: inputs, outputs, then [n_state][n_gradients] of the optimizer */
     void **inputs, **outputs; /* [n_input], [n_output] where arguments of the host are staged */
     cb_range *ranges;   /* room for the checks of a run or an optimizer step: neither allocates */

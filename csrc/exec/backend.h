@@ -130,6 +130,9 @@ typedef struct cb_backend {
     /* Where an operand is that is kept inside after a run (a gradient), until the next run; NULL:
      * there is none. */
     void *(*address)(void *executable, uint32_t operand);
+    /* Writes the launches of a run in order, as JSON (docs/problem.md, "Launches"). NULL: a run
+     * launches nothing. */
+    cb_status (*launches)(void *executable, cb_str *out, cb_error *err);
     /* Ends when no run is left; NULL is fine. */
     void (*destroy)(void *executable);
 

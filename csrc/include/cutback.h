@@ -333,8 +333,8 @@ CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint3
                                       uint32_t room);
 
 /* Texts of the compiled step: "joint", "forward", "backward" (graph text), "groups", "program",
- * "explain" (text), "problem", "plan", "kernels" (JSON, see docs/problem.md for the last). Free
- * with cb_text_free. */
+ * "explain" (text), "problem", "plan", "kernels" and "launches" (JSON, see docs/problem.md for the
+ * last two; "launches" on a GPU only). Free with cb_text_free. */
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);
 
@@ -373,6 +373,10 @@ CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_
  * index out of range, say: neither it nor what was put behind it has changed an input. `seconds`
  * (may be NULL): what they took, by the device's clock. */
 CB_API CB_MUST_CHECK cb_status cb_step_wait(cb_step *step, double *seconds, cb_error *err);
+/* Waits as well. `seconds`: the part of them that the update took, without copies between host and
+ * device; 0 if the latest run was not followed by an update. */
+CB_API CB_MUST_CHECK cb_status cb_step_update_seconds(cb_step *step, double *seconds,
+                                                      cb_error *err);
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
 

@@ -471,7 +471,21 @@ static PyObject *step_wait(cb_py_step *self, PyObject *Py_UNUSED(none)) {
     return status == CB_OK ? PyFloat_FromDouble(seconds) : raise(self, &error);
 }
 
+static PyObject *step_update_seconds(cb_py_step *self, PyObject *Py_UNUSED(none)) {
+    double seconds = 0;
+    cb_error error = {0};
+    cb_py_work work;
+    if (lock(self) < 0) return NULL;
+    cb_py_work_begin(&work, self->context);
+    const cb_status status = cb_step_update_seconds(self->core, &seconds, &error);
+    cb_py_work_end(&work);
+    unlock(self);
+    return status == CB_OK ? PyFloat_FromDouble(seconds) : raise(self, &error);
+}
+
 static PyMethodDef step_methods[] = {
+    {"update_seconds", (PyCFunction)step_update_seconds, METH_NOARGS,
+     "update_seconds() -> seconds of the latest update, which is then done; 0: there was none"},
     {"wait", (PyCFunction)step_wait, METH_NOARGS,
      "wait() -> seconds of the latest run, which is then done"},
     {"run", (PyCFunction)step_run, METH_VARARGS,

@@ -10,6 +10,7 @@
 #include "../workspace.h"
 #include "device.h"
 #include "group.h"
+#include "launches.h"
 #include "parts.h"
 #include "product.h"
 #include "update.h"
@@ -460,6 +461,12 @@ static void *address(void *handle, uint32_t operand) {
     return (void *)(uintptr_t)at;
 }
 
+static cb_status launches(void *handle, cb_str *out, cb_error *err) {
+    executable *x = handle;
+    CB_TRY(cb_cu_enter(x->d, err));
+    return cb_cu_leave(x->d, cb_cu_launches(x->d, &x->code, x->function, &x->update, out, err));
+}
+
 static cb_status ready(void *handle, const cb_optimizer *optimizer, cb_error *err) {
     executable *x = handle;
     CB_TRY(cb_cu_enter(x->d, err));
@@ -500,6 +507,7 @@ const cb_backend cb_backend_cuda = {
     .run = run,
     .finish = finish,
     .address = address,
+    .launches = launches,
     .destroy = destroy,
     .ready = ready,
     .resident = resident,

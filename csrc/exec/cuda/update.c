@@ -14,7 +14,7 @@
 #include "../../optim/elements.h"
 #include "text.h"
 
-enum { CHUNK = 4096, HYPERS_MOST = 16, COUNTERS = 32 }; /* as in optim.cuh */
+enum { CHUNK = 4096, HYPERS_MOST = 16 }; /* as in optim.cuh */
 
 typedef struct device_row { /* likewise */
     uint64_t param, grad, state[CB_MAX_STATES];
@@ -257,10 +257,11 @@ static cb_status put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t
              factors = factors_at(u), words = words_at(u);
     void *counted[] = {&sets, &hyper, &factors, &n_set, &failed, &words};
     void *stepped[] = {&u->table, &factors, &n, &failed, &words};
-    CB_CU(&d->driver, cuLaunchKernel(u->count, (unsigned)((n_set + COUNTERS - 1) / COUNTERS), 1, 1,
-                                     COUNTERS, 1, 1, 0, stream, counted, NULL));
-    CB_CU(&d->driver,
-          cuLaunchKernel(u->step, (unsigned)chunks, 1, 1, 256, 1, 1, 0, stream, stepped, NULL));
+    const unsigned blocks = (unsigned)((n_set + CB_CU_COUNT_THREADS - 1) / CB_CU_COUNT_THREADS);
+    CB_CU(&d->driver, cuLaunchKernel(u->count, blocks, 1, 1, CB_CU_COUNT_THREADS, 1, 1, 0, stream,
+                                     counted, NULL));
+    CB_CU(&d->driver, cuLaunchKernel(u->step, (unsigned)chunks, 1, 1, CB_CU_STEP_THREADS, 1, 1, 0,
+                                     stream, stepped, NULL));
     return CB_OK;
 }
 

@@ -4,6 +4,8 @@
 
 #include "device.h"
 
+enum { CB_CU_COUNT_THREADS = 32, CB_CU_STEP_THREADS = 256 }; /* of a block; as in optim.cuh */
+
 typedef struct cb_cu_update {
     const cb_optimizer *optimizer; /* whose kernels are loaded; NULL: nobody's */
     void *library, *count, *step;

@@ -1,0 +1,104 @@
+"""What a step launches (``text("launches")``), beside what the null driver was asked to launch, and
+the time of the optimizer's step alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback as cb
+import null_driver
+import nvrtc
+from client import BUILD, Driver
+from cutback.nn import functional as F
+
+pytestmark = pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed")
+
+HERE = Path(__file__).parent
+CHILD = """
+import json, sys
+sys.path[:0] = [sys.argv[1]]
+import numpy as np
+import cutback as cb
+import null_driver
+import test_launches
+step, arguments = test_launches.training_step()
+step(*arguments)
+null = null_driver.NullDriver()
+null.clear()
+step(*arguments)
+seen = [(e.kernel, e.grid, e.block[0]) for e in null.launches()]
+print(json.dumps({"seen": seen, "told": json.loads(step.executable.text("launches"))}))
+"""
+
+
+def training_step(backend: str = "cuda") -> tuple[cb.Step, tuple[Any, ...]]:
+    def loss(w: Any, scale: Any, x: Any) -> Any:
+        return (F.layer_norm(F.gelu(x @ w), (96,), scale) ** 2).mean()
+
+    rng = np.random.default_rng(2)
+    w, scale, x = (rng.standard_normal(n, np.float32) for n in ((64, 96), (96,), (200, 64)))
+    optimizer = cb.optim.AdamW(lr=1e-3)
+    return cb.compile(loss, optimizer=optimizer, argnums=(0, 1), backend=backend), (w, scale, x)
+
+
+def test_launches_are_those_that_the_driver_was_asked_for() -> None:
+    variables = os.environ | {
+        "CUTBACK_CUDA_DRIVER": str(null_driver.build()),
+        "CUTBACK_NVRTC": str(nvrtc.library()),
+        "CUTBACK_CUBLASLT": "none",
+        "CUTBACK_CACHE_DIR": str(BUILD / "cutback_kernels"),
+    }
+    command = [sys.executable, "-c", CHILD, str(HERE)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    told = [(x["kernel"], x["grid"], x["threads"]) for x in found["told"]["launches"]]
+    update = [(x["kernel"], x["threads"]) for x in found["told"]["update"]]
+    seen = [tuple(x) for x in found["seen"]]
+    assert len(told) > 3 and seen[: len(told)] == told
+    assert [(name, threads) for name, _, threads in seen[len(told) :]] == update
+    groups = [x["group"] for x in found["told"]["launches"]]
+    assert groups == sorted(groups) and groups[0] == 0
+    for kernel in [*found["told"]["launches"], *found["told"]["update"]]:
+        assert kernel["registers"] == 32 and kernel["local_bytes"] == 0
+        assert 0 < kernel["blocks_per_multiprocessor"] <= 65536 // (32 * kernel["threads"])
+
+
+@pytest.mark.parametrize(
+    "entry", ["cuFuncGetAttribute", "cuOccupancyMaxActiveBlocksPerMultiprocessor"]
+)
+def test_a_call_that_fails_is_named(gpu: Driver, entry: str) -> None:
+    step, arguments = training_step()
+    step(*arguments)
+    gpu.fail(entry, 3, 719)
+    with pytest.raises(RuntimeError, match=entry):
+        step.executable.text("launches")
+    launches = json.loads(step.executable.text("launches"))["launches"]
+    assert max(x["shared_bytes"] for x in launches) > 0
+
+
+def test_other_backends_launch_nothing() -> None:
+    step, arguments = training_step("cpu")
+    step.prepare(*arguments)
+    with pytest.raises(NotImplementedError, match="cpu"):
+        step.executable.text("launches")
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_the_update_has_a_part_of_the_time(gpu: Driver, backend: str) -> None:
+    step, arguments = training_step(backend)
+    step(*arguments)
+    assert step.stats is not None
+    assert 0 < step.executable.update_seconds < step.stats.seconds
+    alone = cb.value_and_grad(lambda x: (x * x).sum(), backend=backend)
+    alone(np.ones(5, np.float32))
+    run = alone.executable
+    assert run.update_seconds == 0
