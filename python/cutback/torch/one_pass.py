@@ -343,11 +343,7 @@ class OnePass(torch.optim.Optimizer):
             self._check_states()
             if scale is not None:
                 torch._foreach_div_(self._gradients(), float(scale))
-            given = {key: self.__dict__.pop(key) for key in _SCALER if key in self.__dict__}
-            try:  # what is done by now
-                _keeping_grad_mode(partial(self._step_there, str(reason)))
-            finally:
-                self.__dict__.update(given)
+            _keeping_grad_mode(partial(self._step_there, str(reason)))
             self.outcome = Outcome(None, False)
         return loss
 
@@ -507,7 +503,24 @@ class OnePass(torch.optim.Optimizer):
         step: Any = self._torch.step
         while getattr(step, "hooked", False):  # the hooks run around our step already
             step = step.__wrapped__
-        step(self)
+        step(self._for_torch())
+
+    def _for_torch(self) -> OnePass:
+        """This optimizer as PyTorch's code steps it: the same parameters and states, without what a
+        scaler has said, since gradients are unscaled by now, and without ``fused`` on a CPU: that
+        kernel takes each tensor for a contiguous one, and writes into the gaps of others. A view
+        rather than a change that is undone later, so that Ctrl-C finds nothing to restore."""
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        for key in _SCALER:
+            view.__dict__.pop(key, None)
+        view.param_groups = [
+            {**group, "fused": False}
+            if group.get("fused") and any(p.device.type == "cpu" for p in group["params"])
+            else group
+            for group in self.param_groups
+        ]
+        return view
 
 
 class Counting(OnePass):
