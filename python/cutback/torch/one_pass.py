@@ -99,8 +99,9 @@ class OnePass(torch.optim.Optimizer):
             )
         self.half, self.seed = half, integer("seed", seed, 0, 2**64 - 1)
         super().__init__(*args, **kwargs)
-        # A scaler looks for infinities, and leaves unscaling to the step.
-        self._step_supports_amp_scaling = True
+        # PyTorch sets this for fused=True: a scaler then calls the step also where a gradient
+        # overflows, and a front end that counts calls moves its schedule on without a step.
+        self.__dict__.pop("_step_supports_amp_scaling", None)
 
     def _native_name(self) -> str | _native.Expression:
         """The optimizer in the core.
