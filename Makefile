@@ -9,6 +9,7 @@
 #   make bench-optim     optimizers beside PyTorch's                               (ten minutes; installs PyTorch)
 #   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (half an hour; installs PyTorch)
 #   make test-slow       the planner's limits on every traced graph, PyTorch's operators, fuzzing (an hour)
+#   make gpu LIMIT=330   on an NVIDIA GPU: whether it works, is correct, how fast it is   (ten minutes; installs nothing)
 #   make fuzz SECONDS=60 fuzzing that looks for coverage, so long for each target     (needs clang)
 #   make lint    formatter, linters, types
 #   make clean   remove everything the targets above made
@@ -21,7 +22,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-arm test-python test-slow fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu lint wheel clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu gpu lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
@@ -111,6 +112,10 @@ bench-optim: $(VENV)/.bench
 bench-cpu: $(VENV)/.bench
 	$(BIN)/python benchmarks/cpu/bench_fused.py $(if $(ROWS),--only $(ROWS)) $(if $(JAX),--jax $(JAX))
 	$(BIN)/python benchmarks/run.py --report
+
+# Needs no virtual environment: takes the Python that has PyTorch. LIMIT=seconds; ONLY=stage,... (tests/gpu/README.md).
+gpu:
+	$(PYTHON) tests/gpu/run.py $(if $(LIMIT),--limit $(LIMIT)) $(if $(ONLY),--only $(ONLY))
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check python tests tools benchmarks examples

@@ -1,9 +1,13 @@
-"""What has to hold on any GPU, by name: python checks.py NAME runs one, and says what it saw as
-JSON. Small sizes, so that the stand-in runs them as well."""
+"""What has to hold on any GPU, in small sizes, so that the stand-in runs it as well.
+
+python checks.py --list checks     python checks.py --item NAME     python checks.py --each NAME ...
+
+Results count ``outputs``, how many of them have the CPU executor's bits (``equal``), and say
+whether a second run has the same bits (``repeats``).
+"""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +16,10 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks" / "cpu"), str(ROOT / "examples" / "demo")]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(ROOT / "benchmarks" / "cpu"), str(ROOT / "examples" / "demo")]
 
+import items
 import ours
 import rows
 
@@ -23,6 +29,8 @@ from cutback.nn import functional as F
 
 SEED = 7
 WITHOUT_CONVOLUTIONS = [number for number in ours.LOSSES if number != 13]
+SAME_BITS = (3, 4, 5, 6, 7, 9)  # rows made of groups alone, whose bits docs/cuda.md promises
+SECONDS = 60  # that a check may take
 
 
 def largest_difference(a: Any, b: Any) -> float:
@@ -35,6 +43,17 @@ def largest_difference(a: Any, b: Any) -> float:
     return most
 
 
+def bits(value: Any) -> list[bytes]:
+    """Of each array of a tree."""
+    return [np.asarray(leaf).tobytes() for leaf in tree.flatten(value)[0]]
+
+
+def equal_bits(a: Any, b: Any) -> dict[str, int]:
+    """How many arrays of two trees are equal, bit by bit."""
+    pairs = list(zip(bits(a), bits(b), strict=True))
+    return {"outputs": len(pairs), "equal": sum(x == y for x, y in pairs)}
+
+
 def gradients(number: int, backend: str, dtype: Any = np.float32) -> Any:
     row = rows.ROWS[number]
     params, data = rows.inputs(number, True)
@@ -45,11 +64,22 @@ def gradients(number: int, backend: str, dtype: Any = np.float32) -> Any:
 
 
 def agrees_with_the_cpu(number: int, dtype: Any = np.float32) -> dict[str, Any]:
-    """Loss and gradients of a row of benchmarks/cpu."""
+    """Loss and gradients of a row of benchmarks/cpu. Rows made of groups alone have the CPU's bits,
+    others are as close as rounding allows; a second run has the same bits, always."""
     limit = 1e-4 if dtype == np.float32 else 2e-2
-    seen = largest_difference(gradients(number, "cpu", dtype), gradients(number, "cuda", dtype))
+    expected, got = gradients(number, "cpu", dtype), gradients(number, "cuda", dtype)
+    seen = largest_difference(expected, got)
+    result = {"difference": seen, **equal_bits(expected, got)}
+    result["promised"] = result["outputs"] if number in SAME_BITS else 0
+    items.show(result)
     assert seen < limit, f"{seen} where {limit} is the most"
-    return {"difference": seen}
+    result["repeats"] = bits(gradients(number, "cuda", dtype)) == bits(got)
+    items.show(result)
+    assert result["repeats"], "a second run has other bits"
+    assert result["equal"] >= result["promised"], (
+        f"{result['equal']} of {result['outputs']} outputs have the CPU's bits, all should"
+    )
+    return result
 
 
 def agrees_with_torch(number: int) -> dict[str, Any]:
@@ -109,8 +139,10 @@ def trains(name: str) -> dict[str, Any]:
                 step.optimizer.lr = 5e-3
         trained[backend] = params
     seen = largest_difference(trained["cpu"], trained["cuda"])
+    result = {"difference": seen, **equal_bits(trained["cpu"], trained["cuda"])}
+    items.show(result)
     assert seen < 2e-3, seen
-    return {"difference": seen}
+    return result
 
 
 def plans_give_the_same_bits() -> dict[str, Any]:
@@ -135,7 +167,7 @@ def plans_give_the_same_bits() -> dict[str, Any]:
     assert trained(preset="autograd") == first, "a second run has other bits"
     assert trained(preset="recompute_all") == first, "recompute_all has other bits"
     assert trained(budget=0.6) == first, "budget 0.6 has other bits"
-    return {"arrays": len(first)}
+    return {"arrays": len(first), "repeats": True}
 
 
 def arrays_stay_on_the_device() -> dict[str, Any]:
@@ -195,6 +227,16 @@ def named() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     yield "index", an_index_out_of_range_changes_nothing
 
 
+def _each(names: list[str]) -> int:
+    """Several in one process, for tools that look at a process."""
+    checks = dict(named())
+    for name in names:
+        items.show({"check": name, **checks[name]()})
+    return 0
+
+
 if __name__ == "__main__":
-    check = dict(named())[sys.argv[1]]
-    print(json.dumps(check()))
+    if sys.argv[1:2] == ["--each"]:
+        sys.exit(_each(sys.argv[2:]))
+    listing = {name: (SECONDS, check) for name, check in named()}
+    sys.exit(items.main({"checks": lambda: listing}))

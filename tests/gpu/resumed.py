@@ -1,27 +1,26 @@
-"""Named things that are run one by one, each in a process of its own with a limit of time, and
-remembered as they end, so that an interrupted run goes on where it was."""
+"""The environments that items can run in, and a plain loop over the items of one script that
+remembers them in a file, for `benchmarks/gpu/bench_gpu.py`. `run.py` runs all scripts."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import os
-import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import package
+from processes import Child, ended
+from store import write_text
+
+ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "gpu"
 SECONDS = 60  # that a row may take
-
-
-def _run(command: Sequence[str]) -> None:
-    print("$", *command, flush=True)
-    subprocess.run(command, check=True)
 
 
 def gpus() -> int:
@@ -36,63 +35,66 @@ def gpus() -> int:
     return count.value
 
 
-def built_package() -> Path:
-    """A folder with the package, built by CMake for this Python. Nothing is installed."""
-    tree, package = BUILD / "tree", BUILD / "package"
-    _run(
-        ["cmake", "-S", str(ROOT), "-B", str(tree), "-DCMAKE_BUILD_TYPE=Release", "-DCB_PYTHON=ON",
-         "-DCB_TESTS=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
-    )  # fmt: skip
-    _run(["cmake", "--build", str(tree), "--target", "_native", "-j", str(os.cpu_count() or 1)])
-    shutil.rmtree(package, ignore_errors=True)
-    shutil.copytree(ROOT / "python" / "cutback", package / "cutback")
-    (module,) = tree.rglob("_native.*so")
-    shutil.copy(module, package / "cutback")
-    return package
+def _simulated() -> None:
+    sys.path.insert(0, str(ROOT / "tests" / "gpu_sim"))
+    import nvrtc
+
+    if nvrtc.library() is None:
+        raise SystemExit("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
 
 
 def stand_in() -> dict[str, str]:
-    """What makes a process find the stand-in driver for a GPU."""
-    sys.path.insert(0, str(ROOT / "tests" / "gpu_sim"))
+    """What makes a process take the stand-in driver for a GPU. A driver that the environment names
+    already is kept: tests put one in front of it."""
+    _simulated()
     import nvrtc
     from client import build
 
-    compiler = nvrtc.library()
-    if compiler is None:
-        raise SystemExit("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+    built = str(build())
     return {
-        "CUTBACK_CUDA_DRIVER": str(build()),
-        "CUTBACK_NVRTC": str(compiler),
+        "CUTBACK_CUDA_DRIVER": os.environ.get("CUTBACK_CUDA_DRIVER") or built,
+        "CUTBACK_NVRTC": os.environ.get("CUTBACK_NVRTC") or str(nvrtc.library()),
         "CUTBACK_CUBLASLT": "none",
         "CUTBACK_CUDA_CODE": "ptx",
         "CUTBACK_CACHE_DIR": str(ROOT / "build" / "gpu_sim" / "cutback_kernels"),
     }
 
 
+def null() -> dict[str, str]:
+    """What makes a process take the null driver for a GPU: kernels are compiled and launched, and
+    nothing runs, so that host times at full sizes can be measured and all results are wrong."""
+    _simulated()
+    import nvrtc
+    from null_driver import build
+
+    return {
+        "CUTBACK_CUDA_DRIVER": str(build()),
+        "CUTBACK_NVRTC": os.environ.get("CUTBACK_NVRTC") or str(nvrtc.library()),
+        "CUTBACK_CUBLASLT": "none",
+    }
+
+
 def environment(installed: bool, on_stand_in: bool) -> dict[str, str]:
-    """Of the processes that run rows."""
+    """Of the processes that run rows; builds the package unless the installed one is asked for."""
     found = dict(os.environ)
     if on_stand_in:
         found |= stand_in()
     if not installed:
-        found["PYTHONPATH"] = os.pathsep.join([str(built_package()), found.get("PYTHONPATH", "")])
+        path = package.package()["package"]
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [path, found.get("PYTHONPATH", "")]))
     return found
 
 
 def run_row(command: Sequence[str], variables: dict[str, str], seconds: int) -> dict[str, Any]:
-    """What a process says of itself in its last line; or how it ended."""
-    begin = time.monotonic()
-    try:
-        done = subprocess.run(
-            command, env=variables, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"no end within {seconds} s"}
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        return {"failed": last, "text": done.stderr[-4000:]}
-    row = json.loads(done.stdout.strip().splitlines()[-1])
-    return {**row, "seconds": round(time.monotonic() - begin, 1)}
+    """What a process prints last, as JSON; or how it ended."""
+    child = Child(command, variables, seconds, BUILD / "logs" / "row")
+    child.wait()
+    text = child.text(child.err)
+    if how := ended(child):
+        last = how if child.late else (text.strip().splitlines() or [how])[-1]
+        return {"failed": last, "text": text[-4000:]}
+    row = json.loads(child.text(child.out).strip().splitlines()[-1])
+    return {**row, "seconds": round(child.seconds, 1)}
 
 
 def run_all(
@@ -104,7 +106,7 @@ def run_all(
     again: bool = False,
     seconds: int = SECONDS,
 ) -> dict[str, Any]:
-    """Every name's row, of this run or, where it did not fail, of one before."""
+    """Every name's row, of this run or, if it did not fail, of an earlier one."""
     known = {} if again or not file.exists() else json.loads(file.read_text())
     file.parent.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -112,8 +114,6 @@ def run_all(
             print(f"{name}: known", flush=True)
             continue
         known[name] = row = run_row([*command, name], variables, seconds)
-        aside = file.with_suffix(".writing")
-        aside.write_text(json.dumps(known, indent=1) + "\n")
-        aside.replace(file)
+        write_text(file, json.dumps(known, indent=1) + "\n")
         print(f"{name}: {row.get('failed') or {k: v for k, v in row.items() if k != 'text'}}")
     return {name: known[name] for name in names}

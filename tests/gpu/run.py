@@ -1,49 +1,143 @@
-"""Runs the checks of checks.py on a GPU.
+"""Everything about a GPU, in stages, within a limit of time: `make gpu`.
 
-python tests/gpu/run.py [--only PREFIX] [--again] [--installed] [--stand-in] [--json FILE]
+python tests/gpu/run.py [--limit SECONDS] [--only STAGE,...] [--items PREFIX,...] [--again]
+                        [--installed] [--stand-in | --null] [--folder DIR] [--out DIR]
+
+README.md beside this says what the stages are, and how a second call goes on where this one ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import package
+import report
 import resumed
+from ladder import Ladder
+from stages import NAMES, STAGES, Stage
+from store import Store, own, usable
+
+LIMIT = 600.0  # both calls in one
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, metavar="SECONDS", help="for everything"
+    )
+    parser.add_argument("--only", default="", metavar="STAGE,...", help=", ".join(NAMES))
+    parser.add_argument("--items", default="", metavar="PREFIX,...", help="whose names begin so")
+    parser.add_argument("--again", action="store_true", help="also what has passed before")
+    parser.add_argument("--installed", action="store_true", help="the package as it is installed")
+    parser.add_argument("--stand-in", action="store_true", help="without a GPU, in small sizes")
+    parser.add_argument("--null", action="store_true", help="on a driver that runs nothing")
+    parser.add_argument("--folder", type=Path, help="state and package; default build/gpu")
+    parser.add_argument(
+        "--out", type=Path, help="archive and report; default $OUT, or out in there"
+    )
+    return parser.parse_args()
+
+
+def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
+    """Of the state and of what comes back; elsewhere if they cannot be written."""
+    import tempfile
+
+    folder = (args.folder or package.folder()).resolve()
+    if not usable(folder):
+        elsewhere = Path(tempfile.mkdtemp(prefix="cutback-gpu-"))
+        print(f"cannot write to {folder}; the state is in {elsewhere}", flush=True)
+        folder = elsewhere
+    asked = args.out or os.environ.get("OUT")
+    out = Path(asked).resolve() if asked else folder / "out"
+    if not usable(out):
+        print(f"cannot write to {out}; the archive is in {folder / 'out'}", flush=True)
+        out = folder / "out"
+        out.mkdir(exist_ok=True)
+    return folder, out
+
+
+def _variables(args: argparse.Namespace, folder: Path) -> dict[str, str]:
+    """The environment of items: caches in the folder, so that they travel and need no home."""
+    found = dict(os.environ)
+    caches = folder / "caches"
+    for name in ("kernels", "torch", "triton"):
+        own(caches / name)
+    found |= {
+        "CUTBACK_GPU_FOLDER": str(folder),
+        "CUTBACK_CACHE_DIR": str(caches / "kernels"),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "torch"),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if not usable(Path(os.path.expanduser("~"))):
+        own(caches / "home")
+        found["HOME"] = str(caches / "home")
+    if args.installed:
+        found["CUTBACK_GPU_INSTALLED"] = "1"
+    if args.stand_in:
+        found |= resumed.stand_in() | {"CUTBACK_GPU_ROWS_SMALL": "1"}
+    if args.null:
+        found |= resumed.null()
+    return found
+
+
+def _selected(only: str) -> tuple[Stage, ...]:
+    names = [name for name in only.split(",") if name]
+    if unknown := [name for name in names if name not in NAMES]:
+        raise SystemExit(f"there is no stage {unknown[0]!r}; the stages: {', '.join(NAMES)}")
+    return tuple(s for s in STAGES if not names or s.always or s.name in names)
+
+
+def _forget(store: Store, stages: tuple[Stage, ...], prefixes: tuple[str, ...]) -> None:
+    for stage in stages:
+        for listing in stage.listings:
+            items = store.state["results"].get(listing.name, {})
+            for name in [name for name in items if name.startswith(prefixes)]:
+                del items[name]
 
 
 def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", metavar="PREFIX", help="names that begin so")
-    parser.add_argument("--again", action="store_true", help="also what has passed before")
-    parser.add_argument("--installed", action="store_true", help="the package as it is installed")
-    parser.add_argument("--stand-in", action="store_true", help="without a GPU")
-    parser.add_argument("--json", type=Path, default=resumed.BUILD / "checks.json", metavar="FILE")
-    args = parser.parse_args()
-    if not args.stand_in and resumed.gpus() == 0:
-        print("there is no GPU here that a driver sees; --stand-in runs without", file=sys.stderr)
-        return 1
-    variables = resumed.environment(args.installed, args.stand_in)
-    listing = "import checks; print(*(name for name, _ in checks.named()), sep='\\n')"
-    done = subprocess.run(
-        [sys.executable, "-c", listing], cwd=HERE, env=variables, capture_output=True, text=True
-    )
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-        return 1
-    names = [name for name in done.stdout.splitlines() if name.startswith(args.only)]
-    command = [sys.executable, str(HERE / "checks.py")]
-    results = resumed.run_all(args.json, names, command, variables, again=args.again)
-    failed = [name for name, row in results.items() if "failed" in row]
-    for name in failed:
-        print(f"--- {name}\n{results[name].get('text', results[name]['failed'])}", file=sys.stderr)
-    print(f"{len(names) - len(failed)} of {len(names)} checks pass; {args.json}")
-    return 1 if failed else 0
+    """Command line. 0: nothing that was asked for has failed."""
+    args = _arguments()
+    stages = _selected(args.only)
+    folder, out = _folders(args)
+    os.environ["CUTBACK_GPU_FOLDER"] = str(folder)
+    store = Store(folder, out)
+    how = "stand-in" if args.stand_in else "null driver" if args.null else ""
+    store.start(
+        {
+            "start": time.strftime("%Y-%m-%d %H:%M:%S"), "limit": args.limit, "only": args.only,
+            "commit": package.commit(), "sources": package.sources(), "card": None, "how": how,
+        }
+    )  # fmt: skip
+    prefixes = tuple(args.items.split(","))
+    if args.again:
+        _forget(store, stages, prefixes)
+    ladder = Ladder(store, _variables(args, folder), args.limit)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: ladder.stop())
+    ladder.prefixes = prefixes
+    try:
+        ladder.climb(stages)
+    finally:
+        ladder.keep()
+    text = report.text(store)
+    print(text, flush=True)
+    print("\n".join(report.first_screen(store)), flush=True)  # last, where a terminal shows it
+    print(f"{out / 'report.txt'}, {out / 'gpu.tgz'}", flush=True)
+    selected = {listing.name for stage in stages for listing in stage.listings}
+    failed = [name for name in report.failures(store) if name.split(" ")[0] in selected]
+    complete = all(report.newest(store, stage.name) for stage in stages)
+    return 0 if complete and not failed and not ladder.is_ending else 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+"""The command line of a script with items: ``--list STAGE`` prints their names in order of worth,
+each with the seconds it is given; ``--item NAME`` runs one and prints its results as JSON, a line
+each, where a later line replaces the earlier ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Item = tuple[float, Callable[[], Any]]  # seconds, what returns the result
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Prints what is known so far: it is kept if the process is killed later."""
+    print(json.dumps(result), flush=True)
+
+
+def main(stages: Mapping[str, Callable[[], Mapping[str, Item]]]) -> int:
+    """``stages`` gives the items of each stage."""
+    how, name = (*sys.argv[1:], "", "")[:2]
+    if how == "--list" and name in stages:
+        for item, (seconds, _) in stages[name]().items():
+            print(f"{item}\t{seconds:g}")
+        return 0
+    if how == "--item":
+        for items in stages.values():
+            if name in (found := items()):
+                show(found[name][1]())
+                return 0
+        print(f"there is no item {name!r}", file=sys.stderr)
+        return 2
+    print(f"usage: {sys.argv[0]} --list {'|'.join(stages)} | --item NAME", file=sys.stderr)
+    return 2

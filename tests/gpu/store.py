@@ -1,0 +1,183 @@
+"""Results of items, and the one archive that carries them from a call to the next.
+
+``state.json`` has, for each stage and item, a record for each pair of card and sources: results of
+one card or commit never replace those of another. It is written after each item, under another name
+first, so that a killed run leaves the last whole one. The archive has the folder in it and is
+written likewise; unpacked in ``build/gpu`` it lets another call, on this machine or another, go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MOST = 15 << 20  # bytes of the archive: what comes back from some machines is limited to 16 MiB
+LONGEST = 256 << 10  # bytes of a log file in the archive
+ARCHIVE, REPORT = "gpu.tgz", "report.txt"
+CACHES = ("torch", "triton", "kernels")  # left out of the archive in this order if it is too large
+Record = dict[str, Any]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file in one step."""
+    aside = path.with_name(path.name + ".writing")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
+
+
+def usable(folder: Path) -> bool:
+    """Whether files can be written there; makes the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def own(folder: Path) -> None:
+    """Makes a folder of ours that nobody else may write: caches of code are refused otherwise.
+    Unpacked or carried ones may belong to another user."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.geteuid():
+        aside = folder.with_name(folder.name + ".own")
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.copytree(folder, aside)
+        shutil.rmtree(folder)
+        aside.rename(folder)
+    folder.chmod(0o700)
+
+
+class Store:
+    """The folder of one ladder: ``state.json``, ``logs``, ``errors``, ``package``, ``caches``."""
+
+    def __init__(self, folder: Path, out: Path) -> None:
+        self.folder, self.out = folder, out
+        self.state: dict[str, Any] = {"runs": [], "results": {}}
+        self.notes: list[str] = []
+        file = folder / "state.json"
+        if file.exists():
+            try:
+                read = json.loads(file.read_text(encoding="utf-8"))
+                self.state = {"runs": list(read["runs"]), "results": dict(read["results"])}
+            except (ValueError, KeyError, TypeError) as error:
+                self.notes.append(f"{file} is damaged ({error}); it was put aside, starting anew")
+                file.replace(file.with_suffix(".damaged"))
+        self._archived = 0.0
+        self._left_out: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> Record:
+        """What is known of the present run."""
+        run: Record = self.state["runs"][-1]
+        return run
+
+    def start(self, run: Record) -> None:
+        """Begins another run."""
+        self.state["runs"].append(run)
+        self.save()
+
+    def records(self, stage: str, item: str) -> list[Record]:
+        """Results of an item, each for one card and one state of the sources."""
+        records: list[Record] = self.state["results"].get(stage, {}).get(item, [])
+        return records
+
+    def here(self, stage: str, item: str) -> Record | None:
+        """The result for the present card and sources."""
+        key = (self.run.get("card"), self.run.get("sources"))
+        for record in self.records(stage, item):
+            if (record["card"], record["sources"]) == key:
+                return record
+        return None
+
+    def put(self, stage: str, item: str, record: Record) -> None:
+        """Keeps a result. One that was cut short keeps what an earlier one had found."""
+        run = self.run
+        record |= {key: run.get(key) for key in ("card", "sources", "commit")}
+        record["run"] = len(self.state["runs"]) - 1
+        old = self.here(stage, item)
+        records = self.state["results"].setdefault(stage, {}).setdefault(item, [])
+        if old is not None:
+            records.remove(old)
+            record["cuts"] = old.get("cuts", 0) + (record["status"] == "cut")
+            if record.get("value") is None and old.get("value") is not None:
+                record["value"] = old["value"]
+        else:
+            record["cuts"] = int(record["status"] == "cut")
+        records.append(record)
+        self.save()
+
+    def save(self) -> None:
+        write_text(self.folder / "state.json", json.dumps(self.state, indent=1) + "\n")
+
+    # The archive
+
+    def _members(self) -> Iterator[Path]:
+        left_out = {self.folder / "caches" / name for name in self._left_out}
+        for top, folders, files in os.walk(self.folder):
+            at = Path(top)
+            folders[:] = sorted(
+                name
+                for name in folders
+                if name != "__pycache__" and at / name not in left_out and at / name != self.out
+            )
+            yield from (at / name for name in sorted(files) if not name.endswith(".writing"))
+
+    def _write(self, path: Path) -> None:
+        with tarfile.open(path, "w:gz", compresslevel=5) as archive:
+            for file in self._members():
+                name = str(file.relative_to(self.folder))
+                try:
+                    if file.stat().st_size > LONGEST and name.startswith("logs/"):
+                        _add_ends(archive, file, name)
+                    else:
+                        archive.add(file, name, recursive=False, filter=_nobody)
+                except OSError:  # caches change while they are read
+                    continue
+
+    def archive(self, report: str, every: float = 0.0) -> None:
+        """Writes the report, and the archive unless one was written less than `every` seconds ago.
+        Failing to write them is printed, and stops nothing."""
+        try:
+            write_text(self.out / REPORT, report)
+            if time.monotonic() - self._archived < every:
+                return
+            write_text(self.folder / REPORT, report)
+            aside = self.out / (ARCHIVE + ".part")
+            while True:
+                self._write(aside)
+                rest = [name for name in CACHES if name not in self._left_out]
+                if aside.stat().st_size <= MOST or not rest:
+                    break
+                self._left_out = (*self._left_out, rest[0])
+                self.notes.append(f"the archive leaves out caches/{rest[0]}: it is too large")
+            aside.replace(self.out / ARCHIVE)
+            self._archived = time.monotonic()
+        except OSError as error:
+            print(f"cannot write to {self.out}: {error}", flush=True)
+
+
+def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def _add_ends(archive: tarfile.TarFile, file: Path, name: str) -> None:
+    """A long file: its first and last part."""
+    import io
+
+    with file.open("rb") as stream:
+        first = stream.read(LONGEST // 2)
+        stream.seek(-LONGEST // 2, os.SEEK_END)
+        data = first + b"\n... left out ...\n" + stream.read()
+    member = archive.gettarinfo(str(file), name)
+    member.size = len(data)
+    archive.addfile(_nobody(member), io.BytesIO(data))
