@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _inside: dict[str, bool] = {}
@@ -20,20 +22,36 @@ def _file(path: str) -> str:
     return os.path.basename(path)
 
 
-def location() -> str | None:
-    """``"model.py:12"``: the innermost frame outside this package, or None when there is none."""
-    frame = sys._getframe(1)
+def _frame() -> FrameType | None:
+    """The innermost frame outside this package, or None when there is none."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         inside = _inside.get(name)
         if inside is None:
             inside = _inside[name] = os.path.abspath(name).startswith(_PACKAGE)
         if not inside:
-            return f"{_file(name)}:{frame.f_lineno}"
-        if frame.f_back is None:
-            return None
+            return frame
         frame = frame.f_back
     return None
+
+
+def location() -> str | None:
+    """``"model.py:12"``: the user's line, or None when there is none."""
+    frame = _frame()
+    return f"{_file(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else None
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warns at the user's line, which is also in the text."""
+    frame = _frame()
+    if frame is None:
+        warnings.warn(text, category, stacklevel=2)
+        return
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    known = frame.f_globals.setdefault("__warningregistry__", {})
+    text = f"{text} [{_file(file)}:{line}]"
+    warnings.warn_explicit(text, category, file, line, registry=known)
 
 
 def located(text: str) -> str:

@@ -14,6 +14,7 @@ from ..policies import OPS, CheckpointPolicy, Op, PolicyContext, PolicyFunction,
 from ..run.arrays import as_array
 from ..run.executable import Executable
 from ..source import located, location, place
+from .surroundings import Captured, RandomNumbers
 from .tracer import Array
 
 ROLES = ("data", "param", "tangent", "state")
@@ -49,6 +50,8 @@ class Graph:
         self._constants: dict[
             int, tuple[Any, bytes, Array]
         ] = {}  # id(object) -> the object, kept, its bits, and its value
+        self.captured: list[Captured] = []  # NumPy arrays that became constants
+        self.random: RandomNumbers | None = None  # looked at while a function is traced
         self._states: dict[int, int] = {}  # position of the argument -> value id
         self._constraints: dict[int, CheckpointPolicy] = {}  # value id, where not FREE
         self._made: dict[int, _Call] = {}  # value id -> the operation that made it, under a policy
@@ -106,6 +109,10 @@ class Graph:
             name = f"constant{self._n_constants - 1}"
             result = self._add_input(name, array.shape, dtype, "data", np.array(array, order="C"))
         self._constants[id(value)] = (value, bits, result)
+        if isinstance(value, np.ndarray):
+            self.captured.append(Captured(value, bits, location()))
+        if self.random is not None:
+            self.random.look()
         return result
 
     def full(self, shape: tuple[int, ...], value: bool | int | float, dtype: dtypes.Name) -> Array:

@@ -15,6 +15,7 @@ from ..run.arrays import as_array, of_traced
 from ..run.executable import Executable
 from ..source import located
 from .graph import Graph, tracing
+from .surroundings import Surroundings
 from .tracer import Array
 
 Spec = tuple[Any, ...]
@@ -166,8 +167,11 @@ class Traced:
         self.wrt_positions = [self._position[i] for i in self.wrt]
         traced = self._inputs(call)
         args, kwargs = tree.unflatten(call.tree, traced)
+        self.surroundings = Surroundings(call.function)
+        self.graph.random = self.surroundings.random
         with tracing(self.graph), self.graph.policy(policy):
             self.result = call.function(*args, **kwargs)
+        self.graph.random = None
 
     def _inputs(self, call: Call) -> list[Any]:
         """A traced value for each array, the leaf itself for each constant."""
@@ -204,6 +208,7 @@ class Traced:
                     )
                 name = "loss" if with_loss and i == 0 else f"output{i}"
                 self.graph.output(self.graph.lift(leaf), name)
+        self.surroundings.end_of_trace(self.graph.captured)
         for i, position in zip(self.wrt, self.wrt_positions, strict=True):
             if position in self.graph._states:
                 raise ValueError(

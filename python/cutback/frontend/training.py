@@ -290,6 +290,8 @@ class Step:
             spec = self._known[call.key] = _Specialisation(self, call)
             if len(self._known) == _MANY:
                 self._warn_of_many()
+        else:
+            spec.traced.surroundings.look()
         if call.scalars or spec.numbers:
             spec.traced.check_written(call, self.optimizer is not None)
         self._last = spec
@@ -391,6 +393,11 @@ def compile(
     With ``optimizer`` a call updates the arrays of argument ``argnums`` **in place** and returns
     the loss. Without one it returns (loss, gradients). With ``argnums=None`` it returns what the
     function returns, without gradients.
+
+    The function is traced once for each set of shapes and dtypes. What it reads beside its
+    arguments (variables around it, ``np.random``) is read then and is the same in every later call;
+    a ``RuntimeWarning`` names the line where that can be seen to matter. Pass as an argument what
+    changes, and draw random numbers with :func:`cutback.uniform` or ``functional.dropout``.
 
     Args:
         loss: function of pytrees of arrays that returns a scalar, or with ``has_aux`` a pair

@@ -1,0 +1,167 @@
+"""What a traced function reads beside its arguments is a constant of later calls, and is warned of
+where it would be another value now: once, with the line."""
+
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback as cb
+
+X = np.ones((3, 4), np.float32)
+GENERATOR = np.random.default_rng(5)
+SCALE: Any = 2.0
+TABLE = np.full(4, 3.0, np.float32)
+
+
+def line_of(text: str) -> str:
+    """Where a piece of this file's code is."""
+    with open(__file__) as file:
+        return next(f"test_surroundings.py:{n}" for n, row in enumerate(file, 1) if text in row)
+
+
+def quiet(call: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return call()
+
+
+def noise_of_numpy(x: Any) -> Any:
+    return x + np.random.standard_normal(4).astype(np.float32)  # line of numpy
+
+
+def noise_of_a_generator(x: Any) -> Any:
+    return x + GENERATOR.standard_normal(4, np.float32)  # line of a generator
+
+
+def helper(x: Any) -> Any:
+    return noise_of_a_generator(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "mark"),
+    [
+        (noise_of_numpy, "# line of numpy"),
+        (noise_of_a_generator, "# line of a generator"),
+        (helper, "# line of a generator"),
+        (functools.partial(helper), "# line of a generator"),
+        (cb.checkpoint(helper), "# line of a generator"),
+    ],
+)
+def test_random_arrays(function: Any, mark: str) -> None:
+    step = cb.compile(function, argnums=None)
+    with pytest.warns(RuntimeWarning, match="every later call uses the same ones") as caught:
+        first = step(X)
+    assert len(caught) == 1
+    assert f"[{line_of(mark)}]" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert (quiet(lambda: step(X)) == first).all()
+
+
+def test_random_numbers_and_closures_with_generators() -> None:
+    """A Python float leaves no constant behind; the trace's end notices."""
+    own = random.Random(3)
+    legacy = np.random.RandomState(3)
+    for draw in (random.random, own.random, lambda: legacy.uniform()):
+        step = cb.compile(lambda x, draw=draw: x * draw(), argnums=None)
+        holder = cb.compile(lambda x: (own, legacy) and x * draw(), argnums=None)  # noqa: B023
+        for one in (holder,) if draw is not random.random else (step, holder):
+            with pytest.warns(RuntimeWarning, match="random numbers were drawn") as caught:
+                one(X)
+            assert len(caught) == 1
+
+
+def test_drawing_outside_or_by_our_own_operations_is_quiet() -> None:
+    rng = np.random.default_rng(0)
+
+    def noisy(x: Any) -> Any:
+        return x + cb.uniform(x.shape) * rng.bit_generator.state["has_uint32"]
+
+    step = cb.compile(noisy, argnums=None, seed=1)
+    quiet(lambda: step(X))
+    rng.random()
+    np.random.random()
+    random.random()
+    quiet(lambda: step(X))
+
+
+def test_a_number_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bias = 1.0
+
+    def scaled(x: Any) -> Any:
+        return x * SCALE + bias
+
+    step = cb.compile(scaled, argnums=None)
+    assert (quiet(lambda: step(X)) == 3).all()
+    monkeypatch.setitem(globals(), "SCALE", 2)  # equal
+    quiet(lambda: step(X))
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    with pytest.warns(RuntimeWarning, match=r"SCALE was 2\.0 .* is 5\.0 now.*Pass SCALE") as caught:
+        assert (step(X) == 3).all()
+    assert len(caught) == 1 and caught[0].filename == __file__
+    quiet(lambda: step(X))
+    bias = 4.0
+    with pytest.warns(RuntimeWarning, match=r"bias was 1\.0 .* is 4\.0 now"):
+        step(X)
+    quiet(lambda: step(X))
+    assert (quiet(lambda: step(X[:2])) == 9).all()  # another shape is another trace
+
+
+def test_an_array_that_is_replaced() -> None:
+    table = TABLE.copy()
+    step = cb.value_and_grad(lambda x: (x * table).sum())
+    quiet(lambda: step(X))
+    table = TABLE + 1
+    with pytest.warns(RuntimeWarning, match="table was an array .* is another object now"):
+        value, _ = step(X)
+    assert float(value) == 36.0
+    quiet(lambda: step(X))
+
+
+def test_an_array_that_is_written_into() -> None:
+    """Elements are compared in calls 1, 2, 4, 8, ... after the trace."""
+    table = TABLE.copy()
+    step = cb.compile(lambda x: x * table, argnums=None)  # line of the constant
+    for _ in range(4):
+        quiet(lambda: step(X))
+    table += 1
+    said = []
+    for _ in range(20):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert (step(X) == 3).all()
+        said += [str(one.message) for one in caught]
+    assert len(said) == 1 and "was changed since" in said[0]
+    assert line_of("# line of the constant") in said[0]
+
+
+def test_what_the_trace_itself_changes_is_no_surprise() -> None:
+    calls = np.zeros(4, np.float32)
+    traced = 0
+
+    def counting(x: Any) -> Any:
+        nonlocal traced
+        traced += 1
+        y = x + calls
+        calls[0] += 1
+        return y
+
+    step = cb.compile(counting, argnums=None)
+    for _ in range(9):
+        quiet(lambda: step(X))
+    assert traced == 1
+
+
+def test_names_that_are_not_read_are_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`x.shape` reads no global named `shape`."""
+    monkeypatch.setitem(globals(), "shape", 1)
+    step = cb.compile(lambda x: x * x.shape[0], argnums=None)
+    quiet(lambda: step(X))
+    monkeypatch.setitem(globals(), "shape", 2)
+    quiet(lambda: step(X))
