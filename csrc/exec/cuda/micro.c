@@ -386,17 +386,24 @@ int cb_cu_vector(const cb_microcode *m) {
     return m->columns % 4 == 0 || m->rows == 1 ? 4 : 1;
 }
 
-/* Whether 32-bit offsets reach every element. */
+/* The offset of an operand's last element. */
+static int64_t last_of(const cb_operand *o) {
+    int64_t last = 0;
+    for (int32_t d = 0; d < o->shape.rank; d++) last += (o->shape.dim[d] - 1) * o->stride[d];
+    return last;
+}
+
+/* Whether 32-bit offsets reach every element of the group and of all that it reads. */
 static bool is_small(const cb_cu_micro *x) {
-    bool small = x->m->rows * x->m->columns < INT32_MAX;
-    for (int k = 0; k < x->m->n_stream; k++) {
-        if (x->m->stream[k].source != CB_X_ARRAY && x->m->stream[k].source != CB_X_GATHERED)
-            continue;
-        const cb_operand *o = operand_of(x, x->m->stream[k].tensor);
-        int64_t last = 0;
-        for (int32_t d = 0; d < o->shape.rank; d++) last += (o->shape.dim[d] - 1) * o->stride[d];
-        small = small && last < INT32_MAX;
+    const cb_microcode *m = x->m;
+    bool small = m->rows * m->columns < INT32_MAX;
+    for (int k = 0; k < m->n_stream; k++) {
+        const cb_x_source source = m->stream[k].source;
+        if (source == CB_X_ARRAY || source == CB_X_GATHERED)
+            small = small && last_of(operand_of(x, m->stream[k].tensor)) < INT32_MAX;
     }
+    for (int k = 0; k < m->n_load; k++)
+        small = small && last_of(operand_of(x, m->load[k].tensor)) < INT32_MAX;
     return small;
 }
 
