@@ -38,6 +38,7 @@ typedef struct executable {
     cb_cu_update update;
     uint64_t step_wanted, step_there; /* of the random generator: of this run, and on the device */
     bool knows_step;
+    bool was_captured; /* a replay may count the step on at any time */
     double *group_seconds; /* of the last run, which `finish` fills; NULL: nobody asked */
 } executable;
 
@@ -381,7 +382,8 @@ static cb_status put_run(executable *x, const cb_bindings *b, cb_error *err) {
     bool captured;
     CB_TRY(bring_step(x, stream, b->step, &captured, err));
     CB_TRY(launch(x, stream, err));
-    x->knows_step = !captured;
+    x->was_captured |= captured;
+    x->knows_step = !x->was_captured;
     return CB_OK;
 }
 

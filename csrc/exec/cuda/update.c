@@ -7,6 +7,7 @@
  * when one is changed, and counts when it has set them itself, or no longer knows them. */
 #include "update.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -249,6 +250,12 @@ static void count_on(struct cb_cu_rows *r, const cb_optimizer *o) {
     }
 }
 
+/* Replays count on, and schedulers write rates between them: the next step copies all numbers. */
+static void forget_numbers(cb_cu_update *u) {
+    u->there->n_set = u->there->n_group = 0;
+    u->there->grad_factor = NAN; /* equals no factor */
+}
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 static cb_status put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t failed,
@@ -286,7 +293,8 @@ cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, ui
                        optimizer->name);
     if (!captured) CB_TRY(bring(u, d, stream, err));
     CB_TRY(put(u, d, stream, failed, chunks, err));
-    if (captured) u->there->n_set = 0; /* it counts with each replay */
+    u->was_captured |= captured;
+    if (u->was_captured) forget_numbers(u);
     else count_on(u->there, optimizer);
     return CB_OK;
 }

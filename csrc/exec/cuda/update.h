@@ -13,6 +13,7 @@ typedef struct cb_cu_update {
     uint64_t table;                    /* where it is there; 0: nothing is ever updated */
     uint32_t room;                     /* rows */
     bool has_f64;
+    bool was_captured; /* a replay may change the device's numbers at any time */
 } cb_cu_update;
 
 /* In the context. Room for so many rows; `has_f64`: some rows are of f64. */

@@ -9,7 +9,7 @@
 #include "numbers.h"
 #include "pipeline.h"
 
-enum { N = 37, MOMENTS = 2 };
+enum { N = 37, MOMENTS = 2, CAPTURED = 1000 /* random step that the host names in a capture */ };
 static const double hyper[] = {0.1, 0.9, 0.99, 1e-8, 0.05, 0.0, 0.0}; /* adamw: lr first */
 
 typedef struct entries { /* of the stand-in, for what a framework does around a capture */
@@ -196,7 +196,7 @@ static void compare(setting *x) {
 static void *captured(setting *x, bool draws, void **graph) {
     void *executable = NULL;
     CHECK(cu.cuStreamBeginCapture_v2(x->stream, 0) == 0);
-    CHECK_OK(draws ? draw(x, 1000) : put(x));
+    CHECK_OK(draws ? draw(x, CAPTURED) : put(x));
     CHECK(cu.cuStreamEndCapture(x->stream, graph) == 0);
     CHECK(cu.cuGraphInstantiateWithFlags(&executable, *graph, 0) == 0);
     return executable;
@@ -252,6 +252,55 @@ TEST(a_replay_is_a_step_more) {
     end(&x);
 }
 
+/* Copies parameters and moments of `from` to the device. */
+static void restore(setting *x, const state *from) {
+    void *const blocks[] = {x->p, x->moment[0], x->moment[1]};
+    const double *const values[] = {from->p, from->m, from->v};
+    for (int k = 0; k < 3; k++) {
+        float narrowed[N];
+        for (int i = 0; i < N; i++) narrowed[i] = (float)values[k][i];
+        copy(x, false, blocks[k], narrowed, sizeof narrowed);
+    }
+    x->expected = *from;
+}
+
+/* A step that is not captured, from step `t` of a restored checkpoint on. */
+static void step_from(setting *x, int64_t t) {
+    cb_resident r;
+    state kept = x->expected;
+    kept.t = t;
+    restore(x, &kept);
+    step_once(x, hyper[0]);
+    compare(x);
+    CHECK_OK(cb_step_resident(x->step, 0, &r, &err));
+    CHECK(steps_on_device(x, &r) == t + 1);
+}
+
+/* After replays the host does not know what is on the device, also where its caller wants what it
+ * has seen there last: the count before the capture (2), that count with the captured update (3),
+ * or that of an uncaptured step between replays (6), and the learning rate and the factor of gradients of all of these. */
+TEST(a_step_after_replays_goes_on_from_what_its_caller_says) {
+    const double rate = 0.7;
+    for (int64_t t = 1; t <= 4; t++) {
+        setting x;
+        void *graph = NULL;
+        cb_resident r;
+        begin(&x, false);
+        for (int i = 0; i < 2; i++) step_once(&x, hyper[0]);
+        void *executable = captured(&x, false, &graph);
+        CHECK_OK(cb_step_resident(x.step, 0, &r, &err));
+        for (int i = 0; i < 3; i++) CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+        step_from(&x, t);
+        step_from(&x, 5);
+        for (int i = 0; i < 2; i++) CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+        copy(&x, false, (void *)(uintptr_t)r.hyper, &rate, sizeof rate);
+        copy(&x, false, (void *)(uintptr_t)r.grad_factor, &rate, sizeof rate);
+        step_from(&x, 6);
+        CHECK(cu.cuGraphExecDestroy(executable) == 0 && cu.cuGraphDestroy(graph) == 0);
+        end(&x);
+    }
+}
+
 TEST(a_replay_draws_anew) {
     enum { STEPS = 5, FIRST = 2 };
     setting x;
@@ -272,8 +321,18 @@ TEST(a_replay_draws_anew) {
         CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
         CHECK(loss_of(&x) == expected[i]);
     }
+    CHECK_OK(draw(&x, CAPTURED + 1)); /* what the captured run would have left there */
+    const float next = loss_of(&x);
+    CHECK_OK(draw(&x, 0));
+    CHECK_OK(draw(&x, CAPTURED + 1));
+    CHECK(loss_of(&x) == next);
     CHECK_OK(draw(&x, 3));
     CHECK(loss_of(&x) == expected[3]);
+
+    /* After a replay the host does not know the device's step, whatever it was told before. */
+    CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+    CHECK_OK(draw(&x, 4));
+    CHECK(loss_of(&x) == expected[4]);
     CHECK(cu.cuGraphExecDestroy(executable) == 0 && cu.cuGraphDestroy(graph) == 0);
     end(&x);
 }
@@ -299,6 +358,7 @@ int main(void) {
     if (gpu_is_missing()) return 0;
     open_entries();
     RUN(a_replay_is_a_step_more);
+    RUN(a_step_after_replays_goes_on_from_what_its_caller_says);
     RUN(a_replay_draws_anew);
     RUN(a_first_update_is_not_captured);
     return check_report();
