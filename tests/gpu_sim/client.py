@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,8 +30,9 @@ class CudaError(Exception):
         self.name, self.reports = name, reports
 
 
+@functools.cache
 def build() -> Path:
-    """The stand-in's path; tests that run beside each other build it once."""
+    """The stand-in's path; a process builds it once, and processes beside each other wait."""
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

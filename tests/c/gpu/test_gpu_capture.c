@@ -278,7 +278,8 @@ static void step_from(setting *x, int64_t t) {
 
 /* After replays the host does not know what is on the device, also where its caller wants what it
  * has seen there last: the count before the capture (2), that count with the captured update (3),
- * or that of an uncaptured step between replays (6), and the learning rate and the factor of gradients of all of these. */
+ * or that of an uncaptured step between replays (6); also the learning rate and the factor of
+ * gradients. */
 TEST(a_step_after_replays_goes_on_from_what_its_caller_says) {
     const double rate = 0.7;
     for (int64_t t = 1; t <= 4; t++) {

@@ -46,7 +46,7 @@ static cb_value_id op(model *m, cb_opcode code, uint32_t n, const cb_value_id *i
 #define NO_PARENTHESES(...) __VA_ARGS__
 #define SHAPE(rank, ...) ((cb_shape){rank, {__VA_ARGS__}})
 
-/* ---- programs with an array of n elements or a few less (a multiple of its row) --------------- */
+/* ---- programs with an array of about n elements ---------------------------------------------- */
 
 typedef cb_value_id (*program_fn)(model *m, int64_t n);
 
