@@ -18,6 +18,7 @@ from torch._guards import TracingContext
 from ... import budgets
 from .. import hooks
 from ..graph import codegen
+from ..graph.both_passes import WrittenInBothPassesError
 from ..graph.counter import replace_draws
 from ..graph.graphs import UnsupportedGraphError, attribute, location
 from ..graph.leaves import aot_backend
@@ -248,13 +249,16 @@ def _run_tagged(
             from torch._inductor.compile_fx import compile_fx
 
             return compile_fx(gm, list(inputs))
-        backend = aot_autograd(
-            fw_compiler=_boxed("forward"),
-            bw_compiler=_boxed("backward"),
-            inference_compiler=_inference(partitioner),
-            partition_fn=min_cut_rematerialization_partition,
-        )
-        return backend(gm, inputs)
+        options = {
+            "fw_compiler": _boxed("forward"),
+            "bw_compiler": _boxed("backward"),
+            "inference_compiler": _inference(partitioner),
+            "partition_fn": min_cut_rematerialization_partition,
+        }
+        try:
+            return aot_autograd(**options)(gm, inputs)
+        except WrittenInBothPassesError:
+            return aot_autograd(**options, keep_inference_input_mutations=True)(gm, inputs)
 
 
 @contextlib.contextmanager

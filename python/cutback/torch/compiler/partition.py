@@ -21,6 +21,10 @@ from ...planner.plan import Plan
 from ...planner.problems import Times, times_of
 from ..flags import check_flags
 from ..graph import moving, rerunnable
+from ..graph.both_passes import (
+    read_inputs_when_the_backward_runs,
+    refuse_writes_in_both_passes,
+)
 from ..graph.counter import check_random, replace_draws
 from ..graph.duplicates import merge_duplicates
 from ..graph.emitter import emit
@@ -98,6 +102,8 @@ def prepare(
     graph, with the user's wishes."""
     refuse_region_budgets(gm)
     eliminate_dead_code(gm.graph)
+    if emitted:
+        read_inputs_when_the_backward_runs(gm)
     if random == "counter":
         replace_draws(gm)
     merged = merge_duplicates(gm, num_fwd_outputs)[1] if cse else []
@@ -251,6 +257,7 @@ class Partitioner(CustomPartitionerFn):
         gc.disable()  # many small objects, none of them garbage: a third of the time otherwise
         try:
             by_inductor = options.get("compiler") == "inductor"
+            refuse_writes_in_both_passes(gm, num_fwd_outputs)
             return self._partition(
                 gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor, is_leaf
             )

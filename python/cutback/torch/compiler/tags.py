@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
+from ..graph.both_passes import refuse_writes_in_both_passes
 from ..graph.dropout import REMAKE, remaking_scale
 from ..graph.emitter import crossing
 from ..graph.graphs import ends
@@ -75,6 +76,7 @@ class Tagger:
             split_dropouts(gm)
             p = self.partitioner
             n = _forward_outputs(gm)
+            refuse_writes_in_both_passes(gm, n)
             graph = prepare(
                 gm, n, (), p.policy, p.random, p.cse, emitted=False,
                 same_kernels=p.same_kernels,

@@ -8,7 +8,6 @@ after the other when the backward has returned all of its results.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +21,11 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTInput,
 )
 
+from .both_passes import (
+    WrittenInBothPassesError,
+    reads_new_values_late,
+    refuse_writes_in_both_passes,
+)
 from .graphs import is_tangent
 from .layouts import is_dense, is_like
 from .sizes import hint
@@ -53,11 +57,28 @@ def leaves_among(inputs: Sequence[Any]) -> IsLeaf:
 
 
 def aot_backend(partition: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """PyTorch's ``aot_autograd`` with a ``partition_fn`` that is told ``is_leaf=``."""
+    """PyTorch's ``aot_autograd`` with a ``partition_fn`` that is told ``is_leaf=``. If an input is
+    written in both passes, or read in the backward after the forward wrote it, the graph is traced
+    again with the writes inside it."""
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        told = functools.partial(partition, is_leaf=leaves_among(inputs))
-        return aot_autograd(partition_fn=told, **options)(gm, inputs)
+        is_leaf = leaves_among(inputs)
+
+        def told(joint: fx.GraphModule, joint_inputs: Any, **rest: Any) -> Any:
+            refuse_writes_in_both_passes(joint, rest["num_fwd_outputs"])
+            if not keeps and reads_new_values_late(joint, rest["num_fwd_outputs"]):
+                raise WrittenInBothPassesError("an input is read late")
+            return partition(joint, joint_inputs, is_leaf=is_leaf, **rest)
+
+        keeps = bool(options.get("keep_inference_input_mutations"))
+        try:
+            return aot_autograd(partition_fn=told, **options)(gm, inputs)
+        except WrittenInBothPassesError:
+            if keeps:
+                raise
+        keeps = True
+        kept = {**options, "keep_inference_input_mutations": True}
+        return aot_autograd(partition_fn=told, **kept)(gm, inputs)
 
     return backend
 
