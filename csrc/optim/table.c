@@ -9,11 +9,8 @@
 #include "../base/sort.h"
 #include "extras.h"
 
-typedef struct span { /* memory that the step writes */
-    uintptr_t begin, end;
-    uint32_t row;
-    uint32_t array; /* 0: the parameter, 1 + k: state k, and then one of those below */
-} span;
+/* array 0: the parameter, 1 + k: state k, and then one of those below */
+typedef cb_written span;
 
 enum { AVERAGE, COPY, GRAD, REST, N_MORE }; /* what extras write, and what halves keep */
 
@@ -25,13 +22,15 @@ struct cb_tensor_table {
     const cb_optim_products *products;
     uint32_t n_rows;
     uint32_t n_written;
-    bool stale;        /* spans and row checks are not those of the rows as they are */
-    bool moved;        /* some gradient is to be looked at */
-    cb_optim_row *row; /* [n_rows] */
-    uint8_t *states;   /* [n_rows] that a row had when it was checked: states_of */
-    bool *row_moved;   /* [n_rows] its gradient is to be looked at */
-    span *written;     /* [n_rows * (1 + n_state + N_MORE)] */
-    void *scratch;     /* of a step */
+    const double *checked; /* numbers that the next step was checked with; NULL: not checked */
+    uint32_t n_checked;    /* groups of these numbers */
+    bool stale;            /* spans and row checks are not those of the rows as they are */
+    bool moved;            /* some gradient is to be looked at */
+    cb_optim_row *row;     /* [n_rows] */
+    uint8_t *states;       /* [n_rows] that a row had when it was checked: states_of */
+    bool *row_moved;       /* [n_rows] its gradient is to be looked at */
+    span *written;         /* [n_rows * (1 + n_state + N_MORE)] */
+    void *scratch;         /* of a step */
     size_t n_scratch;
     bool asked;             /* extras are there */
     cb_optim_extras extras; /* whose rows are: */
@@ -87,6 +86,7 @@ void cb_tensor_table_free(cb_tensor_table *table) {
 
 void cb_tensor_table_set(cb_tensor_table *x, uint32_t i, const cb_optim_row *row) {
     if (i >= x->n_rows) return;
+    x->checked = NULL;
     cb_optim_row *old = &x->row[i];
     bool same = old->param == row->param && old->n == row->n && old->dtype == row->dtype &&
                 old->group == row->group && old->half == row->half && old->rest == row->rest &&
@@ -259,6 +259,7 @@ cb_status cb_tensor_table_ask(cb_tensor_table *x, const cb_optim_extras *extras,
     static const cb_extra_row none;
     if (extras) CB_TRY(cb_extras_check(x->optimizer, extras, x->n_rows, err));
     const bool zeroed = x->asked && x->extras.zeroes;
+    x->checked = NULL;
     x->asked = extras != NULL;
     if (extras) x->extras = *extras;
     x->stale |= zeroed != (extras && extras->zeroes);
@@ -266,7 +267,7 @@ cb_status cb_tensor_table_ask(cb_tensor_table *x, const cb_optim_extras *extras,
         const cb_extra_row *new = extras && extras->rows ? &extras->rows[i] : &none;
         cb_extra_row *old = &x->extra[i];
         x->stale |= new->average != old->average || new->copy != old->copy ||
-                    (new->copy &&new->copy_dtype != old->copy_dtype);
+                    (new->copy && new->copy_dtype != old->copy_dtype);
         *old = *new;
     }
     x->extras.rows = x->extra;
@@ -283,26 +284,49 @@ static cb_status measure(cb_tensor_table *x, cb_optim_table *view, cb_error *err
     return CB_OK;
 }
 
-cb_status cb_tensor_table_step(cb_tensor_table *x, const double *hyper, uint32_t n_groups,
-                               cb_error *err) {
-    cb_optim_table view = {.optimizer = x->optimizer,
-                           .rows = x->row,
-                           .hyper = hyper,
-                           .grad_factor = 1,
-                           .n_rows = x->n_rows,
-                           .n_groups = n_groups,
-                           .n_hyper = x->optimizer->n_hyper};
+static cb_optim_table view_of(const cb_tensor_table *x, const double *hyper, uint32_t n_groups) {
+    return (cb_optim_table){.optimizer = x->optimizer,
+                            .rows = x->row,
+                            .hyper = hyper,
+                            .grad_factor = 1,
+                            .n_rows = x->n_rows,
+                            .n_groups = n_groups,
+                            .n_hyper = x->optimizer->n_hyper};
+}
+
+static cb_status check(cb_tensor_table *x, const double *hyper, uint32_t n_groups, cb_error *err) {
+    const cb_optim_table view = view_of(x, hyper, n_groups);
     CB_TRY(cb_optimizer_check(x->optimizer, hyper, n_groups, err));
     CB_TRY(check_numbers(x, &view, err));
     const bool zeroes = x->asked && x->extras.zeroes; /* gradients were checked with the others */
     if (x->moved && !zeroes) CB_TRY(check_gradients(x, &view, err));
     if (x->optimizer->multiplies && !x->products)
         return cb_fail(err, CB_INTERNAL, "%s: nothing multiplies matrices", x->optimizer->name);
+    return CB_OK;
+}
+
+cb_status cb_tensor_table_check(cb_tensor_table *x, const double *hyper, uint32_t n_groups,
+                                const cb_written **written, uint32_t *n_written, cb_error *err) {
+    x->checked = NULL;
+    CB_TRY(check(x, hyper, n_groups, err));
+    x->checked = hyper;
+    x->n_checked = n_groups;
+    *written = x->written;
+    *n_written = x->n_written;
+    return CB_OK;
+}
+
+cb_status cb_tensor_table_step(cb_tensor_table *x, const double *hyper, uint32_t n_groups,
+                               cb_error *err) {
+    const bool is_checked = x->checked == hyper && x->n_checked == n_groups;
+    x->checked = NULL;
+    if (!is_checked) CB_TRY(check(x, hyper, n_groups, err));
+    cb_optim_table view = view_of(x, hyper, n_groups);
     view.products = x->products;
     view.scratch = x->scratch;
     x->outcome = (cb_optim_outcome){.norm = -1};
     if (x->asked) CB_TRY(measure(x, &view, err));
     if (!x->outcome.skipped) x->optimizer->step(&view, *x->pool);
-    else if (zeroes) cb_gradients_clear(&view, *x->pool);
+    else if (x->extras.zeroes) cb_gradients_clear(&view, *x->pool);
     return CB_OK;
 }

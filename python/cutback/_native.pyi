@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 from typing_extensions import disjoint_base
+
+_T = TypeVar("_T")
 
 __version__: str
 
@@ -183,6 +185,14 @@ class Expression:
         out: tuple[int, ...],
         /,
     ) -> Expression: ...
+
+@final
+class BusyWord:
+    """Held while an optimizer steps. Copies and pickles are new words."""
+
+    def hold(self, function: Callable[..., _T], /, *arguments: Any) -> _T:
+        """Calls the function with the word held. RuntimeError: another thread, or a frame further
+        up, holds it. A holder that a fork left behind does not count."""
 
 @final
 class OptimizerTable:

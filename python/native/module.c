@@ -188,6 +188,7 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &cb_py_table_spec, &state->table_type) < 0) return -1;
     if (add_type(module, &cb_py_expression_spec, &state->expression_type) < 0) return -1;
     if (add_type(module, &cb_py_device_memory_spec, &state->memory_type) < 0) return -1;
+    if (add_type(module, &cb_py_busy_word_spec, &state->busy_word_type) < 0) return -1;
     const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
     return PyModule_AddStringConstant(module, "__version__", version);
 }
@@ -199,6 +200,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->table_type);
     Py_VISIT(state->expression_type);
     Py_VISIT(state->memory_type);
+    Py_VISIT(state->busy_word_type);
     Py_VISIT(state->budget_error);
     Py_VISIT(state->keeper);
     return 0;
@@ -211,6 +213,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->table_type);
     Py_CLEAR(state->expression_type);
     Py_CLEAR(state->memory_type);
+    Py_CLEAR(state->busy_word_type);
     Py_CLEAR(state->budget_error);
     Py_CLEAR(state->keeper);
     return 0;

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "include/cutback.h"
+#include "optim/table.h"
 
 /* ---- context.c ------------------------------------------------------------------------------- */
 
@@ -28,10 +29,12 @@ typedef struct cb_py_context {
     char blas_path[1024];           /* file it was found in */
     int blas_bits;                  /* widest vectors its kernels use; 0: unknown */
     struct cb_py_device_pool *pool; /* device_memory.c; under the lock */
+    struct cb_py_claim *claims;     /* claims.c; under the lock */
 } cb_py_context;
 
 typedef struct cb_py_state {
     PyTypeObject *graph_type, *step_type, *table_type, *expression_type, *memory_type;
+    PyTypeObject *busy_word_type;
     PyObject *budget_error;
     PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
@@ -87,6 +90,34 @@ int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out); /* NULL or
 int cb_py_parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n);
 PyObject *cb_py_shape_tuple(const cb_shape *shape);
 
+/* ---- claims.c -------------------------------------------------------------------------------- */
+
+typedef struct cb_py_holder {
+    uint64_t process; /* by the number of forks that led to it, from 1 on */
+    unsigned long thread;
+} cb_py_holder;
+
+typedef struct cb_py_word {
+    _Atomic uint64_t process; /* of the holder; 0: free */
+    atomic_ulong thread;
+} cb_py_word;
+/* False, with RuntimeError set: another thread, or a frame further up, has it. */
+bool cb_py_word_take(cb_py_word *word);
+void cb_py_word_drop(cb_py_word *word);
+
+/* Memory that a step writes, while it does. It stands in an object of Python, which a fork leaves
+ * where it is. */
+typedef struct cb_py_claim {
+    struct cb_py_claim *next;
+    const cb_written *written; /* [n] */
+    cb_written *own;           /* if they are to be sorted when somebody asks; or NULL */
+    uint32_t n;
+    bool is_sorted;
+    cb_py_holder holder;
+} cb_py_claim;
+
+extern PyType_Spec cb_py_busy_word_spec;
+
 /* ---- graph_type.c, step_type.c, compile.c ---------------------------------------------------- */
 
 typedef struct cb_py_graph {
@@ -112,6 +143,7 @@ typedef struct cb_py_step {
     atomic_ulong owner;      /* thread that holds the lock, 0: none */
     uint64_t n_forks;        /* cb_fork_count when the lock was made */
     bool is_left;            /* a run of a thread that a fork left behind was never finished */
+    cb_py_claim claim;       /* what its optimizer writes */
 } cb_py_step;
 
 extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
@@ -142,6 +174,12 @@ int cb_py_extras_parse(PyObject *args, const cb_py_rows *rows, cb_py_extras *out
 PyObject *cb_py_outcome(cb_optim_outcome outcome); /* (norm, skipped) */
 /* The items of a tuple, which keeps them alive while other threads run. */
 PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
+
+/* RuntimeError (and -1): another step that is under way writes some of the same memory. */
+int cb_py_claim_take(cb_py_context *context, cb_py_claim *claim, const cb_py_rows *rows);
+void cb_py_claim_drop(cb_py_context *context, const cb_py_claim *claim);
+/* Lists what a step writes whose arrays are bound. `extra`: [n_wrt], or NULL. */
+void cb_py_claim_step(cb_py_step *step, uint32_t n_state, const cb_extra_row *extra);
 
 /* ---- step_arrays.c --------------------------------------------------------------------------- */
 

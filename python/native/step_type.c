@@ -25,9 +25,10 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
     self->wrt = PyMem_New(uint32_t, (size_t)n_wrt + 1);
     self->pointers = PyMem_New(void *, n_pointers + 1);
     self->there = PyMem_New(bool, n_pointers + 1);
+    self->claim.own = PyMem_New(cb_written, (3 + CB_MAX_STATES) * (size_t)n_wrt + 1);
     self->lock = PyThread_allocate_lock();
     self->n_forks = cb_fork_count();
-    if (!self->wrt || !self->pointers || !self->there || !self->lock) {
+    if (!self->wrt || !self->pointers || !self->there || !self->claim.own || !self->lock) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -48,6 +49,7 @@ static void step_dealloc(cb_py_step *self) {
     PyMem_Free(self->wrt);
     PyMem_Free(self->pointers);
     PyMem_Free(self->there);
+    PyMem_Free(self->claim.own);
     if (self->lock) PyThread_free_lock(self->lock);
     type->tp_free(self);
     Py_DECREF(type);
@@ -217,12 +219,30 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
                          (unsigned long long)result.n_alloc, seconds);
 }
 
+static const char *parameter_name(const void *owner, uint32_t i) {
+    const cb_py_step *self = owner;
+    return cb_step_input(self->core, self->wrt[i]).name;
+}
+
+/* With what an optimizer writes claimed, if there is one. */
+static PyObject *claim_and_execute(cb_py_step *self, const cb_py_run_arrays *run,
+                                   const cb_run *settings, update_call *call,
+                                   const draw_count *draws) {
+    const cb_py_rows rows = {.owner = self, .name = parameter_name, .n = self->n_wrt};
+    if (!call) return execute(self, run, settings, call, draws);
+    cb_py_claim_step(self, run->n_state, call->extras ? call->extras->rows : NULL);
+    if (cb_py_claim_take(self->context, &self->claim, &rows) < 0) return NULL;
+    PyObject *result = execute(self, run, settings, call, draws);
+    cb_py_claim_drop(self->context, &self->claim);
+    return result;
+}
+
 static PyObject *bind_and_execute(cb_py_step *self, const cb_py_run_arrays *run,
                                   const cb_run *settings, update_call *call,
                                   const draw_count *draws) {
     if (lock(self) < 0) return NULL;
     PyObject *result =
-        cb_py_bind(self, run) == 0 ? execute(self, run, settings, call, draws) : NULL;
+        cb_py_bind(self, run) == 0 ? claim_and_execute(self, run, settings, call, draws) : NULL;
     unlock(self);
     return result;
 }
@@ -345,11 +365,6 @@ static int parse_states(PyObject *states, const cb_optimizer *core, cb_py_run_ar
     }
     Py_DECREF(rows);
     return PyErr_Occurred() ? -1 : 0;
-}
-
-static const char *parameter_name(const void *owner, uint32_t i) {
-    const cb_py_step *self = owner;
-    return cb_step_input(self->core, self->wrt[i]).name;
 }
 
 static PyObject *train(cb_py_step *self, const cb_py_run_arrays *run, const cb_run *settings,

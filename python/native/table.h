@@ -25,7 +25,8 @@ typedef struct cb_py_table {
     cb_half_form half; /* of their weights */
     uint64_t seed;     /* of the noise that rounds them */
     cb_py_seen *seen;  /* [n_rows][CB_PY_COLUMNS] where tensors lay at the latest step; or NULL */
-    atomic_bool busy;  /* a step is under way: a second thread, or a signal handler, is refused */
+    cb_py_claim claim; /* what its step writes */
+    cb_py_word busy;   /* a step is under way: a second thread, or a signal handler, is refused */
 } cb_py_table;
 
 int cb_py_table_enter(cb_py_table *self); /* -1: it is busy */
@@ -51,8 +52,8 @@ static inline bool cb_py_table_see(const cb_py_table *self, int rank, const int6
     for (int k = 1; self->axes == CB_AXES_FIRST && k < rank - 1; k++) row->width *= dim[k];
     return true;
 }
-/* The step with the GIL released. */
-cb_status cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers, cb_error *error);
+/* The step with the GIL released; -1: an exception is set. */
+int cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers);
 
 PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args);
 PyObject *cb_py_table_ask(cb_py_table *self, PyObject *args);

@@ -358,11 +358,7 @@ static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, readi
         if (read_row(self, r, i, group, hyper) < 0) return -1;
     }
     if (PyList_GET_SIZE(r->unfit)) return 0;
-    cb_error error = {0};
-    if (cb_py_table_run(self, numbers, &error) != CB_OK) {
-        cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), &error, NULL);
-        return -1;
-    }
+    if (cb_py_table_run(self, numbers) < 0) return -1;
     if (cb_tensor_table_outcome(self->core).skipped) return 0;
     count_steps(self, numbers, r);
     return keep_begun(r->kept);

@@ -79,15 +79,9 @@ static void table_dealloc(cb_py_table *self) {
     Py_DECREF(type);
 }
 
-int cb_py_table_enter(cb_py_table *self) {
-    if (!atomic_exchange(&self->busy, true)) return 0;
-    PyErr_SetString(
-        PyExc_RuntimeError,
-        "this optimizer is stepping already, in another thread or further up the stack");
-    return -1;
-}
+int cb_py_table_enter(cb_py_table *self) { return cb_py_word_take(&self->busy) ? 0 : -1; }
 
-void cb_py_table_leave(cb_py_table *self) { atomic_store(&self->busy, false); }
+void cb_py_table_leave(cb_py_table *self) { cb_py_word_drop(&self->busy); }
 
 const char *cb_py_table_name(const cb_py_table *self, uint32_t i) {
     const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(self->names, (Py_ssize_t)i));
@@ -265,17 +259,28 @@ static int set_row(cb_py_table *self, const columns *x, const double *hyper, uin
     return 0;
 }
 
-/* The step with the GIL released. */
-cb_status cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers, cb_error *error) {
-    cb_py_work work;
-    cb_py_work_begin(&work, self->context);
-    cb_status status = cb_tensor_table_step(self->core, numbers->hyper, numbers->n_groups, error);
-    cb_py_work_end(&work);
-    return status;
-}
+static const char *row_name(const void *owner, uint32_t i) { return cb_py_table_name(owner, i); }
 
-static PyObject *raise(cb_py_table *self, const cb_error *error) {
-    return cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), error, NULL);
+/* The step: checked, with what it writes claimed, and then done with the GIL released. -1: an
+ * exception is set, and nothing was written. */
+int cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers) {
+    const cb_py_rows rows = {.owner = self, .name = row_name, .n = self->n_rows};
+    cb_py_claim *claim = &self->claim;
+    cb_error error = {0};
+    cb_status status = cb_tensor_table_check(self->core, numbers->hyper, numbers->n_groups,
+                                             &claim->written, &claim->n, &error);
+    claim->is_sorted = true;
+    if (status == CB_OK && cb_py_claim_take(self->context, claim, &rows) < 0) return -1;
+    if (status == CB_OK) {
+        cb_py_work work;
+        cb_py_work_begin(&work, self->context);
+        status = cb_tensor_table_step(self->core, numbers->hyper, numbers->n_groups, &error);
+        cb_py_work_end(&work);
+        cb_py_claim_drop(self->context, claim);
+    }
+    if (status == CB_OK) return 0;
+    cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), &error, NULL);
+    return -1;
 }
 
 static int64_t *parse_i64(PyObject *array, const char *name, int64_t n) {
@@ -329,8 +334,7 @@ static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, 
         const double *hyper = numbers->hyper + (size_t)numbers->group[i] * numbers->n_hyper;
         if (set_row(self, x, hyper, i, row) < 0) return NULL;
     }
-    cb_error error = {0};
-    if (cb_py_table_run(self, numbers, &error) != CB_OK) return raise(self, &error);
+    if (cb_py_table_run(self, numbers) < 0) return NULL;
     if (cb_tensor_table_outcome(self->core).skipped) Py_RETURN_NONE;
     for (uint32_t i = 0; i < self->n_rows; i++) {
         const bool waits = x->grad[i] == Py_None;

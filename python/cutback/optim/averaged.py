@@ -82,11 +82,11 @@ class ScheduleFreeAdamW(Adaptive):
 
     def eval(self, params: Any) -> None:
         """Makes parameters the mean, in place."""
-        self._move(params, lambda beta1: 1 - 1 / beta1)
+        self.stepping().hold(self._move, params, lambda beta1: 1 - 1 / beta1)
 
     def train(self, params: Any) -> None:
         """Makes the mean parameters again, in place."""
-        self._move(params, lambda beta1: 1 - beta1)
+        self.stepping().hold(self._move, params, lambda beta1: 1 - beta1)
 
     def _move(self, params: Any, share: Callable[[float], float]) -> None:
         leaves, structure = tree.flatten(params)

@@ -107,6 +107,7 @@ class Optimizer(_InTheCore):
                 )
         self._state = _nothing(np.zeros((), np.int64))
         self._table: _Table | None = None
+        self._busy = _native.BusyWord()  # shallow copies share it, as they do the state
         self._asked = False  # whether the table was asked for extras
         self._whole: Any = None  # state, states in use and patterns that were last brought together
         self.rows()
@@ -140,6 +141,14 @@ class Optimizer(_InTheCore):
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, whose parameters are others: the table is made anew."""
         return {**self.__dict__, "_table": None, "_asked": False, "_whole": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"_busy": _native.BusyWord(), **state})
+
+    def stepping(self) -> _native.BusyWord:
+        """Held from before the state is looked at until the step is done, so that threads do not
+        step it at once."""
+        return self._busy
 
     def _state_names(self) -> tuple[str, ...]:
         assert isinstance(self.native, str)
@@ -267,7 +276,26 @@ class Optimizer(_InTheCore):
         Raises:
             ValueError, TypeError: the trees differ, an array is not one that can be stepped, two
                 that are written share memory, or the optimizer holds the state of other parameters.
+            RuntimeError: it is stepping already, in another thread or further up the stack, or so
+                is another optimizer with a parameter or state of this one. Nothing is written.
         """
+        return self._busy.hold(
+            self._step, params, grads, averages, copies, grad_scale, max_norm, average_decay,
+            zero_grads,
+        )  # fmt: skip
+
+    def _step(
+        self,
+        params: Any,
+        grads: Any,
+        averages: Any,
+        copies: Any,
+        grad_scale: Any,
+        max_norm: Any,
+        average_decay: Any,
+        zero_grads: Any,
+    ) -> Outcome:
+        """As :meth:`step`, by the one who may."""
         leaves, structure = tree.flatten(params)
         given, other = tree.flatten(grads)
         if other != structure:

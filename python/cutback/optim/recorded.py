@@ -88,7 +88,7 @@ class Recorded(Optimizer):
         return copied(self, memo)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        super().__setstate__(state)
         self.native = self.expression(self._fixed)
 
     @classmethod

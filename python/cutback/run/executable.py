@@ -306,23 +306,37 @@ class Executable:
         if optimizer is None:
             measured = self.native.run(inputs, outputs, *draws, *counted)
         else:
-            names, params = [self.names[i] for i in wrt], [inputs[i] for i in wrt]
-            state, rows = optimizer.prepare(names, params)
-            measured, self.found = self.native.train(
-                inputs,
-                outputs,
-                *draws,
-                optimizer.native,
-                list(state.arrays.values()),
-                state.group_of,
-                rows,
-                state.counter,
-                state.numbers,
-                () if beside is None else beside.arguments(names, params),
-                *counted,
-            )
+            given = optimizer, wrt, inputs, outputs, draws, counted, beside
+            measured, self.found = optimizer.stepping().hold(self._train, *given)
         self.stats = Stats(*measured)
         return self.split(outputs)
+
+    def _train(
+        self,
+        optimizer: Optimizer,
+        wrt: Sequence[int],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        draws: tuple[int, int],
+        counted: tuple[Any, ...],
+        beside: Beside | None,
+    ) -> Any:
+        """A run and its update, with the optimizer held: what was measured, and the outcome."""
+        names, params = [self.names[i] for i in wrt], [inputs[i] for i in wrt]
+        state, rows = optimizer.prepare(names, params)
+        return self.native.train(
+            inputs,
+            outputs,
+            *draws,
+            optimizer.native,
+            list(state.arrays.values()),
+            state.group_of,
+            rows,
+            state.counter,
+            state.numbers,
+            () if beside is None else beside.arguments(names, params),
+            *counted,
+        )
 
     def wait(self) -> None:
         """Waits for the run that was put on a stream last.

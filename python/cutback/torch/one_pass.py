@@ -98,6 +98,7 @@ class OnePass(torch.optim.Optimizer):
                 "'stochastic'"
             )
         self.half, self.seed = half, integer("seed", seed, 0, 2**64 - 1)
+        self._busy = _native.BusyWord()
         super().__init__(*args, **kwargs)
         # PyTorch sets this for fused=True: a scaler then calls the step also where a gradient
         # overflows, and a front end that counts calls moves its schedule on without a step.
@@ -214,6 +215,10 @@ class OnePass(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "half": self.half, "seed": self.seed}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._busy = _native.BusyWord()
+        super().__setstate__(state)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As PyTorch's, which makes states of the type of their parameters: those of parameters in
         half precision, and those of a type of their own, are left as they were saved. After an
@@ -317,7 +322,9 @@ class OnePass(torch.optim.Optimizer):
         Raises:
             ValueError: a number is outside its range, or two tensors that are written share memory;
                 the text says which.
-            RuntimeError: PyTorch's own code would have to take a step that does more than its own.
+            RuntimeError: PyTorch's own code would have to take a step that does more than its own;
+                or this optimizer, or another one with some of its parameters or states, is stepping
+                in another thread. Nothing is written.
         """
         loss = None
         if closure is not None:
@@ -329,6 +336,11 @@ class OnePass(torch.optim.Optimizer):
         if found_inf is not None and float(found_inf):
             self.outcome = Outcome(None, True)
             return loss
+        self._busy.hold(self._step_by_somebody, beside, scale)
+        return loss
+
+    def _step_by_somebody(self, beside: Beside, scale: Any) -> None:
+        """The step, here or by PyTorch's own code. ``scale`` is what a scaler has set."""
         try:
             self._step_here(beside, 1.0 if scale is None else float(scale))
             self.why_torch = None
@@ -346,7 +358,6 @@ class OnePass(torch.optim.Optimizer):
                 torch._foreach_div_(self._gradients(), float(scale))
             _keeping_grad_mode(partial(self._step_there, str(reason)))
             self.outcome = Outcome(None, False)
-        return loss
 
     def _check_states(self) -> None:
         """Before code steps that finds out in the middle."""
@@ -498,7 +509,7 @@ class OnePass(torch.optim.Optimizer):
                 f"cutback.torch.optim.{type(self).__name__}: {reason}; PyTorch's own code steps "
                 "this optimizer",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         self.why_torch = reason
         step: Any = self._torch.step

@@ -175,6 +175,36 @@ TEST(numbers_that_change_are_looked_at) {
     cb_tensor_table_free(t);
 }
 
+/* What a step writes is known before it, sorted, and is that of the rows with gradients. */
+TEST(a_check_lists_what_the_step_writes) {
+    float p[3] = {1, 2, 3}, g[3] = {0.5f, 0.5f, 0.5f}, b[3] = {0, 0, 0};
+    cb_tensor_table *t = NULL;
+    const cb_written *written = NULL;
+    uint32_t n = 0;
+    CHECK_OK(cb_table_new(&alloc, &pool, &cb_optimizer_sgd, 3, &t, &err));
+    for (uint32_t i = 0; i < 3; i++) {
+        const cb_optim_row row = {.param = &p[2 - i],
+                                  .grad = &g[i],
+                                  .state = {&b[i]},
+                                  .n = i != 1,
+                                  .t = 2,
+                                  .dtype = CB_F32};
+        cb_tensor_table_set(t, i, &row);
+    }
+    CHECK_OK(cb_tensor_table_check(t, sgd[1], 1, &written, &n, &err));
+    CHECK(n == 4 && p[0] == 1 && b[0] == 0);
+    for (uint32_t k = 0; k < n; k++) {
+        const void *at = written[k].array ? (void *)&b[written[k].row] : &p[2 - written[k].row];
+        CHECK(written[k].begin == (uintptr_t)at && written[k].end == written[k].begin + 4);
+        CHECK(k == 0 || written[k].begin >= written[k - 1].end);
+    }
+    CHECK_OK(cb_tensor_table_step(t, sgd[1], 1, &err));
+    CHECK(p[0] < 1 && p[1] == 2 && b[0] != 0 && b[1] == 0);
+    CHECK_FAIL(cb_tensor_table_check(t, sgd[1], 0, &written, &n, &err), CB_INVALID, "0 groups");
+    CHECK_FAIL(cb_tensor_table_step(t, sgd[1], 0, &err), CB_INVALID, "there are 0 groups");
+    cb_tensor_table_free(t);
+}
+
 /* Sizes alone: no element is read. */
 TEST(more_elements_than_can_be_counted) {
     char some[64] = {0};
@@ -210,6 +240,7 @@ int main(void) {
     RUN(shared_memory_is_found_after_every_move);
     RUN(gradients_may_share_memory);
     RUN(numbers_that_change_are_looked_at);
+    RUN(a_check_lists_what_the_step_writes);
     RUN(more_elements_than_can_be_counted);
     RUN(no_memory);
     return check_report();
