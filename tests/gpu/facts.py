@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,13 @@ def smi() -> dict[str, Any]:
         return {"problem": f"what nvidia-smi prints cannot be read: {error}"}
 
 
+def after() -> dict[str, Any]:
+    """The same at the end, and what the kernel's log says of faults of the card."""
+    found, log = smi(), _output("dmesg")
+    faults = [line.strip() for line in log.splitlines() if "Xid" in line]
+    return found | ({"faults": faults[-5:]} if faults else {})
+
+
 # The machine
 
 
@@ -209,16 +216,20 @@ def _first_line(text: str) -> str:
     return next(named, (lines or [""])[0])
 
 
-def _tools() -> Iterator[tuple[str, str]]:
-    compiler = os.environ.get("CC") or next(
-        (c for c in ("cc", "gcc", "clang") if shutil.which(c)), ""
-    )
-    path = shutil.which(compiler) if compiler else None
-    yield "C compiler", _output(path, "--version").splitlines()[0] if path else "none"
-    for tool in TOOLS:
-        path = shutil.which(tool)
-        asked = "--version" if tool != "nvidia-smi" else "-L"
-        yield tool, f"{_first_line(_output(path, asked, seconds=2))} ({path})" if path else "none"
+def _tool(name: str) -> str:
+    """Version and path of a program."""
+    path = shutil.which(name)
+    asked = "-L" if name == "nvidia-smi" else "--version"
+    return f"{_first_line(_output(path, asked, seconds=4))} ({path})" if path else "none"
+
+
+def _tools() -> dict[str, str]:
+    """Versions of programs, all asked at once: some take a second to answer."""
+    compilers = (os.environ.get("CC", ""), "cc", "gcc", "clang")
+    compiler = next((name for name in compilers if name and shutil.which(name)), "cc")
+    with ThreadPoolExecutor(len(TOOLS) + 1) as pool:
+        said = list(pool.map(_tool, (compiler, *TOOLS)))
+    return dict(zip(("C compiler", *TOOLS), said, strict=True))
 
 
 def _writable(folder: str) -> bool:
@@ -234,7 +245,7 @@ def machine() -> dict[str, Any]:
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     home = os.path.expanduser("~")
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return {
+    found = {
         "commit": package.commit(),
         "python": f"{platform.python_version()} ({sys.executable})",
         "Python.h": str(header) if header.is_file() else f"none at {header}",
@@ -243,10 +254,11 @@ def machine() -> dict[str, Any]:
         "GiB": round(pages * size / 2**30, 1),
         "free GiB of disk": round(shutil.disk_usage(HERE).free / 2**30, 1),
         "home": f"{home}: {'can' if _writable(home) else 'cannot'} be written",
-        "tools": dict(_tools()),
         "packages": _versions(),
         "variables": {k: v for k, v in sorted(os.environ.items()) if VARIABLES.match(k)},
     }
+    items.show(found)
+    return found | {"tools": _tools()}
 
 
 # Libraries
@@ -303,7 +315,7 @@ def _facts() -> dict[str, items.Item]:
 STAGES = {
     "facts": _facts,
     "libraries": lambda: {"torch": (40, torch)},
-    "after": lambda: {"smi after": (3, smi)},
+    "after": lambda: {"smi after": (3, after)},
 }
 
 if __name__ == "__main__":

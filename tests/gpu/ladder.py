@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,17 +59,26 @@ class Running:
 
 
 class Ladder:
-    """One run. ``variables``: the environment of items; ``limit``: seconds for everything."""
+    """One run. ``variables``: the environment of items; ``limit``: seconds for everything, from
+    ``begin`` on; ``patience``: how many times the usual seconds stages and items are given."""
 
-    def __init__(self, store: Store, variables: Mapping[str, str], limit: float) -> None:
-        self.store, self.variables = store, dict(variables)
-        self.begin = time.monotonic()
+    def __init__(
+        self,
+        store: Store,
+        variables: Mapping[str, str],
+        limit: float,
+        begin: float | None = None,
+        patience: float = 1,
+    ) -> None:
+        self.store, self.variables, self.patience = store, dict(variables), patience
+        self.begin = time.monotonic() if begin is None else begin
         self.end = self.begin + max(limit - RESERVE, 1)
         self.one_at_a_time = self.is_ending = False
         self.prefixes = ("",)  # of the items that are asked for
         self._listed: dict[str, list[tuple[str, float]]] = {}
         self._ran: set[tuple[str, str]] = set()
         self._running: list[Running] = []
+        self._kept = 0.0
 
     # Output
 
@@ -76,8 +86,10 @@ class Ladder:
         print(f"[{time.monotonic() - self.begin:5.1f}s] {text}", flush=True)
 
     def keep(self, every: float = 0.0) -> None:
-        """Writes report and archive."""
-        self.store.archive(report.text(self.store), every)
+        """Writes report and archive, unless that was done less than `every` seconds ago."""
+        if time.monotonic() - self._kept >= every:
+            self.store.archive(report.safe_text(self.store))
+            self._kept = time.monotonic()
 
     # Which items
 
@@ -88,7 +100,7 @@ class Ladder:
             return self._listed[listing.name]
         self._listed[listing.name] = []
         command = [sys.executable, str(listing.path), "--list", listing.name]
-        limit = max(min(LISTING, deadline - time.monotonic()), LEAST)
+        limit = max(min(LISTING * self.patience, deadline - time.monotonic()), LEAST)
         log = self.store.folder / "logs" / listing.name / "list"
         child = Child(command, self.variables, limit, log, cwd=self.store.folder)
         while not child.poll():
@@ -149,7 +161,7 @@ class Ladder:
         log = self.store.folder / "logs" / listing.name / plain(item)
         self._ran.add((listing.name, item))
         try:
-            child = Child(command, variables, seconds, log, cwd=self.store.folder)
+            child = Child(command, variables, seconds * self.patience, log, cwd=self.store.folder)
         except OSError as error:
             self._put(listing.name, item, {"status": "failed", "failed": str(error), "value": None})
             return
@@ -203,7 +215,7 @@ class Ladder:
     def run_stage(self, stage: Stage, first: bool) -> None:
         """One pass over a stage, within its share or the time that is left."""
         now = time.monotonic()
-        share = self.end if stage.needed or not first else now + stage.seconds
+        share = self.end if stage.needed or not first else now + stage.seconds * self.patience
         deadline = min(share, self.end)
         if deadline - now < LEAST or self.is_ending:
             if first:
@@ -280,16 +292,27 @@ class Ladder:
         """Both passes over the stages."""
         for first in (True, False):
             for stage in stages:
-                self.run_stage(stage, first)
+                self._guarded(stage, first)
                 if first and stage.always and not self._learn(stage):
                     self.keep()
                     return
         self._after()
 
+    def _guarded(self, stage: Stage, first: bool) -> None:
+        """A mistake of ours in a stage does not stop the next."""
+        try:
+            self.run_stage(stage, first)
+        except Exception:
+            for one in self._running:
+                one.child.kill()
+            self._running.clear()
+            self.store.notes.append(f"stage {stage.name} broke off: {traceback.format_exc()}")
+            self.say(self.store.notes[-1])
+
     def _after(self) -> None:
         """Clocks at the end."""
         self.end += GRACE
-        self.run_stage(Stage(AFTER, 3, "clocks at the end", always=True), True)
+        self._guarded(Stage(AFTER, 3, "clocks at the end", always=True), True)
 
     def stop(self) -> None:
         """Ends what runs and keeps what is known; for signals."""

@@ -155,4 +155,4 @@ def package() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(items.main({"build": lambda: {"package": (240, package)}}))
+    sys.exit(items.main({"build": lambda: {"package": (1800, package)}}))

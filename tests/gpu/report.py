@@ -6,6 +6,7 @@ python report.py FOLDER     prints it from the state in a folder, as `build/gpu`
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,7 @@ def _facts(store: Store) -> Iterator[str]:
     after = (newest(store, "after").get("smi after") or {}).get("value")
     yield f"clocks before: {_clocks(facts.get('smi'))}"
     yield f"clocks after: {_clocks(after)}"
+    yield from (f"in the kernel's log: {line}" for line in (after or {}).get("faults", []))
 
 
 def _lines(store: Store, stage: str) -> Iterator[str]:
@@ -263,6 +265,14 @@ def text(store: Store) -> str:
             )
     lines += ["", "== errors", *_errors(store)]
     return "\n".join(line[: 4 * WIDTH] for line in lines) + "\n"
+
+
+def safe_text(store: Store) -> str:
+    """The report, or why it cannot be made: results that it does not expect must not end a run."""
+    try:
+        return text(store)
+    except Exception:
+        return f"the report cannot be made; state.json has the results\n{traceback.format_exc()}"
 
 
 if __name__ == "__main__":

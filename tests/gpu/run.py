@@ -1,7 +1,8 @@
 """Everything about a GPU, in stages, within a limit of time: `make gpu`.
 
 python tests/gpu/run.py [--limit SECONDS] [--only STAGE,...] [--items PREFIX,...] [--again]
-                        [--installed] [--stand-in | --null] [--folder DIR] [--out DIR]
+                        [--installed] [--stand-in | --null] [--patience FACTOR] [--folder DIR]
+                        [--out DIR]
 
 README.md beside this says what the stages are, and how a second call goes on where this one ended.
 """
@@ -15,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+BEGIN = time.monotonic()
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
@@ -26,24 +28,33 @@ from stages import NAMES, STAGES, Stage
 from store import Store, own, usable
 
 LIMIT = 600.0  # both calls in one
+LONGER = 1800.0  # for stages that are named, such as a build on a slow machine
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--limit", type=float, default=LIMIT, metavar="SECONDS", help="for everything"
-    )
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="for everything")
     parser.add_argument("--only", default="", metavar="STAGE,...", help=", ".join(NAMES))
     parser.add_argument("--items", default="", metavar="PREFIX,...", help="whose names begin so")
     parser.add_argument("--again", action="store_true", help="also what has passed before")
     parser.add_argument("--installed", action="store_true", help="the package as it is installed")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1,
+        metavar="FACTOR",
+        help="times the seconds of each stage",
+    )
     parser.add_argument("--stand-in", action="store_true", help="without a GPU, in small sizes")
     parser.add_argument("--null", action="store_true", help="on a driver that runs nothing")
     parser.add_argument("--folder", type=Path, help="state and package; default build/gpu")
     parser.add_argument(
         "--out", type=Path, help="archive and report; default $OUT, or out in there"
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.limit is None:
+        args.limit = LONGER if args.only else LIMIT
+    return args
 
 
 def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
@@ -122,7 +133,8 @@ def main() -> int:
     prefixes = tuple(args.items.split(","))
     if args.again:
         _forget(store, stages, prefixes)
-    ladder = Ladder(store, _variables(args, folder), args.limit)
+    variables = _variables(args, folder)
+    ladder = Ladder(store, variables, args.limit, BEGIN, args.patience)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: ladder.stop())
     ladder.prefixes = prefixes
@@ -130,13 +142,14 @@ def main() -> int:
         ladder.climb(stages)
     finally:
         ladder.keep()
-    text = report.text(store)
+    text = report.safe_text(store)
     print(text, flush=True)
-    print("\n".join(report.first_screen(store)), flush=True)  # last, where a terminal shows it
+    print(text.partition("\n\n")[0], flush=True)  # the first screen again, where a terminal ends
     print(f"{out / 'report.txt'}, {out / 'gpu.tgz'}", flush=True)
-    selected = {listing.name for stage in stages for listing in stage.listings}
-    failed = [name for name in report.failures(store) if name.split(" ")[0] in selected]
-    complete = all(report.newest(store, stage.name) for stage in stages)
+    asked = [stage for stage in stages if not args.only or stage.name in args.only.split(",")]
+    names = {listing.name for stage in asked for listing in stage.listings}
+    failed = [name for name in report.failures(store) if name.split(" ")[0] in names]
+    complete = all(report.newest(store, stage.name) for stage in asked)
     return 0 if complete and not failed and not ladder.is_ending else 1
 
 

@@ -85,11 +85,10 @@ def sanitizer() -> dict[str, Any]:
     result: dict[str, Any] = {"trial": _result(trial, 1)}
     items.show(result)
     text = trial.text(trial.out) + trial.text(trial.err)
-    if result["trial"]["checks"] == 0:
+    if result["trial"]["checks"] == 0 and not trial.late:  # a slow machine is no refusal
         refusal = next((line for line in text.splitlines() if REFUSAL.search(line)), "")
-        why = refusal.removeprefix("=========").strip() or result["trial"].get(
-            "ended", "it ran no check"
-        )
+        why = refusal.removeprefix("=========").strip()
+        why = why or result["trial"].get("ended", "it ran no check")
         return result | {"left out": f"compute-sanitizer cannot be used here: {why}"[:300]}
     before = signal.getsignal(signal.SIGTERM)
     asked_to_end: list[int] = []

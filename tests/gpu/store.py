@@ -13,7 +13,6 @@ import os
 import shutil
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,6 @@ class Store:
             except (ValueError, KeyError, TypeError) as error:
                 self.notes.append(f"{file} is damaged ({error}); it was put aside, starting anew")
                 file.replace(file.with_suffix(".damaged"))
-        self._archived = 0.0
         self._left_out: tuple[str, ...] = ()
 
     @property
@@ -121,12 +119,11 @@ class Store:
 
     def _members(self) -> Iterator[Path]:
         left_out = {self.folder / "caches" / name for name in self._left_out}
+        left_out |= {self.out, self.folder / "out"}
         for top, folders, files in os.walk(self.folder):
             at = Path(top)
             folders[:] = sorted(
-                name
-                for name in folders
-                if name != "__pycache__" and at / name not in left_out and at / name != self.out
+                name for name in folders if name != "__pycache__" and at / name not in left_out
             )
             yield from (at / name for name in sorted(files) if not name.endswith(".writing"))
 
@@ -142,13 +139,10 @@ class Store:
                 except OSError:  # caches change while they are read
                     continue
 
-    def archive(self, report: str, every: float = 0.0) -> None:
-        """Writes the report, and the archive unless one was written less than `every` seconds ago.
-        Failing to write them is printed, and stops nothing."""
+    def archive(self, report: str) -> None:
+        """Writes the report and the archive. A failure is printed, and stops nothing."""
         try:
             write_text(self.out / REPORT, report)
-            if time.monotonic() - self._archived < every:
-                return
             write_text(self.folder / REPORT, report)
             aside = self.out / (ARCHIVE + ".part")
             while True:
@@ -159,7 +153,6 @@ class Store:
                 self._left_out = (*self._left_out, rest[0])
                 self.notes.append(f"the archive leaves out caches/{rest[0]}: it is too large")
             aside.replace(self.out / ARCHIVE)
-            self._archived = time.monotonic()
         except OSError as error:
             print(f"cannot write to {self.out}: {error}", flush=True)
 

@@ -187,6 +187,21 @@ def test_cards_and_sources_do_not_mix(tmp_path: Path) -> None:
     assert found == [("card A", "1", "ok"), ("card B", "1", "ok"), ("card B", "2", "ok")]
 
 
+def test_odd_results_do_not_stop_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those that the report does not expect, nor a mistake in a stage."""
+    store = _store(tmp_path)
+    store.start({"card": "card A", "sources": "1", "commit": "c"})
+    store.put("checks", "odd", {"status": "ok", "value": {"outputs": "many", "opened": 3}})
+    ladder = Ladder(store, os.environ, 60)
+    monkeypatch.setattr(ladder, "run_stage", lambda stage, first: 1 / 0)
+    ladder.climb((_toy(tmp_path),))
+    ladder.keep()
+    assert "stage toy broke off" in store.notes[0] and "ZeroDivisionError" in store.notes[0]
+    text = (store.out / "report.txt").read_text()
+    assert text.startswith("the report cannot be made") and "many" in text + str(store.state)
+    assert (store.out / "gpu.tgz").exists()
+
+
 def test_a_signal_ends_a_run_with_its_archive(tmp_path: Path) -> None:
     command = [sys.executable, str(RUN), "--installed", "--folder", str(tmp_path), "--only", "card"]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
