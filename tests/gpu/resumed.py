@@ -1,22 +1,15 @@
-"""The environments that items can run in, and a plain loop over the items of one script that
-remembers them in a file, for `benchmarks/gpu/bench_gpu.py`. `run.py` runs all scripts."""
+"""The environments of the stand-in and of the null driver, for items that run without a GPU."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import package
-from processes import Child, ended
-from store import write_text
 
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "gpu"
@@ -72,48 +65,3 @@ def null() -> dict[str, str]:
         "CUTBACK_NVRTC": os.environ.get("CUTBACK_NVRTC") or str(nvrtc.library()),
         "CUTBACK_CUBLASLT": "none",
     }
-
-
-def environment(installed: bool, on_stand_in: bool) -> dict[str, str]:
-    """Of the processes that run rows; builds the package unless the installed one is asked for."""
-    found = dict(os.environ)
-    if on_stand_in:
-        found |= stand_in()
-    if not installed:
-        path = package.package()["package"]
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, [path, found.get("PYTHONPATH", "")]))
-    return found
-
-
-def run_row(command: Sequence[str], variables: dict[str, str], seconds: int) -> dict[str, Any]:
-    """What a process prints last, as JSON; or how it ended."""
-    child = Child(command, variables, seconds, BUILD / "logs" / "row")
-    child.wait()
-    text = child.text(child.err)
-    if how := ended(child):
-        last = how if child.late else (text.strip().splitlines() or [how])[-1]
-        return {"failed": last, "text": text[-4000:]}
-    row = json.loads(child.text(child.out).strip().splitlines()[-1])
-    return {**row, "seconds": round(child.seconds, 1)}
-
-
-def run_all(
-    file: Path,
-    names: Sequence[str],
-    command: Sequence[str],
-    variables: dict[str, str],
-    *,
-    again: bool = False,
-    seconds: int = SECONDS,
-) -> dict[str, Any]:
-    """Every name's row, of this run or, if it did not fail, of an earlier one."""
-    known = {} if again or not file.exists() else json.loads(file.read_text())
-    file.parent.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        if "failed" not in known.get(name, {"failed": "never ran"}):
-            print(f"{name}: known", flush=True)
-            continue
-        known[name] = row = run_row([*command, name], variables, seconds)
-        write_text(file, json.dumps(known, indent=1) + "\n")
-        print(f"{name}: {row.get('failed') or {k: v for k, v in row.items() if k != 'text'}}")
-    return {name: known[name] for name in names}

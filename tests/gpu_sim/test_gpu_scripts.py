@@ -40,15 +40,3 @@ def test_checks(tmp_path: Path, prefixes: str) -> None:
         assert records[0]["value"].get("repeats", True), name
     assert set(checks) >= {"row 6", "optimizer nadam", "index", "arrays"}
     assert checks["row 6"][0]["value"]["equal"] == 2
-
-
-@pytest.mark.parametrize(
-    "prefix",
-    ["copy", "row 3", "adamw GPT", pytest.param("", marks=pytest.mark.very_slow, id="all")],
-)
-def test_rows(tmp_path: Path, prefix: str) -> None:
-    file = tmp_path / "rows.json"
-    done = run(ROWS, file, "--only", prefix)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for name, row in json.loads(file.read_text()).items():
-        assert "stand-in" in row["gpu"] and row["bytes"] > 0, name

@@ -1,0 +1,222 @@
+"""Device times of calls, by events of the driver, and the host's time for putting them.
+
+clock = DeviceClock()
+times = clock.measure({"ours": Candidate(lambda: step(x, stream=clock.stream))})
+print(times["ours"].device_ms, times["ours"].host_ms)
+
+Every candidate runs on one stream of ours, in turns, and behind a copy of zeros over four times the
+L2 cache: no call finds its inputs in the cache. There are as many of these copies as the host needs
+time for putting the call, so that the device does not wait for the host between two kernels, and
+the events tell the device's time even where the host is slower.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+ROUNDS = 20
+WARMUP = 2
+MOST_SECONDS = 3.0  # of the host, for the calls of one candidate
+MULTIPROCESSORS, L2_BYTES = 16, 38  # of cuDeviceGetAttribute
+NON_BLOCKING = 1  # a stream that does not wait for the legacy stream
+VERSIONED = {  # entries whose exported name ends in _v2
+    "cuCtxPushCurrent", "cuMemAlloc", "cuMemFree", "cuMemAllocHost", "cuMemcpyHtoDAsync",
+    "cuMemcpyDtoHAsync",
+}  # fmt: skip
+
+
+def is_small() -> bool:
+    """Whether sizes are to be small: on the stand-in driver, whose times mean nothing."""
+    return bool(os.environ.get("CUTBACK_GPU_ROWS_SMALL"))
+
+
+class DriverError(RuntimeError):
+    """A call of the driver has failed, or the driver lacks it."""
+
+
+class Driver:
+    """libcuda by ctypes, in the primary context of the first device, as cutback and PyTorch use it.
+
+    Raises:
+        DriverError: a call fails. OSError: there is no driver.
+    """
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL(os.environ.get("CUTBACK_CUDA_DRIVER") or "libcuda.so.1")
+        self.device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDeviceGet", ctypes.byref(self.device), 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
+        self.call("cuCtxPushCurrent", context)
+
+    def call(self, entry: str, *arguments: Any) -> None:
+        """Calls an entry of the driver."""
+        function = getattr(self.library, f"{entry}_v2" if entry in VERSIONED else entry, None)
+        if function is None:
+            raise DriverError(f"the driver has no {entry}")
+        if code := function(*arguments):
+            name = ctypes.c_char_p()
+            self.library.cuGetErrorName(code, ctypes.byref(name))
+            raise DriverError(f"{entry}: {(name.value or b'?').decode()} ({code})")
+
+    def attribute(self, number: int) -> int:
+        """cuDeviceGetAttribute."""
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
+        return value.value
+
+    def allocate(self, size: int) -> ctypes.c_uint64:
+        """Device memory."""
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc", ctypes.byref(address), ctypes.c_size_t(size))
+        return address
+
+    def event(self) -> ctypes.c_void_p:
+        """An event that has a time."""
+        made = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(made), 0)
+        return made
+
+
+def nothing() -> None:
+    """Does nothing."""
+
+
+class Candidate(NamedTuple):
+    """What is timed.
+
+    ``run`` puts work on the clock's stream and returns. ``before`` puts work there that is not
+    timed. ``after`` is called once the work is done. ``own_ms`` says what the device took where
+    only a part of ``run`` counts; without it, the time between the events around ``run``.
+    """
+
+    run: Callable[[], Any]
+    before: Callable[[], Any] = nothing
+    after: Callable[[], Any] = nothing
+    own_ms: Callable[[], float] | None = None
+
+
+class Times(NamedTuple):
+    """Milliseconds of a candidate: medians over the rounds, and the least and most device time."""
+
+    device_ms: float
+    host_ms: float
+    least_ms: float
+    most_ms: float
+
+
+class DeviceClock:
+    """Measures candidates on ``stream``, a stream of its own, as PyTorch's ``torch_stream()``."""
+
+    def __init__(self, rounds: int = ROUNDS) -> None:
+        self.driver = Driver()
+        self.rounds = 2 if is_small() else rounds
+        stream = ctypes.c_void_p()
+        self.driver.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
+        assert stream.value is not None
+        self.stream: int = stream.value
+        l2 = self.driver.attribute(L2_BYTES) or 64 << 20
+        self.flush_bytes = 1 << 12 if is_small() else 4 * l2
+        self._memory = self.driver.allocate(self.flush_bytes)
+        self._begin, self._end = self.driver.event(), self.driver.event()
+        self._flush_ms = 0.0
+        self._flush_ms = max(self._once(lambda: self.flush(4))[0] / 4, 1e-3)
+
+    def flush(self, times: int = 1) -> None:
+        """Writes zeros over the L2 cache."""
+        size, stream = ctypes.c_size_t(self.flush_bytes), ctypes.c_void_p(self.stream)
+        for _ in range(times):
+            self.driver.call("cuMemsetD8Async", self._memory, ctypes.c_ubyte(0), size, stream)
+
+    def _record(self, event: ctypes.c_void_p) -> None:
+        self.driver.call("cuEventRecord", event, ctypes.c_void_p(self.stream))
+
+    def wait(self) -> None:
+        """Until the stream has nothing left."""
+        self.driver.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+
+    def _once(self, run: Callable[[], Any]) -> tuple[float, float]:
+        """(device ms, host ms) of a call."""
+        self._record(self._begin)
+        begin = time.perf_counter()
+        result = run()
+        host = 1e3 * (time.perf_counter() - begin)
+        self._record(self._end)
+        self.driver.call("cuEventSynchronize", self._end)
+        del result  # its memory may be reused only now
+        elapsed = ctypes.c_float()
+        self.driver.call("cuEventElapsedTime", ctypes.byref(elapsed), self._begin, self._end)
+        return float(elapsed.value), host
+
+    def _round(self, candidate: Candidate, fills: int) -> tuple[float, float]:
+        candidate.before()
+        self.flush(fills)
+        device, host = self._once(candidate.run)
+        candidate.after()
+        return (candidate.own_ms() if candidate.own_ms else device), host
+
+    def _fills(self, host_ms: float) -> int:
+        """Copies of zeros that take the device longer than the host needs for a call. Few enough
+        that the driver's queue has room: a full one would block the host."""
+        return 1 if is_small() else min(2 + int(1.5 * host_ms / self._flush_ms), 300)
+
+    def measure(self, candidates: Mapping[str, Candidate]) -> dict[str, Times]:
+        """Times by name. The order of the candidates is turned around after each round. There are
+        fewer rounds, three at least, if calls take the host long."""
+        fills, slowest = {}, 1e-3
+        for name, candidate in candidates.items():
+            for _ in range(WARMUP):
+                _, host = self._round(candidate, 1)
+            fills[name] = self._fills(host)
+            slowest = max(slowest, host)
+        rounds = min(self.rounds, max(3, int(1e3 * MOST_SECONDS / slowest)))
+        rows: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
+        for turn in range(rounds):
+            for name in reversed(candidates) if turn % 2 else candidates:
+                rows[name].append(self._round(candidates[name], fills[name]))
+        found = {}
+        for name, measured in rows.items():
+            device, host_ms = ([row[k] for row in measured] for k in range(2))
+            found[name] = Times(
+                statistics.median(device), statistics.median(host_ms), min(device), max(device)
+            )
+        return found
+
+    @contextlib.contextmanager
+    def torch_stream(self) -> Iterator[None]:
+        """PyTorch's current stream is the clock's."""
+        import torch
+
+        with torch.cuda.stream(torch.cuda.ExternalStream(self.stream)):
+            yield
+
+
+def torch_with_gpu() -> tuple[Any, str]:
+    """(PyTorch, ""), or (None, why it cannot be used)."""
+    try:
+        import torch
+    except ImportError as error:
+        return None, f"no PyTorch: {error}"
+    if not torch.cuda.is_available():
+        return None, f"PyTorch {torch.__version__} sees no GPU"
+    return torch, ""
+
+
+def about() -> dict[str, Any]:
+    """The card and the versions that a row was measured with."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    import cutback
+    from cutback import cuda
+
+    try:
+        theirs = version("torch")
+    except PackageNotFoundError:
+        theirs = "absent"
+    return {"gpu": cuda.prepare(), "cutback": cutback.__version__, "torch": theirs}
