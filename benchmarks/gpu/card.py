@@ -13,6 +13,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests" / "gpu")]
 
+import gpu_rows
 import items
 import numpy as np
 from device_clock import (
@@ -34,8 +35,9 @@ def memory(clock: DeviceClock, found: dict[str, Any]) -> None:
     import cutback as cb
     from cutback import cuda
 
-    n = 1 << 10 if is_small() else 1 << 28
-    x, y = (cuda.to_device(np.full(n, k, np.float32)) for k in (1, 2))
+    n = 1 << 10 if is_small() else 1 << 27
+    host = gpu_rows.Repeated(1).standard_normal(n, np.float32)
+    x, y = (cuda.to_device(host) for _ in range(2))
     one = cb.compile(lambda x: x + 1, argnums=None, device="cuda")
     two = cb.compile(lambda x, y: x + y, argnums=None, device="cuda")
     times = clock.measure(
@@ -76,7 +78,7 @@ def launch_gap(clock: DeviceClock, found: dict[str, Any]) -> None:
 
 def link(clock: DeviceClock, found: dict[str, Any]) -> None:
     """GB/s between host and device, from pinned and from pageable memory."""
-    driver, size = clock.driver, 1 << 12 if is_small() else 256 << 20
+    driver, size = clock.driver, 1 << 12 if is_small() else 128 << 20
     device = driver.allocate(size)
     pageable = np.ones(size, np.uint8)
     pinned = ctypes.c_void_p()
@@ -111,8 +113,6 @@ def link(clock: DeviceClock, found: dict[str, Any]) -> None:
 
 def our_products(clock: DeviceClock, found: dict[str, Any]) -> None:
     """TFLOP/s of our products of square matrices."""
-    import gpu_rows
-
     import cutback as cb
     from cutback import cuda
 
@@ -151,7 +151,7 @@ def torch_products(clock: DeviceClock, found: dict[str, Any]) -> None:
             times = clock.measure({"product": run})["product"]
             found[f"torch {name} products TFLOP/s"] = _tera(n, times)
             items.show(found)
-        x = torch.ones(1 << (10 if is_small() else 28), device="cuda")
+        x = torch.ones(1 << (10 if is_small() else 27), device="cuda")
         y = torch.empty_like(x)
         times = clock.measure({"copy": Candidate(lambda: y.copy_(x))})["copy"]
         found["torch copy GB/s"] = 8e-6 * x.numel() / times.device_ms

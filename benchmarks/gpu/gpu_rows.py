@@ -130,8 +130,10 @@ class Row:
         p = rows.mapped(self.params, lambda x: torch.from_dlpack(x).requires_grad_())
         d = [torch.from_dlpack(x) for x in self.data]
 
+        function, options = in_torch.LOSSES[self.number], self.spec.options
+
         def loss(p: Any, *d: Any) -> Any:
-            return in_torch.LOSSES[self.number](p, *d, **self.spec.options)
+            return function(p, *d, **options)
 
         def call(function: Callable[..., Any]) -> Callable[[], Any]:
             return lambda: torch.autograd.grad(function(p, *d), rows.leaves(p))

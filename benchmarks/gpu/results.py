@@ -190,9 +190,11 @@ class Results:
         """PyTorch models under budgets."""
         found: Table = []
         for stage in ("bridge", "models"):
-            for item, value in self._values(stage):
+            for _, value in self._values(stage):
                 eager = next((row for row in value["rows"] if row["row"] == "eager"), {})
-                found += [self._bridge_row(item, row, eager) for row in value["rows"]]
+                rows = [self._bridge_row(value["what"], row, eager) for row in value["rows"]]
+                known = {(row["model"], row["row"]) for row in found}  # eager mode comes again
+                found += [row for row in rows if (row["model"], row["row"]) not in known]
         return found
 
     def _bridge_row(self, item: str, row: dict[str, Any], eager: dict[str, Any]) -> dict[str, Any]:

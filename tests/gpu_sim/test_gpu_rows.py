@@ -419,7 +419,12 @@ def test_bridge_rows_of_a_result(tmp_path: Path) -> None:
          "peak / plan": 1.0, "apart": 0.0},
         {"row": "ours min", "failed": "ValueError: no"},
     ]  # fmt: skip
-    record = {"card": "A card", "commit": "abc", "run": 0, "value": {"gpu": "A card", "rows": rows}}
+    record = {
+        "card": "A card",
+        "commit": "abc",
+        "run": 0,
+        "value": {"gpu": "A card", "what": "GPT-2", "rows": rows},
+    }
     state = {"runs": [{"start": "2026-01-02"}], "results": {"models": {"GPT-2": [record]}}}
     table = script.Results(state, "A card").bridge_rows()
     assert table[1]["time / eager"] == 1.5 and table[1]["peak / eager"] == 0.5
@@ -441,5 +446,6 @@ def test_bridge_on_a_cpu(name: str) -> None:
         assert row["ms"] > 0 and row["peak"] > 0
     if name == "small GPT":
         assert all(row["apart"] == 0 for row in rows.values() if row["row"].startswith("ours"))
-    budget = rows["ours 0.5"]
-    assert budget["peak"] <= budget["plan"] < rows["eager"]["peak"]
+    for row in rows.values():
+        assert "plan" not in row or row["peak"] <= row["plan"] <= rows["eager"]["peak"]
+    assert rows["ours 0.5"]["peak"] < rows["eager"]["peak"]
