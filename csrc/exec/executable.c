@@ -116,7 +116,9 @@ cb_status cb_executable_init(cb_executable *x, const cb_program *program, const 
     x->bound = CB_NEW(&x->memory, uint32_t, x->n_tensor);
     x->address = CB_NEW(&x->memory, char *, program->n_buffer);
     x->local = CB_NEW(&x->memory, char *, program->n_local);
-    if (!x->kernel || !x->tensor || !x->bound || !x->address || !x->local) {
+    x->host = program->host_bytes ? cb_malloc(runtime->alloc, (size_t)program->host_bytes) : NULL;
+    const bool has_host = x->host || !program->host_bytes;
+    if (!x->kernel || !x->tensor || !x->bound || !x->address || !x->local || !has_host) {
         status = cb_no_memory(err);
         goto done;
     }
@@ -125,11 +127,14 @@ cb_status cb_executable_init(cb_executable *x, const cb_program *program, const 
     }
     describe_tensors(x);
 done:
-    if (status != CB_OK) cb_arena_free(&x->memory);
+    if (status != CB_OK) cb_executable_free(x);
     return status;
 }
 
-void cb_executable_free(cb_executable *x) { cb_arena_free(&x->memory); }
+void cb_executable_free(cb_executable *x) {
+    cb_free(x->runtime->alloc, x->host);
+    cb_arena_free(&x->memory);
+}
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
@@ -185,6 +190,20 @@ cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings, cb_e
         x->tensor[x->bound[i]].data = element_of(base, operand);
     }
     return CB_OK;
+}
+
+/* ---- moving ---------------------------------------------------------------------------------- */
+
+void cb_run_moves(const cb_program *program, uint32_t group, bool leaving, char *host,
+                  char *const *address) {
+    if (!program->move_begin) return;
+    for (uint32_t m = program->move_begin[group]; m < program->move_begin[group + 1]; m++) {
+        const cb_move *move = &program->move[m];
+        const size_t bytes = (size_t)program->buffer[move->buffer].bytes;
+        if ((move->from == CB_NONE) != leaving || bytes == 0) continue;
+        if (leaving) memcpy(host + move->host, address[move->buffer], bytes);
+        else memcpy(address[move->buffer], host + move->host, bytes);
+    }
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

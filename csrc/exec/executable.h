@@ -20,6 +20,7 @@ typedef struct cb_executable {
     uint32_t *bound;      /* [n_bound] tensors in the caller's buffers: indices into `tensor` */
     char **address;       /* [n_buffer] of each buffer, NULL: not there; the backend's to fill */
     char **local;         /* [n_local] likewise, of each local */
+    char *host;           /* [program->host_bytes] what has moved to the host */
     uint32_t n_tensor, n_bound;
 } cb_executable;
 
@@ -51,6 +52,10 @@ CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *
  * user's source line. */
 CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
                                                 const cb_bindings *bindings, cb_error *err);
+/* Copies what moves to the host or back at a group: what comes back before it runs, what leaves
+ * after. `host` has program->host_bytes, `address` those of buffers. */
+void cb_run_moves(const cb_program *program, uint32_t group, bool leaving, char *host,
+                  char *const *address);
 /* Ends an error's text in the line of the user's that the instruction comes from. */
 void cb_add_location(const cb_instr *instr, cb_error *err);
 /* Where an operand is kept inside, NULL: it is the caller's, or its buffer is not there. */

@@ -264,6 +264,10 @@ static void add_step(expanding *x, uint32_t step) {
 static cb_status expand_all(expanding *x) {
     const cb_schedule *s = &x->plan->schedule;
     cb_expanded *out = x->out;
+    if (s->action)
+        return cb_fail(x->err, CB_UNSUPPORTED,
+                       "a plan in groups moves values to the host, which runs op by op only: plan "
+                       "without groups, or without offload");
     CB_TRY(make_scratch(x));
     CB_TRY(make_arrays(x));
     copy_lives(x);

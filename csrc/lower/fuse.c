@@ -12,6 +12,7 @@
 
 #include "fuse_join.h"
 #include "fuse_room.h"
+#include "moves.h"
 
 typedef struct tactic {
     uint32_t deferred; /* steps passed over, at most */
@@ -156,25 +157,32 @@ static cb_status make_groups(fusing *x) {
 
 /* ---- lives ----------------------------------------------------------------------------------- */
 
-/* Reading by views alone ends with the last group before the view. */
+/* How many of the steps that run come before this one. */
+static uint32_t count_before(const cb_steps *steps, uint32_t step) {
+    uint32_t low = 0, high = steps->n_real;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (steps->real[middle] < step) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* Each step is a group, and the plan has the offsets. What is brought back from the host is made
+ * for the next step that runs. Reading by views alone ends with the last group before the view. */
 static void keep_lives(fusing *x) {
     const cb_lives *lives = &x->steps.plan->lives;
-    const uint32_t n_step = x->steps.plan->schedule.n_step;
-    const uint32_t *real = x->steps.real, *end = real + x->steps.n_real;
+    const uint32_t n_step = x->steps.plan->schedule.n_step, n_group = x->out->n_group;
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_instance *life = &lives->instance[i];
         cb_life *to = &x->out->life[i];
-        to->made = x->room.group[life->made];
+        const uint32_t made = count_before(&x->steps, life->made),
+                       end = life->last == n_step ? n_group + 1
+                                                  : count_before(&x->steps, life->last + 1);
+        to->is_gone = made == n_group || end <= made;
+        to->made = made < n_group ? made : n_group - 1;
+        to->last = to->is_gone ? to->made : end - 1;
         to->offset = life->offset;
-        to->last = x->out->n_group;
-        if (life->last == n_step) continue;
-        uint32_t low = 0, high = (uint32_t)(end - real); /* real steps up to life->last */
-        while (low < high) {
-            const uint32_t middle = low + (high - low) / 2;
-            if (real[middle] <= life->last) low = middle + 1;
-            else high = middle;
-        }
-        to->last = low - 1;
     }
 }
 
@@ -303,7 +311,8 @@ cb_status cb_fuse(const cb_graph *joint, const cb_problem *p, const cb_plan *pla
     x.alone = CB_NEW(arena, uint8_t, plan->schedule.n_step);
     if (!x.alone) return cb_no_memory(err);
     bool good = false;
-    for (size_t i = fuses ? 0 : n - 1; i < n && !good; i++) {
+    const bool fits_only_as_planned = !fuses || cb_plan_moves(plan);
+    for (size_t i = fits_only_as_planned ? n - 1 : 0; i < n && !good; i++) {
         x.by = tactics[i];
         memset(x.alone, 0, plan->schedule.n_step);
         for (uint32_t round = 0; round < x.by.rounds && !good; round++) {

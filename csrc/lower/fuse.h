@@ -12,6 +12,7 @@ typedef struct cb_life { /* of an instance of the plan */
     bool is_local;       /* lives and dies in group `made`, without bytes in the arena */
     bool is_shared;      /* scratch: it is where that of an instance before it is */
     uint32_t shared;     /* is_shared: that instance */
+    bool is_gone;        /* over before a step runs: it takes no bytes */
 } cb_life;
 
 typedef struct cb_groups {

@@ -12,6 +12,7 @@ cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, con
     for (uint32_t i = 0; i < s->n_place; i++) s->maker[i] = CB_NONE;
     for (uint32_t step = 0; step < n_step; step++) {
         if (p->op_flags[cb_step_id(s, step)] & CB_POP_VIEW) continue;
+        if (cb_action_at(&plan->schedule, step) != CB_ACTION_RUN) continue;
         const cb_op *op = cb_step_op(s, step);
         s->real[s->n_real++] = step;
         for (uint32_t k = 0; k < op->n_in; k++) s->reads[cb_place_in(s, step, k)]++;

@@ -14,7 +14,7 @@ typedef struct cb_steps {
     const cb_problem *p;
     const cb_plan *plan;
     uint32_t n_real, n_place;
-    uint32_t *real;  /* [n_real] steps that are no views, in order */
+    uint32_t *real;  /* [n_real] steps that run and are not views, in order */
     uint32_t *maker; /* [n_place] step that makes it, CB_NONE: the caller does */
     uint32_t *reads; /* [n_place] by steps that are no views, each input counted */
 } cb_steps;

@@ -9,6 +9,7 @@
  * Results belong to the first run of their op: an argument's memory is written once, and what a
  * recomputed instruction makes of a result is a buffer of its own. */
 #include "expand.h"
+#include "moves.h"
 
 typedef struct lowering {
     const cb_graph *g;
@@ -81,6 +82,7 @@ static cb_status find_reruns(lowering *x) {
             *given = CB_NEW(&x->scratch, uint8_t, x->g->storages.len);
     if (!ran || !given) return cb_no_memory(x->err);
     for (uint32_t step = 0; step < s->n_step; step++) {
+        if (cb_action_at(s, step) != CB_ACTION_RUN) continue;
         const cb_op *op = &x->g->ops.at[s->step[step]];
         x->again[step] = ran[s->step[step]];
         ran[s->step[step]] = 1;
@@ -123,7 +125,7 @@ static void lower_buffers(lowering *x) {
     const cb_lives *lives = &x->plan->lives;
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_life *life = &x->groups.life[i];
-        const uint64_t bytes = lives->instance[i].bytes;
+        const uint64_t bytes = life->is_gone ? 0 : lives->instance[i].bytes;
         if (life->is_shared) continue;
         if (life->is_local) {
             x->program->locals[x->memory[i]] = (cb_local){.bytes = bytes, .group = life->made};
@@ -304,6 +306,7 @@ static cb_status lower_all(lowering *x, cb_fuses_fn fuses, const cb_expanded *ex
     CB_TRY(find_reruns(x));
     CB_TRY(make_tables(x));
     lower_buffers(x);
+    CB_TRY(cb_lower_moves(x->p, x->plan, &x->groups, x->memory, &x->scratch, x->program, x->err));
     CB_TRY(lower_groups(x));
     CB_TRY(lower_arguments(x));
     return measure(x, expanded && !expanded->is_merged);

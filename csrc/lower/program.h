@@ -91,6 +91,14 @@ typedef struct cb_buffer {
     uint32_t made, last; /* group indices; last == n_group: held to the end */
 } cb_buffer;
 
+/* A copy of a whole buffer to the host's block, or from there; those of group g are move_begin[g] ..
+ * move_begin[g + 1]: what comes back runs before the group, then what leaves runs after it. */
+typedef struct cb_move {
+    uint32_t buffer;
+    uint32_t from; /* coming back: the move that took it out; leaving: CB_NONE */
+    uint64_t host; /* offset in the host's block */
+} cb_move;
+
 typedef struct cb_argument { /* an input or an output of the compiled step */
     const char *name;
     cb_dtype dtype;
@@ -112,6 +120,10 @@ typedef struct cb_program {
     cb_local *locals;
     cb_argument *input;
     cb_argument *output;
+    uint32_t n_move;
+    cb_move *move;
+    uint32_t *move_begin;     /* [n_group + 1]; NULL: nothing moves */
+    uint64_t host_bytes;      /* of the block for what has moved */
     uint32_t backward_starts; /* group index */
     uint64_t align;           /* of each buffer's offset: the plan's, a power of two */
     uint64_t arena_bytes;     /* <= the plan's */

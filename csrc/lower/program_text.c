@@ -17,7 +17,10 @@
  *         b2:f32[8192,1024] = mul(l0:f32[8192,1024], in3:f32[8192,1024])
  *
  * b: a buffer, l: a local, in and out: an argument's memory; +n: elements from its start; {..}:
- * strides, where not row-major. */
+ * strides, where not row-major. What moves to the host and back has lines between the groups:
+ *
+ *     move b3 to the host at 0
+ *     move b7 from the host at 0 */
 #include <inttypes.h>
 
 #include "program.h"
@@ -118,10 +121,22 @@ static void print_domain(const cb_domain *domain, cb_str *out) {
     }
 }
 
+/* Of a group: what comes back, or what leaves. */
+static void print_moves(const cb_program *p, uint32_t g, bool leaving, cb_str *out) {
+    if (!p->move_begin) return;
+    for (uint32_t m = p->move_begin[g]; m < p->move_begin[g + 1]; m++) {
+        const cb_move *move = &p->move[m];
+        if ((move->from == CB_NONE) != leaving) continue;
+        cb_str_addf(out, "move b%" PRIu32 " %s the host at %" PRIu64 "\n", move->buffer,
+                    leaving ? "to" : "from", move->host);
+    }
+}
+
 static void print_groups(const cb_program *p, cb_str *out) {
     for (uint32_t g = 0; g < p->n_group; g++) {
         const cb_group *group = &p->group[g];
         if (g == p->backward_starts && g > 0) cb_str_addf(out, "--- backward\n");
+        print_moves(p, g, false, out);
         cb_str_addf(out, "group %" PRIu32, g);
         if (cb_group_fuses(group)) print_domain(&group->domain, out);
         cb_str_addf(out, ":");
@@ -133,6 +148,7 @@ static void print_groups(const cb_program *p, cb_str *out) {
             if (instr->location[0]) cb_str_addf(out, " @\"%s\"", instr->location);
         }
         cb_str_addf(out, "\n");
+        print_moves(p, g, true, out);
     }
 }
 
@@ -143,6 +159,7 @@ cb_status cb_program_print(const cb_program *program, cb_str *out, cb_error *err
                 " buffers=%" PRIu32,
                 p->arena_bytes, p->live_bytes, p->n_group, p->n_buffer);
     if (p->n_local) cb_str_addf(out, " locals=%" PRIu32, p->n_local);
+    if (p->n_move) cb_str_addf(out, " host=%" PRIu64, p->host_bytes);
     cb_str_addf(out, "\n");
     print_arguments(p, out);
     print_buffers(p, out);

@@ -326,6 +326,47 @@ static cb_status check_scratch(check *c, uint32_t g, const cb_instr *instr) {
                    g);
 }
 
+static cb_status move_wrong(const check *c, uint32_t m, const char *what) {
+    return cb_fail(c->err, CB_INTERNAL, "program: move %" PRIu32 " of buffer %" PRIu32 ": %s", m,
+                   c->p->move[m].buffer, what);
+}
+
+/* What comes back has left before, and nothing else was put where it waits. */
+static cb_status check_return(const check *c, uint32_t m) {
+    const cb_move *move = &c->p->move[m];
+    const uint64_t bytes = c->p->buffer[move->buffer].bytes;
+    if (move->from >= m || c->p->move[move->from].from != CB_NONE ||
+        c->p->move[move->from].host != move->host ||
+        c->p->buffer[c->p->move[move->from].buffer].bytes != bytes)
+        return move_wrong(c, m, "it comes back from where it never was");
+    for (uint32_t k = move->from + 1; k < m; k++) {
+        const cb_move *other = &c->p->move[k];
+        if (other->from == CB_NONE && other->host < move->host + bytes &&
+            move->host < other->host + c->p->buffer[other->buffer].bytes)
+            return move_wrong(c, m, "something else was put where it waits");
+    }
+    if (c->written[move->buffer]) return move_wrong(c, m, "it comes back over what is there");
+    c->written[move->buffer] = 1;
+    return CB_OK;
+}
+
+/* Of a group: what comes back, or what leaves. */
+static cb_status check_moves(const check *c, uint32_t g, bool leaving) {
+    const cb_program *p = c->p;
+    if (!p->move_begin) return CB_OK;
+    for (uint32_t m = p->move_begin[g]; m < p->move_begin[g + 1]; m++) {
+        const cb_move *move = &p->move[m];
+        if ((move->from == CB_NONE) != leaving) continue;
+        if (move->buffer >= p->n_buffer || !lives_in(&p->buffer[move->buffer], g) ||
+            p->buffer[move->buffer].bytes > p->host_bytes ||
+            move->host > p->host_bytes - p->buffer[move->buffer].bytes)
+            return move_wrong(c, m, "its buffer is not there, or its place on the host");
+        if (!leaving) CB_TRY(check_return(c, m));
+        else if (!c->written[move->buffer]) return move_wrong(c, m, "it leaves before it is made");
+    }
+    return CB_OK;
+}
+
 static cb_status check_groups(check *c) {
     const cb_program *p = c->p;
     uint32_t next = 0;
@@ -336,11 +377,13 @@ static cb_status check_groups(check *c) {
             return cb_fail(c->err, CB_INTERNAL,
                            "program: group %" PRIu32 " does not follow the one before it", g);
         }
+        CB_TRY(check_moves(c, g, false));
         for (uint32_t i = 0; i < group->n_instr; i++) {
             CB_TRY(check_instr(c, g, &p->instr[next + i]));
             CB_TRY(check_scratch(c, g, &p->instr[next + i]));
         }
         CB_TRY(check_parts(c, g));
+        CB_TRY(check_moves(c, g, true));
         next += group->n_instr;
     }
     if (next == p->n_instr) return CB_OK;

@@ -17,7 +17,7 @@ DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/
 
 
 Device = str | dict[str, Any]  # a name, or a row of the cost model
-LINKS = {"cpu": 0.0, "a100": 25e9}  # bytes/s to the host, one direction
+LINKS = {"cpu": 10e9, "a100": 25e9}  # bytes/s to the host, one direction
 
 
 def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:

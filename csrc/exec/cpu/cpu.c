@@ -40,6 +40,14 @@ static uint64_t group_top(const cb_program *p, const cb_group *g) {
     return top;
 }
 
+static uint64_t moves_top(const cb_program *p, uint32_t group) {
+    uint64_t top = 0;
+    if (!p->move_begin) return 0;
+    for (uint32_t m = p->move_begin[group]; m < p->move_begin[group + 1]; m++)
+        touch(p, p->move[m].buffer, &top);
+    return top;
+}
+
 static void cpu_destroy(void *handle) {
     state *s = handle;
     if (!s) return;
@@ -54,7 +62,10 @@ static cb_status prepare(state *s, cb_error *err) {
     const cb_program *p = s->x.program;
     s->top = CB_NEW(&s->x.memory, uint64_t, p->n_group);
     if (!s->top) return cb_no_memory(err);
-    for (uint32_t g = 0; g < p->n_group; g++) s->top[g] = group_top(p, &p->group[g]);
+    for (uint32_t g = 0; g < p->n_group; g++) {
+        const uint64_t runs = group_top(p, &p->group[g]), moves = moves_top(p, g);
+        s->top[g] = runs > moves ? runs : moves;
+    }
     return cb_executor_new(&s->x, &s->executor, err);
 }
 
@@ -94,10 +105,14 @@ static cb_status make_arena(state *s, cb_error *err) {
 
 static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     run *r = user;
+    const cb_executable *x = &r->s->x;
     if (r->s->top[group] > r->peak) r->peak = r->s->top[group];
-    if (!cb_executor_has(r->s->executor, group))
-        return cb_executable_run_group(&r->s->x, group, r->bindings, err);
-    return cb_executor_run(r->s->executor, group, r->bindings, err);
+    cb_run_moves(x->program, group, false, x->host, x->address);
+    if (cb_executor_has(r->s->executor, group))
+        CB_TRY(cb_executor_run(r->s->executor, group, r->bindings, err));
+    else CB_TRY(cb_executable_run_group(x, group, r->bindings, err));
+    cb_run_moves(x->program, group, true, x->host, x->address);
+    return CB_OK;
 }
 
 static void *cpu_address(void *handle, uint32_t operand) {

@@ -180,7 +180,9 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     }
     if (s->bindings->group_bytes) s->bindings->group_bytes[group] = s->live;
     cb_executable_place(&s->x, group);
+    cb_run_moves(p, group, false, s->x.host, s->x.address);
     CB_TRY(cb_executable_run_group(&s->x, group, s->bindings, err));
+    cb_run_moves(p, group, true, s->x.host, s->x.address);
     for (uint32_t i = s->last_begin[group]; i < s->last_begin[group + 1]; i++) {
         const uint32_t b = s->last[i];
         if (!free_buffer(s, b))

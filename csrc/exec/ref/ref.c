@@ -12,7 +12,8 @@ typedef struct ref_state {
     const cb_program *program;
     cb_arena memory;
     cb_alloc *alloc;
-    void **buffer;     /* [n_buffer] */
+    char **buffer;     /* [n_buffer] */
+    char *host;        /* [program->host_bytes] */
     void **local;      /* [n_local] */
     cb_tensor *tensor; /* operands of the instruction that runs: room for those of any */
     uint64_t bytes;
@@ -35,6 +36,7 @@ static void ref_destroy(void *opaque) {
     for (uint32_t i = 0; s->buffer && i < s->program->n_buffer; i++)
         cb_free(s->alloc, s->buffer[i]);
     for (uint32_t i = 0; s->local && i < s->program->n_local; i++) cb_free(s->alloc, s->local[i]);
+    cb_free(s->alloc, s->host);
     cb_arena_free(&s->memory);
     cb_free(s->alloc, s);
 }
@@ -51,10 +53,11 @@ static cb_status ref_compile(const cb_program *program, void *device, void **sta
         const uint32_t n = program->instr[i].n_in + program->instr[i].n_out;
         if (n > most) most = n;
     }
-    s->buffer = CB_NEW(&s->memory, void *, program->n_buffer);
+    s->buffer = CB_NEW(&s->memory, char *, program->n_buffer);
     s->tensor = CB_NEW(&s->memory, cb_tensor, most);
     s->local = CB_NEW(&s->memory, void *, program->n_local);
-    bool whole = s->buffer && s->tensor && s->local;
+    s->host = program->host_bytes ? cb_malloc(s->alloc, (size_t)program->host_bytes) : NULL;
+    bool whole = s->buffer && s->tensor && s->local && (s->host || !program->host_bytes);
     for (uint32_t i = 0; whole && i < program->n_buffer; i++) {
         s->buffer[i] = cb_malloc(s->alloc, (size_t)program->buffer[i].bytes);
         s->bytes += program->buffer[i].bytes;
@@ -121,9 +124,11 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     const ref_run_call *call = user;
     const cb_program *p = call->state->program;
     const cb_group *g = &p->group[group];
+    cb_run_moves(p, group, false, call->state->host, call->state->buffer);
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         CB_TRY(run_instr(call->state, call->bindings, &p->instr[i], err));
     }
+    cb_run_moves(p, group, true, call->state->host, call->state->buffer);
     return CB_OK;
 }
 
@@ -131,7 +136,7 @@ static void *ref_address(void *opaque, uint32_t operand) {
     const ref_state *s = opaque;
     const cb_operand *o = &s->program->operand[operand];
     if (o->space != CB_SPACE_ARENA) return NULL;
-    return (char *)s->buffer[o->buffer] + o->offset * (int64_t)cb_dtype_size(o->dtype);
+    return s->buffer[o->buffer] + o->offset * (int64_t)cb_dtype_size(o->dtype);
 }
 
 static cb_status ref_run(void *opaque, const cb_bindings *bindings, cb_run_stats *stats,

@@ -22,11 +22,12 @@ _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the
  *
  * The link to the host is one direction of what the same sheets state: PCIe 5.0 x16, 128 GB/s both
  * ways, for h100, h200 and b200, PCIe 4.0 x16 for rtx4090. The a100 row holds the 25 GB/s that
- * pinned copies reach of PCIe 4.0 x16. */
+ * pinned copies reach of PCIe 4.0 x16. Where the device is the host, a move is a copy in its memory,
+ * which reads and writes each byte: half of the memory's rate. */
 static const cb_device devices[] = {
     /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch, bytes/s of the link,
      * fused?, rates of what fuses: not said */
-    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6, 0, false, {0}},
+    {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6, 10e9, false, {0}},
     {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6, 25e9, false, {0}},
     {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6, 64e9, false, {0}},
     {"h200", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 4.8e12, 2e-6, 64e9, false, {0}},

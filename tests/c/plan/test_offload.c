@@ -191,7 +191,10 @@ TEST(wishes_are_followed) {
                    i ? CB_INFEASIBLE : CB_OK, i ? "limit on pinned bytes" : "");
         if (!i) cb_plan_free(plan);
         p->link_bytes_per_s = 0;
-        CHECK_FAIL(cb_plan_make(p, &none, &alloc, &plan, &err), CB_UNSUPPORTED,
+        cb_device alone = *cb_device_find("cpu");
+        alone.link_bytes_per_s = 0;
+        const cb_plan_options there = {.preset = CB_PRESET_AUTOGRAD, .device = &alone};
+        CHECK_FAIL(cb_plan_make(p, &there, &alloc, &plan, &err), CB_UNSUPPORTED,
                    "device cpu has no link to a host");
         cb_problem_free(p);
     }

@@ -58,6 +58,7 @@ def test_rows_of_the_table_stay_names(tmp_path, capsys):
         "flops_per_s": {"f32": 1e11, "f64": 5e10, "f16": 1e11, "bf16": 1e11, "int": 5e10},
         "bytes_per_s": 2e10,
         "launch_s": 1e-6,
+        "link_bytes_per_s": 1e10,
     }
     plan = cutback.plan(PROBLEMS[0], device=cpu)
     assert plan.document == cutback.plan(PROBLEMS[0], device="cpu").document

@@ -1,0 +1,144 @@
+#include "moves.h"
+
+#include <string.h>
+
+typedef struct moving {
+    const cb_problem *p;
+    const cb_plan *plan;
+    const cb_groups *groups;
+    const uint32_t *memory;
+    cb_program *program;
+    cb_arena *scratch;
+    cb_error *err;
+    uint32_t *instance; /* [n_value] where it is now */
+    uint32_t *left;     /* [n_storage] its newest move out, in the order of the plan */
+    cb_move *move;      /* [n_move] in the order of the plan */
+    uint32_t *group;    /* [n_move] */
+    cb_lives host;      /* a life for each move out */
+    uint32_t *life;     /* [n_move] that of the move out, or of the one that it brings back */
+    uint32_t n_move;
+} moving;
+
+/* Groups whose step comes before this one. */
+static uint32_t groups_before(const cb_groups *groups, uint32_t step) {
+    uint32_t low = 0, high = groups->n_group;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (groups->step[middle] < step) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static cb_status make_tables(moving *x) {
+    const cb_schedule *s = &x->plan->schedule;
+    size_t most = 0;
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        const uint32_t op = s->step[t];
+        if (cb_action_at(s, t) != CB_ACTION_RUN)
+            most += x->p->out_begin[op + 1] - x->p->out_begin[op];
+    }
+    x->instance = CB_NEW(x->scratch, uint32_t, x->p->n_value);
+    x->left = CB_NEW(x->scratch, uint32_t, x->p->n_storage);
+    x->move = CB_NEW(x->scratch, cb_move, most);
+    x->group = CB_NEW(x->scratch, uint32_t, most);
+    x->life = CB_NEW(x->scratch, uint32_t, most);
+    x->host.instance = CB_NEW(x->scratch, cb_instance, most);
+    if (!x->instance || !x->left || !x->move || !x->group || !x->life || !x->host.instance)
+        return cb_no_memory(x->err);
+    for (uint32_t v = 0; v < x->p->n_value; v++) x->instance[v] = CB_NONE;
+    for (uint32_t k = 0; k < x->p->n_storage; k++) x->left[k] = CB_NONE;
+    return CB_OK;
+}
+
+static void add(moving *x, cb_move move, uint32_t group, uint32_t life) {
+    x->move[x->n_move] = move;
+    x->group[x->n_move] = group;
+    x->life[x->n_move++] = life;
+}
+
+/* A buffer that is brought back and leaves again before anything runs leaves behind the group that
+ * it was brought back for. */
+static void move_out(moving *x, uint32_t step, uint32_t storage, uint32_t instance) {
+    const uint32_t buffer = x->memory[instance], made = x->program->buffer[buffer].made;
+    uint32_t group = groups_before(x->groups, step) - 1;
+    if (group < made || group == CB_NONE) group = made;
+    x->left[storage] = x->n_move;
+    x->host.instance[x->host.n_instance] = (cb_instance){
+        .storage = storage, .made = group, .last = group, .bytes = x->p->storage_bytes[storage]};
+    add(x, (cb_move){.buffer = buffer, .from = CB_NONE}, group, x->host.n_instance++);
+}
+
+/* What comes back and is gone before anything runs is read by nobody. */
+static void move_in(moving *x, uint32_t step, uint32_t storage, uint32_t instance) {
+    const uint32_t group = groups_before(x->groups, step), out = x->left[storage];
+    if (x->groups->life[instance].is_gone || out == CB_NONE) return;
+    x->host.instance[x->life[out]].last = group;
+    add(x, (cb_move){.buffer = x->memory[instance], .from = out}, group, x->life[out]);
+}
+
+/* Each storage that the op has made moves once. */
+static void take_step(moving *x, uint32_t step) {
+    const cb_problem *p = x->p;
+    const cb_lives *lives = &x->plan->lives;
+    const uint32_t op = x->plan->schedule.step[step], begin = p->out_begin[op],
+                   end = p->out_begin[op + 1];
+    const cb_action action = cb_action_at(&x->plan->schedule, step);
+    if (action == CB_ACTION_WAIT) return;
+    const uint32_t first = x->n_move;
+    for (uint32_t v = begin; v < end; v++) {
+        if (action != CB_ACTION_OUT)
+            x->instance[v] = lives->value_instance_out[lives->out_begin[step] + v - begin];
+        const uint32_t instance = x->instance[v];
+        bool moves =
+            action != CB_ACTION_RUN && instance != CB_NONE && !x->groups->life[instance].is_gone;
+        for (uint32_t m = first; moves && m < x->n_move; m++)
+            moves = x->move[m].buffer != x->memory[instance];
+        if (moves && action == CB_ACTION_OUT) move_out(x, step, p->value_storage[v], instance);
+        else if (moves) move_in(x, step, p->value_storage[v], instance);
+    }
+}
+
+/* By group, what comes back before what leaves; else in the order of the plan. */
+static cb_status sort_moves(moving *x) {
+    cb_program *program = x->program;
+    uint32_t *at = CB_NEW(x->scratch, uint32_t, x->n_move); /* a move's place in the program */
+    program->move = CB_NEW(&program->arena, cb_move, x->n_move);
+    program->move_begin = CB_NEW(&program->arena, uint32_t, program->n_group + (size_t)1);
+    if (!at || !program->move || !program->move_begin) return cb_no_memory(x->err);
+    for (uint32_t m = 0; m < x->n_move; m++) program->move_begin[x->group[m] + 1]++;
+    for (uint32_t g = 0; g < program->n_group; g++)
+        program->move_begin[g + 1] += program->move_begin[g];
+    uint32_t *next = CB_NEW(x->scratch, uint32_t, program->n_group);
+    if (!next) return cb_no_memory(x->err);
+    memcpy(next, program->move_begin, program->n_group * sizeof *next);
+    for (int out = 0; out < 2; out++) {
+        for (uint32_t m = 0; m < x->n_move; m++)
+            if ((x->move[m].from == CB_NONE) == (out == 1)) at[m] = next[x->group[m]]++;
+    }
+    for (uint32_t m = 0; m < x->n_move; m++) {
+        cb_move *to = &program->move[at[m]];
+        *to = x->move[m];
+        to->host = x->host.instance[x->life[m]].offset;
+        if (to->from != CB_NONE) to->from = at[to->from];
+    }
+    program->n_move = x->n_move;
+    return CB_OK;
+}
+
+cb_status cb_lower_moves(const cb_problem *p, const cb_plan *plan, const cb_groups *groups,
+                         const uint32_t *memory, cb_arena *scratch, cb_program *program,
+                         cb_error *err) {
+    moving x = {.p = p,
+                .plan = plan,
+                .groups = groups,
+                .memory = memory,
+                .program = program,
+                .scratch = scratch,
+                .err = err};
+    if (!cb_plan_moves(plan)) return CB_OK;
+    CB_TRY(make_tables(&x));
+    for (uint32_t t = 0; t < plan->schedule.n_step; t++) take_step(&x, t);
+    CB_TRY(cb_place(p, &x.host, scratch, (cb_poll){0}, &program->host_bytes, err));
+    return sort_moves(&x);
+}
