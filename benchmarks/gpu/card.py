@@ -23,6 +23,7 @@ from device_clock import (
     DriverError,
     about,
     is_small,
+    torch_device,
     torch_with_gpu,
 )
 
@@ -145,16 +146,16 @@ def torch_products(clock: DeviceClock, found: dict[str, Any]) -> None:
             ("f32", torch.float32, False),
         ):
             torch.backends.cuda.matmul.allow_tf32 = tf32
-            a, b = (torch.randn(n, n, device="cuda").to(dtype) for _ in range(2))
+            a, b = (torch.randn(n, n, device=torch_device(torch)).to(dtype) for _ in range(2))
             out = torch.empty_like(a)
             run = Candidate(lambda a=a, b=b, out=out: torch.mm(a, b, out=out))
             times = clock.measure({"product": run})["product"]
             found[f"torch {name} products TFLOP/s"] = _tera(n, times)
             items.show(found)
-        x = torch.ones(1 << (10 if is_small() else 27), device="cuda")
+        x = torch.ones(1 << (10 if is_small() else 27), device=torch_device(torch))
         y = torch.empty_like(x)
         times = clock.measure({"copy": Candidate(lambda: y.copy_(x))})["copy"]
-        found["torch copy GB/s"] = 8e-6 * x.numel() / times.device_ms
+        found["torch copy GB/s"] = 8e-6 * x.numel() / max(times.device_ms, 1e-9)
 
 
 def device_row(found: dict[str, Any]) -> dict[str, Any] | None:

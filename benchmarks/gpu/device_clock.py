@@ -134,7 +134,8 @@ class DeviceClock:
         for _ in range(times):
             self.driver.call("cuMemsetD8Async", self._memory, ctypes.c_ubyte(0), size, stream)
 
-    def _record(self, event: ctypes.c_void_p) -> None:
+    def record(self, event: ctypes.c_void_p) -> None:
+        """Puts an event on the stream."""
         self.driver.call("cuEventRecord", event, ctypes.c_void_p(self.stream))
 
     def wait(self) -> None:
@@ -143,16 +144,20 @@ class DeviceClock:
 
     def _once(self, run: Callable[[], Any]) -> tuple[float, float]:
         """(device ms, host ms) of a call."""
-        self._record(self._begin)
+        self.record(self._begin)
         begin = time.perf_counter()
         result = run()
         host = 1e3 * (time.perf_counter() - begin)
-        self._record(self._end)
+        self.record(self._end)
         self.driver.call("cuEventSynchronize", self._end)
         del result  # its memory may be reused only now
+        return self.elapsed_ms(self._begin, self._end), host
+
+    def elapsed_ms(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+        """Milliseconds between two events that the device has reached."""
         elapsed = ctypes.c_float()
-        self.driver.call("cuEventElapsedTime", ctypes.byref(elapsed), self._begin, self._end)
-        return float(elapsed.value), host
+        self.driver.call("cuEventElapsedTime", ctypes.byref(elapsed), begin, end)
+        return float(elapsed.value)
 
     def _round(self, candidate: Candidate, fills: int) -> tuple[float, float]:
         candidate.before()
@@ -193,19 +198,38 @@ class DeviceClock:
         """PyTorch's current stream is the clock's."""
         import torch
 
+        if not torch.cuda.is_available():
+            yield
+            return
         with torch.cuda.stream(torch.cuda.ExternalStream(self.stream)):
             yield
 
 
 def torch_with_gpu() -> tuple[Any, str]:
-    """(PyTorch, ""), or (None, why it cannot be used)."""
+    """(PyTorch, ""), or (None, why it cannot be used). CUTBACK_GPU_TORCH_ON_CPU=1 lets it run on
+    the CPU beside the stand-in, to see that its part runs."""
     try:
         import torch
     except ImportError as error:
         return None, f"no PyTorch: {error}"
-    if not torch.cuda.is_available():
-        return None, f"PyTorch {torch.__version__} sees no GPU"
-    return torch, ""
+    if torch.cuda.is_available() or (is_small() and os.environ.get("CUTBACK_GPU_TORCH_ON_CPU")):
+        return torch, ""
+    return None, f"PyTorch {torch.__version__} sees no GPU"
+
+
+def torch_device(torch: Any) -> str:
+    """Where PyTorch's part runs."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def tensor(torch: Any, array: Any) -> Any:
+    """PyTorch's view of a device array; a copy where it has no GPU."""
+    if torch.cuda.is_available():
+        return torch.from_dlpack(array)
+    host = array.numpy()
+    if array.core_dtype == "bf16":
+        return torch.from_numpy(host.view("int16")).view(torch.bfloat16)
+    return torch.from_numpy(host)
 
 
 def about() -> dict[str, Any]:

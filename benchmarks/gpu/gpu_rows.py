@@ -17,7 +17,16 @@ sys.path[:0] = [str(HERE), str(ROOT / "benchmarks" / "cpu"), str(ROOT / "tests" 
 import items
 import launches
 import numpy as np
-from device_clock import Candidate, DeviceClock, Times, about, is_small, torch_with_gpu
+from device_clock import (
+    Candidate,
+    DeviceClock,
+    Times,
+    about,
+    is_small,
+    tensor,
+    torch_device,
+    torch_with_gpu,
+)
 
 SIZES = {  # in the order of worth
     4: (32768, 1024),
@@ -127,8 +136,8 @@ class Row:
         import rows
 
         torch.backends.cuda.matmul.allow_tf32 = False
-        p = rows.mapped(self.params, lambda x: torch.from_dlpack(x).requires_grad_())
-        d = [torch.from_dlpack(x) for x in self.data]
+        p = rows.mapped(self.params, lambda x: tensor(torch, x).requires_grad_())
+        d = [tensor(torch, x) for x in self.data]
 
         function, options = in_torch.LOSSES[self.number], self.spec.options
 
@@ -247,7 +256,8 @@ def why_not_compiled() -> str:
     if torch is None:
         return why
     try:
-        import triton  # noqa: F401
+        if torch.cuda.is_available():
+            import triton  # noqa: F401
     except ImportError as error:
         return f"torch.compile needs Triton: {error}"
     return ""
@@ -271,7 +281,8 @@ def warm(number: int) -> dict[str, Any]:
         begin = time.perf_counter()
         _, changed = Row(number, dtype).theirs(torch)
         changed(lambda loss: torch.compile(loss, dynamic=False))()
-        torch.cuda.synchronize()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         found[f"{dtype} s"] = round(time.perf_counter() - begin, 2)
         items.show(found)
     return found
@@ -288,20 +299,21 @@ def squares(params: Any) -> Any:
 def _fused(torch: Any, clock: DeviceClock, shapes: list[Any], **options: Any) -> Candidate:
     """PyTorch's AdamW. Its gradients have just been written, as ours have: the copies that write
     them are not timed."""
-    params = [torch.full(shape, 0.5, device="cuda", requires_grad=True) for shape in shapes]
+    device = torch_device(torch)
+    params = [torch.full(shape, 0.5, device=device, requires_grad=True) for shape in shapes]
     for p in params:
         p.grad = torch.ones_like(p)
     grads = [p.grad for p in params]
     optimizer = torch.optim.AdamW(params, lr=1e-4, **options)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin, end = clock.driver.event(), clock.driver.event()
 
     def run() -> None:
         torch._foreach_mul_(grads, 1.0)
-        begin.record()
+        clock.record(begin)
         optimizer.step()
-        end.record()
+        clock.record(end)
 
-    return Candidate(run, own_ms=lambda: float(begin.elapsed_time(end)))
+    return Candidate(run, own_ms=lambda: clock.elapsed_ms(begin, end))
 
 
 def adamw(name: str) -> dict[str, Any]:

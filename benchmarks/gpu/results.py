@@ -306,6 +306,8 @@ def write(state: dict[str, Any], names: list[str], folder: Path, docs: Path) -> 
             found.setdefault(card, {})[name] = rows
             path = folder / f"{name}_{slug(card)}.json"
             made = document(path.stem, rows, results)
+            if name == "gpu_card":  # for device= of cutback.compile, plan and the like
+                made["device"] = results.used[-1]["value"].get("device")
             path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
             written.append(path)
     if found:

@@ -160,6 +160,24 @@ def test_the_clock_flushes_the_cache_before_each_call_on_one_stream() -> None:
     assert order == "aabb" + "ab" + "ba" + "ab"  # two to warm up, then in turns
 
 
+@pytest.mark.very_slow
+def test_pytorch_beside_ours(tmp_path: Path) -> None:
+    """PyTorch's part of each item runs, on the CPU, and its columns come out. The stand-in's clock
+    sees nothing of it, so device times are 0."""
+    pytest.importorskip("torch")
+    variables = on_stand_in() | {"CUTBACK_GPU_TORCH_ON_CPU": "1"}
+    for name in ("row 7", "row 6", "compiled row 7"):
+        for row in item(BENCH, name, variables)["rows"]:
+            assert "failed" not in row and row["eager host ms"] > 0 and "eager / ours" in row, row
+            assert ("compiled ms" in row) == name.startswith("compiled")
+    (row,) = item(BENCH, "adamw GPT-2 124M", variables)["rows"]
+    assert "fused / ours" in row and row["foreach host ms"] > 0
+    assert item(BENCH, "warm:7", variables).keys() == {"f32 s", "bf16 s"}
+    found = item(BENCH, "card", variables)
+    assert not [key for key in found if key.endswith("failed")]
+    assert found["torch TF32 products TFLOP/s"] > 0
+
+
 # ---- what is missing -----------------------------------------------------------------------------
 
 
@@ -381,6 +399,8 @@ def test_results_of_a_ladder(tmp_path: Path) -> None:
     for row in document["rows"]:
         assert row["time / predicted"] == pytest.approx(row["ours ms"] / row["predicted ms"])
         assert "stand-in" in row["card"]
+    card = json.loads((tmp_path / "one" / f"gpu_card_{slug}.json").read_text())
+    assert card["device"]["name"].startswith("measured stand-in")
     kernels = json.loads((tmp_path / "one" / f"gpu_kernels_{slug}.json").read_text())["rows"]
     assert {row["dtype"] for row in kernels} == {"f32", "bf16"}
     assert all(row["registers"] == 32 and row["blocks / SM"] for row in kernels)
