@@ -12,7 +12,6 @@
 
 #include "fuse_join.h"
 #include "fuse_room.h"
-#include "moves.h"
 
 typedef struct tactic {
     uint32_t deferred; /* steps passed over, at most */
@@ -311,8 +310,8 @@ cb_status cb_fuse(const cb_graph *joint, const cb_problem *p, const cb_plan *pla
     x.alone = CB_NEW(arena, uint8_t, plan->schedule.n_step);
     if (!x.alone) return cb_no_memory(err);
     bool good = false;
-    const bool fits_only_as_planned = !fuses || cb_plan_moves(plan);
-    for (size_t i = fits_only_as_planned ? n - 1 : 0; i < n && !good; i++) {
+    const bool is_as_planned = !fuses || plan->schedule.action; /* what moves keeps its order */
+    for (size_t i = is_as_planned ? n - 1 : 0; i < n && !good; i++) {
         x.by = tactics[i];
         memset(x.alone, 0, plan->schedule.n_step);
         for (uint32_t round = 0; round < x.by.rounds && !good; round++) {

@@ -136,7 +136,7 @@ cb_status cb_lower_moves(const cb_problem *p, const cb_plan *plan, const cb_grou
                 .program = program,
                 .scratch = scratch,
                 .err = err};
-    if (!cb_plan_moves(plan)) return CB_OK;
+    if (!plan->schedule.action) return CB_OK;
     CB_TRY(make_tables(&x));
     for (uint32_t t = 0; t < plan->schedule.n_step; t++) take_step(&x, t);
     CB_TRY(cb_place(p, &x.host, scratch, (cb_poll){0}, &program->host_bytes, err));

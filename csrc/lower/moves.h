@@ -9,9 +9,6 @@
 
 #include "fuse.h"
 
-/* Whether a plan moves anything. Its steps are then run one by one, in its own order. */
-static inline bool cb_plan_moves(const cb_plan *plan) { return plan->schedule.action != NULL; }
-
 /* Fills the moves of a program whose groups are single steps and whose buffers are known; `memory`
  * gives the buffer of an instance. */
 CB_MUST_CHECK cb_status cb_lower_moves(const cb_problem *p, const cb_plan *plan,
