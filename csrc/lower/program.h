@@ -91,8 +91,8 @@ typedef struct cb_buffer {
     uint32_t made, last; /* group indices; last == n_group: held to the end */
 } cb_buffer;
 
-/* A copy of a whole buffer to the host's block, or from there; those of group g are move_begin[g] ..
- * move_begin[g + 1]: what comes back runs before the group, then what leaves runs after it. */
+/* A copy of a whole buffer to the host's block, or from there. Group g has the moves move_begin[g]
+ * .. move_begin[g + 1]: what comes back is copied before it runs, what leaves after. */
 typedef struct cb_move {
     uint32_t buffer;
     uint32_t from; /* coming back: the move that took it out; leaving: CB_NONE */

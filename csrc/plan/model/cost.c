@@ -22,7 +22,7 @@ _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the
  *
  * The link to the host is one direction of what the same sheets state: PCIe 5.0 x16, 128 GB/s both
  * ways, for h100, h200 and b200, PCIe 4.0 x16 for rtx4090. The a100 row holds the 25 GB/s that
- * pinned copies reach of PCIe 4.0 x16. Where the device is the host, a move is a copy in its memory,
+ * pinned copies reach of PCIe 4.0 x16. Where the device is the host, a move is a copy in memory,
  * which reads and writes each byte: half of the memory's rate. */
 static const cb_device devices[] = {
     /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch, bytes/s of the link,
