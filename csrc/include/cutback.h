@@ -493,7 +493,7 @@ typedef struct cb_optim_extras { /* what a step does beside the update, in the s
     double grad_factor;          /* gradients count times this: 1 / the scale of a loss */
     double max_norm;             /* > 0: and are shortened to this norm, of all rows together */
     double average_keep;      /* averages become average_keep of themselves and the rest of param */
-    bool skips;               /* where a gradient is not finite, nothing is stepped */
+    bool skips;               /* if a gradient is not finite nothing is stepped; so with max_norm */
     bool zeroes;              /* gradients are zeros after the step, or after it is skipped */
     const cb_extra_row *rows; /* [n_rows], copied; NULL: no averages and copies */
 } cb_optim_extras;

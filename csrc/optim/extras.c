@@ -120,10 +120,10 @@ cb_optim_outcome cb_gradients_measure(cb_optim_table *table, const cb_optim_extr
     if (!looks_at_all(extras)) return out;
     const double square = square_of(table, pool, scratch);
     out.norm = sqrt(square) * extras->grad_factor;
-    out.skipped = extras->skips && isnan(square);
+    out.skipped = isnan(square);
     if (extras->max_norm > 0) {
         const double shorter = extras->max_norm / (out.norm + 1e-6);
-        if (!(shorter >= 1)) table->grad_factor *= shorter; /* also NaN */
+        if (shorter < 1) table->grad_factor *= shorter;
     }
     return out;
 }

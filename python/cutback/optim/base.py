@@ -263,8 +263,8 @@ class Optimizer(_InTheCore):
             grads: their gradients.
             grad_scale: what the loss was multiplied by: gradients are divided by it, and where one
                 is not finite nothing is stepped or counted. All gradients are read once before.
-            max_norm: gradients are shortened to this norm of all of them together. All are read
-                once before.
+            max_norm: gradients are shortened to this norm of all of them together; where one is not
+                finite, which has no norm, nothing is stepped or counted. All are read once before.
             averages: nested like ``params``, None for those without: moving averages, ``a <-
                 average_decay * a + (1 - average_decay) * p`` after the step, of parameters that
                 have a gradient.

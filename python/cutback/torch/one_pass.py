@@ -312,7 +312,7 @@ class OnePass(torch.optim.Optimizer):
                 is not finite nothing is stepped (``outcome.skipped``). ``torch.amp.GradScaler``
                 needs no argument.
             max_norm: gradients count as shortened to this norm of all together; they are not
-                written.
+                written. Where one is not finite nothing is stepped (``outcome.skipped``).
             averages: moving averages of the parameters of all groups, in their order, None for
                 those without: ``a <- average_decay * a + (1 - average_decay) * p``.
             average_decay: in [0, 1].

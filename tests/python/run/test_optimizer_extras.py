@@ -83,7 +83,8 @@ def test_a_step_without_extras_after_one_with_them_is_plain():
 
 @pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_gradient_that_is_not_finite_skips_the_step(make, bad):
+@pytest.mark.parametrize("asked", [{"grad_scale": 2.0}, {"max_norm": 1.0}], ids=str)
+def test_a_gradient_that_is_not_finite_skips_the_step(make, bad, asked):
     params, optimizer = drawn(0), make()
     averages = drawn(2)
     optimizer.step(params, drawn(1), grad_scale=2.0, averages=averages)
@@ -92,7 +93,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step(make, bad):
     for i in (0, 3, 5):
         grads = drawn(3)
         grads[i].flat[-1] = bad
-        found = optimizer.step(params, grads, grad_scale=2.0, averages=averages, zero_grads=True)
+        found = optimizer.step(params, grads, averages=averages, zero_grads=True, **asked)
         assert found.skipped and np.isnan(found.grad_norm)
         assert all(not g.any() for g in grads)
     for p, q, a, b in zip(params, kept, averages, before, strict=True):

@@ -161,18 +161,19 @@ def test_without_extras_a_step_is_what_it_was():
 
 
 @each_kind
-def test_a_gradient_that_is_not_finite_skips_the_update(make):
+@pytest.mark.parametrize("asked", [{"grad_scale": 2.0}, {"max_norm": 1.0}], ids=str)
+def test_a_gradient_that_is_not_finite_skips_the_update(make, asked):
     (params, x), optimizer = model(), make()
     averages = like(params)
     step = cutback.compile(loss, optimizer=optimizer)
     step(params, x, np.float32(1.0))
     before = everything(params, averages, averages, optimizer)
     for factor in (np.inf, np.nan):
-        step(params, x, np.float32(factor), extras={"grad_scale": 2.0, "averages": averages})
+        step(params, x, np.float32(factor), extras={"averages": averages, **asked})
         assert step.outcome.skipped and math.isnan(step.outcome.grad_norm)
         assert everything(params, averages, averages, optimizer) == before
     assert optimizer.t == 1
-    step(params, x, np.float32(1.0), extras={"grad_scale": 2.0, "averages": averages})
+    step(params, x, np.float32(1.0), extras={"averages": averages, **asked})
     assert optimizer.t == 2 and not step.outcome.skipped and leaves(averages)[0].any()
 
 

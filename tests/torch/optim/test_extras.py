@@ -106,6 +106,17 @@ def test_a_scale_is_that_of_a_scaler_over_a_hundred_steps(name, way):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_clipping_skips_a_step_that_has_no_norm(bad):
+    """PyTorch's two passes would make every parameter NaN."""
+    p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(5))
+    optimizer = ours.AdamW([p, q], lr=0.1)
+    p.grad, q.grad = torch.tensor([1.0, bad, 1.0]), torch.ones(5)
+    optimizer.step(max_norm=1.0)
+    assert optimizer.outcome.skipped and optimizer.outcome.grad_norm != optimizer.outcome.grad_norm
+    assert p.tolist() == [1.0] * 3 and q.tolist() == [1.0] * 5 and not optimizer.state
+
+
 def test_a_first_step_that_is_skipped_leaves_no_state():
     p = nn.Parameter(torch.ones(3))
     optimizer = ours.SGD([p], lr=0.1, momentum=0.9)
