@@ -27,6 +27,7 @@ _LARGE = 1 << 22  # bytes of a state, from which on it is worth large pages
 _set_grad_enabled = torch._C._set_grad_enabled  # one call of C; torch.set_grad_enabled is a class
 _WAYS = {"foreach", "fused", "capturable", "differentiable"}  # not in all groups of PyTorch's own
 _SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
+_FOUND = ("outcome", "why_torch")  # public attributes that a step sets
 Unfit = tuple[int, int, str]  # row, column, why
 _Kept = tuple[
     dict[str, Any], dict[str, Any]
@@ -213,7 +214,8 @@ class OnePass(torch.optim.Optimizer):
         return {rest: self._zeros(p, rest)} if rest else {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "half": self.half, "seed": self.seed}
+        found = {key: self.__dict__[key] for key in _FOUND if key in self.__dict__}
+        return {**super().__getstate__(), "half": self.half, "seed": self.seed, **found}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._busy = _native.BusyWord()

@@ -153,19 +153,16 @@ class RMSprop(Counting, torch.optim.RMSprop):
     _torch = torch.optim.RMSprop
     _numbers = ("lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
 
-    def _centered(self) -> bool:
+    @property
+    def _keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        some = any(group.get("centered") for group in self.param_groups)
+        return "square_avg", *(("grad_avg",) if some else ()), "momentum_buffer"
+
+    def _native_name(self) -> str:
         kinds = {bool(group["centered"]) for group in self.param_groups}
         if len(kinds) > 1:
             raise NotOursError("groups differ in centered")
-        return kinds.pop()
-
-    @property
-    def _keys(self) -> tuple[str, ...]:  # type: ignore[override]
-        average = ("grad_avg",) if self._centered() else ()
-        return "square_avg", *average, "momentum_buffer"
-
-    def _native_name(self) -> str:
-        return "rmsprop_centered" if self._centered() else "rmsprop"
+        return "rmsprop_centered" if kinds.pop() else "rmsprop"
 
     def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
         buffer = ("momentum_buffer",) if group["momentum"] > 0 else ()

@@ -118,3 +118,33 @@ def test_a_copy_is_of_the_same_class():
     alone = arrays.foreach(formula)
     arrays.foreach(formula)
     assert type(copy.deepcopy(alone(lr=0.1))) is alone
+
+
+PAIRS = [(kind, copy.deepcopy) for kind in KINDS] + [(ours.AdamW, way) for way in WAYS.values()]
+
+
+@pytest.mark.parametrize(("kind", "again"), PAIRS)
+def test_copies_have_the_public_attributes_of_the_original(kind, again):
+    _, fresh = stepped(kind, 0)
+    public = {key for key in vars(fresh) if key[0] != "_"}
+    assert public == {key for key in vars(again(fresh)) if key[0] != "_"}
+    _, optimizer = stepped(kind, 1)
+    optimizer.step(max_norm=1e9)
+    twin = again(optimizer)
+    public = {key for key in vars(optimizer) if key[0] != "_"}
+    assert public == {key for key in vars(twin) if key[0] != "_"}
+    assert str(twin.outcome) == str(optimizer.outcome) and twin.why_torch == optimizer.why_torch
+    assert (twin.half, twin.seed) == (optimizer.half, optimizer.seed)
+    assert twin.outcome.grad_norm > 0
+
+
+def test_copies_remember_why_pytorch_steps():
+    p = nn.Parameter(torch.ones(4)[::2])
+    optimizer = ours.SGD([p], lr=1.0)
+    p.grad = torch.ones(2)
+    with pytest.warns(RuntimeWarning):
+        optimizer.step()
+    twin = copy.deepcopy(optimizer)
+    assert "gaps" in twin.why_torch
+    twin.param_groups[0]["params"][0].grad = torch.ones(2)
+    twin.step()  # it has been said
