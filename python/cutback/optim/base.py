@@ -13,6 +13,7 @@ from ..device_arrays import beside, copied
 from ..integers import integer
 from ..scalars import flag
 from .extras import Extras, Outcome, check_arrays, outcome
+from .groups import check_matches, checked_groups, find_group, patterns_of
 from .numbers import Row, betas, least_zero
 from .state import (
     HALVES,
@@ -21,7 +22,6 @@ from .state import (
     State,
     bytes_of,
     count,
-    find_group,
     fitting,
     has_form,
     kind_of,
@@ -90,14 +90,18 @@ class Optimizer(_InTheCore):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.half is not None and (not isinstance(self.half, str) or self.half not in _RESTS):
+        self._begin(self.half, self.seed)
+
+    def _begin(self, half: Half | None, seed: int) -> None:
+        """Checks what the constructor was given, and makes an empty state."""
+        if half is not None and (not isinstance(half, str) or half not in _RESTS):
             raise ValueError(
-                f"{type(self).__name__}: half={self.half!r} is none of 'master', 'remainder' and "
+                f"{type(self).__name__}: half={half!r} is none of 'master', 'remainder' and "
                 "'stochastic'"
             )
-        self._halves = self.half, integer("seed", self.seed, 0, 2**64 - 1)
-        self._rest = _RESTS[self.half]  # what parameters in half precision keep
-        self.groups = self._checked_groups(self.groups)
+        self._halves = half, integer("seed", seed, 0, 2**64 - 1)
+        self._rest = _RESTS[half]  # what parameters in half precision keep
+        self.groups = checked_groups(type(self).__name__, self.groups)
         for group in self.groups:
             unknown = set(group) - {"names", *self._options}
             if unknown or "names" not in group:
@@ -111,32 +115,7 @@ class Optimizer(_InTheCore):
         self._asked = False  # whether the table was asked for extras
         self._whole: Any = None  # state, states in use and patterns that were last brought together
         self.rows()
-        self._patterns()
-
-    @classmethod
-    def _checked_groups(cls, groups: Any) -> list[dict[str, Any]]:
-        is_list = isinstance(groups, Iterable) and not isinstance(groups, Mapping | str | bytes)
-        rows = list(groups) if is_list else []
-        if not is_list or not all(isinstance(row, Mapping) for row in rows):
-            raise TypeError(
-                f"{cls.__name__}: groups={groups!r} is no list of dicts, such as "
-                """[{"names": "*bias*", "weight_decay": 0.0}]"""
-            )
-        return [dict(row) for row in rows]
-
-    def _check_matches(self, names: Sequence[str], patterns: Sequence[tuple[str, ...]]) -> None:
-        """Whether each group has a pattern of some parameter.
-
-        Raises:
-            ValueError: one has none.
-        """
-        for group, row in zip(self.groups, patterns, strict=True):
-            if names and not any(find_group(name, (row,)) for name in names):
-                some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-                raise ValueError(
-                    f"{type(self).__name__}: no parameter is named like names={group['names']!r} "
-                    f"of a group; the names of the {len(names)} parameters are {some}"
-                )
+        patterns_of(type(self).__name__, self.groups)
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, whose parameters are others: the table is made anew."""
@@ -212,17 +191,19 @@ class Optimizer(_InTheCore):
         held = self._state.arrays if self._state.bound else {}
         return {state: tuple(held.get(state, ())) for state in self._kept_names()}
 
+    def _given(self) -> dict[str, Any]:
+        """The options of the optimizer itself."""
+        return {name: getattr(self, name) for name in self._options}
+
     def rows(self) -> list[Row]:
         """The hyper-parameters now: those of the optimizer, then those of each group.
 
         Raises:
             TypeError, ValueError: one of them is none or outside its range.
         """
-        base = {name: getattr(self, name) for name in self._options}
-        t = self.t
-        rows = []
+        base, t, rows = self._given(), self.t, []
         for group in ({}, *self.groups):
-            options = {**base, **group}
+            options = {**base, **{name: x for name, x in group.items() if name != "names"}}
             for name, value in options.items():
                 if callable(value):
                     options[name] = value(t)
@@ -232,7 +213,7 @@ class Optimizer(_InTheCore):
     def state_bytes(self, names: Sequence[str], params: Sequence[Array]) -> int:
         """Bytes of the states that these parameters have or will have."""
         used = [_native.optimizer_states(self.native, row) for row in self.rows()]
-        patterns = self._patterns()
+        patterns = patterns_of(type(self).__name__, self.groups)
         kinds = [(p.shape, p.dtype) for p in params]
         return sum(
             bytes_of(kind_of(kind, self._form(state)))
@@ -339,7 +320,11 @@ class Optimizer(_InTheCore):
         if self._state.bound and self._state.names == table.names:
             rows = self.rows()
             used = [_native.optimizer_states(self.native, row) for row in rows]
-            if self._whole == (id(self._state), used, self._patterns()):
+            if self._whole == (
+                id(self._state),
+                used,
+                patterns_of(type(self).__name__, self.groups),
+            ):
                 return self._state, rows
         for name, leaf in zip(table.names, leaves, strict=True):
             if not isinstance(leaf, np.ndarray):
@@ -352,9 +337,9 @@ class Optimizer(_InTheCore):
         Raises:
             TypeError: it steps arrays alone.
         """
-        if self.half is not None:
+        if self._halves[0] is not None:
             raise TypeError(
-                f"{type(self).__name__}: half={self.half!r} is for arrays, "
+                f"{type(self).__name__}: half={self._halves[0]!r} is for arrays, "
                 "optimizer.step(params, grads); compiled steps update f32 and f64 alone"
             )
         if any(self._form(state) != "alike" for state in self._state_names()):
@@ -389,10 +374,10 @@ class Optimizer(_InTheCore):
         return state, rows
 
     def _prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
-        rows, patterns = self.rows(), self._patterns()
+        rows, patterns = self.rows(), patterns_of(type(self).__name__, self.groups)
         used = [_native.optimizer_states(self.native, row) for row in rows]
         if self._state.patterns != patterns or not self._state.bound:
-            self._check_matches(names, patterns)
+            check_matches(type(self).__name__, self.groups, names, patterns)
         if not self._state.bound:
             self._state = self._first(names, params, patterns, used)
         elif self._state.patterns != patterns or self._state.loaded is not None:
@@ -507,20 +492,6 @@ class Optimizer(_InTheCore):
         rows = {state: tuple(row) for state, row in arrays.items()}
         return rows, np.array(missed, np.int64), numbers
 
-    def _patterns(self) -> tuple[tuple[str, ...], ...]:
-        """The name patterns of each group as they are now."""
-        rows = []
-        for group in self.groups:
-            names = group["names"]
-            row = (names,) if isinstance(names, str) else names
-            if not isinstance(row, Sequence) or not all(isinstance(p, str) for p in row):
-                raise TypeError(
-                    f"{type(self).__name__}: names={names!r} of a group is no pattern or list of "
-                    "them"
-                )
-            rows.append(tuple(row))
-        return tuple(rows)
-
     def state_dict(self) -> dict[str, Any]:
         """Copies of the state: ``t``, the number of steps, and for each parameter and state an
         array under ``"<leaf name>.<state>"``; ``"<leaf name>.missed"`` where one had no gradient in
@@ -586,7 +557,7 @@ class Optimizer(_InTheCore):
         return (*self._kept_names(), *self._number_names(), MISSED)
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={getattr(self, name)}" for name in self._options)
+        options = ", ".join(f"{name}={x}" for name, x in self._given().items())
         return f"{type(self).__name__}({options}, t={self.t})"
 
 

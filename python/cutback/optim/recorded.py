@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from .. import _native
 from ..scalars import number
-from .base import Optimizer
+from .base import MISSED, Optimizer
 from .numbers import Row
 from .recording import RecordingError, record
 
@@ -65,18 +65,26 @@ class Recorded(Optimizer):
     _counts: ClassVar[bool]
     _made: ClassVar[dict[Fixed, _native.Expression]]
 
-    def __init__(self, *, groups: Sequence[dict[str, Any]] = (), **options: Any) -> None:
+    options: dict[str, Any]
+    """The options by name, as they are now. Each is an attribute of the optimizer as well, unless
+    optimizers have another use for its name (``step``, ``states``, ...)."""
+
+    def __init__(self, /, *, groups: Sequence[dict[str, Any]] = (), **options: Any) -> None:
         name = type(self).__name__
         unknown = sorted(set(options) - set(self._options))
         missing = [key for key in self._options if key not in {**self._defaults, **options}]
         if unknown or missing:
             what = f"has no option {unknown[0]}" if unknown else f"needs {missing[0]}"
             raise TypeError(f"{name} {what}; its options are {', '.join(self._options)}")
-        for key, value in {**self._defaults, **options}.items():
-            setattr(self, key, value)
-        self._fixed = tuple((key, getattr(self, key)) for key in self._fixed_options())
+        given = {**self._defaults, **options}
+        self.options = {key: given[key] for key in self._options}
+        self._fixed = tuple((key, self.options[key]) for key in self._fixed_options())
         self.native = self.expression(self._fixed)
-        super().__init__(groups=groups)
+        self.groups = groups
+        self._begin(None, 0)
+
+    def _given(self) -> dict[str, Any]:
+        return {key: self.options[key] for key in self._options}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: x for key, x in super().__getstate__().items() if key != "native"}
@@ -88,6 +96,9 @@ class Recorded(Optimizer):
         return copied(self, memo)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if "options" not in state:  # of an earlier version
+            old = {key: state[key] for key in self._options}
+            state = {key: x for key, x in state.items() if key not in old} | {"options": old}
         super().__setstate__(state)
         self.native = self.expression(self._fixed)
 
@@ -131,6 +142,23 @@ class Recorded(Optimizer):
         return self.state_names
 
 
+def _option(name: str) -> property:
+    def get(self: Recorded) -> Any:
+        return self.options[name]
+
+    def set_(self: Recorded, value: Any) -> None:
+        self.options[name] = value
+
+    return property(get, set_)
+
+
+def _attributes(options: Sequence[str], made: Mapping[str, Any]) -> dict[str, property]:
+    """Options as attributes, where their names are not taken. ``half`` and ``seed`` are of no use
+    to a formula's optimizer, so these names are free."""
+    taken = {*dir(Recorded), *Recorded.__annotations__, *made, "native"} - {"half", "seed"}
+    return {name: _option(name) for name in options if name not in taken and name[0] != "_"}
+
+
 def foreach(formula: Callable[..., Any]) -> type[Recorded]:
     """An optimizer from its formula for one tensor, as a decorator.
 
@@ -145,9 +173,10 @@ def foreach(formula: Callable[..., Any]) -> type[Recorded]:
     The formula takes the parameter, its gradient and its states (zeros before the first step), and
     returns the new parameter and the new states, in this order. Arguments with a default, and those
     after ``*``, are options; ``t``, if it is there, is the number of the step, from 1. Options that
-    are numbers may be changed between steps, be functions of the number of steps taken and differ
-    between groups; others (True, False, None, text) are given to the formula as they are and belong
-    to the optimizer.
+    are numbers may be changed between steps (``optimizer.lr = 0.1``, or
+    ``optimizer.options["step"] = 0.1`` whatever the name), be functions of the number of steps
+    taken and differ between groups; others (True, False, None, text) are given to the formula as
+    they are and belong to the optimizer.
 
     It is called once, with stand-ins (:class:`~cutback.optim.recording.Value`), and made into the
     executor's records in well under a millisecond: nothing compiles, and any number of f32 tensors
@@ -177,23 +206,23 @@ def foreach(formula: Callable[..., Any]) -> type[Recorded]:
         p.name for p in options
         if p.default is p.empty or not isinstance(p.default, bool | str | None)
     )  # fmt: skip
-    made: type[Recorded] = type(
-        name,
-        (Recorded,),
-        {
-            "__doc__": formula.__doc__,
-            "__module__": formula.__module__,
-            "__qualname__": formula.__qualname__,
-            "__wrapped__": staticmethod(formula),
-            "definition": staticmethod(formula),
-            "state_names": tuple(arrays[2:]),
-            "_options": tuple(p.name for p in options),
-            "_defaults": defaults,
-            "_numbers": numbers,
-            "_counts": counts,
-            "_made": {},
-        },
-    )
+    if MISSED in arrays[2:]:
+        raise TypeError(f"{name}: states are kept beside a count called {MISSED}; rename the state")
+    attributes = {
+        "__doc__": formula.__doc__,
+        "__module__": formula.__module__,
+        "__qualname__": formula.__qualname__,
+        "__wrapped__": staticmethod(formula),
+        "definition": staticmethod(formula),
+        "state_names": tuple(arrays[2:]),
+        "_options": tuple(p.name for p in options),
+        "_defaults": defaults,
+        "_numbers": numbers,
+        "_counts": counts,
+        "_made": {},
+    }
+    properties = _attributes([p.name for p in options], attributes)
+    made: type[Recorded] = type(name, (Recorded,), {**attributes, **properties})
     made.expression(tuple((key, defaults[key]) for key in made._fixed_options()))
     made_of(foreach, formula, made)
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,14 +134,3 @@ def fitting(array: Array, what: str, kind: Kind) -> Array:
     if (np.isinf(fitting) & np.isfinite(array)).any():
         raise ValueError(f"{what} has elements too large for {dtype}")
     return fitting
-
-
-def find_group(name: str, patterns: Sequence[Sequence[str]]) -> int:
-    """The first group with a pattern that matches the name, from 1 on; 0 where none does."""
-    from fnmatch import fnmatchcase
-
-    for i, row in enumerate(patterns):
-        # brackets are part of leaf names, not sets of characters
-        if any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in row):
-            return i + 1
-    return 0

@@ -33,6 +33,9 @@ class Alone(Counting):
                 if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
                     state[key] = torch.tensor(number_of(x), dtype=torch.float32)
 
+    def _check_ways(self) -> None:
+        """Options of these names are the formula's own."""
+
     def _step_there(self, reason: str) -> None:
         hint = ""
         if self.half is None and "precision" in reason:

@@ -387,9 +387,7 @@ class OnePass(torch.optim.Optimizer):
         exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
         if exchange is None:
             raise NotOursError(f"torch {torch.__version__} lacks the functions of DLPack 1.3")
-        for group in self.param_groups:
-            if group.get("differentiable") or group.get("capturable"):
-                raise NotOursError("a group asks for differentiable=True or capturable=True")
+        self._check_ways()
         known = self._look()
         self._tell(known, beside, scale)
         numbers = [self._row(group) for group in self.param_groups]
@@ -424,6 +422,16 @@ class OnePass(torch.optim.Optimizer):
         self._count_versions(known.params, waiting)
         if beside.extras.any:
             torch.autograd.graph.increment_version(beside.written())
+
+    def _check_ways(self) -> None:
+        """Whether the groups ask for nothing that only PyTorch's code does.
+
+        Raises:
+            NotOursError: one does.
+        """
+        for group in self.param_groups:
+            if group.get("differentiable") or group.get("capturable"):
+                raise NotOursError("a group asks for differentiable=True or capturable=True")
 
     def _count_versions(self, params: Sequence[Tensor], waiting: int) -> None:
         """Autograd finds out by a tensor's version that what it saved was overwritten."""

@@ -297,13 +297,19 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
     """
     is_made = isinstance(formula, type) and issubclass(formula, Recorded)
     kind: Any = formula if is_made else arrays.foreach(formula)
+    taken = {"params", "param_names"} & {*kind._options} or {"step"} & {*kind.state_names}
+    if taken:
+        raise TypeError(
+            f"{kind.__name__}: PyTorch keeps something else under the name {taken.pop()!r}, beside "
+            "options in groups or states of parameters; rename it in the formula"
+        )
 
     class Made(Alone):
         _keys = kind.state_names
 
-        def __init__(self, params: Any, **options: Any) -> None:
+        def __init__(self, /, params: Any, **options: Any) -> None:
             first = kind(**options)  # which checks them
-            super().__init__(params, {key: getattr(first, key) for key in kind._options})
+            super().__init__(params, first._given())
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             return reduced(self, int(protocol), foreach, (kind, kind.definition))

@@ -183,3 +183,32 @@ def test_a_step_may_be_called_in_what_is_compiled(name):
             p.grad = torch.ones(300)
             step()
     assert torch.equal(both[0][0], both[1][0])
+
+
+ANY = ("seed", "half", "states", "names", "counter", "rows", "step", "native", "state", "self",
+       "differentiable", "fused")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_options_of_a_formula_have_any_name(name):
+    scope = {}
+    exec(f"def formula(p, g, m, *, {name}=2.0): return p - {name} * g, m + g", scope)
+    p, q = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    p.grad, q.grad = torch.ones(3), torch.ones(2)
+    kind = ours.foreach(scope["formula"])
+    optimizer = kind([{"params": [p]}, {"params": [q], name: 7.0}], **{name: 5.0})
+    optimizer.step()
+    assert p.tolist() == [-5.0] * 3 and q.tolist() == [-7.0] * 2
+    optimizer.param_groups[0][name] = 1.0
+    optimizer.step()
+    assert p.tolist() == [-6.0] * 3
+    optimizer.load_state_dict(copy.deepcopy(optimizer).state_dict())
+    optimizer.step()
+    assert p.tolist() == [-7.0] * 3 and optimizer.state[p]["m"].tolist() == [3.0] * 3
+
+
+def test_names_that_pytorch_uses_are_errors():
+    with pytest.raises(TypeError, match="under the name 'params'"):
+        ours.foreach(lambda p, g, *, params=1.0: p - params * g)
+    with pytest.raises(TypeError, match="under the name 'step'"):
+        ours.foreach(lambda p, g, step, *, lr=1.0: (p - lr * g, step))
