@@ -186,19 +186,27 @@ def by_torch(what: Profiled, torch: Any) -> list[dict[str, Any]]:
     """Names and microseconds of the kernels of a step: medians over some runs."""
     from torch.profiler import ProfilerActivity, profile
 
-    rounds = []
-    with profile(activities=[ProfilerActivity.CUDA]):
-        what.run()  # the profiler's own start takes time
-    for _ in range(2 if is_small() else 10):
-        with profile(activities=[ProfilerActivity.CUDA]) as measured:
+    rounds = 2 if is_small() else 10
+    with profile(activities=[ProfilerActivity.CUDA]) as measured:
+        for _ in range(rounds):
             what.run()
-        rounds.append(in_order(measured.events(), torch.autograd.DeviceType.CUDA))
-    names = [[name for name, _ in one] for one in rounds]
-    if not names[0] or any(other != names[0] for other in names):
-        raise NoCountersError("torch.profiler has not seen the same kernels in each run")
+    return medians(in_order(measured.events(), torch.autograd.DeviceType.CUDA), rounds)
+
+
+def medians(seen: Sequence[tuple[str, float]], rounds: int) -> list[dict[str, Any]]:
+    """(name, microseconds) of the kernels of some equal runs, as kernels of one run.
+
+    Raises:
+        NoCountersError: the runs are not equal, or there are no kernels.
+    """
+    n = len(seen) // rounds
+    runs = [seen[k * n : (k + 1) * n] for k in range(rounds)]
+    names = [name for name, _ in seen[:n]]
+    if n == 0 or len(seen) % rounds or any([name for name, _ in run] != names for run in runs):
+        raise NoCountersError(f"torch.profiler has seen {len(seen)} kernels in {rounds} equal runs")
     return [
-        {"name": name, "us": statistics.median(one[k][1] for one in rounds)}
-        for k, name in enumerate(names[0])
+        {"name": name, "us": statistics.median(run[k][1] for run in runs)}
+        for k, name in enumerate(names)
     ]
 
 

@@ -310,6 +310,11 @@ def test_events_of_a_profile_in_their_order() -> None:
         event("cudaLaunchKernel", 2, 1, "cpu"),
     ]  # fmt: skip
     assert kernels.in_order(events, "cuda") == [("cb_k0", 4.0), ("cb_k1", 2.0)]
+    runs = [("cb_k0", 4.0), ("cb_k1", 2.0), ("cb_k0", 6.0), ("cb_k1", 1.0)]
+    assert kernels.medians(runs, 2) == [{"name": "cb_k0", "us": 5.0}, {"name": "cb_k1", "us": 1.5}]
+    for wrong in ([], runs[:3], [runs[0], runs[1], runs[3], runs[2]]):
+        with pytest.raises(kernels.NoCountersError, match="2 equal runs"):
+            kernels.medians(wrong, 2)
 
 
 @pytest.mark.usefixtures("scripts")
