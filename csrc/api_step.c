@@ -75,36 +75,6 @@ static cb_status add_range(cb_step *step, uint32_t *n, const char *kind, const c
     return CB_OK;
 }
 
-/* Shell sort by address: in place, and quick on lists of this length. */
-static void sort_ranges(cb_range *at, uint32_t n) {
-    for (uint32_t gap = n / 2; gap > 0; gap /= 2) {
-        for (uint32_t i = gap; i < n; i++) {
-            cb_range moved = at[i];
-            uint32_t j = i;
-            for (; j >= gap && at[j - gap].begin > moved.begin; j -= gap) at[j] = at[j - gap];
-            at[j] = moved;
-        }
-    }
-}
-
-/* What is written must have memory of its own; what is only read may be shared. */
-static cb_status check_ranges(cb_range *at, uint32_t n, cb_error *err) {
-    const cb_range *any = NULL, *written = NULL; /* those that reach furthest so far */
-    sort_ranges(at, n);
-    for (uint32_t i = 0; i < n; i++) {
-        const cb_range *before = at[i].written ? any : written;
-        if (before && before->end > at[i].begin) {
-            return cb_fail(err, CB_INVALID,
-                           "%s \"%s\" and %s \"%s\" overlap in memory; what is written needs "
-                           "memory of its own",
-                           before->kind, before->name, at[i].kind, at[i].name);
-        }
-        if (!any || at[i].end > any->end) any = &at[i];
-        if (at[i].written && (!written || at[i].end > written->end)) written = &at[i];
-    }
-    return CB_OK;
-}
-
 /* What a run reads and writes, but for what an update steps. */
 static cb_status add_others(cb_step *step, uint32_t *n, const cb_run *run, cb_error *err) {
     const cb_program *p = step->program;
@@ -131,7 +101,7 @@ static cb_status check_run(cb_step *step, const cb_run *run, cb_error *err) {
         if (step->is_stepped[i])
             CB_TRY(add_range(step, &n, "input", &p->input[i], run->inputs[i], true, err));
     CB_TRY(add_others(step, &n, run, err));
-    return check_ranges(step->ranges, n, err);
+    return cb_ranges_check(step->ranges, n, &step->run_ranges, err);
 }
 
 void cb_step_group_steps(const cb_step *step, uint32_t *out) {
@@ -442,7 +412,7 @@ cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err)
     for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));
     CB_TRY(check_scratch(step, u, err));
     CB_TRY(check_extras(step, &n, u, err));
-    CB_TRY(check_ranges(step->ranges, n, err));
+    CB_TRY(cb_ranges_check(step->ranges, n, &step->update_ranges, err));
     if (step->backend->ready) CB_TRY(step->backend->ready(step->state, u->optimizer, err));
     const bool is_staged = u->on_host && !step->backend->is_host;
     return is_staged ? fill_rows(step, u, err) : CB_OK; /* which takes the memory for copies */

@@ -321,14 +321,18 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     CB_TRY(cb_backend_supports(step->backend, p, err));
     CB_TRY(step->backend->compile(p, step->device, &step->state, err));
-    step->ranges =
-        CB_NEW(&step->arena, cb_range,
-               p->n_input + (size_t)p->n_output + (3 + CB_MAX_STATES) * (size_t)step->n_gradients);
+    const size_t n_run = p->n_input + (size_t)p->n_output;
+    const size_t n_ranges = n_run + (3 + CB_MAX_STATES) * (size_t)step->n_gradients;
+    const size_t n_update = step->keep_gradients ? n_ranges : 0;
+    step->ranges = CB_NEW(&step->arena, cb_range, n_ranges);
+    step->run_ranges.at = CB_NEW(&step->arena, cb_known_range, n_run);
+    step->update_ranges.at = CB_NEW(&step->arena, cb_known_range, n_update);
     step->rows = CB_NEW(&step->arena, cb_optim_row, step->n_gradients);
     step->is_stepped = CB_NEW(&step->arena, bool, p->n_input);
     step->inputs = CB_NEW(&step->arena, void *, p->n_input);
     step->outputs = CB_NEW(&step->arena, void *, p->n_output);
-    if (!step->ranges || !step->rows || !step->is_stepped || !step->inputs || !step->outputs)
+    if (!step->ranges || !step->rows || !step->is_stepped || !step->inputs || !step->outputs ||
+        !step->run_ranges.at || !step->update_ranges.at)
         return cb_no_memory(err);
     if (!step->keep_gradients) return CB_OK;
     for (uint32_t k = 0; k < step->n_gradients; k++)

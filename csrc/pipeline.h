@@ -3,6 +3,7 @@
 #ifndef CB_PIPELINE_H
 #define CB_PIPELINE_H
 
+#include "base/ranges.h"
 #include "exec/backend.h"
 #include "lower/expand.h"
 #include "optim/products.h"
@@ -20,13 +21,6 @@ struct cb_context {
     char cuda_driver[CB_CUDA_PATH], cuda_nvrtc[CB_CUDA_PATH], cuda_blaslt[CB_CUDA_PATH],
         cuda_cache[CB_CUDA_PATH];
 };
-
-/* Memory of one argument of a call, to find what overlaps. */
-typedef struct cb_range {
-    uintptr_t begin, end;
-    const char *kind, *name; /* "output", "loss" */
-    bool written;
-} cb_range;
 
 struct cb_step {
     cb_arena arena; /* the step lies in it */
@@ -52,9 +46,10 @@ struct cb_step {
     bool has_update;         /* behind the latest run */
     cb_staging staging; /* slots: inputs, outputs, then [n_state][n_gradients] of the optimizer */
     void **inputs, **outputs; /* [n_input], [n_output] where arguments of the host are staged */
-    cb_range *ranges;   /* room for the checks of a run or an optimizer step: neither allocates */
-    cb_optim_row *rows; /* [n_gradients] */
-    void *squares;      /* of all gradients, for extras of an update; NULL: none are kept */
+    cb_range *ranges; /* room for the checks of a run or an optimizer step: neither allocates */
+    cb_known_ranges run_ranges, update_ranges; /* which of them the latest one found good */
+    cb_optim_row *rows;                        /* [n_gradients] */
+    void *squares; /* of all gradients, for extras of an update; NULL: none are kept */
 };
 
 #endif

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 Tree = tuple[Any, ...]
@@ -104,12 +105,12 @@ def _unflatten(tree: Tree, source: Iterator[Any]) -> Any:
     if tree == NONE:
         return None
     if tree == LEAF:
-        try:
-            return next(source)
-        except StopIteration:
-            raise ValueError("fewer leaves than the tree has places") from None
+        return _take(source, 1)[0]
     kind, cls, keys, children = tree
-    values = [_unflatten(child, source) for child in children]
+    if isinstance(children, tuple) and children.count(LEAF) == len(children):
+        values = _take(source, len(children))
+    else:
+        values = [_unflatten(child, source) for child in children]
     if kind == "dict":
         return dict(zip(keys, values, strict=True))
     if kind == "named":
@@ -119,11 +120,20 @@ def _unflatten(tree: Tree, source: Iterator[Any]) -> Any:
     return cls(values)
 
 
+def _take(source: Iterator[Any], n: int) -> list[Any]:
+    values = list(islice(source, n))
+    if len(values) < n:
+        raise ValueError("fewer leaves than the tree has places")
+    return values
+
+
 def count(tree: Tree) -> int:
     """Number of leaves."""
     if len(tree) == 1:
         return int(tree == LEAF)
-    return sum(count(child) for child in tree[3])
+    children = tree[3]
+    n = int(children.count(LEAF))
+    return n if n == len(children) else sum(count(child) for child in children)
 
 
 def names(tree: Tree, prefix: str) -> list[str]:
@@ -164,12 +174,30 @@ def beside(structure: Tree, x: Any, name: str) -> list[Any]:
     Raises:
         ValueError: it is nested differently.
     """
+    leaves: list[Any] = []
+    path: list[Any] = []
+    if not _beside(structure, x, leaves, path):
+        where = "".join(f"[{key!r}]" for key in reversed(path))
+        raise ValueError(f"{name}{where} are not nested like the parameters")
+    return leaves
+
+
+def _beside(structure: Tree, x: Any, leaves: list[Any], path: list[Any]) -> bool:
+    """False: they differ, and ``path`` has the keys of the place, the innermost first."""
     if x is None:
-        return [None] * count(structure)
+        leaves += [None] * count(structure)
+        return True
     if structure == LEAF:
-        return [x]
+        leaves.append(x)
+        return True
     children, keys = parts(x), structure[2] if len(structure) > 2 else ()
     if children is None or len(structure) < 3 or children[0] != keys:
-        raise ValueError(f"{name} are not nested like the parameters")
-    rows = zip(keys, structure[3], children[1], strict=True)
-    return [leaf for key, below, y in rows for leaf in beside(below, y, f"{name}[{key!r}]")]
+        return False
+    if structure[3].count(LEAF) == len(keys):
+        leaves += children[1]
+        return True
+    for key, below, y in zip(keys, structure[3], children[1], strict=True):
+        if not _beside(below, y, leaves, path):
+            path.append(key)
+            return False
+    return True

@@ -88,6 +88,43 @@ PyObject *cb_py_empty(PyObject *module, PyObject *args) {
     return array;
 }
 
+/* An array for one output; `descr` keeps the dtypes that were needed so far. */
+static PyObject *empty_output(const cb_argument_info *info, PyObject **descr) {
+    npy_intp dim[CB_MAX_RANK];
+    PyObject **dtype = &descr[info->dtype];
+    if (!*dtype && !(*dtype = cb_py_descr_of(info->dtype))) return NULL;
+    for (int32_t i = 0; i < info->shape.rank; i++) dim[i] = (npy_intp)info->shape.dim[i];
+    Py_INCREF(*dtype); /* PyArray_Empty takes it */
+    return PyArray_Empty(info->shape.rank, dim, (PyArray_Descr *)*dtype, 0);
+}
+
+static int fill_outputs(const cb_step *core, bool gradients, PyObject *list) {
+    PyObject *descr[CB_DTYPE_COUNT] = {NULL};
+    int result = 0;
+    for (uint32_t i = 0; result == 0 && i < cb_step_n_outputs(core); i++) {
+        const cb_argument_info info = cb_step_output(core, i);
+        const bool is_made = !info.inside && info.role_or_kind != CB_PY_STATE &&
+                             (gradients || info.role_or_kind != CB_PY_GRADIENT);
+        PyObject *made = is_made ? empty_output(&info, descr) : Py_NewRef(Py_None);
+        if (made) PyList_SET_ITEM(list, (Py_ssize_t)i, made);
+        else result = -1;
+    }
+    for (int i = 0; i < CB_DTYPE_COUNT; i++) Py_XDECREF(descr[i]);
+    return result;
+}
+
+PyObject *cb_py_empty_outputs(cb_py_step *step, bool gradients) {
+    PyObject *before = PyDataMem_SetHandler(cb_py_state_of_object((PyObject *)step)->keeper);
+    if (!before) return NULL;
+    PyObject *list = PyList_New((Py_ssize_t)cb_step_n_outputs(step->core));
+    if (list && fill_outputs(step->core, gradients, list) < 0) Py_CLEAR(list);
+    PyObject *ours = PyDataMem_SetHandler(before);
+    if (!ours) Py_CLEAR(list);
+    Py_XDECREF(ours);
+    Py_DECREF(before);
+    return list;
+}
+
 static keeper *keeper_of(PyObject *module) {
     return PyCapsule_GetPointer(cb_py_state_of(module)->keeper, "mem_handler");
 }

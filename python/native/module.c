@@ -154,6 +154,8 @@ static PyMethodDef module_methods[] = {
      "device_order(before, after, /): what is put on stream after waits for what is on before"},
     {"device_ordinal", cb_py_device_ordinal, METH_NOARGS,
      "device_ordinal() -> of the GPU that backend=\"cuda\" runs on"},
+    {"on_device", cb_py_on_device, METH_O,
+     "on_device(arrays, /) -> bytes: 1 for each that is an array of ours on a device"},
     {"has_cuda", cb_py_has_cuda, METH_NOARGS, "has_cuda() -> were libraries named by set_cuda?"},
     {"dlpack_parts", cb_py_dlpack_parts, METH_VARARGS,
      "dlpack_parts(tensor, name, stream, /) -> (dtype, shape, strides or None, address, kind of "
@@ -189,6 +191,7 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &cb_py_expression_spec, &state->expression_type) < 0) return -1;
     if (add_type(module, &cb_py_device_memory_spec, &state->memory_type) < 0) return -1;
     if (add_type(module, &cb_py_busy_word_spec, &state->busy_word_type) < 0) return -1;
+    if (add_type(module, &cb_py_signature_spec, &state->signature_type) < 0) return -1;
     const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
     return PyModule_AddStringConstant(module, "__version__", version);
 }
@@ -201,6 +204,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->expression_type);
     Py_VISIT(state->memory_type);
     Py_VISIT(state->busy_word_type);
+    Py_VISIT(state->signature_type);
     Py_VISIT(state->budget_error);
     Py_VISIT(state->keeper);
     return 0;
@@ -214,6 +218,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->expression_type);
     Py_CLEAR(state->memory_type);
     Py_CLEAR(state->busy_word_type);
+    Py_CLEAR(state->signature_type);
     Py_CLEAR(state->budget_error);
     Py_CLEAR(state->keeper);
     return 0;

@@ -40,6 +40,12 @@ static bool dtype_of(PyArray_Descr *descr, cb_dtype *out) {
     return true;
 }
 
+static cb_shape shape_of(PyArrayObject *array) {
+    cb_shape shape = {.rank = PyArray_NDIM(array)};
+    for (int i = 0; i < PyArray_NDIM(array); i++) shape.dim[i] = PyArray_DIM(array, i);
+    return shape;
+}
+
 int cb_py_view_of(PyObject *object, const char *name, cb_py_view *out) {
     if (!PyArray_Check(object)) {
         PyErr_Format(PyExc_TypeError, "%s: expected a NumPy array, got %s", name,
@@ -54,8 +60,7 @@ int cb_py_view_of(PyObject *object, const char *name, cb_py_view *out) {
     }
     memset(out, 0, sizeof *out);
     out->data = PyArray_BYTES(array);
-    out->shape.rank = PyArray_NDIM(array);
-    for (int i = 0; i < PyArray_NDIM(array); i++) out->shape.dim[i] = PyArray_DIM(array, i);
+    out->shape = shape_of(array);
     out->bytes = (size_t)PyArray_NBYTES(array);
     out->known_dtype = dtype_of(PyArray_DESCR(array), &out->dtype);
     out->is_bits16 = PyArray_TYPE(array) == NPY_UINT16;
@@ -63,6 +68,28 @@ int cb_py_view_of(PyObject *object, const char *name, cb_py_view *out) {
     out->aligned = PyArray_ISALIGNED(array);
     out->writable = PyArray_ISWRITEABLE(array);
     return 0;
+}
+
+bool cb_py_plain_kind(PyObject *object, cb_dtype *dtype, cb_shape *shape) {
+    PyArrayObject *array = (PyArrayObject *)object;
+    if (!PyArray_CheckExact(object) || PyArray_NDIM(array) > CB_MAX_RANK) return false;
+    *shape = shape_of(array);
+    return dtype_of(PyArray_DESCR(array), dtype);
+}
+
+bool cb_py_array_fits(PyObject *object, cb_dtype dtype, const cb_shape *shape, bool written,
+                      void **data) {
+    PyArrayObject *array = (PyArrayObject *)object;
+    cb_dtype given;
+    if (!PyArray_Check(object) || PyArray_NDIM(array) > CB_MAX_RANK) return false;
+    const int wanted =
+        NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (written ? NPY_ARRAY_WRITEABLE : 0);
+    if (!PyArray_CHKFLAGS(array, wanted)) return false;
+    const bool is_bits = dtype == CB_BF16 && PyArray_TYPE(array) == NPY_UINT16;
+    if (!is_bits && !(dtype_of(PyArray_DESCR(array), &given) && given == dtype)) return false;
+    const cb_shape found = shape_of(array);
+    *data = PyArray_DATA(array);
+    return cb_shape_equal(&found, shape);
 }
 
 static bool is_plain(PyObject *object, bool written) {
@@ -118,6 +145,8 @@ static PyArray_Descr *descr_of(cb_dtype dtype) {
     };
     return dtype == CB_BF16 ? bfloat16_descr() : PyArray_DescrFromType(numbers[dtype]);
 }
+
+PyObject *cb_py_descr_of(cb_dtype dtype) { return (PyObject *)descr_of(dtype); }
 
 PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t *byte_strides,
                            void *data, bool writable, PyObject *owner) {

@@ -34,7 +34,7 @@ typedef struct cb_py_context {
 
 typedef struct cb_py_state {
     PyTypeObject *graph_type, *step_type, *table_type, *expression_type, *memory_type;
-    PyTypeObject *busy_word_type;
+    PyTypeObject *busy_word_type, *signature_type;
     PyObject *budget_error;
     PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
@@ -136,6 +136,8 @@ typedef struct cb_py_step {
     cb_step *core;
     uint32_t n_wrt;
     uint32_t *wrt;   /* [n_wrt] positions of the inputs that have gradients */
+    bool *is_wrt;    /* [n_inputs] whether it is one of those */
+    bool *has_state; /* [n_inputs] whether a run replaces its elements */
     void **pointers; /* [n_inputs + n_outputs + (1 + CB_MAX_STATES) n_wrt] scratch of a run */
     bool *there;     /* likewise: which lie on the device */
     bool on_device;  /* its backend has arrays of its own */
@@ -145,6 +147,9 @@ typedef struct cb_py_step {
     bool is_left;            /* a run of a thread that a fork left behind was never finished */
     cb_py_claim claim;       /* what its optimizer writes */
 } cb_py_step;
+
+/* Kinds of outputs, `role_or_kind` of a cb_argument_info. */
+enum { CB_PY_RESULT, CB_PY_STATE, CB_PY_GRADIENT };
 
 extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
 
@@ -180,6 +185,11 @@ int cb_py_claim_take(cb_py_context *context, cb_py_claim *claim, const cb_py_row
 void cb_py_claim_drop(cb_py_context *context, const cb_py_claim *claim);
 /* Lists what a step writes whose arrays are bound. `extra`: [n_wrt], or NULL. */
 void cb_py_claim_step(cb_py_step *step, uint32_t n_state, const cb_extra_row *extra);
+
+/* ---- signature.c ----------------------------------------------------------------------------- */
+
+extern PyType_Spec cb_py_signature_spec;
+PyObject *cb_py_on_device(PyObject *module, PyObject *arrays);
 
 /* ---- step_arrays.c --------------------------------------------------------------------------- */
 
@@ -276,6 +286,13 @@ int cb_py_view_of(PyObject *object, const char *name,
 bool cb_py_plain_array(PyObject *object, bool written, void **data, cb_dtype *dtype, int64_t *n);
 bool cb_py_array_like(PyObject *object, PyObject *like, bool written, const void **data);
 PyObject *cb_py_strides_text(PyObject *array); /* "(8, 4)" */
+/* Whether it is an ndarray, and no instance of a subclass, of a dtype that the core has. */
+bool cb_py_plain_kind(PyObject *object, cb_dtype *dtype, cb_shape *shape);
+/* Whether it is an array of this dtype and shape, contiguous and aligned, that may be written if
+ * `written`; cb_py_view_of tells what is wrong with one that is not. */
+bool cb_py_array_fits(PyObject *object, cb_dtype dtype, const cb_shape *shape, bool written,
+                      void **data);
+PyObject *cb_py_descr_of(cb_dtype dtype); /* NumPy's dtype; of bf16 perhaps uint16, for its bits */
 /* An array over foreign memory; steals `owner`. strides in bytes, NULL: row-major. */
 PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t *byte_strides,
                            void *data, bool writable, PyObject *owner);
@@ -284,6 +301,9 @@ PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t 
 
 PyObject *cb_py_keeper_new(void);                        /* a capsule, NumPy's "mem_handler" */
 PyObject *cb_py_empty(PyObject *module, PyObject *args); /* (shape, dtype) -> ndarray */
+/* A list with an array for each output of a step that is handed out, None for the others; gradients
+ * are not handed out if the caller has arrays for them. */
+PyObject *cb_py_empty_outputs(cb_py_step *step, bool gradients);
 PyObject *cb_py_release_memory(PyObject *module, PyObject *none); /* -> bytes */
 PyObject *cb_py_kept_memory(PyObject *module, PyObject *none);
 

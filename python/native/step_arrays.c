@@ -46,26 +46,59 @@ static int check_layout(PyObject *array, const char *name, const cb_py_view *vie
     return 0;
 }
 
-/* What lies on the device is contiguous and aligned as it was taken over. */
-static int take_there(const cb_py_step *self, const cb_py_device_memory *memory,
-                      const cb_argument_info *info, const char *name, bool written, void **out) {
+/* What one array is for. */
+typedef struct place {
+    const char *name;
+    bool written;
+    bool is_gradient; /* of `name`; only that may have been given for it */
+} place;
+
+/* The name of an array in an error. */
+static const char *name_of(const place *p, char *room, size_t bytes) {
+    if (!p->is_gradient) return p->name;
+    PyOS_snprintf(room, bytes, "out, for the gradient of %s", p->name);
+    return room;
+}
+
+/* Says what is wrong with an array on the host. */
+static int refuse(PyObject *array, const cb_argument_info *info, const place *p) {
+    cb_py_view view;
+    char room[256];
+    const char *name = name_of(p, room, sizeof room);
+    if (cb_py_view_of(array, name, &view) < 0 || check_type(info, name, &view) < 0 ||
+        check_layout(array, name, &view, p->written, p->is_gradient) < 0)
+        return -1;
+    PyErr_Format(PyExc_RuntimeError, "%s: the array changed while it was looked at", name);
+    return -1;
+}
+
+/* Says what is wrong with an array on the device, which is contiguous and aligned since it was
+ * taken over. */
+static int refuse_there(const cb_py_step *self, const cb_py_device_memory *memory,
+                        const cb_argument_info *info, const place *p) {
+    const cb_py_view view = {.shape = memory->shape, .dtype = memory->dtype, .known_dtype = true};
+    char room[256];
+    const char *name = name_of(p, room, sizeof room);
     if (!self->on_device) {
         PyErr_Format(
             PyExc_ValueError,
             "%s: the array lies on a GPU and the step runs on the host; pass it as a NumPy "
             "array, or compile with device=\"cuda\"",
             name);
-        return -1;
-    }
-    const cb_py_view view = {.shape = memory->shape, .dtype = memory->dtype, .known_dtype = true};
-    if (check_type(info, name, &view) < 0) return -1;
-    if (written && !memory->writable) {
+    } else if (check_type(info, name, &view) == 0) {
         PyErr_Format(PyExc_ValueError, "%s: the array is read-only, but the step writes to it",
                      name);
-        return -1;
     }
+    return -1;
+}
+
+static int take_there(const cb_py_step *self, const cb_py_device_memory *memory,
+                      const cb_argument_info *info, const place *p, void **out) {
     *out = memory->data;
-    return 0;
+    if (self->on_device && memory->dtype == info->dtype &&
+        cb_shape_equal(&memory->shape, &info->shape) && (memory->writable || !p->written))
+        return 0;
+    return refuse_there(self, memory, info, p);
 }
 
 static bool is_there(const cb_py_step *self, PyObject *array) {
@@ -73,42 +106,13 @@ static bool is_there(const cb_py_step *self, PyObject *array) {
 }
 
 /* Checks one array and takes its address. Overlaps are found by the core. */
-static int take(cb_py_step *self, PyObject *array, const cb_argument_info *info, const char *name,
-                bool written, bool given, void **out) {
-    cb_py_view view;
+static int take(cb_py_step *self, PyObject *array, const cb_argument_info *info, const place *p,
+                void **out) {
     bool *there = &self->there[out - self->pointers];
-    if ((*there = is_there(self, array)))
-        return take_there(self, (cb_py_device_memory *)array, info, name, written, out);
-    if (cb_py_view_of(array, name, &view) < 0) return -1;
-    if (check_type(info, name, &view) < 0 || check_layout(array, name, &view, written, given) < 0)
-        return -1;
-    *out = view.data;
-    return 0;
-}
-
-/* A gradient has the name of what it is of, which may be given, too. */
-static int take_output(cb_py_step *self, PyObject *array, const cb_argument_info *info,
-                       void **out) {
-    const bool is_gradient = info->role_or_kind == 2;
-    char name[256];
-    PyOS_snprintf(name, sizeof name, is_gradient ? "out, for the gradient of %s" : "%s",
-                  info->name);
-    return take(self, array, info, name, true, is_gradient, out);
-}
-
-static bool is_wrt(const cb_py_step *self, uint32_t input) {
-    for (uint32_t k = 0; k < self->n_wrt; k++) {
-        if (self->wrt[k] == input) return true;
-    }
-    return false;
-}
-
-static bool has_state(const cb_py_step *self, uint32_t input) {
-    for (uint32_t i = 0; i < cb_step_n_outputs(self->core); i++) {
-        cb_argument_info info = cb_step_output(self->core, i);
-        if (info.role_or_kind == 1 && info.input == input) return true;
-    }
-    return false;
+    *there = is_there(self, array);
+    if (*there) return take_there(self, (cb_py_device_memory *)array, info, p, out);
+    if (cb_py_array_fits(array, info->dtype, &info->shape, p->written, out)) return 0;
+    return refuse(array, info, p);
 }
 
 /* Checks the arrays of an optimizer: None where a parameter lacks a state, which the core minds
@@ -121,16 +125,32 @@ static int bind_states(cb_py_step *self, const cb_py_run_arrays *run, void **par
     }
     for (uint32_t s = 0; s < run->n_state; s++) {
         void **state = params + (size_t)(1 + s) * self->n_wrt;
+        const place p = {.name = run->state_name[s], .written = true};
         if (cb_py_check_count(run->states[s], self->n_wrt, "arrays of an optimizer state") < 0)
             return -1;
         for (uint32_t k = 0; k < self->n_wrt; k++) {
-            cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
+            const cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
             PyObject *array = PyTuple_GET_ITEM(run->states[s], k);
             state[k] = NULL;
             self->there[state + k - self->pointers] = false;
             if (array == Py_None) continue;
-            if (take(self, array, &info, run->state_name[s], true, false, &state[k]) < 0) return -1;
+            if (take(self, array, &info, &p, &state[k]) < 0) return -1;
         }
+    }
+    return 0;
+}
+
+static int bind_outputs(cb_py_step *self, const cb_py_run_arrays *run, void **outputs) {
+    const uint32_t n = cb_step_n_outputs(self->core);
+    for (uint32_t i = 0; i < n; i++) {
+        const cb_argument_info info = cb_step_output(self->core, i);
+        PyObject *array = PyTuple_GET_ITEM(run->outputs, i);
+        const place p = {
+            .name = info.name, .written = true, .is_gradient = info.role_or_kind == CB_PY_GRADIENT};
+        outputs[i] = NULL;
+        self->there[outputs + i - self->pointers] = false;
+        if (array == Py_None && (info.inside || info.role_or_kind == CB_PY_STATE)) continue;
+        if (take(self, array, &info, &p, &outputs[i]) < 0) return -1;
     }
     return 0;
 }
@@ -138,25 +158,19 @@ static int bind_states(cb_py_step *self, const cb_py_run_arrays *run, void **par
 /* Checks every array and fills self->pointers: inputs, outputs, then for an optimizer parameters
  * and each of its states. */
 int cb_py_bind(cb_py_step *self, const cb_py_run_arrays *run) {
-    uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
+    const uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
     void **outputs = self->pointers + n_in;
     if (cb_py_check_count(run->inputs, n_in, "inputs") < 0 ||
         cb_py_check_count(run->outputs, n_out, "outputs") < 0)
         return -1;
     for (uint32_t i = 0; i < n_in; i++) {
-        cb_argument_info info = cb_step_input(self->core, i);
-        bool written = has_state(self, i) || (run->is_stepped && is_wrt(self, i));
-        PyObject *array = PyTuple_GET_ITEM(run->inputs, i);
-        if (take(self, array, &info, info.name, written, false, &self->pointers[i]) < 0) return -1;
+        const cb_argument_info info = cb_step_input(self->core, i);
+        const bool written = self->has_state[i] || (run->is_stepped && self->is_wrt[i]);
+        const place p = {.name = info.name, .written = written};
+        if (take(self, PyTuple_GET_ITEM(run->inputs, i), &info, &p, &self->pointers[i]) < 0)
+            return -1;
     }
-    for (uint32_t i = 0; i < n_out; i++) {
-        cb_argument_info info = cb_step_output(self->core, i);
-        PyObject *array = PyTuple_GET_ITEM(run->outputs, i);
-        outputs[i] = NULL;
-        self->there[n_in + i] = false;
-        if (array == Py_None && (info.inside || info.role_or_kind == 1)) continue;
-        if (take_output(self, array, &info, &outputs[i]) < 0) return -1;
-    }
+    if (bind_outputs(self, run, outputs) < 0) return -1;
     return run->is_stepped ? bind_states(self, run, outputs + n_out) : 0;
 }
 

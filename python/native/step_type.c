@@ -9,6 +9,15 @@ static PyObject *raise(cb_py_step *self, const cb_error *error) {
     return cb_py_raise(cb_py_state_of_object((PyObject *)self), error, NULL);
 }
 
+/* What each run has to know of every input. */
+static void note_facts(cb_py_step *self) {
+    for (uint32_t k = 0; k < self->n_wrt; k++) self->is_wrt[self->wrt[k]] = true;
+    for (uint32_t i = 0; i < cb_step_n_outputs(self->core); i++) {
+        const cb_argument_info info = cb_step_output(self->core, i);
+        if (info.role_or_kind == CB_PY_STATE) self->has_state[info.input] = true;
+    }
+}
+
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt, bool on_device) {
     cb_py_step *self = (cb_py_step *)state->step_type->tp_alloc(state->step_type, 0);
@@ -23,16 +32,20 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
     self->n_wrt = n_wrt;
     self->on_device = on_device;
     self->wrt = PyMem_New(uint32_t, (size_t)n_wrt + 1);
+    self->is_wrt = PyMem_Calloc((size_t)cb_step_n_inputs(core) + 1, sizeof(bool));
+    self->has_state = PyMem_Calloc((size_t)cb_step_n_inputs(core) + 1, sizeof(bool));
     self->pointers = PyMem_New(void *, n_pointers + 1);
     self->there = PyMem_New(bool, n_pointers + 1);
     self->claim.own = PyMem_New(cb_written, (3 + CB_MAX_STATES) * (size_t)n_wrt + 1);
     self->lock = PyThread_allocate_lock();
     self->n_forks = cb_fork_count();
-    if (!self->wrt || !self->pointers || !self->there || !self->claim.own || !self->lock) {
+    if (!self->wrt || !self->is_wrt || !self->has_state || !self->pointers || !self->there ||
+        !self->claim.own || !self->lock) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
     if (n_wrt) memcpy(self->wrt, wrt, n_wrt * sizeof *wrt);
+    note_facts(self);
     return (PyObject *)self;
 }
 
@@ -47,6 +60,8 @@ static void step_dealloc(cb_py_step *self) {
     cb_step_free(self->core);
     cb_py_context_release(self->context);
     PyMem_Free(self->wrt);
+    PyMem_Free(self->is_wrt);
+    PyMem_Free(self->has_state);
     PyMem_Free(self->pointers);
     PyMem_Free(self->there);
     PyMem_Free(self->claim.own);
@@ -498,7 +513,15 @@ static PyObject *step_update_seconds(cb_py_step *self, PyObject *Py_UNUSED(none)
     return status == CB_OK ? PyFloat_FromDouble(seconds) : raise(self, &error);
 }
 
+static PyObject *step_empty_outputs(cb_py_step *self, PyObject *gradients) {
+    const int all = PyObject_IsTrue(gradients);
+    return all < 0 ? NULL : cb_py_empty_outputs(self, all);
+}
+
 static PyMethodDef step_methods[] = {
+    {"empty_outputs", (PyCFunction)step_empty_outputs, METH_O,
+     "empty_outputs(gradients, /) -> list of new arrays, None for outputs that are not handed out, "
+     "or that are gradients if `gradients` is false"},
     {"update_seconds", (PyCFunction)step_update_seconds, METH_NOARGS,
      "update_seconds() -> seconds of the latest update, which is then done; 0: there was none"},
     {"wait", (PyCFunction)step_wait, METH_NOARGS,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from .. import dtypes, tree
+from .. import _native, dtypes, tree
+from ..device_arrays import DeviceArray
 from ..policies import PolicyFunction
 from ..run.arrays import as_array, of_traced
 from ..run.executable import Executable
@@ -30,7 +31,7 @@ _VALUE: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     bytes: lambda x: bytes(memoryview(x)),
 }
-_CONSTANT = tuple(_VALUE)
+_CONSTANT = (*_VALUE, Enum)
 
 
 class _Itself:
@@ -76,9 +77,16 @@ class Call:
 
     Leaves that are arrays become arguments of the graph. Python numbers, strings and functions are
     constants of the trace: another value traces again. ``np.float32(x)`` is an array.
+
+    Args:
+        known: what earlier calls were compiled to. If the call fits one, that is ``fitting``, and
+            ``key`` and ``arrays``, which take longer, are not made.
     """
 
-    __slots__ = ("arrays", "function", "key", "leaves", "scalars", "stream", "tree")
+    __slots__ = (
+        "_names", "arrays", "fitting", "function", "given", "key", "leaves", "scalars", "stream",
+        "tree",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -86,37 +94,76 @@ class Call:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         stream: int | None = None,
+        known: Iterable[Signature] = (),
     ) -> None:
         self.function = function
         self.stream = stream
         self.leaves, self.tree = tree.flatten((args, kwargs))
+        self.given: list[Any] = []  # ndarrays and DeviceArrays, in the order of their leaves
+        self.scalars: list[int] = []  # leaves that are NumPy scalars: nothing can be written there
+        self._names: list[str] | None = None
+        self.fitting: Signature | None = None
+        for signature in known:
+            if self._fits(signature):
+                self.fitting = signature
+                return
+        self._read()
+
+    def _fits(self, signature: Signature) -> bool:
+        """Whether the leaves are those of the signature. True if ``key`` would be equal; false may
+        also mean that a constant is equal and another object."""
+        if self.tree != signature.tree:
+            return False
+        found = signature.native.match(self.leaves)
+        if found is None:
+            return False
+        self.given, unread = found
+        self.scalars = []
+        for i, place in unread:
+            array, spec = self._leaf(i, self.leaves[i], signature.names)
+            if spec != signature.specs[i]:
+                return False
+            self.given[place] = array
+        return True
+
+    def _read(self) -> None:
         # for each leaf an ndarray or a DeviceArray; None: a constant
         self.arrays: list[Any] = []
-        self.scalars: list[int] = []  # leaves that are NumPy scalars: nothing can be written there
+        self.scalars = []
         specs: list[Spec] = []
         for i, leaf in enumerate(self.leaves):
             if type(leaf) is np.ndarray and (known := dtypes.from_numpy(leaf.dtype)) is not None:
                 self.arrays.append(leaf)
                 specs.append((known, leaf.shape))
             else:
-                specs.append(self._read(i, leaf))
+                array, spec = self._leaf(i, leaf, None)
+                self.arrays.append(array)
+                specs.append(spec)
+        self.given = [array for array in self.arrays if array is not None]
         self.key = (self.tree, tuple(specs))
 
-    def _read(self, i: int, leaf: Any) -> Spec:
-        constant = isinstance(leaf, (*_CONSTANT, Enum)) or callable(leaf)
+    def _leaf(self, i: int, leaf: Any, names: list[str] | None) -> tuple[Any, Spec]:
+        """The array of a leaf, None if it is a constant, and what it means to a trace."""
+        constant = isinstance(leaf, _CONSTANT) or callable(leaf)
         if constant and not isinstance(leaf, np.generic):
-            self.arrays.append(None)
-            return type(leaf), constant_key(leaf)
+            return None, (type(leaf), constant_key(leaf))
+        if type(leaf) is DeviceArray:
+            return leaf, (leaf.core_dtype, leaf.shape)
+        name = (names or self.names())[i]
         if isinstance(leaf, Array):
-            raise of_traced(self.names()[i])
-        array, dtype = as_array(leaf, self.names()[i], self.stream)
+            raise of_traced(name)
+        array, dtype = as_array(leaf, name, self.stream)
         if isinstance(leaf, np.generic):
             self.scalars.append(i)
-        self.arrays.append(array)
-        return dtype, array.shape
+        return array, (dtype, array.shape)
 
     def names(self) -> list[str]:
         """A readable name for each leaf, from the function's parameters: ``"params['w']"``."""
+        if self._names is None:
+            self._names = self._make_names()
+        return self._names
+
+    def _make_names(self) -> list[str]:
         args_tree, kwargs_tree = self.tree[3]
         code = getattr(self.function, "__code__", None)
         parameters = code.co_varnames[: code.co_argcount] if code is not None else ()
@@ -129,22 +176,43 @@ class Call:
             result += tree.names(child, str(key))
         return result
 
-    def leaves_of(self, argnum: int) -> range:
-        """The leaves that belong to a positional argument.
+    def positional(self) -> list[range]:
+        """The leaves that belong to each positional argument."""
+        ranges, end = [], 0
+        for child in self.tree[3][0][3]:
+            begin, end = end, end + tree.count(child)
+            ranges.append(range(begin, end))
+        return ranges
 
-        Raises:
-            ValueError: there is no such argument.
-        """
-        children = self.tree[3][0][3]
-        if not 0 <= argnum < len(children):
+
+class Signature:
+    """What the leaves of a call must be to run what another call was compiled to."""
+
+    def __init__(self, call: Call, names: list[str]) -> None:
+        self.tree = call.tree
+        self.specs: tuple[Spec, ...] = call.key[1]
+        self.names = names
+        rows = zip(call.leaves, call.arrays, self.specs, strict=True)
+        self.native = _native.Signature(
+            tuple([(leaf,) if array is None else spec for leaf, array, spec in rows])
+        )
+
+
+def leaves_of(positional: Sequence[range], argnums: Sequence[int]) -> list[range]:
+    """The leaves of the positional arguments ``argnums``.
+
+    Raises:
+        ValueError: there is no such argument.
+    """
+    for argnum in argnums:
+        if not 0 <= argnum < len(positional):
             raise ValueError(
                 located(
-                    f"argnums={argnum}, but the function was called with {len(children)} "
+                    f"argnums={argnum}, but the function was called with {len(positional)} "
                     "positional arguments"
                 )
             )
-        before = sum(tree.count(child) for child in children[:argnum])
-        return range(before, before + tree.count(children[argnum]))
+    return [positional[argnum] for argnum in argnums]
 
 
 class Traced:
@@ -156,14 +224,13 @@ class Traced:
     def __init__(self, call: Call, argnums: Sequence[int], policy: PolicyFunction | None) -> None:
         self.graph = Graph()
         self.names = call.names()
-        self.wrt = [
-            i for argnum in argnums for i in call.leaves_of(argnum) if call.arrays[i] is not None
-        ]
-        self._among = [i for argnum in argnums for i in call.leaves_of(argnum)]
-        _check_wrt(call, argnums, self.names)
+        self._leaves_of = call.positional()
+        ranges = leaves_of(self._leaves_of, argnums)
+        self._among = [i for leaves in ranges for i in leaves]
+        self.wrt = [i for i in self._among if call.arrays[i] is not None]
+        _check_wrt(call, argnums, ranges, self.names)
         arrays = [i for i, array in enumerate(call.arrays) if array is not None]
         self._position = {leaf: n for n, leaf in enumerate(arrays)}  # leaf -> argument of the graph
-        self._leaves_of = [call.leaves_of(n) for n in range(len(call.tree[3][0][3]))]
         self.wrt_positions = [self._position[i] for i in self.wrt]
         traced = self._inputs(call)
         args, kwargs = tree.unflatten(call.tree, traced)
@@ -242,26 +309,22 @@ class Traced:
                 )
             )
 
-    def check_written(self, call: Call, updates: bool) -> None:
-        """Can what a step updates be written? ``updates``: the arguments differentiated by are.
+    def written(self, updates: bool) -> frozenset[int]:
+        """The leaves that a step writes. ``updates``: it updates the arguments differentiated
+        by."""
+        states = [i for i, n in self._position.items() if n in self.graph._states]
+        return frozenset([*states, *(self._among if updates else ())])
 
-        Raises:
-            TypeError: a number stands there that is no array, so that its update would be lost.
-        """
-        written = [i for i, n in self._position.items() if n in self.graph._states]
-        numbers = [i for i in call.scalars if i in written]
-        if updates:
-            numbers += [i for i in self._among if i in call.scalars]
-            numbers += [i for i in self._among if isinstance(call.leaves[i], (float, complex))]
-        for i in numbers:
-            leaf = call.leaves[i]
-            raise TypeError(
-                located(
-                    f"{self.names[i]} is {leaf!r}, a {type(leaf).__name__}, which a step cannot "
-                    "update in place; pass np.asarray(...) of it and keep that array, or, if it is "
-                    "not to be updated, pass it in an argument outside argnums"
-                )
+    def not_writable(self, i: int, leaf: Any) -> TypeError:
+        """The error for a number in the place of an array that a step writes, because its update
+        would be lost."""
+        return TypeError(
+            located(
+                f"{self.names[i]} is {leaf!r}, a {type(leaf).__name__}, which a step cannot "
+                "update in place; pass np.asarray(...) of it and keep that array, or, if it is "
+                "not to be updated, pass it in an argument outside argnums"
             )
+        )
 
     def text(self) -> str:
         """The forward graph."""
@@ -287,9 +350,11 @@ class Traced:
         return f"<cutback.Traced with {len(self.names)} arguments>"
 
 
-def _check_wrt(call: Call, argnums: Sequence[int], names: list[str]) -> None:
-    for argnum in argnums:
-        arrays = [i for i in call.leaves_of(argnum) if call.arrays[i] is not None]
+def _check_wrt(
+    call: Call, argnums: Sequence[int], ranges: Sequence[range], names: list[str]
+) -> None:
+    for argnum, leaves in zip(argnums, ranges, strict=True):
+        arrays = [i for i in leaves if call.arrays[i] is not None]
         if not arrays:
             raise TypeError(
                 located(

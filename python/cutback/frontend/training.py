@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
 from ..run.executable import Executable, Planned, Stats, check_random_step, check_seed
 from ..source import located, place
-from .tracing import Call, Traced
+from .tracing import Call, Signature, Traced, leaves_of
 
 if TYPE_CHECKING:
     from ..devices import Device
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 ArgNums = int | Sequence[int] | None
 _MANY = 64  # compiled specialisations of a step that look like a mistake
+_RECENT = 4  # those that a call is compared with before it is read in full
 
 
 def _argnums(argnums: ArgNums) -> tuple[int, ...]:
@@ -51,26 +53,42 @@ def _argnums(argnums: ArgNums) -> tuple[int, ...]:
         ) from None
 
 
-class _Specialisation:
+class _Specialisation(Signature):
     """The function compiled for one set of shapes, dtypes and constants."""
 
     def __init__(self, step: Step, call: Call) -> None:
         argnums = _argnums(step.argnums)
+        updates = step.optimizer is not None
         self.traced = Traced(call, argnums, step._policy)
         self.traced.finish(bool(argnums), step.has_aux)
         self.argnums = argnums
-        self.arg_trees = call.tree[3][0][3]
+        self.arg_trees = [call.tree[3][0][3][argnum] for argnum in argnums]
         self.constant = [array is None for array in call.arrays]
-        self.ranges = [call.leaves_of(argnum) for argnum in argnums]
-        self.numbers = any(isinstance(leaf, (float, complex)) for leaf in call.leaves)
+        self.ranges = leaves_of(call.positional(), argnums)
+        self.n_arrays = [sum(not self.constant[i] for i in leaves) for leaves in self.ranges]
+        self.written = self.traced.written(updates)
+        numbers = (i for i in self.written if isinstance(call.leaves[i], (float, complex)))
+        self.number = min(numbers, default=None)  # a constant where a step writes
+        self._out_tree: tree.Tree | None = None
         static = 0 if step.optimizer is None else self._static_bytes(step.optimizer, call)
         self.run = Executable(
             self.traced.graph,
             self.traced.wrt_positions,
-            keep_gradients=step.optimizer is not None,
+            keep_gradients=updates,
             static_bytes=static,
             **step._options,
         )
+        super().__init__(call, self.traced.names)
+
+    def check_written(self, call: Call) -> None:
+        """Whether what the step writes are arrays.
+
+        Raises:
+            TypeError: there is a number in the place of one.
+        """
+        number = next((i for i in call.scalars if i in self.written), self.number)
+        if number is not None:
+            raise self.traced.not_writable(number, call.leaves[number])
 
     def _static_bytes(self, optimizer: Optimizer, call: Call) -> int:
         """Bytes of the parameters and of what the optimizer keeps for them."""
@@ -81,11 +99,14 @@ class _Specialisation:
 
     def gradient_tree(self, gradients: list[Any], single: bool) -> Any:
         """Gradients nested like their arguments; None where an argument holds a Python constant."""
-        source = iter(gradients)
-        trees = []
-        for argnum, leaves in zip(self.argnums, self.ranges, strict=True):
-            values = [None if self.constant[i] else next(source) for i in leaves]
-            trees.append(tree.unflatten(self.arg_trees[argnum], values))
+        trees, begin = [], 0
+        for below, leaves, n in zip(self.arg_trees, self.ranges, self.n_arrays, strict=True):
+            values = gradients[begin : begin + n]
+            begin += n
+            if n < len(leaves):
+                source = iter(values)
+                values = [None if self.constant[i] else next(source) for i in leaves]
+            trees.append(tree.unflatten(below, values))
         return trees[0] if single else tuple(trees)
 
     def beside(self, single: bool) -> Callable[[Any, str], list[Any]]:
@@ -99,8 +120,8 @@ class _Specialisation:
                     f"{name} are a tuple of {len(self.argnums)}, one for each of argnums"
                 )
             found = []
-            for argnum, row, y in zip(self.argnums, self.ranges, given, strict=True):
-                below = tree.beside(self.arg_trees[argnum], y, name)
+            for structure, row, y in zip(self.arg_trees, self.ranges, given, strict=True):
+                below = tree.beside(structure, y, name)
                 found += [z for i, z in zip(row, below, strict=True) if not self.constant[i]]
             return found
 
@@ -116,9 +137,11 @@ class _Specialisation:
             raise ValueError("out= has no use here: gradients stay inside, for the optimizer")
         if not self.argnums:
             raise ValueError("out= is for gradients, and with argnums=None there are none")
-        n = sum(not self.constant[i] for leaves in self.ranges for i in leaves)
+        if self._out_tree is None:
+            zeros = [0] * sum(self.n_arrays)
+            self._out_tree = tree.flatten(self.gradient_tree(zeros, single))[1]
         leaves, structure = tree.flatten(out)
-        if structure != tree.flatten(self.gradient_tree([0] * n, single))[1]:
+        if structure != self._out_tree:
             raise ValueError("out: not nested like the gradients")
         return leaves
 
@@ -199,7 +222,7 @@ class Step:
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
         self._options = options
         self._known: dict[Any, _Specialisation] = {}
-        self._last: _Specialisation | None = None
+        self._recent: list[_Specialisation] = []  # the latest first
         self._lock = threading.RLock()
         _steps.add(self)
         self.__doc__ = function.__doc__
@@ -223,6 +246,7 @@ class Step:
         **kwargs: Any,
     ) -> Any:
         """Runs one step."""
+        begin = time.perf_counter()
         with self._lock:
             call = self._read(args, kwargs, handle(stream))
             spec = self._specialise(call)
@@ -231,12 +255,11 @@ class Step:
             try:
                 beside = None if extras is None else self._beside(extras, spec, single)
                 results, gradients = spec.run.run(
-                    [array for array in call.arrays if array is not None],
+                    call.given,
                     self.seed,
                     number,
                     None if out is None else spec.gradient_leaves(out, single),
                     self.optimizer,
-                    spec.traced.wrt_positions,
                     self._draws,
                     call.stream,
                     beside,
@@ -244,6 +267,14 @@ class Step:
             except (ValueError, TypeError) as error:
                 place(error)
                 raise
+            result = self._result(spec, results, gradients, single)
+            spec.run.count_call(time.perf_counter() - begin)
+        return result
+
+    def _result(
+        self, spec: _Specialisation, results: list[Any], gradients: list[Any], single: bool
+    ) -> Any:
+        """What a call returns."""
         value = tree.unflatten(spec.traced.out_tree, results)
         if self.returns == "value":
             return value
@@ -279,22 +310,25 @@ class Step:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None = None
     ) -> Call:
         try:
-            return Call(self.function, args, kwargs, stream)
+            return Call(self.function, args, kwargs, stream, self._recent)
         except (ValueError, TypeError) as error:
             place(error)
             raise
 
     def _specialise(self, call: Call) -> _Specialisation:
-        spec = self._known.get(call.key)
+        spec = call.fitting
+        if not isinstance(spec, _Specialisation):
+            spec = self._known.get(call.key)
         if spec is None:
             spec = self._known[call.key] = _Specialisation(self, call)
             if len(self._known) == _MANY:
                 self._warn_of_many()
         else:
             spec.traced.surroundings.look()
-        if call.scalars or spec.numbers:
-            spec.traced.check_written(call, self.optimizer is not None)
-        self._last = spec
+        spec.check_written(call)
+        if not self._recent or self._recent[0] is not spec:
+            others = [other for other in self._recent if other is not spec]
+            self._recent = [spec, *others[: _RECENT - 1]]
         return spec
 
     def _warn_of_many(self) -> None:
@@ -323,19 +357,18 @@ class Step:
         with self._lock:
             call = self._read(args, kwargs)
             spec = self._specialise(call)
-            arrays = [array for array in call.arrays if array is not None]
             wrt = spec.traced.wrt_positions
-            result = profile(spec.traced.graph, spec.run, wrt, arrays, self.seed, rng_step)
+            result = profile(spec.traced.graph, spec.run, wrt, call.given, self.seed, rng_step)
             spec.run.timeline = result.timeline()
             return result
 
     @property
     def _compiled(self) -> _Specialisation:
-        if self._last is None:
+        if not self._recent:
             raise ValueError(
                 "the step is not compiled yet: call it, or prepare(...) it, with its arguments"
             )
-        return self._last
+        return self._recent[0]
 
     @property
     def executable(self) -> Executable:

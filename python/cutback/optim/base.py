@@ -317,19 +317,36 @@ class Optimizer(_InTheCore):
 
     def _take_up(self, table: _Table, leaves: Sequence[Any]) -> tuple[State, list[Row]]:
         """As :meth:`prepare`, without looking at what the core looks at anyway."""
-        if self._state.bound and self._state.names == table.names:
-            rows = self.rows()
-            used = [_native.optimizer_states(self.native, row) for row in rows]
-            if self._whole == (
-                id(self._state),
-                used,
-                patterns_of(type(self).__name__, self.groups),
-            ):
-                return self._state, rows
+        again = self._unchanged(table.names)
+        if again is not None:
+            return again
         for name, leaf in zip(table.names, leaves, strict=True):
             if not isinstance(leaf, np.ndarray):
                 raise TypeError(f"{name} is {type(leaf).__name__}, not a NumPy array")
         return self._prepare(table.names, leaves)
+
+    def _unchanged(self, names: list[str]) -> tuple[State, list[Row]] | None:
+        """The state and the hyper-parameters, if the state is that which was made for these
+        parameters last, and groups and states in use are still the same."""
+        if self._whole is None or not self._state.bound or self._state.names != names:
+            return None
+        state, *whole = self._whole
+        rows = self.rows()
+        used = [_native.optimizer_states(self.native, row) for row in rows]
+        same = state is self._state and whole == [
+            used,
+            patterns_of(type(self).__name__, self.groups),
+        ]
+        return (self._state, rows) if same else None
+
+    def prepared(self, names: list[str]) -> tuple[State, list[Row]] | None:
+        """What :meth:`prepare` would give for parameters of these names that it was called with
+        before; None if it has to look at them again."""
+        again = self._unchanged(names)
+        if again is None or again[0].missed.any():
+            return None
+        self.check_steps()
+        return again
 
     def check_steps(self) -> None:
         """Whether it is one for compiled steps.
@@ -395,7 +412,7 @@ class Optimizer(_InTheCore):
                 )
         self._make_missing(used)
         self._put_beside(params)
-        self._whole = (id(self._state), used, patterns)
+        self._whole = self._state, used, patterns
         return self._state, rows
 
     def _first(

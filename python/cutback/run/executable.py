@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import budgets
-from .._native import BudgetError, backends
+from .. import budgets, dtypes
+from .._native import BudgetError, backends, on_device
 from ..device_arrays import DeviceArray, handle
 from ..integers import integer
 from ..source import place
-from .arrays import as_array, empty, wrap
+from .arrays import as_array, wrap
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from ..devices import Device
     from ..optim import Optimizer
     from ..optim.extras import Beside
+    from ..optim.numbers import Row
+    from ..optim.state import State
     from ..planner.plan import Plan
+
+    Prepared = tuple[State, list[Row]]
 
     class Graph(Protocol):
         """What is compiled: a :class:`cutback.Graph`, as far as this module asks it."""
@@ -47,10 +52,6 @@ def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
     from ..cuda import resolve  # looks for libraries, which nobody else needs
 
     return resolve(backend, device)
-
-
-def _wrapped(array: Any, dtype: str) -> Any:
-    return array if isinstance(array, DeviceArray) else wrap(array, dtype)
 
 
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
@@ -96,7 +97,10 @@ class Stats(NamedTuple):
 
     peak_bytes: int  # largest number of bytes in use in the arena
     n_alloc: int  # heap allocations of the core during the run
-    seconds: float  # forward, backward and optimizer
+    seconds: float  # forward, backward and optimizer, in the core
+    call_seconds: float = 0.0
+    """The whole call on the host's clock, with reading the arguments and making the results; with
+    ``stream=``, until the work was on the stream."""
 
 
 def _dump_function() -> Any:
@@ -206,6 +210,16 @@ class Executable:
         ]  # arrays of constants, None for arguments
         self._arguments = [i for i, value in enumerate(self._template) if value is None]
         self._outputs = self.native.outputs
+        self._results = [i for i, row in enumerate(self._outputs) if row[4] == _RESULT]
+        self._gradients = [
+            i for i, row in enumerate(self._outputs) if row[4] == _GRADIENT and not row[6]
+        ]
+        bits = dtypes.to_numpy("bf16") == np.uint16
+        self._halves = {i for i, row in enumerate(self._outputs) if bits and row[1] == "bf16"}
+        self._wrt = list(wrt)
+        self._wrt_names = [self.names[i] for i in wrt]
+        # By the latest call: the optimizer, its state, and which inputs were on a device.
+        self._prepared: tuple[Optimizer, State, bytes] | None = None
         self.stats: Stats | None = None
         self.found = -1.0, False  # the norm of all gradients, and whether an update was skipped
         self.timeline: list[int] | None = None  # bytes that a profile measured during each step
@@ -237,10 +251,10 @@ class Executable:
         """All inputs of the core: these arguments, in order, with the constants between them."""
         if len(arrays) != len(self._arguments):
             raise ValueError(f"expected {len(self._arguments)} arrays, got {len(arrays)}")
-        inputs: list[Any] = list(self._template)
-        for position, array in zip(self._arguments, arrays, strict=True):
-            inputs[position] = array
-        return inputs
+        if len(arrays) == len(self._template):
+            return list(arrays)
+        given = iter(arrays)
+        return [next(given) if value is None else value for value in self._template]
 
     def outputs(
         self,
@@ -250,37 +264,35 @@ class Executable:
     ) -> list[Any]:
         """Arrays for the results and gradients, None for what stays inside. ``out``: arrays for the
         gradients. On the host, or for use on a stream of a device."""
-        given = self._given(out) if out is not None else None
-        arrays: list[Any] = []
-        for _, dtype, shape, _, kind, _, inside in self._outputs:
-            if inside or kind == _STATE:
-                arrays.append(None)
-            elif kind == _GRADIENT and given is not None:
-                array = next(given)
-                if isinstance(array, np.generic):
-                    raise TypeError(f"out: {array!r} is a NumPy scalar, which cannot be written")
-                arrays.append(as_array(array, "out", stream)[0])
-            elif device is not None:
-                arrays.append(DeviceArray.empty(shape, dtype, device, stream))
-            else:
-                arrays.append(empty(shape, dtype))
+        given = self._given(out, stream) if out is not None else None
+        if device is None:
+            arrays = self.native.empty_outputs(given is None)
+        else:
+            arrays = [None] * len(self._outputs)
+            for i in self._results if given is not None else (*self._results, *self._gradients):
+                _, dtype, shape, *_ = self._outputs[i]
+                arrays[i] = DeviceArray.empty(shape, dtype, device, stream)
+        for i, array in zip(self._gradients, given or (), strict=False):
+            arrays[i] = array
         return arrays
 
-    def _given(self, out: Sequence[Any]) -> Iterator[Any]:
-        wanted = sum(row[4] == _GRADIENT and not row[6] for row in self._outputs)
+    def _given(self, out: Sequence[Any], stream: int | None) -> list[Any]:
+        wanted = len(self._gradients)
         if not isinstance(out, (tuple, list)) or len(out) != wanted:
             raise TypeError(f"out: expected a list of {wanted} arrays, one a gradient, got {out!r}")
-        return iter(out)
+        for array in out:
+            if isinstance(array, np.generic):
+                raise TypeError(f"out: {array!r} is a NumPy scalar, which cannot be written")
+        return [as_array(array, "out", stream)[0] for array in out]
 
     def split(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """(results, gradients) among the outputs, as users get them."""
-        results, gradients = [], []
-        for array, row in zip(arrays, self._outputs, strict=True):
-            if row[4] == _RESULT:
-                results.append(_wrapped(array, row[1]))
-            elif row[4] == _GRADIENT and array is not None:
-                gradients.append(_wrapped(array, row[1]))
-        return results, gradients
+        return self._handed_out(arrays, self._results), self._handed_out(arrays, self._gradients)
+
+    def _handed_out(self, arrays: Sequence[Any], outputs: Sequence[int]) -> list[Any]:
+        if not self._halves:
+            return [arrays[i] for i in outputs]
+        return [wrap(arrays[i], "bf16") if i in self._halves else arrays[i] for i in outputs]
 
     def run(
         self,
@@ -289,24 +301,26 @@ class Executable:
         rng_step: int,
         out: Sequence[Any] | None = None,
         optimizer: Optimizer | None = None,
-        wrt: Sequence[int] = (),
         count: np.ndarray[Any, Any] | None = None,
         stream: int | None = None,
         beside: Beside | None = None,
     ) -> tuple[list[Any], list[Any]]:
         """One step on checked arguments: (results, gradients). With an optimizer the arguments at
-        ``wrt`` are updated in place and there are no gradients. ``count``, an array of one i64,
+        ``wrt`` are updated in place, and there are no gradients. ``count``, an array of one i64,
         becomes ``rng_step + 1`` together with all else that a step updates: nothing of it, or all,
         whatever ends the call. Where an argument lies on a GPU, results do, too; with ``stream``
         the call does not wait for them."""
-        device = next((a.device for a in arrays if isinstance(a, DeviceArray)), None)
-        inputs, outputs = self.inputs(arrays), self.outputs(out, device, stream)
+        inputs = self.inputs(arrays)
+        there = on_device(inputs)
+        first = there.find(1)
+        device = None if first < 0 else inputs[first].device
+        outputs = self.outputs(out, device, stream)
         draws = draws_of(seed, rng_step)
         counted = (None, 0, stream) if count is None else (count, rng_step + 1, stream)
         if optimizer is None:
             measured = self.native.run(inputs, outputs, *draws, *counted)
         else:
-            given = optimizer, wrt, inputs, outputs, draws, counted, beside
+            given = optimizer, inputs, there, outputs, draws, counted, beside
             measured, self.found = optimizer.stepping().hold(self._train, *given)
         self.stats = Stats(*measured)
         return self.split(outputs)
@@ -314,16 +328,15 @@ class Executable:
     def _train(
         self,
         optimizer: Optimizer,
-        wrt: Sequence[int],
         inputs: Sequence[Any],
+        there: bytes,
         outputs: Sequence[Any],
         draws: tuple[int, int],
         counted: tuple[Any, ...],
         beside: Beside | None,
     ) -> Any:
         """A run and its update, with the optimizer held: what was measured, and the outcome."""
-        names, params = [self.names[i] for i in wrt], [inputs[i] for i in wrt]
-        state, rows = optimizer.prepare(names, params)
+        state, rows = self._prepare(optimizer, inputs, there)
         return self.native.train(
             inputs,
             outputs,
@@ -334,9 +347,31 @@ class Executable:
             rows,
             state.counter,
             state.numbers,
-            () if beside is None else beside.arguments(names, params),
+            () if beside is None else self._arguments_beside(beside, inputs),
             *counted,
         )
+
+    def _prepare(self, optimizer: Optimizer, inputs: Sequence[Any], there: bytes) -> Prepared:
+        """The optimizer's state for the parameters, and its hyper-parameters. While the state is
+        that of the latest call and the parameters are in the same memory, it need not be compared
+        with each parameter again: those of a compiled graph always have the same kinds."""
+        if self._prepared is not None:
+            of, state, where = self._prepared
+            again = optimizer.prepared(self._wrt_names) if of is optimizer else None
+            if again is not None and again[0] is state and where == there:
+                return again
+        self._prepared = None
+        found = optimizer.prepare(self._wrt_names, [inputs[i] for i in self._wrt])
+        self._prepared = optimizer, found[0], there
+        return found
+
+    def _arguments_beside(self, beside: Beside, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return beside.arguments(self._wrt_names, [inputs[i] for i in self._wrt])
+
+    def count_call(self, seconds: float) -> None:
+        """Notes how long the latest call took."""
+        if self.stats is not None:
+            self.stats = self.stats._replace(call_seconds=seconds)
 
     def wait(self) -> None:
         """Waits for the run that was put on a stream last.
@@ -371,11 +406,14 @@ class Executable:
             ValueError, TypeError: an array that does not fit, is not contiguous, or overlaps one
                 that is written.
         """
+        begin = time.perf_counter()
         named = zip(arrays, (self.names[i] for i in self._arguments), strict=False)
         try:
             place_on = handle(stream)
             checked = [as_array(value, name, place_on)[0] for value, name in named]
-            return self.run(checked, seed, rng_step, out, stream=place_on)
+            found = self.run(checked, seed, rng_step, out, stream=place_on)
+            self.count_call(time.perf_counter() - begin)
+            return found
         except (ValueError, TypeError) as error:
             place(error)
             raise
