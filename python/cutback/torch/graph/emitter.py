@@ -36,7 +36,10 @@ _UNCHECKED = "saved_tensor_with_no_vc_check"
 not look whether that was overwritten before the backward, and counts on such tensors to come last.
 Here all are looked after, since what runs again may read them: an error, never a wrong gradient.
 But for what the backward itself writes into: nothing that reads it runs again, and after two
-forwards the first backward writes before the second."""
+forwards the first backward writes before the second.
+
+A view of an input or a result is saved together with that: Inductor, and ``_unsafe_view``, make
+tensors with a version counter of their own, which a write of the caller does not move."""
 
 
 class _Moved(NamedTuple):
@@ -205,6 +208,9 @@ class _Emitter:
             if node not in made or node in self.first_runs:
                 saved[node] = None
         self.backward = steps
+        for node in [v for v in saved if isinstance(v, fx.Node) and v.op == "call_function"]:
+            if _UNCHECKED not in node.meta:
+                saved.update(dict.fromkeys(self.graph.witnesses.get(node, ())))
         self._add_parts([v for v in saved if isinstance(v, fx.Node)])
         position = {n: i for i, n in enumerate(self.graph.order) if n is not None}
         moved = sorted(

@@ -315,10 +315,28 @@ class Reader:
                 self._check_freed(node, freed)
 
     def rewritten(self) -> frozenset[fx.Node]:
-        """Inputs that the backward writes into. Nothing that reads them can run again."""
+        """What lies in memory of inputs that the backward writes into. Nothing that reads it can
+        run again."""
         written = {s for n in self._writes & self.late for s in self.written_by(n)}
-        inputs = (n for n in self.nodes if n.op == "placeholder")
-        return frozenset(n for n in inputs if any(t.storage in written for t in self.tensors[n]))
+        inputs = [n for n in self.nodes if n.op == "placeholder"]
+        found = {t.storage for n in inputs for t in self.tensors[n]} & written
+        return frozenset(n for n in self.nodes if any(t.storage in found for t in self.tensors[n]))
+
+    def witnesses(self) -> dict[fx.Node, list[fx.Node]]:
+        """For each node that shares memory with inputs, or with results of the forward, those: the
+        caller may write there, which their version counters tell."""
+        seen: dict[int, list[fx.Node]] = {}
+        inputs = [n for n in self.nodes if n.op == "placeholder" and not is_tangent(n)]
+        results = [n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)]
+        for node in dict.fromkeys((*inputs, *results)):
+            for t in self.tensors[node]:
+                seen.setdefault(t.storage, []).append(node)
+        found = {}
+        for node in self.nodes:
+            others = {n: None for t in self.tensors[node] for n in seen.get(t.storage, ())}
+            if others and node not in others:
+                found[node] = list(others)
+        return found
 
     def _check_freed(self, node: fx.Node, freed: dict[int, fx.Node]) -> None:
         """Nobody may read memory that the graph made and took away: there is nothing to read, and

@@ -58,10 +58,14 @@ class Imported(NamedTuple):
     masked: dict[fx.Node, Masked]
     again: dict[fx.Node, tuple[Any, ...]]  # arguments of a run in the backward, where they differ
     positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
-    rewritten: frozenset[fx.Node] = frozenset()  # inputs that the backward reads and writes
+    # what lies in the memory of inputs that the backward writes
+    rewritten: frozenset[fx.Node] = frozenset()
     copies: Mapping[int, leaves.Copied] = MappingProxyType(
         {}
     )  # by op id: gradients that leaves take a copy of
+    witnesses: Mapping[fx.Node, list[fx.Node]] = MappingProxyType(
+        {}
+    )  # by node: inputs and results of the forward that it shares memory with
 
 
 class _Writer:
@@ -335,7 +339,7 @@ def import_joint(
     document = _document(writer, start, parameters, forward_outputs, backward_outputs)
     return Imported(
         document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
-        reader.again, writer.positions, reader.rewritten(), copied,
+        reader.again, writer.positions, reader.rewritten(), copied, reader.witnesses(),
     )  # fmt: skip
 
 
