@@ -81,7 +81,8 @@ class Run:
 
     def at(self, now: int) -> None:
         """A slot of backward op `now` is read."""
-        assert self.script is not None
+        if self.script is None:
+            return  # the region went on without a plan
         if now != self.now:
             self.now = now
             self.left = len(self.script.schedule.seen.slots_of[now])
@@ -103,8 +104,10 @@ class Run:
                 del self.last[value]
 
     def keep(self, node: Node, value: Value, tensor: Any, now: int) -> None:
-        """Hold the result of a rerun if the plan wants it again."""
-        assert self.script is not None
+        """Hold the result of a rerun if the plan wants it again. There is none any more where the
+        backward runs inside the region, and what it runs was not planned."""
+        if self.script is None:
+            return
         label = self.script.keys.get((node.number, value.index))
         last = -1 if label is None else self.script.schedule.until(label, now)
         if last > now or (last == now and label in self.here):
@@ -115,13 +118,15 @@ class Run:
 
     def last_reads(self, nodes: list[Node], now: int) -> dict[Value, Any]:
         """What is held for these ops only; from here on they hold it, each until its last read."""
-        taken = {}
+        taken: dict[Value, Any] = {}
+        script = self.script
+        if script is None:
+            return taken
         for node in nodes:
             for value in node.inputs:
                 if value.tensor is None or self.last.get(value) != now or value.node is None:
                     continue
-                assert self.script is not None
-                if self.script.keys.get((value.node.number, value.index)) not in self.here:
+                if script.keys.get((value.node.number, value.index)) not in self.here:
                     taken[value] = value.tensor
                     value.tensor = None
                     del self.last[value]

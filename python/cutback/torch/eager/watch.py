@@ -152,7 +152,8 @@ class Watching(Region):
 
     def _new_value(self, op: dict[str, Any], storage: int, t: Any = None) -> int:
         # values are numbered in the order of the ops, so only the last op may get one
-        assert op is self.ops[-1]
+        if op is not self.ops[-1]:
+            raise _no_plain_tensor(op["kind"], t)
         kind = "" if t is None else f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
         op["out"].append({"storage": storage, "type": kind})
         self.values.append(storage)
@@ -209,6 +210,9 @@ class Watching(Region):
         self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         reads = [v.label for v in node.inputs]
+        for t in (*args, *(out if isinstance(out, (tuple, list)) else (out,))):
+            if isinstance(t, Tensor) and t.is_nested:
+                raise _no_plain_tensor(str(info.func), t)
         self._op = op = self._new_op(str(info.func), (), reads)
         restored = sum(self._restored.get(value, 0) for value in reads)
         if restored:
@@ -560,6 +564,14 @@ def _others(raw: Any, node: Any) -> bool:
         if hook is not None and not module.startswith(_OURS):
             return True
     return False
+
+
+def _no_plain_tensor(op: str, t: Any) -> NotImplementedError:
+    kind = "a tensor" if t is None else f"a {type(t).__name__} of layout {t.layout}"
+    return NotImplementedError(
+        f"budget: {op} reads or makes {kind}, whose memory a plan cannot count. Leave the budget "
+        "out, then the region works as always, or keep such tensors out of it"
+    )
 
 
 def _torchs_checkpoint(node: Any) -> NotImplementedError:
