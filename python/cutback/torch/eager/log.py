@@ -32,6 +32,7 @@ from ..graph.rerunnable import held_because
 from .ops import OpInfo, info_of, infos
 from .policy import AGAIN, Function, SaveList, offloads, saves
 from .values import (
+    Memory,
     Node,
     Record,
     Seen,
@@ -552,4 +553,9 @@ class Region(TorchDispatchMode):
         while origin.node is not None and origin.node.info.view:
             origin = origin.node.inputs[0]
             origin.packs += 1
+        if value.node is not None and value.memory is None and not t.is_nested:
+            record = _record_of(t, self.key)
+            if record is not None and record.tensor() is not None:
+                place = None if record.first is value else place_of(t)
+                value.memory = Memory(record.tensor, place, t._version)
         return self._slot(value, t) if self.shares or value.source else value

@@ -32,7 +32,7 @@ from ..graph import rerunnable
 from .described import Described
 from .log import Region
 from .ops import OpInfo
-from .rerun import chain, rerun, unpack
+from .rerun import chain, own_memory, rerun, unpack
 from .schedule import Schedule
 from .values import Node, Value
 from .watch import Slot, Watching, probed, shapes_of
@@ -204,7 +204,10 @@ def _unpack_planned(run: Run, value: Value, number: int) -> Any:
     if now < 0:  # no plan, or not one of the slots that a node showed
         return unpack(value)
     run.at(now)
-    if value.tensor is not None or value.seen is not None:
+    tensor = own_memory(value)
+    if tensor is not None:
+        pass
+    elif value.tensor is not None or value.seen is not None:
         tensor = unpack(value)
     else:
         nodes, wanted = chain(value)

@@ -7,13 +7,17 @@ the log holds the ops that autograd and autocast chose.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from .log import active
 from .values import Node, Seen, Value
 
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+_OURS = "cutback.torch.eager"
 _NEAR = 8  # ops that a chain may be long and have all that is wanted of it held
 
 
@@ -190,8 +194,46 @@ def rerun(
     return held(value, value.tensor) if made_value is None else made_value
 
 
+def _reads_a_function() -> bool:
+    """Whether an ``autograd.Function`` asks for what it saved. Formulas of autograd, which never
+    write into what they saved, are called by the engine itself."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_code is not _ENGINE
+
+
+def own_memory(value: Value) -> Any:
+    """What an ``autograd.Function`` gets where the saved tensor still lies in memory that somebody
+    holds: the very memory, so that what its backward writes is seen. None: make it again.
+
+    Raises:
+        RuntimeError: an earlier backward has written there.
+    """
+    memory = value.memory
+    if memory is None or not _reads_a_function():
+        return None
+    region = active()
+    before = region is not None and region.paused
+    if region is not None:
+        region.paused = True
+    try:
+        with torch.no_grad():
+            tensor = memory.tensor()
+    finally:
+        if region is not None:
+            region.paused = before
+    base = memory.base()
+    if tensor is None and memory.read and base is not None:
+        raise _modified(base, base._version, memory.version)
+    return tensor
+
+
 def unpack(value: Value) -> Any:
     """The tensor behind a slot of autograd."""
+    own = own_memory(value)
+    if own is not None:
+        return own
     if value.seen is not None:
         found = _found(value.seen)
         if found is not None:

@@ -31,6 +31,7 @@ class Value:
         "__weakref__",
         "index",
         "label",
+        "memory",
         "node",
         "packs",
         "read",
@@ -53,6 +54,7 @@ class Value:
         self.packs = 0  # saved-tensor slots that have held it or a view of it
         self.source = ""  # "alias" or "object": no op made it, and such a one is held
         self.seen: Seen | None = None  # what its slots have, if the memory was written unseen
+        self.memory: Memory | None = None  # that a slot was filled from, as far as it is known
 
 
 class Seen:
@@ -69,6 +71,37 @@ class Seen:
     def unseen(self) -> bool:
         """Has autograd not seen a write?"""
         return bool(self.counter._version == self.version)
+
+
+class Memory:
+    """Where a saved tensor lies, for as long as somebody holds the tensor. An ``autograd.Function``
+    may write there in its backward."""
+
+    __slots__ = ("base", "place", "read", "version")
+
+    def __init__(
+        self, base: Callable[[], Any], place: tuple[Any, ...] | None, version: int
+    ) -> None:
+        self.base = base  # weak reference to the tensor that has the memory
+        self.place = place  # None: all of that tensor
+        self.version = version  # of it when it was saved
+        self.read = False  # a backward has had it, and may have written
+
+    def tensor(self) -> Any:
+        """The saved tensor in its own memory; None if that is gone, or was written since."""
+        base = self.base()
+        if base is None or base.layout is not torch.strided:
+            return None
+        if base._version != self.version:
+            return None
+        if self.place is None:
+            self.read = True
+            return base.detach()
+        offset, shape, strides, *kind = self.place
+        if kind != [base.dtype, base.is_conj(), base.is_neg()]:
+            return None
+        self.read = True
+        return base.detach().as_strided(shape, strides, offset)
 
 
 def held_value(tensor: Any, version: int, index: int = -1) -> Value:
