@@ -210,9 +210,8 @@ class Watching(Region):
         self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         reads = [v.label for v in node.inputs]
-        for t in (*args, *(out if isinstance(out, (tuple, list)) else (out,))):
-            if isinstance(t, Tensor) and t.is_nested:
-                raise _no_plain_tensor(str(info.func), t)
+        for t in (t for t in (*args, out) if isinstance(t, Tensor) and t.is_nested):
+            raise _no_plain_tensor(str(info.func), t)
         self._op = op = self._new_op(str(info.func), (), reads)
         restored = sum(self._restored.get(value, 0) for value in reads)
         if restored:
