@@ -1,5 +1,5 @@
-"""PyTorch models under memory budgets: cutback.torch beside eager mode, torch.utils.checkpoint and
-PyTorch's own activation memory budget.
+"""PyTorch models under memory budgets: cutback.torch compared with eager mode,
+torch.utils.checkpoint and PyTorch's own activation memory budget.
 
 python benchmarks/gpu/bench_bridge.py --list bridge|models
 python benchmarks/gpu/bench_bridge.py [--device cpu] [--small] --item NAME
@@ -10,7 +10,7 @@ same in small sizes anywhere; so does CUTBACK_GPU_ROWS_SMALL=1 where PyTorch see
 
 | column | |
 |---|---|
-| ms, host ms | a step by events of the device, and the host's time for putting it; medians |
+| ms, host ms | a step by events of the device, and the host time to submit it; medians |
 | peak | most bytes allocated in a step beyond those before it: activations, gradients, scratch |
 | reserved | most bytes that PyTorch's allocator has taken from the device |
 | plan | live bytes of the plan |

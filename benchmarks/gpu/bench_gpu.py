@@ -1,5 +1,5 @@
-"""Kernels on a GPU beside PyTorch eager, torch.compile and fused optimizers, and beside what the
-card can do.
+"""Kernels on a GPU, compared with PyTorch eager, torch.compile, its fused optimizers, and with what
+the card can do.
 
 python benchmarks/gpu/bench_gpu.py [OPTIONS of tests/gpu/run.py]
 python benchmarks/gpu/bench_gpu.py --list card|warm|rows|compile|kernels

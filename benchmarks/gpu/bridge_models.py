@@ -14,7 +14,7 @@ Around = Callable[[nn.Module, Tensor], Tensor]
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm."""
+    """Attention and MLP, each after a norm."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

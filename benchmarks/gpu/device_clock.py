@@ -1,13 +1,13 @@
-"""Device times of calls, by events of the driver, and the host's time for putting them.
+"""Device times of calls by events of the driver, and the host time it takes to submit them.
 
 clock = DeviceClock()
 times = clock.measure({"ours": Candidate(lambda: step(x, stream=clock.stream))})
 print(times["ours"].device_ms, times["ours"].host_ms)
 
-Every candidate runs on one stream of ours, in turns, and behind a copy of zeros over four times the
-L2 cache: no call finds its inputs in the cache. There are as many of these copies as the host needs
-time for putting the call, so that the device does not wait for the host between two kernels, and
-the events tell the device's time even where the host is slower.
+All candidates take turns on one stream. Before each call, zeros are written over four times the
+size of the L2 cache, so no call finds its inputs there. This is repeated until it takes the device
+longer than the host needs to submit the call: then the device never waits for the host between two
+kernels, and the events show the device's time even if the host is slower.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def nothing() -> None:
 class Candidate(NamedTuple):
     """What is timed.
 
-    ``run`` puts work on the clock's stream and returns. ``before`` puts work there that is not
-    timed. ``after`` is called once the work is done. ``own_ms`` says what the device took where
-    only a part of ``run`` counts; without it, the time between the events around ``run``.
+    ``run`` submits work to the clock's stream and returns. ``before`` submits work that is not
+    timed. ``after`` is called when the work is done. ``own_ms`` returns the device time if only a
+    part of ``run`` counts; without it, the time between events around ``run`` is taken.
     """
 
     run: Callable[[], Any]
@@ -167,8 +167,8 @@ class DeviceClock:
         return (candidate.own_ms() if candidate.own_ms else device), host
 
     def _fills(self, host_ms: float) -> int:
-        """Copies of zeros that take the device longer than the host needs for a call. Few enough
-        that the driver's queue has room: a full one would block the host."""
+        """How many flushes take the device longer than the host needs for a call. Limited, because
+        a full queue of the driver would block the host."""
         return 1 if is_small() else min(2 + int(1.5 * host_ms / self._flush_ms), 300)
 
     def measure(self, candidates: Mapping[str, Candidate]) -> dict[str, Times]:
@@ -207,7 +207,7 @@ class DeviceClock:
 
 def torch_with_gpu() -> tuple[Any, str]:
     """(PyTorch, ""), or (None, why it cannot be used). CUTBACK_GPU_TORCH_ON_CPU=1 lets it run on
-    the CPU beside the stand-in, to see that its part runs."""
+    the CPU next to the stand-in, to test its part of the scripts."""
     try:
         import torch
     except ImportError as error:

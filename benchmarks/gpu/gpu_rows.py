@@ -1,5 +1,5 @@
 """The rows: forward and backward of benchmarks/cpu/rows.py in sizes for a GPU, and AdamW alone.
-Ours and PyTorch's read the same arrays on the same stream, in turns."""
+Cutback and PyTorch read the same arrays and take turns on the same stream."""
 
 from __future__ import annotations
 
@@ -297,8 +297,8 @@ def squares(params: Any) -> Any:
 
 
 def _fused(torch: Any, clock: DeviceClock, shapes: list[Any], **options: Any) -> Candidate:
-    """PyTorch's AdamW. Its gradients have just been written, as ours have: the copies that write
-    them are not timed."""
+    """PyTorch's AdamW. As with ours, gradients have just been written; writing them is not
+    timed."""
     device = torch_device(torch)
     params = [torch.full(shape, 0.5, device=device, requires_grad=True) for shape in shapes]
     for p in params:
@@ -317,8 +317,8 @@ def _fused(torch: Any, clock: DeviceClock, shapes: list[Any], **options: Any) ->
 
 
 def adamw(name: str) -> dict[str, Any]:
-    """The optimizer's step alone: ours by the events of the core around it, behind the backward
-    that has made its gradients; the host's time is that of the whole call."""
+    """The optimizer's step alone. Ours is timed by the core's events around it, right after the
+    backward that makes the gradients; the host time is that of the whole call."""
     import cutback as cb
     from cutback import cuda
 

@@ -125,17 +125,26 @@ class Results:
         ]
 
     def kernel_rows(self) -> Table:
-        """Steps beside PyTorch: of a row that was measured with and without torch.compile, with."""
+        """Steps beside PyTorch. Of a row that was measured with and without torch.compile, the one
+        with it is taken."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for stage in ("rows", "compile"):
             for _, value in self._values(stage):
                 for row in value["rows"]:
-                    if "ours ms" in row and (stage == "rows" or "compiled ms" in row):
-                        found[value["what"], row["dtype"]] = row
+                    key = value["what"], row["dtype"]
+                    if key not in found or "compiled ms" in row:
+                        found[key] = row
         return [self._kernel_row(what, row) for (what, _), row in found.items()]
 
     def _kernel_row(self, what: str, row: dict[str, Any]) -> dict[str, Any]:
         others = ("eager", "compiled", "fused", "foreach")
+        if "ours ms" not in row:
+            return {
+                "row": what,
+                "dtype": row["dtype"],
+                "note": row.get("failed"),
+                "card": self.card,
+            }
         table = {"row": what, "dtype": row["dtype"], "MB": row["bytes"] / 1e6}
         table |= {"ours ms": row["ours ms"], "host ms": row["ours host ms"]}
         table["GB/s"] = row["ours GB/s"]
@@ -143,7 +152,7 @@ class Results:
             table |= {"predicted ms": predicted, "time / predicted": row["ours ms"] / predicted}
         table |= {f"{o} ms": row.get(f"{o} ms") for o in others}
         table |= {f"{o} / ours": row.get(f"{o} / ours") for o in others}
-        return {**table, "card": self.card}
+        return {**table, "note": row.get("failed"), "card": self.card}
 
     def _predicted_ms(self, row: dict[str, Any]) -> float | None:
         if self.rates is None:
@@ -264,9 +273,8 @@ def slug(card: str) -> str:
 
 
 def columns(rows: Table) -> Table:
-    """Rows without the columns in which nothing stands, and without the card, which a heading
-    names."""
-    keys = [key for key in rows[0] if key != "card"]
+    """Rows without empty columns, and without the card, which is in the heading."""
+    keys = [key for key in dict.fromkeys(k for row in rows for k in row) if key != "card"]
     kept = [key for key in keys if any(row.get(key) is not None for row in rows)]
     return [{key: row.get(key) for key in kept} for row in rows]
 
@@ -277,6 +285,8 @@ def tables(found: dict[str, dict[str, Table]]) -> str:
     for card, kinds in found.items():
         lines += [f"### {card}", ""]
         for name, rows in kinds.items():
+            if name == "gpu_kernels":  # a line for each group; the file has all launches
+                rows = [row for row in rows if row["ops"]]
             lines += [f"{KINDS[name][0]}:", "", *run.table(columns(rows)), ""]
     return "\n".join(lines).strip() or NONE
 

@@ -457,6 +457,31 @@ def test_bridge_rows_of_a_result(tmp_path: Path) -> None:
     assert script.Results(state, "Another").bridge_rows() == []
 
 
+@pytest.mark.usefixtures("scripts")
+def test_rows_of_both_stages_are_one_table() -> None:
+    import results as script
+
+    def record(*rows: dict[str, Any]) -> dict[str, Any]:
+        value = {"gpu": "A card", "what": "GELU", "rows": list(rows)}
+        return {"card": "A card", "commit": "abc", "run": 0, "value": value}
+
+    timed = {"dtype": "f32", "bytes": 8, "ours ms": 1.0, "ours host ms": 2.0, "ours GB/s": 3.0}
+    first = record({**timed, "eager / ours": 2.0}, {"dtype": "bf16", "failed": "TypeError: no"})
+    second = record({**timed, "ours ms": 1.1, "compiled ms": 4.4, "compiled / ours": 4.0})
+    cut = record({**timed, "ours ms": 9.0})  # ended before torch.compile was measured
+    results_of = {"rows": {"row 7": [first]}, "compile": {"compiled row 7": [second]}}
+    state = {"runs": [{}], "results": results_of}
+    f32, bf16 = script.Results(state, "A card").kernel_rows()
+    assert (f32["ours ms"], f32["compiled / ours"]) == (1.1, 4.0) and bf16["note"].startswith(
+        "Type"
+    )
+    results_of["compile"]["compiled row 7"] = [cut]
+    f32, _ = script.Results(state, "A card").kernel_rows()
+    assert (f32["ours ms"], f32["eager / ours"]) == (1.0, 2.0)
+    text = script.tables({"A card": {"gpu_rows": [f32, bf16]}})
+    assert "| GELU | bf16 |" in text and "TypeError: no" in text and "card |" not in text
+
+
 # ---- the bridge ----------------------------------------------------------------------------------
 
 
