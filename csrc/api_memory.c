@@ -60,3 +60,57 @@ cb_status cb_memory_wait(cb_context *ctx, const char *backend, void *stream, cb_
     CB_TRY(device_of(ctx, backend, &b, &device, err));
     return b->sync(device, stream, err);
 }
+
+/* ---- marks and kept blocks ------------------------------------------------------------------- */
+
+static cb_status pooled_of(cb_context *ctx, const char *name, const cb_pooled **pooled,
+                           void **device, cb_error *err) {
+    const cb_backend *b;
+    CB_TRY(device_of(ctx, name, &b, device, err));
+    *pooled = b->pooled;
+    return b->pooled ? CB_OK
+                     : cb_fail(err, CB_UNSUPPORTED, "the backend \"%s\" keeps no memory", b->name);
+}
+
+/* Of a device that is open already; NULL: there is none, or it keeps no memory. */
+static const cb_pooled *open_pool_of(cb_context *ctx, const char *name, void **device) {
+    const cb_backend *b = name ? cb_backend_find(name) : cb_backends[0];
+    *device = b ? cb_devices_find(&ctx->devices, b) : NULL;
+    return *device ? b->pooled : NULL;
+}
+
+cb_status cb_mark_new(cb_context *ctx, const char *backend, void *stream, cb_mark **out,
+                      cb_error *err) {
+    const cb_pooled *pooled;
+    void *device;
+    CB_TRY(pooled_of(ctx, backend, &pooled, &device, err));
+    return pooled->mark(device, stream, out, err);
+}
+
+cb_status cb_block_take(cb_context *ctx, const char *backend, size_t bytes, void *stream,
+                        cb_block **out, cb_uses *after, cb_error *err) {
+    const cb_pooled *pooled;
+    void *device;
+    CB_TRY(pooled_of(ctx, backend, &pooled, &device, err));
+    return pooled->take(device, bytes, stream, out, after, err);
+}
+
+void cb_block_give(cb_context *ctx, const char *backend, cb_block *block, const cb_uses *uses) {
+    void *device;
+    const cb_pooled *pooled = open_pool_of(ctx, backend, &device);
+    if (block && pooled) pooled->give(device, block, uses);
+}
+
+void *cb_block_address(const cb_block *block) { return block->data; }
+
+cb_block_stats cb_block_stats_of(cb_context *ctx, const char *backend, bool resets_peak) {
+    void *device;
+    const cb_pooled *pooled = open_pool_of(ctx, backend, &device);
+    return pooled ? pooled->stats(device, resets_peak) : (cb_block_stats){0};
+}
+
+uint64_t cb_block_release(cb_context *ctx, const char *backend) {
+    void *device;
+    const cb_pooled *pooled = open_pool_of(ctx, backend, &device);
+    return pooled ? pooled->release(device) : 0;
+}

@@ -53,7 +53,7 @@ def rows(quick: bool) -> list[dict[str, Any]]:
     os.environ["CUTBACK_CUDA_DRIVER"] = str(build())
     os.environ["CUTBACK_CUBLASLT"] = "none"
     import numpy as np
-    from bench_gpu import GPT2
+    from gpu_rows import GPT2
 
     import cutback as cb
     from cutback import cuda

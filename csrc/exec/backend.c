@@ -47,9 +47,34 @@ cb_status cb_devices_get(cb_devices *devices, const cb_backend *backend, void **
     return CB_OK;
 }
 
+void *cb_devices_find(cb_devices *devices, const cb_backend *backend) {
+    uint32_t i = 0;
+    while (cb_backends[i] != backend) i++;
+    return atomic_load(&devices->open[i]);
+}
+
 void cb_devices_close(cb_devices *devices) {
     for (uint32_t i = 0; cb_backends[i]; i++) {
         void *open = atomic_exchange(&devices->open[i], NULL);
         if (open) cb_backends[i]->close(open);
     }
+}
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+cb_mark *cb_mark_keep(cb_mark *mark) {
+    atomic_fetch_add(&mark->refs, 1);
+    return mark;
+}
+
+void cb_mark_drop(cb_mark *mark) {
+    if (mark && atomic_fetch_sub(&mark->refs, 1) == 1)
+        mark->backend->pooled->unmark(mark->device, mark);
+}
+
+void cb_mark_reached(cb_mark *mark) { atomic_store(&mark->is_reached, true); }
+
+cb_status cb_mark_wait(cb_mark *mark, void *stream, cb_error *err) {
+    if (atomic_load(&mark->is_reached)) return CB_OK;
+    return mark->backend->wait(mark->device, stream, mark->event, err);
 }

@@ -73,6 +73,33 @@ typedef struct cb_run_stats { /* filled when `run` returns */
     uint64_t n_alloc;    /* allocations made by this run: 0 for cpu */
 } cb_run_stats;
 
+/* Marks and kept blocks, as include/cutback.h has them, of one device. */
+typedef struct cb_pooled {
+    cb_status (*mark)(void *device, cb_stream *stream, cb_mark **out, cb_error *err);
+    void (*unmark)(void *device, cb_mark *mark); /* nothing refers to it any more */
+    cb_status (*take)(void *device, size_t bytes, cb_stream *stream, cb_block **out, cb_uses *after,
+                      cb_error *err);
+    void (*give)(void *device, cb_block *block, const cb_uses *uses);
+    uint64_t (*release)(void *device);
+    cb_block_stats (*stats)(void *device, bool resets_peak);
+} cb_pooled;
+
+struct cb_mark {
+    atomic_uint refs;
+    const struct cb_backend *backend;
+    void *device;
+    cb_event *event;
+    atomic_bool is_reached; /* as far as is known */
+    cb_mark *next;          /* the backend's, while nothing refers to it */
+};
+
+struct cb_block {
+    void *data;
+    size_t bytes;
+    cb_uses uses;   /* of a block that is kept */
+    cb_block *next; /* likewise */
+};
+
 typedef struct cb_backend {
     const char *name;
 
@@ -97,6 +124,7 @@ typedef struct cb_backend {
     /* The block is the caller's, who frees it when no work on it is left. */
     cb_status (*alloc)(void *device, size_t bytes, void **block, cb_error *err);
     void (*free)(void *device, void *block); /* NULL is fine */
+    const cb_pooled *pooled;                 /* NULL: it keeps no memory */
     /* Both sides stay as they are until the work is done; it may be done when the call returns. */
     cb_status (*copy)(void *device, cb_stream *stream, cb_way way, void *to, const void *from,
                       size_t bytes, cb_error *err);
@@ -173,6 +201,7 @@ typedef struct cb_devices {
 } cb_devices;
 CB_MUST_CHECK cb_status cb_devices_get(cb_devices *devices, const cb_backend *backend,
                                        void **device, cb_error *err);
+void *cb_devices_find(cb_devices *devices, const cb_backend *backend); /* NULL: it is not open */
 void cb_devices_close(cb_devices *devices);
 
 #endif

@@ -575,6 +575,51 @@ CB_API CB_MUST_CHECK cb_status cb_memory_order(cb_context *ctx, const char *back
 CB_API CB_MUST_CHECK cb_status cb_memory_wait(cb_context *ctx, const char *backend, void *stream,
                                               cb_error *err);
 
+/* The end of what is on a stream at some moment. References are counted, and may be dropped on any
+ * thread. It stays valid when its stream is destroyed. */
+typedef struct cb_mark cb_mark;
+CB_API CB_MUST_CHECK cb_status cb_mark_new(cb_context *ctx, const char *backend, void *stream,
+                                           cb_mark **out, cb_error *err);
+CB_API cb_mark *cb_mark_keep(cb_mark *mark); /* one more reference */
+CB_API void cb_mark_drop(cb_mark *mark);     /* NULL is fine */
+/* The caller has waited for the mark, or for what came after it: nobody has to again. */
+CB_API void cb_mark_reached(cb_mark *mark);
+/* What is put on the stream from now on comes after the mark. */
+CB_API CB_MUST_CHECK cb_status cb_mark_wait(cb_mark *mark, void *stream, cb_error *err);
+
+/* Work that may still use a block of memory. */
+#define CB_MOST_MARKS 4
+typedef struct cb_uses {
+    cb_mark *mark[CB_MOST_MARKS]; /* a reference each */
+    uint32_t n;
+    void *home;      /* stream that the block is mostly used on: a hint, never dereferenced */
+    bool is_unknown; /* other work may use it too: only the whole device can be waited for */
+} cb_uses;
+
+/* Memory that a device keeps for the next request when it is given back, so that steps that make
+ * the same arrays again and again call the driver for none of them. CB_UNSUPPORTED: the backend
+ * keeps none. */
+typedef struct cb_block cb_block;
+/* A block of at least this many bytes. The caller's work on it has to come after `after`, whose
+ * marks belong to the caller. `stream`: where it will be used. A block whose last stream was
+ * another one is only taken once its work is done. */
+CB_API CB_MUST_CHECK cb_status cb_block_take(cb_context *ctx, const char *backend, size_t bytes,
+                                             void *stream, cb_block **out, cb_uses *after,
+                                             cb_error *err);
+/* Takes the marks over. Does not wait. */
+CB_API void cb_block_give(cb_context *ctx, const char *backend, cb_block *block,
+                          const cb_uses *uses);
+CB_API void *cb_block_address(const cb_block *block);
+
+typedef struct cb_block_stats {
+    uint64_t in_use, kept, peak; /* bytes: of blocks taken, of blocks given back, most in use */
+    uint64_t n_fresh;            /* blocks taken from the driver so far */
+} cb_block_stats;
+/* All 0 where no device is open. `resets_peak`: the peak starts again from what is in use. */
+CB_API cb_block_stats cb_block_stats_of(cb_context *ctx, const char *backend, bool resets_peak);
+/* Waits for the device and gives the driver what is kept; returns how many bytes. */
+CB_API uint64_t cb_block_release(cb_context *ctx, const char *backend);
+
 /* ---- planning from files --------------------------------------------------------------------- */
 
 /* Each takes a problem or a traced graph, both as JSON (docs/problem.md); `device` NULL: "cpu", or

@@ -7,6 +7,7 @@ first asks for them, and keeps compiled kernels in a folder (``kernel_cache``).
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _native, cuda_libraries, device_arrays, tree
@@ -63,6 +64,39 @@ def to_host(arrays: Any) -> Any:
     return tree.unflatten(
         structure, [leaf.numpy() if isinstance(leaf, DeviceArray) else leaf for leaf in leaves]
     )
+
+
+def release_memory() -> int:
+    """Gives the GPU the memory that is kept for results to come; how many bytes.
+
+    Results that were let go leave their memory to those of later steps, so that a steady step asks
+    the driver for none. It is given back when the GPU has no more; a program that shares the GPU
+    with others may call this when it makes fewer or smaller arrays. Waits for the GPU.
+
+    Example:
+        >>> released = cuda.release_memory()  # doctest: +SKIP
+    """
+    return _native.device_release()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of the GPU's memory in arrays of :mod:`cutback`: results, gradients, states of
+    optimizers and copies by :func:`to_device`. Compiled steps have memory beside these."""
+
+    in_use: int
+    """in arrays that exist"""
+    kept: int
+    """of arrays that were let go, for the next ones"""
+    peak: int
+    """most ``in_use`` at once"""
+
+
+def memory(reset_peak: bool = False) -> Memory:
+    """How much of the GPU's memory arrays take now, and took at most since the last
+    ``reset_peak``. All 0 before a GPU was used."""
+    stats = _native.device_stats(reset_peak)
+    return Memory(stats["in_use"], stats["kept"], stats["peak"])
 
 
 def _row_of(name: str) -> str:

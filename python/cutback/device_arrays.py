@@ -103,12 +103,29 @@ class DeviceArray(_native.DeviceMemory):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        """A capsule over the array, without a copy, for ``torch.from_dlpack`` and the like.
+
+        ``stream`` is the handle of the stream that the other library will use it on (None, 1: the
+        legacy stream; -1: it does not say). What is put there finds the array written. The memory
+        lives until the other library has released it, and is used again after what it had put on
+        this stream by then; so the stream must exist until the release, and work on further streams
+        has to come before it, as with every allocator that follows streams. With -1 the whole
+        device is waited for before the memory is used again.
+
+        Raises:
+            BufferError: a copy or another device was asked for.
+            ValueError: ``stream`` is 0, which CUDA does not define here.
+        """
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError(f"the array is handed out as it is, on device {self.device}")
-        if stream != -1:  # -1: who asks sees to the order
-            if stream == 0:
-                raise ValueError("stream=0 is not defined for CUDA; 1 is the legacy stream")
-            self.order(_LEGACY if stream is None else stream)
+        if stream == 0:
+            raise ValueError("stream=0 is not defined for CUDA; 1 is the legacy stream")
+        if stream == -1:
+            self.lend(None)
+        else:
+            place = _LEGACY if stream is None else stream
+            self.order(place)
+            self.lend(place)
         return self.to_dlpack(max_version is not None and max_version[0] >= 1)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -119,6 +136,7 @@ class DeviceArray(_native.DeviceMemory):
         if self.core_dtype == "bf16":
             raise AttributeError("__cuda_array_interface__ has no bf16; DLPack does")
         self.order(_LEGACY)
+        self.lend(None)  # nothing says where it will be used
         return {
             "shape": self.shape,
             "typestr": dtypes.to_numpy(self.core_dtype).str,

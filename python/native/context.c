@@ -41,7 +41,6 @@ cb_py_context *cb_py_context_retain(cb_py_context *context) {
 
 void cb_py_context_release(cb_py_context *context) {
     if (!context || atomic_fetch_sub(&context->refs, 1) != 1) return;
-    cb_py_device_pool_empty(context);
     cb_context_free(context->core);
     PyThread_free_lock(context->lock);
     PyMem_RawFree(context);

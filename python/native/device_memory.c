@@ -2,9 +2,10 @@
  * of another library, as steps take them and give them out. What Python adds to it is in
  * cutback/device_arrays.py.
  *
- * Memory of ours goes back to a list of blocks when its array dies, as the driver takes memory back
- * only when all of its work is done. A block that only our steps have seen may be used again by
- * what comes behind them on the same stream; one that was handed to others is given to the driver.
+ * Memory of ours is a block of the device's pool (include/cutback.h: cb_block) and goes back there
+ * when its array dies. The next user comes after the marks of our own work on it, and after what
+ * other libraries have put on the streams that they named until then. Where a library named none,
+ * the users are unknown: the block is used again when the whole device was waited for.
  */
 #include "state.h"
 
@@ -12,71 +13,62 @@
 #include "base/shape.h"
 
 #define BACKEND "cuda"
-#define MOST_KEPT 64
 
-typedef struct kept_block {
-    void *data;
-    size_t bytes;
-    void *stream; /* whose work may still use it, where is_pending */
-    bool is_pending;
-} kept_block;
+/* ---- order ----------------------------------------------------------------------------------- */
 
-struct cb_py_device_pool { /* under the context's lock */
-    kept_block block[MOST_KEPT];
-    int n;
-};
+static void drop_marks(cb_uses *uses) {
+    for (uint32_t i = 0; i < uses->n; i++) cb_mark_drop(uses->mark[i]);
+    uses->n = 0;
+}
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+void cb_py_device_used(cb_py_device_memory *self, cb_mark *mark, void *home) {
+    for (uint32_t i = 0; !mark && i < self->uses.n; i++) cb_mark_reached(self->uses.mark[i]);
+    drop_marks(&self->uses);
+    if (mark) self->uses.mark[self->uses.n++] = cb_mark_keep(mark);
+    self->uses.home = home;
+}
 
-/* A block of this size that the stream may use; NULL: there is none. */
-static void *take_kept(cb_py_context *context, size_t bytes, const void *stream) {
-    void *data = NULL;
-    PyThread_acquire_lock(context->lock, WAIT_LOCK);
-    cb_py_device_pool *pool = context->pool;
-    for (int i = 0; pool && i < pool->n && !data; i++) {
-        const kept_block *block = &pool->block[i];
-        if (block->bytes != bytes || (block->is_pending && block->stream != stream)) continue;
-        data = block->data;
-        pool->block[i] = pool->block[--pool->n];
+static bool was_seen(const cb_py_ordering *ordering, const cb_mark *mark) {
+    for (uint32_t i = 0; i < ordering->n; i++)
+        if (ordering->seen[i] == mark) return true;
+    return false;
+}
+
+/* The first ones stay: the last step's mark is that of nearly all arrays. */
+static void note_seen(cb_py_ordering *ordering, const cb_mark *mark) {
+    if (ordering->n < CB_MOST_MARKS) ordering->n++;
+    ordering->seen[ordering->n - 1] = mark;
+}
+
+cb_status cb_py_device_order(cb_py_device_memory *self, cb_py_ordering *ordering, cb_error *err) {
+    for (uint32_t i = 0; i < self->uses.n; i++) {
+        cb_mark *mark = self->uses.mark[i];
+        if (was_seen(ordering, mark)) continue;
+        CB_TRY(cb_mark_wait(mark, ordering->stream, err));
+        note_seen(ordering, mark);
     }
-    PyThread_release_lock(context->lock);
-    return data;
+    return CB_OK;
 }
 
-/* Keeps a block; the oldest one goes where there is no room. */
-static void keep(cb_py_context *context, kept_block block) {
-    PyThread_acquire_lock(context->lock, WAIT_LOCK);
-    if (!context->pool) context->pool = PyMem_RawCalloc(1, sizeof *context->pool);
-    cb_py_device_pool *pool = context->pool;
-    kept_block gone = block;
-    if (pool && pool->n < MOST_KEPT) {
-        pool->block[pool->n++] = block;
-        gone.data = NULL;
-    } else if (pool) {
-        gone = pool->block[0];
-        pool->block[0] = block;
+/* The end of each consumer's work so far becomes a mark. The handle 2 is another stream on each
+ * thread, and whoever releases an array may be on another one. */
+static void mark_consumers(cb_py_device_memory *self) {
+    void *const per_thread = (void *)2;
+    cb_uses *uses = &self->uses;
+    for (uint32_t i = 0; i < self->n_consumer && !uses->is_unknown; i++) {
+        cb_mark *mark;
+        if (uses->n == CB_MOST_MARKS || self->consumer[i] == per_thread ||
+            cb_mark_new(self->context->core, BACKEND, self->consumer[i], &mark, NULL) != CB_OK)
+            uses->is_unknown = true;
+        else uses->mark[uses->n++] = mark;
     }
-    PyThread_release_lock(context->lock);
-    if (gone.data) cb_memory_free(context->core, BACKEND, gone.data);
 }
 
-void cb_py_device_pool_empty(cb_py_context *context) {
-    cb_py_device_pool *pool = context->pool;
-    for (int i = 0; pool && i < pool->n; i++)
-        cb_memory_free(context->core, BACKEND, pool->block[i].data);
-    PyMem_RawFree(pool);
-    context->pool = NULL;
-}
-
-static cb_status take_block(cb_py_context *context, size_t bytes, const void *stream, void **out,
-                            cb_error *err) {
-    if ((*out = take_kept(context, bytes, stream))) return CB_OK;
-    const cb_status status = cb_memory_alloc(context->core, BACKEND, bytes, out, err);
-    if (status != CB_NOMEM) return status;
-    PyThread_acquire_lock(context->lock, WAIT_LOCK);
-    cb_py_device_pool_empty(context);
-    PyThread_release_lock(context->lock);
-    return cb_memory_alloc(context->core, BACKEND, bytes, out, err);
+static void add_consumer(cb_py_device_memory *self, void *stream) {
+    for (uint32_t i = 0; i < self->n_consumer; i++)
+        if (self->consumer[i] == stream) return;
+    if (self->n_consumer == CB_PY_MOST_CONSUMERS) self->uses.is_unknown = true;
+    else self->consumer[self->n_consumer++] = stream;
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -135,14 +127,15 @@ static PyObject *memory_empty(PyObject *type, PyObject *args) {
     cb_py_device_memory *self = memory_new((PyTypeObject *)type, context, dtype, &shape, device);
     if (!self || self->bytes == 0) return (PyObject *)self;
     cb_status status;
-    void *block = NULL;
-    Py_BEGIN_ALLOW_THREADS status = take_block(context, self->bytes, stream, &block, &error);
+    Py_BEGIN_ALLOW_THREADS status = cb_block_take(context->core, BACKEND, self->bytes, stream,
+                                                  &self->block, &self->uses, &error);
     Py_END_ALLOW_THREADS if (status != CB_OK) {
+        self->block = NULL;
         Py_DECREF(self);
         return cb_py_raise(state, &error, NULL);
     }
-    self->data = block;
-    self->is_ours = self->writable = true;
+    self->data = cb_block_address(self->block);
+    self->writable = true;
     return (PyObject *)self;
 }
 
@@ -182,24 +175,41 @@ static int memory_clear(cb_py_device_memory *self) {
 static void memory_dealloc(cb_py_device_memory *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    const kept_block block = {self->data, self->bytes, self->stream, self->is_pending};
-    if (self->is_ours && self->data) {
-        if (self->is_shared) cb_memory_free(self->context->core, BACKEND, self->data);
-        else keep(self->context, block);
-    }
+    if (self->block) {
+        mark_consumers(self);
+        cb_block_give(self->context->core, BACKEND, self->block, &self->uses);
+    } else drop_marks(&self->uses);
     Py_CLEAR(self->owner);
     cb_py_context_release(self->context);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
-/* ---- order and copies ------------------------------------------------------------------------ */
+/* ---- copies and other libraries -------------------------------------------------------------- */
 
-cb_status cb_py_device_order(cb_py_device_memory *self, void *stream, cb_error *err) {
-    if (self->is_pending && self->stream != stream) {
-        CB_TRY(cb_memory_order(self->context->core, BACKEND, self->stream, stream, err));
-        self->is_shared = true; /* work of two streams uses it */
+/* References to the marks of a memory, for while the GIL is released: other threads may use it. */
+static cb_uses keep_marks(const cb_py_device_memory *self) {
+    cb_uses kept = self->uses;
+    for (uint32_t i = 0; i < kept.n; i++) (void)cb_mark_keep(kept.mark[i]);
+    return kept;
+}
+
+/* Takes out what was waited for, and the references of keep_marks. */
+static void forget_marks(cb_py_device_memory *self, cb_uses *waited) {
+    cb_uses *uses = &self->uses;
+    for (uint32_t k = 0; k < waited->n; k++) {
+        cb_mark_reached(waited->mark[k]);
+        for (uint32_t i = 0; i < uses->n; i++) {
+            if (uses->mark[i] != waited->mark[k]) continue;
+            cb_mark_drop(uses->mark[i]);
+            uses->mark[i--] = uses->mark[--uses->n];
+        }
     }
+    drop_marks(waited);
+}
+
+static cb_status order_after(const cb_uses *uses, void *stream, cb_error *err) {
+    for (uint32_t i = 0; i < uses->n; i++) CB_TRY(cb_mark_wait(uses->mark[i], stream, err));
     return CB_OK;
 }
 
@@ -213,13 +223,14 @@ static PyObject *copy(cb_py_device_memory *self, PyObject *array, bool to_host) 
                             self->bytes);
     if (self->bytes == 0) Py_RETURN_NONE;
     cb_context *core = self->context->core;
-    void *stream = self->is_pending ? self->stream : NULL;
-    Py_BEGIN_ALLOW_THREADS status =
-        cb_memory_copy(core, BACKEND, stream, to_host, to_host ? view.data : self->data,
-                       to_host ? self->data : view.data, self->bytes, &error);
-    Py_END_ALLOW_THREADS if (status != CB_OK) return cb_py_raise(state_of_type(Py_TYPE(self)),
-                                                                 &error, NULL);
-    self->is_pending = false;
+    cb_uses before = keep_marks(self);
+    Py_BEGIN_ALLOW_THREADS status = order_after(&before, NULL, &error);
+    if (status == CB_OK)
+        status = cb_memory_copy(core, BACKEND, NULL, to_host, to_host ? view.data : self->data,
+                                to_host ? self->data : view.data, self->bytes, &error);
+    Py_END_ALLOW_THREADS if (status == CB_OK) forget_marks(self, &before);
+    else drop_marks(&before);
+    if (status != CB_OK) return cb_py_raise(state_of_type(Py_TYPE(self)), &error, NULL);
     Py_RETURN_NONE;
 }
 
@@ -231,22 +242,22 @@ static PyObject *memory_write(cb_py_device_memory *self, PyObject *array) {
     return copy(self, array, false);
 }
 
-/* order(stream): what is put there from now on finds the array written. None: waits for it. */
+/* order(stream): what is put there from now on finds the array written. */
 static PyObject *memory_put_order(cb_py_device_memory *self, PyObject *stream_of) {
     cb_error error;
     void *stream;
-    cb_status status = CB_OK;
     if (parse_stream(stream_of, &stream) < 0) return NULL;
-    cb_context *core = self->context->core;
-    self->is_shared = true; /* somebody else uses it */
-    if (!self->is_pending) Py_RETURN_NONE;
-    if (stream) status = cb_py_device_order(self, stream, &error);
-    else {
-        Py_BEGIN_ALLOW_THREADS status = cb_memory_wait(core, BACKEND, self->stream, &error);
-        Py_END_ALLOW_THREADS
-    }
-    if (status != CB_OK) return cb_py_raise(state_of_type(Py_TYPE(self)), &error, NULL);
-    if (!stream) self->is_pending = false;
+    if (order_after(&self->uses, stream, &error) != CB_OK)
+        return cb_py_raise(state_of_type(Py_TYPE(self)), &error, NULL);
+    Py_RETURN_NONE;
+}
+
+/* lend(stream): another library uses the memory there; None: it does not say where. */
+static PyObject *memory_lend(cb_py_device_memory *self, PyObject *stream_of) {
+    void *stream;
+    if (parse_stream(stream_of, &stream) < 0) return NULL;
+    if (stream) add_consumer(self, stream);
+    else self->uses.is_unknown = true;
     Py_RETURN_NONE;
 }
 
@@ -289,7 +300,9 @@ static PyMethodDef memory_methods[] = {
     {"read", (PyCFunction)memory_read, METH_O, "read(array, /): copies into it"},
     {"write", (PyCFunction)memory_write, METH_O, "write(array, /): copies out of it"},
     {"order", (PyCFunction)memory_put_order, METH_O,
-     "order(stream, /): what is put there from now on finds it written; None: waits"},
+     "order(stream, /): what is put there from now on finds it written"},
+    {"lend", (PyCFunction)memory_lend, METH_O,
+     "lend(stream, /): another library uses it there; None: on streams that it does not name"},
     {"to_dlpack", (PyCFunction)memory_to_dlpack, METH_O, "to_dlpack(versioned, /) -> capsule"},
     {NULL, NULL, 0, NULL},
 };
@@ -346,4 +359,21 @@ PyObject *cb_py_device_ordinal(PyObject *module, PyObject *Py_UNUSED(none)) {
 PyObject *cb_py_has_cuda(PyObject *module, PyObject *Py_UNUSED(none)) {
     cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
     return context ? PyBool_FromLong(cb_context_cuda(context->core).driver != NULL) : NULL;
+}
+
+PyObject *cb_py_device_release(PyObject *module, PyObject *Py_UNUSED(none)) {
+    cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
+    uint64_t bytes;
+    if (!context) return NULL;
+    Py_BEGIN_ALLOW_THREADS bytes = cb_block_release(context->core, BACKEND);
+    Py_END_ALLOW_THREADS return PyLong_FromUnsignedLongLong(bytes);
+}
+
+PyObject *cb_py_device_stats(PyObject *module, PyObject *resets_peak) {
+    cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
+    const int resets = PyObject_IsTrue(resets_peak);
+    if (!context || resets < 0) return NULL;
+    const cb_block_stats stats = cb_block_stats_of(context->core, BACKEND, resets);
+    return Py_BuildValue("{sKsKsKsK}", "in_use", stats.in_use, "kept", stats.kept, "peak",
+                         stats.peak, "n_fresh", stats.n_fresh);
 }

@@ -336,7 +336,6 @@ PyObject *cb_py_to_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
 PyObject *cb_py_export_device(cb_py_device_memory *memory, bool versioned) {
     const dl_tensor tensor = {
         .data = memory->data, .device = {2, memory->device}, .dtype = type_of(memory->dtype)};
-    memory->is_shared = true;
     return export((PyObject *)memory, tensor, &memory->shape, versioned, memory->writable);
 }
 

@@ -156,6 +156,10 @@ static PyMethodDef module_methods[] = {
      "device_ordinal() -> of the GPU that backend=\"cuda\" runs on"},
     {"on_device", cb_py_on_device, METH_O,
      "on_device(arrays, /) -> bytes: 1 for each that is an array of ours on a device"},
+    {"device_release", cb_py_device_release, METH_NOARGS,
+     "device_release() -> bytes of kept memory that went back to the driver"},
+    {"device_stats", cb_py_device_stats, METH_O,
+     "device_stats(resets_peak, /) -> {in_use, kept, peak, n_fresh}"},
     {"has_cuda", cb_py_has_cuda, METH_NOARGS, "has_cuda() -> were libraries named by set_cuda?"},
     {"dlpack_parts", cb_py_dlpack_parts, METH_VARARGS,
      "dlpack_parts(tensor, name, stream, /) -> (dtype, shape, strides or None, address, kind of "

@@ -21,15 +21,14 @@
 typedef struct cb_py_context {
     atomic_size_t refs;
     cb_context *core;
-    PyThread_type_lock lock; /* guards n_working, n_forks and the pool */
+    PyThread_type_lock lock; /* guards n_working, n_forks and claims */
     size_t
         n_working; /* calls inside the core with the GIL released: the pool may not be exchanged */
-    uint64_t n_forks;               /* cb_fork_count when n_working was counted */
-    char blas_name[64];             /* "scipy-openblas 0.3.31", "" when none was found */
-    char blas_path[1024];           /* file it was found in */
-    int blas_bits;                  /* widest vectors its kernels use; 0: unknown */
-    struct cb_py_device_pool *pool; /* device_memory.c; under the lock */
-    struct cb_py_claim *claims;     /* claims.c; under the lock */
+    uint64_t n_forks;           /* cb_fork_count when n_working was counted */
+    char blas_name[64];         /* "scipy-openblas 0.3.31", "" when none was found */
+    char blas_path[1024];       /* file it was found in */
+    int blas_bits;              /* widest vectors its kernels use; 0: unknown */
+    struct cb_py_claim *claims; /* claims.c; under the lock */
 } cb_py_context;
 
 typedef struct cb_py_state {
@@ -205,8 +204,8 @@ typedef struct cb_py_run_arrays {
 /* Checks every array and fills step->pointers and ->there: inputs, outputs, then for an optimizer
  * parameters and each of its states. */
 int cb_py_bind(cb_py_step *step, const cb_py_run_arrays *run);
-/* Around a run on a stream that is not waited for: it comes behind what is pending on arrays of the
- * device, and then its own work is. */
+/* Around a run: it comes after what is pending on arrays of the device, and then its own work is.
+ * `stream` NULL in the second: the run was waited for. */
 cb_status cb_py_before_run(const cb_py_step *step, const cb_py_run_arrays *run, void *stream,
                            cb_error *err);
 void cb_py_leave_pending(const cb_py_step *step, const cb_py_run_arrays *run, void *stream);
@@ -339,6 +338,8 @@ PyObject *cb_py_dlpack_parts(PyObject *module, PyObject *args);
 
 /* ---- device_memory.c ------------------------------------------------------------------------- */
 
+#define CB_PY_MOST_CONSUMERS (CB_MOST_MARKS - 1) /* and one mark for the last step */
+
 typedef struct cb_py_device_memory {
     PyObject_HEAD cb_py_context *context;
     PyObject *owner; /* keeps memory that is not ours; NULL: ours */
@@ -347,20 +348,30 @@ typedef struct cb_py_device_memory {
     cb_dtype dtype;
     cb_shape shape;
     int device;
-    bool writable, is_ours;
-    bool is_shared;  /* others than our steps, or steps on several streams, have seen it */
-    bool is_pending; /* work of `stream` may not be done with it */
-    void *stream;
+    bool writable;
+    cb_block *block;                      /* NULL: memory of another library, or no bytes */
+    cb_uses uses;                         /* what comes next comes after these marks */
+    void *consumer[CB_PY_MOST_CONSUMERS]; /* streams of other libraries that use it */
+    uint32_t n_consumer;
 } cb_py_device_memory;
 
-typedef struct cb_py_device_pool cb_py_device_pool;
 extern PyType_Spec cb_py_device_memory_spec;
-void cb_py_device_pool_empty(cb_py_context *context);
+PyObject *cb_py_device_release(PyObject *module, PyObject *none);       /* -> bytes */
+PyObject *cb_py_device_stats(PyObject *module, PyObject *resets_peak);  /* -> dict */
 PyObject *cb_py_device_order_streams(PyObject *module, PyObject *args); /* (before, after) */
 PyObject *cb_py_device_ordinal(PyObject *module, PyObject *none);
 PyObject *cb_py_has_cuda(PyObject *module, PyObject *none);
-/* What is put on the stream from now on comes behind what is pending. */
-cb_status cb_py_device_order(cb_py_device_memory *memory, void *stream, cb_error *err);
+/* Work is about to be put on a stream: it comes after the marks of each memory, which are waited
+ * for once. Begin with {.stream = stream}. */
+typedef struct cb_py_ordering {
+    void *stream;
+    const cb_mark *seen[CB_MOST_MARKS]; /* some of the marks that were waited for */
+    uint32_t n;
+} cb_py_ordering;
+cb_status cb_py_device_order(cb_py_device_memory *memory, cb_py_ordering *ordering, cb_error *err);
+/* Work that came after all marks has used the memory: `mark` is where it ends on `home`; NULL: it
+ * is done. */
+void cb_py_device_used(cb_py_device_memory *memory, cb_mark *mark, void *home);
 PyObject *cb_py_export_device(cb_py_device_memory *memory, bool versioned); /* dlpack_bridge.c */
 
 /* ---- drawing.c ------------------------------------------------------------------------------- */

@@ -176,38 +176,55 @@ int cb_py_bind(cb_py_step *self, const cb_py_run_arrays *run) {
 
 /* ---- arrays on a device ---------------------------------------------------------------------- */
 
-typedef cb_status (*memory_fn)(cb_py_device_memory *memory, void *stream, cb_error *err);
+typedef cb_status (*memory_fn)(cb_py_device_memory *memory, void *user, cb_error *err);
 
-static cb_status each_of(const cb_py_step *self, PyObject *tuple, memory_fn visit, void *stream,
+static cb_status each_of(const cb_py_step *self, PyObject *tuple, memory_fn visit, void *user,
                          cb_error *err) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
         PyObject *array = PyTuple_GET_ITEM(tuple, i);
-        if (is_there(self, array)) CB_TRY(visit((cb_py_device_memory *)array, stream, err));
+        if (is_there(self, array)) CB_TRY(visit((cb_py_device_memory *)array, user, err));
     }
     return CB_OK;
 }
 
 static cb_status each_memory(const cb_py_step *self, const cb_py_run_arrays *run, memory_fn visit,
-                             void *stream, cb_error *err) {
-    CB_TRY(each_of(self, run->inputs, visit, stream, err));
-    CB_TRY(each_of(self, run->outputs, visit, stream, err));
+                             void *user, cb_error *err) {
+    CB_TRY(each_of(self, run->inputs, visit, user, err));
+    CB_TRY(each_of(self, run->outputs, visit, user, err));
     for (uint32_t s = 0; s < run->n_state; s++)
-        CB_TRY(each_of(self, run->states[s], visit, stream, err));
+        CB_TRY(each_of(self, run->states[s], visit, user, err));
     return CB_OK;
 }
 
-static cb_status make_pending(cb_py_device_memory *memory, void *stream, cb_error *err) {
+static cb_status order(cb_py_device_memory *memory, void *user, cb_error *err) {
+    return cb_py_device_order(memory, user, err);
+}
+
+typedef struct end_of_run {
+    cb_mark *mark; /* NULL: it was waited for */
+    void *stream;
+} end_of_run;
+
+static cb_status note_use(cb_py_device_memory *memory, void *user, cb_error *err) {
+    const end_of_run *end = user;
     (void)err;
-    memory->stream = stream;
-    memory->is_pending = true;
+    cb_py_device_used(memory, end->mark, end->stream);
     return CB_OK;
 }
 
 cb_status cb_py_before_run(const cb_py_step *self, const cb_py_run_arrays *run, void *stream,
                            cb_error *err) {
-    return each_memory(self, run, cb_py_device_order, stream, err);
+    cb_py_ordering ordering = {.stream = stream};
+    return each_memory(self, run, order, &ordering, err);
 }
 
 void cb_py_leave_pending(const cb_py_step *self, const cb_py_run_arrays *run, void *stream) {
-    (void)(each_memory(self, run, make_pending, stream, NULL) == CB_OK);
+    end_of_run end = {.stream = stream};
+    cb_context *core = self->context->core;
+    if (stream && cb_mark_new(core, "cuda", stream, &end.mark, NULL) != CB_OK) {
+        end = (end_of_run){0}; /* no event can be had: wait instead */
+        (void)(cb_memory_wait(core, "cuda", stream, NULL) == CB_OK);
+    }
+    (void)(each_memory(self, run, note_use, &end, NULL) == CB_OK);
+    cb_mark_drop(end.mark);
 }

@@ -225,10 +225,10 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
     if (status == CB_OK && waits) status = cb_step_wait(self->core, &seconds, &error);
     if (status == CB_OK && opt && !call->outcome.skipped) *opt->t = taken + 1;
     if (status == CB_OK && draws && draws->at) *draws->at = draws->next;
-    if (status != CB_OK && !waits) /* what was put on the stream before it failed */
+    if (status != CB_OK && on_device) /* what was put on the stream before it failed */
         (void)(cb_memory_wait(self->context->core, "cuda", run.stream, NULL) == CB_OK);
     cb_py_work_end(&work);
-    if (status == CB_OK && !waits) cb_py_leave_pending(self, arrays, run.stream);
+    if (status == CB_OK && on_device) cb_py_leave_pending(self, arrays, waits ? NULL : run.stream);
     if (status != CB_OK) return raise(self, &error);
     return Py_BuildValue("(KKd)", (unsigned long long)result.peak_bytes,
                          (unsigned long long)result.n_alloc, seconds);

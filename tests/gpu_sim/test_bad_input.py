@@ -90,6 +90,7 @@ def setting(gpu: Driver, **settings: tuple[int, int]) -> Iterator[None]:
 
 
 def no_memory_left(gpu: Driver) -> Any:
+    cuda.release_memory()
     return setting(gpu, memory=(gpu.library.sim_allocated() + 8, 8 << 30))
 
 

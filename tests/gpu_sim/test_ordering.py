@@ -32,8 +32,10 @@ def share(x: Any) -> Any:
 def on_two_streams(gpu: Driver, s: list[int]) -> list[bytes]:
     """One step runs on two streams; what both have made is read on others."""
     gpu.wait()  # for what was called before
-    y = STEPS["share"](cuda.to_device(X), stream=s[0])
-    z = STEPS["share"](cuda.to_device(2 * X), stream=s[1])
+    cuda.release_memory()  # no block comes with marks of the call before
+    x, twice = cuda.to_device((X, 2 * X))
+    y = STEPS["share"](x, stream=s[0])
+    z = STEPS["share"](twice, stream=s[1])
     more = STEPS["more"](y, stream=s[2])
     other = STEPS["double"](z, stream=s[0])
     return [a.numpy().tobytes() for a in (more, other, z, y)]
@@ -41,6 +43,7 @@ def on_two_streams(gpu: Driver, s: list[int]) -> list[bytes]:
 
 def of_others(gpu: Driver, s: list[int]) -> list[bytes]:
     """A library fills a tensor on its stream, takes the result on another, and goes on."""
+    cuda.release_memory()
     x = Tensor(gpu, np.zeros(2000, np.float32))
     x.stream, theirs = ctypes.c_void_p(s[0]), ctypes.c_void_p(s[1])
     target = gpu.allocate(8000)

@@ -498,6 +498,7 @@ const cb_backend cb_backend_cuda = {
     .close = cb_cu_close,
     .alloc = cb_cu_alloc,
     .free = cb_cu_free,
+    .pooled = &cb_cu_pooled,
     .copy = cb_cu_copy,
     .sync = cb_cu_sync,
     .event_new = cb_cu_event_new,

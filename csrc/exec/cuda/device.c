@@ -1,48 +1,9 @@
-/* Handles of the driver are handed out as they are: a stream is a CUstream, an event a CUevent,
- * memory an address. Every call puts the primary context on the calling thread and takes it off
- * again, so that nothing of the caller's changes. */
+/* Opening a device; copies, waiting and events. */
 #include "device.h"
 
 #include <string.h>
 
 #define DEVICE(d) const cb_cu_gpu *const d = device
-
-cb_status cb_cu_enter(const cb_cu_gpu *d, cb_error *err) {
-    CB_CU(&d->driver, cuCtxPushCurrent(d->context));
-    return CB_OK;
-}
-
-cb_status cb_cu_leave(const cb_cu_gpu *d, cb_status status) {
-    void *left;
-    (void)d->driver.cuCtxPopCurrent(&left);
-    return status;
-}
-
-void *cb_cu_stream_of(const cb_cu_gpu *d, cb_stream *stream) {
-    return stream ? (void *)stream : d->stream;
-}
-
-int cb_cu_begin_aside(const cb_cu_gpu *d) {
-    enum { RELAXED = 2 };
-    int mode = RELAXED; /* and then what it was */
-    return d->driver.cuThreadExchangeStreamCaptureMode(&mode) == 0 ? mode : RELAXED;
-}
-
-void cb_cu_end_aside(const cb_cu_gpu *d, int mode) {
-    (void)d->driver.cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-cb_status cb_cu_check_stream(const cb_cu_gpu *d, void *stream, cb_error *err) {
-    enum { LAST_STANDING = 2 }; /* the legacy stream, and the thread's own: of every context */
-    void *context = NULL;
-    if (stream == d->stream || (uintptr_t)stream <= LAST_STANDING) return CB_OK;
-    CB_CU(&d->driver, cuStreamGetCtx(stream, &context));
-    if (context == d->context) return CB_OK;
-    return cb_fail(err, CB_INVALID,
-                   "run: the stream belongs to another device or context; this step runs in the "
-                   "primary context of device %d",
-                   d->ordinal);
-}
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -89,9 +50,11 @@ cb_status cb_cu_open(const cb_runtime *runtime, void **device, cb_error *err) {
     if (!d) return cb_no_memory(err);
     memset(d, 0, sizeof *d);
     d->runtime = runtime;
-    cb_status status = open_libraries(d, err);
+    cb_status status = cb_cu_pool_new(&outside, &d->pool, err);
+    if (status == CB_OK) status = open_libraries(d, err);
     if (status == CB_OK) status = open_device(d, err);
     if (status != CB_OK) {
+        cb_cu_pool_free(&outside, d->pool);
         cb_free(&outside, d);
         return status;
     }
@@ -101,24 +64,19 @@ cb_status cb_cu_open(const cb_runtime *runtime, void **device, cb_error *err) {
 
 void cb_cu_close(void *device) {
     cb_cu_gpu *d = device;
+    cb_alloc outside;
+    cb_alloc_init(&outside);
+    (void)cb_cu_pool_release(d);
     if (cb_cu_enter(d, NULL) == CB_OK) {
         (void)d->driver.cuStreamDestroy(d->stream);
         (void)cb_cu_leave(d, CB_OK);
     }
     (void)d->driver.cuDevicePrimaryCtxRelease(d->device);
-    cb_alloc outside;
-    cb_alloc_init(&outside);
+    cb_cu_pool_free(&outside, d->pool);
     cb_free(&outside, d);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-
-cb_status cb_cu_take(const cb_cu_gpu *d, uint64_t bytes, uint64_t *out, cb_error *err) {
-    uint64_t address = 0;
-    CB_CU(&d->driver, cuMemAlloc(&address, bytes ? (size_t)bytes : 1));
-    *out = address;
-    return CB_OK;
-}
 
 cb_status cb_cu_alloc(void *device, size_t bytes, void **block, cb_error *err) {
     DEVICE(d);
@@ -160,23 +118,11 @@ cb_status cb_cu_copy(void *device, cb_stream *stream, cb_way way, void *to, cons
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-/* The events of a step and what waits are no part of a graph, and would end the capture. In the
- * context. */
-static cb_status refuse_capture(const cb_cu_gpu *d, void *stream, cb_error *err) {
-    bool captured = false;
-    CB_TRY(cb_cu_is_captured(d, stream, &captured, err));
-    return captured
-               ? cb_fail(err, CB_UNSUPPORTED,
-                         "cuda: the stream is being captured, and steps cannot be yet: end the "
-                         "capture, or run the step on another stream")
-               : CB_OK;
-}
-
 cb_status cb_cu_sync(void *device, cb_stream *stream, cb_error *err) {
     DEVICE(d);
     void *const at = cb_cu_stream_of(d, stream);
     CB_TRY(cb_cu_enter(d, err));
-    cb_status status = refuse_capture(d, at, err);
+    cb_status status = cb_cu_refuse_capture(d, at, err);
     const int code = status == CB_OK ? d->driver.cuStreamSynchronize(at) : 0;
     if (code) status = cb_cu_failed(&d->driver, "cuStreamSynchronize", code, err);
     return cb_cu_leave(d, status);
@@ -199,22 +145,11 @@ void cb_cu_event_free(void *device, cb_event *event) {
     (void)cb_cu_leave(d, CB_OK);
 }
 
-cb_status cb_cu_record(void *device, cb_stream *stream, cb_event *event, cb_error *err) {
-    DEVICE(d);
-    void *const at = cb_cu_stream_of(d, stream);
-    CB_TRY(cb_cu_enter(d, err));
-    cb_status status = cb_cu_check_stream(d, at, err);
-    if (status == CB_OK) status = refuse_capture(d, at, err);
-    const int code = status == CB_OK ? d->driver.cuEventRecord(event, at) : 0;
-    if (code) status = cb_cu_failed(&d->driver, "cuEventRecord", code, err);
-    return cb_cu_leave(d, status);
-}
-
 cb_status cb_cu_wait(void *device, cb_stream *stream, cb_event *event, cb_error *err) {
     DEVICE(d);
     void *const at = cb_cu_stream_of(d, stream);
     CB_TRY(cb_cu_enter(d, err));
-    cb_status status = refuse_capture(d, at, err);
+    cb_status status = cb_cu_refuse_capture(d, at, err);
     const int code = status == CB_OK ? d->driver.cuStreamWaitEvent(at, event, 0) : 0;
     if (code) status = cb_cu_failed(&d->driver, "cuStreamWaitEvent", code, err);
     return cb_cu_leave(d, status);
@@ -233,11 +168,4 @@ cb_status cb_cu_seconds(void *device, cb_event *from, cb_event *to, double *out,
     DEVICE(d);
     CB_TRY(cb_cu_enter(d, err));
     return cb_cu_leave(d, seconds(d, from, to, out, err));
-}
-
-cb_status cb_cu_is_captured(const cb_cu_gpu *d, void *stream, bool *out, cb_error *err) {
-    int status = 0;
-    CB_CU(&d->driver, cuStreamIsCapturing(stream, &status));
-    *out = status != 0;
-    return CB_OK;
 }
