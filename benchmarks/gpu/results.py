@@ -130,7 +130,7 @@ class Results:
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for stage in ("rows", "compile"):
             for _, value in self._values(stage):
-                for row in value["rows"]:
+                for row in value.get("rows", []):
                     key = value["what"], row["dtype"]
                     if key not in found or "compiled ms" in row:
                         found[key] = row
@@ -167,11 +167,12 @@ class Results:
         found: Table = []
         seen = set()
         for _, value in self._values("kernels"):
-            seen.add((value["what"], value["dtype"]))
-            for group in value["groups"]:
+            if "groups" in value:  # it was not killed before
+                seen.add((value["what"], value["dtype"]))
+            for group in value.get("groups", []):
                 found += self._launch_rows(value["what"], value["dtype"], value["by"], group)
         for item, value in self._values("rows"):
-            for row in value["rows"]:
+            for row in value.get("rows", []):
                 if (item, row["dtype"]) not in seen:
                     for group in row.get("groups", []):
                         timed = group | ({"us": 1e3 * group["ms"]} if "ms" in group else {})
@@ -200,8 +201,10 @@ class Results:
         found: Table = []
         for stage in ("bridge", "models"):
             for _, value in self._values(stage):
-                eager = next((row for row in value["rows"] if row["row"] == "eager"), {})
-                rows = [self._bridge_row(value["what"], row, eager) for row in value["rows"]]
+                eager = next((row for row in value.get("rows", []) if row["row"] == "eager"), {})
+                rows = [
+                    self._bridge_row(value["what"], row, eager) for row in value.get("rows", [])
+                ]
                 known = {(row["model"], row["row"]) for row in found}  # eager mode comes again
                 found += [row for row in rows if (row["model"], row["row"]) not in known]
         return found
@@ -307,6 +310,7 @@ def write_docs(path: Path, text: str) -> None:
 def write(state: dict[str, Any], names: list[str], folder: Path, docs: Path) -> list[Path]:
     """Writes the results of these cards; the files."""
     written, found = [], {}
+    folder.mkdir(parents=True, exist_ok=True)
     for card in names:
         for name, (_, rows_of) in KINDS.items():
             results = Results(state, card)

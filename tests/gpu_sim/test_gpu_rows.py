@@ -457,6 +457,29 @@ def test_bridge_rows_of_a_result(tmp_path: Path) -> None:
     assert script.Results(state, "Another").bridge_rows() == []
 
 
+def test_items_that_were_killed_leave_what_they_have(tmp_path: Path) -> None:
+    """Every item of a ladder may have printed only its first lines."""
+    started = {"gpu": "A card"}
+    values = {
+        ("card", "card"): {**started, "copy GB/s": 2.0},
+        ("rows", "row 7"): {**started, "what": "GELU", "rows": [{"dtype": "f32"}]},
+        ("compile", "compiled row 7"): started,
+        ("kernels", "kernels of row 7 in f32"): {**started, "what": "row 7", "dtype": "f32"},
+        ("models", "GPT-2"): {**started, "what": "GPT-2", "rows": [{"row": "eager"}]},
+        ("warm", "warm:7"): {"f32 s": 1.0},
+    }
+    state: dict[str, Any] = {"runs": [{}], "results": {}}
+    for (stage, name), value in values.items():
+        record = {"card": "A card", "commit": None, "run": 0, "value": value, "status": "cut"}
+        nothing = {"card": "A card", "run": 0, "value": None, "status": "failed"}
+        state["results"].setdefault(stage, {})[name] = [record, nothing]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    done = results(tmp_path, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    names = {path.stem for path in (tmp_path / "out").glob("*.json")}
+    assert names == {"gpu_card_a_card", "gpu_rows_a_card", "gpu_bridge_a_card"}
+
+
 @pytest.mark.usefixtures("scripts")
 def test_rows_of_both_stages_are_one_table() -> None:
     import results as script
